@@ -1,14 +1,16 @@
 """Accuracy of a model quantized with the defaults, on the integer simulator, against float.
 
-    python benchmarks/accuracy.py MODEL.onnx --calib DATA --test DATA [--output TENSOR] [--metric top1|sqnr|...]
-        [--platform venus generic] [--effort normal fast] [--weight-scales tensor channel] [--weight-bits 8 4]
-        [--activations symmetric asymmetric]
+    python benchmarks/accuracy.py MODEL.onnx --calib DATA --test DATA [--output TENSOR] [--metric
+    top1|sqnr|...]
+        [--platform venus generic] [--effort normal fast] [--weight-scales tensor channel]
+        [--weight-bits 8 4] [--activations symmetric asymmetric]
         [--limit N]
 
-One line per platform, effort, width of weights and kind of their scales: the metric in float (where it has labels) and
-in integers, the share of multiply-accumulates done in integers, whether the graph is chip-ready, and the time
-quantizing took; below it, what each method of `--effort best` gained. The generic platform is run with MaxValue scales.
-Nothing is tuned to the model; labels serve only to count.
+One line per platform, effort, width of weights and kind of their scales: the metric in float (where
+it has labels) and in integers, the share of multiply-accumulates done in integers, whether the
+graph is chip-ready, and the time quantizing took; below it, what each method of `--effort best`
+gained. The generic platform is run with MaxValue scales. Nothing is tuned to the model; labels
+serve only to count.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ from lingeronnx.ops.macs import count_macs
 
 def main() -> None:
     """Parse the arguments and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model")
     parser.add_argument("--calib", required=True)
     parser.add_argument("--test", required=True)
@@ -36,7 +40,9 @@ def main() -> None:
     parser.add_argument("--weight-bits", nargs="*", type=int, default=[8])
     parser.add_argument("--limit", type=int, help="test samples at most")
     args = parser.parse_args()
-    choices = itertools.product(args.platform, args.effort, args.weight_bits, args.weight_scales, args.activations)
+    choices = itertools.product(
+        args.platform, args.effort, args.weight_bits, args.weight_scales, args.activations
+    )
     for platform, effort, bits, scales, activations in choices:
         mode = "max-value" if platform == "generic" else "q-value"
         start = time.perf_counter()
@@ -64,8 +70,10 @@ def main() -> None:
         chip = "" if not report.is_chip else "chip-ready" if report.chip_ready else "not chip-ready"
         base = "" if found.baseline is None else f"float {found.baseline:.2f}  "
         print(
-            f"{platform:8s} {mode:9s} {effort:6s} w{bits:<2d} {scales:7s} {activations:10s}  {base}{found.metric} "
-            f"{found.value:.2f} {found.unit}  n={found.samples}  integer MACs {100 * report.integer_macs:.1f} %  "
+            f"{platform:8s} {mode:9s} {effort:6s} w{bits:<2d} {scales:7s} {activations:10s}  "
+            f"{base}{found.metric} "
+            f"{found.value:.2f} {found.unit}  n={found.samples}  integer MACs "
+            f"{100 * report.integer_macs:.1f} %  "
             f"{chip}  {took:.1f} s, {took / millions:.2f} s per million MACs",
             flush=True,
         )

@@ -1,12 +1,15 @@
-"""Error of every integer activation against the real function: tables and pictures of the documentation.
+"""Error of every integer activation against the real function.
 
+Tables and pictures of the documentation.
 python benchmarks/activation_error.py                   # print docs/activations.md
-python benchmarks/activation_error.py --write docs/     # write it, and the part of docs/numerics.md between the marks
-python benchmarks/activation_error.py --plots docs/     # draw the pictures; needs the extra [report]
+python benchmarks/activation_error.py --write docs/     # write it, and the part of docs/numerics.md
+between the marks python benchmarks/activation_error.py --plots docs/     # draw the pictures; needs
+the extra [report]
 
-Tables are measured on every input they can have (2^16 evenly spaced ones of 32 bits), operators on every int8 at every
-scale, as the quantizer writes them for the platform, rows on seeded random integers. Integers and real values are
-compared in counts (LSB) of the output's format, the real value cut to what the format holds.
+Tables are measured on every input they can have (2^16 evenly spaced ones of 32 bits), operators on
+every int8 at every scale, as the quantizer writes them for the platform, rows on seeded random
+integers. Integers and real values are compared in counts (LSB) of the output's format, the real
+value cut to what the format holds.
 """
 
 from __future__ import annotations
@@ -101,11 +104,21 @@ def tables() -> Iterator[Row]:
             for width in (16, 8):
                 got = load_piecewise(name, chip).evaluate_rounded(x, width)
                 real = function(x / 2.0**fraction)
-                yield Row(name, chip, f"Q{fraction} -> Q{width - 1}", measured(got, real, 2.0 ** (width - 1), width))
+                yield Row(
+                    name,
+                    chip,
+                    f"Q{fraction} -> Q{width - 1}",
+                    measured(got, real, 2.0 ** (width - 1), width),
+                )
     x = np.linspace(-(2**31), 2**31 - 1, 1 << 16).astype(np.int64)
     for name, function in VALLEYS.items():
         got = load_piecewise(name, "venusA").evaluate_to_fraction(x, 15, 32)
-        yield Row(name, "venusA, training side", "Q27 -> Q15", measured(got, function(x / 2.0**27), 2.0**15, 32))
+        yield Row(
+            name,
+            "venusA, training side",
+            "Q27 -> Q15",
+            measured(got, function(x / 2.0**27), 2.0**15, 32),
+        )
 
 
 # ---- operators -------------------------------------------------------------------------------------------------------
@@ -144,11 +157,17 @@ def operator(name: str, where: str, q: int) -> tuple[str, np.ndarray]:
     node = helper.make_node(it.op_type, ["x"], ["y"], name="it")
     ends = [helper.make_tensor_value_info(end, 1, ["N", 4]) for end in "xy"]
     graph = helper.make_graph([node], "g", ends[:1], ends[1:])
-    model = ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", it.opset)], ir_version=10))
+    model = ir.from_proto(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", it.opset)], ir_version=10)
+    )
     scales = {"x": Affine(2.0**q), "y": Affine(it.scale(q))}
     plan = Plan(platform=target.name, executor=target.executor, mode="q-value", tensors=scales)
     lowered = lower(Partition.build(model, {}, target), plan, target).graph
-    steps = [n.op_type for n in lowered.graph if n.op_type not in ("Quant", "Dequant", "Reshape", "Requant")]
+    steps = [
+        n.op_type
+        for n in lowered.graph
+        if n.op_type not in ("Quant", "Dequant", "Reshape", "Requant")
+    ]
     feed = {"x": INT8.reshape(64, 4)}
     got = next(array for tensor, array, _ in Session(lowered).taps(feed) if tensor == "y_q")
     return " + ".join(steps), got.reshape(-1).astype(np.int64)
@@ -165,7 +184,12 @@ def by_scale() -> Iterator[tuple[str, str, str, list[Error]]]:
     for name, it in OPERATORS.items():
         for where in it.platforms:
             found = [np.abs(operator_error(name, where, q)) for q in EXPONENTS]
-            yield name, where, operator(name, where, 4)[0], [Error(float(e.max()), float(e.mean())) for e in found]
+            yield (
+                name,
+                where,
+                operator(name, where, 4)[0],
+                [Error(float(e.max()), float(e.mean())) for e in found],
+            )
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
@@ -181,7 +205,9 @@ LENGTHS = {10: 1000, 100: 200, 1000: 50}  # how many rows of each
 
 def run(kernel: object, x: np.ndarray) -> np.ndarray:
     """Return what one kernel computes from `x`."""
-    program = compile_program([Step(kernel, ("x",), ("y",))], {"x": TensorSpec(x.shape, x.dtype)}, keep=["y"])  # type: ignore[arg-type]
+    program = compile_program(
+        [Step(kernel, ("x",), ("y",))], {"x": TensorSpec(x.shape, x.dtype)}, keep=["y"]
+    )  # type: ignore[arg-type]
     return next(array for _, array in program.run({"x": x}))
 
 
@@ -202,7 +228,12 @@ def normal(length: int) -> tuple[np.ndarray, np.ndarray]:
     """Return (integers, real values) of normalised random int8 rows at scale 2^4, in Q10."""
     x = np.random.default_rng(length).integers(-128, 128, (500, length), dtype=np.int8)
     ones, zeros = np.ones(length, np.int64), np.zeros(length, np.int64)
-    got = run(LayerNorm(ones, zeros, LayerNorm.scale_epsilon(1e-5, 16.0, length), Rescale.from_shift(0, 16)), x)
+    got = run(
+        LayerNorm(
+            ones, zeros, LayerNorm.scale_epsilon(1e-5, 16.0, length), Rescale.from_shift(0, 16)
+        ),
+        x,
+    )
     centred = x / 16.0 - (x / 16.0).mean(axis=1, keepdims=True)
     return got, centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + 1e-5)
 
@@ -212,7 +243,9 @@ def by_length() -> Iterator[tuple[str, str, int, list[Error]]]:
     for name, places in WAYS.items():
         for where, way in places:
             for length in LENGTHS:
-                found = [measured(*shares(name, way, q, length), 2.0**15, 32) for q in ROW_EXPONENTS]
+                found = [
+                    measured(*shares(name, way, q, length), 2.0**15, 32) for q in ROW_EXPONENTS
+                ]
                 yield name, where, length, found
 
 
@@ -220,10 +253,16 @@ def rows() -> Iterator[Row]:
     """Yield what works row by row: the worst over lengths and scales."""
     for name, places in WAYS.items():
         for where, way in places:
-            found = [measured(*shares(name, way, q, n), 2.0**15, 32) for q in ROW_EXPONENTS for n in LENGTHS]
+            found = [
+                measured(*shares(name, way, q, n), 2.0**15, 32)
+                for q in ROW_EXPONENTS
+                for n in LENGTHS
+            ]
             yield Row(name, where, "Q25 -> Q15", worst(found))
     for length in (16, 64, 256):
-        yield Row(f"layer norm of {length}", "all", "int8 -> Q10", measured(*normal(length), 2.0**10, 16))
+        yield Row(
+            f"layer norm of {length}", "all", "int8 -> Q10", measured(*normal(length), 2.0**10, 16)
+        )
 
 
 def worst(found: list[Error]) -> Error:
@@ -243,22 +282,35 @@ START, END = "<!-- written by benchmarks/activation_error.py -->", "<!-- up to h
 
 def summary() -> str:
     """Return the table that both pages have."""
-    lines = ["| function | platform | from -> to | largest, LSB | mean, LSB |", "|---|---|---|---:|---:|"]
+    lines = [
+        "| function | platform | from -> to | largest, LSB | mean, LSB |",
+        "|---|---|---|---:|---:|",
+    ]
     found = [*tables(), *rows()]
     for name, where, how, each in by_scale():
         out = OPERATORS[name].out
         form = f"int8 Q0..Q7 -> {'the same' if out is None else f'Q{out}'}"
         found.append(Row(f"{name} by {how}", where, form, worst(each)))
     lines += [
-        f"| {row.name} | {row.where} | {row.form} | {row.error.largest:.2f} | {row.error.mean:.3f} |" for row in found
+        (
+            f"| {row.name} | {row.where} | {row.form} | "
+            f"{row.error.largest:.2f} | {row.error.mean:.3f} |"
+        )
+        for row in found
     ]
     return "\n".join(lines) + "\n"
 
 
 def grid() -> str:
     """Return the operators scale by scale."""
-    lines = ["| | | " + " | ".join(f"Q{q}" for q in EXPONENTS) + " |", "|---|---|" + "---:|" * len(EXPONENTS)]
-    lines += [f"| {name} | {where} | " + " | ".join(map(str, each)) + " |" for name, where, _, each in by_scale()]
+    lines = [
+        "| | | " + " | ".join(f"Q{q}" for q in EXPONENTS) + " |",
+        "|---|---|" + "---:|" * len(EXPONENTS),
+    ]
+    lines += [
+        f"| {name} | {where} | " + " | ".join(map(str, each)) + " |"
+        for name, where, _, each in by_scale()
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -268,7 +320,10 @@ def lengths() -> str:
         "| | | length | " + " | ".join(f"Q{q}" for q in ROW_EXPONENTS) + " |",
         "|---|---|---:|" + "---:|" * len(ROW_EXPONENTS),
     ]
-    lines += [f"| {name} | {at} | {n} | " + " | ".join(map(str, each)) + " |" for name, at, n, each in by_length()]
+    lines += [
+        f"| {name} | {at} | {n} | " + " | ".join(map(str, each)) + " |"
+        for name, at, n, each in by_length()
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -334,7 +389,10 @@ def part() -> str:
 
 
 def inserted(text: str) -> str:
-    """Return the text of docs/numerics.md with its part replaced; ValueError where the marks are not there."""
+    """Return the text of docs/numerics.md with its part replaced.
+
+    ValueError where the marks are not there.
+    """
     before, found, rest = text.partition(START)
     _, ended, after = rest.partition(END)
     if not found or not ended:
@@ -382,7 +440,16 @@ def table_panels() -> list[Panel]:
         found.append(Panel(name, "x", "LSB of Q15", lines))
     inputs = (x * 2.0**27).astype(np.int64)
     lines = [
-        (name, x, errors(load_piecewise(name, "venusA").evaluate_to_fraction(inputs, 15, 32), function(x), 2.0**15, 32))
+        (
+            name,
+            x,
+            errors(
+                load_piecewise(name, "venusA").evaluate_to_fraction(inputs, 15, 32),
+                function(x),
+                2.0**15,
+                32,
+            ),
+        )
         for name, function in VALLEYS.items()
     ]
     return [*found, Panel("gelu, swish (venusA, training side)", "x", "LSB of Q15", lines)]
@@ -407,7 +474,9 @@ def row_panels() -> list[Panel]:
     for name, across in (("softmax", "share"), ("log-softmax", "logarithm")):
         lines = []
         for where, way in WAYS[name]:
-            pairs = [shares(name, way, q, n) for q in ROW_EXPONENTS for n in LENGTHS if n <= 100]  # no sum is cut
+            pairs = [
+                shares(name, way, q, n) for q in ROW_EXPONENTS for n in LENGTHS if n <= 100
+            ]  # no sum is cut
             got, real = (np.concatenate([p[i].reshape(-1) for p in pairs]) for i in (0, 1))
             least = 0.0 if name == "softmax" else -12.0
             lines.append((where, *classes(real, np.abs(errors(got, real, 2.0**15, 32)), least)))
@@ -415,7 +484,9 @@ def row_panels() -> list[Panel]:
     lines = []
     for length in (16, 64, 256):
         got, real = (part.reshape(-1) for part in normal(length))
-        lines.append((f"rows of {length}", *classes(real, np.abs(errors(got, real, 2.0**10, 16)), -np.inf)))
+        lines.append(
+            (f"rows of {length}", *classes(real, np.abs(errors(got, real, 2.0**10, 16)), -np.inf))
+        )
     return [*found, Panel("layer norm", "normalised number", "largest LSB of Q10", lines)]
 
 
@@ -429,7 +500,10 @@ def classes(real: np.ndarray, size: np.ndarray, least: float) -> tuple[np.ndarra
 
 
 def digest(name: str) -> str:
-    """Return what tells whether a picture shows today's figures: a hash of its lines, to a hundredth of a count."""
+    """Return what tells whether a picture shows today's figures.
+
+    A hash of its lines, to a hundredth of a count.
+    """
     known = hashlib.sha256()
     for panel in panels(name):
         known.update("|".join(panel[:3]).encode())
@@ -456,7 +530,9 @@ def draw(name: str, folder: Path) -> None:
         "path.simplify_threshold": 0.5,
     }
     with mpl.rc_context(look):
-        figure, axes = plt.subplots(1, len(found), figsize=(3.3 * len(found), 2.8), layout="constrained")
+        figure, axes = plt.subplots(
+            1, len(found), figsize=(3.3 * len(found), 2.8), layout="constrained"
+        )
         for panel, axis in zip(found, axes, strict=True):
             for (label, x, y), colour, dashes in zip(panel.lines, COLOURS, DASHES, strict=False):
                 axis.plot(x, y, label=label, color=colour, linestyle=dashes, linewidth=0.9)
@@ -465,16 +541,29 @@ def draw(name: str, folder: Path) -> None:
             if panel.up.startswith("largest"):
                 axis.set_ylim(bottom=0)
             axis.legend(
-                frameon=False, fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=3, columnspacing=1.2
+                frameon=False,
+                fontsize=7,
+                loc="upper center",
+                bbox_to_anchor=(0.5, -0.22),
+                ncols=3,
+                columnspacing=1.2,
             )
-        figure.savefig(folder / name, metadata={"Date": None, "Title": PICTURES[name], "Description": digest(name)})
+        figure.savefig(
+            folder / name,
+            metadata={"Date": None, "Title": PICTURES[name], "Description": digest(name)},
+        )
         plt.close(figure)
 
 
 def main() -> None:
     """Do what the arguments say."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--write", type=Path, metavar="FOLDER", help="write activations.md and the part of numerics.md")
+    parser.add_argument(
+        "--write",
+        type=Path,
+        metavar="FOLDER",
+        help="write activations.md and the part of numerics.md",
+    )
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw the pictures")
     given = parser.parse_args()
     if given.plots:

@@ -1,14 +1,16 @@
 """What `sensitivity` costs against running the whole model for every trial, and what a second worker brings.
 
-    python benchmarks/bench_sensitivity.py [MODEL.onnx --calib DATA] [--samples 512] [--rounds 3] [--workers 2]
-    python benchmarks/bench_sensitivity.py --memory [MODEL.onnx --calib DATA]
+    python benchmarks/bench_sensitivity.py [MODEL.onnx --calib DATA] [--samples 512] [--rounds 3]
+    [--workers 2] python benchmarks/bench_sensitivity.py --memory [MODEL.onnx --calib DATA]
 
-Without a model: ../shared/models/cifar_resnet_bn.onnx on its calibration data where they are there, else
-models/digits_cnn.onnx. All trials are run: weight, activation and both of every operator, and those of the advice.
+Without a model: ../shared/models/cifar_resnet_bn.onnx on its calibration data where they are there,
+else models/digits_cnn.onnx. All trials are run: weight, activation and both of every operator, and
+those of the advice.
 
-Multiply-accumulates are counted piece by piece as they are run, against (trials x one run of the whole model). So is
-time: the blocks' own work, without the plan, against the time of one whole run of the same blocks in one session of one
-thread, times the trials. Rounds alternate; the least time of each counts, wall and processor.
+Multiply-accumulates are counted piece by piece as they are run, against (trials x one run of the
+whole model). So is time: the blocks' own work, without the plan, against the time of one whole run
+of the same blocks in one session of one thread, times the trials. Rounds alternate; the least time
+of each counts, wall and processor.
 
 --memory prints the peak memory of a process of its own for 64 and for 2,048 samples, drawn one batch at a time.
 """
@@ -31,7 +33,10 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED_DIR = ROOT.parent / "shared"
-OTHERS = SHARED_DIR / "models" / "cifar_resnet_bn.onnx", f"{SHARED_DIR}/data/loaders.py:resnet_bn_calib"
+OTHERS = (
+    SHARED_DIR / "models" / "cifar_resnet_bn.onnx",
+    f"{SHARED_DIR}/data/loaders.py:resnet_bn_calib",
+)
 OURS = ROOT / "models" / "digits_cnn.onnx", str(ROOT / "models" / "digits_calib.npz")
 
 
@@ -83,7 +88,10 @@ def print_cost(model: Path, calib: str, samples: int, rounds: int, workers: int)
             session.run([output], feeds)
 
     count = sum(len(next(iter(feeds.values()))) for feeds, _ in blocks)
-    print(f"{model.name}: {len(trials)} trials, {count} samples in blocks of {size}; {describe_processor()}")
+    print(
+        f"{model.name}: {len(trials)} trials, {count} samples in blocks of {size}; "
+        f"{describe_processor()}"
+    )
     found = sensitivity(model, calib, what="all", **settings)
     print(f"multiply-accumulates, advice and all: {found.macs / found.whole:.3f} of whole runs")
     times: dict[str, list[tuple[float, float]]] = {"ours": [], "whole": []}
@@ -91,16 +99,26 @@ def print_cost(model: Path, calib: str, samples: int, rounds: int, workers: int)
         times["whole"].append(measure_best_time(whole))
         times["ours"].append(measure_best_time(ours))
     for number, name in enumerate(("wall", "processor")):
-        single, every_trial = min(t[number] for t in times["whole"]), min(t[number] for t in times["ours"])
+        single, every_trial = (
+            min(t[number] for t in times["whole"]),
+            min(t[number] for t in times["ours"]),
+        )
         ratio = every_trial / single / len(trials)
-        print(f"{name:>9} time: {every_trial:.2f} s against {len(trials)} x {single:.3f} s = {ratio:.3f}")
+        print(
+            f"{name:>9} time: {every_trial:.2f} s against {len(trials)} x {single:.3f} s = "
+            f"{ratio:.3f}"
+        )
     if workers > 1:
         alone, several = (
-            min(measure_best_time(lambda n=n: list(map_jobs(job, blocks, n)))[0] for _ in range(rounds))
+            min(
+                measure_best_time(lambda n=n: list(map_jobs(job, blocks, n)))[0]
+                for _ in range(rounds)
+            )
             for n in (1, workers)
         )
         print(
-            f"{workers} workers: {several:.2f} s against {alone:.2f} s in one, {alone / several:.2f} times as fast "
+            f"{workers} workers: {several:.2f} s against {alone:.2f} s in one, "
+            f"{alone / several:.2f} times as fast "
             "(starting the processes counted)"
         )
 
@@ -116,7 +134,9 @@ def make_sampler(model: Path, samples: int) -> Callable[[], Iterator[dict[str, n
     def batches() -> Iterator[dict[str, np.ndarray]]:
         for seed in range(samples // 32):
             parts = [generate_synthetic_inputs(specs, 2 * seed + part) for part in range(2)]
-            yield {spec.name: spec.concatenate([part[spec.name] for part in parts]) for spec in specs}
+            yield {
+                spec.name: spec.concatenate([part[spec.name] for part in parts]) for spec in specs
+            }
 
     return batches
 
@@ -136,13 +156,22 @@ def print_own_peak_memory(model: Path, samples: int) -> None:
     from lingeronnx.analysis.sensitivity.sensitivity import sensitivity
 
     with tempfile.TemporaryDirectory() as folder:
-        sensitivity(model, make_sampler(model, samples), folder=folder, metric=["L1", "KL"], what="all", effort="fast")
+        sensitivity(
+            model,
+            make_sampler(model, samples),
+            folder=folder,
+            metric=["L1", "KL"],
+            what="all",
+            effort="fast",
+        )
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
 def main() -> None:
     """Parse the arguments and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model", type=Path, nargs="?")
     parser.add_argument("--calib")
     parser.add_argument("--samples", type=int, default=512)

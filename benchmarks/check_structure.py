@@ -57,7 +57,9 @@ OPERATOR_NAME_HOMES = {
     "lingeronnx/formats/": "the formats themselves",
     "lingeronnx/targets/": "stands below the formats: a target is keyed by the names",
     "lingeronnx/reference/": "an oracle shares nothing with what it judges, names included",
-    "lingeronnx/passes/entry/reject_unsupported.py": "QLinear begins the names of onnxruntime's own operators",
+    "lingeronnx/passes/entry/reject_unsupported.py": (
+        "QLinear begins the names of onnxruntime's own operators"
+    ),
 }
 
 #: Where "@" is a rule of the packer's, and not a mark in a tensor's name.
@@ -93,7 +95,9 @@ ANY_SLACK = 0.5
 
 MAX_POSITIONAL = 7
 #: Calls with more positional arguments, by path and function, and why.
-LONG_CALLS = {"lingeronnx/deployment/c_program/program.py:HostPart": "the fields of a record, in order"}
+LONG_CALLS = {
+    "lingeronnx/deployment/c_program/program.py:HostPart": "the fields of a record, in order"
+}
 _VARIADIC_BUILTINS = frozenset(["max", "min", "print", "range", "zip"])
 
 #: Extras of setup.cfg that no user installs for what the packages import.

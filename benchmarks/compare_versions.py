@@ -6,27 +6,31 @@
     ... --numbers                             texts may differ: after a change of messages
     ... --sets real --platform venus --effort normal best --only 'face*'
 
-A refactoring leaves both the same. Every model is quantized for every platform at every effort, and becomes one
-fingerprint of two parts. `numbers`:
+A refactoring leaves both the same. Every model is quantized for every platform at every effort, and
+becomes one fingerprint of two parts. `numbers`:
 
     files      hashes of the written files: the graph, the part for the packer, the plan
-    named      one line per node of the graph file with all names, in the order of the file: says which bytes moved
-    graph      the integer graph in a form that no name of a tensor or node and no order of writing changes: one line
-               per node with its operator, attributes and inputs; an initializer stands as its type, shape and hash
+    named      one line per node of the graph file with all names, in the order of the file: says
+    which bytes moved graph      the integer graph in a form that no name of a tensor or node and no
+    order of writing changes: one line
+               per node with its operator, attributes and inputs; an initializer stands as its type,
+               shape and hash
     linger     a hash of the same of the graph converted to domain linger, or whether there is one
     packer     the packer's command line
-    report     of each entry of the report a hash of its numbers, identifiers and structure, without its sentences
-    check      the same of `check` of the float model and of the written file
-    verdicts   what each trial decided and by which figures (`flow/trials/verdict_log.py`); empty of older versions
-    deployed   hashes of the files that `deploy` writes for a chip, C without comments
-    outputs    hashes of what the simulator computes on other samples, on the executor's arithmetic and on the training
-               side's where it is known; of a model with states call by call, with its states fed back
+    report     of each entry of the report a hash of its numbers, identifiers and structure, without
+    its sentences check      the same of `check` of the float model and of the written file
+    verdicts   what each trial decided and by which figures (`flow/trials/verdict_log.py`); empty of
+    older versions deployed   hashes of the files that `deploy` writes for a chip, C without
+    comments outputs    hashes of what the simulator computes on other samples, on the executor's
+    arithmetic and on the training
+               side's where it is known; of a model with states call by call, with its states fed
+               back
 
-`texts` has the hashes of the sentences: of the report, of `check`, of refusals, and of deployed texts. The name of the
-temporary folder and the version of the package are in neither.
+`texts` has the hashes of the sentences: of the report, of `check`, of refusals, and of deployed
+texts. The name of the temporary folder and the version of the package are in neither.
 
-Models and data: see version_models.py. One script serves both versions: PYTHONPATH chooses the package, and this file
-uses nothing but its public names. The exit status is 1 if anything differs.
+Models and data: see version_models.py. One script serves both versions: PYTHONPATH chooses the
+package, and this file uses nothing but its public names. The exit status is 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -91,8 +95,8 @@ def attribute(found: onnx.AttributeProto) -> str:
 def canonicalize(model: onnx.ModelProto) -> list[str]:
     """Return the graph as lines that depend neither on names within it nor on the order of its nodes.
 
-    A tensor's key is a hash of everything it is computed from; nodes stand by depth and key, and tensors get numbers in
-    that order. Names of graph inputs and outputs stay: they are the user's.
+    A tensor's key is a hash of everything it is computed from; nodes stand by depth and key, and
+    tensors get numbers in that order. Names of graph inputs and outputs stay: they are the user's.
     """
     graph = model.graph
     constants = {tensor.name: constant(tensor) for tensor in graph.initializer}
@@ -113,14 +117,30 @@ def canonicalize(model: onnx.ModelProto) -> list[str]:
     nodes.sort(key=lambda found: found[:2])
     names: dict[str, str] = {value.name: value.name for value in graph.input}
     for _, _, _, _, node in nodes:
-        names.update({name: f"%{len(names) + i}" for i, name in enumerate(n for n in node.output if n)})
-    lines = [f"input {value.name} {_type(value)}" for value in graph.input if value.name not in constants]
+        names.update(
+            {name: f"%{len(names) + i}" for i, name in enumerate(n for n in node.output if n)}
+        )
+    lines = [
+        f"input {value.name} {_type(value)}" for value in graph.input if value.name not in constants
+    ]
     for _, _, head, attrs, node in nodes:
-        read = ", ".join((constants.get(name) or names[name]) if name else "-" for name in node.input)
-        lines.append(f"{', '.join(names.get(name, '-') for name in node.output)} = {head}({read}) {attrs}".rstrip())
-    lines += [f"output {v.name} = {names.get(v.name) or constants[v.name]} {_type(v)}" for v in graph.output]
+        read = ", ".join(
+            (constants.get(name) or names[name]) if name else "-" for name in node.input
+        )
+        lines.append(
+            (
+                f"{', '.join(names.get(name, '-') for name in node.output)} = {head}({read}) "
+                f"{attrs}"
+            ).rstrip()
+        )
+    lines += [
+        f"output {v.name} = {names.get(v.name) or constants[v.name]} {_type(v)}"
+        for v in graph.output
+    ]
     for function in model.functions:
-        body = [f"{n.domain}.{n.op_type} {sorted(map(attribute, n.attribute))}" for n in function.node]
+        body = [
+            f"{n.domain}.{n.op_type} {sorted(map(attribute, n.attribute))}" for n in function.node
+        ]
         lines.append(f"function {function.domain}.{function.name} {digest(*body)}")
     return lines
 
@@ -132,11 +152,22 @@ def _type(value: onnx.ValueInfoProto) -> str:
 
 
 def list_named_nodes(model: onnx.ModelProto) -> list[str]:
-    """Return the nodes as they stand in the file, with all names; and what the file says beside the graph."""
+    """Return the nodes as they stand in the file, with all names.
+
+    And what the file says beside the graph.
+    """
     metadata = {prop.key: digest(prop.value) for prop in model.metadata_props}
     opsets = {entry.domain: entry.version for entry in model.opset_import}
-    head = f"ir {model.ir_version} opsets {opsets} producer {model.producer_name} metadata {metadata}"
-    return [head, *(f"{n.name}: {', '.join(n.output)} = {n.op_type}({', '.join(n.input)})" for n in model.graph.node)]
+    head = (
+        f"ir {model.ir_version} opsets {opsets} producer {model.producer_name} metadata {metadata}"
+    )
+    return [
+        head,
+        *(
+            f"{n.name}: {', '.join(n.output)} = {n.op_type}({', '.join(n.input)})"
+            for n in model.graph.node
+        ),
+    ]
 
 
 # ---- fingerprints ------------------------------------------------------------------------------------------------
@@ -183,7 +214,9 @@ def split_sentences(value: Any, folder: Path) -> tuple[Any, list[str]]:
         return ("", [text]) if is_sentence(text) else (text, [])
     if isinstance(value, dict):
         pairs = {key: split_sentences(item, folder) for key, item in value.items()}
-        return {key: rest for key, (rest, _) in pairs.items()}, [t for _, texts in pairs.values() for t in texts]
+        return {key: rest for key, (rest, _) in pairs.items()}, [
+            t for _, texts in pairs.values() for t in texts
+        ]
     if isinstance(value, list | tuple):
         items = [split_sentences(item, folder) for item in value]
         return [rest for rest, _ in items], [text for _, texts in items for text in texts]
@@ -202,7 +235,9 @@ def check_file(path: Path, platform: str, folder: Path) -> tuple[Any, Any]:
     try:
         result = lo.check(path, platform=platform)
     except lo.LingerOnnxError as error:
-        return {"refused": type(error).__name__}, {"refused": str(error).replace(str(folder), "FOLDER")}
+        return {"refused": type(error).__name__}, {
+            "refused": str(error).replace(str(folder), "FOLDER")
+        }
     numbers, texts = digest_entries(result.to_dict(), folder)
     findings = [str(finding).replace(str(folder), "FOLDER") for finding in result.findings]
     return numbers, {**texts, "verdict": result.verdict, "findings": findings}
@@ -212,12 +247,17 @@ _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*|\"(?:[^\"\\\n]|\\.)*\"", re.S)
 
 
 def deploy_graph(path: Path, calib: Any, states: dict[str, str], folder: Path) -> tuple[Any, Any]:
-    """Return hashes of the files that `deploy` writes: C without comments and strings, and the texts."""
+    """Return hashes of the files that `deploy` writes.
+
+    C without comments and strings, and the texts.
+    """
     options = {"state": states} if states else {}
     try:
         lo.deploy(path, folder / "deployed", data=calib, samples=1, **options)
     except lo.LingerOnnxError as error:
-        return {"refused": type(error).__name__}, {"refused": str(error).replace(str(folder), "FOLDER")}
+        return {"refused": type(error).__name__}, {
+            "refused": str(error).replace(str(folder), "FOLDER")
+        }
     numbers, texts = {}, {}
     for file in sorted(path for path in (folder / "deployed").rglob("*") if path.is_file()):
         name = file.relative_to(folder / "deployed").as_posix()
@@ -284,7 +324,9 @@ def fingerprint(entry: Entry, platform: str, effort: str, samples: int) -> Any:
         labels = [record.pop("label") for record in verdicts]
         return {
             "numbers": {
-                "files": {file.name: hash_content(file) for file in sorted(target.parent.iterdir())},
+                "files": {
+                    file.name: hash_content(file) for file in sorted(target.parent.iterdir())
+                },
                 "named": list_named_nodes(proto),
                 "graph": canonicalize(proto),
                 "linger": linger,
@@ -293,7 +335,10 @@ def fingerprint(entry: Entry, platform: str, effort: str, samples: int) -> Any:
                 "check": {"float": float_numbers, "integer": integer_numbers},
                 "verdicts": verdicts,
                 "deployed": deployed[0],
-                "outputs": {word: hash_outputs(target, feeds, states, word) for word in ("executor", "training")},
+                "outputs": {
+                    word: hash_outputs(target, feeds, states, word)
+                    for word in ("executor", "training")
+                },
             },
             "texts": {
                 "linger": linger_text,
@@ -319,19 +364,38 @@ def iterate_differences(old: Any, new: Any, where: str = "") -> Iterator[str]:
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the options."""
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     made.add_argument("--save", type=Path, help="write the fingerprints to this JSON file")
     made.add_argument("--against", type=Path, help="a file that another version saved")
     made.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS), help="of models")
     made.add_argument(
-        "--only", nargs="*", default=["*"], help="globs over MODEL/PLATFORM/EFFORT, such as '*gru/arcs/*'"
+        "--only",
+        nargs="*",
+        default=["*"],
+        help="globs over MODEL/PLATFORM/EFFORT, such as '*gru/arcs/*'",
     )
     made.add_argument("--platform", nargs="+", choices=PLATFORMS, default=list(PLATFORMS))
-    made.add_argument("--effort", nargs="+", choices=EFFORTS, default=list(EFFORTS), help="as of quantize")
-    made.add_argument("--numbers", action="store_true", help="compare numbers only: sentences may differ")
+    made.add_argument(
+        "--effort", nargs="+", choices=EFFORTS, default=list(EFFORTS), help="as of quantize"
+    )
+    made.add_argument(
+        "--numbers", action="store_true", help="compare numbers only: sentences may differ"
+    )
     made.add_argument("--samples", type=int, default=4, help="to calibrate on, and to run")
-    made.add_argument("--every", type=int, default=40, metavar="N", help="of onnx's suite every N-th model; 1: all")
-    made.add_argument("--quick", action="store_true", help="own models and options, and every 200th of onnx's suite")
+    made.add_argument(
+        "--every",
+        type=int,
+        default=40,
+        metavar="N",
+        help="of onnx's suite every N-th model; 1: all",
+    )
+    made.add_argument(
+        "--quick",
+        action="store_true",
+        help="own models and options, and every 200th of onnx's suite",
+    )
     made.add_argument("--lines", type=int, default=6, help="of differences to print per pair")
     return made
 
@@ -352,7 +416,10 @@ def count_verdicts(fingerprints: dict[str, Any]) -> list[str]:
     for each in fingerprints.values():
         counts.update((v["trial"], v["accepted"]) for v in each["numbers"].get("verdicts", ()))
     trials = sorted({trial for trial, _ in counts})
-    return [f"{trial}: {counts[trial, True]} accepted, {counts[trial, False]} rejected" for trial in trials]
+    return [
+        f"{trial}: {counts[trial, True]} accepted, {counts[trial, False]} rejected"
+        for trial in trials
+    ]
 
 
 def main() -> int:
@@ -366,7 +433,9 @@ def main() -> int:
     for entry in iterate_entries(sets, every):
         for platform, effort in itertools.product(args.platform, args.effort):
             key = f"{entry.name}/{platform}/{effort}"
-            if not entry.serves(platform) or not any(fnmatch.fnmatchcase(key, glob) for glob in args.only):
+            if not entry.serves(platform) or not any(
+                fnmatch.fnmatchcase(key, glob) for glob in args.only
+            ):
                 continue
             start = time.perf_counter()
             fingerprints[key] = fingerprint_or_error(entry, platform, effort, args.samples)
@@ -375,7 +444,10 @@ def main() -> int:
                 missing += 1
             elif before is not None:
                 parts = ("numbers",) if args.numbers else ("numbers", "texts")
-                old, new = ({part: each[part] for part in parts} for each in (before[key], fingerprints[key]))
+                old, new = (
+                    {part: each[part] for part in parts}
+                    for each in (before[key], fingerprints[key])
+                )
                 different += print_differences(key, old, new, args.lines)
             if args.save:
                 args.save.write_text(json.dumps(fingerprints, indent=1) + "\n")

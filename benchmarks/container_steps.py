@@ -2,10 +2,11 @@
 
     python -m benchmarks.container_steps [--python PYTHON]
 
-COPY takes what .dockerignore lets through. RUN lines run in a shell, with the container's folders replaced by ours and
-`python` by PYTHON, by default the first Python 3.11 or newer of the system, else this one. What needs the container's
-system (useradd) is named as not run. The entry point then runs `demo` with the settings of ENV, as user 1000 where this
-is started by root. Images, layers and the base image itself are not shown by this.
+COPY takes what .dockerignore lets through. RUN lines run in a shell, with the container's folders
+replaced by ours and `python` by PYTHON, by default the first Python 3.11 or newer of the system,
+else this one. What needs the container's system (useradd) is named as not run. The entry point then
+runs `demo` with the settings of ENV, as user 1000 where this is started by root. Images, layers and
+the base image itself are not shown by this.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ _SYSTEM = ("useradd",)  # programs that change the system that they run on
 
 
 def iterate_steps(text: str) -> Iterator[tuple[str, str]]:
-    """Yield (instruction, the rest) of each line of a Dockerfile, comments apart; a line goes on behind a backslash."""
+    """Yield (instruction, the rest) of each line of a Dockerfile, comments apart.
+
+    A line goes on behind a backslash.
+    """
     for line in text.replace("\\\n", " ").splitlines():
         if line.strip() and not line.startswith("#"):
             word, _, rest = line.partition(" ")
@@ -36,7 +40,10 @@ def iterate_steps(text: str) -> Iterator[tuple[str, str]]:
 
 
 def is_included(path: str, rules: str) -> bool:
-    """Whether .dockerignore lets a file through: the last rule that names it, or a folder above it, decides."""
+    """Whether .dockerignore lets a file through.
+
+    The last rule that names it, or a folder above it, decides.
+    """
     kept, parts = True, path.split("/")
     for rule in rules.splitlines():
         pattern = rule.strip().lstrip("!").rstrip("/")
@@ -78,7 +85,9 @@ def run_build_steps(root: Path, python: str) -> dict[str, str]:
         elif word == "COPY" and not rest.startswith("--from"):
             print(f"COPY {rest}: {len(copy_context(ROOT, place))} files", flush=True)
         elif word == "ENV":
-            around |= dict(each.split("=", 1) for each in _rebase_command(rest, root, python).split())
+            around |= dict(
+                each.split("=", 1) for each in _rebase_command(rest, root, python).split()
+            )
         elif word == "RUN":
             for part in rest.split(" && "):
                 if part.split()[0] in _SYSTEM:
@@ -93,19 +102,32 @@ def run_build_steps(root: Path, python: str) -> dict[str, str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the steps, then the entry point; return 1 where it did not say what the demo says."""
     system = "/usr/bin/python3"
-    able = subprocess.run([system, "-c", "import sys, ensurepip; sys.exit(sys.version_info < (3, 11))"], check=False)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    able = subprocess.run(
+        [system, "-c", "import sys, ensurepip; sys.exit(sys.version_info < (3, 11))"], check=False
+    )
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--python", default=sys.executable if able.returncode else system)
     options = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="lingeronnx-") as temporary:
         root = Path(temporary).resolve()
         root.chmod(0o755)
-        around = {"PATH": os.environ["PATH"], "HOME": str(root), **run_build_steps(root, options.python)}
+        around = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(root),
+            **run_build_steps(root, options.python),
+        }
         around = {key: value.replace("$PATH", os.environ["PATH"]) for key, value in around.items()}
         other = {"user": USER, "group": USER, "extra_groups": []} if os.geteuid() == 0 else {}
         command = [str(root / "opt/lingeronnx/bin/lingeronnx"), "demo"]
-        done = subprocess.run(command, env=around, cwd=root / "work", capture_output=True, text=True, **other)  # type: ignore[call-overload]
-        print(f"ENTRYPOINT demo as user {USER if other else os.geteuid()}:\n{done.stdout}{done.stderr}")
+        done = subprocess.run(
+            command, env=around, cwd=root / "work", capture_output=True, text=True, **other
+        )  # type: ignore[call-overload]
+        print(
+            "ENTRYPOINT demo as user "
+            f"{USER if other else os.geteuid()}:\n{done.stdout}{done.stderr}"
+        )
         return int(done.returncode != 0 or "integer accuracy" not in done.stdout)
 
 

@@ -1,15 +1,17 @@
 """Cycles of all models on one chip before and after forms and arguments are chosen by price, as a table.
 
-    python benchmarks/cycles_saved.py [--platform arcs] [--sets own shared real] [--only GLOB ...] [--log F] [--write]
+    python benchmarks/cycles_saved.py [--platform arcs] [--sets own shared real] [--only GLOB ...]
+    [--log F] [--write]
 
-Each model is quantized with little effort on a few samples: scales hardly matter for time. Before: the form that the
-packer wants, under the first arguments that are right. Plain: the same form under the arguments that are written.
-Default: what is written when nothing is asked for. Time: what is written with --objective time. All are compared at the
-upper end of the range, unpriced work at its bound; of a model in parts all parts for the chip that run there together.
-Outputs of all forms of these are compared on random inputs; a part that the simulator refuses is left out, with a line.
-The bound is one cycle for 64 multiply-accumulates, and used says how near to it the time afterwards comes. --write puts
-the table into docs/latency.md; with --log, models that the file holds are not run again. Ends with 1 where a model
-becomes slower, an output differs, or more bytes have no price.
+Each model is quantized with little effort on a few samples: scales hardly matter for time. Before:
+the form that the packer wants, under the first arguments that are right. Plain: the same form under
+the arguments that are written. Default: what is written when nothing is asked for. Time: what is
+written with --objective time. All are compared at the upper end of the range, unpriced work at its
+bound; of a model in parts all parts for the chip that run there together. Outputs of all forms of
+these are compared on random inputs; a part that the simulator refuses is left out, with a line. The
+bound is one cycle for 64 multiply-accumulates, and used says how near to it the time afterwards
+comes. --write puts the table into docs/latency.md; with --log, models that the file holds are not
+run again. Ends with 1 where a model becomes slower, an output differs, or more bytes have no price.
 """
 
 from __future__ import annotations
@@ -34,18 +36,31 @@ from lingeronnx.run.program_parts import split_into_parts
 from lingeronnx.targets import Target, get_target
 from lingeronnx.targets.luna.backend_passes import cost_rewrites as stage
 from lingeronnx.targets.luna.backend_passes.packer_view import PackerGraphView
-from lingeronnx.targets.luna.packer.arguments.selection import select_fastest_arguments, select_safest_arguments
+from lingeronnx.targets.luna.packer.arguments.selection import (
+    select_fastest_arguments,
+    select_safest_arguments,
+)
 from lingeronnx.targets.luna.packer.evaluation import DetailedVerdict
 from lingeronnx.targets.luna.packer.names import build_safe_names
 from lingeronnx.targets.objective import OBJECTIVE_KEY
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "latency.md"
 BEGIN, END = "<!-- cycles -->\n", "<!-- end of cycles -->\n"
-_PRODUCTS = ("Conv1dInt", "Conv2dInt", "ConvTranspose2dInt", "LinearInt", "BmmInt", "LSTMInt", "GRUInt")
+_PRODUCTS = (
+    "Conv1dInt",
+    "Conv2dInt",
+    "ConvTranspose2dInt",
+    "LinearInt",
+    "BmmInt",
+    "LSTMInt",
+    "GRUInt",
+)
 _MAX_OTHER_SHARE = 0.2  # of the cycles, where the rest counts
 
 
-def quantize_without_cost_rewrites(entry: Entry, target: Target) -> list[tuple[ir.Model, ir.Model, ir.Model]]:
+def quantize_without_cost_rewrites(
+    entry: Entry, target: Target
+) -> list[tuple[ir.Model, ir.Model, ir.Model]]:
     """Quantize a model; return its parts for the chip before their forms were chosen, by default, and for time."""
     seen: list[tuple[ir.Model, ir.Model, ir.Model]] = []
     choice = stage.apply_cost_rewrites
@@ -60,7 +75,9 @@ def quantize_without_cost_rewrites(entry: Entry, target: Target) -> list[tuple[i
     stage.apply_cost_rewrites = recorded
     try:
         calib, _ = entry.data(4)
-        result = lo.quantize(entry.model, calib, platform=target, effort="fast", objective="time", **entry.settings)
+        result = lo.quantize(
+            entry.model, calib, platform=target, effort="fast", objective="time", **entry.settings
+        )
         single = [forms for forms in seen if _names(forms[-1]) == _names(result.graph)]
         if single:
             return single[-1:]
@@ -100,10 +117,14 @@ def have_equal_outputs(graphs: Sequence[ir.Model]) -> bool:
         for value in sessions[0].get_inputs():
             shape = [d if isinstance(d, int) else 1 for d in value.shape]
             real = (gain * rng.standard_normal(shape)).astype(np.float32)
-            feed[value.name] = real if "float" in value.type else rng.integers(-128, 128, shape).astype(np.int8)
+            feed[value.name] = (
+                real if "float" in value.type else rng.integers(-128, 128, shape).astype(np.int8)
+            )
         one, *others = (session.run(None, feed) for session in sessions)
         for other in others:
-            if not all(np.array_equal(a, b, equal_nan=True) for a, b in zip(one, other, strict=True)):
+            if not all(
+                np.array_equal(a, b, equal_nan=True) for a, b in zip(one, other, strict=True)
+            ):
                 return False
     return True
 
@@ -130,15 +151,27 @@ def measure_model(entry: Entry, target: Target) -> dict[str, Any]:
             equal.append(have_equal_outputs(forms))
             ready.append(told)
         except lo.LingerOnnxError as error:
-            left.append(f"part {number} of {entry.name} does not run in the simulator: {error}"[:200])
+            left.append(
+                f"part {number} of {entry.name} does not run in the simulator: {error}"[:200]
+            )
     if not ready:
-        return {"model": entry.name, "why": next(iter(left), "nothing of it runs right on the chip")}
-    row: dict[str, Any] = {"model": entry.name, "parts": len(parts), "ready": len(ready), "left": left}
+        return {
+            "model": entry.name,
+            "why": next(iter(left), "nothing of it runs right on the chip"),
+        }
+    row: dict[str, Any] = {
+        "model": entry.name,
+        "parts": len(parts),
+        "ready": len(ready),
+        "left": left,
+    }
     for index, key in enumerate(("before", "plain", "default", "after")):
         times = [time for told in ready if (time := told[index].comparison_latency) is not None]
         row[key] = sum(time.high for time in times)
         row[f"{key}_open"] = sum(work.bytes for time in times for work in time.unpriced)
-        products = [layer.high for time in times for layer in time.layers if layer.operator in _PRODUCTS]
+        products = [
+            layer.high for time in times for layer in time.layers if layer.operator in _PRODUCTS
+        ]
         row[f"{key}_products"] = sum(products) / row[key]
     row["macs"] = sum(sum(told[0].cost.macs.values()) for told in ready)
     row["same"] = all(equal)
@@ -150,26 +183,38 @@ def format_table(rows: list[dict[str, Any]], platform: str) -> list[str]:
     if not rows:
         return []
     lines = [
-        "| model | before | not products | plain | default | time | times fewer | bytes without price | bound | used |",
+        (
+            "| model | before | not products | plain | default | time | times fewer | bytes without "
+            "price | bound | used |"
+        ),
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         bound = row["macs"] / 64
-        name = row["model"] + ("" if row["parts"] == 1 else f" ({row['ready']} of {row['parts']} parts)")
+        name = row["model"] + (
+            "" if row["parts"] == 1 else f" ({row['ready']} of {row['parts']} parts)"
+        )
         lines.append(
             f"| {name} | {row['before']:,.0f} | {1 - row['before_products']:.0%} | "
             f"{row['plain']:,.0f} | {row['default']:,.0f} | {row['after']:,.0f} | "
             f"{row['before'] / row['default']:.2f} / {row['before'] / row['after']:.2f} | "
-            f"{row['before_open']:,} / {row['after_open']:,} | {bound:,.0f} | {bound / row['after']:.0%} |"
+            f"{row['before_open']:,} / {row['after_open']:,} | {bound:,.0f} | "
+            f"{bound / row['after']:.0%} |"
         )
     ratios = {row["model"]: row["before"] / row["after"] for row in rows}
     plainly = {row["model"]: row["before"] / row["default"] for row in rows}
     moving = [row["model"] for row in rows if 1 - row["before_products"] > _MAX_OTHER_SHARE]
-    means = [(_mean(list(each.values())), _mean([each[name] for name in moving])) for each in (ratios, plainly)]
+    means = [
+        (_mean(list(each.values())), _mean([each[name] for name in moving]))
+        for each in (ratios, plainly)
+    ]
     told = (
-        f"Geometric means on {platform}, by default {means[1][0]:.2f} and for time {means[0][0]:.2f} over {len(rows)} "
-        f"models; {means[1][1]:.2f} and {means[0][1]:.2f} over the {len(moving)} of which more than a fifth of the "
-        f"cycles are no products. Least: {min(plainly.values()):.3f} and {min(ratios.values()):.3f}. Outputs are the "
+        f"Geometric means on {platform}, by default {means[1][0]:.2f} and for time "
+        f"{means[0][0]:.2f} over {len(rows)} "
+        f"models; {means[1][1]:.2f} and {means[0][1]:.2f} over the {len(moving)} of which more "
+        "than a fifth of the "
+        f"cycles are no products. Least: {min(plainly.values()):.3f} and "
+        f"{min(ratios.values()):.3f}. Outputs are the "
         f"same in {sum(row['same'] for row in rows)} of {len(rows)}."
     )
     return [*lines, "", told]
@@ -181,11 +226,15 @@ def _mean(values: list[float]) -> float:
 
 def main() -> int:
     """Print the table; return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--platform", default="arcs")
     parser.add_argument("--sets", nargs="+", default=["own", "shared", "real"])
     parser.add_argument("--only", nargs="*", default=["*"], metavar="GLOB")
-    parser.add_argument("--log", type=Path, help="JSON lines; models that are there are not run again")
+    parser.add_argument(
+        "--log", type=Path, help="JSON lines; models that are there are not run again"
+    )
     parser.add_argument("--write", action="store_true", help="put the table into docs/latency.md")
     asked = parser.parse_args()
     target = get_target(asked.platform)
@@ -201,7 +250,11 @@ def main() -> int:
             with asked.log.open("a") as log:
                 log.write(json.dumps(row) + "\n")
         rows.append(row)
-        print(f"{entry.name}: {row.get('why') or row['before'] / row['after']}", file=sys.stderr, flush=True)
+        print(
+            f"{entry.name}: {row.get('why') or row['before'] / row['after']}",
+            file=sys.stderr,
+            flush=True,
+        )
     told = [row for row in rows if "why" not in row]
     lines = format_table(told, asked.platform)
     lines += ["", *(f"Left out: {row['model']}, {row['why']}." for row in rows if "why" in row)]

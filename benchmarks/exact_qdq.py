@@ -1,13 +1,16 @@
-"""Exact files of QuantizeLinear beside the simulator, in several runtimes: outputs equal / compared.
+"""Exact files of QuantizeLinear beside the simulator, in several runtimes.
 
-    python benchmarks/exact_qdq.py MODELS LOADERS.py [--only CASE ...] [--platform P ...] [--samples 64]
+Outputs equal / compared.
+    python benchmarks/exact_qdq.py MODELS LOADERS.py [--only CASE ...] [--platform P ...] [--samples
+    64]
         [--runtime NAME=PYTHON ...] [--log FILE] [--markdown]
 
-Every model of `cases.py` on every platform, and the digits nets of this repository: quantized with `--effort fast`,
-written by `convert --to qdq`, with --exact, and with --exact --functions, and run sample by sample: the first --samples
-of the test data, and 16 random ones of which half the values are ties. --runtime: further runtimes, NAME one of
-onnxruntime and openvino, PYTHON an interpreter that has it; OpenVINO gets the functions inlined. --log keeps what was
-measured: a run that was killed goes on. --markdown prints the table of docs/qdq.md from the log.
+Every model of `cases.py` on every platform, and the digits nets of this repository: quantized with
+`--effort fast`, written by `convert --to qdq`, with --exact, and with --exact --functions, and run
+sample by sample: the first --samples of the test data, and 16 random ones of which half the values
+are ties. --runtime: further runtimes, NAME one of onnxruntime and openvino, PYTHON an interpreter
+that has it; OpenVINO gets the functions inlined. --log keeps what was measured: a run that was
+killed goes on. --markdown prints the table of docs/qdq.md from the log.
 """
 
 from __future__ import annotations
@@ -37,7 +40,12 @@ _TIES = 16
 def _sources(args: argparse.Namespace) -> list[tuple[str, str, str, str]]:
     """Return (name, model, calibration data, test data)."""
     own = [
-        (f"digits_{name}", str(path), str(_ROOT / "models/digits_calib.npz"), str(_ROOT / "models/digits_test.npz"))
+        (
+            f"digits_{name}",
+            str(path),
+            str(_ROOT / "models/digits_calib.npz"),
+            str(_ROOT / "models/digits_test.npz"),
+        )
         for name in _DIGITS
         if (path := _ROOT / f"models/digits_{name}.onnx").exists()
     ]
@@ -74,7 +82,10 @@ def _measure_source(
     session = lo.Session(made.graph)
     feeds = [feed for feed, _ in Data(test, session.inputs, limit=args.samples).batches(1)]
     feeds += random_feeds(made.graph, False, _TIES) or []
-    np.savez(folder / "feeds.npz", **{key: np.concatenate([feed[key] for feed in feeds]) for key in feeds[0]})
+    np.savez(
+        folder / "feeds.npz",
+        **{key: np.concatenate([feed[key] for feed in feeds]) for key in feeds[0]},
+    )
     whole = write_exact(made.graph, functions=True)
     forms = {
         "plain": lo.convert(made.graph, "qdq").graph,
@@ -83,7 +94,12 @@ def _measure_source(
         "inlined": ir.clone(whole.standard.graph),
     }
     ir.inline_functions(forms["inlined"])
-    row: dict[str, Any] = {"net": name, "platform": platform, "compared": len(feeds), "amounts": len(whole.tie_offsets)}
+    row: dict[str, Any] = {
+        "net": name,
+        "platform": platform,
+        "compared": len(feeds),
+        "amounts": len(whole.tie_offsets),
+    }
     row["functions"] = len(set(whole.function_of.values()))
     row["approximate"] = sorted({operator for operator, _ in whole.inexact.values()})
     names = [str(value.name) for value in whole.standard.graph.graph.outputs]
@@ -116,27 +132,43 @@ def _measure_source(
                 row["equal"][key] = done.stderr.strip().splitlines()[-1][:200]
             else:
                 row["equal"][key] = _count_equal(made.graph, names, want, folder / "out.npz")
-                row.setdefault("versions", {})[f"{runtime} {python}"] = done.stdout.split()[-1].split("-")[0]
+                row.setdefault("versions", {})[f"{runtime} {python}"] = done.stdout.split()[
+                    -1
+                ].split("-")[0]
     return row
 
 
 def _format_table(rows: list[dict[str, Any]]) -> None:
-    versions = {key: f"{key.split()[0]} {version}" for row in rows for key, version in row.get("versions", {}).items()}
+    versions = {
+        key: f"{key.split()[0]} {version}"
+        for row in rows
+        for key, version in row.get("versions", {}).items()
+    }
     keys = list(dict.fromkeys(key for row in rows for key in row["equal"]))
-    titles = [f"{versions.get(key.split('|')[0], key.split()[0])}, {key.split('|')[1]}" for key in keys]
+    titles = [
+        f"{versions.get(key.split('|')[0], key.split()[0])}, {key.split('|')[1]}" for key in keys
+    ]
     print("| net | platform | amounts | functions | " + " | ".join(titles) + " |")
     print("|---" * (4 + len(keys)) + "|")
     for row in rows:
         cells = [str(row[key]) for key in ("net", "platform", "amounts", "functions")]
         for key in keys:
             value = row["equal"].get(key)
-            cells.append("" if value is None else f"{value} / {row['compared']}" if isinstance(value, int) else "error")
+            cells.append(
+                ""
+                if value is None
+                else f"{value} / {row['compared']}"
+                if isinstance(value, int)
+                else "error"
+            )
         print("| " + " | ".join(cells) + " |")
 
 
 def main() -> None:
     """Measure what the log lacks, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add_folder_arguments(parser)
     parser.add_argument("--platform", nargs="*", default=["venus", "arcs", "venusA", "generic"])
     parser.add_argument("--samples", type=int, default=64)
@@ -144,8 +176,15 @@ def main() -> None:
     parser.add_argument("--log", type=Path)
     parser.add_argument("--markdown", action="store_true")
     args = parser.parse_args()
-    args.runtimes = [("onnxruntime", sys.executable), *(tuple(one.split("=", 1)) for one in args.runtime)]
-    rows = [json.loads(line) for line in args.log.read_text().splitlines()] if args.log and args.log.exists() else []
+    args.runtimes = [
+        ("onnxruntime", sys.executable),
+        *(tuple(one.split("=", 1)) for one in args.runtime),
+    ]
+    rows = (
+        [json.loads(line) for line in args.log.read_text().splitlines()]
+        if args.log and args.log.exists()
+        else []
+    )
     known = {(row["net"], row["platform"]) for row in rows}
     for source in [] if args.markdown else _sources(args):
         for platform in args.platform:

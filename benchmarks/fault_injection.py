@@ -1,9 +1,10 @@
 """Planted faults: one thing is spoiled at a time, and `compare` shall name the layer and the cause first.
 
-Kinds of three sorts: in the plan or the integer graph, in the data, and in the float model, where the advisor shall
-find the cause. Nets: a dense net with concats that is made here, and seven of ../shared where that is. A net has the
-kinds that there is something to spoil for (`get_applicable_faults`). Layers are drawn uniformly, seeds are fixed.
-`planted_remedies` plants them, and prints what is found and what is given back.
+Kinds of three sorts: in the plan or the integer graph, in the data, and in the float model, where
+the advisor shall find the cause. Nets: a dense net with concats that is made here, and seven of
+../shared where that is. A net has the kinds that there is something to spoil for
+(`get_applicable_faults`). Layers are drawn uniformly, seeds are fixed. `planted_remedies` plants
+them, and prints what is found and what is given back.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ Feeds = Mapping[str, np.ndarray]
 class InjectedFault:
     """A fault: the two models, the data, and what the first finding shall say.
 
-    expected_sentence : the options of `quantize` that make the same fault, none where the graph was changed after it
-    was made. calib : calibration data of the data's form, where that is the fault.
+    expected_sentence : the options of `quantize` that make the same fault, none where the graph was
+    changed after it was made. calib : calibration data of the data's form, where that is the fault.
     """
 
     model: ir.Model
@@ -56,7 +57,13 @@ class Net:
     """A float model with its data, and what quantizing makes of it."""
 
     def __init__(
-        self, name: str, proto: onnx.ModelProto, calib: np.ndarray, test: np.ndarray, mean: Any = (), std: Any = ()
+        self,
+        name: str,
+        proto: onnx.ModelProto,
+        calib: np.ndarray,
+        test: np.ndarray,
+        mean: Any = (),
+        std: Any = (),
     ) -> None:
         self.name, self.proto, self.calib, self.test = name, proto, calib, test
         #: By which pixels of 0 to 1 were normalised, by channel; empty where the data are no pictures, or are raw.
@@ -69,14 +76,19 @@ class Net:
 
     def lower(self, planned: Any) -> ir.Model:
         """Return the integer graph of a plan."""
-        graph = lower(planned.partition.with_graph(planned.graph), planned.plan, self.prepared.target).graph
+        graph = lower(
+            planned.partition.with_graph(planned.graph), planned.plan, self.prepared.target
+        ).graph
         store_input_moments(graph, {self.input: self.calib})
         return graph
 
     def quantized(self, proto: onnx.ModelProto) -> tuple[ir.Model, ir.Model]:
         """Return another float model, and its integer graph under plain max scales."""
         model = ir.from_proto(proto)
-        plain = {key.removeprefix("--"): value for key, value in zip(PLAIN[::2], PLAIN[1::2], strict=True)}
+        plain = {
+            key.removeprefix("--"): value
+            for key, value in zip(PLAIN[::2], PLAIN[1::2], strict=True)
+        }
         return model, self.lower(
             plan_model(prepare_model(model, {self.input: self.calib}, None, plain, hold_out=False))
         )
@@ -86,13 +98,19 @@ class Net:
         """The samples to compare on."""
         return {self.input: self.test}
 
-    def fault(self, graph: ir.Model, layers: Any, *causes: str, line: Sequence[str] = ()) -> InjectedFault:
+    def fault(
+        self, graph: ir.Model, layers: Any, *causes: str, line: Sequence[str] = ()
+    ) -> InjectedFault:
         """Return a fault of the integer graph."""
-        return InjectedFault(self.model, graph, self.data, frozenset(layers), frozenset(causes), tuple(line))
+        return InjectedFault(
+            self.model, graph, self.data, frozenset(layers), frozenset(causes), tuple(line)
+        )
 
     def other_data(self, form: Callable[[np.ndarray], np.ndarray], cause: str) -> InjectedFault:
         """Return a fault of the data: `form` makes it of pixels of 0 to 1."""
-        test, calib = (form(x * self.std + self.mean).astype(np.float32) for x in (self.test, self.calib))
+        test, calib = (
+            form(x * self.std + self.mean).astype(np.float32) for x in (self.test, self.calib)
+        )
         data, at = {self.input: test}, frozenset([self.input])
         return InjectedFault(self.model, self.lowered, data, at, frozenset([cause]), calib=calib)
 
@@ -101,13 +119,18 @@ class Net:
 
 
 def dense_net(seed: int = 0) -> Net:
-    """Return a net of two dense blocks: bottlenecks of 1x1 and 3x3 with Relu, concats, a pool, a linear layer."""
+    """Return a net of two dense blocks.
+
+    Bottlenecks of 1x1 and 3x3 with Relu, concats, a pool, a linear layer.
+    """
     rng = np.random.default_rng(seed)
     nodes: list[onnx.NodeProto] = []
     held: list[onnx.TensorProto] = []
 
     def layer(op_type: str, *inputs: str, out: str, **attributes: Any) -> str:
-        nodes.append(helper.make_node(op_type, inputs, [out], name=f"/{out}/{op_type}", **attributes))
+        nodes.append(
+            helper.make_node(op_type, inputs, [out], name=f"/{out}/{op_type}", **attributes)
+        )
         return out
 
     def conv(x: str, shape: tuple[int, ...], out: str, **attributes: Any) -> str:
@@ -127,18 +150,25 @@ def dense_net(seed: int = 0) -> Net:
         if block == 0:
             x = layer("MaxPool", x, out="pool", kernel_shape=[2, 2], strides=[2, 2])
     x = layer("Flatten", layer("GlobalAveragePool", x, out="mean"), out="flat")
-    for suffix, array in (("w", rng.standard_normal((10, width)) / np.sqrt(width)), ("b", np.zeros(10))):
+    for suffix, array in (
+        ("w", rng.standard_normal((10, width)) / np.sqrt(width)),
+        ("b", np.zeros(10)),
+    ):
         held.append(numpy_helper.from_array(array.astype(np.float32), f"fc.{suffix}"))
     layer("Gemm", x, "fc.w", "fc.b", out="scores", transB=1)
     mean, std = np.array([0.55, 0.45, 0.3]), np.array([0.25, 0.22, 0.18])
     value = helper.make_tensor_value_info("image", 1, ["N", 3, 16, 16])
-    graph = helper.make_graph(nodes, "dense", [value], [helper.make_tensor_value_info("scores", 1, ["N", 10])], held)
+    graph = helper.make_graph(
+        nodes, "dense", [value], [helper.make_tensor_value_info("scores", 1, ["N", 10])], held
+    )
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     proto = onnx.shape_inference.infer_shapes(proto)
 
     def pictures(count: int) -> np.ndarray:
         """Smooth random pictures whose channels go together, of 0 to 1, normalised."""
-        small = 0.8 * rng.standard_normal((count, 1, 4, 4)) + 0.6 * rng.standard_normal((count, 3, 4, 4))
+        small = 0.8 * rng.standard_normal((count, 1, 4, 4)) + 0.6 * rng.standard_normal(
+            (count, 3, 4, 4)
+        )
         pixels = small.repeat(4, 2).repeat(4, 3) + 0.3 * rng.standard_normal((count, 3, 16, 16))
         pixels = np.clip(mean.reshape(1, 3, 1, 1) + std.reshape(1, 3, 1, 1) * pixels, 0, 1)
         return ((pixels - 0.5) / 0.25).astype(np.float32)
@@ -166,7 +196,10 @@ def shared_net(name: str) -> Net:
     sys.path.pop(0)
     file, data, mean, std = _SHARED[name]
     proto = onnx.load(SHARED / "models" / f"{file}.onnx")
-    calib, test = (getattr(loaders, f"{data}_{part}")()[0][0][proto.graph.input[0].name] for part in ("calib", "test"))
+    calib, test = (
+        getattr(loaders, f"{data}_{part}")()[0][0][proto.graph.input[0].name]
+        for part in ("calib", "test")
+    )
     return Net(name, proto, calib[:CALIBRATED], test[:SAMPLES], mean, std)
 
 
@@ -180,20 +213,34 @@ if SHARED.is_dir():
 
 
 def _layers(graph: ir.Model, *kinds: str) -> list[ir.Node]:
-    """Return the layers of these kinds; what averages by weights of its own has no bias, and is none."""
+    """Return the layers of these kinds.
+
+    What averages by weights of its own has no bias, and is none.
+    """
     return [
-        node for node in graph.graph if node.op_type in kinds and (node.op_type != "LinearInt" or len(node.inputs) > 2)
+        node
+        for node in graph.graph
+        if node.op_type in kinds and (node.op_type != "LinearInt" or len(node.inputs) > 2)
     ]
 
 
 def _rescaled(net: Net, rng: np.random.Generator, factor: float, concat: bool) -> InjectedFault:
-    """Multiply the scale of tensors that share one by `factor`; drawn among those that a layer writes, or a concat."""
+    """Multiply the scale of tensors that share one by `factor`.
+
+    Drawn among those that a layer writes, or a concat.
+    """
     classes = group_shared_scales(net.planned.partition, net.prepared.target)
     makers = {str(v.name): node.op_type for node in net.planned.graph.graph for v in node.outputs}
-    kinds = [{makers.get(name, "Input") for name in shared_scale.tensors} for shared_scale in classes]
+    kinds = [
+        {makers.get(name, "Input") for name in shared_scale.tensors} for shared_scale in classes
+    ]
     fit = []
     for shared_scale, kind in zip(classes, kinds, strict=True):
-        if "Input" not in kind and ("Concat" in kind) == concat and (concat or kind & {"Conv", "Linear"}):
+        if (
+            "Input" not in kind
+            and ("Concat" in kind) == concat
+            and (concat or kind & {"Conv", "Linear"})
+        ):
             fit.append(shared_scale)
     cause = "scale too small" if factor < 1 else "scale too large"
     for index in rng.permutation(len(fit)):
@@ -201,9 +248,15 @@ def _rescaled(net: Net, rng: np.random.Generator, factor: float, concat: bool) -
         changed = {n: net.planned.plan.tensors[n].mapped(lambda s: s * factor) for n in names}
         plan = net.planned.plan.with_tensors({**net.planned.plan.tensors, **changed})
         planned = apply_external_plan(net.prepared, plan)
-        if all(planned.plan.tensors[n] == q for n, q in changed.items()):  # nothing on the chip forbids it
+        if all(
+            planned.plan.tensors[n] == q for n, q in changed.items()
+        ):  # nothing on the chip forbids it
             wanted = [n for n in names if makers[n] == "Concat"] if concat else names
-            line = [word for n, q in changed.items() for word in ("--override", f"{n}=scale:{q.scale!r}")]
+            line = [
+                word
+                for n, q in changed.items()
+                for word in ("--override", f"{n}=scale:{q.scale!r}")
+            ]
             return net.fault(net.lower(planned), wanted, cause, line=line)
     raise ValueError(f"no scale of {net.name} can be multiplied by {factor}")
 
@@ -268,7 +321,10 @@ def _movable(node: ir.Node) -> list[int]:
 
 
 def inject_wrong_pads(net: Net, rng: np.random.Generator) -> InjectedFault:
-    """The pads of a convolution moved by one along an axis or both: the same size, another place."""
+    """The pads of a convolution moved by one along an axis or both.
+
+    The same size, another place.
+    """
     graph = ir.clone(net.lowered)
     padded = [node for node in _layers(graph, "Conv2dInt") if _movable(node)]
     node = rng.choice(np.array(padded, dtype=object))
@@ -292,7 +348,12 @@ def inject_wrong_normalization(net: Net, rng: np.random.Generator) -> InjectedFa
 
 def inject_swapped_input_channels(net: Net, rng: np.random.Generator) -> InjectedFault:
     """Channels of the pictures in another order, normalised as if they were right."""
-    orders = [(2, 1, 0), (0, 2, 1), (1, 2, 0), (2, 0, 1)]  # red and green alone are too much alike in photographs
+    orders = [
+        (2, 1, 0),
+        (0, 2, 1),
+        (1, 2, 0),
+        (2, 0, 1),
+    ]  # red and green alone are too much alike in photographs
     order = list(orders[rng.integers(len(orders))])
     return net.other_data(lambda x: (x[:, order] - net.mean) / net.std, "input channels swapped")
 
@@ -309,7 +370,9 @@ def _inner(proto: onnx.ModelProto) -> list[tuple[onnx.NodeProto, onnx.NodeProto,
     found = []
     for node in proto.graph.node:
         relus = readers.get(node.output[0], [])
-        if node.op_type not in ("BatchNormalization", "Conv") or [r.op_type for r in relus] != ["Relu"]:
+        if node.op_type not in ("BatchNormalization", "Conv") or [r.op_type for r in relus] != [
+            "Relu"
+        ]:
             continue
         convs = readers.get(relus[0].output[0], [])
         if [c.op_type for c in convs] == ["Conv"]:
@@ -347,8 +410,12 @@ def _drawn(net: Net, rng: np.random.Generator) -> tuple[onnx.ModelProto, Any, in
     proto = onnx.ModelProto()
     proto.CopyFrom(net.proto)
     inner = _inner(proto)
-    chosen = inner[rng.integers(len(inner))]  # a channel that speaks: to spoil one that is silent spoils nothing
-    seen = np.ptp(Session(net.model).run([chosen[1].output[0]], {net.input: net.calib})[0], axis=(0, 2, 3))
+    chosen = inner[
+        rng.integers(len(inner))
+    ]  # a channel that speaks: to spoil one that is silent spoils nothing
+    seen = np.ptp(
+        Session(net.model).run([chosen[1].output[0]], {net.input: net.calib})[0], axis=(0, 2, 3)
+    )
     return proto, chosen, int(rng.choice(np.flatnonzero(seen >= np.median(seen[seen > 0]) / 2)))
 
 
@@ -359,13 +426,18 @@ def _cause(net: Net, proto: onnx.ModelProto, nodes: Any, *causes: str) -> Inject
 
 
 def inject_outlier_channel(net: Net, rng: np.random.Generator) -> InjectedFault:
-    """A channel 40 times larger, divided out in the layer behind: the same function, no bits for the others."""
+    """A channel 40 times larger, divided out in the layer behind.
+
+    The same function, no bits for the others.
+    """
     proto, nodes, channel = _drawn(net, rng)
     weights = _Weights(proto)
     weights.affine(nodes[0], channel, 40.0, 0.0)
 
     def divide(array: np.ndarray) -> None:
-        (array if array.shape[1] == 1 else array.swapaxes(0, 1))[channel] /= 40.0  # a depthwise layer has one input
+        (array if array.shape[1] == 1 else array.swapaxes(0, 1))[channel] /= (
+            40.0  # a depthwise layer has one input
+        )
 
     weights.change(nodes[2].input[1], divide)
     return _cause(net, proto, nodes, "outlier channel")
@@ -417,7 +489,8 @@ def get_applicable_faults(net: Net) -> list[int]:
         inject_wrong_normalization: net.mean.size > 0,
         inject_swapped_input_channels: net.mean.size > 0,
         **dict.fromkeys(
-            (inject_outlier_channel, inject_dead_channel, inject_outlier_activation), bool(_inner(net.proto))
+            (inject_outlier_channel, inject_dead_channel, inject_outlier_activation),
+            bool(_inner(net.proto)),
         ),
     }
     return [index for index, kind in enumerate(FAULT_INJECTORS) if there.get(kind, True)]
@@ -440,12 +513,18 @@ class Outcome:
 def evaluate_first_finding(fault: InjectedFault, own: Collection[tuple[str, str]] = ()) -> Outcome:
     """Compare, and look at the first finding.
 
-    own : (kind, layer) of what is found without the fault, too: that is skipped, but for the spoiled layer.
+    own : (kind, layer) of what is found without the fault, too: that is skipped, but for the
+    spoiled layer.
     """
     comparison = compare(fault.model, fault.graph, fault.data)
-    new = (f for f in comparison.findings if f.layer in fault.layers or (f.kind, f.layer) not in own)
+    new = (
+        f for f in comparison.findings if f.layer in fault.layers or (f.kind, f.layer) not in own
+    )
     first = next(new, None)
     wanted = f"{'/'.join(sorted(fault.causes))} at {sorted(fault.layers)}"
     said = "nothing" if first is None else f"{first.kind} at {first.layer}: {first.measured}"
-    right = first is not None and first.layer in fault.layers, first is not None and first.kind in fault.causes
+    right = (
+        first is not None and first.layer in fault.layers,
+        first is not None and first.kind in fault.causes,
+    )
     return Outcome(*right, said, wanted, comparison.options)

@@ -1,21 +1,24 @@
-"""Planted faults, and what the advice gives back: the options that `compare` prints, pasted and measured.
+"""Planted faults, and what the advice gives back.
 
-    python -m benchmarks.fault_injection_advice [--each 4] [--jobs 1] [--kind scale_small ...] [--net dense ...]
-    [--details]
+The options that `compare` prints, pasted and measured.
+    python -m benchmarks.fault_injection_advice [--each 4] [--jobs 1] [--kind scale_small ...]
+    [--net dense ...] [--details]
 
-Every graph is what ``lingeronnx quantize`` writes: with the options that make a fault of `planted_faults`, or spoiled
-after it was made. Counted is how often the first finding names the layer and the cause; what is found without the
-fault, too, is skipped: plain scales have faults of their own. Then the model is quantized again with the advised
-options behind the others, and without the change where the graph was changed. All levels are the SQNR in dB of the
-worst output against the float model, on samples that nothing was calibrated with, none counted above 60 dB:
+Every graph is what ``lingeronnx quantize`` writes: with the options that make a fault of
+`planted_faults`, or spoiled after it was made. Counted is how often the first finding names the
+layer and the cause; what is found without the fault, too, is skipped: plain scales have faults of
+their own. Then the model is quantized again with the advised options behind the others, and without
+the change where the graph was changed. All levels are the SQNR in dB of the worst output against
+the float model, on samples that nothing was calibrated with, none counted above 60 dB:
 
     took        what the net without the fault has, less what the spoiled one has
-    given back  what the mended one has, less what the spoiled one has; in percent of what the fault took
-    idle        options were advised, and change less than half a dB
+    given back  what the mended one has, less what the spoiled one has; in percent of what the fault
+    took idle        options were advised, and change less than half a dB
 
-What takes less than half a dB is not counted as a loss. Where the fault is the data's form, nothing is given back that
-could be told in percent: data prepared as for calibration give what the sound net has, and after calibration with data
-of the other form the levels are of other data. `--details` tells them.
+What takes less than half a dB is not counted as a loss. Where the fault is the data's form, nothing
+is given back that could be told in percent: data prepared as for calibration give what the sound
+net has, and after calibration with data of the other form the levels are of other data. `--details`
+tells them.
 """
 
 from __future__ import annotations
@@ -66,24 +69,45 @@ def make_net(name: str) -> Net:
 def measure_worst_sqnr(model: ir.Model, graph: ir.Model, data: Mapping[str, np.ndarray]) -> float:
     """Return the SQNR in dB of the worst output of `graph` against the float `model`."""
     pairs = zip(Session(model).run(None, data), Session(graph).run(None, data), strict=True)
-    levels = [ratio_db(float(np.square(x).sum()), float(np.square(x - y).sum())) for x, y in _float64(pairs)]
+    levels = [
+        ratio_db(float(np.square(x).sum()), float(np.square(x - y).sum()))
+        for x, y in _float64(pairs)
+    ]
     return min(_SUFFICIENT_SQNR_DB, *levels)
 
 
-def _float64(pairs: Iterator[tuple[np.ndarray, np.ndarray]]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _float64(
+    pairs: Iterator[tuple[np.ndarray, np.ndarray]],
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     return ((x.astype(np.float64), y.astype(np.float64)) for x, y in pairs)
 
 
 def quantized(model: ir.Model, calib: np.ndarray, options: Sequence[str]) -> ir.Model:
     """Return what ``lingeronnx quantize MODEL --calib DATA`` and these options write."""
     with tempfile.TemporaryDirectory() as folder:
-        source, data, target = (Path(folder) / name for name in ("model.onnx", "calib.npy", "quant.onnx"))
+        source, data, target = (
+            Path(folder) / name for name in ("model.onnx", "calib.npy", "quant.onnx")
+        )
         source.write_bytes(ir.to_bytes(model))
         np.save(data, calib)
-        words = [sys.executable, "-m", "lingeronnx", "quantize", source, "--calib", data, "-o", target, *options]
+        words = [
+            sys.executable,
+            "-m",
+            "lingeronnx",
+            "quantize",
+            source,
+            "--calib",
+            data,
+            "-o",
+            target,
+            *options,
+        ]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise RuntimeError(f"quantize {shlex.join(options)} ended with {done.returncode}: {done.stderr.strip()}")
+            raise RuntimeError(
+                f"quantize {shlex.join(options)} ended with {done.returncode}: "
+                f"{done.stderr.strip()}"
+            )
         return ir.load(target)
 
 
@@ -91,7 +115,9 @@ def quantized(model: ir.Model, calib: np.ndarray, options: Sequence[str]) -> ir.
 def measure_sound_sqnr(name: str, plain: bool) -> float:
     """Return the level of a net without a fault."""
     net = make_net(name)
-    return measure_worst_sqnr(net.model, quantized(net.model, net.calib, PLAIN) if plain else net.lowered, net.data)
+    return measure_worst_sqnr(
+        net.model, quantized(net.model, net.calib, PLAIN) if plain else net.lowered, net.data
+    )
 
 
 @cache
@@ -104,10 +130,11 @@ def own_findings(name: str) -> frozenset[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class AdviceOutcome:
-    """What a fault took, and what its remedy gave: levels in dB of the sound, the spoiled and the mended model.
+    """What a fault took, and what its remedy gave.
 
-    without : of the model quantized again in the user's way, without the options. data : whether the fault is
-    there.
+    Levels in dB of the sound, the spoiled and the mended model.
+    without : of the model quantized again in the user's way, without the options. data : whether
+    the fault is there.
     """
 
     outcome: Outcome
@@ -140,12 +167,19 @@ def apply_advice(name: str, kind: int, seed: int) -> AdviceOutcome:
     calib = net.calib if fault.calib is None else fault.calib
     again = quantized(fault.model, calib, fault.expected_sentence)
     fault = replace(fault, graph=again) if fault.expected_sentence else fault
-    outcome = evaluate_first_finding(fault, own_findings(name) if fault.expected_sentence == PLAIN else ())
+    outcome = evaluate_first_finding(
+        fault, own_findings(name) if fault.expected_sentence == PLAIN else ()
+    )
     options = shlex.split(outcome.options)
     best = quantized(fault.model, calib, [*fault.expected_sentence, *options]) if options else again
-    levels = [measure_worst_sqnr(fault.model, graph, fault.data) for graph in (fault.graph, again, best)]
+    levels = [
+        measure_worst_sqnr(fault.model, graph, fault.data) for graph in (fault.graph, again, best)
+    ]
     return AdviceOutcome(
-        outcome, measure_sound_sqnr(name, fault.expected_sentence == PLAIN), *levels, data=fault.calib is not None
+        outcome,
+        measure_sound_sqnr(name, fault.expected_sentence == PLAIN),
+        *levels,
+        data=fault.calib is not None,
     )
 
 
@@ -154,26 +188,45 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--each", type=int, default=4, help="spoiled models of each kind and net")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--kind", nargs="*", default=[*map(_kind_name, FAULT_INJECTORS)], help="these kinds alone")
-    parser.add_argument("--net", choices=list(NETS), nargs="*", default=list(NETS), help="these nets alone")
+    parser.add_argument(
+        "--kind", nargs="*", default=[*map(_kind_name, FAULT_INJECTORS)], help="these kinds alone"
+    )
+    parser.add_argument(
+        "--net", choices=list(NETS), nargs="*", default=list(NETS), help="these nets alone"
+    )
     parser.add_argument("--details", action="store_true", help="print each spoiled model")
     given = parser.parse_args()
     work = {
-        index: [(net, index, seed) for net in _of(given.net, index) for seed in range(given.each * _times(kind))]
+        index: [
+            (net, index, seed)
+            for net in _of(given.net, index)
+            for seed in range(given.each * _times(kind))
+        ]
         for index, kind in enumerate(FAULT_INJECTORS)
         if _kind_name(kind) in given.kind
     }
-    print("| fault | layer | cause | took, median dB | took 0.5 dB | given back | 80 % given back | idle options |")
+    print(
+        "| fault | layer | cause | took, median dB | took 0.5 dB | given back | 80 % given back | "
+        "idle options |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     every: list[AdviceOutcome] = []
     with ProcessPoolExecutor(given.jobs, get_context("spawn")) as pool:
-        futures = {index: [pool.submit(apply_advice, *item) for item in items] for index, items in work.items()}
+        futures = {
+            index: [pool.submit(apply_advice, *item) for item in items]
+            for index, items in work.items()
+        }
         for index, items in work.items():
             found = [future.result() for future in futures[index]]
             every += found
             for item, one in zip(items, found, strict=True) if given.details else ():
-                print(f"  {_kind_name(FAULT_INJECTORS[index])} {item}: {_told(one)}", file=sys.stderr)
-            print(_row((FAULT_INJECTORS[index].__doc__ or "").splitlines()[0].rstrip("."), found), flush=True)
+                print(
+                    f"  {_kind_name(FAULT_INJECTORS[index])} {item}: {_told(one)}", file=sys.stderr
+                )
+            print(
+                _row((FAULT_INJECTORS[index].__doc__ or "").splitlines()[0].rstrip("."), found),
+                flush=True,
+            )
     print(_row("all", every))
 
 
@@ -198,11 +251,14 @@ def _kinds(net: str) -> frozenset[int]:
 
 def _told(one: AdviceOutcome) -> str:
     levels = (
-        f"sound {one.sound_sqnr:.1f}, spoiled {one.faulty_sqnr:.1f}, without {one.without:.1f}, mended "
+        f"sound {one.sound_sqnr:.1f}, spoiled {one.faulty_sqnr:.1f}, without {one.without:.1f}, "
+        "mended "
         f"{one.advised_sqnr:.1f}"
     )
     right = (
-        "" if one.outcome.layer and one.outcome.cause else f"; wanted {one.outcome.wanted}, said {one.outcome.first}"
+        ""
+        if one.outcome.layer and one.outcome.cause
+        else f"; wanted {one.outcome.wanted}, said {one.outcome.first}"
     )
     return f"{levels}; options '{one.outcome.options}'{right}"
 
@@ -211,14 +267,27 @@ def _row(title: str, found: Sequence[AdviceOutcome]) -> str:
     many, lost = len(found), [one for one in found if one.get_loss_db >= _LEAST and not one.data]
     layer, cause = (sum(getattr(one.outcome, key) for one in found) for key in ("layer", "cause"))
     took, given = (
-        sum(values) for values in ([o.get_loss_db for o in lost], [o.get_recovered_share * o.get_loss_db for o in lost])
+        sum(values)
+        for values in (
+            [o.get_loss_db for o in lost],
+            [o.get_recovered_share * o.get_loss_db for o in lost],
+        )
     )
-    cells = [title, f"{layer} of {many}", f"{cause} of {many}", f"{np.median([one.get_loss_db for one in found]):.1f}"]
+    cells = [
+        title,
+        f"{layer} of {many}",
+        f"{cause} of {many}",
+        f"{np.median([one.get_loss_db for one in found]):.1f}",
+    ]
     cells += [
         f"{sum(one.get_loss_db >= _LEAST for one in found)} of {many}",
         f"{100 * given / took:.0f} %" if lost else "-",
     ]
-    cells += [f"{sum(one.get_recovered_share >= _MIN_RECOVERED_SHARE for one in lost)} of {len(lost)}" if lost else "-"]
+    cells += [
+        f"{sum(one.get_recovered_share >= _MIN_RECOVERED_SHARE for one in lost)} of {len(lost)}"
+        if lost
+        else "-"
+    ]
     return "| " + " | ".join([*cells, str(sum(one.has_useless_advice for one in found))]) + " |"
 
 

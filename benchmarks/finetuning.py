@@ -1,8 +1,11 @@
-"""Fine-tuning, measured: plain scales, post-training quantization, and fine-tuning, on the integer simulator.
+"""Fine-tuning, measured.
 
-    python benchmarks/finetuning.py MODEL --calib DATA --test DATA [--platform venus] [--weight-bits 8] [--epochs 10]
+Plain scales, post-training quantization, and fine-tuning, on the integer simulator.
+    python benchmarks/finetuning.py MODEL --calib DATA --test DATA [--platform venus] [--weight-bits
+    8] [--epochs 10]
 
-DATA is what the commands take. Nothing here sees the labels of the test data but the last line of each measurement.
+DATA is what the commands take. Nothing here sees the labels of the test data but the last line of
+each measurement.
 """
 
 import argparse
@@ -13,7 +16,9 @@ import lingeronnx as lo
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model")
     parser.add_argument("--calib", required=True)
     parser.add_argument("--test", required=True)

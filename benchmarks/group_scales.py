@@ -1,15 +1,18 @@
 """Weights of `generic` with a scale per tensor, per channel and per group of a row, as rows of a table.
 
-    python benchmarks/group_scales.py MODELS LOADERS.py [--only ad attention ...] [--bits 4 8] [--limit N]
+    python benchmarks/group_scales.py MODELS LOADERS.py [--only ad attention ...] [--bits 4 8]
+    [--limit N]
         [--scales tensor channel group:32] [--mode max-value] [--effort normal] [--log FILE.jsonl]
         [--held-back] [--rule room|error]
 
-A row has one model and width; a column one form of the scales: top-1 where there are labels, and the SQNR of the
-output against the float model on test data. Below stand the bits that a weight of a fully connected layer takes:
-its own, and its share of the groups' factors. With --log what was measured is kept, and a run that was interrupted
-goes on. With --held-back no test data are read: every second calibration sample is kept from `quantize`, and the SQNR
-is measured on these; what is chosen between variants is chosen so. --rule is how the scale of a group is found whose
-weights are refined: with room for its largest weight, as `quantize` does, or with the least error of the weights.
+A row has one model and width; a column one form of the scales: top-1 where there are labels, and
+the SQNR of the output against the float model on test data. Below stand the bits that a weight of a
+fully connected layer takes: its own, and its share of the groups' factors. With --log what was
+measured is kept, and a run that was interrupted goes on. With --held-back no test data are read:
+every second calibration sample is kept from `quantize`, and the SQNR is measured on these; what is
+chosen between variants is chosen so. --rule is how the scale of a group is found whose weights are
+refined: with room for its largest weight, as `quantize` does, or with the least error of the
+weights.
 """
 
 from __future__ import annotations
@@ -53,7 +56,9 @@ def _measure_case(case: str, bits: int, scales: str, args: argparse.Namespace) -
         effort=args.effort,
     )
     session = made.session()
-    noise = lo.evaluate(session, test, baseline=model, output=held.output, metric="sqnr", limit=args.limit)
+    noise = lo.evaluate(
+        session, test, baseline=model, output=held.output, metric="sqnr", limit=args.limit
+    )
     known = held.classes and not args.held_back
     top = lo.evaluate(session, test, baseline=model, limit=args.limit) if known else None
     return {
@@ -84,7 +89,9 @@ def _cell(row: dict[str, Any]) -> str:
 
 def main() -> None:
     """Parse the arguments, measure what is not in the log yet and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add_folder_arguments(parser)
     parser.add_argument("--bits", nargs="*", type=int, default=[4, 8])
     parser.add_argument("--scales", nargs="*", default=["tensor", "channel", "group:32"])
@@ -92,13 +99,21 @@ def main() -> None:
     parser.add_argument("--effort", default="normal")
     parser.add_argument("--limit", type=int, help="test samples at most")
     parser.add_argument("--log", type=Path)
-    parser.add_argument("--held-back", action="store_true", help="measure on calibration samples that are kept back")
-    parser.add_argument("--rule", choices=("room", "error"), default="room", help="of groups that are refined")
+    parser.add_argument(
+        "--held-back", action="store_true", help="measure on calibration samples that are kept back"
+    )
+    parser.add_argument(
+        "--rule", choices=("room", "error"), default="room", help="of groups that are refined"
+    )
     args = parser.parse_args()
     if args.rule == "error":
         group_scales._REFINED_SCALE_MULTIPLIERS = group_scales._SCALE_MULTIPLIERS
     log: Path | None = args.log
-    done = [json.loads(line) for line in log.read_text().splitlines()] if log is not None and log.exists() else []
+    done = (
+        [json.loads(line) for line in log.read_text().splitlines()]
+        if log is not None and log.exists()
+        else []
+    )
     rows = {(row["case"], row["bits"], row["scales"]): row for row in done}
     print("| model | bits | float |", " | ".join(args.scales), "|")
     print("|---" * (3 + len(args.scales)) + "|")

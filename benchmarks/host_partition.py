@@ -1,13 +1,14 @@
-"""How models that are not chip-ready run in parts: what the chip has of the work, what the host, and how exact it is.
+"""How models that are not chip-ready run in parts.
 
-    python -m benchmarks.host_partition --shared FOLDER [--only NAME ...] [--chips venus ...] [--effort normal]
-    [--max-parts N]
+What the chip has of the work, what the host, and how exact it is.
+    python -m benchmarks.host_partition --shared FOLDER [--only NAME ...] [--chips venus ...]
+    [--effort normal] [--max-parts N]
         [--log FILE]
 
-Models and settings are those of `benchmarks.packability_agreement`; inputs that calibration did not see come from the
-folder, and its `real_models.py` says what is measured of a real model. One row per model and chip: parts, the chip's
-share of the multiply-accumulates, float operations of the host per call, the measure. A row in the log is not made
-again.
+Models and settings are those of `benchmarks.packability_agreement`; inputs that calibration did not
+see come from the folder, and its `real_models.py` says what is measured of a real model. One row
+per model and chip: parts, the chip's share of the multiply-accumulates, float operations of the
+host per call, the measure. A row in the log is not made again.
 """
 
 import argparse
@@ -21,7 +22,13 @@ from benchmarks.packability_agreement import find_models
 from tests import packability
 
 CHIPS = ("venus", "arcs", "venusA")
-MODELS = ("fsdd_attention", "filetype_magika_fast", "vad_silero_op15", "denoise_dtln2", "denoise_gtcrn")
+MODELS = (
+    "fsdd_attention",
+    "filetype_magika_fast",
+    "vad_silero_op15",
+    "denoise_dtln2",
+    "denoise_gtcrn",
+)
 _HEAD = (
     "model",
     "chip",
@@ -37,10 +44,23 @@ _HEAD = (
 def measure_row(model, chip, shared, **settings):
     """Return one row as a dict."""
     loader = packability.LOADERS.get(model.name)
-    test = None if loader is None else f"{shared}/data/loaders.py:{loader.replace('_calib', '_test')}"
-    made = lo.quantize(str(model.path), model.calib, platform=chip, eval_data=test, **{**model.settings, **settings})
+    test = (
+        None if loader is None else f"{shared}/data/loaders.py:{loader.replace('_calib', '_test')}"
+    )
+    made = lo.quantize(
+        str(model.path),
+        model.calib,
+        platform=chip,
+        eval_data=test,
+        **{**model.settings, **settings},
+    )
     report = made.report
-    told = {"model": model.name, "chip": chip, "ready": report.chip_ready, "share": report.integer_macs}
+    told = {
+        "model": model.name,
+        "chip": chip,
+        "ready": report.chip_ready,
+        "share": report.integer_macs,
+    }
     told["parts"] = [len(report.program.chip), len(report.program.host_parts)]
     told["refused"] = [part.name for part in report.program.chip if not part.runs]
     told["work"] = sum(part.float_operations for part in report.program.host_parts)
@@ -58,7 +78,10 @@ def _measure_real_model(file, made, shared):
     name = next(name for name, entry in script.MODELS.items() if entry[0] == file)
     with tempfile.TemporaryDirectory() as folder:
         made.save(Path(folder) / "model.onnx")
-        return {key: float(value) for key, value in script.measure(name, Path(folder) / "model.onnx").items()}
+        return {
+            key: float(value)
+            for key, value in script.measure(name, Path(folder) / "model.onnx").items()
+        }
 
 
 def _format_line(told):
@@ -81,13 +104,24 @@ def _format_line(told):
 
 def main(words=None):
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shared", type=Path, required=True, metavar="FOLDER", help="models/ and data/")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--shared", type=Path, required=True, metavar="FOLDER", help="models/ and data/"
+    )
     parser.add_argument("--only", nargs="+", metavar="NAME", default=MODELS)
     parser.add_argument("--chips", nargs="+", choices=CHIPS, default=CHIPS)
     parser.add_argument("--effort", choices=["fast", "normal", "best"], default="normal")
-    parser.add_argument("--max-parts", type=int, metavar="N", help="layers may move to the host: so many parts at most")
-    parser.add_argument("--log", type=Path, help="rows as they come; a run that was interrupted goes on")
+    parser.add_argument(
+        "--max-parts",
+        type=int,
+        metavar="N",
+        help="layers may move to the host: so many parts at most",
+    )
+    parser.add_argument(
+        "--log", type=Path, help="rows as they come; a run that was interrupted goes on"
+    )
     asked = parser.parse_args(words)
     lines = asked.log.read_text().splitlines() if asked.log and asked.log.is_file() else []
     known = {(told["model"], told["chip"]): told for told in map(json.loads, lines)}
@@ -95,7 +129,9 @@ def main(words=None):
     for model in find_models(asked.shared):
         for chip in asked.chips if model.name in asked.only else ():
             parts = {"max_parts": asked.max_parts} if asked.max_parts else {}
-            told = known.get((model.name, chip)) or measure_row(model, chip, asked.shared, effort=asked.effort, **parts)
+            told = known.get((model.name, chip)) or measure_row(
+                model, chip, asked.shared, effort=asked.effort, **parts
+            )
             if asked.log and (model.name, chip) not in known:
                 with asked.log.open("a") as log:
                     log.write(json.dumps(told) + "\n")

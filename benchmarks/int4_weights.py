@@ -1,16 +1,18 @@
-"""4-bit weights on the chips: accuracy, flash and cycles beside those of 8 bits, as rows of a table.
+"""4-bit weights on the chips.
 
-    python benchmarks/int4_weights.py MODELS LOADERS.py [--only CASE ...] [--platform arcs venusA] [--effort normal
-    best]
+Accuracy, flash and cycles beside those of 8 bits, as rows of a table.
+    python benchmarks/int4_weights.py MODELS LOADERS.py [--only CASE ...] [--platform arcs venusA]
+    [--effort normal best]
         [--limit N] [--max-drop POINTS] [--log FILE.jsonl]
 
-Every layer has 4 bits that the chip takes; the others stay at 8. A row has the accuracy of the test data (top-1, or for
-a model without classes the SQNR of its output in dB), that of float, the bytes of all constants as the package stores
-them, the cycles of one run (known for one chip), and how many layers stay at 8 bits. With --log what was measured is
-kept there, and a run that was interrupted goes on.
+Every layer has 4 bits that the chip takes; the others stay at 8. A row has the accuracy of the test
+data (top-1, or for a model without classes the SQNR of its output in dB), that of float, the bytes
+of all constants as the package stores them, the cycles of one run (known for one chip), and how
+many layers stay at 8 bits. With --log what was measured is kept there, and a run that was
+interrupted goes on.
 
-With --max-drop the widths are chosen, `--weight-bits auto --max-drop POINTS`: the labels of every second test sample
-choose, and the rows have the accuracy of the others.
+With --max-drop the widths are chosen, `--weight-bits auto --max-drop POINTS`: the labels of every
+second test sample choose, and the rows have the accuracy of the others.
 """
 
 from __future__ import annotations
@@ -45,12 +47,17 @@ def _labelled(model: str, test: str, limit: int | None) -> tuple[list[Any], str]
 def _split_samples(data: list[Any]) -> list[list[Any]]:
     """Return every second sample with its label, and the others."""
     return [
-        [({name: array[half::2] for name, array in feeds.items()}, labels[half::2]) for feeds, labels in data]
+        [
+            ({name: array[half::2] for name, array in feeds.items()}, labels[half::2])
+            for feeds, labels in data
+        ]
         for half in (0, 1)
     ]
 
 
-def _measure_case(case: str, args: argparse.Namespace, platform: str, effort: str, bits: int | str) -> dict[str, Any]:
+def _measure_case(
+    case: str, args: argparse.Namespace, platform: str, effort: str, bits: int | str
+) -> dict[str, Any]:
     """Return the figures of one model, chip, effort and width, or what is chosen for --max-drop."""
     held = CASES[case]
     model, test = held.model(args.models), held.get_test_data(args.loaders)
@@ -58,16 +65,31 @@ def _measure_case(case: str, args: argparse.Namespace, platform: str, effort: st
     wish = {}
     if args.max_drop is not None:
         data, chooses = _split_samples(data)
-        wish = {"max_drop": args.max_drop, "eval_data": chooses, "metric": "top1"} if bits == _MIXED else {}
+        wish = (
+            {"max_drop": args.max_drop, "eval_data": chooses, "metric": "top1"}
+            if bits == _MIXED
+            else {}
+        )
     start = time.process_time()
     made = lo.quantize(
-        model, held.get_calibration_data(args.loaders), platform=platform, effort=effort, weight_bits=bits, **wish
+        model,
+        held.get_calibration_data(args.loaders),
+        platform=platform,
+        effort=effort,
+        weight_bits=bits,
+        **wish,
     )
     took = time.process_time() - start
     found = lo.evaluate(
-        made.session(), data, baseline=model, output=None if held.classes else held.output, limit=args.limit
+        made.session(),
+        data,
+        baseline=model,
+        output=None if held.classes else held.output,
+        limit=args.limit,
     )
-    noise = lo.evaluate(made.session(), data, baseline=model, output=held.output, metric="sqnr", limit=args.limit)
+    noise = lo.evaluate(
+        made.session(), data, baseline=model, output=held.output, metric="sqnr", limit=args.limit
+    )
     try:
         cycles: float | None = lo.latency(made.graph).total if made.report.chip_ready else None
     except ConfigError:  # of this chip nobody has published any
@@ -95,9 +117,15 @@ def _measure_case(case: str, args: argparse.Namespace, platform: str, effort: st
 
 def _rows(args: argparse.Namespace) -> list[dict[str, Any]]:
     log: Path | None = args.log
-    done = [json.loads(line) for line in log.read_text().splitlines()] if log is not None and log.exists() else []
+    done = (
+        [json.loads(line) for line in log.read_text().splitlines()]
+        if log is not None and log.exists()
+        else []
+    )
     known = {
-        (row["case"], row["platform"], row["effort"], row["bits"]) for row in done if _has_equal_request(row, args)
+        (row["case"], row["platform"], row["effort"], row["bits"])
+        for row in done
+        if _has_equal_request(row, args)
     }
     for effort in args.effort:
         for case in args.only:
@@ -129,9 +157,18 @@ def _format_cell(row: dict[str, Any]) -> str:
 
 def _format_row(whole: dict[str, Any], few: dict[str, Any]) -> str:
     """Return a row of the table: 8 bits and 4 side by side."""
-    base = "" if whole["float"] is None or whole["metric"] == "sqnr" else f"{whole['float']:.2f}{whole['mark']}"
-    flash = f"{whole['flash']:,} | {few['flash']:,} ({100 * (few['flash'] / whole['flash'] - 1):+.0f} %)"
-    cycles = " | ".join("" if row["cycles"] is None else f"{row['cycles']:,.0f}" for row in (whole, few))
+    base = (
+        ""
+        if whole["float"] is None or whole["metric"] == "sqnr"
+        else f"{whole['float']:.2f}{whole['mark']}"
+    )
+    flash = (
+        f"{whole['flash']:,} | {few['flash']:,} "
+        f"({100 * (few['flash'] / whole['flash'] - 1):+.0f} %)"
+    )
+    cycles = " | ".join(
+        "" if row["cycles"] is None else f"{row['cycles']:,.0f}" for row in (whole, few)
+    )
     ready = "" if few["ready"] else ", not chip-ready"
     return (
         f"| {few['case']} | {few['platform']} | {few['effort']} | {base} | {_format_cell(whole)} | "
@@ -142,23 +179,47 @@ def _format_row(whole: dict[str, Any], few: dict[str, Any]) -> str:
 
 def main() -> None:
     """Parse the arguments and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add_folder_arguments(parser)
     parser.add_argument("--platform", nargs="*", default=["arcs", "venusA"])
     parser.add_argument("--effort", nargs="*", default=["normal"])
     parser.add_argument("--limit", type=int, help="test samples at most")
-    parser.add_argument("--max-drop", type=float, help="points that top-1 may fall by: mixed widths")
+    parser.add_argument(
+        "--max-drop", type=float, help="points that top-1 may fall by: mixed widths"
+    )
     parser.add_argument("--log", type=Path)
     args = parser.parse_args()
     if args.max_drop is not None and not all(CASES[case].classes for case in args.only):
         parser.error("--max-drop is for models with classes; name these with --only")
-    rows = {(r["effort"], r["case"], r["platform"], r["bits"]): r for r in _rows(args) if _has_equal_request(r, args)}
-    few = f"{_make_int4_rows(args)} bits" if args.max_drop is None else f"auto, at most {args.max_drop:g} points less"
-    print(f"| model | chip | effort | float | 8 bits | {few} | flash, 8 | flash, then | cycles, 8 | cycles, then |")
+    rows = {
+        (r["effort"], r["case"], r["platform"], r["bits"]): r
+        for r in _rows(args)
+        if _has_equal_request(r, args)
+    }
+    few = (
+        f"{_make_int4_rows(args)} bits"
+        if args.max_drop is None
+        else f"auto, at most {args.max_drop:g} points less"
+    )
+    print(
+        f"| model | chip | effort | float | 8 bits | {few} | flash, 8 | flash, then | cycles, 8 | "
+        "cycles, then |"
+    )
     print("|---|---|---|---|---|---|---|---|---|---|")
     for effort, case, platform, bits in rows:
-        if bits == _make_int4_rows(args) and case in args.only and platform in args.platform and effort in args.effort:
-            print(_format_row(rows[effort, case, platform, _WHOLE], rows[effort, case, platform, bits]))
+        if (
+            bits == _make_int4_rows(args)
+            and case in args.only
+            and platform in args.platform
+            and effort in args.effort
+        ):
+            print(
+                _format_row(
+                    rows[effort, case, platform, _WHOLE], rows[effort, case, platform, bits]
+                )
+            )
 
 
 if __name__ == "__main__":

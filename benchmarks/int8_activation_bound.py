@@ -1,15 +1,19 @@
-"""What activations in 8 bits cost at the least: float weights, and for every activation the best power of two.
+"""What activations in 8 bits cost at the least.
 
-    python benchmarks/int8_activation_bound.py MODEL.onnx --calib DATA --test DATA [--platform venus] [--effort normal]
+Float weights, and for every activation the best power of two.
+    python benchmarks/int8_activation_bound.py MODEL.onnx --calib DATA --test DATA [--platform
+    venus] [--effort normal]
         [--output TENSOR] [--reach 2] [--samples 256]
 
-The model is planned as `quantize` plans it; then its weights stay in float and the activations alone are rounded
-(`plan.fake`). From the plan's exponents on, coordinate by coordinate, every group of tensors that share a scale gets
-the exponent within plus and minus `reach` of the plan's with the highest SQNR of the outputs on the calibration data,
-until none moves. What the search found is measured on the test data, which it never sees; so is the plan itself, and
-the integer graph. SQNR is that of all outputs together, or of one tensor such as the input of a final softmax.
+The model is planned as `quantize` plans it; then its weights stay in float and the activations
+alone are rounded (`plan.fake`). From the plan's exponents on, coordinate by coordinate, every group
+of tensors that share a scale gets the exponent within plus and minus `reach` of the plan's with the
+highest SQNR of the outputs on the calibration data, until none moves. What the search found is
+measured on the test data, which it never sees; so is the plan itself, and the integer graph. SQNR
+is that of all outputs together, or of one tensor such as the input of a final softmax.
 
-The search may choose what fits its samples by chance, so that it is lower on the test data than on its own.
+The search may choose what fits its samples by chance, so that it is lower on the test data than on
+its own.
 """
 
 from __future__ import annotations
@@ -37,9 +41,13 @@ class RoundedActivationModel:
 
     def __init__(self, planned: PlannedModel, outputs: Sequence[str]) -> None:
         activations = {
-            name: q for name, q in planned.plan.tensors.items() if name in set(planned.partition.activations)
+            name: q
+            for name, q in planned.plan.tensors.items()
+            if name in set(planned.partition.activations)
         }
-        model, users = build_fake_quantized_graph(planned.graph, planned.plan.with_tensors(activations), activations)
+        model, users = build_fake_quantized_graph(
+            planned.graph, planned.plan.with_tensors(activations), activations
+        )
         self._groups: dict[str, int] = {}
         self.exponents: list[int] = []
         for group in group_shared_scales(planned.partition, planned.target):
@@ -81,14 +89,21 @@ class RoundedActivationModel:
         self, data: list[tuple[Mapping[str, np.ndarray], list[np.ndarray]]], exponents: list[int]
     ) -> float:
         """Return the SQNR of all outputs on (feeds, outputs in float), with these exponents of the groups."""
-        scales = {name: np.array(2.0 ** exponents[group], np.float32) for name, group in self._scales.items()}
+        scales = {
+            name: np.array(2.0 ** exponents[group], np.float32)
+            for name, group in self._scales.items()
+        }
         found = Agreement()
         for feeds, wants in data:
-            for want, have in zip(wants, self._session.run(self._fetch, {**feeds, **scales}), strict=True):
+            for want, have in zip(
+                wants, self._session.run(self._fetch, {**feeds, **scales}), strict=True
+            ):
                 found.add(want, have)
         return found.sqnr
 
-    def search_exponents(self, data: list[tuple[Mapping[str, np.ndarray], list[np.ndarray]]], reach: int) -> list[int]:
+    def search_exponents(
+        self, data: list[tuple[Mapping[str, np.ndarray], list[np.ndarray]]], reach: int
+    ) -> list[int]:
         """Return the exponents of the groups, chosen on `data`."""
         start, best = self.exponents, list(self.exponents)
         highest, moved = self.measure_sqnr(data, best), True
@@ -97,7 +112,10 @@ class RoundedActivationModel:
             for group, first in enumerate(start):
                 for exponent in range(first - reach, first + reach + 1):
                     tried = [*best[:group], exponent, *best[group + 1 :]]
-                    if exponent != best[group] and (value := self.measure_sqnr(data, tried)) > highest:
+                    if (
+                        exponent != best[group]
+                        and (value := self.measure_sqnr(data, tried)) > highest
+                    ):
                         highest, best, moved = value, tried, True
         return best
 
@@ -108,7 +126,9 @@ def _named(name: str) -> Any:
     return onnx.ValueInfoProto(name=name)
 
 
-def iterate_samples(source: Data, runner: FloatRunner, names: Sequence[str], most: int) -> Iterator[Any]:
+def iterate_samples(
+    source: Data, runner: FloatRunner, names: Sequence[str], most: int
+) -> Iterator[Any]:
     """Yield (feeds, the float model's outputs) of at most `most` samples, a batch at a time."""
     for feeds in source.split_feeds(source.first(most), BATCH):
         found = {name: array for name, array, _ in runner.run(feeds, names)}
@@ -117,20 +137,30 @@ def iterate_samples(source: Data, runner: FloatRunner, names: Sequence[str], mos
 
 def main() -> None:
     """Parse the arguments and print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model")
     parser.add_argument("--calib", required=True)
     parser.add_argument("--test", required=True)
     parser.add_argument("--platform", default="venus")
-    parser.add_argument("--effort", default="normal", help="fast: without equalized channels and fitted ranges")
+    parser.add_argument(
+        "--effort", default="normal", help="fast: without equalized channels and fitted ranges"
+    )
     parser.add_argument("--output", help="the tensor to measure, default all outputs together")
     parser.add_argument("--reach", type=int, default=2)
     parser.add_argument("--samples", type=int, default=256, help="at most, of either data")
     args = parser.parse_args()
-    prepared = prepare_model(args.model, args.calib, None, {"platform": args.platform, "effort": args.effort})
+    prepared = prepare_model(
+        args.model, args.calib, None, {"platform": args.platform, "effort": args.effort}
+    )
     planned = plan_model(prepared)
     session = build_quantized_model(prepared, planned, refine_weights(planned)).session()
-    names = [args.output] if args.output else [str(value.name) for value in prepared.original.graph.outputs]
+    names = (
+        [args.output]
+        if args.output
+        else [str(value.name) for value in prepared.original.graph.outputs]
+    )
     rounded = RoundedActivationModel(planned, names)
     test = Data(args.test, get_input_specs(prepared.original))
     seen = list(iterate_samples(prepared.data, prepared.source, names, args.samples))

@@ -3,7 +3,8 @@
     python benchmarks/kl_sqnr_correlation.py MODELS LOADERS [--only CASE ...] [--platform venus]
 
 *noise*: every tensor of the net, in turn, with noise of 2 to 50 dB added; *bits*: rounded to 2 to 8 bits; the median
-over the tensors. *operators*: the net's output with each operator rounded alone, as `sensitivity` ranks them.
+over the tensors. *operators*: the net's output with each operator rounded alone, as `sensitivity`
+ranks them.
 *tensors*: the rows of `compare`. KL compares which values occur and not where, so nothing makes the last one follow.
 """
 
@@ -75,7 +76,9 @@ def row(case: Case, args: argparse.Namespace) -> list[float]:
     model, data = case.model(args.models), case.get_calibration_data(args.loaders)
     found = lo.sensitivity(model, data, metric=["KL", "SQNR"], platform=args.platform, limit=LIMIT)
     values = [ranked.values for ranked in found.ranking]
-    compared = lo.compare(model, lo.quantize(model, data, platform=args.platform), data, limit=LIMIT).rows
+    compared = lo.compare(
+        model, lo.quantize(model, data, platform=args.platform), data, limit=LIMIT
+    ).rows
     return [
         *correlate_model(model, data),
         correlation([v[0] for v in values], [v[1] for v in values]),
@@ -85,13 +88,18 @@ def row(case: Case, args: argparse.Namespace) -> list[float]:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add_folder_arguments(parser)
     parser.add_argument("--platform", default="venus")
     args = parser.parse_args()
     print("| net | noise | bits | operators | tensors |\n|---|---|---|---|---|")
     for name in args.only:
-        print(f"| {name} |" + "".join(f" {value:.2f} |" for value in row(CASES[name], args)), flush=True)
+        print(
+            f"| {name} |" + "".join(f" {value:.2f} |" for value in row(CASES[name], args)),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

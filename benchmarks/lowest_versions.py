@@ -1,12 +1,13 @@
-"""Whether the lowest versions that setup.cfg allows really do: an environment of them, and a few tests of each law.
+"""Whether the lowest versions that setup.cfg allows really do.
 
+An environment of them, and a few tests of each law.
     python -m benchmarks.lowest_versions [--folder FOLDER] [--tests PATH ...] [--size fast|usual]
 
-The versions are those of setup.cfg's `>=`, of what every user installs, of the extras `EXTRAS` and of what tests need:
-nothing is written down a second time. What these need in turn comes as pip chooses it. FOLDER is kept where it is
-named, and not set up again. torch has a command of its own (`benchmarks/torch_versions.py`): tests of lingeronnx/torch
-are skipped here. Warnings are no errors here: old releases warn of what newer ones have mended. The exit code is that
-of pytest.
+The versions are those of setup.cfg's `>=`, of what every user installs, of the extras `EXTRAS` and
+of what tests need: nothing is written down a second time. What these need in turn comes as pip
+chooses it. FOLDER is kept where it is named, and not set up again. torch has a command of its own
+(`benchmarks/torch_versions.py`): tests of lingeronnx/torch are skipped here. Warnings are no errors
+here: old releases warn of what newer ones have mended. The exit code is that of pytest.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ TESTS = (
 )
 
 
-def get_lowest_versions(extras: Sequence[str] = EXTRAS, tools: Sequence[str] = TOOLS) -> dict[str, str]:
+def get_lowest_versions(
+    extras: Sequence[str] = EXTRAS, tools: Sequence[str] = TOOLS
+) -> dict[str, str]:
     """Return {distribution: its lowest version} of what users install, of `extras`, and of `tools` for the tests."""
     settings = configparser.ConfigParser()
     settings.read(ROOT / "setup.cfg")
@@ -63,7 +66,9 @@ def _bounds(lines: str) -> Iterator[tuple[str, str]]:
         if line and not line.startswith("#"):
             bound = re.fullmatch(r"([\w-]+)(?:>=|==)([\d.]+)(?:,<[\d.]+)?", line)
             if bound is None:
-                raise SystemExit(f"setup.cfg: '{line}' names no lowest version; write NAME>=VERSION")
+                raise SystemExit(
+                    f"setup.cfg: '{line}' names no lowest version; write NAME>=VERSION"
+                )
             yield bound[1], bound[2]
 
 
@@ -83,16 +88,33 @@ def install_environment(folder: Path) -> Path:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Set up the environment, run the tests in it, and return pytest's exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--folder", type=Path, help="the environment; a temporary one by default")
     parser.add_argument("--tests", nargs="+", default=TESTS)
     parser.add_argument("--size", default="fast", choices=("fast", "slow"))
     options = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as temporary:
         python = install_environment((options.folder or Path(temporary) / "lowest").resolve())
-        around = {**os.environ, "PYTHONPATH": str(ROOT), "LINGERONNX_TESTS": options.size, "OMP_NUM_THREADS": "1"}
+        around = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "LINGERONNX_TESTS": options.size,
+            "OMP_NUM_THREADS": "1",
+        }
         around.setdefault("LINGERONNX_CACHE_DIR", str(python.parents[1] / "cache"))
-        command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "default", *options.tests]
+        command = [
+            str(python),
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-W",
+            "default",
+            *options.tests,
+        ]
         return subprocess.run(command, cwd=ROOT, env=around, check=False).returncode
 
 

@@ -2,9 +2,9 @@
 
     python benchmarks/lstm_training.py
 
-Nets of `torch.nn.LSTM` and one Linear on random data, batches of 32, Adam; `lo.torch.init` with both types named. Each
-figure is the median of five epochs of 128 samples, on one thread, after one that is not counted. Prints a table of
-Markdown.
+Nets of `torch.nn.LSTM` and one Linear on random data, batches of 32, Adam; `lo.torch.init` with
+both types named. Each figure is the median of five epochs of 128 samples, on one thread, after one
+that is not counted. Prints a table of Markdown.
 """
 
 from __future__ import annotations
@@ -65,7 +65,11 @@ def main() -> None:
     """Print the table."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    print("| net | layers x units, steps | float, s | " + " | ".join(f"{name}, times" for name in MODES) + " |")
+    print(
+        "| net | layers x units, steps | float, s | "
+        + " | ".join(f"{name}, times" for name in MODES)
+        + " |"
+    )
     print("|---|---|---:|" + "---:|" * len(MODES))
     for name, (inputs, units, layers, both, steps) in NETS.items():
         torch.manual_seed(0)
@@ -75,10 +79,15 @@ def main() -> None:
         for platform, mode in MODES.items():
             net = Net(inputs, units, layers, both)
             types = (nn.LSTM, nn.Linear)
-            whole = lo.torch.init(net, mode=mode, out_bits=8, platform=platform, quant_modules=types)
+            whole = lo.torch.init(
+                net, mode=mode, out_bits=8, platform=platform, quant_modules=types
+            )
             row.append(f"{measure_epochs(whole, x, labels) / base:.1f}")
         ways = ", both ways" if both else ""
-        print(f"| {name} | {layers} x {units}{ways}, {steps} | {base:.2f} | {' | '.join(row)} |", flush=True)
+        print(
+            f"| {name} | {layers} x {units}{ways}, {steps} | {base:.2f} | {' | '.join(row)} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 """`--max-drop` on every model: whether the wish is met, at what cost, and after how many attempts.
 
-    python benchmarks/max_drop_search.py MODELS LOADERS.py [--only CASE ...] [--platform venus generic] [--max-drop 0.2]
+    python benchmarks/max_drop_search.py MODELS LOADERS.py [--only CASE ...] [--platform venus
+    generic] [--max-drop 0.2]
         [--min-sqnr 42] [--limit N] [--budget MINUTES] [--logs DIR]
 
-One line per model and platform, as a row of a table. Where the test data have no labels, the float model's own
-decisions stand in for them (marked *): its accuracy is then 100. A model without classes is asked for --min-sqnr. With
+One line per model and platform, as a row of a table. Where the test data have no labels, the float
+model's own decisions stand in for them (marked *): its accuracy is then 100. A model without
+classes is asked for --min-sqnr. With
 --logs the attempts are kept there, and a run that was interrupted goes on.
 """
 
@@ -61,14 +63,17 @@ def _row(case: str, args: argparse.Namespace, platform: str) -> str:
     base = "" if found["float"] is None else f"{found['float']:.2f}{mark}"
     end = "met" if found["met"] else f"{max(chosen['missing'], 0):.2f} missing: {found['stopped']}"
     return (
-        f"| {case} | {platform} | {base} | {found['trials'][0]['value']:.2f}{unit} | {chosen['value']:.2f}{unit} | "
+        f"| {case} | {platform} | {base} | {found['trials'][0]['value']:.2f}{unit} | "
+        f"{chosen['value']:.2f}{unit} | "
         f"{chosen['what']} | {chosen['work']:.2f} | {len(found['trials'])} | {end} | {took:.0f} s |"
     )
 
 
 def main() -> None:
     """Parse the arguments and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add_folder_arguments(parser)
     parser.add_argument("--platform", nargs="*", default=["venus", "generic"])
     parser.add_argument("--max-drop", type=float, default=0.2)
@@ -79,7 +84,10 @@ def main() -> None:
     args = parser.parse_args()
     if args.log2_scales is not None:
         args.log2_scales.mkdir(parents=True, exist_ok=True)
-    print("| model | platform | float | asked for | found | chosen | work | attempts | outcome | time |")
+    print(
+        "| model | platform | float | asked for | found | chosen | work | attempts | outcome | "
+        "time |"
+    )
     print("|---|---|---|---|---|---|---|---|---|---|")
     for case in args.only:
         for platform in args.platform:

@@ -1,7 +1,7 @@
 """Models with the data that they are measured on, for the benchmarks that run over all of them.
 
-The files stand in two folders that are named on the command line: one with the models, one with `loaders.py`, whose
-functions give the data (`file.py:function`, as every command takes them).
+The files stand in two folders that are named on the command line: one with the models, one with
+`loaders.py`, whose functions give the data (`file.py:function`, as every command takes them).
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ __all__ = ["CASES", "Case", "add_folder_arguments"]
 class Case:
     """One model.
 
-    file : below the folder of models. data : the loader's name without "_calib" and "_test". output : the tensor whose
-    SQNR is told, the input of the last Softmax where there is one. classes : whether the outputs are scores of classes.
+    file : below the folder of models. data : the loader's name without "_calib" and "_test". output
+    : the tensor whose SQNR is told, the input of the last Softmax where there is one. classes :
+    whether the outputs are scores of classes.
     """
 
     file: str
@@ -62,4 +63,6 @@ def add_folder_arguments(parser: argparse.ArgumentParser) -> None:
     """Give a script the two places and the choice of cases."""
     parser.add_argument("models", type=Path, help="the folder with the models")
     parser.add_argument("loaders", type=Path, help="the file loaders.py")
-    parser.add_argument("--only", nargs="*", choices=list(CASES), default=list(CASES), metavar="CASE")
+    parser.add_argument(
+        "--only", nargs="*", choices=list(CASES), default=list(CASES), metavar="CASE"
+    )

@@ -1,4 +1,7 @@
-"""The models of onnx's own test suite, as the installed onnx brings them. Knows nothing of lingeronnx."""
+"""The models of onnx's own test suite, as the installed onnx brings them.
+
+Knows nothing of lingeronnx.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ __all__ = ["Model", "node_models", "stored_models"]
 
 @dataclass(frozen=True)
 class Model:
-    """A model of the suite and the inputs that come with it; none where it brings none, or no plain arrays."""
+    """A model of the suite and the inputs that come with it.
+
+    None where it brings none, or no plain arrays.
+    """
 
     name: str
     proto: onnx.ModelProto
@@ -41,8 +47,12 @@ def stored_models() -> Iterator[Model]:
     for kind in ("simple", "pytorch-converted", "pytorch-operator"):
         for path in sorted((data / kind).glob("*/model.onnx")):
             proto = onnx.load(path)
-            files = sorted((path.parent / "test_data_set_0").glob("input_*.pb"), key=lambda f: int(f.stem[6:]))
-            yield Model(f"{kind}/{path.parent.name}", proto, _feed(proto, [_stored(file) for file in files]))
+            files = sorted(
+                (path.parent / "test_data_set_0").glob("input_*.pb"), key=lambda f: int(f.stem[6:])
+            )
+            yield Model(
+                f"{kind}/{path.parent.name}", proto, _feed(proto, [_stored(file) for file in files])
+            )
 
 
 def _stored(file: Path) -> np.ndarray | None:
@@ -59,5 +69,7 @@ def _feed(proto: onnx.ModelProto, arrays: object) -> dict[str, np.ndarray] | Non
     held = {value.name for value in proto.graph.initializer}
     names = [value.name for value in proto.graph.input if value.name not in held]
     given = list(arrays)  # type: ignore[call-overload]
-    plain = given and all(isinstance(a, np.ndarray | np.generic) and np.asarray(a).dtype.kind in "fiub" for a in given)
+    plain = given and all(
+        isinstance(a, np.ndarray | np.generic) and np.asarray(a).dtype.kind in "fiub" for a in given
+    )
     return dict(zip(names, map(np.asarray, given), strict=False)) if plain else None

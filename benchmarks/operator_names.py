@@ -23,27 +23,47 @@ MIN_NAMES = 3
 #: Prefix of `path:owner` of a collection -> why it states no fact about operators.
 REASONS = {
     "lingeronnx/graph/operators.py:OPERATORS": "the table itself",
-    "lingeronnx/graph/operators.py:ACTIVATION_SUBSTITUTES": "which activation is trained instead of which",
+    "lingeronnx/graph/operators.py:ACTIVATION_SUBSTITUTES": (
+        "which activation is trained instead of which"
+    ),
     "lingeronnx/analysis/profile/profile.py:COLUMNS": "headings of columns",
-    "lingeronnx/flow/trials/host_offload.py:_FRONT_OPS": "a heuristic for front ends; trials decide",
+    "lingeronnx/flow/trials/host_offload.py:_FRONT_OPS": (
+        "a heuristic for front ends; trials decide"
+    ),
     "lingeronnx/flow/trials/host_offload.py:_TAIL_OPS": "a heuristic for decoders; trials decide",
     "lingeronnx/flow/prepare/recurrent_states.py:_GATES": "a heuristic for gates; trials decide",
-    "lingeronnx/passes/folding/scalar_inputs.py:_COMPARISON_SIDES": "which operand of each is larger",
+    "lingeronnx/passes/folding/scalar_inputs.py:_COMPARISON_SIDES": (
+        "which operand of each is larger"
+    ),
     "lingeronnx/ops/macs.py:_MAC_COUNTERS": "a way to count for each operator",
     "lingeronnx/ops/macs.py:_ZERO_MAC_OPS": "operators of other domains",
-    "lingeronnx/ops/functions/lookup_table.py:Table.floats": "the table would only repeat their rules",
+    "lingeronnx/ops/functions/lookup_table.py:Table.floats": (
+        "the table would only repeat their rules"
+    ),
     "lingeronnx/flow/methods/output_gradients.py:_BACKWARD": "a gradient for each operator",
-    "lingeronnx/passes/folding/constant_targets.py:_TARGET_INPUTS": "which input of each has the target shape",
+    "lingeronnx/passes/folding/constant_targets.py:_TARGET_INPUTS": (
+        "which input of each has the target shape"
+    ),
     "lingeronnx/passes/folding/constant_targets.py:_TARGET_REWRITES": "a way to write each operator",
     "lingeronnx/passes/folding/control_flow.py:_UNSUPPORTED_REASONS": "a sentence for each operator",
-    "lingeronnx/passes/activations/unary_functions.py:_KNOWN_FUNCTIONS": "how a recognized curve is written",
-    "lingeronnx/passes/axes/cancel_transposes.py:_ATTRIBUTE_REWRITES": "a way to transpose each operator",
+    "lingeronnx/passes/activations/unary_functions.py:_KNOWN_FUNCTIONS": (
+        "how a recognized curve is written"
+    ),
+    "lingeronnx/passes/axes/cancel_transposes.py:_ATTRIBUTE_REWRITES": (
+        "a way to transpose each operator"
+    ),
     "lingeronnx/passes/entry/raise_opset.py:_REWRITES": "a way to rewrite each operator",
-    "lingeronnx/passes/entry/reject_unsupported.py:_TEXT_ENCODING_OPS": "operators that may read text, of all domains",
-    "lingeronnx/plan/fake_quant.py:_make_fake_quant_nodes": "operators that are written one after the other",
+    "lingeronnx/passes/entry/reject_unsupported.py:_TEXT_ENCODING_OPS": (
+        "operators that may read text, of all domains"
+    ),
+    "lingeronnx/plan/fake_quant.py:_make_fake_quant_nodes": (
+        "operators that are written one after the other"
+    ),
     "lingeronnx/reference/": "an oracle shares nothing with what it judges",
     "lingeronnx/targets/": "integer operators of the targets, and how a vendor's tool treats them",
-    "lingeronnx/torch/checkpoint/recurrent_weights.py:_GATE_ORDERS": "torch's order of the gates of each",
+    "lingeronnx/torch/checkpoint/recurrent_weights.py:_GATE_ORDERS": (
+        "torch's order of the gates of each"
+    ),
     "lingeronnx/torch/qat/float_": "a torch implementation of each operator",
 }
 

@@ -2,11 +2,12 @@
 
     python -m benchmarks.package_install [--python PYTHON ...] [--build-only] [--folder FOLDER]
 
-`build` makes the sdist, and of the sdist the wheel, in environments of its own; both lie in dist/ afterwards. For each
-PYTHON the wheel is installed, with nothing else, and its commands are run on real files: demo, quantize, simulate,
-compare, fix-dequant. Then the sdist is, with the first PYTHON, and the wheel is run by `uvx` and by `pipx run`. By
-default PYTHON are this interpreter and each `python3.N` that starts. The sizes on disk are told, the largest package
-first. The exit code is 1 where something failed. Packages come from where pip takes them.
+`build` makes the sdist, and of the sdist the wheel, in environments of its own; both lie in dist/
+afterwards. For each PYTHON the wheel is installed, with nothing else, and its commands are run on
+real files: demo, quantize, simulate, compare, fix-dequant. Then the sdist is, with the first
+PYTHON, and the wheel is run by `uvx` and by `pipx run`. By default PYTHON are this interpreter and
+each `python3.N` that starts. The sizes on disk are told, the largest package first. The exit code
+is 1 where something failed. Packages come from where pip takes them.
 """
 
 from __future__ import annotations
@@ -30,14 +31,23 @@ PIP = ("-m", "pip", "-q", "--disable-pip-version-check")
 #: What is run in each environment, DEMO being the folder of the demo's model and data in the installed package.
 COMMANDS = (
     "demo",
-    "quantize DEMO/digits_cnn.onnx --calib DEMO/digits_calib.npz --eval DEMO/digits_test.npz --json -o quant.onnx",
+    (
+        "quantize DEMO/digits_cnn.onnx --calib DEMO/digits_calib.npz --eval DEMO/digits_test.npz "
+        "--json -o quant.onnx"
+    ),
     "simulate quant.onnx --input DEMO/digits_test.npz --limit 8 -o outputs.npz",
     "compare DEMO/digits_cnn.onnx quant.onnx --data DEMO/digits_test.npz --limit 32 -o compared",
     "fix-dequant legacy.onnx",
 )
 
 #: Files that they leave.
-FILES = ("build/digits_cnn_quant.onnx", "quant.onnx", "outputs.npz", "compared/profiler.html", "legacy_fix.onnx")
+FILES = (
+    "build/digits_cnn_quant.onnx",
+    "quant.onnx",
+    "outputs.npz",
+    "compared/profiler.html",
+    "legacy_fix.onnx",
+)
 
 _SIZES = """
 import importlib.metadata as m, json
@@ -56,12 +66,19 @@ class CommandError(Exception):
 
 
 def run(*command: object, cwd: Path, **settings: str) -> str:
-    """Run a command outside of the checkout and of the environment that this runs in; return what it printed."""
-    around = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONHOME")} | settings
+    """Run a command outside of the checkout and of the environment that this runs in.
+
+    Return what it printed.
+    """
+    around = {
+        k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONHOME")
+    } | settings
     words = [str(word) for word in command]
     done = subprocess.run(words, cwd=cwd, env=around, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise CommandError(f"{' '.join(words)}: exit code {done.returncode}\n{(done.stdout + done.stderr)[-3000:]}")
+        raise CommandError(
+            f"{' '.join(words)}: exit code {done.returncode}\n{(done.stdout + done.stderr)[-3000:]}"
+        )
     return done.stdout
 
 
@@ -87,7 +104,10 @@ def build_distributions(folder: Path) -> tuple[Path, Path]:
 
 
 def test_distribution(place: Path, folder: Path) -> float:
-    """Run all commands with an environment's programs in an empty folder, an empty cache; return the seconds."""
+    """Run all commands with an environment's programs in an empty folder, an empty cache.
+
+    Return the seconds.
+    """
     folder.mkdir()
     shutil.copy(LEGACY, folder / "legacy.onnx")
     began = time.monotonic()
@@ -97,7 +117,9 @@ def test_distribution(place: Path, folder: Path) -> float:
         raise CommandError(f"what was imported lies in {where}, not in {place.parent}")
     for words in COMMANDS:
         filled = words.replace("DEMO", str(where / "demo")).split()
-        said = run(place / "lingeronnx", *filled, cwd=folder, LINGERONNX_CACHE_DIR=str(folder / "cache"))
+        said = run(
+            place / "lingeronnx", *filled, cwd=folder, LINGERONNX_CACHE_DIR=str(folder / "cache")
+        )
         if "--json" in filled:
             accuracy = json.loads(said)["accuracy"]
             if accuracy["integer"] < 98:
@@ -110,7 +132,12 @@ def test_distribution(place: Path, folder: Path) -> float:
 def measure_installed_sizes(place: Path) -> dict[str, int]:
     """Return {distribution: bytes of its files}, the largest first."""
     found = json.loads(run(place / "python", "-c", _SIZES, cwd=place))
-    return dict(sorted(((n, s) for n, s in found.items() if n not in ("pip", "setuptools")), key=lambda each: -each[1]))
+    return dict(
+        sorted(
+            ((n, s) for n, s in found.items() if n not in ("pip", "setuptools")),
+            key=lambda each: -each[1],
+        )
+    )
 
 
 def iterate_interpreters() -> Iterator[str]:
@@ -121,7 +148,12 @@ def iterate_interpreters() -> Iterator[str]:
             continue
         known = sorted(Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/python3.{minor}"))
         for python in (shutil.which(f"python3.{minor}"), *map(str, known)):
-            if python and not subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode:
+            if (
+                python
+                and not subprocess.run(
+                    [python, "-c", ""], capture_output=True, check=False
+                ).returncode
+            ):
                 yield python
                 break
 
@@ -130,12 +162,17 @@ def _with_runners(wheel: Path, folder: Path) -> Iterator[tuple[str, tuple[object
     """Yield (what, command): the demo by programs that make their own environments."""
     place = environment(sys.executable, folder / "runners", "uv", "pipx")
     yield "uvx", (place / "uvx", "--python", sys.executable, "--from", wheel, "lingeronnx", "demo")
-    yield "pipx run", (place / "pipx", "run", "--python", sys.executable, "--spec", wheel, "lingeronnx", "demo")
+    yield (
+        "pipx run",
+        (place / "pipx", "run", "--python", sys.executable, "--spec", wheel, "lingeronnx", "demo"),
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Build, test, print; return 1 where something failed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--python", nargs="+", help="interpreters")
     parser.add_argument("--build-only", action="store_true", help="make dist/, test nothing")
     options = parser.parse_args(argv)
@@ -148,7 +185,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.build_only:
             return 0
         pythons = options.python or list(iterate_interpreters())
-        for number, (python, package) in enumerate([*((p, wheel) for p in pythons), (pythons[0], sdist)]):
+        for number, (python, package) in enumerate(
+            [*((p, wheel) for p in pythons), (pythons[0], sdist)]
+        ):
             name = f"{package.suffix} with {run(python, '--version', cwd=folder).strip()}"
             try:
                 began = time.monotonic()
@@ -161,7 +200,12 @@ def main(argv: Sequence[str] | None = None) -> int:
                 )
                 held = measure_installed_sizes(place)
                 print(f"{'':<30} {sum(held.values()) / 1e6:.0f} MB: ", end="")
-                print(", ".join(f"{key} {size / 1e6:.1f}" for key, size in held.items() if size > 1e6), flush=True)
+                print(
+                    ", ".join(
+                        f"{key} {size / 1e6:.1f}" for key, size in held.items() if size > 1e6
+                    ),
+                    flush=True,
+                )
             except CommandError as error:
                 failed.append(name)
                 print(f"{name:<30} FAILED: {error}", flush=True)
@@ -171,7 +215,11 @@ def main(argv: Sequence[str] | None = None) -> int:
                 cache = {"UV_CACHE_DIR": str(folder / "uv"), "PIPX_HOME": str(folder / "pipx")}
                 said = run(*command, cwd=folder / name, **cache)
                 print(
-                    f"{name:<30} {next(line for line in said.splitlines() if 'integer accuracy' in line)}", flush=True
+                    (
+                        f"{name:<30} "
+                        f"{next(line for line in said.splitlines() if 'integer accuracy' in line)}"
+                    ),
+                    flush=True,
                 )
             except CommandError as error:
                 failed.append(name)

@@ -4,11 +4,13 @@
         [--peers ours onnxruntime esp_ppq quark aimet_onnx nncf] [--home DIR] [--python python3.11]
         [--samples 256] [--limit N] [--timeout SECONDS] [--results FILE.jsonl]
 
-Each peer has a virtual environment of its own under --home, made from the pinned list benchmarks/peers/PEER.txt; one
-that cannot be installed is skipped with a word. It gets the first --samples calibration samples one by one and writes a
-file of QuantizeLinear and DequantizeLinear, which onnxruntime runs. Our integers run on the simulator. `evaluate`
-measures both: top-1 where there are labels, and against the float model the SQNR of what goes into the last Softmax, or
-of the output where there is none. --results keeps every line, and a run that was interrupted goes on there.
+Each peer has a virtual environment of its own under --home, made from the pinned list
+benchmarks/peers/PEER.txt; one that cannot be installed is skipped with a word. It gets the first
+--samples calibration samples one by one and writes a file of QuantizeLinear and DequantizeLinear,
+which onnxruntime runs. Our integers run on the simulator. `evaluate`
+measures both: top-1 where there are labels, and against the float model the SQNR of what goes into
+the last Softmax, or of the output where there is none. --results keeps every line, and a run that
+was interrupted goes on there.
 
 At the end there are two tables: any scale, and powers of two.
 """
@@ -67,29 +69,50 @@ METHODS = (
     QuantizationMethod("aimet_onnx", "4-bit weights", "min_max,int4"),
     QuantizationMethod("aimet_onnx", "4-bit weights, sequential MSE", "min_max,int4,seq_mse"),
     QuantizationMethod("aimet_onnx", "4-bit weights, AdaRound", "min_max,int4,adaround"),
-    QuantizationMethod("aimet_onnx", "4-bit weights, 1,000 steps of AdaRound", "min_max,int4,adaround:1000"),
+    QuantizationMethod(
+        "aimet_onnx", "4-bit weights, 1,000 steps of AdaRound", "min_max,int4,adaround:1000"
+    ),
     QuantizationMethod("nncf", "full bias correction", "bias"),
     QuantizationMethod("nncf", "accuracy control (layers in float)", "control"),
-    QuantizationMethod("ours", "generic, a scale per tensor", {"platform": "generic", "mode": "max-value"}),
     QuantizationMethod(
-        "ours", "generic, a scale per channel", {"platform": "generic", "mode": "max-value", "weight_scales": "channel"}
+        "ours", "generic, a scale per tensor", {"platform": "generic", "mode": "max-value"}
+    ),
+    QuantizationMethod(
+        "ours",
+        "generic, a scale per channel",
+        {"platform": "generic", "mode": "max-value", "weight_scales": "channel"},
     ),
     QuantizationMethod(
         "ours",
         "generic, per channel, zero points",
-        {"platform": "generic", "mode": "max-value", "weight_scales": "channel", "activations": "asymmetric"},
+        {
+            "platform": "generic",
+            "mode": "max-value",
+            "weight_scales": "channel",
+            "activations": "asymmetric",
+        },
     ),
     QuantizationMethod(
         "ours",
         "generic, 4-bit weights, a scale per tensor",
         {"platform": "generic", "mode": "max-value", "weight_bits": 4},
     ),
-    QuantizationMethod("esp_ppq", "ESP32-S3 (per tensor), its default kl", "ESPDL_S3_INT8,default", True),
-    QuantizationMethod("esp_ppq", "ESP32-S3 (per tensor), percentile", "ESPDL_S3_INT8,percentile", True),
+    QuantizationMethod(
+        "esp_ppq", "ESP32-S3 (per tensor), its default kl", "ESPDL_S3_INT8,default", True
+    ),
+    QuantizationMethod(
+        "esp_ppq", "ESP32-S3 (per tensor), percentile", "ESPDL_S3_INT8,percentile", True
+    ),
     QuantizationMethod("esp_ppq", "ESP32-S3 (per tensor), TQT", "ESPDL_S3_INT8,default,tqt", True),
-    QuantizationMethod("esp_ppq", "ESP32-S3 (per tensor), AutoQuant", "ESPDL_S3_INT8,default,auto", True),
-    QuantizationMethod("esp_ppq", "ESP32-P4 (per channel), its default kl", "ESPDL_INT8,default", True),
-    QuantizationMethod("esp_ppq", "ESP32-P4 (per channel), percentile", "ESPDL_INT8,percentile", True),
+    QuantizationMethod(
+        "esp_ppq", "ESP32-S3 (per tensor), AutoQuant", "ESPDL_S3_INT8,default,auto", True
+    ),
+    QuantizationMethod(
+        "esp_ppq", "ESP32-P4 (per channel), its default kl", "ESPDL_INT8,default", True
+    ),
+    QuantizationMethod(
+        "esp_ppq", "ESP32-P4 (per channel), percentile", "ESPDL_INT8,percentile", True
+    ),
     QuantizationMethod("esp_ppq", "ESP32-P4 (per channel), TQT", "ESPDL_INT8,default,tqt", True),
     QuantizationMethod("quark", "XINT8", "XINT8", True),
     QuantizationMethod("quark", "XINT8, AdaRound", "XINT8_ADAROUND", True),
@@ -123,7 +146,10 @@ def environment(peer: str, home: Path, python: str) -> tuple[Path, str]:
     if not mark.exists() or mark.read_text() != pinned.read_text():
         home.mkdir(parents=True, exist_ok=True)
         if (free := shutil.disk_usage(home).free) < MAX_MEMORY_BYTES:
-            raise OSError(f"{home} has {free >> 30} GiB free, {MAX_MEMORY_BYTES >> 30} are needed; give --home DIR")
+            raise OSError(
+                f"{home} has {free >> 30} GiB free, {MAX_MEMORY_BYTES >> 30} are needed; give "
+                "--home DIR"
+            )
         subprocess.run([python, "-m", "venv", folder], check=True, capture_output=True, text=True)
         install = [interpreter, "-m", "pip", "install", "-r", pinned]
         subprocess.run(install, check=True, capture_output=True, text=True)
@@ -148,7 +174,11 @@ def before_softmax(path: Path, name: str, target: Path) -> None:
     model = onnx.load(path)
     makers = {output: node for node in model.graph.node for output in node.output}
     end = model.graph.output[0].name
-    while (node := makers.get(end)) is not None and node.op_type in ("DequantizeLinear", "QuantizeLinear", "Softmax"):
+    while (node := makers.get(end)) is not None and node.op_type in (
+        "DequantizeLinear",
+        "QuantizeLinear",
+        "Softmax",
+    ):
         if node.op_type == "Softmax":
             end = node.input[0]
             break
@@ -176,13 +206,19 @@ def measure_model(case: Case, args: argparse.Namespace, made: Any, cut: Any) -> 
     if labelled:
         found["top1"] = float(lo.evaluate(made, test, metric="top1", limit=args.limit).value)
     found["sqnr"] = float(
-        lo.evaluate(cut, test, metric="sqnr", baseline=model, output=case.output, limit=args.limit).value
+        lo.evaluate(
+            cut, test, metric="sqnr", baseline=model, output=case.output, limit=args.limit
+        ).value
     )
     return found
 
 
 def quantize_and_measure(
-    case: Case, way: QuantizationMethod, args: argparse.Namespace, interpreter: Path | None, folder: Path
+    case: Case,
+    way: QuantizationMethod,
+    args: argparse.Namespace,
+    interpreter: Path | None,
+    folder: Path,
 ) -> dict[str, Any]:
     """Quantize and measure; return the figures and the seconds, or why there are none."""
     model, calib = case.model(args.models), case.get_calibration_data(args.loaders)
@@ -193,12 +229,22 @@ def quantize_and_measure(
         return {**measure_model(case, args, session, session), "seconds": took}
     inputs = lo.Session(model).inputs
     parts = [feeds for feeds, _ in Data(calib, inputs, limit=args.samples).batches(64)]
-    np.savez(folder / "calib.npz", **{i.name: i.concatenate([part[i.name] for part in parts]) for i in inputs})
+    np.savez(
+        folder / "calib.npz",
+        **{i.name: i.concatenate([part[i.name] for part in parts]) for i in inputs},
+    )
     shutil.copy(model, folder / "model.onnx")
     out, script = folder / "out.onnx", HERE / f"run_{way.peer}.py"
     try:
         subprocess.run(
-            [interpreter, script.resolve(), folder / "model.onnx", folder / "calib.npz", out, way.setting],
+            [
+                interpreter,
+                script.resolve(),
+                folder / "model.onnx",
+                folder / "calib.npz",
+                out,
+                way.setting,
+            ],
             check=True,
             capture_output=True,
             timeout=args.timeout,
@@ -239,10 +285,16 @@ def _cell(line: dict[str, Any] | None) -> str:
 
 def main() -> None:
     """Parse the arguments, run everything and print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add_folder_arguments(parser)
-    parser.add_argument("--peers", nargs="*", choices=["ours", *PACKAGES], default=["ours", *PACKAGES])
-    parser.add_argument("--ways", nargs="*", default=[""], metavar="WORD", help="whose title has one of the words")
+    parser.add_argument(
+        "--peers", nargs="*", choices=["ours", *PACKAGES], default=["ours", *PACKAGES]
+    )
+    parser.add_argument(
+        "--ways", nargs="*", default=[""], metavar="WORD", help="whose title has one of the words"
+    )
     parser.add_argument("--home", type=Path, default=Path.home() / ".cache" / "lingeronnx-peers")
     parser.add_argument("--python", default="python3.11", help="makes the environments")
     parser.add_argument("--samples", type=int, default=256, help="calibration samples at most")
@@ -251,7 +303,11 @@ def main() -> None:
     parser.add_argument("--results", type=Path, help="a file that keeps every line")
     args = parser.parse_args()
     args.models, args.loaders = args.models.resolve(), args.loaders.resolve()
-    kept = args.results.read_text().splitlines() if args.results is not None and args.results.exists() else []
+    kept = (
+        args.results.read_text().splitlines()
+        if args.results is not None and args.results.exists()
+        else []
+    )
     lines = [json.loads(line) for line in kept]
     done = {(line["case"], line["title"]) for line in lines}
     ready: dict[str, Path | None] = {"ours": None} if "ours" in args.peers else {}
@@ -262,10 +318,19 @@ def main() -> None:
         try:
             ready[peer], versions[peer] = environment(peer, args.home, args.python)
         except (OSError, subprocess.CalledProcessError) as error:
-            print(f"{peer} is skipped: {_last_line(getattr(error, 'stderr', None) or str(error))}", flush=True)
-    ways = [way for way in METHODS if way.peer in ready and any(word in way.title for word in args.ways)]
+            print(
+                f"{peer} is skipped: {_last_line(getattr(error, 'stderr', None) or str(error))}",
+                flush=True,
+            )
+    ways = [
+        way for way in METHODS if way.peer in ready and any(word in way.title for word in args.ways)
+    ]
     for name, way in itertools.product(args.only, ways):
-        title = f"lingeronnx, {way.title}" if way.peer == "ours" else f"{PACKAGES[way.peer]}, {way.title}"
+        title = (
+            f"lingeronnx, {way.title}"
+            if way.peer == "ours"
+            else f"{PACKAGES[way.peer]}, {way.title}"
+        )
         if (name, title) in done:
             continue
         with tempfile.TemporaryDirectory() as folder:
@@ -276,7 +341,11 @@ def main() -> None:
         if args.results is not None:
             with args.results.open("a") as file:
                 file.write(json.dumps(line) + "\n")
-    print(", ".join(f"{PACKAGES.get(peer, 'lingeronnx')} {version}" for peer, version in versions.items()))
+    print(
+        ", ".join(
+            f"{PACKAGES.get(peer, 'lingeronnx')} {version}" for peer, version in versions.items()
+        )
+    )
     for power, head in ((False, "Any scale"), (True, "Powers of two")):
         print(f"\n{head}\n\n{format_table(lines, power)}")
 

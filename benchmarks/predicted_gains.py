@@ -2,8 +2,8 @@
 
     python benchmarks/predicted_gains.py MODELS LOADERS [--only CASE ...] [--platform venus generic]
 
-SQNR in dB of the output, on the samples that both saw: everything rounded, and with the advised options. `quantize` is
-called with --effort fast, which rounds to nearest as the prediction does.
+SQNR in dB of the output, on the samples that both saw: everything rounded, and with the advised
+options. `quantize` is called with --effort fast, which rounds to nearest as the prediction does.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from lingeronnx.run.data import Data
 LIMIT = 64  # samples
 
 
-def measure_sqnr(model: str, feeds: Mapping[str, np.ndarray], platform: str, words: tuple[str, ...]) -> float:
+def measure_sqnr(
+    model: str, feeds: Mapping[str, np.ndarray], platform: str, words: tuple[str, ...]
+) -> float:
     """Return the SQNR in dB of the first output of what `quantize` makes with options."""
     skip: list[str] = []
     overrides: dict[str, dict[str, object]] = {}
@@ -34,7 +36,9 @@ def measure_sqnr(model: str, feeds: Mapping[str, np.ndarray], platform: str, wor
         else:
             selector, settings = parse_override(value)
             overrides.setdefault(selector, {}).update(settings)
-    made = lo.quantize(model, dict(feeds), platform=platform, skip=skip, overrides=overrides, effort="fast")
+    made = lo.quantize(
+        model, dict(feeds), platform=platform, skip=skip, overrides=overrides, effort="fast"
+    )
     pair = PairMeasures()
     pair.add(lo.Session(model).run(None, feeds)[0], made.session().run(None, feeds)[0])
     return pair.sqnr
@@ -42,16 +46,23 @@ def measure_sqnr(model: str, feeds: Mapping[str, np.ndarray], platform: str, wor
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add_folder_arguments(parser)
     parser.add_argument("--platform", nargs="*", default=["venus", "generic"])
     args = parser.parse_args()
-    print("| net | platform | rounded | measured | predicted with advice | measured with it | options |")
+    print(
+        "| net | platform | rounded | measured | predicted with advice | measured with it | "
+        "options |"
+    )
     print("|---|---|---|---|---|---|---|")
     for name in args.only:
         case, model = CASES[name], CASES[name].model(args.models)
         feeds, _ = next(
-            Data(case.get_calibration_data(args.loaders), lo.Session(model).inputs, limit=LIMIT).batches(LIMIT)
+            Data(
+                case.get_calibration_data(args.loaders), lo.Session(model).inputs, limit=LIMIT
+            ).batches(LIMIT)
         )
         for platform in args.platform:
             found = lo.sensitivity(model, dict(feeds), platform=platform, effort="fast")

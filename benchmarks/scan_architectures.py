@@ -1,18 +1,21 @@
 """First attempts with torchvision's and timm's classifiers and segmenters, as both of torch's exporters write them.
 
     pip install --target LIBS --no-deps torchvision timm huggingface_hub safetensors
-    PYTHONPATH=LIBS python benchmarks/scan_architectures.py FOLDER [--only NAME ...] [--exporters dynamo torchscript]
+    PYTHONPATH=LIBS python benchmarks/scan_architectures.py FOLDER [--only NAME ...] [--exporters
+    dynamo torchscript]
         [--platforms generic venus] [--timeout SECONDS]
 
-Each net is made with random weights, its batch norms are settled on a few pictures, and `torch.onnx.export` writes it
-into FOLDER with a batch of one. Then come the attempts of first_attempts.py: `quantize` with defaults, and
-onnxruntime's quantize_static, each in a process of its own; SQNR on pictures that calibration did not see. Pictures are
-pieces of the two photographs that scikit-learn brings. FOLDER/results.jsonl keeps every attempt, and a run that was
-interrupted goes on. The exit code is 1 where an attempt failed otherwise than with one line.
+Each net is made with random weights, its batch norms are settled on a few pictures, and
+`torch.onnx.export` writes it into FOLDER with a batch of one. Then come the attempts of
+first_attempts.py: `quantize` with defaults, and onnxruntime's quantize_static, each in a process of
+its own; SQNR on pictures that calibration did not see. Pictures are pieces of the two photographs
+that scikit-learn brings. FOLDER/results.jsonl keeps every attempt, and a run that was interrupted
+goes on. The exit code is 1 where an attempt failed otherwise than with one line.
 
-Weights are random, so parameters that begin as one number (the scales of norms and of whole branches, often 0 or
-1e-6) are drawn as well: otherwise some nets would compute nothing. None of these nets needs torchvision's compiled
-operators; where these do not load (they are built for one build of torch), their names are declared, and that is all.
+Weights are random, so parameters that begin as one number (the scales of norms and of whole
+branches, often 0 or 1e-6) are drawn as well: otherwise some nets would compute nothing. None of
+these nets needs torchvision's compiled operators; where these do not load (they are built for one
+build of torch), their names are declared, and that is all.
 """
 
 from __future__ import annotations
@@ -118,7 +121,10 @@ def _photographs() -> list[np.ndarray]:
 
 
 def make_images(size: int, count: int, seed: int) -> np.ndarray:
-    """Return pieces of photographs, [count, 3, size, size] float32, -1 to 1; half of them mirrored."""
+    """Return pieces of photographs, [count, 3, size, size] float32, -1 to 1.
+
+    Half of them mirrored.
+    """
     rng, found = np.random.default_rng(seed), []
     for i in range(count):
         whole = _photographs()[i % 2]
@@ -160,7 +166,9 @@ def _made(net: str) -> Any:
         import torchvision
     except RuntimeError:  # compiled for another build of torch
         for operator in ("nms", "qnms"):
-            declared.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+            declared.define(
+                f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+            )
         import torchvision
     home, name = net.split(".", 1)
     told = dict(NETS[net][1])
@@ -169,7 +177,9 @@ def _made(net: str) -> Any:
 
         return timm.create_model(name, pretrained=False, **told)
     segments = any(part in name for part in ("deeplab", "fcn", "lraspp"))
-    return torchvision.models.get_model(name, weights=None, **told, **({"weights_backbone": None} if segments else {}))
+    return torchvision.models.get_model(
+        name, weights=None, **told, **({"weights_backbone": None} if segments else {})
+    )
 
 
 def _randomize_constants(module: Any) -> None:
@@ -191,7 +201,9 @@ def _calibrate_batch_norms(module: Any, images: Any) -> None:
     """Give the batch norms the means and variances of `images`."""
     import torch
 
-    norms = [part for part in module.modules() if isinstance(part, torch.nn.modules.batchnorm._BatchNorm)]
+    norms = [
+        part for part in module.modules() if isinstance(part, torch.nn.modules.batchnorm._BatchNorm)
+    ]
     module.eval()
     for norm in norms:
         norm.reset_running_stats()
@@ -211,7 +223,14 @@ def make(net: str, exporter: str, path: Path) -> None:
     _randomize_constants(module)
     _calibrate_batch_norms(module, torch.from_numpy(make_images(size, _SETTLE, 2)))
     example = (torch.from_numpy(make_images(size, 1, 3)),)
-    torch.onnx.export(module, example, str(path), input_names=["image"], dynamo=exporter == "dynamo", verbose=False)
+    torch.onnx.export(
+        module,
+        example,
+        str(path),
+        input_names=["image"],
+        dynamo=exporter == "dynamo",
+        verbose=False,
+    )
 
 
 # ---- attempts ------------------------------------------------------------------------------------------------------
@@ -220,8 +239,9 @@ def make(net: str, exporter: str, path: Path) -> None:
 def classify_attempt(found: Mapping[str, Any], peer: Mapping[str, Any]) -> str:
     """Return what kind of first attempt it was.
 
-    "usable": every output has 20 dB or more. "as the peer": less, but at most 0.5 dB less than onnxruntime's. "lossy":
-    less than that. "one line", "traceback", "InternalError", "too slow" are what they say.
+    "usable": every output has 20 dB or more. "as the peer": less, but at most 0.5 dB less than
+    onnxruntime's. "lossy": less than that. "one line", "traceback", "InternalError", "too slow" are
+    what they say.
     """
     if "error" in found:
         error = found["error"]
@@ -231,12 +251,18 @@ def classify_attempt(found: Mapping[str, Any], peer: Mapping[str, Any]) -> str:
         if error.startswith("InternalError"):
             return "InternalError"
         known = ("ModelError", "ConstraintError", "ConfigError", "DataError")
-        return "one line" if error.startswith(known) and not any(mark in error for mark in raw) else "traceback"
+        return (
+            "one line"
+            if error.startswith(known) and not any(mark in error for mark in raw)
+            else "traceback"
+        )
     least, other = min(found["figures"].values()), min(peer.get("figures", {"": np.inf}).values())
     return "usable" if least >= 20 else "as the peer" if least >= other - 0.5 else "lossy"
 
 
-def iterate_attempts(given: argparse.Namespace) -> Iterator[tuple[str, str, str, dict[str, Any], dict[str, Any]]]:
+def iterate_attempts(
+    given: argparse.Namespace,
+) -> Iterator[tuple[str, str, str, dict[str, Any], dict[str, Any]]]:
     """Yield (net, exporter, way, what came of it, what came of onnxruntime's), each as soon as it is there."""
     sys.path.insert(0, str(Path(__file__).resolve().parent))
     from default_quantization import run_attempt_in_process
@@ -254,7 +280,10 @@ def iterate_attempts(given: argparse.Namespace) -> Iterator[tuple[str, str, str,
     for net in given.only or NETS:
         for exporter in given.exporters:
             model = given.folder / f"{net}-{exporter}.onnx"
-            written = once(f"{model.stem} export", partial(export_in_process, net, exporter, model, given.timeout))
+            written = once(
+                f"{model.stem} export",
+                partial(export_in_process, net, exporter, model, given.timeout),
+            )
             if "error" in written:
                 yield net, exporter, "export", written, {}
                 continue
@@ -276,10 +305,16 @@ def export_in_process(net: str, exporter: str, path: Path, timeout: float) -> di
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
     except subprocess.TimeoutExpired:
         return {"error": f"not exported after {timeout} s"}
-    return {} if done.returncode == 0 else {"error": f"torch's exporter: {done.stderr.strip().splitlines()[-1][:200]}"}
+    return (
+        {}
+        if done.returncode == 0
+        else {"error": f"torch's exporter: {done.stderr.strip().splitlines()[-1][:200]}"}
+    )
 
 
-def row(net: str, exporter: str, way: str, found: Mapping[str, Any], peer: Mapping[str, Any]) -> str:
+def row(
+    net: str, exporter: str, way: str, found: Mapping[str, Any], peer: Mapping[str, Any]
+) -> str:
     """Return a line of the table."""
     start = f"| {net} | {NETS[net][0]} | {exporter} | {way} |"
     if way == "export":
@@ -287,15 +322,25 @@ def row(net: str, exporter: str, way: str, found: Mapping[str, Any], peer: Mappi
     other = "-" if "error" in peer else f"{min(peer['figures'].values()):.1f}"
     if "error" in found:
         return f"{start} {classify_attempt(found, peer)}: {found['error']} | | {other} | | | |"
-    ratios = [f"{found[what] / peer[what]:.1f}" if what in peer else "-" for what in ("seconds", "MB")]
+    ratios = [
+        f"{found[what] / peer[what]:.1f}" if what in peer else "-" for what in ("seconds", "MB")
+    ]
     least = f"{min(found['figures'].values()):.1f}"
     macs = f"{100 * found['integer MACs']:.1f} %"
-    return f"{start} {classify_attempt(found, peer)} | {least} | {other} | {macs} | {' | '.join(ratios)} |"
+    return (
+        f"{start} {classify_attempt(found, peer)} | {least} | {other} | {macs} | "
+        f"{' | '.join(ratios)} |"
+    )
 
 
 def main() -> int:
-    """Make all attempts that the folder does not hold yet, and print the table; 1 where one failed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Make all attempts that the folder does not hold yet, and print the table.
+
+    1 where one failed.
+    """
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", nargs="+", choices=list(NETS), metavar="NAME")
     parser.add_argument("--exporters", nargs="+", default=list(EXPORTERS), choices=EXPORTERS)
@@ -307,7 +352,10 @@ def main() -> int:
         make(*given.make, given.folder)
         return 0
     given.folder.mkdir(parents=True, exist_ok=True)
-    print("| net | size | exporter | platform | attempt | dB | onnxruntime, dB | integer MACs | CPU | memory |")
+    print(
+        "| net | size | exporter | platform | attempt | dB | onnxruntime, dB | integer MACs | CPU "
+        "| memory |"
+    )
     print("|---|---|---|---|---|---|---|---|---|---|", flush=True)
     kinds: dict[str, int] = {}
     ratios: dict[str, list[float]] = {"seconds": [], "MB": []}
@@ -322,7 +370,10 @@ def main() -> int:
     print(", ".join(f"{count} {what}" for what, count in sorted(kinds.items())))
     for key, words in (("seconds", "CPU time"), ("MB", "peak memory")):
         if ratios[key]:
-            print(f"{words} in parts of onnxruntime's: median {median(ratios[key]):.2f}, most {max(ratios[key]):.2f}")
+            print(
+                f"{words} in parts of onnxruntime's: median {median(ratios[key]):.2f}, most "
+                f"{max(ratios[key]):.2f}"
+            )
     return int(any(kinds.get(what) for what in ("traceback", "InternalError", "too slow")))
 
 

@@ -17,7 +17,10 @@ CALLS = 200
 
 
 def write_streaming_models(folder: Path) -> list[Model]:
-    """Return the nets, written into `folder`: 4 steps of 5 numbers in a call, 7 states, 3 outputs."""
+    """Return the nets, written into `folder`.
+
+    4 steps of 5 numbers in a call, 7 states, 3 outputs.
+    """
     found = []
     for kind, state in STATES.items():
         path = folder / f"stream_{kind.lower()}.onnx"

@@ -1,10 +1,12 @@
-"""A model quantized here, written as QuantizeLinear and DequantizeLinear: the simulator beside onnxruntime.
+"""A model quantized here, written as QuantizeLinear and DequantizeLinear.
 
-    python benchmarks/to_qdq.py MODEL.onnx --calib DATA --test DATA [--platform venus] [--metric M] [--effort fast]
+The simulator beside onnxruntime.
+    python benchmarks/to_qdq.py MODEL.onnx --calib DATA --test DATA [--platform venus] [--metric M]
+    [--effort fast]
         [--limit N]
 
-The metric of the integers on the simulator, of the standard file in onnxruntime, and what `convert --to qdq` says of
-the differences operator by operator.
+The metric of the integers on the simulator, of the standard file in onnxruntime, and what
+`convert --to qdq` says of the differences operator by operator.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ import lingeronnx as lo
 
 def main() -> None:
     """Parse the arguments and print the lines."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model")
     parser.add_argument("--calib", required=True)
     parser.add_argument("--test", required=True)
@@ -37,7 +41,8 @@ def main() -> None:
         ]
     ours, theirs = found
     print(
-        f"{Path(args.model).stem:28s} {args.platform:8s} {ours.metric} simulator {ours.value:.2f}  onnxruntime "
+        f"{Path(args.model).stem:28s} {args.platform:8s} {ours.metric} simulator {ours.value:.2f}  "
+        "onnxruntime "
         f"{theirs.value:.2f} {ours.unit}  n={ours.samples}"
     )
     for note in written.report.notes:

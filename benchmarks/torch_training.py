@@ -1,13 +1,16 @@
-"""A training script in the vendor's calls: a MobileNetV2 from a float checkpoint, trained as integers, exported.
+"""A training script in the vendor's calls.
 
-    python benchmarks/torch_training.py MODEL.onnx --train DATA --test DATA [-o OUT.onnx] [--platform venus]
+A MobileNetV2 from a float checkpoint, trained as integers, exported.
+    python benchmarks/torch_training.py MODEL.onnx --train DATA --test DATA [-o OUT.onnx]
+    [--platform venus]
         [--epochs 2] [--limit 2000] [--normalize] [--calibrate] [--quantize-last]
 
-MODEL is a MobileNetV2 as `models/mobilenet_v2.py` has it; its initializers are the float checkpoint. DATA is what the
-commands take, with labels. --normalize clamps weights, biases and outputs in training; --calibrate takes the scales
-from calibration instead of the running maximum; without --quantize-last the last layer stays in float. Prints the loss
-of each epoch, top-1 of the float net, of the module in evaluation and of the integer graph, and whether the last two
-answer alike on every test sample.
+MODEL is a MobileNetV2 as `models/mobilenet_v2.py` has it; its initializers are the float
+checkpoint. DATA is what the commands take, with labels. --normalize clamps weights, biases and
+outputs in training; --calibrate takes the scales from calibration instead of the running maximum;
+without --quantize-last the last layer stays in float. Prints the loss of each epoch, top-1 of the
+float net, of the module in evaluation and of the integer graph, and whether the last two answer
+alike on every test sample.
 """
 
 from __future__ import annotations
@@ -32,9 +35,15 @@ SIZES = (3, 32, 32)
 
 def load(source: str, limit: int | None) -> tuple[torch.Tensor, torch.Tensor]:
     """Return pictures float32 [N, 3, 32, 32] and labels int64 [N]."""
-    parts = list(Data(source, [InputSpec("input", (None, *SIZES), np.dtype(np.float32))], limit=limit).batches(256))
+    parts = list(
+        Data(
+            source, [InputSpec("input", (None, *SIZES), np.dtype(np.float32))], limit=limit
+        ).batches(256)
+    )
     pictures = np.concatenate([feed["input"] for feed, _ in parts])
-    return torch.from_numpy(pictures), torch.from_numpy(np.concatenate([np.asarray(own) for _, own in parts])).long()
+    return torch.from_numpy(pictures), torch.from_numpy(
+        np.concatenate([np.asarray(own) for _, own in parts])
+    ).long()
 
 
 def predict_classes(net: nn.Module, pictures: torch.Tensor) -> np.ndarray:
@@ -44,7 +53,9 @@ def predict_classes(net: nn.Module, pictures: torch.Tensor) -> np.ndarray:
         return torch.cat([net(part).argmax(1) for part in pictures.split(100)]).numpy()
 
 
-def train(net: nn.Module, pictures: torch.Tensor, labels: torch.Tensor, epochs: int, seed: int) -> None:
+def train(
+    net: nn.Module, pictures: torch.Tensor, labels: torch.Tensor, epochs: int, seed: int
+) -> None:
     """Train `net` with Adam at 1e-4 in batches of 32."""
     net.train()
     optimizer = torch.optim.Adam(net.parameters(), 1e-4)
@@ -58,12 +69,17 @@ def train(net: nn.Module, pictures: torch.Tensor, labels: torch.Tensor, epochs: 
             loss.backward()
             optimizer.step()
             total += loss.item()
-        print(f"epoch {epoch + 1}: loss {total / len(rows):.3f}, {time.perf_counter() - start:.0f} s", flush=True)
+        print(
+            f"epoch {epoch + 1}: loss {total / len(rows):.3f}, {time.perf_counter() - start:.0f} s",
+            flush=True,
+        )
 
 
 def main() -> None:
     """Train, export, compare."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model")
     parser.add_argument("--train", required=True)
     parser.add_argument("--test", required=True)
@@ -101,13 +117,18 @@ def main() -> None:
     print(f"before training: {100 * np.mean(before == truth.numpy()):.2f} %", flush=True)
     train(net, pictures, labels, args.epochs, args.seed)
     module = predict_classes(net, seen)
-    done = lo.torch.export(net, pictures[:1], args.output, input_names=["input"], output_names=["output"])
+    done = lo.torch.export(
+        net, pictures[:1], args.output, input_names=["input"], output_names=["output"]
+    )
     integer = lo.Session(args.output).run(None, {"input": seen.numpy()})[0].argmax(1)
     print(f"module in evaluation: {100 * np.mean(module == truth.numpy()):.2f} %")
     print(f"integer graph: {100 * np.mean(integer == truth.numpy()):.2f} %, on {len(seen)} samples")
     print(f"the same answers: {int((module == integer).sum())} of {len(seen)}")
     ready = "yes" if done.report.chip_ready else "no"
-    print(f"chip-ready: {ready}; {100 * done.report.integer_macs:.1f} % of the multiply-accumulates in integers")
+    print(
+        f"chip-ready: {ready}; {100 * done.report.integer_macs:.1f} % of the multiply-accumulates "
+        "in integers"
+    )
 
 
 if __name__ == "__main__":

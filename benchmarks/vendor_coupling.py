@@ -2,10 +2,10 @@
 
     python benchmarks/vendor_coupling.py BEFORE AFTER
 
-A file of the core is one of lingeronnx/ outside the vendor's parts: in the older layout packer/, chip/ and the rows and
-packings of platforms/, in the newer one targets/luna/. Counted are files that import from there, tests for an absent
-packing, strings that name a chip (docstrings, repair/ and the oracle apart), and files that know the two generations of
-the vendor's graphs.
+A file of the core is one of lingeronnx/ outside the vendor's parts: in the older layout packer/,
+chip/ and the rows and packings of platforms/, in the newer one targets/luna/. Counted are files
+that import from there, tests for an absent packing, strings that name a chip (docstrings, repair/
+and the oracle apart), and files that know the two generations of the vendor's graphs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,11 @@ def iterate_core_files(root: Path) -> Iterator[tuple[Path, ast.Module, str]]:
 
 def iterate_imports(tree: ast.Module, dotted: str) -> Iterator[str]:
     """Yield what a file imports, as absolute names down to the single one."""
-    package = dotted.removesuffix(".__init__").split(".") if dotted.endswith(".__init__") else dotted.split(".")[:-1]
+    package = (
+        dotted.removesuffix(".__init__").split(".")
+        if dotted.endswith(".__init__")
+        else dotted.split(".")[:-1]
+    )
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -49,7 +53,9 @@ def iterate_imports(tree: ast.Module, dotted: str) -> Iterator[str]:
 def count_chip_names(tree: ast.Module) -> int:
     """Return how many strings name a chip, docstrings apart."""
     texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    strings = [n for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    strings = [
+        n for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)
+    ]
     return sum(bool(_CHIPS.search(n.value)) for n in strings if id(n) not in texts)
 
 
@@ -77,12 +83,17 @@ def count_couplings(root: Path) -> dict[str, int]:
 
 def _faults(names: list[str]) -> bool:
     """Whether a file takes the vendor's faults by way of the package that lists the platforms."""
-    return any(re.match(r"lingeronnx\.platforms\.(Fault|Packing|VENUS|ARCS|VENUSA)$", name) for name in names)
+    return any(
+        re.match(r"lingeronnx\.platforms\.(Fault|Packing|VENUS|ARCS|VENUSA)$", name)
+        for name in names
+    )
 
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("before", type=Path)
     parser.add_argument("after", type=Path)
     args = parser.parse_args()

@@ -1,10 +1,10 @@
 """The models that two versions are compared on, with a few samples of data and the settings that each needs.
 
 Sets: `own` (models/ of this repository), `options` (version_options.py), `shared` (../shared/models
-with its loaders), `real` (../shared/models/real, with states and fixed inputs as data/real_models.py
-names them), `first` (../shared/models/first_attempts, random inputs) and `suite` (the models of onnx's
-own test suite). A set whose folder does not exist is empty. Only `options` knows of lingeronnx, whose
-plans it makes with the version under test.
+with its loaders), `real` (../shared/models/real, with states and fixed inputs as
+data/real_models.py names them), `first` (../shared/models/first_attempts, random inputs) and
+`suite` (the models of onnx's own test suite). A set whose folder does not exist is empty. Only
+`options` knows of lingeronnx, whose plans it makes with the version under test.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ _LOADERS = {
 class Entry:
     """One model.
 
-    model : a file, or a model in memory. data : called with a number of samples; calibration data for `quantize` (None:
-    none), and feeds to run one after the other. settings : further ones of `quantize`, such as state.
+    model : a file, or a model in memory. data : called with a number of samples; calibration data
+    for `quantize` (None: none), and feeds to run one after the other. settings : further ones of
+    `quantize`, such as state.
     """
 
     name: str
@@ -63,7 +64,10 @@ class Entry:
         return not self.platforms or platform in self.platforms
 
     def build_settings(self) -> dict[str, Any]:
-        """Build the settings of `quantize`; a value that can be called is made anew for each run."""
+        """Build the settings of `quantize`.
+
+        A value that can be called is made anew for each run.
+        """
         return {key: value() if callable(value) else value for key, value in self.settings.items()}
 
 
@@ -85,7 +89,10 @@ def _options() -> Iterator[Entry]:
 
 
 def _digits(count: int) -> tuple[Any, Sequence[Feed]]:
-    calib, test = (np.load(HERE / "models" / f"digits_{part}.npz")["input"][:count] for part in ("calib", "test"))
+    calib, test = (
+        np.load(HERE / "models" / f"digits_{part}.npz")["input"][:count]
+        for part in ("calib", "test")
+    )
     return {"input": calib}, [{"input": test}]
 
 
@@ -115,13 +122,21 @@ def _real() -> Iterator[Entry]:
         settings: dict[str, Any] = {"state": states} if states else {}
         if fixed:
             settings["fix"] = {key: value.tolist() for key, value in fixed.items()}
-        yield Entry(Path(file).stem, SHARED / "models" / "real" / file, _stream(calib, test, states, fixed), settings)
+        yield Entry(
+            Path(file).stem,
+            SHARED / "models" / "real" / file,
+            _stream(calib, test, states, fixed),
+            settings,
+        )
 
 
 def _stream(
     calib: Callable[[], Any], test: Callable[[], Any], states: Mapping[str, str], fixed: Feed
 ) -> Callable[[int], tuple[Any, Sequence[Feed]]]:
-    """Return the data of a real model: calls where it has states, else a batch and its fixed inputs."""
+    """Return the data of a real model.
+
+    Calls where it has states, else a batch and its fixed inputs.
+    """
 
     def data(count: int) -> tuple[Any, Sequence[Feed]]:
         if states:
@@ -146,7 +161,10 @@ def _suite() -> Iterator[Entry]:
     for model in (*node_models(), *stored_models()):
         feeds = [dict(model.feed)] if model.feed else []
         yield Entry(
-            f"suite/{model.name}", model.proto, lambda count, feeds=feeds: (feeds or None, feeds), deploys=False
+            f"suite/{model.name}",
+            model.proto,
+            lambda count, feeds=feeds: (feeds or None, feeds),
+            deploys=False,
         )
 
 

@@ -1,7 +1,9 @@
-"""Small models with options of `quantize` that no other set has: parts, states, plans, searches, widths, QDQ models.
+"""Small models with options of `quantize` that no other set has.
 
-The models are built here from seeded weights, without lingeronnx; a plan that an entry starts from is made by the
-version under test. Together the entries bring each trial at least one proposal that is accepted and one that is not.
+Parts, states, plans, searches, widths, QDQ models.
+The models are built here from seeded weights, without lingeronnx; a plan that an entry starts from
+is made by the version under test. Together the entries bring each trial at least one proposal that
+is accepted and one that is not.
 """
 
 from __future__ import annotations
@@ -21,11 +23,20 @@ PEERS = ROOT / "tests" / "qdq" / "files"
 CHIPS = ("venus", "arcs", "venusA")
 
 Feed = Mapping[str, np.ndarray]
-Row = tuple[str, Path | onnx.ModelProto, Callable[[int], tuple[Any, Sequence[Feed]]], dict[str, Any], tuple[str, ...]]
+Row = tuple[
+    str,
+    Path | onnx.ModelProto,
+    Callable[[int], tuple[Any, Sequence[Feed]]],
+    dict[str, Any],
+    tuple[str, ...],
+]
 
 
 class ModelBuilder:
-    """A float model under construction; each method appends a node and returns the name of its output."""
+    """A float model under construction.
+
+    Each method appends a node and returns the name of its output.
+    """
 
     def __init__(self, *shape: int, seed: int = 0) -> None:
         self.random = np.random.default_rng(seed)
@@ -42,7 +53,9 @@ class ModelBuilder:
     def node(self, op_type: str, *inputs: str, out: str | None = None, **attributes: Any) -> str:
         """Append any node."""
         out = out or f"t{len(self.nodes)}"
-        self.nodes.append(helper.make_node(op_type, inputs, [out], name=f"{op_type}_{out}", **attributes))
+        self.nodes.append(
+            helper.make_node(op_type, inputs, [out], name=f"{op_type}_{out}", **attributes)
+        )
         return out
 
     def weight(self, *shape: int) -> np.ndarray:
@@ -87,7 +100,10 @@ def build_uneven(largest: float = 300.0, smallest: float = 1e-4) -> onnx.ModelPr
 
 
 def build_depthwise(spread: float) -> onnx.ModelProto:
-    """A depthwise and a pointwise convolution; the channels of the first differ by a factor of 10 ** spread."""
+    """A depthwise and a pointwise convolution.
+
+    The channels of the first differ by a factor of 10 ** spread.
+    """
     net = ModelBuilder(8, 8, 8, seed=5)
     depth = net.weight(8, 1, 3, 3) * np.logspace(0, -spread, 8)[:, None, None, None]
     a = net.node("Relu", net.conv("x", depth, group=8))
@@ -99,7 +115,9 @@ def build_spectrum() -> onnx.ModelProto:
     """A Fourier transform, its power, its logarithm, and two layers on them."""
     net = ModelBuilder(12, 32, seed=6)
     angle = 2 * np.pi * np.outer(np.arange(32), np.arange(17)) / 32
-    real, imaginary = (net.node("MatMul", "x", net.constant(part)) for part in (np.cos(angle), -np.sin(angle)))
+    real, imaginary = (
+        net.node("MatMul", "x", net.constant(part)) for part in (np.cos(angle), -np.sin(angle))
+    )
     power = net.node("Add", net.node("Mul", real, real), net.node("Mul", imaginary, imaginary))
     level = net.node("Log", net.node("Clip", power, net.constant(1e-6)))
     hidden = net.node("Relu", net.node("MatMul", level, net.constant(net.weight(48, 17).T)))
@@ -113,17 +131,28 @@ def build_expectation() -> onnx.ModelProto:
     share = net.node("Softmax", net.conv(a, net.weight(16, 16, 1, 1)), axis=1)
     distance = net.conv(share, np.arange(16.0).reshape(1, 16, 1, 1))
     place = net.constant(100.0 * np.arange(64.0).reshape(1, 1, 8, 8))
-    return net.build(net.node("Exp", net.node("Mul", net.node("Add", distance, place), net.constant(1e-3)), out="y"))
+    return net.build(
+        net.node(
+            "Exp", net.node("Mul", net.node("Add", distance, place), net.constant(1e-3)), out="y"
+        )
+    )
 
 
 def build_recurrent() -> onnx.ModelProto:
     """A GRU of one step that is fed its own state, and a layer on it."""
     net = ModelBuilder(1, 8, seed=8)
-    parameters = [net.constant(0.4 * net.random.standard_normal(shape)) for shape in ((1, 36, 8), (1, 36, 12))]
+    parameters = [
+        net.constant(0.4 * net.random.standard_normal(shape)) for shape in ((1, 36, 8), (1, 36, 12))
+    ]
     steps = net.node("Transpose", "x", perm=[1, 0, 2])
     net.nodes.append(
         helper.make_node(
-            "GRU", [steps, *parameters, "", "", "h"], ["", "n"], name="gru", hidden_size=12, linear_before_reset=1
+            "GRU",
+            [steps, *parameters, "", "", "h"],
+            ["", "n"],
+            name="gru",
+            hidden_size=12,
+            linear_before_reset=1,
         )
     )
     axis = numpy_helper.from_array(np.array([0]), "axis")
@@ -138,7 +167,11 @@ def build_loud() -> tuple[onnx.ModelProto, Callable[[int], tuple[Any, Sequence[F
     """Three layers: rare loud samples set the scale of a tensor, and the second layer makes nothing of them."""
     random = np.random.default_rng(4)
     net = ModelBuilder(8, seed=4)
-    sizes = (random.uniform(0.2, 1.0, (12, 8)), -random.uniform(0.05, 0.3, (10, 12)), random.normal(size=(5, 10)))
+    sizes = (
+        random.uniform(0.2, 1.0, (12, 8)),
+        -random.uniform(0.05, 0.3, (10, 12)),
+        random.normal(size=(5, 10)),
+    )
     value = "x"
     for number, (weight, bias) in enumerate(zip(sizes, (0.0, 9.0, 0.0), strict=True)):
         inputs = (value, net.constant(weight.T), net.constant(np.full(len(weight), bias)))
@@ -157,7 +190,10 @@ def build_loud() -> tuple[onnx.ModelProto, Callable[[int], tuple[Any, Sequence[F
 
 
 def draw_data(*shape: int, count: int = 64, gain: Callable[[int], np.ndarray] | None = None) -> Any:
-    """Return the data function of an entry: normal samples of input x, for calibration and to run."""
+    """Return the data function of an entry.
+
+    Normal samples of input x, for calibration and to run.
+    """
 
     def data(_: int) -> tuple[Any, Sequence[Feed]]:
         parts = []
@@ -174,17 +210,23 @@ def draw_calls(count: int) -> tuple[Any, Sequence[Feed]]:
     parts = []
     for seed in (0, 1):
         random = np.random.default_rng(seed)
-        parts.append([{"x": random.standard_normal((1, 1, 8)).astype(np.float32)} for _ in range(48)])
+        parts.append(
+            [{"x": random.standard_normal((1, 1, 8)).astype(np.float32)} for _ in range(48)]
+        )
     return parts[0], parts[1]
 
 
 def read_digits(count: int) -> tuple[Any, Sequence[Feed]]:
     """Return 64 calibration samples of the digits, and as many to run."""
-    calib, test = (np.load(ROOT / "models" / f"digits_{part}.npz")["input"][:64] for part in ("calib", "test"))
+    calib, test = (
+        np.load(ROOT / "models" / f"digits_{part}.npz")["input"][:64] for part in ("calib", "test")
+    )
     return {"input": calib}, [{"input": test}]
 
 
-def quantize_statically(model: onnx.ModelProto | Path, feed: Feed, *, per_channel: bool) -> onnx.ModelProto:
+def quantize_statically(
+    model: onnx.ModelProto | Path, feed: Feed, *, per_channel: bool
+) -> onnx.ModelProto:
     """Quantize a model with onnxruntime's static quantizer into the QDQ form."""
     import onnxruntime.quantization as ort_quantization
 
@@ -237,9 +279,27 @@ def rows() -> Iterator[Row]:
     yield "max_parts_9", build_uneven(), maps, {"max_parts": 9}, CHIPS
     yield "uneven_channels", build_depthwise(3.0), maps, {}, ()
     yield "uneven_behind_erf", build_uneven(), maps, {}, ("generic", "venus")
-    yield "little_uneven", build_uneven(largest=20.0, smallest=3e-2), maps, {"max_parts": 9}, ("arcs",)
-    yield "hardly_uneven", build_uneven(largest=3.0, smallest=0.4), maps, {"max_parts": 9}, ("arcs",)
-    yield "small_last_part", build_islands((48, 48, 48, 48, 48, 1)), maps, {"max_parts": 9}, ("venus",)
+    yield (
+        "little_uneven",
+        build_uneven(largest=20.0, smallest=3e-2),
+        maps,
+        {"max_parts": 9},
+        ("arcs",),
+    )
+    yield (
+        "hardly_uneven",
+        build_uneven(largest=3.0, smallest=0.4),
+        maps,
+        {"max_parts": 9},
+        ("arcs",),
+    )
+    yield (
+        "small_last_part",
+        build_islands((48, 48, 48, 48, 48, 1)),
+        maps,
+        {"max_parts": 9},
+        ("venus",),
+    )
     yield "expectation", build_expectation(), maps, {"max_parts": 9}, ("venus",)
     yield "small_part", build_islands((48, 96, 96, 1)), maps, {"max_parts": 9}, ("venus",)
     yield "even_channels", build_depthwise(0.5), maps, {}, ()
@@ -254,7 +314,13 @@ def rows() -> Iterator[Row]:
 
     recurrent = build_recurrent()
     for cells in ("auto", "chip", "host"):
-        yield f"cells_{cells}", recurrent, draw_calls, {"state": {"n": "h"}, "cells": cells}, ("generic", "venus")
+        yield (
+            f"cells_{cells}",
+            recurrent,
+            draw_calls,
+            {"state": {"n": "h"}, "cells": cells},
+            ("generic", "venus"),
+        )
 
     narrow = {"x": 0.3 * maps(64)[0]["x"]}
     for per_channel in (False, True):
@@ -282,10 +348,28 @@ def rows() -> Iterator[Row]:
     labels = str(ROOT / "models" / "digits_test.npz")
     search = {"eval_data": labels, "limit": 200}
     yield "max_drop", DIGITS, read_digits, {**search, "max_drop": 1.0}, ("arcs",)
-    yield "max_drop_auto", DIGITS, read_digits, {**search, "max_drop": 2.0, "weight_bits": "auto"}, ("venusA",)
+    yield (
+        "max_drop_auto",
+        DIGITS,
+        read_digits,
+        {**search, "max_drop": 2.0, "weight_bits": "auto"},
+        ("venusA",),
+    )
     yield "min_sqnr", DIGITS, read_digits, {"min_sqnr": 25.0}, ("venus", "generic")
-    yield "max_flash", DIGITS, read_digits, {"max_flash": 20_000, "weight_bits": "auto"}, ("venusA",)
+    yield (
+        "max_flash",
+        DIGITS,
+        read_digits,
+        {"max_flash": 20_000, "weight_bits": "auto"},
+        ("venusA",),
+    )
     yield "weight_bits_4", DIGITS, read_digits, {"weight_bits": 4}, ("venusA", "arcs")
     overrides = {"type:Conv": {"calibrator": "max"}, "type:Gemm": {"out_bits": 32}}
     yield "overrides", DIGITS, read_digits, {"overrides": overrides}, ()
-    yield "objective_time", DIGITS, read_digits, {"objective": "time", "clock": 200.0}, ("venus", "arcs")
+    yield (
+        "objective_time",
+        DIGITS,
+        read_digits,
+        {"objective": "time", "clock": 200.0},
+        ("venus", "arcs"),
+    )

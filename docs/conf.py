@@ -1,4 +1,7 @@
-"""The settings of the documentation site; `make docs` builds it, in English and in Chinese (CONTRIBUTING.md)."""
+"""The settings of the documentation site.
+
+`make docs` builds it, in English and in Chinese (CONTRIBUTING.md).
+"""
 
 import lingeronnx
 

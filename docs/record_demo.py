@@ -23,7 +23,9 @@ def main() -> None:
     environment = {**os.environ, "COLUMNS": str(WIDTH), "FORCE_COLOR": "1", "PYTHONPATH": str(root)}
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "lingeronnx", "demo"]
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, check=True
+        )
     text = done.stdout.replace(str(root) + os.sep, "")
     with open(os.devnull, "w", encoding="utf-8") as nowhere:
         console = Console(record=True, width=WIDTH, file=nowhere)

@@ -1,8 +1,9 @@
 # %% [markdown]
 # # A reader of lines (CRNN), from a torch model to the C program
 #
-# A picture of a line, 16 x 96 grey pixels, becomes 48 columns; an LSTM runs over them in both directions and says for
-# each which digit is there, or none (CTC). The lines are drawn by rules (`drawn.py`): put yours in their place.
+# A picture of a line, 16 x 96 grey pixels, becomes 48 columns; an LSTM runs over them in both
+# directions and says for each which digit is there, or none (CTC). The lines are drawn by rules
+# (`drawn.py`): put yours in their place.
 #
 #     pip install 'lingeronnx[torch,c]'
 
@@ -31,15 +32,26 @@ train, test = train - 0.5, test - 0.5  # what goes in is about 0 on the mean
 
 
 def read(logits):
-    """Return the text of each line: the best class of each column, repeats taken once, class 0 (none) left out."""
+    """Return the text of each line.
+
+    The best class of each column, repeats taken once, class 0 (none) left out.
+    """
     best = logits.argmax(axis=2)
     changed = np.diff(best, axis=1, prepend=0) != 0
-    return ["".join(str(c - 1) for c in row[new & (row > 0)]) for row, new in zip(best, changed, strict=True)]
+    return [
+        "".join(str(c - 1) for c in row[new & (row > 0)])
+        for row, new in zip(best, changed, strict=True)
+    ]
 
 
 def right(session):
     """Return how many lines of the test are read without a mistake, in percent."""
-    return 100 * np.mean([a == b for a, b in zip(read(session.run(None, {"line": test})[0]), test_texts, strict=True)])
+    return 100 * np.mean(
+        [
+            a == b
+            for a, b in zip(read(session.run(None, {"line": test})[0]), test_texts, strict=True)
+        ]
+    )
 
 
 # %% [markdown]
@@ -49,7 +61,9 @@ def right(session):
 # %%
 def layer(inputs, outputs, size=3, stride=1, groups=1):
     """Return a convolution with batch normalization and Relu."""
-    convolution = torch.nn.Conv2d(inputs, outputs, size, stride, size // 2, groups=groups, bias=False)
+    convolution = torch.nn.Conv2d(
+        inputs, outputs, size, stride, size // 2, groups=groups, bias=False
+    )
     return torch.nn.Sequential(convolution, torch.nn.BatchNorm2d(outputs), torch.nn.ReLU())
 
 
@@ -59,7 +73,9 @@ class Reader(torch.nn.Module):
     def __init__(self, width=32):
         super().__init__()
         height = torch.nn.Sequential(
-            torch.nn.Conv2d(width, width, (4, 1), bias=False), torch.nn.BatchNorm2d(width), torch.nn.ReLU()
+            torch.nn.Conv2d(width, width, (4, 1), bias=False),
+            torch.nn.BatchNorm2d(width),
+            torch.nn.ReLU(),
         )
         self.columns = torch.nn.Sequential(
             layer(1, 16, stride=2), layer(16, 16), layer(16, width, stride=(2, 1)), height

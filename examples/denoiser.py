@@ -1,9 +1,10 @@
 # %% [markdown]
 # # A streaming denoiser, from a torch model to the C program
 #
-# Every 16 ms a frame of sound becomes the loudness of 32 bands; a GRU, called once per frame, says how much of each
-# band is speech, and the host turns the rest down. The state goes out of one call and into the next. Speech and noise
-# are made by rules (`synthetic.py`): put your recordings in their place.
+# Every 16 ms a frame of sound becomes the loudness of 32 bands; a GRU, called once per frame, says
+# how much of each band is speech, and the host turns the rest down. The state goes out of one call
+# and into the next. Speech and noise are made by rules (`synthetic.py`): put your recordings in
+# their place.
 #
 #     pip install 'lingeronnx[torch,c]'
 
@@ -24,11 +25,13 @@ torch.manual_seed(0)
 
 # %% [markdown]
 # **Data.** Two seconds of five vowels, and noise that is 0 to 10 dB below. A net that gave the sound itself would need
-# all its bits for the quietest part of it; one that gives a mask, 0 to 1, does not: what it is multiplied with stays
-# on the host, in float.
+# all its bits for the quietest part of it; one that gives a mask, 0 to 1, does not: what it is
+# multiplied with stays on the host, in float.
 
 # %%
-BANDS = np.maximum(0, 1 - np.abs(np.linspace(0, 31, 129) - np.arange(32)[:, None])).astype(np.float32)
+BANDS = np.maximum(0, 1 - np.abs(np.linspace(0, 31, 129) - np.arange(32)[:, None])).astype(
+    np.float32
+)
 
 
 def mixed(count, seed):
@@ -75,7 +78,11 @@ class Denoiser(torch.nn.Module):
 
 def masked(spectra, mask):
     """Return the spectra with each band turned down, in NumPy or torch."""
-    return spectra * (mask @ BANDS) if isinstance(mask, np.ndarray) else spectra * (mask @ torch.from_numpy(BANDS))
+    return (
+        spectra * (mask @ BANDS)
+        if isinstance(mask, np.ndarray)
+        else spectra * (mask @ torch.from_numpy(BANDS))
+    )
 
 
 model = Denoiser()
@@ -125,7 +132,9 @@ print(f"chip-ready {quantized.report.chip_ready}")
 def denoised(session):
     """Return the spectra of the test, each frame masked by one call."""
     stream = session.stream(state)
-    return masked(test, np.concatenate([stream.run(["mask"], call)[0] for call in calls(test)], axis=1))
+    return masked(
+        test, np.concatenate([stream.run(["mask"], call)[0] for call in calls(test)], axis=1)
+    )
 
 
 print(f"noisy: {gain(test_speech, test):.2f} dB")
@@ -134,11 +143,18 @@ for name, session in (("float", lo.Session(path)), ("integer", quantized.session
 
 # %% [markdown]
 # **Deploy.** One folder with the chip's part, the packer's command, golden vectors and the C program. `attempt=True`
-# (`--try` on the command line) compiles the program here, runs it call by call and compares every integer.
+# (`--try` on the command line) compiles the program here, runs it call by call and compares every
+# integer.
 
 # %%
 board = lo.deploy(
-    quantized, OUT / "denoiser_board", calls(test[:1]), stem="denoiser", samples=20, state=state, attempt=True
+    quantized,
+    OUT / "denoiser_board",
+    calls(test[:1]),
+    stem="denoiser",
+    samples=20,
+    state=state,
+    attempt=True,
 )
 print(f"{board.folder}: {len(board.files)} files")
 print("\n".join(board.proof.lines() if board.proof else board.notes))

@@ -1,6 +1,8 @@
-"""What stands in for your pictures in an example: faces and lines of digits, drawn by rules from a seed.
+"""What stands in for your pictures in an example.
 
-Figures on such pictures say what quantizing costs; they say nothing of how good a model would be on real ones.
+Faces and lines of digits, drawn by rules from a seed.
+Figures on such pictures say what quantizing costs; they say nothing of how good a model would be on
+real ones.
 """
 
 import numpy as np
@@ -31,8 +33,9 @@ def shade(rng: np.random.Generator, height: int, width: int, cells: int = 4) -> 
 
 
 def faces(count: int, seed: int, size: int = 64) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Return pictures, float32 [count, 1, size, size], 0 to 1, and of each its faces [M, 4]: left, top, right, bottom.
+    """Return pictures, float32 [count, 1, size, size], 0 to 1, and of each its faces [M, 4].
 
+    Left, top, right, bottom.
     A picture has up to three ovals; some are faces, others lack the eyes or stand on their heads.
     """
     rng = np.random.default_rng(seed)
@@ -44,8 +47,14 @@ def faces(count: int, seed: int, size: int = 64) -> tuple[np.ndarray, list[np.nd
         for _ in range(rng.integers(1, 4)):
             height = rng.uniform(16, 40)
             width = height * rng.uniform(0.7, 0.85)
-            x, y = rng.uniform(width / 2, size - width / 2), rng.uniform(height / 2, size - height / 2)
-            if any(abs(x - a) < (width + w) / 2 and abs(y - b) < (height + h) / 2 for a, b, w, h in taken):
+            x, y = (
+                rng.uniform(width / 2, size - width / 2),
+                rng.uniform(height / 2, size - height / 2),
+            )
+            if any(
+                abs(x - a) < (width + w) / 2 and abs(y - b) < (height + h) / 2
+                for a, b, w, h in taken
+            ):
                 continue
             taken.append((x, y, width, height))
             kind = rng.choice(("face", "face", "bare", "turned"))
@@ -57,12 +66,19 @@ def faces(count: int, seed: int, size: int = 64) -> tuple[np.ndarray, list[np.nd
     return pictures.clip(0, 1), boxes
 
 
-def _oval(picture: np.ndarray, rng: np.random.Generator, place: tuple[float, ...], kind: str) -> None:
-    """Draw an oval into a picture: a face, one without eyes ("bare"), or one upside down ("turned")."""
+def _oval(
+    picture: np.ndarray, rng: np.random.Generator, place: tuple[float, ...], kind: str
+) -> None:
+    """Draw an oval into a picture.
+
+    A face, one without eyes ("bare"), or one upside down ("turned").
+    """
     x, y, width, height = place
     tilt = rng.uniform(-0.25, 0.25) + (np.pi if kind == "turned" else 0)
     down, right = np.mgrid[: len(picture), : len(picture)] + 0.5
-    u = ((right - x) * np.cos(tilt) + (down - y) * np.sin(tilt)) / width  # -0.5 to 0.5 across the oval
+    u = (
+        (right - x) * np.cos(tilt) + (down - y) * np.sin(tilt)
+    ) / width  # -0.5 to 0.5 across the oval
     v = ((down - y) * np.cos(tilt) - (right - x) * np.sin(tilt)) / height
 
     def paint(middle: tuple[float, float], radius: tuple[float, float], light: float) -> None:
@@ -76,13 +92,18 @@ def _oval(picture: np.ndarray, rng: np.random.Generator, place: tuple[float, ...
         for side in (-1, 1):
             paint((0.2 * side, -0.1), (0.1, 0.07), skin - rng.uniform(0.3, 0.45))
     paint((0, 0.05), (0.05, 0.09), skin - 0.1)
-    paint((0, 0.27), (rng.uniform(0.15, 0.22), rng.uniform(0.04, 0.08)), skin - rng.uniform(0.2, 0.35))
+    paint(
+        (0, 0.27), (rng.uniform(0.15, 0.22), rng.uniform(0.04, 0.08)), skin - rng.uniform(0.2, 0.35)
+    )
 
 
-def lines(count: int, seed: int, digits: int = 6, height: int = 16, width: int = 96) -> tuple[np.ndarray, list[str]]:
+def lines(
+    count: int, seed: int, digits: int = 6, height: int = 16, width: int = 96
+) -> tuple[np.ndarray, list[str]]:
     """Return pictures of lines, float32 [count, 1, height, width], 0 to 1, and the digits of each, 3 to `digits`.
 
-    Each digit has a size, a place and a slant of its own, each line its paper, its ink and its blur.
+    Each digit has a size, a place and a slant of its own, each line its paper, its ink and its
+    blur.
     """
     rng = np.random.default_rng(seed)
     glyphs = (DIGITS[:, :, None] >> np.arange(4, -1, -1)) & 1

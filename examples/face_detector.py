@@ -1,8 +1,9 @@
 # %% [markdown]
 # # A face detector, from a torch model to the C program
 #
-# A picture of 64 x 64 grey pixels becomes 8 x 8 cells; each says whether the middle of a face is near, and where its
-# four sides are. The faces are drawn by rules (`drawn.py`): put your pictures in their place.
+# A picture of 64 x 64 grey pixels becomes 8 x 8 cells; each says whether the middle of a face is
+# near, and where its four sides are. The faces are drawn by rules (`drawn.py`): put your pictures
+# in their place.
 #
 #     pip install 'lingeronnx[torch,c]'
 
@@ -31,7 +32,10 @@ MIDDLES = (np.arange(CELLS) + 0.5) * PIXELS
 
 
 def wanted(boxes):
-    """Return of one picture what the net should say: [5, 8, 8], face or none, then four distances."""
+    """Return of one picture what the net should say.
+
+    [5, 8, 8], face or none, then four distances.
+    """
     target = np.zeros((5, CELLS, CELLS), np.float32)
     for left, top, right, bottom in boxes:
         x, y, width, height = (left + right) / 2, (top + bottom) / 2, right - left, bottom - top
@@ -39,7 +43,12 @@ def wanted(boxes):
         near_y = np.abs(MIDDLES - y) <= np.maximum(height / 4, PIXELS / 2)
         row, column = np.nonzero(near_y[:, None] & near_x)
         target[0, row, column] = 1
-        sides = MIDDLES[column] - left, MIDDLES[row] - top, right - MIDDLES[column], bottom - MIDDLES[row]
+        sides = (
+            MIDDLES[column] - left,
+            MIDDLES[row] - top,
+            right - MIDDLES[column],
+            bottom - MIDDLES[row],
+        )
         target[1:, row, column] = np.stack(sides) / UNIT
     return target
 
@@ -50,7 +59,8 @@ train, test = train - 0.5, test - 0.5  # what goes in is about 0 on the mean
 
 # %% [markdown]
 # **What it is measured by**, in NumPy: each cell above a half is a box, of boxes that overlap the surest stays; the
-# average precision counts a box as right where it shares half of the area with a face that no surer box has found.
+# average precision counts a box as right where it shares half of the area with a face that no surer
+# box has found.
 
 
 # %%
@@ -63,11 +73,18 @@ def overlap(box, others):
 
 
 def found(scores, sides):
-    """Return the boxes of one picture [M, 4] with their scores, the surest first; both as the net gives them."""
-    row, column = np.nonzero(scores[0] > -2)  # a logit: even what is not likely counts for the average precision
+    """Return the boxes of one picture [M, 4] with their scores, the surest first.
+
+    Both as the net gives them.
+    """
+    row, column = np.nonzero(
+        scores[0] > -2
+    )  # a logit: even what is not likely counts for the average precision
     distance = sides[:, row, column] * UNIT
     x, y, sure = MIDDLES[column], MIDDLES[row], scores[0, row, column]
-    all_boxes = np.stack([x - distance[0], y - distance[1], x + distance[2], y + distance[3]], axis=1)
+    all_boxes = np.stack(
+        [x - distance[0], y - distance[1], x + distance[2], y + distance[3]], axis=1
+    )
     kept = []
     for which in np.argsort(-sure, kind="stable"):
         if not kept or overlap(all_boxes[which], all_boxes[kept]).max() < 0.4:
@@ -101,7 +118,9 @@ def average_precision(session):
 # %%
 def layer(inputs, outputs, size=3, stride=1, groups=1):
     """Return a convolution with batch normalization and Relu."""
-    convolution = torch.nn.Conv2d(inputs, outputs, size, stride, size // 2, groups=groups, bias=False)
+    convolution = torch.nn.Conv2d(
+        inputs, outputs, size, stride, size // 2, groups=groups, bias=False
+    )
     return torch.nn.Sequential(convolution, torch.nn.BatchNorm2d(outputs), torch.nn.ReLU())
 
 
@@ -156,7 +175,9 @@ print(f"chip-ready {quantized.report.chip_ready}")
 # (`--try` on the command line) compiles the program here, runs it and compares every integer.
 
 # %%
-board = lo.deploy(quantized, OUT / "detector_board", {"picture": test[:20]}, stem="detector", attempt=True)
+board = lo.deploy(
+    quantized, OUT / "detector_board", {"picture": test[:20]}, stem="detector", attempt=True
+)
 print(f"{board.folder}: {len(board.files)} files")
 print("\n".join(board.proof.lines() if board.proof else board.notes))
 print("pack it with", board.command)

@@ -1,8 +1,9 @@
 # %% [markdown]
 # # A keyword spotter, from a torch model to the C program
 #
-# A second of sound becomes 61 spectra, a small convolution net says which of eight words it was. The words are made
-# by rules (`synthetic.py`): put your recordings in their place. About a minute of processor time.
+# A second of sound becomes 61 spectra, a small convolution net says which of eight words it was.
+# The words are made by rules (`synthetic.py`): put your recordings in their place. About a minute
+# of processor time.
 #
 #     pip install 'lingeronnx[torch,c]'
 
@@ -25,7 +26,9 @@ torch.manual_seed(0)
 # **Data.** What the net sees is computed on the host: the logarithm of 32 bands of each spectrum.
 
 # %%
-BANDS = np.maximum(0, 1 - np.abs(np.linspace(0, 31, 129) - np.arange(32)[:, None])).astype(np.float32)
+BANDS = np.maximum(0, 1 - np.abs(np.linspace(0, 31, 129) - np.arange(32)[:, None])).astype(
+    np.float32
+)
 
 
 def features(sound):
@@ -47,7 +50,9 @@ train, test = features(sounds), features(test_sounds)
 # %%
 def layer(inputs, outputs, size, stride=1, groups=1):
     """Return a convolution with batch normalization and Relu."""
-    convolution = torch.nn.Conv2d(inputs, outputs, size, stride, size // 2, groups=groups, bias=False)
+    convolution = torch.nn.Conv2d(
+        inputs, outputs, size, stride, size // 2, groups=groups, bias=False
+    )
     return torch.nn.Sequential(convolution, torch.nn.BatchNorm2d(outputs), torch.nn.ReLU())
 
 
@@ -90,14 +95,19 @@ lo.export(model.eval(), (x[:2],), path)
 calibration, held_out = {"features": train[:200]}, [({"features": test}, test_labels)]
 quantized = lo.quantize(path, calibration, platform="venus")
 accuracy = lo.evaluate(quantized.session(), held_out, metric="top1", baseline=path)
-print(f"float {accuracy.baseline:.1f} %, integer {accuracy.value:.1f} %, chip-ready {quantized.report.chip_ready}")
+print(
+    f"float {accuracy.baseline:.1f} %, integer {accuracy.value:.1f} %, chip-ready "
+    f"{quantized.report.chip_ready}"
+)
 
 # %% [markdown]
 # **Fine-tune.** Training goes on through the integer arithmetic; the float net is the teacher. The best epoch is kept,
 # and where none is better than the start, the start.
 
 # %%
-tuned = lo.finetune(path, {"features": train[: 64 if SHORT else 500]}, platform="venus", epochs=1 if SHORT else 3)
+tuned = lo.finetune(
+    path, {"features": train[: 64 if SHORT else 500]}, platform="venus", epochs=1 if SHORT else 3
+)
 tuned.write(OUT / "spotter_quant.onnx")
 for name, each in (("quantized", quantized), ("fine-tuned", tuned)):
     right = lo.evaluate(each.session(), held_out, metric="top1").value
@@ -109,7 +119,9 @@ for name, each in (("quantized", quantized), ("fine-tuned", tuned)):
 # (`--try` on the command line) compiles the program here, runs it and compares every integer.
 
 # %%
-board = lo.deploy(tuned, OUT / "spotter_board", {"features": test[:20]}, stem="spotter", attempt=True)
+board = lo.deploy(
+    tuned, OUT / "spotter_board", {"features": test[:20]}, stem="spotter", attempt=True
+)
 print(f"{board.folder}: {len(board.files)} files")
 print("\n".join(board.proof.lines() if board.proof else board.notes))
 print("pack it with", board.command)

@@ -1,6 +1,8 @@
-"""What stands in for your data in an example: spoken words, made by rules from a seed. Nothing here was recorded.
+"""What stands in for your data in an example: spoken words, made by rules from a seed.
 
-Figures on such data say what quantizing costs; they say nothing of how good a model would be on real data.
+Nothing here was recorded.
+Figures on such data say what quantizing costs; they say nothing of how good a model would be on
+real data.
 """
 
 import numpy as np
@@ -12,11 +14,16 @@ VOWELS = {"a": (750, 1200), "e": (500, 1900), "i": (300, 2300), "o": (450, 850),
 
 
 def voices(vowels: list[str], seconds: float, rng: np.random.Generator) -> np.ndarray:
-    """Return float32 [N, seconds * RATE]: of each text its vowels one after the other, each with a voice of its own."""
+    """Return float32 [N, seconds * RATE].
+
+    Of each text its vowels one after the other, each with a voice of its own.
+    """
     count, length = len(vowels), int(seconds * RATE)
     block = RATE // 200  # resonances change every 5 ms
     start, end = rng.uniform(0, 0.2, (count, 1)), rng.uniform(0.75, 1, (count, 1))
-    place = np.clip((np.linspace(0, 1, length // block) - start) / (end - start), 0, 1)  # within the word, 0 to 1
+    place = np.clip(
+        (np.linspace(0, 1, length // block) - start) / (end - start), 0, 1
+    )  # within the word, 0 to 1
     formants = np.empty((2, *place.shape))
     for row, text in enumerate(vowels):
         knots = (np.arange(len(text)) + 0.5) / len(text)
@@ -32,7 +39,9 @@ def voices(vowels: list[str], seconds: float, rng: np.random.Generator) -> np.nd
     for harmonic in range(1, 28):
         turned *= wheel
         hertz = harmonic * pitch
-        loud = np.exp(-(((hertz - formants[0]) / 130) ** 2)) + 0.5 * np.exp(-(((hertz - formants[1]) / 180) ** 2))
+        loud = np.exp(-(((hertz - formants[0]) / 130) ** 2)) + 0.5 * np.exp(
+            -(((hertz - formants[1]) / 180) ** 2)
+        )
         loud = 0.15 * swell * (loud + 0.02) * (hertz < RATE / 2)
         sound += np.repeat(loud.astype(np.float32), block, axis=1) * turned.imag
     return sound

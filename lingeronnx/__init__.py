@@ -5,8 +5,9 @@
     q.save("model_quant.onnx")
     logits = lo.Session("model_quant.onnx").run(None, {"input": x})
 
-Importing the package loads none of the heavy dependencies; names are loaded when they are first used. Type checkers
-read the imports under TYPE_CHECKING instead, which say the same as `_HOME` and `_OLD_SPELLINGS`.
+Importing the package loads none of the heavy dependencies; names are loaded when they are first
+used. Type checkers read the imports under TYPE_CHECKING instead, which say the same as `_HOME` and
+`_OLD_SPELLINGS`.
 """
 
 from __future__ import annotations
@@ -147,7 +148,9 @@ if not TYPE_CHECKING:  # to a type checker a misspelt name shall be a mistake, n
         if name in _PARTS:
             return importlib.import_module(f".{name}", __name__)
         if name in _OLD_SPELLINGS:
-            importlib.import_module(".deprecation", __name__).warn_deprecated(f"lo.{name}", f"lo.compat.{name}", "0.3")
+            importlib.import_module(".deprecation", __name__).warn_deprecated(
+                f"lo.{name}", f"lo.compat.{name}", "0.3"
+            )
             return getattr(importlib.import_module(".compat", __name__), name)
         if name not in _HOME:
             raise AttributeError(f"module 'lingeronnx' has no attribute '{name}'")

@@ -1,4 +1,7 @@
-"""One function per job: what commands and Python programs call. The work is done in the files that are named here."""
+"""One function per job: what commands and Python programs call.
+
+The work is done in the files that are named here.
+"""
 
 from __future__ import annotations
 
@@ -91,25 +94,36 @@ __all__ = [
 # ---- analyse -----------------------------------------------------------------------------------------------------
 
 
-def wb_analyse(model: object, log: str | os.PathLike[str] | None = "./wb_analyse.log") -> list[OutlierRow]:
-    """Return a row for every weight, and write the table to `log` (None: nowhere); see `analysis.outliers`.
+def wb_analyse(
+    model: object, log: str | os.PathLike[str] | None = "./wb_analyse.log"
+) -> list[OutlierRow]:
+    """Return a row for every weight, and write the table to `log` (None: nowhere).
 
-    model : an .onnx file or graph; a torch checkpoint, in which a nested state_dict is found and nothing is executed;
-    a state_dict, or any dict of arrays; a torch module. Raises ModelError for a file that is none of these, DataError
-    where it holds no number, ConfigError also for a checkpoint where PyTorch is not installed.
+    See `analysis.outliers`.
+    model : an .onnx file or graph; a torch checkpoint, in which a nested state_dict is found and
+    nothing is executed; a state_dict, or any dict of arrays; a torch module. Raises ModelError for
+    a file that is none of these, DataError where it holds no number, ConfigError also for a
+    checkpoint where PyTorch is not installed.
     """
     if isinstance(model, str | os.PathLike) and Path(model).suffix == ".onnx":
         model = ir.load(model)
     if isinstance(model, ir.Model):
         rows = compute_outlier_rows(iter_constants(model))
-    elif isinstance(model, Mapping) and model and all(isinstance(value, np.ndarray) for value in model.values()):
+    elif (
+        isinstance(model, Mapping)
+        and model
+        and all(isinstance(value, np.ndarray) for value in model.values())
+    ):
         rows = compute_outlier_rows(model)
     else:
         from .torch.checkpoint.parameters import read_arrays
 
         rows = compute_outlier_rows(read_arrays(model))
     if not rows:
-        raise DataError("there is no array of numbers to analyse; give a model, or a checkpoint with its weights")
+        raise DataError(
+            "there is no array of numbers to analyse; give a model, or a checkpoint with its "
+            "weights"
+        )
     if log is not None:
         write_text(log, format_outlier_table(rows, WEIGHT_COLUMNS))
     return rows
@@ -127,29 +141,32 @@ def convert(
 ) -> ConversionResult:
     """Return an integer graph in the other generation's names and attributes, or in standard ONNX.
 
-    A model that another tool has quantized (QuantizeLinear, QLinearConv) becomes an integer graph first, by the scales
-    that it has.
+    A model that another tool has quantized (QuantizeLinear, QLinearConv) becomes an integer graph
+    first, by the scales that it has.
 
     Parameters
     ----------
     model
         A path or a graph in memory, which is left as it is.
     to
-        "thinker" (generation 1), "linger" (generation 3), "qdq" (QuantizeLinear and DequantizeLinear) or "qoperator"
-        (also QLinearConv and QLinearMatMul).
+        "thinker" (generation 1), "linger" (generation 3), "qdq" (QuantizeLinear and
+        DequantizeLinear) or "qoperator" (also QLinearConv and QLinearMatMul).
     platform
-        Of a model that another tool has quantized: what its integer graph is for. Default: the one that it was
-        converted from, else venus.
+        Of a model that another tool has quantized: what its integer graph is for. Default: the one
+        that it was converted from, else venus.
     exact
-        Of "qdq": a file that gives the simulator's integers bit for bit in onnxruntime. Half a step is added to every
-        sum in front of a QuantizeLinear, so that ties go up. Operators that are not exact are named.
+        Of "qdq": a file that gives the simulator's integers bit for bit in onnxruntime. Half a step
+        is added to every sum in front of a QuantizeLinear, so that ties go up. Operators that are
+        not exact are named.
     functions
-        Of an exact file: whether these operators are written as model-local functions of operators on integers.
+        Of an exact file: whether these operators are written as model-local functions of operators
+        on integers.
 
     Raises
     ------
     ConfigError
-        For another word, for a platform where the graph has one, and for a model of another tool that lacks scales.
+        For another word, for a platform where the graph has one, and for a model of another tool
+        that lacks scales.
     ModelError
         For a float graph, and where nodes have no counterpart; all of them are named.
     """
@@ -163,11 +180,15 @@ def convert(
     if not is_quantized(loaded):
         check_nodes(loaded)
         if platform is not None:
-            raise ConfigError("convert: a platform is for models of QuantizeLinear; this graph has its own")
+            raise ConfigError(
+                "convert: a platform is for models of QuantizeLinear; this graph has its own"
+            )
         return run(loaded, to, exact=exact, functions=functions)
     made = quantize(loaded, platform=platform or loaded.metadata_props.get(PLATFORM_KEY))
     require_calibrated_scales(
-        "convert has no data; quantize --calib DATA finds what scales are missing", loaded, made.plan
+        "convert has no data; quantize --calib DATA finds what scales are missing",
+        loaded,
+        made.plan,
     )
     if to == "thinker":
         return ConversionResult(made.graph, tuple(made.report.notes))
@@ -200,45 +221,64 @@ def deploy(
     folder
         A new folder, or one that `deploy` wrote before.
     calib, settings
-        Those of `quantize`, for a float model, and for all clock, budget_ms and timing. Without calib a model is
-        calibrated on `data`, and a note says so.
+        Those of `quantize`, for a float model, and for all clock, budget_ms and timing. Without
+        calib a model is calibrated on `data`, and a note says so.
     data
         Samples for the golden vectors; default calib.
     stem, samples
-        Beginning of the files' names, and, in small letters, of the C names. Number of golden samples.
+        Beginning of the files' names, and, in small letters, of the C names. Number of golden
+        samples.
     state
         {output: input} of states that are fed back from call to call.
     packages, attempt
-        "one" file of all packages, or "many". Whether to compile the C program here, run and prove it.
+        "one" file of all packages, or "many". Whether to compile the C program here, run and prove
+        it.
 
     Raises
     ------
     ConstraintError
         Where a part is for the chip and does not run there, or a call takes longer than it may.
     ConfigError
-        For a proof that fails, for a folder that holds other files, for settings of a graph that is quantized already,
-        and for a float model without data.
+        For a proof that fails, for a folder that holds other files, for settings of a graph that is
+        quantized already, and for a float model without data.
     """
     check_folder(Path(folder))
     data, notes = calib if data is None else data, list[str]()
-    how: dict[str, Any] = {"samples": samples, "state": state, "packages": packages, "attempt": attempt}
-    how["wish"] = LatencyOptions(*(settings.pop(key, None) for key in ("clock", "budget_ms", "timing")))
+    how: dict[str, Any] = {
+        "samples": samples,
+        "state": state,
+        "packages": packages,
+        "attempt": attempt,
+    }
+    how["wish"] = LatencyOptions(
+        *(settings.pop(key, None) for key in ("clock", "budget_ms", "timing"))
+    )
     if not isinstance(model, QuantizedModel):
         loaded = ir.as_model(model)
         if is_integer_graph(loaded):
             if given := [key for key, value in settings.items() if value and key != "progress"]:
-                raise ConfigError(f"'{given[0]}' is for float models; this one is quantized already")
+                raise ConfigError(
+                    f"'{given[0]}' is for float models; this one is quantized already"
+                )
             return deploy_graph(model, folder, data, stem=stem, **how)
         name = f"{Path(model).stem}_quant" if isinstance(model, str | os.PathLike) else None
         alone = calib is None and settings.get("plan") is None and not is_quantized(loaded)
         if alone and data is not None and not isinstance(data, Iterator):
-            calib, notes = data, ["calibrated on the samples of --input: give more of them with --calib"]
+            calib, notes = (
+                data,
+                ["calibrated on the samples of --input: give more of them with --calib"],
+            )
         what = "deploy needs data to calibrate a float model: give --calib DATA, or --input DATA"
         require_data(what, loaded, calib, settings.get("plan"))
         model, stem = quantize(loaded, calib, state=state, **settings), stem or name
         require_calibrated_scales(what, loaded, model.plan)
     return deploy_graph(
-        _require_single_part(model, settings), folder, data, stem=stem or "model_quant", notes=notes, **how
+        _require_single_part(model, settings),
+        folder,
+        data,
+        stem=stem or "model_quant",
+        notes=notes,
+        **how,
     )
 
 
@@ -246,7 +286,8 @@ def _require_single_part(model: QuantizedModel, settings: Mapping[str, Any]) -> 
     """Return the integer graph; ConstraintError for what must not be cut and is not one part."""
     if settings.get("parts") == 1 and not model.report.chip_ready:
         raise ConstraintError(
-            "parts 1 cuts nothing, and the model is not chip-ready as one part: there is nothing to deploy; leave "
+            "parts 1 cuts nothing, and the model is not chip-ready as one part: there is nothing "
+            "to deploy; leave "
             "--parts out, or see what quantize says of it"
         )
     return model.graph
@@ -312,8 +353,9 @@ def convert_checkpoint(
 
 
 def fix_dequant(path: str | os.PathLike[str], check: bool = False) -> Repaired:
-    """Repair a legacy quantized graph: missing, misplaced or wrong Dequants, lost edges, wrong types.
+    """Repair a legacy quantized graph.
 
+    Missing, misplaced or wrong Dequants, lost edges, wrong types.
     Nothing is written before `save`.
 
     Parameters
@@ -328,7 +370,8 @@ def fix_dequant(path: str | os.PathLike[str], check: bool = False) -> Repaired:
     ModelError
         For a file that is no graph.
     RepairError
-        For a graph that cannot be repaired, or where there is more than one way; its `report` holds all findings.
+        For a graph that cannot be repaired, or where there is more than one way; its `report` holds
+        all findings.
     """
     from .repair import fix_dequant as run
 

@@ -16,10 +16,14 @@ _Class = TypeVar("_Class", bound=type[Any])
 
 def warn_deprecated(old: str, new: str, gone: str) -> None:
     """Warn the caller of the calling function that `old` is called `new` now, and disappears in version `gone`."""
-    warnings.warn(f"{old} is {new}; the old name goes with {gone}", DeprecationWarning, stacklevel=3)
+    warnings.warn(
+        f"{old} is {new}; the old name goes with {gone}", DeprecationWarning, stacklevel=3
+    )
 
 
-def accept_old_parameters(gone: str, **new_names: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+def accept_old_parameters(
+    gone: str, **new_names: str
+) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Decorate a public function so that it also takes keywords by their former names.
 
     Parameters
@@ -42,7 +46,9 @@ def accept_old_parameters(gone: str, **new_names: str) -> Callable[[Callable[_P,
                 if old not in kwargs:
                     continue
                 if new in kwargs:
-                    raise TypeError(f"{function.__name__}() got both '{new}' and its former name '{old}'")
+                    raise TypeError(
+                        f"{function.__name__}() got both '{new}' and its former name '{old}'"
+                    )
                 warn_deprecated(f"parameter {old} of {function.__name__}", new, gone)
                 kwargs[new] = kwargs.pop(old)
             return function(*args, **kwargs)
@@ -70,7 +76,9 @@ def keep_old_members(gone: str, **new_names: str) -> Callable[[_Class], _Class]:
         fields = getattr(cls, "__dataclass_fields__", {})
         old_fields = {old: new for old, new in new_names.items() if new in fields}
         if old_fields:
-            type.__setattr__(cls, "__init__", accept_old_parameters(gone, **old_fields)(cls.__init__))
+            type.__setattr__(
+                cls, "__init__", accept_old_parameters(gone, **old_fields)(cls.__init__)
+            )
         for old, new in new_names.items():
             type.__setattr__(cls, old, _OldMember(f"{cls.__name__}.{old}", new, gone))
         return cls

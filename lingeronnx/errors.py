@@ -6,7 +6,8 @@
     |-- ConfigError          an option, a selector or a configuration file is wrong
     |-- DataError            calibration or evaluation data do not fit the model
     `-- RepairError          a legacy graph that cannot be repaired
-    InternalError            our side: a law of the design does not hold; shown with its traceback, exit code 70
+    InternalError            our side: a law of the design does not hold; shown with its traceback,
+    exit code 70
 
 A message is one line: what, where (node and tensor name), the value, the limit, the remedy.
 """
@@ -56,7 +57,10 @@ class DataError(LingerOnnxError):
 
 
 class RepairError(LingerOnnxError):
-    """A legacy graph that cannot be repaired; says why. `report` holds all that was found, where there is a report."""
+    """A legacy graph that cannot be repaired; says why.
+
+    `report` holds all that was found, where there is a report.
+    """
 
     def __init__(self, message: str, report: Any = None) -> None:  # noqa: ANN401 - of a part above this file
         super().__init__(message)
@@ -76,7 +80,10 @@ def suggest_nearest(word: str, known: object) -> str:
 
 
 def format_exception(error: BaseException) -> str:
-    """Return the type and the first line of an exception of others; a text that cannot be had is left out."""
+    """Return the type and the first line of an exception of others.
+
+    A text that cannot be had is left out.
+    """
     try:
         lines = str(error).strip().splitlines()
     except Exception:  # an exception of a user's may raise while it says what it is
@@ -89,7 +96,8 @@ def format_exception(error: BaseException) -> str:
 def wrap_user_errors(message: str, kind: type[LingerOnnxError]) -> Iterator[None]:
     """Turn whatever a user's code raises inside into a `kind` that says `message` and the reason.
 
-    SystemExit too: a function that is called for its result does not end the process. Ctrl-C goes through.
+    SystemExit too: a function that is called for its result does not end the process. Ctrl-C goes
+    through.
     """
     try:
         yield
@@ -100,12 +108,16 @@ def wrap_user_errors(message: str, kind: type[LingerOnnxError]) -> Iterator[None
 
 
 def split_words(line: str) -> list[str]:
-    """Return the words of a line as a shell has them; ConfigError where it has a quote without an end."""
+    """Return the words of a line as a shell has them.
+
+    ConfigError where it has a quote without an end.
+    """
     import shlex
 
     try:
         return shlex.split(line)
     except ValueError as error:
         raise ConfigError(
-            f"the arguments {line[:80]!r} cannot be split into words ({error}); close each quotation mark"
+            f"the arguments {line[:80]!r} cannot be split into words ({error}); close each "
+            "quotation mark"
         ) from error

@@ -1,10 +1,12 @@
-"""Operators of one's own: an integer operator that is not in `formats`, known everywhere by one call.
+"""Operators of one's own.
 
+An integer operator that is not in `formats`, known everywhere by one call.
     with lo.extended(SQUASH, rule=SquashRule(), reference=PlainSquash, fake={Squash: fake_squash}):
         lo.quantize(model, data, platform=chip)
 
-The chip's row says that it has the operator (`ops`), as of any other. Stands above the tables that it fills, and below
-what uses them; the fake quantizer is kept for `torch`, which is not loaded for it.
+The chip's row says that it has the operator (`ops`), as of any other. Stands above the tables that
+it fills, and below what uses them; the fake quantizer is kept for `torch`, which is not loaded for
+it.
 """
 
 from __future__ import annotations
@@ -26,9 +28,14 @@ _FAKE_QUANTIZERS: dict[type, Callable[..., Any]] = {}
 
 
 class OperatorRegistration:
-    """An operator that was made known; leaving the ``with`` block, or `remove`, takes it out again."""
+    """An operator that was made known.
 
-    def __init__(self, form: Format, rule: Op | None, plain: type[Any] | None, fake: Mapping[type, Any]) -> None:
+    Leaving the ``with`` block, or `remove`, takes it out again.
+    """
+
+    def __init__(
+        self, form: Format, rule: Op | None, plain: type[Any] | None, fake: Mapping[type, Any]
+    ) -> None:
         self._parts = form, rule, plain, dict(fake)
 
     def remove(self) -> None:
@@ -47,7 +54,10 @@ class OperatorRegistration:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.remove()
 
@@ -65,8 +75,8 @@ def extended(
     form
         The operator: a value of a class of `lingeronnx.formats.Format`.
     rule
-        Which float operators become it; without one only graphs that have the operator are read and computed. Where
-        several rules take a float operator it is asked last.
+        Which float operators become it; without one only graphs that have the operator are read and
+        computed. Where several rules take a float operator it is asked last.
     reference
         Its plain class, which `reference_ops` then has.
     fake
@@ -92,20 +102,28 @@ def extended(
     return OperatorRegistration(form, rule, reference, fake or {})
 
 
-def _check_registration(form: Format, rule: Op | None, plain: type[Any] | None, fake: Mapping[type, Any]) -> None:
+def _check_registration(
+    form: Format, rule: Op | None, plain: type[Any] | None, fake: Mapping[type, Any]
+) -> None:
     for name in form.names:
         if formats.find_integer_op_by_name(name) is not None:
             raise ConfigError(f"operator '{form.name}': the name '{name}' is taken; choose another")
     if rule is not None and rule.integer_op is not form:
         raise ConfigError(
-            f"operator '{form.name}': its rule writes '{rule.integer_op.name}'; give the rule that writes it"
+            f"operator '{form.name}': its rule writes '{rule.integer_op.name}'; give the rule that "
+            "writes it"
         )
     if plain is not None and not set(plain.names) & set(form.names):
         names = ", ".join(plain.names)
-        raise ConfigError(f"operator '{form.name}': its plain class computes {names}; give the class that computes it")
+        raise ConfigError(
+            f"operator '{form.name}': its plain class computes {names}; give the class that "
+            "computes it"
+        )
     for kernel in fake:
         if kernel in _FAKE_QUANTIZERS:
-            raise ConfigError(f"operator '{form.name}': {kernel.__name__} has a fake quantizer already")
+            raise ConfigError(
+                f"operator '{form.name}': {kernel.__name__} has a fake quantizer already"
+            )
 
 
 def get_fake_quantizers() -> Mapping[type, Callable[..., Any]]:

@@ -1,9 +1,11 @@
 """Writing files and folders so that a killed run leaves the old or the new one, never half of one; and their names.
 
-Knows nothing of models: every writer of the package goes through `replace_file` or `replace_folder`.
+Knows nothing of models: every writer of the package goes through `replace_file` or
+`replace_folder`.
 
-Work is done under a temporary name beside the target, ``.NAME.lingeronnx-PID-RANDOM``, which its process holds a lock
-on. What a killed process left has none: the next run that writes into the folder removes it.
+Work is done under a temporary name beside the target, ``.NAME.lingeronnx-PID-RANDOM``, which its
+process holds a lock on. What a killed process left has none: the next run that writes into the
+folder removes it.
 """
 
 from __future__ import annotations
@@ -54,8 +56,9 @@ __all__ = [
 
 @dataclass(frozen=True)
 class FileVersion:
-    """The version of a kind of file in JSON: the entry `key` has it; what 0.1 wrote has none, which is version 1.
+    """The version of a kind of file in JSON: the entry `key` has it.
 
+    What 0.1 wrote has none, which is version 1.
     remedy : what writes the file again, in words.
     """
 
@@ -73,7 +76,8 @@ class FileVersion:
         if type(number) is not int or not 1 <= number <= self.latest:
             known = "1" if self.latest == 1 else f"1 to {self.latest}"
             raise ConfigError(
-                f"{where} has {self.key} {number!r}; this lingeronnx reads {known}: upgrade it, or {self.remedy}"
+                f"{where} has {self.key} {number!r}; this lingeronnx reads {known}: upgrade it, or "
+                f"{self.remedy}"
             )
 
 
@@ -81,7 +85,9 @@ REPORT_VERSION = FileVersion("lingeronnx_report", 1, "quantize again with --json
 DEPLOYMENT_VERSION = FileVersion("lingeronnx_deploy", 1, "deploy the model again")
 JOURNAL_VERSION = FileVersion("lingeronnx_journal", 1, "begin anew without --resume")
 
-_TEMPORARY = re.compile(r"\.(?P<target>.+)\.lingeronnx-\d+-[0-9a-f]{8}(?P<old>-old)?(?:\.\w*)?", re.DOTALL)
+_TEMPORARY = re.compile(
+    r"\.(?P<target>.+)\.lingeronnx-\d+-[0-9a-f]{8}(?P<old>-old)?(?:\.\w*)?", re.DOTALL
+)
 _MAX_NAME_BYTES = 200  # of a target's name in that of its temporary; a name may have 255
 _SUFFIX = re.compile(r"\.\w{1,8}", re.ASCII)
 _EXCHANGE, _AT_CWD = 2, -100  # of Linux' renameat2
@@ -101,16 +107,19 @@ _FILE_KINDS = (
 
 @contextlib.contextmanager
 def replace_file(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary name beside `path`; on success it replaces `path`, on any error it is removed.
+    """Yield a temporary name beside `path`.
 
-    Of a link, the file that it leads to is replaced. Raises ConfigError when the folder is missing or not writable, and
-    where `path` is there and no regular file.
+    On success it replaces `path`, on any error it is removed.
+    Of a link, the file that it leads to is replaced. Raises ConfigError when the folder is missing
+    or not writable, and where `path` is there and no regular file.
     """
     target = resolve_write_target(path)
     with contextlib.ExitStack() as held:
         try:
             temporary = held.enter_context(
-                _locked_temporary(target, lambda name: os.close(os.open(name, _CREATE_FLAGS, 0o666)))
+                _locked_temporary(
+                    target, lambda name: os.close(os.open(name, _CREATE_FLAGS, 0o666))
+                )
             )
         except OSError as error:
             raise ConfigError(
@@ -121,7 +130,8 @@ def replace_file(path: str | os.PathLike[str]) -> Iterator[Path]:
             temporary.replace(target)
         except OSError as error:
             raise ConfigError(
-                f"cannot write {path}: {error.strerror or error}; make room, or choose another place"
+                f"cannot write {path}: {error.strerror or error}; make room, or choose another "
+                "place"
             ) from error
 
 
@@ -132,20 +142,26 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def resolve_write_target(path: str | os.PathLike[str]) -> Path:
-    """Return the file that is written where `path` is told: where a link leads to, else `path` itself.
+    """Return the file that is written where `path` is told.
 
+    Where a link leads to, else `path` itself.
     Raises ConfigError where something is there that is no regular file: a folder, a device, a pipe.
     """
     what = describe_irregular_file(path)
     if what == "a folder":
         raise ConfigError(f"cannot write {path}: it is a folder; give a file name")
     if what is not None:
-        raise ConfigError(f"cannot write {path}: it is {what}, no regular file; give the name of a file")
+        raise ConfigError(
+            f"cannot write {path}: it is {what}, no regular file; give the name of a file"
+        )
     return Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
 
 
 def describe_irregular_file(path: str | os.PathLike[str]) -> str | None:
-    """Return what is at `path`, such as "a pipe", where it is no regular file; None for one, and where nothing is."""
+    """Return what is at `path`, such as "a pipe", where it is no regular file.
+
+    None for one, and where nothing is.
+    """
     try:
         mode = os.stat(path).st_mode
     except OSError as error:
@@ -154,22 +170,28 @@ def describe_irregular_file(path: str | os.PathLike[str]) -> str | None:
 
 
 def read_user_file(path: str | os.PathLike[str], description: str, max_bytes: int) -> bytes:
-    """Return what is in a user's file of at most so many bytes; `description` it is, such as "the log".
+    """Return what is in a user's file of at most so many bytes.
 
+    `description` it is, such as "the log".
     ConfigError for one that cannot be read, is larger, or is no regular file.
     """
     name = os.fspath(path)
     if (kind := describe_irregular_file(path)) is not None:
         raise ConfigError(
-            f"cannot read {description} {name}: it is {kind}, no regular file; write what it gives to a file first"
+            f"cannot read {description} {name}: it is {kind}, no regular file; write what it gives "
+            "to a file first"
         )
     try:
         size = os.stat(path).st_size
         if size > max_bytes:
-            raise ConfigError(f"{description} {name} has {size:,} bytes; at most {max_bytes:,} are read")
+            raise ConfigError(
+                f"{description} {name} has {size:,} bytes; at most {max_bytes:,} are read"
+            )
         return Path(path).read_bytes()
     except OSError as error:
-        raise ConfigError(f"cannot read {description} {name}: {error.strerror}; give the path of a file") from error
+        raise ConfigError(
+            f"cannot read {description} {name}: {error.strerror}; give the path of a file"
+        ) from error
 
 
 def chip_file_path(path: Path) -> Path:
@@ -187,7 +209,9 @@ def find_stale_part_files(path: Path, written: Collection[Path]) -> list[str]:
     part = re.compile(rf"{re.escape(path.stem)}_chip\d*{re.escape(path.suffix)}")
     mine = {file.name for file in written}
     return sorted(
-        file.name for file in path.absolute().parent.iterdir() if part.fullmatch(file.name) and file.name not in mine
+        file.name
+        for file in path.absolute().parent.iterdir()
+        if part.fullmatch(file.name) and file.name not in mine
     )
 
 
@@ -196,14 +220,19 @@ def find_stale_part_files(path: Path, written: Collection[Path]) -> list[str]:
 
 @contextlib.contextmanager
 def replace_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a new folder that takes the place of `path`, all at once, when the block ends well; else nothing changes.
+    """Yield a new folder that takes the place of `path`, all at once, when the block ends well.
 
-    What the old folder held is gone then. Of a link, the folder that it leads to is replaced. Raises ConfigError for
-    the folder that the process works in, or one that holds it; the block's OSErrors come through.
+    Else nothing changes.
+    What the old folder held is gone then. Of a link, the folder that it leads to is replaced.
+    Raises ConfigError for the folder that the process works in, or one that holds it; the block's
+    OSErrors come through.
     """
     place = Path(path).resolve()
     if Path.cwd().is_relative_to(place):
-        raise ConfigError(f"cannot replace {path}: it is the folder this command runs in; give a folder of its own")
+        raise ConfigError(
+            f"cannot replace {path}: it is the folder this command runs in; give a folder of its "
+            "own"
+        )
     with _locked_temporary(place, os.mkdir) as made:
         yield made
         if place.exists():
@@ -226,7 +255,8 @@ def update_folder(path: str | os.PathLike[str], dropped_names: Collection[str]) 
             made = held.enter_context(replace_folder(place))
         except OSError as error:
             raise ConfigError(
-                f"cannot make the folder {path}: {error.strerror} ({place.parent}); choose another place"
+                f"cannot make the folder {path}: {error.strerror} ({place.parent}); choose another "
+                "place"
             ) from error
         yield made
         try:
@@ -234,7 +264,8 @@ def update_folder(path: str | os.PathLike[str], dropped_names: Collection[str]) 
             held.close()
         except OSError as error:
             raise ConfigError(
-                f"cannot write {path}: {error.strerror or error}; make room, or choose another place"
+                f"cannot write {path}: {error.strerror or error}; make room, or choose another "
+                "place"
             ) from error
 
 
@@ -292,8 +323,13 @@ def ensure_folder(path: str | os.PathLike[str], parents: bool = False) -> Path:
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """Yield a folder of this user alone in the system's place for temporary files; it goes with the block."""
-    with _locked_temporary(Path(tempfile.gettempdir(), "scratch"), lambda name: os.mkdir(name, 0o700)) as made:
+    """Yield a folder of this user alone in the system's place for temporary files.
+
+    It goes with the block.
+    """
+    with _locked_temporary(
+        Path(tempfile.gettempdir(), "scratch"), lambda name: os.mkdir(name, 0o700)
+    ) as made:
         yield made
 
 
@@ -301,7 +337,9 @@ def _swap_folders(made: Path, place: Path) -> None:
     """Let two folders change their names."""
     if _try_atomic_swap(made, place):
         return
-    old = made.with_name(f"{made.name}-old")  # by this name `_remove_stale_temporaries` puts it back
+    old = made.with_name(
+        f"{made.name}-old"
+    )  # by this name `_remove_stale_temporaries` puts it back
     lock = _acquire_lock(place)
     try:
         place.replace(old)
@@ -334,7 +372,10 @@ _CREATE_FLAGS = os.O_CREAT | os.O_EXCL | os.O_WRONLY
 
 @contextlib.contextmanager
 def _locked_temporary(target: Path, create: Callable[[Path], None]) -> Iterator[Path]:
-    """Yield a new name beside `target` that `create` made and this process holds a lock on; what has it then, goes."""
+    """Yield a new name beside `target` that `create` made and this process holds a lock on.
+
+    What has it then, goes.
+    """
     _remove_stale_temporaries(target.parent)
     suffix = target.suffix if _SUFFIX.fullmatch(target.suffix) else ""
     stem = os.fsdecode(os.fsencode(target.name)[:_MAX_NAME_BYTES])
@@ -342,7 +383,9 @@ def _locked_temporary(target: Path, create: Callable[[Path], None]) -> Iterator[
         name = target.with_name(f".{stem}.lingeronnx-{os.getpid()}-{secrets.token_hex(4)}{suffix}")
         create(name)
         lock = _acquire_lock(name)
-        if lock is None or _is_same_file(lock, name):  # else another process took it for left behind, and removed it
+        if lock is None or _is_same_file(
+            lock, name
+        ):  # else another process took it for left behind, and removed it
             break
         _release_lock(lock)
     try:
@@ -353,7 +396,10 @@ def _locked_temporary(target: Path, create: Callable[[Path], None]) -> Iterator[
 
 
 def _remove_stale_temporaries(folder: Path) -> None:
-    """Remove what killed runs of this user left in `folder`; a folder whose new one never came gets its name back."""
+    """Remove what killed runs of this user left in `folder`.
+
+    A folder whose new one never came gets its name back.
+    """
     if fcntl is None or folder in _cleaned_folders:
         return
     _cleaned_folders.add(folder)
@@ -373,8 +419,9 @@ def _remove_stale_temporaries(folder: Path) -> None:
 
 
 def _acquire_lock(path: Path, wait: bool = True) -> int | None:
-    """Return a descriptor that holds the lock on `path`; None where there is none to have, or another process has it.
+    """Return a descriptor that holds the lock on `path`.
 
+    None where there is none to have, or another process has it.
     The lock ends with the process, however it ends.
     """
     if fcntl is None:

@@ -1,4 +1,7 @@
-"""Values as JSON has them: what becomes of results before they are written, in files, pages and on the command line."""
+"""Values as JSON has them.
+
+What becomes of results before they are written, in files, pages and on the command line.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,16 @@ def to_json_value(value: object, format_text: Callable[[str], str] = str) -> Any
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {format_text(str(key)): to_json_value(item, format_text) for key, item in value.items()}
+        return {
+            format_text(str(key)): to_json_value(item, format_text) for key, item in value.items()
+        }
     if isinstance(value, list | tuple):
         return [to_json_value(item, format_text) for item in value]
     if hasattr(value, "__dataclass_fields__"):
-        return {key: to_json_value(getattr(value, key), format_text) for key in value.__dataclass_fields__}
+        return {
+            key: to_json_value(getattr(value, key), format_text)
+            for key in value.__dataclass_fields__
+        }
     if isinstance(value, Enum):
         return value.name.lower()
     return format_text(str(value)) if isinstance(value, str | Path) else value

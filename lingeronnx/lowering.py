@@ -1,8 +1,10 @@
-"""The integer graph while it is built: what operators ask for, and the nodes, borders and constants they emit.
+"""The integer graph while it is built.
 
-Float tensors keep their names; where a tensor exists in integers and in float, the integer one is called `name_q`
-(`name_q16` for another width), with a number where that is taken. Quant, Dequant and Requant stand only at borders, one
-per tensor. Stands below the operators: it is handed the rule by which each node is lowered.
+What operators ask for, and the nodes, borders and constants they emit.
+Float tensors keep their names; where a tensor exists in integers and in float, the integer one is
+called `name_q` (`name_q16` for another width), with a number where that is taken. Quant, Dequant
+and Requant stand only at borders, one per tensor. Stands below the operators: it is handed the rule
+by which each node is lowered.
 """
 
 from __future__ import annotations
@@ -19,7 +21,14 @@ from .errors import InternalError, ModelError
 from .formats import DEQUANT, QUANT, REQUANT, Format
 from .graph import ir
 from .graph.batch_axes import BATCH_AXES_KEY
-from .plan import Affine, ArrayTransform, ConstantSource, Plan, identity_transform, make_bias_qparams
+from .plan import (
+    Affine,
+    ArrayTransform,
+    ConstantSource,
+    Plan,
+    identity_transform,
+    make_bias_qparams,
+)
 from .plan.synthetic_calibration import CALIBRATION_KEY as CALIBRATION
 from .plan.synthetic_calibration import SYNTHETIC_VALUE
 from .targets import Target
@@ -75,7 +84,11 @@ class LoweringContext:
     """
 
     def __init__(
-        self, model: ir.Model, plan: Plan, target: Target, lowering_rules: Mapping[str, SupportsLowering]
+        self,
+        model: ir.Model,
+        plan: Plan,
+        target: Target,
+        lowering_rules: Mapping[str, SupportsLowering],
     ) -> None:
         self.model, self.plan, self.target = model, plan, target
         self._nodes: list[ir.Node] = []
@@ -94,7 +107,11 @@ class LoweringContext:
         self._floats: dict[str, ir.Value] = {}
         self._integers: dict[tuple[str, Affine], ir.Value] = {}
         self._has_float_nodes = False
-        lowered = {id(node): lowering_rules[str(node.name)] for node in model.graph if str(node.name) in lowering_rules}
+        lowered = {
+            id(node): lowering_rules[str(node.name)]
+            for node in model.graph
+            if str(node.name) in lowering_rules
+        }
         self._rules_by_node_id = lowered
         self._dequantized_tensors = {
             str(v.name)
@@ -117,7 +134,10 @@ class LoweringContext:
 
     def _qparams(self, name: str) -> Affine:
         if name not in self.plan.tensors:
-            raise ModelError(f"the plan has no scale for tensor '{name}'; was it made for another model or skip list?")
+            raise ModelError(
+                f"the plan has no scale for tensor '{name}'; was it made for another model or skip "
+                "list?"
+            )
         return self.plan.tensors[name]
 
     def get_integer_input(self, node: ir.Node, index: int) -> ir.Value:
@@ -139,7 +159,10 @@ class LoweringContext:
         return self._integers.get((name, q)) or self._quantize(name, q)
 
     def has_float_output(self, node: ir.Node) -> bool:
-        """Whether `node` gives float values: the plan has no scale for its output, and nothing in integers reads it."""
+        """Whether `node` gives float values.
+
+        The plan has no scale for its output, and nothing in integers reads it.
+        """
         readers = [use.node for use in node.outputs[0].uses()]
         inside = any(id(reader) in self._rules_by_node_id for reader in readers)
         return (
@@ -156,39 +179,61 @@ class LoweringContext:
         """Return all inputs of `node` in integers."""
         return [self.get_integer_input(node, index) for index in range(len(node.inputs))]
 
-    def weight(self, node: ir.Node, index: int, view: ArrayTransform = identity_transform) -> ir.Value:
+    def weight(
+        self, node: ir.Node, index: int, view: ArrayTransform = identity_transform
+    ) -> ir.Value:
         """Return constant input `index`, rearranged by `view`, quantized at the plan's scale."""
         return self.add_quantized_constant(node, index, self.input_qparams(node, index), view)
 
     def add_quantized_constant(
-        self, node: ir.Node, index: int, q: Affine, view: ArrayTransform = identity_transform, name: str = ""
+        self,
+        node: ir.Node,
+        index: int,
+        q: Affine,
+        view: ArrayTransform = identity_transform,
+        name: str = "",
     ) -> ir.Value:
         """Return constant input `index`, rearranged by `view`, held as `q`, under `name` or its own."""
         source = ConstantSource(ir.input_name(node, index), view, q, q.dtype)
         return self._add_parameter(node, index, source, name)
 
     def bias(
-        self, node: ir.Node, index: int, scale: npt.ArrayLike, view: ArrayTransform = identity_transform, name: str = ""
+        self,
+        node: ir.Node,
+        index: int,
+        scale: npt.ArrayLike,
+        view: ArrayTransform = identity_transform,
+        name: str = "",
     ) -> list[ir.Value]:
-        """Return the bias at `scale` in int32 (int64 with 16-bit operands) as a list of one; empty without a bias.
+        """Return the bias at `scale` in int32 (int64 with 16-bit operands) as a list of one.
 
+        Empty without a bias.
         scale : one, or one for each element.
         """
         if len(node.inputs) <= index or ir.const_value(node.inputs[index]) is None:
             return []
         held = make_bias_qparams(scale, self.has_wide_operands(node))
         return [
-            self._add_parameter(node, index, ConstantSource(ir.input_name(node, index), view, held, held.dtype), name)
+            self._add_parameter(
+                node,
+                index,
+                ConstantSource(ir.input_name(node, index), view, held, held.dtype),
+                name,
+            )
         ]
 
     def widen_to_int16(self, value: ir.Value) -> ir.Value:
         """Return the integer initializer `value` in int16."""
         held = ir.require_const_value(value)
         wide = self.array(f"{value.name}_wide", held.astype(np.int16))
-        self._sources[str(wide.name)] = replace(self._sources[str(value.name)], dtype=np.dtype(np.int16))
+        self._sources[str(wide.name)] = replace(
+            self._sources[str(value.name)], dtype=np.dtype(np.int16)
+        )
         return wide
 
-    def _add_parameter(self, node: ir.Node, index: int, source: ConstantSource, name: str) -> ir.Value:
+    def _add_parameter(
+        self, node: ir.Node, index: int, source: ConstantSource, name: str
+    ) -> ir.Value:
         array = ir.require_const_value(node.inputs[index])
         value = self.array(name or source.name, source.quantize(array), keeps_name=not name)
         self._sources[str(value.name)] = source
@@ -198,15 +243,17 @@ class LoweringContext:
         """Whether `node` multiplies 16-bit operands, so that its bias is int64."""
         return max(self.input_qparams(node, 0).bits, self.input_qparams(node, 1).bits) > 8
 
-    def add_accumulator_constant(self, name: str, values: np.ndarray, scale: float, wide: bool = False) -> ir.Value:
+    def add_accumulator_constant(
+        self, name: str, values: np.ndarray, scale: float, wide: bool = False
+    ) -> ir.Value:
         """Return `values`, which no initializer holds as they are, at `scale` in int32, or int64 where `wide`."""
         return self.array(name, make_bias_qparams(scale, wide).integers(values))
 
     def array(self, name: str, array: np.ndarray, keeps_name: bool = False) -> ir.Value:
         """Return an initializer called `name`, or `name` with a number when that holds something else.
 
-        keeps_name : it is what became of the float model's initializer `name`; other names give way to the float
-        model's.
+        keeps_name : it is what became of the float model's initializer `name`; other names give way
+        to the float model's.
         """
         alike = self._constants_by_base_name.setdefault(name, [])
         for value in alike:
@@ -215,13 +262,21 @@ class LoweringContext:
                 return value
         name = name if keeps_name and name not in self._initializers else self._reserve_name(name)
         tensor = ir.tensor(np.asarray(array, order="C"), name=name)
-        value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
+        value = ir.Value(
+            name=name,
+            shape=ir.Shape(array.shape),
+            type=ir.TensorType(tensor.dtype),
+            const_value=tensor,
+        )
         self._initializers[name] = value
         alike.append(value)
         return value
 
     def _reserve_name(self, name: str) -> str:
-        """Return `name`, or `name` with a number where a tensor of either graph has it; it is taken from now on."""
+        """Return `name`, or `name` with a number where a tensor of either graph has it.
+
+        It is taken from now on.
+        """
         found = ir.unique_name(name, self._used_tensor_names)
         self._used_tensor_names.add(found)
         return found
@@ -235,8 +290,9 @@ class LoweringContext:
         domain: str | None = None,
         extra_outputs: Sequence[tuple[str, Sequence[int | None], int]] = (),
     ) -> None:
-        """Append the integer node for the float `node`: its name, its output, the row's attributes added.
+        """Append the integer node for the float `node`.
 
+        Its name, its output, the row's attributes added.
         The output is float where it `has_float_output`. domain : where it is not the format's.
         extra_outputs : further outputs that nobody reads but the format has: (what, shape, bits).
         """
@@ -245,12 +301,18 @@ class LoweringContext:
         if self.has_float_output(node):
             self._layers[name] = name
             like, title = node.outputs[0], str(node.name)
-            self._floats[name] = self._append(form, inputs, attrs, title, name, like=like, q=None, domain=domain)
+            self._floats[name] = self._append(
+                form, inputs, attrs, title, name, like=like, q=None, domain=domain
+            )
             return
         q = self.output_qparams(node)
-        integer_name = self._make_integer_name(name, q) if name in self._dequantized_tensors else name
+        integer_name = (
+            self._make_integer_name(name, q) if name in self._dequantized_tensors else name
+        )
         like, title = node.outputs[0], str(node.name)
-        value = self._append(form, inputs, attrs, title, integer_name, like=like, q=q, domain=domain)
+        value = self._append(
+            form, inputs, attrs, title, integer_name, like=like, q=q, domain=domain
+        )
         self._integers[name, q] = value
         self._layers[integer_name] = name
         self._add_extra_outputs(name, extra_outputs)
@@ -266,7 +328,10 @@ class LoweringContext:
         q: Affine,
         extra_outputs: Sequence[tuple[str, Sequence[int | None], int]] = (),
     ) -> ir.Value:
-        """Append a node on the way to the float `node`'s output; return its output, `<node's output>_<what>`."""
+        """Append a node on the way to the float `node`'s output.
+
+        Return its output, `<node's output>_<what>`.
+        """
         self._forms.setdefault(str(node.name), []).append(form)
         like = ir.Value(shape=ir.Shape(["N" if d is None else d for d in shape]))
         name = ir.output_name(node)
@@ -285,7 +350,9 @@ class LoweringContext:
         source = self._intermediates[ir.output_name(node), what]
         value = node.outputs[index]
         name = str(value.name)
-        self._floats[name] = self._append_conversion(DEQUANT, name, source, DEQUANT.scales(Affine(scale)), name, value)
+        self._floats[name] = self._append_conversion(
+            DEQUANT, name, source, DEQUANT.scales(Affine(scale)), name, value
+        )
 
     def bind_extra_output(self, node: ir.Node, index: int, what: str) -> None:
         """Make the output `what` of the integer nodes output `index` of the float `node`, held as the plan says."""
@@ -295,13 +362,20 @@ class LoweringContext:
         value.name = self._make_integer_name(name, q) if name in self._dequantized_tensors else name
         self._integers[name, q] = value
 
-    def _add_extra_outputs(self, name: str, also: Sequence[tuple[str, Sequence[int | None], int]]) -> None:
+    def _add_extra_outputs(
+        self, name: str, also: Sequence[tuple[str, Sequence[int | None], int]]
+    ) -> None:
         """Give the last node further outputs `<name>_<what>`."""
         self._nodes[-1].resize_outputs(1 + len(also))
         for extra, (what, shape, bits) in zip(self._nodes[-1].outputs[1:], also, strict=True):
-            extra.name, extra.type = self._reserve_name(f"{name}_{what}"), ir.TensorType(integer_storage_type(bits))
+            extra.name, extra.type = (
+                self._reserve_name(f"{name}_{what}"),
+                ir.TensorType(integer_storage_type(bits)),
+            )
             self._intermediates[name, what] = extra
-            extra.shape = self._make_shape(ir.Value(shape=ir.Shape(["N" if d is None else d for d in shape])))
+            extra.shape = self._make_shape(
+                ir.Value(shape=ir.Shape(["N" if d is None else d for d in shape]))
+            )
 
     # ---- borders -------------------------------------------------------------------------------------------------
 
@@ -336,7 +410,9 @@ class LoweringContext:
 
     def _requantize(self, name: str, value: ir.Value, own: Affine, q: Affine) -> ir.Value:
         output = self._make_integer_name(name, q, "requant")
-        result = self._append_conversion(REQUANT, name, value, REQUANT.scales(own, q), output, value, q)
+        result = self._append_conversion(
+            REQUANT, name, value, REQUANT.scales(own, q), output, value, q
+        )
         self._integers[name, q] = result
         return result
 
@@ -344,7 +420,9 @@ class LoweringContext:
         if name not in self._floats:
             q = self._qparams(name)
             source = self._integers[name, q]
-            self._floats[name] = self._append_conversion(DEQUANT, name, source, DEQUANT.scales(q), name, source)
+            self._floats[name] = self._append_conversion(
+                DEQUANT, name, source, DEQUANT.scales(q), name, source
+            )
         return self._floats[name]
 
     def _append(
@@ -362,12 +440,21 @@ class LoweringContext:
         domain = form.domain if domain is None else domain
         if unknown := attrs.keys() - form.allowed_attributes:
             raise InternalError(
-                f"{form.name} {name} is written with attributes that it does not have: {sorted(unknown)}"
+                f"{form.name} {name} is written with attributes that it does not have: "
+                f"{sorted(unknown)}"
             )
         if domain:
-            extra = {**self.target.node_attributes.get("", {}), **self.target.node_attributes.get(form.name, {})}
+            extra = {
+                **self.target.node_attributes.get("", {}),
+                **self.target.node_attributes.get(form.name, {}),
+            }
         node = ir.make_node(
-            form.name, inputs, dict(sorted({**attrs, **extra}.items())), name=name, output=output, domain=domain
+            form.name,
+            inputs,
+            dict(sorted({**attrs, **extra}.items())),
+            name=name,
+            output=output,
+            domain=domain,
         )
         self._used_node_names.add(name)
         value = node.outputs[0]
@@ -405,10 +492,16 @@ class LoweringContext:
                 self._copy_float_node(node)
         for value in self.model.graph.outputs:
             if str(value.name) not in self._floats:
-                raise ModelError(f"graph output '{value.name}' is a constant; take it out of the model's outputs")
+                raise ModelError(
+                    f"graph output '{value.name}' is a constant; take it out of the model's outputs"
+                )
         outputs = [self._floats[str(value.name)] for value in self.model.graph.outputs]
         return LoweringResult(
-            self._build_model(inputs, outputs), self._float_names, self._layers, self._sources, self._forms
+            self._build_model(inputs, outputs),
+            self._float_names,
+            self._layers,
+            self._sources,
+            self._forms,
         )
 
     def _copy_float_node(self, node: ir.Node) -> None:
@@ -421,18 +514,31 @@ class LoweringContext:
                 inputs.append(self.array(str(value.name), array, keeps_name=True))
             else:
                 inputs.append(self._floats[str(value.name)])
-        results = [ir.Value(name=v.name, type=v.type, shape=self._make_shape(v)) for v in node.outputs]
+        results = [
+            ir.Value(name=v.name, type=v.type, shape=self._make_shape(v)) for v in node.outputs
+        ]
         self._has_float_nodes = True
-        copy = ir.Node(node.domain, node.op_type, inputs, dict(node.attributes), outputs=results, name=node.name)
+        copy = ir.Node(
+            node.domain,
+            node.op_type,
+            inputs,
+            dict(node.attributes),
+            outputs=results,
+            name=node.name,
+        )
         self._nodes.append(copy)
         self._floats.update({str(v.name): v for v in results if v.name})
 
     def _build_model(self, inputs: list[ir.Value], outputs: list[ir.Value]) -> ir.Model:
         least = self.target.opset
-        version = max(least, self.model.opset_imports.get("", least)) if self._has_float_nodes else least
+        version = (
+            max(least, self.model.opset_imports.get("", least)) if self._has_float_nodes else least
+        )
         opsets = {"": version, "thinker": 1}
         functions = (
-            list(self.model.functions.values()) if any(n.domain == ir.FUNCTION_DOMAIN for n in self._nodes) else []
+            list(self.model.functions.values())
+            if any(n.domain == ir.FUNCTION_DOMAIN for n in self._nodes)
+            else []
         )
         if functions:
             opsets[ir.FUNCTION_DOMAIN] = 1
@@ -463,6 +569,8 @@ class LoweringContext:
             metadata_props=props,
         )
         read = used | {id(v) for v in outputs}
-        if self._has_float_nodes and any(read.isdisjoint(map(id, node.outputs)) for node in self._nodes):
+        if self._has_float_nodes and any(
+            read.isdisjoint(map(id, node.outputs)) for node in self._nodes
+        ):
             ir.remove_unused(whole)  # what computed a shape that an integer form no longer asks for
         return whole

@@ -1,7 +1,7 @@
 """Findings that are alike, told as one: how many, the worst of them, an example.
 
-Two sentences are alike where they differ in what they quote and in numbers only. `escape_invisible` shows names that
-hold what cannot be seen. Knows text, nothing of graphs.
+Two sentences are alike where they differ in what they quote and in numbers only. `escape_invisible`
+shows names that hold what cannot be seen. Knows text, nothing of graphs.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ def group_by_key(items: Iterable[_T], key: Callable[[_T], Hashable]) -> list[lis
 def format_violations(rule: str, remedy: str, occurrences: Sequence[tuple[str, str]]) -> str:
     """Return one sentence on a `rule` that is broken at some places.
 
-    occurrences : (place, value) of each, the value empty where the rule says it all. Of values with a number the
-    farthest from the rule is shown: the smallest where that says "at least", else the largest.
+    occurrences : (place, value) of each, the value empty where the rule says it all. Of values with
+    a number the farthest from the rule is shown: the smallest where that says "at least", else the
+    largest.
     """
     places = list(dict.fromkeys(place for place, _ in occurrences))
     sizes = [_first_number(value) for _, value in occurrences]
@@ -98,6 +99,8 @@ def _first_number(value: str) -> float | None:
 def escape_invisible(text: str) -> str:
     """Return `text` with what has no glyph of its own, or turns the writing round, as an escape, as JSON has it."""
     return "".join(
-        c.encode("unicode_escape").decode() if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") else c
+        c.encode("unicode_escape").decode()
+        if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+        else c
         for c in text
     )

@@ -2,8 +2,9 @@
 
     prepare (plan) -> bridge -> train -> weights and scales back into graph and plan -> lower
 
-The training itself is `lingeronnx.torch`'s, imported only when it is needed. Owns: what the user may say about it,
-which nodes the selectors mean, re-estimated batch normalisation. Must not know: torch.
+The training itself is `lingeronnx.torch`'s, imported only when it is needed. Owns: what the user
+may say about it, which nodes the selectors mean, re-estimated batch normalisation. Must not know:
+torch.
 """
 
 from __future__ import annotations
@@ -73,16 +74,17 @@ def finetune(
     train
         What to train on, as `quantize` takes calibration data. Only the loss "labels" needs labels.
     eval_data, metric
-        The best epoch is kept, or the start where none is better: by `metric` on `eval_data`, as by `evaluate`; without
-        `eval_data` by the loss over the training samples.
+        The best epoch is kept, or the start where none is better: by `metric` on `eval_data`, as by
+        `evaluate`; without `eval_data` by the loss over the training samples.
     loss
-        "distill" (the float model's outputs), "labels", or a function or ``file.py:function`` of (outputs, targets,
-        labels), dicts of tensors by name, that returns a scalar tensor.
+        "distill" (the float model's outputs), "labels", or a function or ``file.py:function`` of
+        (outputs, targets, labels), dicts of tensors by name, that returns a scalar tensor.
     clamp_weight, clamp_bias, clamp_output
-        Largest |value| in all layers; "p99.9" is that percentile of a parameter's own values. Outputs are clamped
-        during training only.
+        Largest |value| in all layers; "p99.9" is that percentile of a parameter's own values.
+        Outputs are clamped during training only.
     constraints
-        Selector -> {"weight", "bias", "output": value} for some layers; None for layers without any limit.
+        Selector -> {"weight", "bias", "output": value} for some layers; None for layers without any
+        limit.
     freeze
         Selectors of layers that are not trained.
     batch_norm
@@ -97,7 +99,8 @@ def finetune(
     Raises
     ------
     ConfigError
-        For wrong settings, where PyTorch is not installed, and where the loss becomes NaN or infinite.
+        For wrong settings, where PyTorch is not installed, and where the loss becomes NaN or
+        infinite.
     """
     from .torch.finetune import Constraints, Recipe, Tuner
     from .torch.finetune.samples import Samples
@@ -105,7 +108,11 @@ def finetune(
 
     if train is None:
         raise ConfigError("fine-tuning needs data to train on: give --train DATA")
-    fields = {key: settings.pop(key) for key in list(settings) if key in Recipe.__dataclass_fields__ and key != "seed"}
+    fields = {
+        key: settings.pop(key)
+        for key in list(settings)
+        if key in Recipe.__dataclass_fields__ and key != "seed"
+    }
     if isinstance(loss, str) and loss not in ("distill", "labels"):
         loss = load_function(loss, "loss")
     recipe = Recipe(loss=loss, seed=settings.get("seed") or 0, **fields)
@@ -118,26 +125,35 @@ def finetune(
         load_checkpoint(source, state_dict)
     if batch_norm == "reestimate":
         reestimate_batch_norm(
-            source, Data(train, get_input_specs(source), limit=settings.get("limit"), what="training data")
+            source,
+            Data(train, get_input_specs(source), limit=settings.get("limit"), what="training data"),
         )
     plan = settings.pop("plan", None)
     lent, own = (plan, None) if isinstance(plan, Encodings) else (None, plan)
-    prepared = prepare_model(source, train, settings.pop("config", None), settings, hold_out=False, encodings=lent)
+    prepared = prepare_model(
+        source, train, settings.pop("config", None), settings, hold_out=False, encodings=lent
+    )
     if isinstance(model, str | os.PathLike):
         prepared = replace(prepared, stem=Path(model).stem + "_quant")
     ready = plan_model(prepared, own, progress)
     methods = RefinementOptions.all() if prepared.conf.effort == "best" else RefinementOptions()
-    # Soft rounding decides anew where each weight goes; everything else begins where refinement ends.
+    # Soft rounding decides anew where each weight goes; everything else begins where refinement
+    # ends.
     start = ready.graph if recipe.rounding == "soft" else refine_weights(ready, methods)
     bridge = QatModule(start, ready.plan, prepared.target, prepared.data.first())
     limits = _resolve_limits(
-        ready, bridge, {"weight": clamp_weight, "bias": clamp_bias, "output": clamp_output}, constraints or {}
+        ready,
+        bridge,
+        {"weight": clamp_weight, "bias": clamp_bias, "output": clamp_output},
+        constraints or {},
     )
     frozen = frozenset(_select_parameters(ready, bridge, freeze))
 
     def measure() -> float:
         exact = bridge.partition.with_graph(replace_initializers(start, bridge.get_weights()))
-        session = open_lowered_session(lower(exact, bridge.plan, prepared.target).graph, prepared.target)
+        session = open_lowered_session(
+            lower(exact, bridge.plan, prepared.target).graph, prepared.target
+        )
         found = evaluate(session, eval_data, metric=metric, baseline=source, progress=None)
         return -found.value if found.metric == "mse" else found.value
 
@@ -155,11 +171,15 @@ def finetune(
     history = tuner.run()
     notes = [*ready.notes, *_format_untrained_note(bridge)]
     tuned = replace(ready, plan=bridge.plan, notes=notes)
-    done = build_quantized_model(prepared, tuned, replace_initializers(start, bridge.get_weights()), progress)
+    done = build_quantized_model(
+        prepared, tuned, replace_initializers(start, bridge.get_weights()), progress
+    )
     done = replace(done, report=replace(done.report, training=[vars(line) for line in history]))
     if eval_data is None:
         return done
-    return measure_accuracy(done, eval_data, model, budget=prepared.conf.budget, metric=metric, progress=progress)
+    return measure_accuracy(
+        done, eval_data, model, budget=prepared.conf.budget, metric=metric, progress=progress
+    )
 
 
 def _format_untrained_note(bridge: QatModule) -> list[str]:
@@ -187,7 +207,10 @@ def _select_layers(ready: PlannedModel, selector: str) -> list[ir.Node]:
     """Return the nodes of the planned graph that a selector on the user's graph stands for."""
     found = ready.selectors(ready.graph).resolve_nodes(selector)
     if not found:
-        raise ConfigError(f"selector '{selector}': what it names is folded into its neighbours; name the layer before")
+        raise ConfigError(
+            f"selector '{selector}': what it names is folded into its neighbours; name the layer "
+            "before"
+        )
     return found
 
 
@@ -195,7 +218,9 @@ def _trainable_inputs(node: ir.Node, bridge: QatModule) -> list[str]:
     return [str(v.name) for v in node.inputs if v is not None and v.name in bridge.parameter_of]
 
 
-def _select_parameters(ready: PlannedModel, bridge: QatModule, selectors: Iterable[str]) -> list[str]:
+def _select_parameters(
+    ready: PlannedModel, bridge: QatModule, selectors: Iterable[str]
+) -> list[str]:
     return [
         name
         for selector in selectors
@@ -216,11 +241,14 @@ def _resolve_limits(
         for key in given or {}:
             if key not in _LIMIT_KINDS:
                 raise ConfigError(
-                    f"constraint '{selector}': unknown key '{key}'{suggest_nearest(key, _LIMIT_KINDS)}; known: "
+                    f"constraint '{selector}': unknown key "
+                    f"'{key}'{suggest_nearest(key, _LIMIT_KINDS)}; known: "
                     f"{', '.join(_LIMIT_KINDS)}"
                 )
         for node in _select_layers(ready, selector):
-            own.setdefault(id(node), {}).update(dict.fromkeys(_LIMIT_KINDS) if given is None else given)
+            own.setdefault(id(node), {}).update(
+                dict.fromkeys(_LIMIT_KINDS) if given is None else given
+            )
     found: dict[str, dict[str, Any]] = {kind: {} for kind in _LIMIT_KINDS}
     for node in ready.graph.graph:
         held = _trainable_inputs(node, bridge)
@@ -239,7 +267,10 @@ def _resolve_limits(
 
 
 def _parse_limit(kind: str, value: float | str) -> float | str:
-    """Return a limit after checking it: a positive number, or a percentile of weights and biases."""
+    """Return a limit after checking it.
+
+    A positive number, or a percentile of weights and biases.
+    """
     text = str(value)
     try:
         number = float(text.removeprefix("p"))
@@ -247,7 +278,11 @@ def _parse_limit(kind: str, value: float | str) -> float | str:
         number = math.nan
     percentile = text.startswith("p")
     if not (0 < number < math.inf) or (percentile and (number > 100 or kind == "output")):
-        allowed = "a positive number" if kind == "output" else "a positive number or a percentile such as p99.9"
+        allowed = (
+            "a positive number"
+            if kind == "output"
+            else "a positive number or a percentile such as p99.9"
+        )
         raise ConfigError(f"limit {value} of {kind}: it is {allowed}")
     return text if percentile else number
 
@@ -257,7 +292,9 @@ def _parse_limit(kind: str, value: float | str) -> float | str:
 
 def reestimate_batch_norm(model: ir.Model, data: Data) -> None:
     """Set the running mean and variance of every BatchNormalization to those of its input over `data`, in place."""
-    nodes = [node for node in model.graph if node.op_type == "BatchNormalization" and not node.domain]
+    nodes = [
+        node for node in model.graph if node.op_type == "BatchNormalization" and not node.domain
+    ]
     nodes = [node for node in nodes if all(ir.const_value(v) is not None for v in node.inputs[1:5])]
     if not nodes:
         raise ConfigError(

@@ -8,7 +8,10 @@ from __future__ import annotations
 import numpy as np
 
 SIZE, KINDS = 96, 3  # pixels of a side; square, disc, cross
-_SCORE, _SUPPRESS = 0.4, 0.5  # a detection scores that at least; of two that overlap so much the better one stays
+_SCORE, _SUPPRESS = (
+    0.4,
+    0.5,
+)  # a detection scores that at least; of two that overlap so much the better one stays
 
 
 def draw(count: int, seed: int) -> tuple[np.ndarray, list[np.ndarray]]:
@@ -23,12 +26,18 @@ def draw(count: int, seed: int) -> tuple[np.ndarray, list[np.ndarray]]:
             side = 10 * 7 ** rng.uniform()
             x, y = rng.uniform(side / 2, SIZE - side / 2, 2)
             if any(
-                max(abs(x - (r[0] + r[2]) / 2), abs(y - (r[1] + r[3]) / 2)) < (side + r[2] - r[0]) / 2 for r in rows
+                max(abs(x - (r[0] + r[2]) / 2), abs(y - (r[1] + r[3]) / 2))
+                < (side + r[2] - r[0]) / 2
+                for r in rows
             ):
                 continue
             kind = int(rng.integers(KINDS))
             dx, dy = np.abs(at - x)[None], np.abs(at - y)[:, None]
-            inside = (np.maximum(dx, dy), np.hypot(dx, dy), np.maximum(dx, dy) + 3 * np.minimum(dx, dy))[kind]
+            inside = (
+                np.maximum(dx, dy),
+                np.hypot(dx, dy),
+                np.maximum(dx, dy) + 3 * np.minimum(dx, dy),
+            )[kind]
             reach = side / 2 if kind < 2 else side / 2 * 1.5
             mask = (inside < reach) & (np.maximum(dx, dy) < side / 2)
             picture[:, mask] = (rng.uniform(0.4, 1, 3))[:, None]
@@ -49,7 +58,10 @@ def test() -> list[dict[str, np.ndarray]]:
 
 def overlap(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Return the intersection over union of boxes [N, 4] and [M, 4], [N, M]."""
-    low, high = np.maximum(one[:, None, :2], other[None, :, :2]), np.minimum(one[:, None, 2:4], other[None, :, 2:4])
+    low, high = (
+        np.maximum(one[:, None, :2], other[None, :, :2]),
+        np.minimum(one[:, None, 2:4], other[None, :, 2:4]),
+    )
     both = np.prod(np.maximum(high - low, 0), axis=2)
     area, size = (np.prod(boxes[:, 2:4] - boxes[:, :2], axis=1) for boxes in (one, other))
     return both / np.maximum(area[:, None] + size[None] - both, 1e-9)
@@ -58,11 +70,16 @@ def overlap(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 def detections(output: np.ndarray) -> list[np.ndarray]:
     """Return of each picture the rows of x0, y0, x1, y1, kind, score that a detector's output [N, 4 + KINDS, M] tells.
 
-    output : centres and sizes in pixels, then scores. A detection beside a better one of its kind is left out.
+    output : centres and sizes in pixels, then scores. A detection beside a better one of its kind
+    is left out.
     """
     found = []
-    for boxes, scores in zip(output[:, :4].transpose(0, 2, 1), output[:, 4:].transpose(0, 2, 1), strict=True):
-        corners = np.concatenate([boxes[:, :2] - boxes[:, 2:] / 2, boxes[:, :2] + boxes[:, 2:] / 2], axis=1)
+    for boxes, scores in zip(
+        output[:, :4].transpose(0, 2, 1), output[:, 4:].transpose(0, 2, 1), strict=True
+    ):
+        corners = np.concatenate(
+            [boxes[:, :2] - boxes[:, 2:] / 2, boxes[:, :2] + boxes[:, 2:] / 2], axis=1
+        )
         kind, best = scores.argmax(axis=1), scores.max(axis=1)
         rows = np.column_stack([corners, kind, best])[best >= _SCORE]
         rows = rows[np.argsort(-rows[:, 5], kind="stable")]
@@ -75,7 +92,9 @@ def detections(output: np.ndarray) -> list[np.ndarray]:
     return found
 
 
-def found_again(want: list[np.ndarray], have: list[np.ndarray], least: float = 0.5) -> tuple[int, int]:
+def found_again(
+    want: list[np.ndarray], have: list[np.ndarray], least: float = 0.5
+) -> tuple[int, int]:
     """Return how many of the boxes `want` are among `have` (same kind, overlap of `least`), and how many there are."""
     hits = 0
     for one, other in zip(want, have, strict=True):

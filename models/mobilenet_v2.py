@@ -1,7 +1,8 @@
 """A MobileNetV2 for pictures of 32x32 pixels as a torch module, and its weights out of an ONNX file.
 
-The initializers of a file that torch exported carry the keys of the module's state_dict: `from_onnx` takes them as they
-are. Names follow such a file: ``f.2.f.1.0`` is the depthwise convolution of block 2.
+The initializers of a file that torch exported carry the keys of the module's state_dict:
+`from_onnx` takes them as they are. Names follow such a file: ``f.2.f.1.0`` is the depthwise
+convolution of block 2.
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ from models.random_nets import BLOCKS
 
 
 def layer(
-    inputs: int, outputs: int, size: int, stride: int, groups: int, act: Callable[[], nn.Module] | None
+    inputs: int,
+    outputs: int,
+    size: int,
+    stride: int,
+    groups: int,
+    act: Callable[[], nn.Module] | None,
 ) -> nn.Sequential:
     """Return a convolution, its batch normalisation, and perhaps an activation."""
     conv = nn.Conv2d(inputs, outputs, size, stride, size // 2, groups=groups, bias=False)
@@ -29,11 +35,15 @@ def layer(
 class Block(nn.Module):
     """Widen, filter each channel by itself, narrow; with the input added where the sizes allow."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int, factor: int, act: Callable[[], nn.Module]) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, stride: int, factor: int, act: Callable[[], nn.Module]
+    ) -> None:
         super().__init__()
         wide = inputs * factor
         first = [layer(inputs, wide, 1, 1, 1, act)] if factor > 1 else []
-        self.f = nn.Sequential(*first, layer(wide, wide, 3, stride, wide, act), layer(wide, outputs, 1, 1, 1, None))
+        self.f = nn.Sequential(
+            *first, layer(wide, wide, 3, stride, wide, act), layer(wide, outputs, 1, 1, 1, None)
+        )
         self.same = stride == 1 and inputs == outputs
 
     def forward(self, x: Tensor) -> Tensor:

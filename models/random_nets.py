@@ -1,8 +1,10 @@
-"""Nets with random weights, for measuring speed: which numbers there are does not change it. They need onnx alone.
+"""Nets with random weights, for measuring speed: which numbers there are does not change it.
 
-`resnet` is the residual net of CIFAR-10 (He et al. 2015) with batch normalisation folded: widths (16, 32, 64) with 3
-blocks each make ResNet-20, (64, 128, 256, 512) with 2 ResNet-18. `mobilenet_v2` has the blocks of `mobilenet_v2.py`.
-Both take `input` float32 [N, 3, 32, 32] and give `output` float32 [N, 10]. Weights follow He's initialisation.
+They need onnx alone.
+`resnet` is the residual net of CIFAR-10 (He et al. 2015) with batch normalisation folded: widths
+(16, 32, 64) with 3 blocks each make ResNet-20, (64, 128, 256, 512) with 2 ResNet-18. `mobilenet_v2`
+has the blocks of `mobilenet_v2.py`. Both take `input` float32 [N, 3, 32, 32] and give `output`
+float32 [N, 10]. Weights follow He's initialisation.
 """
 
 from __future__ import annotations
@@ -16,13 +18,25 @@ from onnx import helper, numpy_helper
 __all__ = ["BLOCKS", "mobilenet_v2", "resnet"]
 
 #: Of each block of a MobileNetV2: channels, stride of the depthwise convolution, channels inside for each one outside.
-BLOCKS = ((16, 1, 1), (24, 2, 3), (24, 1, 3), (48, 2, 4), (48, 1, 4), (48, 1, 4), (80, 1, 4), (80, 1, 4))
+BLOCKS = (
+    (16, 1, 1),
+    (24, 2, 3),
+    (24, 1, 3),
+    (48, 2, 4),
+    (48, 1, 4),
+    (48, 1, 4),
+    (80, 1, 4),
+    (80, 1, 4),
+)
 
 _CLASSES, _COLOURS, _SIZE = 10, 3, 32
 
 
 class _Net:
-    """Nodes and weights in the making; every method adds nodes and returns the name of what they compute."""
+    """Nodes and weights in the making.
+
+    Every method adds nodes and returns the name of what they compute.
+    """
 
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
@@ -44,10 +58,15 @@ class _Net:
         """Hold random weights whose sums over `fan` products keep the size of what comes in."""
         return self.constant(self._rng.standard_normal(shape) * np.sqrt(2 / fan))
 
-    def conv(self, x: str, inputs: int, outputs: int, size: int, stride: int = 1, group: int = 1) -> str:
+    def conv(
+        self, x: str, inputs: int, outputs: int, size: int, stride: int = 1, group: int = 1
+    ) -> str:
         """Convolve, with padding that keeps the size."""
         fan = inputs // group * size**2
-        weight, bias = self.random(outputs, inputs // group, size, size, fan=fan), self.random(outputs, fan=100)
+        weight, bias = (
+            self.random(outputs, inputs // group, size, size, fan=fan),
+            self.random(outputs, fan=100),
+        )
         pads = [size // 2] * 4
         return self._node("Conv", x, weight, bias, strides=[stride] * 2, pads=pads, group=group)
 
@@ -67,17 +86,23 @@ class _Net:
         """Add the mean over the picture and the linear layer, and return the model."""
         flat = self._node("Flatten", self._node("GlobalAveragePool", x))
         weight, bias = self.random(_CLASSES, channels, fan=channels), self.random(_CLASSES, fan=100)
-        self._nodes.append(helper.make_node("Gemm", [flat, weight, bias], ["output"], "gemm", transB=1))
+        self._nodes.append(
+            helper.make_node("Gemm", [flat, weight, bias], ["output"], "gemm", transB=1)
+        )
         ends = (("input", (_COLOURS, _SIZE, _SIZE)), ("output", (_CLASSES,)))
         inputs, outputs = (
-            [helper.make_tensor_value_info(end, onnx.TensorProto.FLOAT, ["N", *shape])] for end, shape in ends
+            [helper.make_tensor_value_info(end, onnx.TensorProto.FLOAT, ["N", *shape])]
+            for end, shape in ends
         )
         graph = helper.make_graph(self._nodes, name, inputs, outputs, self._weights)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
 
 
 def resnet(widths: Sequence[int], blocks: int, seed: int = 0) -> onnx.ModelProto:
-    """Return a residual net with `blocks` blocks of each width; each width but the first halves the picture."""
+    """Return a residual net with `blocks` blocks of each width.
+
+    Each width but the first halves the picture.
+    """
     net, width = _Net(seed), widths[0]
     x = net.relu(net.conv("input", _COLOURS, width, 3))
     for stage, outputs in enumerate(widths):

@@ -1,12 +1,14 @@
-"""Train a small detector of drawn shapes, built and exported as YOLOv8 is: boxes and scores joined in one output.
+"""Train a small detector of drawn shapes, built and exported as YOLOv8 is.
 
-Two levels (strides 8 and 16), for each a branch for boxes, a distribution over 8 distances for each side, and one for
-classes. The file holds the decoding too: the expectation of the distances, centres and sizes in pixels beside the
-sigmoids of the scores, `output` float32 [N, 4 + 3, 180]. Writes, beside this file or into ``--out``,
-``shapes_detector.onnx``; the pictures come from ``drawn_shapes.py``.
+Boxes and scores joined in one output.
+Two levels (strides 8 and 16), for each a branch for boxes, a distribution over 8 distances for each
+side, and one for classes. The file holds the decoding too: the expectation of the distances,
+centres and sizes in pixels beside the sigmoids of the scores, `output` float32 [N, 4 + 3, 180].
+Writes, beside this file or into ``--out``, ``shapes_detector.onnx``; the pictures come from
+``drawn_shapes.py``.
 
-Every choice follows from ``--seed``; one thread keeps the order of float sums. Needs ``pip install '.[torch]'`` and
-about two minutes on one CPU core::
+Every choice follows from ``--seed``; one thread keeps the order of float sums. Needs ``pip install
+'.[torch]'`` and about two minutes on one CPU core::
 
     python models/train_detector.py
 """
@@ -29,7 +31,11 @@ LARGE = 32  # pixels: from there on a shape belongs to the second level
 
 def block(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
     """Return a convolution with batch normalisation and ReLU."""
-    layers = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()
+    layers = (
+        nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(),
+    )
     return nn.Sequential(*layers)
 
 
@@ -51,8 +57,12 @@ class Detector(nn.Module):
         super().__init__()
         self.stem = nn.Sequential(block(3, 12, 2), block(12, 20, 2), block(20, 28, 2))
         self.deep = nn.Sequential(block(28, 36, 2), block(36, 36))
-        self.boxes = nn.ModuleList(nn.Sequential(block(c, 24), nn.Conv2d(24, 4 * BINS, 1)) for c in (28, 36))
-        self.kinds = nn.ModuleList(nn.Sequential(block(c, 24), nn.Conv2d(24, KINDS, 1)) for c in (28, 36))
+        self.boxes = nn.ModuleList(
+            nn.Sequential(block(c, 24), nn.Conv2d(24, 4 * BINS, 1)) for c in (28, 36)
+        )
+        self.kinds = nn.ModuleList(
+            nn.Sequential(block(c, 24), nn.Conv2d(24, KINDS, 1)) for c in (28, 36)
+        )
         self.expect = nn.Conv2d(BINS, 1, 1, bias=False)
         self.expect.weight.data = torch.arange(BINS, dtype=torch.float32).view(1, BINS, 1, 1)
         self.expect.weight.requires_grad_(False)
@@ -76,7 +86,9 @@ class Detector(nn.Module):
     def forward(self, pictures: torch.Tensor) -> torch.Tensor:
         """Map pictures to boxes in pixels and scores."""
         raw, scores = self.heads(pictures)
-        sides = self.expect(raw.view(-1, 4, BINS, raw.shape[2]).transpose(1, 2).softmax(1)).view(-1, 4, raw.shape[2])
+        sides = self.expect(raw.view(-1, 4, BINS, raw.shape[2]).transpose(1, 2).softmax(1)).view(
+            -1, 4, raw.shape[2]
+        )
         low, high = self.centres - sides[:, :2], self.centres + sides[:, 2:]
         boxes = torch.cat([(low + high) / 2, high - low], 1) * self.strides
         return torch.cat([boxes, scores.sigmoid()], 1)
@@ -110,7 +122,10 @@ def loss(model: Detector, pictures: torch.Tensor, truth: list[np.ndarray]) -> to
     left = exact.floor().long()
     part = exact - left
     told = functional.cross_entropy
-    distances = told(logits, left, reduction="none") * (1 - part) + told(logits, left + 1, reduction="none") * part
+    distances = (
+        told(logits, left, reduction="none") * (1 - part)
+        + told(logits, left + 1, reduction="none") * part
+    )
     return kinds + distances.mean()
 
 
@@ -134,7 +149,9 @@ def train(seed: int, steps: int) -> Detector:
 
 def main() -> None:
     """Train, export, and say what the float model finds."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path(__file__).parent)
     parser.add_argument("--seed", type=int, default=20261123)
     parser.add_argument("--steps", type=int, default=450)
@@ -143,7 +160,13 @@ def main() -> None:
     model = train(options.seed, options.steps)
     path = options.out / "shapes_detector.onnx"
     pictures, truth = draw(200, 2)
-    lo.export(model, torch.from_numpy(pictures[:2]), path, input_names=["pictures"], output_names=["output"])
+    lo.export(
+        model,
+        torch.from_numpy(pictures[:2]),
+        path,
+        input_names=["pictures"],
+        output_names=["output"],
+    )
     output = onnxruntime.InferenceSession(path).run(None, {"pictures": pictures})[0]
     hits, all_of_them = found_again(truth, detections(output))
     wrong = sum(map(len, detections(output)))

@@ -1,18 +1,20 @@
 """Train the digits model of the demo and write it with its data.
 
-The network is small but holds the shapes that matter to a quantizer: Conv-BN-ReLU, a depthwise Conv-BN-ReLU6, a
-pointwise convolution without an activation, max pooling, a residual Add (one tensor read by two nodes), global average
-pooling and a linear layer. Batch normalisation stays unfolded in the file: folding it is the quantizer's work.
+The network is small but holds the shapes that matter to a quantizer: Conv-BN-ReLU, a depthwise
+Conv-BN-ReLU6, a pointwise convolution without an activation, max pooling, a residual Add (one
+tensor read by two nodes), global average pooling and a linear layer. Batch normalisation stays
+unfolded in the file: folding it is the quantizer's work.
 
-Reads scikit-learn's handwritten digits (1797 grey images of 8x8 pixels, 0..16) and writes, into ``--out`` or beside
-this file, where links lead to the package's ``lingeronnx/demo/``:
+Reads scikit-learn's handwritten digits (1797 grey images of 8x8 pixels, 0..16) and writes, into
+``--out`` or beside this file, where links lead to the package's ``lingeronnx/demo/``:
 
 - ``digits_cnn.onnx``: opset 13, ``input`` float32 [N, 1, 8, 8] = pixels / 16 in [0, 1], ``logits`` float32 [N, 10];
 - ``digits_calib.npz``: 100 images the training never saw, for calibration;
 - ``digits_test.npz``: 500 images, looked at once, after the last epoch.
 
-Every choice (split, initial weights, order, shifts) follows from ``--seed``; one thread keeps the order of float sums.
-The weights kept are those of the last epoch: nothing is selected by test accuracy.
+Every choice (split, initial weights, order, shifts) follows from ``--seed``; one thread keeps the
+order of float sums. The weights kept are those of the last epoch: nothing is selected by test
+accuracy.
 
 Needs ``pip install '.[torch]' scikit-learn`` and less than a minute on one CPU core::
 
@@ -49,7 +51,9 @@ class ConvBN(nn.Module):
         Channel groups; ``groups == inputs`` makes it depthwise.
     """
 
-    def __init__(self, inputs: int, outputs: int, size: int, act: nn.Module | None = None, *, groups: int = 1) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, size: int, act: nn.Module | None = None, *, groups: int = 1
+    ) -> None:
         super().__init__()
         self.conv = nn.Conv2d(inputs, outputs, size, padding=size // 2, groups=groups, bias=False)
         self.bn = nn.BatchNorm2d(outputs)
@@ -95,14 +99,18 @@ def split_digits(seed: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     Returns
     -------
     dict
-        ``train``, ``calib`` and ``test``, each (images float32 [N, 1, 8, 8] in [0, 1], labels int64 [N]).
+        ``train``, ``calib`` and ``test``, each (images float32 [N, 1, 8, 8] in [0, 1], labels int64
+        [N]).
     """
     digits = load_digits()
     images = (digits.images / 16.0).astype(np.float32)[:, None]
     labels = digits.target.astype(np.int64)
     order = np.random.default_rng(seed).permutation(len(labels))
     cuts = np.split(order, [len(order) - TEST - CALIB, len(order) - TEST])
-    return {name: (images[rows], labels[rows]) for name, rows in zip(("train", "calib", "test"), cuts, strict=True)}
+    return {
+        name: (images[rows], labels[rows])
+        for name, rows in zip(("train", "calib", "test"), cuts, strict=True)
+    }
 
 
 def shift(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -128,7 +136,9 @@ def shift(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return padded[torch.arange(count)[:, None, None], rows, columns][:, None]
 
 
-def train(images: np.ndarray, labels: np.ndarray, *, epochs: int, batch: int, lr: float, seed: int) -> DigitsCNN:
+def train(
+    images: np.ndarray, labels: np.ndarray, *, epochs: int, batch: int, lr: float, seed: int
+) -> DigitsCNN:
     """Train from scratch: AdamW, one-cycle learning rate, random shifts, label smoothing.
 
     Parameters
@@ -157,7 +167,9 @@ def train(images: np.ndarray, labels: np.ndarray, *, epochs: int, batch: int, lr
     x, y = torch.from_numpy(images), torch.from_numpy(labels)
     steps = len(y) // batch
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=1e-2)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, epochs=epochs, steps_per_epoch=steps)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, lr, epochs=epochs, steps_per_epoch=steps
+    )
     loss_of = nn.CrossEntropyLoss(label_smoothing=0.05)
     for epoch in range(epochs):
         order = torch.randperm(len(y), generator=generator)
@@ -192,7 +204,8 @@ def export(model: DigitsCNN, path: Path) -> None:
         input_names=["input"],
         output_names=["logits"],
         dynamic_axes={"input": {0: "N"}, "logits": {0: "N"}},
-        training=torch.onnx.TrainingMode.PRESERVE,  # anything else folds the normalisation into the convolutions
+        # anything else folds the normalisation into the convolutions
+        training=torch.onnx.TrainingMode.PRESERVE,
         do_constant_folding=False,
         dynamo=False,
     )
@@ -234,8 +247,15 @@ def check(model: DigitsCNN, path: Path, images: np.ndarray, labels: np.ndarray) 
 
 def main() -> None:
     """Train, export, check, and write the data files."""
-    parser = argparse.ArgumentParser(description="Train the digits model of the demo and write it with its data.")
-    parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent, help="folder for the three files")
+    parser = argparse.ArgumentParser(
+        description="Train the digits model of the demo and write it with its data."
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path(__file__).resolve().parent,
+        help="folder for the three files",
+    )
     parser.add_argument("--seed", type=int, default=20261121)
     parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--batch", type=int, default=32)

@@ -1,16 +1,17 @@
 """Train three small sequence models on handwritten digits, read row by row, and export them.
 
-A digit of 8x8 pixels is a sequence of 8 steps with 8 features. The three networks hold what a quantizer meets in models
-of sound and text: an LSTM, a GRU, and self-attention (two heads, learned positions, layer normalisation, residuals).
-Data, split and augmentation are those of ``train_digits.py``, so that ``digits_calib.npz`` and ``digits_test.npz``
-serve these models too. Writes, beside this file or into ``--out``:
+A digit of 8x8 pixels is a sequence of 8 steps with 8 features. The three networks hold what a
+quantizer meets in models of sound and text: an LSTM, a GRU, and self-attention (two heads, learned
+positions, layer normalisation, residuals). Data, split and augmentation are those of
+``train_digits.py``, so that ``digits_calib.npz`` and ``digits_test.npz`` serve these models too.
+Writes, beside this file or into ``--out``:
 
 - ``digits_lstm.onnx``, ``digits_gru.onnx``, ``digits_attention.onnx``: opset 18, ``input`` float32 [N, 1, 8, 8] =
   pixels / 16 in [0, 1], ``logits`` float32 [N, 10].
 
-They are exported by `lingeronnx.export`: nodes are named by module path, initializers as in the state_dict, and the
-files are compared with torch. Every choice follows from ``--seed``; one thread keeps the order of float sums; the
-weights kept are those of the last epoch.
+They are exported by `lingeronnx.export`: nodes are named by module path, initializers as in the
+state_dict, and the files are compared with torch. Every choice follows from ``--seed``; one thread
+keeps the order of float sums; the weights kept are those of the last epoch.
 
 Needs ``pip install '.[torch]' scikit-learn`` and about a minute on one CPU core::
 
@@ -90,7 +91,9 @@ class Attentive(nn.Module):
         self.position = nn.Parameter(torch.randn(STEPS, width) * 0.1)
         self.attention = Attention(width, heads)
         self.norm1 = nn.LayerNorm(width)
-        self.feed = nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width))
+        self.feed = nn.Sequential(
+            nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width)
+        )
         self.norm2 = nn.LayerNorm(width)
         self.classifier = nn.Linear(width, CLASSES)
 
@@ -111,7 +114,14 @@ NETS = {
 
 
 def train(
-    model: nn.Module, images: np.ndarray, labels: np.ndarray, *, epochs: int, batch: int, lr: float, seed: int
+    model: nn.Module,
+    images: np.ndarray,
+    labels: np.ndarray,
+    *,
+    epochs: int,
+    batch: int,
+    lr: float,
+    seed: int,
 ) -> None:
     """Train in place: AdamW, one-cycle learning rate, random shifts, label smoothing, clipped gradients.
 
@@ -134,7 +144,9 @@ def train(
     x, y = torch.from_numpy(images), torch.from_numpy(labels)
     steps = len(y) // batch
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=1e-2)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, epochs=epochs, steps_per_epoch=steps)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, lr, epochs=epochs, steps_per_epoch=steps
+    )
     loss_of = nn.CrossEntropyLoss(label_smoothing=0.05)
     for epoch in range(epochs):
         order = torch.randperm(len(y), generator=generator)
@@ -169,8 +181,12 @@ def accuracy(path: Path, images: np.ndarray, labels: np.ndarray) -> float:
 
 def main() -> None:
     """Train, export and measure the three models."""
-    parser = argparse.ArgumentParser(description="Train three small sequence models on digits and export them.")
-    parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent, help="folder for the files")
+    parser = argparse.ArgumentParser(
+        description="Train three small sequence models on digits and export them."
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path(__file__).resolve().parent, help="folder for the files"
+    )
     parser.add_argument("--only", choices=NETS, action="append", help="train this one; repeatable")
     parser.add_argument("--seed", type=int, default=20261121)
     parser.add_argument("--epochs", type=int, default=80)
@@ -185,7 +201,9 @@ def main() -> None:
     for name in args.only or NETS:
         torch.manual_seed(args.seed)
         model = NETS[name]()
-        train(model, *parts["train"], epochs=args.epochs, batch=args.batch, lr=args.lr, seed=args.seed)
+        train(
+            model, *parts["train"], epochs=args.epochs, batch=args.batch, lr=args.lr, seed=args.seed
+        )
         path = args.out / f"{name}.onnx"
         done = lo.export(model, torch.zeros(1, 1, STEPS, ROW), path, output_names=["logits"])
         told = ", ".join(f"{part} {accuracy(path, *data):.2%}" for part, data in parts.items())

@@ -1,10 +1,13 @@
-"""The machine code of jitted functions for given types: from a file of this cache, else compiled by Numba, and kept.
+"""The machine code of jitted functions for given types.
 
-Numba's own cache needs Numba to be read. A file here holds the symbol of the function, the names that its code calls of
-Numba's two libraries in C, and the code; LLVM alone links it. The libraries are modules of their own, which can be
-loaded without the rest. Where a function calls anything else, nothing is kept.
+From a file of this cache, else compiled by Numba, and kept.
+Numba's own cache needs Numba to be read. A file here holds the symbol of the function, the names
+that its code calls of Numba's two libraries in C, and the code; LLVM alone links it. The libraries
+are modules of their own, which can be loaded without the rest. Where a function calls anything
+else, nothing is kept.
 
-Types are written as plain values, `argument_type`: of an array its dtype and rank, of a tuple its class and members.
+Types are written as plain values, `argument_type`: of an array its dtype and rank, of a tuple its
+class and members.
 """
 
 from __future__ import annotations
@@ -37,7 +40,10 @@ _LOCK = RLock()
 
 
 def argument_type(value: Any) -> ArgumentType:
-    """Return what stands for the type of an argument; arrays are contiguous and may be written, whatever they say."""
+    """Return what stands for the type of an argument.
+
+    Arrays are contiguous and may be written, whatever they say.
+    """
     if isinstance(value, np.ndarray):
         assert value.flags.c_contiguous
         return "array", value.dtype, value.ndim
@@ -69,7 +75,9 @@ def get_function_address(function: JittedFunction, kinds: tuple[ArgumentType, ..
 
 @cache
 def _load_or_compile(function: JittedFunction, kinds: tuple[ArgumentType, ...]) -> int:
-    key = _disk_cache.make_cache_key(f"{function.py_func.__module__}.{function.py_func.__qualname__}", _type_key(kinds))
+    key = _disk_cache.make_cache_key(
+        f"{function.py_func.__module__}.{function.py_func.__qualname__}", _type_key(kinds)
+    )
     found = _load_cached(key)
     if found is None:
         with _disk_cache.exclusive_lock(key):  # meanwhile another process may have compiled it
@@ -102,11 +110,17 @@ def _compile_and_store(function: JittedFunction, kinds: tuple[ArgumentType, ...]
     compiled = function.dispatcher.overloads[given]
     library, symbol = compiled.library, compiled.fndesc.llvm_func_name
     found = int(library.get_pointer_to_function(symbol))
-    called = [f.name for f in library._final_module.functions if f.is_declaration and not f.name.startswith("llvm.")]
+    called = [
+        f.name
+        for f in library._final_module.functions
+        if f.is_declaration and not f.name.startswith("llvm.")
+    ]
     names = [name for name in called if _library_function_address(name)]
     if all(binding.address_of_symbol(name) for name in {*called} - {*names}):
         _disk_cache.write_code(
-            key, "loop", json.dumps([symbol, names]).encode() + b"\n" + library._get_compiled_object()
+            key,
+            "loop",
+            json.dumps([symbol, names]).encode() + b"\n" + library._get_compiled_object(),
         )
     return found
 
@@ -133,8 +147,14 @@ def _library_functions(module: str, folders: tuple[str, ...]) -> Mapping[str, in
     if package is None or package.origin is None:
         return {}
     folder = str(Path(package.origin).parent.joinpath(*folders))
-    found = FileFinder(folder, (ExtensionFileLoader, EXTENSION_SUFFIXES)).find_spec(module.rpartition(".")[2])
-    spec = spec_from_file_location(module, found.origin) if found is not None and found.origin else None
+    found = FileFinder(folder, (ExtensionFileLoader, EXTENSION_SUFFIXES)).find_spec(
+        module.rpartition(".")[2]
+    )
+    spec = (
+        spec_from_file_location(module, found.origin)
+        if found is not None and found.origin
+        else None
+    )
     if spec is None or spec.loader is None:
         return {}
     library = module_from_spec(spec)

@@ -1,13 +1,15 @@
 """Compiled code in files: only what this user wrote, for this machine, and nobody changed since.
 
-Whoever writes such a file decides what the reader's process does. So the folder is made for its owner alone. It is used
-only where it belongs to this user and nobody else may write in it, and so is each file. In front of the code stands a
-checksum, keyed by all that the code depends on: the file's name, the sources of this package, the processor, the
-versions of Numba and LLVM. Where it does not fit, the code is compiled anew and the file replaced.
+Whoever writes such a file decides what the reader's process does. So the folder is made for its
+owner alone. It is used only where it belongs to this user and nobody else may write in it, and so
+is each file. In front of the code stands a checksum, keyed by all that the code depends on: the
+file's name, the sources of this package, the processor, the versions of Numba and LLVM. Where it
+does not fit, the code is compiled anew and the file replaced.
 
-The folder stands below `LINGERONNX_CACHE_DIR`, else below the user's cache folder. Its name has a hash over all sources
-of this package, since code may have parts of any. Where another user could have written in it, a private one takes its
-place until the process ends. Where no folder can be made, nothing is kept. Knows nothing of what the code does.
+The folder stands below `LINGERONNX_CACHE_DIR`, else below the user's cache folder. Its name has a
+hash over all sources of this package, since code may have parts of any. Where another user could
+have written in it, a private one takes its place until the process ends. Where no folder can be
+made, nothing is kept. Knows nothing of what the code does.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ def hash_sources() -> str:
 @cache
 def _environment_key() -> str:
     """Return all that code depends on besides the sources."""
-    settings = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith("NUMBA_"))
+    settings = sorted(
+        f"{name}={value}" for name, value in os.environ.items() if name.startswith("NUMBA_")
+    )
     features = binding.get_host_cpu_features().flatten()
     versions = version("numba"), version("llvmlite"), repr(binding.llvm_version_info)
     return "\n".join([*versions, binding.get_host_cpu_name(), features, *settings])
@@ -66,7 +70,8 @@ def make_cache_key(*what: str) -> str:
 def cache_folder() -> str | None:
     """Return the folder of the compiled code, created if need be; None where there can be none.
 
-    Where another user could have written in it, a line on stderr says so, and the folder is a private one.
+    Where another user could have written in it, a line on stderr says so, and the folder is a
+    private one.
     """
     given = os.environ.get("LINGERONNX_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
     try:
@@ -75,10 +80,15 @@ def cache_folder() -> str | None:
         reason = _explain_untrusted(folder.lstat())
         if not reason:
             return str(folder)
-        _warn(f"lingeronnx: the cache of compiled code {folder} {reason}; a private one is used until this run ends")
+        _warn(
+            f"lingeronnx: the cache of compiled code {folder} {reason}; a private one is used "
+            "until this run ends"
+        )
         base = Path(tempfile.mkdtemp(prefix="lingeronnx-"))
         atexit.register(_remove_if_owner, base, os.getpid())
-        os.environ["LINGERONNX_CACHE_DIR"] = str(base)  # processes that are started from here use it too
+        os.environ["LINGERONNX_CACHE_DIR"] = str(
+            base
+        )  # processes that are started from here use it too
         return str(_create_folder(base))
     except (OSError, RuntimeError):  # the latter where the user has no home
         return None
@@ -138,8 +148,12 @@ def read_code(name: str, kind: str) -> bytes | None:
 
 def _compute_checksum(name: str, code: bytes) -> bytes:
     """Return the checksum of code in a file of this name, for these sources on this machine."""
-    secret = hashlib.blake2b("\n".join([name, hash_sources(), _environment_key()]).encode()).digest()
-    return hashlib.blake2b(code, key=secret, digest_size=_CHECKSUM_BYTES, person=b"lingeronnx code").digest()
+    secret = hashlib.blake2b(
+        "\n".join([name, hash_sources(), _environment_key()]).encode()
+    ).digest()
+    return hashlib.blake2b(
+        code, key=secret, digest_size=_CHECKSUM_BYTES, person=b"lingeronnx code"
+    ).digest()
 
 
 def write_code(name: str, kind: str, code: bytes) -> None:
@@ -148,7 +162,10 @@ def write_code(name: str, kind: str, code: bytes) -> None:
     if path is None:
         return
     _remove_stale_files(path.parent)
-    with suppress(OSError), tempfile.NamedTemporaryFile(dir=path.parent, suffix=_PARTIAL_SUFFIX, delete=False) as file:
+    with (
+        suppress(OSError),
+        tempfile.NamedTemporaryFile(dir=path.parent, suffix=_PARTIAL_SUFFIX, delete=False) as file,
+    ):
         try:
             file.write(_compute_checksum(path.name, code) + code)
             file.close()
@@ -169,8 +186,9 @@ def _remove_stale_files(folder: Path) -> None:
 
 @contextmanager
 def exclusive_lock(name: str) -> Iterator[None]:
-    """Let no other process make what is kept under a name meanwhile; where files have no locks, let all.
+    """Let no other process make what is kept under a name meanwhile.
 
+    Where files have no locks, let all.
     The system lets go of what a process held that has ended.
     """
     path = _file_path(name, "lock")

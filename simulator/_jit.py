@@ -1,15 +1,17 @@
-"""The one door to Numba: `jit` for kernels, `register_inline` for the scalar functions they are made of.
+"""The one door to Numba.
 
-Owns the compile options, and when Numba is imported: not before something must be compiled, because that takes longer
-than a small model runs (`_code` keeps machine code that needs no Numba). What a module declares for Numba waits until
-then. Knows nothing of what is compiled.
+`jit` for kernels, `register_inline` for the scalar functions they are made of.
+Owns the compile options, and when Numba is imported: not before something must be compiled, because
+that takes longer than a small model runs (`_code` keeps machine code that needs no Numba). What a
+module declares for Numba waits until then. Knows nothing of what is compiled.
 
-Options: `nogil`, because programs run on plain threads (Numba's own threading layer is not safe to call from several
-threads, so `parallel=True` is never used), and never `fastmath`: floats appear only where the NPU's own arithmetic
-passes through them.
+Options: `nogil`, because programs run on plain threads (Numba's own threading layer is not safe to
+call from several threads, so `parallel=True` is never used), and never `fastmath`: floats appear
+only where the NPU's own arithmetic passes through them.
 
-Numba's own disk cache is not used. It looks at the file of the cached function only, and would keep stale code when a
-callee in another file changed; and its files are pickles, which run whatever somebody put there.
+Numba's own disk cache is not used. It looks at the file of the cached function only, and would keep
+stale code when a callee in another file changed; and its files are pickles, which run whatever
+somebody put there.
 """
 
 from __future__ import annotations
@@ -21,14 +23,24 @@ from functools import cached_property, update_wrapper
 from threading import RLock
 from typing import Any
 
-__all__ = ["JittedFunction", "config", "import_numba", "intrinsic", "jit", "overload", "register_inline"]
+__all__ = [
+    "JittedFunction",
+    "config",
+    "import_numba",
+    "intrinsic",
+    "jit",
+    "overload",
+    "register_inline",
+]
 
 
 class _Config:
     @property
     def DISABLE_JIT(self) -> bool:
         """Whether Numba is told to leave Python as it is (NUMBA_DISABLE_JIT)."""
-        told = getattr(sys.modules.get("numba.core.config"), "DISABLE_JIT", None)  # absent while it is being imported
+        told = getattr(
+            sys.modules.get("numba.core.config"), "DISABLE_JIT", None
+        )  # absent while it is being imported
         return bool(int(os.environ.get("NUMBA_DISABLE_JIT") or 0) if told is None else told)
 
 
@@ -100,7 +112,10 @@ class intrinsic:
 
 
 class JittedFunction:
-    """A function that is compiled where a `native.NativeLoop` or another one needs it; called, it runs in Python."""
+    """A function that is compiled where a `native.NativeLoop` or another one needs it.
+
+    Called, it runs in Python.
+    """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.py_func = function
@@ -112,7 +127,10 @@ class JittedFunction:
 
     @cached_property
     def dispatcher(self) -> Any:
-        """The function for other compiled code alone: nothing in it takes or returns Python objects."""
+        """The function for other compiled code alone.
+
+        Nothing in it takes or returns Python objects.
+        """
         options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
         return import_numba().njit(nogil=True, error_model="numpy", **options)(self.py_func)
 
@@ -123,5 +141,8 @@ class JittedFunction:
 
 
 def jit(function: Callable[..., Any]) -> JittedFunction:
-    """Let `function` be compiled when it is first needed for new types; the code releases the GIL."""
+    """Let `function` be compiled when it is first needed for new types.
+
+    The code releases the GIL.
+    """
     return JittedFunction(function)

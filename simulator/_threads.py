@@ -20,5 +20,7 @@ def get_configured_threads() -> int:
     if not text:
         return 0
     if not (text.isdecimal() and len(text) < 10 and int(text) <= _MAX_THREADS):
-        raise SimulatorError(f"LINGERONNX_THREADS is '{text[:40]}'; it is a number of threads up to {_MAX_THREADS}")
+        raise SimulatorError(
+            f"LINGERONNX_THREADS is '{text[:40]}'; it is a number of threads up to {_MAX_THREADS}"
+        )
     return int(text)

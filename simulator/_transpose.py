@@ -1,7 +1,8 @@
 """The transposition of matrices, compiled: whole blocks are turned in registers.
 
-A block has as many lines as numbers in a line. Its lines are joined in turn, number by number, with the lines half a
-block below; after as many rounds as the side of the block has bits, they are its columns.
+A block has as many lines as numbers in a line. Its lines are joined in turn, number by number, with
+the lines half a block below; after as many rounds as the side of the block has bits, they are its
+columns.
 
 Must not know: layouts, operators.
 """
@@ -29,7 +30,10 @@ def _transpose_block_intrinsic(typingctx: Any, x: Any, out: Any, n: Any, a: Any,
     size = x.dtype.bitwidth // 8
     side = _BLOCK_LINE_BYTES // size
     line, order = ir.VectorType(ir.IntType(8 * size), side), ir.VectorType(ir.IntType(32), side)
-    joins = [ir.Constant(order, [first + i // 2 + i % 2 * side for i in range(side)]) for first in (0, side // 2)]
+    joins = [
+        ir.Constant(order, [first + i // 2 + i % 2 * side for i in range(side)])
+        for first in (0, side // 2)
+    ]
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         def places(array: int, *index: Any) -> list[Any]:
@@ -39,7 +43,10 @@ def _transpose_block_intrinsic(typingctx: Any, x: Any, out: Any, n: Any, a: Any,
             steps = [builder.extract_value(made.strides, axis) for axis in range(3)]
             for number, step in zip(index, steps, strict=True):
                 place = builder.add(place, builder.mul(number, step))
-            lines = (builder.add(place, builder.mul(ir.Constant(_INT64, i), steps[1])) for i in range(side))
+            lines = (
+                builder.add(place, builder.mul(ir.Constant(_INT64, i), steps[1]))
+                for i in range(side)
+            )
             return [builder.inttoptr(one, line.as_pointer()) for one in lines]
 
         found = [builder.load(place, align=size) for place in places(0, args[2], args[3], args[4])]

@@ -1,5 +1,6 @@
-"""Kernels that compute the same, so that they are built once: the steps of an unrolled recurrent layer share weights.
+"""Kernels that compute the same, so that they are built once.
 
+The steps of an unrolled recurrent layer share weights.
 Owns: `content_key`, by which two kernels are alike. Must not know: any particular operator.
 """
 
@@ -26,7 +27,9 @@ def content_key(value: Any) -> Hashable:
     if isinstance(value, tuple | list):
         return type(value), tuple(content_key(member) for member in value)
     if isinstance(value, Mapping):
-        return type(value), tuple((content_key(name), content_key(member)) for name, member in value.items())
+        return type(value), tuple(
+            (content_key(name), content_key(member)) for name, member in value.items()
+        )
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = dataclasses.fields(value)
         return type(value), tuple((f.name, content_key(getattr(value, f.name))) for f in fields)

@@ -1,30 +1,32 @@
 """All rounding, shifting and saturation of the simulator.
 
-Owns: `round_shift_right` and `saturate`, the requantization `Rescale` and its compiled forms, the reciprocal division
-`luna_divide`. Kernels bring exact accumulators and call these; nothing else in the package rounds. Must not know:
-tensors, operators, platforms.
+Owns: `round_shift_right` and `saturate`, the requantization `Rescale` and its compiled forms, the
+reciprocal division `luna_divide`. Kernels bring exact accumulators and call these; nothing else in
+the package rounds. Must not know: tensors, operators, platforms.
 
     rsh(v, s) = floor(v / 2^s + 1/2)              ties (half-way values) go up, towards +infinity
     sat(v, b) = clamp(v, -2^(b-1), 2^(b-1) - 1)
     Rescale   : y = sat(floor(acc * M / 2^s + 1/2) + z, b)
-                M in [2^30, 2^31), so M / 2^s is a ratio kept to 31 bits; z is the integer that stands for 0, mostly 0
+                M in [2^30, 2^31), so M / 2^s is a ratio kept to 31 bits; z is the integer that
+                stands for 0, mostly 0
 
-A ratio that is a power of two has M = 2^30 and is the plain shift by s - 30. The product acc * M can need 95 bits.
-Knowing a bound of |acc|, `Rescale.compile_for_bound` picks the cheapest form that is still exact; `apply_rescale`
-computes it inside a kernel:
+A ratio that is a power of two has M = 2^30 and is the plain shift by s - 30. The product acc * M
+can need 95 bits. Knowing a bound of |acc|, `Rescale.compile_for_bound` picks the cheapest form that
+is still exact; `apply_rescale` computes it inside a kernel:
 
     Shift      int32 lanes    power of two to the right, and acc plus its rounding term fits 32 bits
     Scale      int64          the product fits 63 bits
     WideScale  two halves     everything else
     Tied       two halves     a multiplier with a rounding of its own
 
-Scale and WideScale first clamp acc to +-L with L = 2^(b+s-30). That changes nothing, because |acc| >= L already gives
+Scale and WideScale first clamp acc to +-L with L = 2^(b+s-30). That changes nothing, because |acc|
+>= L already gives
 |y| >= 2^b, but it keeps the product below 2^(b+s+1), so large accumulators need no wider arithmetic than small ones.
 Shift and Scale have z in their rounding term, as z * 2^s.
 
-The NPU rounds half up, whatever it is told. Other targets, and the software that networks are trained with, can do
-otherwise (`RoundingMode`): a `Rescale` may have another rounding, `RoundedShift` is a power-of-two ratio with one of
-those, `divide_rounded` a division by any number.
+The NPU rounds half up, whatever it is told. Other targets, and the software that networks are
+trained with, can do otherwise (`RoundingMode`): a `Rescale` may have another rounding,
+`RoundedShift` is a power-of-two ratio with one of those, `divide_rounded` a division by any number.
 """
 
 from __future__ import annotations
@@ -89,7 +91,10 @@ def integer_dtype(bits: int) -> np.dtype:
 
 
 class ShiftForm(NamedTuple):
-    """A right shift in int32 lanes: `clamp((acc + half) >> shift)`; all fields int32, 0 <= shift <= 31."""
+    """A right shift in int32 lanes: `clamp((acc + half) >> shift)`.
+
+    All fields int32, 0 <= shift <= 31.
+    """
 
     half: np.int32
     shift: np.int32
@@ -98,7 +103,10 @@ class ShiftForm(NamedTuple):
 
 
 class ScaleForm(NamedTuple):
-    """A multiplication in int64: `clamp((clamp(acc, +-limit) * multiplier + half) >> shift)`, 0 <= shift <= 62."""
+    """A multiplication in int64.
+
+    `clamp((clamp(acc, +-limit) * multiplier + half) >> shift)`, 0 <= shift <= 62.
+    """
 
     limit: int
     multiplier: int
@@ -109,7 +117,10 @@ class ScaleForm(NamedTuple):
 
 
 class WideScaleForm(NamedTuple):
-    """A multiplication whose product needs up to 95 bits; 1 <= shift <= 94. zero : is added to the rounded result."""
+    """A multiplication whose product needs up to 95 bits; 1 <= shift <= 94.
+
+    Zero : is added to the rounded result.
+    """
 
     limit: int
     multiplier: int
@@ -142,7 +153,10 @@ class ReciprocalForm(NamedTuple):
 
 
 class RoundedScaleForm(NamedTuple):
-    """A multiplication whose product needs up to 95 bits, with any rounding by number; 1 <= shift <= 94."""
+    """A multiplication whose product needs up to 95 bits, with any rounding by number.
+
+    1 <= shift <= 94.
+    """
 
     limit: int
     multiplier: int
@@ -212,18 +226,30 @@ class Rescale:
 
     def __post_init__(self) -> None:
         if not (1 << 30 <= self.multiplier < 1 << 31 and self.shift >= 1 and 1 <= self.bits <= 62):
-            raise ValueError(f"no such rescale: multiplier {self.multiplier}, shift {self.shift}, {self.bits} bits")
+            raise ValueError(
+                f"no such rescale: multiplier {self.multiplier}, shift {self.shift}, {self.bits} "
+                "bits"
+            )
         if saturate(self.zero_point, self.bits) != self.zero_point:
             raise ValueError(f"the zero point {self.zero_point} is no integer of {self.bits} bits")
 
     @classmethod
     def from_ratio(
-        cls, ratio: float, bits: int, zero_point: int = 0, rounding: RoundingMode = RoundingMode.HALF_UP
+        cls,
+        ratio: float,
+        bits: int,
+        zero_point: int = 0,
+        rounding: RoundingMode = RoundingMode.HALF_UP,
     ) -> Rescale:
-        """Round `ratio` (0 < ratio < 2^30) to 31 significant bits, half up; exact for powers of two."""
+        """Round `ratio` (0 < ratio < 2^30) to 31 significant bits, half up.
+
+        Exact for powers of two.
+        """
         if not 0 < ratio < math.inf:
             raise ValueError(f"a rescale ratio must be positive and finite, not {ratio}")
-        mantissa, exponent = math.frexp(ratio)  # ratio = mantissa * 2^exponent, mantissa in [1/2, 1)
+        mantissa, exponent = math.frexp(
+            ratio
+        )  # ratio = mantissa * 2^exponent, mantissa in [1/2, 1)
         multiplier, shift = math.floor(math.ldexp(mantissa, 31) + 0.5), 31 - exponent
         if multiplier == 1 << 31:
             multiplier, shift = 1 << 30, shift - 1
@@ -238,8 +264,15 @@ class Rescale:
 
     @property
     def pow2_shift(self) -> int | None:
-        """The plain right shift where that is all: the ratio is a power of two, the zero point 0; else None."""
-        plain = self.multiplier == 1 << 30 and not self.zero_point and self.rounding is RoundingMode.HALF_UP
+        """The plain right shift where that is all: the ratio is a power of two, the zero point 0.
+
+        Else None.
+        """
+        plain = (
+            self.multiplier == 1 << 30
+            and not self.zero_point
+            and self.rounding is RoundingMode.HALF_UP
+        )
         return self.shift - 30 if plain else None
 
     @property
@@ -248,16 +281,24 @@ class Rescale:
         return integer_dtype(self.bits)
 
     def __call__(self, acc: Any) -> np.ndarray:
-        """Rescale integers of any shape and size in Python's integers: exact, slow, for setup and tests. int64 out."""
+        """Rescale integers of any shape and size in Python's integers.
+
+        Exact, slow, for setup and tests. int64 out.
+        """
         wide = np.asarray(acc).astype(object) * self.multiplier
         other = np.frompyfunc(lambda v: divide_rounded(v, 1 << self.shift, self.rounding), 1, 1)
-        whole = round_shift_right(wide, self.shift) if self.rounding is RoundingMode.HALF_UP else other(wide)
+        whole = (
+            round_shift_right(wide, self.shift)
+            if self.rounding is RoundingMode.HALF_UP
+            else other(wide)
+        )
         return np.asarray(saturate_array(whole + self.zero_point, self.bits)).astype(np.int64)
 
     def output_bound(self, acc: int) -> int:
         """Return the largest |y| for |accumulator| <= `acc`."""
         return min(
-            round_shift_right(acc * self.multiplier, self.shift) + 1 + abs(self.zero_point), 1 << (self.bits - 1)
+            round_shift_right(acc * self.multiplier, self.shift) + 1 + abs(self.zero_point),
+            1 << (self.bits - 1),
         )
 
     def compile_for_bound(
@@ -271,9 +312,18 @@ class Rescale:
         right = self.shift - 30
         if self.rounding is not RoundingMode.HALF_UP:
             limit = min(bound, 1 << max(self.bits + right, 0))
-            multiplier, shift = (self.multiplier, self.shift) if self.shift <= 94 else (1, 94)  # less than a half
-            return RoundedScaleForm(limit, multiplier, shift, low, high, self.zero_point, int(self.rounding))
-        if self.multiplier == 1 << 30 and 0 <= right <= 31 and low >= INT32_MIN and high <= INT32_MAX:
+            multiplier, shift = (
+                (self.multiplier, self.shift) if self.shift <= 94 else (1, 94)
+            )  # less than a half
+            return RoundedScaleForm(
+                limit, multiplier, shift, low, high, self.zero_point, int(self.rounding)
+            )
+        if (
+            self.multiplier == 1 << 30
+            and 0 <= right <= 31
+            and low >= INT32_MIN
+            and high <= INT32_MAX
+        ):
             half = (1 << (right - 1) if right else 0) + (self.zero_point << right)
             if bound + abs(half) <= INT32_MAX:
                 return ShiftForm(np.int32(half), np.int32(right), np.int32(low), np.int32(high))
@@ -288,8 +338,15 @@ class Rescale:
 
 
 def narrow_to_int32(form: RescaleForm, bound: int = INT32_MAX) -> RescaleForm:
-    """Return the form for accumulators within int32, which |acc| <= `bound` are: vectors hold more of them."""
-    if bound > INT32_MAX or not isinstance(form, ScaleForm) or max(form.limit, form.multiplier) > INT32_MAX:
+    """Return the form for accumulators within int32, which |acc| <= `bound` are.
+
+    Vectors hold more of them.
+    """
+    if (
+        bound > INT32_MAX
+        or not isinstance(form, ScaleForm)
+        or max(form.limit, form.multiplier) > INT32_MAX
+    ):
         return form
     limit, multiplier = np.int32(form.limit), np.int32(form.multiplier)
     return NarrowScaleForm(-limit, limit, multiplier, form.half, form.shift, form.low, form.high)
@@ -320,7 +377,10 @@ _NEAREST, _AWAY = RoundingMode.HALF_UP.value, RoundingMode.HALF_AWAY.value
 
 @register_inline
 def divide_rounded(n: Any, d: Any, rounding: Any) -> Any:
-    """Return n / d, d > 0, as an integer by the number of a `RoundingMode`; |n| and d below 2^61."""
+    """Return n / d, d > 0, as an integer by the number of a `RoundingMode`.
+
+    |n| and d below 2^61.
+    """
     if rounding == _DOWN:
         return n // d
     if rounding == _UP:
@@ -344,7 +404,9 @@ class RoundedShift:
     def __post_init__(self) -> None:
         other = self.rounding is not RoundingMode.HALF_UP
         if not (-29 <= self.shift <= 62 and 1 <= self.bits <= 62 and other):
-            raise ValueError(f"no such requantization: shift {self.shift}, {self.bits} bits, {self.rounding!r}")
+            raise ValueError(
+                f"no such requantization: shift {self.shift}, {self.bits} bits, {self.rounding!r}"
+            )
 
     @property
     def pow2_shift(self) -> int:
@@ -365,7 +427,9 @@ class RoundedShift:
     ) -> ScaleForm | HalfEvenShiftForm | RoundedScaleForm:
         """Return the compiled form for |acc| <= `bound` < 2^62."""
         low, high = _output_limits(self.bits, clip)
-        limit = min(bound, 1 << max(self.bits + self.shift, 0))  # beyond which every result is saturated
+        limit = min(
+            bound, 1 << max(self.bits + self.shift, 0)
+        )  # beyond which every result is saturated
         if self.shift <= 0:
             return ScaleForm(limit, 1 << -self.shift, 0, 0, low, high)
         if self.rounding is RoundingMode.HALF_EVEN:
@@ -373,7 +437,12 @@ class RoundedShift:
         if self.rounding is RoundingMode.HALF_AWAY:
             return RoundedScaleForm(limit, 1, self.shift, low, high, 0, int(self.rounding))
         return ScaleForm(
-            limit, 1, 0 if self.rounding is RoundingMode.DOWN else (1 << self.shift) - 1, self.shift, low, high
+            limit,
+            1,
+            0 if self.rounding is RoundingMode.DOWN else (1 << self.shift) - 1,
+            self.shift,
+            low,
+            high,
         )
 
 
@@ -384,8 +453,8 @@ class RoundedShift:
 def luna_reciprocal(d: Any) -> Any:
     """Return (r, e): the NPU's Newton reciprocal of the int32 `d` != 0, so that n / d is about n * r * 2^(e-31).
 
-    m = d * 2^(e-31) has |m| in (1/2, 1]; r starts from the five leading bits of m and is refined three times, being
-    rounded half up to 29 fractional bits each time. All in float64.
+    m = d * 2^(e-31) has |m| in (1/2, 1]; r starts from the five leading bits of m and is refined
+    three times, being rounded half up to 29 fractional bits each time. All in float64.
     """
     e = 31 - np.int64(math.ceil(np.float32(math.log2(abs(float(d))))))
     m = d * 2.0 ** (e - 31)
@@ -418,7 +487,10 @@ def luna_divide(n: Any, d: Any, shift: Any) -> Any:
 
 @dataclass(frozen=True)
 class LunaDivide:
-    """Division `y = sat(luna_divide(acc, divisor, shift), bits)`; a negative `shift` always gives sat(`underflow`)."""
+    """Division `y = sat(luna_divide(acc, divisor, shift), bits)`.
+
+    A negative `shift` always gives sat(`underflow`).
+    """
 
     divisor: int
     shift: int = 0
@@ -430,7 +502,9 @@ class LunaDivide:
         """The integer type of the result."""
         return integer_dtype(self.bits)
 
-    def compile_for_bound(self, bound: int, clip: tuple[int, int] | None = None) -> ScaleForm | ReciprocalForm:
+    def compile_for_bound(
+        self, bound: int, clip: tuple[int, int] | None = None
+    ) -> ScaleForm | ReciprocalForm:
         """Return the compiled form for |acc| <= `bound` < 2^31."""
         low, high = _output_limits(self.bits, clip)
         if self.shift < 0:
@@ -455,7 +529,8 @@ class ChainedRescale:
     def compile_for_bound(self, bound: int, clip: tuple[int, int] | None = None) -> ChainedForm:
         """Return the compiled form for |acc| <= `bound`."""
         return ChainedForm(
-            self.first.compile_for_bound(bound), self.second.compile_for_bound(self.first.output_bound(bound), clip)
+            self.first.compile_for_bound(bound),
+            self.second.compile_for_bound(self.first.output_bound(bound), clip),
         )
 
 
@@ -472,7 +547,9 @@ def _apply_shift(rescale: Any, acc: Any) -> Any:
 @register_inline
 def _apply_scale(rescale: Any, acc: Any) -> Any:
     acc = min(max(np.int64(acc), -rescale.limit), rescale.limit)
-    return min(max((acc * rescale.multiplier + rescale.half) >> rescale.shift, rescale.low), rescale.high)
+    return min(
+        max((acc * rescale.multiplier + rescale.half) >> rescale.shift, rescale.low), rescale.high
+    )
 
 
 @register_inline
@@ -484,7 +561,8 @@ def _apply_narrow_scale(rescale: Any, acc: Any) -> Any:
 
 @register_inline
 def _apply_wide_scale(rescale: Any, acc: Any) -> Any:
-    # acc * M = upper * 2^32 + lower, each within int64; the half bit joins the part it cannot overflow
+    # acc * M = upper * 2^32 + lower, each within int64; the half bit joins the part it cannot
+    # overflow
     acc = min(max(np.int64(acc), -rescale.limit), rescale.limit)
     upper = (acc >> 32) * rescale.multiplier
     lower = (acc & 0xFFFFFFFF) * rescale.multiplier
@@ -497,7 +575,8 @@ def _apply_wide_scale(rescale: Any, acc: Any) -> Any:
 
 @register_inline
 def _apply_rounded_scale(rescale: Any, acc: Any) -> Any:
-    # acc * M = upper * 2^32 + lower, each within int64; what the shift cuts off is (more, less), against (half, 0)
+    # acc * M = upper * 2^32 + lower, each within int64; what the shift cuts off is (more, less),
+    # against (half, 0)
     acc = min(max(np.int64(acc), -rescale.limit), rescale.limit)
     upper = (acc >> 32) * rescale.multiplier
     lower = (acc & 0xFFFFFFFF) * rescale.multiplier
@@ -530,7 +609,9 @@ def _apply_reciprocal(rescale: Any, acc: Any) -> Any:
 def _apply_half_even_shift(rescale: Any, acc: Any) -> Any:
     acc = min(max(np.int64(acc), -rescale.limit), rescale.limit)
     down = acc >> rescale.shift
-    half = (np.int64(1) << (rescale.shift - 1)) - 1 + (down & 1)  # lets a tie through where `down` is odd
+    half = (
+        (np.int64(1) << (rescale.shift - 1)) - 1 + (down & 1)
+    )  # lets a tie through where `down` is odd
     return min(max((acc + half) >> rescale.shift, rescale.low), rescale.high)
 
 
@@ -552,7 +633,10 @@ _FORM_FUNCTIONS: dict[type, Any] = {
 
 
 def apply_rescale(rescale: RescaleForm, acc: Any) -> Any:
-    """Rescale one accumulator by a form made by `within`. In kernels the form's type picks the code."""
+    """Rescale one accumulator by a form made by `within`.
+
+    In kernels the form's type picks the code.
+    """
     return _FORM_FUNCTIONS[type(rescale)](rescale, acc)
 
 

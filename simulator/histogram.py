@@ -1,5 +1,6 @@
-"""Looking at numbers once: a histogram of bins of one width with the sum of squares, and what is largest in channels.
+"""Looking at numbers once.
 
+A histogram of bins of one width with the sum of squares, and what is largest in channels.
 Knows nothing of models.
 """
 
@@ -58,7 +59,9 @@ def _count_bins(
             for i in range(len(part)):
                 value = np.float64(x.dtype.type(np.float64(part[i]) * factor))
                 at[i] = half + np.int32(math.floor(value * per_unit))
-            for i in range(len(part) // 2):  # in turn: a bin that is counted again at once waits for its last count
+            for i in range(
+                len(part) // 2
+            ):  # in turn: a bin that is counted again at once waits for its last count
                 bins[np.uint32(at[2 * i])] += 1
                 more[np.uint32(at[2 * i + 1])] += 1
             if len(part) % 2:
@@ -69,17 +72,22 @@ def _count_bins(
 _ONE = np.ones(1)
 
 
-def accumulate_histogram(x: np.ndarray, per_unit: float, bins: np.ndarray, factors: np.ndarray = _ONE) -> float:
+def accumulate_histogram(
+    x: np.ndarray, per_unit: float, bins: np.ndarray, factors: np.ndarray = _ONE
+) -> float:
     """Add the number of all values with ``floor(value * per_unit) == k - len(bins) / 2`` to bins[k].
 
-    x : float32 or float64 [N, C, ...], finite; a value is one of them times its channel's factor, in the type of x.
-    factors : float64 [C], or [1] for an x of any shape. per_unit : a power of two, so that nothing is rounded. bins :
-    int64, contiguous, which holds all of them. Returns the sum of squares in float64.
+    x : float32 or float64 [N, C, ...], finite; a value is one of them times its channel's factor,
+    in the type of x. factors : float64 [C], or [1] for an x of any shape. per_unit : a power of
+    two, so that nothing is rounded. bins : int64, contiguous, which holds all of them. Returns the
+    sum of squares in float64.
     """
     squares, flat = np.zeros(1), np.ascontiguousarray(x).reshape(-1)
     each = math.prod(x.shape[2:]) if len(factors) > 1 else max(flat.size, 1)
     more, lanes, at = np.zeros_like(bins), np.empty(_LANES), np.empty(_BLOCK_ELEMENTS, np.int32)
-    NativeLoop(_count_bins, (flat, each, factors, float(per_unit), bins, more, squares, lanes, at))((), ())
+    NativeLoop(_count_bins, (flat, each, factors, float(per_unit), bins, more, squares, lanes, at))(
+        (), ()
+    )
     bins += more
     return float(squares[0])
 
@@ -107,5 +115,7 @@ def channel_statistics(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """
     flat = np.ascontiguousarray(x).reshape(*x.shape[:2], -1)
     largest, squares = np.zeros(x.shape[1], np.int32), np.zeros(x.shape[1])
-    NativeLoop(_channel_statistics, (flat, flat.view(np.int32), largest, squares, np.empty(_LANES)))((), ())
+    NativeLoop(
+        _channel_statistics, (flat, flat.view(np.int32), largest, squares, np.empty(_LANES))
+    )((), ())
     return largest.view(np.float32).astype(np.float64), squares

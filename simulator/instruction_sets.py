@@ -1,15 +1,19 @@
-"""Rows of dot instructions: what a processor offers for sums of small products, and which row is used.
+"""Rows of dot instructions.
 
-A *dword* is 32 bits of neighbouring numbers: four bytes or two 16-bit words. One dot instruction adds, lane by lane,
-the products of two dwords to a 32-bit sum. Rows differ in lanes, registers and operands:
+What a processor offers for sums of small products, and which row is used.
+A *dword* is 32 bits of neighbouring numbers: four bytes or two 16-bit words. One dot instruction
+adds, lane by lane, the products of two dwords to a 32-bit sum. Rows differ in lanes, registers and
+operands:
 
-    quads   four unsigned by four signed bytes; activations enter as x + 128 and the excess leaves through the bias:
+    quads   four unsigned by four signed bytes; activations enter as x + 128 and the excess leaves
+    through the bias:
             sum (x + 128) * w + (bias - 128 * sum w) = sum x * w + bias
     signed  four signed by four signed bytes; no excess
     pairs   two signed words by two signed words; bytes are widened first
 
-No row rounds or saturates; that 32 bits suffice is proven from the weights. Every row has pairs for 16-bit numbers.
-The environment variable LINGERONNX_SIMD names the row to use: "1" is the best one, "0" the plain loops.
+No row rounds or saturates; that 32 bits suffice is proven from the weights. Every row has pairs for
+16-bit numbers. The environment variable LINGERONNX_SIMD names the row to use: "1" is the best one,
+"0" the plain loops.
 
 Must not know: convolutions, weights, Numba.
 """
@@ -44,7 +48,8 @@ class InstructionSet:
     dots
         LLVM's intrinsic by operands; pairs without one are written as products and sums.
     halves
-        Whether those multiply the lower and the upper words apart, for processors that add a product to a sum.
+        Whether those multiply the lower and the upper words apart, for processors that add a
+        product to a sum.
     """
 
     name: str
@@ -115,7 +120,9 @@ def is_supported_by_host(candidate: InstructionSet) -> bool:
     from llvmlite import binding
 
     arch = binding.get_process_triple().partition("-")[0].replace("arm64", "aarch64")
-    return candidate.triple.partition("-")[0] in ("", arch) and get_host_features() >= {*candidate.features}
+    return candidate.triple.partition("-")[0] in ("", arch) and get_host_features() >= {
+        *candidate.features
+    }
 
 
 @cache
@@ -124,7 +131,9 @@ def _supported_instruction_sets() -> tuple[InstructionSet, ...]:
 
 
 def get_instruction_set() -> InstructionSet | None:
-    """Return the row that LINGERONNX_SIMD names, by default the best that this processor has; None: plain loops.
+    """Return the row that LINGERONNX_SIMD names, by default the best that this processor has.
+
+    None: plain loops.
 
     Raises
     ------
@@ -141,7 +150,12 @@ def get_instruction_set() -> InstructionSet | None:
         if one.name == wanted:
             if one not in usable:
                 names = ", ".join(r.name for r in usable)
-                raise SimulatorError(f"LINGERONNX_SIMD: this processor cannot run '{wanted}'; it can run {names} and 0")
+                raise SimulatorError(
+                    f"LINGERONNX_SIMD: this processor cannot run '{wanted}'; it can run {names} "
+                    "and 0"
+                )
             return one
     names = ", ".join(r.name for r in INSTRUCTION_SETS)
-    raise SimulatorError(f"LINGERONNX_SIMD: there is no '{wanted}'; there are {names}, 0 (plain loops), 1 (the best)")
+    raise SimulatorError(
+        f"LINGERONNX_SIMD: there is no '{wanted}'; there are {names}, 0 (plain loops), 1 (the best)"
+    )

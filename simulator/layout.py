@@ -1,8 +1,9 @@
-"""Where the tensors of a program live: physical layouts, conversions between them, buffers and their reuse.
+"""Where the tensors of a program live.
 
-Owns: `ProgramLayout`, which takes steps one after the other and builds them into `BuiltStep`s on numbered `Buffer`s,
-and the two conversions. A tensor gets its other layout at the first step that wants it and at most once. Must not
-know: any particular operator, batches, threads.
+Physical layouts, conversions between them, buffers and their reuse.
+Owns: `ProgramLayout`, which takes steps one after the other and builds them into `BuiltStep`s on
+numbered `Buffer`s, and the two conversions. A tensor gets its other layout at the first step that
+wants it and at most once. Must not know: any particular operator, batches, threads.
 """
 
 from __future__ import annotations
@@ -36,13 +37,19 @@ PLAIN, CHANNEL_LAST = "plain", "channel-last"
 def make_to_channel_last(spec: TensorSpec) -> NativeLoop:
     """Return the copy of plain [N, C, *space], logical `spec`, to channel-last [N, *space, C]."""
     channels, space = spec.shape[1], math.prod(spec.shape[2:])
-    return NativeLoop(transpose_matrices, (InputRef(0, (-1, channels, space)), OutputRef(0, (-1, space, channels))))
+    return NativeLoop(
+        transpose_matrices,
+        (InputRef(0, (-1, channels, space)), OutputRef(0, (-1, space, channels))),
+    )
 
 
 def make_to_plain(spec: TensorSpec) -> NativeLoop:
     """Return the copy of channel-last [N, *space, C] to plain [N, C, *space], logical `spec`."""
     channels, space = spec.shape[1], math.prod(spec.shape[2:])
-    return NativeLoop(transpose_matrices, (InputRef(0, (-1, space, channels)), OutputRef(0, (-1, channels, space))))
+    return NativeLoop(
+        transpose_matrices,
+        (InputRef(0, (-1, space, channels)), OutputRef(0, (-1, channels, space))),
+    )
 
 
 def stack_samples(spec: TensorSpec, samples: int) -> TensorSpec:
@@ -61,12 +68,13 @@ class BuiltStep:
 
 @dataclass(frozen=True)
 class Buffer:
-    """A physical tensor. Axis 0 follows the block where `is_batched`: every sample has the rows of `spec`.
+    """A physical tensor. Axis 0 follows the block where `is_batched`.
 
+    Every sample has the rows of `spec`.
     `slot` is the memory it shares with others in turn.
 
-    Slot -1 stands for no memory of its own: constants, and the arrays of the caller (`name`): fed and kept tensors.
-    `alias_of` is the buffer whose numbers these are, in another shape.
+    Slot -1 stands for no memory of its own: constants, and the arrays of the caller (`name`): fed
+    and kept tensors. `alias_of` is the buffer whose numbers these are, in another shape.
     """
 
     spec: TensorSpec
@@ -105,7 +113,11 @@ class ProgramLayout:
     """
 
     def __init__(
-        self, inputs: Collection[str], specs: Mapping[str, TensorSpec], batched: Collection[str], kept: Collection[str]
+        self,
+        inputs: Collection[str],
+        specs: Mapping[str, TensorSpec],
+        batched: Collection[str],
+        kept: Collection[str],
     ) -> None:
         self.steps: list[BuiltStep] = []
         self.buffer_ids: dict[str, dict[str, int]] = defaultdict(dict)
@@ -124,9 +136,13 @@ class ProgramLayout:
             self._add_buffer(step.outputs[0], PLAIN, of=ins[0])
             return
         outs = tuple(self._add_buffer(name, self._layout(name, last)) for name in step.outputs)
-        runs = self._build_kernel(step.kernel, tuple(self._specs[name] for name in step.inputs), last)
+        runs = self._build_kernel(
+            step.kernel, tuple(self._specs[name] for name in step.inputs), last
+        )
         if not step.inputs:
-            values = [np.empty(self._buffers[at].spec.shape, self._buffers[at].spec.dtype) for at in outs]
+            values = [
+                np.empty(self._buffers[at].spec.shape, self._buffers[at].spec.dtype) for at in outs
+            ]
             for run in runs:
                 run([], values)
             self.constants.update(zip(outs, values, strict=True))
@@ -135,8 +151,13 @@ class ProgramLayout:
         for name in self._kept.intersection(step.outputs):
             self._get_or_convert(name, last=False)
 
-    def _build_kernel(self, kernel: Kernel, specs: tuple[TensorSpec, ...], last: bool) -> tuple[RunFunction, ...]:
-        """Return what a kernel builds; kernels that are alike share it, and with it their packed weights."""
+    def _build_kernel(
+        self, kernel: Kernel, specs: tuple[TensorSpec, ...], last: bool
+    ) -> tuple[RunFunction, ...]:
+        """Return what a kernel builds.
+
+        Kernels that are alike share it, and with it their packed weights.
+        """
         key = content_key(kernel), specs, last
         if key not in self._runs:
             built = kernel.build(specs, last)
@@ -148,7 +169,10 @@ class ProgramLayout:
         return (
             max(
                 (
-                    sum(self._buffers[at].spec.nbytes for at in (*op.input_buffers, *op.output_buffers))
+                    sum(
+                        self._buffers[at].spec.nbytes
+                        for at in (*op.input_buffers, *op.output_buffers)
+                    )
                     for op in self.steps
                 ),
                 default=1,
@@ -180,14 +204,21 @@ class ProgramLayout:
                 slots[at], sizes[slot] = slot, max(sizes[slot], size)
             used = {self._resolve_alias(at) for at in (*op.input_buffers, *op.output_buffers)}
             free += [slots[at] for at in used if ends[at] == place and at in slots]
-        return tuple(replace(buffer, slot=slots.get(at, -1)) for at, buffer in enumerate(self._buffers))
+        return tuple(
+            replace(buffer, slot=slots.get(at, -1)) for at, buffer in enumerate(self._buffers)
+        )
 
     def _runs_channel_last(self, step: Step) -> bool:
-        """Whether the step works channel-last: because it wants to, or because one of its inputs lies so already."""
+        """Whether the step works channel-last.
+
+        Because it wants to, or because one of its inputs lies so already.
+        """
         if step.kernel.layout != "any":
             return step.kernel.layout == "nhwc"
         ranks = {len(self._specs[name].shape) for name in (*step.inputs, *step.outputs)}
-        return ranks in ({3}, {4}) and any(CHANNEL_LAST in self.buffer_ids[name] for name in step.inputs)
+        return ranks in ({3}, {4}) and any(
+            CHANNEL_LAST in self.buffer_ids[name] for name in step.inputs
+        )
 
     def _layout(self, name: str, last: bool) -> str:
         return CHANNEL_LAST if last and len(self._specs[name].shape) in (3, 4) else PLAIN
@@ -201,11 +232,16 @@ class ProgramLayout:
         spec = self._specs[name]
         if layout == CHANNEL_LAST:
             spec = TensorSpec((spec.shape[0], *spec.shape[2:], spec.shape[1]), spec.dtype)
-        given, number = layout == PLAIN and (name in self._kept or name in self._fed), len(self._buffers)
+        given, number = (
+            layout == PLAIN and (name in self._kept or name in self._fed),
+            len(self._buffers),
+        )
         if of in self.constants:
             self.constants[number], of = self.constants[of].reshape(spec.shape), -1
         root = -1 if of < 0 else self._resolve_alias(of)
-        self._buffers.append(Buffer(spec, name in self._batched, name=name if given else "", alias_of=root))
+        self._buffers.append(
+            Buffer(spec, name in self._batched, name=name if given else "", alias_of=root)
+        )
         self.buffer_ids[name][layout] = number
         return number
 
@@ -217,6 +253,8 @@ class ProgramLayout:
             channels, space = self._specs[name].shape[1], math.prod(self._specs[name].shape[2:])
             if 1 in (channels, space) and (layout == CHANNEL_LAST or name not in self._kept):
                 return self._add_buffer(name, layout, of=source)
-            convert = (make_to_channel_last if layout == CHANNEL_LAST else make_to_plain)(self._specs[name])
+            convert = (make_to_channel_last if layout == CHANNEL_LAST else make_to_plain)(
+                self._specs[name]
+            )
             self.steps.append(BuiltStep(convert, (source,), (self._add_buffer(name, layout),)))
         return self.buffer_ids[name][layout]

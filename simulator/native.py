@@ -1,12 +1,14 @@
 """Compiled steps behind one C interface, so that a whole program runs in a single call from Python.
 
-A `NativeLoop` is a jitted function with its arguments: constants, and places for the arrays of a step. For given arrays
-it becomes a *record*, 64-bit words with the address of the machine code and the arguments as Numba lays them out: an
-array is seven words and more, a tuple the words of its members. A *trampoline*, one per list of word types, calls the
-machine code with the words of a record; `get_record_runner` calls record after record. A loop may call another one by
-its record: a `NestedLoop`.
+A `NativeLoop` is a jitted function with its arguments: constants, and places for the arrays of a
+step. For given arrays it becomes a *record*, 64-bit words with the address of the machine code and
+the arguments as Numba lays them out: an array is seven words and more, a tuple the words of its
+members. A *trampoline*, one per list of word types, calls the machine code with the words of a
+record; `get_record_runner` calls record after record. A loop may call another one by its record: a
+`NestedLoop`.
 
-Owns: this layout, which is Numba's calling convention. Must not know: what the loops do, whose the arrays are.
+Owns: this layout, which is Numba's calling convention. Must not know: what the loops do, whose the
+arrays are.
 """
 
 from __future__ import annotations
@@ -55,7 +57,10 @@ _ARRAY_DATA_WORD = 4  # the word of an array that is its address
 
 @dataclass(frozen=True)
 class InputRef:
-    """Stands for input `index` of a step, in another shape where one is given; a -1 in it follows the batch."""
+    """Stands for input `index` of a step, in another shape where one is given.
+
+    A -1 in it follows the batch.
+    """
 
     index: int = 0
     shape: tuple[int, ...] | None = None
@@ -71,8 +76,9 @@ class OutputRef:
 
 @dataclass(frozen=True)
 class Scratch:
-    """Stands for memory that a loop may use while it runs: flat, of `size` numbers, or of so many for each row.
+    """Stands for memory that a loop may use while it runs.
 
+    Flat, of `size` numbers, or of so many for each row.
     Rows are counted along axis 0 of the step's arrays, in the longest of them.
     """
 
@@ -89,8 +95,8 @@ class Scratch:
 class NativeLoop:
     """A jitted function and its arguments, `InputRef`, `OutputRef`, `Scratch` and `NestedLoop` among them.
 
-    Called, it runs from Python. `Scratch` and `NestedLoop` may also stand in tuples. One and the same `Scratch` is the
-    same memory wherever it stands.
+    Called, it runs from Python. `Scratch` and `NestedLoop` may also stand in tuples. One and the
+    same `Scratch` is the same memory wherever it stands.
     """
 
     function: Any
@@ -100,7 +106,9 @@ class NativeLoop:
         """Run on these arrays."""
         rows = max((len(a) for a in (*ins, *outs) if a.ndim), default=1)
         if config.DISABLE_JIT:
-            self.bind_interpreted(ins, outs, _ScratchAllocator(np.empty(self.scratch_bytes(rows), np.uint8), rows))()
+            self.bind_interpreted(
+                ins, outs, _ScratchAllocator(np.empty(self.scratch_bytes(rows), np.uint8), rows)
+            )()
             return
         memory = np.empty(self.scratch_bytes(rows), np.uint8)
         numbers, _, kept = make_record(self, ins, outs, memory, rows)
@@ -126,12 +134,18 @@ class NativeLoop:
                 return wanted.loop.bind_interpreted(wanted.inputs, wanted.outputs, memory)
             return memory.allocate(wanted)
 
-        given = [self.resolve_argument(_substitute_placeholders(a, made), ins, outs) for a in self.arguments]
+        given = [
+            self.resolve_argument(_substitute_placeholders(a, made), ins, outs)
+            for a in self.arguments
+        ]
         return lambda: self.function(*given)
 
     @staticmethod
     def resolve_argument(argument: Any, ins: Sequence[Array], outs: Sequence[Array]) -> Any:
-        """Return what stands for an argument: for `InputRef` and `OutputRef` the array in its shape."""
+        """Return what stands for an argument.
+
+        For `InputRef` and `OutputRef` the array in its shape.
+        """
         if isinstance(argument, InputRef | OutputRef):
             array = (ins if isinstance(argument, InputRef) else outs)[argument.index]
             return array if argument.shape is None else array.reshape(argument.shape)
@@ -140,11 +154,12 @@ class NativeLoop:
 
 @dataclass(frozen=True, eq=False)
 class NestedLoop:
-    """Stands for another loop that the loop calls by its record, int64 words: each is compiled by itself.
+    """Stands for another loop that the loop calls by its record, int64 words.
 
-    Compiled code starts it with `_conv_simd.run`. Its arguments are the constants and the `Scratch` that both have; or,
-    of a loop with one `InputRef` and one `OutputRef` of shapes (1, rows, 1, numbers), the arrays that
-    `_conv_simd.product` writes into the words.
+    Each is compiled by itself.
+    Compiled code starts it with `_conv_simd.run`. Its arguments are the constants and the `Scratch`
+    that both have; or, of a loop with one `InputRef` and one `OutputRef` of shapes (1, rows, 1,
+    numbers), the arrays that `_conv_simd.product` writes into the words.
 
     Parameters
     ----------
@@ -176,7 +191,10 @@ class _ScratchAllocator:
 
 
 def _iter_scratches(argument: Any) -> Iterator[Scratch]:
-    """Yield every `Scratch` in an argument: itself, or a member of a tuple, or what a called loop has."""
+    """Yield every `Scratch` in an argument.
+
+    Itself, or a member of a tuple, or what a called loop has.
+    """
     if isinstance(argument, Scratch):
         yield argument
     elif isinstance(argument, NestedLoop):
@@ -201,8 +219,8 @@ def make_record(
 ) -> tuple[list[int], list[tuple[int, bool, int]], list[Array]]:
     """Return the words of a loop on these arrays, where the addresses of inputs and outputs stand, and what it needs.
 
-    The second as (word, whether it is an input, which one). The third must live as long as the record. `memory` is what
-    `Scratch` is cut from.
+    The second as (word, whether it is an input, which one). The third must live as long as the
+    record. `memory` is what `Scratch` is cut from.
     """
     return _make_record(loop, ins, outs, _ScratchAllocator(memory, rows))
 
@@ -217,19 +235,26 @@ def _make_record(
         if isinstance(wanted, Scratch):
             return memory.allocate(wanted)
         inner, own, more = _make_record(wanted.loop, wanted.inputs, wanted.outputs, memory)
-        ends = [word for word, _, _ in sorted(own, key=lambda place: not place[1])]  # the input's, then the output's
+        ends = [
+            word for word, _, _ in sorted(own, key=lambda place: not place[1])
+        ]  # the input's, then the output's
         kept.extend([np.array([*inner, *ends], np.int64), *more])
         return kept[-1 - len(more)]
 
     for argument in loop.arguments:
         value = NativeLoop.resolve_argument(_substitute_placeholders(argument, made), ins, outs)
         if isinstance(argument, InputRef | OutputRef):
-            places.append((len(words) + _ARRAY_DATA_WORD, isinstance(argument, InputRef), argument.index))
+            places.append(
+                (len(words) + _ARRAY_DATA_WORD, isinstance(argument, InputRef), argument.index)
+            )
         given.append(_code_cache.argument_type(value))
         flat = _flatten_to_words(value)
         kinds += [kind for kind, _ in flat]
         words += [word for _, word in flat]
-    words[:2] = _code_cache.get_function_address(loop.function, tuple(given)), get_trampoline_address("".join(kinds))
+    words[:2] = (
+        _code_cache.get_function_address(loop.function, tuple(given)),
+        get_trampoline_address("".join(kinds)),
+    )
     return words, places, kept
 
 
@@ -237,7 +262,14 @@ def _flatten_to_words(value: Any) -> list[tuple[str, int]]:
     """Return the words of an argument, each with the letter of its type."""
     if isinstance(value, np.ndarray):
         sizes = [("q", size) for size in (*value.shape, *value.strides)]
-        return [("p", 0), ("p", 0), ("q", value.size), ("q", value.itemsize), ("p", data_address(value)), *sizes]
+        return [
+            ("p", 0),
+            ("p", 0),
+            ("q", value.size),
+            ("q", value.itemsize),
+            ("p", data_address(value)),
+            *sizes,
+        ]
     if isinstance(value, tuple):
         return [word for member in value for word in _flatten_to_words(member)]
     if value is None:
@@ -298,8 +330,9 @@ def _write_trampoline_ir(kinds: str) -> str:
 
 @cache
 def get_record_runner() -> Callable[[int, int, int], int]:
-    """Return walk(table, first, last): run the records whose addresses stand in table[first:last], one by one.
+    """Return walk(table, first, last).
 
+    Run the records whose addresses stand in table[first:last], one by one.
     Returns -1, or the place of a record that failed.
     """
     return ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)(get_record_runner_address())
@@ -314,7 +347,10 @@ def _write_record_runner_ir() -> str:
     module = ir.Module("walk")
     function = ir.Function(module, ir.FunctionType(_INDEX, [_INDEX] * 3), "walk")
     table, first, last = function.args
-    blocks = [function.append_basic_block(name) for name in ("entry", "head", "body", "next", "good", "bad")]
+    blocks = [
+        function.append_basic_block(name)
+        for name in ("entry", "head", "body", "next", "good", "bad")
+    ]
     entry, head, body, after, good, bad = blocks
     builder = ir.IRBuilder(entry)
     builder.branch(head)

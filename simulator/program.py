@@ -1,12 +1,13 @@
 """The machine: named steps -> a program that runs any batch.
 
-Owns: checking that steps fit together, fusing a Relu or Clip into the kernel before it, the cutting of batches into
-blocks and their distribution over threads, taps and forced tensors. Must not know: any particular operator (it asks
-the `Kernel`), where tensors live (`layout`), rounding.
+Owns: checking that steps fit together, fusing a Relu or Clip into the kernel before it, the cutting
+of batches into blocks and their distribution over threads, taps and forced tensors. Must not know:
+any particular operator (it asks the `Kernel`), where tensors live (`layout`), rounding.
 
-A program computes the same integers for every block size and every number of threads, because kernels share no state
-and every sample is computed alone. A batch is cut into blocks, as many for each thread; a thread, the caller's among
-them, walks through the whole program with one block after the other on buffers of its own. Packed weights are shared.
+A program computes the same integers for every block size and every number of threads, because
+kernels share no state and every sample is computed alone. A batch is cut into blocks, as many for
+each thread; a thread, the caller's among them, walks through the whole program with one block after
+the other on buffers of its own. Packed weights are shared.
 """
 
 from __future__ import annotations
@@ -27,11 +28,23 @@ from simulator.kernel import Array, Kernel, NumpyKernel, SimulatorError, Step, T
 from simulator.layout import CHANNEL_LAST, PLAIN, Buffer, BuiltStep, ProgramLayout, stack_samples
 from simulator.worker import Worker, slice_samples
 
-__all__ = ["Kernel", "NumpyKernel", "Program", "SimulatorError", "Step", "TensorSpec", "compile_program"]
+__all__ = [
+    "Kernel",
+    "NumpyKernel",
+    "Program",
+    "SimulatorError",
+    "Step",
+    "TensorSpec",
+    "compile_program",
+]
 
-_CACHE_BYTES = 512 * 1024  # what the inputs and outputs of a step may take of a core's second-level cache
+_CACHE_BYTES = (
+    512 * 1024
+)  # what the inputs and outputs of a step may take of a core's second-level cache
 _MAX_BLOCK_SAMPLES = 32
-_MIN_THREAD_SECONDS = 150e-6  # seconds of work for which a thread is worth being woken, which takes almost as long
+_MIN_THREAD_SECONDS = (
+    150e-6  # seconds of work for which a thread is worth being woken, which takes almost as long
+)
 _MAX_CACHED_BLOCK_SIZES = 4  # sizes of blocks whose memory is kept for the next run
 
 
@@ -50,14 +63,15 @@ def compile_program(
     steps
         In an order in which every tensor is made before it is read; each name is made once.
     inputs
-        Specs of the fed tensors. Axis 0 is 1 and stands for the batch where every kernel works sample by sample;
-        otherwise the shapes are exact.
+        Specs of the fed tensors. Axis 0 is 1 and stands for the batch where every kernel works
+        sample by sample; otherwise the shapes are exact.
     keep
         Names that a run yields; None keeps every tensor.
     block
         Samples computed together; by default as many as fit the cache.
     threads
-        Threads that compute, the caller's among them; by default `LINGERONNX_THREADS`, else the number of processors.
+        Threads that compute, the caller's among them; by default `LINGERONNX_THREADS`, else the
+        number of processors.
 
     Raises
     ------
@@ -70,7 +84,10 @@ def compile_program(
     require(kept <= set(specs), f"no step makes {sorted(kept - set(specs))}, which shall be kept")
     follows = all(_has_unit_batch(spec) for spec in inputs.values())
     if follows:
-        apart = [step if _supports_batch(step, specs, batched) else _make_per_sample(step, specs) for step in steps]
+        apart = [
+            step if _supports_batch(step, specs, batched) else _make_per_sample(step, specs)
+            for step in steps
+        ]
         follows = all(_supports_batch(step, specs, batched) for step in apart)
         steps = apart if follows else steps
     layout = ProgramLayout(inputs, specs, batched if follows else set(), kept)
@@ -84,7 +101,9 @@ def compile_program(
         output_names=tuple(name for name in order if name in kept),
         accepts_batches=follows,
         threads=max(threads, 1),
-        block=max(block, 1) if block else min(max(_CACHE_BYTES // layout.max_step_bytes(), 1), _MAX_BLOCK_SAMPLES),
+        block=max(block, 1)
+        if block
+        else min(max(_CACHE_BYTES // layout.max_step_bytes(), 1), _MAX_BLOCK_SAMPLES),
         _specs={name: specs[name] for name in kept},
         _batched=frozenset(batched if follows else ()),
         _buffers=layout.assign_slots(),
@@ -96,7 +115,10 @@ def compile_program(
 
 @cache
 def _get_thread_pool(count: int) -> ThreadPoolExecutor:
-    """Return the threads that compute beside a caller's, for all programs: starting some costs as much as a step."""
+    """Return the threads that compute beside a caller's, for all programs.
+
+    Starting some costs as much as a step.
+    """
     return ThreadPoolExecutor(count)
 
 
@@ -108,7 +130,9 @@ def _has_unit_batch(spec: TensorSpec) -> bool:
     return spec.shape[:1] == (1,)
 
 
-def _infer(steps: Sequence[Step], inputs: Mapping[str, TensorSpec]) -> tuple[dict[str, TensorSpec], set[str]]:
+def _infer(
+    steps: Sequence[Step], inputs: Mapping[str, TensorSpec]
+) -> tuple[dict[str, TensorSpec], set[str]]:
     """Return the spec of every tensor and the names of those that depend on a fed one."""
     specs, batched = dict(inputs), set(inputs)
     for step in steps:
@@ -125,7 +149,10 @@ def _infer(steps: Sequence[Step], inputs: Mapping[str, TensorSpec]) -> tuple[dic
             raise SimulatorError(f"{where}: {error} (inputs: {listed})") from error
         except (TypeError, ValueError) as error:
             raise SimulatorError(f"{where}: cannot take its inputs {listed}: {error}") from error
-        require(len(made) == len(step.outputs), f"{where}: makes {len(made)} outputs, not {len(step.outputs)}")
+        require(
+            len(made) == len(step.outputs),
+            f"{where}: makes {len(made)} outputs, not {len(step.outputs)}",
+        )
         specs.update(zip(step.outputs, made, strict=True))
         if batched.intersection(step.inputs):
             batched.update(step.outputs)
@@ -135,7 +162,9 @@ def _infer(steps: Sequence[Step], inputs: Mapping[str, TensorSpec]) -> tuple[dic
 def _supports_batch(step: Step, specs: Mapping[str, TensorSpec], batched: Collection[str]) -> bool:
     """Whether the step works sample by sample on the tensors it reads."""
     flags = [name in batched for name in step.inputs]
-    return not any(flags) or step.kernel.supports_batch([specs[name] for name in step.inputs], flags)
+    return not any(flags) or step.kernel.supports_batch(
+        [specs[name] for name in step.inputs], flags
+    )
 
 
 def _make_per_sample(step: Step, specs: Mapping[str, TensorSpec]) -> Step:
@@ -195,20 +224,27 @@ class Program:
     _ops: tuple[BuiltStep, ...] = field(repr=False)
     _places: dict[str, dict[str, int]] = field(repr=False)
     _constants: dict[int, Array] = field(repr=False)
-    _idle_workers: dict[int, list[Worker]] = field(default_factory=lambda: defaultdict(list), repr=False)
+    _idle_workers: dict[int, list[Worker]] = field(
+        default_factory=lambda: defaultdict(list), repr=False
+    )
     #: Seconds that a sample took, at best; says how many threads are worth it, never what they compute.
     _seconds_per_sample: list[float] = field(default_factory=lambda: [1.0], repr=False)
 
-    def run(self, feed: Mapping[str, Array], force: Mapping[str, Array] | None = None) -> Iterator[tuple[str, Array]]:
-        """Compute and yield (name, array) for every kept tensor: fed ones first, then in the order of the steps.
+    def run(
+        self, feed: Mapping[str, Array], force: Mapping[str, Array] | None = None
+    ) -> Iterator[tuple[str, Array]]:
+        """Compute and yield (name, array) for every kept tensor.
+
+        Fed ones first, then in the order of the steps.
 
         Parameters
         ----------
         feed
             Arrays in logical layout, of the dtypes of `inputs`.
         force
-            Kept tensors that later steps shall read as given here. What is yielded is still what the step computed from
-            its (perhaps forced) inputs, so that the error of a step can be seen apart from the errors before it.
+            Kept tensors that later steps shall read as given here. What is yielded is still what
+            the step computed from its (perhaps forced) inputs, so that the error of a step can be
+            seen apart from the errors before it.
 
         Yields
         ------
@@ -234,7 +270,9 @@ class Program:
     @property
     def nbytes(self) -> int:
         """Bytes that it holds between runs for tensors that are not the caller's."""
-        return sum(worker.nbytes for workers in list(self._idle_workers.values()) for worker in workers)
+        return sum(
+            worker.nbytes for workers in list(self._idle_workers.values()) for worker in workers
+        )
 
     def _allocate_output(self, name: str, samples: int) -> Array:
         """Return an array for a kept tensor: a constant has its values already."""
@@ -278,7 +316,9 @@ class Program:
         for name, x in force.items():
             want = self._spec(name, samples)
             fits = x.shape == want.shape and x.dtype == want.dtype
-            require(fits, f"{name} is forced to {x.dtype}{list(x.shape)} where the program has {want}")
+            require(
+                fits, f"{name} is forced to {x.dtype}{list(x.shape)} where the program has {want}"
+            )
         return {name: np.asarray(x, order="C") for name, x in force.items()}
 
     def _compute(self, arrays: dict[str, Array], force: dict[str, Array], samples: int) -> None:
@@ -288,13 +328,26 @@ class Program:
             return
         if not samples:
             return
-        threads = max(min(self.threads, samples, int(samples * self._seconds_per_sample[0] / _MIN_THREAD_SECONDS)), 1)
-        each = -(-samples // (threads * self.block))  # blocks for each thread, of at most `block` samples
+        threads = max(
+            min(
+                self.threads,
+                samples,
+                int(samples * self._seconds_per_sample[0] / _MIN_THREAD_SECONDS),
+            ),
+            1,
+        )
+        each = -(
+            -samples // (threads * self.block)
+        )  # blocks for each thread, of at most `block` samples
         count = min(threads * each, samples)
-        parts = iter([slice(samples * i // count, samples * (i + 1) // count) for i in range(count)])
+        parts = iter(
+            [slice(samples * i // count, samples * (i + 1) // count) for i in range(count)]
+        )
 
         def work() -> None:
-            for part in parts:  # shared by the threads: each takes the next block when it is done with one
+            for (
+                part
+            ) in parts:  # shared by the threads: each takes the next block when it is done with one
                 self._run_block(arrays, force, part, part.stop - part.start)
 
         if threads == 1:
@@ -304,12 +357,16 @@ class Program:
         try:
             work()
         finally:
-            others = [other for other in others if not other.cancel()]  # what did not begin has nothing left to do
+            others = [
+                other for other in others if not other.cancel()
+            ]  # what did not begin has nothing left to do
             wait(others)
         for other in others:
             other.result()
 
-    def _run_block(self, arrays: dict[str, Array], force: dict[str, Array], part: slice, samples: int) -> None:
+    def _run_block(
+        self, arrays: dict[str, Array], force: dict[str, Array], part: slice, samples: int
+    ) -> None:
         """Compute one block of the caller's arrays, on memory that no other block uses meanwhile."""
         idle = self._idle_workers[samples]
         try:
@@ -321,14 +378,21 @@ class Program:
             worker.run_forced(
                 arrays,
                 part,
-                {self._places[name][PLAIN]: self._forced_buffers(name, x, part) for name, x in force.items()},
+                {
+                    self._places[name][PLAIN]: self._forced_buffers(name, x, part)
+                    for name, x in force.items()
+                },
             )
         else:
             worker.run(arrays, part)
-            self._seconds_per_sample[0] = min(self._seconds_per_sample[0], (time.perf_counter() - start) / samples)
+            self._seconds_per_sample[0] = min(
+                self._seconds_per_sample[0], (time.perf_counter() - start) / samples
+            )
         idle.append(worker)
         if len(self._idle_workers) > _MAX_CACHED_BLOCK_SIZES:
-            with contextlib.suppress(KeyError, StopIteration, RuntimeError):  # another thread was first
+            with contextlib.suppress(
+                KeyError, StopIteration, RuntimeError
+            ):  # another thread was first
                 del self._idle_workers[next(iter(self._idle_workers))]
 
     def _forced_buffers(self, name: str, x: Array, part: slice) -> dict[int, Array]:

@@ -1,8 +1,10 @@
-"""Steps that come again and again, as those of an unrolled recurrent layer: found among records and run as one loop.
+"""Steps that come again and again, as those of an unrolled recurrent layer.
 
-Two turns are alike where the same machine code is called in the same order and few words of its records differ: which
-slice of the sequence is read, where the state lies. The records of the first turn serve all others; before each turn
-the words that differ are written into them. What is computed is therefore what the single steps compute.
+Found among records and run as one loop.
+Two turns are alike where the same machine code is called in the same order and few words of its
+records differ: which slice of the sequence is read, where the state lies. The records of the first
+turn serve all others; before each turn the words that differ are written into them. What is
+computed is therefore what the single steps compute.
 
 Must not know: what the steps do, whose the arrays are.
 """
@@ -63,7 +65,10 @@ class RepeatedRecords:
         return self.all_records[self.records_per_repeat :]
 
     def run(self, table: int) -> int:
-        """Walk through all turns, given the address of the table of records; return what `native.walk` does."""
+        """Walk through all turns, given the address of the table of records.
+
+        Return what `native.walk` does.
+        """
         return self._repeat_runner(self._record_runner_address, table, *self._runner_arguments)
 
     @cached_property
@@ -88,16 +93,23 @@ class RepeatedRecords:
     def locate_word(self, record: int, word: int) -> tuple[Array, int]:
         """Return where word `word` of record `record` stands now, as (flat array, index)."""
         turn, inner = divmod(record - self.first, self.records_per_repeat)
-        return self.values.reshape(-1), turn * len(self.patched_words) + self.patched_words.index((inner, word))
+        return self.values.reshape(-1), turn * len(self.patched_words) + self.patched_words.index(
+            (inner, word)
+        )
 
 
 def find_repeats(
     records: Sequence[Array], patched: set[tuple[int, int]], first: int, last: int
 ) -> Iterator[RepeatedRecords]:
-    """Yield the turns among records[first:last], in order; `patched` are words (record, word) that change later."""
+    """Yield the turns among records[first:last], in order.
+
+    `patched` are words (record, word) that change later.
+    """
     kinds = [(len(words), int(words[0]), int(words[1])) for words in records[first:last]]
     numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
-    start, length, times = _find_longest_repeat(np.array([numbers[kind] for kind in kinds], np.int64))
+    start, length, times = _find_longest_repeat(
+        np.array([numbers[kind] for kind in kinds], np.int64)
+    )
     if times < _MIN_REPEATS:
         return
     start += first
@@ -140,7 +152,9 @@ def _make_repeated_records(
                 differs[word] = True
         words += [(inner, int(word)) for word in np.flatnonzero(differs)]
         values.append(column[:, differs])
-    if _MIN_WORDS_PER_PATCH * len(words) > sum(len(records[first + inner]) for inner in range(length)):
+    if _MIN_WORDS_PER_PATCH * len(words) > sum(
+        len(records[first + inner]) for inner in range(length)
+    ):
         return None
     places = [records[first + inner].ctypes.data + 8 * word for inner, word in words]
     table = np.ascontiguousarray(np.concatenate(values, axis=1))
@@ -149,10 +163,11 @@ def _make_repeated_records(
 
 @cache
 def get_repeat_runner() -> Callable[..., int]:
-    """Return again(walk, table, first, last, times, places, values, words): walk the records that many times.
+    """Return again(walk, table, first, last, times, places, values, words).
 
-    `walk` is the address of `native.walk`'s code, `places` and `values` are those of `RepeatedRecords`. Returns what
-    `walk` does.
+    Walk the records that many times.
+    `walk` is the address of `native.walk`'s code, `places` and `values` are those of
+    `RepeatedRecords`. Returns what `walk` does.
     """
     address = _llvm.get_function_address(_write_repeat_runner_ir, (), "again", ())
     return ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 8)(address)
@@ -163,7 +178,9 @@ def _write_repeat_runner_ir() -> str:
     function = ir.Function(module, ir.FunctionType(_INDEX, [_INDEX] * 8), "again")
     walk, table, first, last, times, places, values, words = function.args
     names = ("entry", "turn", "write", "word", "call", "next", "good", "bad")
-    entry, turn, write, word, call, after, good, bad = (function.append_basic_block(name) for name in names)
+    entry, turn, write, word, call, after, good, bad = (
+        function.append_basic_block(name) for name in names
+    )
     builder, zero, one, numbers = (
         ir.IRBuilder(entry),
         ir.Constant(_INDEX, 0),

@@ -1,4 +1,7 @@
-"""The ways to round, as values: what kernels, platforms and graphs mean by the same member. Imports no Numba."""
+"""The ways to round, as values: what kernels, platforms and graphs mean by the same member.
+
+Imports no Numba.
+"""
 
 from __future__ import annotations
 

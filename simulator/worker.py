@@ -1,8 +1,8 @@
 """A worker: the memory of a program for blocks of one size, and the walk over its steps there.
 
-Owns: one allocation for all buffers and scratch memory, the records of the compiled steps (`native`), their patching
-with the addresses of the caller's arrays. Compiled steps in a row run in one call. Must not know: how a batch is cut,
-threads.
+Owns: one allocation for all buffers and scratch memory, the records of the compiled steps
+(`native`), their patching with the addresses of the caller's arrays. Compiled steps in a row run in
+one call. Must not know: how a batch is cut, threads.
 """
 
 from __future__ import annotations
@@ -34,7 +34,11 @@ class Worker:
     """
 
     def __init__(
-        self, buffers: Sequence[Buffer], ops: Sequence[BuiltStep], constants: Mapping[int, Array], samples: int
+        self,
+        buffers: Sequence[Buffer],
+        ops: Sequence[BuiltStep],
+        constants: Mapping[int, Array],
+        samples: int,
     ) -> None:
         self._buffers, self._ops, self._samples = buffers, ops, samples
         self._scratch = np.empty(0, np.uint8)
@@ -55,7 +59,11 @@ class Worker:
             return
         for name, each, places in self._caller_patches:
             array = arrays[name]
-            address = data_address(array) + part.start * each * array.strides[0] if each else data_address(array)
+            address = (
+                data_address(array) + part.start * each * array.strides[0]
+                if each
+                else data_address(array)
+            )
             for words, word in places:
                 words[word] = address
         go = get_record_runner()
@@ -65,10 +73,16 @@ class Worker:
                     self._resolve_arrays(some.input_buffers, arrays, part),
                     self._resolve_arrays(some.output_buffers, arrays, part),
                 )
-            elif (some.run(self._start) if isinstance(some, RepeatedRecords) else go(self._start, *some)) >= 0:
+            elif (
+                some.run(self._start)
+                if isinstance(some, RepeatedRecords)
+                else go(self._start, *some)
+            ) >= 0:
                 raise MemoryError("a step of the simulator found no memory")
 
-    def run_forced(self, arrays: Mapping[str, Array], part: slice, force: Mapping[int, Mapping[int, Array]]) -> None:
+    def run_forced(
+        self, arrays: Mapping[str, Array], part: slice, force: Mapping[int, Mapping[int, Array]]
+    ) -> None:
         """Run step by step; once a buffer of `force` is written, the buffers named there hold other values."""
         values = list(self._values)
         for at in range(len(values)):
@@ -79,20 +93,29 @@ class Worker:
             if at not in made:
                 values[at] = given[at]
         for op in self._ops:
-            op.run([values[at] for at in op.input_buffers], [values[at] for at in op.output_buffers])
+            op.run(
+                [values[at] for at in op.input_buffers], [values[at] for at in op.output_buffers]
+            )
             for at in op.output_buffers:
                 for other, value in force.get(at, {}).items() if made[at] is op else ():
                     values[other] = value
 
-    def _resolve_arrays(self, numbers: Sequence[int], arrays: Mapping[str, Array], part: slice) -> list[Array]:
+    def _resolve_arrays(
+        self, numbers: Sequence[int], arrays: Mapping[str, Array], part: slice
+    ) -> list[Array]:
         values = self._values
-        return [self._caller_array(at, arrays, part) if values[at] is None else values[at] for at in numbers]
+        return [
+            self._caller_array(at, arrays, part) if values[at] is None else values[at]
+            for at in numbers
+        ]
 
     def _caller_array(self, at: int, arrays: Mapping[str, Array], part: slice) -> Array:
         """Return the part of the caller's array that a buffer stands for."""
         buffer = self._buffers[at]
         if buffer.alias_of >= 0:
-            return self._caller_array(buffer.alias_of, arrays, part).reshape(buffer.spec_for(self._samples).shape)
+            return self._caller_array(buffer.alias_of, arrays, part).reshape(
+                buffer.spec_for(self._samples).shape
+            )
         array = arrays[buffer.name]
         return slice_samples(array, part, buffer.spec.shape[0]) if buffer.is_batched else array
 
@@ -103,22 +126,33 @@ class Worker:
             if buffer.slot >= 0:
                 sizes[buffer.slot] = max(sizes[buffer.slot], buffer.spec_for(self._samples).nbytes)
         scratch = max(
-            (op.run.scratch_bytes(self._count_rows(op)) for op in self._ops if isinstance(op.run, NativeLoop)),
+            (
+                op.run.scratch_bytes(self._count_rows(op))
+                for op in self._ops
+                if isinstance(op.run, NativeLoop)
+            ),
             default=0,
         )
         starts, total = {}, 0
         for slot, size in {**sizes, -1: scratch}.items():
-            starts[slot], total = total, total + -(-size // _CACHE_LINE_BYTES) * _CACHE_LINE_BYTES + _CACHE_LINE_BYTES
+            starts[slot], total = (
+                total,
+                total + -(-size // _CACHE_LINE_BYTES) * _CACHE_LINE_BYTES + _CACHE_LINE_BYTES,
+            )
         memory = np.empty(total + _CACHE_LINE_BYTES, np.uint8)
         memory = memory[-memory.ctypes.data % _CACHE_LINE_BYTES :]
         self._scratch = memory[starts[-1] : starts[-1] + scratch]
         for at, buffer in enumerate(self._buffers):
             if buffer.slot >= 0:
                 spec, start = buffer.spec_for(self._samples), starts[buffer.slot]
-                self._values[at] = memory[start : start + spec.nbytes].view(spec.dtype).reshape(spec.shape)
+                self._values[at] = (
+                    memory[start : start + spec.nbytes].view(spec.dtype).reshape(spec.shape)
+                )
         for at, buffer in enumerate(self._buffers):
             if buffer.alias_of >= 0 and self._values[buffer.alias_of] is not None:
-                self._values[at] = self._values[buffer.alias_of].reshape(buffer.spec_for(self._samples).shape)
+                self._values[at] = self._values[buffer.alias_of].reshape(
+                    buffer.spec_for(self._samples).shape
+                )
         return total
 
     def _build_records(self) -> None:
@@ -131,9 +165,12 @@ class Worker:
                 stretches.append(op)
                 continue
             ins, outs = (
-                [self._placeholder_array(at) for at in numbers] for numbers in (op.input_buffers, op.output_buffers)
+                [self._placeholder_array(at) for at in numbers]
+                for numbers in (op.input_buffers, op.output_buffers)
             )
-            numbers, places, kept = make_record(op.run, ins, outs, self._scratch, self._count_rows(op))
+            numbers, places, kept = make_record(
+                op.run, ins, outs, self._scratch, self._count_rows(op)
+            )
             for word, is_input, index in places:
                 at = (op.input_buffers if is_input else op.output_buffers)[index]
                 at = at if self._buffers[at].alias_of < 0 else self._buffers[at].alias_of
@@ -150,22 +187,33 @@ class Worker:
         patched = {place for places in patches.values() for place in places}
         for stretch in stretches:
             self._segments += (
-                [stretch] if isinstance(stretch, BuiltStep) else _split_segments(records, patched, *stretch)
+                [stretch]
+                if isinstance(stretch, BuiltStep)
+                else _split_segments(records, patched, *stretch)
             )
         loops = [part for part in self._segments if isinstance(part, RepeatedRecords)]
         self._live_arrays += [
-            words for i, words in enumerate(records) if all(i not in loop.redundant_records for loop in loops)
+            words
+            for i, words in enumerate(records)
+            if all(i not in loop.redundant_records for loop in loops)
         ]
         for at, where in patches.items():
             buffer, found = self._buffers[at], []
             for number, word in where:
                 loop = next((loop for loop in loops if number in loop.all_records), None)
-                found.append((records[number], word) if loop is None else loop.locate_word(number, word))
-            self._caller_patches.append((buffer.name, buffer.spec.shape[0] if buffer.is_batched else 0, found))
+                found.append(
+                    (records[number], word) if loop is None else loop.locate_word(number, word)
+                )
+            self._caller_patches.append(
+                (buffer.name, buffer.spec.shape[0] if buffer.is_batched else 0, found)
+            )
 
     def _count_rows(self, op: BuiltStep) -> int:
         """Return the length of axis 0 in a step."""
-        shapes = (self._buffers[at].spec_for(self._samples).shape for at in (*op.input_buffers, *op.output_buffers))
+        shapes = (
+            self._buffers[at].spec_for(self._samples).shape
+            for at in (*op.input_buffers, *op.output_buffers)
+        )
         return max((shape[0] for shape in shapes if shape), default=1)
 
     def _placeholder_array(self, at: int) -> Array:

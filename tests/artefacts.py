@@ -1,11 +1,12 @@
-"""Expensive results that several tests need, built once per run and shared between the test processes.
+"""Expensive results that several tests need, built once per run and shared between the test
+processes.
 
-An artefact is keyed by a hash of the sources, of its kind and of everything that it is built from. The first
-process that asks for it builds it, under a file lock; the others wait and load it. Every caller gets a copy of its own,
-so that a test may modify what it gets.
+An artefact is keyed by a hash of the sources, of its kind and of everything that it is built from.
+The first process that asks for it builds it, under a file lock; the others wait and load it. Every
+caller gets a copy of its own, so that a test may modify what it gets.
 
-The folder is made for each run and removed at its end. `LINGERONNX_TEST_ARTEFACTS` names one that is kept instead: then
-a second run with the same sources builds nothing anew.
+The folder is made for each run and removed at its end. `LINGERONNX_TEST_ARTEFACTS` names one that
+is kept instead: then a second run with the same sources builds nothing anew.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ FOLDER = "LINGERONNX_TEST_ARTEFACTS"
 _SOURCES = "LINGERONNX_TEST_SOURCES"
 _ROOT = Path(__file__).resolve().parents[1]
 
-copyreg.pickle(types.MappingProxyType, lambda proxy: (_make_proxy, (dict(proxy),)))  # targets hold some
+copyreg.pickle(
+    types.MappingProxyType, lambda proxy: (_make_proxy, (dict(proxy),))
+)  # targets hold some
 
 
 def _make_proxy(content: dict[Any, Any]) -> types.MappingProxyType[Any, Any]:
@@ -53,7 +56,9 @@ def _make_proxy(content: dict[Any, Any]) -> types.MappingProxyType[Any, Any]:
 
 
 def source_digest() -> str:
-    """Compute a hash of all Python sources of the packages; once per run, the other processes inherit it."""
+    """Compute a hash of all Python sources of the packages; once per run, the other processes
+    inherit it.
+    """
     known = os.environ.get(_SOURCES)
     if known is None:
         digest = hashlib.sha256()
@@ -66,7 +71,9 @@ def source_digest() -> str:
 
 @functools.cache
 def build_folder() -> Path:
-    """Return the folder of this run's artefacts. Outside pytest, make one that this process removes when it ends."""
+    """Return the folder of this run's artefacts. Outside pytest, make one that this process removes
+    when it ends.
+    """
     if FOLDER not in os.environ:
         os.environ[FOLDER] = tempfile.mkdtemp(prefix="lingeronnx-artefacts-")
         atexit.register(shutil.rmtree, os.environ[FOLDER], ignore_errors=True)
@@ -76,7 +83,9 @@ def build_folder() -> Path:
 
 
 def _encode(part: object) -> bytes:
-    """Serialize one part of a key: graphs and models by content, files by their bytes, arrays with type and shape."""
+    """Serialize one part of a key: graphs and models by content, files by their bytes, arrays with
+    type and shape.
+    """
     if isinstance(part, ir.Model):
         part = ir.to_proto(part)
     if isinstance(part, onnx.ModelProto):
@@ -90,7 +99,10 @@ def _encode(part: object) -> bytes:
     if isinstance(part, list | tuple):
         return b"[" + b",".join(map(_encode, part)) + b"]"
     if callable(part):
-        raise TypeError(f"{part!r} cannot be part of the key of an artefact: two functions of one name may differ")
+        raise TypeError(
+            f"{part!r} cannot be part of the key of an artefact: two functions of one name may "
+            "differ"
+        )
     return repr(part).encode()
 
 
@@ -136,8 +148,8 @@ def _pickle_deep(value: object) -> bytes:
 def cached(kind: str, parts: object, build: Callable[[], T]) -> T:
     """Return a copy of what `build` returns for these parts, building it if no process did before.
 
-    kind : a word for messages and file names. parts : everything that the result depends on besides the sources. The
-    result is pickled. An error of `build` is raised and not kept.
+    kind : a word for messages and file names. parts : everything that the result depends on besides
+    the sources. The result is pickled. An error of `build` is raised and not kept.
     """
     path = build_folder() / f"{_digest(kind, parts)}.pickle"
     with _locked(path.with_suffix(".lock")):
@@ -147,8 +159,12 @@ def cached(kind: str, parts: object, build: Callable[[], T]) -> T:
     return pickle.loads(path.read_bytes())
 
 
-def folder_of(kind: str, parts: object, build: Callable[[Path], object], copy_to: Path | None = None) -> Path:
-    """Return a folder that `build(folder)` has filled: the shared one to read, or a copy at `copy_to` to change."""
+def folder_of(
+    kind: str, parts: object, build: Callable[[Path], object], copy_to: Path | None = None
+) -> Path:
+    """Return a folder that `build(folder)` has filled: the shared one to read, or a copy at
+    `copy_to` to change.
+    """
     path = build_folder() / _digest(kind, parts)
     with _locked(path.with_suffix(".lock")):
         if not path.is_dir():
@@ -163,7 +179,9 @@ def folder_of(kind: str, parts: object, build: Callable[[Path], object], copy_to
 def quantized(
     model: ir.Model | onnx.ModelProto | Path, platform: str, data: object = None, **options: Any
 ) -> QuantizedModel:
-    """Return `quantize(model, data, platform=platform, **options)`; `data` is `nets.samples(model)` if not given."""
+    """Return `quantize(model, data, platform=platform, **options)`; `data` is `nets.samples(model)`
+    if not given.
+    """
     if data is None:
         data = nets.samples(ir.from_proto(model) if isinstance(model, onnx.ModelProto) else model)
     build = functools.partial(quantize, model, data, platform=platform, **options)

@@ -1,11 +1,13 @@
 """Results of the C generator and the C compiler, kept for all test processes.
 
-The generator, emx-onnx-cgen, reads and compiles its 169 Jinja templates anew for each host part, which takes more than
-a second; many tests compile the same C file with the same flags. Here Jinja keeps its compiled templates, and objects
-are kept by the content of the source, of all headers that it can include, and by the flags.
+The generator, emx-onnx-cgen, reads and compiles its 169 Jinja templates anew for each host part,
+which takes more than a second; many tests compile the same C file with the same flags. Here Jinja
+keeps its compiled templates, and objects are kept by the content of the source, of all headers that
+it can include, and by the flags.
 
-What is generated and linked is the same as without, except that the fast tier compiles with `-O0` instead of `-O1`,
-and without debug information. Other levels stay: the warnings of an optimizing compiler are looked for with those.
+What is generated and linked is the same as without, except that the fast tier compiles with `-O0`
+instead of `-O1`, and without debug information. Other levels stay: the warnings of an optimizing
+compiler are looked for with those.
 """
 
 import functools
@@ -33,7 +35,9 @@ def keep_templates(monkeypatch: pytest.MonkeyPatch) -> None:
 
     folder = _make_folder("templates")
     cache = jinja2.FileSystemBytecodeCache(str(folder))
-    monkeypatch.setattr(c_emitter, "Environment", functools.partial(c_emitter.Environment, bytecode_cache=cache))
+    monkeypatch.setattr(
+        c_emitter, "Environment", functools.partial(c_emitter.Environment, bytecode_cache=cache)
+    )
 
 
 def keep_objects(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +45,9 @@ def keep_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     compile_source, folder = build.run_compiler, _make_folder("objects")
 
     def call(words: Sequence[str]) -> str:
-        return call_or_copy(compile_source, folder, drop_optimization(words) if TIER == "fast" else words)
+        return call_or_copy(
+            compile_source, folder, drop_optimization(words) if TIER == "fast" else words
+        )
 
     monkeypatch.setattr(build, "run_compiler", call)
 
@@ -52,9 +58,11 @@ def drop_optimization(words: Sequence[str]) -> list[str]:
 
 
 def call_or_copy(call: Callable[[Sequence[str]], str], folder: Path, words: Sequence[str]) -> str:
-    """Compile a source with `call(words)`, or copy its object from `folder` if it was compiled there without a warning.
+    """Compile a source with `call(words)`, or copy its object from `folder` if it was compiled
+    there without a warning.
 
-    `words` that do not compile one source to one object, such as those that link, are always called.
+    `words` that do not compile one source to one object, such as those that link, are always
+    called.
     """
     if "-c" not in words or not str(words[-1]).endswith(".c"):
         return call(words)
@@ -73,7 +81,9 @@ def call_or_copy(call: Callable[[Sequence[str]], str], folder: Path, words: Sequ
 
 
 def _hash_inputs(words: Sequence[str]) -> str:
-    """Hash a compiler's call: its flags, its source, and all headers below the folders that it looks into."""
+    """Hash a compiler's call: its flags, its source, and all headers below the folders that it
+    looks into.
+    """
     source = Path(words[-1])
     digest = hashlib.sha256(source.read_bytes())
     folders = [source.parent]

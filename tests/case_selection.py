@@ -1,7 +1,8 @@
 """How many cases a test runs in each tier: fewer random examples and types in `make test`.
 
-`LINGERONNX_TESTS` is the tier: "fast" (`make test`), "slow" (`make test-slow`) or "all" (if it is not set).
-`LINGERONNX_EXAMPLES` multiplies the number of random examples. `tests/selection.py` chooses the cases.
+`LINGERONNX_TESTS` is the tier: "fast" (`make test`), "slow" (`make test-slow`) or "all" (if it is
+not set). `LINGERONNX_EXAMPLES` multiplies the number of random examples. `tests/selection.py`
+chooses the cases.
 """
 
 import os
@@ -15,7 +16,9 @@ _DIVISOR = 4 if TIER == "fast" else 1
 
 
 def limit_examples(count, **options):
-    """Make Hypothesis settings with `count` examples and without a time limit: a loaded machine is no error."""
+    """Make Hypothesis settings with `count` examples and without a time limit: a loaded machine is
+    no error.
+    """
     return settings(max_examples=-(-count * _FACTOR // _DIVISOR), deadline=None, **options)
 
 
@@ -35,13 +38,18 @@ def choose_fast_subset(count, values):
 
 
 def pair_in_rotation(values, others):
-    """Pair each value with one of the others in turn, marked slow; the remaining pairs are marked deep.
+    """Pair each value with one of the others in turn, marked slow; the remaining pairs are marked
+    deep.
 
     For a property of the values that depends little on the others, such as chips.
     """
     others = list(others)
     return [
-        pytest.param(value, other, marks=pytest.mark.slow if turn == place % len(others) else pytest.mark.deep)
+        pytest.param(
+            value,
+            other,
+            marks=pytest.mark.slow if turn == place % len(others) else pytest.mark.deep,
+        )
         for place, value in enumerate(values)
         for turn, other in enumerate(others)
     ]

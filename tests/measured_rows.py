@@ -16,7 +16,11 @@ WHOLE = BESIDE / "executor" in FOLDERS
 
 @functools.cache
 def _rows():
-    return [(folder, row) for folder in FOLDERS for row in json.loads((folder / "index.json").read_text())]
+    return [
+        (folder, row)
+        for folder in FOLDERS
+        for row in json.loads((folder / "index.json").read_text())
+    ]
 
 
 def get_rows(name, platform):
@@ -25,13 +29,17 @@ def get_rows(name, platform):
 
 
 def has_correct_row(name, platform):
-    """Whether some row of the case packed, ran and gave the simulator's integers; True where the set is not here."""
+    """Whether some row of the case packed, ran and gave the simulator's integers; True where the
+    set is not here.
+    """
     found = get_rows(name, platform)
     return any(row["equal_to_simulator"] for row in found) or (not found and not WHOLE)
 
 
 def get_wrong_rows(topic):
-    """Return [(case, platform, arguments)] of the rows of a topic that did not pack, did not run or came out wrong."""
+    """Return [(case, platform, arguments)] of the rows of a topic that did not pack, did not run or
+    came out wrong.
+    """
     return [
         (row["id"], row["platform"], row["arguments"])
         for _, row in _rows()

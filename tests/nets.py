@@ -11,7 +11,9 @@ from lingeronnx.passes.folding.shape_tracing import trace_shapes
 
 
 class Net:
-    """A float model under construction; every method appends a node and returns its output's name."""
+    """A float model under construction; every method appends a node and returns its output's
+    name.
+    """
 
     def __init__(self, *shape, seed=0, opset=13, batch="N"):
         self.rng = np.random.default_rng(seed)
@@ -28,7 +30,9 @@ class Net:
     def node(self, op_type, *inputs, out=None, **attributes):
         """Append any node."""
         out = out or f"t{len(self.nodes)}"
-        self.nodes.append(helper.make_node(op_type, inputs, [out], name=f"{op_type}_{out}", **attributes))
+        self.nodes.append(
+            helper.make_node(op_type, inputs, [out], name=f"{op_type}_{out}", **attributes)
+        )
         return out
 
     def conv(self, x, weight, *, bias=True, out=None, gain=1.0, **attributes):
@@ -47,13 +51,20 @@ class Net:
         """Append a Gemm with a weight of shape `size` (inputs, outputs)."""
         values = self.rng.standard_normal(size) / np.sqrt(size[0])
         bias = 0.1 * self.rng.standard_normal(size[1])
-        return self.node("Gemm", x, *map(self.const, (values.astype(np.float32), bias.astype(np.float32))), out=out)
+        return self.node(
+            "Gemm",
+            x,
+            *map(self.const, (values.astype(np.float32), bias.astype(np.float32))),
+            out=out,
+        )
 
     def proto(self, *outputs):
         """Return the model."""
         results = [helper.make_tensor_value_info(name, 1, None) for name in outputs]
         graph = helper.make_graph(self.nodes, "net", self.inputs, results, self.constants)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=8)
+        model = helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=8
+        )
         return onnx.shape_inference.infer_shapes(model)
 
     def graph(self, *outputs):
@@ -75,7 +86,12 @@ def residual():
     """Two blocks: an identity shortcut and a 1x1 shortcut of stride 2."""
     net = Net(4, 12, 12, seed=2)
     a = net.node("Relu", net.conv("x", (8, 4, 3, 3), pads=[1, 1, 1, 1]))
-    b = net.conv(net.node("Relu", net.conv(a, (8, 8, 3, 3), pads=[1] * 4)), (8, 8, 3, 3), pads=[1] * 4, gain=0.3)
+    b = net.conv(
+        net.node("Relu", net.conv(a, (8, 8, 3, 3), pads=[1] * 4)),
+        (8, 8, 3, 3),
+        pads=[1] * 4,
+        gain=0.3,
+    )
     s = net.node("Relu", net.node("Add", b, a))
     d = net.conv(s, (12, 8, 3, 3), pads=[1] * 4, strides=[2, 2])
     e = net.conv(s, (12, 8, 1, 1), strides=[2, 2])
@@ -89,7 +105,9 @@ def shortcut():
     net = Net(2, 6, 6, seed=2)
     a = net.node("Relu", net.conv("x", (4, 2, 3, 3), pads=[1] * 4))
     s = net.node("Relu", net.node("Add", net.conv(a, (4, 4, 3, 3), pads=[1] * 4, gain=0.5), a))
-    return net.graph(net.linear(net.node("Flatten", net.node("GlobalAveragePool", s)), (4, 3), out="y"))
+    return net.graph(
+        net.linear(net.node("Flatten", net.node("GlobalAveragePool", s)), (4, 3), out="y")
+    )
 
 
 def depthwise():
@@ -99,7 +117,9 @@ def depthwise():
     b = net.relu6(net.conv(a, (18, 6, 1, 1)))
     c = net.relu6(net.conv(b, (18, 1, 3, 3), group=18, pads=[1] * 4))
     d = net.node("Add", net.conv(c, (6, 18, 1, 1)), a)
-    return net.graph(net.relu6(net.conv(d, (8, 6, 3, 3), strides=[2, 2], pads=[0, 0, 1, 1]), out="y"))
+    return net.graph(
+        net.relu6(net.conv(d, (8, 6, 3, 3), strides=[2, 2], pads=[0, 0, 1, 1]), out="y")
+    )
 
 
 def concat():
@@ -154,7 +174,10 @@ def samples(model, count=24, seed=0):
     """Return seeded normal inputs for `model`, by name."""
     rng = np.random.default_rng(seed)
     shapes = {str(v.name): ir.get_shape(v)[1:] for v in model.graph.inputs if v.const_value is None}
-    return {name: rng.standard_normal((count, *shape)).astype(np.float32) for name, shape in shapes.items()}
+    return {
+        name: rng.standard_normal((count, *shape)).astype(np.float32)
+        for name, shape in shapes.items()
+    }
 
 
 def quantized(model, **settings):

@@ -1,4 +1,6 @@
-"""What the packability tests judge: the nets, and `verdict` of a file as `quantize` writes it with what it prints."""
+"""What the packability tests judge: the nets, and `verdict` of a file as `quantize` writes it with
+what it prints.
+"""
 
 import functools
 import importlib.util
@@ -48,15 +50,23 @@ def stress(seed):
         gain = float(rng.choice([0.1, 1.0, 6.0]))
         if kind == "conv":
             wide = int(rng.integers(2, 12))
-            x = net.conv(x, (wide, channels, k, k), pads=pads, gain=gain, bias=bool(rng.integers(2)))
+            x = net.conv(
+                x, (wide, channels, k, k), pads=pads, gain=gain, bias=bool(rng.integers(2))
+            )
             channels = wide
         elif kind == "depthwise":
-            x = net.node("Relu", net.conv(x, (channels, 1, 3, 3), group=channels, pads=[1] * 4, gain=gain))
+            x = net.node(
+                "Relu", net.conv(x, (channels, 1, 3, 3), group=channels, pads=[1] * 4, gain=gain)
+            )
         elif kind == "block":
             inner = net.node("Relu", net.conv(x, (4, channels, 1, 1), gain=gain))
-            x = net.node("Relu", net.node("Add", net.conv(inner, (channels, 4, 3, 3), pads=[1] * 4), x))
+            x = net.node(
+                "Relu", net.node("Add", net.conv(inner, (channels, 4, 3, 3), pads=[1] * 4), x)
+            )
         elif kind == "cat":
-            x = net.node("Concat", x, net.conv(x, (3, channels, 3, 3), pads=[1] * 4, gain=gain), axis=1)
+            x = net.node(
+                "Concat", x, net.conv(x, (3, channels, 3, 3), pads=[1] * 4, gain=gain), axis=1
+            )
             channels += 3
         elif kind == "bn":
             four = [net.const(rng.uniform(0.5, 1.5, channels).astype(np.float32)) for _ in range(4)]
@@ -110,7 +120,9 @@ def shared_feeds(name):
 
 @functools.cache
 def quantize_net(name, platform):
-    """Return `quantize` with defaults of a net of the zoo ("zoo/NAME"), of models/ or of ../shared/models."""
+    """Return `quantize` with defaults of a net of the zoo ("zoo/NAME"), of models/ or of
+    ../shared/models.
+    """
     group, name = name.split("/")
     if group == "zoo":
         model = ZOO[name]()
@@ -123,7 +135,9 @@ def quantize_net(name, platform):
 
 @functools.cache
 def verdict(name, platform):
-    """Return (report, Verdict) of the written chip part with the arguments of the printed command."""
+    """Return (report, Verdict) of the written chip part with the arguments of the printed
+    command.
+    """
     result = quantize_net(name, platform)
     return result.report, evaluate_result(result, platform)
 

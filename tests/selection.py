@@ -3,18 +3,20 @@
 `LINGERONNX_TESTS` names the tier:
 
 ======  ================================================================================================
-`fast`  `make test`: a covering set of the cases that are marked neither `slow` nor `deep`; `MAX_CASES` of them
+`fast`  `make test`: a covering set of the cases that are marked neither `slow` nor `deep`;
+`MAX_CASES` of them
         at most if the test is marked `sweep`
-`slow`  `make test-slow`: what `fast` leaves out of a covering set of the cases that are not marked `deep`
-`all`   every case of every combination; what plain `pytest` runs
+`slow`  `make test-slow`: what `fast` leaves out of a covering set of the cases that are not marked
+`deep` `all`   every case of every combination; what plain `pytest` runs
 ======  ================================================================================================
 
-The values that the cases of one test combine come from each `parametrize` and from each fixture with parameters. A
+The values that the cases of one test combine come from each `parametrize` and from each fixture
+with parameters. A
 *covering set* of cases shows each value once, in combinations that differ as much as possible. Tests with random
 examples run in both tiers, since `fast` draws fewer examples (`tests/case_selection.py`).
 
-The choice is made while pytest generates the cases, so that the others are never created. A test that is named on the
-command line (`pytest FILE::TEST`) runs in every tier.
+The choice is made while pytest generates the cases, so that the others are never created. A test
+that is named on the command line (`pytest FILE::TEST`) runs in every tier.
 """
 
 from collections import Counter
@@ -24,7 +26,13 @@ import pytest
 
 from tests.case_selection import TIER
 
-__all__ = ["MAX_CASES", "cover_values", "drop_unselected_items", "pytest_generate_tests", "select_cases"]
+__all__ = [
+    "MAX_CASES",
+    "cover_values",
+    "drop_unselected_items",
+    "pytest_generate_tests",
+    "select_cases",
+]
 
 MAX_CASES = 2
 #: Node ids of the tests of which no case was selected.
@@ -32,7 +40,8 @@ _WITHOUT_CASES = pytest.StashKey[set]()
 
 
 def cover_values(cases):
-    """Choose cases that show each value of each parameter, preferring new pairs of values and rare values.
+    """Choose cases that show each value of each parameter, preferring new pairs of values and rare
+    values.
 
     Parameters
     ----------
@@ -100,7 +109,9 @@ def _cover(indices, cases):
 
 
 def _read_values(metafunc, callspec):
-    """Identify what each `parametrize` and each fixture gives to a case, by the identity of the objects."""
+    """Identify what each `parametrize` and each fixture gives to a case, by the identity of the
+    objects.
+    """
     remaining = dict(callspec.params)
     values = []
     for mark in metafunc.definition.iter_markers("parametrize"):
@@ -145,6 +156,10 @@ def drop_unselected_items(config, items):
             selected = item.nodeid.partition("[")[0] not in without_cases
         else:
             names = {mark.name for mark in item.iter_markers()}
-            selected = bool(select_cases([()], [names], TIER, is_random=_is_random(getattr(item, "function", None))))
+            selected = bool(
+                select_cases(
+                    [()], [names], TIER, is_random=_is_random(getattr(item, "function", None))
+                )
+            )
         (kept if selected else dropped).append(item)
     return kept, dropped

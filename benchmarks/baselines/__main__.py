@@ -1,12 +1,14 @@
 """Measures what we promise and says which promise is kept no longer.
 
-python -m benchmarks.baselines [--write] [--complete] [--only TEXT ...] [--table FILE] [--processes N]
+python -m benchmarks.baselines [--write] [--complete] [--only TEXT ...] [--table FILE] [--processes
+N]
 
-Every row of docs/baseline.md is measured; a row falls where it is less than its value by more than its tolerance. Then,
-and where a row fails, the exit code is 1. --write takes the new table over: better values, new ones (a value of ? in
-the table), and those that were traded away, for which the last column must say why. --complete makes a failure of each
-row that could not run, because its model or data are not here. --only takes the cases whose line holds all these texts,
-such as yunet arcs.
+Every row of docs/baseline.md is measured; a row falls where it is less than its value by more than
+its tolerance. Then, and where a row fails, the exit code is 1. --write takes the new table over:
+better values, new ones (a value of ? in the table), and those that were traded away, for which the
+last column must say why. --complete makes a failure of each row that could not run, because its
+model or data are not here. --only takes the cases whose line holds all these texts, such as yunet
+arcs.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ TABLE = Path(__file__).resolve().parents[2] / "docs" / "baseline.md"
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the gate; return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--complete", action="store_true")
     parser.add_argument("--only", nargs="+", default=[], metavar="TEXT")

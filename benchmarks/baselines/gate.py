@@ -49,8 +49,8 @@ def run_gate(
 ) -> int:
     """Measure the cases of `table` with `run`, print the new table and what became worse, and return the exit code.
 
-    missing : says why a case cannot run; nothing where it can. The others as `benchmarks.baselines` tells. Raises
-    ValueError for a table that cannot be read, and where `only` leaves nothing.
+    missing : says why a case cannot run; nothing where it can. The others as `benchmarks.baselines`
+    tells. Raises ValueError for a table that cannot be read, and where `only` leaves nothing.
     """
     page = table.read_text(encoding="utf-8")
     rows = parse_page(page)
@@ -65,7 +65,9 @@ def run_gate(
         print(f"{case}: {_line(values)} ({seconds:.0f} s)", flush=True)
         if write:  # what is measured is kept, whatever comes after it
             done = [row for row in rows if row.case in found]
-            table.write_text(_update_page(page, rows, compare_with_baseline(done, found, {})), encoding="utf-8")
+            table.write_text(
+                _update_page(page, rows, compare_with_baseline(done, found, {})), encoding="utf-8"
+            )
     verdicts = compare_with_baseline(chosen, found, absent)
     print("", format_page("", update_rows(verdicts)), sep="\n")
     if write:
@@ -93,7 +95,14 @@ def _update_page(page: str, rows: Sequence[Row], verdicts: Sequence[Verdict]) ->
 def _print_verdicts(verdicts: Sequence[Verdict], complete: bool) -> int:
     """Print the rows that say something, the worst last, and return the exit code."""
     bad = (*_BAD, Outcome.ABSENT) if complete else _BAD
-    for outcome in (Outcome.NEW, Outcome.BETTER, Outcome.TRADED, Outcome.ABSENT, Outcome.WORSE, Outcome.FAILED):
+    for outcome in (
+        Outcome.NEW,
+        Outcome.BETTER,
+        Outcome.TRADED,
+        Outcome.ABSENT,
+        Outcome.WORSE,
+        Outcome.FAILED,
+    ):
         for verdict in (v for v in verdicts if v.outcome is outcome):
             row = verdict.row
             change = format_value(verdict.found)
@@ -102,5 +111,8 @@ def _print_verdicts(verdicts: Sequence[Verdict], complete: bool) -> int:
             why = f" ({row.accepted_reason})" if outcome is Outcome.TRADED else ""
             print(f"{outcome.value}: {row.case}, {row.measure}: {change}{why}")
     wrong = sum(verdict.outcome in bad for verdict in verdicts)
-    print(f"{len(verdicts)} promises, {len(verdicts) - wrong} of them kept" + (", the others not" if wrong else ""))
+    print(
+        f"{len(verdicts)} promises, {len(verdicts) - wrong} of them kept"
+        + (", the others not" if wrong else "")
+    )
     return 1 if wrong else 0

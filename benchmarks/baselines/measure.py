@@ -1,8 +1,9 @@
-"""One row's worth of work: a model quantized as `lingeronnx quantize` does it, judged, and measured on test data.
+"""One row's worth of work.
 
-Models and data: those of this repository, and beside the checkout, where they exist, ../shared/models with
-../shared/data/loaders.py and ../shared/models/real with ../shared/data/real_models.py, which says how each of those is
-measured.
+A model quantized as `lingeronnx quantize` does it, judged, and measured on test data.
+Models and data: those of this repository, and beside the checkout, where they exist,
+../shared/models with ../shared/data/loaders.py and ../shared/models/real with
+../shared/data/real_models.py, which says how each of those is measured.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ _FEW = 1000  # samples on which SQNR is measured
 
 @dataclass(frozen=True)
 class Subject:
-    """A model and its data. files : what must be there. output : whose SQNR is told. real : its name in real_models."""
+    """A model and its data. files : what must be there. output : whose SQNR is told.
+
+    Real : its name in real_models.
+    """
 
     model: Path
     calib: str
@@ -83,8 +87,12 @@ def find_subject(name: str) -> Subject:
         raise ValueError(f"the table of promises has a model '{name}', which nobody knows")
     if name == "shapes_detector":
         drawn = own / "drawn_shapes.py"
-        return Subject(own / f"{name}.onnx", f"{drawn}:calib", f"{drawn}:test", classes=False, files=(drawn,))
-    return Subject(own / f"{name}.onnx", str(own / "digits_calib.npz"), str(own / "digits_test.npz"))
+        return Subject(
+            own / f"{name}.onnx", f"{drawn}:calib", f"{drawn}:test", classes=False, files=(drawn,)
+        )
+    return Subject(
+        own / f"{name}.onnx", str(own / "digits_calib.npz"), str(own / "digits_test.npz")
+    )
 
 
 def _real() -> ModuleType:
@@ -130,7 +138,11 @@ def _check_packing(result: lo.QuantizedModel, platform: str) -> bool:
         return False
     part = result.graph if result.chip is None else result.chip
     return bool(
-        judge(ir.to_proto(result.platform.with_safe_names(part)), platform, shlex.split(result.report.packer)[1:]).right
+        judge(
+            ir.to_proto(result.platform.with_safe_names(part)),
+            platform,
+            shlex.split(result.report.packer)[1:],
+        ).right
     )
 
 
@@ -157,7 +169,11 @@ def _real_figures(at: Subject, result: lo.QuantizedModel) -> dict[str, float]:
 
 def _named(figures: Mapping[str, float], streams: bool) -> dict[str, float]:
     told = {key: float(value) for key, value in figures.items() if "%" in key or "IoU" in key}
-    levels = {key: float(value) for key, value in figures.items() if key not in told and key != "float boxes"}
+    levels = {
+        key: float(value)
+        for key, value in figures.items()
+        if key not in told and key != "float boxes"
+    }
     told.pop("float top-1, %", None)
     for name in list(levels)[:1] if streams else levels:
         told[f"SQNR of {name}, dB"] = levels[name]

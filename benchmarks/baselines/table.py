@@ -1,8 +1,8 @@
 """The table of promises: a Markdown page, its rows, and what a new measurement says of each.
 
 What is called chip-ready and does not pack is a failure, whatever the table says.
-A row may fall where its last column says why. `update_rows` then puts what it was in front of the reason, and the
-reason is spent: the next fall needs another one. Knows nothing of models.
+A row may fall where its last column says why. `update_rows` then puts what it was in front of the
+reason, and the reason is spent: the next fall needs another one. Knows nothing of models.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ class Case:
 
 @dataclass(frozen=True)
 class Row:
-    """One promise. value : None where it was not measured yet. traded : why it may be less than it was."""
+    """One promise. value : None where it was not measured yet.
+
+    Traded : why it may be less than it was.
+    """
 
     case: Case
     measure: str
@@ -78,7 +81,10 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """A row, what was measured, and what that means. A text in `found` says why there is no value."""
+    """A row, what was measured, and what that means.
+
+    A text in `found` says why there is no value.
+    """
 
     row: Row
     found: Found
@@ -89,8 +95,13 @@ class Verdict:
 
 
 def parse_page(page: str) -> list[Row]:
-    """Return the rows of the page's table. Raises ValueError, which names the line, where one cannot be read."""
-    lines = [(number, line) for number, line in enumerate(page.splitlines(), 1) if line.startswith("|")]
+    """Return the rows of the page's table.
+
+    Raises ValueError, which names the line, where one cannot be read.
+    """
+    lines = [
+        (number, line) for number, line in enumerate(page.splitlines(), 1) if line.startswith("|")
+    ]
     if len(lines) < 2 or tuple(_cells(lines[0][1])) != HEAD:
         raise ValueError(f"no table with the columns {', '.join(HEAD)}")
     rows = []
@@ -98,10 +109,18 @@ def parse_page(page: str) -> list[Row]:
         try:
             model, platform, settings, measure, value, tolerance, traded = _cells(line)
             rows.append(
-                Row(Case(model, platform, settings.strip("`")), measure, _value(value), float(tolerance or 0), traded)
+                Row(
+                    Case(model, platform, settings.strip("`")),
+                    measure,
+                    _value(value),
+                    float(tolerance or 0),
+                    traded,
+                )
             )
         except ValueError as error:
-            raise ValueError(f"line {number} of the table of promises cannot be read: {line}") from error
+            raise ValueError(
+                f"line {number} of the table of promises cannot be read: {line}"
+            ) from error
     keys = [(row.case, row.measure) for row in rows]
     for key in keys:
         if keys.count(key) > 1:
@@ -121,7 +140,13 @@ def format_value(value: Found | None) -> str:
     """Return a value as the table has it."""
     if value is None:
         return "?"
-    return value if isinstance(value, str) else ("no", "yes")[value] if isinstance(value, bool) else f"{value:.2f}"
+    return (
+        value
+        if isinstance(value, str)
+        else ("no", "yes")[value]
+        if isinstance(value, bool)
+        else f"{value:.2f}"
+    )
 
 
 def format_page(page: str, rows: Iterable[Row]) -> str:
@@ -163,7 +188,8 @@ def compare_with_baseline(
 ) -> list[Verdict]:
     """Return what was measured of each row, in the table's order, and behind a case's rows what the table lacks.
 
-    found : of the cases that ran {measure: value}, or why they failed. absent : why the others could not run.
+    found : of the cases that ran {measure: value}, or why they failed. absent : why the others
+    could not run.
     """
     verdicts: list[Verdict] = []
     listed = {(row.case, row.measure) for row in rows}
@@ -181,17 +207,31 @@ def compare_with_baseline(
 
 
 def get_tolerance(measure: str) -> float:
-    """Return how far a new row may fall: no more than what another processor's float sums change."""
+    """Return how far a new row may fall.
+
+    No more than what another processor's float sums change.
+    """
     steps = {"dB": 0.3, "IoU": 0.01, "MACs": 0.05, "top-1": 0.21, "%": 0.5}
     return next((step for word, step in steps.items() if word in measure), 0.0)
 
 
-def _compare_row(row: Row, found: Mapping[Case, Mapping[str, Found] | str], absent: Mapping[Case, str]) -> Verdict:
+def _compare_row(
+    row: Row, found: Mapping[Case, Mapping[str, Found] | str], absent: Mapping[Case, str]
+) -> Verdict:
     if row.case in absent:
         return Verdict(row, absent[row.case], Outcome.ABSENT)
     values = found[row.case]
-    value = values if isinstance(values, str) else values.get(row.measure, "nothing measures this any more")
-    if row.measure == "chip-ready" and value is True and isinstance(values, Mapping) and values.get("packs") is False:
+    value = (
+        values
+        if isinstance(values, str)
+        else values.get(row.measure, "nothing measures this any more")
+    )
+    if (
+        row.measure == "chip-ready"
+        and value is True
+        and isinstance(values, Mapping)
+        and values.get("packs") is False
+    ):
         value = _FALSE
     if isinstance(value, str):
         return Verdict(row, value, Outcome.FAILED)
@@ -207,8 +247,9 @@ def _compare_values(row: Row, before: float, now: float) -> Outcome:
 
 
 def update_rows(verdicts: Iterable[Verdict]) -> list[Row]:
-    """Return the rows to keep: better and new values and those traded away are taken over, all others stay.
+    """Return the rows to keep.
 
+    Better and new values and those traded away are taken over, all others stay.
     A value within its tolerance stays too, so that many small falls do not add up.
     """
     rows = []
@@ -217,7 +258,11 @@ def update_rows(verdicts: Iterable[Verdict]) -> list[Row]:
             rows.append(row)
         elif outcome is Outcome.TRADED:
             rows.append(
-                replace(row, value=found, accepted_reason=f"was {format_value(row.value)}: {row.accepted_reason}")
+                replace(
+                    row,
+                    value=found,
+                    accepted_reason=f"was {format_value(row.value)}: {row.accepted_reason}",
+                )
             )
         else:
             rows.append(replace(row, value=found))

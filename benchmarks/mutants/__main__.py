@@ -1,20 +1,20 @@
 """Compare the strength of two test suites on the same mutants.
 
     python -m benchmarks.mutants draw --seed 55 --count 60
-    python -m benchmarks.mutants probe TREE --hits FOLDER        # then run the tests of TREE once, with --junitxml
-    python -m benchmarks.mutants run TREE [TREE] --suite old --hits FOLDER --times RESULT.xml --size usual
-    python -m benchmarks.mutants table
+    python -m benchmarks.mutants probe TREE --hits FOLDER        # then run the tests of TREE once,
+    with --junitxml python -m benchmarks.mutants run TREE [TREE] --suite old --hits FOLDER --times
+    RESULT.xml --size usual python -m benchmarks.mutants table
 
 TREE is a clone with an environment in `.venv` that imports its packages from there. `probe` changes
 the clone, so that a test run in it writes who executes which mutant into FOLDER. `run` applies one
-mutant at a time, runs the tests that execute it, those of its module and the shortest first, as many
-as take `--budget` seconds, and stops at the first failure; each TREE serves one mutant at a time.
-`--all` runs every test of the tier instead, for mutants that survived. The journal has one line per
-mutant and suite, and a second `run` continues it.
+mutant at a time, runs the tests that execute it, those of its module and the shortest first, as
+many as take `--budget` seconds, and stops at the first failure; each TREE serves one mutant at a
+time. `--all` runs every test of the tier instead, for mutants that survived. The journal has one
+line per mutant and suite, and a second `run` continues it.
 
-A mutant is *killed* by a failed assertion or a wrong error of a test that passes without the mutant. An error while a
-test file is imported or collected is counted apart (`import`), and so are a process that ends by a signal (`crash`) and
-tests that run out of time (`timeout`).
+A mutant is *killed* by a failed assertion or a wrong error of a test that passes without the
+mutant. An error while a test file is imported or collected is counted apart (`import`), and so are
+a process that ends by a signal (`crash`) and tests that run out of time (`timeout`).
 """
 
 from __future__ import annotations
@@ -45,11 +45,17 @@ JOURNAL = HERE / "journal.jsonl"
 
 def read_mutants() -> list[Mutant]:
     """Read the drawn mutants."""
-    return [Mutant(**{**row, "position": tuple(row["position"])}) for row in json.loads(MUTANTS.read_text())]
+    return [
+        Mutant(**{**row, "position": tuple(row["position"])})
+        for row in json.loads(MUTANTS.read_text())
+    ]
 
 
 def read_hits(folder: Path) -> dict[int, set[str]]:
-    """Read which tests execute which mutant; a place that is executed at import has no tests of its own."""
+    """Read which tests execute which mutant.
+
+    A place that is executed at import has no tests of its own.
+    """
     tests: dict[int, set[str]] = defaultdict(set)
     for path in folder.iterdir():
         for line in path.read_text().splitlines():
@@ -93,16 +99,30 @@ def cut_tests(tests: Sequence[str], seconds: Mapping[str, float], budget: float)
 
 
 def run_tests(tree: Path, tests: Sequence[str], size: str, seconds: float) -> tuple[str, str, str]:
-    """Run tests of a clone until the first failure; return the outcome, the test that failed and its message.
+    """Run tests of a clone until the first failure.
 
+    Return the outcome, the test that failed and its message.
     tests : node ids; none of them means all tests of the tier.
     """
     with tempfile.TemporaryDirectory() as folder:
         names, report = Path(folder) / "tests.txt", Path(folder) / "report.xml"
         names.write_text("\n".join(tests))
-        command = [".venv/bin/python", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+        command = [
+            ".venv/bin/python",
+            "-m",
+            "pytest",
+            "-x",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            f"--junitxml={report}",
+        ]
         command += [f"@{names}"] if tests else ["-n", "2", "--dist", "loadfile"]
-        variables = {**os.environ, "LINGERONNX_TESTS": size, "LINGERONNX_CACHE_DIR": f"{tree}.cache"}
+        variables = {
+            **os.environ,
+            "LINGERONNX_TESTS": size,
+            "LINGERONNX_CACHE_DIR": f"{tree}.cache",
+        }
         process = subprocess.Popen(
             command,
             cwd=tree,
@@ -130,8 +150,9 @@ def run_tests(tree: Path, tests: Sequence[str], size: str, seconds: float) -> tu
 
 
 def read_failure(report: Path) -> tuple[str, str]:
-    """Read the first failed test and its message from pytest's XML report; empty texts if none failed.
+    """Read the first failed test and its message from pytest's XML report.
 
+    Empty texts if none failed.
     Folders are left out of the message: the journal is kept, and those of a clone are temporary.
     """
     for case in ElementTree.parse(report).iter("testcase"):
@@ -148,19 +169,27 @@ def name_test(case: ElementTree.Element) -> str:
 
 
 def judge_mutant(
-    tree: Path, mutant: Mutant, tests: list[str], seconds: Mapping[str, float], options: argparse.Namespace
+    tree: Path,
+    mutant: Mutant,
+    tests: list[str],
+    seconds: Mapping[str, float],
+    options: argparse.Namespace,
 ) -> dict[str, object]:
     """Apply a mutant to a clone, run its tests, restore the clone; return a row of the journal.
 
-    A kill counts if the test also fails alone with the mutant, and passes alone without it. A test that fails for
-    another reason, such as the order of the tests, is left out and the others go on.
+    A kill counts if the test also fails alone with the mutant, and passes alone without it. A test
+    that fails for another reason, such as the order of the tests, is left out and the others go on.
     """
     began = time.monotonic()
     limit = options.limit or 120 + 5 * sum(seconds.get(test, 1.0) for test in tests)
-    outcome, test, message = ("survived", "", "") if tests else ("survived", "", "no test executes it")
+    outcome, test, message = (
+        ("survived", "", "") if tests else ("survived", "", "no test executes it")
+    )
     unsound: list[str] = []
     while options.all or tests:
-        outcome, test, message = run_mutated(tree, mutant, [] if options.all else tests, options.size, limit)
+        outcome, test, message = run_mutated(
+            tree, mutant, [] if options.all else tests, options.size, limit
+        )
         if outcome != "killed" or is_sound_kill(tree, mutant, test, options.size):
             break
         unsound.append(test)
@@ -181,7 +210,9 @@ def judge_mutant(
     }
 
 
-def run_mutated(tree: Path, mutant: Mutant, tests: Sequence[str], size: str, seconds: float) -> tuple[str, str, str]:
+def run_mutated(
+    tree: Path, mutant: Mutant, tests: Sequence[str], size: str, seconds: float
+) -> tuple[str, str, str]:
     """Run tests with the mutant applied, and restore the clone."""
     before = apply_mutant(tree, mutant)
     try:
@@ -200,8 +231,12 @@ def is_sound_kill(tree: Path, mutant: Mutant, test: str, size: str) -> bool:
 def run_mutants(options: argparse.Namespace) -> None:
     """Judge the mutants that the journal has no row of yet, one per clone at a time."""
     seconds, hits = read_times(options.times), read_hits(options.hits)
-    rows = [json.loads(line) for line in JOURNAL.read_text().splitlines()] if JOURNAL.is_file() else []
-    known = {row["mutant"] for row in rows if row["suite"] == options.suite and row["all"] >= options.all}
+    rows = (
+        [json.loads(line) for line in JOURNAL.read_text().splitlines()] if JOURNAL.is_file() else []
+    )
+    known = {
+        row["mutant"] for row in rows if row["suite"] == options.suite and row["all"] >= options.all
+    }
     waiting: queue.Queue[Mutant] = queue.Queue()
     for mutant in read_mutants():
         if mutant.number not in known and (not options.only or mutant.number in options.only):
@@ -222,7 +257,10 @@ def run_mutants(options: argparse.Namespace) -> None:
             with lock, JOURNAL.open("a") as journal:
                 journal.write(json.dumps(row) + "\n")
                 print(
-                    f"{mutant.number:3} {row['outcome']:9} {row['seconds']:6} s  {mutant.path} {row['test']}",
+                    (
+                        f"{mutant.number:3} {row['outcome']:9} {row['seconds']:6} s  {mutant.path} "
+                        f"{row['test']}"
+                    ),
                     flush=True,
                 )
 
@@ -244,7 +282,10 @@ def print_table() -> None:
     print("|---|---|---|" + "---|" * len(suites))
     for mutant in read_mutants():
         cells = [outcomes[mutant.number].get(suite, "") for suite in suites]
-        print(f"| {mutant.number} | {mutant.path}:{mutant.position[0]} | {mutant.rule} | {' | '.join(cells)} |")
+        print(
+            f"| {mutant.number} | {mutant.path}:{mutant.position[0]} | {mutant.rule} | "
+            f"{' | '.join(cells)} |"
+        )
     for suite in suites:
         killed = sum(row.get(suite) == "killed" for row in outcomes.values())
         print(f"\n{suite}: {killed} killed of {sum(suite in row for row in outcomes.values())}")
@@ -252,7 +293,9 @@ def print_table() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Parse the command line and run one of the four commands."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     draw = commands.add_parser("draw")
     draw.add_argument("--seed", type=int, default=55)
@@ -269,13 +312,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     run.add_argument("--size", default="all")
     run.add_argument("--only", type=int, nargs="*")
     run.add_argument("--all", action="store_true")
-    run.add_argument("--limit", type=float, help="seconds after which the tests of a mutant are stopped")
-    run.add_argument("--budget", type=float, default=120.0, help="seconds of tests for a mutant; the rest is left out")
+    run.add_argument(
+        "--limit", type=float, help="seconds after which the tests of a mutant are stopped"
+    )
+    run.add_argument(
+        "--budget",
+        type=float,
+        default=120.0,
+        help="seconds of tests for a mutant; the rest is left out",
+    )
     commands.add_parser("table")
     options = parser.parse_args(arguments)
     if options.command == "draw":
         drawn = draw_mutants(options.root, options.count, options.seed)
-        MUTANTS.write_text(json.dumps([dataclasses.asdict(mutant) for mutant in drawn], indent=1) + "\n")
+        MUTANTS.write_text(
+            json.dumps([dataclasses.asdict(mutant) for mutant in drawn], indent=1) + "\n"
+        )
     elif options.command == "probe":
         left_out = instrument(options.tree, read_mutants(), options.hits)
         print(f"without a probe, since Numba compiles them: {left_out or 'none'}")

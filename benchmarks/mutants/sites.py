@@ -1,8 +1,9 @@
 """Draw mutants from the AST of the source, apply one to a checkout, and instrument a checkout to see who runs it.
 
-A *site* is a place in the source that one of six rules can change; a *mutant* is a site with its replacement. Sites are
-stratified by package: each package gets at least one mutant and the others in proportion to its sites. Within a package
-the rule is drawn first, then the site, so that frequent rules (comparisons) do not crowd out rare ones (error classes).
+A *site* is a place in the source that one of six rules can change; a *mutant* is a site with its
+replacement. Sites are stratified by package: each package gets at least one mutant and the others
+in proportion to its sites. Within a package the rule is drawn first, then the site, so that
+frequent rules (comparisons) do not crowd out rare ones (error classes).
 """
 
 from __future__ import annotations
@@ -40,8 +41,35 @@ ARITHMETIC = {
     ast.RShift: "<<",
 }
 #: Constants of rounding and saturation; other numbers are mostly indices and sizes of messages.
-CONSTANTS = {0.5, 1, 2, 7, 8, 15, 16, 31, 32, 127, 128, 255, 256, 32767, 32768, 65535, 65536, 2147483647}
-ERROR_CLASSES = {"ModelError", "ConstraintError", "ConfigError", "DataError", "RepairError", "ValueError", "TypeError"}
+CONSTANTS = {
+    0.5,
+    1,
+    2,
+    7,
+    8,
+    15,
+    16,
+    31,
+    32,
+    127,
+    128,
+    255,
+    256,
+    32767,
+    32768,
+    65535,
+    65536,
+    2147483647,
+}
+ERROR_CLASSES = {
+    "ModelError",
+    "ConstraintError",
+    "ConfigError",
+    "DataError",
+    "RepairError",
+    "ValueError",
+    "TypeError",
+}
 
 Position = tuple[int, int, int, int]
 
@@ -51,8 +79,8 @@ class Mutant:
     """A change of one place of the source.
 
     path : file, relative to the root of the checkout.
-    position : first line (from 1), first column, last line, end column (characters of the UTF-8 line, as in `ast`).
-    original, replacement : text of the place before and after.
+    position : first line (from 1), first column, last line, end column (characters of the UTF-8
+    line, as in `ast`). original, replacement : text of the place before and after.
     """
 
     number: int
@@ -70,7 +98,10 @@ def list_sources(root: Path) -> list[Path]:
 
 
 def package_of(path: str) -> str:
-    """Name the stratum of a file: the folder below `lingeronnx`, `core` for the modules beside them, or `simulator`."""
+    """Name the stratum of a file.
+
+    The folder below `lingeronnx`, `core` for the modules beside them, or `simulator`.
+    """
     parts = Path(path).parts
     if parts[0] != "lingeronnx":
         return parts[0]
@@ -87,7 +118,11 @@ def position_of(node: ast.expr | ast.stmt) -> Position:
 def mutate_node(node: ast.AST) -> Iterator[tuple[str, ast.expr, str]]:
     """Yield (rule, expression to replace, replacement) for each rule that applies to a node."""
     if isinstance(node, ast.Compare) and len(node.ops) == 1:
-        yield "comparison", node, _join(node.left, COMPARISONS[type(node.ops[0])], node.comparators[0])
+        yield (
+            "comparison",
+            node,
+            _join(node.left, COMPARISONS[type(node.ops[0])], node.comparators[0]),
+        )
     if isinstance(node, ast.BinOp) and type(node.op) in ARITHMETIC and not _is_text(node):
         yield "arithmetic", node, _join(node.left, ARITHMETIC[type(node.op)], node.right)
     if isinstance(node, ast.Constant) and _is_rounding_constant(node.value):
@@ -120,10 +155,14 @@ def _can_swap(call: ast.Call) -> bool:
 
 
 def _is_text(node: ast.BinOp) -> bool:
-    """Whether an operand of a sum or product is a string or a list: a mutant of it fails at once, and shows nothing."""
+    """Whether an operand of a sum or product is a string or a list.
+
+    A mutant of it fails at once, and shows nothing.
+    """
     kinds = (ast.JoinedStr, ast.List, ast.Tuple, ast.ListComp)
     return any(
-        isinstance(side, kinds) or (isinstance(side, ast.Constant) and isinstance(side.value, str | bytes))
+        isinstance(side, kinds)
+        or (isinstance(side, ast.Constant) and isinstance(side.value, str | bytes))
         for side in (node.left, node.right)
     )
 
@@ -150,7 +189,9 @@ def find_sites(root: Path) -> Iterator[Mutant]:
             for rule, place, replacement in mutate_node(node):
                 original = ast.get_source_segment(text, place)
                 if original is not None:
-                    yield Mutant(0, name, package_of(name), rule, position_of(place), original, replacement)
+                    yield Mutant(
+                        0, name, package_of(name), rule, position_of(place), original, replacement
+                    )
 
 
 def draw_mutants(root: Path, count: int, seed: int) -> list[Mutant]:
@@ -158,7 +199,9 @@ def draw_mutants(root: Path, count: int, seed: int) -> list[Mutant]:
     by_package: dict[str, dict[str, list[Mutant]]] = defaultdict(lambda: defaultdict(list))
     for site in find_sites(root):
         by_package[site.package][site.rule].append(site)
-    sizes = {package: sum(map(len, rules.values())) for package, rules in sorted(by_package.items())}
+    sizes = {
+        package: sum(map(len, rules.values())) for package, rules in sorted(by_package.items())
+    }
     quotas = share_out(sizes, count)
     generator = random.Random(seed)
     drawn: list[Mutant] = []
@@ -167,7 +210,12 @@ def draw_mutants(root: Path, count: int, seed: int) -> list[Mutant]:
         for _ in range(quota):
             rule = generator.choice(sorted(name for name, sites in rules.items() if sites))
             site = rules[rule].pop(generator.randrange(len(rules[rule])))
-            drawn.append(Mutant(len(drawn) + 1, *[getattr(site, name) for name in list(Mutant.__annotations__)[1:]]))
+            drawn.append(
+                Mutant(
+                    len(drawn) + 1,
+                    *[getattr(site, name) for name in list(Mutant.__annotations__)[1:]],
+                )
+            )
     return drawn
 
 
@@ -175,7 +223,9 @@ def share_out(sizes: dict[str, int], count: int) -> dict[str, int]:
     """Give each package one mutant and the others by largest remainder of its share of the sites."""
     spare = count - len(sizes)
     if spare < 0:
-        raise ValueError(f"{count} mutants are fewer than the {len(sizes)} packages: each needs one")
+        raise ValueError(
+            f"{count} mutants are fewer than the {len(sizes)} packages: each needs one"
+        )
     exact = {name: spare * size / sum(sizes.values()) for name, size in sizes.items()}
     quotas = {name: 1 + int(share) for name, share in exact.items()}
     by_remainder = sorted(sizes, key=lambda name: exact[name] % 1, reverse=True)
@@ -201,7 +251,9 @@ def apply_mutant(root: Path, mutant: Mutant) -> str:
     middle = before.encode()[len(head) : len(before.encode()) - len(tail)].decode()
     if middle != mutant.original:
         place = f"{mutant.path}:{first}"
-        raise ValueError(f"{place} holds {middle!r}, but mutant {mutant.number} replaces {mutant.original!r}")
+        raise ValueError(
+            f"{place} holds {middle!r}, but mutant {mutant.number} replaces {mutant.original!r}"
+        )
     after = (head + mutant.replacement.encode() + tail).decode()
     ast.parse(after)
     path.write_text(after)
@@ -227,9 +279,11 @@ def hit(number):
 
 
 def instrument(root: Path, mutants: list[Mutant], folder: Path) -> list[int]:
-    """Insert a call of the probe before the statement of each mutant; return the numbers of those that cannot have one.
+    """Insert a call of the probe before the statement of each mutant.
 
-    Code that Numba compiles cannot call Python; its mutants are left to the tests of the same package.
+    Return the numbers of those that cannot have one.
+    Code that Numba compiles cannot call Python; its mutants are left to the tests of the same
+    package.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (root / "mutant_probe.py").write_text(PROBE.format(folder=str(folder)))

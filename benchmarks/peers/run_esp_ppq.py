@@ -1,11 +1,13 @@
 """esp-ppq: MODEL CALIB.npz OUT.onnx SETTING (PLATFORM, calibration or "default"[, method]), in its own environment.
 
-The model goes through onnxsim first, as `espdl_quantize_onnx` does it. The quantized graph is written as QuantizeLinear
-and DequantizeLinear by its exporter for onnxruntime. Methods:
+The model goes through onnxsim first, as `espdl_quantize_onnx` does it. The quantized graph is
+written as QuantizeLinear and DequantizeLinear by its exporter for onnxruntime. Methods:
 
-    tqt     scales and weights are trained (TQT), with the steps, learning rate and blocks that it takes by default
-    auto    its own search, AutoQuant, in its fast mode, over its calibration methods, equalization, bias correction and
-            TQT; candidates are judged by the outputs' error on a half of the samples that they were not made with
+    tqt     scales and weights are trained (TQT), with the steps, learning rate and blocks that it
+    takes by default auto    its own search, AutoQuant, in its fast mode, over its calibration
+    methods, equalization, bias correction and
+            TQT; candidates are judged by the outputs' error on a half of the samples that they were
+            not made with
 """
 
 import sys
@@ -29,7 +31,11 @@ AUTO = {"ESPDL_INT8": "esp32p4", "ESPDL_S3_INT8": "esp32s3"}
 def settings(name, algorithm, method):
     """Return the settings of a platform with the calibration and the method that were asked for."""
     chip = name.startswith("ESPDL")
-    chosen = QuantizationSettingFactory.espdl_setting() if chip else QuantizationSettingFactory.default_setting()
+    chosen = (
+        QuantizationSettingFactory.espdl_setting()
+        if chip
+        else QuantizationSettingFactory.default_setting()
+    )
     if algorithm != "default":
         chosen.quantize_activation_setting.calib_algorithm = algorithm
     chosen.tqt_optimization = method == "tqt"
@@ -63,7 +69,10 @@ def searched(fixed, array, out, target):
 
     calib, held = batches(array[::2], 1), batches(array[1::2], 1)
     chosen = AutoQuantSearchSetting(
-        search_mode="fast", score_direction="minimize", candidate_filter=None, run_dir=str(Path(out).parent / "search")
+        search_mode="fast",
+        score_direction="minimize",
+        candidate_filter=None,
+        run_dir=str(Path(out).parent / "search"),
     )
     chosen.strategy_space["blockwise_reconstruction"] = [False]
     chosen.param_space["tqt"]["steps"] = [500]

@@ -1,9 +1,10 @@
-"""Samples through a file, one by one, in onnxruntime with its own settings or OpenVINO: run in a tool's environment.
+"""Samples through a file, one by one, in onnxruntime with its own settings or OpenVINO.
 
+Run in a tool's environment.
     python run_exact.py onnxruntime|openvino FILE.onnx FEEDS.npz OUT.npz
 
-FEEDS.npz has every input with the samples along axis 0, OUT.npz the outputs likewise. Prints the version. Needs numpy
-and the runtime, nothing of this project.
+FEEDS.npz has every input with the samples along axis 0, OUT.npz the outputs likewise. Prints the
+version. Needs numpy and the runtime, nothing of this project.
 """
 
 import sys
@@ -32,8 +33,16 @@ def main() -> None:
         core = ov.Core()
         compiled, version = core.compile_model(core.read_model(model), "CPU"), ov.__version__
         names = [output.get_any_name() for output in compiled.outputs]
-        found = [[np.array(compiled(sample)[index]) for index in range(len(names))] for sample in samples]
-    np.savez(out, **{f"y{index}": np.concatenate(arrays) for index, arrays in enumerate(zip(*found, strict=True))})
+        found = [
+            [np.array(compiled(sample)[index]) for index in range(len(names))] for sample in samples
+        ]
+    np.savez(
+        out,
+        **{
+            f"y{index}": np.concatenate(arrays)
+            for index, arrays in enumerate(zip(*found, strict=True))
+        },
+    )
     print(version)
 
 

@@ -1,9 +1,10 @@
 """NNCF: MODEL CALIB.npz OUT.onnx SETTING (bias or control), in its own environment.
 
-bias: `quantize` for CPUs with the slower, full correction of biases. control: `quantize_with_accuracy_control`, which
-puts layers back to float until the metric falls by 0.01 at most. The metric is the share of samples whose largest
-output is that of the float model; of a model without classes, one less the error's share of the output's energy. It is
-taken on the samples of calibration, as there are no others.
+bias: `quantize` for CPUs with the slower, full correction of biases. control:
+`quantize_with_accuracy_control`, which puts layers back to float until the metric falls by 0.01 at
+most. The metric is the share of samples whose largest output is that of the float model; of a model
+without classes, one less the error's share of the output's energy. It is taken on the samples of
+calibration, as there are no others.
 """
 
 import sys
@@ -44,7 +45,9 @@ def main():
         )
     else:
         device = nncf.TargetDevice.CPU
-        done = nncf.quantize(model, data, target_device=device, subset_size=count, fast_bias_correction=False)
+        done = nncf.quantize(
+            model, data, target_device=device, subset_size=count, fast_bias_correction=False
+        )
     onnx.save(done, out)
 
 

@@ -1,4 +1,7 @@
-"""onnxruntime's quantize_static: MODEL CALIB.npz OUT.onnx SETTING (METHOD,tensor or channel), where it is installed."""
+"""onnxruntime's quantize_static.
+
+MODEL CALIB.npz OUT.onnx SETTING (METHOD,tensor or channel), where it is installed.
+"""
 
 import sys
 import tempfile
@@ -15,7 +18,9 @@ class Reader:
     def __init__(self, path):
         arrays = dict(np.load(path))
         count = len(next(iter(arrays.values())))
-        self.items = iter([{name: array[i : i + 1] for name, array in arrays.items()} for i in range(count)])
+        self.items = iter(
+            [{name: array[i : i + 1] for name, array in arrays.items()} for i in range(count)]
+        )
 
     def get_next(self):
         """Return the next sample, None at the end."""

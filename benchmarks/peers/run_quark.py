@@ -17,7 +17,9 @@ class Reader:
     def rewind(self):
         """Begin again."""
         count = len(next(iter(self.arrays.values())))
-        self.items = iter([{name: array[i : i + 1] for name, array in self.arrays.items()} for i in range(count)])
+        self.items = iter(
+            [{name: array[i : i + 1] for name, array in self.arrays.items()} for i in range(count)]
+        )
 
     def get_next(self):
         """Return the next sample, None at the end."""
@@ -27,7 +29,9 @@ class Reader:
 def main():
     """Quantize one model."""
     model, calib, out, setting = sys.argv[1:]
-    ModelQuantizer(getattr(quark.onnx, f"{setting}_QCONFIG")).quantize_model(model, out, Reader(calib))
+    ModelQuantizer(getattr(quark.onnx, f"{setting}_QCONFIG")).quantize_model(
+        model, out, Reader(calib)
+    )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
-"""Integers of random nets with float parts: any split of a batch, threads, rows of instructions and processes agree.
+"""Integers of random nets with float parts.
 
+Any split of a batch, threads, rows of instructions and processes agree.
     python benchmarks/reliability/batch_splits.py -n 500
 
-Each net is quantized for a platform, with float operators between its integers: a function, a norm, a mean or a product
-that the platform lacks, on maps of odd sizes. Its integers for a batch of 17 are computed at once. They are compared
-with those of other batch sizes, of other numbers of threads, of a row of instructions that runs here (they take turns),
-and of another process. Prints a table and exits with 1 where an integer differs.
+Each net is quantized for a platform, with float operators between its integers: a function, a norm,
+a mean or a product that the platform lacks, on maps of odd sizes. Its integers for a batch of 17
+are computed at once. They are compared with those of other batch sizes, of other numbers of
+threads, of a row of instructions that runs here (they take turns), and of another process. Prints a
+table and exits with 1 where an integer differs.
 """
 
 from __future__ import annotations
@@ -32,7 +34,21 @@ from simulator.instruction_sets import INSTRUCTION_SETS, is_supported_by_host
 _BATCH = 17
 _SPLITS = (1, 2, 3, 5, 8, 16)
 _PLATFORMS = ("venus", "arcs", "venusA", "generic")
-_SAFE = ("Sin", "Cos", "Softplus", "Elu", "Selu", "Celu", "Erf", "Mish", "Atan", "Gelu", "Sigmoid", "Tanh", "Softsign")
+_SAFE = (
+    "Sin",
+    "Cos",
+    "Softplus",
+    "Elu",
+    "Selu",
+    "Celu",
+    "Erf",
+    "Mish",
+    "Atan",
+    "Gelu",
+    "Sigmoid",
+    "Tanh",
+    "Softsign",
+)
 _POSITIVE = ("Log", "Sqrt", "Reciprocal")
 _NESTED = (
     "InstanceNormalization",
@@ -87,7 +103,11 @@ class _Net:
         if kind == "InstanceNormalization":
             return self._add(kind, x, self._real(channels), self._real(channels))
         if kind in ("ReduceMean", "ReduceL2"):
-            return self._add("Sub", x, self._add(kind, x, self._held(np.array(self._rng.choice([[1], [-1], [2]])))))
+            return self._add(
+                "Sub",
+                x,
+                self._add(kind, x, self._held(np.array(self._rng.choice([[1], [-1], [2]])))),
+            )
         if kind == "CumSum":
             return self._add(kind, x, self._held(np.array(int(self._rng.integers(1, 4)))))
         if kind == "MatMul":
@@ -116,7 +136,9 @@ class _Net:
 
     def _add(self, kind: str, *inputs: str, **attributes: object) -> str:
         self._count += 1
-        self._nodes.append(helper.make_node(kind, inputs, [f"t{self._count}"], f"n{self._count}", **attributes))
+        self._nodes.append(
+            helper.make_node(kind, inputs, [f"t{self._count}"], f"n{self._count}", **attributes)
+        )
         return f"t{self._count}"
 
 
@@ -162,7 +184,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("-n", type=int, default=500, help="how many nets (500)")
     parser.add_argument("--seed", type=int, default=0, help="of the first net")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no net after so many")
+    parser.add_argument(
+        "--seconds", type=float, default=float("inf"), help="begin no net after so many"
+    )
     parser.add_argument("--answer", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.answer:
@@ -173,7 +197,9 @@ def main() -> int:
     kinds: Counter[str] = Counter()
     with (
         tempfile.TemporaryDirectory() as folder,
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as other,
     ):
         assert other.stdin is not None
         assert other.stdout is not None
@@ -191,20 +217,31 @@ def main() -> int:
                 continue
             if not result.report.float_nodes:
                 continue
-            kinds.update({kind for node in result.report.float_nodes for kind in node.op_type.split(", ")})
-            x = np.concatenate([rng.standard_normal((_BATCH, *shape)) * scale for scale in (0.3, 1.0, 3.0)])
+            kinds.update(
+                {kind for node in result.report.float_nodes for kind in node.op_type.split(", ")}
+            )
+            x = np.concatenate(
+                [rng.standard_normal((_BATCH, *shape)) * scale for scale in (0.3, 1.0, 3.0)]
+            )
             x = rng.permutation(x)[:_BATCH].astype(np.float32)
             path = Path(folder, str(seed))
             path.write_bytes(pickle.dumps((ir.to_bytes(result.graph), x)))
             session = lo.Session(ir.from_bytes(ir.to_bytes(result.graph)))
             want = _integers(session, x)
             print(path, file=other.stdin, flush=True)
-            found = {"splits": sum(_find_differences(want, _integers(session, x, size)) for size in _SPLITS)}
+            found = {
+                "splits": sum(
+                    _find_differences(want, _integers(session, x, size)) for size in _SPLITS
+                )
+            }
             found["threads"] = sum(
-                _find_differences(want, _run_in_other_process(str(path), "1", threads)) for threads in ("1", "4")
+                _find_differences(want, _run_in_other_process(str(path), "1", threads))
+                for threads in ("1", "4")
             )
             row = rows[seed % len(rows)]
-            found["rows of instructions"] = _find_differences(want, _run_in_other_process(str(path), row, "1"))
+            found["rows of instructions"] = _find_differences(
+                want, _run_in_other_process(str(path), row, "1")
+            )
             answer = Path(other.stdout.readline().strip())
             found["processes"] = _find_differences(want, pickle.loads(answer.read_bytes()))
             for each in (path, answer):
@@ -215,11 +252,21 @@ def main() -> int:
             if any(found.values()):
                 print(f"seed {seed}, {platform}, row {row}: {found}", flush=True)
             if total["nets"] % 50 == 0:
-                print(f"{total['nets']} of {asked.n}, {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
+                print(
+                    f"{total['nets']} of {asked.n}, {time.perf_counter() - start:.0f} s",
+                    file=sys.stderr,
+                    flush=True,
+                )
         other.stdin.close()
     names = ("splits", "threads", "rows of instructions", "processes")
-    print(f"{total['nets']} nets with float parts, {refused} refused, {total['integers']} integers each way")
-    print("float operators between integers:", ", ".join(f"{kind} {count}" for kind, count in kinds.most_common()))
+    print(
+        f"{total['nets']} nets with float parts, {refused} refused, {total['integers']} integers "
+        "each way"
+    )
+    print(
+        "float operators between integers:",
+        ", ".join(f"{kind} {count}" for kind, count in kinds.most_common()),
+    )
     print("| compared with |", " | ".join(names), "|")
     print("|---" * (len(names) + 1) + "|")
     print("| integers that differ |", " | ".join(str(total[name]) for name in names), "|")

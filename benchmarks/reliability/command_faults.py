@@ -1,17 +1,20 @@
-"""Faults put into every command that writes: kills, full disks, closed streams, forbidden folders, clocks, two at once.
+"""Faults put into every command that writes.
 
-    python -m benchmarks.reliability.command_faults                           every command, every kind: an hour on one
-    core python -m benchmarks.reliability.command_faults --commands deploy --kills 200
-    python -m benchmarks.reliability.command_faults --kinds full twice
+Kills, full disks, closed streams, forbidden folders, clocks, two at once.
+    python -m benchmarks.reliability.command_faults                           every command, every
+    kind: an hour on one core python -m benchmarks.reliability.command_faults --commands deploy
+    --kills 200 python -m benchmarks.reliability.command_faults --kinds full twice
 
-Each command runs where an older run of it, on other data, has left its results. Then every file, and every folder that
-is written as one, must be the old one or the new one, byte for byte; whatever else lies there must be gone after the
-next run. A fault is told in one line. The table has a row for each command: how many of each kind, and what was wrong.
+Each command runs where an older run of it, on other data, has left its results. Then every file,
+and every folder that is written as one, must be the old one or the new one, byte for byte; whatever
+else lies there must be gone after the next run. A fault is told in one line. The table has a row
+for each command: how many of each kind, and what was wrong.
 
-A kill is a SIGKILL in front of the k-th change of the file system (opening for writing, making, renaming, removing),
-counted by Python's audit hook: every k, with the older results there and without. Kills beyond these come at random
-times. Commands run in children of a process that has run each command once, with one thread, so that a child begins
-with all imports and compiled code; streams and locales in cold ones.
+A kill is a SIGKILL in front of the k-th change of the file system (opening for writing, making,
+renaming, removing), counted by Python's audit hook: every k, with the older results there and
+without. Kills beyond these come at random times. Commands run in children of a process that has run
+each command once, with one thread, so that a child begins with all imports and compiled code;
+streams and locales in cold ones.
 """
 
 from __future__ import annotations
@@ -45,7 +48,9 @@ import onnx
 KINDS = ("kill", "full", "streams", "forbidden", "clock", "twice")
 EVENTS = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.truncate")
 LIMIT = 300  # seconds of one run
-SECONDS = re.compile(rb'(?<=>)\d+(?=</td>)|(?<="seconds":)[\d.e-]+')  # that an attempt of a search took, in its page
+SECONDS = re.compile(
+    rb'(?<=>)\d+(?=</td>)|(?<="seconds":)[\d.e-]+'
+)  # that an attempt of a search took, in its page
 CHECKPOINTS = {"old": "one_asr.pt", "new": "one_torch.pt"}
 ONNXRUNTIME = ".ses"  # its number of the session, which it keeps where temporary files lie
 
@@ -79,10 +84,12 @@ BUG, ARCHIVE = 70, "lingeronnx-report-"  # exit code of a bug of ours; how its a
 
 @dataclass(frozen=True)
 class Command:
-    """line : what is run, with {v} for "new" or "old". units : what it writes that is old or new as a whole.
+    """line : what is run, with {v} for "new" or "old".
 
-    journals : files that grow, and are what a killed run left of them until the next run. bug : the call that a planted
-    bug ends; then the archive for a report is what is written. kinds : the faults that it can be given.
+    Units : what it writes that is old or new as a whole.
+    journals : files that grow, and are what a killed run left of them until the next run. bug : the
+    call that a planted bug ends; then the archive for a report is what is written. kinds : the
+    faults that it can be given.
     """
 
     name: str
@@ -123,7 +130,11 @@ COMMANDS = (
     Command("deploy", "deploy {v}_q.onnx --input {v}.npz -o o/board", ("o/board",)),
     Command("convert", "convert {v}_q.onnx --to qdq -o o/c.onnx", ("o/c.onnx",)),
     Command("fix-dequant", "fix-dequant {v}_q.onnx -o o/f.onnx", ("o/f.onnx",)),
-    Command("simulate", "simulate {v}_q.onnx --input {v}.npz --dump o/dump -o o/out.npz", ("o/dump", "o/out.npz")),
+    Command(
+        "simulate",
+        "simulate {v}_q.onnx --input {v}.npz --dump o/dump -o o/out.npz",
+        ("o/dump", "o/out.npz"),
+    ),
     Command(
         "compare",
         "compare tiny.onnx {v}_q.onnx --data {v}.npz -o o/cmp",
@@ -153,7 +164,13 @@ COMMANDS = (
         "check {v}_q.onnx -o o/check",
         tuple(
             f"o/check/{name}"
-            for name in ("check.txt", "check.json", "check.html", "model_check_result.txt", "model_check_result.json")
+            for name in (
+                "check.txt",
+                "check.json",
+                "check.html",
+                "model_check_result.txt",
+                "model_check_result.json",
+            )
         ),
     ),
     Command("badcase", "badcase tiny.onnx {v}_q.onnx --data {v}.npz -o o/bad.npz", ("o/bad.npz",)),
@@ -166,8 +183,14 @@ COMMANDS = (
         ("o/t.ckpt",),
     ),
     Command("trace", "trace {v}_layers.onnx -o o/trace.json", ("o/trace.json",)),
-    Command("profile-board", "profile-board {v}.log --model new_q.onnx -o o/timing.json", ("o/timing.json",)),
-    Command("archive", "convert {v}_q.onnx --to qdq -o o/c.onnx", (), bug="convert", kinds=("kill",)),
+    Command(
+        "profile-board",
+        "profile-board {v}.log --model new_q.onnx -o o/timing.json",
+        ("o/timing.json",),
+    ),
+    Command(
+        "archive", "convert {v}_q.onnx --to qdq -o o/c.onnx", (), bug="convert", kinds=("kill",)
+    ),
 )
 
 
@@ -190,7 +213,9 @@ class Row:
 class ForkedCommand:
     """A command in a fork of this process, in `folder`; prepare : called in there first."""
 
-    def __init__(self, args: Sequence[str], folder: Path, prepare: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, args: Sequence[str], folder: Path, prepare: Callable[[], None] = lambda: None
+    ) -> None:
         self._reader, writer = os.pipe()
         self.pid = os.fork()
         if self.pid:
@@ -206,7 +231,8 @@ class ForkedCommand:
             from lingeronnx import files
             from lingeronnx.cli import main
 
-            files._cleaned_folders.clear()  # as in a new process, which has looked through no folder
+            # as in a new process, which has looked through no folder
+            files._cleaned_folders.clear()
             main(list(args), prog_name="lingeronnx")
         except SystemExit as end:
             os._exit(end.code if isinstance(end.code, int) else int(end.code is not None))
@@ -227,11 +253,16 @@ class ForkedCommand:
         else:
             os.kill(self.pid, signal.SIGKILL)
         os.close(self._reader)
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]), told.decode(errors="replace").strip()
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]), told.decode(
+            errors="replace"
+        ).strip()
 
 
 def make_kill_hook(folder: Path, deadly: int, told: int | None = None) -> Callable[[], None]:
-    """Return what lets a child kill itself in front of its `deadly`-th change of `folder`; `told` : where it counts."""
+    """Return what lets a child kill itself in front of its `deadly`-th change of `folder`.
+
+    `told` : where it counts.
+    """
 
     def prepare() -> None:
         seen = 0
@@ -240,7 +271,9 @@ def make_kill_hook(folder: Path, deadly: int, told: int | None = None) -> Callab
             nonlocal seen
             if event not in EVENTS and not (event == "open" and is_write_mode(given[2])):
                 return
-            if not isinstance(given[0], str | os.PathLike) or not is_below(os.fspath(given[0]), folder):
+            if not isinstance(given[0], str | os.PathLike) or not is_below(
+                os.fspath(given[0]), folder
+            ):
                 return
             seen += 1
             if told is not None:
@@ -269,7 +302,9 @@ def is_below(path: str, folder: Path) -> bool:
 def read_tree(path: Path) -> object:
     """Return all that a file or a folder holds; None where there is none."""
     if path.is_dir():
-        return {str(p.relative_to(path)): p.read_bytes() for p in sorted(path.rglob("*")) if p.is_file()}
+        return {
+            str(p.relative_to(path)): p.read_bytes() for p in sorted(path.rglob("*")) if p.is_file()
+        }
     if not path.exists():
         return None
     held = path.read_bytes()
@@ -279,7 +314,9 @@ def read_tree(path: Path) -> object:
 def find_leftovers(folder: Path, command: Command) -> list[str]:
     """Return what lies in the folders that are written into, beside what the command writes."""
     known = [folder / name for name in (*command.units, *command.journals)]
-    found = [p for name in ("o", "tmp") for p in (folder / name).rglob("*") if p.name != ONNXRUNTIME]
+    found = [
+        p for name in ("o", "tmp") for p in (folder / name).rglob("*") if p.name != ONNXRUNTIME
+    ]
     found += [p for p in folder.iterdir() if ARCHIVE in p.name and not is_complete_archive(p)]
     return sorted(
         str(p.relative_to(folder))
@@ -299,7 +336,9 @@ def is_complete_archive(path: Path) -> bool:
 class FaultSandbox:
     """A folder with inputs, and what a command writes there of the old and of the new data."""
 
-    def __init__(self, base: Path, command: Command, kills: int = 0, rng: random.Random | None = None) -> None:
+    def __init__(
+        self, base: Path, command: Command, kills: int = 0, rng: random.Random | None = None
+    ) -> None:
         self.base, self.command, self.home = base, command, base / "run"
         self.kills, self.rng = kills, rng or random.Random(0)
         self.states: dict[str, Path] = {}
@@ -318,7 +357,9 @@ class FaultSandbox:
             for unit in command.units
         }
 
-    def start(self, version: str = "new", prepare: Callable[[], None] = lambda: None) -> ForkedCommand:
+    def start(
+        self, version: str = "new", prepare: Callable[[], None] = lambda: None
+    ) -> ForkedCommand:
         """Begin to run the command."""
 
         def planting() -> None:
@@ -327,7 +368,9 @@ class FaultSandbox:
 
         return ForkedCommand(self.command.args(version), self.home, planting)
 
-    def run(self, version: str = "new", prepare: Callable[[], None] = lambda: None) -> tuple[int, str]:
+    def run(
+        self, version: str = "new", prepare: Callable[[], None] = lambda: None
+    ) -> tuple[int, str]:
         """Run the command; return its exit code and what it told."""
         return self.start(version, prepare).wait()
 
@@ -342,11 +385,18 @@ class FaultSandbox:
             (self.home / "o").mkdir()
 
     def check_after_fault(self, what: str, row: Row, state: str, finished: bool) -> None:
-        """Add to `row` what is wrong after a fault; then, where something was left, run the command again."""
+        """Add to `row` what is wrong after a fault.
+
+        Then, where something was left, run the command again.
+        """
         before = {"old": 0, "nothing": None}[state]
         for unit, versions in self.wanted.items():
             found = read_tree(self.home / unit)
-            right = [versions[1]] if finished else [versions[1], None if before is None else versions[before]]
+            right = (
+                [versions[1]]
+                if finished
+                else [versions[1], None if before is None else versions[before]]
+            )
             if found not in right:
                 row.wrong.append(f"{what}: {unit} is neither old nor new")
         if finished and self.command.bug and not any(map(is_complete_archive, self.home.iterdir())):
@@ -379,7 +429,9 @@ def inject_kills(place: FaultSandbox, row: Row) -> None:
             place.reset(state)
             code, _ = place.run(prepare=make_kill_hook(place.home, deadly))
             row.count("kill")
-            place.check_after_fault(f"killed at change {deadly} ({state})", row, state, code == place.command.code)
+            place.check_after_fault(
+                f"killed at change {deadly} ({state})", row, state, code == place.command.code
+            )
     while row.tried["kill"] < place.kills:
         place.reset("old")
         running = place.start()
@@ -395,7 +447,9 @@ def inject_full_disk(place: FaultSandbox, row: Row) -> None:
     sizes = sorted(p.stat().st_size for p in place.states["new"].rglob("*") if p.is_file())
     for limit in sorted({0, 1, sizes[len(sizes) // 2], sizes[-1] // 2, sizes[-1] - 1}):
         place.reset("old")
-        code, told = place.run(prepare=partial(resource.setrlimit, resource.RLIMIT_FSIZE, (limit, limit)))
+        code, told = place.run(
+            prepare=partial(resource.setrlimit, resource.RLIMIT_FSIZE, (limit, limit))
+        )
         row.count("full")
         check_error_line(row, f"files of {limit} bytes", code, told)
         place.check_after_fault(f"files of {limit} bytes", row, "old", code == place.command.code)
@@ -420,13 +474,22 @@ STREAMS = {
 
 def inject_closed_streams(place: FaultSandbox, row: Row) -> None:
     """Close streams, fill them, print to an ascii terminal; what was written stays."""
-    settings: dict[str, tuple[str, Mapping[str, str]]] = {name: (tail, {}) for name, tail in STREAMS.items()}
+    settings: dict[str, tuple[str, Mapping[str, str]]] = {
+        name: (tail, {}) for name, tail in STREAMS.items()
+    }
     settings["ascii"] = ("", {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
     for name, (tail, variables) in settings.items():
         place.reset("old")
         line = f"{sys.executable} -m lingeronnx {' '.join(place.command.args('new'))}"
-        env = {**os.environ, "TMPDIR": str(place.home / "tmp"), "PYTHONPATH": os.getcwd(), **variables}
-        done = subprocess.run(["bash", "-c", f"{line} {tail}"], cwd=place.home, env=env, capture_output=True)
+        env = {
+            **os.environ,
+            "TMPDIR": str(place.home / "tmp"),
+            "PYTHONPATH": os.getcwd(),
+            **variables,
+        }
+        done = subprocess.run(
+            ["bash", "-c", f"{line} {tail}"], cwd=place.home, env=env, capture_output=True
+        )
         told = done.stderr.decode(errors="replace")
         row.count("streams")
         if "Traceback" in told or "Exception ignored" in told or done.returncode not in (0, 1):
@@ -435,7 +498,10 @@ def inject_closed_streams(place: FaultSandbox, row: Row) -> None:
 
 
 def drop_privileges() -> None:
-    """Let rights hold for this process, be it root's: give up what goes past them, and nothing else."""
+    """Let rights hold for this process, be it root's.
+
+    Give up what goes past them, and nothing else.
+    """
     size, data = ctypes.c_uint32 * 2, ctypes.c_uint32 * 6
     header, held, libc = size(0x20080522, 0), data(), ctypes.CDLL(None, use_errno=True)
     if libc.capget(header, held):
@@ -455,7 +521,9 @@ def inject_permission_errors(place: FaultSandbox, row: Row) -> None:
         (place.home / "o").chmod(0o755)
         row.count("forbidden")
         check_error_line(row, f"a folder of mode {mode:o}", code, told)
-        place.check_after_fault(f"a folder of mode {mode:o}", row, "old", code == place.command.code)
+        place.check_after_fault(
+            f"a folder of mode {mode:o}", row, "old", code == place.command.code
+        )
 
 
 def inject_wrong_clock(place: FaultSandbox, row: Row) -> None:
@@ -506,7 +574,9 @@ def inputs(folder: Path) -> None:
         np.savez(folder / f"{version}.npz", x=x)
         lo.quantize(str(folder / "tiny.onnx"), x, effort="fast").save(folder / f"{version}_q.onnx")
         (folder / f"{version}.log").write_text(BOARD.format(*CYCLES[version]))
-        graph = ir.to_proto(lo.quantize(str(folder / "tiny.onnx"), x, platform="arcs", effort="fast").graph)
+        graph = ir.to_proto(
+            lo.quantize(str(folder / "tiny.onnx"), x, platform="arcs", effort="fast").graph
+        )
         for node in graph.graph.node:  # a trace shows names, not what is computed
             node.name = f"{node.name}_{version}"
         onnx.save(graph, folder / f"{version}_layers.onnx")
@@ -523,7 +593,11 @@ def warm_up(base: Path, command: Command) -> None:
     (home / "o").mkdir()
     os.chdir(home)
     tempfile.tempdir = str(home / "tmp")
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()), command.planted():
+    with (
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
+        command.planted(),
+    ):
         main(command.args("new"), prog_name="lingeronnx", standalone_mode=False)
     os.chdir(here)
     tempfile.tempdir = temporary
@@ -560,7 +634,12 @@ def inject_faults(names: Sequence[str], kinds: Sequence[str], kills: int, seed: 
 def text(row: Row) -> str:
     """Return a row of the table, with what was wrong below it."""
     cells = " | ".join(str(row.tried.get(kind, 0)) for kind in ("changes", *KINDS))
-    return "\n".join([f"| {row.name} | {cells} | {len(row.wrong)} |", *(f"    {line}" for line in row.wrong[:20])])
+    return "\n".join(
+        [
+            f"| {row.name} | {cells} | {len(row.wrong)} |",
+            *(f"    {line}" for line in row.wrong[:20]),
+        ]
+    )
 
 
 def main() -> None:
@@ -571,8 +650,13 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=200, help="of each command")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    os.environ.update(OMP_NUM_THREADS="1", LINGERONNX_THREADS="1")  # a fork has no threads but the one that made it
-    print(f"| command | changes | {' | '.join(KINDS)} | violations |\n|---|{'---:|' * (len(KINDS) + 2)}")
+    os.environ.update(
+        OMP_NUM_THREADS="1", LINGERONNX_THREADS="1"
+    )  # a fork has no threads but the one that made it
+    print(
+        f"| command | changes | {' | '.join(KINDS)} | violations "
+        f"|\n|---|{'---:|' * (len(KINDS) + 2)}"
+    )
     rows = inject_faults(given.commands, given.kinds, given.kills, given.seed)
     raise SystemExit(any(row.wrong for row in rows))
 

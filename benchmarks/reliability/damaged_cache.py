@@ -1,10 +1,12 @@
-"""Run a quantized net on damaged files of compiled code: the integers stay right, and the files are made anew.
+"""Run a quantized net on damaged files of compiled code.
 
+The integers stay right, and the files are made anew.
     python benchmarks/reliability/damaged_cache.py -n 1000
 
-Each case is a copy of a warm cache with one file damaged (a bit, a cut, another file's bytes, another user's, ...), or
-with a folder that others could write in. A process of its own runs a small quantized net on it. Prints a table by kind
-of damage, and exits with 1 where an integer was wrong, a process failed, or a damaged file stayed.
+Each case is a copy of a warm cache with one file damaged (a bit, a cut, another file's bytes,
+another user's, ...), or with a folder that others could write in. A process of its own runs a small
+quantized net on it. Prints a table by kind of damage, and exits with 1 where an integer was wrong,
+a process failed, or a damaged file stayed.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ from pathlib import Path
 from random import Random
 
 _OTHER = 12345  # another user
-_LIMIT = 60  # seconds of processor time of a process; by the clock many times as many, as the machine may be busy
+# seconds of processor time of a process; by the clock many times as many, as the machine may be
+# busy
+_LIMIT = 60
 _SETUP = """
 import sys
 import numpy as np
@@ -125,24 +129,35 @@ def main() -> int:
     asked = parser.parse_args()
     root = os.geteuid() == 0
     kinds = [kind for kind in (*_FILES, *_FOLDERS) if root or "user" not in kind]
-    kinds += [kind for kind in ("one bit", "cut", "another file's bytes") for _ in range(_ROUNDS - 1)]
+    kinds += [
+        kind for kind in ("one bit", "cut", "another file's bytes") for _ in range(_ROUNDS - 1)
+    ]
     with tempfile.TemporaryDirectory(prefix="damaged-") as place:
-        return _run(Path(place), [kinds[i % len(kinds)] for i in range(asked.n)], Random(asked.seed))
+        return _run(
+            Path(place), [kinds[i % len(kinds)] for i in range(asked.n)], Random(asked.seed)
+        )
 
 
 def _run(place: Path, kinds: list[str], rng: Random) -> int:
     model, warm = place / "small.onnx", place / "warm"
     environment = {**os.environ, "LINGERONNX_CACHE_DIR": str(warm), "LINGERONNX_THREADS": "1"}
     command = [sys.executable, "-c", _SETUP, str(model)]
-    subprocess.run(command, env={**environment, "LINGERONNX_CACHE_DIR": str(place / "else")}, check=True)
+    subprocess.run(
+        command, env={**environment, "LINGERONNX_CACHE_DIR": str(place / "else")}, check=True
+    )
     os.environ.update(environment)
     want = ""
-    for _ in range(2):  # the first run compiles; it is the second that a damaged cache is compared with
+    for _ in range(
+        2
+    ):  # the first run compiles; it is the second that a damaged cache is compared with
         told = _child(model)
         want = told.partition(" ")[0]
     (folder,) = warm.iterdir()
     files = sorted(folder.iterdir())
-    print(f"{len(files)} files of compiled code, {sum(f.stat().st_size for f in files)} bytes; integers {want}")
+    print(
+        f"{len(files)} files of compiled code, {sum(f.stat().st_size for f in files)} bytes; "
+        f"integers {want}"
+    )
     found: dict[str, Counter[str]] = defaultdict(Counter)
     start = time.perf_counter()
     for number, kind in enumerate(kinds):
@@ -163,12 +178,21 @@ def _run(place: Path, kinds: list[str], rng: Random) -> int:
         wanted = "sound" if kind in _FILES else "elsewhere"
         found[kind]["compiled anew"] += state == wanted
         if integers != want or state != wanted:
-            failed = told.split(":")[0] if told.startswith(_FAILED) else "wrong integers" if integers != want else state
+            failed = (
+                told.split(":")[0]
+                if told.startswith(_FAILED)
+                else "wrong integers"
+                if integers != want
+                else state
+            )
             found[kind][failed] += 1
             print(f"case {number}, {kind}, {hurt.name}: {told}")
         shutil.rmtree(copy)
         if not (number + 1) % 100:
-            print(f"{number + 1} of {len(kinds)}, {time.perf_counter() - start:.0f} s", file=sys.stderr)
+            print(
+                f"{number + 1} of {len(kinds)}, {time.perf_counter() - start:.0f} s",
+                file=sys.stderr,
+            )
     return _table(found)
 
 
@@ -211,9 +235,11 @@ def _warm_up() -> None:
 
 
 def _child(model: Path, hurt: Path | None = None) -> str:
-    """Run the model in a forked process; return a hash of all integers and what became of the damaged file.
+    """Run the model in a forked process.
 
-    "sound": it was replaced, "stayed": it was not, "elsewhere": its folder is not used, "whole": nothing was damaged.
+    Return a hash of all integers and what became of the damaged file.
+    "sound": it was replaced, "stayed": it was not, "elsewhere": its folder is not used, "whole":
+    nothing was damaged.
     """
     import numba  # noqa: F401
 
@@ -238,7 +264,11 @@ def _child(model: Path, hurt: Path | None = None) -> str:
     _, status = os.waitpid(pid, 0)
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
-        return "hang" if number in (signal.SIGALRM, signal.SIGXCPU) else f"signal: {signal.Signals(number).name}"
+        return (
+            "hang"
+            if number in (signal.SIGALRM, signal.SIGXCPU)
+            else f"signal: {signal.Signals(number).name}"
+        )
     return told if told else f"exit: {os.WEXITSTATUS(status)}"
 
 
@@ -260,7 +290,9 @@ def _run_child(model: Path, hurt: Path | None) -> str:
         state = "stayed" if hurt == folder else "elsewhere"
         shutil.rmtree(folder.parent if hurt != folder else folder)
     else:
-        state = "sound" if _disk_cache.read_code(hurt.stem, hurt.suffix[1:]) is not None else "stayed"
+        state = (
+            "sound" if _disk_cache.read_code(hurt.stem, hurt.suffix[1:]) is not None else "stayed"
+        )
     return f"{digest.hexdigest()} {state}"
 
 

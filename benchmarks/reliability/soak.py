@@ -4,10 +4,11 @@
     python benchmarks/reliability/soak.py sessions -n 10000
     python benchmarks/reliability/soak.py variants -n 1000
 
-`runs` runs one session, `sessions` opens, runs and closes one after another, `variants` measures what the rounding of
-each operator alone costs, again and again. The net has a float part between its integers. Prints a row of a table: the
-resident memory after a tenth of the turns, at the end, the slope between them, and how many turns gave other integers.
-Exits with 1 where one did, or memory grew by more than `--grown` MB.
+`runs` runs one session, `sessions` opens, runs and closes one after another, `variants` measures
+what the rounding of each operator alone costs, again and again. The net has a float part between
+its integers. Prints a row of a table: the resident memory after a tenth of the turns, at the end,
+the slope between them, and how many turns gave other integers. Exits with 1 where one did, or
+memory grew by more than `--grown` MB.
 """
 
 from __future__ import annotations
@@ -104,15 +105,23 @@ def main() -> int:
     """Take the turns, print the row, return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("what", choices=_SOAK_TESTS)
-    parser.add_argument("-n", type=int, help="turns (runs 1,000,000, sessions 10,000, variants 1,000)")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="end after so many, whatever -n says")
-    parser.add_argument("--grown", type=float, default=4.0, help="MB between a tenth of the turns and the end (4)")
+    parser.add_argument(
+        "-n", type=int, help="turns (runs 1,000,000, sessions 10,000, variants 1,000)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=float("inf"), help="end after so many, whatever -n says"
+    )
+    parser.add_argument(
+        "--grown", type=float, default=4.0, help="MB between a tenth of the turns and the end (4)"
+    )
     asked = parser.parse_args()
     made, usual = _SOAK_TESTS[asked.what]
     wanted = usual if asked.n is None else asked.n
     with tempfile.TemporaryDirectory() as place:
         onnx.save(_model(), f"{place}/float.onnx")
-        lo.quantize(ir.from_proto(_model()), _data(16, 0), platform="venus").save(Path(place, "soak.onnx"))
+        lo.quantize(ir.from_proto(_model()), _data(16, 0), platform="venus").save(
+            Path(place, "soak.onnx")
+        )
         turn = made(Path(place))
         _, want = turn()
         start, done, other, first, seen = time.perf_counter(), 0, 0, _get_resident_mb(), []
@@ -131,7 +140,10 @@ def main() -> int:
     at, memory = np.array(settled).T
     slope = float(np.polyfit(at, memory, 1)[0]) * 1e6 if len(at) > 2 else 0.0
     took = time.perf_counter() - start
-    print("| what | turns | seconds | MB at first | MB after a tenth | MB at the end | bytes a turn | other integers |")
+    print(
+        "| what | turns | seconds | MB at first | MB after a tenth | MB at the end | bytes a turn "
+        "| other integers |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     sizes = f"{first:.1f} | {memory[0]:.1f} | {memory[-1]:.1f} | {slope:.2f}"
     print(f"| {asked.what} | {done} | {took:.0f} | {sizes} | {other} |")

@@ -1,11 +1,13 @@
-"""The speed of this checkout against that of an older one: the simulator and `quantize`, by user time.
+"""The speed of this checkout against that of an older one.
 
+The simulator and `quantize`, by user time.
     git worktree add ../older COMMIT
     python -m benchmarks.reliability.version_speed ../older MODEL.onnx ...
 
-Processes of the two take turns. Each quantizes every model on made-up data (effort fast), which is timed, and runs the
-integer graph on one thread. The first process of each compiles, and does not count. Prints the ratio of the least user
-times, which a busy machine disturbs least, and the median over the turns of the ratios, with the least and the largest.
+Processes of the two take turns. Each quantizes every model on made-up data (effort fast), which is
+timed, and runs the integer graph on one thread. The first process of each compiles, and does not
+count. Prints the ratio of the least user times, which a busy machine disturbs least, and the median
+over the turns of the ratios, with the least and the largest.
 """
 
 from __future__ import annotations
@@ -42,7 +44,10 @@ def measure_model(model: str, platform: str) -> dict[str, float]:
     session, rng = lo.Session(graph), np.random.default_rng(0)
     feed = {}
     for given in session.get_inputs():
-        shape = [_SAMPLES if axis == 0 or not size else int(size) for axis, size in enumerate(given.shape)]
+        shape = [
+            _SAMPLES if axis == 0 or not size else int(size)
+            for axis, size in enumerate(given.shape)
+        ]
         feed[given.name] = rng.standard_normal(shape).astype(np.float32)
     session.run(None, feed)
     start = get_user_seconds()
@@ -60,7 +65,14 @@ def measure_model(model: str, platform: str) -> dict[str, float]:
 def run_checkout(checkout: Path, models: list[str], platform: str) -> dict[str, dict[str, float]]:
     """Return what `measure_model` says of each model in a process that runs the sources of `checkout`."""
     variables = {**os.environ, "PYTHONPATH": str(checkout), "LINGERONNX_THREADS": "1"}
-    words = [sys.executable, str(Path(__file__).resolve()), "--here", "--platform", platform, *models]
+    words = [
+        sys.executable,
+        str(Path(__file__).resolve()),
+        "--here",
+        "--platform",
+        platform,
+        *models,
+    ]
     done = subprocess.run(words, env=variables, capture_output=True, text=True, cwd=checkout)
     if done.returncode:
         raise SystemExit(f"{checkout}: {done.stderr}")
@@ -69,16 +81,23 @@ def run_checkout(checkout: Path, models: list[str], platform: str) -> dict[str, 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("paths", nargs="+", help="the older checkout, and models")
     parser.add_argument("--platform", default="venus")
     parser.add_argument("-n", type=int, default=5, help="turns")
-    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)  # a process of one checkout
+    parser.add_argument(
+        "--here", action="store_true", help=argparse.SUPPRESS
+    )  # a process of one checkout
     asked = parser.parse_args()
     if asked.here:
         print(json.dumps({model: measure_model(model, asked.platform) for model in asked.paths}))
         return
-    old, models = Path(asked.paths[0]).resolve(), [str(Path(path).resolve()) for path in asked.paths[1:]]
+    old, models = (
+        Path(asked.paths[0]).resolve(),
+        [str(Path(path).resolve()) for path in asked.paths[1:]],
+    )
     checkouts = (old, Path(__file__).resolve().parents[2])
     for checkout in checkouts:
         run_checkout(checkout, models, asked.platform)
@@ -88,13 +107,22 @@ def main() -> None:
         found = {checkout: run_checkout(checkout, models, asked.platform) for checkout in order}
         turns.append([found[checkout] for checkout in checkouts])
         print(f"turn {turn + 1}, {time.strftime('%X')}", file=sys.stderr, flush=True)
-    print("| model | what | older, s | least by least | times | least to largest |\n|---|---|---:|---:|---:|---|")
+    print(
+        "| model | what | older, s | least by least | times | least to largest "
+        "|\n|---|---|---:|---:|---:|---|"
+    )
     for model in models:
         for what in ("simulate", "quantize"):
             older, newer = ([each[side][model][what] for each in turns] for side in (0, 1))
             ratios = [new / old for old, new in zip(older, newer, strict=True)]
-            shown = f"{min(older):.4f} | {min(newer) / min(older):.3f} | {statistics.median(ratios):.3f}"
-            print(f"| {Path(model).stem} | {what} | {shown} | {min(ratios):.3f} to {max(ratios):.3f} |")
+            shown = (
+                f"{min(older):.4f} | {min(newer) / min(older):.3f} | "
+                f"{statistics.median(ratios):.3f}"
+            )
+            print(
+                f"| {Path(model).stem} | {what} | "
+                f"{shown} | {min(ratios):.3f} to {max(ratios):.3f} |"
+            )
 
 
 if __name__ == "__main__":

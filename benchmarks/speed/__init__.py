@@ -5,6 +5,6 @@
     python -m benchmarks.speed.quantize_cost MODEL CALIB       quantize beside quantize_static
     python -m benchmarks.speed.cold_start [MODEL.onnx]           what a first run compiles
 
-`nets` has the models, `timing` the rounds and their medians, `machine` what the processor can do at best, `page` the
-tables, the file of the figures, and what became slower.
+`nets` has the models, `timing` the rounds and their medians, `machine` what the processor can do at
+best, `page` the tables, the file of the figures, and what became slower.
 """

@@ -3,8 +3,8 @@
 python -m benchmarks.speed [--quick] [--write FOLDER]
 
 --quick takes the models of this repository, one thread and fewer rounds, and 64 samples to quantize, and only the best
-row of dot instructions that the processor has. --write writes `benchmarks.md` and `benchmarks.json` into a folder. What
-became slower is told against the file that the last commit has in docs/.
+row of dot instructions that the processor has. --write writes `benchmarks.md` and `benchmarks.json`
+into a folder. What became slower is told against the file that the last commit has in docs/.
 """
 
 from __future__ import annotations
@@ -55,12 +55,17 @@ _QUANTIZED = (
 
 def load_committed_figures() -> dict[str, Any] | None:
     """Return the figures that the last commit holds; None where there is none."""
-    done = subprocess.run(["git", "show", f"HEAD:{_KEPT}"], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        ["git", "show", f"HEAD:{_KEPT}"], cwd=ROOT, capture_output=True, text=True
+    )
     return json.loads(done.stdout) if done.returncode == 0 else None
 
 
 def measure_simulator(quick: bool, why_not: dict[str, str], told: list[str]) -> list[SpeedRow]:
-    """Measure the simulator; add to `told` what the machine does at best and to `why_not` what could not run."""
+    """Measure the simulator.
+
+    Add to `told` what the machine does at best and to `why_not` what could not run.
+    """
     machine = measure_peaks((1,) if quick else (1, 2))
     for peak in machine:
         macs = "no dot instruction" if peak.macs is None else f"{peak.macs / 1e9:.0f} G products/s"
@@ -91,7 +96,14 @@ def measure_other_instruction_sets() -> list[str]:
         if row.name in PROCESSORS and row.name != used_row() and is_supported_by_host(row)
     ):
         print("", name, sep="\n", flush=True)
-        command = [sys.executable, "-m", "benchmarks.speed.simulator_speed", *models, "--simd", name]
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.speed.simulator_speed",
+            *models,
+            "--simd",
+            name,
+        ]
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             for text in process.stdout:
@@ -107,7 +119,10 @@ def measure_quantize(quick: bool) -> list[QuantizeCostRow]:
     """Measure `quantize`; the longest ones once."""
     found: list[QuantizeCostRow] = []
     known = [(ROOT / "models" / "digits_cnn.onnx", str(ROOT / "models" / "digits_calib.npz"))]
-    known += [(SHARED / "models" / f"{name}.onnx", str(SHARED / "data" / calib)) for name, calib in _QUANTIZED]
+    known += [
+        (SHARED / "models" / f"{name}.onnx", str(SHARED / "data" / calib))
+        for name, calib in _QUANTIZED
+    ]
     print("", *COST_HEAD, sep="\n", flush=True)
     for path, calib in known[:1] if quick else known:
         one_by_one = path.parent.name == "real"  # takes a single sample, and long for it
@@ -135,7 +150,9 @@ def measure_cold_starts(quick: bool) -> list[ColdStartRow]:
 
 def main() -> None:
     """Parse the arguments and run."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--write", type=Path, metavar="FOLDER")
     given = parser.parse_args()
@@ -148,7 +165,13 @@ def main() -> None:
     found = measure_simulator(given.quick, why_not, told)
     rows = [] if given.quick else measure_other_instruction_sets()
     figures = Figures(
-        machine, found, measure_quantize(given.quick), measure_cold_starts(given.quick), told, why_not, rows
+        machine,
+        found,
+        measure_quantize(given.quick),
+        measure_cold_starts(given.quick),
+        told,
+        why_not,
+        rows,
     )
     print("", *find_regressions(load_committed_figures(), figures.to_dict()), sep="\n")
     if given.write:

@@ -2,7 +2,8 @@
 
     python -m benchmarks.speed.cold_start [MODEL.onnx ...]
 
-Measured are `lingeronnx demo`, and `lingeronnx simulate` on one sample of each model, quantized on random numbers.
+Measured are `lingeronnx demo`, and `lingeronnx simulate` on one sample of each model, quantized on
+random numbers.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ def measure_demo() -> Iterator[ColdStartRow]:
     with tempfile.TemporaryDirectory() as folder:
         start = f"import os, runpy, sys; os.chdir({folder!r}); sys.argv = ['lingeronnx', 'demo']; "
         yield from _both(
-            "demo", [sys.executable, "-c", start + "runpy.run_module('lingeronnx', run_name='__main__')"], folder
+            "demo",
+            [sys.executable, "-c", start + "runpy.run_module('lingeronnx', run_name='__main__')"],
+            folder,
         )
 
 
@@ -48,7 +51,9 @@ def measure_simulation(path: Path) -> Iterator[ColdStartRow]:
     import lingeronnx as lo
 
     with tempfile.TemporaryDirectory() as folder:
-        quantized, data, output = (str(Path(folder) / name) for name in ("quantized.onnx", "data.npz", "out.npz"))
+        quantized, data, output = (
+            str(Path(folder) / name) for name in ("quantized.onnx", "data.npz", "out.npz")
+        )
         lo.quantize(path, None, effort="fast").save(quantized)
         np.savez(data, **random_feed(onnx.load(path)))
         command = [*_LINGERONNX, "simulate", quantized, "--input", data, "-o", output]
@@ -57,12 +62,17 @@ def measure_simulation(path: Path) -> Iterator[ColdStartRow]:
 
 def main() -> None:
     """Parse the arguments and run."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("models", nargs="*", type=Path, default=DIGITS)
     given = parser.parse_args()
     for text in FIRST_HEAD:
         print(text)
-    for found in (*measure_demo(), *(first for path in given.models for first in measure_simulation(path))):
+    for found in (
+        *measure_demo(),
+        *(first for path in given.models for first in measure_simulation(path)),
+    ):
         print(format_table_row(first_cells(found)), flush=True)
 
 

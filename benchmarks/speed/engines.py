@@ -1,8 +1,10 @@
-"""The engines that are compared: the integer simulator, and onnxruntime with float32 and with its own int8 graphs.
+"""The engines that are compared.
 
-onnxruntime's int8 graphs are what its `quantize_static` makes of the model (QuantizeLinear and DequantizeLinear, scales
-per tensor) after its own preparation, which folds batch normalisation: "u8s8" with unsigned activations and signed
-weights, "s8s8" with both signed. Where it cannot, the reason takes the engine's place.
+The integer simulator, and onnxruntime with float32 and with its own int8 graphs.
+onnxruntime's int8 graphs are what its `quantize_static` makes of the model (QuantizeLinear and
+DequantizeLinear, scales per tensor) after its own preparation, which folds batch normalisation:
+"u8s8" with unsigned activations and signed weights, "s8s8" with both signed. Where it cannot, the
+reason takes the engine's place.
 """
 
 from __future__ import annotations
@@ -20,7 +22,13 @@ import onnx
 
 from .nets import Net, random_feed
 
-__all__ = ["ONNXRUNTIME_VARIANTS", "integer_graph", "limit_threads", "make_calls", "make_onnxruntime_int8"]
+__all__ = [
+    "ONNXRUNTIME_VARIANTS",
+    "integer_graph",
+    "limit_threads",
+    "make_calls",
+    "make_onnxruntime_int8",
+]
 
 ONNXRUNTIME_VARIANTS = ("float32", "u8s8", "s8s8")
 
@@ -34,10 +42,13 @@ def integer_graph(net: Net) -> Any:
     from lingeronnx.targets import get_target
 
     graph = ir.from_proto(net.model)
-    made = lo.quantize(graph, net.calib, platform=net.platform, effort="fast", state=dict(net.state) or None)
+    made = lo.quantize(
+        graph, net.calib, platform=net.platform, effort="fast", state=dict(net.state) or None
+    )
     calib = [net.feed] if net.feed is not None else None
     return made.graph, sum(
-        count_macs(node) for node in normalize_model(graph, get_target(net.platform), calib)[0].graph
+        count_macs(node)
+        for node in normalize_model(graph, get_target(net.platform), calib)[0].graph
     )
 
 
@@ -61,7 +72,9 @@ def make_onnxruntime_int8(net: Net) -> dict[str, bytes | str]:
     found: dict[str, bytes | str] = {}
     feeds = [net.sample(1)] if net.feed else [random_feed(net.model, seed) for seed in range(3)]
     with tempfile.TemporaryDirectory() as folder:
-        source, prepared, target = (Path(folder) / f"{name}.onnx" for name in ("float", "prepared", "int8"))
+        source, prepared, target = (
+            Path(folder) / f"{name}.onnx" for name in ("float", "prepared", "int8")
+        )
         onnx.save(net.model, source)
         for name, activations in (("u8s8", QuantType.QUInt8), ("s8s8", QuantType.QInt8)):
             try:
@@ -98,7 +111,10 @@ def limit_threads(threads: int) -> Any:
 def make_calls(
     graph: Any, models: Mapping[str, bytes | str], threads: int
 ) -> dict[str, Callable[[Mapping[str, np.ndarray]], object]]:
-    """Return for every engine the call that takes a feed: "simulator" and those of `models` that there are."""
+    """Return for every engine the call that takes a feed.
+
+    "simulator" and those of `models` that there are.
+    """
     import onnxruntime as ort
 
     import lingeronnx as lo
@@ -109,10 +125,16 @@ def make_calls(
         "simulator": lambda feed: session.run(None, {name: feed[name] for name in taken})
     }
     options = ort.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = threads, 1, 3
+    options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = (
+        threads,
+        1,
+        3,
+    )
     for name, model in models.items():
         if isinstance(model, bytes):
             rival = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
             inputs = [value.name for value in rival.get_inputs()]
-            found[name] = lambda feed, rival=rival, inputs=inputs: rival.run(None, {k: feed[k] for k in inputs})
+            found[name] = lambda feed, rival=rival, inputs=inputs: rival.run(
+                None, {k: feed[k] for k in inputs}
+            )
     return found

@@ -1,7 +1,7 @@
 """What the machine is and can do at best: its name, products each second, bytes each second.
 
-The peak of products is that of the dot instruction of the simulator's row alone: sums in registers, operands from the
-nearest cache. A row without such an instruction has none.
+The peak of products is that of the dot instruction of the simulator's row alone: sums in registers,
+operands from the nearest cache. A row without such an instruction has none.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from simulator.instruction_sets import get_instruction_set as row
 
 __all__ = ["describe_machine", "measure_memory_bandwidth", "measure_peak_macs", "used_row"]
 
-_SUMS = 10  # in flight at a time: more than an instruction takes cycles, fewer than there are registers
+_SUMS = (
+    10  # in flight at a time: more than an instruction takes cycles, fewer than there are registers
+)
 _CALLS = 100_000
 _PACKAGES = ("lingeronnx", "onnxruntime", "numpy", "numba", "llvmlite", "onnx")
 
@@ -33,7 +35,12 @@ def describe_machine() -> dict[str, str]:
     """Return processor, row of instructions, date and versions."""
     versions = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
     python = f"Python {platform.python_version()}"
-    return {"cpu": _cpu(), "row": used_row(), "date": date.today().isoformat(), "versions": f"{python}, {versions}"}
+    return {
+        "cpu": _cpu(),
+        "row": used_row(),
+        "date": date.today().isoformat(),
+        "versions": f"{python}, {versions}",
+    }
 
 
 def used_row() -> str:
@@ -45,11 +52,17 @@ def used_row() -> str:
 def _cpu() -> str:
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.is_file() else []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        platform.machine(),
+    )
 
 
 def measure_peak_macs(threads: int) -> float | None:
-    """Return the int8 products that the dot instruction adds in a second; None for a row without one."""
+    """Return the int8 products that the dot instruction adds in a second.
+
+    None for a row without one.
+    """
     used = row()
     if used is None or used.int8_operands not in used.dot_intrinsics:
         return None
@@ -57,7 +70,9 @@ def measure_peak_macs(threads: int) -> float | None:
     code = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(address)
     memory = [np.ones(256, np.uint8) for _ in range(threads)]
     each = _SUMS * used.lanes * (2 if used.int8_operands == "pairs" else 4) * _CALLS
-    return each / _seconds(lambda thread: code(memory[thread].ctypes.data, _CALLS), threads) * threads
+    return (
+        each / _seconds(lambda thread: code(memory[thread].ctypes.data, _CALLS), threads) * threads
+    )
 
 
 def measure_memory_bandwidth(threads: int) -> float:
@@ -79,12 +94,17 @@ def _seconds(run: Callable[[int], Any], threads: int, rounds: int = 7) -> float:
 
 
 def _loop(used: InstructionSet) -> str:
-    """Return the LLVM module of peak(address, count): `count` rounds of dot instructions into `_SUMS` sums."""
+    """Return the LLVM module of peak(address, count).
+
+    `count` rounds of dot instructions into `_SUMS` sums.
+    """
     sums = f"<{used.lanes} x i32>"
     pairs, dot = used.int8_operands == "pairs", used.dot_intrinsics[used.int8_operands]
-    operand = {"quads": sums, "signed": f"<{4 * used.lanes} x i8>", "pairs": f"<{2 * used.lanes} x i16>"}[
-        used.int8_operands
-    ]
+    operand = {
+        "quads": sums,
+        "signed": f"<{4 * used.lanes} x i8>",
+        "pairs": f"<{2 * used.lanes} x i16>",
+    }[used.int8_operands]
     phis, body = [], []
     for i in range(_SUMS):
         phis.append(f"  %s{i} = phi {sums} [zeroinitializer, %entry], [%t{i}, %loop]")

@@ -1,7 +1,8 @@
 """The models that are measured, each with a feed for one sample.
 
-Those of this repository and two with random weights always; those of ../shared/models where there are such, the real
-ones with the first inputs of their data: `../shared/data/real_models.py` says which these are, and their states.
+Those of this repository and two with random weights always; those of ../shared/models where there
+are such, the real ones with the first inputs of their data: `../shared/data/real_models.py` says
+which these are, and their states.
 """
 
 from __future__ import annotations
@@ -51,7 +52,11 @@ class Net:
     def sample(self, batch: int) -> dict[str, np.ndarray]:
         """Return a feed of `batch` samples; of a model that takes a single one, `batch` is 1."""
         feed = self.feed or random_feed(self.model)
-        return feed if batch == 1 else {name: np.repeat(array, batch, axis=0) for name, array in feed.items()}
+        return (
+            feed
+            if batch == 1
+            else {name: np.repeat(array, batch, axis=0) for name, array in feed.items()}
+        )
 
 
 def random_feed(model: onnx.ModelProto, seed: int = 1) -> dict[str, np.ndarray]:
@@ -68,9 +73,13 @@ def _sizes(value: onnx.ValueInfoProto) -> list[int]:
 def iterate_nets_of_file(path: Path, platforms: Sequence[str] = ()) -> Iterator[Net]:
     """Yield a model with random inputs, for venus and, where its layers are others there, for generic."""
     model = onnx.load(path)
-    open_batch = all(not value.type.tensor_type.shape.dim[0].dim_value for value in model.graph.input)
+    open_batch = all(
+        not value.type.tensor_type.shape.dim[0].dim_value for value in model.graph.input
+    )
     batches = (1, 64) if open_batch else (1,)
-    for platform in platforms or (("venus", "generic") if _has_sequence_layers(model) else ("venus",)):
+    for platform in platforms or (
+        ("venus", "generic") if _has_sequence_layers(model) else ("venus",)
+    ):
         yield Net(path.stem, model, platform, batches)
 
 
@@ -126,4 +135,8 @@ def _real() -> Iterator[Net]:
 def _samples(feed: Mapping[str, np.ndarray], one: bool) -> list[dict[str, np.ndarray]]:
     """Return the samples of a feed, a single one for a call of a model with states."""
     count = 1 if one else max(len(array) for array in feed.values())
-    return [dict(feed)] if count == 1 else [{k: v[i : i + 1] for k, v in feed.items()} for i in range(count)]
+    return (
+        [dict(feed)]
+        if count == 1
+        else [{k: v[i : i + 1] for k, v in feed.items()} for i in range(count)]
+    )

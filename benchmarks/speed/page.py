@@ -1,7 +1,7 @@
 """The figures as values, as a page, as a file for the next run, and what became slower since the last one.
 
-Absolute times of two runs say little, those of two machines nothing. Compared are ratios to onnxruntime, of one
-processor with one row of instructions.
+Absolute times of two runs say little, those of two machines nothing. Compared are ratios to
+onnxruntime, of one processor with one row of instructions.
 """
 
 from __future__ import annotations
@@ -67,7 +67,10 @@ class SpeedRow:
 
 @dataclass(frozen=True)
 class QuantizeCostRow:
-    """What one engine's quantization of some samples costs; `ratio` is that of the processor time to MinMax."""
+    """What one engine's quantization of some samples costs.
+
+    `ratio` is that of the processor time to MinMax.
+    """
 
     title: str
     samples: int
@@ -113,8 +116,16 @@ class Figures:
         return {
             "machine": dict(self.machine),
             "ratios": {
-                **{key: round(found.median, 3) for key, found in ratios.items() if isinstance(found, Ratio)},
-                **{cost.key: round(cost.ratio, 3) for cost in self.cost if cost.engine == "lingeronnx"},
+                **{
+                    key: round(found.median, 3)
+                    for key, found in ratios.items()
+                    if isinstance(found, Ratio)
+                },
+                **{
+                    cost.key: round(cost.ratio, 3)
+                    for cost in self.cost
+                    if cost.engine == "lingeronnx"
+                },
             },
             "speed": [asdict(speed) for speed in self.speed],
             "cost": [asdict(cost) for cost in self.cost],
@@ -130,14 +141,21 @@ def find_regressions(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -
     for what in ("cpu", "row"):
         old, new = before["machine"].get(what), now["machine"].get(what)
         if old != new:
-            return [f"not compared with the last commit: its {what} was '{old}', here it is '{new}'"]
+            return [
+                f"not compared with the last commit: its {what} was '{old}', here it is '{new}'"
+            ]
     both = [key for key in now["ratios"] if key in before["ratios"]]
     found = [
-        f"slower than at the last commit: {key}: {now['ratios'][key]:.2f}, was {before['ratios'][key]:.2f}"
+        (
+            f"slower than at the last commit: {key}: {now['ratios'][key]:.2f}, was "
+            f"{before['ratios'][key]:.2f}"
+        )
         for key in both
         if now["ratios"][key] > REGRESSION_FACTOR * before["ratios"][key]
     ]
-    return found or [f"none of {len(both)} ratios is worse than at the last commit by more than a tenth"]
+    return found or [
+        f"none of {len(both)} ratios is worse than at the last commit by more than a tenth"
+    ]
 
 
 # ---- tables -----------------------------------------------------------------------------------------------------
@@ -169,7 +187,9 @@ _SPEED = (
 )
 SPEED_HEAD = _head(*_SPEED)
 _ROW_HEAD = _head("row", *_SPEED)
-COST_HEAD = _head("model", "samples", "engine", "wall, s", "CPU, s", "peak memory, MB", "CPU / MinMax")
+COST_HEAD = _head(
+    "model", "samples", "engine", "wall, s", "CPU, s", "peak memory, MB", "CPU / MinMax"
+)
 FIRST_HEAD = _head("command", "process", "wall, s", "CPU, s", "compiled loops", "tiles")
 
 
@@ -183,7 +203,11 @@ def speed_cells(speed: SpeedRow) -> list[str]:
         return spread(speed.ratios[engine])
 
     def spread(found: Ratio | str | None) -> str:
-        return f"{found.median:.2f} ({found.least:.2f}-{found.largest:.2f})" if isinstance(found, Ratio) else "-"
+        return (
+            f"{found.median:.2f} ({found.least:.2f}-{found.largest:.2f})"
+            if isinstance(found, Ratio)
+            else "-"
+        )
 
     return [
         speed.title,
@@ -205,7 +229,14 @@ def cost_cells(cost: QuantizeCostRow) -> list[str]:
 
 def first_cells(first: ColdStartRow) -> list[str]:
     """Return the cells of one line of the table of first runs."""
-    return [first.title, first.process, f"{first.wall:.2f}", f"{first.cpu:.2f}", str(first.loops), str(first.tiles)]
+    return [
+        first.title,
+        first.process,
+        f"{first.wall:.2f}",
+        f"{first.cpu:.2f}",
+        str(first.loops),
+        str(first.tiles),
+    ]
 
 
 def _short(value: float) -> str:
@@ -274,7 +305,9 @@ def format_page(figures: Figures) -> str:
         **figures.machine,
         peaks="; ".join(figures.peaks),
         speed=table(SPEED_HEAD, map(speed_cells, figures.speed)),
-        rows="\n".join([_ROWS + _ROW_HEAD[0], _ROW_HEAD[1], *figures.rows, ""]) if figures.rows else "",
+        rows="\n".join([_ROWS + _ROW_HEAD[0], _ROW_HEAD[1], *figures.rows, ""])
+        if figures.rows
+        else "",
         why_not=f"\nNot run, and why:\n\n{why_not}" if why_not else "",
         cost=table(COST_HEAD, map(cost_cells, figures.cost)),
         first=table(FIRST_HEAD, map(first_cells, figures.first)),

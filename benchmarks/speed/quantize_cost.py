@@ -1,14 +1,17 @@
-"""What `quantize` costs: time, processor time and memory, beside onnxruntime's `quantize_static` on the same samples.
+"""What `quantize` costs.
 
-    python -m benchmarks.speed.quantize_cost [MODEL.onnx CALIB] [--samples 64 512] [--methods MinMax Percentile Entropy]
+Time, processor time and memory, beside onnxruntime's `quantize_static` on the same samples.
+    python -m benchmarks.speed.quantize_cost [MODEL.onnx CALIB] [--samples 64 512] [--methods MinMax
+    Percentile Entropy]
         [--rounds 3] [--memory GB] [--cold]
 
-CALIB is what `quantize --calib` takes; without arguments it is the digits model with its data. The samples begin again
-where CALIB has fewer. Both engines read them from a folder of files of 32 samples, in processes of their own, imports
-included, taking turns: `lingeronnx quantize` with its defaults, and onnxruntime with each method. Printed are the
-medians of the rounds: seconds, processor seconds (user and system, all threads), the largest resident memory; and the
-ratio of the processor seconds to those of the first method. --cold gives lingeronnx an empty cache of compiled kernels
-in every round.
+CALIB is what `quantize --calib` takes; without arguments it is the digits model with its data. The
+samples begin again where CALIB has fewer. Both engines read them from a folder of files of 32
+samples, in processes of their own, imports included, taking turns: `lingeronnx quantize` with its
+defaults, and onnxruntime with each method. Printed are the medians of the rounds: seconds,
+processor seconds (user and system, all threads), the largest resident memory; and the ratio of the
+processor seconds to those of the first method. --cold gives lingeronnx an empty cache of compiled
+kernels in every round.
 """
 
 from __future__ import annotations
@@ -48,7 +51,10 @@ def write(model: str, calib: str, count: int, folder: str) -> None:
 
 
 class Reader:
-    """The samples of a folder as onnxruntime reads them: a file at a time, or a sample where a model takes one."""
+    """The samples of a folder as onnxruntime reads them.
+
+    A file at a time, or a sample where a model takes one.
+    """
 
     def __init__(self, folder: str, one_by_one: bool) -> None:
         self._items = self._read(folder, one_by_one)
@@ -77,8 +83,12 @@ def quantize_static(model: str, folder: str, output: str, method: str) -> None:
 
     inputs = onnx.load(model, load_external_data=False).graph.input
     # Its histograms need batches of one size.
-    single = method != "MinMax" or any(value.type.tensor_type.shape.dim[0].dim_value == 1 for value in inputs)
-    quantize_static(model, output, Reader(folder, single), calibrate_method=CalibrationMethod[method])
+    single = method != "MinMax" or any(
+        value.type.tensor_type.shape.dim[0].dim_value == 1 for value in inputs
+    )
+    quantize_static(
+        model, output, Reader(folder, single), calibrate_method=CalibrationMethod[method]
+    )
 
 
 #: A process takes over the largest memory of the one that started it: this one is small.
@@ -99,7 +109,9 @@ def measure_command(command: list[str], cache: str | None = None) -> tuple[float
     """
     environment = {**os.environ, **({"LINGERONNX_CACHE_DIR": cache} if cache else {})}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # commands are measured as people run them
-    done = subprocess.run([sys.executable, "-c", _MEASURE, *command], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", _MEASURE, *command], env=environment, capture_output=True, text=True
+    )
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
     wall, cpu, peak = (float(word) for word in done.stdout.split())
@@ -126,24 +138,45 @@ def measure_costs(
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as results:
         output = str(Path(results) / "out.onnx")
         subprocess.run([*own, "--samples", str(samples), "--write", folder], check=True)
-        ours = [sys.executable, "-m", "lingeronnx", "quantize", model, "--calib", folder, "-o", output]
+        ours = [
+            sys.executable,
+            "-m",
+            "lingeronnx",
+            "quantize",
+            model,
+            "--calib",
+            folder,
+            "-o",
+            output,
+        ]
         commands = {"lingeronnx": [*ours, *(["--memory", str(memory)] if memory else [])]}
-        commands |= {name: [*own, "--methods", name, "--static", folder, output] for name in methods}
+        commands |= {
+            name: [*own, "--methods", name, "--static", folder, output] for name in methods
+        }
         if not cold:
-            measure_command([*commands["lingeronnx"], "--limit", "2"])  # fills the cache of compiled kernels
+            measure_command(
+                [*commands["lingeronnx"], "--limit", "2"]
+            )  # fills the cache of compiled kernels
         runs = [
-            {name: _measured(command) if cold else measure_command(command) for name, command in commands.items()}
+            {
+                name: _measured(command) if cold else measure_command(command)
+                for name, command in commands.items()
+            }
             for _ in range(rounds)
         ]
     for name in commands:
-        wall, cpu, peak = (statistics.median(column) for column in zip(*(run[name] for run in runs), strict=True))
+        wall, cpu, peak = (
+            statistics.median(column) for column in zip(*(run[name] for run in runs), strict=True)
+        )
         ratio = statistics.median(run[name][1] / run[methods[0]][1] for run in runs)
         yield QuantizeCostRow(Path(model).stem, samples, name, wall, cpu, peak, ratio)
 
 
 def main() -> None:
     """Print the costs for each number of samples."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model", nargs="?", default=str(ROOT / "models" / "digits_cnn.onnx"))
     parser.add_argument("calib", nargs="?", default=str(ROOT / "models" / "digits_calib.npz"))
     parser.add_argument("--samples", type=int, nargs="+", default=[64])

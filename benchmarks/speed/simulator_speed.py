@@ -1,12 +1,14 @@
 """The integer simulator beside onnxruntime, float32 and int8, on the same models in one run.
 
-    python -m benchmarks.speed.simulator_speed [MODEL.onnx ...] [--platform venus] [--batch 1 64] [--threads 1]
+    python -m benchmarks.speed.simulator_speed [MODEL.onnx ...] [--platform venus] [--batch 1 64]
+    [--threads 1]
         [--rounds 5] [--simd ROW]
 
-Without models: those of `benchmarks.speed`. They are quantized on random numbers: the time does not depend on them.
-Times are microseconds for a sample, ratios those of the medians of the rounds' times to onnxruntime's float32, with the
-least and the largest round. The bound is the time of the multiply-accumulates at the peak of the row's dot instruction,
-or that of reading inputs and weights and writing outputs at the speed of memory, whichever is longer.
+Without models: those of `benchmarks.speed`. They are quantized on random numbers: the time does not
+depend on them. Times are microseconds for a sample, ratios those of the medians of the rounds'
+times to onnxruntime's float32, with the least and the largest round. The bound is the time of the
+multiply-accumulates at the peak of the row's dot instruction, or that of reading inputs and weights
+and writing outputs at the speed of memory, whichever is longer.
 
 --simd names a row of dot instructions (`simulator.instruction_sets`); everything else is then
 compiled for a processor that has no more than that. onnxruntime always uses what the machine has.
@@ -26,7 +28,13 @@ from typing import Any
 import numpy as np
 from onnx import numpy_helper
 
-from .engines import ONNXRUNTIME_VARIANTS, integer_graph, limit_threads, make_calls, make_onnxruntime_int8
+from .engines import (
+    ONNXRUNTIME_VARIANTS,
+    integer_graph,
+    limit_threads,
+    make_calls,
+    make_onnxruntime_int8,
+)
 from .machine import describe_machine, measure_memory_bandwidth, measure_peak_macs
 from .nets import Net, iterate_nets, iterate_nets_of_file
 from .page import SPEED_HEAD, SpeedRow, format_table_row, speed_cells
@@ -35,7 +43,12 @@ from .timing import Ratio, compute_ratio, measure_interleaved
 __all__ = ["Peak", "measure_net", "measure_peaks", "measure_thread_speedup"]
 
 #: The processor that has a row and nothing better, as LLVM calls it.
-PROCESSORS = {"avx512-vnni": "icelake-server", "avx-vnni": "alderlake", "avx512bw": "skylake-avx512", "avx2": "haswell"}
+PROCESSORS = {
+    "avx512-vnni": "icelake-server",
+    "avx-vnni": "alderlake",
+    "avx512bw": "skylake-avx512",
+    "avx2": "haswell",
+}
 
 
 @dataclass(frozen=True)
@@ -53,21 +66,36 @@ class Peak:
 
 def measure_peaks(threads: Sequence[int]) -> list[Peak]:
     """Measure the machine."""
-    return [Peak(count, measure_peak_macs(count), measure_memory_bandwidth(count)) for count in threads]
+    return [
+        Peak(count, measure_peak_macs(count), measure_memory_bandwidth(count)) for count in threads
+    ]
 
 
-def measure_net(net: Net, peaks: Sequence[Peak], rounds: int, at_least: float) -> Iterator[SpeedRow]:
+def measure_net(
+    net: Net, peaks: Sequence[Peak], rounds: int, at_least: float
+) -> Iterator[SpeedRow]:
     """Yield a line for every number of threads and batch."""
     graph, macs = integer_graph(net)
-    models: dict[str, bytes | str] = {"float32": net.model.SerializeToString(), **make_onnxruntime_int8(net)}
-    weights = sum(numpy_helper.to_array(tensor).size for tensor in net.model.graph.initializer)  # a byte each
+    models: dict[str, bytes | str] = {
+        "float32": net.model.SerializeToString(),
+        **make_onnxruntime_int8(net),
+    }
+    weights = sum(
+        numpy_helper.to_array(tensor).size for tensor in net.model.graph.initializer
+    )  # a byte each
     for peak in peaks:
         with limit_threads(peak.threads):
             engines = make_calls(graph, models, peak.threads)
             for batch in net.batches:
                 feed = net.sample(batch)
-                more = measure_thread_speedup(graph, feed, peak.threads, rounds, at_least) if peak.threads > 1 else None
-                runs = {name: (lambda run=run, feed=feed: run(feed)) for name, run in engines.items()}
+                more = (
+                    measure_thread_speedup(graph, feed, peak.threads, rounds, at_least)
+                    if peak.threads > 1
+                    else None
+                )
+                runs = {
+                    name: (lambda run=run, feed=feed: run(feed)) for name, run in engines.items()
+                }
                 seconds = measure_interleaved(runs, rounds, at_least)
                 outputs: Any = engines["float32"](feed)
                 ends = sum(np.asarray(array).nbytes for array in (*feed.values(), *outputs))
@@ -76,7 +104,10 @@ def measure_net(net: Net, peaks: Sequence[Peak], rounds: int, at_least: float) -
                     net.platform,
                     batch,
                     peak.threads,
-                    {name: 1e6 * statistics.median(times) / batch for name, times in seconds.items()},
+                    {
+                        name: 1e6 * statistics.median(times) / batch
+                        for name, times in seconds.items()
+                    },
                     {
                         name: compute_ratio(seconds["simulator"], seconds[name])
                         if name in seconds
@@ -98,13 +129,17 @@ def measure_thread_speedup(
             run = make_calls(graph, {}, count)["simulator"]
             run(feed)  # now the program is built, for so many threads
         runs[count] = partial(run, feed)
-    seconds = measure_interleaved({str(count): run for count, run in runs.items()}, rounds, at_least)
+    seconds = measure_interleaved(
+        {str(count): run for count, run in runs.items()}, rounds, at_least
+    )
     return compute_ratio(seconds["1"], seconds[str(threads)])
 
 
 def main() -> None:
     """Parse the arguments and run."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("models", nargs="*", type=Path)
     parser.add_argument("--platform", nargs="*", default=["venus"])
     parser.add_argument("--batch", nargs="*", type=int)
@@ -115,13 +150,20 @@ def main() -> None:
     if given.simd is not None:
         os.environ["LINGERONNX_SIMD"] = given.simd
         if given.simd in PROCESSORS:  # before Numba is imported
-            os.environ["NUMBA_CPU_NAME"], os.environ["NUMBA_CPU_FEATURES"] = PROCESSORS[given.simd], ""
+            os.environ["NUMBA_CPU_NAME"], os.environ["NUMBA_CPU_FEATURES"] = (
+                PROCESSORS[given.simd],
+                "",
+            )
     print("; ".join(describe_machine().values()))
     for text in SPEED_HEAD:
         print(text)
     machine = measure_peaks(given.threads)
-    for net in [n for path in given.models for n in iterate_nets_of_file(path, given.platform)] or iterate_nets():
-        for speed in measure_net(replace(net, batches=given.batch or net.batches), machine, given.rounds, 0.1):
+    for net in [
+        n for path in given.models for n in iterate_nets_of_file(path, given.platform)
+    ] or iterate_nets():
+        for speed in measure_net(
+            replace(net, batches=given.batch or net.batches), machine, given.rounds, 0.1
+        ):
             print(format_table_row(speed_cells(speed)), flush=True)
 
 

@@ -1,7 +1,7 @@
 """Measuring in turn: engines run one after the other, round by round, so that what disturbs one disturbs all.
 
-One engine must not disturb the next: after a run onnxruntime's threads look for work some 40 ms long, on the processors
-that the next engine is given. So each waits until they sleep.
+One engine must not disturb the next: after a run onnxruntime's threads look for work some 40 ms
+long, on the processors that the next engine is given. So each waits until they sleep.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ __all__ = ["Ratio", "compute_ratio", "measure_interleaved", "wait_until_idle"]
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as long as another engine: the median of the rounds, the least and the largest."""
+    """How many times as long as another engine.
+
+    The median of the rounds, the least and the largest.
+    """
 
     median: float
     least: float
@@ -30,7 +33,10 @@ def compute_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
 
 
 def wait_until_idle(step: float = 0.005, at_most: float = 1.0) -> None:
-    """Wait until no thread of this process computes, which `step` seconds show; at most so many seconds."""
+    """Wait until no thread of this process computes, which `step` seconds show.
+
+    At most so many seconds.
+    """
     for _ in range(int(at_most / step)):
         before = time.process_time()
         time.sleep(step)
@@ -46,8 +52,9 @@ def measure_interleaved(
 ) -> dict[str, list[float]]:
     """Return the seconds of one call for every round and engine.
 
-    A round calls every engine in turn, each as often as it takes to last `at_least` seconds; before the first each is
-    called once, unmeasured. An engine begins when the threads of the one before it have come to rest.
+    A round calls every engine in turn, each as often as it takes to last `at_least` seconds; before
+    the first each is called once, unmeasured. An engine begins when the threads of the one before
+    it have come to rest.
     """
     for run in runs.values():
         run()

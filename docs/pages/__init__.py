@@ -1,7 +1,8 @@
-"""Pages of docs/ that the code tells: commands from click, calls from docstrings, files from schemas, targets.
+"""Pages of docs/ that the code tells.
 
-`python -m docs.pages` (or `make docs-reference`) writes them; tests/docs/test_pages.py fails where one is not
-current.
+Commands from click, calls from docstrings, files from schemas, targets.
+`python -m docs.pages` (or `make docs-reference`) writes them; tests/docs/test_pages.py fails where
+one is not current.
 """
 
 from __future__ import annotations

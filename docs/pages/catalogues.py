@@ -1,8 +1,10 @@
-"""The Chinese catalogues in docs/locale: which pages have one, what they say, and what of a page is not translated.
+"""The Chinese catalogues in docs/locale.
 
-A message is a heading, a paragraph, an item or a cell of a page, as Markdown on one line; code blocks are none.
-`python -m docs.pages.catalogues FOLDER` (`make docs-catalogs`) brings the catalogues to the templates that Sphinx wrote
-into FOLDER. All else here runs without Sphinx: it reads the pages with the parser that rich brings along.
+Which pages have one, what they say, and what of a page is not translated.
+A message is a heading, a paragraph, an item or a cell of a page, as Markdown on one line; code
+blocks are none. `python -m docs.pages.catalogues FOLDER` (`make docs-catalogs`) brings the
+catalogues to the templates that Sphinx wrote into FOLDER. All else here runs without Sphinx: it
+reads the pages with the parser that rich brings along.
 """
 
 from __future__ import annotations
@@ -17,7 +19,17 @@ from pathlib import Path
 
 from markdown_it import MarkdownIt
 
-__all__ = ["CHOSEN", "LOCALE", "Entry", "entries", "faults", "main", "messages", "same_in_all", "settled"]
+__all__ = [
+    "CHOSEN",
+    "LOCALE",
+    "Entry",
+    "entries",
+    "faults",
+    "main",
+    "messages",
+    "same_in_all",
+    "settled",
+]
 
 DOCS = Path(__file__).parents[1]
 LOCALE = DOCS / "locale" / "zh_CN" / "LC_MESSAGES"
@@ -48,7 +60,8 @@ CHOSEN = (
 
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _MADE = re.compile(
-    r'^"(POT-Creation|PO-Revision|Last-Translator|Language-Team|Generated-By|Project-Id-Version).*\n', re.MULTILINE
+    r'^"(POT-Creation|PO-Revision|Last-Translator|Language-Team|Generated-By|Project-Id-Version).*\n',
+    re.MULTILINE,
 )
 
 
@@ -69,11 +82,18 @@ def entries(text: str) -> Iterator[Entry]:
         head, _, tail = said.partition("msgstr")
         message, translation = (_joined(part) for part in (head, tail))
         if message:
-            yield Entry(message, translation, any(re.match(r"#,.*\bfuzzy\b", line) for line in kept))
+            yield Entry(
+                message, translation, any(re.match(r"#,.*\bfuzzy\b", line) for line in kept)
+            )
 
 
 def _joined(text: str) -> str:
-    return "".join(_STRING.findall(text)).replace('\\"', '"').replace("\\n", "\n").replace("\\\\", "\\")
+    return (
+        "".join(_STRING.findall(text))
+        .replace('\\"', '"')
+        .replace("\\n", "\n")
+        .replace("\\\\", "\\")
+    )
 
 
 def messages(text: str) -> list[str]:
@@ -82,13 +102,18 @@ def messages(text: str) -> list[str]:
     for token in MarkdownIt("commonmark").enable("table").parse(text):
         if token.type == "inline":
             found.append(token.content)
-            found += [child.content for child in token.children or [] if child.type == "image"]  # what stands for it
+            found += [
+                child.content for child in token.children or [] if child.type == "image"
+            ]  # what stands for it
     found += re.findall(r"^:caption: (.*)$", text, re.MULTILINE)
     return list(dict.fromkeys(" ".join(message.split()) for message in found if message))
 
 
 def same_in_all(message: str) -> bool:
-    """Tell whether a message has no words beside code, numbers and signs: it is the same in all languages."""
+    """Tell whether a message has no words beside code, numbers and signs.
+
+    It is the same in all languages.
+    """
     return not re.search(r"[A-Za-z]", re.sub(r"`[^`]*`", "", message))
 
 
@@ -96,7 +121,11 @@ def faults(page: str, catalogue: str) -> list[str]:
     """Return what a catalogue lacks of a page (both as texts), and what it has too much."""
     held = {entry.message: entry for entry in entries(catalogue)}
     asked = messages(page)
-    found = [f"not translated: {message}" for message in asked if message not in held or not held[message].translation]
+    found = [
+        f"not translated: {message}"
+        for message in asked
+        if message not in held or not held[message].translation
+    ]
     found += [f"changed since: {entry.message}" for entry in held.values() if entry.fuzzy]
     return found + [f"no longer there: {message}" for message in held if message not in asked]
 
@@ -122,8 +151,21 @@ def main(folder: Path) -> None:
     chosen.mkdir()
     for page in CHOSEN:
         shutil.copy(folder / f"{page}.pot", chosen)
-    call = ["sphinx_intl", "update", "-p", str(chosen), "-d", str(DOCS / "locale"), "-l", "zh_CN", "-w", "0"]
-    subprocess.run([sys.executable, "-m", *call, "--no-obsolete"], check=True, stdout=subprocess.DEVNULL)
+    call = [
+        "sphinx_intl",
+        "update",
+        "-p",
+        str(chosen),
+        "-d",
+        str(DOCS / "locale"),
+        "-l",
+        "zh_CN",
+        "-w",
+        "0",
+    ]
+    subprocess.run(
+        [sys.executable, "-m", *call, "--no-obsolete"], check=True, stdout=subprocess.DEVNULL
+    )
     for page in CHOSEN:
         place = LOCALE / f"{page}.po"
         text = settled(place.read_text(encoding="utf-8"))

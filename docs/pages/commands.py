@@ -1,4 +1,7 @@
-"""docs/reference/commands.md: each command with its arguments, options and examples, as click has them."""
+"""docs/reference/commands.md.
+
+Each command with its arguments, options and examples, as click has them.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +43,16 @@ def _flat(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
 
 
 def _command(name: str, command: click.Command) -> list[str]:
-    # Below `main`, as when it runs: click keeps the first help option that it makes, with the names known then.
-    context = click.Context(command, parent=click.Context(main, **main.context_settings), info_name=name)
+    # Below `main`, as when it runs: click keeps the first help option that it makes, with the names
+    # known then.
+    context = click.Context(
+        command, parent=click.Context(main, **main.context_settings), info_name=name
+    )
     usage = f"{name} {' '.join(command.collect_usage_pieces(context))}"
     lines = [f"## {name}", "", *_block([usage]), *_prose(command.help or "")]
-    options = [record for p in command.get_params(context) if (record := p.get_help_record(context))]
+    options = [
+        record for p in command.get_params(context) if (record := p.get_help_record(context))
+    ]
     lines += table(["option", ""], ([_literal(left), cell(right)] for left, right in options))
     examples = (command.epilog or "").replace("\b", "").strip().splitlines()
     return lines + (_block(line.strip() for line in examples[1:]) if examples else [])

@@ -1,8 +1,8 @@
 """docs/errors.md: every message that a user can meet, from the places in the code that raise one.
 
-A message is written as *what is wrong; what to do*: the sources are parsed, never run, and each text is cut at its
-first semicolon, or at a colon behind which it says what to do, or the limit. What is filled in at run time stands as
-`…`.
+A message is written as *what is wrong; what to do*: the sources are parsed, never run, and each
+text is cut at its first semicolon, or at a colon behind which it says what to do, or the limit.
+What is filled in at run time stands as `…`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ __all__ = ["AREAS", "GROUPS", "Message", "Module", "messages", "page"]
 _ROOT = Path(__file__).parents[2]
 _OPEN = "…"
 _CUT = re.compile(
-    r"; |: (?=(?:add|build|call|choose|export|give|install|leave|lower|make|measure|name|pass|pip|put|quantize|raise|"
+    r"; |: "
+    r"(?=(?:add|build|call|choose|export|give|install|leave|lower|make|measure|name|pass|pip|put|quantize|raise|"
     r"say|set|take|use|write) )"
 )
 _LIMIT = re.compile(r": (?=it is (?:an? |\d|…)|it must|at least|sizes are )")
@@ -51,32 +52,40 @@ class Group(NamedTuple):
 GROUPS = {
     "ModelError": Group(
         "The model",
-        "The file is damaged, or holds an operator, a shape or a value that cannot be used. Where a line says nothing "
-        "else, export the model again, with a newer exporter or another opset, and look at the node that it names.",
+        "The file is damaged, or holds an operator, a shape or a value that cannot be used. Where "
+        "a line says nothing "
+        "else, export the model again, with a newer exporter or another opset, and look at the "
+        "node that it names.",
     ),
     "DataError": Group(
         "The data",
-        "Calibration or evaluation data do not fit the model. Where a line says nothing else, compare the names, "
+        "Calibration or evaluation data do not fit the model. Where a line says nothing else, "
+        "compare the names, "
         "shapes and types of your arrays with the inputs of the model.",
     ),
     "ConfigError": Group(
         "Options and settings",
-        "An option, a selector, an argument of a call or a configuration file is wrong. Where a line says nothing "
+        "An option, a selector, an argument of a call or a configuration file is wrong. Where a "
+        "line says nothing "
         "else, give one of the values that it lists; `lingeronnx COMMAND --help` has all options.",
     ),
     "ConstraintError": Group(
         "Limits that you asked to hold",
-        "The model breaks a limit of the target, and an option or a call asked for that to be an error. Where a line "
-        "says nothing else, `lingeronnx check MODEL` says which layer is in the way and what helps.",
+        "The model breaks a limit of the target, and an option or a call asked for that to be an "
+        "error. Where a line "
+        "says nothing else, `lingeronnx check MODEL` says which layer is in the way and what "
+        "helps.",
     ),
     "RepairError": Group(
         "Repair of old graphs",
-        "A graph that cannot be repaired without guessing. All findings stand on standard output; export the model "
+        "A graph that cannot be repaired without guessing. All findings stand on standard output; "
+        "export the model "
         "again, or mend by hand what they name.",
     ),
     "SimulatorError": Group(
         "The simulator",
-        "An integer graph asks the simulator for something that no operator computes. It was changed after it was "
+        "An integer graph asks the simulator for something that no operator computes. It was "
+        "changed after it was "
         "written, or was not written by lingeronnx: quantize again.",
     ),
     "UsageError": Group(
@@ -111,8 +120,13 @@ AREAS = {
     "torch": "PyTorch",
 }
 
-_SAME = {"BadParameter": "UsageError", "UnsupportedScaleError": "ConstraintError", "LingerOnnxError": "ConfigError"}
-_SENTENCE = "wrap_user_errors"  # errors.code_of_others(sentence, kind): the sentence, and a reason in brackets
+_SAME = {
+    "BadParameter": "UsageError",
+    "UnsupportedScaleError": "ConstraintError",
+    "LingerOnnxError": "ConfigError",
+}
+# errors.code_of_others(sentence, kind): the sentence, and a reason in brackets
+_SENTENCE = "wrap_user_errors"
 _MAKER = re.compile("|".join([*GROUPS, *_SAME, _SENTENCE]))
 _Function = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -142,8 +156,13 @@ def page() -> str:
         kind = "" if key == "UsageError" else f" (`{key}`)"
         lines += [f"## {group.title}{kind}", "", group.text, ""]
         for area, found in sorted(by_group[key].items()):
-            lines += [f"### {group.title}: {area[0].lower() + area[1:] if area[1].islower() else area}", ""]
-            lines += table(["message", "limit, remedy"], (_row(each) for each in sorted(found, key=_order)))
+            lines += [
+                f"### {group.title}: {area[0].lower() + area[1:] if area[1].islower() else area}",
+                "",
+            ]
+            lines += table(
+                ["message", "limit, remedy"], (_row(each) for each in sorted(found, key=_order))
+            )
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -155,7 +174,10 @@ def _row(message: Message) -> list[str]:
     what, rest = message.parts
     fence = "``" if "`" in what else "`"
     pad = " " if "`" in what else ""
-    return [f"{fence}{pad}{what.replace('|', chr(92) + '|')}{pad}{fence}", cell(rest.replace("`", ""))]
+    return [
+        f"{fence}{pad}{what.replace('|', chr(92) + '|')}{pad}{fence}",
+        cell(rest.replace("`", "")),
+    ]
 
 
 @cache
@@ -217,10 +239,16 @@ class Module:
         if isinstance(value, ast.JoinedStr):
             return ["".join(_filled(part) for part in value.values)]
         if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
-            left, right = (self._alternatives(side, function, depth) for side in (value.left, value.right))
+            left, right = (
+                self._alternatives(side, function, depth) for side in (value.left, value.right)
+            )
             return [a + b for a in left for b in right]
         if isinstance(value, ast.IfExp):
-            return [text for side in (value.body, value.orelse) for text in self._alternatives(side, function, depth)]
+            return [
+                text
+                for side in (value.body, value.orelse)
+                for text in self._alternatives(side, function, depth)
+            ]
         if depth and isinstance(value, ast.Name):
             return self._assigned(value.id, function, depth - 1) or [_OPEN]
         if depth and isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
@@ -229,7 +257,9 @@ class Module:
 
     def _assigned(self, name: str, function: _Function, depth: int) -> list[str]:
         """Return what a name of a function may hold."""
-        assignments = (n for n in self._nodes[function] if isinstance(n, ast.Assign | ast.NamedExpr))
+        assignments = (
+            n for n in self._nodes[function] if isinstance(n, ast.Assign | ast.NamedExpr)
+        )
         values = [n.value for n in assignments if any(ast.unparse(t) == name for t in _targets(n))]
         return [text for value in values for text in self._alternatives(value, function, depth)]
 
@@ -260,7 +290,10 @@ def _nodes_by_function(tree: ast.Module) -> dict[_Function, list[ast.AST]]:
 
 
 def _last_name(value: ast.expr) -> str:
-    """Return the name behind the last dot of an expression; "" if it is neither a name nor an attribute."""
+    """Return the name behind the last dot of an expression.
+
+    "" if it is neither a name nor an attribute.
+    """
     return value.attr if isinstance(value, ast.Attribute) else getattr(value, "id", "")
 
 
@@ -269,7 +302,10 @@ def _targets(node: ast.Assign | ast.NamedExpr) -> list[ast.expr]:
 
 
 def _filled(part: ast.expr) -> str:
-    """Return a part of a formatted text; a proposal for a mistyped name is left out, for it is not always there."""
+    """Return a part of a formatted text.
+
+    A proposal for a mistyped name is left out, for it is not always there.
+    """
     if isinstance(part, ast.Constant):
         return str(part.value)
     assert isinstance(part, ast.FormattedValue)

@@ -11,7 +11,10 @@ MADE = "<!-- written by `make docs-reference`; do not edit by hand -->"
 
 
 def cell(text: str) -> str:
-    """Return a text as it can stand in a cell: one line, with what Markdown would read escaped outside backquotes."""
+    """Return a text as it can stand in a cell.
+
+    One line, with what Markdown would read escaped outside backquotes.
+    """
     parts = " ".join(text.split()).replace("|", "\\|").split("`")
     for index in range(0, len(parts), 2):
         for sign in "<*_[":

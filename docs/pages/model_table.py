@@ -1,7 +1,7 @@
 """docs/models.md: which models work on which chip, joined from the pages that commands measured.
 
-Accuracy is that of docs/baseline.md, memory that of docs/programs.md, cycles those of docs/latency.md. Nothing is
-measured here; what a page does not have is left empty.
+Accuracy is that of docs/baseline.md, memory that of docs/programs.md, cycles those of
+docs/latency.md. Nothing is measured here; what a page does not have is left empty.
 """
 
 from __future__ import annotations
@@ -72,6 +72,10 @@ def _short(model: str) -> str:
 def _table(name: str, columns: int) -> Iterator[list[str]]:
     """Yield the rows of a page's tables that have so many columns, without their heads."""
     for line in (_DOCS / name).read_text(encoding="utf-8").splitlines():
-        cells = [cell.strip() for cell in line.strip().strip("|").split("|")] if line.startswith("|") else []
+        cells = (
+            [cell.strip() for cell in line.strip().strip("|").split("|")]
+            if line.startswith("|")
+            else []
+        )
         if len(cells) == columns and not set(cells[0]) <= {"-", " "} and cells[0] != "model":
             yield cells

@@ -55,24 +55,43 @@ def _methods(kind: type) -> Iterator[tuple[str, object]]:
 
 
 def _told(name: str, thing: object) -> list[str]:
-    """Return the signature as it stands in the source, and the docstring: both as they are written."""
+    """Return the signature as it stands in the source, and the docstring.
+
+    Both as they are written.
+    """
     function = thing.fget if isinstance(thing, property) else thing
     shown = [] if isinstance(thing, property) else _signature(name, function)
     text = inspect.cleandoc(inspect.getdoc(function) or "")
     said = text if _own(thing, text) else ""
-    return [*_block(shown), *_block([line for part in said.split("\n\n") for line in _wrapped(part)][:-1])]
+    return [
+        *_block(shown),
+        *_block([line for part in said.split("\n\n") for line in _wrapped(part)][:-1]),
+    ]
 
 
 def _wrapped(paragraph: str) -> list[str]:
-    """Return the lines of a paragraph as a page is wide, and an empty one; what is indented stays as it is."""
+    """Return the lines of a paragraph as a page is wide, and an empty one.
+
+    What is indented stays as it is.
+    """
     lines = paragraph.splitlines()
     plain = not any(line.startswith(" ") for line in lines)
-    return [*(textwrap.wrap(" ".join(lines), _WIDTH, break_on_hyphens=False) if plain else lines), ""]
+    return [
+        *(textwrap.wrap(" ".join(lines), _WIDTH, break_on_hyphens=False) if plain else lines),
+        "",
+    ]
 
 
 def _own(thing: object, text: str) -> bool:
-    """Tell whether a class's text was written for it: dataclasses and exceptions without one inherit or make theirs."""
-    return not inspect.isclass(thing) or bool(thing.__doc__) and not text.startswith(f"{thing.__name__}(")
+    """Tell whether a class's text was written for it.
+
+    Dataclasses and exceptions without one inherit or make theirs.
+    """
+    return (
+        not inspect.isclass(thing)
+        or bool(thing.__doc__)
+        and not text.startswith(f"{thing.__name__}(")
+    )
 
 
 def _signature(name: str, thing: object) -> list[str]:

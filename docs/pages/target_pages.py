@@ -24,7 +24,13 @@ def pages() -> dict[str, str]:
     """Return the pages, under their paths below docs/."""
     found = {f"targets/{target.name}.md": _page(target) for target in PLATFORMS}
     rows = [
-        [f"[{t.name}]({t.name}.md)", t.title, ", ".join(t.modes), str(len(t.ops)), _bytes(t.shared_memory)]
+        [
+            f"[{t.name}]({t.name}.md)",
+            t.title,
+            ", ".join(t.modes),
+            str(len(t.ops)),
+            _bytes(t.shared_memory),
+        ]
         for t in PLATFORMS
     ]
     lines = [_INDEX, *table(["target", "what it is", "modes", "operators", "shared memory"], rows)]
@@ -51,7 +57,13 @@ def _overview(target: Target) -> list[str]:
         ["external memory", _bytes(target.external_memory)],
         ["integer operators", str(len(target.ops))],
     ]
-    return ["## Overview", "", f"{target.title[0].upper()}{target.title[1:]}.", "", *table(["", ""], facts)]
+    return [
+        "## Overview",
+        "",
+        f"{target.title[0].upper()}{target.title[1:]}.",
+        "",
+        *table(["", ""], facts),
+    ]
 
 
 def _requirements(target: Target) -> list[str]:
@@ -61,14 +73,22 @@ def _requirements(target: Target) -> list[str]:
     return [
         *lines,
         (
-            f"- The vendor's packer (`{target.vendor.packer_command}`) makes the package for the chip; the report "
+            f"- The vendor's packer (`{target.vendor.packer_command}`) makes the package for the "
+            "chip; the report "
             "prints the whole"
         ),
         "  line with the arguments that were judged. lingeronnx runs without it.",
-        "- Activations, work areas and what is prefetched fit the shared memory; the rest lies in external memory."
+        (
+            "- Activations, work areas and what is prefetched fit the shared memory; the rest lies in "
+            "external memory."
+        )
         if target.shared_memory
         else "- The model fits the memory.",
-        f"- `lingeronnx check MODEL --platform {target.name}` tells before any calibration whether a model does.",
+        (
+            f"- `lingeronnx check MODEL --platform {target.name}` tells before any calibration "
+            "whether "
+            "a model does."
+        ),
         "",
     ]
 
@@ -87,20 +107,34 @@ def _quantization(target: Target) -> list[str]:
         ["bits of activations", ", ".join(map(str, target.bits))],
         ["bits of weights", ", ".join(map(str, target.all_weight_bits))],
         ["one scale for each", " or ".join(units[each] for each in target.weight_scales)],
-        ["zero points", "yes, with `--activations asymmetric`" if target.zero_points else "always 0"],
+        [
+            "zero points",
+            "yes, with `--activations asymmetric`" if target.zero_points else "always 0",
+        ],
         ["samples in a call", "one" if target.single_sample else "any number"],
     ]
     lines = ["## Quantization", "", *table(["", ""], facts)]
-    return [*lines, "A scale is counts per unit, the inverse of ONNX's `y_scale`: a larger one is a finer grid.", ""]
+    return [
+        *lines,
+        (
+            "A scale is counts per unit, the inverse of ONNX's `y_scale`: a larger one is a finer "
+            "grid."
+        ),
+        "",
+    ]
 
 
 def _limits(target: Target) -> dict[str, list[tuple[str, str]]]:
     """Return (rule, remedy) by operator, of those that the target has."""
     found = {}
     for op in LOWERING_RULES:
-        if target.can_run(op.name) and (target.ops[op.name].limits is not None or target.has_packer):
+        if target.can_run(op.name) and (
+            target.ops[op.name].limits is not None or target.has_packer
+        ):
             found[op.name] = [
-                format_limit_rule(limit, target) for limit in op.get_limits(target) if has_limit(limit, target)
+                format_limit_rule(limit, target)
+                for limit in op.get_limits(target)
+                if has_limit(limit, target)
             ]
     return found
 
@@ -111,8 +145,18 @@ def _operators(target: Target) -> list[str]:
     for form in INTEGER_OPS:
         if target.can_run(form.name):
             rule = get_rule_for_integer_op(form)
-            sources = ", ".join(dict.fromkeys(kind for _, kind in rule.floats)) if rule is not None else ""
-            rows.append([f"`{form.name}`", sources, "; ".join(cell(text) for text, _ in limits.get(form.name, []))])
+            sources = (
+                ", ".join(dict.fromkeys(kind for _, kind in rule.floats))
+                if rule is not None
+                else ""
+            )
+            rows.append(
+                [
+                    f"`{form.name}`",
+                    sources,
+                    "; ".join(cell(text) for text, _ in limits.get(form.name, [])),
+                ]
+            )
     absent = [f"- {name}: {cell(why)}" for name, why in target.why.items()]
     told = ["Not there, or not written:", "", *absent, ""] if absent else []
     return ["## Operators and limits", "", *table(["operator", "from ONNX", "limits"], rows), *told]
@@ -130,5 +174,9 @@ def _troubles(target: Target) -> list[str]:
         lines += table(["what to do", "where this limit is broken"], rows)
     if target.faults:
         lines += [f"What executor {target.executor} does wrong, and is worked around:", ""]
-        lines += table(["fault", ""], ([f"`{fault.key}`", cell(fault.text)] for fault in target.faults))
-    return lines if len(lines) > 2 else [*lines, "[The generic platform](../generic.md) has more.", ""]
+        lines += table(
+            ["fault", ""], ([f"`{fault.key}`", cell(fault.text)] for fault in target.faults)
+        )
+    return (
+        lines if len(lines) > 2 else [*lines, "[The generic platform](../generic.md) has more.", ""]
+    )

@@ -1,1 +1,4 @@
-"""Looking at models and quantizations: each file one kind of question, each answer a value that can be printed."""
+"""Looking at models and quantizations.
+
+Each file one kind of question, each answer a value that can be printed.
+"""

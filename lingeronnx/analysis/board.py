@@ -29,10 +29,11 @@ def profile_board(
 ) -> BoardProfile:
     """Return where the model of a chip's time is off a board's log, and the prices that the log gives.
 
-    log : the text that the executor printed, built with its profiling option. model : the integer graph that ran.
-    output : a file for the prices, as `check` and `quantize` take them by timing. platform, packer_args : as `latency`
-    takes them. clock : MHz of the board, noted in the file.
-    Raises ConfigError for a log that cannot be read or is not of this model, and for a platform that is no chip.
+    log : the text that the executor printed, built with its profiling option. model : the integer
+    graph that ran. output : a file for the prices, as `check` and `quantize` take them by timing.
+    platform, packer_args : as `latency` takes them. clock : MHz of the board, noted in the file.
+    Raises ConfigError for a log that cannot be read or is not of this model, and for a platform
+    that is no chip.
     """
     graph = ir.as_model(model)
     target = LatencyOptions(clock_mhz=clock).apply_to(
@@ -44,8 +45,13 @@ def profile_board(
         raise ConfigError(f"a board's log is of a chip; {target.name} is none")
     parts = split_into_parts(target.with_safe_names(graph), target).chip
     if not parts:
-        raise ConfigError(f"nothing of the model is for {target.name}: it has no integer operator; quantize it first")
-    profile = target.vendor.analyze_board_log([part.graph for part in parts], target, words, text, clock)
+        raise ConfigError(
+            f"nothing of the model is for {target.name}: it has no integer operator; quantize it "
+            "first"
+        )
+    profile = target.vendor.analyze_board_log(
+        [part.graph for part in parts], target, words, text, clock
+    )
     if output is not None:
         write_text(output, profile.calibration.model_dump_json(indent=2) + "\n")
     return profile

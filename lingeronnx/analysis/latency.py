@@ -23,15 +23,20 @@ def latency(
 ) -> Latency:
     """Return how many cycles one run of an integer graph takes, per layer and in all, its parts for the chip alone.
 
-    graph : of `quantize`, whole or a part for the packer. platform : the chip; default the one that the graph was
-    made for. packer_args : one line or words, for each part; default those that `quantize` prints.
-    Figures are of the estimator that the chip's vendor publishes, whose constants are fitted to measured calls, called
-    as the chip's executor calls them. What has no price is in `unpriced`.
-    Raises ConfigError for a platform of which nothing is known and for a graph that does not pack.
+    graph : of `quantize`, whole or a part for the packer. platform : the chip; default the one that
+    the graph was made for. packer_args : one line or words, for each part; default those that
+    `quantize` prints. Figures are of the estimator that the chip's vendor publishes, whose
+    constants are fitted to measured calls, called as the chip's executor calls them. What has no
+    price is in `unpriced`. Raises ConfigError for a platform of which nothing is known and for a
+    graph that does not pack.
     """
     model = ir.as_model(graph)
     target = (
-        detect_target(model) if platform is None else platform if isinstance(platform, Target) else get_target(platform)
+        detect_target(model)
+        if platform is None
+        else platform
+        if isinstance(platform, Target)
+        else get_target(platform)
     )
     words = split_words(packer_args) if isinstance(packer_args, str) else packer_args
     if unknown := target.vendor.explain_missing_timing(target):
@@ -39,14 +44,20 @@ def latency(
     names = target.vendor.names(model)
     parts = split_into_parts(target.with_safe_names(model, names), target).chip
     if not parts:
-        raise ConfigError(f"nothing of the model is for {target.name}: it has no integer operator; quantize it first")
-    whole = concatenate_latencies([require_latency(part.choice_for_arguments(words).verdict) for part in parts])
+        raise ConfigError(
+            f"nothing of the model is for {target.name}: it has no integer operator; quantize it "
+            "first"
+        )
+    whole = concatenate_latencies(
+        [require_latency(part.choice_for_arguments(words).verdict) for part in parts]
+    )
     return whole.with_node_names({other: name for name, other in names.nodes.items()})
 
 
 def cycles_of_nodes(graph: ir.Model | None, nodes: Collection[str]) -> dict[str, float]:
-    """Return {node of `nodes`: cycles of a call} of an integer graph, each with what runs between the last and it.
+    """Return {node of `nodes`.
 
+    Cycles of a call} of an integer graph, each with what runs between the last and it.
     Nothing where nobody knows the cycles, or the graph does not pack.
     """
     if (

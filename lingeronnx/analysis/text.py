@@ -1,4 +1,7 @@
-"""Tables as text: framed, one line per row, columns as wide as their longest cell; and folded lines."""
+"""Tables as text: framed, one line per row, columns as wide as their longest cell.
+
+And folded lines.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ _WIDTH = 80  # columns
 
 
 def wrap_text(text: str, head: str, indent: str) -> list[str]:
-    """Return lines of up to 80 columns that begin with `head`, then with `indent`; a name is never broken."""
+    """Return lines of up to 80 columns that begin with `head`, then with `indent`.
+
+    A name is never broken.
+    """
     return textwrap.wrap(
         escape_invisible(text),
         _WIDTH,
@@ -30,6 +36,7 @@ def format_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     rule = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
     text = [
-        "|" + "|".join(f" {cell:<{width}} " for cell, width in zip(line, widths, strict=True)) + "|" for line in lines
+        "|" + "|".join(f" {cell:<{width}} " for cell, width in zip(line, widths, strict=True)) + "|"
+        for line in lines
     ]
     return "\n".join([rule, text[0], rule, *text[1:], rule, ""])

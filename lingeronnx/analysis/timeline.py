@@ -1,13 +1,16 @@
-"""When each layer runs, as a timeline of three lanes: NPU, DMA and host; `trace`, in the Chrome trace format.
+"""When each layer runs, as a timeline of three lanes: NPU, DMA and host.
 
-The format is what Perfetto, speedscope and Chrome itself open: an object with `traceEvents`, each a complete event
-("ph": "X") with a start and a length in microseconds, in a lane ("tid") of a process ("pid"); "M" names lanes.
-Without a clock a cycle is shown as a microsecond.
+`trace`, in the Chrome trace format.
+The format is what Perfetto, speedscope and Chrome itself open: an object with `traceEvents`, each a
+complete event ("ph": "X") with a start and a length in microseconds, in a lane ("tid") of a process
+("pid"); "M" names lanes. Without a clock a cycle is shown as a microsecond.
 
-Times are multiples of 1/1024 microsecond: starts, lengths and their sums are exact, and neighbours do not overlap.
+Times are multiples of 1/1024 microsecond: starts, lengths and their sums are exact, and neighbours
+do not overlap.
 
-What the host does has no price: it is a mark in its place, one such step long, for an event without a length is not
-shown. A layer of which nothing has a price is an instant ("i"), which speedscope leaves out. Both say so.
+What the host does has no price: it is a mark in its place, one such step long, for an event without
+a length is not shown. A layer of which nothing has a price is an instant ("i"), which speedscope
+leaves out. Both say so.
 """
 
 from __future__ import annotations
@@ -36,7 +39,10 @@ _TIME_STEP = 1 / 1024  # microseconds
 
 @dataclass(frozen=True)
 class Slice:
-    """Something that takes time in a lane, in cycles; without a length where nobody knows how long. facts : on it."""
+    """Something that takes time in a lane, in cycles.
+
+    Without a length where nobody knows how long. facts : on it.
+    """
 
     lane: str
     name: str
@@ -47,7 +53,10 @@ class Slice:
 
 @dataclass(frozen=True)
 class Timeline:
-    """One call of a model on a chip. slices : by lane and start, what is inside another one behind it."""
+    """One call of a model on a chip.
+
+    Slices : by lane and start, what is inside another one behind it.
+    """
 
     model: str
     time: CallLatency
@@ -71,15 +80,33 @@ class Timeline:
             ]
         marked = 0.0
         for piece in self.slices:
-            event = {"pid": 1, "tid": LANES.index(piece.lane) + 1, "name": piece.name, "cat": piece.lane}
-            start, end = round(piece.start / unit) * _TIME_STEP, round((piece.start + piece.length) / unit) * _TIME_STEP
+            event = {
+                "pid": 1,
+                "tid": LANES.index(piece.lane) + 1,
+                "name": piece.name,
+                "cat": piece.lane,
+            }
+            start, end = (
+                round(piece.start / unit) * _TIME_STEP,
+                round((piece.start + piece.length) / unit) * _TIME_STEP,
+            )
             if piece.lane == "host":
                 start = max(start, marked)
                 end = marked = start + _TIME_STEP
-            shape = {"ph": "X", "ts": start, "dur": end - start} if end > start else {"ph": "i", "ts": start, "s": "t"}
+            shape = (
+                {"ph": "X", "ts": start, "dur": end - start}
+                if end > start
+                else {"ph": "i", "ts": start, "s": "t"}
+            )
             events.append({**event, **shape, **({"args": piece.facts} if piece.facts else {})})
-        told = {"unit": "microseconds" if self.time.clock_mhz else "cycles, each shown as a microsecond"}
-        return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {**told, "time": self.time.lines()}}
+        told = {
+            "unit": "microseconds" if self.time.clock_mhz else "cycles, each shown as a microsecond"
+        }
+        return {
+            "traceEvents": events,
+            "displayTimeUnit": "ms",
+            "otherData": {**told, "time": self.time.lines()},
+        }
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the trace."""
@@ -96,8 +123,8 @@ def trace(
 ) -> Timeline:
     """Return when each layer of an integer graph runs, in all its parts.
 
-    model, platform, packer_args : as `latency` takes them. clock : MHz. timing : a file of `profile_board`.
-    Raises as `latency` does.
+    model, platform, packer_args : as `latency` takes them. clock : MHz. timing : a file of
+    `profile_board`. Raises as `latency` does.
     """
     graph = ir.as_model(model)
     target = detect_target(graph) if platform is None else get_target(platform)
@@ -108,7 +135,10 @@ def trace(
     words = split_words(packer_args) if isinstance(packer_args, str) else packer_args
     parts = split_into_parts(target.with_safe_names(graph), target)
     if not parts.chip:
-        raise ConfigError(f"nothing of the model is for {target.name}: it has no integer operator; quantize it first")
+        raise ConfigError(
+            f"nothing of the model is for {target.name}: it has no integer operator; quantize it "
+            "first"
+        )
     slices: list[Slice] = []
     runs: list[Latency] = []
     for part in parts.parts:
@@ -122,7 +152,9 @@ def trace(
         runs.append(run)
     whole = concatenate_latencies(runs)
     name = Path(model).name if isinstance(model, str | os.PathLike) else "model"
-    time = CallLatency(whole, clock_mhz=clock or target.vendor.clock_mhz, has_host_parts=bool(parts.host_parts))
+    time = CallLatency(
+        whole, clock_mhz=clock or target.vendor.clock_mhz, has_host_parts=bool(parts.host_parts)
+    )
     slices.sort(key=lambda piece: (LANES.index(piece.lane), piece.start, -piece.length))
     return Timeline(name, time, slices)
 
@@ -140,7 +172,9 @@ def _format_op_types(operators: Sequence[str], most: int = 4) -> str:
     return ", ".join(kinds[:most]) + (f" and {len(kinds) - most} more" if len(kinds) > most else "")
 
 
-def _iter_part_slices(part: ProgramPart, run: Latency, begin: float, named: bool) -> Iterator[Slice]:
+def _iter_part_slices(
+    part: ProgramPart, run: Latency, begin: float, named: bool
+) -> Iterator[Slice]:
     """Yield what a part for the chip does, from the cycle `begin` on."""
     where = f"{part.name}: " if named else ""
     yield _host_marker(f"{where}{len(part.inputs)} inputs to integers", begin)
@@ -153,7 +187,9 @@ def _iter_layer_slices(layer: LayerLatency, run: Latency, begin: float) -> Itera
     clock = begin + layer.start
     name = f"{layer.operator} {layer.node or layer.name}"
     if layer.dma:
-        yield Slice("DMA", f"constants of {layer.node or layer.name}", begin + layer.fetch, layer.dma)
+        yield Slice(
+            "DMA", f"constants of {layer.node or layer.name}", begin + layer.fetch, layer.dma
+        )
     if layer.wait:
         yield Slice("NPU", "wait for constants", clock, layer.wait, {"layer": name})
     clock += layer.wait
@@ -161,13 +197,19 @@ def _iter_layer_slices(layer: LayerLatency, run: Latency, begin: float) -> Itera
         yield Slice("NPU", "copies from and to psram", clock, layer.moved, {"layer": name})
     clock += layer.moved
     without = [work for work in run.unpriced if work.name == layer.name]
-    facts: dict[str, Any] = {"cycles": round(layer.cycles), "at most": round(layer.high), "calls": layer.calls}
+    facts: dict[str, Any] = {
+        "cycles": round(layer.cycles),
+        "at most": round(layer.high),
+        "calls": layer.calls,
+    }
     if without:
         facts["no price"] = "; ".join(f"{work.what}, {work.bytes} bytes" for work in without)
     if layer.cycles or without:
         yield Slice("NPU", name, clock, layer.cycles, facts)
     if layer.overhead:
-        yield Slice("NPU", f"starts of {layer.calls} calls", clock, min(layer.overhead, layer.cycles))
+        yield Slice(
+            "NPU", f"starts of {layer.calls} calls", clock, min(layer.overhead, layer.cycles)
+        )
     for work in without:
         if "host" in work.what:
             yield _host_marker(f"{work.what}, for {name}", clock)

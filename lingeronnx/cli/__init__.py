@@ -1,8 +1,10 @@
-"""The command line, one file per command: each parses its options, calls `api` once and prints what came back.
+"""The command line, one file per command.
 
-Exit codes: 0; 1 the user's side, told in one line; 2 a wrong option; 70 a bug of ours, with its traceback and an
-archive for a report; 130 Ctrl-C.
-With ``--json`` one JSON object is all there is on stdout, and tables go to stderr. Everything heavy (numpy, onnx, rich
+Each parses its options, calls `api` once and prints what came back.
+Exit codes: 0; 1 the user's side, told in one line; 2 a wrong option; 70 a bug of ours, with its
+traceback and an archive for a report; 130 Ctrl-C.
+With ``--json`` one JSON object is all there is on stdout, and tables go to stderr. Everything heavy
+(numpy, onnx, rich
 ...) is imported inside the commands, so that ``--help`` is there at once.
 
 How results look is `show`'s business.
@@ -51,11 +53,14 @@ from .tools.warmup import warmup
 
 __all__ = ["main"]
 
-_GC_THRESHOLD = 100_000  # before the collector looks for cycles: at Python's 700 it takes a tenth of a command's time
+# before the collector looks for cycles: at Python's 700 it takes a tenth of a command's time
+_GC_THRESHOLD = 100_000
 _EXIT_BUG = 70
 _EXIT_INTERRUPTED = 130
 _ARGV_KEY = f"{__name__}.words"
-_REDUCED_OPTIONS = "--effort fast --no-fit --debug-dump rewrites"  # does less, and shows what each rewrite did
+_REDUCED_OPTIONS = (
+    "--effort fast --no-fit --debug-dump rewrites"  # does less, and shows what each rewrite did
+)
 
 
 #: What the system refuses whatever we do: a disk or a terminal that takes no more, names and folders it does not have.
@@ -76,7 +81,10 @@ _SYSTEM_ERRNOS = (
 
 
 def _format_system_error(error: Exception) -> str:
-    """Return one line on what the machine has too little of, or does not allow; empty for a bug of ours."""
+    """Return one line on what the machine has too little of, or does not allow.
+
+    Empty for a bug of ours.
+    """
     if isinstance(error, MemoryError):
         return "there is not enough memory; give smaller --batch or --limit, or a smaller model"
     if isinstance(error, OSError) and error.errno in _SYSTEM_ERRNOS:
@@ -86,7 +94,10 @@ def _format_system_error(error: Exception) -> str:
 
 
 class _ClosedStream(io.TextIOBase):
-    """In place of a standard output that was closed: what is printed is lost, and the exit code says so."""
+    """In place of a standard output that was closed.
+
+    What is printed is lost, and the exit code says so.
+    """
 
     encoding = "utf-8"
 
@@ -95,8 +106,9 @@ class _ClosedStream(io.TextIOBase):
 
 
 def _replace_closed_streams() -> None:
-    """Give closed streams something in their place: else files that are written would get their numbers.
+    """Give closed streams something in their place.
 
+    Else files that are written would get their numbers.
     What libraries print on them would then end in these files.
     """
     for number in range(3):
@@ -109,12 +121,19 @@ def _replace_closed_streams() -> None:
 
 
 def _write_bug_archive(words: list[str], trace: str) -> str:
-    """Return a line on the file that was written for a report of a bug; empty where there is none."""
+    """Return a line on the file that was written for a report of a bug.
+
+    Empty where there is none.
+    """
     with contextlib.suppress(Exception):  # whatever it is, it must not hide the bug
         from ..support.bug_report import write_bug_report
 
         path = write_bug_report(words, trace)
-        return "" if path is None else f"{path} has what a report needs: no weights, no data; its README.txt says what"
+        return (
+            ""
+            if path is None
+            else f"{path} has what a report needs: no weights, no data; its README.txt says what"
+        )
     return ""
 
 
@@ -134,7 +153,9 @@ class CommandGroup(click.Group):
         try:
             with warnings.catch_warnings():
                 if "LINGERONNX_STRICT" not in os.environ:  # in tests, where they are errors
-                    warnings.simplefilter("ignore")  # libraries warn those who call them, not the user of a command
+                    warnings.simplefilter(
+                        "ignore"
+                    )  # libraries warn those who call them, not the user of a command
                 return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
@@ -153,7 +174,13 @@ class CommandGroup(click.Group):
                 ctx.exit(1)
             trace = traceback.format_exc()
             click.echo(trace, err=True, nl=False)
-            click.echo("this is a bug in lingeronnx: please report it, with the lines above and the command", err=True)
+            click.echo(
+                (
+                    "this is a bug in lingeronnx: please report it, with the lines above and the "
+                    "command"
+                ),
+                err=True,
+            )
             if line := _write_bug_archive(ctx.meta[_ARGV_KEY], trace):
                 click.echo(line, err=True)
             if line := current_command_line():
@@ -173,7 +200,9 @@ class CommandGroup(click.Group):
 def main() -> None:
     """Quantize float ONNX models for small NPUs, and simulate the result bit for bit."""
     gc.set_threshold(_GC_THRESHOLD)
-    if "OMP_NUM_THREADS" not in os.environ:  # numpy's products are small here: threads that wait cost more than they do
+    if (
+        "OMP_NUM_THREADS" not in os.environ
+    ):  # numpy's products are small here: threads that wait cost more than they do
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 

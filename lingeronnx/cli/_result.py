@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 __all__ = ["show_result"]
 
 
-def show_result(model: Path, written: WrittenFiles, as_json: bool, deployed: Deployment | None = None) -> None:
+def show_result(
+    model: Path, written: WrittenFiles, as_json: bool, deployed: Deployment | None = None
+) -> None:
     """Print what became of `model` and what was deployed, and with --json the object."""
     again = "" if written.report.search is not None else current_command_line()
     show_report(console_for(as_json), model, written, again)

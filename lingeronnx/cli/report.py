@@ -1,7 +1,8 @@
-"""How the report on a quantization looks in a terminal: what decides first, and all of it on one screen.
+"""How the report on a quantization looks in a terminal.
 
-What is alike is one line, with its number and the worst of it. The options `--notes full` and `--json` leave nothing
-out. Knows reports, nothing of options, files to write or exit codes.
+What decides first, and all of it on one screen.
+What is alike is one line, with its number and the worst of it. The options `--notes full` and
+`--json` leave nothing out. Knows reports, nothing of options, files to write or exit codes.
 """
 
 from __future__ import annotations
@@ -43,10 +44,13 @@ _PACK_LABEL, _NEXT_LABEL = "pack it with", "try next"
 _Row = tuple[str, str, str]  # label, value, style of the value
 
 
-def show_report(console: Console, model: Path, written: WrittenFiles, command_line: str = "") -> None:
+def show_report(
+    console: Console, model: Path, written: WrittenFiles, command_line: str = ""
+) -> None:
     """Print what a quantization did of `model`, and what it wrote.
 
-    command_line : the user's command line, which the options to try next are added to; empty where there is none.
+    command_line : the user's command line, which the options to try next are added to; empty where
+    there is none.
     """
     report, most, room = written.report, _UNLIMITED if written.report.full else _MAX_LINES, 0
     layers = 0 if report.cost is None else len(report.cost.layers)
@@ -69,7 +73,10 @@ def show_report(console: Console, model: Path, written: WrittenFiles, command_li
 
 
 def _count_screen_lines(text: str) -> int:
-    """Return how many lines of a screen a text takes; a call to be copied, which has paths of any length, is one."""
+    """Return how many lines of a screen a text takes.
+
+    A call to be copied, which has paths of any length, is one.
+    """
     from rich.text import Text
 
     lines = Text.from_ansi(text).plain.rstrip("\n").split("\n")
@@ -78,12 +85,16 @@ def _count_screen_lines(text: str) -> int:
     )
 
 
-def _print_report(console: Console, model: Path, written: WrittenFiles, again: str, most: int, layers: int) -> None:
+def _print_report(
+    console: Console, model: Path, written: WrittenFiles, again: str, most: int, layers: int
+) -> None:
     """Print it, with at most so many lines of one sort, and the heaviest `layers` in a table."""
     report = written.report
     print_title(console, f"{model} -> {report.platform}, {report.mode}")
     print_facts(console, _readiness_rows(report, max(most, 2)))
-    print_notes(console, truncate_lines(merge_similar_lines(report.warnings), most), "WARNING", "bold red")
+    print_notes(
+        console, truncate_lines(merge_similar_lines(report.warnings), most), "WARNING", "bold red"
+    )
     for step in report.next if again else ():
         print_line(console, _NEXT_LABEL, f"{again} {' '.join(step.options)}")
         print_facts(console, [("", f"({step.effect})", "")])
@@ -92,8 +103,12 @@ def _print_report(console: Console, model: Path, written: WrittenFiles, again: s
     if report.search is not None:
         _search_table(console, report.search)
     if report.cost is not None and layers:
-        console.print("\n  Cost on the chip, the heaviest nodes (all of them with --json)\n", style="bold")
-        for line in report.cost.format_table(layers, with_totals=False, latency=report.time.latency):
+        console.print(
+            "\n  Cost on the chip, the heaviest nodes (all of them with --json)\n", style="bold"
+        )
+        for line in report.cost.format_table(
+            layers, with_totals=False, latency=report.time.latency
+        ):
             console.print(line, soft_wrap=True)
         console.print()
     if report.packer and report.chip_ready:
@@ -105,7 +120,11 @@ def _print_report(console: Console, model: Path, written: WrittenFiles, again: s
         print_line(console, "plan", str(written.plan))
     print_line(console, "written", f"{written.graph} ({size_text(written.graph)})")
     if written.chip is not None:
-        print_line(console, "for the packer", f"{written.chip} ({size_text(written.chip)}), without the host part")
+        print_line(
+            console,
+            "for the packer",
+            f"{written.chip} ({size_text(written.chip)}), without the host part",
+        )
     for path in written.chip_parts:
         print_line(console, "for the packer", f"{path} ({size_text(path)})")
 
@@ -115,9 +134,15 @@ def _readiness_rows(report: Report, most: int) -> list[_Row]:
     ready, style = ("yes", "bold green") if report.chip_ready else ("no", "bold red")
     if not report.is_chip:
         ready, style = f"no: {report.platform} is no chip", ""
-    runs = [(f"runs on {report.platform}", report.runs_text, "bold")] if report.program.runs_correctly else []
+    runs = (
+        [(f"runs on {report.platform}", report.runs_text, "bold")]
+        if report.program.runs_correctly
+        else []
+    )
     why = [("why not", line, "red") for line in truncate_lines(report.why_not, most)]
-    fewer = [("fewer parts", line, "") for line in truncate_lines(list(map(str, report.merges)), most)]
+    fewer = [
+        ("fewer parts", line, "") for line in truncate_lines(list(map(str, report.merges)), most)
+    ]
     slow = [("too slow", str(finding), "red") for finding in report.time.findings]
     return [*runs, ("chip-ready", ready, style), *why, *slow, *fewer]
 
@@ -132,7 +157,9 @@ def _figure_rows(report: Report, most: int) -> list[_Row]:
     ]
     if report.cost is not None:
         rows.append(("on the chip", report.cost.format_totals(), ""))
-    rows += [("time" if index == 0 else "", line, "") for index, line in enumerate(report.time.lines())]
+    rows += [
+        ("time" if index == 0 else "", line, "") for index, line in enumerate(report.time.lines())
+    ]
     if report.saved is not None:
         rows.append(("cycles", report.saved.summary, ""))
     rows += [("fidelity", text, "") for text in _format_fidelity(report, most)]
@@ -148,7 +175,8 @@ def _format_fidelity(report: Report, most: int) -> list[str]:
     worst = sorted(report.outputs, key=lambda name: _sqnr_sort_key(report.outputs[name]))
     shown = max(most - 1, 1)
     ends = " to ".join(
-        format_decibels(report.outputs[name]["sqnr"]) for name in dict.fromkeys((worst[shown], worst[-1]))
+        format_decibels(report.outputs[name]["sqnr"])
+        for name in dict.fromkeys((worst[shown], worst[-1]))
     )
     lines = [report.fidelity_text(name) for name in worst[:shown]]
     left = f"{len(worst) - shown} more output{'s' if len(worst) > shown + 1 else ''}: {ends}"
@@ -166,15 +194,24 @@ def _float_and_rewrite_rows(report: Report, most: int) -> list[_Row]:
 
     host = format_float_nodes(report.host_part, report.full)
     if len(host) > most:
-        kinds = sorted(Counter(n.op_type for n in report.host_part).items(), key=lambda item: -item[1])
+        kinds = sorted(
+            Counter(n.op_type for n in report.host_part).items(), key=lambda item: -item[1]
+        )
         counts = ", ".join(f"{op} {n}" for op, n in kinds[:_MAX_OP_TYPES]) + (
             " ..." if len(kinds) > _MAX_OP_TYPES else ""
         )
         work = sum(n.macs for n in report.host_part)
         counts += f"; {work:,} MACs" if work else ""
-        host = [f"{len(report.host_part)} nodes before the first or after the last integer one: {counts}"]
+        host = [
+            (
+                f"{len(report.host_part)} nodes before the first or after the last integer one: "
+                f"{counts}"
+            )
+        ]
     changed = truncate_lines(format_rewrites(report.fitted, report.full), most)
-    return [("host part", line, "") for line in host] + [("written otherwise", line, "") for line in changed]
+    return [("host part", line, "") for line in host] + [
+        ("written otherwise", line, "") for line in changed
+    ]
 
 
 def _collect_notes(report: Report, most: int) -> list[str]:
@@ -182,7 +219,9 @@ def _collect_notes(report: Report, most: int) -> list[str]:
     from ..flow.report import format_findings
 
     past = format_findings((f for f in report.findings if f.level == "plan"), report.full)
-    return truncate_lines([*(report.notes if report.full else merge_similar_lines(report.notes)), *past], most)
+    return truncate_lines(
+        [*(report.notes if report.full else merge_similar_lines(report.notes)), *past], most
+    )
 
 
 def _search_table(console: Console, search: Mapping[str, Any]) -> None:
@@ -190,7 +229,11 @@ def _search_table(console: Console, search: Mapping[str, Any]) -> None:
     from ..search.page import format_shortfall, format_weight_bits
 
     unit = search["unit"]
-    known = [key for key in ("flash", "cycles") if any(trial[key] is not None for trial in search["trials"])]
+    known = [
+        key
+        for key in ("flash", "cycles")
+        if any(trial[key] is not None for trial in search["trials"])
+    ]
     rows = [
         (
             "*" if trial["chosen"] else "",
@@ -225,24 +268,39 @@ def show_demo(console: Console, done: Demo, report: Report) -> None:
     unicode = console.encoding.lower().startswith("utf")
     ink = " \u2591\u2592\u2593\u2588" if unicode else " .:*#"
     for y in range(done.images.shape[1]):
-        row = ("".join(2 * ink[round(float(pixel) * 4)] for pixel in image[y, 1:-1]) for image in done.images)
+        row = (
+            "".join(2 * ink[round(float(pixel) * 4)] for pixel in image[y, 1:-1])
+            for image in done.images
+        )
         console.print("  " + "  ".join(row), no_wrap=True, overflow="crop")
     said = "".join(f"{c!s:^12}  " for c in done.classes)
     console.print(Text("  " + said.rstrip(), "bold green"), no_wrap=True, overflow="crop")
     console.print()
     a = done.evaluation.accuracy
     for key in ("float", "integer"):
-        print_facts(console, [(f"{key} accuracy", f"{a[key]:.2f} % of {a['samples']} held-out digits", "bold")])
+        print_facts(
+            console,
+            [(f"{key} accuracy", f"{a[key]:.2f} % of {a['samples']} held-out digits", "bold")],
+        )
     print_facts(
-        console, [*_readiness_rows(report, _MAX_LINES), *_figure_rows(replace(report, accuracy=None), _MAX_LINES)]
+        console,
+        [
+            *_readiness_rows(report, _MAX_LINES),
+            *_figure_rows(replace(report, accuracy=None), _MAX_LINES),
+        ],
     )
     console.print()
     print_notes(console, report.notes)
-    print_line(console, "written", f"{done.output} ({size_text(done.output)}) in {done.seconds:.1f} s")
+    print_line(
+        console, "written", f"{done.output} ({size_text(done.output)}) in {done.seconds:.1f} s"
+    )
     print_line(
         console,
         "look inside",
-        f"lingeronnx simulate {done.output} --input {_relative_path(done.data)} --limit 1 --taps all",
+        (
+            f"lingeronnx simulate {done.output} --input {_relative_path(done.data)} --limit 1 --taps "
+            "all"
+        ),
     )
     print_line(console, "your turn", "lingeronnx quantize your_model.onnx --calib your_data.npz")
 

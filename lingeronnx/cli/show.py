@@ -1,6 +1,8 @@
-"""How results look in a terminal: tables and facts, printed with rich, which is imported inside the functions.
+"""How results look in a terminal.
 
-Knows the values that `api` returns, nothing of options, files to write or exit codes; `cli` calls it.
+Tables and facts, printed with rich, which is imported inside the functions.
+Knows the values that `api` returns, nothing of options, files to write or exit codes; `cli` calls
+it.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ def console_for(as_json: bool) -> Console:
 
     stream = sys.stderr if as_json else sys.stdout
     known = stream.isatty() or "COLUMNS" in os.environ
-    return Console(stderr=as_json, width=None if known else 100, highlight=False, markup=False, emoji=False)
+    return Console(
+        stderr=as_json, width=None if known else 100, highlight=False, markup=False, emoji=False
+    )
 
 
 def print_facts(console: Console, rows: Sequence[tuple[str, str, str]]) -> None:
@@ -61,12 +65,19 @@ def print_facts(console: Console, rows: Sequence[tuple[str, str, str]]) -> None:
     for label, value, style in rows:
         for line in textwrap.wrap(value, max(console.width - _LABEL_WIDTH, 20)) or [""]:
             line = line.replace("\u00a0", " ")
-            console.print(Text.assemble((f"  {label:<{_LABEL_WIDTH - 2}}", "cyan"), (line, style)), soft_wrap=True)
+            console.print(
+                Text.assemble((f"  {label:<{_LABEL_WIDTH - 2}}", "cyan"), (line, style)),
+                soft_wrap=True,
+            )
             label = ""
 
 
 def print_table(
-    console: Console, title: str, head: Sequence[str], rows: Sequence[Sequence[str]], right: str = ""
+    console: Console,
+    title: str,
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: str = "",
 ) -> None:
     """Print a table under a title; `right` names the column to align on the right."""
     from rich import box
@@ -94,10 +105,14 @@ def print_line(console: Console, label: str, text: str) -> None:
     console.print(Text.assemble((f"  {label:<{_LABEL_WIDTH - 2}}", "cyan"), text), soft_wrap=True)
 
 
-def print_notes(console: Console, notes: Sequence[str], kind: str = "note", style: str = "yellow") -> None:
+def print_notes(
+    console: Console, notes: Sequence[str], kind: str = "note", style: str = "yellow"
+) -> None:
     """Print notes, long ones folded under themselves."""
     for note in notes:
-        told = textwrap.wrap(f"  {kind}: {note}", console.width, subsequent_indent="    ", break_on_hyphens=False)
+        told = textwrap.wrap(
+            f"  {kind}: {note}", console.width, subsequent_indent="    ", break_on_hyphens=False
+        )
         console.print("\n".join(told), style=style, soft_wrap=True)
 
 
@@ -106,8 +121,22 @@ def show_simulation(console: Console, result: Simulation, output: Path, dump: Pa
     made_of = {key: name for name, key in result.outputs.items()}
     rows = []
     for name, array in result.arrays.items():
-        role = "" if name not in made_of else "output" if made_of[name] == name else f"output {made_of[name]}"
-        rows.append((name, role, str(array.dtype), _format_shape(array.shape), _format_scale(result.held[name])))
+        role = (
+            ""
+            if name not in made_of
+            else "output"
+            if made_of[name] == name
+            else f"output {made_of[name]}"
+        )
+        rows.append(
+            (
+                name,
+                role,
+                str(array.dtype),
+                _format_shape(array.shape),
+                _format_scale(result.held[name]),
+            )
+        )
     print_table(console, "", ["tensor", "role", "type", "shape", "scale"], rows, right="scale")
     if result.at is not None:
         _print_tensor_summary(console, result.at)
@@ -137,18 +166,35 @@ def _print_tensor_summary(console: Console, at: TensorSummary) -> None:
         ("first", "  ".join(f"{value:g}" for value in at.first)),
         ("as real", "  ".join(map(real, at.first))),
     ]
-    print_facts(console, [(*row, "") for row in rows if at.held is not None or row[0] not in ("scale", "as real")])
+    print_facts(
+        console,
+        [(*row, "") for row in rows if at.held is not None or row[0] not in ("scale", "as real")],
+    )
     console.print()
 
 
-def show_evaluation(console: Console, evaluation: Evaluation, model: Path, baseline: Path | None) -> None:
+def show_evaluation(
+    console: Console, evaluation: Evaluation, model: Path, baseline: Path | None
+) -> None:
     """Print a metric's value."""
     against = f" against {baseline}" if baseline is not None and evaluation.baseline is None else ""
-    rows = [(evaluation.metric, f"{format_value(evaluation.value, evaluation.unit)}  {model}{against}", "bold")]
+    rows = [
+        (
+            evaluation.metric,
+            f"{format_value(evaluation.value, evaluation.unit)}  {model}{against}",
+            "bold",
+        )
+    ]
     if evaluation.baseline is not None:
         rows += [
             ("baseline", f"{format_value(evaluation.baseline, evaluation.unit)}  {baseline}", ""),
-            ("drop", format_value(evaluation.baseline - evaluation.value, difference_unit(evaluation.unit)), ""),
+            (
+                "drop",
+                format_value(
+                    evaluation.baseline - evaluation.value, difference_unit(evaluation.unit)
+                ),
+                "",
+            ),
         ]
     print_facts(console, [*rows, ("samples", str(evaluation.samples), "")])
     print_notes(console, evaluation.warnings, "WARNING", "bold red")
@@ -156,10 +202,14 @@ def show_evaluation(console: Console, evaluation: Evaluation, model: Path, basel
 
 def show_deployment(console: Console, done: Deployment) -> None:
     """Print what was written for a board."""
-    rows = [(name, str(size)) for name, size in done.files.items() if not name.startswith("golden/")]
+    rows = [
+        (name, str(size)) for name, size in done.files.items() if not name.startswith("golden/")
+    ]
     golden = [size for name, size in done.files.items() if name.startswith("golden/")]
     rows.append((f"golden/ ({len(golden)} files)", str(sum(golden))))
-    print_table(console, f"{done.folder}, for {done.platform}", ["file", "bytes"], rows, right="bytes")
+    print_table(
+        console, f"{done.folder}, for {done.platform}", ["file", "bytes"], rows, right="bytes"
+    )
     console.print()
     print_notes(console, done.notes)
     if done.proof is not None:
@@ -174,7 +224,11 @@ def show_verification(console: Console, verification: Verification) -> None:
         print_facts(console, [("agrees", f"{count}, every one equal", "bold green")])
     if verification.first is not None:
         first = verification.first
-        nodes = "" if list(first.nodes) == [first.node] else f"; the fault is in one of {_format_names(first.nodes)}"
+        nodes = (
+            ""
+            if list(first.nodes) == [first.node]
+            else f"; the fault is in one of {_format_names(first.nodes)}"
+        )
         print_facts(
             console,
             [
@@ -186,8 +240,12 @@ def show_verification(console: Console, verification: Verification) -> None:
             ],
         )
         for cause in first.causes:
-            label = "explained by" if cause.exact else "packer" if cause.kind == "packer" else "perhaps"
-            print_facts(console, [(label, f"{cause.kind}: {cause.text}", "bold" if cause.exact else "")])
+            label = (
+                "explained by" if cause.exact else "packer" if cause.kind == "packer" else "perhaps"
+            )
+            print_facts(
+                console, [(label, f"{cause.kind}: {cause.text}", "bold" if cause.exact else "")]
+            )
     if verification.unknown:
         print_facts(console, [("not in the graph", _format_names(verification.unknown), "")])
     if verification.unseen:
@@ -235,16 +293,25 @@ def show_platform(console: Console, target: Target) -> None:
         *([("packer", target.vendor.packer_command)] if target.has_packer else []),
     ]
     print_facts(console, [(*fact, "") for fact in facts])
-    limits: dict[str, Any] = {"shared_memory": target.shared_memory, "external_memory": target.external_memory}
-    limits |= {f"conv {key}": value for key, value in (to_json_value(target.conv_limits) or {}).items()}
-    limits |= {f"pool {key}": value for key, value in (to_json_value(target.pool_limits) or {}).items()}
+    limits: dict[str, Any] = {
+        "shared_memory": target.shared_memory,
+        "external_memory": target.external_memory,
+    }
+    limits |= {
+        f"conv {key}": value for key, value in (to_json_value(target.conv_limits) or {}).items()
+    }
+    limits |= {
+        f"pool {key}": value for key, value in (to_json_value(target.pool_limits) or {}).items()
+    }
     shown = [
         (key.replace("_", " "), ", ".join(map(str, v)) if isinstance(v, list) else str(v))
         for key, v in limits.items()
         if v is not None
     ]
     if shown:
-        print_table(console, "Limits (elements; memory and slabs in bytes)", ["limit", "value"], shown)
+        print_table(
+            console, "Limits (elements; memory and slabs in bytes)", ["limit", "value"], shown
+        )
     print_table(
         console,
         "Operators",
@@ -283,11 +350,29 @@ _MAX_FINDINGS = 5  # that are printed
 
 def show_comparison(console: Console, comparison: Comparison, folder: Path) -> None:
     """Print the summary, the worst layers and the first findings of a comparison."""
-    rows = [("models", f"{comparison.names[1]} against {comparison.names[0]}, {comparison.join.samples} samples", "")]
+    rows = [
+        (
+            "models",
+            (
+                f"{comparison.names[1]} against {comparison.names[0]}, {comparison.join.samples} "
+                "samples"
+            ),
+            "",
+        )
+    ]
     if comparison.accuracy is not None:
-        rows.append(("accuracy", f"{comparison.accuracy[0]:.2f} % -> {comparison.accuracy[1]:.2f} %", "bold"))
+        rows.append(
+            (
+                "accuracy",
+                f"{comparison.accuracy[0]:.2f} % -> {comparison.accuracy[1]:.2f} %",
+                "bold",
+            )
+        )
     single = " (from 1 sample)" if comparison.join.samples == 1 else ""
-    rows += [("output", f"'{name}' {format_decibels(value)}{single}", "") for name, value in comparison.outputs.items()]
+    rows += [
+        ("output", f"'{name}' {format_decibels(value)}{single}", "")
+        for name, value in comparison.outputs.items()
+    ]
     print_facts(console, rows)
     print_table(
         console,
@@ -306,12 +391,20 @@ def show_comparison(console: Console, comparison: Comparison, folder: Path) -> N
     )
     lines = []
     for finding in comparison.findings[:_MAX_FINDINGS]:
-        lines.append((finding.kind, f"{finding.place}: {finding.measured} (limit: {finding.limit})", ""))
-        lines.append(("", f"{finding.remedy}{''.join(': ' + option for option in finding.options)}", "green"))
+        lines.append(
+            (finding.kind, f"{finding.place}: {finding.measured} (limit: {finding.limit})", "")
+        )
+        lines.append(
+            ("", f"{finding.remedy}{''.join(': ' + option for option in finding.options)}", "green")
+        )
     more = len(comparison.findings) - _MAX_FINDINGS
     lines += [("", f"and {more} more in abnormal_layer_advisor.txt", "")] if more > 0 else []
     lines.append(
-        ("written", f"{folder}: profiler.html, abnormal_layer_advisor.txt, compare_per_layer_out.txt, .csv", "")
+        (
+            "written",
+            f"{folder}: profiler.html, abnormal_layer_advisor.txt, compare_per_layer_out.txt, .csv",
+            "",
+        )
     )
     console.print()
     print_facts(console, lines)

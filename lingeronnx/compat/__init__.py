@@ -1,7 +1,9 @@
-"""The calls that people know from other tools, on ONNX models: thin faces, never second implementations.
+"""The calls that people know from other tools, on ONNX models.
 
-Models are paths, `Session`s or what `quantize` returns where the originals take torch modules; a torch module does as
-well where PyTorch is installed: it is exported first. `docs/coming-from.md` says for each tool what is called what.
+Thin faces, never second implementations.
+Models are paths, `Session`s or what `quantize` returns where the originals take torch modules; a
+torch module does as well where PyTorch is installed: it is exported first. `docs/coming-from.md`
+says for each tool what is called what.
 
     tables                 Dumper, ModelProfiler    (wb_analyse is `api`'s own)
     one_layer              AnalysisQuant

@@ -26,13 +26,16 @@ RANKING_FILE = "analysis.txt"
 class AnalysisQuant:
     """Ranks the layers of a float model by what is lost when each alone is quantized.
 
-    model_dir : the ``.onnx`` file, or a folder that holds one. eval_function : called with something that is called
-        with feeds as a `Session` is; returns a number, larger is better; its data are its own affair. data_loader : to
-        calibrate on. save_dir : for analysis.txt and the histograms. checkpoint_name : of the file with the results so
-        far, here text (``.jsonl`` for ``.pkl``): an interrupted analysis goes on from it, and refuses that of another
-        model, data or setting. num_histogram_plots : of the best and of the worst layers; 0 draws none.
+    model_dir : the ``.onnx`` file, or a folder that holds one. eval_function : called with
+    something that is called
+        with feeds as a `Session` is; returns a number, larger is better; its data are its own
+        affair. data_loader : to calibrate on. save_dir : for analysis.txt and the histograms.
+        checkpoint_name : of the file with the results so far, here text (``.jsonl`` for ``.pkl``):
+        an interrupted analysis goes on from it, and refuses that of another model, data or setting.
+        num_histogram_plots : of the best and of the worst layers; 0 draws none.
     ptq_config : settings of `quantize`, a mapping or a YAML file.
-    Raises ConfigError without eval_function, and for model_filename and params_filename, which another format has.
+    Raises ConfigError without eval_function, and for model_filename and params_filename, which
+    another format has.
     """
 
     def __init__(
@@ -47,12 +50,19 @@ class AnalysisQuant:
         num_histogram_plots: int = 10,
         ptq_config: Mapping[str, Any] | str | os.PathLike[str] | None = None,
     ) -> None:
-        for name, given in (("model_filename", model_filename), ("params_filename", params_filename)):
+        for name, given in (
+            ("model_filename", model_filename),
+            ("params_filename", params_filename),
+        ):
             if given is not None:
-                raise ConfigError(f"{name} = '{given}' belongs to a format of two files; give the .onnx as model_dir")
+                raise ConfigError(
+                    f"{name} = '{given}' belongs to a format of two files; give the .onnx as "
+                    "model_dir"
+                )
         if not callable(eval_function):
             raise ConfigError(
-                "eval_function is missing; give a function of a model that returns a number, larger is better"
+                "eval_function is missing; give a function of a model that returns a number, "
+                "larger is better"
             )
         if num_histogram_plots < 0:
             raise ConfigError(f"num_histogram_plots = {num_histogram_plots}; give 0 or more")
@@ -64,10 +74,15 @@ class AnalysisQuant:
     def analysis(self) -> Sensitivity:
         """Quantize each layer alone, rank them, write the files; an interrupted analysis goes on.
 
-        Raises ConfigError for a float model without data_loader, and where eval_function returns what is no number.
+        Raises ConfigError for a float model without data_loader, and where eval_function returns
+        what is no number.
         """
         if self._calib is None:
-            require_data("AnalysisQuant calibrates a float model: give data_loader", ir.load(self.model), None)
+            require_data(
+                "AnalysisQuant calibrates a float model: give data_loader",
+                ir.load(self.model),
+                None,
+            )
         home = ensure_folder(self.save_dir)
         assert self._eval is not None
         found = sensitivity(
@@ -95,13 +110,17 @@ class _CheckedEvaluation:
 
     def __init__(self, function: Callable[[Any], float]) -> None:
         self.__wrapped__ = function
-        self.__name__ = self.__qualname__ = getattr(function, "__qualname__", type(function).__qualname__)
+        self.__name__ = self.__qualname__ = getattr(
+            function, "__qualname__", type(function).__qualname__
+        )
         self.__module__ = getattr(function, "__module__", type(function).__module__)
 
     def __call__(self, model: Any) -> float:  # noqa: ANN401 - whatever the function takes
         value = float(self.__wrapped__(model))
         if math.isnan(value):
-            raise ConfigError(f"eval_function {self.__name__} returned nan: give a number, larger is better")
+            raise ConfigError(
+                f"eval_function {self.__name__} returned nan: give a number, larger is better"
+            )
         return value
 
 
@@ -111,14 +130,22 @@ def _find_model_file(path: Path) -> Path:
         return path
     found = sorted(path.glob("*.onnx"))
     if len(found) != 1:
-        raise ConfigError(f"the folder {path} holds {len(found)} .onnx files; give the file itself as model_dir")
+        raise ConfigError(
+            f"the folder {path} holds {len(found)} .onnx files; give the file itself as model_dir"
+        )
     return found[0]
 
 
 def _format_ranking(result: Sensitivity) -> str:
     """Return the ranking, the most sensitive layer first, and what to leave out."""
     rows = [
-        (str(number), row.name, row.op_type, f"{row.values[0]:.6g}", f"{result.exact - row.values[0]:.6g}")
+        (
+            str(number),
+            row.name,
+            row.op_type,
+            f"{row.values[0]:.6g}",
+            f"{result.exact - row.values[0]:.6g}",
+        )
         for number, row in enumerate(result.ranking, 1)
     ]
     lines = [
@@ -127,7 +154,12 @@ def _format_ranking(result: Sensitivity) -> str:
     ]
     alike = Counter(row.values[0] for row in result.ranking)
     if tied := sum(count for count in alike.values() if count > 1):
-        lines += [f"{tied} layers have a value that others have too: their order says nothing; judge by a finer number"]
+        lines += [
+            (
+                f"{tied} layers have a value that others have too: their order says nothing; judge by "
+                "a finer number"
+            )
+        ]
     if result.best is not None:
         lines += ["quantize next with:", " ".join(result.best.options), ""]
     return "\n".join(lines)

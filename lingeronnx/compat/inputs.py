@@ -44,7 +44,10 @@ def export_if_module(model: Model, example: object, path: Path) -> OnnxModel:
 
 
 def convert_inputs(example: object, names: Sequence[str]) -> object:
-    """Return data for a model with inputs `names`: tensors as arrays, a tuple by the order of the inputs."""
+    """Return data for a model with inputs `names`.
+
+    Tensors as arrays, a tuple by the order of the inputs.
+    """
     if hasattr(example, "detach"):
         return _to_numpy(example)
     if isinstance(example, Mapping):

@@ -46,8 +46,9 @@ class Dumper:
             session(x)
             d.save_out_analyse_log(save_log_path="Analyse_layer_output.log")
 
-    Layers are called ``root.`` and their nodes' names (in a torch module their paths), and the pattern, a regular
-    expression, is looked for in that name. Constant memory; exactness as in `analysis.outliers`.
+    Layers are called ``root.`` and their nodes' names (in a torch module their paths), and the
+    pattern, a regular expression, is looked for in that name. Constant memory; exactness as in
+    `analysis.outliers`.
     """
 
     def __init__(self) -> None:
@@ -63,8 +64,8 @@ class Dumper:
     def analyse_layer_output(self, model: object, match_pattern: str = "root.") -> object:
         """Follow a model: each call of it counts from now on. Return what is to be called.
 
-        model : a `Session`, a `QuantizedModel` or a torch module; of a path a session is opened, and returned. Raises
-        ConfigError for anything else, and where no layer fits.
+        model : a `Session`, a `QuantizedModel` or a torch module; of a path a session is opened,
+        and returned. Raises ConfigError for anything else, and where no layer fits.
         """
         if isinstance(model, str | os.PathLike):
             model = Session(model)
@@ -83,7 +84,9 @@ class Dumper:
             )
             self._watches.enter_context(watch)
         else:
-            raise ConfigError(f"a {type(model).__name__} cannot be followed; give a path or a QuantizedModel")
+            raise ConfigError(
+                f"a {type(model).__name__} cannot be followed; give a path or a QuantizedModel"
+            )
         self._tables.append(table)
         return model
 
@@ -93,7 +96,10 @@ class Dumper:
         """Write the table and return its rows; DataError where the model was not called."""
         rows = [row for table in self._tables for row in table.rows()]
         if not rows:
-            raise DataError("nothing was seen: call the model between analyse_layer_output and save_out_analyse_log")
+            raise DataError(
+                "nothing was seen: call the model between analyse_layer_output and "
+                "save_out_analyse_log"
+            )
         write_text(save_log_path, format_outlier_table(rows, OUTPUT_COLUMNS))
         return rows
 
@@ -109,9 +115,10 @@ class ModelProfiler:
         p.get_info_manager.table()
         p.get_info_manager.tensorboard()
 
-    model : a `Session`, a `QuantizedModel`, or a torch module, which is exported at its first call; of a path a session
-    is opened, and `p.model` is what to call. The folder, default the current one, gets profile.npz and, in tensors/,
-    all that was seen, from which `QuantAnalysis` can go on; see `analysis.profiling`.
+    model : a `Session`, a `QuantizedModel`, or a torch module, which is exported at its first call;
+    of a path a session is opened, and `p.model` is what to call. The folder, default the current
+    one, gets profile.npz and, in tensors/, all that was seen, from which `QuantAnalysis` can go on;
+    see `analysis.profiling`.
     """
 
     def __init__(self, model: object, out_dir: str | os.PathLike[str] = ".") -> None:
@@ -123,13 +130,19 @@ class ModelProfiler:
     def __enter__(self) -> ModelProfiler:
         ensure_folder(self.out_dir)
         if isinstance(self.model, QuantizedModel | Session):
-            self._watch_session(self.model if isinstance(self.model, Session) else self.model.runner)
+            self._watch_session(
+                self.model if isinstance(self.model, Session) else self.model.runner
+            )
         elif is_module(self.model):
             from ..torch.exporter.hooks import mirror_calls
 
-            self._open.enter_context(mirror_calls(self.model, self.out_dir / EXPORTED_FILE, self._watch_session))
+            self._open.enter_context(
+                mirror_calls(self.model, self.out_dir / EXPORTED_FILE, self._watch_session)
+            )
         else:
-            raise ConfigError(f"a {type(self.model).__name__} cannot be followed; give a path or lo.Session(path)")
+            raise ConfigError(
+                f"a {type(self.model).__name__} cannot be followed; give a path or lo.Session(path)"
+            )
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
@@ -157,7 +170,9 @@ class InfoManager:
     modules : of a torch module its parts, by path.
     """
 
-    def __init__(self, recorder: Recorder, out_dir: Path, modules: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self, recorder: Recorder, out_dir: Path, modules: Mapping[str, object] | None = None
+    ) -> None:
         self._recorder, self._out_dir, self._modules = recorder, out_dir, modules or {}
 
     def table(
@@ -186,13 +201,17 @@ class InfoManager:
         """Write histograms into `out_dir`/tensorboard; force_per_channel : one for each channel."""
         found = self._recorder.profile()
         if force_per_channel:  # from the tensors that were kept: nobody asked for channels before
-            again = Recorder(recorded := RecordedSession(self._recorder.session, self._out_dir), per_channel=True)
+            again = Recorder(
+                recorded := RecordedSession(self._recorder.session, self._out_dir), per_channel=True
+            )
             for feeds in recorded.batches():
                 for name, array, held in recorded.tensors(feeds):
                     again.add(name, array, held)
             found = again.profile()
         chosen = self._filter_by_class(found, types)
-        return chosen.tensorboard(out_dir or self._out_dir, prefixes, _operator_types(types), force_per_channel)
+        return chosen.tensorboard(
+            out_dir or self._out_dir, prefixes, _operator_types(types), force_per_channel
+        )
 
     def _filter_by_class(self, profile: Profile, types: Sequence[str | type] | None) -> Profile:
         """Return the rows of the modules whose class is among `types`, and of operators of these types; all for none.
@@ -209,7 +228,8 @@ class InfoManager:
         if not rows:
             told = ", ".join(kind.__name__ for kind in classes)
             raise ConfigError(
-                f"types: no operator of the profile comes from a {told}; of a file give types of operators"
+                f"types: no operator of the profile comes from a {told}; of a file give types of "
+                "operators"
             )
         return replace(profile, entries=rows)
 

@@ -34,7 +34,8 @@ _UNLIMITED_BATCH = 1 << 30  # samples: an item of the data is a step
 class QuantAnalysis:
     """Two models compared on the input on which they differ most.
 
-    baseline_model : float: a path, graph, `Session` or torch module (exported when its inputs are known); or what
+    baseline_model : float: a path, graph, `Session` or torch module (exported when its inputs are
+    known); or what
         `quantize` returned, whose plan is computed in float.
     analysis_model : what `quantize` returned; for "quantized" an integer graph as well.
     analysis_model_type : "fake_quant", the plan computed in float, or "quantized", the integers.
@@ -50,11 +51,19 @@ class QuantAnalysis:
     ) -> None:
         if analysis_model_type not in _ANALYSIS_TYPES:
             raise ConfigError(
-                f"analysis_model_type = '{analysis_model_type}'; it is one of {', '.join(_ANALYSIS_TYPES)}"
+                f"analysis_model_type = '{analysis_model_type}'; it is one of "
+                f"{', '.join(_ANALYSIS_TYPES)}"
             )
         if analysis_model_type == "fake_quant" and not isinstance(analysis_model, QuantizedModel):
-            raise ConfigError("fake_quant computes a plan in float: give what quantize returned, not a file or graph")
-        self._given, self._analysed, self._type = baseline_model, analysis_model, analysis_model_type
+            raise ConfigError(
+                "fake_quant computes a plan in float: give what quantize returned, not a file or "
+                "graph"
+            )
+        self._given, self._analysed, self._type = (
+            baseline_model,
+            analysis_model,
+            analysis_model_type,
+        )
         self.out_dir = ensure_folder(out_dir or ".")
         self._bad_case: dict[str, np.ndarray] | None = None
         self._profiles: tuple[Path, Path] | None = None
@@ -74,18 +83,29 @@ class QuantAnalysis:
     ) -> dict[str, np.ndarray]:
         """Find, keep and return the sample whose first output differs most.
 
-        num_steps : items of the data that are looked at, default all. metric : Cosine, MSE, L1, KL, SQNR or custom.
-        custom_metric_func : of (baseline's output, analysed one's), a batch of one, instead; custom_metric_order_seq :
-        "ascending" or "descending", whether the least or the largest value is the worst: both or none are given.
-        device : not looked at.
+        num_steps : items of the data that are looked at, default all. metric : Cosine, MSE, L1, KL,
+        SQNR or custom. custom_metric_func : of (baseline's output, analysed one's), a batch of one,
+        instead; custom_metric_order_seq : "ascending" or "descending", whether the least or the
+        largest value is the worst: both or none are given. device : not looked at.
         """
-        custom = {"custom_metric_func": custom_metric_func, "custom_metric_order_seq": custom_metric_order_seq}
-        if metric == "custom" and (lost := [name for name, given in custom.items() if given is None]):
-            raise ConfigError(f"metric = 'custom' needs a function and its order: {' and '.join(lost)} missing")
+        custom = {
+            "custom_metric_func": custom_metric_func,
+            "custom_metric_order_seq": custom_metric_order_seq,
+        }
+        if metric == "custom" and (
+            lost := [name for name, given in custom.items() if given is None]
+        ):
+            raise ConfigError(
+                f"metric = 'custom' needs a function and its order: {' and '.join(lost)} missing"
+            )
         if (custom_metric_func is None) != (custom_metric_order_seq is None):
-            raise ConfigError("custom_metric_func and custom_metric_order_seq go together: give both or none")
+            raise ConfigError(
+                "custom_metric_func and custom_metric_order_seq go together: give both or none"
+            )
         if is_module(self._given) and self._bad_case is None:
-            self.set_bad_case(Data(data_generator, self._analysis_source().inputs).first())  # to export with
+            self.set_bad_case(
+                Data(data_generator, self._analysis_source().inputs).first()
+            )  # to export with
         found = find_bad_case(
             self._baseline_source(),
             self._analysis_source(),
@@ -124,36 +144,53 @@ class QuantAnalysis:
                 self.set_bad_case({name: arrays[name] for name in arrays.files})
         except (OSError, ValueError, EOFError) as error:
             raise DataError(
-                f"cannot read the bad case {path} ({type(error).__name__}); give an .npz with an array for each input"
+                f"cannot read the bad case {path} ({type(error).__name__}); give an .npz with an "
+                "array for each input"
             ) from error
 
     # ---- the comparison ----------------------------------------------------------------------------------------------
 
     def set_model_profiler_dir(
-        self, baseline_model_profiler_path: str | os.PathLike[str], analysis_model_profiler_path: str | os.PathLike[str]
+        self,
+        baseline_model_profiler_path: str | os.PathLike[str],
+        analysis_model_profiler_path: str | os.PathLike[str],
     ) -> None:
-        """Read what both models compute from folders that `ModelProfiler` wrote; `run` is not needed then."""
+        """Read what both models compute from folders that `ModelProfiler` wrote.
+
+        `run` is not needed then.
+        """
         if self._type != "quantized":
             raise ConfigError(
-                "a profile holds what a float model or an integer graph computed, not a plan in float; "
+                "a profile holds what a float model or an integer graph computed, not a plan in "
+                "float; "
                 "give analysis_model_type = 'quantized'"
             )
         self._profiles = Path(baseline_model_profiler_path), Path(analysis_model_profiler_path)
         self._found = None
 
     def run(self, device: object = None) -> None:
-        """Run both models on the bad case and keep every tensor's measures. device : not looked at."""
-        self._found = compare(self._baseline_source(), self._analysis_source(), self._require_bad_case())
+        """Run both models on the bad case and keep every tensor's measures.
+
+        Device : not looked at.
+        """
+        self._found = compare(
+            self._baseline_source(), self._analysis_source(), self._require_bad_case()
+        )
 
     def compare_per_layer(self) -> Comparison:
-        """Write abnormal_layer_advisor.txt, profiler.html, compare_per_layer_out.txt and .csv; return what is in them.
+        """Write abnormal_layer_advisor.txt, profiler.html, compare_per_layer_out.txt and .csv.
 
+        Return what is in them.
         Raises ConfigError before `run`, unless there are profiles.
         """
         if self._profiles is not None and self._found is None:
-            self._found = compare_kept(self._float_session(), self._integer_session(), self._profiles)
+            self._found = compare_kept(
+                self._float_session(), self._integer_session(), self._profiles
+            )
         if self._found is None:
-            raise ConfigError("nothing is compared yet: call run() first, or set_model_profiler_dir()")
+            raise ConfigError(
+                "nothing is compared yet: call run() first, or set_model_profiler_dir()"
+            )
         write_comparison(self._found, self.out_dir)
         return self._found
 
@@ -162,14 +199,21 @@ class QuantAnalysis:
     ) -> list[list[object]]:
         """Return [[operator, "activation" | "weight" | "both", type, value, ...], ...], the most sensitive first.
 
-        On the bad case, under the analysed model's own plan, against the float baseline. Written to sensitive_ops.txt
-        and .json, and where PyTorch is installed to .pt. metric : one or several. reserve : the least sensitive first.
-        device : not looked at.
+        On the bad case, under the analysed model's own plan, against the float baseline. Written to
+        sensitive_ops.txt and .json, and where PyTorch is installed to .pt. metric : one or several.
+        reserve : the least sensitive first. device : not looked at.
         """
         if isinstance(self._given, QuantizedModel):
-            raise ConfigError("the baseline is a plan; the sensitivity of a model is measured against its float model")
+            raise ConfigError(
+                "the baseline is a plan; the sensitivity of a model is measured against its float "
+                "model"
+            )
         analysed = self._analysed
-        plan = analysed.plan if isinstance(analysed, QuantizedModel) else extract_plan(self._integer_session().model)
+        plan = (
+            analysed.plan
+            if isinstance(analysed, QuantizedModel)
+            else extract_plan(self._integer_session().model)
+        )
         found = sensitivity(
             self._float_session().model,
             self._require_bad_case(),
@@ -198,7 +242,10 @@ class QuantAnalysis:
 
     def _require_bad_case(self) -> dict[str, np.ndarray]:
         if self._bad_case is None:
-            raise ConfigError("there is no bad case yet; call auto_find_bad_case, set_bad_case or load_bad_case first")
+            raise ConfigError(
+                "there is no bad case yet; call auto_find_bad_case, set_bad_case or load_bad_case "
+                "first"
+            )
         return self._bad_case
 
     def _to_feeds(self, data: object) -> dict[str, np.ndarray]:
@@ -207,7 +254,10 @@ class QuantAnalysis:
         if isinstance(found, np.ndarray) and len(names) == 1:
             found = {names[0]: found}
         if not isinstance(found, Mapping):
-            raise DataError(f"a bad case is feeds for the inputs {', '.join(names)}; got a {type(data).__name__}")
+            raise DataError(
+                f"a bad case is feeds for the inputs {', '.join(names)}; got a "
+                f"{type(data).__name__}"
+            )
         return {str(name): np.asarray(array) for name, array in found.items()}
 
     def _input_names(self) -> list[str]:
@@ -220,17 +270,24 @@ class QuantAnalysis:
         if self._exported is None:
             given = self._given
             self._exported = (
-                Session(given) if isinstance(given, str | os.PathLike | ir.Model) else self._export_baseline()
+                Session(given)
+                if isinstance(given, str | os.PathLike | ir.Model)
+                else self._export_baseline()
             )
         return self._exported
 
     def _export_baseline(self) -> Session:
-        """Return a session on the export of a torch module: its profiler's, where there is a profile, or a new one."""
+        """Return a session on the export of a torch module.
+
+        Its profiler's, where there is a profile, or a new one.
+        """
         if self._profiles is not None and (written := self._profiles[0] / EXPORTED_FILE).exists():
             return Session(written)
         from ..torch.exporter.hooks import export_session_for
 
-        return export_session_for(self._given, self._require_bad_case(), self.out_dir / "baseline.onnx")
+        return export_session_for(
+            self._given, self._require_bad_case(), self.out_dir / "baseline.onnx"
+        )
 
     def _baseline_source(self) -> TensorSource:
         if isinstance(self._given, QuantizedModel):

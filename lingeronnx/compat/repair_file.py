@@ -14,8 +14,9 @@ __all__ = ["fix_dequant"]
 def fix_dequant(path: str | os.PathLike[str], check: bool = False) -> Path:
     """Repair a legacy quantized graph, write it to ``<name>_fix.onnx`` beside it, and return that path.
 
-    check : run the repaired graph on random inputs first; RepairError where it does not run. Raises as
-    `lo.fix_dequant` does, which writes nothing by itself. Nothing is written where anything is raised.
+    check : run the repaired graph on random inputs first; RepairError where it does not run. Raises
+    as `lo.fix_dequant` does, which writes nothing by itself. Nothing is written where anything is
+    raised.
     """
     fixed = api.fix_dequant(path, check)
     if fixed.trial_run is not None and fixed.trial_run.error is not None:

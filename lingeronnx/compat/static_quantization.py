@@ -1,8 +1,8 @@
 """`quantize_static` with onnxruntime's arguments: a thin face over `api.quantize`.
 
-Every argument is mapped to a setting of ours, or refused with what to say instead; none is passed over. The enums of
-onnxruntime are taken by the names of their members, and so are these names as text: onnxruntime.quantization need not
-be there.
+Every argument is mapped to a setting of ours, or refused with what to say instead; none is passed
+over. The enums of onnxruntime are taken by the names of their members, and so are these names as
+text: onnxruntime.quantization need not be there.
 """
 
 from __future__ import annotations
@@ -67,28 +67,42 @@ def quantize_static(
     """Quantize `model_input`, write `model_output`, and return what `quantize` returns.
 
     calibration_data_reader : with `get_next`, or any data that `quantize` takes.
-    quant_format : QuantFormat.QDQ or QOperator; standard ONNX; None writes the form that simulator, packer and
+    quant_format : QuantFormat.QDQ or QOperator; standard ONNX; None writes the form that simulator,
+    packer and
         chips read.
-    op_types_to_quantize, nodes_to_quantize : all other nodes stay in float. nodes_to_exclude : these do.
-    per_channel : a weight scale for each output channel, where the platform has them.
-    activation_type, weight_type : QuantType.QInt8, and where the platform has them QInt4 and QInt16. Activations of
-        QUInt8 have zero points, and are held as int8 with these; weights of QUInt8 are held as int8 without.
+    op_types_to_quantize, nodes_to_quantize : all other nodes stay in float. nodes_to_exclude :
+    these do. per_channel : a weight scale for each output channel, where the platform has them.
+    activation_type, weight_type : QuantType.QInt8, and where the platform has them QInt4 and
+    QInt16. Activations of
+        QUInt8 have zero points, and are held as int8 with these; weights of QUInt8 are held as int8
+        without.
     calibrate_method : CalibrationMethod.MinMax, Entropy or Percentile.
-    extra_options : CalibPercentile; ActivationSymmetric (False where the platform has zero points; without it the
-    integers are symmetric); WeightSymmetric as True.
-    settings : those of `quantize` beyond onnxruntime's, `platform` (here generic by default) and `state` among them.
-    Raises ConfigError for an argument that has no counterpart and for a float model without data, and what `quantize`
-    raises.
+    extra_options : CalibPercentile; ActivationSymmetric (False where the platform has zero points;
+    without it the integers are symmetric); WeightSymmetric as True.
+    settings : those of `quantize` beyond onnxruntime's, `platform` (here generic by default) and
+    `state` among them. Raises ConfigError for an argument that has no counterpart and for a float
+    model without data, and what `quantize` raises.
     """
     from ..api import quantize
     from ..flow import require_calibrated_scales, require_data
 
     to = "thinker" if quant_format is None else _map_enum("quant_format", quant_format, _FORMATS)
-    _reject_argument(reduce_range, "reduce_range", "sums are exact here, there is nothing to save weights' range for")
+    _reject_argument(
+        reduce_range,
+        "reduce_range",
+        "sums are exact here, there is nothing to save weights' range for",
+    )
     _reject_argument(use_external_data_format, "use_external_data_format", "one file is written")
     if calibration_providers not in (None, ["CPUExecutionProvider"]):
-        raise ConfigError(f"calibration_providers = {calibration_providers}: calibration runs on the CPU; leave it out")
-    model = ir.from_proto(model_input) if isinstance(model_input, onnx.ModelProto) else ir.load(model_input)
+        raise ConfigError(
+            f"calibration_providers = {calibration_providers}: calibration runs on the CPU; leave "
+            "it out"
+        )
+    model = (
+        ir.from_proto(model_input)
+        if isinstance(model_input, onnx.ModelProto)
+        else ir.load(model_input)
+    )
     what = "quantize_static calibrates a float model: give calibration_data_reader"
     require_data(what, model, calibration_data_reader, settings.get("plan"))
     left_out = _nodes_to_skip(model, op_types_to_quantize, nodes_to_quantize, nodes_to_exclude)
@@ -110,7 +124,9 @@ def _map_enum(argument: str, value: object, known: Mapping[str, _Ours]) -> _Ours
     """Return our word for a member of an enum, or its name; ConfigError where there is none."""
     name = _enum_name(value)
     if name not in known:
-        raise ConfigError(f"{argument} = {name}: there is no such thing here; take {' or '.join(known)}")
+        raise ConfigError(
+            f"{argument} = {name}: there is no such thing here; take {' or '.join(known)}"
+        )
     return known[name]
 
 
@@ -147,9 +163,15 @@ def _reject_argument(asked: bool, argument: str, why: str) -> None:
 
 
 def _nodes_to_skip(
-    model: ir.Model, kinds: Sequence[str] | None, only: Sequence[str] | None, excluded: Sequence[str] | None
+    model: ir.Model,
+    kinds: Sequence[str] | None,
+    only: Sequence[str] | None,
+    excluded: Sequence[str] | None,
 ) -> list[str]:
-    """Return the names of nodes that stay in float; ConfigError for one that the model does not have."""
+    """Return the names of nodes that stay in float.
+
+    ConfigError for one that the model does not have.
+    """
     names = {str(node.name): node.op_type for node in model.graph}
     for argument, wanted in (("nodes_to_quantize", only), ("nodes_to_exclude", excluded)):
         for name in wanted or ():
@@ -166,7 +188,10 @@ def _nodes_to_skip(
 
 
 def _map_extra_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings for onnxruntime's extra options; ConfigError for one that has no counterpart."""
+    """Return the settings for onnxruntime's extra options.
+
+    ConfigError for one that has no counterpart.
+    """
     found: dict[str, Any] = {}
     for name, value in given.items():
         if name == "CalibPercentile":
@@ -175,7 +200,13 @@ def _map_extra_options(given: Mapping[str, Any]) -> dict[str, Any]:
             found["activations"] = _ACTIVATION_SYMMETRY[bool(value)]
         elif name not in _REQUIRED_VALUES or value != _REQUIRED_VALUES[name]:
             known = ", ".join(
-                ["CalibPercentile", "ActivationSymmetric", *(f"{key}={held}" for key, held in _REQUIRED_VALUES.items())]
+                [
+                    "CalibPercentile",
+                    "ActivationSymmetric",
+                    *(f"{key}={held}" for key, held in _REQUIRED_VALUES.items()),
+                ]
             )
-            raise ConfigError(f"extra_options: {name} = {value} has no counterpart here; known are {known}")
+            raise ConfigError(
+                f"extra_options: {name} = {value} has no counterpart here; known are {known}"
+            )
     return found

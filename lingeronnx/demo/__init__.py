@@ -25,7 +25,8 @@ _SHOWN = 6  # digits to show
 class Demo:
     """What the demo did.
 
-    images : the first held-out digits, float32 [N, 8, 8] in 0 to 1. classes : what the integer graph says of them.
+    images : the first held-out digits, float32 [N, 8, 8] in 0 to 1. classes : what the integer
+    graph says of them.
     """
 
     model: Path
@@ -43,7 +44,9 @@ def demo(folder: Path = Path("build"), progress: api.Progress | None = None) -> 
 
     Raises ConfigError where `folder` cannot be made.
     """
-    model, calib, test = (_DIGITS / n for n in ("digits_cnn.onnx", "digits_calib.npz", "digits_test.npz"))
+    model, calib, test = (
+        _DIGITS / n for n in ("digits_cnn.onnx", "digits_calib.npz", "digits_test.npz")
+    )
     start = time.perf_counter()
     result = api.quantize(model, str(calib), platform=DEFAULT, progress=progress)
     session = result.session()

@@ -1,7 +1,9 @@
-"""From an integer graph to a board and back: the files a board needs, and proof that it computes the same integers.
+"""From an integer graph to a board and back.
 
-    deploy   the chip's part, the host's parts, the packer's line, a C header, golden vectors, a manifest
-    verify   a device's dumps against the simulator: the first layer and element that differ, and why
+The files a board needs, and proof that it computes the same integers.
+    deploy   the chip's part, the host's parts, the packer's line, a C header, golden vectors, a
+    manifest verify   a device's dumps against the simulator: the first layer and element that
+    differ, and why
 
 Must not know: commands, torch.
 """
@@ -9,4 +11,12 @@ Must not know: commands, torch.
 from .comparison import Cause, TensorDifference, Verification, verify
 from .deploy import Deployment, check_folder, deploy
 
-__all__ = ["Cause", "Deployment", "TensorDifference", "Verification", "check_folder", "deploy", "verify"]
+__all__ = [
+    "Cause",
+    "Deployment",
+    "TensorDifference",
+    "Verification",
+    "check_folder",
+    "deploy",
+    "verify",
+]

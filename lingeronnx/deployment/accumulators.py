@@ -2,7 +2,8 @@
 
     out = relu(sat(floor(acc / 2^shift + 1/2))),   acc[c] = weight[c] . patches + bias[c]
 
-Written anew in numpy, in int64; what the simulator computes is compared with it before it is believed.
+Written anew in numpy, in int64; what the simulator computes is compared with it before it is
+believed.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ _MAX_TRIED_WEIGHTS = 8  # weights, the likeliest first
 class LayerAccumulators:
     """Of one layer with weights, channels first.
 
-    patches : int64 [group, term, place], what the weights of a channel are multiplied with. weight : int64 [channel,
-    term]. bias : int64 [channel]. shift : bits to the right. axis : of the channels in the output. weight_shape : of
+    patches : int64 [group, term, place], what the weights of a channel are multiplied with. weight
+    : int64 [channel, term]. bias : int64 [channel]. shift : bits to the right. axis : of the
+    channels in the output. weight_shape : of
     one channel. relu : whether a Relu follows.
     """
 
@@ -79,9 +81,15 @@ class LayerAccumulators:
             ties = (acc & ((1 << self.shift) - 1)) == half
             ways = (
                 ("cut off (floor) instead of rounded half up", acc >> self.shift),
-                ("cut off towards zero instead of rounded half up", np.sign(acc) * (size >> self.shift)),
+                (
+                    "cut off towards zero instead of rounded half up",
+                    np.sign(acc) * (size >> self.shift),
+                ),
                 ("rounded half to even instead of half up", up - (ties & (up % 2 == 1))),
-                ("rounded half away from zero instead of half up", np.sign(acc) * ((size + half) >> self.shift)),
+                (
+                    "rounded half away from zero instead of half up",
+                    np.sign(acc) * ((size + half) >> self.shift),
+                ),
             )
             for text, values in ways:
                 yield "rounding", f"sums are {text}", self.from_channel_rows(self.saturate(values))
@@ -106,16 +114,25 @@ class LayerAccumulators:
             return
         channel = int(channels[0])
         terms = self.patches[channel * len(self.patches) // len(self.weight)]
-        terms = np.concatenate([terms, np.ones((1, terms.shape[1]), np.int64)])  # the last is the bias's
+        terms = np.concatenate(
+            [terms, np.ones((1, terms.shape[1]), np.int64)]
+        )  # the last is the bias's
         limits = np.iinfo(self.dtype)
         low, high = (0 if self.relu else limits.min), limits.max
-        inner = (want[channel] > low) & (want[channel] < high) & (given[channel] > low) & (given[channel] < high)
+        inner = (
+            (want[channel] > low)
+            & (want[channel] < high)
+            & (given[channel] > low)
+            & (given[channel] < high)
+        )
         inner = inner if inner.any() else np.ones_like(inner)
         off = (given[channel].astype(np.float64) - want[channel])[inner] * 2.0**self.shift
         x = terms[:, inner].astype(np.float64)
         power = np.maximum((x * x).sum(axis=1), 1e-9)
         slopes = x @ off / power
-        for term in np.argsort(-slopes * slopes * power, kind="stable")[:_MAX_TRIED_WEIGHTS].tolist():
+        for term in np.argsort(-slopes * slopes * power, kind="stable")[
+            :_MAX_TRIED_WEIGHTS
+        ].tolist():
             yield from self._iterate_weight_changes(
                 channel, term, round(float(slopes[term])), acc[channel], terms[term], given
             )
@@ -130,7 +147,10 @@ class LayerAccumulators:
         one_will_do = is_bias and reach > 31  # all biases between two roundings give the same
         reach = 32 if one_will_do else reach
         limits = np.iinfo(np.int32 if is_bias else self.weight_type)
-        low, high = max(guess - reach, int(limits.min) - old), min(guess + reach, int(limits.max) - old)
+        low, high = (
+            max(guess - reach, int(limits.min) - old),
+            min(guess + reach, int(limits.max) - old),
+        )
         deltas: Sequence[int] = range(low, high + 1)
         if one_will_do:
             deltas = sorted(deltas, key=lambda d: abs(d - guess))
@@ -143,9 +163,18 @@ class LayerAccumulators:
                     self.from_channel_rows(self.saturate(self.round_half_up(self.accumulators)))
                 ).copy()
                 whole[channel] = row
-                place = [channel] if is_bias else [channel, *map(int, np.unravel_index(term, self.weight_shape))]
-                text = f"{'bias' if is_bias else 'weight'} {place} is {old + delta} there, {old} in the graph"
-                if is_bias or x.size == 1:  # a rounding hides part of a bias; one place cannot tell weights apart
+                place = (
+                    [channel]
+                    if is_bias
+                    else [channel, *map(int, np.unravel_index(term, self.weight_shape))]
+                )
+                text = (
+                    f"{'bias' if is_bias else 'weight'} {place} is {old + delta} there, {old} "
+                    "in the graph"
+                )
+                if (
+                    is_bias or x.size == 1
+                ):  # a rounding hides part of a bias; one place cannot tell weights apart
                     text = f"of output channel {channel} alone something is wrong, such as: {text}"
                 yield "weight", text, self.from_channel_rows(whole)
                 return
@@ -195,7 +224,10 @@ def _rows(x: np.ndarray) -> np.ndarray:
 
 
 def _patches(x: np.ndarray, weight: np.ndarray, attrs: dict[str, object]) -> np.ndarray:
-    """Return [group, term, place] of one sample [1, C, ...]; terms in the order of a channel's weights."""
+    """Return [group, term, place] of one sample [1, C, ...].
+
+    Terms in the order of a channel's weights.
+    """
     sides = weight.ndim - 2
 
     def numbers(key: str, default: int, count: int) -> list[int]:
@@ -207,7 +239,11 @@ def _patches(x: np.ndarray, weight: np.ndarray, attrs: dict[str, object]) -> np.
     x = np.pad(x, [(0, 0), (0, 0), *zip(pads[:sides], pads[sides:], strict=True)])
     spans = [(k - 1) * d + 1 for k, d in zip(weight.shape[2:], dilations, strict=True)]
     windows = np.lib.stride_tricks.sliding_window_view(x[0], spans, axis=tuple(range(1, sides + 1)))
-    cut = (slice(None), *(slice(None, None, s) for s in strides), *(slice(None, None, d) for d in dilations))
+    cut = (
+        slice(None),
+        *(slice(None, None, s) for s in strides),
+        *(slice(None, None, d) for d in dilations),
+    )
     windows = windows[cut]  # [C, place..., kernel...]
     order = (0, *range(1 + sides, 1 + 2 * sides), *range(1, 1 + sides))
     windows = windows.transpose(order)

@@ -1,7 +1,9 @@
-"""A part under names of its own kind: two parts that differ in nothing but names are one package, or one C function.
+"""A part under names of its own kind.
 
-Such are the steps of an unrolled recurrent layer: they share weights and scales, and read and write other tensors.
-Tensors are called in the order in which they appear: inputs, outputs, then node by node.
+Two parts that differ in nothing but names are one package, or one C function.
+Such are the steps of an unrolled recurrent layer: they share weights and scales, and read and write
+other tensors. Tensors are called in the order in which they appear: inputs, outputs, then node by
+node.
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ class CanonicalPart:
 
 
 def canonicalize_part(part: ProgramPart) -> CanonicalPart | None:
-    """Return the canonical form; None for a part with subgraphs, or with inputs whose sizes are not told."""
+    """Return the canonical form.
+
+    None for a part with subgraphs, or with inputs whose sizes are not told.
+    """
     model = ir.to_proto(part.graph)
     graph = model.graph
     if not all(_has_known_sizes(value) for value in graph.input):
@@ -32,7 +37,11 @@ def canonicalize_part(part: ProgramPart) -> CanonicalPart | None:
     if any(a.HasField("g") or a.graphs for node in graph.node for a in node.attribute):
         return None
     order = dict.fromkeys(
-        [*part.inputs, *part.outputs, *(name for node in graph.node for name in (*node.input, *node.output) if name)]
+        [
+            *part.inputs,
+            *part.outputs,
+            *(name for node in graph.node for name in (*node.input, *node.output) if name),
+        ]
     )
     names = {name: f"t{number}" for number, name in enumerate(order)}
     made = onnx.ModelProto(opset_import=model.opset_import, functions=model.functions)
@@ -51,17 +60,24 @@ def canonicalize_part(part: ProgramPart) -> CanonicalPart | None:
     for ours, theirs in ((made.graph.input, graph.input), (made.graph.output, graph.output)):
         for value in theirs:
             ours.add(name=names[value.name]).type.CopyFrom(value.type)
-    return CanonicalPart(bytes([part.chip]) + made.SerializeToString(deterministic=True), list(order))
+    return CanonicalPart(
+        bytes([part.chip]) + made.SerializeToString(deterministic=True), list(order)
+    )
 
 
 def _has_known_sizes(value: onnx.ValueInfoProto) -> bool:
     """Whether each size of a tensor is a number, or has a name, which is the same number in all of a graph."""
     kind = value.type.tensor_type
-    return kind.HasField("shape") and all(dim.HasField("dim_value") or dim.dim_param for dim in kind.shape.dim)
+    return kind.HasField("shape") and all(
+        dim.HasField("dim_value") or dim.dim_param for dim in kind.shape.dim
+    )
 
 
 def find_equal_parts(parts: Sequence[ProgramPart]) -> dict[str, tuple[str, Mapping[str, str]]]:
-    """Return for each part, by name, the first one that is equal to it, and {its own tensor: that one's}."""
+    """Return for each part, by name, the first one that is equal to it, and {its own tensor.
+
+    That one's}.
+    """
     known: dict[bytes, tuple[str, CanonicalPart]] = {}
     found: dict[str, tuple[str, Mapping[str, str]]] = {}
     for part in parts:

@@ -1,8 +1,10 @@
-"""Comparing what a device computed with the simulator: the first tensor and element that differ, and why they might.
+"""Comparing what a device computed with the simulator.
 
-Tensors are compared in graph order. All that the first bad one is computed from agreed, or was not shown: so the fault
-lies between, and the suspects (`iterate_hypotheses`) are computed from the right integers. One that gives exactly the
-device's integers explains them; where there is none, only the pattern of the differences is told.
+The first tensor and element that differ, and why they might.
+Tensors are compared in graph order. All that the first bad one is computed from agreed, or was not
+shown: so the fault lies between, and the suspects (`iterate_hypotheses`) are computed from the
+right integers. One that gives exactly the device's integers explains them; where there is none,
+only the pattern of the differences is told.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ _MAX_SUSPECTS = 4000  # suspects of a layer of many nodes
 class Cause:
     """What would explain the first difference.
 
-    kind : in one or two words. exact : whether it gives the device's integers, every one; else it is a guess.
+    kind : in one or two words. exact : whether it gives the device's integers, every one; else it
+    is a guess.
     """
 
     kind: str
@@ -49,9 +52,9 @@ class Cause:
 class TensorDifference:
     """The first tensor that differs, in graph order.
 
-    index : of its first element that differs, None where the device gave a checksum only. expected, found : that
-    element, of a host part a float. differing, size : elements. largest : counts between the two at most. nodes :
-    between it and tensors that agree, the fault is in one of them.
+    index : of its first element that differs, None where the device gave a checksum only. expected,
+    found : that element, of a host part a float. differing, size : elements. largest : counts
+    between the two at most. nodes : between it and tensors that agree, the fault is in one of them.
     """
 
     tensor: str
@@ -73,8 +76,9 @@ class TensorDifference:
 class Verification:
     """What a comparison found.
 
-    agrees : every tensor that was shown and known is equal. compared : their names. different : all that differ.
-    first : the first of them. unknown : shown, not in the graph (the packer's own). unseen : in the graph, not shown.
+    agrees : every tensor that was shown and known is equal. compared : their names. different : all
+    that differ. first : the first of them. unknown : shown, not in the graph (the packer's own).
+    unseen : in the graph, not shown.
     """
 
     agrees: bool
@@ -110,12 +114,13 @@ def verify(
     data
         What the device was fed, as everywhere; integers of a Quant's type are taken as quantized.
     dump, log, output
-        Give one of them: the executor's folder of dumps; a board's log with lines of checksums (their form was never
-        tried on a real chip); a file of all outputs.
+        Give one of them: the executor's folder of dumps; a board's log with lines of checksums
+        (their form was never tried on a real chip); a file of all outputs.
     sample
         Which sample of the data was run last, counted from 0.
     state
-        {output: input} of states that were fed back, from zeros; then an item of the data is a call.
+        {output: input} of states that were fed back, from zeros; then an item of the data is a
+        call.
     packer_args
         What the packer was told, to judge its plan by; default what `quantize` says.
 
@@ -140,19 +145,30 @@ def verify(
         one.tensor: widen_tolerance(graph, ours, one)
         for one in match_host_dumps(graph, ours, unknown, read_manifest_tolerances(model))
     }
-    strange = [shown.name for shown in unknown if all(shown is not one.dump for one in hosts.values())]
+    strange = [
+        shown.name for shown in unknown if all(shown is not one.dump for one in hosts.values())
+    ]
     if not pairs and not hosts:
-        raise DataError(f"no tensor shown is in the graph, such as '{dumped[0].name}'; give the graph that was packed")
+        raise DataError(
+            f"no tensor shown is in the graph, such as '{dumped[0].name}'; give the graph that was "
+            "packed"
+        )
     wrong = [name for name, one in hosts.items() if one.mismatches.any()]
     wrong += [name for name, shown in pairs.items() if not shown.is_equal(ours.integers[name])]
     different, first = _sort_by_graph_order(graph, wrong), None
     if different and different[0] in hosts:
         first = _describe_host_difference(graph, hosts[different[0]])
     elif different:
-        first = _explain_difference(graph, ours, _get_neighboring_samples(found, sample), different[0], pairs)
-        first = replace(first, causes=(*first.causes, *_find_packer_causes(graph, first.nodes, packer_args)))
+        first = _explain_difference(
+            graph, ours, _get_neighboring_samples(found, sample), different[0], pairs
+        )
+        first = replace(
+            first, causes=(*first.causes, *_find_packer_causes(graph, first.nodes, packer_args))
+        )
     unseen = _find_missing_tensors(graph, ours, pairs)
-    return Verification(not different, (*pairs, *hosts), different, first, tuple(strange), unseen, (*notes, *more))
+    return Verification(
+        not different, (*pairs, *hosts), different, first, tuple(strange), unseen, (*notes, *more)
+    )
 
 
 _Path = str | os.PathLike[str]
@@ -168,31 +184,42 @@ def _read_device_data(
         return read_log(Path(log)), [note]
     outputs = {graph.device[name]: ours.integers[name] for name in graph.outputs}
     if not outputs:
-        raise ConfigError("the graph has no integer output to compare --device-output with; give --device-dump")
+        raise ConfigError(
+            "the graph has no integer output to compare --device-output with; give --device-dump"
+        )
     return read_outputs(Path(output), outputs), []
 
 
 def _match_tensors(
     graph: SimulatedGraph, ours: SampleRun, dumped: Sequence[DumpedTensor]
 ) -> tuple[dict[str, DumpedTensor], list[DumpedTensor], list[str]]:
-    """Return what was shown of which tensor, in graph order; what is shown that the chip has not; notes."""
+    """Return what was shown of which tensor, in graph order; what is shown that the chip has not.
+
+    Notes.
+    """
     known: dict[str, list[str]] = {}
     for name in ours.integers:
         if name in graph.operators:
             known.setdefault(truncate_name(graph.device[name]), []).append(name)
         if name in graph.quantized_inputs:  # the graph input's own name survives its Quant
-            known.setdefault(truncate_name(graph.device[graph.quantized_inputs[name]]), []).append(name)
+            known.setdefault(truncate_name(graph.device[graph.quantized_inputs[name]]), []).append(
+                name
+            )
     pairs: dict[str, DumpedTensor] = {}
     unknown: list[DumpedTensor] = []
     notes: list[str] = []
     for shown in dumped:
         names = known.get(truncate_name(shown.name), [])
-        fitting = [n for n in names if shown.shape is None or shown.shape == ours.integers[n].shape] or names
+        fitting = [
+            n for n in names if shown.shape is None or shown.shape == ours.integers[n].shape
+        ] or names
         if not fitting:
             unknown.append(shown)
             continue
         if len(fitting) > 1:
-            notes.append(f"{shown.source}: {len(fitting)} tensors have that name after its cut; left out")
+            notes.append(
+                f"{shown.source}: {len(fitting)} tensors have that name after its cut; left out"
+            )
             continue
         pairs[fitting[0]] = shown
     return {name: pairs[name] for name in ours.integers if name in pairs}, unknown, notes
@@ -203,13 +230,23 @@ def _get_neighboring_samples(found: Mapping[int, SampleRun], sample: int) -> dic
     return {label: found[number] for number, label in labels.items() if number in found}
 
 
-def _find_missing_tensors(graph: SimulatedGraph, ours: SampleRun, pairs: Mapping[str, DumpedTensor]) -> tuple[str, ...]:
-    hidden = {**graph.quantized_inputs, **{n: "" for n in graph.operators if graph.operators[n] == DEQUANT.name}}
-    return tuple(n for n in ours.integers if n in graph.operators and n not in pairs and n not in hidden)
+def _find_missing_tensors(
+    graph: SimulatedGraph, ours: SampleRun, pairs: Mapping[str, DumpedTensor]
+) -> tuple[str, ...]:
+    hidden = {
+        **graph.quantized_inputs,
+        **{n: "" for n in graph.operators if graph.operators[n] == DEQUANT.name},
+    }
+    return tuple(
+        n for n in ours.integers if n in graph.operators and n not in pairs and n not in hidden
+    )
 
 
 def _sort_by_graph_order(graph: SimulatedGraph, names: Sequence[str]) -> tuple[str, ...]:
-    """Return `names` in the order in which the graph computes them, what it computes not first; each once."""
+    """Return `names` in the order in which the graph computes them, what it computes not first.
+
+    Each once.
+    """
     made = [name for node in graph.proto.graph.node for name in node.output]
     place = {name: index for index, name in enumerate(made)}
     return tuple(sorted(dict.fromkeys(names), key=lambda name: place.get(name, -1)))
@@ -269,7 +306,11 @@ def _explain_difference(
     if values is not None and have is None:
         remarks.append(f"the device has {values.size} elements, ours {want.size}")
     causes = _find_causes(graph, layer, tensor, ours, others, shown, have)
-    place = _locate_first_difference(want, have) if have is not None else _locate_by_checksum_words(shown, want)
+    place = (
+        _locate_first_difference(want, have)
+        if have is not None
+        else _locate_by_checksum_words(shown, want)
+    )
     nodes = [n.name for n in layer.nodes] if layer is not None else [node.name]
     return TensorDifference(
         tensor,
@@ -297,18 +338,24 @@ def _find_causes(
     tried = iterate_hypotheses(graph, layer, tensor, ours, others, have)
     want = ours.integers[tensor]
     for suspect in islice(tried, _MAX_SUSPECTS):
-        if shown.is_equal(suspect.array.astype(want.dtype)) and suspect.kind not in {s.kind for s in found}:
+        if shown.is_equal(suspect.array.astype(want.dtype)) and suspect.kind not in {
+            s.kind for s in found
+        }:
             found.append(suspect)
             if len(found) == _MAX_CAUSES:
                 break
     causes = [Cause(s.kind, s.text, True) for s in found]
     if not causes and have is not None:
         recurrent = want.ndim == 3 and graph.operators[tensor] in (LSTM.name, GRU.name)
-        causes = [Cause(kind, text, False) for kind, text in describe_patterns(want, have, recurrent)]
+        causes = [
+            Cause(kind, text, False) for kind, text in describe_patterns(want, have, recurrent)
+        ]
     return causes
 
 
-def _find_packer_causes(graph: SimulatedGraph, nodes: Sequence[str], packer_args: str | None) -> list[Cause]:
+def _find_packer_causes(
+    graph: SimulatedGraph, nodes: Sequence[str], packer_args: str | None
+) -> list[Cause]:
     """Return what the packer's rules have against one of the `nodes`, and what writes past its plan anywhere."""
     if not graph.target.has_packer:
         return []

@@ -1,10 +1,11 @@
 """Everything a board needs of an integer graph, written into one folder, as a whole or not at all.
 
 STEM.onnx               the whole graph               STEM_chip.onnx     the part that is packed
-STEM_host_head.onnx     what runs before the chip     STEM_host_tail.onnx   and after it, where there is a host part
-STEM_chip1.onnx, STEM_host1.onnx ...                  where there are several chip parts
-STEM.h, STEM.c ...      the program (`c`)             pack.sh            the packer's line
-golden/                 vectors (`golden`)            README.md, manifest.json   the steps; hashes and versions
+STEM_host_head.onnx     what runs before the chip     STEM_host_tail.onnx   and after it, where
+there is a host part STEM_chip1.onnx, STEM_host1.onnx ...                  where there are several
+chip parts STEM.h, STEM.c ...      the program (`c`)             pack.sh            the packer's
+line golden/                 vectors (`golden`)            README.md, manifest.json   the steps;
+hashes and versions
 """
 
 from __future__ import annotations
@@ -92,8 +93,9 @@ _PACKAGES = ("lingeronnx", "numpy", "onnx", "onnx_ir", "onnxruntime", "numba")
 class Deployment:
     """What `deploy` wrote.
 
-    files : {path below folder: bytes}. command : the packer's line. ports : of the chip graph. notes : what the user
-    should know. proof : of the C program, where it was tried. board : what the files were written from.
+    files : {path below folder: bytes}. command : the packer's line. ports : of the chip graph.
+    notes : what the user should know. proof : of the C program, where it was tried. board : what
+    the files were written from.
     """
 
     folder: Path
@@ -135,19 +137,22 @@ def deploy(
 ) -> Deployment:
     """Write what a board needs of an integer graph into `folder`, which is made or replaced as a whole.
 
-    data : for the golden vectors of the first `samples` samples; None makes some up, and says so. stem : of the files'
-    names; default that of `model`. state : {output: input} fed back from call to call; an item of data is one then.
-    notes : what else the user should know, for the README. packages : "one" blob of all parts, or "many" files.
-    attempt : compile the program here, run it on fresh inputs and prove it; a proof that fails writes nothing.
-    wish : what is asked of the time on the chip.
-    Raises ConstraintError for a graph with a part that no chip can run, or that takes too long there, ConfigError for a
-    folder that holds other files and for a proof that fails, and as `Session` and `Data` do.
+    data : for the golden vectors of the first `samples` samples; None makes some up, and says so.
+    stem : of the files' names; default that of `model`. state : {output: input} fed back from call
+    to call; an item of data is one then. notes : what else the user should know, for the README.
+    packages : "one" blob of all parts, or "many" files. attempt : compile the program here, run it
+    on fresh inputs and prove it; a proof that fails writes nothing. wish : what is asked of the
+    time on the chip. Raises ConstraintError for a graph with a part that no chip can run, or that
+    takes too long there, ConfigError for a folder that holds other files and for a proof that
+    fails, and as `Session` and `Data` do.
     """
     target = Path(folder)
     check_folder(target)
     graph = read_integer_graph(model)
     cut = partition_graph(graph, wish)
-    name, renamed = _resolve_stem(stem or (Path(model).stem if isinstance(model, str | os.PathLike) else "model"))
+    name, renamed = _resolve_stem(
+        stem or (Path(model).stem if isinstance(model, str | os.PathLike) else "model")
+    )
     notes = [
         *(f"WARNING: {warning}" for warning in collect_calibration_warnings(graph.session.model)),
         *notes,
@@ -159,7 +164,8 @@ def deploy(
             [s for s in graph.session.inputs if s.name not in set((state or {}).values())], 0
         )
     found = {
-        number: run.with_names(graph.device) for number, run in run_samples(graph, data, 0, samples, state).items()
+        number: run.with_names(graph.device)
+        for number, run in run_samples(graph, data, 0, samples, state).items()
     }
     if not found:
         raise DataError("the input data hold no sample; golden vectors need one at least")
@@ -172,7 +178,9 @@ def deploy(
         with replace_folder(target) as made:
             commands = board.write_files(made)
             proof = board.prove(made, data, state) if attempt else None
-            board.write_texts(made, commands, [*notes, *(proof.lines() if proof else ())], _write_manifest)
+            board.write_texts(
+                made, commands, [*notes, *(proof.lines() if proof else ())], _write_manifest
+            )
             files = _collect_file_sizes(made)
     except OSError as error:
         raise _make_write_error(target, error) from error
@@ -215,7 +223,12 @@ def _resolve_stem(requested: str) -> tuple[str, list[str]]:
     """Return what files and C names begin with, and a note where that is another name."""
     name = _sanitize_stem(requested)
     taken = name == f"{requested}_model"
-    return name, [f"files and C names begin with {name}: {requested} means something else in C or in its tools"] * taken
+    return name, [
+        (
+            f"files and C names begin with {name}: {requested} means something else in C or in its "
+            "tools"
+        )
+    ] * taken
 
 
 def is_valid_stem(text: str) -> bool:
@@ -231,9 +244,13 @@ def check_folder(target: Path) -> None:
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise ConfigError(f"cannot deploy to {target}: it is no folder; choose another name")
     if target.is_dir() and any(target.iterdir()) and not (target / MANIFEST).is_file():
-        raise ConfigError(f"cannot deploy to {target}: it holds files of something else; choose a new folder")
+        raise ConfigError(
+            f"cannot deploy to {target}: it holds files of something else; choose a new folder"
+        )
     if not target.resolve().parent.is_dir():
-        raise ConfigError(f"cannot deploy to {target}: there is no folder {target.parent}; create it")
+        raise ConfigError(
+            f"cannot deploy to {target}: there is no folder {target.parent}; create it"
+        )
 
 
 def _write(path: Path, text: str) -> Path:
@@ -242,7 +259,9 @@ def _write(path: Path, text: str) -> Path:
 
 
 def _collect_file_sizes(made: Path) -> dict[str, int]:
-    return {str(f.relative_to(made)): f.stat().st_size for f in sorted(made.rglob("*")) if f.is_file()}
+    return {
+        str(f.relative_to(made)): f.stat().st_size for f in sorted(made.rglob("*")) if f.is_file()
+    }
 
 
 def _collect_file_hashes(made: Path) -> dict[str, dict[str, Any]]:

@@ -1,4 +1,7 @@
-"""What goes into a deployed folder, part by part: graphs, program, packer's script, golden vectors, README."""
+"""What goes into a deployed folder, part by part.
+
+Graphs, program, packer's script, golden vectors, README.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,12 @@ from .c_program.footprint import format_footprints
 from .c_program.host_proof import prove_program
 from .c_program.known_answers import measure_tolerance
 from .c_program.program import BoardProgram, build_program
-from .c_program.program_files import describe_program, make_pack_script, write_golden_calls, write_program
+from .c_program.program_files import (
+    describe_program,
+    make_pack_script,
+    write_golden_calls,
+    write_program,
+)
 from .c_program.proof import Proof
 from .c_program.source_files import StaticMemory
 from .canonical import find_equal_parts
@@ -37,8 +45,8 @@ __all__ = ["DeploymentContents", "PartitionedGraph", "partition_graph", "ports_t
 class PartitionedGraph:
     """The parts of a graph by the names of the chip's files.
 
-    arguments : the packer's arguments of chip parts, by name. firsts : of each part the first that is equal to it, and
-    {its own tensor: that one's}.
+    arguments : the packer's arguments of chip parts, by name. firsts : of each part the first that
+    is equal to it, and {its own tensor: that one's}.
     """
 
     parts: PartitionedProgram
@@ -49,7 +57,9 @@ class PartitionedGraph:
     @property
     def unique_parts(self) -> tuple[ProgramPart, ...]:
         """The parts that are equal to none before them."""
-        return tuple(part for part in self.parts.parts if self.canonical_parts[part.name][0] == part.name)
+        return tuple(
+            part for part in self.parts.parts if self.canonical_parts[part.name][0] == part.name
+        )
 
     @property
     def alone(self) -> bool:
@@ -58,7 +68,9 @@ class PartitionedGraph:
 
     def get_file_name(self, stem: str, part: ProgramPart) -> str:
         """Return the name of a part's ONNX file; equal parts have one."""
-        part = next(one for one in self.unique_parts if one.name == self.canonical_parts[part.name][0])
+        part = next(
+            one for one in self.unique_parts if one.name == self.canonical_parts[part.name][0]
+        )
         if not self.alone:
             return f"{stem}_{part.name}.onnx"
         if part.chip:
@@ -79,10 +91,14 @@ def partition_graph(
     """
     target = latency_options.apply_to(graph.target)
     if not target.has_packer:
-        raise ConstraintError(f"platform {target.name} is no chip: there is nothing to deploy; quantize for a chip")
+        raise ConstraintError(
+            f"platform {target.name} is no chip: there is nothing to deploy; quantize for a chip"
+        )
     parts = split_into_parts(target.with_safe_names(graph.session.model), target)
     if not parts.chip:
-        raise ConstraintError("every node is left in float, nothing is for the chip; lingeronnx check says what helps")
+        raise ConstraintError(
+            "every node is left in float, nothing is for the chip; lingeronnx check says what helps"
+        )
     equal = find_equal_parts(parts.parts)
     choices = {part.name: part.choice for part in parts.chip if equal[part.name][0] == part.name}
     for name, choice in choices.items():
@@ -149,8 +165,13 @@ class DeploymentContents:
                 for runs in zip(*calls, strict=True)
                 if not runs[0].part.chip
             ]
-            program = replace(program, host_tolerances={name: one for some in limits for name, one in some.items()})
-            program = replace(program, tolerance=measure_tolerance(program, cut.parts, calls, feeds))
+            program = replace(
+                program,
+                host_tolerances={name: one for some in limits for name, one in some.items()},
+            )
+            program = replace(
+                program, tolerance=measure_tolerance(program, cut.parts, calls, feeds)
+            )
         except (ConfigError, ConstraintError) as error:
             program = None
             without = f"no C program is written: {error}"
@@ -173,14 +194,24 @@ class DeploymentContents:
         for name, choice in self.partition.arguments.items():
             if choice.verdict.has_overrun_warning:
                 where = "" if self.partition.alone else f"{name} is "
-                found += [f"{where}written past the plan: {f}" for f in choice.verdict.findings if f.level == "plan"]
+                found += [
+                    f"{where}written past the plan: {f}"
+                    for f in choice.verdict.findings
+                    if f.level == "plan"
+                ]
         if self.program is None:
             return [*found, self.missing_program_reason]
         need, most = StaticMemory(self.program).psram_bytes, self.target.external_memory
         if most is not None and need > most:
-            fewer = f"; fewer parts take less: quantize with --max-parts {len(self.partition.parts.chip) - 1}"
+            fewer = (
+                "; fewer parts take less: quantize with --max-parts "
+                f"{len(self.partition.parts.chip) - 1}"
+            )
             less = "" if self.partition.alone else fewer
-            found.append(f"psram: {need} bytes with the executor's objects, and {self.target.name} has {most}{less}")
+            found.append(
+                f"psram: {need} bytes with the executor's objects, and {self.target.name} has "
+                f"{most}{less}"
+            )
         return found
 
     # ---- files -------------------------------------------------------------------------------------------------------
@@ -206,7 +237,9 @@ class DeploymentContents:
     def _write_pack_script(self, made: Path) -> list[str]:
         """Write pack.sh; return the packer's lines."""
         if self.program is not None:
-            text, commands = make_pack_script(made, self.program, self.target, self.separate_packages)
+            text, commands = make_pack_script(
+                made, self.program, self.target, self.separate_packages
+            )
         else:
             names = {
                 part.name: self.partition.get_file_name(self.stem, part)
@@ -215,12 +248,15 @@ class DeploymentContents:
             }
             commands = [
                 self.target.vendor.format_packer_command(
-                    self.partition.arguments[part].argv, file, file.replace("_chip", "").replace(".onnx", ".pkg")
+                    self.partition.arguments[part].argv,
+                    file,
+                    file.replace("_chip", "").replace(".onnx", ".pkg"),
                 )
                 for part, file in names.items()
             ]
             what = (
-                f"# Packs {', '.join(names.values())} for {self.target.name}; needs tpacker, the vendor's, on the PATH."
+                f"# Packs {', '.join(names.values())} for {self.target.name}; needs tpacker, "
+                "the vendor's, on the PATH."
             )
             text = "\n".join(["#!/bin/sh", what, "set -eu", 'cd "$(dirname "$0")"', *commands, ""])
         _write(made / "pack.sh", text).chmod(0o755)
@@ -236,15 +272,28 @@ class DeploymentContents:
             made = {str(v.name) for node in part.graph.graph for v in node.outputs}
             place = "" if self.partition.alone else part.name
             names = self.partition.canonical_parts[part.name][1]
-            write_golden(folder, self.sample_runs, ports, made - {p.tensor for p in ports.inputs}, place, names)
+            write_golden(
+                folder,
+                self.sample_runs,
+                ports,
+                made - {p.tensor for p in ports.inputs},
+                place,
+                names,
+            )
         if self.program is not None:
-            write_golden_calls(folder, self.program, self.calls, [run.feeds for run in self.sample_runs.values()])
+            write_golden_calls(
+                folder, self.program, self.calls, [run.feeds for run in self.sample_runs.values()]
+            )
 
     def prove(self, made: Path, data: object, state: Mapping[str, str] | None) -> Proof:
         """Compile the program in `made` and prove it; ConfigError where the proof fails."""
         assert self.program is not None
         proof = prove_program(
-            self.program, self.partition.parts, made, self.calls, [run.feeds for run in self.sample_runs.values()]
+            self.program,
+            self.partition.parts,
+            made,
+            self.calls,
+            [run.feeds for run in self.sample_runs.values()],
         )
         if proof.failed:
             raise ConfigError(f"--try: {proof.failed[0]}")
@@ -254,7 +303,10 @@ class DeploymentContents:
     def _compute_absolute_tolerances(self, program: BoardProgram) -> dict[str, float]:
         """Return how far off each float of a host part may be, of its range in the golden calls."""
         return {
-            name: limit * max_magnitude(run.outputs[name] for runs in self.calls for run in runs if name in run.outputs)
+            name: limit
+            * max_magnitude(
+                run.outputs[name] for runs in self.calls for run in runs if name in run.outputs
+            )
             for name, limit in program.host_tolerances.items()
         }
 
@@ -274,7 +326,11 @@ class DeploymentContents:
             for value in part.graph.graph.initializers.values()
             if value.const_value is not None
         )
-        sizes = {str(f.relative_to(made)): f.stat().st_size for f in sorted(made.rglob("*")) if f.is_file()}
+        sizes = {
+            str(f.relative_to(made)): f.stat().st_size
+            for f in sorted(made.rglob("*"))
+            if f.is_file()
+        }
         text = make_readme(
             self.stem,
             self.target.name,
@@ -288,7 +344,9 @@ class DeploymentContents:
             program=self.program,
         )
         _write(made / "README.md", text)
-        files = [self.partition.get_file_name(self.stem, part) for part in self.partition.unique_parts]
+        files = [
+            self.partition.get_file_name(self.stem, part) for part in self.partition.unique_parts
+        ]
         body = {
             "stem": self.stem,
             "platform": self.target.name,
@@ -321,7 +379,10 @@ def ports_to_dict(ports: Ports) -> dict[str, object]:
     """Return ports as JSON-ready values."""
     sides = {"inputs": ports.inputs, "outputs": ports.outputs}
     return {
-        **{key: [{**vars(p), "shape": list(p.shape), "bytes": p.bytes} for p in side] for key, side in sides.items()},
+        **{
+            key: [{**vars(p), "shape": list(p.shape), "bytes": p.bytes} for p in side]
+            for key, side in sides.items()
+        },
         "states": [vars(state) for state in ports.states],
         "states_on_host": dict(ports.host_states),
     }

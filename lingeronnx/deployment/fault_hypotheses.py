@@ -1,7 +1,7 @@
 """Known faults of devices, packers and host programs, each with what the first bad tensor would hold if it were that.
 
-A suspect is right where the device's tensor holds exactly its array: several can be, the plainest comes first. Those
-that only rearrange our own result come before those that compute a layer again.
+A suspect is right where the device's tensor holds exactly its array: several can be, the plainest
+comes first. Those that only rearrange our own result come before those that compute a layer again.
 """
 
 from __future__ import annotations
@@ -46,13 +46,16 @@ def iterate_hypotheses(
 ) -> Iterator[FaultHypothesis]:
     """Yield what could be wrong with `tensor`, the likeliest first.
 
-    layer : what computes it, where that can be computed again. others : runs of the samples before and after, by what
-    to call them. have : the device's integers in the shape of ours, where they are known.
+    layer : what computes it, where that can be computed again. others : runs of the samples before
+    and after, by what to call them. have : the device's integers in the shape of ours, where they
+    are known.
     """
     want = ours.integers[tensor]
     if layer is not None:
         yield from _iterate_relu_faults(layer, want)
-        yield from _compute_changes(_iterate_state_faults(graph, layer, ours, others, graph.quantized_inputs), want)
+        yield from _compute_changes(
+            _iterate_state_faults(graph, layer, ours, others, graph.quantized_inputs), want
+        )
     yield from _iterate_rearrangements(want)
     yield from _iterate_stale_values(graph, tensor, ours, others)
     if layer is None:
@@ -89,7 +92,10 @@ def _compute_changes(changes: Iterable[LayerChange], want: np.ndarray) -> Iterat
 def _iterate_axis_orders(array: np.ndarray) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
     """Yield the orders of axes that put the values of `array` elsewhere, simple ones first."""
     axes = tuple(range(array.ndim))
-    for order in sorted(itertools.permutations(axes), key=lambda o: sum(a != b for a, b in zip(o, axes, strict=True))):
+    for order in sorted(
+        itertools.permutations(axes),
+        key=lambda o: sum(a != b for a, b in zip(o, axes, strict=True)),
+    ):
         other = np.ascontiguousarray(array.transpose(order))
         if array.ndim <= 4 and not np.array_equal(other.reshape(-1), array.reshape(-1)):
             yield order, other.reshape(array.shape)
@@ -99,7 +105,9 @@ def _iterate_axis_orders(array: np.ndarray) -> Iterator[tuple[tuple[int, ...], n
 def _reinterpret_layout(array: np.ndarray, order: tuple[int, ...]) -> np.ndarray:
     """Return the values of `array` read as if they lay in `order`."""
     sizes = [array.shape[axis] for axis in order]
-    return np.ascontiguousarray(array.reshape(sizes).transpose(np.argsort(order))).reshape(array.shape)
+    return np.ascontiguousarray(array.reshape(sizes).transpose(np.argsort(order))).reshape(
+        array.shape
+    )
 
 
 def _describe_layout(order: tuple[int, ...]) -> str:
@@ -111,17 +119,25 @@ def _describe_layout(order: tuple[int, ...]) -> str:
 def _iterate_rearrangements(want: np.ndarray) -> Iterator[FaultHypothesis]:
     for order, array in _iterate_axis_orders(want):
         kind = "layout" if len(order) > 2 and order[1] != 1 else "transposed"
-        yield FaultHypothesis(kind, f"the values are ours in another layout: {_describe_layout(order)}", array)
+        yield FaultHypothesis(
+            kind, f"the values are ours in another layout: {_describe_layout(order)}", array
+        )
     for axis in range(want.ndim):
         if want.shape[axis] > 1:
-            yield FaultHypothesis("order", f"the values are ours in reverse along axis {axis}", np.flip(want, axis))
+            yield FaultHypothesis(
+                "order", f"the values are ours in reverse along axis {axis}", np.flip(want, axis)
+            )
     yield FaultHypothesis(
-        "not computed", "all values are 0: the layer did not run, or its result was cleared", np.zeros_like(want)
+        "not computed",
+        "all values are 0: the layer did not run, or its result was cleared",
+        np.zeros_like(want),
     )
     if want.dtype.itemsize > 1:
         yield FaultHypothesis("byte order", "the bytes of each value are swapped", want.byteswap())
     yield FaultHypothesis(
-        "sign", "values are read as unsigned, 128 too much or too little", want ^ np.iinfo(want.dtype).min
+        "sign",
+        "values are read as unsigned, 128 too much or too little",
+        want ^ np.iinfo(want.dtype).min,
     )
     flat = want.reshape(-1)
     for by in (1, -1, 2, -2, 4, -4, 8, -8, 16, -16):
@@ -136,11 +152,21 @@ def _iterate_stale_values(
     want = ours.integers[tensor]
     for label, run in others.items():
         if tensor in run.integers:
-            text = f"the values are ours of the {label}: a stale buffer, or samples in another order"
+            text = (
+                f"the values are ours of the {label}: a stale buffer, or samples in another order"
+            )
             yield FaultHypothesis("stale", text, run.integers[tensor])
     for name, array in ours.integers.items():
-        if name != tensor and array.size == want.size and array.dtype == want.dtype and name in graph.device:
-            text = f"it holds the values of '{name}': not computed, or overwritten; look at the packer's memory plan"
+        if (
+            name != tensor
+            and array.size == want.size
+            and array.dtype == want.dtype
+            and name in graph.device
+        ):
+            text = (
+                f"it holds the values of '{name}': not computed, or overwritten; look at the "
+                "packer's memory plan"
+            )
             yield FaultHypothesis("overwritten", text, array.reshape(want.shape))
 
 
@@ -156,7 +182,9 @@ def _iterate_relu_faults(layer: LayerSubgraph, want: np.ndarray) -> Iterator[Fau
         if array is not None and array.size == want.size:
             yield FaultHypothesis("relu", f"the Relu {layer.nodes[index].name} is missing", array)
     if (want < 0).any():
-        yield FaultHypothesis("relu", "negative values are 0: a Relu that the graph has not", np.maximum(want, 0))
+        yield FaultHypothesis(
+            "relu", "negative values are 0: a Relu that the graph has not", np.maximum(want, 0)
+        )
 
 
 def _iterate_shift_faults(layer: LayerSubgraph) -> Iterator[LayerChange]:
@@ -171,13 +199,16 @@ def _iterate_shift_faults(layer: LayerSubgraph) -> Iterator[LayerChange]:
             for by in _SHIFT_ERRORS:
                 scale = scales[name] * 2.0**by
                 text = (
-                    f"{name} of {layer.nodes[index].name} is {scale:g} there, {scales[name]:g} in the graph: "
+                    f"{name} of {layer.nodes[index].name} is {scale:g} there, {scales[name]:g} in "
+                    "the graph: "
                     f"the shift is {abs(by)} bit{'s' * (abs(by) > 1)} off"
                 )
                 yield "shift", text, layer.with_attribute(index, name, scale)
 
 
-def _iterate_input_faults(graph: SimulatedGraph, layer: LayerSubgraph, ours: SampleRun) -> Iterator[LayerChange]:
+def _iterate_input_faults(
+    graph: SimulatedGraph, layer: LayerSubgraph, ours: SampleRun
+) -> Iterator[LayerChange]:
     """Yield wrong ways to feed a graph input."""
     for name, integers in layer.inputs.items():
         entry = graph.quantized_inputs.get(name)
@@ -188,8 +219,12 @@ def _iterate_input_faults(graph: SimulatedGraph, layer: LayerSubgraph, ours: Sam
         if scale is not None and entry in ours.floats:
             x = ours.floats[entry].astype(np.float64)
             for by in _SHIFT_ERRORS:
-                array = np.clip(np.floor(x * scale * 2.0**by + 0.5), limits.min, limits.max).astype(integers.dtype)
-                text = f"{who} was quantized with scale {scale * 2.0**by:g}; the graph takes {scale:g}"
+                array = np.clip(np.floor(x * scale * 2.0**by + 0.5), limits.min, limits.max).astype(
+                    integers.dtype
+                )
+                text = (
+                    f"{who} was quantized with scale {scale * 2.0**by:g}; the graph takes {scale:g}"
+                )
                 yield "input scale", text, layer.with_input(name, array)
             for text, way in (
                 ("cut off towards zero", np.trunc),
@@ -197,9 +232,17 @@ def _iterate_input_faults(graph: SimulatedGraph, layer: LayerSubgraph, ours: Sam
                 ("rounded half to even", np.rint),
             ):
                 array = np.clip(way(x * scale), limits.min, limits.max).astype(integers.dtype)
-                yield "input rounding", f"{who} was {text}, not rounded half up", layer.with_input(name, array)
+                yield (
+                    "input rounding",
+                    f"{who} was {text}, not rounded half up",
+                    layer.with_input(name, array),
+                )
             wrapped = np.floor(x * scale + 0.5).astype(np.int64).astype(integers.dtype)
-            yield "input saturation", f"{who} wraps around where it should saturate", layer.with_input(name, wrapped)
+            yield (
+                "input saturation",
+                f"{who} wraps around where it should saturate",
+                layer.with_input(name, wrapped),
+            )
         for order, array in _iterate_axis_orders(integers):
             yield (
                 "input layout",
@@ -208,7 +251,9 @@ def _iterate_input_faults(graph: SimulatedGraph, layer: LayerSubgraph, ours: Sam
             )
         for axis in range(1, integers.ndim):
             if integers.shape[axis] > 1:
-                text = f"{who} was fed in reverse along axis {axis}" + (" (RGB for BGR?)" if axis == 1 else "")
+                text = f"{who} was fed in reverse along axis {axis}" + (
+                    " (RGB for BGR?)" if axis == 1 else ""
+                )
                 yield "input order", text, layer.with_input(name, np.flip(integers, axis))
         text = f"{who} was fed unsigned, 128 too much or too little"
         yield "input sign", text, layer.with_input(name, integers ^ limits.min)
@@ -225,12 +270,22 @@ def _iterate_state_faults(
     for name, array in layer.inputs.items():
         if name not in names:
             continue
-        who = f"input '{graph.find_source_input(name, ours)}'" if name in graph.quantized_inputs else f"'{name}'"
+        who = (
+            f"input '{graph.find_source_input(name, ours)}'"
+            if name in graph.quantized_inputs
+            else f"'{name}'"
+        )
         for label, run in others.items():
             if name in run.integers and run.integers[name].shape == array.shape:
-                text = f"{layer.nodes[-1].name} read {who} as it was for the {label}: a stale state or buffer"
+                text = (
+                    f"{layer.nodes[-1].name} read {who} as it was for the {label}: a stale "
+                    "state or buffer"
+                )
                 yield "stale", text, layer.with_input(name, run.integers[name])
-        text = f"{layer.nodes[-1].name} read zeros as {who}: a state that is not fed back, or a buffer not filled"
+        text = (
+            f"{layer.nodes[-1].name} read zeros as {who}: a state that is not fed back, or a "
+            "buffer not filled"
+        )
         yield "stale", text, layer.with_input(name, np.zeros_like(array))
 
 
@@ -242,7 +297,11 @@ def _iterate_constant_faults(layer: LayerSubgraph) -> Iterator[LayerChange]:
         for name in names:
             array = layer.constants[name]
             if array.ndim == 1 and kind != "Reshape" and array.any():
-                yield "bias", f"the bias of {node.name} is missing", layer.with_constant(name, np.zeros_like(array))
+                yield (
+                    "bias",
+                    f"the bias of {node.name} is missing",
+                    layer.with_constant(name, np.zeros_like(array)),
+                )
         for name in weights:
             array = layer.constants[name]
             for order, other in _iterate_axis_orders(array):
@@ -259,7 +318,11 @@ def _iterate_constant_faults(layer: LayerSubgraph) -> Iterator[LayerChange]:
                         (layer.with_constant(name, np.flip(array, axes))),
                     )
             zeros = np.zeros_like(array)
-            yield "weight", f"the weights of {node.name} are all 0: not loaded", layer.with_constant(name, zeros)
+            yield (
+                "weight",
+                f"the weights of {node.name} are all 0: not loaded",
+                layer.with_constant(name, zeros),
+            )
 
 
 def _iterate_operand_faults(layer: LayerSubgraph) -> Iterator[LayerChange]:
@@ -275,7 +338,9 @@ def _iterate_operand_faults(layer: LayerSubgraph) -> Iterator[LayerChange]:
             )
     for name, array in layer.inputs.items():
         for order, other in _iterate_axis_orders(array):
-            text = f"{layer.nodes[0].name} read '{name}' in another layout: {_describe_layout(order)}"
+            text = (
+                f"{layer.nodes[0].name} read '{name}' in another layout: {_describe_layout(order)}"
+            )
             yield "layout", text, layer.with_input(name, other)
 
 

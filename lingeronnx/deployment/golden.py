@@ -1,7 +1,7 @@
 """Golden vectors: what the simulator computes of a few samples, in the form in which an executor dumps a run.
 
-    golden/0/input0.bin     what the chip reads, raw, in the order of its inputs     (raw integers, little-endian)
-    golden/0/input.npz      the same by the inputs' names, as `verify` takes it
+    golden/0/input0.bin     what the chip reads, raw, in the order of its inputs     (raw integers,
+    little-endian) golden/0/input.npz      the same by the inputs' names, as `verify` takes it
     golden/0/output0.bin    what it writes
     golden/0/data/          every integer tensor as text, as `dumps` says
 
@@ -34,8 +34,9 @@ def write_golden(
     """Write the vectors of every run in `sample_runs` into `folder`, which is made.
 
     All names are those of the chip's file.
-    computed : the tensors that the chip's nodes write. part : a folder below each sample's, where there are several.
-    names : {tensor: its name in the file that is packed}, where that is an equal part's.
+    computed : the tensors that the chip's nodes write. part : a folder below each sample's, where
+    there are several. names : {tensor: its name in the file that is packed}, where that is an equal
+    part's.
     """
     named = names or {}
     for number, run in sample_runs.items():
@@ -46,7 +47,10 @@ def write_golden(
                 (place / f"{word}{index}.bin").write_bytes(to_raw_bytes(_get_array(run, port)))
         write_npz(
             place / "input.npz",
-            {named.get(port.name, port.name): np.ascontiguousarray(_get_array(run, port)) for port in ports.inputs},
+            {
+                named.get(port.name, port.name): np.ascontiguousarray(_get_array(run, port))
+                for port in ports.inputs
+            },
         )
         for name, array in run.integers.items():
             if name in computed:

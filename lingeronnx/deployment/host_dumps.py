@@ -1,7 +1,8 @@
 """What a program's host parts read and wrote, as it dumps that: `host1_out0_TENSOR##_1_8.bin`, raw.
 
-Floats may be `HOST_TOLERANCE` of their range off, or what `rounding` says; what is no float must be equal. The range is
-that of the golden calls, where the graph's file stands in the deployed folder, whose manifest tells it.
+Floats may be `HOST_TOLERANCE` of their range off, or what `rounding` says; what is no float must be
+equal. The range is that of the golden calls, where the graph's file stands in the deployed folder,
+whose manifest tells it.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ def make_host_port_prefix(part: str, end: str, index: int) -> str:
 class HostDump:
     """A tensor that a host part read or wrote.
 
-    actual : as the program had it, None where the sizes differ. want : ours. within : how far off a float may be.
+    actual : as the program had it, None where the sizes differ. want : ours. within : how far off a
+    float may be.
     """
 
     tensor: str
@@ -84,16 +86,25 @@ def read_manifest_tolerances(model: object) -> dict[str, float]:
 
 
 def match_host_dumps(
-    graph: SimulatedGraph, ours: SampleRun, dumped: Sequence[DumpedTensor], limits: Mapping[str, float]
+    graph: SimulatedGraph,
+    ours: SampleRun,
+    dumped: Sequence[DumpedTensor],
+    limits: Mapping[str, float],
 ) -> list[HostDump]:
     """Return those of `dumped` that are of host parts of `graph`, each tensor once, in no order.
 
-    limits : by the device's names, how far off a float may be, if that is more than `HOST_TOLERANCE` of its range in
-    this sample.
+    limits : by the device's names, how far off a float may be, if that is more than
+    `HOST_TOLERANCE` of its range in this sample.
     """
-    ports = [(shown, match) for shown in dumped if (match := _PORT.match(shown.name)) and shown.data is not None]
+    ports = [
+        (shown, match)
+        for shown in dumped
+        if (match := _PORT.match(shown.name)) and shown.data is not None
+    ]
     parts = (
-        {part.name: part for part in split_into_parts(graph.session.model, graph.target).host_parts} if ports else {}
+        {part.name: part for part in split_into_parts(graph.session.model, graph.target).host_parts}
+        if ports
+        else {}
     )
     known = {**ours.feeds, **ours.floats, **ours.integers}
     found: dict[str, HostDump] = {}
@@ -103,9 +114,15 @@ def match_host_dumps(
         if index < len(names) and (name := names[index]) in known:
             want, data = np.asarray(known[name]), shown.data or b""
             right = len(data) == want.nbytes
-            have = np.frombuffer(data, want.dtype.newbyteorder("<")).reshape(want.shape) if right else None
+            have = (
+                np.frombuffer(data, want.dtype.newbyteorder("<")).reshape(want.shape)
+                if right
+                else None
+            )
             far = HOST_TOLERANCE * max_magnitude([want]) if want.dtype.kind == "f" else 0.0
-            found[name] = HostDump(name, shown, have, want, max(far, limits.get(graph.device[name], 0.0)))
+            found[name] = HostDump(
+                name, shown, have, want, max(far, limits.get(graph.device[name], 0.0))
+            )
     return list(found.values())
 
 
@@ -115,8 +132,15 @@ def widen_tolerance(graph: SimulatedGraph, ours: SampleRun, one: HostDump) -> Ho
         return one
     known = {**ours.feeds, **ours.floats, **ours.integers}
     for part in split_into_parts(graph.session.model, graph.target).host_parts:
-        if one.tensor in part.outputs and all(name in known for name in (*part.inputs, *part.outputs)):
-            read, made = ({name: np.asarray(known[name]) for name in side} for side in (part.inputs, part.outputs))
-            limit = compute_host_tolerances(part, [PartRun(part, read, made, ())]).get(one.tensor, HOST_TOLERANCE)
+        if one.tensor in part.outputs and all(
+            name in known for name in (*part.inputs, *part.outputs)
+        ):
+            read, made = (
+                {name: np.asarray(known[name]) for name in side}
+                for side in (part.inputs, part.outputs)
+            )
+            limit = compute_host_tolerances(part, [PartRun(part, read, made, ())]).get(
+                one.tensor, HOST_TOLERANCE
+            )
             return replace(one, tolerance=max(one.tolerance, limit * max_magnitude([one.expected])))
     return one

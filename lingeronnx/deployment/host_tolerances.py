@@ -1,9 +1,11 @@
-"""How far the floats of a host part may be from onnxruntime's: 1e-5 of their range, or what single precision costs.
+"""How far the floats of a host part may be from onnxruntime's.
 
-Where sums nearly cancel and a logarithm follows, as in a log spectrum, the last bits of the sums decide, and so does
-their order: onnxruntime itself may be farther from exact arithmetic than 1e-5. There a part's result is compared with
-the same graph in double precision, computed with ONNX's own reference implementation. A program that is no farther from
-it than onnxruntime is differs from onnxruntime by twice that at most.
+1e-5 of their range, or what single precision costs.
+Where sums nearly cancel and a logarithm follows, as in a log spectrum, the last bits of the sums
+decide, and so does their order: onnxruntime itself may be farther from exact arithmetic than 1e-5.
+There a part's result is compared with the same graph in double precision, computed with ONNX's own
+reference implementation. A program that is no farther from it than onnxruntime is differs from
+onnxruntime by twice that at most.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ _MAX_DOUBLE_CALLS = 2
 def compute_host_tolerances(part: ProgramPart, runs: Sequence[PartRun]) -> dict[str, float]:
     """Return how far each float that a host part writes may be from onnxruntime's, as a fraction of its range.
 
-    runs : of that part, one for each call. A range is that of all of them. At least `HOST_TOLERANCE`; that, too, where
-    the reference implementation cannot run the part.
+    runs : of that part, one for each call. A range is that of all of them. At least
+    `HOST_TOLERANCE`; that, too, where the reference implementation cannot run the part.
     """
     spans = {
         name: max_magnitude(run.outputs[name] for run in runs)
@@ -61,34 +63,55 @@ def _measure_sensitivity(
 ) -> dict[str, float]:
     """Return by how much of its range each output moves where each input moves by its last bit, up or down."""
     given = {
-        name: array * rng.choice(_LAST_BIT_FACTORS, array.shape) if array.dtype == np.float32 else array
+        name: array * rng.choice(_LAST_BIT_FACTORS, array.shape)
+        if array.dtype == np.float32
+        else array
         for name, array in run.inputs.items()
     }
     made = {name: np.asarray(array) for name, array, _ in runner.run(given)}
     return {
-        name: max_magnitude([absolute_difference(made[name], run.outputs[name])]) / span if span else 0.0
+        name: max_magnitude([absolute_difference(made[name], run.outputs[name])]) / span
+        if span
+        else 0.0
         for name, span in spans.items()
     }
 
 
-def run_in_double_precision(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the outputs of `model` with all floats in double precision; {} where an operator has no reference."""
-    wide = inline_local_functions(model) if model.functions else onnx.ModelProto.FromString(model.SerializeToString())
+def run_in_double_precision(
+    model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Return the outputs of `model` with all floats in double precision.
+
+    {} where an operator has no reference.
+    """
+    wide = (
+        inline_local_functions(model)
+        if model.functions
+        else onnx.ModelProto.FromString(model.SerializeToString())
+    )
     for tensor in wide.graph.initializer:
         _widen(tensor)
     for node in wide.graph.node:
         for attribute in node.attribute:
             if attribute.HasField("t"):
                 _widen(attribute.t)
-            if node.op_type == "Cast" and attribute.name == "to" and attribute.i == onnx.TensorProto.FLOAT:
+            if (
+                node.op_type == "Cast"
+                and attribute.name == "to"
+                and attribute.i == onnx.TensorProto.FLOAT
+            ):
                 attribute.i = onnx.TensorProto.DOUBLE
     given = {n: a.astype(np.float64) if a.dtype == np.float32 else a for n, a in inputs.items()}
     try:
         with np.errstate(all="ignore"):
             made = ReferenceEvaluator(wide).run(None, given)
-    except Exception:  # a foreign implementation's, of operators that it has not or not for these shapes
+    except (
+        Exception
+    ):  # a foreign implementation's, of operators that it has not or not for these shapes
         return {}
-    return {value.name: np.asarray(array) for value, array in zip(wide.graph.output, made, strict=True)}
+    return {
+        value.name: np.asarray(array) for value, array in zip(wide.graph.output, made, strict=True)
+    }
 
 
 def _widen(tensor: onnx.TensorProto) -> None:

@@ -1,7 +1,8 @@
 """The part of a graph between tensors that agree and the first that does not, to be computed again in other ways.
 
-A `LayerSubgraph` is usually one node, or a node and the Relu fused into it; where a device shows few of its tensors,
-more. It is a value: `with_attribute` and its like return another one. `compute` runs it in the simulator.
+A `LayerSubgraph` is usually one node, or a node and the Relu fused into it; where a device shows
+few of its tensors, more. It is a value: `with_attribute` and its like return another one. `compute`
+runs it in the simulator.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ __all__ = ["LayerSubgraph", "extract_layer"]
 class LayerSubgraph:
     """Nodes that compute `output` from `inputs`.
 
-    nodes : in order. operators : the integer operator of each. inputs : integers that are known to be right, by name.
-    constants : of the nodes. like : the whole model, whose metadata and opsets say whose arithmetic counts.
+    nodes : in order. operators : the integer operator of each. inputs : integers that are known to
+    be right, by name. constants : of the nodes. like : the whole model, whose metadata and opsets
+    say whose arithmetic counts.
     """
 
     nodes: tuple[onnx.NodeProto, ...]
@@ -35,7 +37,9 @@ class LayerSubgraph:
     output: str
     source_model: onnx.ModelProto
     platform: str
-    _runners: dict[object, IntegerRunner] = field(default_factory=dict, repr=False, compare=False)  # by kinds of inputs
+    _runners: dict[object, IntegerRunner] = field(
+        default_factory=dict, repr=False, compare=False
+    )  # by kinds of inputs
 
     def compute(self) -> np.ndarray | None:
         """Return the integers of `output`; None where the changed layer cannot be computed."""
@@ -43,8 +47,14 @@ class LayerSubgraph:
         try:
             if key not in self._runners:
                 self._runners[key] = IntegerRunner(ir.from_proto(self._model()), "executor")
-            found = {name: array for name, array, _ in self._runners[key].run(self.inputs, {self.output})}
-        except (LingerOnnxError, ValueError, IndexError):  # a change that makes no sense here explains nothing
+            found = {
+                name: array for name, array, _ in self._runners[key].run(self.inputs, {self.output})
+            }
+        except (
+            LingerOnnxError,
+            ValueError,
+            IndexError,
+        ):  # a change that makes no sense here explains nothing
             return None
         return found[self.output].copy() if self.output in found else None
 
@@ -54,7 +64,9 @@ class LayerSubgraph:
             kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
             graph.input.append(onnx.helper.make_tensor_value_info(name, kind, array.shape))
         for name, array in self.constants.items():
-            graph.initializer.append(onnx.numpy_helper.from_array(np.ascontiguousarray(array), name))
+            graph.initializer.append(
+                onnx.numpy_helper.from_array(np.ascontiguousarray(array), name)
+            )
         graph.output.append(onnx.ValueInfoProto(name=self.output))
         model = onnx.ModelProto(ir_version=max(self.source_model.ir_version, 8), graph=graph)
         model.opset_import.extend(self.source_model.opset_import)
@@ -76,7 +88,9 @@ class LayerSubgraph:
 
     def with_node(self, index: int, node: onnx.NodeProto) -> LayerSubgraph:
         """Return the layer with another node at `index`."""
-        return replace(self, nodes=(*self.nodes[:index], node, *self.nodes[index + 1 :]), _runners={})
+        return replace(
+            self, nodes=(*self.nodes[:index], node, *self.nodes[index + 1 :]), _runners={}
+        )
 
     def with_inputs(self, index: int, names: Sequence[str]) -> LayerSubgraph:
         """Return the layer with other inputs of node `index`."""
@@ -95,18 +109,25 @@ class LayerSubgraph:
         return replace(self, constants={**self.constants, name: array}, _runners={})
 
     def without(self, index: int) -> LayerSubgraph | None:
-        """Return the layer without node `index`, what it read in place of what it wrote; None where nothing is left."""
+        """Return the layer without node `index`, what it read in place of what it wrote.
+
+        None where nothing is left.
+        """
         gone = self.nodes[index]
         if len(self.nodes) == 1:
             return None
         found = self
         for other, node in enumerate(self.nodes):
             if gone.output[0] in node.input:
-                found = found.with_inputs(other, [gone.input[0] if n == gone.output[0] else n for n in node.input])
+                found = found.with_inputs(
+                    other, [gone.input[0] if n == gone.output[0] else n for n in node.input]
+                )
         nodes, kinds = list(found.nodes), list(found.operators)
         del nodes[index], kinds[index]
         output = gone.input[0] if self.output == gone.output[0] else self.output
-        return replace(found, nodes=tuple(nodes), operators=tuple(kinds), output=output, _runners={})
+        return replace(
+            found, nodes=tuple(nodes), operators=tuple(kinds), output=output, _runners={}
+        )
 
     def for_platform(self, platform: str) -> LayerSubgraph:
         """Return the layer as another chip computes it."""
@@ -122,7 +143,10 @@ class LayerSubgraph:
 
 
 def extract_layer(
-    graph: SimulatedGraph, output: str, known_tensors: Mapping[str, np.ndarray], max_nodes: int = 100
+    graph: SimulatedGraph,
+    output: str,
+    known_tensors: Mapping[str, np.ndarray],
+    max_nodes: int = 100,
 ) -> LayerSubgraph | None:
     """Return the nodes that compute `output` from tensors in `known_tensors`, and from what Quants write.
 
@@ -132,7 +156,12 @@ def extract_layer(
     makers = {name: node for node in everything.node for name in node.output}
     constants = {c.name: onnx.numpy_helper.to_array(c) for c in everything.initializer}
     for node in everything.node:
-        if node.op_type == "Constant" and not node.domain and node.attribute and node.attribute[0].name == "value":
+        if (
+            node.op_type == "Constant"
+            and not node.domain
+            and node.attribute
+            and node.attribute[0].name == "value"
+        ):
             constants[node.output[0]] = onnx.numpy_helper.to_array(node.attribute[0].t)
     wanted, inside, inputs, used = [output], set(), {}, {}
     while wanted:

@@ -21,8 +21,9 @@ __all__ = ["Port", "Ports", "StateFeedback", "make_ports"]
 class Port:
     """An input or output of the chip graph.
 
-    name : in the file. tensor : the integer tensor behind it. shape : of one call, batch included. dtype : of what
-    the device reads or writes. shift : integer = real value * 2^shift, None for what is no scaled integer.
+    name : in the file. tensor : the integer tensor behind it. shape : of one call, batch included.
+    dtype : of what the device reads or writes. shift : integer = real value * 2^shift, None for
+    what is no scaled integer.
     """
 
     name: str
@@ -56,7 +57,10 @@ class StateFeedback:
 
 @dataclass(frozen=True)
 class Ports:
-    """All of a chip graph. on_host : {output: input} of states that pass through the host's parts."""
+    """All of a chip graph. on_host : {output.
+
+    Input} of states that pass through the host's parts.
+    """
 
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
@@ -64,11 +68,14 @@ class Ports:
     host_states: Mapping[str, str]
 
 
-def make_ports(whole: ir.Model, chip: ir.Model, run: SampleRun, state_pairs: Mapping[str, str]) -> Ports:
-    """Return the ports of `chip`, a part of `whole`, with the shapes of one `run`; all names are those of the file.
+def make_ports(
+    whole: ir.Model, chip: ir.Model, run: SampleRun, state_pairs: Mapping[str, str]
+) -> Ports:
+    """Return the ports of `chip`, a part of `whole`, with the shapes of one `run`.
 
-    state_pairs : {output: input} of `whole`; what the host only moves between them and the chip's ports is looked
-    through. Raises ConstraintError for a scale that is no power of two.
+    All names are those of the file.
+    state_pairs : {output: input} of `whole`; what the host only moves between them and the chip's
+    ports is looked through. Raises ConstraintError for a scale that is no power of two.
     """
     values = {str(v.name): v for v in ir.iter_values(whole)}
     inputs = []
@@ -78,7 +85,9 @@ def make_ports(whole: ir.Model, chip: ir.Model, run: SampleRun, state_pairs: Map
         inputs.append(_make_port(str(value.name), tensor, run))
     outputs = []
     for value in chip.graph.outputs:
-        node = ir.producer(values.get(str(value.name)))  # the chip's form may hold its integers by another name
+        node = ir.producer(
+            values.get(str(value.name))
+        )  # the chip's form may hold its integers by another name
         form = None if node is None else find_integer_op(node)
         behind = ir.input_name(node) if node is not None and form is DEQUANT else str(value.name)
         outputs.append(_make_port(str(value.name), behind, run))
@@ -90,7 +99,9 @@ def make_ports(whole: ir.Model, chip: ir.Model, run: SampleRun, state_pairs: Map
         source = output if output in outs else str(trace_moved_value(values[output], shapes).name)
         if source in outs and target in ins:
             one, two = outs.index(source), ins.index(target)
-            pairs.append(StateFeedback(one, two, (inputs[two].shift or 0) - (outputs[one].shift or 0)))
+            pairs.append(
+                StateFeedback(one, two, (inputs[two].shift or 0) - (outputs[one].shift or 0))
+            )
         else:
             on_host[output] = target
     return Ports(tuple(inputs), tuple(outputs), tuple(pairs), on_host)
@@ -103,6 +114,9 @@ def _make_port(name: str, tensor: str, run: SampleRun) -> Port:
     if scale is not None:
         mantissa, exponent = math.frexp(scale)
         if mantissa != 0.5:
-            raise ConstraintError(f"tensor '{tensor}' has scale {scale:g}, no power of two; a board cannot shift by it")
+            raise ConstraintError(
+                f"tensor '{tensor}' has scale {scale:g}, no power of two; a board cannot shift by "
+                "it"
+            )
         shift = exponent - 1
     return Port(name, tensor, array.shape, str(array.dtype), shift)

@@ -28,7 +28,8 @@ def make_readme(
 ) -> str:
     """Return the text.
 
-    sizes : bytes by file. weights : bytes of the chip parts' constants. costs : on the chip, by part. time : of a call.
+    sizes : bytes by file. weights : bytes of the chip parts' constants. costs : on the chip, by
+    part. time : of a call.
     """
     lines = [f"# {name} on {platform}", "", "Made by `lingeronnx deploy`.", ""]
     lines += [f"Note: {escape_markdown(note)}." for note in notes] + [""] * bool(notes)
@@ -36,9 +37,17 @@ def make_readme(
     lines += ["", *(make_program_guide(program, sizes) if program is not None else ())]
     lines += _iterate_io_sections(ports, costs, program)
     lines += _iterate_latency_section(time)
-    lines += ["## Sizes", "", f"Constants of the chip graph: {weights} bytes.", *_iterate_costs(costs), ""]
+    lines += [
+        "## Sizes",
+        "",
+        f"Constants of the chip graph: {weights} bytes.",
+        *_iterate_costs(costs),
+        "",
+    ]
     lines += ["| file | bytes |", "|---|---:|"]
-    lines += [f"| {file} | {size} |" for file, size in sizes.items() if not file.startswith("golden/")]
+    lines += [
+        f"| {file} | {size} |" for file, size in sizes.items() if not file.startswith("golden/")
+    ]
     golden = [size for file, size in sizes.items() if file.startswith("golden/")]
     lines += [f"| golden/ ({len(golden)} files) | {sum(golden)} |"]
     return "\n".join(lines) + "\n"
@@ -54,13 +63,18 @@ def _steps(
         return
     head, tail = (f"{name}_host_{end}.onnx" for end in ("head", "tail"))
     if program is not None:
-        yield f"`{program.prefix}_run()` of the program below does steps 2 and what follows it. By hand:"
+        yield (
+            f"`{program.prefix}_run()` of the program below does steps 2 and what follows it. "
+            "By "
+            "hand:"
+        )
         yield ""
     steps = [f"Pack: `sh pack.sh`, which runs `{command}`."]
     if head in sizes:
         steps.append(f"On the host, run `{head}` (onnxruntime); its outputs are the chip's inputs.")
     steps.append(
-        f"Quantize each input as `{name}.h` says, run `{name}.pkg`, take the outputs back by their shifts. The macros "
+        f"Quantize each input as `{name}.h` says, run `{name}.pkg`, take the outputs back by their "
+        "shifts. The macros "
         f"begin with `{make_c_identifier(name).upper()}_`."
     )
     if tail in sizes:
@@ -68,9 +82,12 @@ def _steps(
     if ports.states:
         steps.append("Feed the states below back before the next call.")
     steps.append(
-        "Prove the board: feed `golden/0/input0.bin` and the other inputs there, and compare the dump with "
-        f"`lingeronnx verify {name}_chip.onnx --input golden/0/input.npz --device-dump DIR` (or `--device-log`, "
-        "`--device-output`); `golden/0/data` holds what every tensor must be. A board shows fewer, for it fuses nodes."
+        "Prove the board: feed `golden/0/input0.bin` and the other inputs there, and compare the "
+        "dump with "
+        f"`lingeronnx verify {name}_chip.onnx --input golden/0/input.npz --device-dump DIR` (or "
+        "`--device-log`, "
+        "`--device-output`); `golden/0/data` holds what every tensor must be. A board shows fewer, "
+        "for it fuses nodes."
     )
     yield from (f"{number}. {step}" for number, step in enumerate(steps, 1))
 
@@ -93,7 +110,10 @@ def _table(ports: Ports | ChipPart) -> Iterator[str]:
     for word, side in (("input", ports.inputs), ("output", ports.outputs)):
         for number, port in enumerate(side):
             name, shape = escape_markdown(port.name), format_shape(port.shape)
-            yield f"| {word} {number} | {name} | {shape} | {port.dtype} | {port.bytes} | {_format_scale(port)} |"
+            yield (
+                f"| {word} {number} | {name} | {shape} | {port.dtype} | {port.bytes} | "
+                f"{_format_scale(port)} |"
+            )
 
 
 def _format_scale(port: Port) -> str:
@@ -102,13 +122,20 @@ def _format_scale(port: Port) -> str:
 
 def _states(ports: Ports) -> Iterator[str]:
     for state in ports.states:
-        source, target = (escape_markdown(p.name) for p in (ports.outputs[state.output], ports.inputs[state.input]))
+        source, target = (
+            escape_markdown(p.name)
+            for p in (ports.outputs[state.output], ports.inputs[state.input])
+        )
         yield (
-            f"State: output {state.output} ({source}) -> input {state.input} ({target}), its integers times "
+            f"State: output {state.output} ({source}) -> input {state.input} ({target}), its "
+            "integers times "
             f"2^{state.shift}; zeros at first."
         )
     for source, target in ports.host_states.items():
-        yield f"State: {escape_markdown(source)} -> {escape_markdown(target)}, through the host's part; zeros at first."
+        yield (
+            f"State: {escape_markdown(source)} -> {escape_markdown(target)}, through the host's "
+            "part; zeros at first."
+        )
     if ports.states or ports.host_states:
         yield ""
 
@@ -119,10 +146,18 @@ def _iterate_latency_section(time: CallLatency) -> Iterator[str]:
         yield from ("## Time on the chip", "", *(f"{escape_markdown(line)}." for line in told), "")
     if time.latency is None:
         return
-    yield from ("| layer | operator | cycles | at most | waits for constants |", "|---|---|---:|---:|---:|")
-    heaviest = sorted(time.latency.layers, key=lambda layer: -layer.total_cycles)[:_MAX_LISTED_LAYERS]
+    yield from (
+        "| layer | operator | cycles | at most | waits for constants |",
+        "|---|---|---:|---:|---:|",
+    )
+    heaviest = sorted(time.latency.layers, key=lambda layer: -layer.total_cycles)[
+        :_MAX_LISTED_LAYERS
+    ]
     for layer in heaviest:
-        cells = f"{layer.total_cycles:,.0f} | {layer.wait + layer.moved + layer.high:,.0f} | {layer.wait:,.0f}"
+        cells = (
+            f"{layer.total_cycles:,.0f} | {layer.wait + layer.moved + layer.high:,.0f} | "
+            f"{layer.wait:,.0f}"
+        )
         yield f"| {escape_markdown(layer.node or layer.name)} | {layer.operator} | {cells} |"
     left = len(time.latency.layers) - len(heaviest)
     yield from (["", f"{left} lighter layers are left out."] if left else [])
@@ -135,4 +170,6 @@ _MAX_LISTED_LAYERS = 12  # that the README lists
 def _iterate_costs(costs: Mapping[str, GraphCost | None]) -> Iterator[str]:
     for name, cost in costs.items():
         if cost is not None:
-            yield f"{'On the chip' if len(costs) == 1 else name}, as planned: {cost.format_totals()}."
+            yield (
+                f"{'On the chip' if len(costs) == 1 else name}, as planned: {cost.format_totals()}."
+            )

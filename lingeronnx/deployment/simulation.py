@@ -1,7 +1,8 @@
-"""Our side of a comparison with a device: what the simulator computes of the same inputs, by the device's names.
+"""Our side of a comparison with a device.
 
-The packer takes Quants and Dequants out, so the device's tensors are the integer ones; a graph input's own name stands
-for what its Quant writes. Must not know dumps.
+What the simulator computes of the same inputs, by the device's names.
+The packer takes Quants and Dequants out, so the device's tensors are the integer ones; a graph
+input's own name stands for what its Quant writes. Must not know dumps.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ __all__ = ["SampleRun", "SimulatedGraph", "read_integer_graph", "run_samples"]
 class SimulatedGraph:
     """An integer graph to compare with.
 
-    session : by the user's names. device : {tensor: its name in the chip's file}. entries : {what a Quant of a graph
-    input writes: that input}. proto : the nodes, in order. operators : {tensor: the integer operator that writes it, or
-    the node's own type}. outputs : the integer tensors behind the Dequants, in the order of the chip's outputs.
+    session : by the user's names. device : {tensor: its name in the chip's file}. entries : {what a
+    Quant of a graph input writes: that input}. proto : the nodes, in order. operators : {tensor:
+    the integer operator that writes it, or the node's own type}. outputs : the integer tensors
+    behind the Dequants, in the order of the chip's outputs.
     """
 
     session: Session
@@ -53,8 +55,9 @@ class SimulatedGraph:
 
 @dataclass(frozen=True)
 class SampleRun:
-    """One sample: integers, and the floats around them, by the user's tensor names; scales of the integers.
+    """One sample: integers, and the floats around them, by the user's tensor names.
 
+    Scales of the integers.
     feeds : what the graph's inputs were given, as real values.
     """
 
@@ -66,7 +69,11 @@ class SampleRun:
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of every tensor."""
-        return {name: array.shape for part in (self.integers, self.floats) for name, array in part.items()}
+        return {
+            name: array.shape
+            for part in (self.integers, self.floats)
+            for name, array in part.items()
+        }
 
     def with_names(self, names: Mapping[str, str]) -> SampleRun:
         """Return the run with other names of its tensors."""
@@ -84,8 +91,13 @@ def read_integer_graph(model: ir.ModelLike) -> SimulatedGraph:
     file = ir.as_model(model)
     model = restore_user_names(file)
     if not is_integer_graph(model):
-        raise ModelError("the model has no integer operator; give the graph that was packed, such as model_quant.onnx")
-    session = Session(model, arithmetic="executor")  # what a board runs, whatever the graph's generation means
+        raise ModelError(
+            "the model has no integer operator; give the graph that was packed, such as "
+            "model_quant.onnx"
+        )
+    session = Session(
+        model, arithmetic="executor"
+    )  # what a board runs, whatever the graph's generation means
     graph, row = session.model, detect_target(session.model)
     packed = file if isinstance(model, str | os.PathLike) else row.with_safe_names(file)
     both = zip(ir.iter_values(graph), ir.iter_values(packed), strict=True)
@@ -93,15 +105,23 @@ def read_integer_graph(model: ir.ModelLike) -> SimulatedGraph:
     entries, outputs, operators = {}, [], {}
     for node in graph.graph:
         form = find_integer_op(node)
-        operators.update(dict.fromkeys(map(_name, node.outputs), node.op_type if form is None else form.name))
+        operators.update(
+            dict.fromkeys(map(_name, node.outputs), node.op_type if form is None else form.name)
+        )
         if form is QUANT:
             entries[ir.output_name(node)] = ir.input_name(node)
         if form is DEQUANT:
             outputs.append(ir.input_name(node))
     for value in graph.graph.outputs:  # integers that leave as they are
-        if value.dtype is not None and value.dtype.name.startswith("INT") and value.name not in outputs:
+        if (
+            value.dtype is not None
+            and value.dtype.name.startswith("INT")
+            and value.name not in outputs
+        ):
             outputs.append(str(value.name))
-    return SimulatedGraph(session, row, device, entries, ir.to_proto(graph), operators, tuple(dict.fromkeys(outputs)))
+    return SimulatedGraph(
+        session, row, device, entries, ir.to_proto(graph), operators, tuple(dict.fromkeys(outputs))
+    )
 
 
 def run_samples(
@@ -109,9 +129,9 @@ def run_samples(
 ) -> dict[int, SampleRun]:
     """Return what the simulator computes of samples `start` to `stop` - 1, as far as there are any.
 
-    state : {output: input}, fed back from call to call, from zeros: then an item of the data is a call, as for
-    calibration, and of its samples the first is taken. Raises DataError as `Data` does, ConfigError for states that are
-    not there.
+    state : {output: input}, fed back from call to call, from zeros: then an item of the data is a
+    call, as for calibration, and of its samples the first is taken. Raises DataError as `Data`
+    does, ConfigError for states that are not there.
     """
     stream = graph.session.stream(state) if state else None
     fed = set(state.values()) if state else set()
@@ -131,7 +151,9 @@ def run_samples(
             arrays = {name: array for name, array, _ in taps}
             stream.reset({name: arrays[output] for output, name in (state or {}).items()})
         if number >= start:
-            found[number] = _make_sample_run(taps, _to_real_feeds(graph, {**feeds, **first, **held}, taps))
+            found[number] = _make_sample_run(
+                taps, _to_real_feeds(graph, {**feeds, **first, **held}, taps)
+            )
     return found
 
 
@@ -140,7 +162,9 @@ def _name(value: ir.Value) -> str:
 
 
 def _to_real_feeds(
-    graph: SimulatedGraph, feeds: Mapping[str, np.ndarray], taps: list[tuple[str, np.ndarray, Affine | None]]
+    graph: SimulatedGraph,
+    feeds: Mapping[str, np.ndarray],
+    taps: list[tuple[str, np.ndarray, Affine | None]],
 ) -> dict[str, np.ndarray]:
     """Return feeds with real values for those that were quantized already."""
     scales = {
@@ -149,12 +173,18 @@ def _to_real_feeds(
         if name in graph.quantized_inputs and held is not None
     }
     return {
-        name: (np.asarray(a) / scales[name]).astype(np.float32) if name in scales and a.dtype.kind == "i" else a
+        name: (np.asarray(a) / scales[name]).astype(np.float32)
+        if name in scales and a.dtype.kind == "i"
+        else a
         for name, a in feeds.items()
     }
 
 
-def _make_sample_run(taps: list[tuple[str, np.ndarray, Affine | None]], feeds: Mapping[str, np.ndarray]) -> SampleRun:
+def _make_sample_run(
+    taps: list[tuple[str, np.ndarray, Affine | None]], feeds: Mapping[str, np.ndarray]
+) -> SampleRun:
     whole = {name: np.asarray(a) for name, a, _ in taps if a.dtype.kind == "i"}
     floats = {name: np.asarray(a) for name, a, _ in taps if a.dtype.kind == "f"}
-    return SampleRun(whole, floats, {name: held.scale for name, _, held in taps if held is not None}, feeds)
+    return SampleRun(
+        whole, floats, {name: held.scale for name, _, held in taps if held is not None}, feeds
+    )

@@ -8,9 +8,10 @@
     report/     the integer graph compared with the float model, reported, written
     trials/     other ends, widths, scales and methods, kept where the evidence is for them
 
-Between the plan and the end the weights may be changed: `refine_weights` does for `quantize`, training does for
-`tuning`. No stage changes what it is given. Each folder imports from those above it. `partition` (which nodes become
-integer) and `lower` (the integer graph of a plan) serve all of them. Must not know: commands, torch.
+Between the plan and the end the weights may be changed: `refine_weights` does for `quantize`,
+training does for `tuning`. No stage changes what it is given. Each folder imports from those above
+it. `partition` (which nodes become integer) and `lower` (the integer graph of a plan) serve all of
+them. Must not know: commands, torch.
 """
 
 from .methods import RefinementOptions
@@ -31,7 +32,14 @@ from .prepare import (
     require_calibrated_scales,
     require_data,
 )
-from .report import Candidate, QuantizedModel, WrittenFiles, build_candidate, build_quantized_model, measure_accuracy
+from .report import (
+    Candidate,
+    QuantizedModel,
+    WrittenFiles,
+    build_candidate,
+    build_quantized_model,
+    measure_accuracy,
+)
 from .trials import (
     choose_import_or_requantize,
     drop_harmful_stages,

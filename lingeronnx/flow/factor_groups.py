@@ -1,9 +1,10 @@
-"""Tensors that must be multiplied by one factor, if by any; and Clips that the top of the integer range stands in for.
+"""Tensors that must be multiplied by one factor, if by any.
 
-A factor on a tensor can be moved into the weights around it (`methods.factors`). Operators that commute with it (Relu,
-pooling, Add, Concat, reshapes) make their tensors share one. A chip without Clip cuts ``Clip(0, b)`` off by saturation,
-where a factor is free that brings b to the largest integer. Where none is, it is composed between layers on the chip,
-and elsewhere it stays in float.
+And Clips that the top of the integer range stands in for.
+A factor on a tensor can be moved into the weights around it (`methods.factors`). Operators that
+commute with it (Relu, pooling, Add, Concat, reshapes) make their tensors share one. A chip without
+Clip cuts ``Clip(0, b)`` off by saturation, where a factor is free that brings b to the largest
+integer. Where none is, it is composed between layers on the chip, and elsewhere it stays in float.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ class FactorSets(DisjointSets):
 def pin_boundary_tensors(groups: FactorSets, partition: Partition) -> None:
     """Pin graph inputs and outputs and everything a float node reads or writes, but for the host's own scalings.
 
-    What layers with a common weight read and write is pinned too: a factor would give each a weight of its own.
+    What layers with a common weight read and write is pinned too: a factor would give each a weight
+    of its own.
     """
     graph = partition.graph.graph
     for value in (*graph.inputs, *graph.outputs):
@@ -83,7 +85,9 @@ class FactorGroup:
     required_factor: float | None
 
 
-def group_tensors_by_factor(partition: Partition, target: Target, bits: int) -> tuple[list[FactorGroup], list[str]]:
+def group_tensors_by_factor(
+    partition: Partition, target: Target, bits: int
+) -> tuple[list[FactorGroup], list[str]]:
     """Return the groups, and the Clip nodes whose group cannot take the factor they need."""
     sets = FactorSets()
     pin_boundary_tensors(sets, partition)
@@ -116,7 +120,9 @@ def group_tensors_by_factor(partition: Partition, target: Target, bits: int) -> 
     return list(groups.values()), unmet
 
 
-def partition_with_clip_fallback(model: ir.Model, target: Target, skip: Mapping[str, str], bits: int) -> Partition:
+def partition_with_clip_fallback(
+    model: ir.Model, target: Target, skip: Mapping[str, str], bits: int
+) -> Partition:
     """Return the `partition_graph` of `model` in which Clips that no chip runs stay in float, too."""
     parts = partition_graph(model, target, skip)
     while unmet := find_unsupported_clips(parts, target, bits):
@@ -130,8 +136,10 @@ def find_unsupported_clips(partition: Partition, target: Target, bits: int) -> d
     Four operators are worth it between two layers on the chip only.
     """
     reason = (
-        f"{target.name} has no Clip, and no scale puts the bound at the top of the integer range here (the tensor, or "
-        "one it is added to, is read in float, multiplied, clipped elsewhere, or a graph input or output)"
+        f"{target.name} has no Clip, and no scale puts the bound at the top of the integer range "
+        "here (the tensor, or "
+        "one it is added to, is read in float, multiplied, clipped elsewhere, or a graph input or "
+        "output)"
     )
     _, unmet = group_tensors_by_factor(partition, target, bits)
     if not unmet:
@@ -141,7 +149,9 @@ def find_unsupported_clips(partition: Partition, target: Target, bits: int) -> d
         if bits <= 8
         else set[str]()
     )
-    return dict.fromkeys((name for name in unmet if name not in able & _between_layers(partition)), reason)
+    return dict.fromkeys(
+        (name for name in unmet if name not in able & _between_layers(partition)), reason
+    )
 
 
 def find_saturating_clips(partition: Partition, target: Target, bits: int) -> set[str]:
@@ -163,6 +173,8 @@ def _between_layers(partition: Partition) -> set[str]:
         ):
             fed.add(id(node))
     for node, _ in reversed(partition.integer_nodes):
-        if count_macs(node) or any(id(use.node) in leads for value in node.outputs for use in value.uses()):
+        if count_macs(node) or any(
+            id(use.node) in leads for value in node.outputs for use in value.uses()
+        ):
             leads.add(id(node))
     return {str(node.name) for node, _ in partition.integer_nodes if id(node) in fed & leads}

@@ -1,4 +1,7 @@
-"""Which nodes of a float graph become integer, and why the others do not: found once, and handed on as a value."""
+"""Which nodes of a float graph become integer, and why the others do not.
+
+Found once, and handed on as a value.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +28,11 @@ _MAX_OUTPUT_RANK = 3  # of a layer's output on a chip
 class Partition:
     """A normalised float graph, cut in two.
 
-    graph : the graph. ops : {node: the operator it becomes}, in graph order. floats : {node: why it stays in float}.
+    graph : the graph. ops : {node: the operator it becomes}, in graph order. floats : {node: why it
+    stays in float}.
 
-    Weights of the graph may change under it, and nodes that stay in float may be added (`with_added_floats`).
+    Weights of the graph may change under it, and nodes that stay in float may be added
+    (`with_added_floats`).
     """
 
     graph: ir.Model
@@ -36,7 +41,10 @@ class Partition:
 
     @classmethod
     def build(cls, graph: ir.Model, floats: Mapping[str, str], target: Target) -> Partition:
-        """Return the partition of `graph` for `target` in which `floats` stay; ConstraintError where more have to."""
+        """Return the partition of `graph` for `target` in which `floats` stay.
+
+        ConstraintError where more have to.
+        """
         ops = {}
         for node in graph.graph:
             if str(node.name) not in floats:
@@ -49,7 +57,11 @@ class Partition:
     @cached_property
     def integer_nodes(self) -> tuple[tuple[ir.Node, Op], ...]:
         """The nodes that become integer, with their operators, in graph order."""
-        return tuple((node, self.ops[str(node.name)]) for node in self.graph.graph if str(node.name) in self.ops)
+        return tuple(
+            (node, self.ops[str(node.name)])
+            for node in self.graph.graph
+            if str(node.name) in self.ops
+        )
 
     @cached_property
     def integer_node_ids(self) -> frozenset[int]:
@@ -63,7 +75,9 @@ class Partition:
         for node, op in self.integer_nodes:
             for index in op.data(node):
                 names[ir.input_name(node, index)] = None
-            names.update(dict.fromkeys(str(node.outputs[index].name) for index in op.quantized_outputs(node)))
+            names.update(
+                dict.fromkeys(str(node.outputs[index].name) for index in op.quantized_outputs(node))
+            )
         return tuple(names)
 
     def symmetric_tensors(self, target: Target) -> dict[str, str]:
@@ -86,7 +100,10 @@ class Partition:
             for node, op in self.integer_nodes
             if op.allows_wide_output
             and not any(id(use.node) in self.integer_node_ids for use in node.outputs[0].uses())
-            and (target.linear_limits is None or len(ir.get_shape(node.outputs[0]) or ()) <= _MAX_OUTPUT_RANK)
+            and (
+                target.linear_limits is None
+                or len(ir.get_shape(node.outputs[0]) or ()) <= _MAX_OUTPUT_RANK
+            )
         )
 
     def wide_outputs_between_parts(self, target: Target) -> list[str]:
@@ -97,18 +114,28 @@ class Partition:
             readers = [id(use.node) for value in node.outputs for use in value.uses()]
             if id(node) in self.integer_node_ids or not leads.isdisjoint(readers):
                 leads.add(id(node))
-            if id(node) in self.integer_node_ids and not leads.isdisjoint(readers) and ir.output_name(node) in able:
+            if (
+                id(node) in self.integer_node_ids
+                and not leads.isdisjoint(readers)
+                and ir.output_name(node) in able
+            ):
                 found.append(ir.output_name(node))
         return found
 
     def curve_input_exponents(self, target: Target) -> dict[str, int]:
-        """Return {output of a layer that a curve alone reads, which takes 16 bits: the least exponent it takes}."""
+        """Return {output of a layer that a curve alone reads, which takes 16 bits.
+
+        The least exponent it takes}.
+        """
         exponents = {}
         for node, op in self.integer_nodes:
             reader = ir.sole_consumer(node.outputs[0])
             after = None if reader is None else self.ops.get(str(reader.name))
             fine = None if after is None else after.scale_constraints.min_input_exponent(target)
-            fits = op.allows_wide_output and len(ir.get_shape(node.outputs[0]) or ()) <= _MAX_OUTPUT_RANK
+            fits = (
+                op.allows_wide_output
+                and len(ir.get_shape(node.outputs[0]) or ()) <= _MAX_OUTPUT_RANK
+            )
             if fits and fine is not None and target.curve_bits:
                 exponents[ir.output_name(node)] = fine
         return exponents
@@ -127,12 +154,18 @@ class Partition:
         ]
 
     def move_to_float(self, more: Mapping[str, str]) -> Partition:
-        """Return the partition with some more nodes in float: {node: why}, and those that only moved data for them."""
+        """Return the partition with some more nodes in float: {node.
+
+        Why}, and those that only moved data for them.
+        """
         rest = _move_to_float(self, more)
         return _move_to_float(rest, _find_idle_islands(rest))
 
     def with_added_floats(self, more: Mapping[str, str]) -> Partition:
-        """Return the partition after nodes that stay in float were added to the graph: {node: why}."""
+        """Return the partition after nodes that stay in float were added to the graph: {node.
+
+        Why}.
+        """
         return replace(self, floats={**self.floats, **more})
 
 
@@ -149,7 +182,9 @@ def partition_graph(model: ir.Model, target: Target, skip: Mapping[str, str]) ->
             if reason is not None:
                 floats[name] = reason
     whole = Partition.build(model, floats, target)
-    heads = dict.fromkeys(_find_trailing_heads(whole), "it ends the network, where floats cost nothing")
+    heads = dict.fromkeys(
+        _find_trailing_heads(whole), "it ends the network, where floats cost nothing"
+    )
     rest = _move_to_float(whole, heads)
     return _move_to_float(rest, _find_idle_islands(rest))
 
@@ -178,7 +213,10 @@ def _float_reason(node: ir.Node, target: Target) -> str | None:
         if value is not None and 0 in shape:
             return f"'{value.name}' has no elements"
         if op.may_emit_reshape and target.single_sample and shape and shape[0] not in (None, 1):
-            return f"its axis 0 has {shape[0]} rows of one sample; where {target.name} reshapes, it has a sample there"
+            return (
+                f"its axis 0 has {shape[0]} rows of one sample; where {target.name} reshapes, "
+                "it has a sample there"
+            )
     if any(ir.has_folded_batch(value) for value in node.outputs):
         return "its output has samples and something else on one axis"
     for index in op.weight_inputs(node):
@@ -194,7 +232,10 @@ def _float_reason(node: ir.Node, target: Target) -> str | None:
 
 
 def _find_trailing_heads(partition: Partition) -> list[str]:
-    """Return the integer nodes of kind `head` that nothing computes in integers after: the host may as well do them."""
+    """Return the integer nodes of kind `head` that nothing computes in integers after.
+
+    The host may as well do them.
+    """
     tail: set[int] = set()
     heads = []
     for node in reversed(list(partition.graph.graph)):
@@ -209,24 +250,34 @@ def _find_trailing_heads(partition: Partition) -> list[str]:
 def _find_idle_islands(partition: Partition) -> dict[str, str]:
     """Return {integer node: why it leaves} of nodes that have no work for a part of their own.
 
-    They hang together and only move data. Or they are computed from what the host computed from integers, and no layer
-    follows; or they hang together with no layer and no constant, without which no packer takes a part.
+    They hang together and only move data. Or they are computed from what the host computed from
+    integers, and no layer follows; or they hang together with no layer and no constant, without
+    which no packer takes a part.
     """
     sets = DisjointSets()
     for node, op in partition.integer_nodes:
-        own = [node.outputs[i] for i in op.quantized_outputs(node)]  # a cell leaves the integers by itself
+        own = [
+            node.outputs[i] for i in op.quantized_outputs(node)
+        ]  # a cell leaves the integers by itself
         for value in (*(ir.require_input(node, i) for i in op.data(node)), *own):
             sets.union(f"node {node.name}", f"tensor {value.name}")
     home = {str(node.name): sets.find(f"node {node.name}") for node, _ in partition.integer_nodes}
     busy = {home[str(node.name)] for node, op in partition.integer_nodes if not op.is_data_movement}
     layers = [node for node, _ in partition.integer_nodes if count_macs(node)]
     held = [
-        node for node, _ in partition.integer_nodes if any(ir.const_value(value) is not None for value in node.inputs)
+        node
+        for node, _ in partition.integer_nodes
+        if any(ir.const_value(value) is not None for value in node.inputs)
     ]
     working = {home[str(node.name)] for node in (*layers, *held)}
-    from_host, results = _nodes_after_host(partition), [str(value.name) for node in layers for value in node.outputs]
+    from_host, results = (
+        _nodes_after_host(partition),
+        [str(value.name) for node in layers for value in node.outputs],
+    )
     before_layers = {str(node.name) for node in find_ancestors(partition.graph.graph, results)}
-    fed = {home[str(node.name)] for node, _ in partition.integer_nodes if str(node.name) in from_host}
+    fed = {
+        home[str(node.name)] for node, _ in partition.integer_nodes if str(node.name) in from_host
+    }
     why = {}
     for name, region in home.items():
         if region not in busy:
@@ -243,9 +294,15 @@ def _nodes_after_host(partition: Partition) -> set[str]:
     integers, host = set[str](), set[str]()
     for node in partition.graph.graph:
         name = str(node.name)
-        before = {str(maker.name) for value in iter_read_values(node) if (maker := ir.producer(value)) is not None}
+        before = {
+            str(maker.name)
+            for value in iter_read_values(node)
+            if (maker := ir.producer(value)) is not None
+        }
         if name in partition.ops or before & integers:
             integers.add(name)
-        if before & host or any(maker in integers and maker not in partition.ops for maker in before):
+        if before & host or any(
+            maker in integers and maker not in partition.ops for maker in before
+        ):
             host.add(name)
     return host

@@ -1,14 +1,25 @@
-"""The integer operators, one definition each: names in every dialect, attributes, scales, and the kernel.
+"""The integer operators, one definition each.
 
-Each family has a file, and lists its operators in `FAMILY`. `find_integer_op(node)` finds the one that an integer node
-is, by any of its names. Stands below the rules (`ops`), which say what float operators become these.
+Names in every dialect, attributes, scales, and the kernel.
+Each family has a file, and lists its operators in `FAMILY`. `find_integer_op(node)` finds the one
+that an integer node is, by any of its names. Stands below the rules (`ops`), which say what float
+operators become these.
 """
 
 from __future__ import annotations
 
 from ..errors import ModelError
 from ..graph import ir
-from . import activation_tables, binary, clamp, layers, normalization, pool, quant_dequant, recurrent
+from . import (
+    activation_tables,
+    binary,
+    clamp,
+    layers,
+    normalization,
+    pool,
+    quant_dequant,
+    recurrent,
+)
 from ._base import (
     ATTRIBUTE_RENAMES,
     QUANT_MODES,
@@ -118,10 +129,14 @@ _ALL_INTEGER_OPS = tuple(
 )
 
 #: Operators of domain `thinker`, and those of ONNX's own domain that graphs have on integers.
-INTEGER_OPS: tuple[Format, ...] = tuple(form for form in _ALL_INTEGER_OPS if form.domain != "linger")
+INTEGER_OPS: tuple[Format, ...] = tuple(
+    form for form in _ALL_INTEGER_OPS if form.domain != "linger"
+)
 
 #: Operators of dialect v3 that the quantizer never writes: no chip's executor has them.
-TRAINING_ONLY_OPS: tuple[Format, ...] = tuple(form for form in _ALL_INTEGER_OPS if form.domain == "linger")
+TRAINING_ONLY_OPS: tuple[Format, ...] = tuple(
+    form for form in _ALL_INTEGER_OPS if form.domain == "linger"
+)
 
 #: By every name; `add_integer_op` puts others in.
 _INTEGER_OPS_BY_NAME = {name: form for form in _ALL_INTEGER_OPS for name in form.names}
@@ -154,7 +169,8 @@ def find_integer_op_by_name(name: str) -> Format | None:
 def find_integer_op(node: ir.Node) -> Format | None:
     """Return the integer operator that a node is; None for a float node or an unknown one.
 
-    A standard operator (Relu, MaxPool, Reshape ...) is an integer one only on integer tensors: the caller decides.
+    A standard operator (Relu, MaxPool, Reshape ...) is an integer one only on integer tensors: the
+    caller decides.
     """
     return _INTEGER_OPS_BY_NAME.get(node.op_type)
 
@@ -163,7 +179,9 @@ def require_integer_op(node: ir.Node) -> Format | None:
     """Return `find_integer_op`; ModelError for an operator of the integer domains that is none."""
     form = find_integer_op(node)
     if form is None and is_quantized_domain(node):
-        raise ModelError(f"{node.op_type} {node.name}: not an integer operator that this lingeronnx knows")
+        raise ModelError(
+            f"{node.op_type} {node.name}: not an integer operator that this lingeronnx knows"
+        )
     return form
 
 

@@ -1,8 +1,9 @@
 """What an integer operator is: the class every file of this package fills in.
 
-One `Format` per integer operator, and one instance of each. It is the only reader and writer of that operator's names,
-in every dialect, and of its attributes; it says at which scales a node reads and writes, and which simulator kernel
-computes it. It knows no float operator, no chip's limits and no graph around the node.
+One `Format` per integer operator, and one instance of each. It is the only reader and writer of
+that operator's names, in every dialect, and of its attributes; it says at which scales a node reads
+and writes, and which simulator kernel computes it. It knows no float operator, no chip's limits and
+no graph around the node.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ _REQUIRED = object()
 
 @dataclass(frozen=True)
 class Attr:
-    """One attribute of an integer operator: name, kind (i, f, s, ints) and default (absent = required)."""
+    """One attribute of an integer operator.
+
+    Name, kind (i, f, s, ints) and default (absent = required).
+    """
 
     name: str
     kind: str
@@ -66,28 +70,45 @@ class Attr:
 
 
 def make_zero_point_spec(key: str) -> Attr:
-    """Return the attribute with the zero point of what `scale_<key>` is the scale of; absent it is 0."""
+    """Return the attribute with the zero point of what `scale_<key>` is the scale of.
+
+    Absent it is 0.
+    """
     return Attr(f"zero_point_{key}", "i", 0)
 
 
 def make_zero_point_attributes(**held: Affine | None) -> dict[str, int]:
-    """Return the attributes of `make_zero_point_spec` for tensors held so; none for a zero point of 0."""
-    return {f"zero_point_{key}": q.zero_point for key, q in held.items() if q is not None and q.zero_point}
+    """Return the attributes of `make_zero_point_spec` for tensors held so.
+
+    None for a zero point of 0.
+    """
+    return {
+        f"zero_point_{key}": q.zero_point
+        for key, q in held.items()
+        if q is not None and q.zero_point
+    }
 
 
 def find_nonzero_zero_point(attrs: Attributes) -> str | None:
     """Return the first of a node's attributes that hold a zero point other than 0, None where there is none."""
-    return next((key for key, value in attrs.items() if key.startswith("zero_point") and value), None)
+    return next(
+        (key for key, value in attrs.items() if key.startswith("zero_point") and value), None
+    )
 
 
 def qparams_from_attributes(attrs: Attributes, key: str) -> Affine:
     """Return what the attribute `scale_<key>` says, with the zero point beside it and the width of the node."""
     bits = get_int(attrs, "o_bits" if key == "o" else "data_bits", 8)
-    return make_qparams(get_number(attrs, f"scale_{key}"), bits, get_int(attrs, f"zero_point_{key}", 0))
+    return make_qparams(
+        get_number(attrs, f"scale_{key}"), bits, get_int(attrs, f"zero_point_{key}", 0)
+    )
 
 
 def make_qparams(scale: float, bits: int, zero_point: int) -> Affine:
-    """Return how attributes of a node say that a tensor is held; ModelError where no integers are held so."""
+    """Return how attributes of a node say that a tensor is held.
+
+    ModelError where no integers are held so.
+    """
     try:
         return Affine(scale, bits, zero_point=zero_point)
     except ValueError as error:
@@ -95,8 +116,13 @@ def make_qparams(scale: float, bits: int, zero_point: int) -> Affine:
 
 
 def read_attributes(form: Format, node: ir.Node) -> dict[str, AttributeValue]:
-    """Return the attributes of an integer node by current names with defaults; ModelError for a missing one."""
-    stated = {ATTRIBUTE_RENAMES.get(name, name): ir.get_attr(node, name) for name in node.attributes}
+    """Return the attributes of an integer node by current names with defaults.
+
+    ModelError for a missing one.
+    """
+    stated = {
+        ATTRIBUTE_RENAMES.get(name, name): ir.get_attr(node, name) for name in node.attributes
+    }
     for spec in form.attributes:
         if spec.name not in stated:
             if spec.is_required:
@@ -113,34 +139,39 @@ def read_attributes(form: Format, node: ir.Node) -> dict[str, AttributeValue]:
 
 def _check_scale(form: Format, node: ir.Node, name: str, value: float | list[float]) -> None:
     if isinstance(value, list) and (form.channel_axis is None or name != "scale_w"):
-        raise ModelError(f"{node.op_type} {node.name}: {name} is a list of {len(value)}; it must be one number")
+        raise ModelError(
+            f"{node.op_type} {node.name}: {name} is a list of {len(value)}; it must be one number"
+        )
     for scale in value if isinstance(value, list) else [value]:
         if not (math.isfinite(scale) and scale > 0):
-            raise ModelError(f"{node.op_type} {node.name}: {name} = {scale:g}; a scale is a positive number")
+            raise ModelError(
+                f"{node.op_type} {node.name}: {name} = {scale:g}; a scale is a positive number"
+            )
 
 
 class Format:
-    """One integer operator. Subclasses override what differs; the defaults fit an operator that moves data.
+    """One integer operator. Subclasses override what differs.
 
+    The defaults fit an operator that moves data.
     name : what it is called, in the domain `domain` ("" is ONNX's own).
     v3_name : its name in graphs of dialect v3 (domain `linger`), None where that has no other.
     aliases : further names that some dialect has for it.
     kind : the class of arithmetic that a platform's row has for it.
     attributes : what a node says of itself, its scales and widths among them.
-    weight_scales : the attributes that hold the scales of constant inputs, with the indices of these.
-    channel_axis : the axis of its weight (input 1) along which there may be a scale for each element, None: one scale.
-    weight_ranks : how many axes its weight has, one of these; empty: any number but 0.
-    supports_group_scales : whether its weight, a matrix [O, I], may have a scale for each group of a row.
-    supports_zero_points : whether the integers that it reads and writes may have another zero point than 0.
-    width : the attribute with the number of bits of what it writes.
+    weight_scales : the attributes that hold the scales of constant inputs, with the indices of
+    these. channel_axis : the axis of its weight (input 1) along which there may be a scale for each
+    element, None: one scale. weight_ranks : how many axes its weight has, one of these; empty: any
+    number but 0. supports_group_scales : whether its weight, a matrix [O, I], may have a scale for
+    each group of a row. supports_zero_points : whether the integers that it reads and writes may
+    have another zero point than 0. width : the attribute with the number of bits of what it writes.
     allows_float_output : whether what it writes is real where a node has no scale_o.
     signature : what it reads and writes; None: as ONNX's operator of that name, on integers.
     extra_attributes : attributes that some dialect writes and that mean nothing for the numbers.
-    nonstandard_usage : how graphs use ONNX's own operator beyond the standard. nonstandard_attribute : where they do
-    so, with this attribute. v1_implicit_attributes : attributes that dialect v1 leaves out where they say 8.
-    v3_attribute_names : attributes that have another name in dialect v3.
-    has_inexact_float_model : whether real numbers between its input and output give other integers than it by more than
-    rounding.
+    nonstandard_usage : how graphs use ONNX's own operator beyond the standard.
+    nonstandard_attribute : where they do so, with this attribute. v1_implicit_attributes :
+    attributes that dialect v1 leaves out where they say 8. v3_attribute_names : attributes that
+    have another name in dialect v3. has_inexact_float_model : whether real numbers between its
+    input and output give other integers than it by more than rounding.
     """
 
     name: str
@@ -161,7 +192,9 @@ class Format:
     nonstandard_usage = ""
     nonstandard_attribute = ""
     v1_implicit_attributes: tuple[str, ...] = ()
-    v3_attribute_names: Mapping[str, str] = MappingProxyType({"data_bits": "x_bits", "parameter_bits": "w_bits"})
+    v3_attribute_names: Mapping[str, str] = MappingProxyType(
+        {"data_bits": "x_bits", "parameter_bits": "w_bits"}
+    )
     has_inexact_float_model = False
 
     def __repr__(self) -> str:
@@ -178,16 +211,25 @@ class Format:
         return frozenset(spec.name for spec in (*self.attributes, *self.extra_attributes))
 
     def can_check_limits(self, node: ir.Node) -> bool:
-        """Whether limits can be judged: all inputs that a node needs have known sizes, and lists are lists."""
+        """Whether limits can be judged.
+
+        All inputs that a node needs have known sizes, and lists are lists.
+        """
         told = ["x:any"] if self.signature is None else self.signature.inputs.split()
         count = max(sum(not text.endswith(("?", "*")) for text in told), 1)
-        sized = len(node.inputs) >= count and all(ir.get_shape(value) is not None for value in node.inputs[:count])
+        sized = len(node.inputs) >= count and all(
+            ir.get_shape(value) is not None for value in node.inputs[:count]
+        )
         lists = (ir.get_attr(node, spec.name) for spec in self.attributes if spec.kind == "ints")
         return sized and all(value is None or isinstance(value, Sequence) for value in lists)
 
     def constant_parameters(self, node: ir.Node) -> dict[int, tuple[str, tuple[int, ...]]]:
         """Return {input index: (kind as in `Signature`, numbers of axes, empty for any)} of weights and biases."""
-        told = [] if self.signature is None else [text.split(":")[1] for text in self.signature.inputs.split()]
+        told = (
+            []
+            if self.signature is None
+            else [text.split(":")[1] for text in self.signature.inputs.split()]
+        )
         kinds = {index: kind.rstrip("?*") for index, kind in enumerate(told[: len(node.inputs)])}
         axes = {"weight": self.weight_ranks, "bias": ()}
         return {index: (kind, axes[kind]) for index, kind in kinds.items() if kind in axes}
@@ -197,7 +239,10 @@ class Format:
         return [0]
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the simulator kernel that computes a node; ModelError for a node that cannot be computed."""
+        """Return the simulator kernel that computes a node.
+
+        ModelError for a node that cannot be computed.
+        """
         raise NotImplementedError(self.name)
 
     def bits(self, attrs: Attributes) -> int | None:
@@ -205,12 +250,19 @@ class Format:
         return None if attrs.get(self.width) is None else get_int(attrs, self.width)
 
     def output_qparams(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
-        """Return the scale of the output (counts per unit), given the input tensors' scales; None for real numbers."""
+        """Return the scale of the output (counts per unit), given the input tensors' scales.
+
+        None for real numbers.
+        """
         return (
-            qparams_from_attributes(attrs, "o") if attrs.get("scale_o") is not None else (scales[0] if scales else None)
+            qparams_from_attributes(attrs, "o")
+            if attrs.get("scale_o") is not None
+            else (scales[0] if scales else None)
         )
 
-    def all_output_qparams(self, bound: KernelInfo, scales: Sequence[Affine | None]) -> list[Affine | None]:
+    def all_output_qparams(
+        self, bound: KernelInfo, scales: Sequence[Affine | None]
+    ) -> list[Affine | None]:
         """Return the scale of every output, the same for all by default."""
         return [self.output_qparams(bound.attributes, scales)] * len(bound.node.outputs)
 
@@ -225,7 +277,9 @@ class Format:
     def weight_qparams(self, attrs: Attributes, node: ir.Node, key: str) -> Affine:
         """Return how the constant weight is held whose scale is the attribute `key` of `weight_scales`."""
         scale = get_scales(attrs, key)
-        if isinstance(scale, list) and len(scale) == 1:  # of the one channel, or damage that binding the node names
+        if (
+            isinstance(scale, list) and len(scale) == 1
+        ):  # of the one channel, or damage that binding the node names
             scale = scale[0]
         along = PerAxis(self.channel_axis or 0) if isinstance(scale, list) else PerTensor()
         return Affine(scale, get_int(attrs, "parameter_bits", 8), along)
@@ -235,13 +289,17 @@ class Format:
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the real values of a node's outputs, in nodes of standard operators that `builder` makes.
 
-        An operator that moves integers means itself. Raises ModelError where standard operators have no such thing.
+        An operator that moves integers means itself. Raises ModelError where standard operators
+        have no such thing.
         """
         if self.domain:
             raise ModelError(f"{builder.info.label}: standard operators have no counterpart")
         read = set(self.kernel_inputs(builder.node))
         return builder.add_same_op(
-            *(builder.float_input(i) if i in read else builder.raw_input(i) for i in range(len(builder.node.inputs)))
+            *(
+                builder.float_input(i) if i in read else builder.raw_input(i)
+                for i in range(len(builder.node.inputs))
+            )
         )
 
     # ---- the other dialect --------------------------------------------------------------------------------------
@@ -262,7 +320,11 @@ class Format:
         kept = dict(attrs)
         kept.pop("zero_point", None)
         plain = {key for key in kept if key in self.v1_implicit_attributes or key[:2] == "x_"}
-        return {k: v for k, v in kept.items() if k not in plain or not isinstance(v, int | float) or v != 8}
+        return {
+            k: v
+            for k, v in kept.items()
+            if k not in plain or not isinstance(v, int | float) or v != 8
+        }
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
         """Return why dialect v1 has no such node as this `node` of dialect v3, or None."""

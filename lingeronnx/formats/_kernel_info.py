@@ -1,4 +1,7 @@
-"""An integer node with what is known of it before it is computed: attributes, constants, shapes, the arithmetic."""
+"""An integer node with what is known of it before it is computed.
+
+Attributes, constants, shapes, the arithmetic.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,10 @@ class KernelInfo:
         return f"{self.node.op_type} {self.node.name}"
 
     def output_scale_ratio(self, *scales: float) -> float:
-        """Return scale_o over the product of `scales`; ModelError when the operator has no scale_o."""
+        """Return scale_o over the product of `scales`.
+
+        ModelError when the operator has no scale_o.
+        """
         return get_number(self.attributes, "scale_o") / math.prod(float(s) for s in scales)
 
     def zero_point(self, key: str) -> int:
@@ -74,19 +80,29 @@ class KernelInfo:
         return 8 if kind is None else 8 * kind.itemsize
 
     def expect_arithmetic(self, kind: type[_Kind]) -> _Kind:
-        """Return the arithmetic, of the class that the operator has; InternalError for a row that gives another."""
+        """Return the arithmetic, of the class that the operator has.
+
+        InternalError for a row that gives another.
+        """
         if not isinstance(self.arithmetic, kind):
-            raise InternalError(f"{self.label} has {type(self.arithmetic).__name__} where {kind.__name__} belongs")
+            raise InternalError(
+                f"{self.label} has {type(self.arithmetic).__name__} where {kind.__name__} belongs"
+            )
         return self.arithmetic
 
     @property
     def rounding(self) -> RoundingMode:
-        """How results are rounded: as the arithmetic has it, or leaves to the node, whose default is half up."""
+        """How results are rounded.
+
+        As the arithmetic has it, or leaves to the node, whose default is half up.
+        """
         if self.arithmetic.requantize.rounding is not None:
             return self.arithmetic.requantize.rounding
         name = str(self.attributes.get("quant_mode") or "floor_add")
         if name not in QUANT_MODES:
-            raise ModelError(f"{self.label}: quant_mode = '{name}'; it is one of {', '.join(QUANT_MODES)}")
+            raise ModelError(
+                f"{self.label}: quant_mode = '{name}'; it is one of {', '.join(QUANT_MODES)}"
+            )
         return QUANT_MODES[name]
 
     def rescale(self, ratio: float, bits: int | None = None, zero: int | None = None) -> Any:  # noqa: ANN401 - Rescale, or Rounded in its place
@@ -104,20 +120,25 @@ class KernelInfo:
         mantissa, exponent = math.frexp(ratio)
         if mantissa != 0.5:
             raise ModelError(
-                f"{self.label}: the scales give the ratio {ratio:g}, not a power of two; this platform shifts only"
+                f"{self.label}: the scales give the ratio {ratio:g}, not a power of two; this "
+                "platform shifts only"
             )
         shift = self._resolve_right_shift(1 - exponent)
         if self.rounding is not RoundingMode.HALF_UP:
             if zero:
-                raise ModelError(f"{self.label}: zero_point_o = {zero}; this platform rounds without a zero point")
+                raise ModelError(
+                    f"{self.label}: zero_point_o = {zero}; this platform rounds without a zero "
+                    "point"
+                )
             return RoundedShift(shift, width, self.rounding)
         return Rescale.from_shift(shift, width, zero)
 
     def make_weight_rescale(self, channels: int, groups: int = 1) -> Any:  # noqa: ANN401 - as there
-        """Return the rescaling of sums at scale_x * scale_w: one, or where scale_w is a list one for each output.
+        """Return the rescaling of sums at scale_x * scale_w.
 
-        channels : scales that a list must have; `groups` of outputs take the same ones. ModelError for a list of
-        another length, and where the platform takes one scale for a weight.
+        One, or where scale_w is a list one for each output.
+        channels : scales that a list must have; `groups` of outputs take the same ones. ModelError
+        for a list of another length, and where the platform takes one scale for a weight.
         """
         from simulator.channel_rescale import ChannelRescale
 
@@ -125,19 +146,30 @@ class KernelInfo:
         if not isinstance(w, list):
             return self.rescale(self.output_scale_ratio(x, w))
         if self.arithmetic.requantize.shifts:
-            raise ModelError(f"{self.label}: scale_w is a list of {len(w)}; this platform takes one scale for a weight")
+            raise ModelError(
+                f"{self.label}: scale_w is a list of {len(w)}; this platform takes one scale for a "
+                "weight"
+            )
         if len(w) != channels:
-            raise ModelError(f"{self.label}: scale_w is a list of {len(w)}; the weight has {channels} channels")
-        return ChannelRescale(tuple(self.rescale(self.output_scale_ratio(x, scale)) for scale in w) * groups)
+            raise ModelError(
+                f"{self.label}: scale_w is a list of {len(w)}; the weight has {channels} channels"
+            )
+        return ChannelRescale(
+            tuple(self.rescale(self.output_scale_ratio(x, scale)) for scale in w) * groups
+        )
 
     def _resolve_right_shift(self, shift: int) -> int:
-        """Return the right shift that is computed for `shift`: what becomes of a negative one differs."""
+        """Return the right shift that is computed for `shift`.
+
+        What becomes of a negative one differs.
+        """
         left = self.arithmetic.requantize.left
         if shift >= 0 or left is LeftShiftBehavior.SHIFTED:
             return shift
         if left is LeftShiftBehavior.REFUSED:
             raise ModelError(
-                f"{self.label}: its scales need a shift of {-shift} to the left, which the executor refuses; lower "
+                f"{self.label}: its scales need a shift of {-shift} to the left, which the "
+                "executor refuses; lower "
                 "scale_o"
             )
         return ZEROING_SHIFT if left is LeftShiftBehavior.ZERO else 0
@@ -146,19 +178,28 @@ class KernelInfo:
         """Return log2 of `scale`, the attribute `key`; ModelError when it is not a power of two."""
         mantissa, exponent = math.frexp(scale)
         if mantissa != 0.5:
-            raise ModelError(f"{self.label}: {key} = {scale:g} is not a power of two; this platform shifts only")
+            raise ModelError(
+                f"{self.label}: {key} = {scale:g} is not a power of two; this platform shifts only"
+            )
         return exponent - 1
 
     def require_constant(self, index: int, dtypes: str, role: str) -> np.ndarray:
-        """Return constant input `index`; ModelError when it is absent, computed at run time or of another dtype."""
+        """Return constant input `index`.
+
+        ModelError when it is absent, computed at run time or of another dtype.
+        """
         array = self.constants.get(index)
         if array is None:
             raise ModelError(f"{self.label}: its {role} (input {index}) must be a constant")
         if role == "weight" and array.ndim == 0:
-            raise ModelError(f"{self.label}: its weight (input {index}) is a single number; it has an axis of channels")
+            raise ModelError(
+                f"{self.label}: its weight (input {index}) is a single number; it has an axis of "
+                "channels"
+            )
         if array.dtype.name not in dtypes.split():
             raise ModelError(
-                f"{self.label}: its {role} is {array.dtype.name}; it must be {' or '.join(dtypes.split())}"
+                f"{self.label}: its {role} is {array.dtype.name}; it must be "
+                f"{' or '.join(dtypes.split())}"
             )
         return array
 
@@ -169,5 +210,7 @@ class KernelInfo:
             return None
         array = self.require_constant(index, "int32 int64", "bias").astype(np.int64).reshape(-1)
         if len(array) != size:
-            raise ModelError(f"{self.label}: its bias has {len(array)} values; the weight has {size} outputs")
+            raise ModelError(
+                f"{self.label}: its bias has {len(array)} values; the weight has {size} outputs"
+            )
         return array

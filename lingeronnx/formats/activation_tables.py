@@ -1,7 +1,8 @@
-"""Functions of one number: iqSigmoid and iqTanh by the chips' tables, GluInt, and iqTable with a table of its own.
+"""Functions of one number.
 
-iqSigmoid and iqTanh write 7 fractional bits. How an input comes to the format of the table, Q11 or Q27, is a
-`TableInputRule`:
+IqSigmoid and iqTanh by the chips' tables, GluInt, and iqTable with a table of its own.
+iqSigmoid and iqTanh write 7 fractional bits. How an input comes to the format of the table, Q11 or
+Q27, is a `TableInputRule`:
 
 ==============  ======================================================================================
 `RIGHT_ONLY`    int16 in; shifted right, never left: a scale below 2^11 is read as 2^11
@@ -10,12 +11,13 @@ iqSigmoid and iqTanh write 7 fractional bits. How an input comes to the format o
 `NOTHING`       the executor's factor overflows to 0, so that every input reads as 0
 ==============  ======================================================================================
 
-To the training side outputs are `as_told`: the table in Q11 gives Q15, rounded to any scale, the one in Q27 rounds
-once, to o_bits - 1 fractional bits. An int8 input that is read `RIGHT_ONLY` is what a Requant by 2^8 in front of it
-would make int16. QGelu and QSwish (venusA, dialect v3) have tables of their own, Q27 in and out.
+To the training side outputs are `as_told`: the table in Q11 gives Q15, rounded to any scale, the
+one in Q27 rounds once, to o_bits - 1 fractional bits. An int8 input that is read `RIGHT_ONLY` is
+what a Requant by 2^8 in front of it would make int16. QGelu and QSwish (venusA, dialect v3) have
+tables of their own, Q27 in and out.
 
-GluInt multiplies the first half of the last axis by the sigmoid of the second. The training side gates any axis, and
-has a sigmoid for each chip.
+GluInt multiplies the first half of the last axis by the sigmoid of the second. The training side
+gates any axis, and has a sigmoid for each chip.
 """
 
 from __future__ import annotations
@@ -33,7 +35,14 @@ from ..graph.attributes import Attributes, AttributeValue, get_int, get_number
 from ..plan import Affine
 from ..targets.arithmetic import GluArithmetic, LutArithmetic, TableInputRule
 from . import shape_inference as rules
-from ._base import Attr, Format, KernelInfo, UnaryIntegerOp, make_zero_point_spec, qparams_from_attributes
+from ._base import (
+    Attr,
+    Format,
+    KernelInfo,
+    UnaryIntegerOp,
+    make_zero_point_spec,
+    qparams_from_attributes,
+)
 from .float_model import FloatNodeBuilder
 from .shape_inference import Signature
 from .table_functions import build_function_nodes, identify_table_function
@@ -53,7 +62,12 @@ class Glu(Format):
     kind = GluArithmetic
     v3_name = "QGLU"
     has_inexact_float_model = True
-    attributes = (Attr("dim", "i", -1), Attr("scale_x", "f"), Attr("scale_o", "f"), Attr("o_bits", "i", 8))
+    attributes = (
+        Attr("dim", "i", -1),
+        Attr("scale_x", "f"),
+        Attr("scale_o", "f"),
+        Attr("o_bits", "i", 8),
+    )
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
         """Return why it gates another axis than the last, or None."""
@@ -64,9 +78,14 @@ class Glu(Format):
         """Return the kernel, the sigmoid of every integer worked out."""
         from simulator.kernels import Glu as Kernel
 
-        how, axis = info.expect_arithmetic(GluArithmetic), get_int(info.attributes, "dim") % len(info.input_shapes[0])
+        how, axis = (
+            info.expect_arithmetic(GluArithmetic),
+            get_int(info.attributes, "dim") % len(info.input_shapes[0]),
+        )
         if not how.any_axis and axis != len(info.input_shapes[0]) - 1:
-            raise ModelError(f"{info.label}: dim = {info.attributes['dim']}; only the last axis is gated")
+            raise ModelError(
+                f"{info.label}: dim = {info.attributes['dim']}; only the last axis is gated"
+            )
         scale = get_number(info.attributes, "scale_x")
         gate = Kernel.gates(info.require_exponent("scale_x", scale), how.table.value)
         return Kernel(gate, info.rescale(info.output_scale_ratio(scale, 2.0**15)), axis)
@@ -122,9 +141,14 @@ class Sigmoid(Format):
             info.width(),
             how.table.input_fraction_bits,
         )
-        x, q = all_integers(bits), info.require_exponent("scale_x", get_number(info.attributes, "scale_x"))
+        x, q = (
+            all_integers(bits),
+            info.require_exponent("scale_x", get_number(info.attributes, "scale_x")),
+        )
         if how.as_told:
-            return Table(self._compute_training_table(info, curve, round_shift_right(x, q - fraction)))
+            return Table(
+                self._compute_training_table(info, curve, round_shift_right(x, q - fraction))
+            )
         if how.reading is TableInputRule.NOTHING:
             x = x * 0
         elif how.reading is TableInputRule.RIGHT_ONLY:
@@ -133,7 +157,9 @@ class Sigmoid(Format):
             x = saturate_array(round_shift_right(x, q - fraction), 32)
         return Table(curve.evaluate_rounded(x, 8).astype(np.int8))
 
-    def _compute_training_table(self, bound: KernelInfo, curve: Piecewise, x: np.ndarray) -> np.ndarray:
+    def _compute_training_table(
+        self, bound: KernelInfo, curve: Piecewise, x: np.ndarray
+    ) -> np.ndarray:
         """Return what the training side computes for x in the format of its table."""
         from simulator.fixed_point import integer_dtype, saturate_array
 
@@ -141,7 +167,9 @@ class Sigmoid(Format):
         if bound.expect_arithmetic(LutArithmetic).reading is TableInputRule.WRAPPED:
             return requantize_table(bound, curve.evaluate_unsaturated(x), 2.0**15)
         if scale != 2.0 ** (bits - 1):
-            raise ModelError(f"{bound.label}: scale_o = {scale:g}; of {bits} bits it is {2.0 ** (bits - 1):g}")
+            raise ModelError(
+                f"{bound.label}: scale_o = {scale:g}; of {bits} bits it is {2.0 ** (bits - 1):g}"
+            )
         return curve.evaluate_rounded(saturate_array(x, 32), bits).astype(integer_dtype(bits))
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
@@ -152,7 +180,9 @@ class Sigmoid(Format):
         """2^7, whatever the node says, to the executor."""
         return Q7
 
-    def all_output_qparams(self, bound: KernelInfo, scales: Sequence[Affine | None]) -> list[Affine | None]:
+    def all_output_qparams(
+        self, bound: KernelInfo, scales: Sequence[Affine | None]
+    ) -> list[Affine | None]:
         """What the node says to the training side."""
         return (
             [qparams_from_attributes(bound.attributes, "o")]
@@ -199,7 +229,12 @@ class Gelu(Format):
     function = "gelu"
     has_inexact_float_model = True
     function_name = "Gelu"
-    attributes = (Attr("scale_x", "f"), Attr("scale_o", "f"), Attr("data_bits", "i", 8), Attr("o_bits", "i", 8))
+    attributes = (
+        Attr("scale_x", "f"),
+        Attr("scale_o", "f"),
+        Attr("data_bits", "i", 8),
+        Attr("o_bits", "i", 8),
+    )
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
         """Return the table of the node's function."""
@@ -211,7 +246,9 @@ class Gelu(Format):
         chip, fraction = table.value, table.input_fraction_bits
         q = info.require_exponent("scale_x", get_number(info.attributes, "scale_x"))
         y = load_piecewise(self.function, chip).evaluate_to_fraction(
-            saturate_array(round_shift_right(all_integers(info.width()), q - fraction), 32), fraction, 32
+            saturate_array(round_shift_right(all_integers(info.width()), q - fraction), 32),
+            fraction,
+            32,
         )
         return Table(requantize_table(info, y, 2.0**fraction))
 
@@ -239,7 +276,9 @@ class Table(UnaryIntegerOp):
 
     name = "iqTable"
     supports_zero_points = True
-    signature = Signature("x:integer table:weight", "integer", rules.keep_input_shape(rules.type_of_bits))
+    signature = Signature(
+        "x:integer table:weight", "integer", rules.keep_input_shape(rules.type_of_bits)
+    )
     attributes: tuple[Attr, ...] = (
         Attr("function", "s", ""),
         Attr("data_bits", "i", 8),
@@ -267,8 +306,12 @@ class Table(UnaryIntegerOp):
         if name is not None:
             return [build_function_nodes(name, builder)]
         first = builder.add_constant(np.float32(table.size // 2 + x.zero_point + 0.5), "middle")
-        counts = builder("Mul", builder.float_input(), builder.add_constant(np.float32(x.scale), "counts"))
-        place = builder("Cast", builder("Add", counts, first), to=6)  # the sum is positive: cut off, it is rounded
+        counts = builder(
+            "Mul", builder.float_input(), builder.add_constant(np.float32(x.scale), "counts")
+        )
+        place = builder(
+            "Cast", builder("Add", counts, first), to=6
+        )  # the sum is positive: cut off, it is rounded
         entries = o.real(table.reshape(-1)).astype(np.float32)
         return [builder("Gather", builder.add_constant(entries, "entries"), place, axis=0)]
 

@@ -1,9 +1,10 @@
 """Arithmetic on two activations: iqAdd, iqSub, iqMul, iqDiv, BmmInt.
 
-On shifting platforms iqAdd requantizes each operand to the output's scale first (two roundings), then adds with
-saturation; `generic` adds in a common accumulator and rounds once. iqMul and BmmInt, ``y = sat(rescale(x @ y))`` over
-the last two axes, round the product once. The training side rounds each operand as well, but saturates the sum only.
-Operands count as what they are above their zero points; to the rounded result zero_point_o is added.
+On shifting platforms iqAdd requantizes each operand to the output's scale first (two roundings),
+then adds with saturation; `generic` adds in a common accumulator and rounds once. iqMul and BmmInt,
+``y = sat(rescale(x @ y))`` over the last two axes, round the product once. The training side rounds
+each operand as well, but saturates the sum only. Operands count as what they are above their zero
+points; to the rounded result zero_point_o is added.
 """
 
 from __future__ import annotations
@@ -23,7 +24,14 @@ from ..targets.arithmetic import (
     MulArithmetic,
 )
 from . import shape_inference as rules
-from ._base import Attr, Format, KernelInfo, make_zero_point_attributes, make_zero_point_spec, qparams_from_attributes
+from ._base import (
+    Attr,
+    Format,
+    KernelInfo,
+    make_zero_point_attributes,
+    make_zero_point_spec,
+    qparams_from_attributes,
+)
 from .float_model import FloatNodeBuilder
 from .shape_inference import Signature
 
@@ -50,7 +58,9 @@ class BinaryIntegerOp(Format):
     #: The operator of two real tensors.
     standard_op: str
     supports_zero_points = True
-    signature = Signature("x:integer y:integer", "integer", rules.infer_like_standard("Add", rules.type_of_bits))
+    signature = Signature(
+        "x:integer y:integer", "integer", rules.infer_like_standard("Add", rules.type_of_bits)
+    )
 
     def kernel_inputs(self, node: ir.Node) -> list[int]:
         """Return both operands."""
@@ -103,7 +113,8 @@ class Add(BinaryIntegerOp):
         operands = info.expect_arithmetic(AddArithmetic).operands
         if operands is AddOperandPrecision.FINE:
             return self.subtract_zero_points(
-                info, AddScaled.from_ratios(rx, ry, bits, self.sign, info.zero_point("o"), info.rounding)
+                info,
+                AddScaled.from_ratios(rx, ry, bits, self.sign, info.zero_point("o"), info.rounding),
             )
         if operands is AddOperandPrecision.WIDE:
             from simulator.fixed_point import Rescale
@@ -123,8 +134,8 @@ ADD = Add()
 class Sub(Add):
     """Difference of two activations.
 
-    The chips' iqSub is right only with all tensors in external memory, where pooling is not. So on images the sum with
-    the negated operand takes its place there.
+    The chips' iqSub is right only with all tensors in external memory, where pooling is not. So on
+    images the sum with the negated operand takes its place there.
     """
 
     name = "iqSub"
@@ -155,7 +166,8 @@ class Mul(BinaryIntegerOp):
             Kernel(
                 info.rescale(
                     info.output_scale_ratio(
-                        get_number(info.attributes, "scale_x"), get_number(info.attributes, "scale_y")
+                        get_number(info.attributes, "scale_x"),
+                        get_number(info.attributes, "scale_y"),
                     )
                 )
             ),
@@ -171,7 +183,9 @@ class Div(BinaryIntegerOp):
     name = "iqDiv"
     standard_op = "Div"
     has_inexact_float_model = True
-    signature = Signature("x:integer y:integer", "integer", rules.infer_like_standard("Add", rules.int32_type))
+    signature = Signature(
+        "x:integer y:integer", "integer", rules.infer_like_standard("Add", rules.int32_type)
+    )
     kind = DivArithmetic
     aliases = ("QDiv",)
     supports_zero_points = False
@@ -183,12 +197,15 @@ class Div(BinaryIntegerOp):
 
         quotient = info.expect_arithmetic(DivArithmetic).quotient
         if quotient is DivisionMethod.SINGLE:
-            x, y, o = (get_number(info.attributes, key) for key in ("scale_x", "scale_y", "scale_o"))
+            x, y, o = (
+                get_number(info.attributes, key) for key in ("scale_x", "scale_y", "scale_o")
+            )
             return DivSingle(x, y, o, get_int(info.attributes, "o_bits"), info.rounding)
         if quotient is DivisionMethod.UNSCALED:
             return Kernel(0, zero_division_by_sign=True)
         x, y, o = (
-            info.require_exponent(key, get_number(info.attributes, key)) for key in ("scale_x", "scale_y", "scale_o")
+            info.require_exponent(key, get_number(info.attributes, key))
+            for key in ("scale_x", "scale_y", "scale_o")
         )
         return Kernel(o + y - x)
 
@@ -202,7 +219,11 @@ class Bmm(BinaryIntegerOp):
     name = "BmmInt"
     standard_op = "MatMul"
     allows_float_output = True
-    signature = Signature("x:integer y:integer", "result", rules.infer_like_standard("MatMul", rules.layer_output_type))
+    signature = Signature(
+        "x:integer y:integer",
+        "result",
+        rules.infer_like_standard("MatMul", rules.layer_output_type),
+    )
     kind = LayerArithmetic
     v3_name = "QBmm"
     v1_implicit_attributes = ("y_bits",)
@@ -223,7 +244,11 @@ class Bmm(BinaryIntegerOp):
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
         """Return why its factors have other axes than dialect v1 takes, or None."""
         ranks = [len(ir.get_shape(value) or ()) for value in node.inputs[:2]]
-        return "its factors do not both have three axes" if node.op_type == "QMatmul" and ranks != [3, 3] else None
+        return (
+            "its factors do not both have three axes"
+            if node.op_type == "QMatmul" and ranks != [3, 3]
+            else None
+        )
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
         """Return the matrix kernel."""
@@ -234,7 +259,8 @@ class Bmm(BinaryIntegerOp):
             MatMul(
                 info.rescale(
                     info.output_scale_ratio(
-                        get_number(info.attributes, "scale_x"), get_number(info.attributes, "scale_y")
+                        get_number(info.attributes, "scale_x"),
+                        get_number(info.attributes, "scale_y"),
                     )
                 )
             ),

@@ -1,6 +1,7 @@
 """Relu and Clip on integers; scales pass through.
 
-Relu cuts at the integer 0. Where another one stands for the real 0, Clip has that for its lower bound.
+Relu cuts at the integer 0. Where another one stands for the real 0, Clip has that for its lower
+bound.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ class Relu(Format):
     """Negative integers become 0: ``max(0, x)``."""
 
     name = "Relu"
-    nonstandard_usage = "on int8, which the standard allows from opset 14 on; the format is opset 12"
+    nonstandard_usage = (
+        "on int8, which the standard allows from opset 14 on; the format is opset 12"
+    )
     domain = ""
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
@@ -54,7 +57,10 @@ class Clip(Format):
         """The bounds in real numbers."""
         bounds = [
             builder.add_constant(
-                np.float32(builder.dequantize_scalar(int(builder.info.constants[index].reshape(())))), what
+                np.float32(
+                    builder.dequantize_scalar(int(builder.info.constants[index].reshape(())))
+                ),
+                what,
             )
             if index in builder.info.constants
             else None

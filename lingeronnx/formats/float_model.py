@@ -1,8 +1,9 @@
 """What an integer node means in real numbers.
 
 The standard nodes that a format writes for it through a `FloatNodeBuilder`.
-Integers that a node holds itself stand behind a DequantizeLinear, ``(q - zero) * y_scale`` with ``y_scale = 1 / scale``
-in float32. Whoever asks puts the QuantizeLinear behind the result. Knows no integer operator.
+Integers that a node holds itself stand behind a DequantizeLinear, ``(q - zero) * y_scale`` with
+``y_scale = 1 / scale`` in float32. Whoever asks puts the QuantizeLinear behind the result. Knows no
+integer operator.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ def integer_storage_type(bits: int) -> ir.DataType:
 class FloatNodeBuilder:
     """Makes the nodes that mean in real numbers what the integer node `info` computes.
 
-    info : what is known of the node. values : the real value of each input, None where it is absent or a constant.
-    held : how each input is held, None where it is real. unsigned : whether constants of 8 bits are stored without a
-    sign, 128 higher. opset : what the nodes made so far need. steps : {initializer with y_scale: the scale}. Names come
-    from the node's.
+    info : what is known of the node. values : the real value of each input, None where it is absent
+    or a constant. held : how each input is held, None where it is real. unsigned : whether
+    constants of 8 bits are stored without a sign, 128 higher. opset : what the nodes made so far
+    need. steps : {initializer with y_scale: the scale}. Names come from the node's.
     """
 
     def __init__(
@@ -75,7 +76,9 @@ class FloatNodeBuilder:
         q = self._held[index]
         return (integer - (0 if q is None else q.zero_point)) / self.input_scale(index)
 
-    def __call__(self, op_type: str, *inputs: ir.Value | None, **attributes: AttributeValue) -> ir.Value:
+    def __call__(
+        self, op_type: str, *inputs: ir.Value | None, **attributes: AttributeValue
+    ) -> ir.Value:
         """Append a standard node; return its output. Attributes of None are left out."""
         return self.add_multi_output_node(op_type, *inputs, outputs=1, **attributes)[0]
 
@@ -84,7 +87,9 @@ class FloatNodeBuilder:
     ) -> list[ir.Value]:
         """Append a standard node with so many outputs; return these."""
         name = self._make_name(f"{self.node.outputs[0].name}_{op_type}")
-        node = ir.node(op_type, list(inputs), {}, num_outputs=outputs, name=f"{self.node.name}_{op_type}")
+        node = ir.node(
+            op_type, list(inputs), {}, num_outputs=outputs, name=f"{self.node.name}_{op_type}"
+        )
         for key, attribute in attributes.items():
             if attribute is not None:
                 ir.set_attr(node, key, attribute)
@@ -127,8 +132,8 @@ class FloatNodeBuilder:
     ) -> ir.Value:
         """Return the real numbers for constant input `index`, integers at `scale` (a sequence: along `axis`).
 
-        view : rearranges them first. bits : as many are stored, default those of their type. The result has the name
-        of the constant where that is free.
+        view : rearranges them first. bits : as many are stored, default those of their type. The
+        result has the name of the constant where that is free.
         """
         if index not in self.info.constants:
             raise ModelError(f"{self.info.label}: its input {index} must be a constant")
@@ -136,23 +141,34 @@ class FloatNodeBuilder:
         array = array if view is None else view(array)
         channels = len(scale) if isinstance(scale, Sequence) else 0
         if array.dtype == np.int64:  # which has no DequantizeLinear
-            factor = np.reshape(scale, [-1 if i == axis else 1 for i in range(array.ndim)]) if channels else scale
-            return ir.add_initializer(self._model, self._make_name(f"{name}_real"), (array / factor).astype(np.float32))
+            factor = (
+                np.reshape(scale, [-1 if i == axis else 1 for i in range(array.ndim)])
+                if channels
+                else scale
+            )
+            return ir.add_initializer(
+                self._model, self._make_name(f"{name}_real"), (array / factor).astype(np.float32)
+            )
         step = self.step(name, scale)
         sizes = [channels] if channels else []
         where = {"axis": axis or 0} if channels else {}
-        return self._add_dequantize_linear(index, array, bits or 8 * array.dtype.itemsize, step, sizes, where)
+        return self._add_dequantize_linear(
+            index, array, bits or 8 * array.dtype.itemsize, step, sizes, where
+        )
 
     def dequantize_grouped_constant(self, index: int, q: Affine, turned: bool = False) -> ir.Value:
-        """Return the real numbers for constant input `index`, a matrix in groups `q`: a blocked DequantizeLinear.
+        """Return the real numbers for constant input `index`, a matrix in groups `q`.
 
-        turned : whether its axes change places. `scales_by_y_scale` has the scales of the products, from which and from
-        y_scale those of the groups follow.
+        A blocked DequantizeLinear.
+        turned : whether its axes change places. `scales_by_y_scale` has the scales of the products,
+        from which and from y_scale those of the groups follow.
         """
         assert isinstance(q.granularity, PerGroup)
         self.require_opset(INT4_INT16_OPSET)
         array, name = self.info.constants[index], ir.input_name(self.node, index)
-        y_scale = ir.add_initializer(self._model, self._make_name(f"{name}_scale"), (1.0 / q.scales).astype(np.float32))
+        y_scale = ir.add_initializer(
+            self._model, self._make_name(f"{name}_scale"), (1.0 / q.scales).astype(np.float32)
+        )
         self.scales_by_y_scale[str(y_scale.name)] = q.factors[0].tolist()
         where = {"axis": q.granularity.axis, "block_size": q.granularity.size}
         value = self._add_dequantize_linear(index, array, q.bits, y_scale, q.scales.shape, where)
@@ -165,7 +181,13 @@ class FloatNodeBuilder:
         return value
 
     def _add_dequantize_linear(
-        self, index: int, array: np.ndarray, bits: int, step: ir.Value, sizes: Sequence[int], where: Mapping[str, int]
+        self,
+        index: int,
+        array: np.ndarray,
+        bits: int,
+        step: ir.Value,
+        sizes: Sequence[int],
+        where: Mapping[str, int],
     ) -> ir.Value:
         """Return what DequantizeLinear gives for integers of `bits`, with a y_scale of these sizes."""
         name, kind, zero = ir.input_name(self.node, index), integer_storage_type(bits), 0
@@ -198,8 +220,13 @@ class FloatNodeBuilder:
         self.scales_by_y_scale[str(value.name)] = scale
         return value
 
-    def zero_point_inputs(self, kind: ir.DataType, sizes: Sequence[int] = (), zero_point: int = 0) -> list[ir.Value]:
-        """Return the zero point of integers of a `kind`, as an input or none: int32 has no other than 0."""
+    def zero_point_inputs(
+        self, kind: ir.DataType, sizes: Sequence[int] = (), zero_point: int = 0
+    ) -> list[ir.Value]:
+        """Return the zero point of integers of a `kind`, as an input or none.
+
+        Int32 has no other than 0.
+        """
         if kind == _TYPES[32]:
             return []
         if kind not in (_TYPES[8], ir.DataType.UINT8):
@@ -213,7 +240,9 @@ class FloatNodeBuilder:
 
     def _add_integer_initializer(self, name: str, array: np.ndarray, kind: ir.DataType) -> ir.Value:
         tensor = ir.tensor(np.asarray(array, order="C").astype(kind.numpy()), dtype=kind, name=name)
-        value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(kind), const_value=tensor)
+        value = ir.Value(
+            name=name, shape=ir.Shape(array.shape), type=ir.TensorType(kind), const_value=tensor
+        )
         self._model.graph.register_initializer(value)
         return value
 
@@ -230,12 +259,23 @@ class FloatNodeBuilder:
         self._used_names.add(free)
         return free
 
-    def add_same_op(self, *inputs: ir.Value | None, attributes: Attributes | None = None) -> list[ir.Value]:
-        """Append the standard operator of the node's own name; attributes: default the node's that the standard has."""
+    def add_same_op(
+        self, *inputs: ir.Value | None, attributes: Attributes | None = None
+    ) -> list[ir.Value]:
+        """Append the standard operator of the node's own name.
+
+        Attributes: default the node's that the standard has.
+        """
         import onnx
 
         op_type, stated = str(self.node.op_type), attributes
         if stated is None:
-            known = set(onnx.defs.get_schema(op_type, 12).attributes) | set(onnx.defs.get_schema(op_type).attributes)
-            stated = {key: ir.get_attr(self.node, key) for key in self.node.attributes if key in known}
-        return self.add_multi_output_node(op_type, *inputs, outputs=len(self.node.outputs), **stated)
+            known = set(onnx.defs.get_schema(op_type, 12).attributes) | set(
+                onnx.defs.get_schema(op_type).attributes
+            )
+            stated = {
+                key: ir.get_attr(self.node, key) for key in self.node.attributes if key in known
+            }
+        return self.add_multi_output_node(
+            op_type, *inputs, outputs=len(self.node.outputs), **stated
+        )

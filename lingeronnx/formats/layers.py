@@ -1,13 +1,16 @@
-"""Layers with a constant weight (input 1) and a bias (input 2): convolutions, LinearInt, BatchNorm2dInt.
+"""Layers with a constant weight (input 1) and a bias (input 2).
 
-``y = sat(rescale(sum (x - zero_point_x)*w + b) + zero_point_o)``, int8 by int8 into a wide accumulator, bias int32 at
-scale_x*scale_w, one rounding.
+Convolutions, LinearInt, BatchNorm2dInt.
+``y = sat(rescale(sum (x - zero_point_x)*w + b) + zero_point_o)``, int8 by int8 into a wide
+accumulator, bias int32 at scale_x*scale_w, one rounding.
 
 ==================  ==============================================================================================
 Conv2dInt, 1d       weight [O, I/group, k...]; pads in ONNX order, filled with zero_point_x
 ConvTranspose2dInt  weight [I, O/group, k...]; the bias is required (zeros where there is none)
-LinearInt           weight [O, I], over the last axis; without scale_o the output is real. With group_size = k and
-                    factors m [O, ceil(I/k)] at input 3, a weight counts for w*m, at the scale scale_w of its row
+LinearInt           weight [O, I], over the last axis; without scale_o the output is real. With
+group_size = k and
+                    factors m [O, ceil(I/k)] at input 3, a weight counts for w*m, at the scale
+                    scale_w of its row
 BatchNorm2dInt      weight [C], ``y = sat(rescale(x*w[c] + b[c]))``
 ==================  ==============================================================================================
 """
@@ -28,7 +31,14 @@ from ..graph.attributes import Attributes, AttributeValue, get_int, get_ints, ge
 from ..plan import MAX_GROUP_FACTOR, Affine, PerGroup, make_grouped_qparams
 from ..targets.arithmetic import Arithmetic, LayerArithmetic
 from . import shape_inference as rules
-from ._base import Attr, Format, KernelInfo, make_zero_point_attributes, make_zero_point_spec, qparams_from_attributes
+from ._base import (
+    Attr,
+    Format,
+    KernelInfo,
+    make_zero_point_attributes,
+    make_zero_point_spec,
+    qparams_from_attributes,
+)
 from .float_model import FloatNodeBuilder
 from .shape_inference import Signature
 
@@ -47,9 +57,11 @@ WEIGHT_ATTRIBUTES = (
 
 
 def accumulator_scale(attrs: Attributes, repeats: int = 1) -> float | tuple[float, ...]:
-    """Return the scale of sums, scale_x * scale_w: one, or a tuple with one for each output channel.
+    """Return the scale of sums, scale_x * scale_w.
 
-    repeats : how often the channels' scales stand one after another (the groups of a transposed convolution).
+    One, or a tuple with one for each output channel.
+    repeats : how often the channels' scales stand one after another (the groups of a transposed
+    convolution).
     """
     x, w = get_number(attrs, "scale_x"), get_scales(attrs, "scale_w")
     return tuple(x * scale for scale in w) * repeats if isinstance(w, list) else x * w
@@ -64,7 +76,10 @@ class WeightedIntegerOp(Format):
     supports_zero_points = True
 
     def scales(self, x: Affine, w: Affine, o: Affine | None) -> dict[str, AttributeValue]:
-        """Return the attributes of a node that reads `x`, has a weight `w` and writes `o`; None: real numbers."""
+        """Return the attributes of a node that reads `x`, has a weight `w` and writes `o`.
+
+        None: real numbers.
+        """
         attrs: dict[str, AttributeValue] = {
             "data_bits": x.bits,
             "parameter_bits": w.bits,
@@ -77,7 +92,11 @@ class WeightedIntegerOp(Format):
     def input_qparams(self, attrs: Attributes) -> dict[int, Affine]:
         """Return the scales of input and weight."""
         scales = {0: qparams_from_attributes(attrs, "x")}
-        return scales if isinstance(attrs["scale_w"], Sequence) else {**scales, 1: qparams_from_attributes(attrs, "w")}
+        return (
+            scales
+            if isinstance(attrs["scale_w"], Sequence)
+            else {**scales, 1: qparams_from_attributes(attrs, "w")}
+        )
 
     def weight_qparams(self, attrs: Attributes, node: ir.Node, key: str) -> Affine:
         """Return how the constant weight is held whose scale is the attribute `key`, as the graph says."""
@@ -87,11 +106,13 @@ class WeightedIntegerOp(Format):
         """Return how a weight is held that has a scale for each group; None for all others."""
         return None
 
-    def dequantize_inputs(self, real: FloatNodeBuilder, groups: int = 1, transposed: bool = False) -> list[ir.Value]:
+    def dequantize_inputs(
+        self, real: FloatNodeBuilder, groups: int = 1, transposed: bool = False
+    ) -> list[ir.Value]:
         """Return the real values of the input, the weight and, where there is one, the bias.
 
-        groups : how often the channels' scales stand one after another. turned : whether the two axes of the weight
-        change places.
+        groups : how often the channels' scales stand one after another. turned : whether the two
+        axes of the weight change places.
         """
         a = real.attrs
         axis = 1 - (self.channel_axis or 0) if transposed else self.channel_axis
@@ -103,7 +124,9 @@ class WeightedIntegerOp(Format):
             weight = real.held(1, get_scales(a, "scale_w"), axis, view, bits)
         values = [real.float_input(), weight]
         return (
-            [*values, real.held(2, accumulator_scale(a, groups), 0, np.ravel)] if 2 in real.info.constants else values
+            [*values, real.held(2, accumulator_scale(a, groups), 0, np.ravel)]
+            if 2 in real.info.constants
+            else values
         )
 
 
@@ -113,7 +136,9 @@ class Conv2d(WeightedIntegerOp):
     name = "Conv2dInt"
     weight_ranks = (4,)
     signature = Signature(
-        "x:integer w:weight b:bias?", "result", rules.infer_like_standard("Conv", rules.layer_output_type)
+        "x:integer w:weight b:bias?",
+        "result",
+        rules.infer_like_standard("Conv", rules.layer_output_type),
     )
     v3_name = "QConv2d"
     aliases = ("QConvBN2d",)
@@ -149,18 +174,27 @@ class Conv2d(WeightedIntegerOp):
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the convolution."""
-        return [builder("Conv", *self.dequantize_inputs(builder), **self.get_window_attributes(builder))]
+        return [
+            builder("Conv", *self.dequantize_inputs(builder), **self.get_window_attributes(builder))
+        ]
 
     def get_window_attributes(self, real: FloatNodeBuilder) -> dict[str, AttributeValue]:
         """Return what a convolution is besides its weights."""
-        return {spec.name: real.attrs[spec.name] for spec in self.attributes if spec not in WEIGHT_ATTRIBUTES}
+        return {
+            spec.name: real.attrs[spec.name]
+            for spec in self.attributes
+            if spec not in WEIGHT_ATTRIBUTES
+        }
 
 
 CONV2D = Conv2d()
 
 
 class Conv1d(Conv2d):
-    """One-dimensional convolution; on chips that cannot, a two-dimensional one of height 1 between two reshapes."""
+    """One-dimensional convolution.
+
+    On chips that cannot, a two-dimensional one of height 1 between two reshapes.
+    """
 
     name = "Conv1dInt"
     weight_ranks = (3,)
@@ -177,7 +211,9 @@ class ConvTranspose2d(WeightedIntegerOp):
     name = "ConvTranspose2dInt"
     weight_ranks = (3, 4)
     signature = Signature(
-        "x:integer w:weight b:bias?", "result", rules.infer_like_standard("ConvTranspose", rules.layer_output_type)
+        "x:integer w:weight b:bias?",
+        "result",
+        rules.infer_like_standard("ConvTranspose", rules.layer_output_type),
     )
     v3_name = "QConvTranspose2d"
     aliases = ("QConvTranspose1d",)
@@ -208,8 +244,18 @@ class ConvTranspose2d(WeightedIntegerOp):
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the transposed convolution."""
-        kept = {spec.name: builder.attrs[spec.name] for spec in self.attributes if spec not in WEIGHT_ATTRIBUTES}
-        return [builder("ConvTranspose", *self.dequantize_inputs(builder, get_int(builder.attrs, "group")), **kept)]
+        kept = {
+            spec.name: builder.attrs[spec.name]
+            for spec in self.attributes
+            if spec not in WEIGHT_ATTRIBUTES
+        }
+        return [
+            builder(
+                "ConvTranspose",
+                *self.dequantize_inputs(builder, get_int(builder.attrs, "group")),
+                **kept,
+            )
+        ]
 
 
 CONV_TRANSPOSE2D = ConvTranspose2d()
@@ -217,10 +263,12 @@ CONV_TRANSPOSE2D = ConvTranspose2d()
 
 @dataclass(frozen=True, eq=False)
 class FloatLinear(NumpyKernel):
-    """``y = (sum (x - zero)*w + b) / scale`` in float32: the layer that leaves the integers without rounding to any.
+    """``y = (sum (x - zero)*w + b) / scale`` in float32.
 
-    weight : integers [O, I]. bias : int64 [O] or None. scale : of the accumulator, scale_x * scale_w, one or [O].
-    zero : the integer of x that stands for 0. factors : what each weight is multiplied by, [O, I].
+    The layer that leaves the integers without rounding to any.
+    weight : integers [O, I]. bias : int64 [O] or None. scale : of the accumulator, scale_x *
+    scale_w, one or [O]. zero : the integer of x that stands for 0. factors : what each weight is
+    multiplied by, [O, I].
     """
 
     weight: np.ndarray
@@ -248,7 +296,9 @@ class FloatLinear(NumpyKernel):
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
         """Accumulate in int64, divide in float64."""
         total = (arrays[0].astype(np.int64) - self.zero) @ self.scaled_weight.T.astype(np.int64)
-        return (((total if self.bias is None else total + self.bias) / self.scale).astype(np.float32),)
+        return (
+            ((total if self.bias is None else total + self.bias) / self.scale).astype(np.float32),
+        )
 
 
 class Linear(WeightedIntegerOp):
@@ -270,7 +320,11 @@ class Linear(WeightedIntegerOp):
         from simulator.kernels import Linear as Kernel
 
         weight = info.require_constant(1, "int8 int16", "weight")
-        bias, zero, factors = info.bias(2, len(weight)), info.zero_point("x"), self._factors(info, weight)
+        bias, zero, factors = (
+            info.bias(2, len(weight)),
+            info.zero_point("x"),
+            self._factors(info, weight),
+        )
         if info.attributes["scale_o"] is None:
             scale = accumulator_scale(info.attributes)
             weight_scale = np.array(scale) if isinstance(scale, tuple) else float(scale)
@@ -278,7 +332,10 @@ class Linear(WeightedIntegerOp):
         return Kernel(weight, bias, info.make_weight_rescale(len(weight)), zero, factors=factors)
 
     def _factors(self, bound: KernelInfo, weight: np.ndarray) -> np.ndarray | None:
-        """Return what each of the weights [O, I] is multiplied by, None without groups; ModelError for odd ones."""
+        """Return what each of the weights [O, I] is multiplied by, None without groups.
+
+        ModelError for odd ones.
+        """
         factors = bound.require_constant(3, "uint8", "factors") if 3 in bound.constants else None
         size = _read_group_size(bound.label, bound.attributes, weight, factors)
         if size is None or factors is None:
@@ -298,7 +355,9 @@ class Linear(WeightedIntegerOp):
         size = _read_group_size(f"{node.op_type} {node.name}", attrs, weight, factors)
         if size is None or factors is None:
             return None
-        return make_grouped_qparams(get_scales(attrs, "scale_w"), factors, size, get_int(attrs, "parameter_bits", 8))
+        return make_grouped_qparams(
+            get_scales(attrs, "scale_w"), factors, size, get_int(attrs, "parameter_bits", 8)
+        )
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return a Gemm where rows are all there is, else a product and a sum."""
@@ -315,26 +374,36 @@ def _read_group_size(
 ) -> int | None:
     """Return of how many weights [O, I] a group consists; None without groups.
 
-    factors : uint8 [O, ceil(I / size)], what the groups' counts are multiplied by. ModelError where these, the size and
-    the scales are not of one weight.
+    factors : uint8 [O, ceil(I / size)], what the groups' counts are multiplied by. ModelError where
+    these, the size and the scales are not of one weight.
     """
     if attrs.get("group_size") is None:
         if factors is not None:
-            raise ModelError(f"{where}: it has factors of groups, and no group_size; quantize again")
+            raise ModelError(
+                f"{where}: it has factors of groups, and no group_size; quantize again"
+            )
         return None
     size, told = get_int(attrs, "group_size"), attrs["scale_w"]
-    if factors is None or weight is None or (isinstance(told, Sequence) and len(told) != len(factors)):
-        raise ModelError(f"{where}: it has a group_size, and no factors of its rows; quantize again")
+    if (
+        factors is None
+        or weight is None
+        or (isinstance(told, Sequence) and len(told) != len(factors))
+    ):
+        raise ModelError(
+            f"{where}: it has a group_size, and no factors of its rows; quantize again"
+        )
     if size < 1 or weight.dtype != np.int8 or not isinstance(told, Sequence):
         raise ModelError(
-            f"{where}: group_size = {size}, weights of {weight.dtype}; groups have one element or more of int8, and a "
+            f"{where}: group_size = {size}, weights of {weight.dtype}; groups have one element or "
+            "more of int8, and a "
             "list scale_w"
         )
     wanted = (weight.shape[0], math.ceil(weight.shape[1] / size)) if weight.ndim == 2 else ()
     if factors.shape != wanted or not factors.all():
         raise ModelError(
             f"{where}: factors {list(factors.shape)} from {factors.min(initial=255)}; weights "
-            f"{list(weight.shape)} in groups of {size} have {list(wanted)}, from 1 to {MAX_GROUP_FACTOR}"
+            f"{list(weight.shape)} in groups of {size} have {list(wanted)}, from 1 to "
+            f"{MAX_GROUP_FACTOR}"
         )
     return size
 
@@ -350,13 +419,17 @@ class BatchNorm2d(WeightedIntegerOp):
 
     name = "BatchNorm2dInt"
     signature = Signature(
-        "x:integer w:weight b:bias? mean:real? var:real?", "integer", rules.keep_input_shape(rules.type_of_bits)
+        "x:integer w:weight b:bias? mean:real? var:real?",
+        "integer",
+        rules.keep_input_shape(rules.type_of_bits),
     )
     channel_axis = None  # its weight has one number for a channel
     allows_float_output = False
     v3_name = "QBatchNorm2d"
     aliases = ("QBatchNorm1d",)
-    attributes = tuple(Attr(a.name, a.kind, 8) if a.name.endswith("_bits") else a for a in WEIGHT_ATTRIBUTES)
+    attributes = tuple(
+        Attr(a.name, a.kind, 8) if a.name.endswith("_bits") else a for a in WEIGHT_ATTRIBUTES
+    )
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
         """Return why its input is not an image, or None."""
@@ -364,16 +437,24 @@ class BatchNorm2d(WeightedIntegerOp):
         return "its input does not have four axes" if lines else None
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
-        """Return the per-channel kernel; a fourth and fifth input (running statistics) are not read."""
+        """Return the per-channel kernel.
+
+        A fourth and fifth input (running statistics) are not read.
+        """
         from simulator.kernels import ChannelAffine
 
         weight = info.require_constant(1, "int8 int16", "weight").reshape(-1)
         rescale = info.rescale(
-            info.output_scale_ratio(get_number(info.attributes, "scale_x"), get_number(info.attributes, "scale_w"))
+            info.output_scale_ratio(
+                get_number(info.attributes, "scale_x"), get_number(info.attributes, "scale_w")
+            )
         )
         bias = info.bias(2, len(weight))
         return ChannelAffine(
-            weight, np.zeros(len(weight), np.int64) if bias is None else bias, rescale, info.zero_point("x")
+            weight,
+            np.zeros(len(weight), np.int64) if bias is None else bias,
+            rescale,
+            info.zero_point("x"),
         )
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
@@ -381,10 +462,19 @@ class BatchNorm2d(WeightedIntegerOp):
         weight = builder.held(1, get_number(builder.attrs, "scale_w"), view=np.ravel)
         size = builder.info.constants[1].size
         zero, one = (
-            builder.add_constant(np.full(size, value, np.float32), what) for value, what in ((0, "mean"), (1, "var"))
+            builder.add_constant(np.full(size, value, np.float32), what)
+            for value, what in ((0, "mean"), (1, "var"))
         )
-        bias = builder.held(2, accumulator_scale(builder.attrs), view=np.ravel) if 2 in builder.info.constants else zero
-        return [builder("BatchNormalization", builder.float_input(), weight, bias, zero, one, epsilon=0.0)]
+        bias = (
+            builder.held(2, accumulator_scale(builder.attrs), view=np.ravel)
+            if 2 in builder.info.constants
+            else zero
+        )
+        return [
+            builder(
+                "BatchNormalization", builder.float_input(), weight, bias, zero, one, epsilon=0.0
+            )
+        ]
 
 
 BATCH_NORM2D = BatchNorm2d()

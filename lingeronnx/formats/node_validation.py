@@ -1,8 +1,9 @@
 """Whether the nodes of an integer graph are what their operators' formats say, before anything reads them.
 
-A file may hold anything. Behind `check_nodes` an attribute that a format names has its kind, whole numbers have at most
-32 bits, a node has the inputs and outputs that its operator needs, and constant weights and biases have types and axes
-of theirs. Values, sizes and scales are judged where a node is bound.
+A file may hold anything. Behind `check_nodes` an attribute that a format names has its kind, whole
+numbers have at most 32 bits, a node has the inputs and outputs that its operator needs, and
+constant weights and biases have types and axes of theirs. Values, sizes and scales are judged where
+a node is bound.
 """
 
 from __future__ import annotations
@@ -42,10 +43,14 @@ def check_nodes(graph: ir.Model) -> None:
 def _check_attributes(form: Format, node: ir.Node) -> None:
     stated = {name: ir.get_attr(node, name) for name in node.attributes}
     for name, shown, wanted in find_invalid_attributes(form, stated):
-        raise ModelError(f"{node.op_type} {node.name}: attribute {name} is {shown}; it must be {wanted}")
+        raise ModelError(
+            f"{node.op_type} {node.name}: attribute {name} is {shown}; it must be {wanted}"
+        )
 
 
-def find_invalid_attributes(form: Format, stated: Mapping[str, object]) -> Iterator[tuple[str, str, str]]:
+def find_invalid_attributes(
+    form: Format, stated: Mapping[str, object]
+) -> Iterator[tuple[str, str, str]]:
     """Yield (name, what it is, what it must be) of attributes that are none of their operator's kinds."""
     known = {spec.name: spec for spec in (*form.extra_attributes, *form.attributes)}
     for name, value in stated.items():
@@ -71,7 +76,9 @@ def _matches_type(spec: Attr, value: object, form: Format) -> bool:
         return _is_int32(value)
     if spec.kind == "f":
         per_channel = form.channel_axis is not None and spec.name == "scale_w"
-        return _is_finite_number(value) or (per_channel and many and bool(value) and all(map(_is_finite_number, value)))  # type: ignore[call-overload]
+        return _is_finite_number(value) or (
+            per_channel and many and bool(value) and all(map(_is_finite_number, value))
+        )  # type: ignore[call-overload]
     each = _is_int32 if spec.kind == "ints" else _is_finite_number
     return each(value) or (many and all(map(each, value)))  # type: ignore[call-overload]
 
@@ -99,11 +106,22 @@ def _check_arity(form: Format, node: ir.Node) -> None:
     open_ended = any(text.endswith("*") for text in told)
     count = len(node.inputs)
     if count < needed or any(value is None for value in node.inputs[:needed]):
-        raise ModelError(f"{node.op_type} {node.name}: it has {count} inputs, and needs {needed}; the file is damaged")
-    if len(node.outputs) > 1 and form.signature is not None and not form.signature.output.endswith("*"):
-        raise ModelError(f"{node.op_type} {node.name}: it has {len(node.outputs)} outputs, and gives one only")
+        raise ModelError(
+            f"{node.op_type} {node.name}: it has {count} inputs, and needs {needed}; the file is "
+            "damaged"
+        )
+    if (
+        len(node.outputs) > 1
+        and form.signature is not None
+        and not form.signature.output.endswith("*")
+    ):
+        raise ModelError(
+            f"{node.op_type} {node.name}: it has {len(node.outputs)} outputs, and gives one only"
+        )
     if count > len(told) and not open_ended:
-        raise ModelError(f"{node.op_type} {node.name}: it has {count} inputs, and knows {len(told)} only")
+        raise ModelError(
+            f"{node.op_type} {node.name}: it has {count} inputs, and knows {len(told)} only"
+        )
 
 
 #: Of a bias, widths are judged where its node is: what `check` says of them.
@@ -118,20 +136,30 @@ def _check_parameters(form: Format, node: ir.Node) -> None:
             continue
         where = f"{node.op_type} {node.name}: its {kind} '{ir.input_name(node, index)}'"
         if array.dtype.name not in _ALLOWED_DTYPES[kind]:
-            raise ModelError(f"{where} is {array.dtype.name}; it must be {' or '.join(_ALLOWED_DTYPES[kind])}")
+            raise ModelError(
+                f"{where} is {array.dtype.name}; it must be {' or '.join(_ALLOWED_DTYPES[kind])}"
+            )
         if axes and array.ndim not in axes:
-            raise ModelError(f"{where} has {array.ndim} axes; it must have {' or '.join(map(str, axes))}")
+            raise ModelError(
+                f"{where} has {array.ndim} axes; it must have {' or '.join(map(str, axes))}"
+            )
         if not array.size:
-            raise ModelError(f"{where} has the sizes {list(array.shape)}; it holds nothing, the file is damaged")
+            raise ModelError(
+                f"{where} has the sizes {list(array.shape)}; it holds nothing, the file is damaged"
+            )
 
 
 def _check_standard_node(node: ir.Node, opset: int) -> None:
-    """The number of inputs is one that ONNX's operator takes, where onnx has it at all; scales are numbers."""
+    """The number of inputs is one that ONNX's operator takes, where onnx has it at all.
+
+    Scales are numbers.
+    """
     for name in node.attributes:
         if name.startswith("scale_") and not _is_finite_number(ir.get_attr(node, name)):
             shown = repr(ir.get_attr(node, name))[:60]
             raise ModelError(
-                f"{node.op_type} {node.name}: attribute {name} is {shown}; it must be {_TYPE_DESCRIPTIONS['f']}"
+                f"{node.op_type} {node.name}: attribute {name} is {shown}; it must be "
+                f"{_TYPE_DESCRIPTIONS['f']}"
             )
     try:
         schema = onnx.defs.get_schema(node.op_type, opset, "")
@@ -139,7 +167,8 @@ def _check_standard_node(node: ir.Node, opset: int) -> None:
         return
     if not schema.min_input <= len(node.inputs) <= schema.max_input:
         raise ModelError(
-            f"{node.op_type} {node.name}: it has {len(node.inputs)} inputs; the operator takes {schema.min_input} to "
+            f"{node.op_type} {node.name}: it has {len(node.inputs)} inputs; the operator takes "
+            f"{schema.min_input} to "
             f"{schema.max_input}"
         )
     if schema.min_input and (not node.inputs or node.inputs[0] is None):

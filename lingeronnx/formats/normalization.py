@@ -1,11 +1,12 @@
 """Operators on rows: SoftmaxInt, LogSoftmaxInt, LayerNormInt.
 
-A softmax's input is brought to Q25, the result of the integer algorithm has 15 fractional bits and is rounded once to
-the output's scale. To the executor a row has all axes from `axis` on, to the training side that axis alone.
+A softmax's input is brought to Q25, the result of the integer algorithm has 15 fractional bits and
+is rounded once to the output's scale. To the executor a row has all axes from `axis` on, to the
+training side that axis alone.
 
-Layer normalisation, over the last axis or axes, is ``y = sat(rescale(n * gamma + beta))``, n the normalised row with 10
-fractional bits; gamma int8 (int16 on some chips), beta int32 at 2^10 * scale_w. The result does not depend on the
-input's scale but for epsilon.
+Layer normalisation, over the last axis or axes, is ``y = sat(rescale(n * gamma + beta))``, n the
+normalised row with 10 fractional bits; gamma int8 (int16 on some chips), beta int32 at 2^10 *
+scale_w. The result does not depend on the input's scale but for epsilon.
 """
 
 from __future__ import annotations
@@ -23,7 +24,14 @@ from ..graph.attributes import Attributes, AttributeValue, get_int, get_number
 from ..plan import Affine
 from ..targets.arithmetic import LayerNormArithmetic, SoftmaxArithmetic, SoftmaxRowRule
 from . import shape_inference as rules
-from ._base import Attr, Format, KernelInfo, UnaryIntegerOp, qparams_from_attributes, rename_dim_to_axis
+from ._base import (
+    Attr,
+    Format,
+    KernelInfo,
+    UnaryIntegerOp,
+    qparams_from_attributes,
+    rename_dim_to_axis,
+)
 from .float_model import FloatNodeBuilder
 from .shape_inference import Signature
 
@@ -45,7 +53,9 @@ class LayerNorm(Format):
     """Layer normalisation with factor and summand."""
 
     name = "LayerNormInt"
-    signature = Signature("x:integer w:weight b:bias?", "integer", rules.keep_input_shape(rules.type_of_bits))
+    signature = Signature(
+        "x:integer w:weight b:bias?", "integer", rules.keep_input_shape(rules.type_of_bits)
+    )
     extra_attributes = (Attr("normalized_shape", "ints", None), Attr("axis", "i", None))
     kind = LayerNormArithmetic
     v3_name = "QLayerNorm"
@@ -64,7 +74,10 @@ class LayerNorm(Format):
 
     def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
         """A normalised number has 15 fractional bits."""
-        return {**super().to_v3_attributes(attrs, inputs), "scale_y_normal": 2.0**V3_NORMALIZED_FRACTION_BITS}
+        return {
+            **super().to_v3_attributes(attrs, inputs),
+            "scale_y_normal": 2.0**V3_NORMALIZED_FRACTION_BITS,
+        }
 
     def to_v1_attributes(self, attrs: Attributes, node: ir.Node) -> dict[str, AttributeValue]:
         """A normalised number has 10."""
@@ -86,7 +99,8 @@ class LayerNorm(Format):
     def make_kernel(self, info: KernelInfo) -> Kernel:
         """Return the row kernel; a row is as many elements as there are factors.
 
-        Graphs of dialect v3 say by `scale_y_normal` how many fractional bits the normalised number has.
+        Graphs of dialect v3 say by `scale_y_normal` how many fractional bits the normalised number
+        has.
         """
         from simulator.kernels import LayerNorm as Kernel
 
@@ -112,13 +126,19 @@ class LayerNorm(Format):
         """Return the layer normalisation over as many axes as the factor has elements."""
         builder.require_opset(17)
         shape = builder.info.input_shapes[0]
-        axes = _count_row_axes(builder.info, builder.info.require_constant(1, "int8 int16", "factor").size)
+        axes = _count_row_axes(
+            builder.info, builder.info.require_constant(1, "int8 int16", "factor").size
+        )
 
         def rows(array: np.ndarray) -> np.ndarray:
             return array.reshape(shape[len(shape) - axes :])
 
         a = builder.attrs
-        fraction = 2.0**NORMALIZED_FRACTION_BITS if a["scale_y_normal"] is None else get_number(a, "scale_y_normal")
+        fraction = (
+            2.0**NORMALIZED_FRACTION_BITS
+            if a["scale_y_normal"] is None
+            else get_number(a, "scale_y_normal")
+        )
         parameters = [
             builder.held(1, get_number(a, "scale_w"), view=rows, bits=32)
         ]  # of 16 bits they would take opset 21
@@ -126,7 +146,11 @@ class LayerNorm(Format):
             parameters.append(builder.held(2, fraction * get_number(a, "scale_w"), view=rows))
         return [
             builder(
-                "LayerNormalization", builder.float_input(), *parameters, axis=-axes, epsilon=get_number(a, "epsilon")
+                "LayerNormalization",
+                builder.float_input(),
+                *parameters,
+                axis=-axes,
+                epsilon=get_number(a, "epsilon"),
             )
         ]
 
@@ -144,7 +168,9 @@ def _count_row_axes(bound: KernelInfo, factors: int) -> int:
     while axes < len(shape) and math.prod(shape[len(shape) - axes :]) < factors:
         axes += 1
     if math.prod(shape[len(shape) - axes :]) != factors:
-        raise ModelError(f"{bound.label}: {factors} factors fit no last axes of its input, {list(shape)}")
+        raise ModelError(
+            f"{bound.label}: {factors} factors fit no last axes of its input, {list(shape)}"
+        )
     return axes
 
 
@@ -189,32 +215,48 @@ class Softmax(UnaryIntegerOp):
         if not -rank <= axis < rank:
             raise ModelError(f"{bound.label}: axis = {axis}; its input has {rank} axes")
         return (
-            1 if bound.expect_arithmetic(SoftmaxArithmetic).row is SoftmaxRowRule.FROM_FIRST and axis > 0 else axis
+            1
+            if bound.expect_arithmetic(SoftmaxArithmetic).row is SoftmaxRowRule.FROM_FIRST
+            and axis > 0
+            else axis
         )  # the executor reads no other
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the operator over its axis, or over all axes from there on as one."""
         shape, axis = builder.info.input_shapes[0], self.first_axis(builder.info)
         first = axis % len(shape)
-        if first == len(shape) - 1 or builder.info.expect_arithmetic(SoftmaxArithmetic).row is SoftmaxRowRule.AXIS:
+        if (
+            first == len(shape) - 1
+            or builder.info.expect_arithmetic(SoftmaxArithmetic).row is SoftmaxRowRule.AXIS
+        ):
             return [builder(self.standard_op, builder.float_input(), axis=axis)]
         flat = builder.add_constant(np.array([0] * first + [-1]), "rows")
         back = builder.add_constant(np.array([0] * first + list(shape[first:])), "sizes")
         return [
             builder(
-                "Reshape", builder(self.standard_op, builder("Reshape", builder.float_input(), flat), axis=-1), back
+                "Reshape",
+                builder(self.standard_op, builder("Reshape", builder.float_input(), flat), axis=-1),
+                back,
             )
         ]
 
-    def make_row_kernel(self, bound: KernelInfo, kind: type[SoftmaxKernel] | type[LogSoftmaxKernel]) -> Kernel:
+    def make_row_kernel(
+        self, bound: KernelInfo, kind: type[SoftmaxKernel] | type[LogSoftmaxKernel]
+    ) -> Kernel:
         """Return a kernel of class `kind` for the node."""
         from simulator.kernels import make_input_table
 
-        a, how, axis = bound.attributes, bound.expect_arithmetic(SoftmaxArithmetic), self.first_axis(bound)
+        a, how, axis = (
+            bound.attributes,
+            bound.expect_arithmetic(SoftmaxArithmetic),
+            self.first_axis(bound),
+        )
         scale = get_number(a, "scale_x")
         if how.requantize.shifts:
             bound.require_exponent("scale_x", scale)
-        entry = make_input_table(2.0**25 / scale, 8 if get_int(a, "data_bits") <= 8 else 16)  # as it is stored
+        entry = make_input_table(
+            2.0**25 / scale, 8 if get_int(a, "data_bits") <= 8 else 16
+        )  # as it is stored
         return kind(
             entry,
             bound.rescale(bound.output_scale_ratio(2.0**15)),

@@ -1,7 +1,7 @@
 """Pooling: MaxPool on integers and AvgPool2dInt.
 
-Average pooling sums the window, padded zeros included, and divides by the whole area; the training side honours how
-the padding counts. Integers count as what they are above zero_point_x.
+Average pooling sums the window, padded zeros included, and divides by the whole area; the training
+side honours how the padding counts. Integers count as what they are above zero_point_x.
 """
 
 from __future__ import annotations
@@ -18,7 +18,14 @@ from ..graph.attributes import Attributes, AttributeValue, get_int, get_ints, ge
 from ..plan import Affine
 from ..targets.arithmetic import AverageDivisor, AveragePoolArithmetic
 from . import shape_inference as rules
-from ._base import Attr, Format, KernelInfo, UnaryIntegerOp, make_zero_point_spec, qparams_from_attributes
+from ._base import (
+    Attr,
+    Format,
+    KernelInfo,
+    UnaryIntegerOp,
+    make_zero_point_spec,
+    qparams_from_attributes,
+)
 from .float_model import FloatNodeBuilder
 from .shape_inference import Signature
 
@@ -44,7 +51,8 @@ class MaxPool(Format):
 
     name = "MaxPool"
     nonstandard_usage = (
-        "on int8 below opset 12 (the vendor's older graphs), and on int16, which the standard never allows"
+        "on int8 below opset 12 (the vendor's older graphs), and on int16, which "
+        "the standard never allows"
     )
     domain = ""
     supports_zero_points = True
@@ -70,7 +78,9 @@ class AvgPool2d(UnaryIntegerOp):
     """Mean of each window of a map."""
 
     name = "AvgPool2dInt"
-    signature = Signature("x:integer", "integer", rules.infer_like_standard("AveragePool", rules.type_of_bits))
+    signature = Signature(
+        "x:integer", "integer", rules.infer_like_standard("AveragePool", rules.type_of_bits)
+    )
     kind = AveragePoolArithmetic
     v3_name = "QAvgPool2d"
     aliases = ("QAvgPool1d",)
@@ -90,12 +100,21 @@ class AvgPool2d(UnaryIntegerOp):
     def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
         """Return the attributes; padding counts as elements of a window."""
         renamed = super().to_v3_attributes(attrs, inputs)
-        return {"scale_o": renamed["scale_x"], **renamed, "count_include_pad": 1, "divisor_override": -1}
+        return {
+            "scale_o": renamed["scale_x"],
+            **renamed,
+            "count_include_pad": 1,
+            "divisor_override": -1,
+        }
 
     def to_v1_attributes(self, attrs: Attributes, node: ir.Node) -> dict[str, AttributeValue]:
         """Padding counts without a word."""
         renamed = super().to_v1_attributes(attrs, node)
-        return {key: value for key, value in renamed.items() if key not in ("count_include_pad", "divisor_override")}
+        return {
+            key: value
+            for key, value in renamed.items()
+            if key not in ("count_include_pad", "divisor_override")
+        }
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
         """Images, padding that counts, the whole window."""
@@ -108,7 +127,9 @@ class AvgPool2d(UnaryIntegerOp):
 
     def output_qparams(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
         """Return scale_o, by default scale_x."""
-        return qparams_from_attributes({**attrs, "scale_o": attrs["scale_o"] or attrs["scale_x"]}, "o")
+        return qparams_from_attributes(
+            {**attrs, "scale_o": attrs["scale_o"] or attrs["scale_x"]}, "o"
+        )
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
         """Return the kernel with the platform's division."""
@@ -120,24 +141,36 @@ class AvgPool2d(UnaryIntegerOp):
         divisor = info.expect_arithmetic(AveragePoolArithmetic).divisor
         if divisor is AverageDivisor.COUNTED:
             strides, pads = (get_ints(a, key, []) or None for key in ("strides", "pads"))
-            return _make_training_mean(info, info.require_exponent("scale_o / scale_x", o / x), kernel, strides, pads)
+            return _make_training_mean(
+                info, info.require_exponent("scale_o / scale_x", o / x), kernel, strides, pads
+            )
         if divisor is AverageDivisor.ONE_ROUNDING:
             rule = info.rescale(o / (x * area))
         else:
-            q_x, q_o = (info.require_exponent(key, scale) for key, scale in (("scale_x", x), ("scale_o", o)))
+            q_x, q_o = (
+                info.require_exponent(key, scale) for key, scale in (("scale_x", x), ("scale_o", o))
+            )
             rule = luna_average(_LUNA_DIVISION_RULES[divisor], area, q_x, q_o)
         window = (
             kernel,
             tuple(get_ints(a, "strides", [1] * len(kernel))),
             tuple(get_ints(a, "pads", [0] * 2 * len(kernel))),
         )
-        return subtract_zero_points(AvgPool(*window, rule=rule, ceil_mode=bool(a["ceil_mode"])), info.zero_point("x"))
+        return subtract_zero_points(
+            AvgPool(*window, rule=rule, ceil_mode=bool(a["ceil_mode"])), info.zero_point("x")
+        )
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the average; padding counts unless the row asks the node."""
-        a, told = builder.attrs, builder.info.expect_arithmetic(AveragePoolArithmetic).divisor is AverageDivisor.COUNTED
+        a, told = (
+            builder.attrs,
+            builder.info.expect_arithmetic(AveragePoolArithmetic).divisor is AverageDivisor.COUNTED,
+        )
         if told and get_int(a, "divisor_override") > 0:
-            raise ModelError(f"{builder.info.label}: it divides by {a['divisor_override']}, which AveragePool cannot")
+            raise ModelError(
+                f"{builder.info.label}: it divides by {a['divisor_override']}, which AveragePool "
+                "cannot"
+            )
         kept = {spec.name: a[spec.name] for spec in _WINDOW_ATTRIBUTES}
         padded = get_int(a, "count_include_pad") if told else 1
         return [builder("AveragePool", builder.float_input(), count_include_pad=padded, **kept)]
@@ -150,10 +183,17 @@ class GlobalAveragePool2d(Format):
     """Mean of the whole map, in generation 3 only; it has no name that the packer knows."""
 
     name = "QGlobalAveragePool2d"
-    signature = Signature("x:integer", "integer", rules.infer_like_standard("GlobalAveragePool", rules.type_of_bits))
+    signature = Signature(
+        "x:integer", "integer", rules.infer_like_standard("GlobalAveragePool", rules.type_of_bits)
+    )
     kind = AveragePoolArithmetic
     domain = "linger"
-    attributes = (Attr("data_bits", "i", 8), Attr("o_bits", "i", 8), Attr("scale_x", "f"), Attr("scale_o", "f", None))
+    attributes = (
+        Attr("data_bits", "i", 8),
+        Attr("o_bits", "i", 8),
+        Attr("scale_x", "f"),
+        Attr("scale_o", "f", None),
+    )
 
     @property
     def first(self) -> Format:
@@ -170,16 +210,24 @@ class GlobalAveragePool2d(Format):
         """Images of known sizes."""
         shape = ir.get_shape(node.inputs[0]) or ()
         known = len(shape) == 4 and None not in shape[2:]
-        return AVG_POOL2D.explain_v1_obstacle(attrs, node) if known else "the size of its map is not known"
+        return (
+            AVG_POOL2D.explain_v1_obstacle(attrs, node)
+            if known
+            else "the size of its map is not known"
+        )
 
     def output_qparams(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
         """Return scale_o, by default scale_x."""
-        return qparams_from_attributes({**attrs, "scale_o": attrs["scale_o"] or attrs["scale_x"]}, "o")
+        return qparams_from_attributes(
+            {**attrs, "scale_o": attrs["scale_o"] or attrs["scale_x"]}, "o"
+        )
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
         """Return the mean of the whole map."""
         x = get_number(info.attributes, "scale_x")
-        shift = info.require_exponent("scale_o / scale_x", get_number(info.attributes, "scale_o", x) / x)
+        shift = info.require_exponent(
+            "scale_o / scale_x", get_number(info.attributes, "scale_o", x) / x
+        )
         return _make_training_mean(info, shift, None, None, None)
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:

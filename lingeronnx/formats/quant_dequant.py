@@ -26,7 +26,10 @@ def _make_zero_point_attribute(q: Affine) -> dict[str, int]:
 
 
 class Quant(Format):
-    """Real to integer: ``sat(floor(x * scale_x + 1/2) + zero_point)``; the training side does every step in float32."""
+    """Real to integer: ``sat(floor(x * scale_x + 1/2) + zero_point)``.
+
+    The training side does every step in float32.
+    """
 
     name = v3_name = "Quant"
     signature = Signature("x:real", "integer", rules.keep_input_shape(rules.data_bits_type))
@@ -44,18 +47,27 @@ class Quant(Format):
         """Return the kernel; chips round through float32."""
         from simulator.kernels import Quant as Kernel
 
-        scale, real = get_number(info.attributes, "scale_x"), info.expect_arithmetic(QuantArithmetic).real
+        scale, real = (
+            get_number(info.attributes, "scale_x"),
+            info.expect_arithmetic(QuantArithmetic).real,
+        )
         if real is QuantFloatPrecision.SINGLE:
-            return Kernel(scale, get_int(info.attributes, "data_bits"), rule="single", rounding=info.rounding)
-        # The fault of scales below 1 shows only where the executor runs the Quant itself, behind a Dequant. The packer
-        # folds a Quant of a graph input away, and what float operators yield is quantized by the host that ran them.
+            return Kernel(
+                scale, get_int(info.attributes, "data_bits"), rule="single", rounding=info.rounding
+            )
+        # The fault of scales below 1 shows only where the executor runs the Quant itself, behind a
+        # Dequant. The packer folds a Quant of a graph input away, and what float operators yield is
+        # quantized by the host that ran them.
         bits = get_int(info.attributes, "data_bits")
         if real is QuantFloatPrecision.PRODUCT and bits != 8:
             raise ModelError(
-                f"{info.label}: data_bits = {bits}; a Quant of this platform writes 8 bits whatever it says: write 8, "
+                f"{info.label}: data_bits = {bits}; a Quant of this platform writes 8 bits "
+                "whatever it says: write 8, "
                 "or feed the integers themselves"
             )
-        kept = (writer := ir.producer(info.node.inputs[0])) is not None and writer.op_type == DEQUANT.name
+        kept = (
+            writer := ir.producer(info.node.inputs[0])
+        ) is not None and writer.op_type == DEQUANT.name
         luna = real is QuantFloatPrecision.PRODUCT and (scale >= 1 or kept)
         rule: Literal["luna", "generic"] = "luna" if luna else "generic"
         return Kernel(scale, bits, rule=rule, zero_point=get_int(info.attributes, "zero_point"))
@@ -63,7 +75,9 @@ class Quant(Format):
     def held(self, node: ir.Node) -> Affine:
         """Return how the integers that a node writes are held."""
         bits = int(ir.get_attr(node, "data_bits", 8))
-        return make_qparams(float(ir.get_attr(node, "scale_x")), bits, int(ir.get_attr(node, "zero_point", 0)))
+        return make_qparams(
+            float(ir.get_attr(node, "scale_x")), bits, int(ir.get_attr(node, "zero_point", 0))
+        )
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the real input: what is quantized."""
@@ -75,7 +89,9 @@ class Quant(Format):
 
     def output_qparams(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
         """Return scale_x."""
-        return make_qparams(get_number(attrs, "scale_x"), get_int(attrs, "data_bits"), get_int(attrs, "zero_point"))
+        return make_qparams(
+            get_number(attrs, "scale_x"), get_int(attrs, "data_bits"), get_int(attrs, "zero_point")
+        )
 
     def input_qparams(self, attrs: Attributes) -> dict[int, Affine]:
         """Return none: the input is real."""
@@ -102,7 +118,9 @@ class Dequant(Format):
         """Return the kernel with scale_o."""
         from simulator.kernels import Dequant as Kernel
 
-        return Kernel(get_number(info.attributes, "scale_o"), get_int(info.attributes, "zero_point"))
+        return Kernel(
+            get_number(info.attributes, "scale_o"), get_int(info.attributes, "zero_point")
+        )
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the real value of the input."""
@@ -127,7 +145,10 @@ DEQUANT = Dequant()
 
 
 class Requant(UnaryIntegerOp):
-    """Integer to integer at another scale or width; int8 to wider types shifts left without saturation."""
+    """Integer to integer at another scale or width.
+
+    Int8 to wider types shifts left without saturation.
+    """
 
     name = "Requant"
     signature = Signature("x:integer", "integer", rules.keep_input_shape(rules.type_of_bits))
@@ -148,9 +169,13 @@ class Requant(UnaryIntegerOp):
         from simulator.kernels import subtract_zero_points
 
         bits = get_int(info.attributes, "o_bits")
-        rescale = info.rescale(info.output_scale_ratio(get_number(info.attributes, "scale_x")), bits)
+        rescale = info.rescale(
+            info.output_scale_ratio(get_number(info.attributes, "scale_x")), bits
+        )
         # Chips widen by a plain left shift: what does not fit the wider type loses its top bits.
-        kernel = Kernel(rescale, saturate=not (info.expect_arithmetic(RequantArithmetic).wraps and bits > 8))
+        kernel = Kernel(
+            rescale, saturate=not (info.expect_arithmetic(RequantArithmetic).wraps and bits > 8)
+        )
         return subtract_zero_points(kernel, info.zero_point("x"))
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:

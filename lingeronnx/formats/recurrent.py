@@ -1,10 +1,11 @@
 """Recurrent layers: LSTMInt and GRUInt, one direction each.
 
-Weights [G*H, I] and [G*H, H] in the gate order i, f, g, o and r, z, n; biases int32 at scale_x*scale_iw and
-scale_o*scale_hw (the state that goes round is the output).
+Weights [G*H, I] and [G*H, H] in the gate order i, f, g, o and r, z, n; biases int32 at
+scale_x*scale_iw and scale_o*scale_hw (the state that goes round is the output).
 
-Between x and the weights stand lengths, the state as integers of the output's scale and the cell as int32 with 15
-fractional bits, each absent where it is not given. Chips begin at zero and walk to the end.
+Between x and the weights stand lengths, the state as integers of the output's scale and the cell as
+int32 with 15 fractional bits, each absent where it is not given. Chips begin at zero and walk to
+the end.
 """
 
 from __future__ import annotations
@@ -64,7 +65,11 @@ _EXTRA_ATTRIBUTES = (
 
 def _find_weight_inputs(node: ir.Node) -> list[int]:
     """Return the indices of the two weights of an integer node, in any variant."""
-    arrays = {index: ir.find_constant(value) for index, value in enumerate(node.inputs) if index and value is not None}
+    arrays = {
+        index: ir.find_constant(value)
+        for index, value in enumerate(node.inputs)
+        if index and value is not None
+    }
     return [
         index
         for index, a in arrays.items()
@@ -73,7 +78,10 @@ def _find_weight_inputs(node: ir.Node) -> list[int]:
 
 
 def _require_weight_inputs(bound: KernelInfo) -> list[int]:
-    """Return the indices of the two weights; ModelError where they are no constants, one behind the other."""
+    """Return the indices of the two weights.
+
+    ModelError where they are no constants, one behind the other.
+    """
     weights = _find_weight_inputs(bound.node)
     if len(weights) != 2 or weights[1] != weights[0] + 1:
         raise ModelError(f"{bound.label}: its two weights must be constants")
@@ -83,8 +91,14 @@ def _require_weight_inputs(bound: KernelInfo) -> list[int]:
 def _optional_input_indices(node: ir.Node) -> dict[str, int]:
     """Return {what: index} of what an integer node is given between x and its weights."""
     end = (_find_weight_inputs(node) or [len(node.inputs)])[0]
-    keys = OPTIONAL_INPUTS[1:] if ir.get_attr(node, "has_hidden", 0) else OPTIONAL_INPUTS  # dialect v3 has no lengths
-    return {key: index for index, key in enumerate(keys, 1) if index < end and node.inputs[index] is not None}
+    keys = (
+        OPTIONAL_INPUTS[1:] if ir.get_attr(node, "has_hidden", 0) else OPTIONAL_INPUTS
+    )  # dialect v3 has no lengths
+    return {
+        key: index
+        for index, key in enumerate(keys, 1)
+        if index < end and node.inputs[index] is not None
+    }
 
 
 def input_indices(node: ir.Node) -> dict[str, int]:
@@ -93,7 +107,9 @@ def input_indices(node: ir.Node) -> dict[str, int]:
     Of `OPTIONAL_INPUTS`, and the kernel's constants.
     """
     first = (_find_weight_inputs(node) or [len(node.inputs)])[0]
-    fields = zip(("weight_x", "weight_h", "bias_x", "bias_h"), range(first, len(node.inputs)), strict=False)
+    fields = zip(
+        ("weight_x", "weight_h", "bias_x", "bias_h"), range(first, len(node.inputs)), strict=False
+    )
     return {**_optional_input_indices(node), **dict(fields)}
 
 
@@ -121,7 +137,10 @@ class RecurrentIntegerOp(Format):
     def to_v1_attributes(self, attrs: Attributes, node: ir.Node) -> dict[str, AttributeValue]:
         """What is given stands among the inputs, not in attributes."""
         gone = ("has_hidden", "has_cell", "scale_c")
-        return {**{k: v for k, v in super().to_v1_attributes(attrs, node).items() if k not in gone}, "dropout": 0.0}
+        return {
+            **{k: v for k, v in super().to_v1_attributes(attrs, node).items() if k not in gone},
+            "dropout": 0.0,
+        }
 
     def explain_v1_obstacle(self, attrs: Attributes, node: ir.Node) -> str | None:
         """The output is the state."""
@@ -148,7 +167,9 @@ class RecurrentIntegerOp(Format):
         """Return the scale of the sequence."""
         return Affine(self.state_scale(attrs))
 
-    def all_output_qparams(self, bound: KernelInfo, scales: Sequence[Affine | None]) -> list[Affine | None]:
+    def all_output_qparams(
+        self, bound: KernelInfo, scales: Sequence[Affine | None]
+    ) -> list[Affine | None]:
         """The state's, and the training side's cell."""
         if not bound.expect_arithmetic(self.kind).trained:
             return super().all_output_qparams(bound, scales)
@@ -157,13 +178,20 @@ class RecurrentIntegerOp(Format):
 
     def float_outputs(self, bound: KernelInfo) -> list[int]:
         """To the training side the last states are real numbers, unless the graph declares integers."""
-        types = [value.dtype.name if value.dtype is not None else "FLOAT" for value in bound.node.outputs]
+        types = [
+            value.dtype.name if value.dtype is not None else "FLOAT" for value in bound.node.outputs
+        ]
         return [
-            i for i, kind in enumerate(types) if i and kind == "FLOAT" and bound.expect_arithmetic(self.kind).trained
+            i
+            for i, kind in enumerate(types)
+            if i and kind == "FLOAT" and bound.expect_arithmetic(self.kind).trained
         ]
 
     def state_scale(self, attrs: Attributes) -> float:
-        """Return the scale of the state that goes round: scale_o, and scale_h only where that is missing."""
+        """Return the scale of the state that goes round.
+
+        Scale_o, and scale_h only where that is missing.
+        """
         return get_number(attrs, "scale_o" if attrs["scale_o"] else "scale_h")
 
     def make_kernel_arguments(self, bound: KernelInfo) -> dict[str, Any]:
@@ -171,24 +199,46 @@ class RecurrentIntegerOp(Format):
         attrs, kept = bound.attributes, tuple(i for i, v in enumerate(bound.node.outputs) if v.name)
         weights = _require_weight_inputs(bound)
         if get_int(attrs, "num_layers") != 1:
-            raise ModelError(f"{bound.label}: num_layers = {attrs['num_layers']}; one layer per node is computed")
+            raise ModelError(
+                f"{bound.label}: num_layers = {attrs['num_layers']}; one layer per node is computed"
+            )
         extras = _optional_input_indices(bound.node)
         steps = bound.input_shapes[0][self.time_axis(bound)]
-        fixed = {key: bound.constants[index] for key, index in extras.items() if index in bound.constants}
-        fixed = {key: a for key, a in fixed.items() if (a != (steps if key == "lengths" else 0)).any()}
+        fixed = {
+            key: bound.constants[index] for key, index in extras.items() if index in bound.constants
+        }
+        fixed = {
+            key: a for key, a in fixed.items() if (a != (steps if key == "lengths" else 0)).any()
+        }
         run_time = tuple(key for key, index in extras.items() if index not in bound.constants)
         if bound.expect_arithmetic(self.kind).from_zero and (run_time or fixed):
             key = (*run_time, *fixed)[0]
-            what = "lengths other than the whole input's" if key == "lengths" else "initial states other than zero"
-            raise ModelError(f"{bound.label}: it is given {what} (input {extras[key]}), which is not simulated")
+            what = (
+                "lengths other than the whole input's"
+                if key == "lengths"
+                else "initial states other than zero"
+            )
+            raise ModelError(
+                f"{bound.label}: it is given {what} (input {extras[key]}), which is not simulated"
+            )
         inner, outer = (bound.require_constant(i, "int8 int16", "weight") for i in weights)
         biases = [bound.bias(weights[1] + i, len(inner)) for i in (1, 2)]
         zero = np.zeros(len(inner), np.int64)
         held = (inner, outer, *(zero if bias is None else bias for bias in biases))
         named = dict(
-            zip(("weight_x", "weight_h", "bias_x", "bias_h"), map(self._make_gate_reorder(bound), held), strict=True)
+            zip(
+                ("weight_x", "weight_h", "bias_x", "bias_h"),
+                map(self._make_gate_reorder(bound), held),
+                strict=True,
+            )
         )
-        return {**named, "kept": kept, "given": run_time, "fixed": fixed, "time_axis": self.time_axis(bound)}
+        return {
+            **named,
+            "kept": kept,
+            "given": run_time,
+            "fixed": fixed,
+            "time_axis": self.time_axis(bound),
+        }
 
     def _make_gate_reorder(self, bound: KernelInfo) -> Callable[[np.ndarray], np.ndarray]:
         """Return what puts the gates of a weight or bias into the order of the kernels."""
@@ -197,8 +247,15 @@ class RecurrentIntegerOp(Format):
         return lambda a: a.reshape(len(gates), -1, *a.shape[1:])[order].reshape(a.shape)
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
-        """Return the standard layer; its state goes round in real numbers. The standard has time on axis 0."""
-        a, place_of, first = builder.attrs, input_indices(builder.node), self.time_axis(builder.info)
+        """Return the standard layer; its state goes round in real numbers.
+
+        The standard has time on axis 0.
+        """
+        a, place_of, first = (
+            builder.attrs,
+            input_indices(builder.node),
+            self.time_axis(builder.info),
+        )
         gates = builder.info.expect_arithmetic(self.kind).gates
         order = [gates.index(gate) for gate in self.standard_gate_order]
         w, r = _require_weight_inputs(builder.info)
@@ -206,8 +263,13 @@ class RecurrentIntegerOp(Format):
         def ordered(array: np.ndarray) -> np.ndarray:
             return array.reshape(len(gates), -1, *array.shape[1:])[order].reshape(1, *array.shape)
 
-        bits, scales = get_int(a, "parameter_bits", 8), [get_number(a, key) for key in ("scale_iw", "scale_hw")]
-        weights = [builder.held(i, s, view=ordered, bits=bits) for i, s in zip((w, r), scales, strict=True)]
+        bits, scales = (
+            get_int(a, "parameter_bits", 8),
+            [get_number(a, key) for key in ("scale_iw", "scale_hw")],
+        )
+        weights = [
+            builder.held(i, s, view=ordered, bits=bits) for i, s in zip((w, r), scales, strict=True)
+        ]
         sums = (get_number(a, "scale_x") * scales[0], self.state_scale(a) * scales[1])
         units = builder.info.constants[r].shape[1]
         halves = [
@@ -230,7 +292,10 @@ class RecurrentIntegerOp(Format):
             else builder.float_input(place_of[key])
             for key in self.states
         ]
-        inner = [builder("Transpose", state, **turn) if state is not None and first else state for state in states]
+        inner = [
+            builder("Transpose", state, **turn) if state is not None and first else state
+            for state in states
+        ]
         x = builder("Transpose", builder.float_input(), **turn) if first else builder.float_input()
         outer = builder.add_multi_output_node(
             self.standard_op,
@@ -267,14 +332,19 @@ class RecurrentIntegerOp(Format):
 
         a = bound.attributes
         rescales: dict[str, Any] = {}
-        for key, scales in (("rescale_x", ("scale_x", "scale_iw")), ("rescale_h", ("", "scale_hw"))):
+        for key, scales in (
+            ("rescale_x", ("scale_x", "scale_iw")),
+            ("rescale_h", ("", "scale_hw")),
+        ):
             first = get_number(a, scales[0]) if scales[0] else self.state_scale(a)
             product = first * get_number(a, scales[1])
             if not bound.arithmetic.requantize.shifts:
                 rescales[key] = Rescale.from_ratio(2.0**bits / product, 32)
                 continue
             shift = bound.require_exponent(" * ".join(scales), product) - bits
-            unshifted = Rescale.from_shift(0, 32)  # the accumulator leaves the matrix unit in 32 bits
+            unshifted = Rescale.from_shift(
+                0, 32
+            )  # the accumulator leaves the matrix unit in 32 bits
             rescales[key] = ChainedRescale(
                 unshifted, Rescale.from_shift(shift if allow_left_shift else max(shift, 0), 32)
             )
@@ -293,7 +363,10 @@ class Lstm(RecurrentIntegerOp):
 
     def time_axis(self, bound: KernelInfo) -> int:
         """The chips take [1, T, I] for either value of batch_first."""
-        flat = bound.input_shapes[0][0] == 1 and not bound.expect_arithmetic(kinds.LstmArithmetic).trained
+        flat = (
+            bound.input_shapes[0][0] == 1
+            and not bound.expect_arithmetic(kinds.LstmArithmetic).trained
+        )
         return 1 if bound.attributes["batch_first"] or flat else 0
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
@@ -303,7 +376,11 @@ class Lstm(RecurrentIntegerOp):
         how = info.expect_arithmetic(kinds.LstmArithmetic)
         if how.trained:
             return recurrent_training.make_lstm_kernel(info, how, self.make_kernel_arguments(info))
-        bits, table, scale = get_int(info.attributes, "o_bits", 8), how.table.value, self.state_scale(info.attributes)
+        bits, table, scale = (
+            get_int(info.attributes, "o_bits", 8),
+            how.table.value,
+            self.state_scale(info.attributes),
+        )
         narrow = how.form is kinds.LstmFormat.WIDE and bits <= 8
         arithmetic = kinds.LstmFormat.Q27.value if narrow else how.form.value
         return Kernel(
@@ -315,7 +392,9 @@ class Lstm(RecurrentIntegerOp):
             table=table,
         )
 
-    def all_output_qparams(self, bound: KernelInfo, scales: Sequence[Affine | None]) -> list[Affine | None]:
+    def all_output_qparams(
+        self, bound: KernelInfo, scales: Sequence[Affine | None]
+    ) -> list[Affine | None]:
         """The cell has 15 fractional bits, or is packed and no plain tensor."""
         how = bound.expect_arithmetic(kinds.LstmArithmetic)
         if how.trained:

@@ -1,9 +1,10 @@
 """Recurrent layers in the training side's arithmetic: which kernel, in which formats.
 
-The form Q27 of an LSTM is what the executor computes too, the others are `simulator.kernels.recurrent.training_rnn`.
-The state that goes round is at scale_h. Dialect v3 leaves the output there, whatever scale_o says; a graph where the
-two differ does not mean what was trained and is refused. Dialect v1 (Q7) writes the output at scale_o and requantizes
-it for the next step.
+The form Q27 of an LSTM is what the executor computes too, the others are
+`simulator.kernels.recurrent.training_rnn`. The state that goes round is at scale_h. Dialect v3
+leaves the output there, whatever scale_o says; a graph where the two differ does not mean what was
+trained and is refused. Dialect v1 (Q7) writes the output at scale_o and requantizes it for the next
+step.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ModelError
 from ..graph.attributes import Attributes, get_int, get_number
-from ..targets.arithmetic import GruArithmetic, GruVariant, LstmArithmetic, LstmFormat, RecurrentArithmetic
+from ..targets.arithmetic import (
+    GruArithmetic,
+    GruVariant,
+    LstmArithmetic,
+    LstmFormat,
+    RecurrentArithmetic,
+)
 from ._base import KernelInfo
 
 if TYPE_CHECKING:
@@ -42,8 +49,10 @@ def state_scale(bound: KernelInfo) -> float:
         return o
     if o is not None and o != h:
         raise ModelError(
-            f"{bound.label}: scale_o = {o:g}, scale_h = {h:g}: the training side leaves its output at scale_h, so that "
-            "what follows reads other numbers than were trained; export with equal scales, or use arithmetic='executor'"
+            f"{bound.label}: scale_o = {o:g}, scale_h = {h:g}: the training side leaves its output "
+            "at scale_h, so that "
+            "what follows reads other numbers than were trained; export with equal scales, or use "
+            "arithmetic='executor'"
         )
     return h
 
@@ -72,14 +81,19 @@ def _sum_exponents(bound: KernelInfo) -> tuple[int, int]:
     return x, h
 
 
-def make_lstm_kernel(bound: KernelInfo, how: LstmArithmetic, parts: Mapping[str, Any]) -> SimulatorKernel:
+def make_lstm_kernel(
+    bound: KernelInfo, how: LstmArithmetic, parts: Mapping[str, Any]
+) -> SimulatorKernel:
     """Return the kernel of an LSTM; `parts` is what every recurrent kernel takes."""
     from simulator.fixed_point import Rescale
     from simulator.kernels import Lstm as Kernel
     from simulator.kernels import TrainedLstm
 
     arithmetic, table = how.form.value, how.table.value
-    q, bits = bound.require_exponent("scale_o", state_scale(bound)), get_int(bound.attributes, "o_bits", 8)
+    q, bits = (
+        bound.require_exponent("scale_o", state_scale(bound)),
+        get_int(bound.attributes, "o_bits", 8),
+    )
     forward = bool(bound.attributes["go_forward"])
     if how.form is LstmFormat.Q27:
         return Kernel(
@@ -102,12 +116,17 @@ def make_lstm_kernel(bound: KernelInfo, how: LstmArithmetic, parts: Mapping[str,
     )
 
 
-def make_gru_kernel(bound: KernelInfo, how: GruArithmetic, parts: Mapping[str, Any]) -> SimulatorKernel:
+def make_gru_kernel(
+    bound: KernelInfo, how: GruArithmetic, parts: Mapping[str, Any]
+) -> SimulatorKernel:
     """Return the kernel of a GRU."""
     from simulator.fixed_point import Rescale
     from simulator.kernels import TrainedGru
 
-    q, bits = bound.require_exponent("scale_o", state_scale(bound)), get_int(bound.attributes, "o_bits", 8)
+    q, bits = (
+        bound.require_exponent("scale_o", state_scale(bound)),
+        get_int(bound.attributes, "o_bits", 8),
+    )
     common = max(_sum_exponents(bound))
     fraction = {GruVariant.BEFORE: 27, GruVariant.COMMON: common}.get(how.form, 11)
     return TrainedGru(

@@ -1,8 +1,9 @@
-"""What the integer operators read and write: signatures, and the types and shapes of outputs for ONNX's inference.
+"""What the integer operators read and write.
 
-A rule is a function of ONNX's inference context that writes the outputs' types. Where the sizes are those of a
-standard operator, that operator's own rule is asked (`infer_like_standard`); the element type follows from a width or
-from the input.
+Signatures, and the types and shapes of outputs for ONNX's inference.
+A rule is a function of ONNX's inference context that writes the outputs' types. Where the sizes are
+those of a standard operator, that operator's own rule is asked (`infer_like_standard`); the element
+type follows from a width or from the input.
 """
 
 from __future__ import annotations
@@ -59,11 +60,12 @@ InferenceFunction = Callable[[InferenceContext], None]
 class Signature:
     """What an operator reads and writes.
 
-    inputs : "name:kind" of each, "?" after the kind of an optional one, "*" after that of any number
-    output : kind, likewise; infer : how types and sizes of the outputs follow from the inputs' (None: they do not)
+    inputs : "name:kind" of each, "?" after the kind of an optional one, "*" after that of any
+    number output : kind, likewise; infer : how types and sizes of the outputs follow from the
+    inputs' (None: they do not)
 
-    Kinds: integer (int8 to int32), weight (int8, int16), bias and index (int32, int64), factors (uint8), number (any
-    integer), real, result (integer, or real without scale_o), any.
+    Kinds: integer (int8 to int32), weight (int8, int16), bias and index (int32, int64), factors
+    (uint8), number (any integer), real, result (integer, or real without scale_o), any.
     """
 
     inputs: str
@@ -80,7 +82,11 @@ def _get_attribute(ctx: InferenceContext, name: str, default: _Value) -> _Value:
 def _get_input_shape(ctx: InferenceContext, index: int) -> onnx.TensorShapeProto | None:
     """Return the shape of an input, None when it is not known."""
     value_type = ctx.get_input_type(index)
-    return value_type.tensor_type.shape if value_type is not None and value_type.tensor_type.HasField("shape") else None
+    return (
+        value_type.tensor_type.shape
+        if value_type is not None and value_type.tensor_type.HasField("shape")
+        else None
+    )
 
 
 def _get_dim(shape: onnx.TensorShapeProto, axis: int) -> onnx.TensorShapeProto.Dimension:
@@ -90,7 +96,9 @@ def _get_dim(shape: onnx.TensorShapeProto, axis: int) -> onnx.TensorShapeProto.D
     return shape.dim[axis]
 
 
-def _set_output_type(ctx: InferenceContext, elem: int, shape: onnx.TensorShapeProto | None, index: int = 0) -> None:
+def _set_output_type(
+    ctx: InferenceContext, elem: int, shape: onnx.TensorShapeProto | None, index: int = 0
+) -> None:
     """Write type and shape of an output."""
     result = onnx.TypeProto()
     result.tensor_type.elem_type = elem
@@ -170,12 +178,19 @@ def infer_like_standard(
                 attribute.CopyFrom(found)
                 attribute.name = name
         results = shape_inference.infer_node_outputs(
-            schema, node, types, data, opset_imports=[helper.make_opsetid("", STANDARD_OPSET)], ir_version=6
+            schema,
+            node,
+            types,
+            data,
+            opset_imports=[helper.make_opsetid("", STANDARD_OPSET)],
+            ir_version=6,
         )
         for index, name in enumerate(outputs):
             if name in results:
                 found = results[name].tensor_type
-                _set_output_type(ctx, element_type(ctx), found.shape if found.HasField("shape") else None, index)
+                _set_output_type(
+                    ctx, element_type(ctx), found.shape if found.HasField("shape") else None, index
+                )
 
     return infer
 
@@ -218,7 +233,11 @@ def infer_split(ctx: InferenceContext) -> None:
     sizes = _get_attribute(ctx, "split", none) or _get_attribute(ctx, "dims", none) or None
     if x is not None and (sizes is None or len(sizes) != count):
         whole = _get_dim(x, axis).dim_value
-        sizes = [-(-whole // count)] * (count - 1) + [whole - -(-whole // count) * (count - 1)] if whole else None
+        sizes = (
+            [-(-whole // count)] * (count - 1) + [whole - -(-whole // count) * (count - 1)]
+            if whole
+            else None
+        )
     for index in range(count):
         shape = None
         if x is not None and sizes is not None:
@@ -233,7 +252,9 @@ def infer_argmax(ctx: InferenceContext) -> None:
     x = _get_input_shape(ctx, 0)
     shape = None
     if x is not None:
-        shape = helper.make_tensor_type_proto(TensorProto.INT32, [2, *[1] * (len(x.dim) - 1)]).tensor_type.shape
+        shape = helper.make_tensor_type_proto(
+            TensorProto.INT32, [2, *[1] * (len(x.dim) - 1)]
+        ).tensor_type.shape
     _set_output_type(ctx, TensorProto.INT32, shape)
 
 

@@ -1,4 +1,7 @@
-"""Functions of one number that a table may hold, as expressions of standard operators: written, or worked out."""
+"""Functions of one number that a table may hold, as expressions of standard operators.
+
+Written, or worked out.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +28,18 @@ _STANDARD_FUNCTIONS = frozenset(
 #: What is written as an expression, and tried for a table whose node names no standard function.
 #: `do(op_type, ...)` writes or computes an operator, a number is a constant.
 _COMPOSED_FUNCTIONS: Mapping[str, Callable[[Callable[..., Any], Any], Any]] = {
-    "Gelu": lambda do, x: do("Mul", do("Mul", x, 0.5), do("Add", do("Erf", do("Mul", x, math.sqrt(0.5))), 1.0)),
+    "Gelu": lambda do, x: do(
+        "Mul", do("Mul", x, 0.5), do("Add", do("Erf", do("Mul", x, math.sqrt(0.5))), 1.0)
+    ),
     "Silu": lambda do, x: do("Mul", x, do("Sigmoid", x)),
     "Mish": lambda do, x: do("Mul", x, do("Tanh", do("Softplus", x))),
 }
 
 
 def _build_expression(name: str, apply_op: Callable[..., _T], x: _T) -> _T:
-    return _COMPOSED_FUNCTIONS[name](apply_op, x) if name in _COMPOSED_FUNCTIONS else apply_op(name, x)
+    return (
+        _COMPOSED_FUNCTIONS[name](apply_op, x) if name in _COMPOSED_FUNCTIONS else apply_op(name, x)
+    )
 
 
 def _evaluate_op(kind: str, *given: np.ndarray) -> np.ndarray:
@@ -41,11 +48,14 @@ def _evaluate_op(kind: str, *given: np.ndarray) -> np.ndarray:
     return operators.UNARY_FUNCTIONS[kind](given[0], lambda name, default: default)
 
 
-def identify_table_function(table: np.ndarray, x: Affine, o: Affine, declared_name: str) -> str | None:
+def identify_table_function(
+    table: np.ndarray, x: Affine, o: Affine, declared_name: str
+) -> str | None:
     """Return which function ``table[i]`` is, or None for one that is not known here.
 
-    table : int8 [256] or int16 [65536], its entry for the integer i at ``i + len/2``. x, o : how input and output are
-    held. told : what its node says. All entries must be the function's nearest integers, ties to either side.
+    table : int8 [256] or int16 [65536], its entry for the integer i at ``i + len/2``. x, o : how
+    input and output are held. told : what its node says. All entries must be the function's nearest
+    integers, ties to either side.
     """
     size, entries = table.size // 2, table.reshape(-1).astype(np.float64)
     reals = x.real(np.arange(-size, size))
@@ -70,6 +80,8 @@ def build_function_nodes(name: str, real: FloatNodeBuilder) -> ir.Value:
         return real.add_constant(np.float32(value), "number")
 
     def do(op_type: str, *given: ir.Value | float) -> ir.Value:
-        return real(op_type, *(number(value) if isinstance(value, float) else value for value in given))
+        return real(
+            op_type, *(number(value) if isinstance(value, float) else value for value in given)
+        )
 
     return _build_expression(name, do, real.float_input())

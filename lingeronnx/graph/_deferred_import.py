@@ -1,7 +1,8 @@
 """Modules that another package imports early and hardly ever needs: loaded when it first uses them.
 
-While that package is imported it finds stand-ins under these names. Afterwards they are gone from `sys.modules`: only
-that package still holds them, and everybody else imports what is always there. Knows names of modules only.
+While that package is imported it finds stand-ins under these names. Afterwards they are gone from
+`sys.modules`: only that package still holds them, and everybody else imports what is always there.
+Knows names of modules only.
 """
 
 from __future__ import annotations

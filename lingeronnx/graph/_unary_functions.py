@@ -1,4 +1,7 @@
-"""Functions of one number that standard operators compute, in float64: ``f(x, attribute)`` with ONNX's defaults."""
+"""Functions of one number that standard operators compute, in float64.
+
+``f(x, attribute)`` with ONNX's defaults.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,17 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["AttributeGetter", "UnaryFunction", "celu", "elu", "erf", "gelu", "hard_sigmoid", "sigmoid", "softplus"]
+__all__ = [
+    "AttributeGetter",
+    "UnaryFunction",
+    "celu",
+    "elu",
+    "erf",
+    "gelu",
+    "hard_sigmoid",
+    "sigmoid",
+    "softplus",
+]
 
 #: ``attribute(name, default)`` of a node.
 AttributeGetter = Callable[..., Any]
@@ -30,7 +43,9 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 def gelu(x: np.ndarray, attr: AttributeGetter) -> np.ndarray:
     """Return x times the normal distribution's share below x, or what stands for it with a tanh."""
     if attr("approximate", "none") == "tanh":
-        return np.asarray(0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3))))
+        return np.asarray(
+            0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
+        )
     return np.asarray(0.5 * x * (1.0 + erf(x / math.sqrt(2.0))))
 
 

@@ -1,7 +1,8 @@
 """What the attributes of a node may hold, and how one is read where its kind is known.
 
-Of which type each is is looked at once, when a file is read (`check_attributes`): as ONNX says of its own operators, in
-any opset; numbers, lists and texts for ours. Nothing here knows what an operator computes.
+Of which type each is is looked at once, when a file is read (`check_attributes`): as ONNX says of
+its own operators, in any opset; numbers, lists and texts for ours. Nothing here knows what an
+operator computes.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ Attributes = Mapping[str, AttributeValue]
 
 
 def get_number(attrs: Attributes, key: str, default: float | None = None) -> float:
-    """Return an attribute that is one number, `default` where it is absent; ModelError for anything else."""
+    """Return an attribute that is one number, `default` where it is absent.
+
+    ModelError for anything else.
+    """
     value = attrs.get(key)
     if value is None:
         value = default
@@ -58,19 +62,31 @@ def get_int(attrs: Attributes, key: str, default: int | None = None) -> int:
 
 
 def get_numbers(attrs: Attributes, key: str, default: Sequence[float] | None = None) -> list[float]:
-    """Return an attribute that is a list of numbers, `default` where it is absent or empty; ModelError otherwise."""
+    """Return an attribute that is a list of numbers, `default` where it is absent or empty.
+
+    ModelError otherwise.
+    """
     value = attrs.get(key)
     if default is not None and (value is None or (isinstance(value, Sequence) and not value)):
         return list(default)
-    numerals = [each for each in value if isinstance(each, int | float)] if isinstance(value, Sequence) else None
+    numerals = (
+        [each for each in value if isinstance(each, int | float)]
+        if isinstance(value, Sequence)
+        else None
+    )
     if numerals is None or not isinstance(value, Sequence) or len(numerals) != len(value):
         raise ModelError(f"attribute {key} is {value!r}; it must be a list of numbers")
     return numerals
 
 
 def get_scales(attrs: Attributes, key: str) -> float | list[float]:
-    """Return an attribute that is one number, or a list with one for each channel; ModelError for anything else."""
-    return get_numbers(attrs, key) if isinstance(attrs.get(key), Sequence) else get_number(attrs, key)
+    """Return an attribute that is one number, or a list with one for each channel.
+
+    ModelError for anything else.
+    """
+    return (
+        get_numbers(attrs, key) if isinstance(attrs.get(key), Sequence) else get_number(attrs, key)
+    )
 
 
 def get_ints(attrs: Attributes, key: str, default: Sequence[int] | None = None) -> list[int]:
@@ -99,13 +115,16 @@ _GRAPH_ATTRIBUTE_TYPES = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 
 #: What any node of a quantized graph may say of itself, those of standard operators too.
 _STRING_ATTRIBUTES = {
-    name: int(AttributeProto.STRING) for name in ("platform", "platform_quant", "quant_mode", "castor_mode")
+    name: int(AttributeProto.STRING)
+    for name in ("platform", "platform_quant", "quant_mode", "castor_mode")
 }
 
 
 def check_attributes(proto: ModelProto) -> None:
     """Raise ModelError for an attribute of another type than its operator has, and for an operator without an input."""
-    version = next((entry.version for entry in proto.opset_import if entry.domain in _STANDARD_DOMAINS), None)
+    version = next(
+        (entry.version for entry in proto.opset_import if entry.domain in _STANDARD_DOMAINS), None
+    )
     newest = onnx.defs.onnx_opset_version()
     for node in iter_nodes_recursive(proto.graph.node):
         if node.domain in QUANTIZED_DOMAINS:
@@ -121,7 +140,8 @@ def check_attributes(proto: ModelProto) -> None:
                 raise ModelError(f"{node_label(node)}: it has no input; the file is damaged")
             if len(node.output) > known.max_outputs:
                 raise ModelError(
-                    f"{node_label(node)}: it has {len(node.output)} outputs; the operator gives {known.max_outputs} at "
+                    f"{node_label(node)}: it has {len(node.output)} outputs; the operator gives "
+                    f"{known.max_outputs} at "
                     "most; "
                     "the "
                     "file is damaged"
@@ -153,7 +173,8 @@ def _check_attribute_types(node: NodeProto, types: Mapping[str, int]) -> None:
             and node.domain in _STANDARD_DOMAINS
         ):
             raise ModelError(
-                f"{node_label(node)}: its attribute '{attribute.name}' is a graph; the operator has none of that name; "
+                f"{node_label(node)}: its attribute '{attribute.name}' is a graph; the operator "
+                "has none of that name; "
                 "the "
                 "file is damaged"
             )
@@ -173,7 +194,10 @@ def _attribute_type_name(number: int) -> str:
 
 @dataclass(frozen=True)
 class _OperatorContract:
-    """What is known of a standard operator: the types of its attributes, its least inputs and most outputs."""
+    """What is known of a standard operator.
+
+    The types of its attributes, its least inputs and most outputs.
+    """
 
     attribute_types: Mapping[str, int]
     min_inputs: int = 0
@@ -187,7 +211,8 @@ _UNKNOWN_CONTRACT = _OperatorContract(_STRING_ATTRIBUTES)
 def _operator_contract(kind: str, version: int) -> _OperatorContract:
     """Return what an opset says of an operator, nothing where it has none of that name.
 
-    A node may have an attribute of another opset: it is read all the same, so it is of the type that it has there.
+    A node may have an attribute of another opset: it is read all the same, so it is of the type
+    that it has there.
     """
     schemas = sorted(_schemas_by_operator().get(kind, ()), key=lambda schema: schema.since_version)
     types = dict(_STRING_ATTRIBUTES)

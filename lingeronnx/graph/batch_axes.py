@@ -1,10 +1,12 @@
-"""Which axis of a graph's inputs counts the samples: axis 0, but for what recurrent layers read and for other states.
+"""Which axis of a graph's inputs counts the samples.
 
-ONNX's recurrent operators take x [T, N, I] and states [D, N, H]. An input that reaches one of them through operators
-that only move or choose data keeps its samples where the layer has them. A file may also name the sizes: [2, batch,
-128] beside [batch, 576]. Where the file is made for one sample, a cache [2, 1, 16, 33] can only have it where the size
-is 1. A single number has no samples. What a user says wins. Graphs in which the evidence is gone carry the answer in
-their metadata (`BATCH_AXES_KEY`). Knows nothing of data and runners.
+Axis 0, but for what recurrent layers read and for other states.
+ONNX's recurrent operators take x [T, N, I] and states [D, N, H]. An input that reaches one of them
+through operators that only move or choose data keeps its samples where the layer has them. A file
+may also name the sizes: [2, batch, 128] beside [batch, 576]. Where the file is made for one sample,
+a cache [2, 1, 16, 33] can only have it where the size is 1. A single number has no samples. What a
+user says wins. Graphs in which the evidence is gone carry the answer in their metadata
+(`BATCH_AXES_KEY`). Knows nothing of data and runners.
 """
 
 from __future__ import annotations
@@ -15,7 +17,13 @@ from collections.abc import Mapping
 from ..errors import ConfigError, ModelError, suggest_nearest
 from . import ir, operators
 
-__all__ = ["BATCH_AXES_KEY", "find_dynamic_axis", "infer_batch_axes", "set_batch_axes", "store_inferred_batch_axes"]
+__all__ = [
+    "BATCH_AXES_KEY",
+    "find_dynamic_axis",
+    "infer_batch_axes",
+    "set_batch_axes",
+    "store_inferred_batch_axes",
+]
 
 #: Metadata key of {input: axis or null} as JSON, for the inputs whose samples are not on axis 0.
 BATCH_AXES_KEY = "lingeronnx.batch_axes"
@@ -34,13 +42,18 @@ _AXIS_PRESERVING_OPS = {
 
 
 def infer_batch_axes(model: ir.Model) -> dict[str, int | None]:
-    """Return {input: axis} for the inputs of `model` whose samples are not counted on axis 0; None: it has none."""
+    """Return {input: axis} for the inputs of `model` whose samples are not counted on axis 0.
+
+    None: it has none.
+    """
     inputs = [value for value in model.graph.inputs if value.const_value is None]
     ranks = {str(value.name): None if value.shape is None else len(value.shape) for value in inputs}
     if BATCH_AXES_KEY in model.metadata_props:
         return _read_batch_axes_metadata(model, ranks)
     traced = _infer_axes_from_recurrent(model).items()
-    axes: dict[str, int | None] = {name: axis for name, axis in traced if _is_valid_axis(axis, ranks.get(name))}
+    axes: dict[str, int | None] = {
+        name: axis for name, axis in traced if _is_valid_axis(axis, ranks.get(name))
+    }
     symbols = {_dim_size(value, axes.get(str(value.name)) or 0) for value in inputs if value.shape}
     symbols = {size for size in symbols if isinstance(size, str)}
     ones = any(_dim_size(value, 0) == 1 for value in inputs if value.shape)
@@ -48,18 +61,25 @@ def infer_batch_axes(model: ir.Model) -> dict[str, int | None]:
         name = str(value.name)
         if value.shape is not None and not value.shape:
             axes[name] = None
-        elif (ones if name in axes else symbols or ones) and _is_fixed_batch(_dim_size(value, axes.get(name) or 0)):
+        elif (ones if name in axes else symbols or ones) and _is_fixed_batch(
+            _dim_size(value, axes.get(name) or 0)
+        ):
             axes[name] = _guess_batch_axis(value, symbols)
     return {name: axis for name, axis in axes.items() if axis != 0}
 
 
-def _read_batch_axes_metadata(model: ir.Model, ranks: Mapping[str, int | None]) -> dict[str, int | None]:
+def _read_batch_axes_metadata(
+    model: ir.Model, ranks: Mapping[str, int | None]
+) -> dict[str, int | None]:
     """Return what the metadata say; ModelError where that is no axis of an input."""
     found: dict[str, int | None] = {}
     for name, axis in ir.read_json_metadata(model, BATCH_AXES_KEY).items():
-        if axis is not None and not (isinstance(axis, int) and _is_valid_axis(axis, ranks.get(name))):
+        if axis is not None and not (
+            isinstance(axis, int) and _is_valid_axis(axis, ranks.get(name))
+        ):
             raise ModelError(
-                f"the metadata '{BATCH_AXES_KEY}' give '{name}' the axis {axis!r:.40}, which it has not; the file is "
+                f"the metadata '{BATCH_AXES_KEY}' give '{name}' the axis {axis!r:.40}, which it "
+                "has not; the file is "
                 "damaged"
             )
         found[name] = axis
@@ -85,9 +105,11 @@ def _is_fixed_batch(size: int | str | None) -> bool:
 
 
 def _guess_batch_axis(value: ir.Value, symbols: set[int | str | None]) -> int | None:
-    """Return the axis that counts the samples of an input whose axis 0 has a fixed size; None where there is none.
+    """Return the axis that counts the samples of an input whose axis 0 has a fixed size.
 
-    That is the one of the same name as other inputs' batch, else where nothing is open the first of size 1.
+    None where there is none.
+    That is the one of the same name as other inputs' batch, else where nothing is open the first of
+    size 1.
     """
     sizes = [_dim_size(value, axis) for axis in range(len(value.shape or ()))]
     named = [axis for axis, size in enumerate(sizes) if size in symbols and isinstance(size, str)]
@@ -107,13 +129,18 @@ def set_batch_axes(model: ir.Model, overrides: Mapping[str, int | None]) -> None
     for name, axis in overrides.items():
         if name not in inputs:
             raise ConfigError(
-                f"batch axis of '{name}': the model has no such input{suggest_nearest(name, inputs)}; "
+                f"batch axis of '{name}': the model has no such "
+                f"input{suggest_nearest(name, inputs)}; "
                 f"inputs are {', '.join(inputs)}"
             )
         rank = len(ir.get_shape(inputs[name]) or ())
         if axis is not None and not 0 <= axis < rank:
-            raise ConfigError(f"batch axis {axis} of '{name}': the input has {rank} axes; give 0 to {rank - 1}")
-    axes = {name: axis for name, axis in {**infer_batch_axes(model), **overrides}.items() if axis != 0}
+            raise ConfigError(
+                f"batch axis {axis} of '{name}': the input has {rank} axes; give 0 to {rank - 1}"
+            )
+    axes = {
+        name: axis for name, axis in {**infer_batch_axes(model), **overrides}.items() if axis != 0
+    }
     model.metadata_props[BATCH_AXES_KEY] = json.dumps(axes)
 
 
@@ -140,13 +167,23 @@ def store_inferred_batch_axes(model: ir.Model) -> None:
 
 
 def find_dynamic_axis(value: ir.Value) -> int:
-    """Return the only axis of open size of a float tensor, which counts its samples; 0 where there is no such axis."""
+    """Return the only axis of open size of a float tensor, which counts its samples.
+
+    0 where there is no such axis.
+    """
     open_ones = [axis for axis, size in enumerate(ir.get_shape(value) or ()) if size is None]
-    return open_ones[0] if len(open_ones) == 1 and value.dtype is not None and value.dtype.name == "FLOAT" else 0
+    return (
+        open_ones[0]
+        if len(open_ones) == 1 and value.dtype is not None and value.dtype.name == "FLOAT"
+        else 0
+    )
 
 
 def _trace_axis_to_input(value: ir.Value | None, axis: int) -> tuple[str, int] | None:
-    """Return (graph input, its axis) that axis `axis` of `value` is; None where that cannot be told."""
+    """Return (graph input, its axis) that axis `axis` of `value` is.
+
+    None where that cannot be told.
+    """
     while value is not None and not value.is_graph_input():
         node = ir.producer(value)
         if node is None or node.domain or node.op_type not in _AXIS_PRESERVING_OPS:
@@ -186,6 +223,9 @@ def _map_axis_to_input(node: ir.Node, axis: int) -> int | None:
         for place in places:
             axis += place <= axis
         return axis
-    if node.op_type in (*operators.AFFINE_OPS, "MatMul") and ir.const_value(_second_input(node)) is None:
+    if (
+        node.op_type in (*operators.AFFINE_OPS, "MatMul")
+        and ir.const_value(_second_input(node)) is None
+    ):
         return None
     return axis

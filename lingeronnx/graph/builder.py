@@ -1,5 +1,6 @@
-"""Makes the nodes that take a node's place, or stand on the way to it: named after it, of known sizes.
+"""Makes the nodes that take a node's place, or stand on the way to it.
 
+Named after it, of known sizes.
 Knows what moves data (Slice, Reshape) and nothing else of operators.
 """
 
@@ -18,10 +19,10 @@ __all__ = ["SubgraphBuilder", "convert_attributes_to_inputs"]
 class SubgraphBuilder:
     """Nodes and constants made for `node`, which they are marked to come from.
 
-    A node is called ``<node>_<what>`` (`ir.assign_node_names` makes that unique); what it writes and constants
-    ``<base>_<what>``, with a number where that is taken. base : default the name of the node's first output. Nodes are
-    kept in `nodes`; they come into the graph with `replace_node`, or by the caller's hand. Outputs have the type of the
-    node's first one.
+    A node is called ``<node>_<what>`` (`ir.assign_node_names` makes that unique); what it writes
+    and constants ``<base>_<what>``, with a number where that is taken. base : default the name of
+    the node's first output. Nodes are kept in `nodes`; they come into the graph with
+    `replace_node`, or by the caller's hand. Outputs have the type of the node's first one.
     """
 
     def __init__(self, model: ir.Model, node: ir.Node, base: str = "") -> None:
@@ -69,11 +70,18 @@ class SubgraphBuilder:
     def int_constant(self, value: int) -> ir.Value:
         """Return the integer `value` as an initializer [1], one for all nodes."""
         if value not in self._int_constants:
-            self._int_constants[value] = self.constant(np.array([value], np.int64), f"number{value}")
+            self._int_constants[value] = self.constant(
+                np.array([value], np.int64), f"number{value}"
+            )
         return self._int_constants[value]
 
-    def slice_axis(self, source: ir.Value, axis: int, start: int, end: int, suffix: str) -> ir.Value:
-        """Return the positions start..end-1 of `source` along `axis`; `source` itself where that is all of it."""
+    def slice_axis(
+        self, source: ir.Value, axis: int, start: int, end: int, suffix: str
+    ) -> ir.Value:
+        """Return the positions start..end-1 of `source` along `axis`.
+
+        `source` itself where that is all of it.
+        """
         shape: list[ir.Dim] = list(source.shape or ())
         if (start, end) == (0, shape[axis]):
             return source
@@ -96,7 +104,10 @@ class SubgraphBuilder:
         self.nodes.clear()
 
     def replace_node(self) -> None:
-        """Put the nodes where the old one was: the last one takes over its name and its output's."""
+        """Put the nodes where the old one was.
+
+        The last one takes over its name and its output's.
+        """
         self.nodes[-1].name = self.node.name
         for index, value in enumerate(self.node.inputs):
             if value is not None and ir.is_exclusive_initializer(value):
@@ -108,7 +119,10 @@ class SubgraphBuilder:
 def convert_attributes_to_inputs(
     model: ir.Model, node: ir.Node, arrays: Sequence[np.ndarray | None], names: Sequence[str]
 ) -> None:
-    """Give `node` the constants `arrays` as inputs 1, 2 ... in place of its attributes `names`; None stays absent."""
+    """Give `node` the constants `arrays` as inputs 1, 2 ...
+
+    In place of its attributes `names`; None stays absent.
+    """
     while arrays and arrays[-1] is None:
         arrays = arrays[:-1]
     node.resize_inputs(1 + len(arrays))

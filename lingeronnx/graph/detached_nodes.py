@@ -1,6 +1,8 @@
-"""Nodes that stand in no graph: what a rewrite would make, so that limits can be asked before it is made.
+"""Nodes that stand in no graph.
 
-A limit reads a node's operator, attributes, sizes and constants. A loose node has these and nothing else.
+What a rewrite would make, so that limits can be asked before it is made.
+A limit reads a node's operator, attributes, sizes and constants. A loose node has these and nothing
+else.
 """
 
 from __future__ import annotations

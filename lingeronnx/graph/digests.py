@@ -13,8 +13,8 @@ __all__ = ["compute_output_digest", "compute_value_digests"]
 def compute_value_digests(model: ir.Model, include_subgraphs: bool = False) -> dict[str, bytes]:
     """Return {tensor: digest of the operators, attributes, constants and graph inputs that it is computed from}.
 
-    What a node with a subgraph computes, and what is computed from that, is left out; subgraphs : it is not, but what
-    tensors and nodes are called within a subgraph counts.
+    What a node with a subgraph computes, and what is computed from that, is left out; subgraphs :
+    it is not, but what tensors and nodes are called within a subgraph counts.
     """
     by_tensor = {str(v.name): _digest(b"input", str(v.name).encode()) for v in model.graph.inputs}
     for node in model.graph:
@@ -22,21 +22,39 @@ def compute_value_digests(model: ir.Model, include_subgraphs: bool = False) -> d
         if ir.has_subgraphs(node) and not include_subgraphs:
             continue
         parts = [node.domain.encode(), node.op_type.encode()]
-        parts += [a.SerializeToString(deterministic=True) for a in sorted(said.attribute, key=lambda a: a.name)]
+        parts += [
+            a.SerializeToString(deterministic=True)
+            for a in sorted(said.attribute, key=lambda a: a.name)
+        ]
         sources = [_input_digest(value, by_tensor) for value in node.inputs]
-        sources += [_input_digest(value, by_tensor) or b"inner" for value in _iter_subgraph_inputs(node)]
+        sources += [
+            _input_digest(value, by_tensor) or b"inner" for value in _iter_subgraph_inputs(node)
+        ]
         if None in sources:
             continue
         whole = _digest(*parts, b"reads", *(source for source in sources if source is not None))
-        by_tensor.update({str(v.name): _digest(whole, str(i).encode()) for i, v in enumerate(node.outputs) if v.name})
+        by_tensor.update(
+            {
+                str(v.name): _digest(whole, str(i).encode())
+                for i, v in enumerate(node.outputs)
+                if v.name
+            }
+        )
     return by_tensor
 
 
 def compute_output_digest(model: ir.Model) -> str:
-    """Return a digest of what the graph outputs are computed from; empty where one of them has none."""
+    """Return a digest of what the graph outputs are computed from.
+
+    Empty where one of them has none.
+    """
     by_tensor = compute_value_digests(model, include_subgraphs=True)
     outputs = [by_tensor.get(str(value.name)) for value in model.graph.outputs]
-    return "" if None in outputs else _digest(*(digest for digest in outputs if digest is not None)).hex()
+    return (
+        ""
+        if None in outputs
+        else _digest(*(digest for digest in outputs if digest is not None)).hex()
+    )
 
 
 def _iter_subgraph_inputs(node: ir.Node) -> Iterator[ir.Value]:

@@ -1,9 +1,10 @@
 """What a graph computes in sizes that its data decide, cut off as a model of its own, and put back.
 
-NonMaxSuppression, NonZero and their like give another number of values for every sample. Such nodes and all behind them
-are the host's: nothing is gained by integers there, samples cannot be stacked, and shapes from one run mean nothing.
-So is control flow that the data decide, and an operator that nobody here knows. A size that follows from the sizes of
-the inputs is none of these. Where more layers lie behind than before, nothing is cut.
+NonMaxSuppression, NonZero and their like give another number of values for every sample. Such nodes
+and all behind them are the host's: nothing is gained by integers there, samples cannot be stacked,
+and shapes from one run mean nothing. So is control flow that the data decide, and an operator that
+nobody here knows. A size that follows from the sizes of the inputs is none of these. Where more
+layers lie behind than before, nothing is cut.
 
 Works on the protobuf form; knows nothing of data and runners.
 """
@@ -39,10 +40,11 @@ _MAX_INFERENCE_BYTES = 1 << 28  # bytes of weights up to which types are inferre
 
 @dataclass(frozen=True)
 class DynamicTail:
-    """What was cut off: `model` reads tensors of `body`; `outputs` are those of the whole, in order.
+    """What was cut off: `model` reads tensors of `body`.
 
-    host_reasons : {node: why the host has it}. sizes : {input of the whole: its sizes} where it is written for one
-    sample.
+    `outputs` are those of the whole, in order.
+    host_reasons : {node: why the host has it}. sizes : {input of the whole: its sizes} where it is
+    written for one sample.
     """
 
     body: ir.Model
@@ -63,14 +65,25 @@ class DynamicTail:
 
 
 def split_dynamic_tail(model: ir.Model) -> DynamicTail | None:
-    """Return `model` cut in two, None where no size is decided by data; `model` is left as it is."""
+    """Return `model` cut in two, None where no size is decided by data.
+
+    `model` is left as it is.
+    """
     sized = (*operators.DATA_DEPENDENT_SHAPE_OPS, *operators.SHAPE_INPUTS)
     if not any(node.op_type in sized or _is_unknown_operator(model, node) for node in model.graph):
         return None
     why = _find_tail_nodes(model)
     behind = {str(v.name) for node in model.graph if str(node.name) in why for v in node.outputs}
-    layers = [str(node.name) in why for node in model.graph if node.op_type in operators.LAYER_OPS and not node.domain]
-    if not why or 2 * sum(layers) > len(layers) or all(str(node.name) in why for node in model.graph):
+    layers = [
+        str(node.name) in why
+        for node in model.graph
+        if node.op_type in operators.LAYER_OPS and not node.domain
+    ]
+    if (
+        not why
+        or 2 * sum(layers) > len(layers)
+        or all(str(node.name) in why for node in model.graph)
+    ):
         return None
     whole = ir.to_proto(model)
     body, tail = onnx.ModelProto(), onnx.ModelProto()
@@ -78,10 +91,15 @@ def split_dynamic_tail(model: ir.Model) -> DynamicTail | None:
         part.CopyFrom(whole)
         for field in (part.graph.node, part.graph.output, part.graph.initializer):
             del field[:]
-    known, constants = _infer_value_infos(whole), {tensor.name: tensor for tensor in whole.graph.initializer}
+    known, constants = (
+        _infer_value_infos(whole),
+        {tensor.name: tensor for tensor in whole.graph.initializer},
+    )
     entries = {value.name for value in whole.graph.input} - constants.keys()
     also = _find_recomputed_nodes(whole.graph, why, behind, known)
-    tail.graph.node.extend(node for node in whole.graph.node if node.name in why or node.name in also)
+    tail.graph.node.extend(
+        node for node in whole.graph.node if node.name in why or node.name in also
+    )
     body.graph.node.extend(node for node in whole.graph.node if node.name not in why)
     inside = {name for node in tail.graph.node for name in node.output}
     written = entries.union(*(node.output for node in body.graph.node))
@@ -102,10 +120,14 @@ def split_dynamic_tail(model: ir.Model) -> DynamicTail | None:
     del tail.graph.input[:]
     tail.graph.input.extend(known[name] for name in reads)
     tail.graph.output.extend(known[name] for name in outputs if name in behind)
-    sizes = {str(v.name): ir.get_shape(v) or () for v in model.graph.inputs if v.const_value is None}
+    sizes = {
+        str(v.name): ir.get_shape(v) or () for v in model.graph.inputs if v.const_value is None
+    }
     one = {name: shape for name, shape in sizes.items() if shape[:1] == (1,)}
     before = "what reads it has sizes that the data decide"
-    told = {n.name: why.get(n.name, before) for n in whole.graph.node if n.name in also or n.name in why}
+    told = {
+        n.name: why.get(n.name, before) for n in whole.graph.node if n.name in also or n.name in why
+    }
     return DynamicTail(kept, ir.from_proto(tail), tuple(outputs), told, one)
 
 
@@ -114,9 +136,15 @@ def append_tail(body: ir.Model, tail: DynamicTail) -> ir.Model:
     whole, rest = ir.to_proto(body), ir.to_proto(tail.model)
     kept = {value.name for value in whole.graph.output}
     own = {name for node in whole.graph.node for name in node.output}
-    own |= {tensor.name for tensor in whole.graph.initializer} | {value.name for value in whole.graph.input}
+    own |= {tensor.name for tensor in whole.graph.initializer} | {
+        value.name for value in whole.graph.input
+    }
     outside = {*tail.input_names, *(value.name for value in rest.graph.output)}
-    rename = {name: ir.unique_name(name, own) for name in _collect_names(rest.graph) - outside if name in own}
+    rename = {
+        name: ir.unique_name(name, own)
+        for name in _collect_names(rest.graph) - outside
+        if name in own
+    }
     _rename_tensors(rest.graph, rename)
     nodes = {node.name for node in whole.graph.node}
     for node in rest.graph.node:
@@ -145,7 +173,9 @@ def append_tail(body: ir.Model, tail: DynamicTail) -> ir.Model:
 
 def _find_tail_nodes(model: ir.Model) -> dict[str, str]:
     """Return {node: why} of what gives sizes that data decide, and of all behind it."""
-    data = {v for v in model.graph.inputs if v.const_value is None and ir.get_shape(v) not in ((), (1,))}
+    data = {
+        v for v in model.graph.inputs if v.const_value is None and ir.get_shape(v) not in ((), (1,))
+    }
     behind: set[ir.Value] = set()
     why: dict[str, str] = {}
     for node in model.graph:
@@ -153,18 +183,25 @@ def _find_tail_nodes(model: ir.Model) -> dict[str, str]:
         if any(value in behind for value in values):
             why[str(node.name)] = "it reads what has sizes that the data decide"
         elif not node.domain and _has_data_dependent_shape(node, data):
-            why[str(node.name)] = "its sizes are decided by the data, and differ from sample to sample"
+            why[str(node.name)] = (
+                "its sizes are decided by the data, and differ from sample to sample"
+            )
         elif _is_unknown_operator(model, node):
             why[str(node.name)] = f"nobody here knows the operator {ir.display_op_type(node)}"
         if str(node.name) in why:
             behind.update(node.outputs)
-        if (node.domain or node.op_type not in operators.SHAPE_QUERY_OPS) and any(value in data for value in values):
+        if (node.domain or node.op_type not in operators.SHAPE_QUERY_OPS) and any(
+            value in data for value in values
+        ):
             data.update(node.outputs)
     return why
 
 
 def _is_unknown_operator(model: ir.Model, node: ir.Node) -> bool:
-    """Whether nobody here can compute `node`: it is of a foreign domain, and no function of the model."""
+    """Whether nobody here can compute `node`.
+
+    It is of a foreign domain, and no function of the model.
+    """
     foreign = node.domain not in _KNOWN_DOMAINS
     return foreign and all((node.domain, node.op_type) != name[:2] for name in model.functions)
 
@@ -189,7 +226,11 @@ def _has_invariant_condition(node: ir.Node) -> bool:
         return False
     body = node.attributes["body"].as_graph()
     value: ir.Value | None = body.outputs[0]
-    while value is not None and (maker := ir.producer(value)) is not None and maker.op_type == "Identity":
+    while (
+        value is not None
+        and (maker := ir.producer(value)) is not None
+        and maker.op_type == "Identity"
+    ):
         value = maker.inputs[0]
     maker = ir.producer(value)
     return (
@@ -204,7 +245,9 @@ def _iter_read_values(node: ir.Node) -> Iterator[ir.Value]:
     yield from (value for value in node.inputs if value is not None)
     for attribute in node.attributes.values():
         for graph in ir.get_subgraphs(attribute):
-            yield from (v for inner in ir.iter_nodes_recursive(graph) for v in inner.inputs if v is not None)
+            yield from (
+                v for inner in ir.iter_nodes_recursive(graph) for v in inner.inputs if v is not None
+            )
 
 
 # ---- protobuf ----------------------------------------------------------------------------------------------------
@@ -238,7 +281,9 @@ def _find_recomputed_nodes(
         if node is None or name in tail_tensors or node.name in nodes:
             continue
         kind = known[name].type.tensor_type
-        if kind.elem_type != onnx.TensorProto.FLOAT or (kind.HasField("shape") and not kind.shape.dim):
+        if kind.elem_type != onnx.TensorProto.FLOAT or (
+            kind.HasField("shape") and not kind.shape.dim
+        ):
             nodes.add(node.name)
             waiting += _iter_read_names(node)
     return nodes
@@ -258,7 +303,11 @@ def _infer_value_infos(whole: onnx.ModelProto) -> _ValueInfoMap:
         with contextlib.suppress(onnx.shape_inference.InferenceError, RuntimeError, ValueError):
             graph = onnx.shape_inference.infer_shapes(whole).graph
     return _ValueInfoMap(
-        {v.name: v for v in (*graph.value_info, *graph.input, *graph.output) if v.type.WhichOneof("value")}
+        {
+            v.name: v
+            for v in (*graph.value_info, *graph.input, *graph.output)
+            if v.type.WhichOneof("value")
+        }
     )
 
 

@@ -1,5 +1,6 @@
-"""External data as they are read: the bytes of a model's tensors that lie in files in the model's folder.
+"""External data as they are read.
 
+The bytes of a model's tensors that lie in files in the model's folder.
 No more is read than the files hold, but for tensors that share some.
 """
 
@@ -15,15 +16,17 @@ from ..files import describe_irregular_file
 
 __all__ = ["load_external_data"]
 
-# What tensors may take out of the files together: several may share bytes, but a small file must not fill the memory.
+# What tensors may take out of the files together: several may share bytes, but a small file must
+# not fill the memory.
 _MAX_REUSE_FACTOR, _REUSE_SLACK_BYTES = 4, 1 << 28
 
 
 def load_external_data(tensors: Iterable[TensorProto], model: Path) -> None:
     """Put the external data of `tensors`, those of the file `model`, into memory.
 
-    Raises ModelError for data outside the folder of the model (or of the file that it is a link to), for a file that is
-    missing, unreadable, too short, a pipe or a device, and for tensors that take some bytes again and again.
+    Raises ModelError for data outside the folder of the model (or of the file that it is a link
+    to), for a file that is missing, unreadable, too short, a pipe or a device, and for tensors that
+    take some bytes again and again.
     """
     sizes: dict[Path, int] = {}
     taken = 0
@@ -39,21 +42,25 @@ def load_external_data(tensors: Iterable[TensorProto], model: Path) -> None:
             length = size - offset if length is None else length
             if length < 0 or offset + length > size:
                 raise ModelError(
-                    f"initializer '{tensor.name}' needs {length} bytes at {offset} of '{name}'; the file is short, "
+                    f"initializer '{tensor.name}' needs {length} bytes at {offset} of '{name}'; "
+                    "the file is short, "
                     f"it has {size}"
                 )
             taken += length
             if taken > _MAX_REUSE_FACTOR * sum(sizes.values()) + _REUSE_SLACK_BYTES:
                 raise ModelError(
-                    f"initializer '{tensor.name}': with those before, it takes {taken} bytes of external data out of "
-                    f"{sum(sizes.values())}, more than {_MAX_REUSE_FACTOR} times as many; export the model again"
+                    f"initializer '{tensor.name}': with those before, it takes {taken} bytes of "
+                    "external data out of "
+                    f"{sum(sizes.values())}, more than {_MAX_REUSE_FACTOR} times as many; export "
+                    "the model again"
                 )
             with file.open("rb") as opened:
                 opened.seek(offset)
                 data = opened.read(length)
         except OSError as error:
             raise ModelError(
-                f"initializer '{tensor.name}' keeps its data in '{name}', which cannot be read ({error.strerror}); "
+                f"initializer '{tensor.name}' keeps its data in '{name}', which cannot be read "
+                f"({error.strerror}); "
                 "copy that file beside the model"
             ) from error
         del tensor.external_data[:]
@@ -65,20 +72,25 @@ def _resolve_data_file(tensor: TensorProto, name: object, model: Path) -> Path:
     """Return the file called `name` in the model's folder; a model that is a link has two."""
     if not isinstance(name, str) or "\0" in name:
         raise ModelError(
-            f"initializer '{tensor.name}' names no file for its external data; the file is damaged, export it again"
+            f"initializer '{tensor.name}' names no file for its external data; the file is "
+            "damaged, export it again"
         )
     candidates = [
-        folder / name for folder in (model.parent, model.resolve().parent) if _is_inside(folder / name, folder)
+        folder / name
+        for folder in (model.parent, model.resolve().parent)
+        if _is_inside(folder / name, folder)
     ]
     if not name or not candidates:
         raise ModelError(
-            f"initializer '{tensor.name}' keeps its data in '{name}', outside the folder of the model; "
+            f"initializer '{tensor.name}' keeps its data in '{name}', outside the folder of the "
+            "model; "
             "move the file beside the model"
         )
     file = next((file for file in candidates if file.exists()), candidates[0])
     if (what := describe_irregular_file(file)) is not None:
         raise ModelError(
-            f"initializer '{tensor.name}' keeps its data in '{name}', which is {what}, no regular file; "
+            f"initializer '{tensor.name}' keeps its data in '{name}', which is {what}, no regular "
+            "file; "
             "copy the data into a file beside the model"
         )
     return file

@@ -1,8 +1,9 @@
-"""The one importer of onnx_ir: load and save models, read constants and attributes, make and replace nodes.
+"""The one importer of onnx_ir.
 
-Everything above works on `onnx_ir.Model` through what stands here; nothing here knows quantization or a platform.
-Functions that change a graph change it in place; callers that need the old one clone first (`clone`). One file although
-it is long: that onnx_ir is met here alone is what it is for.
+Load and save models, read constants and attributes, make and replace nodes.
+Everything above works on `onnx_ir.Model` through what stands here; nothing here knows quantization
+or a platform. Functions that change a graph change it in place; callers that need the old one clone
+first (`clone`). One file although it is long: that onnx_ir is met here alone is what it is for.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ with defer_imports(
     import onnx_ir as oir
     from onnx_ir.passes import common
 
-logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)  # its remarks on files are no user's business
+logging.getLogger("onnx_ir").setLevel(
+    logging.CRITICAL
+)  # its remarks on files are no user's business
 
 #: Domain of composite float operators: model-local functions that onnxruntime inlines.
 FUNCTION_DOMAIN = "lingeronnx"
@@ -99,8 +102,8 @@ tensor = oir.tensor
 def load(path: str | os.PathLike[str]) -> Model:
     """Read the ONNX file at `path`, external data included.
 
-    Raises ModelError for a missing, truncated or otherwise unreadable file, for a graph that is not sound and for
-    external data outside the folder of the model.
+    Raises ModelError for a missing, truncated or otherwise unreadable file, for a graph that is not
+    sound and for external data outside the folder of the model.
     """
     return from_proto(onnx_file.read_model(path), str(path))
 
@@ -118,7 +121,10 @@ ModelLike = str | os.PathLike[str] | onnx.ModelProto | Model | HasGraph
 
 
 def as_model(model: ModelLike) -> Model:
-    """Return the graph in memory as it is, that of a protobuf model, or the one in a file; ModelError as by `load`."""
+    """Return the graph in memory as it is, that of a protobuf model, or the one in a file.
+
+    ModelError as by `load`.
+    """
     if isinstance(model, Model):
         return model
     if isinstance(model, str | os.PathLike):
@@ -126,7 +132,10 @@ def as_model(model: ModelLike) -> Model:
     if not isinstance(model, onnx.ModelProto):
         if isinstance(held := getattr(model, "graph", None), Model):
             return held
-        raise ModelError(f"a {type(model).__name__} is no model; give the path of an .onnx file or an onnx.ModelProto")
+        raise ModelError(
+            f"a {type(model).__name__} is no model; give the path of an .onnx file or an "
+            "onnx.ModelProto"
+        )
     proto = onnx.ModelProto()
     proto.CopyFrom(model)
     onnx_file.check_no_external_data(proto)
@@ -134,7 +143,10 @@ def as_model(model: ModelLike) -> Model:
 
 
 def as_model_proto(model: ModelLike) -> onnx.ModelProto | None:
-    """Return the protobuf model that was given, or that a file holds, as it is; None of a graph in memory."""
+    """Return the protobuf model that was given, or that a file holds, as it is.
+
+    None of a graph in memory.
+    """
     if isinstance(model, str | os.PathLike):
         return onnx_file.read_model(model)
     return model if isinstance(model, onnx.ModelProto) else None
@@ -163,14 +175,19 @@ def from_proto(proto: onnx.ModelProto, label: str = "the model") -> Model:
     except ModelError as error:
         raise ModelError(f"cannot use {label}: {error}") from error
     except Exception as error:
-        raise ModelError(f"cannot use {label}: the graph is damaged ({_first_line(error)}); export it again") from error
+        raise ModelError(
+            f"cannot use {label}: the graph is damaged ({_first_line(error)}); export it again"
+        ) from error
     _materialize_constants(model)
     assign_node_names(model)
     return model
 
 
 def _materialize_constants(model: Model) -> None:
-    """Let constants be arrays: of a protobuf message, data are a new copy whenever somebody looks at them."""
+    """Let constants be arrays.
+
+    Of a protobuf message, data are a new copy whenever somebody looks at them.
+    """
     scopes: list[Any] = [model.graph, *model.functions.values()]
     for scope in scopes:
         for value in getattr(scope, "initializers", {}).values():
@@ -192,17 +209,25 @@ def _materialize_tensor(tensor: Any) -> Any:  # noqa: ANN401 - a tensor or None,
         array = tensor.numpy()
     except (AssertionError, ValueError, TypeError) as error:
         raise ModelError(
-            f"constant '{tensor.name}' keeps its values in the field of another type; the file is damaged"
+            f"constant '{tensor.name}' keeps its values in the field of another type; the file is "
+            "damaged"
         ) from error
     return oir.Tensor(array, name=tensor.name, doc_string=tensor.doc_string)
 
 
 def _materialize_attribute(attribute: Attr) -> Attr:
-    """Return an attribute whose tensor holds an array; as it is where that would be written in other bytes."""
+    """Return an attribute whose tensor holds an array.
+
+    As it is where that would be written in other bytes.
+    """
     tensor = attribute.value
     raw = isinstance(tensor, oir.serde.TensorProtoTensor) and tensor.raw.HasField("raw_data")
     array = _materialize_tensor(tensor) if raw else tensor
-    return attribute if array is tensor else oir.AttrTensor(attribute.name, array, doc_string=attribute.doc_string)
+    return (
+        attribute
+        if array is tensor
+        else oir.AttrTensor(attribute.name, array, doc_string=attribute.doc_string)
+    )
 
 
 def _clear_negative_dims(model: Model) -> None:
@@ -215,8 +240,12 @@ def _clear_negative_dims(model: Model) -> None:
             values.extend(node.outputs)
             values.extend(value for graph in _iter_subgraphs(node) for value in graph.inputs)
     for value in values:
-        if value.shape is not None and any(isinstance(size, int) and size < 0 for size in value.shape):
-            value.shape = make_shape([None if isinstance(s, int) and s < 0 else s for s in value.shape])
+        if value.shape is not None and any(
+            isinstance(size, int) and size < 0 for size in value.shape
+        ):
+            value.shape = make_shape(
+                [None if isinstance(s, int) and s < 0 else s for s in value.shape]
+            )
 
 
 def _iter_subgraphs(node: Node) -> Iterator[Graph]:
@@ -280,7 +309,12 @@ def detach_large_constants(model: Model) -> tuple[onnx.ModelProto, dict[str, np.
     try:
         for name, tensor in large.items():
             model.graph.initializers[name].const_value = oir.ExternalTensor(
-                "apart", 0, tensor.nbytes, tensor.dtype, shape=oir.Shape(tensor.shape.numpy()), name=name
+                "apart",
+                0,
+                tensor.nbytes,
+                tensor.dtype,
+                shape=oir.Shape(tensor.shape.numpy()),
+                name=name,
             )
         return oir.to_proto(model), apart
     finally:
@@ -288,7 +322,9 @@ def detach_large_constants(model: Model) -> tuple[onnx.ModelProto, dict[str, np.
             model.graph.initializers[name].const_value = tensor
 
 
-def reattach_constants(proto: onnx.ModelProto, constants: Mapping[str, np.ndarray]) -> onnx.ModelProto:
+def reattach_constants(
+    proto: onnx.ModelProto, constants: Mapping[str, np.ndarray]
+) -> onnx.ModelProto:
     """Return what `detach_large_constants` has taken apart as one message."""
     message = onnx.ModelProto()
     message.CopyFrom(proto)
@@ -299,12 +335,16 @@ def reattach_constants(proto: onnx.ModelProto, constants: Mapping[str, np.ndarra
 
 
 def to_bytes(model: Model) -> bytes:
-    """Return `model` as one piece to send elsewhere; ModelError above the two gigabytes that protobuf takes."""
+    """Return `model` as one piece to send elsewhere.
+
+    ModelError above the two gigabytes that protobuf takes.
+    """
     try:
         return to_proto(model).SerializeToString()
     except ValueError as error:
         raise ModelError(
-            "the model has more than 2 GB: it cannot be sent to another process; leave workers and cluster out"
+            "the model has more than 2 GB: it cannot be sent to another process; leave workers and "
+            "cluster out"
         ) from error
 
 
@@ -316,15 +356,17 @@ def from_bytes(content: bytes) -> Model:
 def save(model: Model, path: str | os.PathLike[str]) -> None:
     """Write `model` to `path`, as a whole or not at all; the bytes depend on the model alone.
 
-    Above `MAX_MODEL_BYTES` bytes the weights go into a second file beside it, ``<name>.onnx.<digest>.data``.
+    Above `MAX_MODEL_BYTES` bytes the weights go into a second file beside it,
+    ``<name>.onnx.<digest>.data``.
     """
     onnx_file.write_model(to_proto(model), path, MAX_MODEL_BYTES)
 
 
 @contextlib.contextmanager
 def session_source(proto: onnx.ModelProto) -> Iterator[bytes | str]:
-    """Yield what a session can be opened from: the serialized `proto`, or above `MAX_MODEL_BYTES` the path of a file.
+    """Yield what a session can be opened from.
 
+    The serialized `proto`, or above `MAX_MODEL_BYTES` the path of a file.
     A large `proto` is used up: its tensors move to the file, which is gone afterwards.
     """
     if not onnx_file.exceeds_size_limit(proto, MAX_MODEL_BYTES):
@@ -355,9 +397,17 @@ def clone(model: Model) -> Model:
 
 
 def find_constant(value: Value | None) -> np.ndarray | None:
-    """Return the constant that `value` is: an initializer, or what a Constant node holds; None where it is computed."""
+    """Return the constant that `value` is: an initializer, or what a Constant node holds.
+
+    None where it is computed.
+    """
     maker = producer(value)
-    if maker is not None and maker.op_type == "Constant" and not maker.domain and "value" in maker.attributes:
+    if (
+        maker is not None
+        and maker.op_type == "Constant"
+        and not maker.domain
+        and "value" in maker.attributes
+    ):
         return np.asarray(get_attr(maker, "value"))
     return const_value(value)
 
@@ -373,7 +423,8 @@ def const_value(value: Value | None) -> np.ndarray | None:
         return value.const_value.numpy()
     except (ValueError, TypeError) as error:
         raise ModelError(
-            f"constant '{value.name}' has not the bytes of its type and sizes; the file is damaged, write it again"
+            f"constant '{value.name}' has not the bytes of its type and sizes; the file is "
+            "damaged, write it again"
         ) from error
 
 
@@ -381,7 +432,9 @@ def require_const_value(value: Value | None) -> np.ndarray:
     """Return what `const_value` returns for a tensor that is known to be a constant (InternalError otherwise)."""
     array = const_value(value)
     if array is None:
-        raise InternalError(f"{value.name if value is not None else 'an absent input'} is no constant")
+        raise InternalError(
+            f"{value.name if value is not None else 'an absent input'} is no constant"
+        )
     return array
 
 
@@ -396,7 +449,8 @@ def get_attr(node: Node, name: str, default: Any = None) -> Any:  # noqa: ANN401
             return value.numpy()
         except (ValueError, TypeError) as error:
             raise ModelError(
-                f"{node.op_type} {node.name}: the tensor in its attribute '{name}' is damaged; export the model again"
+                f"{node.op_type} {node.name}: the tensor in its attribute '{name}' is damaged; "
+                "export the model again"
             ) from error
     return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
@@ -407,23 +461,34 @@ def get_opset(model: Model) -> int:
 
 
 def base_op_type(node: Node) -> str:
-    """Return what `node` computes: its operator, of a function of ours without what tells bodies of a kind apart."""
+    """Return what `node` computes.
+
+    Its operator, of a function of ours without what tells bodies of a kind apart.
+    """
     return node.op_type.partition("_")[0] if node.domain == FUNCTION_DOMAIN else str(node.op_type)
 
 
 def read_json_metadata(model: Model, key: str) -> dict[str, Any]:
-    """Return the metadata `key` of `model`, a JSON object; an empty one where it has none. ModelError for others."""
+    """Return the metadata `key` of `model`, a JSON object; an empty one where it has none.
+
+    ModelError for others.
+    """
     try:
         found = json.loads(model.metadata_props.get(key, "{}"))
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise ModelError(f"the metadata '{key}' are no JSON object; the file is damaged, export it again")
+        raise ModelError(
+            f"the metadata '{key}' are no JSON object; the file is damaged, export it again"
+        )
     return found
 
 
 def get_axes(node: Node, index: int = 1) -> list[int] | None:
-    """Return the axes of a node, an attribute or from opset 13 on its input `index`; None when absent or computed."""
+    """Return the axes of a node, an attribute or from opset 13 on its input `index`.
+
+    None when absent or computed.
+    """
     stored = get_attr(node, "axes")
     if stored is None and len(node.inputs) > index:
         array = const_value(node.inputs[index])
@@ -432,7 +497,10 @@ def get_axes(node: Node, index: int = 1) -> list[int] | None:
 
 
 def formal_input_name(node: Node, index: int) -> str:
-    """Return what onnx's schema calls input `index` of a standard operator, such as "B"; "" where it has none."""
+    """Return what onnx's schema calls input `index` of a standard operator, such as "B".
+
+    "" where it has none.
+    """
     try:
         formal = onnx.defs.get_schema(node.op_type, node.domain).inputs
     except onnx.defs.SchemaError:
@@ -458,7 +526,9 @@ def compute_digest(model: Model) -> str:
 
 def has_subgraphs(node: Node) -> bool:
     """Whether `node` has subgraphs."""
-    return any(a.type in (AttributeType.GRAPH, AttributeType.GRAPHS) for a in node.attributes.values())
+    return any(
+        a.type in (AttributeType.GRAPH, AttributeType.GRAPHS) for a in node.attributes.values()
+    )
 
 
 def get_subgraphs(attribute: Attr) -> list[Graph]:
@@ -479,7 +549,11 @@ def import_opsets(opsets: dict[str, int], nodes: Iterable[Node], model: Model) -
     for node in nodes:
         used.add(node.domain)
         for attribute in node.attributes.values():
-            used.update(inner.domain for graph in get_subgraphs(attribute) for inner in iter_nodes_recursive(graph))
+            used.update(
+                inner.domain
+                for graph in get_subgraphs(attribute)
+                for inner in iter_nodes_recursive(graph)
+            )
     for domain in used & model.graph.opset_imports.keys():
         opsets.setdefault(domain, model.graph.opset_imports[domain])
 
@@ -503,7 +577,10 @@ def output_name(node: Node) -> str:
 
 
 def get_shape(value: Value | None) -> tuple[int | None, ...] | None:
-    """Return the shape with None for every dimension that is not a number; None where the rank is unknown."""
+    """Return the shape with None for every dimension that is not a number.
+
+    None where the rank is unknown.
+    """
     if value is None or value.shape is None:
         return None
     return tuple(dim if isinstance(dim, int) else None for dim in value.shape)
@@ -513,12 +590,17 @@ def require_shape(value: Value | None) -> tuple[int | None, ...]:
     """Return `get_shape` of a tensor behind shape inference, where every rank is known (InternalError otherwise)."""
     sizes = get_shape(value)
     if sizes is None:
-        raise InternalError(f"{value.name if value is not None else 'an absent input'} has no shape")
+        raise InternalError(
+            f"{value.name if value is not None else 'an absent input'} has no shape"
+        )
     return sizes
 
 
 def mark_folded_batch(value: Value, folded: bool) -> None:
-    """Note whether axis 0 of `value` holds several rows of each sample: it grows with the batch, but is not it."""
+    """Note whether axis 0 of `value` holds several rows of each sample.
+
+    It grows with the batch, but is not it.
+    """
     value.meta["lingeronnx.folded_batch"] = folded
 
 
@@ -534,7 +616,10 @@ def mark_origin(node: Node, old: Node) -> None:
 
 
 def origin_name(node: Node) -> str:
-    """Return the name of the user's node that `node` was made for; its own where it is the user's."""
+    """Return the name of the user's node that `node` was made for.
+
+    Its own where it is the user's.
+    """
     return str(node.meta.get(_ORIGIN, node.name))
 
 
@@ -544,7 +629,10 @@ def mark_fused(node: Node, old: Sequence[Node]) -> None:
 
 
 def display_op_type(node: Node) -> str:
-    """Return what users call the operator of `node`: what they wrote where it stands in its place in another form."""
+    """Return what users call the operator of `node`.
+
+    What they wrote where it stands in its place in another form.
+    """
     return (
         str(node.meta.get(_ORIGIN_OPERATOR, base_op_type(node)))
         if base_op_type(node) in _PASS_ONLY_OPS
@@ -571,7 +659,10 @@ def has_constant_base_name(node: Node) -> bool:
 
 
 def producer(value: Value | None) -> Node | None:
-    """Return the node that computes `value`; None for graph inputs, initializers and absent inputs."""
+    """Return the node that computes `value`.
+
+    None for graph inputs, initializers and absent inputs.
+    """
     return None if value is None else value.producer()
 
 
@@ -579,19 +670,29 @@ def require_producer(value: Value | None) -> Node:
     """Return the node that computes `value`, which is known to be computed (InternalError otherwise)."""
     node = producer(value)
     if node is None:
-        raise InternalError(f"{value.name if value is not None else 'an absent input'} is computed by no node")
+        raise InternalError(
+            f"{value.name if value is not None else 'an absent input'} is computed by no node"
+        )
     return node
 
 
 def sole_consumer(value: Value) -> Node | None:
-    """Return the node that alone reads `value` (once), or None; a graph output is read by the outside as well."""
+    """Return the node that alone reads `value` (once), or None.
+
+    A graph output is read by the outside as well.
+    """
     uses = list(value.uses())
     return uses[0].node if len(uses) == 1 and not value.is_graph_output() else None
 
 
 def is_exclusive_initializer(value: Value) -> bool:
-    """Whether `value` is an initializer that one node alone reads (once), no default of an input: it may go with it."""
-    return value.is_initializer() and not value.is_graph_input() and sole_consumer(value) is not None
+    """Whether `value` is an initializer that one node alone reads (once), no default of an input.
+
+    It may go with it.
+    """
+    return (
+        value.is_initializer() and not value.is_graph_input() and sole_consumer(value) is not None
+    )
 
 
 def iter_values(model: Model) -> Iterator[Value]:
@@ -637,7 +738,12 @@ def reserve_name(base: str, taken: set[str]) -> str:
 def add_initializer(model: Model, name: str, array: np.ndarray) -> Value:
     """Register the constant `array` under `name` (which must be free) and return its value."""
     tensor = oir.tensor(np.asarray(array, order="C"), name=name)
-    value = oir.Value(name=name, shape=oir.Shape(array.shape), type=oir.TensorType(tensor.dtype), const_value=tensor)
+    value = oir.Value(
+        name=name,
+        shape=oir.Shape(array.shape),
+        type=oir.TensorType(tensor.dtype),
+        const_value=tensor,
+    )
     model.graph.register_initializer(value)
     return value
 
@@ -655,11 +761,13 @@ def convert_input_to_initializer(model: Model, value: Value, array: np.ndarray) 
     model.graph.register_initializer(value)
 
 
-def set_constant_input(model: Model, node: Node, index: int, array: np.ndarray, suffix: str) -> Value:
+def set_constant_input(
+    model: Model, node: Node, index: int, array: np.ndarray, suffix: str
+) -> Value:
     """Make input `index` of `node` the constant `array`.
 
-    The initializer keeps its name where `node` is its only reader; a shared one, or one that is a graph output, stays
-    as it is and the node gets a new one named `<name>_<suffix>`.
+    The initializer keeps its name where `node` is its only reader; a shared one, or one that is a
+    graph output, stays as it is and the node gets a new one named `<name>_<suffix>`.
     """
     old = node.inputs[index]
     if old is not None and is_exclusive_initializer(old):
@@ -677,7 +785,8 @@ def set_constant_input(model: Model, node: Node, index: int, array: np.ndarray, 
 def _to_attribute(name: str, value: object) -> Any:  # noqa: ANN401 - the union is onnx_ir's, which does not export it
     """Return a list of numbers as an attribute; of any other value onnx_ir itself finds the kind.
 
-    It first asks of each number whether that is a tensor or a graph, which takes longer than all else about a node.
+    It first asks of each number whether that is a tensor or a graph, which takes longer than all
+    else about a node.
     """
     if isinstance(value, list | tuple) and value:
         if all(isinstance(number, int) for number in value):
@@ -701,7 +810,8 @@ def make_node(
 ) -> Node:
     """Return a node with one output called `output`, whose shape and type are those of `like` when given.
 
-    Its name is `name`, or where it is made for the node `origin`, which is noted, that node's or `<of>_<what>`.
+    Its name is `name`, or where it is made for the node `origin`, which is noted, that node's or
+    `<of>_<what>`.
     """
     if origin is not None:
         name = f"{origin.name}_{suffix}" if suffix else str(origin.name)
@@ -724,12 +834,17 @@ def replace_nodes(model: Model, old_nodes: Iterable[Node], new_nodes: Sequence[N
     last = gone[-1].outputs[0]
     result = new_nodes[-1].outputs[0]
     name = last.name
-    oir.convenience.replace_nodes_and_values(model.graph, gone[-1], gone, list(new_nodes), [last], [result])
+    oir.convenience.replace_nodes_and_values(
+        model.graph, gone[-1], gone, list(new_nodes), [last], [result]
+    )
     result.name = name
 
 
 def replace_all_uses(old: Value, new: Value) -> None:
-    """Let the readers of `old` read `new`; where `old` is a graph output, `new` is one in its place."""
+    """Let the readers of `old` read `new`.
+
+    Where `old` is a graph output, `new` is one in its place.
+    """
     oir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
 
 
@@ -746,25 +861,41 @@ def remove_unused(model: Model) -> None:
 
 
 def _clear_subgraph_inputs(gone: Iterable[Node]) -> None:
-    """Let subgraphs of nodes that are gone read nothing: onnx_ir counts them among the users of what they read."""
-    for body in (body for node in gone for attribute in node.attributes.values() for body in get_subgraphs(attribute)):
+    """Let subgraphs of nodes that are gone read nothing.
+
+    Onnx_ir counts them among the users of what they read.
+    """
+    for body in (
+        body
+        for node in gone
+        for attribute in node.attributes.values()
+        for body in get_subgraphs(attribute)
+    ):
         for inner in iter_nodes_recursive(body):
             for place in range(len(inner.inputs)):
                 inner.replace_input_with(place, None)
 
 
 def inline_functions(model: Model) -> None:
-    """Put the bodies of all model-local functions where they are called; raises what onnx_ir raises."""
+    """Put the bodies of all model-local functions where they are called.
+
+    Raises what onnx_ir raises.
+    """
     common.InlinePass()(model)
 
 
 def lift_constants(model: Model) -> bool:
     """Make initializers of the Constant nodes; return whether there was one."""
-    return common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model).modified
+    return common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(
+        model
+    ).modified
 
 
 def infer_types(model: Model) -> None:
-    """Write the types that onnx infers into the values of the main graph that have none; shapes stay as they are."""
+    """Write the types that onnx infers into the values of the main graph that have none.
+
+    Shapes stay as they are.
+    """
     missing = {str(value.name): value for value in iter_values(model) if value.dtype is None}
     if not missing:
         return
@@ -786,8 +917,9 @@ def infer_shapes(model: Model) -> None:
 def bypass_node(model: Model, node: Node, replacement: Value) -> None:
     """Take out `node` (one output), whose readers read `replacement` from then on.
 
-    Where the node's output is a graph output, that name is kept by renaming `replacement`, if `replacement` is not a
-    graph input or output itself; otherwise the node must stay and False is returned by `can_bypass_node`.
+    Where the node's output is a graph output, that name is kept by renaming `replacement`, if
+    `replacement` is not a graph input or output itself; otherwise the node must stay and False is
+    returned by `can_bypass_node`.
     """
     out = node.outputs[0]
     if out.is_graph_output():
@@ -801,8 +933,15 @@ def bypass_node(model: Model, node: Node, replacement: Value) -> None:
 
 
 def can_bypass_node(node: Node, replacement: Value) -> bool:
-    """Whether `bypass_node` may take out `node`: false where it would have to rename a graph input or output."""
-    pinned = replacement.is_graph_input() or replacement.is_graph_output() or replacement.is_initializer()
+    """Whether `bypass_node` may take out `node`.
+
+    False where it would have to rename a graph input or output.
+    """
+    pinned = (
+        replacement.is_graph_input()
+        or replacement.is_graph_output()
+        or replacement.is_initializer()
+    )
     return not (node.outputs[0].is_graph_output() and pinned)
 
 
@@ -829,8 +968,9 @@ def rename_initializer(model: Model, value: Value, name: str) -> None:
 
 
 def rename(model: Model, tensors: Mapping[str, str], nodes: Mapping[str, str]) -> None:
-    """Rename tensors, constants among them, and nodes of the main graph; no new name may be an old one too.
+    """Rename tensors, constants among them, and nodes of the main graph.
 
+    No new name may be an old one too.
     Constant data may be shared with another graph: a renamed constant gets a tensor of its own.
     """
     graph = model.graph
@@ -839,7 +979,9 @@ def rename(model: Model, tensors: Mapping[str, str], nodes: Mapping[str, str]) -
         if new is not None and value.const_value is not None:
             value.const_value = oir.tensor(value.const_value.numpy(), name=new)
     order = {id(value): place for place, value in enumerate(graph.initializers.values())}
-    for value in {id(v): v for v in (*graph.inputs, *graph.initializers.values(), *_iter_outputs(graph))}.values():
+    for value in {
+        id(v): v for v in (*graph.inputs, *graph.initializers.values(), *_iter_outputs(graph))
+    }.values():
         value.name = tensors.get(str(value.name), value.name)
     constants = sorted(graph.initializers.values(), key=lambda value: order[id(value)])
     graph.initializers.clear()
@@ -855,12 +997,24 @@ def _iter_outputs(graph: oir.Graph) -> Iterator[Value]:
 
 def get_subgraph_tensor_names(model: Model) -> set[str]:
     """Return the names of the tensors in the bodies of control flow, which may not be those of outer tensors."""
-    bodies = [a.as_graph() for node in model.graph for a in node.attributes.values() if a.type.name == "GRAPH"]
+    bodies = [
+        a.as_graph()
+        for node in model.graph
+        for a in node.attributes.values()
+        if a.type.name == "GRAPH"
+    ]
     inner: set[str] = set()
     while bodies:
         body = bodies.pop()
-        inner |= {str(v.name) for v in (*body.inputs, *body.initializers.values(), *_iter_outputs(body))}
-        bodies += [a.as_graph() for node in body for a in node.attributes.values() if a.type.name == "GRAPH"]
+        inner |= {
+            str(v.name) for v in (*body.inputs, *body.initializers.values(), *_iter_outputs(body))
+        }
+        bodies += [
+            a.as_graph()
+            for node in body
+            for a in node.attributes.values()
+            if a.type.name == "GRAPH"
+        ]
     return inner
 
 

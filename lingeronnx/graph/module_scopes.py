@@ -1,7 +1,7 @@
 """By what name a user knows a node: the module of the training framework that it comes from.
 
-torch's newer exporter keeps the modules' names in a node's metadata ("layer1.conv1"), the older one in its name
-("/layer1/conv1/Conv"). Of other files it is the node's own name.
+torch's newer exporter keeps the modules' names in a node's metadata ("layer1.conv1"), the older one
+in its name ("/layer1/conv1/Conv"). Of other files it is the node's own name.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Names that a file needs and a graph has not: the way there, and the way back.
 
-In memory a graph has the user's names. Where a target cannot take every name, `apply_file_names` gives it others on the
-way to a file and keeps the user's in the file's metadata under `NAMES_KEY`; `restore_user_names` takes them back. Which
-names a target takes is its own matter.
+In memory a graph has the user's names. Where a target cannot take every name, `apply_file_names`
+gives it others on the way to a file and keeps the user's in the file's metadata under `NAMES_KEY`;
+`restore_user_names` takes them back. Which names a target takes is its own matter.
 """
 
 from __future__ import annotations
@@ -14,7 +14,13 @@ from dataclasses import dataclass, field
 from ..errors import ModelError
 from . import ir
 
-__all__ = ["NAMES_KEY", "NameMapping", "apply_file_names", "collect_tensor_names", "restore_user_names"]
+__all__ = [
+    "NAMES_KEY",
+    "NameMapping",
+    "apply_file_names",
+    "collect_tensor_names",
+    "restore_user_names",
+]
 
 #: Where a file keeps the user's names: JSON, {"tensors": {name in the file: the user's}, "nodes": the same}.
 NAMES_KEY = "lingeronnx.names"
@@ -29,12 +35,18 @@ class NameMapping:
 
 
 def apply_file_names(graph: ir.Model, names: NameMapping) -> ir.Model:
-    """Return `graph` as it is written: with other names where `names` has some, the user's in its metadata.
+    """Return `graph` as it is written.
 
-    It is the same graph where nothing changes. names : perhaps those of a larger graph that `graph` is part of.
+    With other names where `names` has some, the user's in its metadata.
+    It is the same graph where nothing changes. names : perhaps those of a larger graph that `graph`
+    is part of.
     """
-    tensors = {name: names.tensors[name] for name in collect_tensor_names(graph) if name in names.tensors}
-    nodes = {name: names.nodes[name] for node in graph.graph if (name := str(node.name)) in names.nodes}
+    tensors = {
+        name: names.tensors[name] for name in collect_tensor_names(graph) if name in names.tensors
+    }
+    nodes = {
+        name: names.nodes[name] for node in graph.graph if (name := str(node.name)) in names.nodes
+    }
     if not tensors and not nodes:
         return graph
     copy = ir.clone(graph)
@@ -48,10 +60,11 @@ def apply_file_names(graph: ir.Model, names: NameMapping) -> ir.Model:
 
 
 def restore_user_names(graph: ir.Model) -> ir.Model:
-    """Return `graph`, read from a file, with the user's names; the same graph where they never changed.
+    """Return `graph`, read from a file, with the user's names.
 
-    A name that something else has by now is not given twice: there the file's stays. Raises ModelError where the
-    metadata cannot be read.
+    The same graph where they never changed.
+    A name that something else has by now is not given twice: there the file's stays. Raises
+    ModelError where the metadata cannot be read.
     """
     if NAMES_KEY not in graph.metadata_props:
         return graph
@@ -80,5 +93,7 @@ def _parse_name_mapping(text: str) -> tuple[dict[str, str], dict[str, str]]:
         body = json.loads(text)
         parts = [{str(a): str(b) for a, b in body[key].items()} for key in ("tensors", "nodes")]
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        raise ModelError(f"the model's metadata '{NAMES_KEY}' cannot be read; quantize the model again") from error
+        raise ModelError(
+            f"the model's metadata '{NAMES_KEY}' cannot be read; quantize the model again"
+        ) from error
     return parts[0], parts[1]

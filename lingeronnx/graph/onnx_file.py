@@ -1,8 +1,10 @@
-"""ONNX files as they lie on disk: reading, writing, external data, and the structure every graph must have.
+"""ONNX files as they lie on disk.
 
-Works on protobuf models, before and after they are an `ir.Graph`. A protobuf message cannot be larger than 2 GiB:
-above a limit the tensors are written into a second file beside the model, ``<name>.onnx.<digest>.data``. Its name
-follows from its content, so that a model is never read with the data of another one, whenever a write is cut short.
+Reading, writing, external data, and the structure every graph must have.
+Works on protobuf models, before and after they are an `ir.Graph`. A protobuf message cannot be
+larger than 2 GiB: above a limit the tensors are written into a second file beside the model,
+``<name>.onnx.<digest>.data``. Its name follows from its content, so that a model is never read with
+the data of another one, whenever a write is cut short.
 """
 
 from __future__ import annotations
@@ -44,16 +46,20 @@ _EXTERNAL_ALIGNMENT_BYTES = 4096  # onnxruntime maps tensors that begin at a pag
 def read_model(path: str | os.PathLike[str]) -> ModelProto:
     """Return the model at `path` with its external data in memory.
 
-    Raises ModelError for a missing, truncated or otherwise unreadable file, for missing external data and for external
-    data outside the folder of the model.
+    Raises ModelError for a missing, truncated or otherwise unreadable file, for missing external
+    data and for external data outside the folder of the model.
     """
     where = Path(path)
     if "\0" in str(where):
-        raise ModelError(f"cannot read the model {str(where)!r}; no file's name holds the character NUL")
+        raise ModelError(
+            f"cannot read the model {str(where)!r}; no file's name holds the character NUL"
+        )
     if not where.is_file():
         what = describe_irregular_file(where)
         what = "does not exist" if what is None else f"is {what}"
-        raise ModelError(f"cannot read the model {where}: it {what}; give the path of an .onnx file")
+        raise ModelError(
+            f"cannot read the model {where}: it {what}; give the path of an .onnx file"
+        )
     try:
         proto = onnx.load(str(where), load_external_data=False, format="protobuf")
     except Exception as error:
@@ -62,7 +68,9 @@ def read_model(path: str | os.PathLike[str]) -> ModelProto:
             "is it whole, or a Git LFS pointer?"
         ) from error
     if not proto.graph.node and not proto.graph.output:
-        raise ModelError(f"cannot use the model {where}: its graph has no node; is it an ONNX file?")
+        raise ModelError(
+            f"cannot use the model {where}: its graph has no node; is it an ONNX file?"
+        )
     external_data.load_external_data(iter_tensors(proto), where)
     return proto
 
@@ -70,11 +78,17 @@ def read_model(path: str | os.PathLike[str]) -> ModelProto:
 def check_no_external_data(proto: ModelProto) -> None:
     """Raise ModelError where a model that somebody gives keeps data in a file, whose folder is not known."""
     if any(tensor.data_location == TensorProto.EXTERNAL for tensor in iter_tensors(proto)):
-        raise ModelError("the model keeps data in a file, and it does not say in which folder; give the model's path")
+        raise ModelError(
+            "the model keeps data in a file, and it does not say in which folder; give the model's "
+            "path"
+        )
 
 
 def iter_tensors(proto: ModelProto) -> Iterator[TensorProto]:
-    """Yield every tensor stored in `proto`: initializers and attributes, in subgraphs and functions too."""
+    """Yield every tensor stored in `proto`.
+
+    Initializers and attributes, in subgraphs and functions too.
+    """
     yield from _iter_graph_tensors(proto.graph)
     for function in proto.functions:
         yield from _iter_node_tensors(function.node)
@@ -108,12 +122,15 @@ def exceeds_size_limit(proto: ModelProto, limit: int) -> bool:
     return stored > limit or proto.ByteSize() > limit
 
 
-def write_model(proto: ModelProto, path: str | os.PathLike[str], limit: int, check_operators: bool = True) -> None:
-    """Write `proto` to `path`, as a whole or not at all; above `limit` bytes with external data beside it.
+def write_model(
+    proto: ModelProto, path: str | os.PathLike[str], limit: int, check_operators: bool = True
+) -> None:
+    """Write `proto` to `path`, as a whole or not at all.
 
-    It is read back before it takes its name: ModelError where it could not be loaded. operators : whether its standard
-    operators must then be those of its opset, which those of a file from elsewhere may not be. `proto` is used up where
-    it is large: its tensors move to the file.
+    Above `limit` bytes with external data beside it.
+    It is read back before it takes its name: ModelError where it could not be loaded. operators :
+    whether its standard operators must then be those of its opset, which those of a file from
+    elsewhere may not be. `proto` is used up where it is large: its tensors move to the file.
     """
     where = resolve_write_target(path)
     if exceeds_size_limit(proto, limit):
@@ -128,7 +145,9 @@ def write_model(proto: ModelProto, path: str | os.PathLike[str], limit: int, che
     _remove_stale_data_files(where, beside)
 
 
-def _write_with_external_data(proto: ModelProto, where: Path, beside: Path, operators: bool) -> None:
+def _write_with_external_data(
+    proto: ModelProto, where: Path, beside: Path, operators: bool
+) -> None:
     """Write the data to `beside`, a name no other content has, and then the model that refers to it to `where`."""
     new = not beside.exists()
     try:
@@ -153,7 +172,10 @@ def _external_data_digest(proto: ModelProto) -> str:
 
 
 def _remove_stale_data_files(where: Path, kept: Path) -> None:
-    """Remove what earlier models of the name `where` kept their data in; what cannot be removed is only in the way."""
+    """Remove what earlier models of the name `where` kept their data in.
+
+    What cannot be removed is only in the way.
+    """
     name = re.compile(re.escape(where.name) + r"\.[0-9a-f]{16}\.data")
     with contextlib.suppress(OSError):
         for other in where.parent.iterdir():
@@ -173,7 +195,8 @@ def move_to_external_data(proto: ModelProto, store: Path, location: str) -> None
             tensor.ClearField("raw_data")
             tensor.data_location = TensorProto.EXTERNAL
             tensor.external_data.extend(
-                onnx.StringStringEntryProto(key=key, value=str(value)) for key, value in entries.items()
+                onnx.StringStringEntryProto(key=key, value=str(value))
+                for key, value in entries.items()
             )
 
 
@@ -197,7 +220,10 @@ def check_structure(proto: ModelProto) -> None:
         _check_tensor(tensor)
     _check_graph(proto.graph, set())
     for function in proto.functions:
-        _check_nodes(function.node, {*function.input, *(name for node in function.node for name in node.output)})
+        _check_nodes(
+            function.node,
+            {*function.input, *(name for node in function.node for name in node.output)},
+        )
     check_attributes(proto)
     _check_graph_io(proto.graph)
     check_expansion_limits(proto)
@@ -209,9 +235,15 @@ def check_structure(proto: ModelProto) -> None:
 def check_string_fields(message: Any) -> None:  # noqa: ANN401 - any message: protobuf has no types
     """Raise ModelError where a name is no text: protobuf hands damaged UTF-8 over as bytes."""
     for field, content in message.ListFields():
-        many = content if isinstance(content, Sequence) and not isinstance(content, str | bytes) else [content]
+        many = (
+            content
+            if isinstance(content, Sequence) and not isinstance(content, str | bytes)
+            else [content]
+        )
         if field.type == field.TYPE_STRING and not all(isinstance(text, str) for text in many):
-            raise ModelError(f"the field '{field.name}' holds something that is no text; the file is damaged")
+            raise ModelError(
+                f"the field '{field.name}' holds something that is no text; the file is damaged"
+            )
         if field.type == field.TYPE_MESSAGE:
             for part in many if field.message_type.name != "TensorProto" else ():
                 check_string_fields(part)
@@ -225,7 +257,11 @@ def _check_opsets(proto: ModelProto) -> None:
     local = {(f.domain, f.name) for f in proto.functions}
     for node in iter_nodes_recursive(proto.graph.node):
         domain = "" if node.domain == "ai.onnx" else node.domain
-        if domain in versions or domain in QUANTIZED_DOMAINS or (node.domain, node.op_type) in local:
+        if (
+            domain in versions
+            or domain in QUANTIZED_DOMAINS
+            or (node.domain, node.op_type) in local
+        ):
             continue
         if version is None and any(known in versions for known in QUANTIZED_DOMAINS):
             continue
@@ -241,7 +277,10 @@ def _format_domain(domain: str) -> str:
 
 
 def _collect_opsets(imports: Iterable[onnx.OperatorSetIdProto], whose: str) -> dict[str, int]:
-    """Return the opset of each domain; ModelError for two of one domain, and for a standard one that is not known."""
+    """Return the opset of each domain.
+
+    ModelError for two of one domain, and for a standard one that is not known.
+    """
     versions: dict[str, int] = {}
     for entry in imports:
         domain = "" if entry.domain == "ai.onnx" else entry.domain
@@ -253,28 +292,45 @@ def _collect_opsets(imports: Iterable[onnx.OperatorSetIdProto], whose: str) -> d
     newest = onnx.defs.onnx_opset_version()
     if "" in versions and not 0 < versions[""] <= newest:
         raise ModelError(
-            f"{whose} uses opset {versions['']}; the installed onnx knows 1 to {newest}: upgrade onnx or "
+            f"{whose} uses opset {versions['']}; the installed onnx knows 1 to {newest}: upgrade "
+            "onnx or "
             "export with an older opset"
         )
     for domain in QUANTIZED_DOMAINS:
         if versions.get(domain, 1) != 1:
             raise ModelError(
-                f"{whose} is of version {versions[domain]} of domain '{domain}'; this lingeronnx reads 1: "
+                f"{whose} is of version {versions[domain]} of domain '{domain}'; this lingeronnx "
+                "reads 1: "
                 "upgrade it, or quantize the float model again"
             )
     return versions
 
 
 def _check_graph_io(graph: GraphProto) -> None:
-    """A graph input that says what it is says of which elements; an output is no map of keys, as ZipMap makes them."""
+    """A graph input that says what it is says of which elements.
+
+    An output is no map of keys, as ZipMap makes them.
+    """
     for value in graph.input:
-        if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type == TensorProto.UNDEFINED:
-            raise ModelError(f"graph input '{value.name}' has no element type; the file is damaged, export it again")
+        if (
+            value.type.HasField("tensor_type")
+            and value.type.tensor_type.elem_type == TensorProto.UNDEFINED
+        ):
+            raise ModelError(
+                f"graph input '{value.name}' has no element type; the file is damaged, export it "
+                "again"
+            )
 
     for value in graph.output:
-        if value.type.HasField("map_type") or value.type.sequence_type.elem_type.HasField("map_type"):
+        if value.type.HasField("map_type") or value.type.sequence_type.elem_type.HasField(
+            "map_type"
+        ):
             maker = next((node for node in graph.node if value.name in node.output), None)
-            end = f"end the model at '{maker.input[0]}', which {maker.op_type} reads" if maker and maker.input else ""
+            end = (
+                f"end the model at '{maker.input[0]}', which {maker.op_type} reads"
+                if maker and maker.input
+                else ""
+            )
             raise ModelError(
                 f"output '{value.name}' is a map from keys to numbers, which no platform computes; "
                 f"{end or 'leave it out'}, and look the keys up in your program"
@@ -283,16 +339,25 @@ def _check_graph_io(graph: GraphProto) -> None:
 
 def _check_tensor(tensor: TensorProto) -> None:
     """The data must have the size that the shape says."""
-    kind = TensorProto.DataType.Name(tensor.data_type) if tensor.data_type in TensorProto.DataType.values() else "?"
+    kind = (
+        TensorProto.DataType.Name(tensor.data_type)
+        if tensor.data_type in TensorProto.DataType.values()
+        else "?"
+    )
     if kind in ("?", "UNDEFINED"):
         raise ModelError(
-            f"initializer '{tensor.name}' has unknown element type {tensor.data_type}; the file is damaged"
+            f"initializer '{tensor.name}' has unknown element type {tensor.data_type}; the file is "
+            "damaged"
         )
     if kind.startswith("FLOAT6"):
-        raise ModelError(f"initializer '{tensor.name}' is of type {kind}, which is not read; store it as FLOAT")
+        raise ModelError(
+            f"initializer '{tensor.name}' is of type {kind}, which is not read; store it as FLOAT"
+        )
     count = math.prod(tensor.dims)
     if any(d < 0 for d in tensor.dims):
-        raise ModelError(f"initializer '{tensor.name}' has shape {list(tensor.dims)}; a size cannot be negative")
+        raise ModelError(
+            f"initializer '{tensor.name}' has shape {list(tensor.dims)}; a size cannot be negative"
+        )
     unit = "bytes"
     if tensor.data_location == TensorProto.EXTERNAL:
         lengths = [int(entry.value) for entry in tensor.external_data if entry.key == "length"]
@@ -305,7 +370,8 @@ def _check_tensor(tensor: TensorProto) -> None:
         size, want, unit = _count_typed_values(tensor, kind), count, "values"
     if size != want:
         raise ModelError(
-            f"initializer '{tensor.name}' of shape {list(tensor.dims)} holds {size} {unit}, not {want}; the file is "
+            f"initializer '{tensor.name}' of shape {list(tensor.dims)} holds {size} {unit}, not "
+            f"{want}; the file is "
             "damaged, export it again"
         )
 
@@ -336,20 +402,33 @@ def _check_graph(graph: GraphProto, outer: set[str]) -> None:
     stored = {tensor.name for tensor in graph.initializer}
     if "" in stored:
         raise ModelError("an initializer has no name; the file is damaged")
-    if double := _find_duplicate(inputs) or _find_duplicate([tensor.name for tensor in graph.initializer]):
-        raise ModelError(f"tensor '{double}' is defined twice; names must be unique, export the model again")
+    if double := _find_duplicate(inputs) or _find_duplicate(
+        [tensor.name for tensor in graph.initializer]
+    ):
+        raise ModelError(
+            f"tensor '{double}' is defined twice; names must be unique, export the model again"
+        )
     producers: dict[str, NodeProto] = {}
     for node in graph.node:
         for name in filter(None, node.output):
             if name in producers or name in stored or name in inputs:
-                other = node_label(producers[name]) if name in producers else "a graph input or initializer"
-                raise ModelError(f"{node_label(node)}: tensor '{name}' is written by {other} too; names must be unique")
+                other = (
+                    node_label(producers[name])
+                    if name in producers
+                    else "a graph input or initializer"
+                )
+                raise ModelError(
+                    f"{node_label(node)}: tensor '{name}' is written by {other} too; names must be "
+                    "unique"
+                )
             producers[name] = node
     known = outer | set(inputs) | stored | set(producers)
     _check_nodes(graph.node, known)
     for value in graph.output:
         if value.name not in known:
-            raise ModelError(f"graph output '{value.name}' is computed nowhere; the file is damaged")
+            raise ModelError(
+                f"graph output '{value.name}' is computed nowhere; the file is damaged"
+            )
     _check_cycle(graph, producers)
 
 
@@ -358,22 +437,30 @@ def _check_nodes(nodes: Iterable[NodeProto], known: set[str]) -> None:
     for node in nodes:
         for name in filter(None, node.input):
             if name not in known:
-                raise ModelError(f"{node_label(node)}: its input '{name}' is computed nowhere; the file is damaged")
+                raise ModelError(
+                    f"{node_label(node)}: its input '{name}' is computed nowhere; the file is "
+                    "damaged"
+                )
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.UNDEFINED:
                 raise ModelError(
-                    f"{node_label(node)}: its attribute '{attribute.name}' has no type; the file is damaged"
+                    f"{node_label(node)}: its attribute '{attribute.name}' has no type; the file "
+                    "is damaged"
                 )
             if (
                 (field := _MESSAGE_FIELDS.get(attribute.type))
                 and not attribute.ref_attr_name
                 and not attribute.HasField(field)
             ):
-                raise ModelError(f"{node_label(node)}: its attribute '{attribute.name}' is empty; the file is damaged")
+                raise ModelError(
+                    f"{node_label(node)}: its attribute '{attribute.name}' is empty; the file is "
+                    "damaged"
+                )
             for inner in _get_subgraphs(attribute):
                 if node.op_type == "Loop" and (len(inner.input) < 2 or not inner.output):
                     raise ModelError(
-                        f"{node_label(node)}: its body takes {len(inner.input)} inputs and gives {len(inner.output)} "
+                        f"{node_label(node)}: its body takes {len(inner.input)} inputs and gives "
+                        f"{len(inner.output)} "
                         "outputs; it takes the turn and the condition, and gives the condition"
                     )
                 _check_graph(inner, known)
@@ -398,7 +485,10 @@ def _check_cycle(graph: GraphProto, producers: dict[str, NodeProto]) -> None:
                 if waiting[reader] == 0:
                     ready.append(reader)
     if waiting:
-        raise ModelError(f"{node_label(graph.node[min(waiting)])}: it depends on its own output; a graph has no cycle")
+        raise ModelError(
+            f"{node_label(graph.node[min(waiting)])}: it depends on its own output; a graph has no "
+            "cycle"
+        )
 
 
 def _find_duplicate(names: list[str]) -> str | None:

@@ -1,12 +1,13 @@
 """What each standard float operator is: one entry per operator, from which everybody asks.
 
-An entry says what is true of the operator whoever asks: that it works element by element, and by which function; that
-it moves data, and how; what keeps a scale or a sign; which inputs decide the sizes of its output; what its older forms
-look like. The sets below the table are questions that several files ask. What only one rewrite wants stands with it,
-as far as it is not a fact about operators.
+An entry says what is true of the operator whoever asks: that it works element by element, and by
+which function; that it moves data, and how; what keeps a scale or a sign; which inputs decide the
+sizes of its output; what its older forms look like. The sets below the table are questions that
+several files ask. What only one rewrite wants stands with it, as far as it is not a fact about
+operators.
 
-A function of one number is one entry: tables, and passes that work element by element, then know it. Knows nothing of
-graphs, integers and chips.
+A function of one number is one entry: tables, and passes that work element by element, then know
+it. Knows nothing of graphs, integers and chips.
 """
 
 from __future__ import annotations
@@ -71,7 +72,10 @@ __all__ = [
 
 
 class DataMovement(Enum):
-    """What an operator does that only moves or chooses elements of input 0; JOINS, CHOOSES: of several inputs."""
+    """What an operator does that only moves or chooses elements of input 0.
+
+    JOINS, CHOOSES: of several inputs.
+    """
 
     IDENTITY = "the same tensor"
     RESHAPE = "the same elements in the same order, in another shape"
@@ -90,21 +94,23 @@ class DataMovement(Enum):
 class Operator:
     """Facts about a standard operator.
 
-    unary_function : of one number, in float64. pair : of two numbers; tensors broadcast. one, broadcasts : element by
-    element, of one tensor or of several that broadcast; a function or a pair is that anyhow. straight : with a constant
-    it is a straight line. neutral : the number that as second operand changes nothing. activation : what nets have
-    between layers.
-    is_nonnegative : its result is never negative. preserves_nonnegativity : nor is it where its data are not.
-    homogeneous : f(a x) = a f(x) for a > 0. preserves_scale : its output has the scale of its input. exact : each
-    number of its result is rounded once, as IEEE 754 says, or not at all, so that it is the same wherever it is
-    computed. movement : what only moves elements. layer : sums products with weights. recurrent : over time. window :
-    over a window of places. pool, reduces : "mean", "max", ... over windows or whole maps, over given axes. row :
-    shares of a row. is_normalization : all numbers, less and divided by what was summed over axes.
-    shape_inputs : inputs whose data decide the sizes of the output; empty: its data do, always. sizes : gives sizes of
-    a tensor. places : gives positions in a tensor. makes : data out of sizes. random, sequence, subgraphs : as they
-    say. computes_scales_at_run_time : works out scales of activations at run time. quantized : is about integers and
-    their scales. since_opset : the first opset that has it, where that is above 13. attributes_to_inputs : (attributes
-    that became inputs 1, 2, ...; the first opset where they are inputs). has_legacy_broadcast : before opset 7,
+    unary_function : of one number, in float64. pair : of two numbers; tensors broadcast. one,
+    broadcasts : element by element, of one tensor or of several that broadcast; a function or a
+    pair is that anyhow. straight : with a constant it is a straight line. neutral : the number that
+    as second operand changes nothing. activation : what nets have between layers.
+    is_nonnegative : its result is never negative. preserves_nonnegativity : nor is it where its
+    data are not. homogeneous : f(a x) = a f(x) for a > 0. preserves_scale : its output has the
+    scale of its input. exact : each number of its result is rounded once, as IEEE 754 says, or not
+    at all, so that it is the same wherever it is computed. movement : what only moves elements.
+    layer : sums products with weights. recurrent : over time. window : over a window of places.
+    pool, reduces : "mean", "max", ... over windows or whole maps, over given axes. row : shares of
+    a row. is_normalization : all numbers, less and divided by what was summed over axes.
+    shape_inputs : inputs whose data decide the sizes of the output; empty: its data do, always.
+    sizes : gives sizes of a tensor. places : gives positions in a tensor. makes : data out of
+    sizes. random, sequence, subgraphs : as they say. computes_scales_at_run_time : works out scales
+    of activations at run time. quantized : is about integers and their scales. since_opset : the
+    first opset that has it, where that is above 13. attributes_to_inputs : (attributes that became
+    inputs 1, 2, ...; the first opset where they are inputs). has_legacy_broadcast : before opset 7,
     attributes gave the position of the second operand's axes.
     """
 
@@ -153,7 +159,9 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
             is_positively_homogeneous=True,
             is_correctly_rounded=True,
         ),
-        "Celu": _Op(unary_function=lambda x, attr: f.celu(x, attr("alpha", 1.0)), is_activation=True),
+        "Celu": _Op(
+            unary_function=lambda x, attr: f.celu(x, attr("alpha", 1.0)), is_activation=True
+        ),
         "Elu": _Op(unary_function=lambda x, attr: f.elu(x, attr("alpha", 1.0)), is_activation=True),
         "Erf": _Op(unary_function=lambda x, attr: f.erf(x)),
         "Exp": _Op(unary_function=lambda x, attr: np.exp(x), is_nonnegative=True),
@@ -164,7 +172,9 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
             is_nonnegative=True,
         ),
         "HardSwish": _Op(
-            unary_function=lambda x, attr: x * f.hard_sigmoid(x, 1 / 6, 0.5), is_activation=True, since_opset=14
+            unary_function=lambda x, attr: x * f.hard_sigmoid(x, 1 / 6, 0.5),
+            is_activation=True,
+            since_opset=14,
         ),
         "LeakyRelu": _Op(
             unary_function=lambda x, attr: np.where(x >= 0, x, attr("alpha", 0.01) * x),
@@ -173,7 +183,11 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
             is_correctly_rounded=True,
         ),
         "Log": _Op(unary_function=lambda x, attr: np.log(x)),
-        "Mish": _Op(unary_function=lambda x, attr: x * np.tanh(f.softplus(x)), is_activation=True, since_opset=18),
+        "Mish": _Op(
+            unary_function=lambda x, attr: x * np.tanh(f.softplus(x)),
+            is_activation=True,
+            since_opset=18,
+        ),
         "Neg": _Op(unary_function=lambda x, attr: -x, is_correctly_rounded=True),
         "Reciprocal": _Op(unary_function=lambda x, attr: 1.0 / x),
         "Relu": _Op(
@@ -190,12 +204,22 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
             ),
             is_activation=True,
         ),
-        "Sigmoid": _Op(unary_function=lambda x, attr: f.sigmoid(x), is_activation=True, is_nonnegative=True),
-        "Softplus": _Op(unary_function=lambda x, attr: f.softplus(x), is_activation=True, is_nonnegative=True),
+        "Sigmoid": _Op(
+            unary_function=lambda x, attr: f.sigmoid(x), is_activation=True, is_nonnegative=True
+        ),
+        "Softplus": _Op(
+            unary_function=lambda x, attr: f.softplus(x), is_activation=True, is_nonnegative=True
+        ),
         "Softsign": _Op(unary_function=lambda x, attr: x / (1.0 + np.abs(x)), is_activation=True),
-        "Sqrt": _Op(unary_function=lambda x, attr: np.sqrt(x), is_nonnegative=True, is_correctly_rounded=True),
+        "Sqrt": _Op(
+            unary_function=lambda x, attr: np.sqrt(x),
+            is_nonnegative=True,
+            is_correctly_rounded=True,
+        ),
         "Swish": _Op(
-            unary_function=lambda x, attr: x * f.sigmoid(attr("alpha", 1.0) * x), is_activation=True, since_opset=24
+            unary_function=lambda x, attr: x * f.sigmoid(attr("alpha", 1.0) * x),
+            is_activation=True,
+            since_opset=24,
         ),
         "Tanh": _Op(unary_function=lambda x, attr: np.tanh(x), is_activation=True),
         "ThresholdedRelu": _Op(
@@ -204,10 +228,16 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
             is_correctly_rounded=True,
         ),
         # of one number too, but by more than attributes, or not smooth enough for a table
-        "Ceil": _Op(is_unary_elementwise=True, preserves_nonnegativity=True, is_correctly_rounded=True),
+        "Ceil": _Op(
+            is_unary_elementwise=True, preserves_nonnegativity=True, is_correctly_rounded=True
+        ),
         "Clip": _Op(is_unary_elementwise=True, preserves_scale=True, is_correctly_rounded=True),
-        "Floor": _Op(is_unary_elementwise=True, preserves_nonnegativity=True, is_correctly_rounded=True),
-        "Round": _Op(is_unary_elementwise=True, preserves_nonnegativity=True, is_correctly_rounded=True),
+        "Floor": _Op(
+            is_unary_elementwise=True, preserves_nonnegativity=True, is_correctly_rounded=True
+        ),
+        "Round": _Op(
+            is_unary_elementwise=True, preserves_nonnegativity=True, is_correctly_rounded=True
+        ),
         "Sign": _Op(is_unary_elementwise=True, is_correctly_rounded=True),
         # of one number, and in no table of any platform
         "Acos": _Op(is_unary_elementwise=True),
@@ -238,8 +268,12 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
             has_legacy_broadcast=True,
             is_correctly_rounded=True,
         ),
-        "Max": _Op(binary_function=np.maximum, preserves_nonnegativity=True, is_correctly_rounded=True),
-        "Min": _Op(binary_function=np.minimum, preserves_nonnegativity=True, is_correctly_rounded=True),
+        "Max": _Op(
+            binary_function=np.maximum, preserves_nonnegativity=True, is_correctly_rounded=True
+        ),
+        "Min": _Op(
+            binary_function=np.minimum, preserves_nonnegativity=True, is_correctly_rounded=True
+        ),
         "Mul": _Op(
             binary_function=np.multiply,
             is_affine_with_constant=True,
@@ -259,7 +293,10 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
         # of several
         "Mean": _Op(is_broadcasting=True, preserves_nonnegativity=True),
         "PRelu": _Op(
-            is_broadcasting=True, is_activation=True, is_positively_homogeneous=True, is_correctly_rounded=True
+            is_broadcasting=True,
+            is_activation=True,
+            is_positively_homogeneous=True,
+            is_correctly_rounded=True,
         ),
         "Sum": _Op(is_broadcasting=True, preserves_nonnegativity=True),
         # to another type
@@ -314,7 +351,10 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
             preserves_nonnegativity=True,
         ),
         "GlobalAveragePool": _Op(
-            pool_kind="mean", is_positively_homogeneous=True, preserves_scale=True, preserves_nonnegativity=True
+            pool_kind="mean",
+            is_positively_homogeneous=True,
+            preserves_scale=True,
+            preserves_nonnegativity=True,
         ),
         "GlobalMaxPool": _Op(
             pool_kind="max",
@@ -342,26 +382,44 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
         "LpNormalization": _Op(is_normalization=True),
         "MeanVarianceNormalization": _Op(is_normalization=True),
         # over given axes
-        "ReduceL1": _Op(reduction_kind="magnitudes", is_nonnegative=True, attributes_to_inputs=(("axes",), 18)),
-        "ReduceL2": _Op(reduction_kind="length", is_nonnegative=True, attributes_to_inputs=(("axes",), 18)),
+        "ReduceL1": _Op(
+            reduction_kind="magnitudes", is_nonnegative=True, attributes_to_inputs=(("axes",), 18)
+        ),
+        "ReduceL2": _Op(
+            reduction_kind="length", is_nonnegative=True, attributes_to_inputs=(("axes",), 18)
+        ),
         "ReduceLogSum": _Op(reduction_kind="log of sum", attributes_to_inputs=(("axes",), 18)),
-        "ReduceLogSumExp": _Op(reduction_kind="log of sum of powers", attributes_to_inputs=(("axes",), 18)),
+        "ReduceLogSumExp": _Op(
+            reduction_kind="log of sum of powers", attributes_to_inputs=(("axes",), 18)
+        ),
         "ReduceMax": _Op(
             reduction_kind="max",
             preserves_nonnegativity=True,
             attributes_to_inputs=(("axes",), 18),
             is_correctly_rounded=True,
         ),
-        "ReduceMean": _Op(reduction_kind="mean", preserves_nonnegativity=True, attributes_to_inputs=(("axes",), 18)),
+        "ReduceMean": _Op(
+            reduction_kind="mean",
+            preserves_nonnegativity=True,
+            attributes_to_inputs=(("axes",), 18),
+        ),
         "ReduceMin": _Op(
             reduction_kind="min",
             preserves_nonnegativity=True,
             attributes_to_inputs=(("axes",), 18),
             is_correctly_rounded=True,
         ),
-        "ReduceProd": _Op(reduction_kind="product", preserves_nonnegativity=True, attributes_to_inputs=(("axes",), 18)),
-        "ReduceSum": _Op(reduction_kind="sum", preserves_nonnegativity=True, attributes_to_inputs=(("axes",), 13)),
-        "ReduceSumSquare": _Op(reduction_kind="squares", is_nonnegative=True, attributes_to_inputs=(("axes",), 18)),
+        "ReduceProd": _Op(
+            reduction_kind="product",
+            preserves_nonnegativity=True,
+            attributes_to_inputs=(("axes",), 18),
+        ),
+        "ReduceSum": _Op(
+            reduction_kind="sum", preserves_nonnegativity=True, attributes_to_inputs=(("axes",), 13)
+        ),
+        "ReduceSumSquare": _Op(
+            reduction_kind="squares", is_nonnegative=True, attributes_to_inputs=(("axes",), 18)
+        ),
         # sizes and positions, and data made of them
         "ArgMax": _Op(returns_indices=True, is_correctly_rounded=True),
         "ArgMin": _Op(returns_indices=True, is_correctly_rounded=True),
@@ -412,9 +470,13 @@ def _select_movement(*how: DataMovement) -> frozenset[str]:
 # ---- element by element ----
 
 #: Operator -> its function of one number.
-UNARY_FUNCTIONS = MappingProxyType({name: op.unary_function for name, op in OPERATORS.items() if op.unary_function})
+UNARY_FUNCTIONS = MappingProxyType(
+    {name: op.unary_function for name, op in OPERATORS.items() if op.unary_function}
+)
 #: Operator -> its function of two numbers.
-BINARY_FUNCTIONS = MappingProxyType({name: op.binary_function for name, op in OPERATORS.items() if op.binary_function})
+BINARY_FUNCTIONS = MappingProxyType(
+    {name: op.binary_function for name, op in OPERATORS.items() if op.binary_function}
+)
 #: Of these, straight lines where one of the two is a constant; of Div the divisor.
 AFFINE_OPS = _select_ops(lambda op: op.is_affine_with_constant)
 #: Of these, factors.
@@ -474,7 +536,9 @@ DATA_MOVEMENT_OPS = (
 )
 SCALE_PRESERVING_OPS = PERMUTATION_OPS | SELECTION_OPS | _select_ops(lambda op: op.preserves_scale)
 CORRECTLY_ROUNDED_OPS = _select_ops(lambda op: op.is_correctly_rounded)
-NONNEGATIVITY_PRESERVING_OPS = DATA_MOVEMENT_OPS | _select_ops(lambda op: op.preserves_nonnegativity)
+NONNEGATIVITY_PRESERVING_OPS = DATA_MOVEMENT_OPS | _select_ops(
+    lambda op: op.preserves_nonnegativity
+)
 
 # ---- layers, windows, rows ----
 
@@ -482,9 +546,13 @@ LAYER_OPS = _select_ops(lambda op: op.is_layer)
 RECURRENT_OPS = _select_ops(lambda op: op.is_recurrent)
 WINDOWED_OPS = _select_ops(lambda op: op.is_windowed)
 #: Operator -> "mean" or "max".
-POOL_KINDS = MappingProxyType({name: op.pool_kind for name, op in OPERATORS.items() if op.pool_kind})
+POOL_KINDS = MappingProxyType(
+    {name: op.pool_kind for name, op in OPERATORS.items() if op.pool_kind}
+)
 #: Operator -> what it makes of the numbers along its axes.
-REDUCTION_KINDS = MappingProxyType({name: op.reduction_kind for name, op in OPERATORS.items() if op.reduction_kind})
+REDUCTION_KINDS = MappingProxyType(
+    {name: op.reduction_kind for name, op in OPERATORS.items() if op.reduction_kind}
+)
 #: Along one axis; before opset 13 along all from one on.
 SOFTMAX_FAMILY_OPS = _select_ops(lambda op: op.is_softmax_like)
 #: Those that weigh the numbers of a row against each other; Hardmax picks one.
@@ -494,13 +562,17 @@ NORMALIZATION_OPS = _select_ops(lambda op: op.is_normalization)
 # ---- sizes, chance, subgraphs, integers ----
 
 #: Operator -> the inputs that decide its output's sizes.
-SHAPE_INPUTS = MappingProxyType({name: op.shape_inputs for name, op in OPERATORS.items() if op.shape_inputs})
+SHAPE_INPUTS = MappingProxyType(
+    {name: op.shape_inputs for name, op in OPERATORS.items() if op.shape_inputs}
+)
 #: Their data decide the sizes of their outputs.
 DATA_DEPENDENT_SHAPE_OPS = _select_ops(lambda op: op.shape_inputs == ())
 SHAPE_QUERY_OPS = _select_ops(lambda op: op.returns_shape)
 INDEX_OPS = _select_ops(lambda op: op.returns_indices)
 #: Data out of sizes or of nothing: what is behind them may be large.
-DATA_GENERATING_OPS = _select_ops(lambda op: op.generates_data or op.movement is DataMovement.REPEAT)
+DATA_GENERATING_OPS = _select_ops(
+    lambda op: op.generates_data or op.movement is DataMovement.REPEAT
+)
 RANDOM_OPS = _select_ops(lambda op: op.is_random)
 SEQUENCE_OPS = _select_ops(lambda op: op.is_sequence)
 CONTROL_FLOW_OPS = _select_ops(lambda op: op.has_subgraphs)

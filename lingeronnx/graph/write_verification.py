@@ -1,7 +1,8 @@
-"""A file is read back before it takes its name: what could not be loaded later never replaces what can.
+"""A file is read back before it takes its name.
 
-Read is all but the data beside the model, of which the sizes are looked at. Then the graph must be sound (`onnxfile`),
-and its standard operators must be those of the opset that the file imports.
+What could not be loaded later never replaces what can.
+Read is all but the data beside the model, of which the sizes are looked at. Then the graph must be
+sound (`onnxfile`), and its standard operators must be those of the opset that the file imports.
 """
 
 from __future__ import annotations
@@ -16,18 +17,26 @@ from ..errors import ModelError
 
 __all__ = ["iter_nodes_recursive", "verify_written_model"]
 
-_QUANTIZED_DOMAINS = ("thinker", "linger")  # graphs of these use some standard operators in forms of their own
+_QUANTIZED_DOMAINS = (
+    "thinker",
+    "linger",
+)  # graphs of these use some standard operators in forms of their own
 
 
-def verify_written_model(path: Path, target: Path, check: Callable[[ModelProto], None], check_operators: bool) -> None:
+def verify_written_model(
+    path: Path, target: Path, check: Callable[[ModelProto], None], check_operators: bool
+) -> None:
     """Raise ModelError where the file at `path`, which shall be called `target`, could not be loaded.
 
-    check : raises ModelError for a graph that is not sound. operators : whether to look at the standard's operators.
+    check : raises ModelError for a graph that is not sound. operators : whether to look at the
+    standard's operators.
     """
     try:
         proto = onnx.load(str(path), load_external_data=False, format="protobuf")
     except Exception as error:
-        raise ModelError(f"{target.name} is not written, nothing could load it: {type(error).__name__}") from error
+        raise ModelError(
+            f"{target.name} is not written, nothing could load it: {type(error).__name__}"
+        ) from error
     try:
         check(proto)
         if check_operators:
@@ -50,8 +59,8 @@ def _check_operators(proto: ModelProto) -> None:
 def _check_node(node: NodeProto, opset: int, allows_nonstandard_forms: bool) -> None:
     """Raise ModelError as `_check_operators` says.
 
-    allows_nonstandard_forms : whether the graph may use forms that the standard does not have, with attributes in place
-    of inputs.
+    allows_nonstandard_forms : whether the graph may use forms that the standard does not have, with
+    attributes in place of inputs.
     """
     if node.domain not in ("", "ai.onnx") or not opset:
         return
@@ -60,11 +69,17 @@ def _check_node(node: NodeProto, opset: int, allows_nonstandard_forms: bool) -> 
         raise ModelError(f"{place}: opset {opset} has no such operator")
     schema = onnx.defs.get_schema(node.op_type, opset, "")
     if len(node.input) > schema.max_input or len(node.output) > schema.max_output:
-        raise ModelError(f"{place}: {len(node.input)} inputs and {len(node.output)} outputs are too many")
+        raise ModelError(
+            f"{place}: {len(node.input)} inputs and {len(node.output)} outputs are too many"
+        )
     if allows_nonstandard_forms:
         return
     names = {attribute.name for attribute in node.attribute}
-    lost = [name for name, attribute in schema.attributes.items() if attribute.required and name not in names]
+    lost = [
+        name
+        for name, attribute in schema.attributes.items()
+        if attribute.required and name not in names
+    ]
     if len(node.input) < schema.min_input or lost:
         raise ModelError(f"{place}: it lacks {lost[0] if lost else 'an input'} in opset {opset}")
     if odd := names - set(schema.attributes):

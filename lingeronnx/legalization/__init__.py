@@ -1,9 +1,10 @@
 """Rewrites that make a float model fit a platform, each exact or with a stated cost.
 
-One file per rewrite, or for a few that are alike; `REWRITES` says in which order they are tried on a node that breaks a
-limit, or on any node where that makes it cheaper. A rewrite changes the graph in place, keeps its float function and
-the names of surviving tensors, and refuses (None) where it could not end within the limits. `legalize_graph` goes round
-until nothing changes, so that one rewrite may prepare for another; a second `legalize_graph` does nothing.
+One file per rewrite, or for a few that are alike; `REWRITES` says in which order they are tried on
+a node that breaks a limit, or on any node where that makes it cheaper. A rewrite changes the graph
+in place, keeps its float function and the names of surviving tensors, and refuses (None) where it
+could not end within the limits. `legalize_graph` goes round until nothing changes, so that one
+rewrite may prepare for another; a second `legalize_graph` does nothing.
 """
 
 from __future__ import annotations
@@ -74,9 +75,12 @@ REWRITES: tuple[FitRewrite, ...] = (
 _MAX_ROUNDS = 16  # more than any chain of rewrites takes; a guard against one that undoes another
 
 
-def legalize_graph(model: ir.Model, target: Target, keep: Collection[str] = ()) -> list[AppliedRewrite]:
-    """Rewrite what breaks a limit of `target`, or can be had for less, in the normalised `model`; return what was done.
+def legalize_graph(
+    model: ir.Model, target: Target, keep: Collection[str] = ()
+) -> list[AppliedRewrite]:
+    """Rewrite what breaks a limit of `target`, or can be had for less, in the normalised `model`.
 
+    Return what was done.
     keep : names of nodes to leave alone.
     """
     done: list[AppliedRewrite] = []

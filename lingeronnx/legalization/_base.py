@@ -30,10 +30,11 @@ __all__ = [
 
 @dataclass(frozen=True)
 class FitRewrite:
-    """A way to meet a limit: `apply(model, node, row)` returns what it did and at which cost, or None.
+    """A way to meet a limit.
 
-    for_unsupported_ops : it is for operators, too, that the platform does not have at all. within : and for nodes
-    within all limits, which it makes cheaper.
+    `apply(model, node, row)` returns what it did and at which cost, or None.
+    for_unsupported_ops : it is for operators, too, that the platform does not have at all. within :
+    and for nodes within all limits, which it makes cheaper.
     """
 
     name: str
@@ -43,7 +44,10 @@ class FitRewrite:
 
 
 def match_conv(node: ir.Node, target: Target) -> tuple[ConvGeometry, np.ndarray] | None:
-    """Return the sizes and the weight of a Conv that a rewrite may take apart; None where something is not known."""
+    """Return the sizes and the weight of a Conv that a rewrite may take apart.
+
+    None where something is not known.
+    """
     if node.op_type != "Conv" or node.domain or target.conv_limits is None:
         return None
     weight = ir.const_value(node.inputs[1])
@@ -56,7 +60,9 @@ def match_conv(node: ir.Node, target: Target) -> tuple[ConvGeometry, np.ndarray]
 class RewriteBuilder(SubgraphBuilder):
     """Makes the nodes that take a node's place."""
 
-    def concat_parts(self, parts: Sequence[ir.Value], axis: int, shape: Sequence[ir.Dim]) -> ir.Value:
+    def concat_parts(
+        self, parts: Sequence[ir.Value], axis: int, shape: Sequence[ir.Dim]
+    ) -> ir.Value:
         """Return `parts` of one tensor side by side along `axis`; they are held at one scale."""
         joined = self("Concat", parts, shape, "joined", {"axis": axis})
         mark_shared_scale_parts(self.nodes[-1])

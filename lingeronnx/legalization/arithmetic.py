@@ -34,7 +34,12 @@ def decompose_abs(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, 
 
 def decompose_max_min(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Write the larger or smaller of two tensors as a sum with a Relu of their difference."""
-    if node.op_type not in ("Max", "Min") or node.domain or len(node.inputs) != 2 or not is_between_layers(node):
+    if (
+        node.op_type not in ("Max", "Min")
+        or node.domain
+        or len(node.inputs) != 2
+        or not is_between_layers(node)
+    ):
         return None
     a, b = (ir.require_input(node, i) for i in (0, 1))
     if (
@@ -44,7 +49,9 @@ def decompose_max_min(model: ir.Model, node: ir.Node, target: Target) -> tuple[s
         return None
     make, shape = RewriteBuilder(model, node), list(node.outputs[0].shape or ())
     over = make("Relu", [make("Sub", [a, b], shape, "difference")], shape, "over")
-    make("Add", [b, over], shape, "larger") if node.op_type == "Max" else make("Sub", [a, over], shape, "smaller")
+    make("Add", [b, over], shape, "larger") if node.op_type == "Max" else make(
+        "Sub", [a, over], shape, "smaller"
+    )
     if not all(can_lower(each, target) for each in make.nodes):
         make.discard()
         return None

@@ -1,7 +1,8 @@
 """Operands of different sizes where the platform wants equal ones: exact.
 
-A product by one number for a whole row of axes, ``[N, C, T] * [N, C, 1]``, is one over an image with one number per
-channel, which chips have. Every other smaller operand is repeated to the sizes of the result.
+A product by one number for a whole row of axes, ``[N, C, T] * [N, C, 1]``, is one over an image
+with one number per channel, which chips have. Every other smaller operand is repeated to the sizes
+of the result.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from ._base import RewriteBuilder, can_lower
 __all__ = ["equalize_operand_shapes"]
 
 
-def equalize_operand_shapes(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
+def equalize_operand_shapes(
+    model: ir.Model, node: ir.Node, target: Target
+) -> tuple[str, str] | None:
     """Give the two operands of a sum, a product or their kin the same sizes, or a number per channel."""
     if (
         node.domain
@@ -46,7 +49,10 @@ def equalize_operand_shapes(model: ir.Model, node: ir.Node, target: Target) -> t
 
 
 def _common_leading_axes(left: list[int], right: list[int], result: list[int]) -> int | None:
-    """Return how many of the first axes both operands have whole, where one has no others; None for other operands."""
+    """Return how many of the first axes both operands have whole, where one has no others.
+
+    None for other operands.
+    """
     if result not in (left, right) or left == right:
         return None
     small = left if right == result else right
@@ -65,7 +71,9 @@ def _emit_per_channel_mul(make: RewriteBuilder, result: list[int], rows: int) ->
     make.reshape(make("Mul", operands, [batch, channels, each, 1], "by_channel"), result, "joined")
 
 
-def _emit_expanded_operands(make: RewriteBuilder, sizes: list[list[int]], result: list[int]) -> None:
+def _emit_expanded_operands(
+    make: RewriteBuilder, sizes: list[list[int]], result: list[int]
+) -> None:
     batch: ir.Dim = (make.result.shape or ["N"])[0]
     operands = []
     for index, (value, own) in enumerate(zip(make.node.inputs, sizes, strict=True)):

@@ -4,7 +4,8 @@
     min(x, b)              =  b - relu(b - x)
     min(max(x, a), b)      =  relu6(x - a) + a        where ReLU6 is Clip(0, b - a)
 
-Not in front of the first layer, behind the last one, or behind what stays in float: there the host computes it.
+Not in front of the first layer, behind the last one, or behind what stays in float: there the host
+computes it.
 """
 
 from __future__ import annotations
@@ -30,12 +31,18 @@ LOWER_BOUND_KEY = "lingeronnx.floor"
 def decompose_clip(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Write a Clip with other bounds than from 0 to a number as one of a distance."""
     limits = get_clip_bounds(node) if node.op_type == "Clip" and not node.domain else None
-    able = not target.can_run(CLIP.name) and target.can_run(RELU.name) and target.can_run(BATCH_NORM2D.name)
+    able = (
+        not target.can_run(CLIP.name)
+        and target.can_run(RELU.name)
+        and target.can_run(BATCH_NORM2D.name)
+    )
     if limits is None or not able or limits[0] >= limits[1] or not is_between_layers(node):
         return None
     maker = ir.producer(ir.require_input(node))
     op = None if maker is None else find_lowering_rule(maker, target)[0]
-    if op is None or not op.is_available(target):  # the host computes what is read: so it may compute the Clip
+    if op is None or not op.is_available(
+        target
+    ):  # the host computes what is read: so it may compute the Clip
         return None
     low, high = limits
     shape = ir.get_shape(node.outputs[0]) or ()
@@ -53,8 +60,14 @@ def decompose_clip(model: ir.Model, node: ir.Node, target: Target) -> tuple[str,
             above = make("Relu", [distance], sizes, "above")
             ir.require_producer(above).metadata_props[LOWER_BOUND_KEY] = "lower bound"
         else:
-            ends = [make.constant(np.array(v, np.float32), what) for v, what in ((0, "none"), (high - low, "room"))]
+            ends = [
+                make.constant(np.array(v, np.float32), what)
+                for v, what in ((0, "none"), (high - low, "room"))
+            ]
             above = make("Clip", [distance, *ends], sizes, "above")
         make("Add", [above, bound], sizes, "back")
     make.replace_node()
-    return f"Clip{limits} written with the distance to a bound", "2 more roundings of half a step at most"
+    return (
+        f"Clip{limits} written with the distance to a bound",
+        "2 more roundings of half a step at most",
+    )

@@ -1,9 +1,10 @@
 """Sums and products with constants as a BatchNormalization, where the platform has no operator for them: exact.
 
-Add, Sub, Mul and Div with one constant operand, and Neg, are ``y = a*x + c`` with a and c of one value, or of one per
-place. The axes up to the last one along which they vary are read as channels:
+Add, Sub, Mul and Div with one constant operand, and Neg, are ``y = a*x + c`` with a and c of one
+value, or of one per place. The axes up to the last one along which they vary are read as channels:
 
-    [N, C, ..] -> Reshape [N, channels, 1, rest] -> BatchNormalization (a, c; mean 0, variance 1) -> Reshape [N, C, ..]
+    [N, C, ..] -> Reshape [N, channels, 1, rest] -> BatchNormalization (a, c; mean 0, variance 1) ->
+    Reshape [N, C, ..]
 
 Not in front of the first layer and not behind the last one: there the host computes it in float.
 """
@@ -46,20 +47,39 @@ def can_apply_batch_norm(source: ir.Value) -> bool:
     return len(shape) > 1 and None not in shape[1:] and not ir.has_folded_batch(source)
 
 
-def emit_batch_norm(builder: RewriteBuilder, source: ir.Value, a: np.ndarray, c: np.ndarray) -> ir.Value:
-    """Return a*source + c by a BatchNormalization; a and c are numbers, or have an axis for each of a sample."""
+def emit_batch_norm(
+    builder: RewriteBuilder, source: ir.Value, a: np.ndarray, c: np.ndarray
+) -> ir.Value:
+    """Return a*source + c by a BatchNormalization.
+
+    A and c are numbers, or have an axis for each of a sample.
+    """
     sizes = [int(d or 1) for d in ir.require_shape(source)[1:]]
     spread = [np.broadcast_to(v, sizes) for v in (a, c)]
     last = max((axis for v in (a, c) for axis in range(v.ndim) if v.shape[axis] > 1), default=0)
     image = [math.prod(sizes[: last + 1]), 1, math.prod(sizes[last + 1 :])]
     factors, summands = (
-        v.reshape(image[0], -1)[:, 0].astype(np.float32) if v.size else np.zeros(0, np.float32) for v in spread
+        v.reshape(image[0], -1)[:, 0].astype(np.float32) if v.size else np.zeros(0, np.float32)
+        for v in spread
     )
     plain = len(sizes) == 3 and last == 0
     value = source if plain else builder.reshape(source, image, "image")
-    arrays = {"scale": factors, "offset": summands, "mean": np.zeros_like(factors), "variance": np.ones_like(factors)}
-    constants = [builder.constant(np.ascontiguousarray(array), name) for name, array in arrays.items()]
-    normal = builder("BatchNormalization", [value, *constants], list(value.shape or ()), "affine", {"epsilon": 0.0})
+    arrays = {
+        "scale": factors,
+        "offset": summands,
+        "mean": np.zeros_like(factors),
+        "variance": np.ones_like(factors),
+    }
+    constants = [
+        builder.constant(np.ascontiguousarray(array), name) for name, array in arrays.items()
+    ]
+    normal = builder(
+        "BatchNormalization",
+        [value, *constants],
+        list(value.shape or ()),
+        "affine",
+        {"epsilon": 0.0},
+    )
     return normal if plain else builder.reshape(normal, sizes, "back")
 
 
@@ -72,7 +92,11 @@ def _match_affine(node: ir.Node) -> tuple[ir.Value, np.ndarray, np.ndarray] | No
         return None
     source = computed[0]
     rank, kind = len(ir.get_shape(node.outputs[0]) or ()), source.dtype
-    if kind is None or kind.name != "FLOAT" or ir.get_shape(source) != ir.get_shape(node.outputs[0]):
+    if (
+        kind is None
+        or kind.name != "FLOAT"
+        or ir.get_shape(source) != ir.get_shape(node.outputs[0])
+    ):
         return None
     one, none = (np.full((1,) * max(rank - 1, 0), v) for v in (1.0, 0.0))
     if node.op_type == "Neg":
@@ -92,7 +116,12 @@ def _match_affine(node: ir.Node) -> tuple[ir.Value, np.ndarray, np.ndarray] | No
 
 def _drop_batch_axis(array: np.ndarray | None, rank: int) -> np.ndarray | None:
     """Return a constant that is the same for every sample with the axes of a sample, `rank` - 1."""
-    if array is None or array.dtype.kind != "f" or array.ndim > rank or not np.isfinite(array).all():
+    if (
+        array is None
+        or array.dtype.kind != "f"
+        or array.ndim > rank
+        or not np.isfinite(array).all()
+    ):
         return None
     full = array.astype(np.float64).reshape((1,) * (rank - array.ndim) + array.shape)
     return full[0] if full.shape[:1] == (1,) else None
@@ -105,7 +134,9 @@ def is_between_layers(node: ir.Node) -> bool:
     )
 
 
-def _reaches_layer(start: ir.Node, get_neighbors: Callable[[ir.Node], Sequence[ir.Node | None]]) -> bool:
+def _reaches_layer(
+    start: ir.Node, get_neighbors: Callable[[ir.Node], Sequence[ir.Node | None]]
+) -> bool:
     visited, ahead = {id(start)}, [start]
     while ahead:
         for node in get_neighbors(ahead.pop()):

@@ -1,10 +1,11 @@
 """Positions of an axis that are not one after the other, by slices that are: exact.
 
-    Pad by the edge, a reflection or the other end, and a Slice backwards: runs of positions, side by side again
-    Slice with a step k of [.., n, ..]:  read as [.., n/k, k, ..], one position of the new axis
+    Pad by the edge, a reflection or the other end, and a Slice backwards: runs of positions, side
+    by side again Slice with a step k of [.., n, ..]:  read as [.., n/k, k, ..], one position of the
+    new axis
 
-On both sides of the runs the scale is one, so nothing is rounded. Not in front of the first layer and not behind the
-last one: there the host does it.
+On both sides of the runs the scale is one, so nothing is rounded. Not in front of the first layer
+and not behind the last one: there the host does it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,11 @@ def decompose_pad(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, 
     """Write a Pad that repeats elements as these elements beside the others."""
     if node.op_type != "Pad" or node.domain or not is_between_layers(node):
         return None
-    mode, pads, sizes = str(ir.get_attr(node, "mode", "constant")), get_pads(node), ir.get_shape(node.inputs[0])
+    mode, pads, sizes = (
+        str(ir.get_attr(node, "mode", "constant")),
+        get_pads(node),
+        ir.get_shape(node.inputs[0]),
+    )
     if mode not in _PAD_MODES or pads is None or not sizes or None in sizes[1:] or min(pads) < 0:
         return None
     around = list(zip(pads[: len(sizes)], pads[len(sizes) :], strict=True))
@@ -45,7 +50,9 @@ def decompose_pad(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, 
     return _rewrite_as_slices(model, node, target, places, f"padding ({mode})")
 
 
-def decompose_strided_slice(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
+def decompose_strided_slice(
+    model: ir.Model, node: ir.Node, target: Target
+) -> tuple[str, str] | None:
     """Write a Slice with a step as one without."""
     sizes = ir.get_shape(node.inputs[0]) if node.op_type == "Slice" and not node.domain else None
     if not sizes or None in sizes[1:] or not is_between_layers(node):
@@ -53,14 +60,19 @@ def decompose_strided_slice(model: ir.Model, node: ir.Node, target: Target) -> t
     ranges = read_constant_slices(node)
     if not ranges or 0 in ranges or all(part.step == 1 for part in ranges.values()):
         return None
-    places = {axis: np.arange(*part.indices(int(sizes[axis] or 0))) for axis, part in ranges.items()}
+    places = {
+        axis: np.arange(*part.indices(int(sizes[axis] or 0))) for axis, part in ranges.items()
+    }
     return _rewrite_as_slices(model, node, target, places, "a slice with steps")
 
 
 def _rewrite_as_slices(
     model: ir.Model, node: ir.Node, target: Target, places: Mapping[int, np.ndarray], what: str
 ) -> tuple[str, str] | None:
-    """Write `node` as a choice of `places` along each axis; None where the platform does not take it so."""
+    """Write `node` as a choice of `places` along each axis.
+
+    None where the platform does not take it so.
+    """
     make, value = RewriteBuilder(model, node), ir.require_input(node)
     for axis, chosen in places.items():
         picked = _emit_positions(make, value, axis, chosen)
@@ -75,7 +87,9 @@ def _rewrite_as_slices(
     return f"{what} as slices", "exact"
 
 
-def _emit_positions(make: RewriteBuilder, value: ir.Value, axis: int, places: np.ndarray) -> ir.Value | None:
+def _emit_positions(
+    make: RewriteBuilder, value: ir.Value, axis: int, places: np.ndarray
+) -> ir.Value | None:
     """Return the `places` of `value` along `axis`; None where they are many runs, or none."""
     steps = np.diff(places)
     if len(places) > 1 and (steps == steps[0]).all() and steps[0] > 1:
@@ -95,7 +109,10 @@ def _emit_positions(make: RewriteBuilder, value: ir.Value, axis: int, places: np
 def _emit_strided_positions(
     make: RewriteBuilder, value: ir.Value, axis: int, places: np.ndarray, step: int
 ) -> ir.Value:
-    """Return every `step`-th position along `axis`; where the last steps reach beyond the end, its last by itself."""
+    """Return every `step`-th position along `axis`.
+
+    Where the last steps reach beyond the end, its last by itself.
+    """
     shape = list(value.shape or ())
     sizes = [int(size or 0) for size in ir.require_shape(value)[1:]]
     at, first, count = axis - 1, int(places[0]), len(places)
@@ -109,6 +126,8 @@ def _emit_strided_positions(
         ]
         return make.concat_parts(parts, axis, shape)
     whole = make.slice_axis(value, axis, begin, begin + count * step, "whole_steps")
-    apart = make.reshape(whole, [math.prod(sizes[:at]) * count, step, math.prod(sizes[at + 1 :])], "steps")
+    apart = make.reshape(
+        whole, [math.prod(sizes[:at]) * count, step, math.prod(sizes[at + 1 :])], "steps"
+    )
     chosen = make.slice_axis(apart, 2, first - begin, first - begin + 1, "phase")
     return make.reshape(chosen, [*sizes[:at], count, *sizes[at + 1 :]], "chosen")

@@ -2,8 +2,9 @@
 
     (x - mean(x)) / sqrt(var(x) + e)  =  (a x - mean(a x)) / sqrt(var(a x) + a^2 e)
 
-With ``a = sqrt(c / e)`` the epsilon is the chip's c. The layer in front takes a into its weight where it can. Else a
-is the nearest power of two, which changes no integer, and a^2 e stays within a factor of two of c.
+With ``a = sqrt(c / e)`` the epsilon is the chip's c. The layer in front takes a into its weight
+where it can. Else a is the nearest power of two, which changes no integer, and a^2 e stays within a
+factor of two of c.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from ..targets import Target
 __all__ = ["scale_layer_norm_input"]
 
 
-def scale_layer_norm_input(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
+def scale_layer_norm_input(
+    model: ir.Model, node: ir.Node, target: Target
+) -> tuple[str, str] | None:
     """Put a factor in front of the layer normalisation `node`, so that its epsilon is the chip's."""
     if (
         ir.base_op_type(node) != "LayerNormalization"
@@ -35,9 +38,16 @@ def scale_layer_norm_input(model: ir.Model, node: ir.Node, target: Target) -> tu
     factor = math.sqrt(wanted / epsilon)
     source, result = ir.require_input(node), node.outputs[0]
     base = f"{result.name}_small"
-    constant = ir.add_initializer(model, ir.unique_tensor_name(model, f"{base}_factor"), np.array(factor, np.float32))
+    constant = ir.add_initializer(
+        model, ir.unique_tensor_name(model, f"{base}_factor"), np.array(factor, np.float32)
+    )
     product = ir.make_node(
-        "Mul", [source, constant], origin=node, suffix="small", output=ir.unique_tensor_name(model, base), like=source
+        "Mul",
+        [source, constant],
+        origin=node,
+        suffix="small",
+        output=ir.unique_tensor_name(model, base),
+        like=source,
     )
     model.graph.insert_before(node, product)
     node.replace_input_with(0, product.outputs[0])
@@ -47,5 +57,9 @@ def scale_layer_norm_input(model: ir.Model, node: ir.Node, target: Target) -> tu
         ir.set_constant_input(model, product, 1, np.array(factor, np.float32), "power")
     set_layer_norm_epsilon(model, node, epsilon * factor**2)
     where = "the layer in front takes up" if folded else "its input is multiplied by"
-    rest = "exact" if folded else f"exact, but for {epsilon * factor**2:.2g} where the chip has {wanted:g}"
+    rest = (
+        "exact"
+        if folded
+        else f"exact, but for {epsilon * factor**2:.2g} where the chip has {wanted:g}"
+    )
     return f"epsilon {epsilon:g} made {target.name}'s: {where} {factor:.4g}", rest

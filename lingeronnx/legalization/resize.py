@@ -1,14 +1,22 @@
-"""Resize by whole factors without the operator: every element repeated, for linear under a small filter.
+"""Resize by whole factors without the operator.
 
-nearest     each element k times along its axis: the map as [C, H*W, 1], k copies side by side along the last axis, read
-            again as [C, H, k*W]; and whole rows the same way. The copies are held at one scale: exact.
-linear, 2   the map u of repeated elements, its edge repeated once, under a depthwise filter w along each axis:
-            ``[1, 2, 1]/4`` for half_pixel (0.25*x[i-1] + 0.75*x[i] and 0.75*x[i] + 0.25*x[i+1]), ``[1, 1]/2`` for
-            asymmetric (x[i] and (x[i] + x[i+1])/2). The filter's weights are exact in 8 bits: one rounding.
-linear, 1/k a depthwise filter that moves by k: of half_pixel the mean of the two elements in the middle of k, of an
+Every element repeated, for linear under a small filter.
+nearest     each element k times along its axis: the map as [C, H*W, 1], k copies side by side along
+the last axis, read
+            again as [C, H, k*W]; and whole rows the same way. The copies are held at one scale:
+            exact.
+linear, 2   the map u of repeated elements, its edge repeated once, under a depthwise filter w along
+each axis:
+            ``[1, 2, 1]/4`` for half_pixel (0.25*x[i-1] + 0.75*x[i] and 0.75*x[i] + 0.25*x[i+1]),
+            ``[1, 1]/2`` for asymmetric (x[i] and (x[i] + x[i+1])/2). The filter's weights are exact
+            in 8 bits: one rounding.
+linear, 1/k a depthwise filter that moves by k: of half_pixel the mean of the two elements in the
+middle of k, of an
             odd k the one there; of asymmetric the first.
-linear      to any other sizes, also with corners aligned, between layers: rows and columns one after the other as the
-            channels of a convolution of one tap, whose weights are what each result takes of each element.
+linear      to any other sizes, also with corners aligned, between layers: rows and columns one
+after the other as the
+            channels of a convolution of one tap, whose weights are what each result takes of each
+            element.
 """
 
 from __future__ import annotations
@@ -75,13 +83,20 @@ def _is_plain_repeat(node: ir.Node, sizes: Sequence[tuple[int | None, int | None
     """Whether the nearest element of position i is element i // k, along every axis."""
     for n, m in sizes:
         places = nearest_positions(node, int(n or 1), int(m or 1))
-        if places is None or not np.array_equal(places, np.arange(int(m or 1)) // (int(m or 1) // int(n or 1))):
+        if places is None or not np.array_equal(
+            places, np.arange(int(m or 1)) // (int(m or 1) // int(n or 1))
+        ):
             return False
     return True
 
 
-def _emit_nearest_upsample(make: RewriteBuilder, value: ir.Value, factors: Sequence[int]) -> ir.Value:
-    """Return `value` [N, C, H, W] with every element `factors` times along H and W; at least one node is made."""
+def _emit_nearest_upsample(
+    make: RewriteBuilder, value: ir.Value, factors: Sequence[int]
+) -> ir.Value:
+    """Return `value` [N, C, H, W] with every element `factors` times along H and W.
+
+    At least one node is made.
+    """
     n, c, h, w = ir.require_shape(value)
     c, h, w = int(c or 1), int(h or 1), int(w or 1)
     high, wide = factors
@@ -93,20 +108,33 @@ def _emit_nearest_upsample(make: RewriteBuilder, value: ir.Value, factors: Seque
     return _emit_reshape(make, value, [n or "N", c, h, w * wide], "repeated")
 
 
-def _emit_copies(make: RewriteBuilder, value: ir.Value, shape: Sequence[int | str], count: int, what: str) -> ir.Value:
+def _emit_copies(
+    make: RewriteBuilder, value: ir.Value, shape: Sequence[int | str], count: int, what: str
+) -> ir.Value:
     """Return `value`, as [N, A, B] in `shape`, `count` times side by side along the last axis."""
     flat = _emit_reshape(make, value, shape, what)
     return make.concat_parts([flat] * count, 2, [*shape[:2], int(shape[2]) * count])
 
 
-def _emit_reshape(make: RewriteBuilder, value: ir.Value, shape: Sequence[int | str], what: str) -> ir.Value:
+def _emit_reshape(
+    make: RewriteBuilder, value: ir.Value, shape: Sequence[int | str], what: str
+) -> ir.Value:
     target = make.constant(np.array([0, *shape[1:]], np.int64), f"{what}_shape")
     return make("Reshape", [value, target], shape, what)
 
 
-def _decompose_linear_upsample(model: ir.Model, node: ir.Node, factors: Sequence[int]) -> tuple[str, str] | None:
-    linear_filter = _UPSAMPLE_FILTERS.get(str(ir.get_attr(node, "coordinate_transformation_mode", "half_pixel")))
-    if linear_filter is None or not set(factors) <= {1, 2} or set(factors) == {1} or ir.get_attr(node, "antialias", 0):
+def _decompose_linear_upsample(
+    model: ir.Model, node: ir.Node, factors: Sequence[int]
+) -> tuple[str, str] | None:
+    linear_filter = _UPSAMPLE_FILTERS.get(
+        str(ir.get_attr(node, "coordinate_transformation_mode", "half_pixel"))
+    )
+    if (
+        linear_filter is None
+        or not set(factors) <= {1, 2}
+        or set(factors) == {1}
+        or ir.get_attr(node, "antialias", 0)
+    ):
         return None
     taps, (before, after) = linear_filter
     make = RewriteBuilder(model, node)
@@ -126,15 +154,22 @@ def _decompose_linear_upsample(model: ir.Model, node: ir.Node, factors: Sequence
         attributes,
     )
     make.replace_node()
-    taken = f"each element {_format_repeats(factors)} by copies side by side, under a depthwise filter"
+    taken = (
+        f"each element {_format_repeats(factors)} by copies side by side, under a depthwise filter"
+    )
     return taken, "one more rounding of half a step at most"
 
 
 def _decompose_downsample(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    if target.conv_limits is None:  # nothing is gained where floats stand between integers: one rounding less
+    if (
+        target.conv_limits is None
+    ):  # nothing is gained where floats stand between integers: one rounding less
         return None
     coordinates = str(ir.get_attr(node, "coordinate_transformation_mode", "half_pixel"))
-    (_, channels, *source), (*_, high, wide) = ir.require_shape(node.inputs[0]), ir.require_shape(node.outputs[0])
+    (_, channels, *source), (*_, high, wide) = (
+        ir.require_shape(node.inputs[0]),
+        ir.require_shape(node.outputs[0]),
+    )
     results = (int(high or 1), int(wide or 1))
     strides = [int(n or 1) // m for n, m in zip(source, results, strict=True)]
     if coordinates not in _UPSAMPLE_FILTERS or ir.get_attr(node, "antialias", 0):
@@ -145,13 +180,21 @@ def _decompose_downsample(model: ir.Model, node: ir.Node, target: Target) -> tup
         return None
     kernel = np.ones(())
     for stride, count in zip(strides, results, strict=True):
-        at = float(COORDINATE_TRANSFORMS[coordinates](np.zeros(1), 1 / stride, stride * count, count)[0])
+        at = float(
+            COORDINATE_TRANSFORMS[coordinates](np.zeros(1), 1 / stride, stride * count, count)[0]
+        )
         kernel = np.multiply.outer(kernel, np.maximum(0, 1 - np.abs(np.arange(stride) - at)))
     make = RewriteBuilder(model, node)
     weight = np.broadcast_to(kernel, (int(channels or 1), 1, *kernel.shape)).astype(np.float32)
     attributes = {"kernel_shape": strides, "strides": strides, "group": int(channels or 1)}
     taps = make.constant(np.ascontiguousarray(weight), "filter")
-    make("Conv", [ir.require_input(node), taps], list(node.outputs[0].shape or ()), "filtered", attributes)
+    make(
+        "Conv",
+        [ir.require_input(node), taps],
+        list(node.outputs[0].shape or ()),
+        "filtered",
+        attributes,
+    )
     make.replace_node()
     return (
         f"a depthwise filter {format_sizes(kernel.shape)} that moves by as much",
@@ -161,13 +204,22 @@ def _decompose_downsample(model: ir.Model, node: ir.Node, target: Target) -> tup
 
 def _decompose_as_matmuls(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Write a linear Resize to any sizes as a product by a constant matrix for each axis that changes."""
-    coordinates, source = str(ir.get_attr(node, "coordinate_transformation_mode", "half_pixel")), ir.require_input(node)
-    if target.conv_limits is None or coordinates not in COORDINATE_TRANSFORMS or ir.get_attr(node, "antialias", 0):
+    coordinates, source = (
+        str(ir.get_attr(node, "coordinate_transformation_mode", "half_pixel")),
+        ir.require_input(node),
+    )
+    if (
+        target.conv_limits is None
+        or coordinates not in COORDINATE_TRANSFORMS
+        or ir.get_attr(node, "antialias", 0)
+    ):
         return None
     if not is_between_layers(node):  # a last one to the size of a picture is the host's
         return None
     batch, channels, high, wide = list(source.shape or ())
-    (_, _, rows, columns), (_, _, more_rows, more_columns) = (ir.require_shape(v) for v in (source, node.outputs[0]))
+    (_, _, rows, columns), (_, _, more_rows, more_columns) = (
+        ir.require_shape(v) for v in (source, node.outputs[0])
+    )
     more_high, more_wide = int(more_rows or 1), int(more_columns or 1)
     of_rows = _interpolation_matrix(node, 2, int(rows or 1), more_high, coordinates)
     of_columns = _interpolation_matrix(node, 3, int(columns or 1), more_wide, coordinates)
@@ -178,20 +230,44 @@ def _decompose_as_matmuls(model: ir.Model, node: ir.Node, target: Target) -> tup
         make.reshape(source, [int(size or 1) for size in ir.require_shape(source)[1:]], "same")
         make.replace_node()
         return "nothing: the sizes stay", "exact"
-    value = make("Transpose", [source], [batch, wide, high, channels], "columns", {"perm": [0, 3, 2, 1]})
-    value = _emit_interpolation(make, value, of_columns, [batch, more_wide, high, channels], "wider")
-    value = make("Transpose", [value], [batch, high, more_wide, channels], "rows", {"perm": [0, 2, 1, 3]})
-    value = _emit_interpolation(make, value, of_rows, [batch, more_high, more_wide, channels], "higher")
-    make("Transpose", [value], [batch, channels, more_high, more_wide], "image", {"perm": [0, 3, 1, 2]})
+    value = make(
+        "Transpose", [source], [batch, wide, high, channels], "columns", {"perm": [0, 3, 2, 1]}
+    )
+    value = _emit_interpolation(
+        make, value, of_columns, [batch, more_wide, high, channels], "wider"
+    )
+    value = make(
+        "Transpose", [value], [batch, high, more_wide, channels], "rows", {"perm": [0, 2, 1, 3]}
+    )
+    value = _emit_interpolation(
+        make, value, of_rows, [batch, more_high, more_wide, channels], "higher"
+    )
+    make(
+        "Transpose",
+        [value],
+        [batch, channels, more_high, more_wide],
+        "image",
+        {"perm": [0, 3, 1, 2]},
+    )
     make.replace_node()
-    return "a product by a matrix of shares for each axis", "one more rounding of half a step at most"
+    return (
+        "a product by a matrix of shares for each axis",
+        "one more rounding of half a step at most",
+    )
 
 
-def _interpolation_matrix(node: ir.Node, axis: int, size: int, count: int, coordinates: str) -> np.ndarray | None:
-    """Return what each of `count` results takes of each of `size` elements, [count, size]; None for other scales."""
+def _interpolation_matrix(
+    node: ir.Node, axis: int, size: int, count: int, coordinates: str
+) -> np.ndarray | None:
+    """Return what each of `count` results takes of each of `size` elements, [count, size].
+
+    None for other scales.
+    """
     if not _has_scale(node, axis, count / size):
         return None
-    at = np.clip(COORDINATE_TRANSFORMS[coordinates](np.arange(count), count / size, size, count), 0, size - 1)
+    at = np.clip(
+        COORDINATE_TRANSFORMS[coordinates](np.arange(count), count / size, size, count), 0, size - 1
+    )
     return np.asarray(np.maximum(0, 1 - np.abs(at[:, None] - np.arange(size))), np.float32)
 
 
@@ -202,7 +278,10 @@ def _is_identity(shares: np.ndarray) -> bool:
 def _emit_interpolation(
     make: RewriteBuilder, value: ir.Value, shares: np.ndarray, shape: Sequence[ir.Dim], what: str
 ) -> ir.Value:
-    """Return `value`, of which the axis behind the batch is mixed by `shares`; itself where that does nothing."""
+    """Return `value`, of which the axis behind the batch is mixed by `shares`.
+
+    Itself where that does nothing.
+    """
     if _is_identity(shares):
         return value
     weight = make.constant(shares[:, :, None, None], "shares")
@@ -213,10 +292,14 @@ def _has_scale(node: ir.Node, axis: int, factor: float) -> bool:
     """Whether an axis of a Resize is scaled by this factor, which its sizes alone would leave open."""
     given = node.inputs[2] if len(node.inputs) > 2 else None
     scales = None if given is None else ir.const_value(given)
-    return given is None or (scales is not None and (not scales.size or abs(float(scales[axis]) - factor) < 1e-6))
+    return given is None or (
+        scales is not None and (not scales.size or abs(float(scales[axis]) - factor) < 1e-6)
+    )
 
 
-def _emit_edge_padding(make: RewriteBuilder, value: ir.Value, axis: int, before: int, after: int) -> ir.Value:
+def _emit_edge_padding(
+    make: RewriteBuilder, value: ir.Value, axis: int, before: int, after: int
+) -> ir.Value:
     """Return `value` with its first and last position along `axis` repeated."""
     shape = list(value.shape or ())
     size = int(ir.require_shape(value)[axis] or 1)

@@ -1,16 +1,19 @@
-"""A recurrent layer step by step, where the chip's own does not serve: LinearInt, iqAdd, iqMul and table activations.
+"""A recurrent layer step by step, where the chip's own does not serve.
 
-GRU, gates r and z; 1 - z is sigmoid of the negated sum, so that no difference of nearly equal numbers is rounded:
+LinearInt, iqAdd, iqMul and table activations.
+GRU, gates r and z; 1 - z is sigmoid of the negated sum, so that no difference of nearly equal
+numbers is rounded:
 
     r, z, 1-z = sigmoid(W x + R h + b)      n = tanh(Wn x + r*(Rn h + c))  or  tanh(Wn x + Rn (r*h))
     h = z*h + (1-z)*n
 
 LSTM:   i, o, f = sigmoid(...)   g = tanh(...)   c = f*c + i*g   h = o*tanh(c)
 
-The products with x are made for all steps at once. A platform without a right tanh makes it of a sigmoid,
-``tanh(u) = 2*sigmoid(2*u) - 1``, the factors taken up by weights. Steps share their weights. Every sum and product is
-rounded to 8 bits, which the layer itself would not do: that is the cost. What belongs to step t is called
-``<layer>_t<t>_<what>``; that all steps have a `what` in common is noted beside the name (`ir.set_constant_base_name`).
+The products with x are made for all steps at once. A platform without a right tanh makes it of a
+sigmoid, ``tanh(u) = 2*sigmoid(2*u) - 1``, the factors taken up by weights. Steps share their
+weights. Every sum and product is rounded to 8 bits, which the layer itself would not do: that is
+the cost. What belongs to step t is called ``<layer>_t<t>_<what>``; that all steps have a `what` in
+common is noted beside the name (`ir.set_constant_base_name`).
 """
 
 from __future__ import annotations
@@ -40,29 +43,46 @@ MAX_UNROLLED_STEPS = 64
 def _can_join_gates(units: int, target: Target) -> bool:
     """Whether one sigmoid takes the gates together: what stands in for it may have a limit."""
     gates = [1, 1, 3 * units]
-    return not SIGMOID.find_violations(make_detached_node("Sigmoid", [make_detached_value(gates)], gates), target)
+    return not SIGMOID.find_violations(
+        make_detached_node("Sigmoid", [make_detached_value(gates)], gates), target
+    )
 
 
 def unroll_recurrent(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
     """Write the layer out step by step."""
     kind = ir.base_op_type(node)
-    if node.domain != ir.FUNCTION_DOMAIN or kind not in ("GRU", "LSTM") or "lengths" in optional_input_indices(node):
+    if (
+        node.domain != ir.FUNCTION_DOMAIN
+        or kind not in ("GRU", "LSTM")
+        or "lengths" in optional_input_indices(node)
+    ):
         return None
     shape = ir.get_shape(node.inputs[0])
-    if shape is None or shape[1] is None or shape[1] > MAX_UNROLLED_STEPS or not SIGMOID.is_available(target):
+    if (
+        shape is None
+        or shape[1] is None
+        or shape[1] > MAX_UNROLLED_STEPS
+        or not SIGMOID.is_available(target)
+    ):
         return None
-    maker = (_UnrolledGruBuilder if kind == "GRU" else _UnrolledLstmBuilder)(model, node, TANH.is_available(target))
+    maker = (_UnrolledGruBuilder if kind == "GRU" else _UnrolledLstmBuilder)(
+        model, node, TANH.is_available(target)
+    )
     maker.joins_gates = _can_join_gates(maker.units, target)
     maker.run()
     if any(
-        (op := find_lowering_rule(step_node, target)[0]) is None or op.find_violations(step_node, target)
+        (op := find_lowering_rule(step_node, target)[0]) is None
+        or op.find_violations(step_node, target)
         for step_node in maker.builder.nodes
     ):
         maker.builder.discard()
         return None
     maker.replace_layer()
     curve = "" if maker.has_tanh else ", tanh made of sigmoid"
-    return f"{shape[1]} steps of a {kind} written out{curve}", "every sum and product of a step is rounded to 8 bits"
+    return (
+        f"{shape[1]} steps of a {kind} written out{curve}",
+        "every sum and product of a step is rounded to 8 bits",
+    )
 
 
 class _UnrolledLayerBuilder:
@@ -119,23 +139,39 @@ class _UnrolledLayerBuilder:
     # ---- nodes ----
 
     def add_node(
-        self, op_type: str, inputs: Sequence[ir.Value], suffix: str, sizes: Sequence[int], domain: str = ""
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value],
+        suffix: str,
+        sizes: Sequence[int],
+        domain: str = "",
     ) -> ir.Value:
-        """Append a node called `<layer>_<what>`, with the step before `suffix`; return its output [N, *sizes]."""
+        """Append a node called `<layer>_<what>`, with the step before `suffix`.
+
+        Return its output [N, *sizes].
+        """
         return self.mark_shared_constants(
-            self.builder(op_type, inputs, [self.batch, *sizes], self._step_prefix + suffix, domain=domain), suffix
+            self.builder(
+                op_type, inputs, [self.batch, *sizes], self._step_prefix + suffix, domain=domain
+            ),
+            suffix,
         )
 
     def mark_shared_constants(self, value: ir.Value, what: str) -> ir.Value:
-        """Note what the node that makes `value` has in common with those of other steps; return `value`.
+        """Note what the node that makes `value` has in common with those of other steps.
 
+        Return `value`.
         What is computed for all steps at once has nothing in common with a step.
         """
         if self._step_prefix:
-            ir.set_constant_base_name(ir.require_producer(value), f"{ir.output_name(self.node)}_{what}")
+            ir.set_constant_base_name(
+                ir.require_producer(value), f"{ir.output_name(self.node)}_{what}"
+            )
         return value
 
-    def weight(self, array: np.ndarray, what: str, bias: np.ndarray | None = None) -> _WeightAndBias:
+    def weight(
+        self, array: np.ndarray, what: str, bias: np.ndarray | None = None
+    ) -> _WeightAndBias:
         """Return weight [O, I] and bias (default zeros) as initializers that all steps share."""
         values = np.ascontiguousarray(array, np.float32)
         zero = np.zeros(len(values)) if bias is None else bias
@@ -146,25 +182,37 @@ class _UnrolledLayerBuilder:
     def select_step_product(
         self, whole: ir.Value, parts: _WeightAndBias, inner: np.ndarray, t: int, what: str
     ) -> ir.Value:
-        """Return the products with x at step `t`, of `whole`; those of the first step with a constant state added."""
+        """Return the products with x at step `t`, of `whole`.
+
+        Those of the first step with a constant state added.
+        """
         with np.errstate(all="ignore"):  # what is not finite is told where scales are chosen
             added = inner @ self.first["h"]
         if self.current_states or "h" in self.run_time_states or not np.any(added):
             return self.slice_axis(whole, 1, t, t + 1, what)
         bias = ir.require_const_value(parts[1])
         moved = self.builder.constant((bias + added).astype(np.float32), f"{what}_first_bias")
-        return self.linear(self.slice_axis(self.x, 1, t, t + 1, f"{what}_in"), (parts[0], moved), what)
+        return self.linear(
+            self.slice_axis(self.x, 1, t, t + 1, f"{what}_in"), (parts[0], moved), what
+        )
 
     def scale_gate(self, gate: ir.Value, value: np.ndarray, what: str) -> ir.Value | None:
-        """Append the product of a gate and a constant vector, or matrix; None where that is zero."""
+        """Append the product of a gate and a constant vector, or matrix.
+
+        None where that is zero.
+        """
         if not np.any(value):
             return None
-        return self.linear(gate, self.weight(np.diag(value) if value.ndim == 1 else value, what), what)
+        return self.linear(
+            gate, self.weight(np.diag(value) if value.ndim == 1 else value, what), what
+        )
 
     def linear(self, x: ir.Value, parts: _WeightAndBias, what: str) -> ir.Value:
         """Append a fully connected layer."""
         units = int((ir.get_shape(parts[0]) or (0,))[0] or 0)
-        return self.add_node("Linear", [x, *parts], what, (_sample_shape(x)[0], units), ir.FUNCTION_DOMAIN)
+        return self.add_node(
+            "Linear", [x, *parts], what, (_sample_shape(x)[0], units), ir.FUNCTION_DOMAIN
+        )
 
     def add(self, a: ir.Value, b: ir.Value, what: str) -> ir.Value:
         """Append an Add of two values."""
@@ -185,12 +233,17 @@ class _UnrolledLayerBuilder:
         if self.joins_gates:
             total = self.add_node("Sigmoid", [total], "gates", sizes)
         parts = [
-            self.slice_axis(total, 2, i * units, (i + 1) * units, f"{key}{'' if self.joins_gates else '_sum'}")
+            self.slice_axis(
+                total, 2, i * units, (i + 1) * units, f"{key}{'' if self.joins_gates else '_sum'}"
+            )
             for i, key in enumerate(keys)
         ]
         if self.joins_gates:
             return parts
-        return [self.add_node("Sigmoid", [part], key, (1, units)) for part, key in zip(parts, keys, strict=True)]
+        return [
+            self.add_node("Sigmoid", [part], key, (1, units))
+            for part, key in zip(parts, keys, strict=True)
+        ]
 
     def build_tanh(self, u: ir.Value, what: str, gain: float = 1.0) -> ir.Value:
         """Append gain * tanh(u); `u` is twice that where tanh is made of sigmoid."""
@@ -200,7 +253,9 @@ class _UnrolledLayerBuilder:
         half = self.add_node("Sigmoid", [u], f"{what}_half", sizes)
         if gain not in self._doubling_weights:
             less = np.full(sizes[-1], -gain)
-            self._doubling_weights[gain] = self.weight(2 * gain * np.eye(sizes[-1]), f"double{gain:g}", less)
+            self._doubling_weights[gain] = self.weight(
+                2 * gain * np.eye(sizes[-1]), f"double{gain:g}", less
+            )
         return self.linear(half, self._doubling_weights[gain], what)
 
     # ---- in place of the layer ----
@@ -216,7 +271,9 @@ class _UnrolledLayerBuilder:
             if t is not None and ir.can_bypass_node(use.node, self.states[t]):
                 ir.bypass_node(model, use.node, self.states[t])
         if self.length > 1 and (y.uses() or y.is_graph_output()):
-            joined = ir.make_node("Concat", self.states, {"axis": 1}, origin=node, suffix="joined", output="", like=y)
+            joined = ir.make_node(
+                "Concat", self.states, {"axis": 1}, origin=node, suffix="joined", output="", like=y
+            )
             model.graph.insert_before(node, joined)
             self._replace_output(y, joined.outputs[0])
         elif self.length == 1:
@@ -234,7 +291,9 @@ class _UnrolledLayerBuilder:
             return
         if old.is_graph_output() and new.is_graph_output():  # one tensor has one name
             size = self.builder.constant(np.array([0, *_sample_shape(new)], np.int64), "same_shape")
-            same = ir.make_node("Reshape", [new, size], origin=self.node, suffix="same", output="", like=old)
+            same = ir.make_node(
+                "Reshape", [new, size], origin=self.node, suffix="same", output="", like=old
+            )
             self.model.graph.insert_before(self.node, same)
             new = same.outputs[0]
         name = str(old.name)
@@ -268,7 +327,9 @@ class _UnrolledGruBuilder(_UnrolledLayerBuilder):
         self._gates = self.linear(self.x, self._of_x, "gates_x")
         self._of_h = self.weight(self._r, "gates_h")
         new = self.weight(
-            self.tanh_input_factor * wn, "new_x", self.tanh_input_factor * (bn if self._after else bn + cn)
+            self.tanh_input_factor * wn,
+            "new_x",
+            self.tanh_input_factor * (bn if self._after else bn + cn),
         )
         self._new = self.linear(self.x, new, "new_x")
         self._rn, self._cn = self.tanh_input_factor * rn, self.tanh_input_factor * cn
@@ -296,7 +357,9 @@ class _UnrolledGruBuilder(_UnrolledLayerBuilder):
         """Return what the state adds to the sum of n."""
         if h is None:
             first = self.first["h"]
-            return self.scale_gate(r, self._rn @ first + self._cn if self._after else self._rn * first, "new_h")
+            return self.scale_gate(
+                r, self._rn @ first + self._cn if self._after else self._rn * first, "new_h"
+            )
         if self._after:
             return self.multiply(r, self.linear(h, self._inner, "inner"), "new_h")
         return self.linear(self.multiply(r, h, "rh"), self._inner, "new_h")
@@ -318,7 +381,9 @@ class _UnrolledLstmBuilder(_UnrolledLayerBuilder):
         self._inner = self.weight(self._rn, "new_h")
         cell = self.run_time_states.get("c")
         if cell is not None and not self.has_tanh:
-            cell = self.linear(cell, self.weight(self.tanh_input_factor * np.eye(self.units), "cell"), "cell_in")
+            cell = self.linear(
+                cell, self.weight(self.tanh_input_factor * np.eye(self.units), "cell"), "cell_in"
+            )
         self._cell = cell
 
     def step(self, t: int) -> ir.Value:
@@ -342,7 +407,11 @@ class _UnrolledLstmBuilder(_UnrolledLayerBuilder):
         """The cell that comes out is halved where it is held doubled."""
         cell = self._cell
         assert cell is not None
-        if not self.has_tanh and any(v.uses() or v.is_graph_output() for v in self.node.outputs[2:]):
-            cell = self.linear(cell, self.weight(np.eye(self.units) / self.tanh_input_factor, "half"), "cell_out")
+        if not self.has_tanh and any(
+            v.uses() or v.is_graph_output() for v in self.node.outputs[2:]
+        ):
+            cell = self.linear(
+                cell, self.weight(np.eye(self.units) / self.tanh_input_factor, "half"), "cell_out"
+            )
         self.current_states["c"] = cell
         super().replace_layer()

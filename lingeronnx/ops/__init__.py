@@ -1,7 +1,8 @@
 """The rules: which float operators become which integer ones, in one explicit table.
 
-Adding one = its file + a line here + its test. `find_lowering_rule(node, row)` finds the rule of a float node;
-`get_rule_for_integer_op(format)` the one whose limits hold for an integer node. The integer operators are in `formats`.
+Adding one = its file + a line here + its test. `find_lowering_rule(node, row)` finds the rule of a
+float node; `get_rule_for_integer_op(format)` the one whose limits hold for an integer node. The
+integer operators are in `formats`.
 """
 
 from __future__ import annotations
@@ -105,11 +106,12 @@ for _op in LOWERING_RULES:
 
 
 def find_lowering_rule(node: ir.Node, target: Target) -> tuple[Op | None, str]:
-    """Return the rule by which the float `node` is lowered for `target`, or None and why there is none.
+    """Return the rule by which the float `node` is lowered for `target`, or None and why there is
+    none.
 
-    Of several rules that take the node it is the first that `target` has and whose limits hold, else the first
-    that `target` has, else the first: no rule needs to know of the others. Its `is_available` and `violations` say what
-    is against it.
+    Of several rules that take the node it is the first that `target` has and whose limits hold,
+    else the first that `target` has, else the first: no rule needs to know of the others. Its
+    `is_available` and `violations` say what is against it.
     """
     domain = "" if node.domain == "ai.onnx" else node.domain
     candidates = _RULES_BY_FLOAT_OP.get((domain, ir.base_op_type(node)), [])
@@ -120,7 +122,11 @@ def find_lowering_rule(node: ir.Node, target: Target) -> tuple[Op | None, str]:
     if not fitting:
         return None, str(reasons[0])
     there = [op for op in fitting if op.is_available(target)]
-    best = there[:1] if len(there) < 2 else [op for op in there if not op.find_violations(node, target)]
+    best = (
+        there[:1]
+        if len(there) < 2
+        else [op for op in there if not op.find_violations(node, target)]
+    )
     return (best or there or fitting)[0], ""
 
 
@@ -148,9 +154,13 @@ def remove_lowering_rule(op: Op) -> None:
     if _RULES_BY_INTEGER_OP.get(op.integer_op) is op:
         del _RULES_BY_INTEGER_OP[op.integer_op]
     for key in op.floats:
-        _RULES_BY_FLOAT_OP[key] = [other for other in _RULES_BY_FLOAT_OP.get(key, []) if other is not op]
+        _RULES_BY_FLOAT_OP[key] = [
+            other for other in _RULES_BY_FLOAT_OP.get(key, []) if other is not op
+        ]
 
 
 def get_rule_for_integer_op(form: Format) -> Op | None:
-    """Return the rule that writes `form` and knows its limits; None for an operator that the quantizer never writes."""
+    """Return the rule that writes `form` and knows its limits; None for an operator that the
+    quantizer never writes.
+    """
     return _RULES_BY_INTEGER_OP.get(form)

@@ -1,7 +1,9 @@
-"""What a rule is: which float operators become an integer one, within which limits, and how it is emitted.
+"""What a rule is: which float operators become an integer one, within which limits, and how it is
+emitted.
 
-Every file of this package fills in the class `Op`. The integer operator itself, its names, attributes, scales and
-kernel, is a `Format` (`formats`). A rule knows nothing of passes, files or commands.
+Every file of this package fills in the class `Op`. The integer operator itself, its names,
+attributes, scales and kernel, is a `Format` (`formats`). A rule knows nothing of passes, files or
+commands.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ __all__ = ["Op", "Violation", "fix_batch_to_one", "format_limit_rule"]
 
 @dataclass(frozen=True)
 class Violation:
-    """A limit of the platform that a node breaks: what the user reads. value : empty where the rule says it all."""
+    """A limit of the platform that a node breaks: what the user reads. value : empty where the rule
+    says it all.
+    """
 
     node: str
     op_type: str
@@ -44,10 +48,11 @@ class Violation:
 
 
 class Op:
-    """How float operators become integer ones. Subclasses override what differs; the defaults fit what moves data.
+    """How float operators become integer ones. Subclasses override what differs; the defaults fit
+    what moves data.
 
-    integer_op : the integer operator that it becomes, or of a composition the one that writes its output.
-    composition_name : what a composition is called.
+    integer_op : the integer operator that it becomes, or of a composition the one that writes its
+    output. composition_name : what a composition is called.
     floats : (domain, op type) of the float operators that it is asked about.
     """
 
@@ -101,20 +106,37 @@ class Op:
         """Return whether the activations of this float node may have zero points on `target`."""
         if self.scale_constraints.supports_zero_points is not None:
             return target.zero_points and self.scale_constraints.supports_zero_points(node, target)
-        return target.zero_points and self.integer_op.supports_zero_points and not self.composition_name
+        return (
+            target.zero_points
+            and self.integer_op.supports_zero_points
+            and not self.composition_name
+        )
 
     def macs(self, node: ir.Node) -> int:
         """Return the multiply-accumulates of one sample."""
         return 0
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit the integer form of the float `node`; by default the same standard operator on integers."""
-        context.emit(self.integer_op, node, context.inputs(node), {a: ir.get_attr(node, a) for a in node.attributes})
+        """Emit the integer form of the float `node`; by default the same standard operator on
+        integers.
+        """
+        context.emit(
+            self.integer_op,
+            node,
+            context.inputs(node),
+            {a: ir.get_attr(node, a) for a in node.attributes},
+        )
 
     def get_limits(self, target: Target) -> tuple[LimitCheck, ...]:
-        """Return the limits of this operator on `target`: those of the target's own, and the rule's."""
+        """Return the limits of this operator on `target`: those of the target's own, and the
+        rule's.
+        """
         return (
-            *(() if self.composition_name else target.vendor.get_limit_checks(self.integer_op.name)),
+            *(
+                ()
+                if self.composition_name
+                else target.vendor.get_limit_checks(self.integer_op.name)
+            ),
             *self.constraints,
         )
 
@@ -126,7 +148,14 @@ class Op:
             if value is not None:
                 rule, remedy = format_limit_rule(constraint, target)
                 violations.append(
-                    Violation(str(node.name), ir.display_op_type(node), ir.output_name(node), rule, str(value), remedy)
+                    Violation(
+                        str(node.name),
+                        ir.display_op_type(node),
+                        ir.output_name(node),
+                        rule,
+                        str(value),
+                        remedy,
+                    )
                 )
         return violations
 

@@ -1,11 +1,13 @@
-"""Sums and products with a constant tensor, such as a position embedding: iqAdd and iqMul with one constant operand.
+"""Sums and products with a constant tensor, such as a position embedding: iqAdd and iqMul with one
+constant operand.
 
-On chips every element of a sample is made a channel of its own and BatchNorm2dInt does it: with a factor of 1 and the
-constant as summand, or the constant as factor. Where a layer can take the constant up, a pass has put it there; a
-constant of one value is a table's business.
+On chips every element of a sample is made a channel of its own and BatchNorm2dInt does it: with a
+factor of 1 and the constant as summand, or the constant as factor. Where a layer can take the
+constant up, a pass has put it there; a constant of one value is a table's business.
 
-A sum with 0 or `FAR` is the mask of a Softmax (`masks`). What it hides becomes the lowest integer, what it shows
-keeps scale and integer; the scale is low enough for the lowest integer to get no share in any row.
+A sum with 0 or `FAR` is the mask of a Softmax (`masks`). What it hides becomes the lowest integer,
+what it shows keeps scale and integer; the scale is low enough for the lowest integer to get no
+share in any row.
 """
 
 from __future__ import annotations
@@ -24,7 +26,11 @@ from ..plan import Affine
 from ..targets import Target
 from ..targets.limits import BinaryOperandLimits
 from .elementwise import BinaryOp
-from .functions.attention_masks import RUN_TIME_MASK_REASON, is_masked_at_run_time, masked_row_length
+from .functions.attention_masks import (
+    RUN_TIME_MASK_REASON,
+    is_masked_at_run_time,
+    masked_row_length,
+)
 from .scale_constraints import ExponentLookup, ScalePair, Scaling
 
 __all__ = ["AddConstant", "MulConstant"]
@@ -52,7 +58,9 @@ def _share_unmasked_scale(node: ir.Node, target: Target) -> list[ScalePair]:
 
 
 def _mask_headroom(node: ir.Node) -> float | None:
-    """A row of n may have nothing but the least number to show, and n that are hidden, of 1/256 together."""
+    """A row of n may have nothing but the least number to show, and n that are hidden, of 1/256
+    together.
+    """
     count = masked_row_length(node)
     return None if count is None else math.log(256.0 * count)
 
@@ -105,11 +113,16 @@ class AddConstant(BinaryOp):
         arrays = [ir.const_value(value) for value in node.inputs]
         array = next((a for a in arrays if a is not None), None)
         if array is None or all(a is not None for a in arrays):
-            return "neither operand is a constant" if array is None else "both operands are constants"
+            return (
+                "neither operand is a constant" if array is None else "both operands are constants"
+            )
         widens = ir.get_shape(node.inputs[self.data(node)[0]]) != ir.get_shape(node.outputs[0])
         batch = array.ndim == len(ir.get_shape(node.outputs[0]) or ()) and array.shape[:1] != (1,)
         if widens:
-            return f"its constant of shape {list(array.shape)} makes the result larger than what is computed"
+            return (
+                f"its constant of shape {list(array.shape)} makes the result larger than what "
+                "is computed"
+            )
         if batch:
             return f"its constant of shape {list(array.shape)} is not the same for every sample"
         one = array.size < 2 or array.dtype.kind != "f"
@@ -118,7 +131,11 @@ class AddConstant(BinaryOp):
     def is_available(self, target: Target) -> bool:
         """Whether the platform has the operator it becomes."""
         return target.can_run(
-            (formats.BATCH_NORM2D if _lowers_to_batch_norm(self.integer_op, target) else self.integer_op).name
+            (
+                formats.BATCH_NORM2D
+                if _lowers_to_batch_norm(self.integer_op, target)
+                else self.integer_op
+            ).name
         )
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
@@ -126,7 +143,11 @@ class AddConstant(BinaryOp):
         index, other = self.data(node)[0], self.weight_inputs(node)[0]
         array = ir.require_const_value(node.inputs[other])
         shape = ir.require_shape(node.outputs[0])
-        x, y, o = context.input_qparams(node, index), context.input_qparams(node, other), context.output_qparams(node)
+        x, y, o = (
+            context.input_qparams(node, index),
+            context.input_qparams(node, other),
+            context.output_qparams(node),
+        )
         value = context.get_integer_input(node, index)
         if _lowers_to_batch_norm(self.integer_op, context.target):
             self._emit_as_batch_norm(node, context, value, (1, *(int(d or 1) for d in shape[1:])))
@@ -135,9 +156,15 @@ class AddConstant(BinaryOp):
         constant = context.add_quantized_constant(node, other, y, lambda a: a.reshape(full))
         context.emit(self.integer_op, node, [value, constant], self.integer_op.scales(x, y, o))
 
-    def _emit_as_batch_norm(self, node: ir.Node, low: LoweringContext, value: ir.Value, shape: tuple[int, ...]) -> None:
+    def _emit_as_batch_norm(
+        self, node: ir.Node, low: LoweringContext, value: ir.Value, shape: tuple[int, ...]
+    ) -> None:
         (other,) = self.weight_inputs(node)
-        x, o, base = low.input_qparams(node, self.data(node)[0]), low.output_qparams(node), ir.output_name(node)
+        x, o, base = (
+            low.input_qparams(node, self.data(node)[0]),
+            low.output_qparams(node),
+            ir.output_name(node),
+        )
         count = math.prod(shape)
 
         def spread(array: np.ndarray) -> np.ndarray:
@@ -157,9 +184,13 @@ class AddConstant(BinaryOp):
             ]
         column = [1, count, 1, 1]
         target = low.array(f"{base}_column_shape", np.array(column, np.int64))
-        value = low.emit_intermediate(formats.RESHAPE, node, "column", [value, target], {}, column, x)
+        value = low.emit_intermediate(
+            formats.RESHAPE, node, "column", [value, target], {}, column, x
+        )
         attrs = formats.BATCH_NORM2D.scales(x, w, o)
-        value = low.emit_intermediate(formats.BATCH_NORM2D, node, "affine", [value, *parameters], attrs, column, o)
+        value = low.emit_intermediate(
+            formats.BATCH_NORM2D, node, "affine", [value, *parameters], attrs, column, o
+        )
         back = low.array(f"{base}_shape", np.array(shape, np.int64))
         low.emit(formats.RESHAPE, node, [value, back], {})
 

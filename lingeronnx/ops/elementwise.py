@@ -1,8 +1,8 @@
 """Arithmetic on two activations: iqAdd, iqSub, iqMul, iqDiv.
 
-On shifting platforms iqAdd requantizes each operand to the output's scale first (two roundings), then adds with
-saturation; `generic` adds in a common accumulator and rounds once. iqMul rounds the product once. The training side
-rounds each operand as well, but saturates the sum only.
+On shifting platforms iqAdd requantizes each operand to the output's scale first (two roundings),
+then adds with saturation; `generic` adds in a common accumulator and rounds once. iqMul rounds the
+product once. The training side rounds each operand as well, but saturates the sum only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,13 @@ from ._base import Op
 from .data_movement.concat import is_repeated_tensor
 from .functions.attention_masks import RUN_TIME_MASK_REASON, is_masked_at_run_time
 from .layers.batch_norm import emit_channel_affine
-from .scale_constraints import ExponentLookup, ScalePair, Scaling, product_max_exponent, share_no_scales
+from .scale_constraints import (
+    ExponentLookup,
+    ScalePair,
+    Scaling,
+    product_max_exponent,
+    share_no_scales,
+)
 
 __all__ = ["Add", "BinaryOp", "Mul", "Sub"]
 
@@ -34,7 +40,13 @@ def check_equal_shapes(node: ir.Node, target: Target) -> object:
         target.get_limits(formats.ADD.name, BinaryOperandLimits),
         (ir.get_shape(v) for v in node.inputs[:2]),
     )
-    if limits is None or left is None or right is None or left[1:] == right[1:] and len(left) == len(right):
+    if (
+        limits is None
+        or left is None
+        or right is None
+        or left[1:] == right[1:]
+        and len(left) == len(right)
+    ):
         return None
     return f"{_format_shape(left)} and {_format_shape(right)}"
 
@@ -45,7 +57,13 @@ def check_mul_shapes(node: ir.Node, target: Target) -> object:
         target.get_limits(formats.MUL.name, BinaryOperandLimits),
         (ir.get_shape(v) for v in node.inputs[:2]),
     )
-    if limits is None or left is None or right is None or len(left) == len(right) and left[1:] == right[1:]:
+    if (
+        limits is None
+        or left is None
+        or right is None
+        or len(left) == len(right)
+        and left[1:] == right[1:]
+    ):
         return None
     channel = limits.supports_per_channel and len(left) == len(right) == 4 and right[1] == left[1]
     if channel and (right[2:] == (1, 1) or (left[2:] == (1, 1) and node.op_type == "Mul")):
@@ -70,7 +88,10 @@ class BinaryOp(Op):
     def explain_rejection(self, node: ir.Node) -> str | None:
         """A constant operand is not an activation."""
         if any(ir.const_value(v) is not None for v in node.inputs):
-            return f"{node.op_type} with a constant that is not one number, or one for each place of a sample"
+            return (
+                f"{node.op_type} with a constant that is not one number, or one for each place "
+                "of a sample"
+            )
         return None
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
@@ -78,9 +99,13 @@ class BinaryOp(Op):
         inputs = [context.get_integer_input(node, 0), context.get_integer_input(node, 1)]
         context.emit(self.integer_op, node, inputs, self.make_integer_attributes(node, context))
 
-    def make_integer_attributes(self, node: ir.Node, low: LoweringContext) -> dict[str, AttributeValue]:
+    def make_integer_attributes(
+        self, node: ir.Node, low: LoweringContext
+    ) -> dict[str, AttributeValue]:
         """Return the attributes of the integer node."""
-        return self.integer_op.scales(low.input_qparams(node, 0), low.input_qparams(node, 1), low.output_qparams(node))
+        return self.integer_op.scales(
+            low.input_qparams(node, 0), low.input_qparams(node, 1), low.output_qparams(node)
+        )
 
 
 def _exclusive_operands(node: ir.Node) -> list[str]:
@@ -95,10 +120,11 @@ def _adds_at_finer_scale(form: BinaryIntegerOp, target: Target) -> bool:
 
 
 def _shared_summand_scales(form: BinaryIntegerOp, node: ir.Node, target: Target) -> list[ScalePair]:
-    """An operand that only this sum reads is written at its scale, but where the two meet finer: one rounding.
+    """An operand that only this sum reads is written at its scale, but where the two meet finer:
+    one rounding.
 
-    A second rounding would also be biased: a shift by one rounds every odd integer up. Copies keep the scale of
-    what they are copies of, which others may read.
+    A second rounding would also be biased: a shift by one rounds every odd integer up. Copies keep
+    the scale of what they are copies of, which others may read.
     """
     if _adds_at_finer_scale(form, target):
         return []
@@ -110,15 +136,18 @@ def _find_finer_summands(
 ) -> list[str]:
     """Return the operands that only this sum reads and that are held finer than it, without a use.
 
-    Where the two meet finer, at powers of two, an operand one bit finer than the sum puts every other sum half way
-    between two integers: rounded up, that is a quarter of a step too much on average, in every sum of a net. What
-    is written at the sum's own scale is rounded once, without that bias. Not so where the other operand is finer,
-    too, and stays so: then the sums lie between integers anyway.
+    Where the two meet finer, at powers of two, an operand one bit finer than the sum puts every
+    other sum half way between two integers: rounded up, that is a quarter of a step too much on
+    average, in every sum of a net. What is written at the sum's own scale is rounded once, without
+    that bias. Not so where the other operand is finer, too, and stays so: then the sums lie between
+    integers anyway.
     """
     if not _adds_at_finer_scale(form, target):
         return []
     alone, most = _exclusive_operands(node), scale(ir.output_name(node))
-    finer = [name for name in dict.fromkeys(ir.input_name(node, i) for i in (0, 1)) if scale(name) > most]
+    finer = [
+        name for name in dict.fromkeys(ir.input_name(node, i) for i in (0, 1)) if scale(name) > most
+    ]
     return finer if all(name in alone for name in finer) else []
 
 
@@ -145,10 +174,16 @@ class Add(BinaryOp):
 
     def explain_rejection(self, node: ir.Node) -> str | None:
         """As the others; a mask's numbers are beyond any range."""
-        return RUN_TIME_MASK_REASON if is_masked_at_run_time(node.outputs[0]) else super().explain_rejection(node)
+        return (
+            RUN_TIME_MASK_REASON
+            if is_masked_at_run_time(node.outputs[0])
+            else super().explain_rejection(node)
+        )
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit; where the executor may forget to shift the second operand, the one to be shifted comes first."""
+        """Emit; where the executor may forget to shift the second operand, the one to be shifted
+        comes first.
+        """
         attrs, inputs = (
             self.make_integer_attributes(node, context),
             [context.get_integer_input(node, 0), context.get_integer_input(node, 1)],
@@ -167,8 +202,8 @@ class Add(BinaryOp):
 class Sub(Add):
     """Difference of two activations.
 
-    The chips' iqSub is right only with all tensors in external memory, where pooling is not. So on images the sum with
-    the negated operand takes its place there.
+    The chips' iqSub is right only with all tensors in external memory, where pooling is not. So on
+    images the sum with the negated operand takes its place there.
     """
 
     integer_op = formats.SUB
@@ -207,7 +242,9 @@ class Mul(BinaryOp):
     floats = (("", "Mul"),)
     constraints = (check_mul_shapes,)
     scale_constraints = Scaling(
-        factor_behavior="fixed", shared_scales=share_no_scales, max_output_exponent=product_max_exponent
+        factor_behavior="fixed",
+        shared_scales=share_no_scales,
+        max_output_exponent=product_max_exponent,
     )
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
@@ -219,7 +256,9 @@ class Mul(BinaryOp):
         left, right = (ir.require_shape(value) for value in node.inputs[:2])
         if left[2:] == (1, 1) != right[2:]:
             attrs = self.integer_op.scales(
-                context.input_qparams(node, 1), context.input_qparams(node, 0), context.output_qparams(node)
+                context.input_qparams(node, 1),
+                context.input_qparams(node, 0),
+                context.output_qparams(node),
             )
             inputs.reverse()
         context.emit(self.integer_op, node, inputs, attrs)

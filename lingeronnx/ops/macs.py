@@ -1,7 +1,8 @@
 """Multiply-accumulates of float nodes, quantizable or not, so that nothing is left in float unseen.
 
-Counted is what sums products: convolutions, products of matrices, recurrent layers, attention. All else of the standard
-counts as nothing. Operators of other domains are counted where they are known; of the others the count is not known.
+Counted is what sums products: convolutions, products of matrices, recurrent layers, attention. All
+else of the standard counts as nothing. Operators of other domains are counted where they are known;
+of the others the count is not known.
 """
 
 from __future__ import annotations
@@ -87,7 +88,9 @@ _UNCOUNTED_OPS = {"DFT", "STFT"}
 
 
 def count_macs(node: ir.Node) -> int:
-    """Return the multiply-accumulates of one sample; 0 for operators that sum no products, or that are not known."""
+    """Return the multiply-accumulates of one sample; 0 for operators that sum no products, or that
+    are not known.
+    """
     return count_macs_if_known(node) or 0
 
 
@@ -109,9 +112,13 @@ def count_macs_if_known(node: ir.Node) -> int | None:
 
 
 def _sample_shape(value: ir.Value | None) -> list[int] | None:
-    """Return the shape of one sample with the batch as 1, and 1 for sizes that are not known; None without a shape."""
+    """Return the shape of one sample with the batch as 1, and 1 for sizes that are not known; None
+    without a shape.
+    """
     dims = None if value is None else ir.get_shape(value)
-    return None if dims is None else [1 if i == 0 or d is None else int(d) for i, d in enumerate(dims)]
+    return (
+        None if dims is None else [1 if i == 0 or d is None else int(d) for i, d in enumerate(dims)]
+    )
 
 
 def _input(node: ir.Node, index: int) -> ir.Value | None:
@@ -119,7 +126,9 @@ def _input(node: ir.Node, index: int) -> ir.Value | None:
 
 
 def _full_shape(value: ir.Value | None) -> list[int] | None:
-    """Return a shape with all of axis 0, and 1 for sizes that are not known; None without a shape."""
+    """Return a shape with all of axis 0, and 1 for sizes that are not known; None without a
+    shape.
+    """
     dims = None if value is None else ir.get_shape(value)
     return None if dims is None else [int(d or 1) for d in dims]
 
@@ -129,7 +138,9 @@ def _make_conv_counter(index: int) -> Callable[[ir.Node], int | None]:
 
     def count(node: ir.Node) -> int | None:
         result, weight = _sample_shape(node.outputs[0]), _full_shape(_input(node, index))
-        return None if result is None or weight is None else math.prod(result) * math.prod(weight[1:])
+        return (
+            None if result is None or weight is None else math.prod(result) * math.prod(weight[1:])
+        )
 
     return count
 
@@ -155,7 +166,10 @@ def _count_packed_matmul(node: ir.Node) -> int | None:
 
 
 def _count_recurrent(node: ir.Node) -> int | None:
-    source, weights = ir.get_shape(node.inputs[0]), [_full_shape(_input(node, index)) for index in (1, 2)]
+    source, weights = (
+        ir.get_shape(node.inputs[0]),
+        [_full_shape(_input(node, index)) for index in (1, 2)],
+    )
     if source is None or None in weights:
         return None
     length = int(source[1 if ir.get_attr(node, "layout", 0) else 0] or 1)
@@ -163,7 +177,9 @@ def _count_recurrent(node: ir.Node) -> int | None:
 
 
 def _count_einsum(node: ir.Node) -> int | None:
-    """The product of all sizes, for each operand but the first; an axis that counts samples is 1."""
+    """The product of all sizes, for each operand but the first; an axis that counts samples is
+    1.
+    """
     terms = str(ir.get_attr(node, "equation", "")).replace(" ", "").partition("->")[0].split(",")
     shapes = [None if value is None else ir.get_shape(value) for value in node.inputs]
     sizes: dict[str, int] = {}
@@ -172,13 +188,20 @@ def _count_einsum(node: ir.Node) -> int | None:
             return None
         sizes.update({letter: int(size or 1) for letter, size in zip(term, shape, strict=True)})
     batch = next(
-        (term[0] for term, value in zip(terms, node.inputs, strict=False) if ir.const_value(value) is None), ""
+        (
+            term[0]
+            for term, value in zip(terms, node.inputs, strict=False)
+            if ir.const_value(value) is None
+        ),
+        "",
     )
     return math.prod(size for letter, size in sizes.items() if letter != batch) * (len(terms) - 1)
 
 
 def _count_attention(node: ir.Node) -> int | None:
-    """Queries by keys, and what comes of that by values: [N, T, width] or [N, heads, T, width]; nothing of the past."""
+    """Queries by keys, and what comes of that by values: [N, T, width] or [N, heads, T, width];
+    nothing of the past.
+    """
     shapes = [_sample_shape(_input(node, index)) for index in (0, 1, 2)]
     past = any(_input(node, index) is not None for index in _PAST_INPUTS[node.domain])
     if past or any(shape is None or len(shape) not in (3, 4) for shape in shapes):
@@ -195,7 +218,13 @@ _PAST_INPUTS: Mapping[str, tuple[int, ...]] = {"": (4, 5), _CONTRIB: (6, 7)}
 def _count_projected_attention(node: ir.Node) -> int | None:
     """One weight for queries, keys and values [width, 3 * inner] before the attention."""
     source, weight = _sample_shape(node.inputs[0]), _full_shape(_input(node, 1))
-    if source is None or len(source) != 3 or weight is None or len(weight) != 2 or _input(node, 4) is not None:
+    if (
+        source is None
+        or len(source) != 3
+        or weight is None
+        or len(weight) != 2
+        or _input(node, 4) is not None
+    ):
         return None
     sizes = ir.get_attr(node, "qkv_hidden_sizes") or [weight[1] // 3] * 3
     steps = source[1]

@@ -1,5 +1,6 @@
-"""Pages for a browser, one file each that needs nothing else, no network either: what all of them share.
+"""Pages for a browser, one file each that needs nothing else, no network either.
 
+What all of them share.
     PagePart   a section: its HTML, and what it brings along (style, script, data)
     page       the whole text: head, contents, parts
     parts      the pieces that a part is built of; they escape every text that they are given

@@ -1,7 +1,8 @@
-"""What sections are built of: texts, facts, tables, lists and commands with a button that copies them.
+"""What sections are built of.
 
-Every function takes plain texts and returns HTML. Nothing that it is given can end a tag, an attribute or a script, and
-what has no glyph, or turns the writing round, is shown as an escape.
+Texts, facts, tables, lists and commands with a button that copies them.
+Every function takes plain texts and returns HTML. Nothing that it is given can end a tag, an
+attribute or a script, and what has no glyph, or turns the writing round, is shown as an escape.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ def labelled_paragraph(label: str, value: object) -> str:
 
 def definition_list(rows: Iterable[tuple[str, object]]) -> str:
     """Return (name, value) pairs."""
-    pairs = "".join(f"<dt>{escape_text(name)}</dt><dd>{escape_text(value)}</dd>" for name, value in rows)
+    pairs = "".join(
+        f"<dt>{escape_text(name)}</dt><dd>{escape_text(value)}</dd>" for name, value in rows
+    )
     return f"<dl>{pairs}</dl>" if pairs else ""
 
 
@@ -83,8 +86,9 @@ def render_table(
 ) -> str:
     """Return a table called `name`, in a region that scrolls by itself.
 
-    rows : cells as HTML. left : the columns of text; the others are numbers. cards : on a narrow screen each row is a
-    block of its own, for rows that hold long texts. chosen : the rows that are marked.
+    rows : cells as HTML. left : the columns of text; the others are numbers. cards : on a narrow
+    screen each row is a block of its own, for rows that hold long texts. chosen : the rows that are
+    marked.
     """
     kinds = [' class="t"' if i in left else "" for i in range(len(head))]
     heads = "".join(
@@ -102,14 +106,18 @@ def render_table(
     )
     whole_ = (
         f'<table role="table"{" class=cards" if cards else ""} aria-label="{escape_text(name)}">'
-        f'<thead role="rowgroup"><tr role="row">{heads}</tr></thead><tbody role="rowgroup">\n{body}</tbody></table>'
+        f'<thead role="rowgroup"><tr role="row">{heads}</tr></thead><tbody '
+        f'role="rowgroup">\n{body}</tbody></table>'
     )
     return scroll_region(name, whole_)
 
 
 def scroll_region(name: str, inner: str) -> str:
     """Return HTML that may be wider than the screen, in a region called `name` that scrolls by keys as well."""
-    return f'<div class="scroll" role="region" tabindex="0" aria-label="{escape_text(name)}">{inner}</div>'
+    return (
+        '<div class="scroll" role="region" tabindex="0" '
+        f'aria-label="{escape_text(name)}">{inner}</div>'
+    )
 
 
 def svg_figure(name: str, svg: str) -> str:
@@ -122,5 +130,8 @@ def usage_bar(name: str, used: int, limit: int) -> str:
     """Return how much of a memory is used, in bytes, as a bar and in words."""
     share = f"{100 * used / limit:.1f} %" if limit else "-"
     told = f"{used:,} of {limit:,} bytes, {share}"
-    drawn = f'<meter min="0" max="{limit or 1}" value="{used}" aria-label="{escape_text(name)}"></meter>'
+    drawn = (
+        f'<meter min="0" max="{limit or 1}" value="{used}" '
+        f'aria-label="{escape_text(name)}"></meter>'
+    )
     return f"<p><b>{escape_text(name)}</b> {escape_text(told)}<br>{drawn}</p>"

@@ -1,7 +1,7 @@
 """A page: parts under one head, with one style sheet and one script, all in one file.
 
-Data stand in ``<script type="application/json" id="data-PART">``, so that the page says to programs what it says to
-people. The policy in the head forbids the page to load anything.
+Data stand in ``<script type="application/json" id="data-PART">``, so that the page says to programs
+what it says to people. The policy in the head forbids the page to load anything.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ __all__ = ["PageSection", "render_page"]
 class PageSection:
     """A section of a page.
 
-    key : of its id and of its data's. title : its heading. html : what stands below. data : JSON-ready, shown as
-    `data-KEY`; None for none. style, script : CSS and JavaScript that it needs beside the page's own.
+    key : of its id and of its data's. title : its heading. html : what stands below. data :
+    JSON-ready, shown as `data-KEY`; None for none. style, script : CSS and JavaScript that it needs
+    beside the page's own.
     """
 
     key: str
@@ -36,7 +37,9 @@ class PageSection:
 
 def render_page(title: str, about: str, parts: Sequence[PageSection]) -> str:
     """Return the HTML of a page; title, about : plain texts."""
-    links = "".join(f'<li><a href="#{part.key}">{escape_text(part.title)}</a></li>' for part in parts)
+    links = "".join(
+        f'<li><a href="#{part.key}">{escape_text(part.title)}</a></li>' for part in parts
+    )
     shown = {
         "TITLE": escape_text(title),
         "ABOUT": escape_text(about),
@@ -50,12 +53,19 @@ def render_page(title: str, about: str, parts: Sequence[PageSection]) -> str:
 
 
 def _render_section(part: PageSection) -> str:
-    body = json.dumps(to_json_value(part.data, escape_invisible), separators=(",", ":"), allow_nan=False).replace(
-        "<", "\\u003c"
+    body = json.dumps(
+        to_json_value(part.data, escape_invisible), separators=(",", ":"), allow_nan=False
+    ).replace("<", "\\u003c")
+    data = (
+        ""
+        if part.data is None
+        else f'<script type="application/json" id="data-{part.key}">{body}</script>\n'
     )
-    data = "" if part.data is None else f'<script type="application/json" id="data-{part.key}">{body}</script>\n'
     head = f'<h2 id="{part.key}-title">{escape_text(part.title)}</h2>'
-    return f'<section id="{part.key}" aria-labelledby="{part.key}-title">{head}\n{part.html}\n</section>\n{data}'
+    return (
+        f'<section id="{part.key}" '
+        f'aria-labelledby="{part.key}-title">{head}\n{part.html}\n</section>\n{data}'
+    )
 
 
 def _read_asset(name: str) -> str:

@@ -1,12 +1,13 @@
 """Normalisation: ordered tuples of passes that bring a float graph into the few forms `ops` knows.
 
-`ENTRY_PASSES` makes a user's graph readable, `CONTROL_FLOW_PASSES` inlines decided control flow, `NORMALIZATION_PASSES`
-simplify and fuse.
+`ENTRY_PASSES` makes a user's graph readable, `CONTROL_FLOW_PASSES` inlines decided control flow,
+`NORMALIZATION_PASSES` simplify and fuse.
 
-Every pass is a function in a file of its own that returns the number of its changes, or an `PassResult` that also says
-why it did not act where it might have. It changes the graph in place, keeps it valid ONNX that onnxruntime runs, keeps
-the names of graph inputs, outputs and surviving tensors, and a second run changes nothing. What it needs of the graph
-stands beside it as data, which the runner (`_pass`) checks.
+Every pass is a function in a file of its own that returns the number of its changes, or an
+`PassResult` that also says why it did not act where it might have. It changes the graph in place,
+keeps it valid ONNX that onnxruntime runs, keeps the names of graph inputs, outputs and surviving
+tensors, and a second run changes nothing. What it needs of the graph stands beside it as data,
+which the runner (`_pass`) checks.
 """
 
 from __future__ import annotations
@@ -71,7 +72,10 @@ from .layers.channel_affine import fold_affine
 from .layers.constant_matmul import canonicalize_constant_matmul
 from .layers.einsum import decompose_einsum
 from .layers.factor_through_matmul import fold_factor_through_matmul
-from .layers.fold_into_next_layer import fold_batch_norm_into_next_layer, fold_factor_into_next_layer
+from .layers.fold_into_next_layer import (
+    fold_batch_norm_into_next_layer,
+    fold_factor_into_next_layer,
+)
 from .layers.layer_norm import fuse_layer_norm
 from .layers.linear import fuse_linear
 from .layers.recurrent import convert_recurrent_layers, convert_to_time_first, is_batch_first
@@ -137,7 +141,12 @@ ENTRY_PASSES = (
         ensures=[FLOAT32],
         handles_all=True,
     ),
-    Pass("raise-opset", convert_opset, _BASIC_CONDITIONS, ensures=[*_BASIC_CONDITIONS, READABLE_OPSET]),
+    Pass(
+        "raise-opset",
+        convert_opset,
+        _BASIC_CONDITIONS,
+        ensures=[*_BASIC_CONDITIONS, READABLE_OPSET],
+    ),
     Pass(
         "time-first",
         convert_to_time_first,
@@ -202,7 +211,13 @@ NORMALIZATION_PASSES = (
         is_candidate=match_op_types("Shape", "Size"),
     ),
     Pass("fold-constants", fold_constants, _FLAT_CONDITIONS, ensures=_FLAT_CONDITIONS),
-    Pass("zero-states", drop_zero_states, _FLAT_CONDITIONS, ensures=_FLAT_CONDITIONS, is_candidate=has_initial_state),
+    Pass(
+        "zero-states",
+        drop_zero_states,
+        _FLAT_CONDITIONS,
+        ensures=_FLAT_CONDITIONS,
+        is_candidate=has_initial_state,
+    ),
     Pass(
         "drop-identity",
         drop_identity,
@@ -225,9 +240,21 @@ NORMALIZATION_PASSES = (
         ensures=_FLAT_SHAPED_CONDITIONS,
         is_candidate=match_op_types("Einsum"),
     ),
-    Pass("constant-factor", canonicalize_constant_matmul, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
-    Pass("constant-rows", replace_constant_concat, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
-    Pass("batch-first", move_batch_to_front, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
+    Pass(
+        "constant-factor",
+        canonicalize_constant_matmul,
+        _FLAT_SHAPED_CONDITIONS,
+        ensures=_FLAT_SHAPED_CONDITIONS,
+    ),
+    Pass(
+        "constant-rows",
+        replace_constant_concat,
+        _FLAT_SHAPED_CONDITIONS,
+        ensures=_FLAT_SHAPED_CONDITIONS,
+    ),
+    Pass(
+        "batch-first", move_batch_to_front, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS
+    ),
     Pass("fold-constants", fold_constants, _FLAT_CONDITIONS, ensures=_FLAT_CONDITIONS),
     Pass(
         "recurrent",
@@ -236,13 +263,31 @@ NORMALIZATION_PASSES = (
         ensures=_FLAT_SHAPED_CONDITIONS,
         is_candidate=match_op_types("LSTM", "GRU"),
     ),
-    Pass("unbind", slice_before_transpose, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
-    Pass("channels", fold_channel_selection, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
+    Pass(
+        "unbind", slice_before_transpose, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS
+    ),
+    Pass(
+        "channels", fold_channel_selection, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS
+    ),
     Pass("layout", cancel_transposes, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
-    Pass("backward", fold_sequence_reversal, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
-    Pass("plain-conv", convert_unit_stride_conv_transpose, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
-    Pass("explicit-pads", resolve_padding, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
-    Pass("known-curves", fuse_known_activations, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
+    Pass(
+        "backward", fold_sequence_reversal, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS
+    ),
+    Pass(
+        "plain-conv",
+        convert_unit_stride_conv_transpose,
+        _FLAT_SHAPED_CONDITIONS,
+        ensures=_FLAT_SHAPED_CONDITIONS,
+    ),
+    Pass(
+        "explicit-pads", resolve_padding, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS
+    ),
+    Pass(
+        "known-curves",
+        fuse_known_activations,
+        _FLAT_SHAPED_CONDITIONS,
+        ensures=_FLAT_SHAPED_CONDITIONS,
+    ),
     Pass("layer-norm", fuse_layer_norm, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
     Pass(
         "linear",
@@ -252,7 +297,12 @@ NORMALIZATION_PASSES = (
         is_candidate=match_op_types("Gemm", "MatMul"),
     ),
     Pass("rows", unfold_linear_batch, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
-    Pass("dense-order", fold_transpose_into_linear, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
+    Pass(
+        "dense-order",
+        fold_transpose_into_linear,
+        _FLAT_SHAPED_CONDITIONS,
+        ensures=_FLAT_SHAPED_CONDITIONS,
+    ),
     Pass(
         "fold-batch-norm",
         fold_batch_norm,
@@ -260,7 +310,12 @@ NORMALIZATION_PASSES = (
         ensures=_FLAT_CONDITIONS,
         is_candidate=match_op_types("BatchNormalization"),
     ),
-    Pass("scaled-product", fold_factor_through_matmul, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
+    Pass(
+        "scaled-product",
+        fold_factor_through_matmul,
+        _FLAT_SHAPED_CONDITIONS,
+        ensures=_FLAT_SHAPED_CONDITIONS,
+    ),
     Pass("fold-affine", fold_affine, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
     Pass(
         "min-max",
@@ -270,8 +325,18 @@ NORMALIZATION_PASSES = (
         is_candidate=match_op_types("Min", "Max"),
     ),
     Pass("clip", simplify_clip, _FLAT_CONDITIONS, ensures=_FLAT_CONDITIONS),
-    Pass("reduced", convert_reductions_to_pools, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
-    Pass("sequence-pool", convert_sequence_pools, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
+    Pass(
+        "reduced",
+        convert_reductions_to_pools,
+        _FLAT_SHAPED_CONDITIONS,
+        ensures=_FLAT_SHAPED_CONDITIONS,
+    ),
+    Pass(
+        "sequence-pool",
+        convert_sequence_pools,
+        _FLAT_SHAPED_CONDITIONS,
+        ensures=_FLAT_SHAPED_CONDITIONS,
+    ),
     Pass(
         "average-pool",
         convert_spatial_pools,
@@ -288,9 +353,19 @@ NORMALIZATION_PASSES = (
     ),
     Pass("merge-axes", merge_axes, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
     Pass("softmax", canonicalize_softmax, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
-    Pass("mask", canonicalize_attention_masks, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
+    Pass(
+        "mask",
+        canonicalize_attention_masks,
+        _FLAT_SHAPED_CONDITIONS,
+        ensures=_FLAT_SHAPED_CONDITIONS,
+    ),
     Pass("curves", fuse_unary_functions, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
-    Pass("layer-behind", fold_factor_into_next_layer, _FLAT_SHAPED_CONDITIONS, ensures=_FLAT_SHAPED_CONDITIONS),
+    Pass(
+        "layer-behind",
+        fold_factor_into_next_layer,
+        _FLAT_SHAPED_CONDITIONS,
+        ensures=_FLAT_SHAPED_CONDITIONS,
+    ),
     Pass(
         "batch-norm-behind",
         fold_batch_norm_into_next_layer,
@@ -298,16 +373,33 @@ NORMALIZATION_PASSES = (
         ensures=_FLAT_SHAPED_CONDITIONS,
         is_candidate=match_op_types("BatchNormalization"),
     ),
-    Pass("clean", remove_dead_nodes, _FLAT_CONDITIONS, ensures=[*_FLAT_CONDITIONS, NO_DEAD_NODES], handles_all=True),
+    Pass(
+        "clean",
+        remove_dead_nodes,
+        _FLAT_CONDITIONS,
+        ensures=[*_FLAT_CONDITIONS, NO_DEAD_NODES],
+        handles_all=True,
+    ),
 )
 
 #: What the others cannot do without. Any other pass may be left out: the graph is right then too, and more stays float.
 REQUIRED_PASSES = frozenset(
-    ("sound", "inline-functions", "prepare", "refuse", "float32", "raise-opset", "check-control", "clean")
+    (
+        "sound",
+        "inline-functions",
+        "prepare",
+        "refuse",
+        "float32",
+        "raise-opset",
+        "check-control",
+        "clean",
+    )
 )
 
 
-def run_entry_passes(model: ir.Model, observer: PassObserver | None = None) -> tuple[ir.Model, list[str]]:
+def run_entry_passes(
+    model: ir.Model, observer: PassObserver | None = None
+) -> tuple[ir.Model, list[str]]:
     """Return a copy of `model` that the other passes can read, and what the user should know about the difference.
 
     observer : called after every pass. Raises ModelError for models that cannot be quantized.
@@ -338,7 +430,9 @@ def resolve_control_flow(
     """
     trace_shapes(model, feed)
     while any(ir.has_subgraphs(node) for node in model.graph):
-        if not run_passes(CONTROL_FLOW_PASSES, model, observer, skipped_passes).get("inline-control"):
+        if not run_passes(CONTROL_FLOW_PASSES, model, observer, skipped_passes).get(
+            "inline-control"
+        ):
             break
         trace_shapes(model, feed)
 

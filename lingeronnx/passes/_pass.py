@@ -1,4 +1,7 @@
-"""What a pass is, what it needs, what it answers, and the runner that holds it to that. Knows no pass by name."""
+"""What a pass is, what it needs, what it answers, and the runner that holds it to that.
+
+Knows no pass by name.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +46,8 @@ class PassError(InternalError):
 class SkipReason:
     """Why a pass left a node as it is that it was made for.
 
-    node : the node; a graph input, or None for the whole model, where no node is to be named. kind, name : what users
-    read of it, as it was then: a later pass may change both.
+    node : the node; a graph input, or None for the whole model, where no node is to be named. kind,
+    name : what users read of it, as it was then: a later pass may change both.
     """
 
     node: ir.Node | ir.Value | None
@@ -77,14 +80,18 @@ class PassResult:
 
 
 def is_strict_mode() -> bool:
-    """Whether a rewrite that fails, or changes what a model computes, is an error: not for users, but in our tests."""
+    """Whether a rewrite that fails, or changes what a model computes, is an error.
+
+    Not for users, but in our tests.
+    """
     return os.environ.get("LINGERONNX_STRICT", "") not in ("", "0")
 
 
 def format_skipped_pass(step: str, why: str) -> str:
     """Return what the report says of a rewrite without which the graph is used."""
     return (
-        f"the rewrite {step} is left out, which may cost accuracy: {why}; this is a bug in lingeronnx, please report "
+        f"the rewrite {step} is left out, which may cost accuracy: {why}; this is a bug in "
+        "lingeronnx, please report "
         "it with the model"
     )
 
@@ -102,11 +109,12 @@ class Condition(NamedTuple):
 class Pass(NamedTuple):
     """A named step of the normalisation.
 
-    run : changes the graph in place and returns how many changes it made, or a `PassResult`. requires : what must hold
-    before. note : what the report says when it changed something. ensures : what holds behind it. left : whether a
-    node, as it is then, is one that the pass was made for: each such node has a reason. complete : no node is ever
-    left alone: what it cannot change is an error of the user's, or means that there is nothing to do; so it has no
-    reasons.
+    run : changes the graph in place and returns how many changes it made, or a `PassResult`.
+    requires : what must hold before. note : what the report says when it changed something. ensures
+    : what holds behind it. left : whether a node, as it is then, is one that the pass was made for:
+    each such node has a reason. complete : no node is ever
+    left alone: what it cannot change is an error of the user's, or means that there is nothing to
+    do; so it has no reasons.
     """
 
     name: str
@@ -118,7 +126,10 @@ class Pass(NamedTuple):
     handles_all: bool = False
 
     def find_violation(self, model: ir.Model, answer: PassResult) -> str | None:
-        """Return what does not hold of `model` behind the pass, which gave `answer`; None where all does."""
+        """Return what does not hold of `model` behind the pass, which gave `answer`.
+
+        None where all does.
+        """
         for condition in self.ensures:
             if (where := condition.find_violation(model)) is not None:
                 return f"{condition.name}: {where}"
@@ -126,8 +137,14 @@ class Pass(NamedTuple):
             return f"no node to be left: {answer.skip_reasons[0]}"
         if self.is_candidate is not None:
             explained = {id(reason.node) for reason in answer.skip_reasons}
-            node = next((n for n in model.graph if id(n) not in explained and self.is_candidate(n)), None)
-            return None if node is None else f"a reason for each node it leaves: {node.op_type} {node.name} has none"
+            node = next(
+                (n for n in model.graph if id(n) not in explained and self.is_candidate(n)), None
+            )
+            return (
+                None
+                if node is None
+                else f"a reason for each node it leaves: {node.op_type} {node.name} has none"
+            )
         return None
 
 
@@ -151,12 +168,16 @@ PassObserver = Callable[[PassRun, ir.Model], None]
 
 
 def run_passes(
-    steps: Sequence[Pass], model: ir.Model, observer: PassObserver | None = None, skipped_passes: Collection[str] = ()
+    steps: Sequence[Pass],
+    model: ir.Model,
+    observer: PassObserver | None = None,
+    skipped_passes: Collection[str] = (),
 ) -> dict[str, int]:
     """Run `steps` on `model` in place, give every node a name; return {pass: number of changes}.
 
-    skipped_passes : names of passes to leave out. Raises PassError, which names the pass and those before it, where a
-    requirement does not hold, a pass fails or does not ensure what it says; errors that are the user's go through.
+    skipped_passes : names of passes to leave out. Raises PassError, which names the pass and those
+    before it, where a requirement does not hold, a pass fails or does not ensure what it says;
+    errors that are the user's go through.
     """
     changes: dict[str, int] = {}
     for step in steps:
@@ -165,17 +186,24 @@ def run_passes(
         done = ", ".join(changes) or "none"
         for need in step.requires:
             if (where := need.find_violation(model)) is not None:
-                raise PassError(step.name, f"pass {step.name} requires {need.name}, after passes {done}: {where}")
+                raise PassError(
+                    step.name,
+                    f"pass {step.name} requires {need.name}, after passes {done}: {where}",
+                )
         try:
             answer = step.run(model)
         except LingerOnnxError:
             raise
         except Exception as error:
-            raise PassError(step.name, f"pass {step.name} failed after passes {done}: {error}") from error
+            raise PassError(
+                step.name, f"pass {step.name} failed after passes {done}: {error}"
+            ) from error
         if isinstance(answer, int):
             answer = PassResult(answer)
         if (where := step.find_violation(model, answer)) is not None:
-            raise PassError(step.name, f"pass {step.name} does not ensure {where}; after passes {done}")
+            raise PassError(
+                step.name, f"pass {step.name} does not ensure {where}; after passes {done}"
+            )
         changes[step.name] = changes.get(step.name, 0) + answer.changes
         if observer is not None:
             observer(PassRun(step.name, answer.changes, answer.skip_reasons), model)
@@ -188,7 +216,12 @@ def run_passes(
 
 def _find_foreign_function(model: ir.Model) -> str | None:
     return next(
-        (f"function {f.name} is not inlined" for f in model.functions.values() if f.domain != ir.FUNCTION_DOMAIN), None
+        (
+            f"function {f.name} is not inlined"
+            for f in model.functions.values()
+            if f.domain != ir.FUNCTION_DOMAIN
+        ),
+        None,
     )
 
 
@@ -197,7 +230,10 @@ _NON_TENSOR_CONSTANT_ATTRIBUTES = frozenset(("sparse_value", "value_string", "va
 
 
 def _must_stay_node(node: ir.Node) -> bool:
-    """Whether a Constant node cannot become an initializer: for what it holds, or as it is a graph output."""
+    """Whether a Constant node cannot become an initializer.
+
+    For what it holds, or as it is a graph output.
+    """
     return bool(_NON_TENSOR_CONSTANT_ATTRIBUTES.intersection(node.attributes)) or any(
         v.is_graph_output() for v in node.outputs
     )
@@ -207,7 +243,11 @@ def _find_unlifted_constant(model: ir.Model) -> str | None:
     entry = next((v for v in model.graph.inputs if v.const_value is not None), None)
     if entry is not None:
         return f"initializer '{entry.name}' is a graph input"
-    left = (n for n in model.graph if n.op_type == "Constant" and not n.domain and not _must_stay_node(n))
+    left = (
+        n
+        for n in model.graph
+        if n.op_type == "Constant" and not n.domain and not _must_stay_node(n)
+    )
     node = next(left, None)
     return None if node is None else f"{node.name} is a Constant node"
 
@@ -241,5 +281,8 @@ NO_DEAD_NODES = Condition("no node that nobody reads", _find_dead_node)
 
 
 def match_op_types(*kinds: str) -> Callable[[ir.Node], bool]:
-    """Return whether a node is of one of these standard operators: what a pass leaves none of without a reason."""
+    """Return whether a node is of one of these standard operators.
+
+    What a pass leaves none of without a reason.
+    """
     return lambda node: node.op_type in kinds and not node.domain

@@ -20,8 +20,8 @@ __all__ = ["PassLog"]
 class PassLog:
     """A `PassObserver` that keeps every `PassRun`.
 
-    folder : where text and graphs go, made at the first step where it is missing; None writes nothing. ConfigError
-    where it cannot be.
+    folder : where text and graphs go, made at the first step where it is missing; None writes
+    nothing. ConfigError where it cannot be.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
@@ -45,8 +45,13 @@ class PassLog:
             yield from (f"   {line}" for line in more)
 
     def format_skip_reasons(self) -> list[str]:
-        """Return, for every pass, why it finally did not act where it might have: "pass: node stays: why"."""
-        return [f"{step.name}: {reason}" for step in self._last_runs() for reason in step.skip_reasons]
+        """Return, for every pass, why it finally did not act where it might have: "pass.
+
+        Node stays: why".
+        """
+        return [
+            f"{step.name}: {reason}" for step in self._last_runs() for reason in step.skip_reasons
+        ]
 
     def get_skip_reasons(self) -> list[SkipReason]:
         """Return the same as values."""

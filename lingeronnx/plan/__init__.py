@@ -1,6 +1,18 @@
-"""What was decided about a model, as values: how tensors are held, the user's settings, where constants come from."""
+"""What was decided about a model, as values.
 
-from .affine import MAX_GROUP_FACTOR, Affine, Granularity, PerAxis, PerGroup, PerTensor, Rounding, make_grouped_qparams
+How tensors are held, the user's settings, where constants come from.
+"""
+
+from .affine import (
+    MAX_GROUP_FACTOR,
+    Affine,
+    Granularity,
+    PerAxis,
+    PerGroup,
+    PerTensor,
+    Rounding,
+    make_grouped_qparams,
+)
 from .constant_source import ArrayTransform, ConstantSource, identity_transform, make_bias_qparams
 from .plan import Plan, Transform
 

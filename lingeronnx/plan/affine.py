@@ -2,8 +2,8 @@
 
     q = clamp(round(x * scale) + zero_point, low, high)        x = (q - zero_point) / scale
 
-A scale is counts per real unit, the inverse of ONNX's ``y_scale``. One value serves plans, weights, biases, tensors of
-a stream, and what stands in a file with QuantizeLinear.
+A scale is counts per real unit, the inverse of ONNX's ``y_scale``. One value serves plans, weights,
+biases, tensors of a stream, and what stands in a file with QuantizeLinear.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ class PerTensor:
 
 @dataclass(frozen=True)
 class PerAxis:
-    """A scale for each element along `axis` of the tensor, which may count from the end; the arrays have one axis."""
+    """A scale for each element along `axis` of the tensor, which may count from the end.
+
+    The arrays have one axis.
+    """
 
     axis: int
 
@@ -44,8 +47,8 @@ class PerAxis:
 class PerGroup:
     """A scale for each run of `size` neighbours along `axis` of the tensor.
 
-    The arrays have the tensor's shape, with `axis` divided by `size` and rounded up (the last run may be shorter), as a
-    blocked QuantizeLinear has them.
+    The arrays have the tensor's shape, with `axis` divided by `size` and rounded up (the last run
+    may be shorter), as a blocked QuantizeLinear has them.
     """
 
     axis: int
@@ -57,7 +60,9 @@ Granularity = PerTensor | PerAxis | PerGroup
 #: The largest factor of a group: a byte, and with a weight of 8 bits its product is one of 16.
 MAX_GROUP_FACTOR = 255
 
-_RATIO_TOLERANCE = 1e-4  # a ratio of two factors times a third one is this near to a whole number, or 1 / 255 away
+_RATIO_TOLERANCE = (
+    1e-4  # a ratio of two factors times a third one is this near to a whole number, or 1 / 255 away
+)
 
 
 class Rounding(Enum):
@@ -67,7 +72,9 @@ class Rounding(Enum):
     HALF_EVEN = "half even"  #: as QuantizeLinear does
 
 
-def _to_readonly_array(values: npt.ArrayLike, dtype: type, shape: tuple[int, ...] | None = None) -> np.ndarray:
+def _to_readonly_array(
+    values: npt.ArrayLike, dtype: type, shape: tuple[int, ...] | None = None
+) -> np.ndarray:
     """Return `values` as an array of its own that cannot be written to, spread to `shape`."""
     array: np.ndarray = np.array(values, dtype)
     array = array if shape is None or array.shape == shape else np.broadcast_to(array, shape).copy()
@@ -79,9 +86,10 @@ def _to_readonly_array(values: npt.ArrayLike, dtype: type, shape: tuple[int, ...
 class Affine:
     """How a tensor is held in integers.
 
-    scales : float64, counts per unit, of the shape that `granularity` says; positive. zero_points : int64 of the same
-    shape, the integers that stand for 0. bits : the width. signed : of the integers. rounding : of `integers`.
-    ValueError for arrays that do not fit the granularity, a width that no type has, and zero points beyond it.
+    scales : float64, counts per unit, of the shape that `granularity` says; positive. zero_points :
+    int64 of the same shape, the integers that stand for 0. bits : the width. signed : of the
+    integers. rounding : of `integers`. ValueError for arrays that do not fit the granularity, a
+    width that no type has, and zero points beyond it.
     """
 
     scales: np.ndarray
@@ -107,7 +115,8 @@ class Affine:
         wanted = {PerTensor: 0, PerAxis: 1}.get(type(granularity), scales.ndim or 1)
         if scales.ndim != wanted or (isinstance(granularity, PerAxis) and scales.size < 2):
             raise ValueError(
-                f"scale {scales.tolist()} {granularity}: one scale per tensor, or at least two along an axis"
+                f"scale {scales.tolist()} {granularity}: one scale per tensor, or at least two "
+                "along an axis"
             )
         for name, value in (
             ("scales", scales),
@@ -163,14 +172,18 @@ class Affine:
     def scale(self) -> float:
         """The scale, where there is one; ValueError where there are several."""
         if not self.single:
-            raise ValueError(f"one scale is asked for where there are {self.scales.size} {self.granularity}")
+            raise ValueError(
+                f"one scale is asked for where there are {self.scales.size} {self.granularity}"
+            )
         return float(self.scales)
 
     @property
     def zero_point(self) -> int:
         """The integer that stands for 0, where there is one; ValueError where there are several."""
         if not self.single:
-            raise ValueError(f"one zero point is asked for where there are {self.scales.size} {self.granularity}")
+            raise ValueError(
+                f"one zero point is asked for where there are {self.scales.size} {self.granularity}"
+            )
         return int(self.zero_points)
 
     @property
@@ -203,7 +216,14 @@ class Affine:
     def coarsest(self) -> Affine:
         """One scale for all: that with the fewest counts per unit, with its zero point."""
         index = np.unravel_index(np.argmin(self.scales), self.scales.shape)
-        return Affine(self.scales[index], self.bits, PerTensor(), self.zero_points[index], self.signed, self.rounding)
+        return Affine(
+            self.scales[index],
+            self.bits,
+            PerTensor(),
+            self.zero_points[index],
+            self.signed,
+            self.rounding,
+        )
 
     @property
     def exponent(self) -> int | None:
@@ -217,14 +237,20 @@ class Affine:
 
     @property
     def text(self) -> str:
-        """The scale where there is one, as people read it: ``2^7`` or ``93.5``, and another zero point than 0."""
+        """The scale where there is one, as people read it.
+
+        ``2^7`` or ``93.5``, and another zero point than 0.
+        """
         scale = f"2^{self.exponent}" if self.exponent is not None else f"{self.scale:.6g}"
         return f"{scale} from {self.zero_point}" if self.shifted else scale
 
     # ---- others like it ------------------------------------------------------------------------------------------
 
     def changed(
-        self, scale: npt.ArrayLike | None = None, bits: int | None = None, zero_point: npt.ArrayLike | None = None
+        self,
+        scale: npt.ArrayLike | None = None,
+        bits: int | None = None,
+        zero_point: npt.ArrayLike | None = None,
     ) -> Affine:
         """Return the same with other scales of the same granularity, another width, other zero points."""
         return Affine(
@@ -242,17 +268,27 @@ class Affine:
         if isinstance(self.granularity, PerGroup):
             turned = axis != self.granularity.axis
             scales, zeros = (scales.T, zeros.T) if turned else (scales, zeros)
-            return Affine(scales, self.bits, PerGroup(axis, self.granularity.size), zeros, self.signed, self.rounding)
+            return Affine(
+                scales,
+                self.bits,
+                PerGroup(axis, self.granularity.size),
+                zeros,
+                self.signed,
+                self.rounding,
+            )
         return Affine(scales, self.bits, kind, zeros, self.signed, self.rounding)
 
     def mapped(self, change: Callable[[float], float]) -> Affine:
         """Return the same with `change` of every scale."""
-        return self.changed(np.array([change(float(s)) for s in self.scales.flat]).reshape(self.scales.shape))
+        return self.changed(
+            np.array([change(float(s)) for s in self.scales.flat]).reshape(self.scales.shape)
+        )
 
     @property
     def attribute(self) -> float | tuple[float, ...]:
-        """The scale as an attribute of an integer operator has it: a number, or one for each element along the axis.
+        """The scale as an attribute of an integer operator has it.
 
+        A number, or one for each element along the axis.
         Of groups, that of their products (`factors`).
         """
         if isinstance(self.granularity, PerGroup):
@@ -263,14 +299,15 @@ class Affine:
     def factors(self) -> tuple[np.ndarray, np.ndarray]:
         """Scales S [O] in float64 and factors m [O, groups] in int64 of a matrix [O, I] in groups: scales = S / m.
 
-        A product ``q * m`` is counted in the scale S of its row. The factors of a row are whole numbers from 1 to
-        `MAX_GROUP_FACTOR`, the smallest that there are, and S has the precision of float32, as a file holds it.
-        ValueError where the scales of a row stand in no such ratio.
+        A product ``q * m`` is counted in the scale S of its row. The factors of a row are whole
+        numbers from 1 to `MAX_GROUP_FACTOR`, the smallest that there are, and S has the precision
+        of float32, as a file holds it. ValueError where the scales of a row stand in no such ratio.
         """
         assert isinstance(self.granularity, PerGroup)
         if self.scales.ndim != 2 or self.granularity.axis != 1:
             raise ValueError(
-                f"scales {self.granularity} of {self.scales.ndim} axes; factors are those of a row's groups"
+                f"scales {self.granularity} of {self.scales.ndim} axes; factors are those of a "
+                "row's groups"
             )
         least = self.scales.min(axis=1, keepdims=True)
         shares = least / self.scales
@@ -278,27 +315,38 @@ class Affine:
         for most in range(1, MAX_GROUP_FACTOR + 1):
             near = np.rint(most * shares)
             fits = (
-                (np.abs(near - most * shares) < _RATIO_TOLERANCE).all(axis=1) & (near >= 1).all(axis=1) & (scale == 0)
+                (np.abs(near - most * shares) < _RATIO_TOLERANCE).all(axis=1)
+                & (near >= 1).all(axis=1)
+                & (scale == 0)
             )
             scale[fits], factor[fits] = np.float32(most * least[fits, 0]), near[fits]
         if not scale.all():
             (row,) = np.nonzero(scale == 0)
             raise ValueError(
-                f"the scales of row {row[0]} stand in no ratio of whole numbers from 1 to {MAX_GROUP_FACTOR}"
+                f"the scales of row {row[0]} stand in no ratio of whole numbers from 1 to "
+                f"{MAX_GROUP_FACTOR}"
             )
         return scale, factor
 
     @property
     def sums(self) -> Affine:
-        """How the products with this weight are counted: as it is itself, of groups with one scale for each row."""
+        """How the products with this weight are counted.
+
+        As it is itself, of groups with one scale for each row.
+        """
         if not isinstance(self.granularity, PerGroup):
             return self
         scale, _ = self.factors
-        return Affine(scale, self.bits, PerAxis(0)) if len(scale) > 1 else Affine(scale[0], self.bits)
+        return (
+            Affine(scale, self.bits, PerAxis(0)) if len(scale) > 1 else Affine(scale[0], self.bits)
+        )
 
     @property
     def stored(self) -> Affine:
-        """The same with its scales as a file holds them, in float32; of groups, those of their products."""
+        """The same with its scales as a file holds them, in float32.
+
+        Of groups, those of their products.
+        """
         if isinstance(self.granularity, PerGroup):
             return make_grouped_qparams(*self.factors, self.granularity.size, self.bits)
         return self.mapped(lambda scale: float(np.float32(scale)))
@@ -306,11 +354,17 @@ class Affine:
     # ---- integers and reals --------------------------------------------------------------------------------------
 
     def broadcast(self, shape: Sequence[int]) -> float | np.ndarray:
-        """Return the scales so that they multiply an array of `shape`: a number where there is one scale."""
+        """Return the scales so that they multiply an array of `shape`.
+
+        A number where there is one scale.
+        """
         return self.scale if self.single else self.spread(self.scales, shape)
 
     def centre(self, shape: Sequence[int]) -> int | np.ndarray:
-        """Return the zero points so that an array of `shape` adds them: a number where there is one."""
+        """Return the zero points so that an array of `shape` adds them.
+
+        A number where there is one.
+        """
         return self.zero_point if self.single else self.spread(self.zero_points, shape)
 
     def spread(self, values: np.ndarray, shape: Sequence[int]) -> np.ndarray:
@@ -373,10 +427,11 @@ def _round_in_place(counts: np.ndarray, rounding: Rounding) -> np.ndarray:
 
 
 def make_grouped_qparams(scale: npt.ArrayLike, factors: np.ndarray, size: int, bits: int) -> Affine:
-    """Return how a matrix [O, I] of `bits` is held in groups of `size` along I: a product ``q * m`` at `scale` [O].
+    """Return how a matrix [O, I] of `bits` is held in groups of `size` along I.
 
-    factors : whole numbers m [O, groups], 1 to `MAX_GROUP_FACTOR`; what those of a row have in common goes into its
-    scale, which is rounded to float32.
+    A product ``q * m`` at `scale` [O].
+    factors : whole numbers m [O, groups], 1 to `MAX_GROUP_FACTOR`; what those of a row have in
+    common goes into its scale, which is rounded to float32.
     """
     common = np.gcd.reduce(factors.astype(np.int64), axis=1)
     row = np.asarray(np.asarray(scale / common, np.float32), np.float64)

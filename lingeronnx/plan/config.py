@@ -1,7 +1,7 @@
 """What the user may choose, checked: bits, mode, calibration, overrides, skip list.
 
-Loaded only when a model is quantized (pydantic and YAML are not imported by `lingeronnx --help`). An unknown key is an
-error that names the nearest known one.
+Loaded only when a model is quantized (pydantic and YAML are not imported by `lingeronnx --help`).
+An unknown key is an error that names the nearest known one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,14 @@ from ..errors import ConfigError, format_exception, suggest_nearest
 from ..files import read_user_file
 from ..targets import DEFAULT, LatencyOptions, Target
 
-__all__ = ["AUTO_WEIGHT_BITS", "Override", "QuantConfig", "merge_overrides", "parse_group_size", "parse_override"]
+__all__ = [
+    "AUTO_WEIGHT_BITS",
+    "Override",
+    "QuantConfig",
+    "merge_overrides",
+    "parse_group_size",
+    "parse_override",
+]
 
 _MAX_FILE_BYTES = 1 << 24  # bytes of a file
 
@@ -88,7 +95,9 @@ class QuantConfig(BaseModel):
     mode: Literal["q-value", "max-value"] = "q-value"
     bits: int = 8
     weight_bits: int = 8
-    weight_scales: Annotated[str, WithJsonSchema({"type": "string", "pattern": _WEIGHT_SCALES_PATTERN})] = "tensor"
+    weight_scales: Annotated[
+        str, WithJsonSchema({"type": "string", "pattern": _WEIGHT_SCALES_PATTERN})
+    ] = "tensor"
     activations: Literal["symmetric", "asymmetric"] = "symmetric"
     calibrator: Literal["max", "percentile", "mse", "kl"] = "mse"
     percentile: float = Field(default=99.99, gt=50, le=100)
@@ -113,8 +122,12 @@ class QuantConfig(BaseModel):
     debug_dump: str | None = None
     objective: Literal["accuracy", "time", "memory", "plain"] = "accuracy"
     clock: float | None = Field(default=None, gt=0, description="MHz of the chip")
-    budget_ms: float | None = Field(default=None, gt=0, description="milliseconds that a call may take")
-    timing: str | None = Field(default=None, description="a file of profile-board: the chip's prices")
+    budget_ms: float | None = Field(
+        default=None, gt=0, description="milliseconds that a call may take"
+    )
+    timing: str | None = Field(
+        default=None, description="a file of profile-board: the chip's prices"
+    )
 
     @property
     def time(self) -> LatencyOptions:
@@ -124,7 +137,9 @@ class QuantConfig(BaseModel):
     @property
     def of_scales(self) -> dict[str, object]:
         """The settings that scales depend on, beside the platform and the data, where they are no defaults."""
-        found: dict[str, object] = self.model_dump(mode="json", include=_SCALE_SETTINGS, exclude_defaults=True)
+        found: dict[str, object] = self.model_dump(
+            mode="json", include=_SCALE_SETTINGS, exclude_defaults=True
+        )
         return found
 
     @property
@@ -146,7 +161,9 @@ class QuantConfig(BaseModel):
     @classmethod
     def _scales(cls, value: str) -> str:
         if re.fullmatch(_WEIGHT_SCALES_PATTERN, value) is None:
-            raise ValueError("it is tensor, channel, or group:N for N weights of a row, such as group:32")
+            raise ValueError(
+                "it is tensor, channel, or group:N for N weights of a row, such as group:32"
+            )
         return value
 
     @field_validator("max_parts")
@@ -163,12 +180,16 @@ class QuantConfig(BaseModel):
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], where: str = "the options") -> QuantConfig:
-        """Check `settings` and return the configuration; ConfigError for an unknown key or a bad value."""
+        """Check `settings` and return the configuration.
+
+        ConfigError for an unknown key or a bad value.
+        """
         known = cls.model_fields
         for key in settings:
             if key not in known:
                 raise ConfigError(
-                    f"{where}: unknown key '{key}'{suggest_nearest(str(key), known)}; known: {', '.join(known)}"
+                    f"{where}: unknown key '{key}'{suggest_nearest(str(key), known)}; known: "
+                    f"{', '.join(known)}"
                 )
         try:
             return cls(**settings)
@@ -181,17 +202,25 @@ class QuantConfig(BaseModel):
         import yaml
 
         try:
-            body = yaml.safe_load(read_user_file(path, "the configuration", _MAX_FILE_BYTES).decode("utf-8"))
-        except (yaml.YAMLError, ValueError, RecursionError) as error:  # of bytes, of 5,000 digits, of brackets
+            body = yaml.safe_load(
+                read_user_file(path, "the configuration", _MAX_FILE_BYTES).decode("utf-8")
+            )
+        except (
+            yaml.YAMLError,
+            ValueError,
+            RecursionError,
+        ) as error:  # of bytes, of 5,000 digits, of brackets
             raise ConfigError(
-                f"the configuration {path} is not YAML ({format_exception(error)}); `lingeronnx schema quant` "
+                f"the configuration {path} is not YAML ({format_exception(error)}); `lingeronnx "
+                "schema quant` "
                 "describes it"
             ) from error
         if body is None:
             body = {}
         if not isinstance(body, dict):
             raise ConfigError(
-                f"the configuration {path} holds a {type(body).__name__}; it must hold 'key: value' lines"
+                f"the configuration {path} holds a {type(body).__name__}; it must hold 'key: "
+                "value' lines"
             )
         return cls.of({**body, **settings}, f"the configuration {path}")
 
@@ -199,22 +228,27 @@ class QuantConfig(BaseModel):
         """Raise ConfigError where a setting is not one the platform has."""
         if self.mode not in target.modes:
             raise ConfigError(
-                f"mode {self.mode} on platform {target.name}: it takes {' or '.join(target.modes)} scales only; "
+                f"mode {self.mode} on platform {target.name}: it takes {' or '.join(target.modes)} "
+                "scales only; "
                 "drop --mode or choose --platform generic"
             )
         if self.weight_scales.partition(":")[0] not in target.weight_scales:
             raise ConfigError(
-                f"weight_scales {self.weight_scales} on platform {target.name}: a weight has one scale per "
-                f"{' or '.join(target.weight_scales)} there; drop --weight-scales or choose --platform generic"
+                f"weight_scales {self.weight_scales} on platform {target.name}: a weight has one "
+                "scale per "
+                f"{' or '.join(target.weight_scales)} there; drop --weight-scales or choose "
+                "--platform generic"
             )
         if self.activations == "asymmetric" and not target.zero_points:
             raise ConfigError(
-                f"activations asymmetric on platform {target.name}: the integer 0 stands for the real 0 there; "
+                f"activations asymmetric on platform {target.name}: the integer 0 stands for the "
+                "real 0 there; "
                 "drop --activations or choose --platform generic"
             )
         if self.weight_bits == AUTO_WEIGHT_BITS:
             raise ConfigError(
-                "weight_bits auto: what is wished chooses the widths; give --max-drop, --min-sqnr, --max-flash or "
+                "weight_bits auto: what is wished chooses the widths; give --max-drop, --min-sqnr, "
+                "--max-flash or "
                 "--max-ms"
             )
         widths = {"bits": target.bits, "weight_bits": target.all_weight_bits}
@@ -222,12 +256,22 @@ class QuantConfig(BaseModel):
         for selector, override in self.overrides.items():
             settings = override.to_settings
             _check_widths(f"override {selector}: ", settings, widths, target)
-            if settings.get("out_bits", "float") not in (*target.out_bits, *target.curve_bits, "float"):
+            if settings.get("out_bits", "float") not in (
+                *target.out_bits,
+                *target.curve_bits,
+                "float",
+            ):
                 raise ConfigError(
-                    f"override {selector}: out_bits {settings['out_bits']} on platform {target.name}: an output that "
-                    f"leaves the integers has other widths there; give {', '.join(map(str, target.out_bits))}, or float"
+                    f"override {selector}: out_bits {settings['out_bits']} on platform "
+                    f"{target.name}: an output that "
+                    "leaves the integers has other widths there; give "
+                    f"{', '.join(map(str, target.out_bits))}, or float"
                 )
-            if override.scale is not None and target.needs_power_of_two_scales and math.frexp(override.scale)[0] != 0.5:
+            if (
+                override.scale is not None
+                and target.needs_power_of_two_scales
+                and math.frexp(override.scale)[0] != 0.5
+            ):
                 raise ConfigError(
                     f"override {selector}: scale {override.scale:g} is not a power of two, "
                     f"which is all that platform {target.name} takes"
@@ -266,15 +310,22 @@ def _format_validation_error(error: ValidationError) -> str:
 
 
 def parse_override(text: str) -> tuple[str, dict[str, Any]]:
-    """Split ``SELECTOR=KEY:VALUE,...`` as the command line takes it; a scale may be written ``2^-7``."""
+    """Split ``SELECTOR=KEY:VALUE,...`` as the command line takes it.
+
+    A scale may be written ``2^-7``.
+    """
     selector, equals, body = text.rpartition("=")
     if not equals or not selector:
-        raise ConfigError(f"override '{text}': write SELECTOR=KEY:VALUE, for instance 'type:Conv=calibrator:max'")
+        raise ConfigError(
+            f"override '{text}': write SELECTOR=KEY:VALUE, for instance 'type:Conv=calibrator:max'"
+        )
     settings: dict[str, Any] = {}
     for part in body.split(","):
         key, colon, value = part.partition(":")
         if not colon:
-            raise ConfigError(f"override '{text}': '{part}' is not KEY:VALUE; such as bits:16,weight_bits:8")
+            raise ConfigError(
+                f"override '{text}': '{part}' is not KEY:VALUE; such as bits:16,weight_bits:8"
+            )
         power = re.fullmatch(r"2\^(-?\d{1,3})", value.strip())
         settings[key.strip()] = 2.0 ** int(power[1]) if power else value.strip()
     return selector, settings

@@ -23,10 +23,11 @@ def identity_transform(array: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class ConstantSource:
-    """How an integer initializer follows from a float one: ``view(held.integers(float))``, of type `dtype`.
+    """How an integer initializer follows from a float one.
 
-    name : the float initializer. view : puts its elements elsewhere, repeats them or puts zeros between, nothing else.
-    held : how the float initializer is held.
+    ``view(held.integers(float))``, of type `dtype`.
+    name : the float initializer. view : puts its elements elsewhere, repeats them or puts zeros
+    between, nothing else. held : how the float initializer is held.
     """
 
     name: str
@@ -40,5 +41,8 @@ class ConstantSource:
 
 
 def make_bias_qparams(scale: npt.ArrayLike, wide: bool) -> Affine:
-    """Return how a bias is held at `scale`, one or one for each element: in 32 bits, or in 61 where `wide`."""
+    """Return how a bias is held at `scale`, one or one for each element.
+
+    In 32 bits, or in 61 where `wide`.
+    """
     return Affine(scale, 61 if wide else 32, PerAxis(0) if np.ndim(scale) else PerTensor())

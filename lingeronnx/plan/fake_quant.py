@@ -1,9 +1,10 @@
-"""A plan computed in float: graphs in which tensors are rounded to the plan's grid, for onnxruntime.
+"""A plan computed in float.
 
-`build_fake_quantized_graph` follows every tensor of the plan by ``clip(floor(x * scale + 0.5), low, high) / scale`` and
-rounds the weights; biases stay real; low and high are counted from the zero point. `split_at_tensors` takes the graph
-apart at those tensors, so that each layer can be computed from given values. `Affine.on_grid` is the same for an array.
-Knows graphs and plans, runs nothing.
+Graphs in which tensors are rounded to the plan's grid, for onnxruntime.
+`build_fake_quantized_graph` follows every tensor of the plan by ``clip(floor(x * scale + 0.5), low,
+high) / scale`` and rounds the weights; biases stay real; low and high are counted from the zero
+point. `split_at_tensors` takes the graph apart at those tensors, so that each layer can be computed
+from given values. `Affine.on_grid` is the same for an array. Knows graphs and plans, runs nothing.
 """
 
 from __future__ import annotations
@@ -21,14 +22,17 @@ __all__ = ["build_fake_quantized_graph", "split_at_tensors"]
 def build_fake_quantized_graph(
     graph: ir.Model, plan: Plan, only: Collection[str] | None = None
 ) -> tuple[ir.Model, dict[str, str]]:
-    """Return a float graph that computes `plan` on the normalised `graph`, and {its tensor: the tensor it stands for}.
+    """Return a float graph that computes `plan` on the normalised `graph`, and {its tensor.
 
+    The tensor it stands for}.
     only : tensors and weights to round, by name; None for all that the plan has.
     """
     copy = ir.clone(graph)
     wanted = {name: q for name, q in plan.tensors.items() if only is None or name in only}
     users = {str(v.name): str(v.name) for v in ir.iter_values(copy) if v.name not in wanted}
-    users.update({str(last.name): name for name, (last, _) in _insert_fake_quant(copy, wanted).items()})
+    users.update(
+        {str(last.name): name for name, (last, _) in _insert_fake_quant(copy, wanted).items()}
+    )
     _fake_quantize_weights(copy, wanted)
     return copy, users
 
@@ -39,7 +43,8 @@ def split_at_tensors(
     """Return `graph` taken apart at those tensors of `plan` in `tensor_names`.
 
     What reads one reads a graph input instead.
-    Also {such an input: the tensor it stands for} and {a tensor that is computed, and rounded: what it stands for}.
+    Also {such an input: the tensor it stands for} and {a tensor that is computed, and rounded: what
+    it stands for}.
     """
     copy = ir.clone(graph)
     whole = [str(v.name) for v in ir.iter_values(copy) if v.name not in plan.tensors]
@@ -50,7 +55,9 @@ def split_at_tensors(
         writes[str(last.name)] = name
         if name not in tensor_names:
             continue
-        graph_input = ir.Value(name=ir.reserve_name(f"{name}_given", taken), shape=last.shape, type=last.type)
+        graph_input = ir.Value(
+            name=ir.reserve_name(f"{name}_given", taken), shape=last.shape, type=last.type
+        )
         copy.graph.inputs.append(graph_input)
         reads[str(graph_input.name)] = name
         for node, index in readers:
@@ -62,7 +69,10 @@ def split_at_tensors(
 def _insert_fake_quant(
     model: ir.Model, wanted: Mapping[str, Affine]
 ) -> dict[str, tuple[ir.Value, list[tuple[ir.Node, int]]]]:
-    """Let all that reads a tensor of `wanted` read it rounded; return by name that tensor and what reads it."""
+    """Let all that reads a tensor of `wanted` read it rounded.
+
+    Return by name that tensor and what reads it.
+    """
     taken, rounded = ir.get_tensor_names(model), {}
     for value in list(ir.iter_values(model)):
         q = wanted.get(str(value.name))
@@ -81,7 +91,9 @@ def _insert_fake_quant(
     return rounded
 
 
-def _make_fake_quant_nodes(model: ir.Model, value: ir.Value, q: Affine, taken: set[str]) -> list[ir.Node]:
+def _make_fake_quant_nodes(
+    model: ir.Model, value: ir.Value, q: Affine, taken: set[str]
+) -> list[ir.Node]:
     """Return nodes that round `value`."""
     scale, last, nodes = q.scale, value, []
     steps: tuple[tuple[str, tuple[float, ...]], ...] = (
@@ -93,11 +105,17 @@ def _make_fake_quant_nodes(model: ir.Model, value: ir.Value, q: Affine, taken: s
     )
     for op_type, operands in steps:
         constants = [
-            ir.add_initializer(model, ir.reserve_name(f"{value.name}_{op_type}", taken), np.array(operand, np.float32))
+            ir.add_initializer(
+                model,
+                ir.reserve_name(f"{value.name}_{op_type}", taken),
+                np.array(operand, np.float32),
+            )
             for operand in operands
         ]
         output = ir.reserve_name(f"{value.name}_rounded", taken)
-        nodes.append(ir.make_node(op_type, [last, *constants], output=output, name=output, like=value))
+        nodes.append(
+            ir.make_node(op_type, [last, *constants], output=output, name=output, like=value)
+        )
         last = nodes[-1].outputs[0]
     return nodes
 
@@ -106,7 +124,9 @@ def _fake_quantize_weights(model: ir.Model, wanted: Mapping[str, Affine]) -> Non
     for name, value in model.graph.initializers.items():
         q, array = wanted.get(name), ir.const_value(value)
         if q is not None and array is not None:
-            most = np.finfo(array.dtype).max  # the lowest number there is, of a mask, may round to one beyond
+            most = np.finfo(
+                array.dtype
+            ).max  # the lowest number there is, of a mask, may round to one beyond
             ir.set_initializer_value(
                 value, np.clip(q.on_grid(array.astype(np.float64)), -most, most).astype(array.dtype)
             )

@@ -1,7 +1,9 @@
-"""The quantization plan: which tensor has which scale, as a frozen value with a versioned JSON form.
+"""The quantization plan.
 
-A scale is integer counts per real unit, ``q = round(x * scale)`` (the inverse of ONNX's ``y_scale``). Bias scales are
-derived (scale of the input times scale of the weight) and never stored. Knows no operator and no graph.
+Which tensor has which scale, as a frozen value with a versioned JSON form.
+A scale is integer counts per real unit, ``q = round(x * scale)`` (the inverse of ONNX's
+``y_scale``). Bias scales are derived (scale of the input times scale of the weight) and never
+stored. Knows no operator and no graph.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ PLAN_VERSION = 2
 
 @dataclass(frozen=True)
 class Transform:
-    """What a tensor of the plan means: stored = `factor` * (the user's tensor), per channel (axis 1) or for all."""
+    """What a tensor of the plan means.
+
+    Stored = `factor` * (the user's tensor), per channel (axis 1) or for all.
+    """
 
     factor: tuple[float, ...]
 
@@ -32,13 +37,15 @@ class Transform:
 class Plan:
     """Scales of a quantized model.
 
-    tensors     scales and width of every integer tensor and quantized weight, by the float graph's tensor name
-    transforms  tensor name -> Transform, where equalization changed what the stored tensor means
-    floats      node name -> why it stays in float
-    scaled      tensor name -> the tensor of the user's that a product of the host makes it from, or from it
-    synthetic   whether scales, or weights refined for them, come from random inputs
-    settings    those of `quantize` that the scales come from, where they are no defaults; None where nobody knows.
-                A note for the files made from the plan: plans of the same scales are equal whatever it says
+    tensors     scales and width of every integer tensor and quantized weight, by the float graph's
+    tensor name transforms  tensor name -> Transform, where equalization changed what the stored
+    tensor means floats      node name -> why it stays in float
+    scaled      tensor name -> the tensor of the user's that a product of the host makes it from, or
+    from it synthetic   whether scales, or weights refined for them, come from random inputs
+    settings    those of `quantize` that the scales come from, where they are no defaults; None
+    where nobody knows.
+                A note for the files made from the plan: plans of the same scales are equal whatever
+                it says
     """
 
     platform: str
@@ -56,12 +63,13 @@ class Plan:
         return replace(self, tensors=dict(tensors))
 
     def to_json(self) -> str:
-        """Return the plan as JSON text with sorted keys; floats are written so that they read back exactly.
+        """Return the plan as JSON text with sorted keys.
 
-        A tensor has `scale`, a number or a list, and `bits`; `axis` where the scale is a list, `group_size` where it
-        is one for each group along that axis (then a list of lists, of the tensor's rank), `zero_point` where it is
-        not 0. `scaled` is left out where it is empty, `synthetic` where it is false, `settings` where they are not
-        known.
+        Floats are written so that they read back exactly.
+        A tensor has `scale`, a number or a list, and `bits`; `axis` where the scale is a list,
+        `group_size` where it is one for each group along that axis (then a list of lists, of the
+        tensor's rank), `zero_point` where it is not 0. `scaled` is left out where it is empty,
+        `synthetic` where it is false, `settings` where they are not known.
         """
         body = {
             "lingeronnx_plan": PLAN_VERSION,
@@ -69,7 +77,9 @@ class Plan:
             "executor": self.executor,
             "mode": self.mode,
             "tensors": {name: _qparams_to_json(p) for name, p in sorted(self.tensors.items())},
-            "transforms": {name: {"factor": list(t.factor)} for name, t in sorted(self.transforms.items())},
+            "transforms": {
+                name: {"factor": list(t.factor)} for name, t in sorted(self.transforms.items())
+            },
             "floats": dict(sorted(self.floats.items())),
             **({"scaled": dict(sorted(self.scaled.items()))} if self.scaled else {}),
             **({"synthetic": True} if self.synthetic else {}),
@@ -79,18 +89,25 @@ class Plan:
 
     @property
     def content(self) -> bytes:
-        """What results depend on, for journals: all but the note of settings, which plans of 0.1 had not."""
+        """What results depend on, for journals.
+
+        All but the note of settings, which plans of 0.1 had not.
+        """
         return replace(self, settings=None).to_json().encode()
 
     @classmethod
     def from_json(cls, text: str, where: str = "the plan") -> Plan:
-        """Read what `to_json` wrote, also in version 1; ConfigError (naming `where`) for anything else."""
+        """Read what `to_json` wrote, also in version 1.
+
+        ConfigError (naming `where`) for anything else.
+        """
         try:
             body: dict[str, Any] = json.loads(text)
             version = body["lingeronnx_plan"]
             if version not in (1, PLAN_VERSION):
                 raise ConfigError(
-                    f"{where} has plan version {version}; this lingeronnx reads versions 1 and {PLAN_VERSION}: upgrade "
+                    f"{where} has plan version {version}; this lingeronnx reads versions 1 and "
+                    f"{PLAN_VERSION}: upgrade "
                     "it, "
                     "or quantize again with --save-plan"
                 )
@@ -100,7 +117,9 @@ class Plan:
                 platform=str(body["platform"]),
                 executor=str(body.get("executor", "")),
                 mode=str(body["mode"]),
-                tensors={name: _qparams_from_json(p, where, name) for name, p in body["tensors"].items()},
+                tensors={
+                    name: _qparams_from_json(p, where, name) for name, p in body["tensors"].items()
+                },
                 transforms={
                     name: Transform(tuple(float(f) for f in t["factor"]))
                     for name, t in body.get("transforms", {}).items()
@@ -112,9 +131,17 @@ class Plan:
             )
         except ConfigError:
             raise
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            OverflowError,
+            RecursionError,
+        ) as error:
             raise ConfigError(
-                f"{where} is not a lingeronnx plan ({format_exception(error)}); --save-plan writes one"
+                f"{where} is not a lingeronnx plan ({format_exception(error)}); --save-plan writes "
+                "one"
             ) from error
 
 
@@ -122,10 +149,14 @@ def _check_version1(body: Mapping[str, Any], where: str) -> None:
     """Raise ConfigError for what version 1 could say, no lingeronnx ever wrote, and nothing computes."""
     for name, transform in body.get("transforms", {}).items():
         if transform.get("offset"):
-            raise ConfigError(f"{where}: the transform of '{name}' has offset {transform['offset']}; offsets are 0")
+            raise ConfigError(
+                f"{where}: the transform of '{name}' has "
+                f"offset {transform['offset']}; offsets are 0"
+            )
     if body.get("reads"):
         raise ConfigError(
-            f"{where}: 'reads' holds {len(body['reads'])} entries; a tensor has one scale for all readers"
+            f"{where}: 'reads' holds {len(body['reads'])} entries; a tensor has one scale for all "
+            "readers"
         )
 
 
@@ -158,28 +189,35 @@ def _qparams_from_json(entry: Mapping[str, Any], where: str, name: str) -> Affin
     scales = np.asarray(scale, np.float64)
     if not (np.isfinite(scales).all() and (scales > 0).all() and scales.size and 2 <= bits <= 32):
         raise ConfigError(
-            f"{where}: tensor '{name}' has scale {scale} and {bits} bits; a scale is a positive number, "
+            f"{where}: tensor '{name}' has scale {scale} and {bits} bits; a scale is a positive "
+            "number, "
             "bits are 2 to 32"
         )
     axis = int(entry["axis"]) if "axis" in entry else None
     grouped = "group_size" in entry
-    if not grouped and ((scales.ndim == 1) != (axis is not None) or (scales.size == 1 and axis is not None)):
+    if not grouped and (
+        (scales.ndim == 1) != (axis is not None) or (scales.size == 1 and axis is not None)
+    ):
         raise ConfigError(
             f"{where}: tensor '{name}' has {scales.size} scales along axis {axis}; "
             "a list of at least two scales has an axis, one scale has none"
         )
     if grouped and (axis is None or not 0 <= axis < scales.ndim or int(entry["group_size"]) < 1):
         raise ConfigError(
-            f"{where}: tensor '{name}' has groups of {entry['group_size']} along axis {axis} of scales of "
+            f"{where}: tensor '{name}' has groups of {entry['group_size']} along axis {axis} of "
+            "scales of "
             f"{scales.ndim} axes; a group has one element or more, along one of these axes"
         )
     zero = entry.get("zero_point", 0)
     low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
     if np.any(zero) and (axis is not None or not low <= int(zero) <= high):
         raise ConfigError(
-            f"{where}: tensor '{name}' has zero point {zero} with {scales.size} scales and {bits} bits; a zero point "
+            f"{where}: tensor '{name}' has zero point {zero} with {scales.size} scales and {bits} "
+            "bits; a zero point "
             f"is one of the integers {low} to {high}, beside one scale"
         )
     if axis is None:
         return Affine(scales, bits, zero_point=int(zero))
-    return Affine(scales, bits, PerGroup(axis, int(entry["group_size"])) if grouped else PerAxis(axis))
+    return Affine(
+        scales, bits, PerGroup(axis, int(entry["group_size"])) if grouped else PerAxis(axis)
+    )

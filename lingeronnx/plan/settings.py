@@ -1,6 +1,8 @@
-"""The settings of `quantize` by name and type, for type checkers: a misspelt one is a mistake that they find.
+"""The settings of `quantize` by name and type, for type checkers.
 
-`QuantConfig` checks the values; a test holds that both have the same names. None leaves a setting as it is.
+A misspelt one is a mistake that they find.
+`QuantConfig` checks the values; a test holds that both have the same names. None leaves a setting
+as it is.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """A model that another tool has quantized, as the float graph it stands for and the scales that it had.
 
-QuantizeLinear and DequantizeLinear go, in pairs; integers in between are followed through what only moves them. Weights
-become the real numbers that their integers stand for, exactly. What a pair did besides rounding is written out: one
-that begins at 0 cut negative numbers off, so a Relu comes in where nothing else does that, and a Clip where it ended
-at 6. onnxruntime's quantizer takes these out.
+QuantizeLinear and DequantizeLinear go, in pairs; integers in between are followed through what only
+moves them. Weights become the real numbers that their integers stand for, exactly. What a pair did
+besides rounding is written out: one that begins at 0 cut negative numbers off, so a Relu comes in
+where nothing else does that, and a Clip where it ended at 6. onnxruntime's quantizer takes these
+out.
 
-Scales are kept as `Affine`s by tensor, `scale = 1 / y_scale` in float32, or what `write` noted beside it.
+Scales are kept as `Affine`s by tensor, `scale = 1 / y_scale` in float32, or what `write` noted
+beside it.
 """
 
 from __future__ import annotations
@@ -22,7 +24,13 @@ from ..plan import Affine, PerAxis, PerGroup, PerTensor, Rounding
 from .block_quantization import read_block_qparams
 from .qdq_writer import SCALES_KEY, scale_from_step
 from .qoperator import MOVES
-from .qoperators import expand_qoperators, is_dynamic, is_qoperator, reshape_constant, transpose_constant
+from .qoperators import (
+    expand_qoperators,
+    is_dynamic,
+    is_qoperator,
+    reshape_constant,
+    transpose_constant,
+)
 
 __all__ = ["ImportedQuantization", "import_quantized_model", "is_quantized"]
 
@@ -38,10 +46,11 @@ _MIN_SCALE, _MAX_SCALE = 3e-39, 1e38
 class ImportedQuantization:
     """What a quantized model holds.
 
-    graph : in real numbers. activations, weights : {tensor, constant: its grid}. layers : {node: the grids of the
-    constants that it reads, and these}, for what is renamed or multiplied later. notes : what else was done.
-    source_tool : what wrote the scales into a file beside a float model, whose weights may be rounded anew; empty where
-    they stand in a quantized model. refused : {what such a file speaks of: why its scale cannot be taken}.
+    graph : in real numbers. activations, weights : {tensor, constant: its grid}. layers : {node:
+    the grids of the constants that it reads, and these}, for what is renamed or multiplied later.
+    notes : what else was done. source_tool : what wrote the scales into a file beside a float
+    model, whose weights may be rounded anew; empty where they stand in a quantized model. refused :
+    {what such a file speaks of: why its scale cannot be taken}.
     """
 
     graph: ir.Model
@@ -55,7 +64,10 @@ class ImportedQuantization:
 
 def is_quantized(model: ir.Model) -> bool:
     """Whether another tool quantized `model`, in a form that `import_quantized_model` reads or rejects."""
-    return any(node.op_type in (_Q, _DQ) or is_qoperator(node) or is_dynamic(node) for node in _iter_all_nodes(model))
+    return any(
+        node.op_type in (_Q, _DQ) or is_qoperator(node) or is_dynamic(node)
+        for node in _iter_all_nodes(model)
+    )
 
 
 def _iter_all_nodes(model: ir.Model) -> Iterator[ir.Node]:
@@ -89,19 +101,27 @@ class _ModelImporter:
         for node in _iter_all_nodes(model):
             if is_dynamic(node):
                 raise ModelError(
-                    f"{node.op_type} {node.name}: the activations get their scales at run time, the file has none; "
+                    f"{node.op_type} {node.name}: the activations get their scales at run time, "
+                    "the file has none; "
                     "give the float model it was made from"
                 )
-        if any(node.op_type in (_Q, _DQ) for f in model.functions.values() for node in ir.iter_nodes_recursive(f)):
+        if any(
+            node.op_type in (_Q, _DQ)
+            for f in model.functions.values()
+            for node in ir.iter_nodes_recursive(f)
+        ):
             ir.inline_functions(model)
         ir.lift_constants(model)
         self.exact = ir.read_json_metadata(model, SCALES_KEY)
         model.metadata_props.pop(SCALES_KEY, None)
         expand_qoperators(model)
         for node in list(model.graph):
-            if node.op_type in (_Q, _DQ) and (len(node.inputs) < 2 or None in node.inputs[:2] or not node.outputs):
+            if node.op_type in (_Q, _DQ) and (
+                len(node.inputs) < 2 or None in node.inputs[:2] or not node.outputs
+            ):
                 raise ModelError(
-                    f"{node.op_type} {node.name}: it has no input, no scale or no output; the file is damaged"
+                    f"{node.op_type} {node.name}: it has no input, no scale or no output; the file "
+                    "is damaged"
                 )
             if node.op_type == _Q:
                 self._remove_quantize(node)
@@ -110,7 +130,9 @@ class _ModelImporter:
             elif any(value in self.held for value in node.inputs if value is not None):
                 self._move_real_values(node)
         for kind, count in self.restored.items():
-            self.notes.append(f"{count} {kind} written out that the quantized model left to saturation")
+            self.notes.append(
+                f"{count} {kind} written out that the quantized model left to saturation"
+            )
         self._replace_integer_outputs()
         ir.remove_unused(model)
         model.graph.sort()
@@ -140,17 +162,29 @@ class _ModelImporter:
         step = _resolve_constant(node.inputs[1])
         zero = _resolve_constant(node.inputs[2]) if len(node.inputs) > 2 else None
         if step is None:
-            raise ModelError(f"{node.op_type} {node.name}: its scale is computed at run time; the file must hold it")
+            raise ModelError(
+                f"{node.op_type} {node.name}: its scale is computed at run time; the file must "
+                "hold it"
+            )
         if kind is None or not kind.is_integer() or kind.bitwidth > 32:
             what = "unknown" if kind is None else kind.name.lower()
-            raise ModelError(f"{node.op_type} {node.name}: its integers are {what}; int4 to int32 are read")
+            raise ModelError(
+                f"{node.op_type} {node.name}: its integers are {what}; int4 to int32 are read"
+            )
         if np.size(step) == 0:
-            raise ModelError(f"{node.op_type} {node.name}: its scale is empty; it is a positive number")
+            raise ModelError(
+                f"{node.op_type} {node.name}: its scale is empty; it is a positive number"
+            )
         if zero is not None and (np.size(zero) == 0 or zero.dtype.kind in "fc"):
             what = str(zero.dtype) if np.size(zero) else "empty"
-            raise ModelError(f"{node.op_type} {node.name}: its zero point is {what}; it is an integer")
+            raise ModelError(
+                f"{node.op_type} {node.name}: its zero point is {what}; it is an integer"
+            )
         if not ((step > _MIN_SCALE) & (step < _MAX_SCALE)).all():
-            what = f"its scale is {np.ravel(step)[0]:g}; it is a number from {_MIN_SCALE:g} to {_MAX_SCALE:g}"
+            what = (
+                f"its scale is {np.ravel(step)[0]:g}; it is a number from {_MIN_SCALE:g} to "
+                f"{_MAX_SCALE:g}"
+            )
             raise ModelError(f"{node.op_type} {node.name}: {what}")
         if int(ir.get_attr(node, "block_size", 0) or 0) or np.ndim(step) > 1:
             told = _parse_exact_scales(self.exact.get(str(node.inputs[1].name)))  # type: ignore[union-attr]
@@ -175,7 +209,8 @@ class _ModelImporter:
         else:
             if not grid.single:
                 self.notes.append(
-                    f"'{source.name}' has a scale for each of {grid.scales.size} channels: the coarsest is read"
+                    f"'{source.name}' has a scale for each of {grid.scales.size} channels: the "
+                    "coarsest is read"
                 )
             source = self._restore_activation(node, source, grid)
             known = self.activations.get(source)
@@ -194,7 +229,12 @@ class _ModelImporter:
         """Return `source` with negative numbers cut off where the grid begins at 0 and nothing else did so."""
         low, high = grid.ends
         step = 1.0 / float(grid.scales.flat[0])
-        if abs(low) > 0.01 * step or source.is_graph_input() or source.is_graph_output() or self._is_positive(source):
+        if (
+            abs(low) > 0.01 * step
+            or source.is_graph_input()
+            or source.is_graph_output()
+            or self._is_positive(source)
+        ):
             return source
         six = abs(high - _RELU6_MAX) <= 0.5 * step
         kind = "Clip" if six else "Relu"
@@ -205,7 +245,9 @@ class _ModelImporter:
                 ends.append(ir.add_initializer(self.model, free, np.array(end, np.float32)))
         name = str(source.name)
         source.name = ir.unique_tensor_name(self.model, f"{name}_sum")
-        clip = ir.make_node(kind, [source, *ends], output=name, name=f"{node.name}_{kind}", like=source)
+        clip = ir.make_node(
+            kind, [source, *ends], output=name, name=f"{node.name}_{kind}", like=source
+        )
         self.model.graph.insert_before(node, clip)
         self.restored[kind] = self.restored.get(kind, 0) + 1
         return clip.outputs[0]
@@ -231,10 +273,13 @@ class _ModelImporter:
         if source in self.held:
             real, known = self.held[source]
             grid, step = self._read_qparams(node, _integer_type_of(known))
-            same = grid.scales.size == known.scales.size and np.allclose(grid.scales, known.scales, rtol=1e-5)
+            same = grid.scales.size == known.scales.size and np.allclose(
+                grid.scales, known.scales, rtol=1e-5
+            )
             if (grid.low, grid.high) != (known.low, known.high) or not same:
                 raise ModelError(
-                    f"{_DQ} {node.name}: its scale is not the one that its integers were written with; "
+                    f"{_DQ} {node.name}: its scale is not the one that its integers were written "
+                    "with; "
                     "export the model again"
                 )
             if source in self.constant_integers:
@@ -248,10 +293,18 @@ class _ModelImporter:
         elif source.is_graph_input():
             self._expand_input_dequantize(node, source)
         else:
-            raise ModelError(f"{_DQ} {node.name}: its integers '{source.name}' are computed; there is no real number")
+            raise ModelError(
+                f"{_DQ} {node.name}: its integers '{source.name}' are computed; there is no real "
+                "number"
+            )
 
-    def _replace_constant(self, node: ir.Node, integers: np.ndarray, grid: Affine, step: np.ndarray) -> None:
-        """Put the real numbers that constant `integers` stand for in the node's place; a transpose of them too."""
+    def _replace_constant(
+        self, node: ir.Node, integers: np.ndarray, grid: Affine, step: np.ndarray
+    ) -> None:
+        """Put the real numbers that constant `integers` stand for in the node's place.
+
+        A transpose of them too.
+        """
         out = node.outputs[0]
         _check_channels(node, integers, grid)
         real = _dequantize(grid, np.asarray(integers), step)
@@ -287,10 +340,15 @@ class _ModelImporter:
         real.shape = real.shape if real.shape is not None else out.shape
 
     def _expand_input_dequantize(self, node: ir.Node, source: ir.Value) -> None:
-        """Write out what a DequantizeLinear does to an input in integers: the caller goes on feeding these."""
+        """Write out what a DequantizeLinear does to an input in integers.
+
+        The caller goes on feeding these.
+        """
         grid, step = self._read_qparams(node, source.dtype)
         if not grid.single:
-            raise ModelError(f"{_DQ} {node.name}: an input with {grid.scales.size} scales; one is read")
+            raise ModelError(
+                f"{_DQ} {node.name}: an input with {grid.scales.size} scales; one is read"
+            )
         name, added = str(node.outputs[0].name), []
 
         def add(kind: str, inputs: list[ir.Value], what: str, **attributes: int) -> ir.Value:
@@ -308,7 +366,9 @@ class _ModelImporter:
 
         def number(value: float, what: str) -> ir.Value:
             return ir.add_initializer(
-                self.model, ir.unique_tensor_name(self.model, f"{name}_{what}"), np.array(value, np.float32)
+                self.model,
+                ir.unique_tensor_name(self.model, f"{name}_{what}"),
+                np.array(value, np.float32),
             )
 
         value = add("Cast", [source], "cast", to=1)
@@ -322,7 +382,9 @@ class _ModelImporter:
 
     def _move_real_values(self, node: ir.Node) -> None:
         """Let a node that moves integers move the real numbers."""
-        inputs_held = [self.held[value] for value in node.inputs if value is not None and value in self.held]
+        inputs_held = [
+            self.held[value] for value in node.inputs if value is not None and value in self.held
+        ]
         grid = inputs_held[0][1]
         kind = node.op_type
         moves = kind in operators.DATA_MOVEMENT_OPS or kind in ("MaxPool", "Resize")
@@ -331,7 +393,9 @@ class _ModelImporter:
             or not (moves or (kind == "Relu" and not grid.shifted))
             or any(g != grid for _, g in inputs_held)
         ):
-            raise ModelError(f"{kind} {node.name}: it computes with integers; only what moves them is read")
+            raise ModelError(
+                f"{kind} {node.name}: it computes with integers; only what moves them is read"
+            )
         inputs = [self.held[v][0] if v is not None and v in self.held else v for v in node.inputs]
         moved = ir.node(kind, inputs, {}, num_outputs=len(node.outputs), name=node.name)
         moved.attributes.update(node.attributes)
@@ -357,28 +421,47 @@ def _parse_exact_scales(told: object) -> np.ndarray:
         return np.zeros(0, np.float32)
 
 
-def make_file_qparams(scale: npt.ArrayLike, zero: npt.ArrayLike | None, bits: int, signed: bool, axis: int) -> Affine:
-    """Return how integers of a file are held: a scale along `axis` where there are several, else one; ties to even."""
-    scales, zeros = np.ravel(scale), np.zeros(1) if zero is None else np.ravel(zero).astype(np.int64)
+def make_file_qparams(
+    scale: npt.ArrayLike, zero: npt.ArrayLike | None, bits: int, signed: bool, axis: int
+) -> Affine:
+    """Return how integers of a file are held.
+
+    A scale along `axis` where there are several, else one; ties to even.
+    """
+    scales, zeros = (
+        np.ravel(scale),
+        np.zeros(1) if zero is None else np.ravel(zero).astype(np.int64),
+    )
     many = len(scales) > 1
     axes = PerAxis(axis) if many else PerTensor()
     zeros = zeros if len(zeros) == len(scales) > 1 else zeros[0]
     try:
         return Affine(scales if many else scales[0], bits, axes, zeros, signed, Rounding.HALF_EVEN)
     except ValueError as error:
-        raise ModelError(f"scales and zero points in the file: {error}; the file is damaged") from error
+        raise ModelError(
+            f"scales and zero points in the file: {error}; the file is damaged"
+        ) from error
 
 
 def _dequantize(qparams: Affine, integers: np.ndarray, step: np.ndarray) -> np.ndarray:
-    """Return what DequantizeLinear gives for integers, float32; step : the y_scale that stands in the file."""
+    """Return what DequantizeLinear gives for integers, float32.
+
+    Step : the y_scale that stands in the file.
+    """
     off = integers.astype(np.int64) - qparams.centre(integers.shape)
-    held = step if step.ndim > 1 else np.ravel(step) if qparams.axis is not None else np.ravel(step)[0]
+    held = (
+        step if step.ndim > 1 else np.ravel(step) if qparams.axis is not None else np.ravel(step)[0]
+    )
     steps = qparams.changed(held).broadcast(integers.shape)
     return np.asarray(off.astype(np.float32) * np.asarray(steps, np.float32))
 
 
 def _integer_type_of(grid: Affine) -> ir.DataType:
-    return next(kind for kind in ir.DataType if kind.name == f"{'INT' if grid.low < 0 else 'UINT'}{grid.bits}")
+    return next(
+        kind
+        for kind in ir.DataType
+        if kind.name == f"{'INT' if grid.low < 0 else 'UINT'}{grid.bits}"
+    )
 
 
 def _check_channels(node: ir.Node, array: np.ndarray, grid: Affine) -> None:
@@ -388,7 +471,8 @@ def _check_channels(node: ir.Node, array: np.ndarray, grid: Affine) -> None:
     size = array.shape[grid.axis] if -array.ndim <= grid.axis < array.ndim else "no"
     if size != grid.scales.size:
         raise ModelError(
-            f"{node.op_type} {node.name}: it has {grid.scales.size} scales for {size} channels along axis {grid.axis}; "
+            f"{node.op_type} {node.name}: it has {grid.scales.size} scales for {size} channels "
+            f"along axis {grid.axis}; "
             "the file is damaged, export it again"
         )
 
@@ -398,7 +482,11 @@ def _resolve_constant(value: ir.Value | None) -> np.ndarray | None:
     array, node = ir.const_value(value), ir.producer(value)
     if array is not None or node is None or node.domain or not node.inputs:
         return array
-    found = _resolve_constant(node.inputs[0]) if node.op_type in operators.PERMUTATION_OPS | {"Cast"} else None
+    found = (
+        _resolve_constant(node.inputs[0])
+        if node.op_type in operators.PERMUTATION_OPS | {"Cast"}
+        else None
+    )
     if found is None or node.op_type in operators.IDENTITY_OPS:
         return found
     if node.op_type == "Cast":

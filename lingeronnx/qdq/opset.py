@@ -1,7 +1,7 @@
 """Standard nodes of one opset, or of none in particular, written as a newer opset has them.
 
-Integer graphs are of opset 12 and may carry axes as attributes in any. What changed its form between 7 and 21 and may
-stand in them is here; operators that mean the same in both are left.
+Integer graphs are of opset 12 and may carry axes as attributes in any. What changed its form
+between 7 and 21 and may stand in them is here; operators that mean the same in both are left.
 """
 
 from __future__ import annotations
@@ -16,10 +16,14 @@ from ..graph.builder import convert_attributes_to_inputs
 __all__ = ["upgrade_nodes"]
 
 
-def upgrade_nodes(model: ir.Model, before: int, after: int, already_current: Collection[ir.Node]) -> None:
-    """Write the standard nodes of `model` as opset `after` has them, in place; what they were of opset `before`.
+def upgrade_nodes(
+    model: ir.Model, before: int, after: int, already_current: Collection[ir.Node]
+) -> None:
+    """Write the standard nodes of `model` as opset `after` has them, in place.
 
-    already_current : nodes that mean already what `after` says; they may have attributes where that has inputs.
+    What they were of opset `before`.
+    already_current : nodes that mean already what `after` says; they may have attributes where that
+    has inputs.
     """
     for node in list(model.graph):
         if node.domain:
@@ -27,9 +31,16 @@ def upgrade_nodes(model: ir.Model, before: int, after: int, already_current: Col
         names, since = operators.ATTRIBUTES_TO_INPUTS.get(node.op_type, ((), 0))
         if since <= after and any(name in node.attributes for name in names):
             values = [ir.get_attr(node, name) for name in names]
-            arrays = [None if value is None else np.asarray(value, np.int64).reshape(-1) for value in values]
+            arrays = [
+                None if value is None else np.asarray(value, np.int64).reshape(-1)
+                for value in values
+            ]
             convert_attributes_to_inputs(model, node, arrays, names)
-        if node.op_type in operators.SOFTMAX_FAMILY_OPS and before < 13 and node not in already_current:
+        if (
+            node.op_type in operators.SOFTMAX_FAMILY_OPS
+            and before < 13
+            and node not in already_current
+        ):
             _upgrade_row_op(model, node)
 
 
@@ -40,9 +51,20 @@ def _upgrade_row_op(model: ir.Model, node: ir.Node) -> None:
         ir.set_attr(node, "axis", -1)
         return
     x, name = ir.require_input(node), str(node.outputs[0].name)
-    size = ir.make_node("Shape", [x], output=ir.unique_tensor_name(model, f"{name}_shape"), origin=node, suffix="shape")
+    size = ir.make_node(
+        "Shape",
+        [x],
+        output=ir.unique_tensor_name(model, f"{name}_shape"),
+        origin=node,
+        suffix="shape",
+    )
     flat = ir.make_node(
-        "Flatten", [x], {"axis": axis}, output=ir.unique_tensor_name(model, f"{name}_rows"), origin=node, suffix="rows"
+        "Flatten",
+        [x],
+        {"axis": axis},
+        output=ir.unique_tensor_name(model, f"{name}_rows"),
+        origin=node,
+        suffix="rows",
     )
     row = ir.make_node(
         node.op_type,
@@ -52,5 +74,7 @@ def _upgrade_row_op(model: ir.Model, node: ir.Node) -> None:
         origin=node,
         suffix="shares",
     )
-    back = ir.make_node("Reshape", [row.outputs[0], size.outputs[0]], output="", origin=node, like=node.outputs[0])
+    back = ir.make_node(
+        "Reshape", [row.outputs[0], size.outputs[0]], output="", origin=node, like=node.outputs[0]
+    )
     ir.replace_nodes(model, [node], [size, flat, row, back])

@@ -1,12 +1,16 @@
-"""An integer graph written in standard ONNX: QuantizeLinear and DequantizeLinear around operators on real numbers.
+"""An integer graph written in standard ONNX.
 
-Every integer tensor becomes ``T -> QuantizeLinear -> T_quantized -> DequantizeLinear``, the operator between as its
-format means it. Weights stand in integers behind a DequantizeLinear, biases in int32 at the product of both scales.
+QuantizeLinear and DequantizeLinear around operators on real numbers.
+Every integer tensor becomes ``T -> QuantizeLinear -> T_quantized -> DequantizeLinear``, the
+operator between as its format means it. Weights stand in integers behind a DequantizeLinear, biases
+in int32 at the product of both scales.
 
-    y_scale = float32(1 / scale)        the tensor's zero point, int8; int4 and int16 where it has such integers
+    y_scale = float32(1 / scale)        the tensor's zero point, int8; int4 and int16 where it has
+    such integers
 
-The opset is 13, 17 with layer normalisation, 21 with integers of 4 or 16 bits, or that of the graph's float nodes where
-it is higher. `SCALES_KEY` in the metadata has the scales that cannot be read back from y_scale to the last bit.
+The opset is 13, 17 with layer normalisation, 21 with integers of 4 or 16 bits, or that of the
+graph's float nodes where it is higher. `SCALES_KEY` in the metadata has the scales that cannot be
+read back from y_scale to the last bit.
 """
 
 from __future__ import annotations
@@ -18,7 +22,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..errors import ModelError
-from ..formats import DEQUANT, Format, KernelInfo, is_quantized_domain, read_attributes, require_integer_op
+from ..formats import (
+    DEQUANT,
+    Format,
+    KernelInfo,
+    is_quantized_domain,
+    read_attributes,
+    require_integer_op,
+)
 from ..formats.float_model import MIN_OPSET, FloatNodeBuilder, integer_storage_type
 from ..graph import ir
 from ..plan import Affine
@@ -130,10 +141,14 @@ class QdqWriter:
         model.graph.opset_imports.update(opsets)
         model.ir_version = max(v for opset, v in _IR_VERSIONS.items() if opset <= self.opset)
         kept = (PLATFORM_KEY, CALIBRATION)
-        for key in [key for key in model.metadata_props if key.startswith("lingeronnx.") and key not in kept]:
+        for key in [
+            key for key in model.metadata_props if key.startswith("lingeronnx.") and key not in kept
+        ]:
             del model.metadata_props[key]
         if exact := {
-            name: scale for name, scale in self.steps.items() if not _is_recoverable_scale(model, name, scale)
+            name: scale
+            for name, scale in self.steps.items()
+            if not _is_recoverable_scale(model, name, scale)
         }:
             model.metadata_props[SCALES_KEY] = json.dumps(exact)
         ir.assign_node_names(model)
@@ -148,7 +163,8 @@ class QdqWriter:
                 reader = next((use.node for use in value.uses() if use.node not in gone), None)
                 if reader is not None:
                     raise ModelError(
-                        f"{reader.op_type} {reader.name}: it reads the integers '{value.name}', and is no integer "
+                        f"{reader.op_type} {reader.name}: it reads the integers '{value.name}', "
+                        "and is no integer "
                         "operator; put a Dequant before it"
                     )
 
@@ -170,25 +186,41 @@ class QdqWriter:
 
     def _convert_node(self, op_format: Format, node: ir.Node) -> None:
         attrs = read_attributes(op_format, node)
-        consts = {i: a for i, value in enumerate(node.inputs) if (a := ir.find_constant(value)) is not None}
+        consts = {
+            i: a
+            for i, value in enumerate(node.inputs)
+            if (a := ir.find_constant(value)) is not None
+        }
         told = op_format.input_qparams(attrs)
         for index in op_format.kernel_inputs(node):
             self._check_input(node.inputs[index], told.get(index))
         inputs = [None if value is None else self.held.get(value) for value in node.inputs]
-        read = [told.get(i) if standard is None else standard.q for i, standard in enumerate(inputs)]
+        read = [
+            told.get(i) if standard is None else standard.q for i, standard in enumerate(inputs)
+        ]
         bound = KernelInfo(
             node,
             attrs,
             consts,
             self.side.arithmetic(op_format, node),
             [self._shape(value) for value in node.inputs],
-            input_dtypes=[None if v is None or v.dtype is None else np.dtype(v.dtype.numpy()) for v in node.inputs],
+            input_dtypes=[
+                None if v is None or v.dtype is None else np.dtype(v.dtype.numpy())
+                for v in node.inputs
+            ],
         )
         real = FloatNodeBuilder(
-            self.model, bound, [None if f is None else f.real for f in inputs], read, self.taken, self.unsigned
+            self.model,
+            bound,
+            [None if f is None else f.real for f in inputs],
+            read,
+            self.taken,
+            self.unsigned,
         )
         out = op_format.all_output_qparams(bound, [None if f is None else f.q for f in inputs])
-        widths = op_format.bits(attrs) or (inputs[0].q.bits if inputs and inputs[0] is not None else 8)
+        widths = op_format.bits(attrs) or (
+            inputs[0].q.bits if inputs and inputs[0] is not None else 8
+        )
         standard = self.write_node(op_format, real, out, widths)
         self.opset = max(self.opset, real.opset)
         fresh = {value for new_node in real.nodes for value in new_node.outputs}
@@ -201,7 +233,9 @@ class QdqWriter:
                 real.nodes += self._bind_real_output(op_format, old, new, new in fresh)
             else:
                 self.formats[str(old.name)] = op_format
-                real.nodes += self._append_quantize(real, old, new, new in fresh, q.changed(bits=bits))
+                real.nodes += self._append_quantize(
+                    real, old, new, new in fresh, q.changed(bits=bits)
+                )
         self.new_nodes.update(real.nodes)
         self.steps.update(real.scales_by_y_scale)
         self.model.graph.insert_before(node, real.nodes)
@@ -220,7 +254,8 @@ class QdqWriter:
         if value is None or value in self.held or not value.is_graph_input() or qparams is None:
             return
         raise ModelError(
-            f"input '{value.name}' is fed in integers at scale {qparams.scale:g}; QuantizeLinear starts from real "
+            f"input '{value.name}' is fed in integers at scale {qparams.scale:g}; QuantizeLinear "
+            "starts from real "
             "numbers: "
             "give the graph a Quant"
         )
@@ -232,8 +267,13 @@ class QdqWriter:
         shape = self.sizes.get(value) if shape is None else shape
         return tuple(1 if d is None else d for d in shape or ())
 
-    def _bind_real_output(self, op_format: Format, old: ir.Value, new: ir.Value, fresh: bool) -> list[ir.Node]:
-        """Let `new` stand for the real tensor `old`, under its name; return the nodes that this takes."""
+    def _bind_real_output(
+        self, op_format: Format, old: ir.Value, new: ir.Value, fresh: bool
+    ) -> list[ir.Node]:
+        """Let `new` stand for the real tensor `old`, under its name.
+
+        Return the nodes that this takes.
+        """
         more = []
         free = not (new.is_graph_input() or new.is_graph_output() or new.is_initializer())
         if not fresh and not (op_format is DEQUANT and free and new not in self.named):
@@ -247,7 +287,10 @@ class QdqWriter:
     def _append_quantize(
         self, writer: FloatNodeBuilder, old: ir.Value, new: ir.Value, fresh: bool, qparams: Affine
     ) -> list[ir.Node]:
-        """Quantize `new`, which stands for the integer tensor `old`, as `qparams`; return the nodes that this takes."""
+        """Quantize `new`, which stands for the integer tensor `old`, as `qparams`.
+
+        Return the nodes that this takes.
+        """
         name, bits = str(old.name), qparams.bits
         integer_name = name if old.is_graph_output() else self._name(f"{name}_quantized")
         if new in self.integer_values:
@@ -259,10 +302,13 @@ class QdqWriter:
         if bits > 16:
             if old.is_graph_output():
                 raise ModelError(
-                    f"output '{name}' is in integers of {bits} bits, which QuantizeLinear cannot write; "
+                    f"output '{name}' is in integers of {bits} bits, which QuantizeLinear cannot "
+                    "write; "
                     f"quantize with --override '{name}=out_bits:float'"
                 )
-            self.notes.append(f"'{name}' has {bits} bits: it stays real, QuantizeLinear writes 16 at most")
+            self.notes.append(
+                f"'{name}' has {bits} bits: it stays real, QuantizeLinear writes 16 at most"
+            )
             self.held[old] = _HeldTensor(new, qparams)
             return []
         kind, added = integer_storage_type(bits), []
@@ -272,12 +318,28 @@ class QdqWriter:
                 for end, what in zip(qparams.ends, ("least", "most"), strict=True)
             ]
             added.append(
-                ir.make_node("Clip", [new, *ends], output=self._name(f"{name}_cut"), origin=writer.node, suffix="cut")
+                ir.make_node(
+                    "Clip",
+                    [new, *ends],
+                    output=self._name(f"{name}_cut"),
+                    origin=writer.node,
+                    suffix="cut",
+                )
             )
             new = added[-1].outputs[0]
-        inputs = [new, writer.step(name, qparams.scale), *writer.zero_point_inputs(kind, zero_point=qparams.zero_point)]
-        added.append(ir.make_node("QuantizeLinear", inputs, output=integer_name, name=f"{name}_QuantizeLinear"))
-        return added + self._append_dequantize(writer, old, added[-1].outputs[0], qparams, inputs[1:])
+        inputs = [
+            new,
+            writer.step(name, qparams.scale),
+            *writer.zero_point_inputs(kind, zero_point=qparams.zero_point),
+        ]
+        added.append(
+            ir.make_node(
+                "QuantizeLinear", inputs, output=integer_name, name=f"{name}_QuantizeLinear"
+            )
+        )
+        return added + self._append_dequantize(
+            writer, old, added[-1].outputs[0], qparams, inputs[1:]
+        )
 
     def _append_dequantize(
         self,
@@ -317,7 +379,10 @@ class QdqWriter:
 
 
 def _is_recoverable_scale(model: ir.Model, name: str, scale: float | Sequence[float]) -> bool:
-    """Whether the y_scale in initializer `name` gives back `scale`; one that is not used needs not."""
+    """Whether the y_scale in initializer `name` gives back `scale`.
+
+    One that is not used needs not.
+    """
     array = ir.const_value(model.graph.initializers.get(name))
     if array is not None and array.ndim > 1:  # of groups: told is the scale of their products
         return False

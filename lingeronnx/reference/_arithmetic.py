@@ -1,12 +1,15 @@
 """Rounding, saturation, requantization and division once more, in Python's integers.
 
-Written from docs/numerics.md and from nothing else: these functions judge the simulator, so they share no line with it.
+Written from docs/numerics.md and from nothing else: these functions judge the simulator, so they
+share no line with it.
 
     round_shift(v, s) = floor(v / 2^s + 1/2)
     saturate(v, b)    = v clamped to signed integers of b bits
-    requantize(v, r)  = saturate(floor(v * r + 1/2) + z), r a power of two on chips, M * 2^-s with a 31-bit M elsewhere
+    requantize(v, r)  = saturate(floor(v * r + 1/2) + z), r a power of two on chips, M * 2^-s with a
+    31-bit M elsewhere
 
-Arrays are int64 or hold Python integers (dtype object); results are of the narrowest type that holds their width.
+Arrays are int64 or hold Python integers (dtype object); results are of the narrowest type that
+holds their width.
 """
 
 from __future__ import annotations
@@ -49,7 +52,10 @@ def round_shift_half_up(values: _IntOrArray, shift: int) -> _IntOrArray:
 
 
 def saturate(values: ArrayLike, bits: int) -> np.ndarray:
-    """Return Python integers clamped to signed ones of `bits` bits; of one integer an array without axes."""
+    """Return Python integers clamped to signed ones of `bits` bits.
+
+    Of one integer an array without axes.
+    """
     return np.asarray(np.maximum(-(2 ** (bits - 1)), np.minimum(2 ** (bits - 1) - 1, values)))
 
 
@@ -76,19 +82,26 @@ def fixed_point_multiplier(ratio: float) -> tuple[int, int]:
     raise ValueError(f"no multiplier for the ratio {ratio:g}")
 
 
-def requantize(acc: ArrayLike, ratio: float, bits: int, mode: Requantization, zero_point: int = 0) -> np.ndarray:
-    """Return saturate(floor(acc * ratio + 1/2) + zero) as the platform computes it: by M * 2^-s, or by a shift.
+def requantize(
+    acc: ArrayLike, ratio: float, bits: int, mode: Requantization, zero_point: int = 0
+) -> np.ndarray:
+    """Return saturate(floor(acc * ratio + 1/2) + zero) as the platform computes it.
 
+    By M * 2^-s, or by a shift.
     Raises ValueError for a ratio the platform cannot do.
     """
     acc = to_python_ints(acc)
     if not mode.shifts:
         m, s = fixed_point_multiplier(ratio)
-        return cast_to_width(saturate(round_shift(acc * m, s, mode.rounding) + zero_point, bits), bits)
+        return cast_to_width(
+            saturate(round_shift(acc * m, s, mode.rounding) + zero_point, bits), bits
+        )
     shift = -exact_log2(ratio)
     if shift < 0 and mode.left is not LeftShiftBehavior.SHIFTED:
         if mode.left is LeftShiftBehavior.REFUSED:
-            raise ValueError(f"the scales need a shift of {-shift} to the left, which the executor refuses")
+            raise ValueError(
+                f"the scales need a shift of {-shift} to the left, which the executor refuses"
+            )
         shift, acc = 0, acc * 0 if mode.left is LeftShiftBehavior.ZERO else acc
     return cast_to_width(saturate(round_shift(acc, shift, mode.rounding) + zero_point, bits), bits)
 
@@ -98,7 +111,10 @@ def round_shift(values: np.ndarray, shift: int, rounding: RoundingMode | None) -
     if rounding is RoundingMode.HALF_UP:
         return round_shift_half_up(values, shift)
     if rounding is None:
-        raise ValueError("how it is rounded is said by the node to the training side, which is not for this evaluator")
+        raise ValueError(
+            "how it is rounded is said by the node to the training side, which is not for this "
+            "evaluator"
+        )
     ways: dict[RoundingMode, Callable[[Fraction], int]] = {
         RoundingMode.DOWN: math.floor,
         RoundingMode.UP: math.ceil,
@@ -106,7 +122,9 @@ def round_shift(values: np.ndarray, shift: int, rounding: RoundingMode | None) -
         RoundingMode.HALF_AWAY: _round_half_away,
     }
     one = ways[rounding]
-    return np.vectorize(lambda v: one(Fraction(int(v)) / Fraction(2) ** shift), otypes=[object])(values)
+    return np.vectorize(lambda v: one(Fraction(int(v)) / Fraction(2) ** shift), otypes=[object])(
+        values
+    )
 
 
 def _round_half_away(value: Fraction) -> int:
@@ -116,16 +134,20 @@ def _round_half_away(value: Fraction) -> int:
 
 
 def divide(n: int, d: int, shift: int) -> int:
-    """Return n * 2^shift / d as the NPU does: times a reciprocal found by Newton's method in double precision.
+    """Return n * 2^shift / d as the NPU does.
 
-    The divisor is scaled into (1/2, 1], the reciprocal starts from its five leading bits and is refined three times,
-    rounded half up to 29 binary places every time; the quotient is rounded half up and cut to int32.
+    Times a reciprocal found by Newton's method in double precision.
+    The divisor is scaled into (1/2, 1], the reciprocal starts from its five leading bits and is
+    refined three times, rounded half up to 29 binary places every time; the quotient is rounded
+    half up and cut to int32.
     """
     e = 31 - int(np.ceil(np.float32(math.log2(abs(d)))))
     m = float(Fraction(d) * Fraction(2) ** (e - 31))
     reciprocal = _round_to_binary_places(1 / (math.floor(m * 32) / 32), 29)
     for _ in range(3):
-        reciprocal = _round_to_binary_places(_round_to_binary_places(2 - m * reciprocal, 30) * reciprocal, 29)
+        reciprocal = _round_to_binary_places(
+            _round_to_binary_places(2 - m * reciprocal, 30) * reciprocal, 29
+        )
     quotient = math.floor(reciprocal * n * 2.0 ** (e - 31) * 2.0**shift + 0.5)
     return min(max(quotient, INT32[0]), INT32[1])
 

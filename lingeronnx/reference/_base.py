@@ -1,4 +1,7 @@
-"""What the reference operators have in common: names, the platform, attributes; and the way to ONNX's own operators."""
+"""What the reference operators have in common: names, the platform, attributes.
+
+And the way to ONNX's own operators.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,14 @@ from ..targets import Target, get_target
 from ..targets.arithmetic import Arithmetic
 from ._arithmetic import requantize
 
-__all__ = ["Attributes", "Integer", "Outputs", "StandardOpRun", "expect_arithmetic", "get_optional_input"]
+__all__ = [
+    "Attributes",
+    "Integer",
+    "Outputs",
+    "StandardOpRun",
+    "expect_arithmetic",
+    "get_optional_input",
+]
 
 #: What an operator gives: one array, or one for each output.
 Outputs = np.ndarray | tuple[np.ndarray, ...]
@@ -20,7 +30,12 @@ Outputs = np.ndarray | tuple[np.ndarray, ...]
 _Kind = TypeVar("_Kind", bound=Arithmetic)
 
 #: Attribute names of later generations -> today's.
-_ATTRIBUTE_RENAMES = {"x_bits": "data_bits", "w_bits": "parameter_bits", "stride": "strides", "scale_i": "scale_x"}
+_ATTRIBUTE_RENAMES = {
+    "x_bits": "data_bits",
+    "w_bits": "parameter_bits",
+    "stride": "strides",
+    "scale_i": "scale_x",
+}
 
 
 class Attributes(dict[str, Any]):
@@ -60,8 +75,9 @@ def expect_arithmetic(how: Arithmetic, kind: type[_Kind]) -> _Kind:
 
 
 class Integer(OpRun):
-    """An operator of domain `thinker`. Subclasses bring `compute`; `reference_ops` makes one class per name of it.
+    """An operator of domain `thinker`.
 
+    Subclasses bring `compute`; `reference_ops` makes one class per name of it.
     names : op types, the current one first. domains : where nodes of these types stand
     default_target : the platform of nodes that do not name one
     """
@@ -72,7 +88,9 @@ class Integer(OpRun):
     default_target: Target
 
     def _run(self, *inputs: np.ndarray, **attributes: object) -> tuple[np.ndarray, ...]:
-        found = Attributes({_ATTRIBUTE_RENAMES.get(key, key): value for key, value in attributes.items()})
+        found = Attributes(
+            {_ATTRIBUTE_RENAMES.get(key, key): value for key, value in attributes.items()}
+        )
         named = str(found.get("platform", self.default_target.name))
         target = self.default_target if named == self.default_target.name else get_target(named)
         how = target.find_arithmetic(self.names[0])
@@ -85,7 +103,10 @@ class Integer(OpRun):
         return result if isinstance(result, tuple) else (result,)
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
-        """Return the output, or a tuple of them; `arithmetic` is the platform's arithmetic of this operator."""
+        """Return the output, or a tuple of them.
+
+        `arithmetic` is the platform's arithmetic of this operator.
+        """
         raise NotImplementedError
 
     @staticmethod
@@ -94,12 +115,15 @@ class Integer(OpRun):
     ) -> np.ndarray:
         """Return `acc`, whose scale is the product of those named, at scale_o and o_bits, or the platform's width.
 
-        Where scale_w is a list, channel c along `axis` has number c of it, which begins again after the last one.
+        Where scale_w is a list, channel c along `axis` has number c of it, which begins again after
+        the last one.
         """
         channels = a.get("scale_w")
         if "scale_w" in scales and isinstance(channels, Sequence):
             if how.requantize.shifts or acc.shape[axis] % len(channels):
-                raise ValueError(f"scale_w has {len(channels)} numbers for {acc.shape[axis]} outputs")
+                raise ValueError(
+                    f"scale_w has {len(channels)} numbers for {acc.shape[axis]} outputs"
+                )
             parts = [
                 Integer.requantize_accumulator(
                     part, Attributes({**a, "scale_w": channels[c % len(channels)]}), how, *scales
@@ -115,7 +139,10 @@ class Integer(OpRun):
 
 
 class StandardOpRun(Integer):
-    """An operator of ONNX's own domain that the format uses in a form of its own; others go to ONNX's class."""
+    """An operator of ONNX's own domain that the format uses in a form of its own.
+
+    Others go to ONNX's class.
+    """
 
     domains = ("", "thinker", "linger")
 
@@ -127,6 +154,11 @@ class StandardOpRun(Integer):
         theirs = load_op("", self.onnx_node.op_type, self.run_params["opsets"][""])
         return theirs(self.onnx_node, self.run_params).run(*inputs)
 
-    def is_vendor_form(self, inputs: Sequence[np.ndarray], attributes: Mapping[str, object]) -> bool:
-        """Whether the node is in the format's own form; by default whether it works on narrow integers."""
+    def is_vendor_form(
+        self, inputs: Sequence[np.ndarray], attributes: Mapping[str, object]
+    ) -> bool:
+        """Whether the node is in the format's own form.
+
+        By default whether it works on narrow integers.
+        """
         return inputs[0].dtype.kind == "i" and inputs[0].dtype.itemsize < 8

@@ -1,5 +1,6 @@
-"""Sigmoid and tanh of 16 straight pieces, and what is one lookup away from them: iqSigmoid, iqTanh, GluInt, iqTable.
+"""Sigmoid and tanh of 16 straight pieces, and what is one lookup away from them.
 
+IqSigmoid, iqTanh, GluInt, iqTable.
 The pieces' tables are the simulator's data; how to read them is written here again.
 """
 
@@ -13,7 +14,14 @@ from typing import TypedDict
 import numpy as np
 
 from ..targets.arithmetic import Arithmetic, LutArithmetic, TableInputRule
-from ._arithmetic import cast_to_width, exact_log2, requantize, round_shift_half_up, saturate, to_python_ints
+from ._arithmetic import (
+    cast_to_width,
+    exact_log2,
+    requantize,
+    round_shift_half_up,
+    saturate,
+    to_python_ints,
+)
 from ._base import Attributes, Integer, Outputs, expect_arithmetic
 
 __all__ = ["FAMILY", "Glu", "Sigmoid", "Table", "Tanh", "evaluate_curve"]
@@ -41,8 +49,8 @@ def _load_tables() -> dict[str, dict[str, _PiecewiseTable]]:
 def evaluate_curve(function: str, chip: str, x: int, bits: int) -> int:
     """Return `function` of the integer `x`, Q11 on venus and Q27 on the others, with bits - 1 fractional bits.
 
-    The piece is the first whose border is not below |x|; its line is computed exactly and rounded down, then the
-    result is rounded half up and saturated.
+    The piece is the first whose border is not below |x|; its line is computed exactly and rounded
+    down, then the result is rounded half up and saturated.
     """
     t = _load_tables()[chip][function]
     if function == "tanh":
@@ -73,7 +81,10 @@ class Sigmoid(Integer):
         if arithmetic.reading is TableInputRule.NOTHING:
             x = x * 0
         return cast_to_width(
-            np.vectorize(lambda v: evaluate_curve(self.function, chip, int(v), 8), otypes=[object])(x), 8
+            np.vectorize(lambda v: evaluate_curve(self.function, chip, int(v), 8), otypes=[object])(
+                x
+            ),
+            8,
         )
 
 
@@ -92,10 +103,16 @@ class Glu(Integer):
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Gate in Q27, sigmoid in Q31, then Q15; one rounding of the product."""
         value, gate = np.split(inputs[0], 2, int(a.get("dim", -1)))
-        q27 = saturate(round_shift_half_up(to_python_ints(gate), exact_log2(a.scale("scale_x")) - 27), 32)
-        q31 = np.vectorize(lambda v: evaluate_curve("sigmoid", "venusA", int(v), 32), otypes=[object])(q27)
+        q27 = saturate(
+            round_shift_half_up(to_python_ints(gate), exact_log2(a.scale("scale_x")) - 27), 32
+        )
+        q31 = np.vectorize(
+            lambda v: evaluate_curve("sigmoid", "venusA", int(v), 32), otypes=[object]
+        )(q27)
         acc = to_python_ints(value) * round_shift_half_up(q31, 16)
-        return requantize(acc, a.scale("scale_o") / (a.scale("scale_x") * 2**15), a.o_bits, arithmetic.requantize)
+        return requantize(
+            acc, a.scale("scale_o") / (a.scale("scale_x") * 2**15), a.o_bits, arithmetic.requantize
+        )
 
 
 class Table(Integer):

@@ -11,13 +11,34 @@ import numpy as np
 from ..targets.arithmetic import Arithmetic, PadArithmetic
 from ..targets.arithmetic import ConcatArithmetic as Joining
 from ._arithmetic import exact_log2, requantize
-from ._base import Attributes, Integer, Outputs, StandardOpRun, expect_arithmetic, get_optional_input
+from ._base import (
+    Attributes,
+    Integer,
+    Outputs,
+    StandardOpRun,
+    expect_arithmetic,
+    get_optional_input,
+)
 
-__all__ = ["FAMILY", "ArgMax", "Concat", "Gather", "Pad", "Resize", "ShuffleChannel", "Split", "Squeeze", "Unsqueeze"]
+__all__ = [
+    "FAMILY",
+    "ArgMax",
+    "Concat",
+    "Gather",
+    "Pad",
+    "Resize",
+    "ShuffleChannel",
+    "Split",
+    "Squeeze",
+    "Unsqueeze",
+]
 
 
 class Concat(Integer):
-    """Concatenation, every input brought to the output's scale; venusA turns what it would shift right into 0."""
+    """Concatenation, every input brought to the output's scale.
+
+    VenusA turns what it would shift right into 0.
+    """
 
     names: tuple[str, ...] = ("iqCat", "QCat")
 
@@ -31,7 +52,11 @@ class Concat(Integer):
                 x = x * 0
             parts.append(
                 requantize(
-                    a.subtract_zero_point(x, f"x_{index}"), ratio, a.o_bits, arithmetic.requantize, a.zero_point("o")
+                    a.subtract_zero_point(x, f"x_{index}"),
+                    ratio,
+                    a.o_bits,
+                    arithmetic.requantize,
+                    a.zero_point("o"),
                 )
             )
         axis = a.get("dim") if a.get("dim") is not None else a.get("axis")
@@ -48,7 +73,10 @@ class Pad(Integer):
         x, pads, value = inputs[0], get_optional_input(inputs, 1), get_optional_input(inputs, 2)
         sides = [int(n) for n in (pads if pads is not None else a["pads"])]
         each = list(zip(sides[: x.ndim], sides[x.ndim :], strict=True))
-        mode, swapped = a.get("mode") or "constant", expect_arithmetic(arithmetic, PadArithmetic).swapped
+        mode, swapped = (
+            a.get("mode") or "constant",
+            expect_arithmetic(arithmetic, PadArithmetic).swapped,
+        )
         if mode == "constant":
             return np.pad(x, each, constant_values=0 if value is None else value.reshape(-1)[0])
         if mode not in ("reflect", "replicate" if swapped else "edge"):
@@ -62,7 +90,9 @@ class Split(StandardOpRun):
 
     names: tuple[str, ...] = ("Split",)
 
-    def is_vendor_form(self, inputs: Sequence[np.ndarray], attributes: Mapping[str, object]) -> bool:
+    def is_vendor_form(
+        self, inputs: Sequence[np.ndarray], attributes: Mapping[str, object]
+    ) -> bool:
         """The standard has no `dims`."""
         return "dims" in attributes
 
@@ -106,11 +136,16 @@ class ArgMax(StandardOpRun):
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Return the largest integer and its position."""
         row = inputs[0].reshape(-1).tolist()
-        return np.array([max(row), row.index(max(row))], np.int32).reshape(2, *[1] * (inputs[0].ndim - 1))
+        return np.array([max(row), row.index(max(row))], np.int32).reshape(
+            2, *[1] * (inputs[0].ndim - 1)
+        )
 
 
 class Resize(StandardOpRun):
-    """Enlarging by whole factors to the nearest element; every position is found with rational numbers."""
+    """Enlarging by whole factors to the nearest element.
+
+    Every position is found with rational numbers.
+    """
 
     names: tuple[str, ...] = ("Resize",)
 
@@ -121,7 +156,10 @@ class Resize(StandardOpRun):
             raise ValueError(f"mode = {a['mode']}: only the nearest element has an integer form")
         for axis, factor in enumerate(factors.tolist()):
             count = int(x.shape[axis] * Fraction(factor))
-            places = [self.nearest_index(a, i, Fraction(factor), x.shape[axis], count) for i in range(count)]
+            places = [
+                self.nearest_index(a, i, Fraction(factor), x.shape[axis], count)
+                for i in range(count)
+            ]
             x = x.take(places, axis)
         return x
 
@@ -154,7 +192,9 @@ class Squeeze(StandardOpRun):
 
     names: tuple[str, ...] = ("Squeeze",)
 
-    def is_vendor_form(self, inputs: Sequence[np.ndarray], attributes: Mapping[str, object]) -> bool:
+    def is_vendor_form(
+        self, inputs: Sequence[np.ndarray], attributes: Mapping[str, object]
+    ) -> bool:
         """Opset 13 takes them as an input."""
         return "axes" in attributes
 
@@ -176,4 +216,14 @@ class Unsqueeze(Squeeze):
         return np.expand_dims(inputs[0], tuple(int(n) for n in axes))
 
 
-FAMILY: tuple[type[Integer], ...] = (Concat, Pad, Gather, ShuffleChannel, Split, ArgMax, Resize, Squeeze, Unsqueeze)
+FAMILY: tuple[type[Integer], ...] = (
+    Concat,
+    Pad,
+    Gather,
+    ShuffleChannel,
+    Split,
+    ArgMax,
+    Resize,
+    Squeeze,
+    Unsqueeze,
+)

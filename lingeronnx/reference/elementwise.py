@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..targets.arithmetic import AddArithmetic, AddOperandPrecision, Arithmetic, DivArithmetic, DivisionMethod
+from ..targets.arithmetic import (
+    AddArithmetic,
+    AddOperandPrecision,
+    Arithmetic,
+    DivArithmetic,
+    DivisionMethod,
+)
 from ._arithmetic import (
     INT32,
     cast_to_width,
@@ -17,13 +23,23 @@ from ._arithmetic import (
     saturate,
     to_python_ints,
 )
-from ._base import Attributes, Integer, Outputs, StandardOpRun, expect_arithmetic, get_optional_input
+from ._base import (
+    Attributes,
+    Integer,
+    Outputs,
+    StandardOpRun,
+    expect_arithmetic,
+    get_optional_input,
+)
 
 __all__ = ["FAMILY", "Add", "Clip", "Div", "Mul", "Relu", "Sub"]
 
 
 class Add(Integer):
-    """Sum: on chips each operand is requantized to int8 first; `generic` sums at 2^16 times the output's scale."""
+    """Sum: on chips each operand is requantized to int8 first.
+
+    `generic` sums at 2^16 times the output's scale.
+    """
 
     names: tuple[str, ...] = ("iqAdd", "QAdd")
     sign = 1
@@ -32,20 +48,30 @@ class Add(Integer):
         """Bring both to one scale, add, saturate."""
         arithmetic = expect_arithmetic(arithmetic, AddArithmetic)
         ratios = [a.scale("scale_o") / a.scale(key) for key in ("scale_x", "scale_y")]
-        above = [a.subtract_zero_point(values, key) for values, key in zip(inputs, "xy", strict=True)]
+        above = [
+            a.subtract_zero_point(values, key) for values, key in zip(inputs, "xy", strict=True)
+        ]
         if arithmetic.operands is AddOperandPrecision.WIDE:
             x, y = (
-                requantize(v, r, 62, arithmetic.requantize).astype(object) for v, r in zip(above, ratios, strict=True)
+                requantize(v, r, 62, arithmetic.requantize).astype(object)
+                for v, r in zip(above, ratios, strict=True)
             )
-            return cast_to_width(saturate(x + self.sign * y + a.zero_point("o"), a.o_bits), a.o_bits)
+            return cast_to_width(
+                saturate(x + self.sign * y + a.zero_point("o"), a.o_bits), a.o_bits
+            )
         if arithmetic.operands is AddOperandPrecision.BYTES:
-            x, y = (requantize(v, r, 8, arithmetic.requantize).astype(int) for v, r in zip(inputs, ratios, strict=True))
+            x, y = (
+                requantize(v, r, 8, arithmetic.requantize).astype(int)
+                for v, r in zip(inputs, ratios, strict=True)
+            )
             return cast_to_width(saturate(x + self.sign * y, 8), 8)
         fine = []
         for values, ratio in zip(above, ratios, strict=True):
             m, s = fixed_point_multiplier(ratio * 2**16)
             fine.append(round_shift_half_up(to_python_ints(values) * m, s))
-        whole = round_shift(fine[0] + self.sign * fine[1], 16, arithmetic.requantize.rounding) + a.zero_point("o")
+        whole = round_shift(
+            fine[0] + self.sign * fine[1], 16, arithmetic.requantize.rounding
+        ) + a.zero_point("o")
         return cast_to_width(saturate(whole, a.o_bits), a.o_bits)
 
 
@@ -70,8 +96,8 @@ class Mul(Integer):
 class Div(Integer):
     """Quotient of int32 numbers by the NPU's division.
 
-    arcs takes the scales into account and calls every x / 0 the most negative number; venusA ignores the scales and
-    lets x / 0 depend on the sign of x.
+    arcs takes the scales into account and calls every x / 0 the most negative number; venusA
+    ignores the scales and lets x / 0 depend on the sign of x.
     """
 
     names: tuple[str, ...] = ("iqDiv", "QDiv")
@@ -83,7 +109,9 @@ class Div(Integer):
         shift = (
             0
             if unscaled
-            else exact_log2(a.scale("scale_o")) + exact_log2(a.scale("scale_y")) - exact_log2(a.scale("scale_x"))
+            else exact_log2(a.scale("scale_o"))
+            + exact_log2(a.scale("scale_y"))
+            - exact_log2(a.scale("scale_x"))
         )
         out = np.full(x.shape, INT32[0], np.int32)
         for place in np.ndindex(*x.shape) if shift >= 0 else ():

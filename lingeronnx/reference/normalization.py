@@ -1,4 +1,7 @@
-"""Operators on rows: SoftmaxInt, LogSoftmaxInt, LayerNormInt. One row at a time, in Python's integers."""
+"""Operators on rows: SoftmaxInt, LogSoftmaxInt, LayerNormInt.
+
+One row at a time, in Python's integers.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,13 @@ import math
 import numpy as np
 
 from ..targets.arithmetic import Arithmetic, SoftmaxArithmetic, SoftmaxDivision, SoftmaxRowRule
-from ._arithmetic import exact_log2, fixed_point_multiplier, requantize, round_shift_half_up, saturate
+from ._arithmetic import (
+    exact_log2,
+    fixed_point_multiplier,
+    requantize,
+    round_shift_half_up,
+    saturate,
+)
 from ._base import Attributes, Integer, Outputs, expect_arithmetic
 
 __all__ = ["FAMILY", "LayerNorm", "LogSoftmax", "Softmax"]
@@ -19,7 +28,10 @@ _LN_2 = 45426  # Q16
 
 
 def _exponentials(row: list[int], how: SoftmaxArithmetic) -> tuple[list[int], list[int]]:
-    """Return d (Q25) and e^d (Q23) for d = x - max; venusA rounds the last step and the shift in one."""
+    """Return d (Q25) and e^d (Q23) for d = x - max.
+
+    VenusA rounds the last step and the shift in one.
+    """
     distances = [saturate(x - max(row), 32).item() for x in row]
     powers = []
     for d in distances:
@@ -31,7 +43,9 @@ def _exponentials(row: list[int], how: SoftmaxArithmetic) -> tuple[list[int], li
         if how.shares is SoftmaxDivision.FUSED:
             shift = 30 - whole
             powers.append(
-                round_shift_half_up(y * f * 2**7 + _EXP2_COEFFICIENTS[-1] * 2**30, shift) if shift < 64 else 0
+                round_shift_half_up(y * f * 2**7 + _EXP2_COEFFICIENTS[-1] * 2**30, shift)
+                if shift < 64
+                else 0
             )
         else:
             y = round_shift_half_up(y * f, 23) + _EXP2_COEFFICIENTS[-1]
@@ -44,7 +58,10 @@ def _floor_shift(value: int, left: int) -> int:
 
 
 def _normalize_exponentials(powers: list[int], how: SoftmaxArithmetic) -> list[int]:
-    """Return e / sum of e in Q15; venus finds the reciprocal by two Newton steps, the others divide."""
+    """Return e / sum of e in Q15.
+
+    Venus finds the reciprocal by two Newton steps, the others divide.
+    """
     total = int(saturate(sum(powers), 32))
     if how.shares is not SoftmaxDivision.NEWTON:
         factor = 2 * (2**52 // total)
@@ -75,7 +92,9 @@ class Softmax(Integer):
         if arithmetic.requantize.shifts:
             exact_log2(scale)
         m, s = fixed_point_multiplier(2.0**25 / scale)
-        q25 = [[int(saturate(round_shift_half_up(v * m, s), 32)) for v in row] for row in rows.tolist()]
+        q25 = [
+            [int(saturate(round_shift_half_up(v * m, s), 32)) for v in row] for row in rows.tolist()
+        ]
         q15 = np.array([self.compute_row(row, arithmetic) for row in q25], object).reshape(x.shape)
         return requantize(q15, a.scale("scale_o") / 2**15, a.o_bits, arithmetic.requantize)
 
@@ -109,16 +128,24 @@ class LayerNorm(Integer):
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Normalise every row to Q10, then a factor and a summand per element."""
         x, gamma = inputs[0], inputs[1].reshape(-1).tolist()
-        beta = inputs[2].reshape(-1).tolist() if len(inputs) > 2 and inputs[2] is not None else [0] * len(gamma)
+        beta = (
+            inputs[2].reshape(-1).tolist()
+            if len(inputs) > 2 and inputs[2] is not None
+            else [0] * len(gamma)
+        )
         scale, count = a.scale("scale_x"), len(gamma)
         epsilon = a.get("epsilon")
-        floor = math.floor((1e-5 if epsilon is None else float(epsilon)) * scale**2 * count**2 + 0.5)
+        floor = math.floor(
+            (1e-5 if epsilon is None else float(epsilon)) * scale**2 * count**2 + 0.5
+        )
         acc = [
             [n * g + b for n, g, b in zip(self.normalize_row(row, floor), gamma, beta, strict=True)]
             for row in x.reshape(-1, count).tolist()
         ]
         held = np.array(acc, object).reshape(x.shape)
-        return requantize(held, a.scale("scale_o") / (2**10 * a.scale("scale_w")), a.o_bits, arithmetic.requantize)
+        return requantize(
+            held, a.scale("scale_o") / (2**10 * a.scale("scale_w")), a.o_bits, arithmetic.requantize
+        )
 
     @staticmethod
     def normalize_row(row: list[int], floor: int) -> list[int]:
@@ -132,7 +159,9 @@ class LayerNorm(Integer):
             k += 1
         t = _floor_shift(spread, -2 * k)
         root = min(32767, math.isqrt(2**38 // t))
-        return [int(saturate(round_shift_half_up((count * v - total) * root, k + 9), 16)) for v in row]
+        return [
+            int(saturate(round_shift_half_up((count * v - total) * root, k + 9), 16)) for v in row
+        ]
 
 
 FAMILY: tuple[type[Integer], ...] = (Softmax, LogSoftmax, LayerNorm)

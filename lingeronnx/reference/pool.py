@@ -23,7 +23,9 @@ from ._base import Attributes, Integer, Outputs, StandardOpRun, expect_arithmeti
 __all__ = ["FAMILY", "AvgPool", "MaxPool"]
 
 
-def _pool_windows(x: np.ndarray, a: Attributes, fill: int, reduce: Callable[..., np.ndarray]) -> np.ndarray:
+def _pool_windows(
+    x: np.ndarray, a: Attributes, fill: int, reduce: Callable[..., np.ndarray]
+) -> np.ndarray:
     """Return `reduce` of every window; what lies outside the input is `fill`."""
     kernel = list(a["kernel_shape"])
     rank = len(kernel)
@@ -41,10 +43,17 @@ def _pool_windows(x: np.ndarray, a: Attributes, fill: int, reduce: Callable[...,
         max(0, (n - 1) * s + r - x.shape[2 + i] - pads[i])
         for i, (n, s, r) in enumerate(zip(space, strides, reach, strict=True))
     ]
-    wide = np.pad(x.astype(np.int64), [(0, 0), (0, 0), *zip(pads[:rank], ends, strict=True)], constant_values=fill)
+    wide = np.pad(
+        x.astype(np.int64),
+        [(0, 0), (0, 0), *zip(pads[:rank], ends, strict=True)],
+        constant_values=fill,
+    )
     out = np.zeros((*x.shape[:2], *space), np.int64)
     for place in np.ndindex(*space):
-        window = [slice(p * s, p * s + r, d) for p, s, r, d in zip(place, strides, reach, dilations, strict=True)]
+        window = [
+            slice(p * s, p * s + r, d)
+            for p, s, r, d in zip(place, strides, reach, dilations, strict=True)
+        ]
         out[(slice(None), slice(None), *place)] = reduce(wide[(slice(None), slice(None), *window)])
     return out
 
@@ -58,7 +67,9 @@ class MaxPool(StandardOpRun):
         """Return the largest integer of every window."""
         (x,) = inputs
         axes = tuple(range(2, x.ndim))
-        return _pool_windows(x, a, int(np.iinfo(x.dtype).min), lambda w: w.max(axes)).astype(x.dtype)
+        return _pool_windows(x, a, int(np.iinfo(x.dtype).min), lambda w: w.max(axes)).astype(
+            x.dtype
+        )
 
 
 class AvgPool(Integer):
@@ -78,16 +89,24 @@ class AvgPool(Integer):
         o_scale = float(a.get("scale_o") or x_scale)
         divisor = expect_arithmetic(arithmetic, AveragePoolArithmetic).divisor
         if divisor is AverageDivisor.ONE_ROUNDING:
-            return requantize(total, o_scale / (x_scale * area), a.o_bits, arithmetic.requantize, a.zero_point("o"))
+            return requantize(
+                total,
+                o_scale / (x_scale * area),
+                a.o_bits,
+                arithmetic.requantize,
+                a.zero_point("o"),
+            )
         byte = divisor is AverageDivisor.AREA_IN_A_BYTE
         return self.average_on_chip(total, area, exact_log2(o_scale) - exact_log2(x_scale), byte)
 
     @staticmethod
-    def average_on_chip(total: np.ndarray, area: int, left_shift: int, area_in_byte: bool) -> np.ndarray:
+    def average_on_chip(
+        total: np.ndarray, area: int, left_shift: int, area_in_byte: bool
+    ) -> np.ndarray:
         """Return the int8 mean of `area` numbers, moved up by `left_shift` = q_o - q_x, as a chip computes it.
 
-        area_in_byte : as venus, which looks at no scales where it can shift, and holds the area in a signed byte where
-        not.
+        area_in_byte : as venus, which looks at no scales where it can shift, and holds the area in
+        a signed byte where not.
         """
         if math.log2(area).is_integer():
             if not area_in_byte:
@@ -96,7 +115,9 @@ class AvgPool(Integer):
                     if left_shift <= 0
                     else total * 0
                 )
-            return cast_to_width(saturate(round_shift_half_up(to_python_ints(total), int(math.log2(area))), 8), 8)
+            return cast_to_width(
+                saturate(round_shift_half_up(to_python_ints(total), int(math.log2(area))), 8), 8
+            )
         if left_shift < 0:
             return cast_to_width(np.full(total.shape, 0 if area_in_byte else -128), 8)
         divisor = int(np.array(area).astype(np.int8)) if area_in_byte else area

@@ -14,8 +14,9 @@ __all__ = ["FAMILY", "Dequant", "Quant", "Requant"]
 class Quant(Integer):
     """Real to integer. An array of integers is taken as quantized already, as `Session` takes it.
 
-    A chip computes in float32 and gives int8. At a scale below 1 the host does it (the packer folds a Quant of a graph
-    input away), in float64 as `generic`; that a chip's own Quant is wrong there is not modelled.
+    A chip computes in float32 and gives int8. At a scale below 1 the host does it (the packer folds
+    a Quant of a graph input away), in float64 as `generic`; that a chip's own Quant is wrong there
+    is not modelled.
     """
 
     names: tuple[str, ...] = ("Quant",)
@@ -27,7 +28,10 @@ class Quant(Integer):
             return x
         scale, bits = a.scale("scale_x"), int(a.get("data_bits") or 8)
         with np.errstate(all="ignore"):
-            if expect_arithmetic(arithmetic, QuantArithmetic).real is QuantFloatPrecision.PRODUCT and scale >= 1:
+            if (
+                expect_arithmetic(arithmetic, QuantArithmetic).real is QuantFloatPrecision.PRODUCT
+                and scale >= 1
+            ):
                 product = x.astype(np.float32) * np.float32(scale)
                 real: np.ndarray = (product.astype(np.float64) + 0.5).astype(np.float32)
                 bits = 8
@@ -61,9 +65,13 @@ class Requant(Integer):
         ratio = a.scale("scale_o") / a.scale("scale_x")
         shifts = np.frexp(ratio)[0] == 0.5
         if shifts:
-            moved = round_shift(to_python_ints(x), 1 - int(np.frexp(ratio)[1]), arithmetic.requantize.rounding)
+            moved = round_shift(
+                to_python_ints(x), 1 - int(np.frexp(ratio)[1]), arithmetic.requantize.rounding
+            )
             if (
-                expect_arithmetic(arithmetic, RequantArithmetic).wraps and a.o_bits > 8 and ratio >= 1
+                expect_arithmetic(arithmetic, RequantArithmetic).wraps
+                and a.o_bits > 8
+                and ratio >= 1
             ):  # a plain shift: the top bits are lost
                 half = 1 << (a.o_bits - 1)
                 return cast_to_width((moved + half) % (2 * half) - half, a.o_bits)

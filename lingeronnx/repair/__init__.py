@@ -1,5 +1,6 @@
-"""Repair of legacy quantized graphs: misplaced, missing or wrong Dequant nodes, lost edges, wrong declarations.
+"""Repair of legacy quantized graphs.
 
+Misplaced, missing or wrong Dequant nodes, lost edges, wrong declarations.
     view        a damaged model as it is: writers, readers, scopes
     nodes       what one node does with integers
     kinds       what every tensor is: integers with a scale, real numbers, indices

@@ -1,4 +1,7 @@
-"""Repairs of what a file declares: types of graph inputs and outputs, and its notes on tensors inside the graph."""
+"""Repairs of what a file declares.
+
+Types of graph inputs and outputs, and its notes on tensors inside the graph.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +23,27 @@ _NOT_REAL = (*INTEGERS, TensorProto.UNDEFINED)
 
 
 def _type_name(elem: int) -> str:
-    return TensorProto.DataType.Name(elem).lower() if elem in TensorProto.DataType.values() else f"type {elem}"
+    return (
+        TensorProto.DataType.Name(elem).lower()
+        if elem in TensorProto.DataType.values()
+        else f"type {elem}"
+    )
 
 
 def _correct_type(kind: TensorKind, declared: int) -> int:
-    """Return the element type that a tensor of `kind` should be declared with; `declared` where nothing is known."""
+    """Return the element type that a tensor of `kind` should be declared with.
+
+    `declared` where nothing is known.
+    """
     if kind.is_integer:
         return declared if declared in INTEGERS and kind.scale is None else integer_type(kind.bits)
     if kind.category == "real" and kind.element_type == TensorProto.FLOAT and declared in _NOT_REAL:
         return int(TensorProto.FLOAT)
-    if kind.category == "other" and kind.element_type and declared in (*REALS, TensorProto.INT8, TensorProto.UNDEFINED):
+    if (
+        kind.category == "other"
+        and kind.element_type
+        and declared in (*REALS, TensorProto.INT8, TensorProto.UNDEFINED)
+    ):
         return kind.element_type
     return declared
 
@@ -44,7 +58,11 @@ def _wrong_types(view: GraphView) -> Iterator[tuple[str, ValueInfoProto, int]]:
     for value in view.main.graph.input:
         kind = kinship.retyped.get(view.main.tensors[value.name])
         if kind is not None:
-            yield "graph input", value, integer_type(kind.bits) if kind.is_integer else int(TensorProto.FLOAT)
+            yield (
+                "graph input",
+                value,
+                integer_type(kind.bits) if kind.is_integer else int(TensorProto.FLOAT),
+            )
     for scope in view.scopes:
         for index, value in enumerate(scope.graph.output):
             tensor = scope.find(value.name)
@@ -52,9 +70,15 @@ def _wrong_types(view: GraphView) -> Iterator[tuple[str, ValueInfoProto, int]]:
             if tensor is None or not value.type.HasField("tensor_type") and scope is not view.main:
                 continue
             if scope is view.main or branch:
-                right = _correct_type(kinds.kind_of.get(tensor, MISSING), value.type.tensor_type.elem_type)
+                right = _correct_type(
+                    kinds.kind_of.get(tensor, MISSING), value.type.tensor_type.elem_type
+                )
                 if right != value.type.tensor_type.elem_type and index >= 0:
-                    yield "graph output" if scope is view.main else "output of a branch", value, right
+                    yield (
+                        "graph output" if scope is view.main else "output of a branch",
+                        value,
+                        right,
+                    )
 
 
 def _find_wrong_types(view: GraphView) -> list[RepairFinding]:
@@ -102,9 +126,18 @@ def _iter_stale_value_info(view: GraphView) -> Iterator[tuple[Scope, ValueInfoPr
                 continue
             if not value.type.HasField("tensor_type"):
                 continue
-            have = sizes.get(value.name, (0, None))[1] if scope is view.main and tensor.writer is not None else None
+            have = (
+                sizes.get(value.name, (0, None))[1]
+                if scope is view.main and tensor.writer is not None
+                else None
+            )
             if shapes_conflict(dims_of(value), have):
-                yield scope, value, f"its shape is {list(have or ())}, not {list(dims_of(value) or ())}", 0
+                yield (
+                    scope,
+                    value,
+                    f"its shape is {list(have or ())}, not {list(dims_of(value) or ())}",
+                    0,
+                )
                 continue
             declared = value.type.tensor_type.elem_type
             right = _correct_type(_kind_of(kinds, scope, value.name), declared)
@@ -126,18 +159,27 @@ def _find_stale_value_info(view: GraphView) -> list[RepairFinding]:
                 partial(_set_type, value, right),
             )
         else:
-            action, text, apply = "drop", f"the note on '{value.name}'", partial(_drop_value_info, scope.graph, value)
+            action, text, apply = (
+                "drop",
+                f"the note on '{value.name}'",
+                partial(_drop_value_info, scope.graph, value),
+            )
         edit = Edit("value_info", action, text, tensor=value.name, apply=apply)
         findings.append(
             RepairFinding(
-                "value_info", f"the note on '{value.name}' is stale: {what}", tensor=value.name, edits=(edit,)
+                "value_info",
+                f"the note on '{value.name}' is stale: {what}",
+                tensor=value.name,
+                edits=(edit,),
             )
         )
     return findings
 
 
 def _drop_value_info(graph: GraphProto, value: ValueInfoProto) -> None:
-    del graph.value_info[next(index for index, note in enumerate(graph.value_info) if note is value)]
+    del graph.value_info[
+        next(index for index, note in enumerate(graph.value_info) if note is value)
+    ]
 
 
 TYPE_REPAIR = RepairStep("types", _find_wrong_types)

@@ -1,4 +1,7 @@
-"""Who needs a tensor: integers at which scale, real numbers, a Dequant; found by a walk against the edges."""
+"""Who needs a tensor: integers at which scale, real numbers, a Dequant.
+
+Found by a walk against the edges.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,8 @@ class Demands:
                 owner = scope.owner
                 if tensor is None or owner is None:
                     continue
-                # A branch that declares integers hands them on: a Dequant in front of it contradicts the file itself.
+                # A branch that declares integers hands them on: a Dequant in front of it
+                # contradicts the file itself.
                 if owner.proto.op_type == "If" and value.type.tensor_type.elem_type in INTEGERS:
                     self.demand_of(tensor).integer_readers.append((None, None, owner))
         for node in reversed(self.view.order):

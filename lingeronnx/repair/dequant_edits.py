@@ -1,7 +1,8 @@
 """How Dequants are mended: which edits a damaged graph takes, planned for all of them at once.
 
-Readers that take integers go past the Dequants that may not stay; readers of real numbers share the tensor's Dequant:
-one that may stay, else one that stands there with a wrong scale, else a new one. What is wrong, `dequants` tells.
+Readers that take integers go past the Dequants that may not stay; readers of real numbers share the
+tensor's Dequant: one that may stay, else one that stands there with a wrong scale, else a new one.
+What is wrong, `dequants` tells.
 """
 
 from __future__ import annotations
@@ -24,7 +25,13 @@ from .graph_view import (
     remove_node,
     same_scale,
 )
-from .node_semantics import always_passes_integers, data_inputs, is_dequant, is_quantized, passes_integers_on_demand
+from .node_semantics import (
+    always_passes_integers,
+    data_inputs,
+    is_dequant,
+    is_quantized,
+    passes_integers_on_demand,
+)
 from .report import Edit, format_scale
 from .tensor_kinds import KindAnalysis, TensorKinds, dequant_input, find_scale
 
@@ -45,7 +52,11 @@ def tensor_read_by(read: TensorRead) -> TensorView | None:
 def find_upstream_dequant(tensor: TensorView, kinds: TensorKinds) -> NodeView | None:
     """Return the Dequant that may not stay, before operators that move data, because of which integers come here."""
     node = tensor.writer
-    while node is not None and (always_passes_integers(node) or passes_integers_on_demand(node)) and data_inputs(node):
+    while (
+        node is not None
+        and (always_passes_integers(node) or passes_integers_on_demand(node))
+        and data_inputs(node)
+    ):
         source = node.inputs[data_inputs(node)[0]]
         if source is None:
             return None
@@ -60,8 +71,9 @@ _EditOwner = NodeView | TensorRead
 
 
 class EditPlan:
-    """All Dequants of a view at once: which edits mend what. Nothing is changed before they are applied.
+    """All Dequants of a view at once: which edits mend what.
 
+    Nothing is changed before they are applied.
     edits : (what it mends, the edit), in the order in which they must be applied
     """
 
@@ -75,9 +87,13 @@ class EditPlan:
         self.rewired_inputs: dict[
             tuple[NodeView, int], str
         ] = {}  # what an input is called by now, where that has changed
-        self.renamed_tensors: dict[TensorView, str] = {}  # what a tensor is called by now, where that has changed
+        self.renamed_tensors: dict[
+            TensorView, str
+        ] = {}  # what a tensor is called by now, where that has changed
         self.converted: set[NodeView] = set()
-        self.inserted: dict[tuple[int, NodeView | None], int] = {}  # how many new nodes stand behind a node of a scope
+        self.inserted: dict[
+            tuple[int, NodeView | None], int
+        ] = {}  # how many new nodes stand behind a node of a scope
         self.new_nodes: list[NodeProto] = []
         self.available_reals: dict[
             TensorView, list[tuple[Scope, str]]
@@ -114,9 +130,17 @@ class EditPlan:
         return [edit for mends, edit in self.edits if mends is owner]
 
     def _find_owner(self, tensor: TensorView, read: TensorRead) -> _EditOwner:
-        """Return what is mended where `read` gets real numbers: the Dequant on the way, where there is one."""
+        """Return what is mended where `read` gets real numbers.
+
+        The Dequant on the way, where there is one.
+        """
         raw = tensor_read_by(read)
-        if raw is not tensor and raw is not None and raw in self.kinds.stands_for and raw.writer is not None:
+        if (
+            raw is not tensor
+            and raw is not None
+            and raw in self.kinds.stands_for
+            and raw.writer is not None
+        ):
             return raw.writer
         return find_upstream_dequant(tensor, self.kinds) or read
 
@@ -133,7 +157,15 @@ class EditPlan:
         after: object = None,
     ) -> None:
         edit = Edit(
-            REPAIR_NAME, action, text, node, tensor, before=before, after=after, apply=apply, rank=len(self.edits)
+            REPAIR_NAME,
+            action,
+            text,
+            node,
+            tensor,
+            before=before,
+            after=after,
+            apply=apply,
+            rank=len(self.edits),
         )
         self.edits.append((owner, edit))
 
@@ -150,13 +182,24 @@ class EditPlan:
         assert read.output is not None
         assert read.scope is not None
         raw, name, owner = tensor_read_by(read), read.output.name, self._find_owner(tensor, read)
-        if raw is not None and raw is not tensor and is_dequant(raw.writer) and raw.scope is read.scope:
+        if (
+            raw is not None
+            and raw is not tensor
+            and is_dequant(raw.writer)
+            and raw.scope is read.scope
+        ):
             assert raw.writer is not None
             self._reuse_dequant(raw.writer, tensor, scale)
         elif read.scope is not self.view.main:
             result = self._reserve_name(f"{self._current_name(tensor)}_real")
             self._insert_dequant(
-                owner, tensor, read.scope, scale, None, result, partial(_set_graph_output, read.output, result)
+                owner,
+                tensor,
+                read.scope,
+                scale,
+                None,
+                result,
+                partial(_set_graph_output, read.output, result),
             )
         elif tensor.writer is not None and self._is_identity(tensor.writer):
             self._replace_identity(owner, tensor.writer, tensor, scale)
@@ -178,7 +221,9 @@ class EditPlan:
     def _is_identity(self, node: NodeView) -> bool:
         return node.proto.op_type == "Identity" and node.standard and node not in self.converted
 
-    def _replace_identity(self, owner: _EditOwner, node: NodeView, tensor: TensorView, scale: float) -> None:
+    def _replace_identity(
+        self, owner: _EditOwner, node: NodeView, tensor: TensorView, scale: float
+    ) -> None:
         """Put a Dequant in the place of an Identity, whose other readers read what it reads."""
         source = self._current_name(self.kinds.resolve(dequant_input(node)))
         readers = [(read.node, read.index) for read in tensor.reads if read.node is not None]
@@ -202,7 +247,11 @@ class EditPlan:
         assert read.node is not None
         assert read.scope is not None
         raw = read.node.inputs[read.index]
-        near = [name for scope, name in self.available_reals.get(tensor, []) if read.scope.can_see(scope)]
+        near = [
+            name
+            for scope, name in self.available_reals.get(tensor, [])
+            if read.scope.can_see(scope)
+        ]
         if near:
             return raw.name if raw is not None and raw.name in near else near[0]
         waiting = [
@@ -217,7 +266,9 @@ class EditPlan:
         if waiting:
             return self._reuse_dequant(waiting[0], tensor, scale)
         result = self._reserve_name(f"{self._current_name(tensor)}_real")
-        self._insert_dequant(self._find_owner(tensor, read), tensor, tensor.scope, scale, None, result)
+        self._insert_dequant(
+            self._find_owner(tensor, read), tensor, tensor.scope, scale, None, result
+        )
         return result
 
     def _reuse_dequant(self, node: NodeView, tensor: TensorView, scale: float) -> str:
@@ -251,11 +302,16 @@ class EditPlan:
         result: str,
         then: Callable[[], None] = lambda: None,
     ) -> None:
-        """Add a Dequant of `tensor` in `scope`, called after `name`, that writes `result`; do `then` with it."""
+        """Add a Dequant of `tensor` in `scope`, called after `name`, that writes `result`.
+
+        Do `then` with it.
+        """
         source = self._current_name(tensor)
         title = fresh_name(f"Dequant_{name or source}", self.labels)
         self.labels.add(title)
-        proto = helper.make_node(DEQUANT.name, [source], [result], name=title, domain=self.domain, scale_o=scale)
+        proto = helper.make_node(
+            DEQUANT.name, [source], [result], name=title, domain=self.domain, scale_o=scale
+        )
         behind = tensor.writer if tensor.scope is scope else None
         nth = self.inserted.get((id(scope), behind), 0)
         self.inserted[id(scope), behind] = nth + 1
@@ -265,7 +321,9 @@ class EditPlan:
             place = nth if behind is None else index_of_node(scope.graph, behind.proto) + 1 + nth
             scope.graph.node.insert(place, proto)
             self.new_nodes.append(scope.graph.node[place])
-            if self.domain and self.domain not in {entry.domain for entry in self.view.model.opset_import}:
+            if self.domain and self.domain not in {
+                entry.domain for entry in self.view.model.opset_import
+            }:
                 self.view.model.opset_import.append(helper.make_opsetid(self.domain, 1))
             then()
 
@@ -303,16 +361,29 @@ class EditPlan:
         """Let the readers of Dequants that do not stay for them read what these read."""
         for node in self.view.nodes:
             for index, tensor in enumerate(node.inputs):
-                if tensor is not None and tensor in self.kinds.stands_for and (node, index) not in done:
+                if (
+                    tensor is not None
+                    and tensor in self.kinds.stands_for
+                    and (node, index) not in done
+                ):
                     if node in self.kinds.invalid_dequants and node not in self.reused_dequants:
                         continue  # will be removed
                     assert tensor.writer is not None
-                    self._rewire_input(tensor.writer, node, index, self._current_name(self.kinds.resolve(tensor)))
+                    self._rewire_input(
+                        tensor.writer, node, index, self._current_name(self.kinds.resolve(tensor))
+                    )
 
     def _remove_unused_dequants(self) -> None:
-        """Take out the Dequants that nobody took; a graph output that one wrote gets its name from elsewhere."""
+        """Take out the Dequants that nobody took.
+
+        A graph output that one wrote gets its name from elsewhere.
+        """
         named: set[TensorView] = set()
-        for node in [n for n in self.view.order if n in self.kinds.invalid_dequants and n not in self.reused_dequants]:
+        for node in [
+            n
+            for n in self.view.order
+            if n in self.kinds.invalid_dequants and n not in self.reused_dequants
+        ]:
             result = node.outputs[0]
             assert result is not None
             source = self.kinds.resolve(dequant_input(node))
@@ -320,7 +391,12 @@ class EditPlan:
             own = source.writer is not None and source.scope is node.scope
             out = partial(remove_node, node.scope.graph, node.proto)
             renames = False
-            if leaving and own and leaving[0].scope is not self.view.main and leaving[0].output is not None:
+            if (
+                leaving
+                and own
+                and leaving[0].scope is not self.view.main
+                and leaving[0].output is not None
+            ):
                 out = partial(_set_graph_output, leaving[0].output, self._current_name(source), out)
             elif leaving and own and not self.view.is_output(source) and source not in named:
                 renames = True
@@ -360,7 +436,9 @@ def _set_input(node: NodeView, index: int, name: str) -> None:
     node.proto.input[index] = name
 
 
-def _set_graph_output(output: ValueInfoProto, name: str, then: Callable[[], None] = lambda: None) -> None:
+def _set_graph_output(
+    output: ValueInfoProto, name: str, then: Callable[[], None] = lambda: None
+) -> None:
     """Let a graph's output be the tensor `name`."""
     output.name = name
     then()
@@ -393,7 +471,10 @@ def _turn_into_identity(node: NodeView, source: str) -> None:
 
 
 def _choose_dequant_domain(view: GraphView) -> str:
-    """Return the domain for new Dequants: that of the others, else that of the integer operators, else thinker."""
+    """Return the domain for new Dequants.
+
+    That of the others, else that of the integer operators, else thinker.
+    """
     domains = [n.proto.domain for n in view.order if is_dequant(n)]
     domains += [n.proto.domain for n in view.order if is_quantized(n)]
     return domains[0] if domains else "thinker"

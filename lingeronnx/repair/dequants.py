@@ -1,10 +1,11 @@
-"""The repair of the Dequants: each where integers meet their first reader of real numbers, at the integers' scale.
+"""The repair of the Dequants.
 
-    finding   Dequants that may not stay, and readers of real numbers that get integers (`kinds.Kinds` tells both)
-    mending   `dequant_edits` plans it
+Each where integers meet their first reader of real numbers, at the integers' scale.
+    finding   Dequants that may not stay, and readers of real numbers that get integers
+    (`kinds.Kinds` tells both) mending   `dequant_edits` plans it
 
-Tensors keep their names, but where integers have the name of a graph output: that goes to the Dequant's output, and
-the integers are called ``<name>_q``.
+Tensors keep their names, but where integers have the name of a graph output: that goes to the
+Dequant's output, and the integers are called ``<name>_q``.
 """
 
 from __future__ import annotations
@@ -58,9 +59,15 @@ def _describe_invalid_dequant(
     """Return what is wrong with a Dequant that may not stay."""
     result, source = node.outputs[0], kinds.resolve(dequant_input(node))
     assert result is not None
-    kind, scale, why = kinds.kind_of.get(source, MISSING), node.attributes.get("scale_o"), kinds.invalid_dequants[node]
+    kind, scale, why = (
+        kinds.kind_of.get(source, MISSING),
+        node.attributes.get("scale_o"),
+        kinds.invalid_dequants[node],
+    )
     if why == "misplaced":
-        reader = next((n for _, _, n in kinship.demand_of(result).integer_readers if n is not None), None)
+        reader = next(
+            (n for _, _, n in kinship.demand_of(result).integer_readers if n is not None), None
+        )
         takes = "takes" if reader is None or reader.proto.op_type != "If" else "declares"
         text = f"stands before {reader.label if reader else 'an operator'}, which {takes} integers"
     elif why == "double":
@@ -68,7 +75,10 @@ def _describe_invalid_dequant(
     elif why == "index":
         text = f"reads '{source.name}', which holds indices, no quantized numbers"
     else:
-        text = f"has scale_o {format_scale(scale)}, but '{source.name}' has scale {format_scale(kind.scale)}"
+        text = (
+            f"has scale_o {format_scale(scale)}, but '{source.name}' has scale "
+            f"{format_scale(kind.scale)}"
+        )
     differs = why == "scale"
     return RepairFinding(
         REPAIR_NAME,
@@ -93,13 +103,19 @@ def _find_missing_dequants(
         ):
             continue  # there is a Dequant on the way, whose fault is told
         at = f" (scale {format_scale(scale)})" if scale is not None else ""
-        text = f"gets '{tensor.name}', {kind.text}{at}, as if it were real numbers: a Dequant is missing"
+        text = (
+            f"gets '{tensor.name}', {kind.text}{at}, as if it were real numbers: a Dequant is "
+            "missing"
+        )
         if read.output is not None:
             text = f"hands out {kind.text}{at}, graph outputs are real: a Dequant is missing"
         if scale is None:
             text = f"needs a Dequant of '{tensor.name}', {kind.text}, whose scale is said nowhere"
         elif read.output is not None and tensor.entry is not None:
-            text, scale = f"'{tensor.name}' is a graph input of integers and a graph output at once", None
+            text, scale = (
+                f"'{tensor.name}' is a graph input of integers and a graph output at once",
+                None,
+            )
         findings.append(
             RepairFinding(
                 REPAIR_NAME,
@@ -114,7 +130,9 @@ def _find_missing_dequants(
     return findings
 
 
-def _describe_invalid_read(read: TensorRead, tensor: TensorView, kinds: TensorKinds) -> RepairFinding | None:
+def _describe_invalid_read(
+    read: TensorRead, tensor: TensorView, kinds: TensorKinds
+) -> RepairFinding | None:
     """Return what is wrong with an integer operator that reads something else than integers."""
     kind, node = kinds.kind_of.get(tensor, MISSING), read.node
     if kind.category == "missing" or node is None:
@@ -123,12 +141,19 @@ def _describe_invalid_read(read: TensorRead, tensor: TensorView, kinds: TensorKi
     at = f" at scale {format_scale(scale)}" if scale else ""
     what = "holds real numbers: a Quant is missing" if kind.category == "real" else "holds indices"
     return RepairFinding(
-        REPAIR_NAME, f"takes integers{at}, but '{tensor.name}' {what}", node.label, tensor.name, level="fatal"
+        REPAIR_NAME,
+        f"takes integers{at}, but '{tensor.name}' {what}",
+        node.label,
+        tensor.name,
+        level="fatal",
     )
 
 
 def _find_scale_mismatches(view: GraphView, kinds: TensorKinds) -> list[RepairFinding]:
-    """Return the integer operators whose attribute says another scale than their input has: the producer's counts."""
+    """Return the integer operators whose attribute says another scale than their input has.
+
+    The producer's counts.
+    """
     findings = []
     for node in view.order:
         if not is_quantized(node) or is_dequant(node):
@@ -138,12 +163,22 @@ def _find_scale_mismatches(view: GraphView, kinds: TensorKinds) -> list[RepairFi
             tensor = node.inputs[index]
             source = kinds.resolve(tensor) if tensor is not None else None
             own = kinds.kind_of.get(source, MISSING).scale if source is not None else None
-            if source is not None and index in scales and is_scale(own) and not same_scale(scales[index], own):
+            if (
+                source is not None
+                and index in scales
+                and is_scale(own)
+                and not same_scale(scales[index], own)
+            ):
                 text = (
-                    f"reads '{source.name}' at scale {format_scale(scales[index])}, its producer says "
+                    f"reads '{source.name}' at scale {format_scale(scales[index])}, its producer "
+                    "says "
                     f"{format_scale(own)}"
                 )
-                findings.append(RepairFinding(REPAIR_NAME, text, node.label, source.name, scales[index], own, "note"))
+                findings.append(
+                    RepairFinding(
+                        REPAIR_NAME, text, node.label, source.name, scales[index], own, "note"
+                    )
+                )
     return findings
 
 

@@ -1,9 +1,10 @@
 """Diagnosis and repair of a legacy graph, from file to file.
 
-    read -> each repair of `REPAIRS`: find, mend -> look again: nothing may be left -> structure -> (run) -> save
+    read -> each repair of `REPAIRS`: find, mend -> look again: nothing may be left -> structure ->
+    (run) -> save
 
-A graph is written only where nothing fatal was found and a second look finds nothing: repairing what was repaired
-changes nothing. A file in which nothing is wrong is written byte for byte.
+A graph is written only where nothing fatal was found and a second look finds nothing: repairing
+what was repaired changes nothing. A file in which nothing is wrong is written byte for byte.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ _STRUCTURE_REPAIRS = (DUPLICATE_REPAIR, ORDER_REPAIR)
 class Repaired:
     """A repaired graph.
 
-    model : the protobuf; report : findings and edits; checked : the outcome of the run, where one was asked for
+    model : the protobuf; report : findings and edits; checked : the outcome of the run, where one
+    was asked for
     """
 
     path: Path
@@ -67,7 +69,10 @@ class Repaired:
         """
         target = self.path.with_name(f"{self.path.stem}_fix.onnx") if path is None else Path(path)
         if target.exists() and target.samefile(self.path):
-            raise RepairError(f"{target} is the graph that was read; a repair never overwrites it, choose another name")
+            raise RepairError(
+                f"{target} is the graph that was read; a repair never overwrites it, choose "
+                "another name"
+            )
         beside = target.parent.resolve() == self.path.parent.resolve()
         if self.changed or not (beside or _is_self_contained(self._original)):
             copy = ModelProto()
@@ -81,14 +86,20 @@ class Repaired:
     def to_dict(self) -> dict[str, object]:
         """Return report and check as JSON-ready values."""
         check = {} if self.trial_run is None else {"check": self.trial_run.to_dict()}
-        return {"model": str(self.path), "repaired": True, "changed": self.changed, **self.report.to_dict(), **check}
+        return {
+            "model": str(self.path),
+            "repaired": True,
+            "changed": self.changed,
+            **self.report.to_dict(),
+            **check,
+        }
 
 
 def fix_dequant(path: str | os.PathLike[str], check: bool = False) -> Repaired:
     """Repair the quantized graph at `path`; nothing is written before `Repaired.save`.
 
-    check : run the repaired graph on seeded inputs. Raises ModelError for a file that is no graph, and RepairError,
-    whose `report` holds all findings, for one that cannot be repaired.
+    check : run the repaired graph on seeded inputs. Raises ModelError for a file that is no graph,
+    and RepairError, whose `report` holds all findings, for one that cannot be repaired.
     """
     where = Path(path)
     original = onnx_file.read_model(where)
@@ -100,12 +111,15 @@ def fix_dequant(path: str | os.PathLike[str], check: bool = False) -> Repaired:
         place = f"{first.node}: " if first.node else ""
         rest = f" (and {more} more that cannot be repaired)" if more else ""
         raise RepairError(f"cannot repair {where}: {place}{first.text}{rest}", report)
-    return Repaired(where, model, report, run_repaired_graph(model) if check else None, where.read_bytes())
+    return Repaired(
+        where, model, report, run_repaired_graph(model) if check else None, where.read_bytes()
+    )
 
 
 def repair_model(model: ModelProto) -> RepairReport:
-    """Repair `model` in place and return what was found and done; with something fatal it is repaired in part.
+    """Repair `model` in place and return what was found and done.
 
+    With something fatal it is repaired in part.
     Raises ModelError where the protobuf is damaged.
     """
     onnx_file.check_string_fields(model)
@@ -130,7 +144,10 @@ def _find_nonzero_zero_points(model: ModelProto) -> list[RepairFinding]:
     for node in GraphView(model).nodes:
         key = find_nonzero_zero_point(node.attributes)
         if key is not None:
-            text = f"has {key} = {node.attributes[key]}; only graphs whose zero points are 0 can be repaired"
+            text = (
+                f"has {key} = {node.attributes[key]}; only graphs whose zero points are 0 can "
+                "be repaired"
+            )
             return [RepairFinding("structure", text, node.label, level="fatal")]
     return []
 
@@ -138,7 +155,8 @@ def _find_nonzero_zero_points(model: ModelProto) -> list[RepairFinding]:
 def apply_edits(view: GraphView, findings: Sequence[RepairFinding]) -> list[Edit]:
     """Do to the model of `view` what the findings of one repair say, and return what was done.
 
-    The view does not describe the model any more. Nodes are put in order where an edit left them in none.
+    The view does not describe the model any more. Nodes are put in order where an edit left them in
+    none.
     """
     edits = sorted((e for f in findings for e in f.edits), key=lambda e: e.rank)
     for edit in edits:

@@ -1,8 +1,10 @@
-"""A damaged model as it lies there: who writes a tensor, who reads it, in the graph and its subgraphs.
+"""A damaged model as it lies there.
 
-Owns the lookup of names through scopes and the few edits of the protobuf that keep it consistent (renaming a tensor,
-sorting nodes). It changes nothing by itself, knows no operator and believes nothing: a tensor may be read and written
-by nobody, written twice or depend on itself. A view is made anew after every repair.
+Who writes a tensor, who reads it, in the graph and its subgraphs.
+Owns the lookup of names through scopes and the few edits of the protobuf that keep it consistent
+(renaming a tensor, sorting nodes). It changes nothing by itself, knows no operator and believes
+nothing: a tensor may be read and written by nobody, written twice or depend on itself. A view is
+made anew after every repair.
 """
 
 from __future__ import annotations
@@ -65,7 +67,10 @@ class NodeView:
 
 @dataclass(frozen=True, eq=False)
 class TensorRead:
-    """Somebody who reads a tensor: input `index` of `node`, or `output` of a graph (then `node` is None)."""
+    """Somebody who reads a tensor.
+
+    Input `index` of `node`, or `output` of a graph (then `node` is None).
+    """
 
     node: NodeView | None
     index: int
@@ -124,9 +129,11 @@ class Scope:
 
 
 class GraphView:
-    """The scopes, nodes and tensors of `model`, which is not copied: an edit of a node's protobuf is one of the model.
+    """The scopes, nodes and tensors of `model`, which is not copied.
 
-    order : all nodes, those a node depends on before it, a node's subgraphs before the node. Nodes of a cycle are
+    An edit of a node's protobuf is one of the model.
+    order : all nodes, those a node depends on before it, a node's subgraphs before the node. Nodes
+    of a cycle are
         left out (`cycle` names one of them). known : what others worked out about this view
     """
 
@@ -155,13 +162,23 @@ class GraphView:
             node = NodeView(proto, scope)
             scope.nodes.append(node)
             for index, name in enumerate(proto.output):
-                written = tensors.setdefault(name, TensorView(name, scope, node, index)) if name else None
-                if written is not None and written.writer is node and proto.op_type == "Constant" and node.standard:
+                written = (
+                    tensors.setdefault(name, TensorView(name, scope, node, index)) if name else None
+                )
+                if (
+                    written is not None
+                    and written.writer is node
+                    and proto.op_type == "Constant"
+                    and node.standard
+                ):
                     written.constant = _constant_type(proto)
                 node.outputs.append(written)
         for node in scope.nodes:
             for attribute in node.proto.attribute:
-                for inner in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
+                for inner in [
+                    *([attribute.g] if attribute.HasField("g") else []),
+                    *attribute.graphs,
+                ]:
                     below = Scope(inner, scope, node, attribute.name)
                     node.scopes.append(below)
                     self._register_scope(below)
@@ -174,7 +191,9 @@ class GraphView:
                 if tensor is not None:
                     tensor.reads.append(TensorRead(node, index, scope=scope))
         for index, value in enumerate(scope.graph.output):
-            self._find_or_add_missing(scope, value.name).reads.append(TensorRead(None, index, value, scope))
+            self._find_or_add_missing(scope, value.name).reads.append(
+                TensorRead(None, index, value, scope)
+            )
 
     def _find_or_add_missing(self, scope: Scope, name: str) -> TensorView:
         tensor = scope.find(name)
@@ -241,7 +260,9 @@ def _constant_type(proto: NodeProto) -> int:
 
 def node_label(proto: NodeProto) -> str:
     """Return how reports name a node: operator and name, or operator and first output."""
-    return f"{proto.op_type} {proto.name or (proto.output[0] if proto.output else 'without a name')}"
+    return (
+        f"{proto.op_type} {proto.name or (proto.output[0] if proto.output else 'without a name')}"
+    )
 
 
 def attribute_values(proto: NodeProto) -> dict[str, Any]:
@@ -278,14 +299,20 @@ def sort_topologically(scope: Scope) -> tuple[list[NodeView], NodeView | None]:
     needs: list[set[int]] = []
     readers: dict[int, list[int]] = {}
     for index, node in enumerate(scope.nodes):
-        writers = {place[t.writer] for t in _iter_read_tensors(node) if t.writer is not None and t.scope is scope}
+        writers = {
+            place[t.writer]
+            for t in _iter_read_tensors(node)
+            if t.writer is not None and t.scope is scope
+        }
         needs.append(writers)
         for writer in writers:
             readers.setdefault(writer, []).append(index)
     order: list[NodeView] = []
     done = [False] * len(needs)
     waiting = [len(n) for n in needs]
-    for start in range(len(needs)):  # the first that is ready, then what became ready before it in the file
+    for start in range(
+        len(needs)
+    ):  # the first that is ready, then what became ready before it in the file
         stack = [start]
         while stack:
             index = stack.pop()
@@ -325,7 +352,10 @@ def sort_nodes(graph: GraphProto, order: Iterable[NodeView]) -> None:
 
 
 def sort_all(view: GraphView) -> None:
-    """Sort the nodes of every graph of the model, inner ones first: an outer graph holds copies afterwards."""
+    """Sort the nodes of every graph of the model, inner ones first.
+
+    An outer graph holds copies afterwards.
+    """
     for scope in reversed(view.scopes):
         order, _ = sort_topologically(scope)
         if order != scope.nodes:

@@ -1,8 +1,9 @@
 """The repair of lost edges: names that are read, or are graph outputs, and that nobody writes.
 
-Such a name is reconnected to a tensor that is computed for nobody where exactly one fits: by kind (integers, real
-numbers, indices), by the scale at which integer operators read it, and by shape, for which the graph is tried with it.
-No edge is reconnected because others took what else would have fitted: that would be a guess.
+Such a name is reconnected to a tensor that is computed for nobody where exactly one fits: by kind
+(integers, real numbers, indices), by the scale at which integer operators read it, and by shape,
+for which the graph is tried with it. No edge is reconnected because others took what else would
+have fitted: that would be a guess.
 """
 
 from __future__ import annotations
@@ -39,17 +40,28 @@ def _find_lost_edges(view: GraphView) -> list[RepairFinding]:
     for tensor, fitting, why in _match_lost_tensors(view):
         reader = tensor.reads[0].where if tensor.reads else "nobody"
         if len(fitting) == 1 and not why:
-            text = f"reads '{tensor.name}', which nobody writes; only '{fitting[0].name}' fits, which nobody reads"
+            text = (
+                f"reads '{tensor.name}', which nobody writes; only '{fitting[0].name}' fits, "
+                "which nobody reads"
+            )
             if tensor.reads[0].node is None:
                 text = text.replace("reads", "hands out", 1)
             findings.append(
                 RepairFinding(
-                    _REPAIR_NAME, text, reader, tensor.name, edits=(_make_rewire_edit(view, tensor, fitting[0]),)
+                    _REPAIR_NAME,
+                    text,
+                    reader,
+                    tensor.name,
+                    edits=(_make_rewire_edit(view, tensor, fitting[0]),),
                 )
             )
             continue
-        several = ", ".join(f"'{t.name}'" for t in fitting[:4]) + (" ..." if len(fitting) > 4 else "")
-        reason = why or (f"{several} would fit alike" if fitting else _format_no_candidate(view, tensor))
+        several = ", ".join(f"'{t.name}'" for t in fitting[:4]) + (
+            " ..." if len(fitting) > 4 else ""
+        )
+        reason = why or (
+            f"{several} would fit alike" if fitting else _format_no_candidate(view, tensor)
+        )
         verb = "reads" if tensor.reads and tensor.reads[0].node is not None else "hands out"
         text = f"{verb} '{tensor.name}', which nobody writes; {reason}"
         findings.append(RepairFinding(_REPAIR_NAME, text, reader, tensor.name, level="fatal"))
@@ -75,7 +87,10 @@ def _make_rewire_edit(view: GraphView, tensor: TensorView, chosen: TensorView) -
 
 
 def _reconnect(tensor: TensorView, chosen: TensorView) -> None:
-    """Let the readers of `tensor` read `chosen`; a graph output by an Identity, which goes or becomes a Dequant."""
+    """Let the readers of `tensor` read `chosen`.
+
+    A graph output by an Identity, which goes or becomes a Dequant.
+    """
     for read in tensor.reads:
         if read.node is not None:
             read.node.proto.input[read.index] = chosen.name
@@ -94,8 +109,14 @@ def _match_lost_tensors(view: GraphView) -> Iterator[tuple[TensorView, list[Tens
     if not view.missing:
         return
     kinship = KindAnalysis.for_view(view)
-    unused = [t for t in view.main.tensors.values() if not t.reads and not t.missing and t.constant is None]
-    fits = {tensor: [c for c in unused if _can_replace(kinship, tensor, c)] for tensor in view.missing}
+    unused = [
+        t
+        for t in view.main.tensors.values()
+        if not t.reads and not t.missing and t.constant is None
+    ]
+    fits = {
+        tensor: [c for c in unused if _can_replace(kinship, tensor, c)] for tensor in view.missing
+    }
     if sum(map(len, fits.values())) <= _MAX_SHAPE_TRIALS:
         before = find_shape_conflicts(view.model, view)
         fits = {
@@ -106,7 +127,10 @@ def _match_lost_tensors(view: GraphView) -> Iterator[tuple[TensorView, list[Tens
         rivals = [t for t, others in fits.items() if t is not tensor and candidates == others]
         why = ""
         if len(candidates) == 1 and rivals:
-            why = f"'{candidates[0].name}' fits, but '{rivals[0].name}' is lost as well and it fits there too"
+            why = (
+                f"'{candidates[0].name}' fits, but '{rivals[0].name}' is lost as well and it "
+                "fits there too"
+            )
         yield tensor, candidates, why
 
 
@@ -121,7 +145,9 @@ def _can_replace(kinship: KindAnalysis, tensor: TensorView, candidate: TensorVie
     if kind.scale is not None and not all(same_scale(scale, kind.scale) for scale in scales):
         return False
     widths = {bits for _, bits, _ in wants.integer_readers if bits}
-    if kind.is_integer and any(_storage_bytes(bits) != _storage_bytes(kind.bits) for bits in widths):
+    if kind.is_integer and any(
+        _storage_bytes(bits) != _storage_bytes(kind.bits) for bits in widths
+    ):
         return False
     return all(_accepts_kind(read, kind, kinship.root_kinds) for read in tensor.reads)
 
@@ -130,7 +156,9 @@ def _storage_bytes(bits: int) -> int:
     return 1 if bits <= 8 else 2 if bits <= 16 else 4
 
 
-def _accepts_kind(read: TensorRead, kind: TensorKind, roots: Mapping[TensorView, TensorKind]) -> bool:
+def _accepts_kind(
+    read: TensorRead, kind: TensorKind, roots: Mapping[TensorView, TensorKind]
+) -> bool:
     """Whether a reader takes what is of `kind`."""
     if read.node is None:
         declared = read.output.type.tensor_type.elem_type if read.output is not None else 0
@@ -146,7 +174,10 @@ def _accepts_kind(read: TensorRead, kind: TensorKind, roots: Mapping[TensorView,
 
 
 def _leads_to(candidate: TensorView, lost: TensorView) -> bool:
-    """Whether the writer of `candidate` needs what `lost` stands for: the edge would close a cycle."""
+    """Whether the writer of `candidate` needs what `lost` stands for.
+
+    The edge would close a cycle.
+    """
     readers = {read.node for read in lost.reads if read.node is not None}
     visited: set[NodeView] = set()
     stack = [candidate.writer]
@@ -158,19 +189,31 @@ def _leads_to(candidate: TensorView, lost: TensorView) -> bool:
             return True
         visited.add(node)
         stack += [t.writer for t in node.inputs if t is not None]
-        stack += [t.writer for below in node.scopes for inner in below.nodes for t in inner.inputs if t is not None]
+        stack += [
+            t.writer
+            for below in node.scopes
+            for inner in below.nodes
+            for t in inner.inputs
+            if t is not None
+        ]
     return False
 
 
-def _shapes_fit(view: GraphView, tensor: TensorView, candidate: TensorView, before: set[str]) -> bool:
+def _shapes_fit(
+    view: GraphView, tensor: TensorView, candidate: TensorView, before: set[str]
+) -> bool:
     """Whether the graph's sizes fit together with `candidate` in the place of `tensor`, as well as without."""
     trial = ModelProto()
     trial.CopyFrom(view.model)
     again = GraphView(trial)
-    same = next(t for t in again.missing if t.name == tensor.name and len(t.reads) == len(tensor.reads))
+    same = next(
+        t for t in again.missing if t.name == tensor.name and len(t.reads) == len(tensor.reads)
+    )
     told = [v for v in view.model.graph.value_info if v.name == tensor.name]
     _reconnect(same, again.main.tensors[candidate.name])
-    lost = [ValueInfoProto(name=candidate.name, type=v.type) for v in told if dims_of(v) is not None]
+    lost = [
+        ValueInfoProto(name=candidate.name, type=v.type) for v in told if dims_of(v) is not None
+    ]
     return not find_shape_conflicts(trial, GraphView(trial), lost) - before
 
 

@@ -1,7 +1,8 @@
 """What one node of a damaged graph does with integers, and the kinds of tensors.
 
-Attributes are read by the operators' own tables (`ops`), by any generation's names; what is not in the tables counts
-as float outside the quantized domains, and inside them is told by its attributes. Knows no graph.
+Attributes are read by the operators' own tables (`ops`), by any generation's names; what is not in
+the tables counts as float outside the quantized domains, and inside them is told by its attributes.
+Knows no graph.
 """
 
 from __future__ import annotations
@@ -126,18 +127,22 @@ FLOAT = TensorKind("real", element_type=TensorProto.FLOAT)
 
 def integer_type(bits: int) -> int:
     """Return the ONNX element type that holds integers of `bits`."""
-    return int(TensorProto.INT8 if bits <= 8 else TensorProto.INT16 if bits <= 16 else TensorProto.INT32)
+    return int(
+        TensorProto.INT8 if bits <= 8 else TensorProto.INT16 if bits <= 16 else TensorProto.INT32
+    )
 
 
 @dataclass
 class TensorDemand:
     """Who needs a tensor, seen through operators that hand on what they get.
 
-    integer_readers : (scale or None, bits or None, node) for each integer operator; real : whether a float operator
-    does dequant_scales : the scales of the Dequants behind it
+    integer_readers : (scale or None, bits or None, node) for each integer operator; real : whether
+    a float operator does dequant_scales : the scales of the Dequants behind it
     """
 
-    integer_readers: list[tuple[float | None, int | None, NodeView | None]] = field(default_factory=list)
+    integer_readers: list[tuple[float | None, int | None, NodeView | None]] = field(
+        default_factory=list
+    )
     real: bool = False
     dequant_scales: list[float | None] = field(default_factory=list)
 
@@ -157,7 +162,10 @@ def merge_kinds(kinds: Sequence[TensorKind]) -> TensorKind:
         return MISSING
     first = kinds[0]
     if all(k.is_integer for k in kinds):
-        same = all(k.scale is None or first.scale is None or math.isclose(k.scale, first.scale) for k in kinds)
+        same = all(
+            k.scale is None or first.scale is None or math.isclose(k.scale, first.scale)
+            for k in kinds
+        )
         return first if same else FLOAT
     whats = {k.category for k in kinds}
     if len(whats) == 1 or "real" not in whats and "integer" not in whats:
@@ -169,9 +177,11 @@ def merge_kinds(kinds: Sequence[TensorKind]) -> TensorKind:
 
 
 def integer_operator(node: NodeView) -> Format | None:
-    """Return the integer operator a node is, by any generation's name; None for a float or an unknown one.
+    """Return the integer operator a node is, by any generation's name.
 
-    A standard operator counts as one only in a quantized domain, or where it reads a quantized table.
+    None for a float or an unknown one.
+    A standard operator counts as one only in a quantized domain, or where it reads a quantized
+    table.
     """
     form = find_integer_op_by_name(node.proto.op_type)
     form = None if form in TRAINING_ONLY_OPS else form
@@ -185,13 +195,22 @@ def integer_operator(node: NodeView) -> Format | None:
 
 
 def has_output_scale(op_format: Format) -> bool:
-    """Whether the operator has a scale of its own: without scale_o it is unknown, not that of the input."""
-    return op_format is BATCH_NORM2D or any(a.name == "scale_o" and a.is_required for a in op_format.attributes)
+    """Whether the operator has a scale of its own.
+
+    Without scale_o it is unknown, not that of the input.
+    """
+    return op_format is BATCH_NORM2D or any(
+        a.name == "scale_o" and a.is_required for a in op_format.attributes
+    )
 
 
 def is_dequant(node: NodeView | None) -> bool:
     """Whether a node is a Dequant."""
-    return node is not None and node.proto.op_type == DEQUANT.name and (node.proto.domain in _DOMAINS or node.standard)
+    return (
+        node is not None
+        and node.proto.op_type == DEQUANT.name
+        and (node.proto.domain in _DOMAINS or node.standard)
+    )
 
 
 def is_quant(node: NodeView) -> bool:
@@ -218,7 +237,10 @@ def produces_indices(node: NodeView) -> bool:
 
 
 def always_passes_integers(node: NodeView) -> bool:
-    """Whether a node hands integers on wherever it gets them; a Clip does with integer bounds only."""
+    """Whether a node hands integers on wherever it gets them.
+
+    A Clip does with integer bounds only.
+    """
     if not _is_known_mover(node) or node.proto.op_type not in PASS_THROUGH_OPS:
         return False
     if node.proto.op_type != "Clip":
@@ -229,7 +251,11 @@ def always_passes_integers(node: NodeView) -> bool:
 
 def passes_integers_on_demand(node: NodeView) -> bool:
     """Whether a node hands integers on where somebody needs them."""
-    return _is_known_mover(node) and node.proto.op_type in ON_DEMAND_OPS and integer_operator(node) is None
+    return (
+        _is_known_mover(node)
+        and node.proto.op_type in ON_DEMAND_OPS
+        and integer_operator(node) is None
+    )
 
 
 def data_inputs(node: NodeView) -> list[int]:
@@ -241,9 +267,14 @@ def data_inputs(node: NodeView) -> list[int]:
 
 
 def current_attributes(node: NodeView) -> dict[str, Any]:
-    """Return the attributes of an integer node by their current names, with defaults; None for missing ones."""
+    """Return the attributes of an integer node by their current names, with defaults.
+
+    None for missing ones.
+    """
     form = integer_operator(node)
-    stated = {_LEGACY_ATTRIBUTE_NAMES.get(name, name): value for name, value in node.attributes.items()}
+    stated = {
+        _LEGACY_ATTRIBUTE_NAMES.get(name, name): value for name, value in node.attributes.items()
+    }
     if form is GATHER and "scale_w" in stated:  # the table's scale, which it hands on
         stated.setdefault("scale_x", stated["scale_w"])
     for spec in form.attributes if form is not None else ():
@@ -255,7 +286,9 @@ def integer_inputs(node: NodeView) -> list[int]:
     """Return the inputs of an integer node that carry integer activations."""
     form = integer_operator(node)
     if form is None:
-        chosen: Sequence[int] = range(len(node.inputs)) if any(n.startswith("scale_") for n in node.attributes) else [0]
+        chosen: Sequence[int] = (
+            range(len(node.inputs)) if any(n.startswith("scale_") for n in node.attributes) else [0]
+        )
     elif form in RECURRENT:
         chosen = [0]  # lengths are indices, states may be either
     else:
@@ -265,25 +298,40 @@ def integer_inputs(node: NodeView) -> list[int]:
 
 
 def real_inputs(node: NodeView) -> list[int]:
-    """Return the inputs of a quantized node that carry real numbers: a Quant's, the first generation's states."""
+    """Return the inputs of a quantized node that carry real numbers.
+
+    A Quant's, the first generation's states.
+    """
     if is_quant(node):
         return [0][: len(node.inputs)]
     form = integer_operator(node)
     if form is None or form not in RECURRENT or "scale_i" not in node.attributes:
         return []
-    weights = [i for i, t in enumerate(node.inputs) if i and t is not None and t.constant == TensorProto.INT8]
+    weights = [
+        i
+        for i, t in enumerate(node.inputs)
+        if i and t is not None and t.constant == TensorProto.INT8
+    ]
     return list(range(2, weights[0] if weights else 2))
 
 
 def make_op_view(node: NodeView) -> Any:  # noqa: ANN401 - in the place of an ir.Node
-    """Return what `ops` needs to see of a node: its inputs, constant or not, and how many outputs it has."""
+    """Return what `ops` needs to see of a node.
+
+    Its inputs, constant or not, and how many outputs it has.
+    """
 
     def value(tensor: TensorView | None) -> SimpleNamespace | None:
         if tensor is None:
             return None
-        constant = None if tensor.constant is None else SimpleNamespace(numpy=lambda: tensor.constant)
+        constant = (
+            None if tensor.constant is None else SimpleNamespace(numpy=lambda: tensor.constant)
+        )
         return SimpleNamespace(
-            name=tensor.name, const_value=constant, is_graph_input=lambda: False, producer=lambda: None
+            name=tensor.name,
+            const_value=constant,
+            is_graph_input=lambda: False,
+            producer=lambda: None,
         )
 
     return SimpleNamespace(
@@ -302,7 +350,9 @@ def read_scales(node: NodeView) -> dict[int, float]:
     for name, value in attrs.items():
         if name.startswith("scale_x_") and name[8:].isdigit():
             by_input[int(name[8:])] = value
-    if form is not None and all(is_scale(v) for k, v in attrs.items() if k.startswith("scale_") and v is not None):
+    if form is not None and all(
+        is_scale(v) for k, v in attrs.items() if k.startswith("scale_") and v is not None
+    ):
         # Where a scale is missing nothing is said.
         with contextlib.suppress(LingerOnnxError, KeyError, TypeError, ValueError):
             by_input.update({index: q.scale for index, q in form.input_qparams(attrs).items()})
@@ -310,7 +360,10 @@ def read_scales(node: NodeView) -> dict[int, float]:
 
 
 def takes_reals(node: NodeView, index: int, others: Sequence[TensorKind]) -> bool:
-    """Whether a float node certainly needs real numbers at input `index`: others are the kinds of all its inputs."""
+    """Whether a float node certainly needs real numbers at input `index`.
+
+    Others are the kinds of all its inputs.
+    """
     if node.proto.op_type == QUANT.name:
         return True
     formal = _formal_parameter(node, index)
@@ -318,16 +371,25 @@ def takes_reals(node: NodeView, index: int, others: Sequence[TensorKind]) -> boo
         return False
     if "tensor(int8)" not in formal.types:
         return True
-    mates = [k for i, k in enumerate(others) if i != index and _type_variable(node, i) == formal.type_str]
+    mates = [
+        k for i, k in enumerate(others) if i != index and _type_variable(node, i) == formal.type_str
+    ]
     return any(kind.category == "real" for kind in mates)
 
 
-def takes_element(node: NodeView, index: int, kind: TensorKind, others: Sequence[TensorKind]) -> bool:
-    """Whether a standard node can take indices of `kind` at input `index`: others are the kinds of all its inputs."""
+def takes_element(
+    node: NodeView, index: int, kind: TensorKind, others: Sequence[TensorKind]
+) -> bool:
+    """Whether a standard node can take indices of `kind` at input `index`.
+
+    Others are the kinds of all its inputs.
+    """
     formal = _formal_parameter(node, index)
     if formal is None or kind.element_type not in TensorProto.DataType.values():
         return False
-    mates = [k for i, k in enumerate(others) if i != index and _type_variable(node, i) == formal.type_str]
+    mates = [
+        k for i, k in enumerate(others) if i != index and _type_variable(node, i) == formal.type_str
+    ]
     allowed = f"tensor({TensorProto.DataType.Name(kind.element_type).lower()})" in formal.types
     return allowed and not any(mate.category == "real" or mate.is_integer for mate in mates)
 
@@ -350,7 +412,9 @@ def _schema(node: NodeView) -> defs.OpSchema | None:
         return None
 
 
-_OPSET = 13  # types of inputs and outputs, not their number, are asked for: those changed little since
+_OPSET = (
+    13  # types of inputs and outputs, not their number, are asked for: those changed little since
+)
 
 
 def _formal_parameter(node: NodeView, index: int) -> defs.OpSchema.FormalParameter | None:
@@ -389,7 +453,12 @@ def standard_kind(node: NodeView, index: int, kinds: Sequence[TensorKind]) -> Te
     return REAL if types & _FLOATS else _ELEMENTS_OF.get(frozenset(types), OTHER)
 
 
-_ELEMENTS = {f"tensor({name})": elem for name, elem in (("float", 1), ("int64", 7), ("bool", 9), ("int32", 6))}
+_ELEMENTS = {
+    f"tensor({name})": elem
+    for name, elem in (("float", 1), ("int64", 7), ("bool", 9), ("int32", 6))
+}
 _ELEMENTS_OF = {
-    frozenset({text}): TensorKind("other", element_type=elem) for text, elem in _ELEMENTS.items() if elem != 1
+    frozenset({text}): TensorKind("other", element_type=elem)
+    for text, elem in _ELEMENTS.items()
+    if elem != 1
 }

@@ -1,4 +1,7 @@
-"""What was found in a graph and what was done about it, as values, text and JSON. Knows no graph."""
+"""What was found in a graph and what was done about it, as values, text and JSON.
+
+Knows no graph.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,8 @@ class RepairFinding:
 
     repair : the name of the repair that looked for it
     node, tensor : the place, empty where there is none
-    text : one line; before, after : scales, or element types by name, where they are what it is about
-    level : "wrong" is repaired, "fatal" cannot be, "note" is left as it is
+    text : one line; before, after : scales, or element types by name, where they are what it is
+    about level : "wrong" is repaired, "fatal" cannot be, "note" is left as it is
     edits : how it is repaired. An edit that mends several things stands at the first of them
     """
 
@@ -33,13 +36,16 @@ class RepairFinding:
 
     def to_dict(self) -> dict[str, object]:
         """Return it as JSON-ready values, without its edits."""
-        return _fields_to_json(self, ("repair", "text", "node", "tensor", "before", "after", "level"))
+        return _fields_to_json(
+            self, ("repair", "text", "node", "tensor", "before", "after", "level")
+        )
 
 
 @dataclass(frozen=True)
 class Edit:
-    """A change of the graph: what is done (insert, remove, rescale, rewire, rename, retype, sort, drop) and where.
+    """A change of the graph.
 
+    What is done (insert, remove, rescale, rewire, rename, retype, sort, drop) and where.
     apply : does it to the model that was looked at. rank : its place among the edits of one repair
     """
 
@@ -55,7 +61,9 @@ class Edit:
 
     def to_dict(self) -> dict[str, object]:
         """Return it as JSON-ready values."""
-        return _fields_to_json(self, ("repair", "action", "text", "node", "tensor", "before", "after"))
+        return _fields_to_json(
+            self, ("repair", "action", "text", "node", "tensor", "before", "after")
+        )
 
 
 @dataclass(frozen=True)
@@ -97,16 +105,24 @@ class RepairReport:
         if wrong:
             text += [f"found: {_format_count(len(wrong), 'thing')} wrong", *_format_findings(wrong)]
         if fatal:
-            text += [f"cannot be repaired: {_format_count(len(fatal), 'thing')}", *_format_findings(fatal)]
+            text += [
+                f"cannot be repaired: {_format_count(len(fatal), 'thing')}",
+                *_format_findings(fatal),
+            ]
         if self.edits and not fatal:
             verb = "would be done" if planned else "done"
             text.append(f"{verb}: {_format_count(len(self.edits), 'edit')}")
-            text += [f"  {edit.action:<8} {edit.text}{_format_edit_scale(edit)}" for edit in self.edits]
+            text += [
+                f"  {edit.action:<8} {edit.text}{_format_edit_scale(edit)}" for edit in self.edits
+            ]
         return text + [f"note: {f.node + ' ' if f.node else ''}{f.text}" for f in self.notes]
 
     def to_dict(self) -> dict[str, object]:
         """Return the report as JSON-ready values."""
-        return {"findings": [f.to_dict() for f in self.findings], "edits": [e.to_dict() for e in self.edits]}
+        return {
+            "findings": [f.to_dict() for f in self.findings],
+            "edits": [e.to_dict() for e in self.edits],
+        }
 
 
 def _format_count(count: int, what: str) -> str:
@@ -118,13 +134,19 @@ def _format_findings(findings: Sequence[RepairFinding]) -> list[str]:
 
 
 def _format_edit_scale(edit: Edit) -> str:
-    return f", scale_o {format_scale(edit.after)}" if edit.action == "insert" and edit.after is not None else ""
+    return (
+        f", scale_o {format_scale(edit.after)}"
+        if edit.action == "insert" and edit.after is not None
+        else ""
+    )
 
 
 def _fields_to_json(value: object, names: Sequence[str]) -> dict[str, object]:
     """Return some fields by name; JSON knows no infinities."""
     fields = {name: getattr(value, name) for name in names}
-    return {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in fields.items()}
+    return {
+        k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in fields.items()
+    }
 
 
 def format_scale(value: object) -> str:

@@ -1,6 +1,7 @@
 """Shapes and element types of a graph that may be wrong, by ONNX's own inference, and where they contradict the file.
 
-Works on a copy without large constants and without the file's notes on tensors inside the graph, which may be stale.
+Works on a copy without large constants and without the file's notes on tensors inside the graph,
+which may be stale.
 """
 
 from __future__ import annotations
@@ -72,13 +73,18 @@ def _strip_for_inference(model: ModelProto) -> ModelProto:
     copy.opset_import.append(helper.make_opsetid(_UNKNOWN_DOMAIN, 1))
     graph.input.extend(model.graph.input)
     for value in graph.input:
-        if any(dim.dim_value < 0 for dim in value.type.tensor_type.shape.dim):  # at which ONNX ends the process
+        if any(
+            dim.dim_value < 0 for dim in value.type.tensor_type.shape.dim
+        ):  # at which ONNX ends the process
             value.type.tensor_type.ClearField("shape")
     graph.output.extend(ValueInfoProto(name=value.name) for value in model.graph.output)
     for tensor in model.graph.initializer:
         if any(dim < 0 for dim in tensor.dims):
             continue
-        small = sum(map(abs, tensor.dims)) <= _MAX_KEPT_ELEMENTS and len(tensor.raw_data) <= 8 * _MAX_KEPT_ELEMENTS
+        small = (
+            sum(map(abs, tensor.dims)) <= _MAX_KEPT_ELEMENTS
+            and len(tensor.raw_data) <= 8 * _MAX_KEPT_ELEMENTS
+        )
         graph.initializer.append(
             tensor
             if small and tensor.data_location != TensorProto.EXTERNAL
@@ -96,21 +102,29 @@ def dims_of(value: ValueInfoProto) -> Dims | None:
 
 
 def shapes_conflict(one: Dims | None, other: Dims | None) -> bool:
-    """Whether two shapes cannot be the same; axis 0 may be the batch and counts only where both say more than 1."""
+    """Whether two shapes cannot be the same.
+
+    Axis 0 may be the batch and counts only where both say more than 1.
+    """
     if one is None or other is None:
         return False
     if len(one) != len(other):
         return True
     pairs = list(zip(one, other, strict=True))
-    return any(a is not None and b is not None and a != b and (i or min(a, b) > 1) for i, (a, b) in enumerate(pairs))
+    return any(
+        a is not None and b is not None and a != b and (i or min(a, b) > 1)
+        for i, (a, b) in enumerate(pairs)
+    )
 
 
 def find_shape_conflicts(
     model: ModelProto, view: GraphView, unwritten_value_info: Sequence[ValueInfoProto] = ()
 ) -> set[str]:
-    """Return what does not fit together: declared outputs, widths of layers, numbers of elements, sizes of operands.
+    """Return what does not fit together.
 
-    unwritten_value_info : what the file says of tensors that nobody writes, under the names they are read by now
+    Declared outputs, widths of layers, numbers of elements, sizes of operands.
+    unwritten_value_info : what the file says of tensors that nobody writes, under the names they
+    are read by now
     """
     sizes = infer_shapes(model)
     conflicting = set(_strict_inference_errors(model))
@@ -121,7 +135,8 @@ def find_shape_conflicts(
     for node in view.main.nodes:
         shapes = [sizes.get(name, (0, None))[1] for name in node.proto.input]
         conflicting.update(
-            f"{node.label}: {what}" for what in _find_misfits(node.proto, shapes, sizes, _operator_name(node))
+            f"{node.label}: {what}"
+            for what in _find_misfits(node.proto, shapes, sizes, _operator_name(node))
         )
     return conflicting
 
@@ -132,11 +147,15 @@ def _operator_name(node: NodeView) -> str:
     return op.name if op is not None else node.proto.op_type
 
 
-def _find_misfits(proto: onnx.NodeProto, shapes: Sequence[Dims | None], sizes: Sizes, name: str) -> Iterator[str]:
+def _find_misfits(
+    proto: onnx.NodeProto, shapes: Sequence[Dims | None], sizes: Sizes, name: str
+) -> Iterator[str]:
     if name in _WIDTH_AXES and len(shapes) > 1:
         axis, other, grouped = _WIDTH_AXES[name]
         matrix = name in (LSTM.name, GRU.name)  # which have lengths and states before their weights
-        weight = next((s for s in shapes[1:] if s is not None and (not matrix or len(s) == 2)), None)
+        weight = next(
+            (s for s in shapes[1:] if s is not None and (not matrix or len(s) == 2)), None
+        )
         group = next((int(a.i) for a in proto.attribute if a.name == "group"), 1) if grouped else 1
         x = shapes[0]
         if x is not None and weight:
@@ -147,7 +166,10 @@ def _find_misfits(proto: onnx.NodeProto, shapes: Sequence[Dims | None], sizes: S
                 if have is not None and want is not None and have != want * group:
                     yield "width"
     if name in ("Reshape", "Flatten") and proto.output and shapes:
-        counts = [_element_count(shapes[0]), _element_count(sizes.get(proto.output[0], (0, None))[1])]
+        counts = [
+            _element_count(shapes[0]),
+            _element_count(sizes.get(proto.output[0], (0, None))[1]),
+        ]
         if None not in counts and counts[0] != counts[1]:
             yield "number of elements"
 
@@ -166,11 +188,18 @@ def _strict_inference_errors(model: ModelProto) -> Iterator[str]:
     try:
         register_schemas()
         shape_inference.infer_shapes(
-            to_checkable_model(_strip_for_inference(model)), check_type=False, strict_mode=True, data_prop=True
+            to_checkable_model(_strip_for_inference(model)),
+            check_type=False,
+            strict_mode=True,
+            data_prop=True,
         )
     except Exception as error:
         text = " ".join(str(error).split())
-        names = sorted((node_label(n) for n in model.graph.node if n.name and n.name in text), key=len, reverse=True)
+        names = sorted(
+            (node_label(n) for n in model.graph.node if n.name and n.name in text),
+            key=len,
+            reverse=True,
+        )
         yield f"sizes of {names[0]}" if names else text
 
 

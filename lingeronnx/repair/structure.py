@@ -1,7 +1,7 @@
 """Repairs of a graph's skeleton: names given twice, nodes out of order, Identity nodes left over.
 
-A tensor written twice is repaired where both nodes are the same; otherwise, and where nodes depend on themselves, there
-is no telling what was meant.
+A tensor written twice is repaired where both nodes are the same; otherwise, and where nodes depend
+on themselves, there is no telling what was meant.
 """
 
 from __future__ import annotations
@@ -55,19 +55,30 @@ def _find_duplicates(view: GraphView) -> list[RepairFinding]:
             text += ", which does the same" if same else "; it is not clear which of them is meant"
             findings.append(
                 RepairFinding(
-                    "duplicates", text, node_label(node), shared[0], level="wrong" if same else "fatal", edits=edits
+                    "duplicates",
+                    text,
+                    node_label(node),
+                    shared[0],
+                    level="wrong" if same else "fatal",
+                    edits=edits,
                 )
             )
         for name in _written_inputs(graph):
-            text = f"'{name}' is written by a node and is a graph input or initializer; it is not clear which is meant"
+            text = (
+                f"'{name}' is written by a node and is a graph input or initializer; it is not "
+                "clear which is meant"
+            )
             findings.append(RepairFinding("duplicates", text, tensor=name, level="fatal"))
         findings += [
-            _describe_duplicate_entry(graph, kind, entries) for kind, entries in _find_duplicate_entries(graph)
+            _describe_duplicate_entry(graph, kind, entries)
+            for kind, entries in _find_duplicate_entries(graph)
         ]
     return findings + _find_name_clashes(view)
 
 
-def _describe_duplicate_entry(graph: GraphProto, kind: str, entries: list[ValueInfoProto]) -> RepairFinding:
+def _describe_duplicate_entry(
+    graph: GraphProto, kind: str, entries: list[ValueInfoProto]
+) -> RepairFinding:
     """Return what is wrong with `entries` of one name in a list of `graph`."""
     name, twice = entries[0].name, f"{kind} '{entries[0].name}' is listed {len(entries)} times"
     if any(e.SerializeToString() != entries[0].SerializeToString() for e in entries[1:]):
@@ -84,7 +95,11 @@ def _describe_duplicate_entry(graph: GraphProto, kind: str, entries: list[ValueI
 
 
 def _drop_duplicate_entries(graph: GraphProto, kind: str, name: str) -> None:
-    field = {"graph input": graph.input, "graph output": graph.output, "initializer": graph.initializer}[kind]
+    field = {
+        "graph input": graph.input,
+        "graph output": graph.output,
+        "initializer": graph.initializer,
+    }[kind]
     places = [index for index, value in enumerate(field) if value.name == name]
     for index in reversed(places[1:]):
         del field[index]
@@ -111,7 +126,12 @@ def _find_name_clashes(view: GraphView) -> list[RepairFinding]:
             apply=partial(_rename_node, proto, new),
         )
         findings.append(
-            RepairFinding("duplicates", f"another node is called '{name}' too", node_label(proto), edits=(edit,))
+            RepairFinding(
+                "duplicates",
+                f"another node is called '{name}' too",
+                node_label(proto),
+                edits=(edit,),
+            )
         )
     return findings
 
@@ -137,7 +157,10 @@ def _iter_duplicate_writers(graph: GraphProto) -> Iterator[tuple[NodeProto, Node
 
 
 def _is_equivalent(first: NodeProto, second: NodeProto) -> bool:
-    """Whether two nodes do the same; of two Dequants of one tensor the scale does not matter, it follows from that."""
+    """Whether two nodes do the same.
+
+    Of two Dequants of one tensor the scale does not matter, it follows from that.
+    """
     if first is second:
         return False
     parts = []
@@ -159,7 +182,11 @@ def _written_inputs(graph: GraphProto) -> list[str]:
 
 def _find_duplicate_entries(graph: GraphProto) -> list[tuple[str, list[ValueInfoProto]]]:
     twice = []
-    lists = {"graph input": graph.input, "graph output": graph.output, "initializer": graph.initializer}
+    lists = {
+        "graph input": graph.input,
+        "graph output": graph.output,
+        "initializer": graph.initializer,
+    }
     for kind, values in lists.items():
         groups: dict[str, list[ValueInfoProto]] = {}
         for value in values:
@@ -169,8 +196,15 @@ def _find_duplicate_entries(graph: GraphProto) -> list[tuple[str, list[ValueInfo
 
 
 def _find_duplicate_names(view: GraphView) -> list[tuple[NodeProto, str]]:
-    """Return the nodes of the main graph whose name an earlier one has; copies that are removed do not count."""
-    gone = [node for node, first in _iter_duplicate_writers(view.main.graph) if _is_equivalent(first, node)]
+    """Return the nodes of the main graph whose name an earlier one has.
+
+    Copies that are removed do not count.
+    """
+    gone = [
+        node
+        for node, first in _iter_duplicate_writers(view.main.graph)
+        if _is_equivalent(first, node)
+    ]
     names: set[str] = set()
     namesakes = []
     for node in view.main.graph.node:
@@ -196,7 +230,11 @@ def _find_order(view: GraphView) -> list[RepairFinding]:
             node, tensor = early[0]
             more = f" (and {len(early) - 1} more)" if len(early) > 1 else ""
             text = f"stands before the node that writes its input '{tensor.name}'{more}"
-            where = "" if scope is view.main else f" in a subgraph of {scope.owner.label if scope.owner else ''}"
+            where = (
+                ""
+                if scope is view.main
+                else f" in a subgraph of {scope.owner.label if scope.owner else ''}"
+            )
             edit = Edit(
                 "order",
                 "sort",
@@ -218,7 +256,9 @@ def _find_misordered_reads(nodes: Sequence[NodeView]) -> list[tuple[NodeView, Te
         (node, tensor)
         for node in nodes
         for tensor in node.inputs
-        if tensor is not None and tensor.writer is not None and place.get(tensor.writer, -1) > place[node]
+        if tensor is not None
+        and tensor.writer is not None
+        and place.get(tensor.writer, -1) > place[node]
     ]
 
 
@@ -226,7 +266,10 @@ def _find_misordered_reads(nodes: Sequence[NodeView]) -> list[tuple[NodeView, Te
 
 
 def _find_identities(view: GraphView) -> list[RepairFinding]:
-    """Find the Identity nodes that can go: those inside, and those that give a graph output its name."""
+    """Find the Identity nodes that can go.
+
+    Those inside, and those that give a graph output its name.
+    """
     going = _removable_identities(view)
     inside = [node for node in going if not view.is_output(_identity_output(node))]
     gone = {_identity_output(node): node for node in inside}
@@ -238,7 +281,9 @@ def _find_identities(view: GraphView) -> list[RepairFinding]:
         end = _resolve_identity_chain(_identity_output(node), gone)
         readers.setdefault(end, []).extend(_identity_output(node).reads)
         text = f"{node.label}; its readers read '{end.name}'"
-        findings[node] = _make_identity_finding(node, text, partial(_bypass_identity, node, end), rank=0)
+        findings[node] = _make_identity_finding(
+            node, text, partial(_bypass_identity, node, end), rank=0
+        )
     named: set[TensorView] = set()
     for node in going:
         end, result = _resolve_identity_chain(_identity_input(node), gone), _identity_output(node)
@@ -253,8 +298,18 @@ def _find_identities(view: GraphView) -> list[RepairFinding]:
     return [findings[node] for node in going if node in findings]
 
 
-def _make_identity_finding(node: NodeView, text: str, apply: Callable[[], None], rank: int) -> RepairFinding:
-    edit = Edit("identities", "remove", text, node.label, _identity_output(node).name, apply=apply, rank=rank)
+def _make_identity_finding(
+    node: NodeView, text: str, apply: Callable[[], None], rank: int
+) -> RepairFinding:
+    edit = Edit(
+        "identities",
+        "remove",
+        text,
+        node.label,
+        _identity_output(node).name,
+        apply=apply,
+        rank=rank,
+    )
     return RepairFinding(
         "identities",
         f"hands '{_identity_input(node).name}' on unchanged, left over from the export",
@@ -272,8 +327,13 @@ def _bypass_identity(node: NodeView, end: TensorView) -> None:
     remove_node(node.scope.graph, node.proto)
 
 
-def _transfer_output_name(view: GraphView, node: NodeView, end: TensorView, reads: Sequence[TensorRead]) -> None:
-    """Take out an Identity whose result is a graph output: `end`, which `reads` read, takes its name."""
+def _transfer_output_name(
+    view: GraphView, node: NodeView, end: TensorView, reads: Sequence[TensorRead]
+) -> None:
+    """Take out an Identity whose result is a graph output.
+
+    `end`, which `reads` read, takes its name.
+    """
     name = _identity_output(node).name
     view.rename(end, name)
     for read in reads:
@@ -285,15 +345,20 @@ def _transfer_output_name(view: GraphView, node: NodeView, end: TensorView, read
 def _removable_identities(view: GraphView) -> list[NodeView]:
     """Return the Identity nodes of the main graph that can go.
 
-    One that hands integers to a graph output stays until a Dequant takes its place, and one that must give a name to a
-    graph input, an initializer or another output stays for good.
+    One that hands integers to a graph output stays until a Dequant takes its place, and one that
+    must give a name to a graph input, an initializer or another output stays for good.
     """
     kinds = KindAnalysis.for_view(view).kinds
     identities = []
     for node in view.main.nodes:
         source = node.inputs[0] if len(node.inputs) == 1 else None
         result = node.outputs[0] if len(node.outputs) == 1 else None
-        if node.proto.op_type != "Identity" or not node.standard or source is None or result is None:
+        if (
+            node.proto.op_type != "Identity"
+            or not node.standard
+            or source is None
+            or result is None
+        ):
             continue
         if result.writer is not node:
             continue

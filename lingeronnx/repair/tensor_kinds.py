@@ -1,14 +1,17 @@
-"""What every tensor of a damaged graph is: integers with a scale, real numbers, or something else (indices, masks).
+"""What every tensor of a damaged graph is.
 
+Integers with a scale, real numbers, or something else (indices, masks).
 Three walks over the nodes, none of which changes anything:
 
     roots   what a tensor is where every Dequant is looked through: the scale that its integers have
-    wants   who needs it, against the direction of the edges: integers at which scale, real numbers, a Dequant;
+    wants   who needs it, against the direction of the edges: integers at which scale, real numbers,
+    a Dequant;
             `demands` has this walk
     kinds   what it is with the Dequants that may stay, from which follows where one is missing
     (`TensorKinds.missing_dequants`)
 
-A Dequant may stay where its scale is that of the integers it reads and nobody behind it needs integers.
+A Dequant may stay where its scale is that of the integers it reads and nobody behind it needs
+integers.
 """
 
 from __future__ import annotations
@@ -58,8 +61,12 @@ __all__ = ["KindAnalysis", "TensorKinds", "dequant_input", "find_scale"]
 
 def _detect_platform(model: ModelProto, view: GraphView) -> Target | None:
     """Return the platform a graph was made for, None where it names one that is not known."""
-    named = next((entry.value for entry in model.metadata_props if entry.key == "lingeronnx.platform"), None)
-    named = named or next((n.attributes["platform"] for n in view.nodes if n.attributes.get("platform")), "venus")
+    named = next(
+        (entry.value for entry in model.metadata_props if entry.key == "lingeronnx.platform"), None
+    )
+    named = named or next(
+        (n.attributes["platform"] for n in view.nodes if n.attributes.get("platform")), "venus"
+    )
     try:
         return get_target(str(named))
     except LingerOnnxError:
@@ -70,9 +77,10 @@ def _detect_platform(model: ModelProto, view: GraphView) -> Target | None:
 class TensorKinds:
     """What the third walk found.
 
-    kind_of : the kind of every tensor; kept : the Dequants that may stay; source : for the output of a Dequant that may
-    not, the tensor it stands for; why : what is wrong with it. reals : for integer tensors, who reads them as real
-    numbers without a Dequant. faults : integer operators that read something else, with what they read
+    kind_of : the kind of every tensor; kept : the Dequants that may stay; source : for the output
+    of a Dequant that may not, the tensor it stands for; why : what is wrong with it. reals : for
+    integer tensors, who reads them as real numbers without a Dequant. faults : integer operators
+    that read something else, with what they read
     """
 
     kind_of: dict[TensorView, TensorKind] = field(default_factory=dict)
@@ -114,7 +122,9 @@ class KindAnalysis:
                     self.root_kinds[tensor] = MISSING
                 elif tensor.constant is not None:
                     real = tensor.constant in REALS
-                    self.root_kinds[tensor] = TensorKind("real" if real else "other", element_type=tensor.constant)
+                    self.root_kinds[tensor] = TensorKind(
+                        "real" if real else "other", element_type=tensor.constant
+                    )
                 elif tensor.entry is not None:
                     self.root_kinds[tensor] = self._input_kind(tensor)
         for node in self.view.order:
@@ -122,7 +132,10 @@ class KindAnalysis:
                 self.root_kinds[tensor] = kind
 
     def _input_kind(self, tensor: TensorView) -> TensorKind:
-        """Return what a graph input is: as it is declared, unless its readers leave no doubt that it is not."""
+        """Return what a graph input is.
+
+        As it is declared, unless its readers leave no doubt that it is not.
+        """
         assert tensor.entry is not None
         declared, wants = tensor.entry.type.tensor_type.elem_type, self.demand_of(tensor)
         if tensor.scope.parent is not None:
@@ -130,9 +143,13 @@ class KindAnalysis:
         scales = wants.scales()
         bits = max((b for _, b, _ in wants.integer_readers if b), default=8)
         if declared in INTEGERS and (wants.integer_readers or wants.dequant_scales):
-            return TensorKind("integer", scales[0] if len(scales) == 1 else None, {3: 8, 5: 16, 6: 32}[declared])
+            return TensorKind(
+                "integer", scales[0] if len(scales) == 1 else None, {3: 8, 5: 16, 6: 32}[declared]
+            )
         if declared in (0, 1) and wants.integer_readers and not wants.real:
-            self.retyped[tensor] = TensorKind("integer", scales[0] if len(scales) == 1 else None, bits)
+            self.retyped[tensor] = TensorKind(
+                "integer", scales[0] if len(scales) == 1 else None, bits
+            )
             return self.retyped[tensor]
         if declared == TensorProto.INT8 and wants.real and self._surely_real(tensor):
             self.retyped[tensor] = FLOAT
@@ -142,7 +159,10 @@ class KindAnalysis:
         return TensorKind("real" if declared in REALS else "other", element_type=declared)
 
     def _surely_real(self, tensor: TensorView) -> bool:
-        """Whether some reader of an input certainly takes real numbers; the other operands are as far as is known."""
+        """Whether some reader of an input certainly takes real numbers.
+
+        The other operands are as far as is known.
+        """
         for read in tensor.reads:
             if read.node is None:
                 continue
@@ -150,7 +170,11 @@ class KindAnalysis:
             for mate in read.node.inputs:
                 constant = mate is not None and mate.constant == TensorProto.FLOAT
                 produced = mate is not None and mate.writer is not None and mate is not tensor
-                declared = mate is not None and mate.entry is not None and mate.entry.type.tensor_type.elem_type == 1
+                declared = (
+                    mate is not None
+                    and mate.entry is not None
+                    and mate.entry.type.tensor_type.elem_type == 1
+                )
                 others.append(REAL if constant or produced or declared else OTHER)
             if takes_reals(read.node, read.index, others):
                 return True
@@ -165,7 +189,13 @@ class KindAnalysis:
             if tensor is None or tensor.writer is not node:
                 continue
             if tensor.constant is not None:
-                yield tensor, TensorKind("real" if tensor.constant in REALS else "other", element_type=tensor.constant)
+                yield (
+                    tensor,
+                    TensorKind(
+                        "real" if tensor.constant in REALS else "other",
+                        element_type=tensor.constant,
+                    ),
+                )
             elif is_dequant(node):
                 yield tensor, (kinds[0] if dequants and kinds else FLOAT)
             elif is_quantized(node):
@@ -187,7 +217,9 @@ class KindAnalysis:
     ) -> TensorKind:
         """Return the kind of output `index` of an integer node, by its attributes."""
         form, attrs = integer_operator(node), current_attributes(node)
-        bits = attrs.get("o_bits" if form is None else form.width)  # damaged graphs hold anything there
+        bits = attrs.get(
+            "o_bits" if form is None else form.width
+        )  # damaged graphs hold anything there
         width = bits if isinstance(bits, int) and 2 <= bits <= 32 else 8
         if form is None:
             return self._unknown_operator_kind(attrs, kinds, width)
@@ -207,20 +239,32 @@ class KindAnalysis:
             scale = None
         return TensorKind("integer", scale if is_scale(scale) else None, width)
 
-    def _unknown_operator_kind(self, attrs: Mapping[str, Any], kinds: Sequence[TensorKind], width: int) -> TensorKind:
+    def _unknown_operator_kind(
+        self, attrs: Mapping[str, Any], kinds: Sequence[TensorKind], width: int
+    ) -> TensorKind:
         """Return the output of an operator of the quantized domains that no table knows."""
         if is_scale(attrs.get("scale_o")):
             return TensorKind("integer", float(attrs["scale_o"]), width)
         if any(name.startswith("scale_") for name in attrs):
             return FLOAT
-        return TensorKind("integer", None, width) if any(kind.is_integer for kind in kinds) else OTHER
+        return (
+            TensorKind("integer", None, width) if any(kind.is_integer for kind in kinds) else OTHER
+        )
 
     def _recurrent_state_kind(
-        self, node: NodeView, op_format: Format, attrs: Mapping[str, Any], index: int, tensor: TensorView, width: int
+        self,
+        node: NodeView,
+        op_format: Format,
+        attrs: Mapping[str, Any],
+        index: int,
+        tensor: TensorView,
+        width: int,
     ) -> TensorKind:
-        """Return the last state or cell of a recurrent layer: integers, but for the training side's exports.
+        """Return the last state or cell of a recurrent layer.
 
-        Those of the first generation are told by their name for the input's scale, later ones by what they declare.
+        Integers, but for the training side's exports.
+        Those of the first generation are told by their name for the input's scale, later ones by
+        what they declare.
         """
         declared, first = _declared_type(tensor), "scale_i" in node.attributes
         later = node.proto.domain == "linger" and declared == TensorProto.FLOAT
@@ -261,9 +305,19 @@ class KindAnalysis:
         result = node.outputs[0] if node.outputs else None
         if is_dequant(node):
             if result is not None and result.writer is node:
-                self._judge_dequant(node, source[0] if source else None, kinds[0] if kinds else MISSING, result, found)
+                self._judge_dequant(
+                    node,
+                    source[0] if source else None,
+                    kinds[0] if kinds else MISSING,
+                    result,
+                    found,
+                )
             return
-        handed = merge_kinds([kinds[i] for i in data_inputs(node)]) if passes_integers_on_demand(node) else MISSING
+        handed = (
+            merge_kinds([kinds[i] for i in data_inputs(node)])
+            if passes_integers_on_demand(node)
+            else MISSING
+        )
         moving = result is not None and self._passes_integers(result, handed)
         reading: Sequence[int] = []
         if is_quantized(node):
@@ -277,14 +331,23 @@ class KindAnalysis:
         for index in reading:
             tensor = source[index] if index < len(source) else None
             if tensor is not None and kinds[index].is_integer:
-                found.missing_dequants.setdefault(tensor, []).append(TensorRead(node, index, scope=node.scope))
+                found.missing_dequants.setdefault(tensor, []).append(
+                    TensorRead(node, index, scope=node.scope)
+                )
         for tensor, kind in self._iter_output_kinds(node, found.kind_of, dequants=False):
             found.kind_of[tensor] = (
-                FLOAT if passes_integers_on_demand(node) and kind.is_integer and not moving else kind
+                FLOAT
+                if passes_integers_on_demand(node) and kind.is_integer and not moving
+                else kind
             )
 
     def _judge_dequant(
-        self, node: NodeView, source: TensorView | None, kind: TensorKind, result: TensorView, kinds: TensorKinds
+        self,
+        node: NodeView,
+        source: TensorView | None,
+        kind: TensorKind,
+        result: TensorView,
+        kinds: TensorKinds,
     ) -> None:
         scale, wants = node.attributes.get("scale_o"), self.demand_of(result)
         if source is None:
@@ -312,14 +375,22 @@ class KindAnalysis:
         kinds.stands_for[result] = source
 
     def _passes_integers(self, result: TensorView, kind: TensorKind) -> bool:
-        """Whether a lazy node whose data are of `kind` hands on integers: somebody behind needs them."""
+        """Whether a lazy node whose data are of `kind` hands on integers.
+
+        Somebody behind needs them.
+        """
         if not kind.is_integer:
             return False
         wants = self.demand_of(result)
-        return bool(wants.integer_readers) or any(same_scale(scale, kind.scale) for scale in wants.dequant_scales)
+        return bool(wants.integer_readers) or any(
+            same_scale(scale, kind.scale) for scale in wants.dequant_scales
+        )
 
     def _check_graph_output(self, read: TensorRead, kinds: TensorKinds) -> None:
-        """Note a graph output that hands out integers: the main graph's never do, a branch's where the If does not."""
+        """Note a graph output that hands out integers.
+
+        The main graph's never do, a branch's where the If does not.
+        """
         assert read.scope is not None
         assert read.output is not None
         tensor = read.scope.find(read.output.name)
@@ -357,7 +428,10 @@ def dequant_input(node: NodeView) -> TensorView:
 
 
 def find_scale(tensor: TensorView, kinds: TensorKinds) -> float | None:
-    """Return the scale of an integer tensor: its own, or where nothing says it, that of a Dequant which reads it."""
+    """Return the scale of an integer tensor.
+
+    Its own, or where nothing says it, that of a Dequant which reads it.
+    """
     own = kinds.kind_of[tensor].scale
     if own is not None:
         return own

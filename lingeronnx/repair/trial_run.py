@@ -1,6 +1,8 @@
-"""Running what was repaired: on seeded inputs in the simulator, to see that it does run and what comes out.
+"""Running what was repaired.
 
-Float operators go through onnxruntime. Sizes that the file leaves open are 1. Whatever happens is told in one line.
+On seeded inputs in the simulator, to see that it does run and what comes out.
+Float operators go through onnxruntime. Sizes that the file leaves open are 1. Whatever happens is
+told in one line.
 """
 
 from __future__ import annotations
@@ -26,7 +28,10 @@ _MAX_ELEMENTS = 1 << 28  # elements of one tensor
 
 @dataclass(frozen=True)
 class OutputSummary:
-    """What came out at a graph output: shape, element type and range (None where there is no number)."""
+    """What came out at a graph output.
+
+    Shape, element type and range (None where there is no number).
+    """
 
     name: str
     shape: Sequence[int]
@@ -37,7 +42,10 @@ class OutputSummary:
 
 @dataclass(frozen=True)
 class TrialRunResult:
-    """The outcome of a run: the outputs, or the error of the node that failed; notes on what is odd."""
+    """The outcome of a run: the outputs, or the error of the node that failed.
+
+    Notes on what is odd.
+    """
 
     outputs: Sequence[OutputSummary] = ()
     error: str | None = None
@@ -46,8 +54,13 @@ class TrialRunResult:
     def lines(self) -> list[str]:
         """Return the outcome as text."""
         if self.error is not None:
-            return [f"check: it does not run: {self.error}", *(f"note: {note}" for note in self.notes)]
-        rows = [(f"'{o.name}'", str(list(o.shape)), o.dtype, _format_range(o)) for o in self.outputs]
+            return [
+                f"check: it does not run: {self.error}",
+                *(f"note: {note}" for note in self.notes),
+            ]
+        rows = [
+            (f"'{o.name}'", str(list(o.shape)), o.dtype, _format_range(o)) for o in self.outputs
+        ]
         widths = [max((len(row[i]) for row in rows), default=0) for i in range(3)]
         text = ["check: it runs; on random input it gives"]
         for row in rows:
@@ -57,7 +70,11 @@ class TrialRunResult:
 
     def to_dict(self) -> dict[str, object]:
         """Return the outcome as JSON-ready values."""
-        return {"outputs": [asdict(o) for o in self.outputs], "error": self.error, "notes": list(self.notes)}
+        return {
+            "outputs": [asdict(o) for o in self.outputs],
+            "error": self.error,
+            "notes": list(self.notes),
+        }
 
 
 def _format_range(output: OutputSummary) -> str:
@@ -67,14 +84,19 @@ def _format_range(output: OutputSummary) -> str:
 
 
 def run_repaired_graph(model: ModelProto, seed: int = 0) -> TrialRunResult:
-    """Run `model` once, on normal random numbers and random integers; errors become `TrialRunResult.error`."""
+    """Run `model` once, on normal random numbers and random integers.
+
+    Errors become `TrialRunResult.error`.
+    """
     try:
         return _run_unguarded(model, seed)
     except LingerOnnxError as error:
         return TrialRunResult(error=str(error))
     except MemoryError:
         return TrialRunResult(error="its tensors do not fit into memory")
-    except Exception as error:  # any file may come here; what the runner trips over is the graph's fault
+    except (
+        Exception
+    ) as error:  # any file may come here; what the runner trips over is the graph's fault
         text = " ".join(str(error).split()) or type(error).__name__
         return TrialRunResult(error=f"it cannot be run: {text[:200]}")
 
@@ -83,7 +105,10 @@ def _run_unguarded(model: ModelProto, seed: int) -> TrialRunResult:
     for name, (_, dims) in infer_shapes(model).items():
         if dims is not None and math.prod(d or 1 for d in dims) > _MAX_ELEMENTS:
             return TrialRunResult(
-                error=f"tensor '{name}' has {math.prod(d or 1 for d in dims):.2g} elements; too many to run"
+                error=(
+                    f"tensor '{name}' has {math.prod(d or 1 for d in dims):.2g} elements; too "
+                    "many to run"
+                )
             )
     copy = ModelProto()
     copy.CopyFrom(model)
@@ -95,7 +120,9 @@ def _run_unguarded(model: ModelProto, seed: int) -> TrialRunResult:
         if None in (spec.shape or ()):
             notes.append(f"input '{spec.name}' is run as {list(shape)}: the file leaves sizes open")
         if math.prod(shape) > _MAX_ELEMENTS:
-            return TrialRunResult(error=f"input '{spec.name}' has {math.prod(shape):.2g} elements; too many to run")
+            return TrialRunResult(
+                error=f"input '{spec.name}' has {math.prod(shape):.2g} elements; too many to run"
+            )
         feeds[spec.name] = _random_values(rng, shape, spec.dtype)
     session = Session(graph)
     names = [str(value.name) for value in graph.graph.outputs]
@@ -106,12 +133,17 @@ def _run_unguarded(model: ModelProto, seed: int) -> TrialRunResult:
         if kind == "FLOAT" and array.dtype.kind != "f":
             notes.append(f"output '{name}' is declared float, the simulator gives {array.dtype}")
     return TrialRunResult(
-        [_summarize_output(name, array) for name, array in zip(names, arrays, strict=True)], None, notes
+        [_summarize_output(name, array) for name, array in zip(names, arrays, strict=True)],
+        None,
+        notes,
     )
 
 
 def _random_values(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Return random values of a type; integers of more than 16 bits, which may be indices, are 0."""
+    """Return random values of a type.
+
+    Integers of more than 16 bits, which may be indices, are 0.
+    """
     if dtype.kind == "f":
         return rng.standard_normal(shape).astype(dtype)
     if dtype.kind == "b":

@@ -1,11 +1,12 @@
-"""The part of an integer graph that goes to the chip: from the Quants to the Dequants, the host part cut off.
+"""The part of an integer graph that goes to the chip.
 
-The vendor's packer takes no float operator, so a graph that ends in a Softmax on the host is packed without it. Tensor
-names stay: the cut graph's inputs and outputs are the float tensors at the borders, and the index of an embedding,
-which may be the result of a Cast on the host.
+From the Quants to the Dequants, the host part cut off.
+The vendor's packer takes no float operator, so a graph that ends in a Softmax on the host is packed
+without it. Tensor names stay: the cut graph's inputs and outputs are the float tensors at the
+borders, and the index of an embedding, which may be the result of a Cast on the host.
 
-A tensor wider than 8 bits leaves the chip as it is, and its Dequant is the host's: the packer would make 8 bits of what
-a Dequant reads.
+A tensor wider than 8 bits leaves the chip as it is, and its Dequant is the host's: the packer would
+make 8 bits of what a Dequant reads.
 """
 
 from __future__ import annotations
@@ -20,21 +21,24 @@ __all__ = ["extract_chip_nodes", "extract_chip_part", "find_chip_nodes", "is_hos
 
 
 def extract_chip_part(graph: ir.Model, target: Target) -> ir.Model:
-    """Return a copy of the chip-ready integer `graph` without its host part; the same graph when it has none.
+    """Return a copy of the chip-ready integer `graph` without its host part.
 
+    The same graph when it has none.
     target : what the graph is for; its opset is that of the part.
     """
     inside = find_chip_nodes(graph)
     if len(inside) == len(graph.graph):
         return graph
-    return extract_chip_nodes(graph, frozenset(i for i, node in enumerate(graph.graph) if id(node) in inside), target)
+    return extract_chip_nodes(
+        graph, frozenset(i for i, node in enumerate(graph.graph) if id(node) in inside), target
+    )
 
 
 def extract_chip_nodes(graph: ir.Model, places: Collection[int], target: Target) -> ir.Model:
     """Return a copy of some integer nodes of `graph`, by their places in it, as a graph of their own.
 
-    Its outputs are what is read outside it and what the whole graph puts out. A Quant of what the host hands over
-    stands in every piece that reads its integers, so that these do not leave.
+    Its outputs are what is read outside it and what the whole graph puts out. A Quant of what the
+    host hands over stands in every piece that reads its integers, so that these do not leave.
     """
     piece = ir.clone(graph)
     inner = piece.graph
@@ -71,7 +75,11 @@ def _find_piece_outputs(piece: ir.Model, inside: Collection[int]) -> list[ir.Val
         values = [ir.require_input(node)] if is_host_dequant(node) else node.outputs
         given = node.op_type == QUANT.name and id(ir.producer(ir.require_input(node))) not in chip
         there = chip if given else inside
-        found.update((id(v), v) for v in values if id(v.producer()) in inside and _is_piece_output(v, node, there))
+        found.update(
+            (id(v), v)
+            for v in values
+            if id(v.producer()) in inside and _is_piece_output(v, node, there)
+        )
     return list(found.values())
 
 
@@ -95,16 +103,20 @@ def is_host_dequant(node: ir.Node) -> bool:
 
 
 def find_chip_nodes(graph: ir.Model) -> set[int]:
-    """Return the ids of the nodes that the chip runs: integer operators, and standard ones on integer tensors.
+    """Return the ids of the nodes that the chip runs.
 
-    Where the types of a graph from elsewhere are not told, what an integer operator writes is an integer tensor. What
-    has 32 bits, and no node of the chip wrote it, are numbers of the model's own, such as indices.
+    Integer operators, and standard ones on integer tensors.
+    Where the types of a graph from elsewhere are not told, what an integer operator writes is an
+    integer tensor. What has 32 bits, and no node of the chip wrote it, are numbers of the model's
+    own, such as indices.
     """
     found: set[int] = set()
     for node in graph.graph:
         if is_host_dequant(node):
             continue
-        if is_quantized_domain(node) or (find_integer_op(node) is not None and _reads_integers(node, found)):
+        if is_quantized_domain(node) or (
+            find_integer_op(node) is not None and _reads_integers(node, found)
+        ):
             found.add(id(node))
     return found
 
@@ -116,4 +128,6 @@ def _reads_integers(node: ir.Node, inside: set[int]) -> bool:
     if source is None or source.dtype is None:
         return made
     known = source.dtype.name
-    return known in ("INT8", "INT16") or (known == "INT32" and (made or ir.const_value(source) is not None))
+    return known in ("INT8", "INT16") or (
+        known == "INT32" and (made or ir.const_value(source) is not None)
+    )

@@ -1,8 +1,9 @@
 """The same items of work in this process, in several processes, or on a Dask cluster.
 
-A `Job` is what every worker is given once, models and settings; an item is a few samples, which go to one worker. What
-an item gives does not depend on where it is worked on, and results come in the order of the items, so that whoever
-adds them up gets the same bits for any number of workers. Knows nothing of what is computed.
+A `Job` is what every worker is given once, models and settings; an item is a few samples, which go
+to one worker. What an item gives does not depend on where it is worked on, and results come in the
+order of the items, so that whoever adds them up gets the same bits for any number of workers. Knows
+nothing of what is computed.
 """
 
 from __future__ import annotations
@@ -48,19 +49,26 @@ class Job(Protocol[_In, _Out]):
     """What every worker is given once; it can be pickled."""
 
     def start(self) -> Callable[[_In], _Out]:
-        """Return the function of one item; sessions and the like are opened here, at the place of work."""
+        """Return the function of one item.
+
+        Sessions and the like are opened here, at the place of work.
+        """
         ...
 
 
 def map_jobs(
-    job: Job[_Item, _Result], items: Iterable[_Item], workers: int | None = None, cluster: str | None = None
+    job: Job[_Item, _Result],
+    items: Iterable[_Item],
+    workers: int | None = None,
+    cluster: str | None = None,
 ) -> Generator[_Result, None, None]:
     """Yield what `job` makes of every item, in their order.
 
-    workers : processes; None works here. cluster : the address of a Dask scheduler. An item is taken from `items` only
-    when somebody is about to work on it. Raises ConfigError where both are given, where the job cannot be sent, where
-    no cluster answers, and where workers are killed; what the job itself raises comes through. A worker of a cluster
-    that is gone is told on the log, and its items go to others.
+    workers : processes; None works here. cluster : the address of a Dask scheduler. An item is
+    taken from `items` only when somebody is about to work on it. Raises ConfigError where both are
+    given, where the job cannot be sent, where no cluster answers, and where workers are killed;
+    what the job itself raises comes through. A worker of a cluster that is gone is told on the log,
+    and its items go to others.
     """
     if workers is not None and cluster is not None:
         raise ConfigError("workers and cluster: give one of the two")
@@ -87,7 +95,8 @@ def _pickle_job(job: Job[_Item, _Result]) -> _PackedJob[_Item, _Result]:
         body = pickle.dumps(job)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise ConfigError(
-            f"this cannot be sent to other processes ({error}); name functions as file.py:function, or leave the "
+            f"this cannot be sent to other processes ({error}); name functions as "
+            "file.py:function, or leave the "
             "workers out"
         ) from error
     return _PackedJob(body, hashlib.blake2b(body, digest_size=16).hexdigest())
@@ -133,7 +142,9 @@ def _run_in_worker(item: Any) -> Any:  # noqa: ANN401 - of the job that the proc
     return _WORKER_STATE.run_item(_RECEIVED_JOB.job, item)
 
 
-def _map_in_processes(job: _PackedJob[_Item, _Result], items: Iterable[_Item], workers: int) -> Iterator[_Result]:
+def _map_in_processes(
+    job: _PackedJob[_Item, _Result], items: Iterable[_Item], workers: int
+) -> Iterator[_Result]:
     threads = max(1, (os.cpu_count() or 1) // workers)
     # spawn: the threads of onnxruntime and the simulator do not survive a fork
     pool = ProcessPoolExecutor(workers, get_context("spawn"), _init_worker, (job, threads))
@@ -145,7 +156,8 @@ def _map_in_processes(job: _PackedJob[_Item, _Result], items: Iterable[_Item], w
                 yield future.result()
     except BrokenProcessPool as error:
         raise ConfigError(
-            "a worker process ended before its work did: killed, out of memory, or started by a script without the "
+            "a worker process ended before its work did: killed, out of memory, or started by a "
+            "script without the "
             "line if __name__ == '__main__':"
         ) from error
     finally:
@@ -173,7 +185,9 @@ def _run_on_dask_worker(job: _PackedJob[_Item, _Result], item: _Item) -> _Result
     return _WORKER_STATE.run_item(job, item)
 
 
-def _map_on_cluster(job: _PackedJob[_Item, _Result], items: Iterable[_Item], address: str) -> Iterator[_Result]:
+def _map_on_cluster(
+    job: _PackedJob[_Item, _Result], items: Iterable[_Item], address: str
+) -> Iterator[_Result]:
     try:
         from distributed import Client
     except ImportError as error:
@@ -182,7 +196,8 @@ def _map_on_cluster(job: _PackedJob[_Item, _Result], items: Iterable[_Item], add
         client = Client(address, timeout=_TIMEOUT_SECONDS, set_as_default=False)
     except (OSError, ValueError) as error:  # a timeout is an OSError
         raise ConfigError(
-            f"no Dask scheduler answers at {address} within {_TIMEOUT_SECONDS} seconds; start one with: dask scheduler"
+            f"no Dask scheduler answers at {address} within {_TIMEOUT_SECONDS} seconds; start one "
+            "with: dask scheduler"
         ) from error
     with client:
         try:
@@ -202,7 +217,9 @@ def _map_on_cluster(job: _PackedJob[_Item, _Result], items: Iterable[_Item], add
 def _log_lost_workers(before: set[str], now: set[str]) -> set[str]:
     """Return the workers that are there now; say which are gone."""
     for worker in sorted(before - now):
-        _LOG.warning("the cluster lost the worker %s; its work goes to the other %d", worker, len(now))
+        _LOG.warning(
+            "the cluster lost the worker %s; its work goes to the other %d", worker, len(now)
+        )
     return now
 
 
@@ -214,7 +231,10 @@ class _ClusterJob(Generic[_Item, _Result]):
         self._given = self._scatter_with_retry(job, broadcast=True)
 
     def _scatter_with_retry(self, data: object, broadcast: bool = False) -> object:
-        """Bring data to one worker, or to all; again where the one that was chosen is just going away."""
+        """Bring data to one worker, or to all.
+
+        Again where the one that was chosen is just going away.
+        """
         for _ in range(_MAX_TRIES - 1):
             with contextlib.suppress(OSError):
                 return self._client.scatter(data, broadcast=broadcast, hash=False)
@@ -223,10 +243,15 @@ class _ClusterJob(Generic[_Item, _Result]):
 
     def submit(self, item: _Item) -> Remote[_Result]:
         """Send the item to one worker."""
-        return self._client.submit(_run_on_dask_worker, self._given, self._scatter_with_retry(item), pure=False)
+        return self._client.submit(
+            _run_on_dask_worker, self._given, self._scatter_with_retry(item), pure=False
+        )
 
     def result(self, item: _Item, future: Remote[_Result]) -> _Result:
-        """Return what became of the item; it goes to another worker where the one that had it is gone."""
+        """Return what became of the item.
+
+        It goes to another worker where the one that had it is gone.
+        """
         from distributed import KilledWorker
 
         for _ in range(_MAX_TRIES - 1):
@@ -239,5 +264,6 @@ class _ClusterJob(Generic[_Item, _Result]):
             return future.result()
         except (CancelledError, KilledWorker) as error:
             raise ConfigError(
-                f"the cluster's workers were killed {_MAX_TRIES} times over one item of work; give them more memory"
+                f"the cluster's workers were killed {_MAX_TRIES} times over one item of work; give "
+                "them more memory"
             ) from error

@@ -72,16 +72,19 @@ def evaluate(
     data
         What to measure on, as `quantize` takes calibration data; may hold labels.
     metric
-        top1 or top5 against labels; mse, cosine or sqnr against the outputs of `baseline`; ``module:function`` of
-        (outputs, labels). Default: top1 where the data have labels, else sqnr.
+        top1 or top5 against labels; mse, cosine or sqnr against the outputs of `baseline`;
+        ``module:function`` of (outputs, labels). Default: top1 where the data have labels, else
+        sqnr.
     baseline
         The model to compare with.
     output
-        The tensor to measure, default the first graph output; any tensor that exists in both models will do.
+        The tensor to measure, default the first graph output; any tensor that exists in both models
+        will do.
     batch, limit
         Samples per batch, and how many samples are used; None: all.
     workers, cluster
-        Where the batches are computed, see `cluster.spread`; the result is the same to the last bit.
+        Where the batches are computed, see `cluster.spread`; the result is the same to the last
+        bit.
     progress
         Called with (what is being done, samples done, samples in all or None).
 
@@ -109,12 +112,20 @@ def evaluate(
             progress("evaluating", done, None)
     against = total[1].value if len(total) > 1 else None
     return Evaluation(
-        job.metric, job.metric_factory[1], total[0].value, done, against, collect_calibration_warnings(session.model)
+        job.metric,
+        job.metric_factory[1],
+        total[0].value,
+        done,
+        against,
+        collect_calibration_warnings(session.model),
     )
 
 
 def _open_baseline(given: ir.ModelLike | Session, session: Session) -> Session:
-    """Return the session to compare `session` with: of the float model with what was fixed when that was quantized."""
+    """Return the session to compare `session` with.
+
+    Of the float model with what was fixed when that was quantized.
+    """
     base = given if isinstance(given, Session) else Session(given)
     model = apply_fixed_inputs(base.model, session.model)
     return base if model is base.model else Session(model)
@@ -127,7 +138,9 @@ def _resolve_metric_name(name: str | None, labels: object, base: object) -> str:
         return "top1"
     if base is not None:
         return "sqnr"
-    raise ConfigError("the data have no labels: give --baseline FLOAT.onnx to compare with, or data with 'labels'")
+    raise ConfigError(
+        "the data have no labels: give --baseline FLOAT.onnx to compare with, or data with 'labels'"
+    )
 
 
 @dataclass(frozen=True)
@@ -148,8 +161,14 @@ class _MetricJob:
         """Return a measure for the model, and where there is one to take, for the baseline."""
         main = self.metric_factory[0]()
         if not main.needs_labels and self.base is None:
-            raise ConfigError(f"metric {self.metric} compares two models: give --baseline FLOAT.onnx")
-        return [main, self.metric_factory[0]()] if main.needs_labels and self.base is not None else [main]
+            raise ConfigError(
+                f"metric {self.metric} compares two models: give --baseline FLOAT.onnx"
+            )
+        return (
+            [main, self.metric_factory[0]()]
+            if main.needs_labels and self.base is not None
+            else [main]
+        )
 
     def __reduce__(self) -> tuple[object, ...]:
         return _MetricJob, (self.model, self.base, self.output, self.metric)
@@ -165,7 +184,8 @@ class _MetricJob:
         want = None if self.base is None else self.base.run([self.output], feeds)[0]
         if not np.ndim(got):
             raise DataError(
-                f"output '{self.output}' is one number for all samples, nothing of a sample is measured; "
+                f"output '{self.output}' is one number for all samples, nothing of a sample is "
+                "measured; "
                 "name one with --output"
             )
         if not main.needs_labels:
@@ -173,11 +193,15 @@ class _MetricJob:
             if np.size(want) != np.size(got):
                 sizes = f"{list(np.shape(got))}, the baseline's {list(np.shape(want))}"
                 raise DataError(
-                    f"output '{self.output}' has shape {sizes}: it does not follow the samples; use --batch 1"
+                    f"output '{self.output}' has shape {sizes}: it does not follow the samples; "
+                    "use --batch 1"
                 )
             main.add(want, got)
         elif labels is None:
-            raise DataError(f"metric {self.metric} needs labels: the data have no 'labels' array; sqnr needs none")
+            raise DataError(
+                f"metric {self.metric} needs labels: the data have no 'labels' array; sqnr needs "
+                "none"
+            )
         else:
             main.add(labels, got)
             for measure in base:

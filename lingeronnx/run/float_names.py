@@ -1,4 +1,7 @@
-"""Which float tensors the integer tensors of a graph hold, as its Quants and Dequants say; no name is read for it."""
+"""Which float tensors the integer tensors of a graph hold, as its Quants and Dequants say.
+
+No name is read for it.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,11 @@ __all__ = ["map_to_float_names"]
 
 
 def map_to_float_names(graph: ir.Model) -> dict[str, str]:
-    """Return {integer tensor: the float tensor it holds} of an integer graph, as its Quants and Dequants say.
+    """Return {integer tensor.
 
-    A tensor that leaves through several Dequants goes by the first; a Requant changes how a tensor is held, no more.
+    The float tensor it holds} of an integer graph, as its Quants and Dequants say.
+    A tensor that leaves through several Dequants goes by the first; a Requant changes how a tensor
+    is held, no more.
     """
     found: dict[str, str] = {}
     for node in graph.graph:
@@ -25,5 +30,7 @@ def map_to_float_names(graph: ir.Model) -> dict[str, str]:
     for node in graph.graph:
         form = find_integer_op(node)
         if form is REQUANT and node.inputs and node.inputs[0] is not None:
-            found.setdefault(ir.output_name(node), found.get(ir.input_name(node), ir.input_name(node)))
+            found.setdefault(
+                ir.output_name(node), found.get(ir.input_name(node), ir.input_name(node))
+            )
     return found

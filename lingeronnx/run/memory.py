@@ -1,8 +1,8 @@
 """How many samples a pass over the data takes at a time, so that its tensors stay within a budget of bytes.
 
-A pass lays its samples out in pieces: what a piece computes is looked at and let go before the next one. An eighth of
-the budget is for the tensors of a piece: onnxruntime holds them a second time while it hands them over, and the data
-themselves and what the pass keeps of them take the rest.
+A pass lays its samples out in pieces: what a piece computes is looked at and let go before the next
+one. An eighth of the budget is for the tensors of a piece: onnxruntime holds them a second time
+while it hands them over, and the data themselves and what the pass keeps of them take the rest.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ __all__ = ["bytes_per_sample", "choose_batch_size", "trim_memory"]
 
 
 def bytes_per_sample(model: ir.Model) -> int:
-    """Return the bytes of all tensors of one sample of the float `model`; sizes that are not known count as 1."""
+    """Return the bytes of all tensors of one sample of the float `model`.
+
+    Sizes that are not known count as 1.
+    """
     shapes = [ir.get_shape(value) for value in ir.iter_values(model)]
     return sum(4 * math.prod(int(d or 1) for d in shape[1:]) for shape in shapes if shape)
 
@@ -31,6 +34,12 @@ def choose_batch_size(sample_bytes: int, max_batch: int, budget_bytes: int) -> i
 
 
 def trim_memory() -> None:
-    """Give back to the system what was freed: glibc keeps it for each thread that has ever asked for some."""
-    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+    """Give back to the system what was freed.
+
+    Glibc keeps it for each thread that has ever asked for some.
+    """
+    if (
+        sys.platform == "linux"
+        and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None
+    ):
         trim(0)

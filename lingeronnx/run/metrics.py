@@ -1,7 +1,9 @@
-"""Measures of agreement and accuracy over streams of batches; every one accumulates in float64, in constant memory.
+"""Measures of agreement and accuracy over streams of batches.
 
-`sums` is all that a measure has seen, as numbers that add up: what parts of the data gave is put together by `merge`,
-with the same bits as one measure has that saw these parts, each as one batch, in that order.
+Every one accumulates in float64, in constant memory.
+`sums` is all that a measure has seen, as numbers that add up: what parts of the data gave is put
+together by `merge`, with the same bits as one measure has that saw these parts, each as one batch,
+in that order.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ __all__ = ["METRICS", "Agreement", "TopK", "ratio_db", "resolve_metric"]
 def ratio_db(signal: float, noise: float) -> float:
     """Return 10 log10(signal / noise) of two sums of squares, whatever they are.
 
-    Infinite where the noise is 0, minus infinity where the signal alone is; nan where one of them is not finite.
+    Infinite where the noise is 0, minus infinity where the signal alone is; nan where one of them
+    is not finite.
     """
     if not (math.isfinite(signal) and math.isfinite(noise)):
         return math.nan
@@ -30,13 +33,16 @@ def ratio_db(signal: float, noise: float) -> float:
     if signal == 0:
         return -math.inf
     ratio = signal / noise
-    return 10 * (math.log10(ratio) if 0 < ratio < math.inf else math.log10(signal) - math.log10(noise))
+    return 10 * (
+        math.log10(ratio) if 0 < ratio < math.inf else math.log10(signal) - math.log10(noise)
+    )
 
 
 class Agreement:
     """Mean squared error, signal-to-quantization-noise ratio and cosine of two streams of arrays.
 
-    What is not finite in the reference is left out. What is not finite in the other alone makes every measure nan.
+    What is not finite in the reference is left out. What is not finite in the other alone makes
+    every measure nan.
     """
 
     needs_labels = False
@@ -107,7 +113,9 @@ class TopK:
         """Take in labels [N] and scores [N, classes]; ties go to the smaller index."""
         if not scores.ndim or scores.dtype.kind not in "iufb":
             what = "text" if scores.dtype.kind in "OUS" else f"{scores.dtype}{list(scores.shape)}"
-            raise DataError(f"the output is {what}; top-k needs a number for each class of each sample")
+            raise DataError(
+                f"the output is {what}; top-k needs a number for each class of each sample"
+            )
         scores = scores.reshape(len(scores), -1)
         labels = _check_labels(labels, scores.shape[1])
         best = np.argsort(-scores.astype(np.float64), axis=1, kind="stable")[:, : self.k]
@@ -133,19 +141,28 @@ def _check_labels(labels: object, classes: int) -> np.ndarray:
     """Return labels as int64 [N]; DataError when they are not class numbers of the output."""
     array = np.asarray(labels)
     if array.dtype.kind not in "iufb" or array.size != len(np.atleast_1d(array)):
-        raise DataError(f"labels are {array.dtype}{list(array.shape)}; top-k needs one class number per sample")
+        raise DataError(
+            f"labels are {array.dtype}{list(array.shape)}; top-k needs one class number per sample"
+        )
     wrong = array[(array != np.floor(array)) | (array < 0)]
     if wrong.size:
         raise DataError(
-            f"label {wrong.reshape(-1)[0]} is not a class number; labels are whole numbers from 0, one for each sample"
+            f"label {wrong.reshape(-1)[0]} is not a class number; labels are whole numbers from 0, "
+            "one for each sample"
         )
     if array.max(initial=0) >= classes:
-        raise DataError(f"label {array.max()} is beyond the {classes} classes of the output; classes count from 0")
+        raise DataError(
+            f"label {array.max()} is beyond the {classes} classes of the output; classes count "
+            "from 0"
+        )
     return array.astype(np.int64).reshape(-1)
 
 
 def call_user_function(what: str, function: Callable[..., Any], *given: object) -> float:
-    """Return the number that a function of the user's gives; ConfigError, which says `what` it is, where it fails."""
+    """Return the number that a function of the user's gives.
+
+    ConfigError, which says `what` it is, where it fails.
+    """
     with wrap_user_errors(f"{what} failed", ConfigError):
         return float(function(*given))
 
@@ -190,14 +207,20 @@ METRICS: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 def resolve_metric(name: str) -> tuple[Callable[[], Any], str]:
-    """Return (maker, unit) of the metric called `name`, or of ``module:function``; ConfigError for an unknown one."""
+    """Return (maker, unit) of the metric called `name`, or of ``module:function``.
+
+    ConfigError for an unknown one.
+    """
     if not isinstance(name, str):
-        raise ConfigError(f"a metric is no {type(name).__name__}; give its name, or module:function")
+        raise ConfigError(
+            f"a metric is no {type(name).__name__}; give its name, or module:function"
+        )
     if name in METRICS:
         return METRICS[name]
     if ":" in name:
         found = load_function(name, "metric")
         return (lambda: _CustomMetric(found)), ""
     raise ConfigError(
-        f"unknown metric '{name}'{suggest_nearest(name, METRICS)}; known: {', '.join(METRICS)}, module:function"
+        f"unknown metric '{name}'{suggest_nearest(name, METRICS)}; known: {', '.join(METRICS)}, "
+        "module:function"
     )

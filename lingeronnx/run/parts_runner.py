@@ -1,6 +1,7 @@
 """An integer graph computed part by part, in the order of a program on a board; see `parts`.
 
-Whoever computes the host's parts can be given: then a session is exact with a program that has its own exp and tanh.
+Whoever computes the host's parts can be given: then a session is exact with a program that has its
+own exp and tanh.
 """
 
 from __future__ import annotations
@@ -51,17 +52,29 @@ class PartsRunner:
     ) -> None:
         self.parts = parts
         self.inputs: list[InputSpec] = IntegerRunner(parts.graph, arithmetic, target).inputs
-        self._chip = {part.name: IntegerRunner(part.graph, arithmetic, target) for part in parts.chip}
-        self._float = {} if host else {part.name: FloatRunner(part.graph, part.outputs) for part in parts.host_parts}
+        self._chip = {
+            part.name: IntegerRunner(part.graph, arithmetic, target) for part in parts.chip
+        }
+        self._float = (
+            {}
+            if host
+            else {part.name: FloatRunner(part.graph, part.outputs) for part in parts.host_parts}
+        )
         self._host = host
 
     def iter_parts(self, feeds: Mapping[str, np.ndarray]) -> Iterator[PartRun]:
-        """Yield the parts of one sample, in the order in which they run; ModelError where one fails."""
+        """Yield the parts of one sample, in the order in which they run.
+
+        ModelError where one fails.
+        """
         held: dict[str, np.ndarray] = dict(feeds)
         for part in self.parts.parts:
             given = {name: held[name] for name in part.inputs}
             if part.chip:
-                tensors = [(name, np.asarray(a), q) for name, a, q in self._chip[part.name].run(given, None)]
+                tensors = [
+                    (name, np.asarray(a), q)
+                    for name, a, q in self._chip[part.name].run(given, None)
+                ]
                 found = {name: array for name, array, _ in tensors}
                 made = {name: found[name] for name in part.outputs}
             else:
@@ -71,7 +84,10 @@ class PartsRunner:
             yield PartRun(part, given, made, tensors)
 
     def run_chip_part(self, name: str, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return all tensors of chip part `name` for one sample; what feeds a Quant may be its integers."""
+        """Return all tensors of chip part `name` for one sample.
+
+        What feeds a Quant may be its integers.
+        """
         return {tensor: np.asarray(array) for tensor, array, _ in self._chip[name].run(given, None)}
 
     def run_host_part(self, name: str, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -79,11 +95,15 @@ class PartsRunner:
         part = next(part for part in self.parts.host_parts if part.name == name)
         return list(self._run_on_host(part, dict(zip(part.inputs, arrays, strict=True))).values())
 
-    def _run_on_host(self, part: ProgramPart, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def _run_on_host(
+        self, part: ProgramPart, given: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
         if self._host is not None:
             arrays = self._host(part, list(given.values()))
             if len(arrays) != len(part.outputs):
-                raise ModelError(f"{part.name} gave {len(arrays)} outputs; it has {len(part.outputs)}")
+                raise ModelError(
+                    f"{part.name} gave {len(arrays)} outputs; it has {len(part.outputs)}"
+                )
             return dict(zip(part.outputs, map(np.asarray, arrays), strict=True))
         found = {name: np.asarray(array) for name, array, _ in self._float[part.name].run(given)}
         return {name: found[name] for name in part.outputs}
@@ -99,11 +119,16 @@ class PartsRunner:
         Tensors cannot be forced.
         """
         if force:
-            raise ModelError("tensors cannot be forced where the graph is computed part by part; leave host out")
+            raise ModelError(
+                "tensors cannot be forced where the graph is computed part by part; leave host out"
+            )
         count = max((spec.count_samples(given[spec.name]) for spec in self.inputs), default=1)
         rows: list[dict[str, tuple[np.ndarray, Affine | None]]] = []
         for number in range(count):
-            feeds = {spec.name: spec.slice_samples(given[spec.name], number, number + 1) for spec in self.inputs}
+            feeds = {
+                spec.name: spec.slice_samples(given[spec.name], number, number + 1)
+                for spec in self.inputs
+            }
             rows.append(
                 {
                     name: (array, held)
@@ -113,4 +138,8 @@ class PartsRunner:
                 }
             )
         for name, (first, held) in rows[0].items():
-            yield name, (first if count == 1 else np.concatenate([row[name][0] for row in rows])), held
+            yield (
+                name,
+                (first if count == 1 else np.concatenate([row[name][0] for row in rows])),
+                held,
+            )

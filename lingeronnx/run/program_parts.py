@@ -1,14 +1,17 @@
-"""An integer graph in parts that run one after the other: integers on the chip, float operators on the host.
+"""An integer graph in parts that run one after the other.
 
-    host 1 -> chip 1 -> host 2 -> chip 2 ...        a part reads what parts before it wrote, and the graph's inputs
+Integers on the chip, float operators on the host.
+    host 1 -> chip 1 -> host 2 -> chip 2 ...        a part reads what parts before it wrote, and the
+    graph's inputs
 
-Each part is a model of its own, and a tensor between parts has the name that it has in the whole graph. Between parts
-go floats, since a chip part has its Quants and Dequants; integers where one chip part reads what another one wrote, and
-where the chip writes more than 8 bits: then the host scales them.
+Each part is a model of its own, and a tensor between parts has the name that it has in the whole
+graph. Between parts go floats, since a chip part has its Quants and Dequants; integers where one
+chip part reads what another one wrote, and where the chip writes more than 8 bits: then the host
+scales them.
 
-There are as few chip parts as possible: as many as the longest way through the graph enters the integers. An integer
-node runs as early as it can, a float node as late. A Quant stands in every part that reads what it writes, since on a
-board the host quantizes what it hands over.
+There are as few chip parts as possible: as many as the longest way through the graph enters the
+integers. An integer node runs as early as it can, a float node as late. A Quant stands in every
+part that reads what it writes, since on a board the host quantizes what it hands over.
 """
 
 from __future__ import annotations
@@ -35,11 +38,11 @@ __all__ = ["PartitionedProgram", "ProgramPart", "split_into_parts"]
 class ProgramPart:
     """One part, a model of its own.
 
-    name : "chip1", "chip2" ... and "host1" ..., in the order in which they run. graph : of a chip part the integer
-    graph for the packer, with its Quants and Dequants; of a host part plain ONNX. inputs, outputs : of `graph`, in its
-    order; they are called as in the whole graph. nodes : those of the whole graph that it computes, by name.
-    rewrites : what was rewritten in it, exactly, for the packer. target : of a chip part. found : what of its `choice`
-    was found on the way.
+    name : "chip1", "chip2" ... and "host1" ..., in the order in which they run. graph : of a chip
+    part the integer graph for the packer, with its Quants and Dequants; of a host part plain ONNX.
+    inputs, outputs : of `graph`, in its order; they are called as in the whole graph. nodes : those
+    of the whole graph that it computes, by name. rewrites : what was rewritten in it, exactly, for
+    the packer. target : of a chip part. found : what of its `choice` was found on the way.
     """
 
     name: str
@@ -60,10 +63,17 @@ class ProgramPart:
         The graph stays as it is from there on.
         """
         assert self.target is not None
-        return self.target.evaluate_packing(self.graph) if self.preset_choice is None else self.preset_choice
+        return (
+            self.target.evaluate_packing(self.graph)
+            if self.preset_choice is None
+            else self.preset_choice
+        )
 
     def choice_for_arguments(self, words: Sequence[str] | None) -> PackerArguments:
-        """Return what becomes of a chip part under the packer's arguments `words`; None: its `choice`."""
+        """Return what becomes of a chip part under the packer's arguments `words`.
+
+        None: its `choice`.
+        """
         assert self.target is not None
         return self.choice if words is None else self.target.evaluate_packing(self.graph, words)
 
@@ -89,9 +99,10 @@ class PartitionedProgram:
 def split_into_parts(graph: ir.Model, target: Target) -> PartitionedProgram:
     """Cut the integer `graph` of `target` into as few parts as possible; it is left as it is.
 
-    Of several chip parts each is brought into the form that the packer wants (`Target.run_backend_passes`), and says
-    whether it keeps its constants in shared memory (`Vendor.share`); one alone is as it stands in the graph. Raises
-    ModelError where a tensor between the parts has no type.
+    Of several chip parts each is brought into the form that the packer wants
+    (`Target.run_backend_passes`), and says whether it keeps its constants in shared memory
+    (`Vendor.share`); one alone is as it stands in the graph. Raises ModelError where a tensor
+    between the parts has no type.
     """
     cut = _StageAssignment(graph)
     found: list[ProgramPart] = []
@@ -107,7 +118,9 @@ def split_into_parts(graph: ir.Model, target: Target) -> PartitionedProgram:
         if chip:
             if chips is None:
                 made = (
-                    graph if len(nodes) == len(graph.graph) else extract_chip_nodes(graph, cut.indices(stage), target)
+                    graph
+                    if len(nodes) == len(graph.graph)
+                    else extract_chip_nodes(graph, cut.indices(stage), target)
                 )
             else:
                 made = chips.extract_stage(stage)
@@ -129,8 +142,15 @@ def split_into_parts(graph: ir.Model, target: Target) -> PartitionedProgram:
             )
         )
     if several:
-        choices = iter(target.vendor.assign_resident_constants([part.graph for part in found if part.chip], target))
-        found = [replace(part, preset_choice=next(choices, None)) if part.chip else part for part in found]
+        choices = iter(
+            target.vendor.assign_resident_constants(
+                [part.graph for part in found if part.chip], target
+            )
+        )
+        found = [
+            replace(part, preset_choice=next(choices, None)) if part.chip else part
+            for part in found
+        ]
     return PartitionedProgram(graph, tuple(found))
 
 
@@ -140,7 +160,9 @@ class _StageAssignment:
     def __init__(self, graph: ir.Model) -> None:
         self.order = list(graph.graph)
         self._inside = find_chip_nodes(graph)
-        self._free = {id(node) for node in self.order if node.op_type == "Constant" and not node.domain}
+        self._free = {
+            id(node) for node in self.order if node.op_type == "Constant" and not node.domain
+        }
         self._early = self._earliest_stages()
         #: The number of the last chip part; 0 where the chip has nothing to do.
         self.last = max((stage + 1) // 2 for stage in [0, *self._early.values()])
@@ -171,7 +193,10 @@ class _StageAssignment:
         return found
 
     def _assign_stages(self) -> dict[int, frozenset[int]]:
-        """Return {node: the stages that compute it}: more than one for a Quant and a Constant only."""
+        """Return {node: the stages that compute it}.
+
+        More than one for a Quant and a Constant only.
+        """
         found: dict[int, frozenset[int]] = {}
         for node in reversed(self.order):
             early = self._early.get(id(node))
@@ -180,17 +205,24 @@ class _StageAssignment:
             if early is None:
                 found[id(node)] = after
             elif early % 2 == 0:
-                found[id(node)] = frozenset({min((stage - stage % 2 for stage in after), default=2 * self.last)})
+                found[id(node)] = frozenset(
+                    {min((stage - stage % 2 for stage in after), default=2 * self.last)}
+                )
             elif self._is_host_fed_quant(node):
                 on_chip = frozenset(stage for stage in after if stage % 2)
-                found[id(node)] = on_chip if on_chip == after and not _is_output(node) else on_chip | {early}
+                found[id(node)] = (
+                    on_chip if on_chip == after and not _is_output(node) else on_chip | {early}
+                )
             else:
                 found[id(node)] = frozenset({early})
         return found
 
     def _is_host_fed_quant(self, node: ir.Node) -> bool:
         """Whether `node` is a Quant of what the host hands over."""
-        return node.op_type == QUANT.name and id(ir.producer(ir.require_input(node))) not in self._inside
+        return (
+            node.op_type == QUANT.name
+            and id(ir.producer(ir.require_input(node))) not in self._inside
+        )
 
     @cached_property
     def node_indices(self) -> dict[int, list[int]]:
@@ -212,7 +244,10 @@ class _StageAssignment:
 
 
 class _ChipSubgraph:
-    """All that the chip computes, as one graph that pieces are cut from: the host's may be ten times as many nodes."""
+    """All that the chip computes, as one graph that pieces are cut from.
+
+    The host's may be ten times as many nodes.
+    """
 
     def __init__(self, graph: ir.Model, cut: _StageAssignment, target: Target) -> None:
         self._cut, self._target = cut, target
@@ -226,17 +261,28 @@ class _ChipSubgraph:
         """Return the part of a stage."""
         wanted = self._cut.indices(stage)
         return extract_chip_nodes(
-            self._graph, [i for i, place in enumerate(self._places) if place in wanted], self._target
+            self._graph,
+            [i for i, place in enumerate(self._places) if place in wanted],
+            self._target,
         )
 
 
-def _extract_host_part(graph: ir.Model, whole: onnx.ModelProto, cut: _StageAssignment, stage: int) -> ir.Model:
-    """Return the host part of a stage; it writes first what stages after it read, in their order."""
+def _extract_host_part(
+    graph: ir.Model, whole: onnx.ModelProto, cut: _StageAssignment, stage: int
+) -> ir.Model:
+    """Return the host part of a stage.
+
+    It writes first what stages after it read, in their order.
+    """
     protos = whole.graph.node
     nodes: list[onnx.NodeProto] = []
     for place in cut.node_indices.get(stage, ()):
         if protos[place].op_type != "Constant":
-            nodes += expand_dequant(whole, protos[place]) if is_host_dequant(cut.order[place]) else [protos[place]]
+            nodes += (
+                expand_dequant(whole, protos[place])
+                if is_host_dequant(cut.order[place])
+                else [protos[place]]
+            )
     wanted = [
         name
         for later in range(stage + 1, 2 * cut.last + 1)

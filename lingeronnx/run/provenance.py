@@ -1,9 +1,10 @@
 """What an integer graph was made from, so that a comparison knows whether it is still as it was made.
 
-Written into its metadata under `METADATA_KEY`: {"from": digest of the float model, "graph": its own, "settings": the
-settings of `quantize` that its scales come from, as far as they are no defaults, "fixed": the inputs that were given
-one value for all time}; its plan carries the settings, too. Digests are of what the outputs are computed from
-(`graph.digests`), whatever nodes and inner tensors are called, with the fixed inputs as constants.
+Written into its metadata under `METADATA_KEY`: {"from": digest of the float model, "graph": its
+own, "settings": the settings of `quantize` that its scales come from, as far as they are no
+defaults, "fixed": the inputs that were given one value for all time}; its plan carries the
+settings, too. Digests are of what the outputs are computed from (`graph.digests`), whatever nodes
+and inner tensors are called, with the fixed inputs as constants.
 """
 
 from __future__ import annotations
@@ -38,13 +39,18 @@ def store_provenance(
 ) -> None:
     """Write into the integer graph `model`, as it is now, that it is made from the float model with digest `source`.
 
-    settings : those of `quantize`, in types that JSON has; None where they are not known. fixed : {input: its numbers}.
+    settings : those of `quantize`, in types that JSON has; None where they are not known. fixed :
+    {input: its numbers}.
     """
     own = compute_output_digest(model)
     if own and source:
         said: dict[str, object] = {"from": source, "graph": own}
         said |= {} if settings is None else {"settings": dict(settings)}
-        said |= {"fixed": {name: np.ravel(given).tolist() for name, given in fixed.items()}} if fixed else {}
+        said |= (
+            {"fixed": {name: np.ravel(given).tolist() for name, given in fixed.items()}}
+            if fixed
+            else {}
+        )
         model.metadata_props[METADATA_KEY] = json.dumps(said, sort_keys=True)
 
 
@@ -69,15 +75,25 @@ def load_fixed_inputs(model: ir.Model) -> dict[str, list[float]]:
 
 
 def load_quantize_settings(model: ir.Model) -> dict[str, object] | None:
-    """Return the settings of `quantize` that the scales of `model` come from; None where it does not say."""
+    """Return the settings of `quantize` that the scales of `model` come from.
+
+    None where it does not say.
+    """
     settings = ir.read_json_metadata(model, METADATA_KEY).get("settings")
     return settings if isinstance(settings, dict) else None
 
 
 def load_source_digest(model: ir.Model) -> str:
-    """Return the digest of the float model that `model` was made from; empty where it was changed since, or is mute."""
+    """Return the digest of the float model that `model` was made from.
+
+    Empty where it was changed since, or is mute.
+    """
     said = ir.read_json_metadata(model, METADATA_KEY)
-    return str(said.get("from", "")) if said and said.get("graph") == compute_output_digest(model) else ""
+    return (
+        str(said.get("from", ""))
+        if said and said.get("graph") == compute_output_digest(model)
+        else ""
+    )
 
 
 def is_made_from(model: ir.Model | None, source: ir.Model | None) -> bool:

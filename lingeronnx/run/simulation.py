@@ -26,7 +26,8 @@ class Simulation:
     """Tensors of a run over all samples.
 
     arrays : by tensor name, batch on axis 0. held : how, where the array holds integers, else None.
-    outputs : graph output -> the tensor of `arrays` that stands for it. at : the summary that was asked for.
+    outputs : graph output -> the tensor of `arrays` that stands for it. at : the summary that was
+    asked for.
     """
 
     arrays: Mapping[str, np.ndarray]
@@ -51,17 +52,23 @@ def simulate(
 ) -> Simulation:
     """Run a model, integer or float, on data and return its outputs and the tensors named in `taps` ("all": every one).
 
-    integers : integers instead of real values, and for an output that is dequantized the integer tensor behind it.
-    dump : a folder for the `taps` (without any: every tensor) as they are stored, see `dump.DumpFolder`.
-    at : a tensor to summarise. Raises DataError for wrong data, ConfigError for a tensor that is not there.
+    integers : integers instead of real values, and for an output that is dequantized the integer
+    tensor behind it. dump : a folder for the `taps` (without any: every tensor) as they are stored,
+    see `dump.DumpFolder`. at : a tensor to summarise. Raises DataError for wrong data, ConfigError
+    for a tensor that is not there.
     """
     session = model if isinstance(model, Session) else Session(model)
     if integers and not session.is_integer:
         raise ConfigError("integers are asked of a float model, which has none; quantize it first")
     source = Data(data, session.inputs, limit=limit, what="input data")
     every = [str(v.name) for v in ir.iter_values(session.model)]
-    outputs = {str(v.name): _integer_tensor_name(v) if integers else str(v.name) for v in session.model.graph.outputs}
-    named = dict.fromkeys([*outputs.values(), *(t for t in taps if t != "all"), *([at] if at is not None else [])])
+    outputs = {
+        str(v.name): _integer_tensor_name(v) if integers else str(v.name)
+        for v in session.model.graph.outputs
+    }
+    named = dict.fromkeys(
+        [*outputs.values(), *(t for t in taps if t != "all"), *([at] if at is not None else [])]
+    )
     kept = set(every if "all" in taps else taps) | set(outputs.values())
     dumped = set() if dump is None else set(every) if "all" in taps or not taps else set(taps)
     wanted = list({**named, **{name: None for name in every if name in kept or name in dumped}})
@@ -85,7 +92,8 @@ def simulate(
                     parts.setdefault(name, []).append(array)
             if lost := [name for name in named if name not in seen]:
                 raise ConfigError(
-                    f"tensor '{lost[0]}' is not computed by itself: it lies between float nodes that run "
+                    f"tensor '{lost[0]}' is not computed by itself: it lies between float nodes "
+                    "that run "
                     "as one, or before the quantized input that was fed; take the tensor behind it"
                 )
             done += min((len(array) for array in feeds.values()), default=1)
@@ -93,7 +101,12 @@ def simulate(
                 progress("simulating", done, None)
     arrays = {name: _concatenate_batches(name, pieces) for name, pieces in parts.items()}
     return Simulation(
-        arrays, ways, outputs, done, summary, [*collect_calibration_warnings(session.model), *source.notes]
+        arrays,
+        ways,
+        outputs,
+        done,
+        summary,
+        [*collect_calibration_warnings(session.model), *source.notes],
     )
 
 
@@ -107,5 +120,8 @@ def _integer_tensor_name(value: ir.Value) -> str:
 def _concatenate_batches(name: str, pieces: Sequence[np.ndarray]) -> np.ndarray:
     pieces = [np.atleast_1d(piece) for piece in pieces]
     if len({piece.shape[1:] for piece in pieces}) > 1:
-        raise ConfigError(f"tensor '{name}' does not have the batch on axis 0; give a --batch that holds all samples")
+        raise ConfigError(
+            f"tensor '{name}' does not have the batch on axis 0; give a --batch that holds all "
+            "samples"
+        )
     return np.concatenate(pieces)

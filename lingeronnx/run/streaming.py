@@ -1,7 +1,7 @@
 """Models that are called again and again: state outputs of one call are state inputs of the next.
 
-`Stream` runs such a model; `unroll_calls` makes calibration data of a sequence of calls by running the float model.
-Both begin with zeros unless values are given. Knows sessions by their face only.
+`Stream` runs such a model; `unroll_calls` makes calibration data of a sequence of calls by running
+the float model. Both begin with zeros unless values are given. Knows sessions by their face only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ __all__ = ["Stream", "UnrolledCalls", "unroll_calls"]
 
 _MAX_EVALUATION_CALLS = 64  # calls that are run again to see how far the integers stray
 _MIN_CALLS_TO_HOLD_OUT = 40  # calls of which some are held back
-_MIN_RELATIVE_POWER = 0.5  # of the mean square of all calls' outputs: held back are the last calls that are no quieter
+# of the mean square of all calls' outputs: held back are the last calls that are no quieter
+_MIN_RELATIVE_POWER = 0.5
 
 
 class StreamableSession(Protocol):
@@ -36,15 +37,19 @@ class StreamableSession(Protocol):
 
 
 class Stream:
-    """A session with a memory: `run` feeds the state outputs of the last call back into the state inputs.
+    """A session with a memory.
 
-    state : {output: input}. start : values of state inputs to begin with, by input name; zeros for the others.
-    Rows of a batch are streams of their own; their number may change at a `reset` only.
+    `run` feeds the state outputs of the last call back into the state inputs.
+    state : {output: input}. start : values of state inputs to begin with, by input name; zeros for
+    the others. Rows of a batch are streams of their own; their number may change at a `reset` only.
     Raises ConfigError for names the model does not have.
     """
 
     def __init__(
-        self, session: StreamableSession, state: Mapping[str, str], start: Mapping[str, np.ndarray] | None = None
+        self,
+        session: StreamableSession,
+        state: Mapping[str, str],
+        start: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         self._session = session
         self._outputs = [str(v.name) for v in session.model.graph.outputs]
@@ -54,7 +59,10 @@ class Stream:
 
     @property
     def state(self) -> dict[str, np.ndarray]:
-        """What the next call is fed, by input name; empty before the first call where it begins with zeros."""
+        """What the next call is fed, by input name.
+
+        Empty before the first call where it begins with zeros.
+        """
         return dict(self._state)
 
     def reset(self, start: Mapping[str, np.ndarray] | None = None) -> None:
@@ -63,22 +71,30 @@ class Stream:
         for name in start or {}:
             if name not in inputs:
                 raise ConfigError(
-                    f"'{name}' is no state input{suggest_nearest(name, inputs)}; they are {', '.join(inputs)}"
+                    f"'{name}' is no state input{suggest_nearest(name, inputs)}; they are "
+                    f"{', '.join(inputs)}"
                 )
         self._state = {name: np.asarray(array) for name, array in (start or {}).items()}
 
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Return the tensors `names` (None: the graph outputs) of one call; feeds without the state inputs.
+        """Return the tensors `names` (None: the graph outputs) of one call.
 
-        Raises DataError for a wrong input, and where the size of a state is not known and no value was given.
+        Feeds without the state inputs.
+        Raises DataError for a wrong input, and where the size of a state is not known and no value
+        was given.
         """
         inputs = self._pairs.values()
         if given := [name for name in feeds if name in inputs]:
-            raise DataError(f"'{given[0]}' is fed back from the last call; use reset({{'{given[0]}': ...}}) to set it")
+            raise DataError(
+                f"'{given[0]}' is fed back from the last call; use reset({{'{given[0]}': ...}}) to "
+                "set it"
+            )
         wanted = list(names) if names is not None else self._outputs
         missing = [name for name in inputs if name not in self._state]
         state = {
-            **make_zero_states([self._specs[n] for n in missing], _count_samples(feeds, self._specs)),
+            **make_zero_states(
+                [self._specs[n] for n in missing], _count_samples(feeds, self._specs)
+            ),
             **self._state,
         }
         fetch = list(dict.fromkeys([*wanted, *self._pairs]))
@@ -91,9 +107,9 @@ class Stream:
 class UnrolledCalls:
     """Calls of a model that is fed its own states.
 
-    items : feeds, states included, calls of one size joined. number : of calls. again : the feeds of calls in a row to
-    measure on, without states but for those that an item gave. held : whether `evaluation_calls` is kept out of
-    `items`.
+    items : feeds, states included, calls of one size joined. number : of calls. again : the feeds
+    of calls in a row to measure on, without states but for those that an item gave. held : whether
+    `evaluation_calls` is kept out of `items`.
     """
 
     items: Sequence[dict[str, np.ndarray]]
@@ -112,18 +128,28 @@ def unroll_calls(
 ) -> UnrolledCalls:
     """Return feeds for the float `model`, states included, of one call after another.
 
-    calls : data as `Data` takes them, an item per call, without the state inputs; an item that has some begins anew
-        with these values, and so does one with another number of samples. Calls of one size are put together in one
-        item, samples of the first call first. fixed : as for `Data`. hold : keep calls to measure on out of the items,
-        where there are enough. limit : samples that are taken of a source that does not tell how many it has.
-    A stream may end in silence, of which every error is large: measured on are the last calls in a row whose outputs
-    are about as strong as those of all calls.
+    calls : data as `Data` takes them, an item per call, without the state inputs; an item that has
+    some begins anew
+        with these values, and so does one with another number of samples. Calls of one size are put
+        together in one item, samples of the first call first. fixed : as for `Data`. hold : keep
+        calls to measure on out of the items, where there are enough. limit : samples that are taken
+        of a source that does not tell how many it has.
+    A stream may end in silence, of which every error is large: measured on are the last calls in a
+    row whose outputs are about as strong as those of all calls.
     Raises ConfigError for names the model does not have, DataError as `Data` does.
     """
-    pairs, specs = _check_state_pairs(model, state), {spec.name: spec for spec in get_input_specs(model)}
+    pairs, specs = (
+        _check_state_pairs(model, state),
+        {spec.name: spec for spec in get_input_specs(model)},
+    )
     optional = set(pairs.values())
     data = Data(
-        calls, list(specs.values()), what="calibration data", optional=optional, fixed=fixed, most=MAX_UNBOUNDED_SAMPLES
+        calls,
+        list(specs.values()),
+        what="calibration data",
+        optional=optional,
+        fixed=fixed,
+        most=MAX_UNBOUNDED_SAMPLES,
     )
     if data.is_open_ended:  # of others the caller takes the first samples of the joined calls
         data.limit = limit
@@ -145,11 +171,16 @@ def unroll_calls(
         held = {name: ends[output] for output, name in pairs.items()}
         power.append([_mean_square(ends[name]) for name in told])
     apart = hold_out and len(full) >= _MIN_CALLS_TO_HOLD_OUT
-    again = _select_loud_calls(np.array(power), min(_MAX_EVALUATION_CALLS, len(full) // 5 if apart else len(full)))
+    again = _select_loud_calls(
+        np.array(power), min(_MAX_EVALUATION_CALLS, len(full) // 5 if apart else len(full))
+    )
     found: dict[tuple[object, ...], list[dict[str, np.ndarray]]] = {}
     for feeds in [*full[: again.start], *full[again.stop :]] if apart else full:
         found.setdefault(tuple(specs[name].kind(feeds[name]) for name in specs), []).append(feeds)
-    items = [{name: specs[name].concatenate([f[name] for f in feeds]) for name in specs} for feeds in found.values()]
+    items = [
+        {name: specs[name].concatenate([f[name] for f in feeds]) for name in specs}
+        for feeds in found.values()
+    ]
     return UnrolledCalls(items, len(full), given[again], apart)
 
 
@@ -167,7 +198,11 @@ def _select_loud_calls(power: np.ndarray, count: int) -> slice:
     power : [calls, outputs], mean squares. An output counts by its power in all calls.
     """
     whole = power.mean(axis=0)
-    share = (power[:, whole > 0] / whole[whole > 0]).mean(axis=1) if np.any(whole > 0) else np.ones(len(power))
+    share = (
+        (power[:, whole > 0] / whole[whole > 0]).mean(axis=1)
+        if np.any(whole > 0)
+        else np.ones(len(power))
+    )
     sums = np.concatenate([[0.0], np.cumsum(share)])
     loud = (sums[count:] - sums[: len(sums) - count]) / max(count, 1)
     enough = np.flatnonzero(loud >= _MIN_RELATIVE_POWER)
@@ -176,32 +211,48 @@ def _select_loud_calls(power: np.ndarray, count: int) -> slice:
 
 
 def make_zero_states(specs: Iterable[InputSpec], samples: int) -> dict[str, np.ndarray]:
-    """Return zeros for `samples` samples of the inputs `specs`; DataError where another size is not known."""
+    """Return zeros for `samples` samples of the inputs `specs`.
+
+    DataError where another size is not known.
+    """
     found = {}
     for spec in specs:
-        dims = [samples if axis == spec.axis else size for axis, size in enumerate(spec.shape or (None, None))]
+        dims = [
+            samples if axis == spec.axis else size
+            for axis, size in enumerate(spec.shape or (None, None))
+        ]
         if None in dims:
-            raise DataError(f"state input '{spec.name}' has dimensions of unknown size; give the values to begin with")
+            raise DataError(
+                f"state input '{spec.name}' has dimensions of unknown size; give the values to "
+                "begin with"
+            )
         found[spec.name] = np.zeros([int(d or 0) for d in dims], spec.dtype)
     return found
 
 
 def _check_state_pairs(model: ir.Model, state: Mapping[str, str]) -> dict[str, str]:
     """Return `state` after checking its names."""
-    outputs, inputs = [str(v.name) for v in ir.iter_values(model)], [spec.name for spec in get_input_specs(model)]
+    outputs, inputs = (
+        [str(v.name) for v in ir.iter_values(model)],
+        [spec.name for spec in get_input_specs(model)],
+    )
     if not state:
         raise ConfigError("state: name what is fed back, as {output: input}")
     for output, name in state.items():
         if output not in outputs:
             raise ConfigError(
-                f"state: the model has no output '{output}'{suggest_nearest(output, outputs)}; write it as OUTPUT=INPUT"
+                f"state: the model has no output '{output}'{suggest_nearest(output, outputs)}; "
+                "write it as OUTPUT=INPUT"
             )
         if name not in inputs:
             raise ConfigError(
-                f"state: the model has no input '{name}'{suggest_nearest(name, inputs)}; inputs are {', '.join(inputs)}"
+                f"state: the model has no input '{name}'{suggest_nearest(name, inputs)}; inputs "
+                f"are {', '.join(inputs)}"
             )
     if len(set(state.values())) < len(state):
-        raise ConfigError("state: two outputs are fed back into one input; give each an input of its own")
+        raise ConfigError(
+            "state: two outputs are fed back into one input; give each an input of its own"
+        )
     return dict(state)
 
 

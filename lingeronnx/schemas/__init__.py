@@ -1,17 +1,19 @@
 """The integer operators as ONNX schemas, so that ONNX's own checker and shape inference understand our graphs.
 
-`register_schemas` makes every operator of `formats` known to ``onnx`` as domain `thinker`, version 1: attributes from
-the operator's own table, types of inputs and outputs, and the types and shapes that follow from them.
+`register_schemas` makes every operator of `formats` known to ``onnx`` as domain `thinker`, version
+1: attributes from the operator's own table, types of inputs and outputs, and the types and shapes
+that follow from them.
 
     lo.register_schemas()
     onnx.checker.check_model(model)                           # names, attributes, number of inputs
     onnx.shape_inference.infer_shapes(model)                  # int8 types and shapes
-    lo.check_model(model)                                     # all that, and types, for graphs of every generation
+    lo.check_model(model)                                     # all that, and types, for graphs of
+    every generation
 
-The format uses some operators of ONNX's own domain in ways that the standard does not allow (`NONSTANDARD_USAGE`).
-`check_model` therefore looks at a copy in which integer nodes of those operators stand in domain `thinker`, where a
-schema says what the format allows; the copy also has today's names for operators and attributes. Nothing is taken out
-of the check.
+The format uses some operators of ONNX's own domain in ways that the standard does not allow
+(`NONSTANDARD_USAGE`). `check_model` therefore looks at a copy in which integer nodes of those
+operators stand in domain `thinker`, where a schema says what the format allows; the copy also has
+today's names for operators and attributes. Nothing is taken out of the check.
 """
 
 from __future__ import annotations
@@ -52,10 +54,14 @@ __all__ = [
 SCHEMA_DOMAIN, SCHEMA_VERSION = "thinker", 1
 
 #: Standard operators that the format uses beyond the standard -> how. Integer nodes of these are checked as thinker's.
-NONSTANDARD_USAGE = {form.name: form.nonstandard_usage for form in INTEGER_OPS if form.nonstandard_usage}
+NONSTANDARD_USAGE = {
+    form.name: form.nonstandard_usage for form in INTEGER_OPS if form.nonstandard_usage
+}
 
 #: Operators that are exempt only where they have the attribute in question.
-_NONSTANDARD_ATTRIBUTES = {form.name: form.nonstandard_attribute for form in INTEGER_OPS if form.nonstandard_attribute}
+_NONSTANDARD_ATTRIBUTES = {
+    form.name: form.nonstandard_attribute for form in INTEGER_OPS if form.nonstandard_attribute
+}
 
 _INTEGER_TYPES = ("int8", "int16", "int32")
 _TYPES_BY_KIND = {
@@ -76,15 +82,20 @@ _ATTRIBUTE_TYPES = {
     "ints": defs.OpSchema.AttrType.INTS,
     "floats": defs.OpSchema.AttrType.FLOATS,
 }
-_OPTIONAL, _VARIADIC = defs.OpSchema.FormalParameterOption.Optional, defs.OpSchema.FormalParameterOption.Variadic
+_OPTIONAL, _VARIADIC = (
+    defs.OpSchema.FormalParameterOption.Optional,
+    defs.OpSchema.FormalParameterOption.Variadic,
+)
 
 
 #: What the packer wants to see on nodes, without any meaning for the numbers; not in the operators' tables.
 _PACKER_ATTRIBUTES = tuple(
-    Attr(name, "s", None) for name in ("platform", "platform_quant", "quant_mode", "castor_mode", "mode")
+    Attr(name, "s", None)
+    for name in ("platform", "platform_quant", "quant_mode", "castor_mode", "mode")
 )
 _WIDTH_ATTRIBUTES = tuple(
-    Attr(name, "i", None) for name in ("data_bits", "parameter_bits", "o_bits", "y_bits", "zero_point")
+    Attr(name, "i", None)
+    for name in ("data_bits", "parameter_bits", "o_bits", "y_bits", "zero_point")
 )
 
 #: A scale for each channel is called scale_w in a graph, as one scale is; a schema can give a name one type only.
@@ -98,13 +109,19 @@ _ANY_SIGNATURE = Signature("x:any*", "any*")
 
 
 def register_schemas() -> None:
-    """Make the integer operators known to ``onnx`` in this process; a second call changes nothing."""
+    """Make the integer operators known to ``onnx`` in this process.
+
+    A second call changes nothing.
+    """
     import onnx.reference.op_run  # noqa: F401 - keeps a table of all names, made once; it takes none from two domains
 
     for form in get_known_integer_ops():
         if not defs.has(form.name, SCHEMA_DOMAIN):
-            defs.register_schema(_make_standard_schema(form) if _uses_standard_schema(form) else _make_schema(form))
-            # onnx 1.19 waits for ever at the end of a process that leaves it a function of Python's.
+            defs.register_schema(
+                _make_standard_schema(form) if _uses_standard_schema(form) else _make_schema(form)
+            )
+            # onnx 1.19 waits for ever at the end of a process that leaves it a function of
+            # Python's.
             atexit.register(deregister_schema, form)
 
 
@@ -130,7 +147,8 @@ def _make_schema(form: Format) -> defs.OpSchema:
         inputs=[_make_parameter(name, kind) for name, kind in parts],
         outputs=[_make_parameter(name, kind) for name, kind in results],
         type_constraints=[
-            _make_type_constraint(f"T_{name}", _TYPES_BY_KIND[kind.rstrip("?*")]) for name, kind in parts + results
+            _make_type_constraint(f"T_{name}", _TYPES_BY_KIND[kind.rstrip("?*")])
+            for name, kind in parts + results
         ],
         attributes=[_make_attribute(a) for a in _collect_attributes(form)],
     )
@@ -149,7 +167,9 @@ def _make_standard_schema(form: Format) -> defs.OpSchema:
         else (c.type_param_str, list(c.allowed_type_strs), c.description)
         for c in theirs.type_constraints
     ]
-    ours = [_make_attribute(a) for a in _collect_attributes(form) if a.name not in theirs.attributes]
+    ours = [
+        _make_attribute(a) for a in _collect_attributes(form) if a.name not in theirs.attributes
+    ]
     schema = defs.OpSchema(
         form.name,
         SCHEMA_DOMAIN,
@@ -160,7 +180,9 @@ def _make_standard_schema(form: Format) -> defs.OpSchema:
         type_constraints=constraints,
         attributes=[*theirs.attributes.values(), *ours],
     )
-    schema.set_type_and_shape_inference_function(rules.infer_like_standard(form.name, rules.input_type))
+    schema.set_type_and_shape_inference_function(
+        rules.infer_like_standard(form.name, rules.input_type)
+    )
     return schema
 
 
@@ -185,7 +207,13 @@ def _collect_attributes(form: Format) -> list[Attr]:
     channels = () if form.channel_axis is None else (_CHANNEL_SCALES,)
     found = {
         a.name: a
-        for a in (*_PACKER_ATTRIBUTES, *_WIDTH_ATTRIBUTES, *form.extra_attributes, *channels, *form.attributes)
+        for a in (
+            *_PACKER_ATTRIBUTES,
+            *_WIDTH_ATTRIBUTES,
+            *form.extra_attributes,
+            *channels,
+            *form.attributes,
+        )
     }
     return list(found.values())
 
@@ -201,10 +229,11 @@ def _make_attribute(attr: Attr) -> defs.OpSchema.Attribute:
 
 
 def check_model(model: ir.ModelLike) -> None:
-    """Check an integer graph, from a file or in memory, by ONNX's checker and shape inference; see the module.
+    """Check an integer graph, from a file or in memory, by ONNX's checker and shape inference.
 
-    Raises ModelError for an unknown operator, a missing, misspelt or wrongly typed attribute, a wrong number of inputs
-    or outputs, and for a type or shape that contradicts another.
+    See the module.
+    Raises ModelError for an unknown operator, a missing, misspelt or wrongly typed attribute, a
+    wrong number of inputs or outputs, and for a type or shape that contradicts another.
     """
     register_schemas()
     proto = ir.as_model_proto(model) or ir.to_proto(ir.as_model(model))
@@ -214,7 +243,10 @@ def check_model(model: ir.ModelLike) -> None:
     known = [form.name for form in get_known_integer_ops()]
     for node in copy.graph.node:
         if node.domain == SCHEMA_DOMAIN and node.op_type not in known:
-            raise ModelError(f"{node.op_type} {node.name}: unknown operator{suggest_nearest(node.op_type, known)}")
+            raise ModelError(
+                f"{node.op_type} {node.name}: unknown "
+                f"operator{suggest_nearest(node.op_type, known)}"
+            )
     try:
         onnx.checker.check_model(copy, full_check=True)
     except (onnx.checker.ValidationError, shape_inference.InferenceError, ValueError) as error:
@@ -230,18 +262,28 @@ def to_checkable_model(model: onnx.ModelProto) -> onnx.ModelProto:
     copy.CopyFrom(model)
     integers = {v.name for v in copy.graph.input if _is_integer(v.type.tensor_type.elem_type)}
     integers |= {t.name for t in copy.graph.initializer if _is_integer(t.data_type)}
-    declared = {v.name: v.type.tensor_type.elem_type for v in (*copy.graph.value_info, *copy.graph.output)}
+    declared = {
+        v.name: v.type.tensor_type.elem_type for v in (*copy.graph.value_info, *copy.graph.output)
+    }
     for node in copy.graph.node:
         reads = bool(node.input) and node.input[0] in integers
         form = find_integer_op_by_name(node.op_type)
         alias = form is not None and node.op_type in form.names[1:]
-        alias = alias and (reads or form is not None and form.name != node.op_type)  # or ONNX's Gather
+        alias = alias and (
+            reads or form is not None and form.name != node.op_type
+        )  # or ONNX's Gather
         named = form is not None and (form.domain == SCHEMA_DOMAIN or alias)
-        if node.domain in (SCHEMA_DOMAIN, "linger") or named or (reads and _is_nonstandard_usage(node)):
+        if (
+            node.domain in (SCHEMA_DOMAIN, "linger")
+            or named
+            or (reads and _is_nonstandard_usage(node))
+        ):
             _canonicalize_node(node, form)
             if form in (LSTM, GRU):
                 _declare_float_states(node, declared)
-        if (node.domain == SCHEMA_DOMAIN and form is not DEQUANT) or (not node.domain and form is not None and reads):
+        if (node.domain == SCHEMA_DOMAIN and form is not DEQUANT) or (
+            not node.domain and form is not None and reads
+        ):
             integers.update(node.output)
     if not any(entry.domain == SCHEMA_DOMAIN for entry in copy.opset_import):
         copy.opset_import.append(helper.make_opsetid(SCHEMA_DOMAIN, SCHEMA_VERSION))
@@ -249,7 +291,10 @@ def to_checkable_model(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _declare_float_states(node: onnx.NodeProto, declared: Mapping[str, int]) -> None:
-    """Tell the inference that the last states are real where the graph says so: the vendor's exports do."""
+    """Tell the inference that the last states are real where the graph says so.
+
+    The vendor's exports do.
+    """
     if any(declared.get(name) == TensorProto.FLOAT for name in node.output[1:]):
         node.attribute.append(helper.make_attribute("state_type", int(TensorProto.FLOAT)))
 
@@ -267,8 +312,9 @@ def _is_nonstandard_usage(node: onnx.NodeProto) -> bool:
 
 
 def _canonicalize_node(node: onnx.NodeProto, form: Format | None) -> None:
-    """Put a node into domain `thinker` under today's names; a number where a list belongs becomes a list of one.
+    """Put a node into domain `thinker` under today's names.
 
+    A number where a list belongs becomes a list of one.
     A list scale_w becomes scales_w, beside its first number as scale_w.
     """
     node.domain, node.op_type = SCHEMA_DOMAIN, node.op_type if form is None else form.name

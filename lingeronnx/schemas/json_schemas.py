@@ -1,7 +1,8 @@
-"""JSON Schemas (draft 2020-12) of the files that users write or read: quant.yaml, a plan, the report of `quantize`.
+"""JSON Schemas (draft 2020-12) of the files that users write or read.
 
-That of quant.yaml is derived from `QuantConfig`, which checks the file. Those of the plan and the report are written
-down here; the tests hold real files against them.
+Quant.yaml, a plan, the report of `quantize`.
+That of quant.yaml is derived from `QuantConfig`, which checks the file. Those of the plan and the
+report are written down here; the tests hold real files against them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,12 @@ _Schema = dict[str, Any]
 
 def make_json_schema(what: str) -> _Schema:
     """Return the JSON Schema of `what`, a key of `SCHEMA_DESCRIPTIONS`."""
-    body = {"quant": _config_schema, "plan": _plan_schema, "report": _report_schema, "timing": _timing_schema}[what]()
+    body = {
+        "quant": _config_schema,
+        "plan": _plan_schema,
+        "report": _report_schema,
+        "timing": _timing_schema,
+    }[what]()
     return {"$schema": _DIALECT, "title": what, "description": SCHEMA_DESCRIPTIONS[what], **body}
 
 
@@ -45,7 +51,9 @@ def _timing_schema() -> _Schema:
 
 # ---- what schemas are written with -------------------------------------------------------------------------------
 
-_STRING, _INTEGER, _NUMBER, _BOOLEAN = ({"type": kind} for kind in ("string", "integer", "number", "boolean"))
+_STRING, _INTEGER, _NUMBER, _BOOLEAN = (
+    {"type": kind} for kind in ("string", "integer", "number", "boolean")
+)
 _COUNT = {"type": "integer", "minimum": 0}
 
 
@@ -56,7 +64,12 @@ def _with_description(schema: _Schema, description: str) -> _Schema:
 def _object_of(fields: dict[str, _Schema], optional: tuple[str, ...] = ()) -> _Schema:
     """Return an object of these fields and no others."""
     required = [name for name in fields if name not in optional]
-    return {"type": "object", "properties": fields, "required": required, "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": fields,
+        "required": required,
+        "additionalProperties": False,
+    }
 
 
 def _map_of(values: _Schema) -> _Schema:
@@ -80,13 +93,17 @@ def _plan_schema() -> _Schema:
     tensor = _object_of(
         {
             "scale": _with_description(
-                {"anyOf": [positive, several]}, "counts per real unit: q = round(x * scale) + zero_point"
+                {"anyOf": [positive, several]},
+                "counts per real unit: q = round(x * scale) + zero_point",
             ),
             "bits": {"type": "integer", "minimum": 2, "maximum": 32},
             "axis": _with_description(
-                _INTEGER, "the axis along which there is a scale for each element, where scale is a list"
+                _INTEGER,
+                "the axis along which there is a scale for each element, where scale is a list",
             ),
-            "zero_point": _with_description(_INTEGER, "the integer that stands for 0, where it is not 0"),
+            "zero_point": _with_description(
+                _INTEGER, "the integer that stands for 0, where it is not 0"
+            ),
         },
         ("axis", "zero_point"),
     )
@@ -95,7 +112,9 @@ def _plan_schema() -> _Schema:
         {
             "lingeronnx_plan": _with_description({"enum": [1, 2]}, "the version of this format"),
             "platform": _STRING,
-            "executor": _with_description(_STRING, "the version of the chip's executor; empty where there is none"),
+            "executor": _with_description(
+                _STRING, "the version of the chip's executor; empty where there is none"
+            ),
             "mode": {"enum": ["q-value", "max-value"]},
             "tensors": _map_of(tensor),
             "transforms": _with_description(
@@ -112,7 +131,10 @@ def _plan_schema() -> _Schema:
             ),
             "settings": _with_description(
                 {"type": "object"},
-                "settings that the scales come from, where they are no defaults; left out where nobody knows",
+                (
+                    "settings that the scales come from, where they are no defaults; left out where "
+                    "nobody knows"
+                ),
             ),
         },
         ("executor", "transforms", "floats", "scaled", "synthetic", "settings"),
@@ -127,12 +149,21 @@ def _part_schema() -> _Schema:
     names = dict.fromkeys(("inputs", "outputs"), _array_of(_STRING))
     words = dict.fromkeys(("name", "packer_args", "packer"), _STRING)
     return _object_of(
-        {**words, "chip": _BOOLEAN, "runs": _BOOLEAN, **sizes, **names, "findings": _array_of(_finding_schema())}
+        {
+            **words,
+            "chip": _BOOLEAN,
+            "runs": _BOOLEAN,
+            **sizes,
+            **names,
+            "findings": _array_of(_finding_schema()),
+        }
     )
 
 
 def _merge_schema() -> _Schema:
-    return _object_of({"operator": _STRING, **dict.fromkeys(("nodes", "chips", "instead"), _array_of(_STRING))})
+    return _object_of(
+        {"operator": _STRING, **dict.fromkeys(("nodes", "chips", "instead"), _array_of(_STRING))}
+    )
 
 
 #: Fields that reports of 0.1 do not have, but for the first, which is there with --deploy.
@@ -176,26 +207,36 @@ def _report_schema() -> _Schema:
             "layers": _with_description(_map_of(_COUNT), "integer operators, and how many of each"),
             "chip_ready": _BOOLEAN,
             "integer_macs": _with_description(
-                {"type": "number", "minimum": 0, "maximum": 1}, "share of the multiply-accumulates done in integers"
+                {"type": "number", "minimum": 0, "maximum": 1},
+                "share of the multiply-accumulates done in integers",
             ),
             "unknown_macs": _with_description(
-                _map_of(_COUNT), "operators whose multiply-accumulates cannot be counted, and how many nodes they are"
+                _map_of(_COUNT),
+                (
+                    "operators whose multiply-accumulates cannot be counted, and how many nodes they "
+                    "are"
+                ),
             ),
-            "float_nodes": _with_description(_array_of(node), "float operators between integer ones"),
+            "float_nodes": _with_description(
+                _array_of(node), "float operators between integer ones"
+            ),
             "host_part": _with_description(
                 _array_of(node), "float operators before the first or after the last integer one"
             ),
             "fitted": _with_description(
-                _array_of(_object_of({"node": _STRING, "what": _STRING, "cost": _STRING})), "nodes written otherwise"
+                _array_of(_object_of({"node": _STRING, "what": _STRING, "cost": _STRING})),
+                "nodes written otherwise",
             ),
             "packer": _with_description(_STRING, "the packer's call, empty without a packer"),
             "packer_args": _STRING,
             "program": _with_description(
-                _array_of(_part_schema()), "the parts in which it runs, where float operators cut the chip's work"
+                _array_of(_part_schema()),
+                "the parts in which it runs, where float operators cut the chip's work",
             ),
             "runs": _with_description(_STRING, "the same as a line, empty where nothing is cut"),
             "merges": _with_description(
-                _array_of(_merge_schema()), "what would let float operators between its parts be the chip's"
+                _array_of(_merge_schema()),
+                "what would let float operators between its parts be the chip's",
             ),
             "notes": _array_of(_STRING),
             "findings": _with_description(
@@ -204,21 +245,28 @@ def _report_schema() -> _Schema:
             "cost": _with_description(_nullable(_cost_schema()), "on the chip; sizes in bytes"),
             "time": _with_description(_time_schema(), "of one call on the chip"),
             "cycles": _with_description(
-                _nullable(_saved_cycles_schema()), "of a call before and after other forms of the same integers"
+                _nullable(_saved_cycles_schema()),
+                "of a call before and after other forms of the same integers",
             ),
             "names": _with_description(_map_of(_STRING), "tensors with another name in the file"),
             "outputs": _with_description(
                 _map_of(fidelity), "of each output: cosine, sqnr in dB (null: infinite) and others"
             ),
             "parts": _with_description(
-                _array_of(_object_of({"output": _STRING, **part})), "of outputs that join tensors: each part likewise"
+                _array_of(_object_of({"output": _STRING, **part})),
+                "of outputs that join tensors: each part likewise",
             ),
             "measured_on": _with_description(_STRING, "the data of `outputs`"),
-            "doubts": _with_description(_map_of(_STRING), "outputs whose figures say little, and why"),
+            "doubts": _with_description(
+                _map_of(_STRING), "outputs whose figures say little, and why"
+            ),
             "warnings": _array_of(_STRING),
-            "why_not": _with_description(_array_of(_STRING), "what keeps the graph from being chip-ready"),
+            "why_not": _with_description(
+                _array_of(_STRING), "what keeps the graph from being chip-ready"
+            ),
             "next": _with_description(
-                _array_of(_object_of({"options": _array_of(_STRING), "gives": _STRING})), "options to try next"
+                _array_of(_object_of({"options": _array_of(_STRING), "gives": _STRING})),
+                "options to try next",
             ),
             "accuracy": _with_description(_nullable(_accuracy_schema()), "with --eval"),
             "search": _with_description(
@@ -228,12 +276,15 @@ def _report_schema() -> _Schema:
                 _array_of({"type": "object"}), "of `finetune`: the loss of each block and epoch"
             ),
             "scales_taken": _with_description(
-                _array_of(_imported_scale_schema()), "scales of a quantized model, or of another tool's plan"
+                _array_of(_imported_scale_schema()),
+                "scales of a quantized model, or of another tool's plan",
             ),
             "scales_refused": _with_description(
                 _map_of(_STRING), "what such a plan speaks of and was not taken, and why"
             ),
-            "deployment": _with_description({"type": "object"}, "with --deploy: the files for the board"),
+            "deployment": _with_description(
+                {"type": "object"}, "with --deploy: the files for the board"
+            ),
         },
         _OPTIONAL_REPORT_FIELDS,
     )
@@ -254,11 +305,15 @@ def _finding_schema() -> _Schema:
 def _cost_schema() -> _Schema:
     sizes = ("weights", "activations", "dma", "shared", "shared_limit", "psram", "psram_limit")
     counts = ("macs", "weights", "activations", "work_area", "dma")
-    layer = _object_of({"node": _STRING, "op_type": _STRING, "width": _STRING, **dict.fromkeys(counts, _COUNT)})
+    layer = _object_of(
+        {"node": _STRING, "op_type": _STRING, "width": _STRING, **dict.fromkeys(counts, _COUNT)}
+    )
     return _object_of(
         {
             "layers": _array_of(layer),
-            "macs": _with_description(_map_of(_COUNT), "of one sample, by width: bits of data x bits of weights"),
+            "macs": _with_description(
+                _map_of(_COUNT), "of one sample, by width: bits of data x bits of weights"
+            ),
             **dict.fromkeys(sizes, _COUNT),
             "largest": _map_of(_COUNT),
         }
@@ -277,13 +332,17 @@ def _time_schema() -> _Schema:
             "calls": _COUNT,
         }
     )
-    work = _object_of({"name": _STRING, "what": _STRING, "bytes": _COUNT, "bound": _nullable(_NUMBER)})
+    work = _object_of(
+        {"name": _STRING, "what": _STRING, "bytes": _COUNT, "bound": _nullable(_NUMBER)}
+    )
     run = _object_of(
         {
             "platform": _STRING,
             **sums,
             "calls": _with_description(_COUNT, "kernels that are called"),
-            "layers": _with_description(_array_of(layer), "as the chip runs them, after the packer's fusions"),
+            "layers": _with_description(
+                _array_of(layer), "as the chip runs them, after the packer's fusions"
+            ),
             "unpriced": _with_description(
                 _array_of(work), "work whose cycles nobody has published; bound: cycles at most"
             ),
@@ -292,7 +351,8 @@ def _time_schema() -> _Schema:
     return _object_of(
         {
             "unknown": _with_description(
-                _STRING, "why no cycles are known; empty where they are, or the chip does not run it"
+                _STRING,
+                "why no cycles are known; empty where they are, or the chip does not run it",
             ),
             "clock_mhz": _nullable(_NUMBER),
             "budget_ms": _nullable(_NUMBER),
@@ -305,7 +365,13 @@ def _time_schema() -> _Schema:
 
 def _saved_cycles_schema() -> _Schema:
     ends = {"before": _COUNT, "after": _COUNT}
-    return _object_of({**ends, "platform": _STRING, "assumed": _with_description(_BOOLEAN, "by another chip's prices")})
+    return _object_of(
+        {
+            **ends,
+            "platform": _STRING,
+            "assumed": _with_description(_BOOLEAN, "by another chip's prices"),
+        }
+    )
 
 
 def _accuracy_schema() -> _Schema:
@@ -332,9 +398,15 @@ def _search_schema() -> _Schema:
             "chosen": _BOOLEAN,
             "bytes": _nullable(_COUNT),
             "macs": _nullable(_map_of(_COUNT)),
-            "work": _with_description(_nullable(_NUMBER), "the product of the widths on average, 1 is 8x8 bits"),
-            "cycles": _with_description(_nullable(_NUMBER), "of a call on the chip, where its prices are known"),
-            "flash": _with_description(_nullable(_COUNT), "bytes of the constants as the packages store them"),
+            "work": _with_description(
+                _nullable(_NUMBER), "the product of the widths on average, 1 is 8x8 bits"
+            ),
+            "cycles": _with_description(
+                _nullable(_NUMBER), "of a call on the chip, where its prices are known"
+            ),
+            "flash": _with_description(
+                _nullable(_COUNT), "bytes of the constants as the packages store them"
+            ),
             "seconds": _NUMBER,
             "why": _with_description(_STRING, "why the attempt is not allowed, empty where it is"),
         },
@@ -349,7 +421,9 @@ def _search_schema() -> _Schema:
             "options": _array_of(_STRING),
             "float": _nullable(_NUMBER),
             "wanted": _nullable(_NUMBER),
-            "weight_bits": _with_description(_map_of(_COUNT), "{layer of the chosen attempt: bits of its weights}"),
+            "weight_bits": _with_description(
+                _map_of(_COUNT), "{layer of the chosen attempt: bits of its weights}"
+            ),
             "trials": _array_of(trial),
         },
         ("weight_bits",),  # younger than 0.1
@@ -367,7 +441,9 @@ def _imported_scale_schema() -> _Schema:
             "held_bits": _COUNT,
             "held_zero_point": _INTEGER,
             "bits_lost": _with_description(_nullable(_NUMBER), "of resolution, of an activation"),
-            "sqnr": _with_description(_nullable(_NUMBER), "in dB, of a weight whose integers changed"),
+            "sqnr": _with_description(
+                _nullable(_NUMBER), "in dB, of a weight whose integers changed"
+            ),
             "kept": _BOOLEAN,
         }
     )

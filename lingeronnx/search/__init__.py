@@ -1,5 +1,6 @@
-"""The cheapest quantization that reaches a wish: so many points lost at most, or so many dB at least.
+"""The cheapest quantization that reaches a wish.
 
+So many points lost at most, or so many dB at least.
     Goal     what is wished, and how it is measured
     Attempt  options of `quantize` beyond the user's: wider outputs, wider layers, layers in float
     Ladder   the attempts in the order in which they are climbed, cheap ones first

@@ -1,7 +1,8 @@
 """Makes attempts and measures them: here, or side by side on a cluster.
 
-A cluster makes more than the climb has asked for: what it may ask for next, whatever becomes of the attempts before.
-The climb takes of these what it would have made itself, so that it ends with the same attempts and the same figures.
+A cluster makes more than the climb has asked for: what it may ask for next, whatever becomes of the
+attempts before. The climb takes of these what it would have made itself, so that it ends with the
+same attempts and the same figures.
 """
 
 from __future__ import annotations
@@ -51,14 +52,19 @@ def _start_digest(base: Candidate) -> dict[str, object]:
 
 
 class AttemptRunner:
-    """Makes attempts of one search from `base`, what the user's options give; remembers the best that was kept."""
+    """Makes attempts of one search from `base`, what the user's options give.
+
+    Remembers the best that was kept.
+    """
 
     def __init__(self, base: Candidate, goal: Goal, progress: Progress | None = None) -> None:
         self._base, self._goal, self._progress = base, goal, progress
         self._best: tuple[Attempt, Candidate] = (Attempt(), base)
         self._calibrated: dict[str, CalibrationResult] = {}
 
-    def run_attempt(self, attempt: Attempt, float_value: float | None) -> tuple[Record, Candidate | None]:
+    def run_attempt(
+        self, attempt: Attempt, float_value: float | None
+    ) -> tuple[Record, Candidate | None]:
         """Make an attempt; return what goes to the log, and what was made, None where that is not allowed.
 
         float_value : the metric of the float model where it is known, which is not measured again.
@@ -70,7 +76,10 @@ class AttemptRunner:
             result = attempt_made.checked_model
         except ConstraintError as error:
             return {**record, "why": str(error), "seconds": time.monotonic() - began}, None
-        measure, cost = self._goal.measure(result, float_value, self._progress), measure_cost(attempt_made)
+        measure, cost = (
+            self._goal.measure(result, float_value, self._progress),
+            measure_cost(attempt_made),
+        )
         entry = make_record(measure, cost, result.report.chip_ready or not result.report.is_chip)
         return {**record, **entry, "seconds": time.monotonic() - began}, attempt_made
 
@@ -79,11 +88,16 @@ class AttemptRunner:
         self._best = attempt, made
 
     def build_candidate(self, attempt: Attempt) -> Candidate:
-        """Return what an attempt makes; the best is not made again, unless it was read from the log."""
+        """Return what an attempt makes.
+
+        The best is not made again, unless it was read from the log.
+        """
         if self._best[0] == attempt:
             return self._best[1]
         prepared, planned = self._prepare_attempt(attempt), self.plan_attempt(attempt)
-        model = build_candidate(prepared, planned, refine_weights(planned, progress=self._progress), self._progress)
+        model = build_candidate(
+            prepared, planned, refine_weights(planned, progress=self._progress), self._progress
+        )
         return try_best_effort(model, self._progress) if planned.config.effort == "best" else model
 
     def plan_attempt(self, attempt: Attempt) -> PlannedModel:
@@ -99,7 +113,9 @@ class AttemptRunner:
 
     def _prepare_attempt(self, attempt: Attempt) -> PreparedModel:
         """Return the model under the attempt's settings."""
-        conf = self._base.prepared.conf.model_copy(update={"effort": self._calibrate_attempt(attempt).effort})
+        conf = self._base.prepared.conf.model_copy(
+            update={"effort": self._calibrate_attempt(attempt).effort}
+        )
         return replace(self._base.prepared, conf=attempt.apply_to(conf, self._base.planned.target))
 
     def _calibrate_attempt(self, attempt: Attempt) -> CalibrationResult:
@@ -111,7 +127,9 @@ class AttemptRunner:
                 self._calibrated[effort] = observed
             else:
                 conf = prepared.conf.model_copy(update={"effort": effort})
-                self._calibrated[effort] = calibrate_model(replace(prepared, conf=conf), self._progress)
+                self._calibrated[effort] = calibrate_model(
+                    replace(prepared, conf=conf), self._progress
+                )
         return self._calibrated[effort]
 
 
@@ -122,7 +140,8 @@ class AttemptRunner:
 class _AttemptJob:
     """Attempts as items of work: each worker begins the search once for itself.
 
-    start_digest : of the search here; a worker that begins with something else would give other figures.
+    start_digest : of the search here; a worker that begins with something else would give other
+    figures.
     """
 
     create_start: StartFactory
@@ -135,7 +154,8 @@ class _AttemptJob:
         for what, value in _start_digest(base).items():
             if value != self.start_digest[what]:
                 raise ConfigError(
-                    f"a worker of the cluster begins with another {what} than this machine; all need the same files, "
+                    f"a worker of the cluster begins with another {what} than this machine; all "
+                    "need the same files, "
                     "the same versions and the same kind of processor"
                 )
         maker = AttemptRunner(base, self.goal)
@@ -145,26 +165,38 @@ class _AttemptJob:
 class AttemptPrefetcher:
     """Records of attempts that a Dask cluster makes side by side, before the climb asks for them.
 
-    begin : as `_AttemptJob` has it. cluster : the address of the scheduler; None: nothing is made ahead.
+    begin : as `_AttemptJob` has it. cluster : the address of the scheduler; None: nothing is made
+    ahead.
     """
 
-    def __init__(self, base: Candidate, goal: Goal, begin: StartFactory | None, cluster: str | None) -> None:
+    def __init__(
+        self, base: Candidate, goal: Goal, begin: StartFactory | None, cluster: str | None
+    ) -> None:
         self._cluster = cluster
-        self._job = None if begin is None or cluster is None else _AttemptJob(begin, goal, _start_digest(base))
+        self._job = (
+            None
+            if begin is None or cluster is None
+            else _AttemptJob(begin, goal, _start_digest(base))
+        )
         self._records: dict[Attempt, Record] = {}
         self._coming: Generator[tuple[Attempt, Record], None, None] | None = None
         self._awaited: set[Attempt] = set()
 
-    def record(self, attempt: Attempt, next_ones: Iterable[Attempt], float_value: float | None) -> Record | None:
+    def record(
+        self, attempt: Attempt, next_ones: Iterable[Attempt], float_value: float | None
+    ) -> Record | None:
         """Return the record of an attempt; None without a cluster.
 
-        Where it is not on its way, what is comes to its end, and it and `next_ones` are given out in its place.
+        Where it is not on its way, what is comes to its end, and it and `next_ones` are given out
+        in its place.
         """
         if self._job is None:
             return None
         if attempt not in self._records and attempt not in self._awaited:
             self.close()
-            new = [each for each in dict.fromkeys((attempt, *next_ones)) if each not in self._records]
+            new = [
+                each for each in dict.fromkeys((attempt, *next_ones)) if each not in self._records
+            ]
             self._awaited = set(new)
             self._coming = self._dispatch(self._job, new, float_value)
         while attempt not in self._records:

@@ -1,4 +1,7 @@
-"""What an attempt costs: bytes of constants, multiply-accumulates by width; on a chip flash and cycles of a call."""
+"""What an attempt costs: bytes of constants, multiply-accumulates by width.
+
+On a chip flash and cycles of a call.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,14 @@ _PACKED_BITS = 4
 
 @dataclass(frozen=True)
 class AttemptCost:
-    """bytes : of all constants of the graph. macs : {"8x8", "16x16", ... or "float": those of one sample}.
+    """bytes : of all constants of the graph. macs : {"8x8", "16x16", ...
 
-    Weights of 4 bits count as two in a byte. A width is bits of data by bits of weights. `work` is the sum of the
-    products of both widths over all multiply-accumulates, as a multiple of that with 8x8 bits; float counts as 32x32.
-    cycles : of a call on the chip; None where nobody knows them. flash : bytes of the constants as the packages store
-    them; without a packer `bytes`; None where they are not known.
+    Or "float": those of one sample}.
+    Weights of 4 bits count as two in a byte. A width is bits of data by bits of weights. `work` is
+    the sum of the products of both widths over all multiply-accumulates, as a multiple of that with
+    8x8 bits; float counts as 32x32. cycles : of a call on the chip; None where nobody knows them.
+    flash : bytes of the constants as the packages store them; without a packer `bytes`; None where
+    they are not known.
     """
 
     bytes: int
@@ -34,7 +39,11 @@ class AttemptCost:
     def work(self) -> float:
         """The product of the widths, on average over the multiply-accumulates; 1 for 8x8 bits."""
         total = sum(self.macs.values())
-        return sum(count * _bit_product(width) for width, count in self.macs.items()) / (64 * total) if total else 1.0
+        return (
+            sum(count * _bit_product(width) for width, count in self.macs.items()) / (64 * total)
+            if total
+            else 1.0
+        )
 
 
 def _bit_product(width: str) -> int:
@@ -64,7 +73,9 @@ def measure_cost(attempt: Candidate) -> AttemptCost:
     size -= _int4_savings_bytes(attempt.lowered.graph)
     report = attempt.result.report
     time = report.time.latency
-    return AttemptCost(size, costs, None if time is None else time.total, report.flash if report.is_chip else size)
+    return AttemptCost(
+        size, costs, None if time is None else time.total, report.flash if report.is_chip else size
+    )
 
 
 def _int4_savings_bytes(graph: ir.Model) -> int:
@@ -74,6 +85,10 @@ def _int4_savings_bytes(graph: ir.Model) -> int:
         for node in graph.graph
         if ir.get_attr(node, "parameter_bits") == _PACKED_BITS
         for value in node.inputs
-        if value is not None and value.const_value is not None and value.const_value.dtype.name == "INT8"
+        if value is not None
+        and value.const_value is not None
+        and value.const_value.dtype.name == "INT8"
     }
-    return sum(value.const_value.nbytes // 2 for value in held.values() if value.const_value is not None)
+    return sum(
+        value.const_value.nbytes // 2 for value in held.values() if value.const_value is not None
+    )

@@ -1,7 +1,7 @@
 """What is wished of a quantized model, and how far a result is from it.
 
-A wish for accuracy asks for the cheapest result that has it; limits alone, of flash and time, for the most accurate
-result within them.
+A wish for accuracy asks for the cheapest result that has it; limits alone, of flash and time, for
+the most accurate result within them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ from .cost import AttemptCost
 
 __all__ = ["Goal", "Measurement"]
 
-_MIN_ALLOWED_SAMPLES = 10  # samples that a wish allows for, below which chance decides which attempt meets it
+_MIN_ALLOWED_SAMPLES = (
+    10  # samples that a wish allows for, below which chance decides which attempt meets it
+)
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """A result's `value`, in dB or in the metric's unit, and what is `shortfall` to the wish; nothing at 0 or below.
+    """A result's `value`, in dB or in the metric's unit, and what is `shortfall` to the wish.
 
+    Nothing at 0 or below.
     float_value : the metric's value of the float model; None for dB.
     """
 
@@ -42,11 +45,13 @@ class Measurement:
 class Goal:
     """One of two wishes for accuracy, limits, or both.
 
-    max_drop : the metric falls by so much at most against the float model, on `data`, which hold labels. Of a metric
+    max_drop : the metric falls by so much at most against the float model, on `data`, which hold
+    labels. Of a metric
         in percent these are points; of a function of the user's its own unit, larger being better.
-    min_sqnr : every output has so many dB at least against the float model, on samples held back from calibration.
-    model : the float model that is compared with. metric, batch, limit : as `evaluate` takes them.
-    max_ms : a call on the chip takes so long at most, at `clock` MHz. max_flash : the constants in the package, or
+    min_sqnr : every output has so many dB at least against the float model, on samples held back
+    from calibration. model : the float model that is compared with. metric, batch, limit : as
+    `evaluate` takes them. max_ms : a call on the chip takes so long at most, at `clock` MHz.
+    max_flash : the constants in the package, or
         without a packer in the graph, take so many bytes at most.
     """
 
@@ -64,7 +69,9 @@ class Goal:
     @property
     def nothing(self) -> bool:
         """Whether nothing is wished."""
-        return all(wish is None for wish in (self.max_drop, self.min_sqnr, self.max_ms, self.max_flash))
+        return all(
+            wish is None for wish in (self.max_drop, self.min_sqnr, self.max_ms, self.max_flash)
+        )
 
     @property
     def is_limits_only(self) -> bool:
@@ -79,7 +86,11 @@ class Goal:
         spent = []
         if self.max_flash is not None:
             size = None if cost is None else cost.flash
-            words = "nobody knows its flash: it does not pack" if size is None else f"{size:,} bytes of flash"
+            words = (
+                "nobody knows its flash: it does not pack"
+                if size is None
+                else f"{size:,} bytes of flash"
+            )
             spent.append((math.inf if size is None else size / self.max_flash, words))
         if self.max_ms is not None and self.clock is not None:
             time = None if cost is None or cost.cycles is None else cost.cycles / self.clock / 1e3
@@ -103,24 +114,34 @@ class Goal:
         """Raise ConfigError for a wish that nothing can be measured by, DataError for data that are gone once read."""
         if self.nothing or not (self.max_drop is None or self.min_sqnr is None):
             raise ConfigError(
-                "nothing, or too much, is wished for; give one of the two, max_drop with eval data or min_sqnr"
+                "nothing, or too much, is wished for; give one of the two, max_drop with eval data "
+                "or min_sqnr"
             )
         if self.max_flash is not None and not 0 < self.max_flash < math.inf:
             raise ConfigError(f"max_flash = {self.max_flash:g}: it is a number of bytes above 0")
         for name, wish in (("max_drop", self.max_drop), ("min_sqnr", self.min_sqnr)):
             if wish is not None and not math.isfinite(wish):
-                raise ConfigError(f"{name} = {wish:g}: it is a number; nothing is better than any other at {wish:g}")
+                raise ConfigError(
+                    f"{name} = {wish:g}: it is a number; nothing is better than any other at "
+                    f"{wish:g}"
+                )
         if self.max_drop is None:
             return
         if self.data is None:
-            raise ConfigError("max_drop needs eval data with labels (--eval); without labels give min_sqnr")
+            raise ConfigError(
+                "max_drop needs eval data with labels (--eval); without labels give min_sqnr"
+            )
         if self.max_drop < 0:
             raise ConfigError(f"max_drop = {self.max_drop:g}: it is 0 or more")
         if isinstance(self.data, Iterator):
-            raise DataError("the eval data are read for each attempt: pass a list or a function, not a generator")
+            raise DataError(
+                "the eval data are read for each attempt: pass a list or a function, not a "
+                "generator"
+            )
         if self.metric is not None and not measure(self.metric)[0]().needs_labels:
             raise ConfigError(
-                f"max_drop with metric {self.metric}: that compares two models; take top1, top5 or module:function, "
+                f"max_drop with metric {self.metric}: that compares two models; take top1, top5 or "
+                "module:function, "
                 "or give min_sqnr"
             )
 
@@ -146,9 +167,14 @@ class Goal:
     def measure(
         self, result: QuantizedModel, float_value: float | None, progress: Progress | None = None
     ) -> Measurement:
-        """Measure `result`; float_value : that of the float model where it is known, which is not measured again."""
+        """Measure `result`; float_value.
+
+        That of the float model where it is known, which is not measured again.
+        """
         if self.max_drop is None:
-            worst = min((values["sqnr"] for values in result.report.outputs.values()), default=float("inf"))
+            worst = min(
+                (values["sqnr"] for values in result.report.outputs.values()), default=float("inf")
+            )
             return self.measured(worst, None)
         sizes: dict[str, Any] = {} if self.batch is None else {"batch": self.batch}
         evaluation = evaluate(
@@ -160,7 +186,9 @@ class Goal:
             progress=progress,
             **sizes,
         )
-        return self.measured(evaluation.value, evaluation.baseline if float_value is None else float_value)
+        return self.measured(
+            evaluation.value, evaluation.baseline if float_value is None else float_value
+        )
 
     def format_sample_size_warning(self, samples: int) -> str:
         """Return a note where a wish in points allows for so few of `samples` that chance decides, "" where not."""
@@ -170,7 +198,8 @@ class Goal:
         if allowed >= _MIN_ALLOWED_SAMPLES:
             return ""
         return (
-            f"the wish allows for {allowed} of {samples} samples with labels: so few that chance decides which attempt "
+            f"the wish allows for {allowed} of {samples} samples with labels: so few that chance "
+            "decides which attempt "
             "meets it; give more samples, or wish for min_sqnr or max_flash, which need no labels"
         )
 

@@ -1,8 +1,9 @@
-"""What can be given back to a quantized model, cheap things first: efforts, wider outputs, wider layers, float layers.
+"""What can be given back to a quantized model, cheap things first.
 
-Layers that share a scale go together. Within a rung they are ordered by what they give back for their cost: the error
-at the outputs that goes away when a group alone is left out of everything rounded (`analysis.trial`), divided by its
-share of the multiply-accumulates.
+Efforts, wider outputs, wider layers, float layers.
+Layers that share a scale go together. Within a rung they are ordered by what they give back for
+their cost: the error at the outputs that goes away when a group alone is left out of everything
+rounded (`analysis.trial`), divided by its share of the multiply-accumulates.
 """
 
 from __future__ import annotations
@@ -16,7 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from ..analysis.sensitivity.layers import RoundedOperator, build_roundable_model, list_rounded_operators
+from ..analysis.sensitivity.layers import (
+    RoundedOperator,
+    build_roundable_model,
+    list_rounded_operators,
+)
 from ..analysis.sensitivity.trial import RoundedSet
 from ..analysis.sensitivity.trial_runs import choose_block_size
 from ..flow import PlannedModel
@@ -52,9 +57,9 @@ _MAX_SAMPLES = 32  # that the groups are ranked on
 class Attempt:
     """Options of `quantize` beyond the user's.
 
-    effort : another one, or nothing. raw : layers whose output, a graph output, is as wide as the platform has it.
-    wide : layers with wider data and weights: (selector, bits, bits of weights). floats : layers in float. All by
-    selector.
+    effort : another one, or nothing. raw : layers whose output, a graph output, is as wide as the
+    platform has it. wide : layers with wider data and weights: (selector, bits, bits of weights).
+    floats : layers in float. All by selector.
     """
 
     effort: str = ""
@@ -65,7 +70,8 @@ class Attempt:
     def overrides(self, target: Target) -> dict[str, dict[str, Any]]:
         """Return the overrides, by selector."""
         overrides: dict[str, dict[str, Any]] = {
-            name: {"bits": bits, "weight_bits": weight_bits} for name, bits, weight_bits in self.wide
+            name: {"bits": bits, "weight_bits": weight_bits}
+            for name, bits, weight_bits in self.wide
         }
         for name in self.raw:
             if name in self.floats:  # it has no width there
@@ -79,7 +85,9 @@ class Attempt:
         for name, settings in self.overrides(target).items():
             own = overrides[name].to_settings if name in overrides else {}
             overrides[name] = Override(**{**settings, **own})
-        return config.model_copy(update={"overrides": overrides, **({"effort": self.effort} if self.effort else {})})
+        return config.model_copy(
+            update={"overrides": overrides, **({"effort": self.effort} if self.effort else {})}
+        )
 
     def to_cli_options(self, target: Target) -> list[str]:
         """Return the options as they are typed."""
@@ -109,8 +117,8 @@ def _format_layer_count(count: int) -> str:
 class LayerGroup:
     """Layers that share scales.
 
-    gain : share of the outputs' power that is no error any more when the group is left out of everything rounded.
-    mac_share : of the multiply-accumulates.
+    gain : share of the outputs' power that is no error any more when the group is left out of
+    everything rounded. mac_share : of the multiply-accumulates.
     """
 
     layers: tuple[RoundedOperator, ...]
@@ -120,7 +128,10 @@ class LayerGroup:
     @property
     def selectors(self) -> tuple[str, ...]:
         """What options call the layers, the tensors at which integers begin included."""
-        names = (layer.selector or (layer.name if layer.op_type == QUANT.name else "") for layer in self.layers)
+        names = (
+            layer.selector or (layer.name if layer.op_type == QUANT.name else "")
+            for layer in self.layers
+        )
         return tuple(dict.fromkeys(name for name in names if name))
 
     @property
@@ -133,8 +144,8 @@ class LayerGroup:
 class NarrowLayer:
     """A layer that has fewer bits for its weights than for data, as an option calls it.
 
-    gain : the error at the outputs that goes away when its weights alone are not rounded, as `LayerGroup.gain`.
-    extra_bytes : what these take more with as many bits as data.
+    gain : the error at the outputs that goes away when its weights alone are not rounded, as
+    `LayerGroup.gain`. extra_bytes : what these take more with as many bits as data.
     """
 
     selector: str
@@ -147,7 +158,9 @@ def rank_layer_groups(planned: PlannedModel) -> list[LayerGroup]:
     every = list_rounded_operators(planned)
     joined = _group_by_shared_scale(planned, every)
     gains = _measure_gains(
-        planned, every, [reduce(or_, (layer.all_rounded for layer in members)) for members in joined]
+        planned,
+        every,
+        [reduce(or_, (layer.all_rounded for layer in members)) for members in joined],
     )
     work = _macs_by_node(planned)
     total = max(sum(work.values()), 1)
@@ -161,27 +174,45 @@ def rank_layer_groups(planned: PlannedModel) -> list[LayerGroup]:
 
 def rank_narrow_layers(planned: PlannedModel) -> list[NarrowLayer]:
     """Return the layers with narrow weights, those first that give back most for each byte."""
-    tensors, by_name = planned.plan.tensors, {str(node.name): node for node in planned.partition.graph.graph}
+    tensors, by_name = (
+        planned.plan.tensors,
+        {str(node.name): node for node in planned.partition.graph.graph},
+    )
     bits = planned.config.bits
     sizes: list[tuple[RoundedOperator, float]] = []
     for layer in list_rounded_operators(planned):
         nodes = [by_name[name] for name in layer.weight.weights]
         names = {
-            ir.input_name(node, i) for node in nodes for i in planned.partition.ops[str(node.name)].weight_inputs(node)
+            ir.input_name(node, i)
+            for node in nodes
+            for i in planned.partition.ops[str(node.name)].weight_inputs(node)
         }
         saved = {name: (bits - tensors[name].bits) / 8 for name in names if name in tensors}
         constants = planned.partition.graph.graph.initializers
-        size = sum(ir.require_const_value(constants[name]).size * each for name, each in saved.items() if each > 0)
+        size = sum(
+            ir.require_const_value(constants[name]).size * each
+            for name, each in saved.items()
+            if each > 0
+        )
         if layer.selector and size:
             sizes.append((layer, size))
     gains = (
-        _measure_gains(planned, list_rounded_operators(planned), [layer.weight for layer, _ in sizes]) if sizes else []
+        _measure_gains(
+            planned, list_rounded_operators(planned), [layer.weight for layer, _ in sizes]
+        )
+        if sizes
+        else []
     )
-    narrow = [NarrowLayer(layer.selector, gain, size) for (layer, size), gain in zip(sizes, gains, strict=True)]
+    narrow = [
+        NarrowLayer(layer.selector, gain, size)
+        for (layer, size), gain in zip(sizes, gains, strict=True)
+    ]
     return sorted(narrow, key=lambda layer: -layer.gain / layer.extra_bytes)
 
 
-def _group_by_shared_scale(planned: PlannedModel, operators: Sequence[RoundedOperator]) -> list[list[RoundedOperator]]:
+def _group_by_shared_scale(
+    planned: PlannedModel, operators: Sequence[RoundedOperator]
+) -> list[list[RoundedOperator]]:
     sets = DisjointSets()
     for shared_scale in group_shared_scales(planned.partition, planned.target):
         for name in shared_scale.tensors:
@@ -233,8 +264,9 @@ def _squared_norm(array: np.ndarray, other: np.ndarray | None = None) -> float:
 
 
 def iter_rungs(planned: PlannedModel, start: Attempt) -> Iterator[list[Attempt]]:
-    """Yield lists of attempts, each dearer than the one before it; a rung begins where the one before it ended.
+    """Yield lists of attempts, each dearer than the one before it.
 
+    A rung begins where the one before it ended.
     start : what `planned` was made with, beyond the user's own options.
     """
     target = planned.target
@@ -253,7 +285,9 @@ def iter_rungs(planned: PlannedModel, start: Attempt) -> Iterator[list[Attempt]]
         narrow = [(layer.selector,) for layer in rank_narrow_layers(planned)] if alone else []
         for names in _iter_prefixes(narrow if alone else [group.selectors for group in ranked]):
             held = {**before, **dict.fromkeys(names, pair)}
-            rung.append(replace(start, wide=tuple((name, *widths) for name, widths in held.items())))
+            rung.append(
+                replace(start, wide=tuple((name, *widths) for name, widths in held.items()))
+            )
         if rung:
             start = rung[-1]
             yield rung
@@ -283,4 +317,6 @@ def _wide_output_selectors(planned: PlannedModel) -> tuple[str, ...]:
         for layer in list_rounded_operators(planned)
         if layer.selector and layer.activation.tensors & names
     ]
-    return tuple(name for name in selectors if name not in said or "out_bits" not in said[name].to_settings)
+    return tuple(
+        name for name in selectors if name not in said or "out_bits" not in said[name].to_settings
+    )

@@ -1,8 +1,10 @@
-"""Mixes of narrow and wide weights within limits: the layers that get wide weights, for the least error at the outputs.
+"""Mixes of narrow and wide weights within limits.
 
-Both ends are tried, all layers narrow and all wide. Between them what a mix costs is taken to lie on a straight line
-over the bytes that wide weights add, from the largest mix that is known to keep the limits to the smallest that is
-known to break them. That gives the bytes for the next mix, and its measured cost the next line.
+The layers that get wide weights, for the least error at the outputs.
+Both ends are tried, all layers narrow and all wide. Between them what a mix costs is taken to lie
+on a straight line over the bytes that wide weights add, from the largest mix that is known to keep
+the limits to the smallest that is known to break them. That gives the bytes for the next mix, and
+its measured cost the next line.
 """
 
 from __future__ import annotations
@@ -18,11 +20,14 @@ __all__ = ["MAX_MIXES", "choose_layers_to_widen", "search_mixes"]
 MAX_MIXES = 6
 
 
-def choose_layers_to_widen(layers: Sequence[NarrowLayer], budget_bytes: float) -> tuple[NarrowLayer, ...]:
-    """Return the layers to widen in `budget_bytes` bytes: of two greedy choices the one that gains more.
+def choose_layers_to_widen(
+    layers: Sequence[NarrowLayer], budget_bytes: float
+) -> tuple[NarrowLayer, ...]:
+    """Return the layers to widen in `budget_bytes` bytes.
 
-    The first takes layers by their gain for each byte, the second by their gain, whatever still fits. The better of the
-    two has at least half of the gain that is possible (knapsack problem).
+    Of two greedy choices the one that gains more.
+    The first takes layers by their gain for each byte, the second by their gain, whatever still
+    fits. The better of the two has at least half of the gain that is possible (knapsack problem).
     """
     orders: tuple[Callable[[NarrowLayer], float], ...] = (
         lambda each: each.gain / each.extra_bytes,
@@ -42,12 +47,16 @@ def choose_layers_to_widen(layers: Sequence[NarrowLayer], budget_bytes: float) -
 def search_mixes(
     layers: Sequence[NarrowLayer], evaluate_mix: Callable[[Sequence[NarrowLayer]], Sequence[float]]
 ) -> bool:
-    """Try mixes up to the limits; return whether one keeps them. Which of them is best the caller sees.
+    """Try mixes up to the limits; return whether one keeps them.
 
-    evaluate_mix : takes the layers that get wide weights and returns, for each limit, which share of it the mix takes;
-    1 is all of it, infinity what nobody knows.
+    Which of them is best the caller sees.
+    evaluate_mix : takes the layers that get wide weights and returns, for each limit, which share
+    of it the mix takes; 1 is all of it, infinity what nobody knows.
     """
-    narrow, wide = (0.0, evaluate_mix(())), (sum(layer.extra_bytes for layer in layers), evaluate_mix(layers))
+    narrow, wide = (
+        (0.0, evaluate_mix(())),
+        (sum(layer.extra_bytes for layer in layers), evaluate_mix(layers)),
+    )
     if not _is_within_limits(narrow[1]) or _is_within_limits(wide[1]):
         return _is_within_limits(narrow[1]) or _is_within_limits(wide[1])
     known: set[frozenset[str]] = set()
@@ -66,7 +75,9 @@ def _is_within_limits(shares: Sequence[float]) -> bool:
     return max(shares) <= 1
 
 
-def _interpolate_budget_bytes(narrow: tuple[float, Sequence[float]], wide: tuple[float, Sequence[float]]) -> float:
+def _interpolate_budget_bytes(
+    narrow: tuple[float, Sequence[float]], wide: tuple[float, Sequence[float]]
+) -> float:
     """Return the bytes at which the first limit is met on the line between two mixes, of which one breaks a limit.
 
     Half of the way where the cost of the other is not known.

@@ -18,25 +18,39 @@ Record = dict[str, Any]
 
 
 def make_record(measured: Measurement, cost: AttemptCost, ready: bool) -> Record:
-    """Return the figures of an attempt as JSON-ready values; ready : whether it is fit for the chip, if any."""
+    """Return the figures of an attempt as JSON-ready values.
+
+    Ready : whether it is fit for the chip, if any.
+    """
     figures = {key: getattr(cost, key) for key in ("bytes", "cycles", "flash")}
-    return {"value": measured.value, "float": measured.float_value, **figures, "macs": dict(cost.macs), "ready": ready}
+    return {
+        "value": measured.value,
+        "float": measured.float_value,
+        **figures,
+        "macs": dict(cost.macs),
+        "ready": ready,
+    }
 
 
 def parse_cost(record: Mapping[str, Any]) -> AttemptCost:
     """Return the cost that a whole line tells; DataError for widths that are none."""
     if any(re.fullmatch(r"float|\d{1,2}x\d{1,2}", width) is None for width in record["macs"]):
-        raise DataError("the journal of the search is damaged: it names no widths; search without --resume")
+        raise DataError(
+            "the journal of the search is damaged: it names no widths; search without --resume"
+        )
     return AttemptCost(record["bytes"], record["macs"], record.get("cycles"), record.get("flash"))
 
 
 def is_complete(record: Mapping[str, Any], labels: bool) -> bool:
     """Whether a log's line has all that an attempt leaves there; one that has not is made again.
 
-    labels : whether attempts are compared with the float model's value, which a line then has to hold.
+    labels : whether attempts are compared with the float model's value, which a line then has to
+    hold.
     """
     seconds, macs = record.get("seconds"), record.get("macs")
-    if not (isinstance(record.get("attempt"), dict) and _is_number(seconds) and math.isfinite(seconds)):
+    if not (
+        isinstance(record.get("attempt"), dict) and _is_number(seconds) and math.isfinite(seconds)
+    ):
         return False
     if "why" in record:
         return isinstance(record["why"], str)

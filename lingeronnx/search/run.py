@@ -24,7 +24,14 @@ from ..targets import Target
 from .attempts import AttemptPrefetcher, AttemptRunner, StartFactory, journal_header
 from .cost import AttemptCost
 from .goal import Goal, Measurement
-from .ladder import EFFORTS, MAX_FLOAT_MAC_SHARE, Attempt, NarrowLayer, iter_rungs, rank_narrow_layers
+from .ladder import (
+    EFFORTS,
+    MAX_FLOAT_MAC_SHARE,
+    Attempt,
+    NarrowLayer,
+    iter_rungs,
+    rank_narrow_layers,
+)
 from .mixes import search_mixes
 from .records import is_complete, parse_cost
 
@@ -38,9 +45,10 @@ _JOURNAL_PART = "attempts"  # of the journal
 class AttemptResult:
     """An attempt that was made, what it gave and what it costs.
 
-    measurement, cost : None where it is not allowed, for `why`. ready : for a chip, where the platform is one.
-    limit_excess : by which share of a limit it costs more than that; infinite where nobody knows what it costs.
-    is_ranked_by_value : whether what keeps the limits is judged by its value alone.
+    measurement, cost : None where it is not allowed, for `why`. ready : for a chip, where the
+    platform is one. limit_excess : by which share of a limit it costs more than that; infinite
+    where nobody knows what it costs. is_ranked_by_value : whether what keeps the limits is judged
+    by its value alone.
     """
 
     attempt: Attempt
@@ -55,7 +63,11 @@ class AttemptResult:
     @property
     def meets_goal(self) -> bool:
         """Whether the wish is met."""
-        return self.measurement is not None and self.measurement.shortfall <= 0 and self.limit_excess <= 0
+        return (
+            self.measurement is not None
+            and self.measurement.shortfall <= 0
+            and self.limit_excess <= 0
+        )
 
     @property
     def shortfall(self) -> float:
@@ -72,7 +84,13 @@ class AttemptResult:
         return (
             (0, *cost)
             if self.meets_goal
-            else (1, not self.is_chip_ready, max(self.measurement.shortfall, 0.0), self.limit_excess, *cost)
+            else (
+                1,
+                not self.is_chip_ready,
+                max(self.measurement.shortfall, 0.0),
+                self.limit_excess,
+                *cost,
+            )
         )
 
 
@@ -80,8 +98,9 @@ class AttemptResult:
 class SearchResult:
     """What a search ends with.
 
-    trials : in the order in which they were made. chosen : the best of them. stopped : why it ended, and where the
-    wish is not met what would be needed. weight_bits : {layer of the chosen one: bits of its weights}.
+    trials : in the order in which they were made. chosen : the best of them. stopped : why it
+    ended, and where the wish is not met what would be needed. weight_bits : {layer of the chosen
+    one: bits of its weights}.
     """
 
     goal: Goal
@@ -105,14 +124,18 @@ class SearchResult:
             "stopped": self.stopped,
             "options": self.best.attempt.to_cli_options(self.target),
             "float": self._measurement.float_value,
-            "wanted": None if self.goal.is_limits_only else self._measurement.value + self._measurement.shortfall,
+            "wanted": None
+            if self.goal.is_limits_only
+            else self._measurement.value + self._measurement.shortfall,
             "weight_bits": dict(self.weight_bits),
             "trials": [
                 {
                     "what": trial.attempt.description,
                     "options": trial.attempt.to_cli_options(self.target),
                     "value": None if trial.measurement is None else trial.measurement.value,
-                    "missing": None if trial.measurement is None else max(trial.measurement.shortfall, 0.0),
+                    "missing": None
+                    if trial.measurement is None
+                    else max(trial.measurement.shortfall, 0.0),
                     "met": trial.meets_goal,
                     "chosen": trial is self.best,
                     "bytes": None if trial.cost is None else trial.cost.bytes,
@@ -160,20 +183,24 @@ def search(
     progress
         As `quantize` takes it.
     begin, cluster
-        Attempts are made side by side on the Dask cluster with this address, whose workers begin with what
-        `create_start` returns there. The attempts that count, and what they give, are the same to the last bit.
+        Attempts are made side by side on the Dask cluster with this address, whose workers begin
+        with what `create_start` returns there. The attempts that count, and what they give, are the
+        same to the last bit.
 
     Raises
     ------
     ConfigError, DataError
-        For a goal that cannot be measured, for a log of another search, and where the cluster does not answer or
-        begins with something else.
+        For a goal that cannot be measured, for a log of another search, and where the cluster does
+        not answer or begins with something else.
     ConstraintError
         With require_chip, where what the user asked for is not chip-ready.
     """
     goal.check()
     goal.validate_time_limit(base.planned.target)
-    ahead, maker = AttemptPrefetcher(base, goal, create_start, cluster), AttemptRunner(base, goal, progress)
+    ahead, maker = (
+        AttemptPrefetcher(base, goal, create_start, cluster),
+        AttemptRunner(base, goal, progress),
+    )
     journal_of = Journal(None if log is None else Path(log), journal_header(base, goal), resume)
     with journal_of as journal, contextlib.closing(ahead):
         climb = _Search(base, goal, minutes, journal, maker, ahead, progress)
@@ -182,12 +209,19 @@ def search(
     chosen = min(trials, key=lambda trial: trial.rank)
     made = maker.build_candidate(chosen.attempt)
     result = made.checked_model
-    outcome = SearchResult(goal, base.planned.target, trials, chosen, stopped, weight_bits_by_operator(made.planned))
+    outcome = SearchResult(
+        goal, base.planned.target, trials, chosen, stopped, weight_bits_by_operator(made.planned)
+    )
     warnings = list(result.report.warnings)
     if not chosen.meets_goal:
         assert chosen.measurement is not None
-        value = f"{chosen.measurement.value:.4g} {goal.unit}".rstrip() + f" is the best of {len(trials)} attempts"
-        warnings.insert(0, f"the wish is not met ({goal.text}): {stopped if goal.is_limits_only else value}")
+        value = (
+            f"{chosen.measurement.value:.4g} {goal.unit}".rstrip()
+            + f" is the best of {len(trials)} attempts"
+        )
+        warnings.insert(
+            0, f"the wish is not met ({goal.text}): {stopped if goal.is_limits_only else value}"
+        )
     report = replace(result.report, search=outcome.to_dict(), warnings=tuple(warnings))
     return replace(result, report=report), outcome
 
@@ -210,7 +244,11 @@ class _Search:
         self._target = base.planned.target
         self._began, self._minutes = time.monotonic(), minutes
         labels = goal.max_drop is not None
-        self._known = {_attempt_key(r["attempt"]): r for r in journal.records(_JOURNAL_PART) if is_complete(r, labels)}
+        self._known = {
+            _attempt_key(r["attempt"]): r
+            for r in journal.records(_JOURNAL_PART)
+            if is_complete(r, labels)
+        }
         self.trials: dict[Attempt, AttemptResult] = {}
 
     def run(self) -> str:
@@ -219,10 +257,13 @@ class _Search:
             if self._goal.is_limits_only:
                 return self._search_mixes()
             start = self._try_efforts()
-            if (dear := self.trials[start]).shortfall <= 0 < dear.limit_excess:  # what is more accurate costs no less
+            if (
+                (dear := self.trials[start]).shortfall <= 0 < dear.limit_excess
+            ):  # what is more accurate costs no less
                 return f"accurate enough, but {self._format_excess(dear)}; take a smaller model"
             if self.trials[start].meets_goal or any(
-                self._search_rung(rung) for rung in iter_rungs(self._maker.plan_attempt(start), start)
+                self._search_rung(rung)
+                for rung in iter_rungs(self._maker.plan_attempt(start), start)
             ):
                 return "met"
             return self._format_unmet()
@@ -234,7 +275,10 @@ class _Search:
     # ---- climbing ----------------------------------------------------------------------------------------------
 
     def _try_efforts(self) -> Attempt:
-        """Try what was asked for, then more effort, which costs nothing where the model runs; return the best."""
+        """Try what was asked for, then more effort, which costs nothing where the model runs.
+
+        Return the best.
+        """
         asked = self._base.planned.config.effort
         best = Attempt()
         every = (best, *(Attempt(effort) for effort in EFFORTS[EFFORTS.index(asked) + 1 :]))
@@ -248,11 +292,16 @@ class _Search:
         return best
 
     def _search_rung(self, rung: Sequence[Attempt]) -> bool:
-        """Whether an attempt of the rung meets the wish: try the 1st, 2nd, 4th ..., then look between."""
+        """Whether an attempt of the rung meets the wish.
+
+        Try the 1st, 2nd, 4th ..., then look between.
+        """
         low, high, step = -1, -1, 0
         while low < len(rung) - 1:
             place = min(step, len(rung) - 1)
-            trial = self._run_attempt(rung[place], (rung[each] for each in _galloping_indices(len(rung))))
+            trial = self._run_attempt(
+                rung[place], (rung[each] for each in _galloping_indices(len(rung)))
+            )
             if trial.meets_goal:
                 high = place
                 break
@@ -261,7 +310,9 @@ class _Search:
             return False
         while high - low > 1:
             middle = (low + high) // 2
-            if self._run_attempt(rung[middle], (rung[each] for each in _bisection_indices(low, high))).meets_goal:
+            if self._run_attempt(
+                rung[middle], (rung[each] for each in _bisection_indices(low, high))
+            ).meets_goal:
                 high = middle
             else:
                 low = middle
@@ -285,22 +336,37 @@ class _Search:
         near = min(self.trials.values(), key=lambda trial: trial.rank)
         if near.measurement is None:
             raise ConstraintError(near.why)
-        return f"nearest is '{near.attempt.description}': {self._format_excess(near)}; take a smaller model"
+        return (
+            f"nearest is '{near.attempt.description}': {self._format_excess(near)}; take a "
+            "smaller model"
+        )
 
     def _format_excess(self, trial: AttemptResult) -> str:
         """Return what an attempt costs more than it may."""
-        return " and ".join(words for share, words in self._goal.limit_usage(trial.cost) if share > 1)
+        return " and ".join(
+            words for share, words in self._goal.limit_usage(trial.cost) if share > 1
+        )
 
     def _format_unmet(self) -> str:
         """Return what would meet the wish where the ladder does not."""
         near = min(self.trials.values(), key=lambda trial: trial.shortfall)
         why = f"nearest is '{near.attempt.description}' with {near.shortfall:.3g} missing"
-        why += f"; more would leave over {MAX_FLOAT_MAC_SHARE:.0%} of the multiply-accumulates in float"
-        wider = "" if max(self._target.bits) > 8 else f"; {self._target.name} computes in 8 bits only, generic in 16"
+        why += (
+            f"; more would leave over {MAX_FLOAT_MAC_SHARE:.0%} of the multiply-accumulates in "
+            "float"
+        )
+        wider = (
+            ""
+            if max(self._target.bits) > 8
+            else f"; {self._target.name} computes in 8 bits only, generic in 16"
+        )
         return f"{why}{wider}; what is left needs another model or training (lingeronnx finetune)"
 
     def _run_attempt(self, attempt: Attempt, next_ones: Iterable[Attempt] = ()) -> AttemptResult:
-        """Return what an attempt gives; a cluster makes `next_ones`, which may be asked for next, beside it."""
+        """Return what an attempt gives.
+
+        A cluster makes `next_ones`, which may be asked for next, beside it.
+        """
         if attempt in self.trials:
             return self.trials[attempt]
         record, result = self._known.get(_attempt_key(asdict(attempt))), None
@@ -308,8 +374,17 @@ class _Search:
             self._check_budget()
             if self._progress is not None:
                 self._progress(f"attempt {len(self.trials) + 1}", 0, None)
-            known = next((t.measurement.float_value for t in self.trials.values() if t.measurement is not None), None)
-            record = self._ahead.record(attempt, (each for each in next_ones if self._is_new(each)), known)
+            known = next(
+                (
+                    t.measurement.float_value
+                    for t in self.trials.values()
+                    if t.measurement is not None
+                ),
+                None,
+            )
+            record = self._ahead.record(
+                attempt, (each for each in next_ones if self._is_new(each)), known
+            )
             if record is None:
                 record, result = self._maker.run_attempt(attempt, known)
             self._journal.add({"part": _JOURNAL_PART, **record})
@@ -332,13 +407,17 @@ class _Search:
         spent = time.monotonic() - self._began
         if self._minutes is not None and spent + longest > 60 * self._minutes:
             raise _SearchStopped(
-                f"the budget of {self._minutes:g} minutes is spent; --resume with a larger one goes on"
+                f"the budget of {self._minutes:g} minutes is spent; --resume with a larger one "
+                "goes on"
             )
 
     def _parse_record(self, attempt: Attempt, record: Mapping[str, Any]) -> AttemptResult:
         if "why" in record:
             return AttemptResult(attempt, None, None, record["seconds"], why=record["why"])
-        measure, cost = self._goal.measured(record["value"], record.get("float")), parse_cost(record)
+        measure, cost = (
+            self._goal.measured(record["value"], record.get("float")),
+            parse_cost(record),
+        )
         over = max((share - 1 for share, _ in self._goal.limit_usage(cost)), default=0.0)
         fills = self._goal.is_limits_only
         return AttemptResult(
@@ -353,7 +432,10 @@ class _Search:
 
 
 def _galloping_indices(count: int) -> Iterator[int]:
-    """Yield the places that a climb of `count` steps tries before one meets the wish: 0, 1, 3, 7 ... and the last."""
+    """Yield the places that a climb of `count` steps tries before one meets the wish.
+
+    0, 1, 3, 7 ... and the last.
+    """
     place = 0
     while place < count - 1:
         yield place
@@ -364,7 +446,11 @@ def _galloping_indices(count: int) -> Iterator[int]:
 def _bisection_indices(low: int, high: int) -> Iterator[int]:
     """Yield the place in the middle between two, and those between it and either, whichever is asked for next."""
     middle = (low + high) // 2
-    yield from (each for each in ((low + middle) // 2, (middle + high) // 2) if low < each < high and each != middle)
+    yield from (
+        each
+        for each in ((low + middle) // 2, (middle + high) // 2)
+        if low < each < high and each != middle
+    )
 
 
 def _attempt_key(attempt: Mapping[str, Any]) -> str:

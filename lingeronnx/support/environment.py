@@ -1,6 +1,8 @@
-"""What a run stands on: versions, processor, cache of compiled code; and what of it is known to be wrong.
+"""What a run stands on: versions, processor, cache of compiled code.
 
-Looks, and changes nothing but that the cache's folder is made, as every run makes it. Knows no model.
+And what of it is known to be wrong.
+Looks, and changes nothing but that the cache's folder is made, as every run makes it. Knows no
+model.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from pathlib import Path
 __all__ = ["Environment", "Requirement", "inspect_environment"]
 
 _DISTRIBUTION = "lingeronnx"
-_REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)\s*(?P<limits>[^;]*)(?:;.*extra == ['\"](?P<extra>[\w-]+)['\"])?")
+_REQUIREMENT = re.compile(
+    r"(?P<name>[\w.-]+)\s*(?P<limits>[^;]*)(?:;.*extra == ['\"](?P<extra>[\w-]+)['\"])?"
+)
 _LIMIT = re.compile(r"(?P<sign>>=|==|<)\s*(?P<version>[\w.+]+)")
 _DEVELOPER_EXTRAS = ("test", "dev")  # extras of those who work on lingeronnx
 _MIN_FREE_DISK_BYTES = 200e6  # bytes; kernels, graphs and dumps need about that much
@@ -38,17 +42,21 @@ class Requirement:
         """Whether the version is within the limits; an optional one may be absent."""
         if self.version is None:
             return bool(self.extra)
-        return all(_satisfies(self.version, each["sign"], each["version"]) for each in _LIMIT.finditer(self.limits))
+        return all(
+            _satisfies(self.version, each["sign"], each["version"])
+            for each in _LIMIT.finditer(self.limits)
+        )
 
 
 @dataclass(frozen=True)
 class Environment:
     """What a run stands on.
 
-    instructions : the row of dot instructions, or why there is none. rows : those that this processor can run.
-    threads, memory : what a run may use; memory in bytes, None where the system does not say.
-    cache : the folder of compiled code, None where there can be none. code : bytes and number of its files.
-    settings : environment variables that change what lingeronnx does. problems : one line each, with the remedy.
+    instructions : the row of dot instructions, or why there is none. rows : those that this
+    processor can run. threads, memory : what a run may use; memory in bytes, None where the system
+    does not say. cache : the folder of compiled code, None where there can be none. code : bytes
+    and number of its files. settings : environment variables that change what lingeronnx does.
+    problems : one line each, with the remedy.
     """
 
     version: str
@@ -71,7 +79,11 @@ class Environment:
         """Return all of it as plain values, for JSON."""
         told = {name: getattr(self, name) for name in self.__dataclass_fields__}
         told["packages"] = [{**vars(each), "fits": each.is_satisfied} for each in self.packages]
-        told["rows"], told["code"], told["problems"] = list(self.rows), list(self.code), list(self.problems)
+        told["rows"], told["code"], told["problems"] = (
+            list(self.rows),
+            list(self.code),
+            list(self.problems),
+        )
         return told
 
 
@@ -103,9 +115,12 @@ def inspect_environment() -> Environment:
     ]
     if not get_host_features():
         problems.append(
-            "LLVM does not name the features of this processor: plain instructions are used, which are slow"
+            "LLVM does not name the features of this processor: plain instructions are used, which "
+            "are slow"
         )
-    files = [path.stat().st_size for path in Path(cache).iterdir() if path.is_file()] if cache else []
+    files = (
+        [path.stat().st_size for path in Path(cache).iterdir() if path.is_file()] if cache else []
+    )
     from .. import __version__
 
     return Environment(
@@ -122,7 +137,9 @@ def inspect_environment() -> Environment:
         compiler=shutil.which(os.environ.get("CC") or "cc"),
         cache=cache,
         code=(sum(files), len(files)),
-        settings={name: value for name, value in sorted(os.environ.items()) if _is_relevant_variable(name)},
+        settings={
+            name: value for name, value in sorted(os.environ.items()) if _is_relevant_variable(name)
+        },
         problems=tuple(problems),
     )
 
@@ -177,7 +194,10 @@ def _is_relevant_variable(name: str) -> bool:
 
 def _find_package_problems(packages: tuple[Requirement, ...]) -> Iterator[str]:
     if not packages:
-        yield f"the package is not installed (a folder of sources on the path): pip install {_DISTRIBUTION}"
+        yield (
+            "the package is not installed (a folder of sources on the path): pip install "
+            f"{_DISTRIBUTION}"
+        )
     for each in packages:
         if not each.is_satisfied:
             here = "is not there" if each.version is None else f"{each.version} is here"
@@ -200,14 +220,20 @@ def _find_cache_problems(cache: str | None) -> Iterator[str]:
             "make it yours alone (chmod go-w), or set LINGERONNX_CACHE_DIR"
         )
     if not os.access(cache, os.W_OK | os.X_OK):
-        yield f"compiled code cannot be kept in {cache}: it may not be written; set LINGERONNX_CACHE_DIR"
+        yield (
+            f"compiled code cannot be kept in {cache}: it may not be written; set "
+            "LINGERONNX_CACHE_DIR"
+        )
 
 
 def _find_setting_problems(instructions: str) -> Iterator[str]:
     if instructions == "plain loops":
         yield "LINGERONNX_SIMD=0: the simulator runs its plain loops, many times slower; unset it"
     if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
-        yield "NUMBA_DISABLE_JIT is set: kernels run as plain Python, a thousand times slower; unset it"
+        yield (
+            "NUMBA_DISABLE_JIT is set: kernels run as plain Python, a thousand times slower; "
+            "unset it"
+        )
     asked = os.environ.get("LINGERONNX_THREADS")
     if asked is not None and not (asked.isdecimal() and int(asked) > 0):
         yield f"LINGERONNX_THREADS={asked}: it must be a whole number from 1; unset it"
@@ -221,7 +247,8 @@ def _find_disk_problems(cache: str | None) -> Iterator[str]:
             continue
         if free < _MIN_FREE_DISK_BYTES:
             yield (
-                f"the disk of {place} has {free / 1e6:.0f} MB left; {_MIN_FREE_DISK_BYTES / 1e6:.0f} MB are needed "
+                f"the disk of {place} has {free / 1e6:.0f} MB left; "
+                f"{_MIN_FREE_DISK_BYTES / 1e6:.0f} MB are needed "
                 "now and then"
             )
 

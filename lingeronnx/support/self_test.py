@@ -1,8 +1,9 @@
 """A self test: the compiled kernels of this machine against the plain classes of `reference`, integer by integer.
 
-Two small nets with random weights go through `quantize` for two targets, so that sums, pools, curves, rows and moves
-are each compiled once with this processor's instructions. The plain classes are NumPy and Python integers only. A
-difference means that compiled code computes something else here: no result of this installation is to be trusted.
+Two small nets with random weights go through `quantize` for two targets, so that sums, pools,
+curves, rows and moves are each compiled once with this processor's instructions. The plain classes
+are NumPy and Python integers only. A difference means that compiled code computes something else
+here: no result of this installation is to be trusted.
 """
 
 from __future__ import annotations
@@ -51,7 +52,10 @@ class KernelDifference:
     of: int
 
     def __str__(self) -> str:
-        return f"{self.target}: {self.integers} of {self.of} integers of '{self.tensor}' differ from the plain classes"
+        return (
+            f"{self.target}: {self.integers} of {self.of} integers of '{self.tensor}' differ "
+            "from the plain classes"
+        )
 
 
 @dataclass(frozen=True)
@@ -65,8 +69,13 @@ class SelfTestResult:
 
 
 def run_self_test(progress: Callable[[str, int, int | None], None] | None = None) -> SelfTestResult:
-    """Run the nets on the simulator and on the plain classes; compare each integer tensor that both make."""
-    curves = make_random_model(_ACTIVATION_MODEL, _ACTIVATION_MODEL_SHAPES, "the self test's curves")
+    """Run the nets on the simulator and on the plain classes.
+
+    Compare each integer tensor that both make.
+    """
+    curves = make_random_model(
+        _ACTIVATION_MODEL, _ACTIVATION_MODEL_SHAPES, "the self test's curves"
+    )
     nets = [(make_random_model(), (4, 8, 8)), (curves, (4, 16))]
     rng = np.random.default_rng(_SEED)
     counts, different, done = [], [], 0
@@ -86,7 +95,10 @@ def run_self_test(progress: Callable[[str, int, int | None], None] | None = None
 def _iter_tensor_pairs(
     model: ir.Model, samples: np.ndarray, target: Target, mode: str
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Yield (tensor, simulator's integers, plain classes') of one net, sample by sample: a graph may have batch 1."""
+    """Yield (tensor, simulator's integers, plain classes') of one net, sample by sample.
+
+    A graph may have batch 1.
+    """
     from onnx.reference import ReferenceEvaluator
 
     result = api.quantize(model, samples, platform=target, mode=mode)

@@ -69,13 +69,18 @@ def make_random_model(
 
 
 def compile_kernels(progress: api.Progress | None = None) -> tuple[float, str | None]:
-    """Compile the simulator's usual kernels into the cache; return the seconds it took and the cache's folder."""
+    """Compile the simulator's usual kernels into the cache.
+
+    Return the seconds it took and the cache's folder.
+    """
     from simulator._disk_cache import cache_folder
 
     start = time.perf_counter()
     model = make_random_model()
     samples = np.random.default_rng(_WARMUP_SEED).standard_normal((64, 4, 8, 8)).astype(np.float32)
     for target, mode in ((DEFAULT, "q-value"), (GENERIC, "max-value")):
-        session = api.quantize(model, samples, platform=target, mode=mode, progress=progress).session()
+        session = api.quantize(
+            model, samples, platform=target, mode=mode, progress=progress
+        ).session()
         api.simulate(session, samples, taps=["all"], progress=progress)
     return time.perf_counter() - start, cache_folder()

@@ -3,15 +3,16 @@
 ===============  ===================================================================================================
 `_target`        the contract: `Target`, a row of data, and `Vendor`, what a target answers by code
 `verdict`        what a target with a packer says of a graph, as values
-`latency`        how long a graph takes, as values; `call_time` as users are told; `timing_row` as a board tells
-`arithmetic`     how an operator computes, as values
+`latency`        how long a graph takes, as values; `call_time` as users are told; `timing_row` as a
+board tells `arithmetic`     how an operator computes, as values
 `limits`         what of an operator a platform takes
 `generic`        the idealised target
 `luna/` ...      a folder for each vendor
 ===============  ===================================================================================================
 
-Nothing outside a vendor's folder may compare a platform's name or import from there; code asks the row. A vendor is a
-line in `VENDORS`; a platform that is in none of them can be given as a value wherever a platform's name is taken.
+Nothing outside a vendor's folder may compare a platform's name or import from there; code asks the
+row. A vendor is a line in `VENDORS`; a platform that is in none of them can be given as a value
+wherever a platform's name is taken.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ __all__ = [
 #: The vendors' packages, each with its rows as PLATFORMS; the first row of the first is what is meant without a name.
 VENDORS = ("lingeronnx.targets.luna",)
 
-_CHIPS: tuple[Target, ...] = tuple(target for name in VENDORS for target in import_module(name).PLATFORMS)
+_CHIPS: tuple[Target, ...] = tuple(
+    target for name in VENDORS for target in import_module(name).PLATFORMS
+)
 DEFAULT = _CHIPS[0]
 PLATFORMS = (GENERIC, *_CHIPS)
 
@@ -76,5 +79,6 @@ def get_target(name_or_target: str | Target) -> Target:
             return target
     names = [target.name for target in PLATFORMS]
     raise ConfigError(
-        f"unknown platform '{name_or_target}'{suggest_nearest(name_or_target, names)}; known: {', '.join(names)}"
+        f"unknown platform '{name_or_target}'{suggest_nearest(name_or_target, names)}; known: "
+        f"{', '.join(names)}"
     )

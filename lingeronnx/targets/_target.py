@@ -1,9 +1,11 @@
-"""What the core may ask of any chip: a row of data (`Target`), and a few methods for what is no data (`Vendor`).
+"""What the core may ask of any chip.
 
-The core asks `Target`, which nobody derives from. Where a chip comes with code of its own (a packer, limits that are
-computed, rewrites before the file is written), its vendor derives from `Vendor`; every method has a default, that of a
-target which takes what its columns say. `Target` hands copies to those that change something. No calibration, no
-rounding method and no grouping of nodes lives here.
+A row of data (`Target`), and a few methods for what is no data (`Vendor`).
+The core asks `Target`, which nobody derives from. Where a chip comes with code of its own (a
+packer, limits that are computed, rewrites before the file is written), its vendor derives from
+`Vendor`; every method has a default, that of a target which takes what its columns say. `Target`
+hands copies to those that change something. No calibration, no rounding method and no grouping of
+nodes lives here.
 """
 
 from __future__ import annotations
@@ -56,7 +58,10 @@ LimitCheck: TypeAlias = "Callable[[ir.Node, Target], object]"
 
 
 class Fault(Protocol):
-    """Something that an executor does wrong. key : its short name in reports. text : what users read."""
+    """Something that an executor does wrong. key : its short name in reports.
+
+    Text : what users read.
+    """
 
     @property
     def key(self) -> str:
@@ -86,7 +91,10 @@ class Vendor:
         return ""
 
     def get_limit_checks(self, operator: str) -> tuple[LimitCheck, ...]:
-        """Return what the target takes of an integer operator beyond its columns: limits of the nodes lowered to it."""
+        """Return what the target takes of an integer operator beyond its columns.
+
+        Limits of the nodes lowered to it.
+        """
         return ()
 
     def has_limit(self, limit: LimitCheck, target: Target) -> bool:
@@ -97,7 +105,10 @@ class Vendor:
         return True
 
     def get_limits_fixed_by(self, rewrite_name: str) -> tuple[LimitCheck, ...]:
-        """Return the limits that a rewrite of `fit` is for, by its name; it acts on nodes that break one of them."""
+        """Return the limits that a rewrite of `fit` is for, by its name.
+
+        It acts on nodes that break one of them.
+        """
         return ()
 
     def explain_rejected_weight_bits(self, node: ir.Node, bits: int, target: Target) -> str | None:
@@ -112,14 +123,19 @@ class Vendor:
         """Return the faults of the executor that the float `node` would meet, and the quantizer works around."""
         return ()
 
-    def run_backend_passes(self, graph: ir.Model, target: Target) -> tuple[ir.Model, Sequence[AppliedRewrite]]:
+    def run_backend_passes(
+        self, graph: ir.Model, target: Target
+    ) -> tuple[ir.Model, Sequence[AppliedRewrite]]:
         """Return the integer `graph` as the executor needs it, the same integers, and what was done; it may change."""
         return graph, ()
 
-    def assign_resident_constants(self, graphs: Sequence[ir.Model], target: Target) -> Sequence[PackerArguments | None]:
+    def assign_resident_constants(
+        self, graphs: Sequence[ir.Model], target: Target
+    ) -> Sequence[PackerArguments | None]:
         """Write into the parts of one graph, in place, which of them keep their constants in the memory of all.
 
-        Return for each part the choice of arguments, where that was made for it; nothing where none was.
+        Return for each part the choice of arguments, where that was made for it; nothing where none
+        was.
         """
         return ()
 
@@ -132,7 +148,10 @@ class Vendor:
     def evaluate_packing(
         self, graph: ir.Model | onnx.ModelProto, target: Target, argv: Sequence[str] | None
     ) -> PackerArguments:
-        """Return what becomes of the part for the chip; words : the packer's, None: the best that are found."""
+        """Return what becomes of the part for the chip.
+
+        Words : the packer's, None: the best that are found.
+        """
         raise ConfigError(f"{target.name} has no packer; choose a chip")
 
     def explain_missing_timing(self, target: Target) -> str:
@@ -140,7 +159,10 @@ class Vendor:
         return f"nothing is known of the time on {target.name}; choose a chip"
 
     def with_timing_calibration(self, calibration: TimingCalibration, target: Target) -> Vendor:
-        """Return the same code with prices of a board; ConfigError where the row is of another chip."""
+        """Return the same code with prices of a board.
+
+        ConfigError where the row is of another chip.
+        """
         raise ConfigError(f"a timing file is for a chip; {self.explain_missing_timing(target)}")
 
     def analyze_board_log(
@@ -153,7 +175,8 @@ class Vendor:
     ) -> BoardProfile:
         """Return a board's log, the text, beside the model of its parts for the chip, and the prices that it gives.
 
-        argv : as for `evaluate_packing`. clock : MHz of the board. ConfigError where the log is not of these graphs.
+        argv : as for `evaluate_packing`. clock : MHz of the board. ConfigError where the log is not
+        of these graphs.
         """
         raise ConfigError(f"a board's log is of a chip; {self.explain_missing_timing(target)}")
 
@@ -163,8 +186,14 @@ class Vendor:
         return None
 
     def convert_dialect(self, graph: ir.Model, domain: str, target: Target) -> Sequence[str]:
-        """Write `graph` in the names of another domain, in place; return what means something else there."""
-        raise ModelError(f"a graph for {target.name} has no counterpart in domain {domain}, which knows the chips only")
+        """Write `graph` in the names of another domain, in place.
+
+        Return what means something else there.
+        """
+        raise ModelError(
+            f"a graph for {target.name} has no counterpart in domain {domain}, which knows the "
+            "chips only"
+        )
 
     def format_packer_command(self, argv: Sequence[str], graph_path: str, package_path: str) -> str:
         """Return the packer's call for the files `graph_path` and `package_path`, quoted for a shell."""
@@ -176,8 +205,8 @@ class OperatorSupport:
     """One integer operator on a target.
 
     arithmetic : how it computes. limits : what it takes; None: whatever its definition takes.
-    miscompiled : whether it packs and computes something else than the operator is meant to: a graph that has it is
-    computed as the chip does, but the quantizer writes something else.
+    miscompiled : whether it packs and computes something else than the operator is meant to: a
+    graph that has it is computed as the chip does, but the quantizer writes something else.
     weight_bits : widths that its weights may have beside those of the target.
     """
 
@@ -227,9 +256,10 @@ def make_support_rows(
 class Target:
     """One target: a chip with its executor, or the generic one.
 
-    ops : the integer operators the target is known to run. also : further ones that the quantizer never writes, and how
-    a graph that has them is computed. training : dialect of graphs -> operator -> how the software computes it that
-    such graphs are trained with. why : integer operator -> why it is not there, or not written. vendor : its code.
+    ops : the integer operators the target is known to run. also : further ones that the quantizer
+    never writes, and how a graph that has them is computed. training : dialect of graphs ->
+    operator -> how the software computes it that such graphs are trained with. why : integer
+    operator -> why it is not there, or not written. vendor : its code.
     """
 
     name: str
@@ -239,7 +269,9 @@ class Target:
     bits: tuple[int, ...]
     ops: Mapping[str, OperatorSupport]
     also: Mapping[str, Arithmetic] = field(default_factory=dict)
-    weight_scales: tuple[str, ...] = ("tensor",)  # "channel": one for each output channel; "group": of a row
+    weight_scales: tuple[str, ...] = (
+        "tensor",
+    )  # "channel": one for each output channel; "group": of a row
     zero_points: bool = False  # it takes activations whose real 0 is another integer than 0
     single_sample: bool = False  # graphs are written for one sample, with a batch of 1
     out_bits: tuple[int, ...] = (8,)  # of a fully connected layer whose output leaves the integers
@@ -249,14 +281,19 @@ class Target:
     external_memory: int | None = None
     opset: int = 12  # of the standard operators in what is written
     ir_version: int = 6  # of the file format, where it has no functions
-    node_attributes: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  # "" = every integer node
+    node_attributes: Mapping[str, Mapping[str, object]] = field(
+        default_factory=dict
+    )  # "" = every integer node
     faults: tuple[Fault, ...] = ()
     why: Mapping[str, str] = field(default_factory=dict)
     training: Mapping[int, Mapping[str, Arithmetic]] = field(default_factory=dict)
     vendor: Vendor = field(default_factory=Vendor)
 
     def __init_subclass__(cls) -> None:
-        raise TypeError("Target is final: what is data is a column, what a target answers by code is its vendor's")
+        raise TypeError(
+            "Target is final: what is data is a column, what a target answers by code is its "
+            "vendor's"
+        )
 
     def __str__(self) -> str:
         return self.name
@@ -279,7 +316,9 @@ class Target:
 
     def get_weight_bits(self, operator: str) -> tuple[int, ...]:
         """Return the widths that the weights of `operator` may have."""
-        return tuple(sorted({*self.bits, *(self.ops[operator].weight_bits if operator in self.ops else ())}))
+        return tuple(
+            sorted({*self.bits, *(self.ops[operator].weight_bits if operator in self.ops else ())})
+        )
 
     def with_op(self, operator: str, **columns: Any) -> Target:
         """Return a copy in which `operator` has other `columns` of `OperatorSupport`."""
@@ -290,11 +329,17 @@ class Target:
         return operator in self.ops
 
     def is_computed_correctly(self, operator: str) -> bool:
-        """Whether the target runs the operator as it is meant: where another will do, the quantizer writes that."""
+        """Whether the target runs the operator as it is meant.
+
+        Where another will do, the quantizer writes that.
+        """
         return operator in self.ops and not self.ops[operator].miscompiled
 
     def find_arithmetic(self, operator: str) -> Arithmetic | None:
-        """Return how the operator is computed, also where the quantizer never writes it; None where it is not known."""
+        """Return how the operator is computed, also where the quantizer never writes it.
+
+        None where it is not known.
+        """
         row = self.ops.get(operator)
         return self.also.get(operator) if row is None else row.arithmetic
 
@@ -302,26 +347,34 @@ class Target:
     def get_arithmetic(self, operator: str, arithmetic_type: type[_Kind]) -> _Kind | None:
         """Return the arithmetic of `operator`, an `arithmetic_type`, or None if the target does not run it."""
         return self._check_type(
-            operator, self.ops[operator].arithmetic if operator in self.ops else None, arithmetic_type
+            operator,
+            self.ops[operator].arithmetic if operator in self.ops else None,
+            arithmetic_type,
         )
 
     @accept_old_parameters("0.3", kind="limits_type")
     def get_limits(self, operator: str, limits_type: type[_Kind]) -> _Kind | None:
         """Return the limits of `operator`, which are of class `limits_type`, or None where it has none."""
-        return self._check_type(operator, self.ops[operator].limits if operator in self.ops else None, limits_type)
+        return self._check_type(
+            operator, self.ops[operator].limits if operator in self.ops else None, limits_type
+        )
 
     def _check_type(self, operator: str, arithmetic: object, kind: type[_Kind]) -> _Kind | None:
         if arithmetic is None or isinstance(arithmetic, kind):
             return arithmetic
         raise InternalError(
-            f"platform {self.name}: {operator} has {type(arithmetic).__name__} where {kind.__name__} belong"
+            f"platform {self.name}: {operator} has {type(arithmetic).__name__} where "
+            f"{kind.__name__} belong"
         )
 
     # ---- limits that rules quote, or several operators ask for -----------------------------------------------------
 
     @property
     def conv_limits(self) -> ConvLimits | None:
-        """What is taken of convolutions, as far as rewrites aim at it; None where they take everything."""
+        """What is taken of convolutions, as far as rewrites aim at it.
+
+        None where they take everything.
+        """
         return self.get_limits("Conv2dInt", ConvLimits)
 
     @property
@@ -374,7 +427,9 @@ class Target:
     @accept_old_parameters("0.3", rewrite="rewrite_name")
     def needs_rewrite(self, node: ir.Node, rewrite_name: str) -> bool:
         """Whether `node` breaks a limit that the rewrite of that name is for."""
-        return any(limit(node, self) is not None for limit in self.vendor.get_limits_fixed_by(rewrite_name))
+        return any(
+            limit(node, self) is not None for limit in self.vendor.get_limits_fixed_by(rewrite_name)
+        )
 
     def run_backend_passes(self, graph: ir.Model) -> tuple[ir.Model, Sequence[AppliedRewrite]]:
         """Return a copy of the integer `graph` as the executor needs it, the same integers, and what was done."""
@@ -396,8 +451,9 @@ class Target:
         return copy, self.vendor.convert_dialect(copy, domain, self)
 
     def with_safe_names(self, graph: ir.Model, names: NameMapping | None = None) -> ir.Model:
-        """Return `graph` with names that can stand in a file for the target; the way back stands in its metadata.
+        """Return `graph` with names that can stand in a file for the target.
 
+        The way back stands in its metadata.
         names : those of a larger graph that `graph` is part of.
         """
         from ..graph.name_mapping import apply_file_names
@@ -405,25 +461,32 @@ class Target:
         return apply_file_names(graph, self.vendor.names(graph) if names is None else names)
 
     @accept_old_parameters("0.3", words="argv")
-    def evaluate_packing(self, graph: ir.Model | onnx.ModelProto, argv: Sequence[str] | None = None) -> PackerArguments:
+    def evaluate_packing(
+        self, graph: ir.Model | onnx.ModelProto, argv: Sequence[str] | None = None
+    ) -> PackerArguments:
         """Return what the packer and the chip make of a graph, its part for the chip alone.
 
-        argv : the packer's arguments; None: the best that are found. ConfigError for a target without a packer, or for
-        arguments that its packer does not have.
+        argv : the packer's arguments; None: the best that are found. ConfigError for a target
+        without a packer, or for arguments that its packer does not have.
         """
         return self.vendor.evaluate_packing(graph, self, argv)
 
     @accept_old_parameters("0.3", row="calibration")
     def with_timing_calibration(self, calibration: TimingCalibration) -> Target:
-        """Return the target with prices that a board gave; ConfigError where they are another chip's."""
+        """Return the target with prices that a board gave.
+
+        ConfigError where they are another chip's.
+        """
         return replace(self, vendor=self.vendor.with_timing_calibration(calibration, self))
 
     @accept_old_parameters("0.3", words="argv")
-    def estimate_latency(self, graph: ir.Model | onnx.ModelProto, argv: Sequence[str] | None = None) -> Latency:
+    def estimate_latency(
+        self, graph: ir.Model | onnx.ModelProto, argv: Sequence[str] | None = None
+    ) -> Latency:
         """Return how many cycles a graph takes, its part for the chip alone.
 
-        argv : as for `evaluate_packing`. ConfigError for a target of which nothing is known, and for a graph that does
-        not pack.
+        argv : as for `evaluate_packing`. ConfigError for a target of which nothing is known, and
+        for a graph that does not pack.
         """
         if unknown := self.vendor.explain_missing_timing(self):
             raise ConfigError(unknown)
@@ -431,8 +494,9 @@ class Target:
 
 
 def format_limit_rule(limit: Callable[..., Any], target: Target) -> tuple[str, str]:
-    """Return (rule, remedy) as users read them: the limit's docstring, filled in from the row, split at the bar.
+    """Return (rule, remedy) as users read them.
 
+    The limit's docstring, filled in from the row, split at the bar.
     In a docstring `target` is the platform and `own` its vendor's code.
     """
     text = " ".join((limit.__doc__ or "").split()).format(target=target, own=target.vendor)

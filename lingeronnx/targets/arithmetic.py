@@ -1,7 +1,9 @@
-"""How integer operators compute, as frozen values: what a platform's row says, and operators and reference read.
+"""How integer operators compute, as frozen values.
 
-One class per family of operators, each member of an enum with what it means beside it; `Arithmetic` itself is for those
-that only move or requantize. The defaults are those of `generic`. What the formulas are is told in docs/numerics.md.
+What a platform's row says, and operators and reference read.
+One class per family of operators, each member of an enum with what it means beside it; `Arithmetic`
+itself is for those that only move or requantize. The defaults are those of `generic`. What the
+formulas are is told in docs/numerics.md.
 """
 
 from __future__ import annotations
@@ -60,8 +62,8 @@ class Requantization:
 
     shifts : by powers of two alone; otherwise by a multiplier of 31 bits, any ratio.
     left : what a shift to the left gives; nothing to a multiplier.
-    rounding : of what a shift to the right or a multiplier cuts off; None: as the node says (quant_mode).
-    bits : width of the result, whatever o_bits says; None: as it says.
+    rounding : of what a shift to the right or a multiplier cuts off; None: as the node says
+    (quant_mode). bits : width of the result, whatever o_bits says; None: as it says.
     """
 
     shifts: bool = False
@@ -74,9 +76,15 @@ class Requantization:
         if self.rounding is not RoundingMode.HALF_UP:
             told.append(
                 "rounds "
-                + (self.rounding.name.lower().replace("_", " ") if self.rounding is not None else "as the node says")
+                + (
+                    self.rounding.name.lower().replace("_", " ")
+                    if self.rounding is not None
+                    else "as the node says"
+                )
             )
-        return ", ".join([*told, *([f"gives {self.bits} bits always"] if self.bits is not None else [])])
+        return ", ".join(
+            [*told, *([f"gives {self.bits} bits always"] if self.bits is not None else [])]
+        )
 
 
 @dataclass(frozen=True)
@@ -92,7 +100,9 @@ class Arithmetic:
             if isinstance(value, Enum):
                 told.append(str(value.value))
             elif value is not None and value is not False:
-                told.append(f"{field.name} {value}" if value is not True else field.name.replace("_", " "))
+                told.append(
+                    f"{field.name} {value}" if value is not True else field.name.replace("_", " ")
+                )
         return "; ".join(told) or "exact"
 
 
@@ -150,8 +160,13 @@ class AddArithmetic(Arithmetic):
     operands: AddOperandPrecision = AddOperandPrecision.FINE
 
     def __post_init__(self) -> None:
-        if self.operands is AddOperandPrecision.BYTES and self.requantize.rounding is not RoundingMode.HALF_UP:
-            raise ValueError("operands in bytes are rounded half up; take Operands.WIDE for other roundings")
+        if (
+            self.operands is AddOperandPrecision.BYTES
+            and self.requantize.rounding is not RoundingMode.HALF_UP
+        ):
+            raise ValueError(
+                "operands in bytes are rounded half up; take Operands.WIDE for other roundings"
+            )
 
 
 @dataclass(frozen=True)
@@ -226,7 +241,10 @@ class TableInputRule(Enum):
 
 @dataclass(frozen=True)
 class LutArithmetic(Arithmetic):
-    """iqSigmoid, iqTanh and their kin. as_told : the output has the node's scale and width, not 7 fractional bits."""
+    """iqSigmoid, iqTanh and their kin.
+
+    As_told : the output has the node's scale and width, not 7 fractional bits.
+    """
 
     table: ActivationTable = ActivationTable.VENUSA
     reading: TableInputRule = TableInputRule.SATURATED
@@ -245,7 +263,10 @@ class GluArithmetic(Arithmetic):
 
 
 class SoftmaxDivision(Enum):
-    """How a softmax gets from exponentials to their shares of the sum; values are the kernel's words."""
+    """How a softmax gets from exponentials to their shares of the sum.
+
+    Values are the kernel's words.
+    """
 
     DIVIDE = "divide"
     FUSED = "fused"
@@ -292,7 +313,10 @@ class LstmFormat(Enum):
 
 
 class GruVariant(Enum):
-    """What a gated recurrent unit computes; values of the training side's are its kernel's words."""
+    """What a gated recurrent unit computes.
+
+    Values of the training side's are its kernel's words.
+    """
 
     DEFINED = "as it is defined"
     HALVED = "the state halved in every step"
@@ -307,8 +331,8 @@ class GruVariant(Enum):
 class RecurrentArithmetic(Arithmetic):
     """What LSTMInt and GRUInt share.
 
-    table : of sigmoid and tanh. trained : scales, axes and states as the training side's library reads them.
-    from_zero : lengths and states that are given are not computed.
+    table : of sigmoid and tanh. trained : scales, axes and states as the training side's library
+    reads them. from_zero : lengths and states that are given are not computed.
     """
 
     table: ActivationTable = ActivationTable.ARCS

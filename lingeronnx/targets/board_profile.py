@@ -16,8 +16,8 @@ __all__ = ["BoardLayer", "BoardProfile"]
 class BoardLayer:
     """A layer that the log has a line of.
 
-    measured : cycles, the median of the runs. model : cycles by the prices that were known before; None where some of
-    it has no price. fitted : by the row that was fitted.
+    measured : cycles, the median of the runs. model : cycles by the prices that were known before;
+    None where some of it has no price. fitted : by the row that was fitted.
     """
 
     name: str
@@ -36,8 +36,8 @@ class BoardLayer:
 class BoardProfile:
     """A log beside a model.
 
-    base_platform : the chip whose formulas the model used. runs : in the log. missing : layers that no line speaks of.
-    row : the prices that the log gives.
+    base_platform : the chip whose formulas the model used. runs : in the log. missing : layers that
+    no line speaks of. row : the prices that the log gives.
     """
 
     platform: str
@@ -56,7 +56,9 @@ class BoardProfile:
     @property
     def median_relative_error(self) -> float | None:
         """The median of what the model is off, as a share; None where no layer has a price."""
-        off = [abs(layer.relative_error) for layer in self.layers if layer.relative_error is not None]
+        off = [
+            abs(layer.relative_error) for layer in self.layers if layer.relative_error is not None
+        ]
         return median(off) if off else None
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""How long a call of a model takes, as users ask for it and are told: cycles, and with a clock milliseconds."""
+"""How long a call of a model takes, as users ask for it and are told.
+
+Cycles, and with a clock milliseconds.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,8 @@ _MIN_REPORTED_SHARE = 0.01  # of the cycles, from which on a second one is worth
 class LatencyOptions:
     """What is asked of time.
 
-    clock_mhz : of the chip, MHz. budget : milliseconds that a call may take. timing : a file of `profile-board`.
+    clock_mhz : of the chip, MHz. budget : milliseconds that a call may take. timing : a file of
+    `profile-board`.
     """
 
     clock_mhz: float | None = None
@@ -33,8 +37,8 @@ class LatencyOptions:
     def apply_to(self, target: Target) -> Target:
         """Return `target` with the prices of the timing file.
 
-        ConfigError for a number that is none, for a file that is not of this chip, and for a budget that nothing can
-        be compared with.
+        ConfigError for a number that is none, for a file that is not of this chip, and for a budget
+        that nothing can be compared with.
         """
         for option, value in (("--clock", self.clock_mhz), ("--budget-ms", self.budget_ms)):
             if value is not None and not (math.isfinite(value) and value > 0):
@@ -44,14 +48,26 @@ class LatencyOptions:
 
             target = target.with_timing_calibration(read_timing_calibration(self.timing_file))
         if self.budget_ms is not None and target.vendor.explain_missing_timing(target):
-            raise ConfigError(f"--budget-ms {self.budget_ms:g}: {target.vendor.explain_missing_timing(target)}")
-        if self.budget_ms is not None and self.clock_mhz is None and target.vendor.clock_mhz is None:
-            raise ConfigError(f"--budget-ms {self.budget_ms:g}: no clock is published; give the chip's: --clock MHZ")
+            raise ConfigError(
+                f"--budget-ms {self.budget_ms:g}: {target.vendor.explain_missing_timing(target)}"
+            )
+        if (
+            self.budget_ms is not None
+            and self.clock_mhz is None
+            and target.vendor.clock_mhz is None
+        ):
+            raise ConfigError(
+                f"--budget-ms {self.budget_ms:g}: no clock is published; give the chip's: --clock "
+                "MHZ"
+            )
         return target
 
-    def estimate_call(self, target: Target, verdicts: Iterable[Verdict], has_host_parts: bool = False) -> CallLatency:
-        """Return how long a call takes, whose parts for the chip have these verdicts; host : it has parts there too.
+    def estimate_call(
+        self, target: Target, verdicts: Iterable[Verdict], has_host_parts: bool = False
+    ) -> CallLatency:
+        """Return how long a call takes, whose parts for the chip have these verdicts.
 
+        Host : it has parts there too.
         target : with its prices, as `target` gives it.
         """
         times = [verdict.latency for verdict in verdicts]
@@ -63,7 +79,11 @@ class LatencyOptions:
             budget_ms=self.budget_ms,
             has_host_parts=has_host_parts,
         )
-        return replace(told, latency=concatenate_latencies(known)) if known and len(known) == len(times) else told
+        return (
+            replace(told, latency=concatenate_latencies(known))
+            if known and len(known) == len(times)
+            else told
+        )
 
 
 #: Nothing is asked: cycles are told.
@@ -74,8 +94,9 @@ DEFAULT_LATENCY_OPTIONS = LatencyOptions()
 class CallLatency:
     """One call of a model: the chip's parts one after the other.
 
-    latency : None where it is not known, and `unknown_reason` says why, or the chip does not run it. clock : MHz.
-    budget : milliseconds that it may take. host : whether it has parts on the host, whose time nobody knows.
+    latency : None where it is not known, and `unknown_reason` says why, or the chip does not run
+    it. clock : MHz. budget : milliseconds that it may take. host : whether it has parts on the
+    host, whose time nobody knows.
     """
 
     latency: Latency | None = None
@@ -86,12 +107,22 @@ class CallLatency:
 
     @property
     def budget_finding(self) -> VerdictFinding | None:
-        """The finding that it takes longer than it may, with the layers to blame; None where it does not."""
-        if self.latency is None or self.budget_ms is None or self.clock_mhz is None or not self.latency.layers:
+        """The finding that it takes longer than it may, with the layers to blame.
+
+        None where it does not.
+        """
+        if (
+            self.latency is None
+            or self.budget_ms is None
+            or self.clock_mhz is None
+            or not self.latency.layers
+        ):
             return None
         if self._milliseconds(self.latency.total) <= self.budget_ms:
             return None
-        worst = sorted(self.latency.layers, key=lambda layer: -layer.total_cycles)[:_MAX_REPORTED_LAYERS]
+        worst = sorted(self.latency.layers, key=lambda layer: -layer.total_cycles)[
+            :_MAX_REPORTED_LAYERS
+        ]
         total = self.latency.total
         share = ", ".join(
             f"{w.operator} {w.node or w.name} {100 * w.total_cycles / total:.0f} %"
@@ -120,14 +151,22 @@ class CallLatency:
         if self.clock_mhz is not None:
             text += f", {self._format_range(self._milliseconds)} ms at {self.clock_mhz:g} MHz"
         lines = [
-            f"{text}: {self.format_breakdown()}{'; what the host computes is not in it' if self.has_host_parts else ''}"
+            (
+                f"{text}: "
+                f"{self.format_breakdown()}{'; what the host computes is not in it' if self.has_host_parts else ''}"
+            )
         ]
         if time.unpriced:
             lines.append(f"no price is known of {_format_unmodeled_work(time.unpriced)}")
-        over = self.budget_ms is not None and self.clock_mhz is not None and self.budget_finding is None
+        over = (
+            self.budget_ms is not None
+            and self.clock_mhz is not None
+            and self.budget_finding is None
+        )
         if over and self._milliseconds(time.high) > (self.budget_ms or 0):
             lines.append(
-                f"it may take longer than {self.budget_ms:g} ms: {self._milliseconds(time.high):.4g} ms at most"
+                f"it may take longer than {self.budget_ms:g} ms: "
+                f"{self._milliseconds(time.high):.4g} ms at most"
             )
         return lines
 
@@ -142,7 +181,12 @@ class CallLatency:
             (time.moved, "copies from and to psram"),
         ]
         total = time.total or 1.0
-        return ", ".join(f"{100 * cycles / total:.0f} % {what}" for cycles, what in parts if cycles > 0) or "no work"
+        return (
+            ", ".join(
+                f"{100 * cycles / total:.0f} % {what}" for cycles, what in parts if cycles > 0
+            )
+            or "no work"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON-ready values."""
@@ -154,7 +198,9 @@ class CallLatency:
             "clock_mhz": self.clock_mhz,
             "budget_ms": self.budget_ms,
             "too_slow": None if self.budget_finding is None else vars(self.budget_finding),
-            "milliseconds": {end: self._milliseconds(getattr(time, end)) for end in ends} if known else None,
+            "milliseconds": {end: self._milliseconds(getattr(time, end)) for end in ends}
+            if known
+            else None,
             "cycles": None if time is None else time.to_dict(),
         }
 
@@ -166,7 +212,8 @@ class CallLatency:
         """Return the total and the ends of its range."""
         assert self.latency is not None
         total, low, high = (
-            format(convert(getattr(self.latency, end)), number_format) for end in ("total", "low", "high")
+            format(convert(getattr(self.latency, end)), number_format)
+            for end in ("total", "low", "high")
         )
         return f"{total} ({f'{low} to ' if low != total else 'at most '}{high})"
 
@@ -179,6 +226,10 @@ def _format_unmodeled_work(unpriced: Sequence[UnmodeledWork]) -> str:
     told = []
     for what, alike in kinds.items():
         size, bounds = sum(work.bytes for work in alike), [work.bound for work in alike]
-        most = f", at most {sum(b for b in bounds if b is not None):,.0f} cycles" if None not in bounds else ""
+        most = (
+            f", at most {sum(b for b in bounds if b is not None):,.0f} cycles"
+            if None not in bounds
+            else ""
+        )
         told.append(f"{what} ({len(alike)} layer{'s' * (len(alike) > 1)}, {size:,} bytes{most})")
     return ", ".join(told)

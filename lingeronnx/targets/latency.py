@@ -13,8 +13,8 @@ __all__ = ["CycleSavings", "Latency", "LayerLatency", "UnmodeledWork", "concaten
 class UnmodeledWork:
     """Work whose cycles nobody has published.
 
-    name : the layer. what : what is done. bytes : how many are moved. bound : cycles that it takes at most, where they
-    are known.
+    name : the layer. what : what is done. bytes : how many are moved. bound : cycles that it takes
+    at most, where they are known.
     """
 
     name: str
@@ -27,11 +27,12 @@ class UnmodeledWork:
 class LayerLatency:
     """One layer as the chip runs it, after the packer's fusions.
 
-    cycles : of the NPU, of what has a price. low, high : the range; high counts unpriced work at its bound, and the
-    NPU's reading as slow as its copies were measured. start, wait : when it begins, and how long it then waits for its
-    constants. dma : cycles of the transfer of these. moved : cycles of copies of its data from and to external memory,
-    which it waits for. priced : whether all of it has a price. node : of the graph that it comes from.
-    overhead : of `cycles`, what passes before the first element of a call; calls : how many it makes. fetch : when the
+    cycles : of the NPU, of what has a price. low, high : the range; high counts unpriced work at
+    its bound, and the NPU's reading as slow as its copies were measured. start, wait : when it
+    begins, and how long it then waits for its constants. dma : cycles of the transfer of these.
+    moved : cycles of copies of its data from and to external memory, which it waits for. priced :
+    whether all of it has a price. node : of the graph that it comes from. overhead : of `cycles`,
+    what passes before the first element of a call; calls : how many it makes. fetch : when the
     transfer of its constants begins.
     """
 
@@ -60,7 +61,8 @@ class LayerLatency:
 class Latency:
     """One run of a graph, in cycles.
 
-    layers : in the order in which they run. unpriced : what is in no figure but in `high`, at its bound.
+    layers : in the order in which they run. unpriced : what is in no figure but in `high`, at its
+    bound.
     """
 
     platform: str
@@ -94,7 +96,10 @@ class Latency:
 
     @property
     def total(self) -> float:
-        """Cycles of the whole run, of all that has a price: the NPU, copies, and waits for constants."""
+        """Cycles of the whole run, of all that has a price.
+
+        The NPU, copies, and waits for constants.
+        """
         return self.luna + self.moved + self.waits
 
     @property
@@ -109,7 +114,9 @@ class Latency:
 
     def with_node_names(self, nodes: Mapping[str, str]) -> Latency:
         """Return the same with other names of nodes, {name: other}, where they have some."""
-        layers = tuple(replace(layer, node=nodes.get(layer.node, layer.node)) for layer in self.layers)
+        layers = tuple(
+            replace(layer, node=nodes.get(layer.node, layer.node)) for layer in self.layers
+        )
         return replace(self, layers=layers)
 
     def to_dict(self) -> dict[str, object]:
@@ -131,17 +138,22 @@ def concatenate_latencies(runs: Sequence[Latency]) -> Latency:
     layers: list[LayerLatency] = []
     before = 0.0
     for run in runs:
-        layers += [replace(layer, start=layer.start + before, fetch=layer.fetch + before) for layer in run.layers]
+        layers += [
+            replace(layer, start=layer.start + before, fetch=layer.fetch + before)
+            for layer in run.layers
+        ]
         before += run.total
-    return Latency(runs[0].platform, tuple(layers), tuple(work for run in runs for work in run.unpriced))
+    return Latency(
+        runs[0].platform, tuple(layers), tuple(work for run in runs for work in run.unpriced)
+    )
 
 
 @dataclass(frozen=True)
 class CycleSavings:
     """What other forms of a graph, and other arguments, save: cycles of one run before and after.
 
-    Both at the upper end of the range, unpriced work at its bound. platform : the chip. assumed : by the prices of
-    another one, since nobody has published this one's.
+    Both at the upper end of the range, unpriced work at its bound. platform : the chip. assumed :
+    by the prices of another one, since nobody has published this one's.
     """
 
     before: int
@@ -157,11 +169,16 @@ class CycleSavings:
 
     def write_metadata(self, metadata: MutableMapping[str, str]) -> None:
         """Write it into the metadata of the graph that takes `after` cycles."""
-        metadata[_METADATA_KEY] = json.dumps({"before": self.before, "after": self.after, "assumed": self.assumed})
+        metadata[_METADATA_KEY] = json.dumps(
+            {"before": self.before, "after": self.after, "assumed": self.assumed}
+        )
 
     @classmethod
     def read_metadata(cls, metadata: Mapping[str, str], platform: str) -> CycleSavings | None:
-        """Return what `write_metadata` wrote; None where nothing stands there, or something else."""
+        """Return what `write_metadata` wrote.
+
+        None where nothing stands there, or something else.
+        """
         try:
             found = json.loads(metadata.get(_METADATA_KEY, "null"))
             return cls(int(found["before"]), int(found["after"]), platform, bool(found["assumed"]))

@@ -1,7 +1,8 @@
-"""What a platform takes of an operator, as frozen values; an operator without any takes what its definition takes.
+"""What a platform takes of an operator, as frozen values.
 
-Sizes are in elements, memory in bytes. The one-line rules that a user reads are the constraints of `ops`, filled in
-from these numbers.
+An operator without any takes what its definition takes.
+Sizes are in elements, memory in bytes. The one-line rules that a user reads are the constraints of
+`ops`, filled in from these numbers.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ __all__ = [
 
 @dataclass(frozen=True)
 class ConvLimits:
-    """Of convolutions, as far as rewrites aim at it: what a layer is cut or spread into. Sizes of one side.
+    """Of convolutions, as far as rewrites aim at it: what a layer is cut or spread into.
 
+    Sizes of one side.
     The vendor's own limits (`Vendor.limits`) decide what has to be rewritten.
     """
 
@@ -60,10 +62,11 @@ class PoolLimits:
 
 @dataclass(frozen=True)
 class BinaryOperandLimits:
-    """Of sums and products of two tensors: equal shapes, no constant. per_channel: the second may be [N, C, 1, 1].
+    """Of sums and products of two tensors: equal shapes, no constant.
 
-    supports_images : whether it is right on images. either : whether either operand of a sum may be the one to be
-    shifted; else the first.
+    Per_channel: the second may be [N, C, 1, 1].
+    supports_images : whether it is right on images. either : whether either operand of a sum may be
+    the one to be shifted; else the first.
     """
 
     supports_per_channel: bool = False
@@ -73,14 +76,20 @@ class BinaryOperandLimits:
 
 @dataclass(frozen=True)
 class MatrixLimits:
-    """Of products of matrices. rank : axes of an operand; of a fully connected layer at most so many."""
+    """Of products of matrices.
+
+    Rank : axes of an operand; of a fully connected layer at most so many.
+    """
 
     rank: int
 
 
 @dataclass(frozen=True)
 class TransposeLimits:
-    """Of permutations. broken : those that are not written. whole : bytes that are permuted in one piece."""
+    """Of permutations. broken : those that are not written.
+
+    Whole : bytes that are permuted in one piece.
+    """
 
     max_rank: int
     unsupported_perms: tuple[tuple[int, ...], ...] = ()
@@ -125,7 +134,8 @@ class SoftmaxLimits:
 class LayerNormLimits:
     """Of layer normalisation. epsilon : what is added to the variance, whatever the node says.
 
-    min_length : elements of a line, at least. lines : whether the tensor has three axes, [1, lines, elements].
+    min_length : elements of a line, at least. lines : whether the tensor has three axes, [1, lines,
+    elements].
     """
 
     max_length: int
@@ -137,7 +147,10 @@ class LayerNormLimits:
 
 @dataclass(frozen=True)
 class RecurrentLimits:
-    """Of recurrent layers: they begin at zero and walk to the end of the input; nobody reads the cell."""
+    """Of recurrent layers: they begin at zero and walk to the end of the input.
+
+    Nobody reads the cell.
+    """
 
     needs_square_input: bool = False  # as many steps as elements in a step
 

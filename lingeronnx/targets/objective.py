@@ -1,4 +1,7 @@
-"""What decides between forms of the same integers: written into the graph, since later calls choose arguments again."""
+"""What decides between forms of the same integers.
+
+Written into the graph, since later calls choose arguments again.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,10 @@ PARTS_RESIDENT = "several, this one keeps its constants"
 
 
 def get_objective(graph: ir.Model | onnx.ModelProto) -> str:
-    """Return what decides for a graph; `ACCURACY` where it does not say, or says what is not known."""
+    """Return what decides for a graph.
+
+    `ACCURACY` where it does not say, or says what is not known.
+    """
     stated = _metadata(graph).get(OBJECTIVE_KEY, ACCURACY)
     return stated if stated in OBJECTIVES else ACCURACY
 
@@ -54,7 +60,10 @@ def can_keep_constants_resident(graph: ir.Model | onnx.ModelProto) -> bool:
 
     Of several parts, which share that, only one that has a region of its own.
     """
-    return get_objective(graph) != MEMORY and _metadata(graph).get(PARTS_KEY, PARTS_RESIDENT) == PARTS_RESIDENT
+    return (
+        get_objective(graph) != MEMORY
+        and _metadata(graph).get(PARTS_KEY, PARTS_RESIDENT) == PARTS_RESIDENT
+    )
 
 
 def _metadata(graph: ir.Model | onnx.ModelProto) -> Mapping[str, str]:

@@ -1,4 +1,7 @@
-"""What a target with a packer says of an integer graph, as values: findings, cost, verdict, choice of arguments."""
+"""What a target with a packer says of an integer graph, as values.
+
+Findings, cost, verdict, choice of arguments.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,24 @@ from typing import Any
 from ..errors import ConfigError
 from .latency import Latency
 
-__all__ = ["PackerArguments", "GraphCost", "VerdictFinding", "LayerCost", "Verdict", "require_latency"]
+__all__ = [
+    "PackerArguments",
+    "GraphCost",
+    "VerdictFinding",
+    "LayerCost",
+    "Verdict",
+    "require_latency",
+]
 
 
 @dataclass(frozen=True)
 class VerdictFinding:
     """What speaks against a graph, as a sentence.
 
-    level : "packs" where the packer refuses, "right" where the chip would give other integers or none, "plan" where
-        it gives the right ones and writes past the memory planned for them, "time" where it takes too long.
+    level : "packs" where the packer refuses, "right" where the chip would give other integers or
+    none, "plan" where
+        it gives the right ones and writes past the memory planned for them, "time" where it takes
+        too long.
     """
 
     level: str
@@ -31,15 +43,26 @@ class VerdictFinding:
         return f"{self.node}: {self.rule}; here {self.value}; {self.remedy}"
 
 
-_TABLE_HEADER = ("layer", "operator", "MACs", "width", "weights", "activations", "work area", "DMA", "cycles")
+_TABLE_HEADER = (
+    "layer",
+    "operator",
+    "MACs",
+    "width",
+    "weights",
+    "activations",
+    "work area",
+    "DMA",
+    "cycles",
+)
 
 
 @dataclass(frozen=True)
 class LayerCost:
     """One node of the planned graph, called by the node that it comes from; all sizes in bytes.
 
-    width : bits of data by bits of weights. weights : as stored, bias included. activations : read and written.
-    work_area : planned for it. dma : constants fetched, and tensors in PSRAM read and written.
+    width : bits of data by bits of weights. weights : as stored, bias included. activations : read
+    and written. work_area : planned for it. dma : constants fetched, and tensors in PSRAM read and
+    written.
     """
 
     node: str
@@ -56,8 +79,9 @@ class LayerCost:
 class GraphCost:
     """All of a graph; sizes in bytes.
 
-    macs : {width: multiply-accumulates of one sample}. shared, psram : the most that is planned at once, constants
-    included; the limits are the chip's. largest : the tensors that fill shared memory, {name: bytes}.
+    macs : {width: multiply-accumulates of one sample}. shared, psram : the most that is planned at
+    once, constants included; the limits are the chip's. largest : the tensors that fill shared
+    memory, {name: bytes}.
     """
 
     layers: Sequence[LayerCost]
@@ -73,24 +97,47 @@ class GraphCost:
 
     def format_totals(self) -> str:
         """Return the totals as a line."""
-        macs = ", ".join(f"{count:,} MACs {width}" for width, count in self.macs.items()) or "no MACs"
+        macs = (
+            ", ".join(f"{count:,} MACs {width}" for width, count in self.macs.items()) or "no MACs"
+        )
         memory = f"shared memory {self.shared:,} of {self.shared_limit:,} bytes"
         outside = f"psram {self.psram:,} of {self.psram_limit:,}"
-        return f"{macs}; weights {self.weights:,} bytes; {memory}, {outside}; {self.dma:,} bytes over DMA"
+        return (
+            f"{macs}; weights {self.weights:,} bytes; {memory}, {outside}; {self.dma:,} bytes "
+            "over DMA"
+        )
 
-    def format_table(self, max_rows: int = 24, with_totals: bool = True, latency: Latency | None = None) -> list[str]:
+    def format_table(
+        self, max_rows: int = 24, with_totals: bool = True, latency: Latency | None = None
+    ) -> list[str]:
         """Return one line per layer: the `max_rows` heaviest, or all `with_totals`.
 
-        latency : of the same graph, where it is known; the heaviest are those that take longest then.
+        latency : of the same graph, where it is known; the heaviest are those that take longest
+        then.
         """
-        cycles = [0.0] * len(self.layers) if latency is None else [layer.total_cycles for layer in latency.layers]
-        weight = [(-c, -layer.macs, -layer.activations) for c, layer in zip(cycles, self.layers, strict=True)]
+        cycles = (
+            [0.0] * len(self.layers)
+            if latency is None
+            else [layer.total_cycles for layer in latency.layers]
+        )
+        weight = [
+            (-c, -layer.macs, -layer.activations)
+            for c, layer in zip(cycles, self.layers, strict=True)
+        ]
         kept = sorted(range(len(weight)), key=weight.__getitem__)[:max_rows]
         rows: list[tuple[str, ...]] = [_TABLE_HEADER]
         for index in sorted(kept):
             layer = self.layers[index]
             sizes = (layer.weights, layer.activations, layer.work_area, layer.dma, cycles[index])
-            rows.append((layer.node, layer.op_type, f"{layer.macs:,}", layer.width, *(f"{n:,.0f}" for n in sizes)))
+            rows.append(
+                (
+                    layer.node,
+                    layer.op_type,
+                    f"{layer.macs:,}",
+                    layer.width,
+                    *(f"{n:,.0f}" for n in sizes),
+                )
+            )
         left = len(self.layers) - len(kept)
         total = (self.weights, self.activations, self.dma, sum(cycles))
         for width, count in self.macs.items() or [("", 0)]:
@@ -101,7 +148,8 @@ class GraphCost:
         lines = [
             "  "
             + "  ".join(
-                t.ljust(w) if i in (0, 1, 3) else t.rjust(w) for i, (t, w) in enumerate(zip(row, widths, strict=True))
+                t.ljust(w) if i in (0, 1, 3) else t.rjust(w)
+                for i, (t, w) in enumerate(zip(row, widths, strict=True))
             ).rstrip()
             for row in rows
         ]
@@ -110,8 +158,14 @@ class GraphCost:
         if not with_totals:
             return lines
         fullest = ", ".join(f"{name} {size:,}" for name, size in list(self.largest.items())[:3])
-        lines.append(f"  peak of shared memory {self.shared:,} of {self.shared_limit:,} bytes (largest: {fullest})")
-        return [*lines, f"  peak of psram {self.psram:,} of {self.psram_limit:,} bytes, constants included"]
+        lines.append(
+            f"  peak of shared memory {self.shared:,} of {self.shared_limit:,} bytes (largest: "
+            f"{fullest})"
+        )
+        return [
+            *lines,
+            f"  peak of psram {self.psram:,} of {self.psram_limit:,} bytes, constants included",
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON-ready values."""
@@ -127,9 +181,9 @@ class GraphCost:
 class Verdict:
     """What becomes of a graph under the packer's arguments.
 
-    is_packable : the packer takes it. runs_right : the chip gives the integers of the simulator. findings : what speaks
-    against it, and as a warning of level "plan" what is right and writes past its plan. beliefs : what a verdict of
-    right hangs on and nobody measured.
+    is_packable : the packer takes it. runs_right : the chip gives the integers of the simulator.
+    findings : what speaks against it, and as a warning of level "plan" what is right and writes
+    past its plan. beliefs : what a verdict of right hangs on and nobody measured.
     """
 
     is_packable: bool
@@ -152,7 +206,11 @@ class Verdict:
         """What a verdict of right hangs on and nobody measured, as a line; empty where all was."""
         nodes = ", ".join(f"{f.node} ({f.value})" for f in self.assumptions[:3])
         more = f" and {len(self.assumptions) - 3} more" if len(self.assumptions) > 3 else ""
-        return f"right as far as is known, but not measured: {self.assumptions[0].rule}: {nodes}{more}" if nodes else ""
+        return (
+            f"right as far as is known, but not measured: {self.assumptions[0].rule}: {nodes}{more}"
+            if nodes
+            else ""
+        )
 
     @property
     def cost(self) -> GraphCost | None:
@@ -169,7 +227,9 @@ def require_latency(verdict: Verdict) -> Latency:
     """Return how long a graph takes that has this verdict; ConfigError where it does not pack."""
     if verdict.latency is None:
         finding = next((f for f in verdict.findings if f.level == "packs"), None)
-        raise ConfigError(f"no time can be told of a graph that does not pack; mend this first: {finding}")
+        raise ConfigError(
+            f"no time can be told of a graph that does not pack; mend this first: {finding}"
+        )
     return verdict.latency
 
 

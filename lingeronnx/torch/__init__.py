@@ -1,7 +1,8 @@
-"""Everything that needs PyTorch: export to ONNX, checkpoints, fine-tuning, and a training library's calls.
+"""Everything that needs PyTorch.
 
-The only place that imports torch. Nothing else is imported here, so that its absence is told once, in one line,
-whichever part was asked for; the public calls are loaded when they are first used.
+Export to ONNX, checkpoints, fine-tuning, and a training library's calls.
+The only place that imports torch. Nothing else is imported here, so that its absence is told once,
+in one line, whichever part was asked for; the public calls are loaded when they are first used.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
-    raise ConfigError("this needs PyTorch, which is not installed: pip install 'lingeronnx[torch]'") from error
+    raise ConfigError(
+        "this needs PyTorch, which is not installed: pip install 'lingeronnx[torch]'"
+    ) from error
 
 if TYPE_CHECKING:
     from .training_api.export_calls import export as export

@@ -1,7 +1,8 @@
 """torch._dynamo, imported without a folder for compiled code.
 
-Torch's optimizers and exporters import it when they are first used. It makes the folder in which the compiler keeps its
-code, `torchinductor_USER` among the temporary files, and leaves it there. Nothing of ours is compiled by torch.
+Torch's optimizers and exporters import it when they are first used. It makes the folder in which
+the compiler keeps its code, `torchinductor_USER` among the temporary files, and leaves it there.
+Nothing of ours is compiled by torch.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ _CACHE_DIR_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def import_dynamo() -> None:
-    """Import torch._dynamo; what makes the folder finds one. Who compiles later gets the usual one, or his own."""
+    """Import torch._dynamo; what makes the folder finds one.
+
+    Who compiles later gets the usual one, or his own.
+    """
     own = os.environ.get(_CACHE_DIR_VARIABLE)
     if own is None:
         os.environ[_CACHE_DIR_VARIABLE] = str(Path(torch.__file__).parent)

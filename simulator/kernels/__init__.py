@@ -3,7 +3,15 @@
 from simulator.kernels.conv import Conv, Linear, apply_weight_factors
 from simulator.kernels.conv_transpose import ConvTranspose
 from simulator.kernels.divide import Div, DivSingle
-from simulator.kernels.elementwise import AddScaled, AddShift, ChannelAffine, Clip, Mul, Relu, Requant
+from simulator.kernels.elementwise import (
+    AddScaled,
+    AddShift,
+    ChannelAffine,
+    Clip,
+    Mul,
+    Relu,
+    Requant,
+)
 from simulator.kernels.exact_mean import Mean
 from simulator.kernels.glu import Glu
 from simulator.kernels.indexing import ArgMax, Gather, IndexSelect, Lookup, Split

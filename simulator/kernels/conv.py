@@ -2,16 +2,16 @@
 
     y = rescale(sum (x - zero) * w + bias)      padded with `zero`, exact accumulators
 
-zero is the integer of x that stands for 0: 0 itself, or what its scale gives it. It is folded into the bias,
-`sum x * w + (bias - zero * sum w)`.
+zero is the integer of x that stands for 0: 0 itself, or what its scale gives it. It is folded into
+the bias, `sum x * w + (bias - zero * sum w)`.
 
-Owns: `Conv` (one and two dimensions, any groups) and `Linear`: checking, packing and choosing the loop. A
-one-dimensional convolution is a two-dimensional one of height 1; a fully connected layer is a 1x1 convolution whose
-pixels are the rows.
+Owns: `Conv` (one and two dimensions, any groups) and `Linear`: checking, packing and choosing the
+loop. A one-dimensional convolution is a two-dimensional one of height 1; a fully connected layer is
+a 1x1 convolution whose pixels are the rows.
 
-The accumulator is bounded by sum |w| * 2^(bits of x - 1) + |bias|, computed from the weights. The vector loops serve
-int8 by int8 wherever 32 bits provably suffice; the plain loops serve everything else in int32 or int64, again by that
-bound.
+The accumulator is bounded by sum |w| * 2^(bits of x - 1) + |bias|, computed from the weights. The
+vector loops serve int8 by int8 wherever 32 bits provably suffice; the plain loops serve everything
+else in int32 or int64, again by that bound.
 """
 
 from __future__ import annotations
@@ -23,7 +23,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from simulator.channel_rescale import ChannelRescale, ChannelScaleForms, check_channel_count, requantize_channels
+from simulator.channel_rescale import (
+    ChannelRescale,
+    ChannelScaleForms,
+    check_channel_count,
+    requantize_channels,
+)
 from simulator.fixed_point import Rescale
 from simulator.kernel import RunFunction, TensorSpec, require
 from simulator.kernels.loops import _conv_scalar, _conv_simd
@@ -42,20 +47,31 @@ __all__ = ["Conv", "Linear", "apply_weight_factors"]
 
 def check_weight_and_bias(weight: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
     """Return the bias as int64 [O], zeros for None, after checking the dtypes of both."""
-    require(weight.dtype in (np.int8, np.int16), f"weights must be int8 or int16, not {weight.dtype}")
+    require(
+        weight.dtype in (np.int8, np.int16), f"weights must be int8 or int16, not {weight.dtype}"
+    )
     if bias is None:
         return np.zeros(len(weight), np.int64)
     bias = np.asarray(bias)
-    require(bias.shape == weight.shape[:1], f"a bias of {list(bias.shape)} does not fit weights {list(weight.shape)}")
+    require(
+        bias.shape == weight.shape[:1],
+        f"a bias of {list(bias.shape)} does not fit weights {list(weight.shape)}",
+    )
     require(bias.dtype.kind == "i", f"a bias must be integer, not {bias.dtype}")
     return bias.astype(np.int64)
 
 
 def apply_weight_factors(weight: np.ndarray, factors: np.ndarray | None) -> np.ndarray:
-    """Return `weight`, or where there are `factors` of its shape the products, int16; SimulatorError beyond 16 bits."""
+    """Return `weight`, or where there are `factors` of its shape the products, int16.
+
+    SimulatorError beyond 16 bits.
+    """
     if factors is None:
         return weight
-    require(weight.shape == factors.shape, f"factors {list(factors.shape)} do not fit weights {list(weight.shape)}")
+    require(
+        weight.shape == factors.shape,
+        f"factors {list(factors.shape)} do not fit weights {list(weight.shape)}",
+    )
     products = weight.astype(np.int64) * factors
     fits = np.abs(products).max(initial=0) <= np.iinfo(np.int16).max
     require(bool(fits), "weights times their factors do not fit 16 bits")
@@ -64,7 +80,9 @@ def apply_weight_factors(weight: np.ndarray, factors: np.ndarray | None) -> np.n
 
 def fold_zero_point_into_bias(weight: np.ndarray, bias: np.ndarray, zero: int) -> np.ndarray:
     """Return bias int64 [O] less `zero` times the sum of the weights [O, ...] of each output."""
-    return bias - zero * weight.reshape(len(weight), -1).astype(np.int64).sum(axis=1) if zero else bias
+    return (
+        bias - zero * weight.reshape(len(weight), -1).astype(np.int64).sum(axis=1) if zero else bias
+    )
 
 
 def accumulator_bound(weight: np.ndarray, bias: np.ndarray, dtype: np.dtype) -> int:
@@ -87,9 +105,11 @@ class Conv(ClampableKernel):
     bias
         Integer [O] at the scale of the accumulator, or None.
     rescale
-        Accumulator -> output, one for all channels or one for each; its bits give the dtype of the output.
+        Accumulator -> output, one for all channels or one for each; its bits give the dtype of the
+        output.
     strides, pads, dilations
-        One value per spatial axis; pads in ONNX order, all begins and then all ends. None stands for 1 and 0.
+        One value per spatial axis; pads in ONNX order, all begins and then all ends. None stands
+        for 1 and 0.
     group
         Number of groups.
     zero
@@ -123,14 +143,18 @@ class Conv(ClampableKernel):
             f"weights {list(self.weight.shape)} in {self.group} groups do not fit {x}",
         )
         check_channel_count(self.rescale, outputs)
-        return (TensorSpec((x.shape[0], outputs, *window.output_size(x.shape[2:])), self.rescale.dtype),)
+        return (
+            TensorSpec((x.shape[0], outputs, *window.output_size(x.shape[2:])), self.rescale.dtype),
+        )
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Pack the weights for the size of x and choose the loop."""
         (x,), (y,) = specs, self.infer(*specs)
         weight = self.weight if self.weight.ndim == 4 else self.weight[:, :, None]
         bias, window = (
-            fold_zero_point_into_bias(weight, check_weight_and_bias(self.weight, self.bias), self.zero),
+            fold_zero_point_into_bias(
+                weight, check_weight_and_bias(self.weight, self.bias), self.zero
+            ),
             self._window(),
         )
         if self.zero and any(window.pads):
@@ -139,13 +163,23 @@ class Conv(ClampableKernel):
         return loop(InputRef(0, channel_last_shape(x)), OutputRef(0, channel_last_shape(y)))
 
     def _build_padded_loop(
-        self, weight: np.ndarray, bias: np.ndarray, window: SlidingWindow, x: TensorSpec, y: TensorSpec
+        self,
+        weight: np.ndarray,
+        bias: np.ndarray,
+        window: SlidingWindow,
+        x: TensorSpec,
+        y: TensorSpec,
     ) -> RunFunction:
         """Return the loop over a copy of x with `zero` around it: the loops pad with 0."""
         (top, left, bottom, right), (rows, columns) = window.pads, image_size(x.shape[2:])
         wide = TensorSpec((1, x.shape[1], top + rows + bottom, left + columns + right), x.dtype)
         build = select_conv_loop(
-            weight, bias, replace(window, pads=(0,) * 4, spatial_rank=2), wide, self.rescale, self.clip_bounds
+            weight,
+            bias,
+            replace(window, pads=(0,) * 4, spatial_rank=2),
+            wide,
+            self.rescale,
+            self.clip_bounds,
         )
         loop = build(InputRef(0, channel_last_shape(wide)), OutputRef(0, channel_last_shape(y)))
 
@@ -157,8 +191,13 @@ class Conv(ClampableKernel):
         return run
 
     def _window(self) -> SlidingWindow:
-        require(self.weight.ndim in (3, 4), f"weights {list(self.weight.shape)} are not those of a convolution")
-        return make_window(self.weight.shape[2:], self.strides, self.pads, self.dilations, self.group)
+        require(
+            self.weight.ndim in (3, 4),
+            f"weights {list(self.weight.shape)} are not those of a convolution",
+        )
+        return make_window(
+            self.weight.shape[2:], self.strides, self.pads, self.dilations, self.group
+        )
 
 
 def select_conv_loop(
@@ -173,13 +212,20 @@ def select_conv_loop(
     largest = accumulator_bound(weight, bias, x.dtype)
     if isinstance(rescale, ChannelRescale):
         return _make_per_channel_loop(
-            weight, bias, window, x, rescale.compile_for_bound(largest, clip), 32 if largest < 2**31 else 62
+            weight,
+            bias,
+            window,
+            x,
+            rescale.compile_for_bound(largest, clip),
+            32 if largest < 2**31 else 62,
         )
     form = rescale.compile_for_bound(largest, clip)
     outputs, channels, kh, kw = weight.shape
     row = _conv_simd.active_instruction_set() if largest < 2**31 else None
     byte = x.dtype == np.int8 and weight.dtype == np.int8
-    if row is not None and (not byte or row.int8_operands != "quads" or _conv_simd.fits_int32(weight, bias)):
+    if row is not None and (
+        not byte or row.int8_operands != "quads" or _conv_simd.fits_int32(weight, bias)
+    ):
         return _conv_simd.pack_convolution(row, weight, bias, window, x, form, rescale.dtype)
 
     accumulator = np.dtype(np.int32 if largest < 2**31 else np.int64)
@@ -187,19 +233,33 @@ def select_conv_loop(
     geometry = (*window.strides, *window.pads[:2], *window.dilations)
     if window.group == channels * window.group == outputs:
         taps = np.ascontiguousarray(weight[:, 0].transpose(1, 2, 0)).astype(accumulator)
-        return lambda x, out: NativeLoop(_conv_scalar.convolve_depthwise, (x, taps, bias, geometry, form, out))
+        return lambda x, out: NativeLoop(
+            _conv_scalar.convolve_depthwise, (x, taps, bias, geometry, form, out)
+        )
     split = weight.reshape(window.group, outputs // window.group, channels, kh, kw)
     taps = np.ascontiguousarray(split.transpose(0, 3, 4, 2, 1)).astype(accumulator)
-    return lambda x, out: NativeLoop(_conv_scalar.convolve_dense, (x, taps, bias, geometry, form, out))
+    return lambda x, out: NativeLoop(
+        _conv_scalar.convolve_dense, (x, taps, bias, geometry, form, out)
+    )
 
 
 def _make_per_channel_loop(
-    weight: np.ndarray, bias: np.ndarray, window: SlidingWindow, x: TensorSpec, form: ChannelScaleForms, bits: int
+    weight: np.ndarray,
+    bias: np.ndarray,
+    window: SlidingWindow,
+    x: TensorSpec,
+    form: ChannelScaleForms,
+    bits: int,
 ) -> Callable[[InputRef, OutputRef], RunFunction]:
-    """Return the same in two steps: the accumulators, which `bits` bits hold, then every channel by its own ratio."""
+    """Return the same in two steps.
+
+    The accumulators, which `bits` bits hold, then every channel by its own ratio.
+    """
     whole = Rescale.from_shift(0, bits)
     sums, outputs = select_conv_loop(weight, bias, window, x, whole, None), len(weight)
-    last = NativeLoop(requantize_channels, (InputRef(0, (-1, outputs)), form, OutputRef(0, (-1, outputs))))
+    last = NativeLoop(
+        requantize_channels, (InputRef(0, (-1, outputs)), form, OutputRef(0, (-1, outputs)))
+    )
 
     def loop(source: InputRef, target: OutputRef) -> RunFunction:
         first = sums(source, target)
@@ -225,7 +285,8 @@ class Linear(ClampableKernel):
     bias, rescale, zero, clip
         As for `Conv`.
     factors
-        What each weight is multiplied by, [O, K], where it is not 1: the products have at most 16 bits.
+        What each weight is multiplied by, [O, K], where it is not 1: the products have at most 16
+        bits.
     """
 
     weight: np.ndarray
@@ -244,7 +305,10 @@ class Linear(ClampableKernel):
         """Map x -> y; one-dimensional x has no batch axis."""
         (x,) = specs
         check_weight_and_bias(self.weight, self.bias)
-        require(x.dtype in (np.int8, np.int16), f"a fully connected layer takes int8 or int16, not {x.dtype}")
+        require(
+            x.dtype in (np.int8, np.int16),
+            f"a fully connected layer takes int8 or int16, not {x.dtype}",
+        )
         require(
             self.weight.ndim == 2 and x.shape[-1:] == self.weight.shape[1:],
             f"weights {list(self.weight.shape)} do not fit {x}",
@@ -258,6 +322,10 @@ class Linear(ClampableKernel):
         window = SlidingWindow((1, 1), (1, 1), (0, 0, 0, 0))
         pixels = TensorSpec((1, inputs, 1, max(math.prod(specs[0].shape[:-1]), 1)), specs[0].dtype)
         weight = self.scaled_weight
-        bias = fold_zero_point_into_bias(weight, check_weight_and_bias(weight, self.bias), self.zero)
-        loop = select_conv_loop(weight[:, :, None, None], bias, window, pixels, self.rescale, self.clip_bounds)
+        bias = fold_zero_point_into_bias(
+            weight, check_weight_and_bias(weight, self.bias), self.zero
+        )
+        loop = select_conv_loop(
+            weight[:, :, None, None], bias, window, pixels, self.rescale, self.clip_bounds
+        )
         return loop(InputRef(0, (1, 1, -1, inputs)), OutputRef(0, (1, 1, -1, outputs)))

@@ -1,12 +1,15 @@
 """Transposed convolution.
 
-    y = rescale(sum over all input positions of (x - zero) * w, placed every `stride` outputs, + bias)
+    y = rescale(sum over all input positions of (x - zero) * w, placed every `stride` outputs, +
+    bias)
 
-It is an ordinary convolution, with the kernel turned round, of the input with zeros put between its elements: element i
-goes to place i * stride + dilation * (kernel - 1) - pad of a line that is as long as the output plus the kernel. What
-is put between is `zero`, the integer of x that stands for 0.
+It is an ordinary convolution, with the kernel turned round, of the input with zeros put between its
+elements: element i goes to place i * stride + dilation * (kernel - 1) - pad of a line that is as
+long as the output plus the kernel. What is put between is `zero`, the integer of x that stands for
+0.
 
-Owns: `ConvTranspose`, the stretching of the input and the turning of the kernel. The sums are `conv`'s.
+Owns: `ConvTranspose`, the stretching of the input and the turning of the kernel. The sums are
+`conv`'s.
 """
 
 from __future__ import annotations
@@ -20,7 +23,11 @@ import numpy as np
 from simulator.channel_rescale import ChannelRescale, check_channel_count
 from simulator.fixed_point import Rescale
 from simulator.kernel import RunFunction, TensorSpec, require
-from simulator.kernels.conv import check_weight_and_bias, fold_zero_point_into_bias, select_conv_loop
+from simulator.kernels.conv import (
+    check_weight_and_bias,
+    fold_zero_point_into_bias,
+    select_conv_loop,
+)
 from simulator.kernels.loops._common import (
     ClampableKernel,
     SlidingWindow,
@@ -72,12 +79,23 @@ class ConvTranspose(ClampableKernel):
     layout: ClassVar[str] = "nhwc"
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Map x -> y [N, O, *space]; an axis has stride * (n - 1) + dilation * (k - 1) + 1 - pads + output_padding."""
+        """Map x -> y [N, O, *space].
+
+        An axis has stride * (n - 1) + dilation * (k - 1) + 1 - pads + output_padding.
+        """
         (x,) = specs
         rank = self.weight.ndim
-        require(rank in (3, 4), f"weights {list(self.weight.shape)} are not those of a kernel of one or two axes")
-        require(x.dtype in (np.int8, np.int16), f"a transposed convolution takes int8 or int16, not {x.dtype}")
-        fits = len(x.shape) == rank and x.shape[1] == len(self.weight) and x.shape[1] % self.group == 0
+        require(
+            rank in (3, 4),
+            f"weights {list(self.weight.shape)} are not those of a kernel of one or two axes",
+        )
+        require(
+            x.dtype in (np.int8, np.int16),
+            f"a transposed convolution takes int8 or int16, not {x.dtype}",
+        )
+        fits = (
+            len(x.shape) == rank and x.shape[1] == len(self.weight) and x.shape[1] % self.group == 0
+        )
         require(fits, f"weights {list(self.weight.shape)} in {self.group} groups do not fit {x}")
         check_weight_and_bias(self._flipped_weight(), self.bias)
         check_channel_count(self.rescale, self.weight.shape[1] * self.group)
@@ -88,7 +106,12 @@ class ConvTranspose(ClampableKernel):
             cut = window.pads[axis] + window.pads[axis + 2]
             space.append(window.strides[axis] * (size - 1) + reach + 1 - cut + int(more[axis]))
         require(min(space) > 0, f"the pads {list(window.pads)} leave nothing of {x}")
-        return (TensorSpec((x.shape[0], self.weight.shape[1] * self.group, *space[4 - rank :]), self.rescale.dtype),)
+        return (
+            TensorSpec(
+                (x.shape[0], self.weight.shape[1] * self.group, *space[4 - rank :]),
+                self.rescale.dtype,
+            ),
+        )
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Turn the kernel, and convolve without padding a map that holds x and zeros."""
@@ -97,32 +120,42 @@ class ConvTranspose(ClampableKernel):
         reach = [d * (k - 1) for d, k in zip(window.dilations, window.kernel, strict=True)]
         size = [n + r for n, r in zip(target, reach, strict=True)]
         rows, columns = (
-            _placement_slices(source[axis], window.strides[axis], reach[axis] - window.pads[axis], size[axis])
+            _placement_slices(
+                source[axis], window.strides[axis], reach[axis] - window.pads[axis], size[axis]
+            )
             for axis in (0, 1)
         )
         turned = self._flipped_weight()
         plain = SlidingWindow(window.kernel, (1, 1), (0, 0, 0, 0), window.dilations, self.group)
         wide = TensorSpec((1, x.shape[1], *size), x.dtype)
-        bias = fold_zero_point_into_bias(turned, check_weight_and_bias(turned, self.bias), self.zero)
+        bias = fold_zero_point_into_bias(
+            turned, check_weight_and_bias(turned, self.bias), self.zero
+        )
         build = select_conv_loop(turned, bias, plain, wide, self.rescale, self.clip_bounds)
         loop = build(InputRef(0, channel_last_shape(wide)), OutputRef(0, channel_last_shape(y)))
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
             stretched = np.full((len(ins[0]), *size, x.shape[1]), self.zero, x.dtype)
-            stretched[:, rows[1], columns[1]] = to_channel_last_image(ins[0])[:, rows[0], columns[0]]
+            stretched[:, rows[1], columns[1]] = to_channel_last_image(ins[0])[
+                :, rows[0], columns[0]
+            ]
             loop([stretched], outs)
 
         return run
 
     def _window(self) -> SlidingWindow:
-        return make_window(self.weight.shape[2:], self.strides, self.pads, self.dilations, self.group)
+        return make_window(
+            self.weight.shape[2:], self.strides, self.pads, self.dilations, self.group
+        )
 
     def _flipped_weight(self) -> np.ndarray:
         """Return the kernel of the ordinary convolution, [O, C/group, kh, kw]."""
         weight = self.weight if self.weight.ndim == 4 else self.weight[:, :, None]
         inputs, outputs, kh, kw = weight.shape
         split = weight.reshape(self.group, inputs // self.group, outputs, kh, kw)[..., ::-1, ::-1]
-        turned = split.transpose(0, 2, 1, 3, 4).reshape(self.group * outputs, inputs // self.group, kh, kw)
+        turned = split.transpose(0, 2, 1, 3, 4).reshape(
+            self.group * outputs, inputs // self.group, kh, kw
+        )
         return np.ascontiguousarray(turned)
 
 

@@ -1,7 +1,7 @@
 """Quotient of two computed tensors.
 
-`Div` divides as the NPU does, `fixed.luna_div` of int32 numbers. `DivSingle` is what the training library does: real
-numbers in float32.
+`Div` divides as the NPU does, `fixed.luna_div` of int32 numbers. `DivSingle` is what the training
+library does: real numbers in float32.
 """
 
 from __future__ import annotations
@@ -26,14 +26,19 @@ _ROUNDING_FUNCTIONS: dict[RoundingMode, Any] = {
     RoundingMode.DOWN: np.floor,
     RoundingMode.UP: np.ceil,
     RoundingMode.HALF_EVEN: np.rint,
-    RoundingMode.HALF_AWAY: lambda v: np.trunc(v) + np.copysign(np.float32(np.abs(v - np.trunc(v)) >= 0.5), v),
+    RoundingMode.HALF_AWAY: lambda v: (
+        np.trunc(v) + np.copysign(np.float32(np.abs(v - np.trunc(v)) >= 0.5), v)
+    ),
 }
 
 
 @jit
-def _div(x: Array, y: Array, wide_x: Array, wide_y: Array, out: Array, shift: int, by_sign: bool) -> None:
-    """Fill int32 out with x * 2^shift / y, int32, on operands that broadcast: see `elementwise.binary`.
+def _div(
+    x: Array, y: Array, wide_x: Array, wide_y: Array, out: Array, shift: int, by_sign: bool
+) -> None:
+    """Fill int32 out with x * 2^shift / y, int32, on operands that broadcast.
 
+    See `elementwise.binary`.
     by_sign : what x / 0 is, see `Div`.
     """
     a, b, flat = (
@@ -57,8 +62,8 @@ class Div(Kernel):
     shift
         Left shift of the numerator; a negative one gives the most negative integer everywhere.
     by_sign
-        Whether x / 0 is the most negative integer for x > 0, the largest for x < 0 and 0 for 0; otherwise it is always
-        the most negative one.
+        Whether x / 0 is the most negative integer for x > 0, the largest for x < 0 and 0 for 0;
+        otherwise it is always the most negative one.
     """
 
     shift: int = 0
@@ -68,14 +73,19 @@ class Div(Kernel):
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Map x, y -> out of the shape that both broadcast to."""
-        require(all(spec.dtype == np.int32 for spec in specs), f"Div takes int32, not {specs[0]} and {specs[1]}")
+        require(
+            all(spec.dtype == np.int32 for spec in specs),
+            f"Div takes int32, not {specs[0]} and {specs[1]}",
+        )
         return (TensorSpec(broadcast_shape(specs), np.dtype(np.int32)),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Return the loop; a negative shift needs none."""
         if self.shift < 0:
             return lambda ins, outs: outs[0].fill(INT32_MIN)
-        return build_broadcast_loop(self, specs, channel_last, _div, (self.shift, self.zero_division_by_sign))
+        return build_broadcast_loop(
+            self, specs, channel_last, _div, (self.shift, self.zero_division_by_sign)
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,10 +116,15 @@ class DivSingle(NumpyKernel):
 
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
         """Compute in float32, step by step."""
-        x, y = (a.astype(np.float32) / np.float32(s) for a, s in zip(arrays, (self.scale_x, self.scale_y), strict=True))
+        x, y = (
+            a.astype(np.float32) / np.float32(s)
+            for a, s in zip(arrays, (self.scale_x, self.scale_y), strict=True)
+        )
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             real = np.nan_to_num(
-                _ROUNDING_FUNCTIONS[self.rounding](x / y * np.float32(self.scale_o)), posinf=np.inf, neginf=-np.inf
+                _ROUNDING_FUNCTIONS[self.rounding](x / y * np.float32(self.scale_o)),
+                posinf=np.inf,
+                neginf=-np.inf,
             )
         top = 1 << (self.bits - 1)
         return (np.clip(real.astype(np.float64), -top, top - 1).astype(integer_dtype(self.bits)),)

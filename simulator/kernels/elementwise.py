@@ -1,14 +1,15 @@
 """Operators that work number by number.
 
     AddShift   sat(sat(rsh(x, sx)) + sign * sat(rsh(y, sy)))
-    AddScaled  out(x_rescale(x) + sign * y_rescale(y))       operands at 2^16 times the output's scale, wide
-    Mul        rescale(x * y)
+    AddScaled  out(x_rescale(x) + sign * y_rescale(y))       operands at 2^16 times the output's
+    scale, wide Mul        rescale(x * y)
     Affine     rescale((x - zero) * w[c] + b[c])
     Requant    rescale(x)
     Relu, Clip
 
-Operands of equal rank keep whatever layout they have; the binary operators broadcast as NumPy does. One flat loop
-each, which vectorises by itself. Must not know: shapes beyond broadcasting, how a `fixed` form rounds.
+Operands of equal rank keep whatever layout they have; the binary operators broadcast as NumPy does.
+One flat loop each, which vectorises by itself. Must not know: shapes beyond broadcasting, how a
+`fixed` form rounds.
 """
 
 from __future__ import annotations
@@ -30,7 +31,12 @@ from simulator.kernels.loops._common import (
     max_magnitude,
     require_signed_integer,
 )
-from simulator.kernels.loops._copy import FLAT_IN, FLAT_OUT, broadcast_into_scratch, make_broadcast_arguments
+from simulator.kernels.loops._copy import (
+    FLAT_IN,
+    FLAT_OUT,
+    broadcast_into_scratch,
+    make_broadcast_arguments,
+)
 from simulator.native import InputRef, NativeLoop, OutputRef
 
 __all__ = ["AddScaled", "AddShift", "ChannelAffine", "Clip", "Mul", "Relu", "Requant"]
@@ -50,8 +56,8 @@ def _add(
 ) -> None:
     """Fill out with rescale(rescale_x(x) + sign * rescale_y(y)) on operands that broadcast, see `build_broadcast_loop`.
 
-    x, y, out : integers of rank 4. wide_x, wide_y : scratch of the types of x and y, for an operand that is stretched.
-    sign : 1, or -1 for a difference.
+    x, y, out : integers of rank 4. wide_x, wide_y : scratch of the types of x and y, for an operand
+    that is stretched. sign : 1, or -1 for a difference.
     """
     a, b, flat = (
         broadcast_into_scratch(x, out.shape, wide_x),
@@ -60,12 +66,16 @@ def _add(
     )
     for i in range(flat.size):
         flat[i] = apply_rescale(
-            rescale, np.int64(apply_rescale(rescale_x, a[i])) + sign * np.int64(apply_rescale(rescale_y, b[i]))
+            rescale,
+            np.int64(apply_rescale(rescale_x, a[i]))
+            + sign * np.int64(apply_rescale(rescale_y, b[i])),
         )
 
 
 @jit
-def _mul(x: Array, y: Array, wide_x: Array, wide_y: Array, out: Array, rescale: RescaleForm) -> None:
+def _mul(
+    x: Array, y: Array, wide_x: Array, wide_y: Array, out: Array, rescale: RescaleForm
+) -> None:
     """Fill out with rescale(x * y), arguments as for `_add`."""
     a, b, flat = (
         broadcast_into_scratch(x, out.shape, wide_x),
@@ -104,7 +114,11 @@ def _clip(x: Array, low: int, high: int, out: Array) -> None:
 
 
 def build_broadcast_loop(
-    kernel: Kernel, specs: Sequence[TensorSpec], channel_last: bool, loop: Any, constants: tuple[Any, ...]
+    kernel: Kernel,
+    specs: Sequence[TensorSpec],
+    channel_last: bool,
+    loop: Any,
+    constants: tuple[Any, ...],
 ) -> RunFunction:
     """Return `loop(x, y, scratch_x, scratch_y, out, *constants)` for operands of `make_broadcast_arguments`."""
     (out,) = kernel.infer(*specs)
@@ -112,8 +126,13 @@ def build_broadcast_loop(
     if places is not None:
         return NativeLoop(loop, (*places, *constants))
 
-    def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:  # more axes than the loop has
-        x, y, target = (a.reshape(1, 1, 1, -1) for a in (*(broadcast_flat(x, outs[0].shape) for x in ins), outs[0]))
+    def run(
+        ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]
+    ) -> None:  # more axes than the loop has
+        x, y, target = (
+            a.reshape(1, 1, 1, -1)
+            for a in (*(broadcast_flat(x, outs[0].shape) for x in ins), outs[0])
+        )
         loop(x, y, x[0, 0, 0], y[0, 0, 0], target, *constants)
 
     return run
@@ -152,11 +171,14 @@ class _Sum(_BinaryKernel):
         rescale_x, rescale_y, rescale = self._rescales()
         bounds = [max_magnitude(spec.dtype) for spec in specs]
         form_x, form_y = (
-            narrow_to_int32(r.compile_for_bound(b), b) for r, b in zip((rescale_x, rescale_y), bounds, strict=True)
+            narrow_to_int32(r.compile_for_bound(b), b)
+            for r, b in zip((rescale_x, rescale_y), bounds, strict=True)
         )
         bound = rescale_x.output_bound(bounds[0]) + rescale_y.output_bound(bounds[1])
         form = narrow_to_int32(rescale.compile_for_bound(bound, self.clip_bounds), bound)
-        return build_broadcast_loop(self, specs, channel_last, _add, (form_x, form_y, np.int32(self.sign), form))
+        return build_broadcast_loop(
+            self, specs, channel_last, _add, (form_x, form_y, np.int32(self.sign), form)
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,7 +192,9 @@ class AddShift(_Sum):
     clip_bounds: tuple[int, int] | None = None
 
     def _rescales(self) -> tuple[Rescale, Rescale, Rescale]:
-        x, y, out = (Rescale.from_shift(shift, self.bits) for shift in (self.shift_x, self.shift_y, 0))
+        x, y, out = (
+            Rescale.from_shift(shift, self.bits) for shift in (self.shift_x, self.shift_y, 0)
+        )
         return x, y, out
 
 
@@ -197,12 +221,16 @@ class AddScaled(_Sum):
         zero: int = 0,
         rounding: RoundingMode = RoundingMode.HALF_UP,
     ) -> AddScaled:
-        """Sum with ratios scale_out / scale_x and scale_out / scale_y, below 2^14; the fine scale has 16 bits more.
+        """Sum with ratios scale_out / scale_x and scale_out / scale_y, below 2^14.
 
-        zero : the integer of the sum that stands for 0. rounding : of the sum; the operands round half up.
+        The fine scale has 16 bits more.
+        zero : the integer of the sum that stands for 0. rounding : of the sum; the operands round
+        half up.
         """
         x, y = (Rescale.from_ratio(math.ldexp(ratio, 16), 61) for ratio in (ratio_x, ratio_y))
-        return cls(rescale_x=x, rescale_y=y, out=Rescale(1 << 30, 46, bits, zero, rounding), sign=sign)
+        return cls(
+            rescale_x=x, rescale_y=y, out=Rescale(1 << 30, 46, bits, zero, rounding), sign=sign
+        )
 
     def _rescales(self) -> tuple[Rescale, Rescale, Rescale]:
         return self.rescale_x, self.rescale_y, self.out
@@ -233,8 +261,9 @@ class Mul(_BinaryKernel):
 
 @dataclass(frozen=True, eq=False)
 class ChannelAffine(ClampableKernel):
-    """One factor and one summand per channel (axis 1): integer `weight` [C], `bias` [C] at the scale of the product.
+    """One factor and one summand per channel (axis 1).
 
+    Integer `weight` [C], `bias` [C] at the scale of the product.
     zero : the integer of x that stands for 0.
     """
 
@@ -259,8 +288,13 @@ class ChannelAffine(ClampableKernel):
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Choose the width of the accumulator; channels are the last axis."""
         size = max_magnitude(specs[0].dtype)
-        folded = np.asarray(self.bias).astype(np.int64) - self.zero * np.asarray(self.weight).astype(np.int64)
-        bound = max((size * abs(int(w)) + abs(int(b)) for w, b in zip(self.weight, folded, strict=True)), default=0)
+        folded = np.asarray(self.bias).astype(np.int64) - self.zero * np.asarray(
+            self.weight
+        ).astype(np.int64)
+        bound = max(
+            (size * abs(int(w)) + abs(int(b)) for w, b in zip(self.weight, folded, strict=True)),
+            default=0,
+        )
         require(bound < 1 << 62, f"accumulators up to {bound} do not fit 62 bits")
         accumulator = np.int32 if bound < 1 << 31 else np.int64
         form, channels = (
@@ -268,7 +302,9 @@ class ChannelAffine(ClampableKernel):
             len(self.weight),
         )
         weight, bias = np.asarray(self.weight).astype(accumulator), folded.astype(accumulator)
-        return NativeLoop(_affine, (InputRef(0, (-1, channels)), weight, bias, form, OutputRef(0, (-1, channels))))
+        return NativeLoop(
+            _affine, (InputRef(0, (-1, channels)), weight, bias, form, OutputRef(0, (-1, channels)))
+        )
 
 
 class _Unary(Kernel):
@@ -277,7 +313,10 @@ class _Unary(Kernel):
 
 @dataclass(frozen=True, eq=False)
 class Requant(_Unary):
-    """Integers to another scale and width; with `saturate=False` a left shift keeps the low bits of the result."""
+    """Integers to another scale and width.
+
+    With `saturate=False` a left shift keeps the low bits of the result.
+    """
 
     rescale: Rescale
     saturate: bool = True
@@ -295,7 +334,8 @@ class Requant(_Unary):
         if right is not None and right < 0 and not self.saturate:
             return NativeLoop(_shift_left_wrapping, (FLAT_IN, -right, FLAT_OUT))
         return NativeLoop(
-            rescale_flat, (FLAT_IN, narrow_to_int32(self.rescale.compile_for_bound(bound), bound), FLAT_OUT)
+            rescale_flat,
+            (FLAT_IN, narrow_to_int32(self.rescale.compile_for_bound(bound), bound), FLAT_OUT),
         )
 
 

@@ -1,9 +1,10 @@
 """Average pooling as software defines it: every window by its own number of elements, one rounding.
 
-    y = sat(round(sum * numerator / (count * denominator)))      numerator / denominator = scale_out / scale_x
+    y = sat(round(sum * numerator / (count * denominator)))      numerator / denominator = scale_out
+    / scale_x
 
-`count` is the window cut off at the end of the padded image, or at the image itself where padding does not count, or a
-number given. Padding is zeros. `pool.AvgPool` is what the NPU does instead.
+`count` is the window cut off at the end of the padded image, or at the image itself where padding
+does not count, or a number given. Padding is zeros. `pool.AvgPool` is what the NPU does instead.
 """
 
 from __future__ import annotations
@@ -129,10 +130,14 @@ class Mean(ClampableKernel):
         (x,) = specs
         require_signed_integer(x, "Mean")
         require(len(x.shape) in (3, 4), f"Mean takes [N, C, W] or [N, C, H, W], not {x}")
-        require(self.divisor >= 0 and abs(self.shift) <= 29, f"no such mean: {self.divisor}, 2^{self.shift}")
+        require(
+            self.divisor >= 0 and abs(self.shift) <= 29,
+            f"no such mean: {self.divisor}, 2^{self.shift}",
+        )
         return (
             TensorSpec(
-                (*x.shape[:2], *self._window(x).output_size(x.shape[2:], self.ceil_mode)), integer_dtype(self.bits)
+                (*x.shape[:2], *self._window(x).output_size(x.shape[2:], self.ceil_mode)),
+                integer_dtype(self.bits),
             ),
         )
 
@@ -141,7 +146,10 @@ class Mean(ClampableKernel):
         (x,) = specs
         window = self._window(x)
         largest = max(window.kernel[0] * window.kernel[1], self.divisor) << abs(self.shift)
-        require(largest * max_magnitude(x.dtype) < 1 << 61, f"sums over {list(window.kernel)} do not fit 61 bits")
+        require(
+            largest * max_magnitude(x.dtype) < 1 << 61,
+            f"sums over {list(window.kernel)} do not fit 61 bits",
+        )
         top = 1 << (self.bits - 1)
         low, high = self.clip_bounds or (-top, top - 1)
         limits = (max(low, -top), min(max(high, -top), top - 1))
@@ -151,7 +159,8 @@ class Mean(ClampableKernel):
         (y,) = self.infer(*specs)
         target = OutputRef(0, channel_last_shape(y))
         return NativeLoop(
-            _average_windows, (InputRef(0, channel_last_shape(x)), geometry, counts, ratio, rounding, limits, target)
+            _average_windows,
+            (InputRef(0, channel_last_shape(x)), geometry, counts, ratio, rounding, limits, target),
         )
 
     def _window(self, x: TensorSpec) -> SlidingWindow:

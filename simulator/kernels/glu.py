@@ -12,7 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator._jit import jit
-from simulator.fixed_point import Rescale, RescaleForm, apply_rescale, round_shift_right, saturate_array
+from simulator.fixed_point import (
+    Rescale,
+    RescaleForm,
+    apply_rescale,
+    round_shift_right,
+    saturate_array,
+)
 from simulator.kernel import Array, Kernel, RunFunction, TensorSpec, require
 from simulator.native import InputRef, NativeLoop, OutputRef
 from simulator.piecewise import load_piecewise
@@ -55,14 +61,18 @@ class Glu(Kernel):
     def gates(cls, q: int, chip: str = "venusA") -> np.ndarray:
         """Return the chip's sigmoid of -128..127 at scale 2^q in Q15, int64.
 
-        By way of Q27 and Q31, each rounded half up; venus has Q15 from Q11, and 0 where x leaves the table.
+        By way of Q27 and Q31, each rounded half up; venus has Q15 from Q11, and 0 where x leaves
+        the table.
         """
         table = load_piecewise("sigmoid", chip)
         if table.bits == 16:
             return table.evaluate_unsaturated(round_shift_right(np.arange(-128, 128), q - 11))
         return np.asarray(
             round_shift_right(
-                table.evaluate_rounded(saturate_array(round_shift_right(np.arange(-128, 128), q - 27), 32), 32), 16
+                table.evaluate_rounded(
+                    saturate_array(round_shift_right(np.arange(-128, 128), q - 27), 32), 32
+                ),
+                16,
             )
         )
 

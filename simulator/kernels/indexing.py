@@ -1,9 +1,9 @@
 """Operators that choose integers by position: Pick, Gather, Lookup, Split, ArgMax.
 
-    Pick     y[i, j, ..] = x[indices_0[i], indices_1[j], ..]     slices, tiles, expansions, resizes, paddings
-    Gather   y = x[.., indices, ..] along one axis               indices of any rank, known beforehand
-    Lookup   y = table[x]                                        rows of a table by computed indices
-    Split    x cut along one axis
+    Pick     y[i, j, ..] = x[indices_0[i], indices_1[j], ..]     slices, tiles, expansions, resizes,
+    paddings Gather   y = x[.., indices, ..] along one axis               indices of any rank, known
+    beforehand Lookup   y = table[x]                                        rows of a table by
+    computed indices Split    x cut along one axis
     ArgMax   the largest integer of a row and where it stands
 
 Must not know: rounding.
@@ -42,7 +42,8 @@ class IndexSelect(Kernel):
     Parameters
     ----------
     indices
-        One integer array [size] per axis, or None for an axis that stays as it is; -1 stands for `fill_value`.
+        One integer array [size] per axis, or None for an axis that stays as it is; -1 stands for
+        `fill_value`.
     fill
         What stands where an index is -1; None where none is.
     """
@@ -64,10 +65,15 @@ class IndexSelect(Kernel):
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Map x -> y of the sizes of the indices."""
         (x,) = specs
-        require(len(x.shape) == len(self.indices), f"indices for {len(self.indices)} axes do not fit {x}")
+        require(
+            len(x.shape) == len(self.indices),
+            f"indices for {len(self.indices)} axes do not fit {x}",
+        )
         least = 0 if self.fill_value is None else -1
         for axis, (index, size) in enumerate(zip(self.indices, x.shape, strict=True)):
-            inside = index is None or index.size == 0 or (least <= index.min() and index.max() < size)
+            inside = (
+                index is None or index.size == 0 or (least <= index.min() and index.max() < size)
+            )
             require(inside, f"axis {axis} of {x} has no such positions")
         sizes = (n if i is None else len(i) for i, n in zip(self.indices, x.shape, strict=True))
         return (TensorSpec(tuple(sizes), x.dtype),)
@@ -87,14 +93,24 @@ class IndexSelect(Kernel):
             )
         ):
             return loop
-        picks = [(axis, _to_slice(index)) for axis, index in enumerate(indices) if index is not None]
-        gaps = [(axis, np.flatnonzero(index < 0)) for axis, index in enumerate(indices) if index is not None]
+        picks = [
+            (axis, _to_slice(index)) for axis, index in enumerate(indices) if index is not None
+        ]
+        gaps = [
+            (axis, np.flatnonzero(index < 0))
+            for axis, index in enumerate(indices)
+            if index is not None
+        ]
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
             x = ins[0]
             for axis, place in picks:
                 before: Any = (slice(None),) * axis
-                x = x[(*before, place)] if isinstance(place, slice) else x.take(place, axis, mode="wrap")
+                x = (
+                    x[(*before, place)]
+                    if isinstance(place, slice)
+                    else x.take(place, axis, mode="wrap")
+                )
             np.copyto(outs[0], x)
             for axis, where in gaps:
                 if where.size:
@@ -107,8 +123,14 @@ class IndexSelect(Kernel):
 def _make_select_loop(
     shape: Sequence[int], indices: Sequence[np.ndarray | None], fill: int | None, kind: np.dtype
 ) -> NativeLoop | None:
-    """Return the compiled choice from every sample: by equal steps where all axes have them, else number by number."""
-    inner = [np.arange(size) if index is None else index for index, size in zip(indices[1:], shape[1:], strict=True)]
+    """Return the compiled choice from every sample.
+
+    By equal steps where all axes have them, else number by number.
+    """
+    inner = [
+        np.arange(size) if index is None else index
+        for index, size in zip(indices[1:], shape[1:], strict=True)
+    ]
     sizes = [len(index) for index in inner]
     steps = [math.prod(shape[axis + 2 :]) for axis in range(len(inner))]
     places = [_to_slice(index) for index in inner]
@@ -138,7 +160,10 @@ def _to_slice(index: np.ndarray) -> slice | np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Gather(NumpyKernel):
-    """Take `indices` (>= 0, any rank, also none) along `axis`, whose place their axes take. Any dtype."""
+    """Take `indices` (>= 0, any rank, also none) along `axis`, whose place their axes take.
+
+    Any dtype.
+    """
 
     axis: int
     indices: np.ndarray
@@ -156,7 +181,9 @@ class Gather(NumpyKernel):
         """Map x -> y."""
         (x,) = specs
         axis = _normalize_axis(self.axis, x)
-        inside = self.indices.size == 0 or (self.indices.min() >= 0 and self.indices.max() < x.shape[axis])
+        inside = self.indices.size == 0 or (
+            self.indices.min() >= 0 and self.indices.max() < x.shape[axis]
+        )
         require(inside, f"axis {axis} of {x} has no such positions")
         return (TensorSpec((*x.shape[:axis], *self.indices.shape, *x.shape[axis + 1 :]), x.dtype),)
 
@@ -164,7 +191,9 @@ class Gather(NumpyKernel):
         """Return the chosen positions of x."""
         return (arrays[0].take(self.indices, self.axis),)
 
-    def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction | tuple[RunFunction, ...]:
+    def build(
+        self, specs: Sequence[TensorSpec], channel_last: bool
+    ) -> RunFunction | tuple[RunFunction, ...]:
         """As a choice along one axis, compiled where that is possible."""
         shape, axis = specs[0].shape, _normalize_axis(self.axis, specs[0])
         along: list[Any] = [None] * len(shape)
@@ -192,7 +221,13 @@ class Lookup(NumpyKernel):
         """Return the rows at the indices x."""
         (x,) = arrays
         inside = x.size == 0 or (x.min() >= 0 and x.max() < len(self.table))
-        require(inside, f"an index from {x.min(initial=0)} to {x.max(initial=0)}: the table has {len(self.table)} rows")
+        require(
+            inside,
+            (
+                f"an index from {x.min(initial=0)} to {x.max(initial=0)}: the table has "
+                f"{len(self.table)} rows"
+            ),
+        )
         return (self.table.take(x, 0),)
 
 
@@ -218,7 +253,10 @@ class Split(NumpyKernel):
         axis = _normalize_axis(self.axis, x)
         fits = sum(self.sizes) == x.shape[axis] and min(self.sizes, default=0) >= 0
         require(fits, f"parts of {list(self.sizes)} are not axis {axis} of {x}")
-        return tuple(TensorSpec((*x.shape[:axis], size, *x.shape[axis + 1 :]), x.dtype) for size in self.sizes)
+        return tuple(
+            TensorSpec((*x.shape[:axis], size, *x.shape[axis + 1 :]), x.dtype)
+            for size in self.sizes
+        )
 
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
         """Return the parts of x."""
@@ -226,7 +264,9 @@ class Split(NumpyKernel):
         parts: list[Any] = np.split(arrays[0], ends, self.axis)
         return tuple(parts)
 
-    def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction | tuple[RunFunction, ...]:
+    def build(
+        self, specs: Sequence[TensorSpec], channel_last: bool
+    ) -> RunFunction | tuple[RunFunction, ...]:
         """One compiled copy for each part."""
         shape, axis = specs[0].shape, _normalize_axis(self.axis, specs[0])
         if axis == 0 or 0 in self.sizes or 0 in shape[1:]:
@@ -242,7 +282,10 @@ class Split(NumpyKernel):
 
 @dataclass(frozen=True, eq=False)
 class ArgMax(NumpyKernel):
-    """The largest integer of a single row and its first position: x [1, .., n, .., 1] -> int32 [2, 1, .., 1]."""
+    """The largest integer of a single row and its first position.
+
+    X [1, .., n, .., 1] -> int32 [2, 1, .., 1].
+    """
 
     axis: int
 
@@ -256,7 +299,10 @@ class ArgMax(NumpyKernel):
         (x,) = specs
         require_signed_integer(x, "ArgMax")
         axis = _normalize_axis(self.axis, x)
-        require(0 < x.shape[axis] == int(np.prod(x.shape)), f"ArgMax along axis {axis} takes a single row, not {x}")
+        require(
+            0 < x.shape[axis] == int(np.prod(x.shape)),
+            f"ArgMax along axis {axis} takes a single row, not {x}",
+        )
         return (TensorSpec((2, *[1] * (len(x.shape) - 1)), np.dtype(np.int32)),)
 
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:

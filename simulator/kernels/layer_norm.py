@@ -1,12 +1,12 @@
 """Layer normalisation over rows, as the NPU computes it, in integers.
 
-    S = sum x      Q = sum x^2      D = T*Q - S^2 + eps             T numbers in a row; D = T^2 * variance
-    t = D / 4^k in [256, 1023]      r = min(32767, floor(2^14 / sqrt(t / 1024)))
+    S = sum x      Q = sum x^2      D = T*Q - S^2 + eps             T numbers in a row; D = T^2 *
+    variance t = D / 4^k in [256, 1023]      r = min(32767, floor(2^14 / sqrt(t / 1024)))
     n = rsh((T*x - S) * r, k + 19 - fraction)                       saturated
     y = rescale(n * gamma + beta)
 
-`fraction` = 10 is what the NPU does, n in int16. 15 is what the training library of generation 3 does: n and the sum in
-int32, the sum read as a float32.
+`fraction` = 10 is what the NPU does, n in int16. 15 is what the training library of generation 3
+does: n and the sum in int32, the sum read as a float32.
 """
 
 from __future__ import annotations
@@ -43,7 +43,14 @@ def _variance_exponent(total: Any) -> Any:
 
 @jit
 def _layer_norm(
-    x: Array, gamma: Array, beta: Array, epsilon: int, fraction: int, roots: Array, rescale: RescaleForm, out: Array
+    x: Array,
+    gamma: Array,
+    beta: Array,
+    epsilon: int,
+    fraction: int,
+    roots: Array,
+    rescale: RescaleForm,
+    out: Array,
 ) -> None:
     """Normalise rows.
 
@@ -87,7 +94,9 @@ def _layer_norm(
 
 @dataclass(frozen=True, eq=False)
 class LayerNorm(Kernel):
-    """Map int8 or int16 x [.., T] -> y of the same shape; a row is the last `row_axes` axes together.
+    """Map int8 or int16 x [.., T] -> y of the same shape.
+
+    A row is the last `row_axes` axes together.
 
     Parameters
     ----------
@@ -127,7 +136,10 @@ class LayerNorm(Kernel):
             0 < self.row_axes <= len(x.shape) and self.gamma.shape == self.beta.shape == (count,),
             f"{len(self.gamma)} factors and {len(self.beta)} summands do not fit {x}",
         )
-        require(self.fraction_bits in (10, 15), f"numbers are normalised to 10 or 15 bits, not {self.fraction_bits}")
+        require(
+            self.fraction_bits in (10, 15),
+            f"numbers are normalised to 10 or 15 bits, not {self.fraction_bits}",
+        )
         require(0 <= self.epsilon < 1 << 60, f"epsilon {self.epsilon} is out of range")
         return (TensorSpec(x.shape, self.rescale.dtype),)
 
@@ -142,9 +154,12 @@ class LayerNorm(Kernel):
         gamma, beta = (np.ascontiguousarray(v, np.int64) for v in (self.gamma, self.beta))
         top = 1 << (15 if self.fraction_bits == 10 else 31)
         bound = top * int(np.abs(gamma).max(initial=0)) + int(np.abs(beta).max(initial=0))
-        form = self.rescale.compile_for_bound(min(bound, 1 << 31) if self.fraction_bits == 15 else bound)
+        form = self.rescale.compile_for_bound(
+            min(bound, 1 << 31) if self.fraction_bits == 15 else bound
+        )
         roots, epsilon, fraction = _make_inverse_sqrt_table(), self.epsilon, self.fraction_bits
         rows = (-1, count)
         return NativeLoop(
-            _layer_norm, (InputRef(0, rows), gamma, beta, epsilon, fraction, roots, form, OutputRef(0, rows))
+            _layer_norm,
+            (InputRef(0, rows), gamma, beta, epsilon, fraction, roots, form, OutputRef(0, rows)),
         )

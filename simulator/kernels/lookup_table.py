@@ -22,7 +22,10 @@ __all__ = ["Table", "all_integers"]
 
 
 def all_integers(bits: int) -> np.ndarray:
-    """Return every integer of `bits` bits, ascending, int64 [2^bits]: the inputs that a table is made for."""
+    """Return every integer of `bits` bits, ascending, int64 [2^bits].
+
+    The inputs that a table is made for.
+    """
     top = 1 << (bits - 1)
     return np.arange(-top, top, dtype=np.int64)
 
@@ -50,7 +53,11 @@ class Table(Kernel):
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Map x -> y of the same shape."""
         (x,) = specs
-        fits = x.dtype.kind == "i" and x.dtype.itemsize <= 2 and self.values.shape == (1 << (8 * x.dtype.itemsize),)
+        fits = (
+            x.dtype.kind == "i"
+            and x.dtype.itemsize <= 2
+            and self.values.shape == (1 << (8 * x.dtype.itemsize),)
+        )
         require(fits, f"a table of {list(self.values.shape)} entries does not fit {x}")
         return (TensorSpec(x.shape, self.values.dtype),)
 

@@ -61,25 +61,46 @@ def _matmul_simd(
     weight: Array,
     out: Array,
 ) -> None:
-    """The same by dot instructions: the rows of y [B, M, P] are packed, two by two, as weights are."""
+    """The same by dot instructions.
+
+    The rows of y [B, M, P] are packed, two by two, as weights are.
+    """
     batch, rows, columns = out.shape
     inner, wide = y.shape[1], pair.size // 2
     for i in range(pair.size):
         pair[i] = 0
-    packed = _conv_simd.PackedConv(packed.tile, weight, packed.bias, packed.table, packed.taps, packed.form)
+    packed = _conv_simd.PackedConv(
+        packed.tile, weight, packed.bias, packed.table, packed.taps, packed.form
+    )
     for b in range(batch):
         if b < len(y):  # otherwise one y serves all
             for tap in range(g.taps):
                 for half in range(2):
                     for p in range(columns):
-                        pair[half * wide + p] = y[b, 2 * tap + half, p] if 2 * tap + half < inner else 0
+                        pair[half * wide + p] = (
+                            y[b, 2 * tap + half, p] if 2 * tap + half < inner else 0
+                        )
                 for block in range(g.blocks):
-                    count, at = min(g.lanes, columns - block * g.lanes), (block * g.taps + tap) * g.lanes
+                    count, at = (
+                        min(g.lanes, columns - block * g.lanes),
+                        (block * g.taps + tap) * g.lanes,
+                    )
                     source = _conv_simd.array_address(pair) + block * g.lanes * pair.itemsize
                     _conv_simd.call_code(
-                        code, (source, _conv_simd.array_address(weight) + 4 * at, count, wide * pair.itemsize, 0, 0)
+                        code,
+                        (
+                            source,
+                            _conv_simd.array_address(weight) + 4 * at,
+                            count,
+                            wide * pair.itemsize,
+                            0,
+                            0,
+                        ),
                     )
-        source, target = x[b % len(x)].reshape((1, rows, 1, inner)), out[b].reshape((1, rows, 1, columns))
+        source, target = (
+            x[b % len(x)].reshape((1, rows, 1, inner)),
+            out[b].reshape((1, rows, 1, columns)),
+        )
         _conv_simd.convolve(source, packed, g, None, late, line, padded, sums, target)
 
 
@@ -88,7 +109,10 @@ def _make_simd_arguments(
 ) -> tuple[Any, ...]:
     """Return the arguments of `_matmul_simd` between y and the output."""
     (rows, inner), columns = specs[0].shape[-2:], specs[1].shape[-1]
-    weight, pixels = np.zeros((columns, inner, 1, 1), np.int16), TensorSpec((1, inner, 1, rows), specs[0].dtype)
+    weight, pixels = (
+        np.zeros((columns, inner, 1, 1), np.int16),
+        TensorSpec((1, inner, 1, rows), specs[0].dtype),
+    )
     build = _conv_simd.pack_convolution(
         row, weight, np.zeros(columns, np.int64), SlidingWindow((1, 1)), pixels, form, out.dtype
     )
@@ -100,7 +124,17 @@ def _make_simd_arguments(
         row.features,
     )
     pair = Scratch(2 * (columns + 64), specs[1].dtype)
-    return code, packed, geometry, late, line, padded, sums, pair, Scratch(packed.weight.size + 64, np.int32)
+    return (
+        code,
+        packed,
+        geometry,
+        late,
+        line,
+        padded,
+        sums,
+        pair,
+        Scratch(packed.weight.size + 64, np.int32),
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +161,9 @@ class MatMul(ClampableKernel):
         bound = specs[0].shape[-1] * max_magnitude(specs[0].dtype) * max_magnitude(specs[1].dtype)
         require(bound < 1 << 62, f"accumulators up to {bound} do not fit 62 bits")
         form = self.rescale.compile_for_bound(bound, self.clip_bounds)
-        zero = np.zeros(1, np.int32 if bound < 1 << 31 else np.int64)  # its dtype is the accumulator's
+        zero = np.zeros(
+            1, np.int32 if bound < 1 << 31 else np.int64
+        )  # its dtype is the accumulator's
         (y,) = self.infer(*specs)
         if all(spec.shape[1:-2] == y.shape[1:-2] and len(spec.shape) > 2 for spec in specs):
             x_in, y_in = (InputRef(i, (-1, *spec.shape[-2:])) for i, spec in enumerate(specs))
@@ -137,12 +173,16 @@ class MatMul(ClampableKernel):
             )
             if row is None or max(spec.dtype.itemsize for spec in specs) > 2 or 0 in y.shape:
                 return NativeLoop(_matmul, (x_in, y_in, zero, form, target))
-            return NativeLoop(_matmul_simd, (x_in, y_in, *_make_simd_arguments(row, specs, y, form), target))
+            return NativeLoop(
+                _matmul_simd, (x_in, y_in, *_make_simd_arguments(row, specs, y, form), target)
+            )
 
         loop = NativeLoop(_matmul, (InputRef(0), InputRef(1), zero, form, OutputRef(0)))
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
-            pair = [np.ascontiguousarray(_broadcast_batches(array, outs[0].shape[:-2])) for array in ins]
+            pair = [
+                np.ascontiguousarray(_broadcast_batches(array, outs[0].shape[:-2])) for array in ins
+            ]
             loop(pair, [outs[0].reshape(-1, *outs[0].shape[-2:])])
 
         return run

@@ -5,7 +5,8 @@
 
 Both are separable: the rows of a window are joined for a whole line at once, then the columns.
 
-Owns: the loops, and `luna_average`, which picks the NPU's division rule. Must not know: how a rule rounds (`fixed`).
+Owns: the loops, and `luna_average`, which picks the NPU's division rule. Must not know: how a rule
+rounds (`fixed`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from simulator._jit import jit
-from simulator.fixed_point import INT32_MIN, ChainedRescale, LunaDivide, Rescale, RescaleForm, apply_rescale
+from simulator.fixed_point import (
+    INT32_MIN,
+    ChainedRescale,
+    LunaDivide,
+    Rescale,
+    RescaleForm,
+    apply_rescale,
+)
 from simulator.kernel import Array, Kernel, RunFunction, TensorSpec, require
 from simulator.kernels.loops._common import (
     ClampableKernel,
@@ -60,7 +68,9 @@ def _max_pool(x: Array, geometry: tuple[int, ...], lowest: int, out: Array) -> N
 
 
 @jit
-def _sum_pool(x: Array, geometry: tuple[int, ...], zero: Array, rescale: RescaleForm, out: Array) -> None:
+def _sum_pool(
+    x: Array, geometry: tuple[int, ...], zero: Array, rescale: RescaleForm, out: Array
+) -> None:
     kh, kw, stride_y, stride_x, top, left, dilation_y, dilation_x = geometry
     _, rows, columns, channels = x.shape
     samples, out_rows, out_columns, _ = out.shape
@@ -99,7 +109,10 @@ def _check_image(x: TensorSpec, what: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class MaxPool(Kernel):
-    """Largest integer of each window of x [N, C, H, W] or [N, C, W]; fields as for `Conv`, dtype kept."""
+    """Largest integer of each window of x [N, C, H, W] or [N, C, W].
+
+    Fields as for `Conv`, dtype kept.
+    """
 
     kernel: Sequence[int]
     strides: Sequence[int] | None = None
@@ -113,7 +126,11 @@ class MaxPool(Kernel):
         """Map x -> y [N, C, *space]."""
         (x,) = specs
         _check_image(x, "MaxPool")
-        return (TensorSpec((*x.shape[:2], *self._window().output_size(x.shape[2:], self.ceil_mode)), x.dtype),)
+        return (
+            TensorSpec(
+                (*x.shape[:2], *self._window().output_size(x.shape[2:], self.ceil_mode)), x.dtype
+            ),
+        )
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Return the loop for the size of x."""
@@ -122,7 +139,12 @@ class MaxPool(Kernel):
         (y,) = self.infer(*specs)
         return NativeLoop(
             _max_pool,
-            (InputRef(0, channel_last_shape(specs[0])), geometry, lowest, OutputRef(0, channel_last_shape(y))),
+            (
+                InputRef(0, channel_last_shape(specs[0])),
+                geometry,
+                lowest,
+                OutputRef(0, channel_last_shape(y)),
+            ),
         )
 
     def _window(self) -> SlidingWindow:
@@ -138,7 +160,8 @@ class AvgPool(ClampableKernel):
     kernel, strides, pads, ceil_mode
         As for `MaxPool`.
     rule
-        What turns the sum into the output: a `Rescale` by scale_out / (scale_x * area), or one of `luna_average`.
+        What turns the sum into the output: a `Rescale` by scale_out / (scale_x * area), or one of
+        `luna_average`.
     """
 
     kernel: Sequence[int]
@@ -154,19 +177,38 @@ class AvgPool(ClampableKernel):
         """Map x -> y [N, C, *space]."""
         (x,) = specs
         _check_image(x, "AvgPool")
-        return (TensorSpec((*x.shape[:2], *self._window().output_size(x.shape[2:], self.ceil_mode)), self.rule.dtype),)
+        return (
+            TensorSpec(
+                (*x.shape[:2], *self._window().output_size(x.shape[2:], self.ceil_mode)),
+                self.rule.dtype,
+            ),
+        )
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Bound the sum by the area."""
         window = self._window()
         bound = window.kernel[0] * window.kernel[1] * max_magnitude(specs[0].dtype)
-        require(bound < 1 << 62, f"the sum of {list(window.kernel)} values of {specs[0]} does not fit 62 bits")
-        form, geometry = self.rule.compile_for_bound(bound, self.clip_bounds), _window_geometry(window)
-        zero = np.zeros(1, np.int32 if bound < 1 << 31 else np.int64)  # its dtype is the accumulator's
+        require(
+            bound < 1 << 62,
+            f"the sum of {list(window.kernel)} values of {specs[0]} does not fit 62 bits",
+        )
+        form, geometry = (
+            self.rule.compile_for_bound(bound, self.clip_bounds),
+            _window_geometry(window),
+        )
+        zero = np.zeros(
+            1, np.int32 if bound < 1 << 31 else np.int64
+        )  # its dtype is the accumulator's
         (y,) = self.infer(*specs)
         return NativeLoop(
             _sum_pool,
-            (InputRef(0, channel_last_shape(specs[0])), geometry, zero, form, OutputRef(0, channel_last_shape(y))),
+            (
+                InputRef(0, channel_last_shape(specs[0])),
+                geometry,
+                zero,
+                form,
+                OutputRef(0, channel_last_shape(y)),
+            ),
         )
 
     def _window(self) -> SlidingWindow:
@@ -178,10 +220,10 @@ def luna_average(
 ) -> Rescale | LunaDivide | ChainedRescale:
     """Return the NPU's rule for averaging `area` values at scale 2^q_x into scale 2^q_o.
 
-    A power-of-two area is shifted away: "venus" takes no notice of q_o, "arcs" first shifts the sum by q_x - q_o into
-    32 bits (all zeros for q_x < q_o). Any other area is divided by, with q_o - q_x as the left shift of the sum;
-    "venus" reads the area as a signed byte. A negative left shift gives 0 on "venus" and the most negative integer on
-    "arcs".
+    A power-of-two area is shifted away: "venus" takes no notice of q_o, "arcs" first shifts the sum
+    by q_x - q_o into 32 bits (all zeros for q_x < q_o). Any other area is divided by, with q_o -
+    q_x as the left shift of the sum; "venus" reads the area as a signed byte. A negative left shift
+    gives 0 on "venus" and the most negative integer on "arcs".
     """
     venus = kind == "venus"
     if area & (area - 1) == 0:

@@ -33,15 +33,21 @@ def _clamp_nan_to_zero(x: Any, low: Any, high: Any) -> Any:
 @jit
 def _quant(x: Array, scale: float, low: float, high: float, out: Array) -> None:
     for i in range(out.size):
-        rounded = np.floor(np.float64(x[i]) * scale + 0.5)  # not math.floor, which gives an int64 and may not fit
+        rounded = np.floor(
+            np.float64(x[i]) * scale + 0.5
+        )  # not math.floor, which gives an int64 and may not fit
         out[i] = np.int32(_clamp_nan_to_zero(rounded, low, high))
 
 
 @jit
-def _quant_zero_point(x: Array, scale: float, zero: float, low: float, high: float, out: Array) -> None:
+def _quant_zero_point(
+    x: Array, scale: float, zero: float, low: float, high: float, out: Array
+) -> None:
     for i in range(out.size):
         rounded = np.floor(np.float64(x[i]) * scale + 0.5)
-        out[i] = np.int32(_clamp_nan_to_zero(rounded, low - zero, high - zero) + zero)  # nan gives `zero`
+        out[i] = np.int32(
+            _clamp_nan_to_zero(rounded, low - zero, high - zero) + zero
+        )  # nan gives `zero`
 
 
 @jit
@@ -58,7 +64,9 @@ def _quant_luna(x: Array, factor: np.float32, out: Array) -> None:
 
 
 @jit
-def _quant_single(x: Array, factor: np.float32, rounding: int, low: int, high: int, out: Array) -> None:
+def _quant_single(
+    x: Array, factor: np.float32, rounding: int, low: int, high: int, out: Array
+) -> None:
     """Fill out with float32 x * factor in steps of float32, rounded as a `RoundingMode` numbers it, to low..high."""
     for i in range(out.size):
         v = np.float32(x[i] * factor)
@@ -73,7 +81,11 @@ def _quant_single(x: Array, factor: np.float32, rounding: int, low: int, high: i
         else:
             whole = np.trunc(v)
             v = whole + np.copysign(np.float32(abs(v - whole) >= np.float32(0.5)), v)
-        out[i] = 0 if np.isnan(v) else np.int64(min(max(np.float64(v), np.float64(low)), np.float64(high)))
+        out[i] = (
+            0
+            if np.isnan(v)
+            else np.int64(min(max(np.float64(v), np.float64(low)), np.float64(high)))
+        )
 
 
 @jit
@@ -84,7 +96,9 @@ def _dequant(x: Array, scale: float, zero: int, out: Array) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Quant(Kernel):
-    """float32 -> integers of `bits` bits at `scale` counts per real unit; nan gives 0, infinities saturate.
+    """float32 -> integers of `bits` bits at `scale` counts per real unit.
+
+    Nan gives 0, infinities saturate.
 
     Parameters
     ----------
@@ -93,13 +107,15 @@ class Quant(Kernel):
     bits
         Width of the result; "luna" always gives int8.
     rule
-        "generic": sat(floor(x * scale + 1/2)) in float64. "luna", the NPU's own: the product is rounded to float32, the
-        half is added in float64, and that sum is rounded to float32 before the floor; a scale below one, 2^q, turns
-        into the int32 factor 1 << (q mod 32). "single", the training library's: every step in float32.
+        "generic": sat(floor(x * scale + 1/2)) in float64. "luna", the NPU's own: the product is
+        rounded to float32, the half is added in float64, and that sum is rounded to float32 before
+        the floor; a scale below one, 2^q, turns into the int32 factor 1 << (q mod 32). "single",
+        the training library's: every step in float32.
     rounding
         How "single" rounds; the others round half up.
     zero
-        The integer that stands for 0, by "generic" only: sat(floor(x * scale + 1/2) + zero); nan gives it.
+        The integer that stands for 0, by "generic" only: sat(floor(x * scale + 1/2) + zero); nan
+        gives it.
 
     Raises
     ------
@@ -119,27 +135,44 @@ class Quant(Kernel):
         (x,) = specs
         require(x.dtype == np.float32, f"Quant takes float32, not {x}")
         require(0 < self.scale < math.inf, f"a scale must be positive and finite, not {self.scale}")
-        require(self.rule in ("generic", "luna", "single"), f"no such quantization rule: {self.rule}")
-        require(self.rule == "single" or self.rounding is RoundingMode.HALF_UP, f"{self.rule} rounds half up only")
         require(
-            self.zero_point == 0 or self.rule == "generic", f"{self.rule} has no zero point; here {self.zero_point}"
+            self.rule in ("generic", "luna", "single"), f"no such quantization rule: {self.rule}"
         )
-        require(self.rule != "luna" or math.frexp(self.scale)[0] == 0.5, f"{self.scale} is no power of two")
+        require(
+            self.rule == "single" or self.rounding is RoundingMode.HALF_UP,
+            f"{self.rule} rounds half up only",
+        )
+        require(
+            self.zero_point == 0 or self.rule == "generic",
+            f"{self.rule} has no zero point; here {self.zero_point}",
+        )
+        require(
+            self.rule != "luna" or math.frexp(self.scale)[0] == 0.5,
+            f"{self.scale} is no power of two",
+        )
         return (TensorSpec(x.shape, integer_dtype(8 if self.rule == "luna" else self.bits)),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Return the loop of `rule`."""
         if self.rule == "luna":
             q = math.frexp(self.scale)[1] - 1
-            factor = np.float32(np.array(1 << q % 32).astype(np.int32)) if q < 0 else np.float32(self.scale)
+            factor = (
+                np.float32(np.array(1 << q % 32).astype(np.int32))
+                if q < 0
+                else np.float32(self.scale)
+            )
             return NativeLoop(_quant_luna, (FLAT_IN, factor, FLAT_OUT))
         scale, top = float(self.scale), float(1 << (self.bits - 1))
         if self.rule == "single":
             single, rounding, last = np.float32(scale), int(self.rounding), 1 << (self.bits - 1)
             return NativeLoop(_quant_single, (FLAT_IN, single, rounding, -last, last - 1, FLAT_OUT))
         if self.zero_point:
-            return NativeLoop(_quant_zero_point, (FLAT_IN, scale, float(self.zero_point), -top, top - 1, FLAT_OUT))
-        return NativeLoop(_quant if self.bits <= 32 else _quant_wide, (FLAT_IN, scale, -top, top - 1, FLAT_OUT))
+            return NativeLoop(
+                _quant_zero_point, (FLAT_IN, scale, float(self.zero_point), -top, top - 1, FLAT_OUT)
+            )
+        return NativeLoop(
+            _quant if self.bits <= 32 else _quant_wide, (FLAT_IN, scale, -top, top - 1, FLAT_OUT)
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,5 +1,6 @@
-"""Operators that move integers without computing: Concat (each input may be rescaled), Reshape, Transpose, Constant.
+"""Operators that move integers without computing.
 
+Concat (each input may be rescaled), Reshape, Transpose, Constant.
 Must not know: rounding.
 """
 
@@ -25,7 +26,10 @@ __all__ = ["Concat", "Constant", "Reshape", "Transpose"]
 
 @jit
 def _copy_columns(x: Array, rescale: RescaleForm | None, first: int, out: Array) -> None:
-    """Put rows x [A, S] into columns `first` and after of out [N, T]; where A is less than N, again and again."""
+    """Put rows x [A, S] into columns `first` and after of out [N, T].
+
+    Where A is less than N, again and again.
+    """
     size = x.shape[1]
     for row in range(out.shape[0]):
         source, target = x[row % x.shape[0]], out[row, first : first + size]
@@ -60,7 +64,10 @@ class Concat(Kernel):
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Map inputs -> out; all other axes equal, except that a batch axis of 1 follows the others."""
-        require(len(specs) == len(self.rescales), f"{len(self.rescales)} rescales do not fit {len(specs)} inputs")
+        require(
+            len(specs) == len(self.rescales),
+            f"{len(self.rescales)} rescales do not fit {len(specs)} inputs",
+        )
         rank, axis = len(specs[0].shape), self._axis(specs[0])
         dtypes = {rescale.dtype for rescale in self.rescales}
         require(len(dtypes) == 1, "the inputs of Concat are rescaled to different widths")
@@ -69,7 +76,11 @@ class Concat(Kernel):
             require(len(spec.shape) == rank, f"ranks differ: {', '.join(map(str, specs))}")
         shape = [max(spec.shape[a] for spec in specs) for a in range(rank)]
         for spec in specs:
-            same = all(spec.shape[a] in ((shape[a], 1) if a == 0 else (shape[a],)) for a in range(rank) if a != axis)
+            same = all(
+                spec.shape[a] in ((shape[a], 1) if a == 0 else (shape[a],))
+                for a in range(rank)
+                if a != axis
+            )
             require(same, f"shapes differ: {', '.join(map(str, specs))}")
         shape[axis] = sum(spec.shape[axis] for spec in specs)
         return (TensorSpec(tuple(shape), dtypes.pop()),)
@@ -87,7 +98,10 @@ class Concat(Kernel):
             bound = max_magnitude(spec.dtype)
             form = None if same else narrow_to_int32(rescale.compile_for_bound(bound), bound)
             parts.append(
-                NativeLoop(_copy_columns, (InputRef(index, (-1, size)), form, first, OutputRef(0, (-1, total))))
+                NativeLoop(
+                    _copy_columns,
+                    (InputRef(index, (-1, size)), form, first, OutputRef(0, (-1, total))),
+                )
                 if size
                 else _do_nothing
             )
@@ -104,8 +118,9 @@ class Concat(Kernel):
 class Reshape(Kernel):
     """Another shape for the same numbers: 0 copies the axis, one -1 is inferred.
 
-    With `is_per_sample` axis 0 of the input and of the target is the batch: the target is read for a batch of one and
-    its first axis then follows the batch. Otherwise the target is taken as it is. Any dtype.
+    With `is_per_sample` axis 0 of the input and of the target is the batch: the target is read for
+    a batch of one and its first axis then follows the batch. Otherwise the target is taken as it
+    is. Any dtype.
     """
 
     shape: Sequence[int]
@@ -129,12 +144,18 @@ class Reshape(Kernel):
         fits = min(target, default=1) >= 0 and int(np.prod(target)) == count
         require(fits, f"{x} cannot take the shape {list(self.shape)}")
         if batched:
-            require(target[:1] == [1], f"the shape {list(self.shape)} does not keep the samples of {x} apart")
+            require(
+                target[:1] == [1],
+                f"the shape {list(self.shape)} does not keep the samples of {x} apart",
+            )
             target[0] = x.shape[0]
         return (TensorSpec(tuple(target), x.dtype),)
 
     def supports_batch(self, specs: Sequence[TensorSpec], batched: Sequence[bool]) -> bool:
-        """Whether neither shape is a scalar's: numbers keep their order, and samples stay apart whatever their rows."""
+        """Whether neither shape is a scalar's.
+
+        Numbers keep their order, and samples stay apart whatever their rows.
+        """
         (x,) = specs
         if self.is_per_sample:
             return super().supports_batch(specs, batched)
@@ -163,7 +184,10 @@ class Transpose(Kernel):
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Map x -> y."""
         (x,) = specs
-        require(sorted(self.perm) == list(range(len(x.shape))), f"{list(self.perm)} does not permute the axes of {x}")
+        require(
+            sorted(self.perm) == list(range(len(x.shape))),
+            f"{list(self.perm)} does not permute the axes of {x}",
+        )
         return (TensorSpec(tuple(x.shape[axis] for axis in self.perm), x.dtype),)
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
@@ -171,13 +195,20 @@ class Transpose(Kernel):
         perm = tuple(self.perm)
         shape = specs[0].shape
         steps = [math.prod(shape[axis + 1 :]) for axis in perm]
-        loop = make_strided_copy(0, [shape[axis] for axis in perm], steps) if self.is_per_sample else None
+        loop = (
+            make_strided_copy(0, [shape[axis] for axis in perm], steps)
+            if self.is_per_sample
+            else None
+        )
         return loop or (lambda ins, outs: np.copyto(outs[0], ins[0].transpose(perm)))
 
 
 @dataclass(frozen=True, eq=False)
 class Constant(Kernel):
-    """A tensor without inputs; a first axis of 1 broadcasts against the batch in the operators that broadcast."""
+    """A tensor without inputs.
+
+    A first axis of 1 broadcasts against the batch in the operators that broadcast.
+    """
 
     array: np.ndarray
 

@@ -1,11 +1,12 @@
 """Softmax and its logarithm over rows, as the NPU computes them, in integers.
 
-A row is what lies along `axis` and the axes behind it, or along `axis` alone. `entry` brings each input integer to Q25.
+A row is what lies along `axis` and the axes behind it, or along `axis` alone. `entry` brings each
+input integer to Q25.
 
     d = sat32(x - max)                               Q25, <= 0
     t = rsh(d * floor(2^29 * log2(e)), 31)           log2 of the result, Q23
-    e = 2^t                                          a polynomial of degree 4 for the fraction, a shift for the rest
-    S = sat32(sum of e)
+    e = 2^t                                          a polynomial of degree 4 for the fraction, a
+    shift for the rest S = sat32(sum of e)
     softmax: y = e / S in Q15                        log: y = d - ln S in Q15
 
 The ways differ in the last step of the polynomial and in the division:
@@ -16,7 +17,8 @@ The ways differ in the last step of the polynomial and in the division:
 "newton"   rounded, then shifted by floor  two Newton steps from a linear guess
 =========  ==============================  ========================================
 
-ln S has a table of 512 steps without interpolation; it is therefore up to 64 counts of Q15 too small.
+ln S has a table of 512 steps without interpolation; it is therefore up to 64 counts of Q15 too
+small.
 """
 
 from __future__ import annotations
@@ -29,7 +31,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from simulator._jit import jit, register_inline
-from simulator.fixed_point import Rescale, RescaleForm, RoundedShift, apply_rescale, round_shift_right, saturate
+from simulator.fixed_point import (
+    Rescale,
+    RescaleForm,
+    RoundedShift,
+    apply_rescale,
+    round_shift_right,
+    saturate,
+)
 from simulator.kernel import Array, Kernel, RunFunction, TensorSpec, require
 from simulator.kernels.loops._common import require_signed_integer
 from simulator.native import InputRef, NativeLoop, OutputRef
@@ -48,7 +57,10 @@ _DIVIDE, _FUSED, _NEWTON = 0, 1, 2
 
 
 def make_input_table(ratio: float, bits: int) -> np.ndarray:
-    """Return the Q25 value of every integer of `bits` bits whose scale is 2^25 / `ratio`; int64 [2^bits]."""
+    """Return the Q25 value of every integer of `bits` bits whose scale is 2^25 / `ratio`.
+
+    Int64 [2^bits].
+    """
     top = 1 << (bits - 1)
     return Rescale.from_ratio(ratio, 32)(np.arange(-top, top))
 
@@ -70,7 +82,10 @@ def _exp_q23(d: Any, fused: Any) -> Any:
 
 @register_inline
 def _newton_reciprocal(total: Any) -> Any:
-    """Return 2^31 / total, about: the number scaled to [1/2, 1) in Q23, its reciprocal by two Newton steps."""
+    """Return 2^31 / total, about.
+
+    The number scaled to [1/2, 1) in Q23, its reciprocal by two Newton steps.
+    """
     bits = 0
     while total >> bits:
         bits += 1
@@ -120,7 +135,9 @@ def _softmax(x: Array, entry: Array, way: int, rescale: RescaleForm, out: Array)
         if way == _NEWTON:
             factor = _newton_reciprocal(total)
             for i in range(d.size):
-                out[row, i] = apply_rescale(rescale, saturate(round_shift_right(factor * e[i], 31), 32))
+                out[row, i] = apply_rescale(
+                    rescale, saturate(round_shift_right(factor * e[i], 31), 32)
+                )
         else:
             factor = 2 * ((1 << 52) // total)
             for i in range(d.size):
@@ -128,10 +145,13 @@ def _softmax(x: Array, entry: Array, way: int, rescale: RescaleForm, out: Array)
 
 
 @jit
-def _log_softmax(x: Array, entry: Array, fused: bool, logs: Array, rescale: RescaleForm, out: Array) -> None:
+def _log_softmax(
+    x: Array, entry: Array, fused: bool, logs: Array, rescale: RescaleForm, out: Array
+) -> None:
     """Fill out [R, T] with the logarithm of the softmax of the rows of x [R, T].
 
-    fused : as the way "fused". logs : int64 [512], ln of 512/512 to 1023/512 in Q16. The rest as for `_softmax`.
+    fused : as the way "fused". logs : int64 [512], ln of 512/512 to 1023/512 in Q16. The rest as
+    for `_softmax`.
     """
     d, e = np.empty(x.shape[1], np.int64), np.empty(x.shape[1], np.int64)
     for row in range(x.shape[0]):
@@ -157,7 +177,8 @@ class _RowKernel(Kernel):
     Parameters
     ----------
     entry
-        int64 [256] or [65536]: the Q25 value of every input integer, within int32; see `make_input_table`.
+        int64 [256] or [65536]: the Q25 value of every input integer, within int32; see
+        `make_input_table`.
     rescale
         Q15 -> output.
     axis
@@ -189,7 +210,11 @@ class _RowKernel(Kernel):
 
     def supports_batch(self, specs: Sequence[TensorSpec], batched: Sequence[bool]) -> bool:
         """Whether axis 0 is in front of the rows."""
-        return bool(specs[0].shape) and self.axis % len(specs[0].shape) > 0 and super().supports_batch(specs, batched)
+        return (
+            bool(specs[0].shape)
+            and self.axis % len(specs[0].shape) > 0
+            and super().supports_batch(specs, batched)
+        )
 
     def _build_row_loop(self, spec: TensorSpec, function: Any, *constants: Any) -> RunFunction:
         """Return a run of `function(x [R, T], *constants, out [R, T])`."""
@@ -221,7 +246,10 @@ class Softmax(_RowKernel):
 
 @dataclass(frozen=True, eq=False)
 class LogSoftmax(_RowKernel):
-    """Logarithm of the softmax of each row: differences to the logarithm of the sum of exponentials."""
+    """Logarithm of the softmax of each row.
+
+    Differences to the logarithm of the sum of exponentials.
+    """
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Return the loop over rows, with its table of logarithms."""

@@ -2,8 +2,8 @@
 
     y = kernel(x0 - zeros[0], x1 - zeros[1], ..)
 
-The differences of 8-bit integers are held in 16 bits, which every kernel takes. Layers with weights need no such copy:
-they fold the zero point into their bias (`conv.folded`).
+The differences of 8-bit integers are held in 16 bits, which every kernel takes. Layers with weights
+need no such copy: they fold the zero point into their bias (`conv.folded`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ class ZeroPointKernel(Kernel):
         loops, zeros = built if isinstance(built, tuple) else (built,), self.zero_points
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
-            moved = [x if z == 0 else np.subtract(x, z, dtype=np.int16) for x, z in zip(ins, zeros, strict=True)]
+            moved = [
+                x if z == 0 else np.subtract(x, z, dtype=np.int16)
+                for x, z in zip(ins, zeros, strict=True)
+            ]
             for loop in loops:
                 loop(moved, outs)
 
@@ -61,10 +64,13 @@ class ZeroPointKernel(Kernel):
 
     def _difference_specs(self, specs: Sequence[TensorSpec]) -> list[TensorSpec]:
         require(
-            len(specs) == len(self.zero_points), f"{len(self.zero_points)} zero points do not fit {len(specs)} inputs"
+            len(specs) == len(self.zero_points),
+            f"{len(self.zero_points)} zero points do not fit {len(specs)} inputs",
         )
         for spec, zero in zip(specs, self.zero_points, strict=True):
-            require(zero == 0 or spec.dtype == np.int8, f"zero points are those of int8, not of {spec}")
+            require(
+                zero == 0 or spec.dtype == np.int8, f"zero points are those of int8, not of {spec}"
+            )
         return [
             s if z == 0 else TensorSpec(s.shape, np.dtype(np.int16))
             for s, z in zip(specs, self.zero_points, strict=True)

@@ -30,7 +30,10 @@ def test_a_file_and_a_graph_have_the_same_time(graph, tmp_path):
 
 def test_constants_in_shared_memory_are_not_waited_for(graph):
     """And the NPU computes as long as before."""
-    outside, inside = lo.latency(graph, packer_args=""), lo.latency(graph, packer_args="-m params:share-mem")
+    outside, inside = (
+        lo.latency(graph, packer_args=""),
+        lo.latency(graph, packer_args="-m params:share-mem"),
+    )
     assert outside.waits > 0 == inside.waits
     assert outside.luna == inside.luna
 
@@ -62,7 +65,9 @@ def test_what_cannot_be_told_is_one_line(graph):
 def test_a_relu_behind_a_convolution_of_lines_is_a_layer():
     """The packer takes it into a convolution of maps only."""
     net = nets.Net(8, 32)
-    graph = net.graph(net.node("Relu", net.conv(net.node("Relu", net.conv("x", (8, 8, 3))), (8, 8, 3))))
+    graph = net.graph(
+        net.node("Relu", net.conv(net.node("Relu", net.conv("x", (8, 8, 3))), (8, 8, 3)))
+    )
     result = nets.quantized(graph, platform="arcs").graph
     operators = [layer.operator for layer in lo.latency(result).layers]
     assert operators.count("Relu") == (2 if "Conv1dInt" in operators else 0)

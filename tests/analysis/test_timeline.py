@@ -1,9 +1,11 @@
-"""`lo.trace`: the lanes against the cycles they are drawn from, and the rules of the Chrome trace format.
+"""`lo.trace`: the lanes against the cycles they are drawn from, and the rules of the Chrome trace
+format.
 
-The rules, from its published definition: an object with a list `traceEvents`; each event has a phase `ph`, ids `pid`
-and `tid`, a name; a complete event ("X") has a start `ts` and a length `dur` of at least 0, in microseconds; in one
-lane two of them are apart, or one is inside the other; metadata ("M") name a process or a thread by
-`args.name`; an instant ("i") has a scope `s`, here its thread. Times are multiples of 1/1024, so all sums are exact.
+The rules, from its published definition: an object with a list `traceEvents`; each event has a
+phase `ph`, ids `pid` and `tid`, a name; a complete event ("X") has a start `ts` and a length `dur`
+of at least 0, in microseconds; in one lane two of them are apart, or one is inside the other;
+metadata ("M") name a process or a thread by `args.name`; an instant ("i") has a scope `s`, here its
+thread. Times are multiples of 1/1024, so all sums are exact.
 """
 
 import json
@@ -44,7 +46,9 @@ def check_format(body):
             assert event["s"] == "t"
             continue
         assert event["dur"] > 0
-        lanes.setdefault(event["tid"], []).append((event["ts"], event["ts"] + event["dur"], event["name"]))
+        lanes.setdefault(event["tid"], []).append(
+            (event["ts"], event["ts"] + event["dur"], event["name"])
+        )
     for slices in lanes.values():
         open_ends = []
         for start, end, _ in slices:
@@ -56,11 +60,15 @@ def check_format(body):
 
 
 def test_the_lanes_are_the_cycles_of_latency(graph):
-    """A layer begins where it does there, a transfer too, and the last output is taken at the end."""
+    """A layer begins where it does there, a transfer too, and the last output is taken at the
+    end.
+    """
     time, drawn = lo.latency(graph, packer_args=""), lo.trace(graph, packer_args="")
     lanes = check_format(drawn.to_dict())
     assert set(lanes) == set(LANES)
-    layers = [s for s in lanes["NPU"] if s[2] != "wait for constants" and not s[2].startswith("starts of")]
+    layers = [
+        s for s in lanes["NPU"] if s[2] != "wait for constants" and not s[2].startswith("starts of")
+    ]
     want = [layer for layer in time.layers if layer.cycles]
     assert [s[2].split()[0] for s in layers] == [layer.operator for layer in want]
     for (start, end, _), layer in zip(layers, want, strict=True):
@@ -98,14 +106,20 @@ def test_parts_of_a_program_follow_each_other(tmp_path):
         "chip2: 1 inputs to integers",
         "chip2: 1 outputs from integers",
     ]
-    assert max(end for _, end, _ in lanes["NPU"]) == pytest.approx(lo.latency(graph).total, abs=STEP)
+    assert max(end for _, end, _ in lanes["NPU"]) == pytest.approx(
+        lo.latency(graph).total, abs=STEP
+    )
 
 
 def test_data_in_external_memory_are_copied_in_the_lane_of_the_npu(graph):
     """Each layer with such data has a slice of copies before it."""
     lanes = check_format(lo.trace(graph, packer_args="--threshold4 1").to_dict())
-    copied = sum(end - start for start, end, name in lanes["NPU"] if name == "copies from and to psram")
-    assert copied == pytest.approx(lo.latency(graph, packer_args="--threshold4 1").moved, abs=STEP * 9)
+    copied = sum(
+        end - start for start, end, name in lanes["NPU"] if name == "copies from and to psram"
+    )
+    assert copied == pytest.approx(
+        lo.latency(graph, packer_args="--threshold4 1").moved, abs=STEP * 9
+    )
 
 
 def test_what_cannot_be_drawn_is_one_line(graph):

@@ -2,8 +2,9 @@
 
     python -m tests.api.public
 
-writes the file anew, with what is there now. What a release promised stays until a minor version that follows one in
-which it warned; so lines are added freely, and taken out only with such a version.
+writes the file anew, with what is there now. What a release promised stays until a minor version
+that follows one in which it warned; so lines are added freely, and taken out only with such a
+version.
 """
 
 import ast
@@ -19,7 +20,11 @@ FILE = Path(__file__).with_name("public.json")
 def torch_names():
     """Return the names of lo.torch, read from its source: torch need not be there."""
     tree = ast.parse((Path(lingeronnx.__file__).parent / "torch" / "__init__.py").read_text())
-    (home,) = (node.value for node in tree.body if isinstance(node, ast.Assign) and node.targets[0].id == "_HOME")
+    (home,) = (
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and node.targets[0].id == "_HOME"
+    )
     return sorted(ast.literal_eval(home))
 
 
@@ -35,7 +40,10 @@ def public():
         "lingeronnx": sorted(lingeronnx.__all__),
         "lingeronnx.compat": sorted(lingeronnx.compat.__all__),
         "lingeronnx.torch": torch_names(),
-        **{f"lingeronnx {name}": options(command) for name, command in sorted(cli.main.commands.items())},
+        **{
+            f"lingeronnx {name}": options(command)
+            for name, command in sorted(cli.main.commands.items())
+        },
     }
 
 

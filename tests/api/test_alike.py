@@ -28,9 +28,13 @@ def test_the_worst_is_the_largest_value_or_the_smallest_where_so_much_is_needed_
 def test_without_numbers_there_is_an_example_and_no_worst():
     seen = [("a", "psram"), ("b", "psram")]
     assert (
-        format_violations("it lies there", "move it", seen) == "it lies there: 2 nodes, such as a with psram; move it"
+        format_violations("it lies there", "move it", seen)
+        == "it lies there: 2 nodes, such as a with psram; move it"
     )
-    assert format_violations("it has a form", "", [("a", ""), ("b", "")]) == "it has a form: 2 nodes, such as a"
+    assert (
+        format_violations("it has a form", "", [("a", ""), ("b", "")])
+        == "it has a form: 2 nodes, such as a"
+    )
 
 
 def test_one_is_told_as_ever():
@@ -39,8 +43,14 @@ def test_one_is_told_as_ever():
 
 
 def test_sentences_that_differ_in_names_and_numbers_only_are_one():
-    texts = [f"scale of '{name}' lowered from {scale} to 1: Conv cannot" for name, scale in (("a", 8), ("b/c", 0.5))]
-    assert merge_similar_lines([*texts, "something else"]) == [f"{texts[0]} (1 more like it)", "something else"]
+    texts = [
+        f"scale of '{name}' lowered from {scale} to 1: Conv cannot"
+        for name, scale in (("a", 8), ("b/c", 0.5))
+    ]
+    assert merge_similar_lines([*texts, "something else"]) == [
+        f"{texts[0]} (1 more like it)",
+        "something else",
+    ]
     assert merge_similar_lines(["same", "same"]) == ["same"]
 
 

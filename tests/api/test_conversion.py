@@ -1,4 +1,6 @@
-"""Graphs of one generation written as the other: nothing lost on the way, nothing else computed on the chip."""
+"""Graphs of one generation written as the other: nothing lost on the way, nothing else computed on
+the chip.
+"""
 
 import json
 
@@ -31,7 +33,14 @@ def nodes(graph):
         return [v.name if v is not None else "" for v in values]
 
     return [
-        (n.domain, n.op_type, n.name, names(n.inputs), names(n.outputs), {k: ir.get_attr(n, k) for k in n.attributes})
+        (
+            n.domain,
+            n.op_type,
+            n.name,
+            names(n.inputs),
+            names(n.outputs),
+            {k: ir.get_attr(n, k) for k in n.attributes},
+        )
         for n in graph.graph
     ]
 
@@ -61,10 +70,13 @@ def curves():
 @pytest.mark.parametrize("platform", CHIPS)
 @pytest.mark.parametrize("net", mark_rest_slow(2, NETS), ids=lambda net: net.__name__)
 def test_there_and_back(net, platform):
-    """Law: the executor computes the same integers in either generation, and two conversions give the same graph."""
+    """Law: the executor computes the same integers in either generation, and two conversions give
+    the same graph.
+    """
     made = quantized(net(), platform=platform).graph
     before = ir.to_proto(made).SerializeToString()
-    # Requant: in front of what venusA's iqCat cannot shift; iqPad: where venus would move the pads of a convolution
+    # Requant: in front of what venusA's iqCat cannot shift; iqPad: where venus would move the pads
+    # of a convolution
     newer = [n.op_type for n in made.graph if n.op_type in ("Requant", "iqPad")]
     if newer:
         with pytest.raises(lo.ModelError, match=f"no counterpart in domain linger: {newer[0]} "):
@@ -133,7 +145,10 @@ def test_layer_norm_has_another_format():
         "quant_mode": "floor_add",
     }
     made = model(
-        [("LayerNormInt", ["x", "w", "b"], ["y"], attrs, "thinker")], x, {"w": gamma, "b": beta}, domain="thinker"
+        [("LayerNormInt", ["x", "w", "b"], ["y"], attrs, "thinker")],
+        x,
+        {"w": gamma, "b": beta},
+        domain="thinker",
     )
     there = lo.convert(made, "linger")
     assert any("15 fractional bits" in note for note in there.notes)
@@ -179,11 +194,19 @@ def test_layers(platform):
         "platform": platform,
         "quant_mode": "floor_add",
     }
-    made = model([("QLSTM", ["x", *held], ["y", "h", "c"], attrs, "linger")], {"x": x}, held, ["y", "h", "c"])
+    made = model(
+        [("QLSTM", ["x", *held], ["y", "h", "c"], attrs, "linger")], {"x": x}, held, ["y", "h", "c"]
+    )
     there = lo.convert(made, "thinker").graph
     (node,) = there.graph
-    assert (node.domain, node.op_type, ir.get_attr(node, "platform_quant")) == ("thinker", "LSTMInt", "luna_quant")
-    assert ir.get_attr(node, "batch_first") == (1 if platform == "venus" else 0)  # as the packer of the others wants it
+    assert (node.domain, node.op_type, ir.get_attr(node, "platform_quant")) == (
+        "thinker",
+        "LSTMInt",
+        "luna_quant",
+    )
+    assert ir.get_attr(node, "batch_first") == (
+        1 if platform == "venus" else 0
+    )  # as the packer of the others wants it
     want = recurrent("QLSTM", x, held, platform, ["y", "h", "c"], arithmetic="executor")
     got = integers(there, {"x": x})
     assert np.array_equal(got["y"], want["y"])
@@ -196,8 +219,17 @@ def test_layers(platform):
 
 def test_a_global_average_gets_a_window():
     x = {"x": some(0, 1, 2, 3, 5)}
-    attrs = {"scale_x": 16.0, "scale_o": 32.0, "x_bits": 8, "o_bits": 8, "platform": "arcs", "quant_mode": "floor_add"}
-    found = lo.convert(model([("QGlobalAveragePool2d", ["x"], ["y"], attrs, "linger")], x), "thinker")
+    attrs = {
+        "scale_x": 16.0,
+        "scale_o": 32.0,
+        "x_bits": 8,
+        "o_bits": 8,
+        "platform": "arcs",
+        "quant_mode": "floor_add",
+    }
+    found = lo.convert(
+        model([("QGlobalAveragePool2d", ["x"], ["y"], attrs, "linger")], x), "thinker"
+    )
     (node,) = found.graph.graph
     assert ir.get_attr(node, "kernel_shape") == [3, 5]
     assert any("changes the scale" in note for note in found.notes)
@@ -205,7 +237,9 @@ def test_a_global_average_gets_a_window():
 
 def test_another_rounding_is_told():
     x = {"x": some(0, 1, 4)}
-    found = lo.convert(model([("QAdd", ["x", "x"], ["y"], {**ADD, "quant_mode": "floor"}, "linger")], x), "thinker")
+    found = lo.convert(
+        model([("QAdd", ["x", "x"], ["y"], {**ADD, "quant_mode": "floor"}, "linger")], x), "thinker"
+    )
     assert any("quant_mode floor" in note for note in found.notes)
 
 
@@ -289,7 +323,9 @@ def test_command(tmp_path):
 
 def test_command_writes_nothing_on_errors(tmp_path):
     source, target = tmp_path / "a.onnx", tmp_path / "b.onnx"
-    graph = model([("iqSub", ["x", "x"], ["y"], ADD, "thinker")], {"x": some(0, 1, 4)}, domain="thinker")
+    graph = model(
+        [("iqSub", ["x", "x"], ["y"], ADD, "thinker")], {"x": some(0, 1, 4)}, domain="thinker"
+    )
     ir.save(graph, source)
     for to in ("linger", "onnx"):
         done = command(source, "-o", target, "--to", to)
@@ -304,9 +340,20 @@ def test_quantize_writes_either(tmp_path):
     """--format linger is quantize and convert; what cannot be converted writes nothing."""
     ir.save(nets.plain(), tmp_path / "net.onnx")
     np.savez(tmp_path / "calib.npz", **nets.samples(nets.plain(), 8))
-    given = ["quantize", str(tmp_path / "net.onnx"), "--calib", str(tmp_path / "calib.npz"), "--effort", "fast"]
+    given = [
+        "quantize",
+        str(tmp_path / "net.onnx"),
+        "--calib",
+        str(tmp_path / "calib.npz"),
+        "--effort",
+        "fast",
+    ]
     files = {}
-    for name, more in (("thinker", ()), ("linger", ("--format", "linger")), ("generic", ("--format", "linger"))):
+    for name, more in (
+        ("thinker", ()),
+        ("linger", ("--format", "linger")),
+        ("generic", ("--format", "linger")),
+    ):
         files[name] = tmp_path / f"{name}.onnx"
         platform = ("--platform", "generic" if name == "generic" else "arcs")
         done = CliRunner().invoke(cli.main, [*given, *platform, *more, "-o", str(files[name])])
@@ -317,7 +364,9 @@ def test_quantize_writes_either(tmp_path):
 
 
 def test_states_change_their_place():
-    """In front of the states generation 1 has lengths, an empty place; with lengths there is no counterpart."""
+    """In front of the states generation 1 has lengths, an empty place; with lengths there is no
+    counterpart.
+    """
     x, held = layer(0, 4)
     states = {"h0": some(7, 1, 1, 3), "c0": np.array([[[100, -200, 30000]]], np.int32)}
     attrs = {
@@ -347,7 +396,11 @@ def test_states_change_their_place():
     assert nodes(back)[0][3:] == nodes(made)[0][3:]
     assert np.array_equal(integers(back, feed, None)["y"], integers(made, feed, None)["y"])
     alone = lo.Session(
-        model([("QLSTM", ["x", *held], ["y"], {**attrs, "has_hidden": 0, "has_cell": 0}, "linger")], {"x": x}, held)
+        model(
+            [("QLSTM", ["x", *held], ["y"], {**attrs, "has_hidden": 0, "has_cell": 0}, "linger")],
+            {"x": x},
+            held,
+        )
     ).run(None, {"x": x})[0]
     assert not np.array_equal(integers(made, feed, None)["y"], alone)
     lengths = model(

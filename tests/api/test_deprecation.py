@@ -21,7 +21,9 @@ class Box:
 
 
 def test_old_field():
-    with pytest.warns(DeprecationWarning, match=r"^Box\.old_size is Box\.size; the old name goes with 9\.9$"):
+    with pytest.warns(
+        DeprecationWarning, match=r"^Box\.old_size is Box\.size; the old name goes with 9\.9$"
+    ):
         assert Box(3).old_size == 3
 
 
@@ -51,6 +53,8 @@ def test_both_names_are_an_error():
 
 
 def test_target_parameters():
-    with pytest.warns(DeprecationWarning, match="parameter kind of get_arithmetic is arithmetic_type"):
+    with pytest.warns(
+        DeprecationWarning, match="parameter kind of get_arithmetic is arithmetic_type"
+    ):
         old = VENUS.get_arithmetic("Conv2dInt", kind=LayerArithmetic)
     assert old == VENUS.get_arithmetic("Conv2dInt", arithmetic_type=LayerArithmetic)

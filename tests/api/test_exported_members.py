@@ -1,4 +1,6 @@
-"""The public names of the package: `__all__` lists what is importable, and nothing else is promised."""
+"""The public names of the package: `__all__` lists what is importable, and nothing else is
+promised.
+"""
 
 import ast
 from pathlib import Path
@@ -37,10 +39,14 @@ def test_other_tools_calls_live_in_compat():
 
 
 def test_the_calls_of_our_own():
-    """What the documentation promises under ``lo.``; a name that goes would break programs of others."""
+    """What the documentation promises under ``lo.``; a name that goes would break programs of
+    others.
+    """
     ours = (
-        "Affine ConfigError Plan QuantConfig QuantizedModel Session Simulation Target check compare convert deploy "
-        "evaluate export find_bad_case finetune fix_dequant profile quantize read_plan sensitivity simulate verify"
+        "Affine ConfigError Plan QuantConfig QuantizedModel Session Simulation Target check "
+        "compare convert deploy "
+        "evaluate export find_bad_case finetune fix_dequant profile quantize read_plan sensitivity "
+        "simulate verify"
     )
     assert {*ours.split()} <= {*lingeronnx.__all__}
 
@@ -48,8 +54,15 @@ def test_the_calls_of_our_own():
 def test_type_checkers_see_the_same():
     """The imports under TYPE_CHECKING and the tables that load names lazily agree."""
     tree = ast.parse(Path(lingeronnx.__file__).read_text())
-    (block,) = (n for n in tree.body if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING")
-    seen = {alias.asname: node.module for node in block.body for alias in node.names if alias.name == alias.asname}
+    (block,) = (
+        n for n in tree.body if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"
+    )
+    seen = {
+        alias.asname: node.module
+        for node in block.body
+        for alias in node.names
+        if alias.name == alias.asname
+    }
     old = dict.fromkeys(lingeronnx._OLD_SPELLINGS, "compat")
     assert seen == {**lingeronnx._HOME, **old, **dict.fromkeys(lingeronnx._PARTS)}
 

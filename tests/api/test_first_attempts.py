@@ -1,4 +1,6 @@
-"""What people bring, and what they read: each input is quantized, or gets one line that names it and the remedy."""
+"""What people bring, and what they read: each input is quantized, or gets one line that names it
+and the remedy.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,30 @@ _TWICE = "g (float[N,4] x) => (float[N,3] y) { a = MatMul(x, w) y = Mul(a, a) }"
 _STATE = """g (float[N,4] x, float[N,3] h) => (float[N,3] y, float[N,3] h_out) {
     a = MatMul(x, w) h_out = Add(a, h) y = Relu(a)
 }"""
-_NUMBER = "g (float[N,4] x, int64 rate) => (float[N,3] y) { r = Cast<to = 1>(rate) a = MatMul(x, w) y = Mul(a, r) }"
-_ONE = "g (float[1,4] x) => (float[1,3] y) { f = Reshape(x, flat) u = Unsqueeze(f, z) y = MatMul(u, w) }"
+_NUMBER = (
+    "g (float[N,4] x, int64 rate) => (float[N,3] y) { r = Cast<to = 1>(rate) a = MatMul(x, "
+    "w) y = Mul(a, r) }"
+)
+_ONE = (
+    "g (float[1,4] x) => (float[1,3] y) { f = Reshape(x, flat) u = Unsqueeze(f, z) y = "
+    "MatMul(u, w) }"
+)
 _SHUFFLED = """g (float[N,4,3,3] x) => (float[N,4,3,3] y) {
     c = Conv(x, w) a = Reshape(c, parts) t = Transpose<perm = [0, 2, 1, 3, 4]>(a) b = Reshape(t, whole) y = Conv(b, w)
 }"""
-_SHUFFLE = {"w": rand(4, 4, 1, 1), "parts": np.array([1, 2, 2, 3, 3]), "whole": np.array([1, 4, 3, 3])}
-_OVER = "g (float[N,4] x) => (float[N,3] y) { a = MatMul(x, w) r = Sigmoid(a) d = Div(r, k) y = MatMul(d, v) }"
-_POOLED = "g (float[N,4,8] x) => (float[N,3,4] y) { c = Conv(x, w) y = AveragePool<kernel_shape=[2], strides=[2]>(c) }"
+_SHUFFLE = {
+    "w": rand(4, 4, 1, 1),
+    "parts": np.array([1, 2, 2, 3, 3]),
+    "whole": np.array([1, 4, 3, 3]),
+}
+_OVER = (
+    "g (float[N,4] x) => (float[N,3] y) { a = MatMul(x, w) r = Sigmoid(a) d = Div(r, k) y = "
+    "MatMul(d, v) }"
+)
+_POOLED = (
+    "g (float[N,4,8] x) => (float[N,3,4] y) { c = Conv(x, w) y = "
+    "AveragePool<kernel_shape=[2], strides=[2]>(c) }"
+)
 _MINUS = "g (float[-1,4] x) => (float[-1,3] y) <float[-1,3] a> { a = MatMul(x, w) y = Relu(a) }"
 _SPELLED = """g (float[1,6,4] x) => (float[1,T] y) {
     t = Transpose<perm = [1, 0, 2]>(x) f = Reshape(t, flat) m = MatMul(f, w) y = Reshape(m, back)
@@ -35,7 +53,10 @@ _STATED = """g (float[{0},4] x) => (float[{1}] y) {{
     t = Transpose<perm = [1, 0, 2]>(x) l = GRU<hidden_size = 3>(t, gw, gr, "", "", start) y = Squeeze(l, one)
 }}"""
 _STATES = {"gw": rand(1, 9, 4), "gr": rand(1, 9, 3), "start": rand(1, 1, 3), "one": np.array([1])}
-_WORDS = "g (string[N,4] s) => (float[N,3] y) { q = Equal(s, word) c = Cast<to = 1>(q) y = MatMul(c, w) }"
+_WORDS = (
+    "g (string[N,4] s) => (float[N,3] y) { q = Equal(s, word) c = Cast<to = 1>(q) y = "
+    "MatMul(c, w) }"
+)
 _WEIGHTS = {"w": rand(4, 3)}
 _BAND = """g (float[N,4] x, float low, float high) => (float[N,3] y) {
     a = MatMul(x, w) f = GreaterOrEqual(table, low) t = Less(table, high) b = And(f, t) y = Where(b, a, none)
@@ -48,13 +69,25 @@ _SURE = """g (float[N,4] x, float least) => (int64[N] y) {
 _FRAMES = """g (float[1,samples] x{0}) => (float[1,frames] y) {{
     f = Reshape(x, cut) u = Unsqueeze(f, first) a = MatMul(u, w) b = Relu(a) c = MatMul(b, v) {1} y = Squeeze(d, last)
 }}"""
-_CUTS = {"cut": np.array([-1, 4]), "first": np.array([0]), "last": np.array([2]), "w": rand(4, 8), "v": rand(8, 1)}
+_CUTS = {
+    "cut": np.array([-1, 4]),
+    "first": np.array([0]),
+    "last": np.array([2]),
+    "w": rand(4, 8),
+    "v": rand(8, 1),
+}
 _MANY, _ROW = rand(16, 4), {"x": rand(16, 4)}
 
 #: What is brought -> (model, its constants, calibration data, options, what is read; None: it is quantized)
 TABLE = {
     "a tensor read twice": (_TWICE, _WEIGHTS, _ROW, (), None),
-    "another name, one input": (_LINEAR, _WEIGHTS, {"data": _MANY}, (), "array 'data' is fed to input 'x'"),
+    "another name, one input": (
+        _LINEAR,
+        _WEIGHTS,
+        {"data": _MANY},
+        (),
+        "array 'data' is fed to input 'x'",
+    ),
     "a wrong name": (
         _STATE,
         _WEIGHTS,
@@ -62,21 +95,55 @@ TABLE = {
         (),
         "'g' is not an input of the model; inputs are x, h",
     ),
-    "another size": (_LINEAR, _WEIGHTS, {"x": rand(16, 5)}, (), "has shape [16, 5], the model takes [N, 4]"),
+    "another size": (
+        _LINEAR,
+        _WEIGHTS,
+        {"x": rand(16, 5)},
+        (),
+        "has shape [16, 5], the model takes [N, 4]",
+    ),
     "no state in the data": (_STATE, _WEIGHTS, _ROW, (), "feed it back with --state h_out=h"),
-    "a state that is not there": (_STATE, _WEIGHTS, _ROW, ("--state", "h_new=h"), "no output 'h_new'"),
+    "a state that is not there": (
+        _STATE,
+        _WEIGHTS,
+        _ROW,
+        ("--state", "h_new=h"),
+        "no output 'h_new'",
+    ),
     "a state fed back": (_STATE, _WEIGHTS, _ROW, ("--state", "h_out=h"), None),
     "a single number": (_NUMBER, _WEIGHTS, {**_ROW, "rate": np.array(8)}, (), None),
-    "a number that the data lack": (_NUMBER, _WEIGHTS, _ROW, (), "fix it with --fix rate=1 (rate: with that"),
+    "a number that the data lack": (
+        _NUMBER,
+        _WEIGHTS,
+        _ROW,
+        (),
+        "fix it with --fix rate=1 (rate: with that",
+    ),
     "numbers that a table is compared with": (
         _BAND,
         _WEIGHTS | _BANDS,
         _ROW,
         (),
-        "fix it with --fix low=1.5 --fix high=6 (low, high: compared with 1.5 to 4.5, all of which it lets pass)",
+        (
+            "fix it with --fix low=1.5 --fix high=6 (low, high: compared with 1.5 to 4.5, all of "
+            "which "
+            "it lets pass)"
+        ),
     ),
-    "these numbers fixed": (_BAND, _WEIGHTS | _BANDS, _ROW, ("--fix", "low=1.5", "--fix", "high=6"), None),
-    "numbers in the data": (_BAND, _WEIGHTS | _BANDS, _ROW | {"low": np.float32(1), "high": np.float32(3)}, (), None),
+    "these numbers fixed": (
+        _BAND,
+        _WEIGHTS | _BANDS,
+        _ROW,
+        ("--fix", "low=1.5", "--fix", "high=6"),
+        None,
+    ),
+    "numbers in the data": (
+        _BAND,
+        _WEIGHTS | _BANDS,
+        _ROW | {"low": np.float32(1), "high": np.float32(3)},
+        (),
+        None,
+    ),
     "a number that shares are compared with": (
         _SURE,
         _WEIGHTS | {"other": np.array(-1)},
@@ -88,14 +155,50 @@ TABLE = {
     "a wrong input fixed": (_NUMBER, _WEIGHTS, _ROW, ("--fix", "rat=8"), "did you mean 'rate'?"),
     "a layer norm of Keras": (FUSED, FUSED_HELD, {"x": rand(16, 6)}, (), None),
     "one Reshape spelled for one sample": (_SHUFFLED, _SHUFFLE, {"x": rand(16, 4, 3, 3)}, (), None),
-    "division by a constant": (_OVER, {"w": rand(4, 4), "k": np.float32(3), "v": rand(4, 3)}, _ROW, (), None),
+    "division by a constant": (
+        _OVER,
+        {"w": rand(4, 4), "k": np.float32(3), "v": rand(4, 3)},
+        _ROW,
+        (),
+        None,
+    ),
     "a pool of lines": (_POOLED, {"w": rand(3, 4, 1)}, {"x": rand(16, 4, 8)}, (), None),
-    "NaN in the data": (_LINEAR, _WEIGHTS, {"x": rand(16, 4) * np.nan}, (), "holds NaN or infinity in sample 0"),
+    "NaN in the data": (
+        _LINEAR,
+        _WEIGHTS,
+        {"x": rand(16, 4) * np.nan},
+        (),
+        "holds NaN or infinity in sample 0",
+    ),
     "sizes of -1": (_MINUS, _WEIGHTS, _ROW, (), None),
-    "a wrong output shape, time first": (_SPELLED, _WEIGHTS | _SPELLING, {"x": rand(16, 6, 4)}, (), None),
-    "states for one sample": (_STATED.format("N,6", "6,N,3"), _STATES, {"x": rand(16, 6, 4)}, (), None),
-    "states for one sample, open steps": (_STATED.format("N,T", "T,N,3"), _STATES, {"x": rand(16, 6, 4)}, (), None),
-    "frames of one sample": (_FRAMES.format("", "d = Relu(c)"), _CUTS, {"x": rand(16, 24)}, (), None),
+    "a wrong output shape, time first": (
+        _SPELLED,
+        _WEIGHTS | _SPELLING,
+        {"x": rand(16, 6, 4)},
+        (),
+        None,
+    ),
+    "states for one sample": (
+        _STATED.format("N,6", "6,N,3"),
+        _STATES,
+        {"x": rand(16, 6, 4)},
+        (),
+        None,
+    ),
+    "states for one sample, open steps": (
+        _STATED.format("N,T", "T,N,3"),
+        _STATES,
+        {"x": rand(16, 6, 4)},
+        (),
+        None,
+    ),
+    "frames of one sample": (
+        _FRAMES.format("", "d = Relu(c)"),
+        _CUTS,
+        {"x": rand(16, 24)},
+        (),
+        None,
+    ),
     "frames, and a number": (
         _FRAMES.format(", float k", "d = Mul(c, k)"),
         _CUTS,
@@ -108,9 +211,18 @@ TABLE = {
         {"w": rand(4, 3), "word": np.array(["a"], object)},
         {"s": rand(16, 4)},
         (),
-        "input 's' takes text (strings, [?, 4]), which no platform computes; its numbers are in 'q' (Equal)",
+        (
+            "input 's' takes text (strings, [?, 4]), which no platform computes; its numbers are in "
+            "'q' (Equal)"
+        ),
     ),
-    "made for one sample": (_ONE, _WEIGHTS | {"flat": np.array([4]), "z": np.array([0])}, _ROW, (), None),
+    "made for one sample": (
+        _ONE,
+        _WEIGHTS | {"flat": np.array([4]), "z": np.array([0])},
+        _ROW,
+        (),
+        None,
+    ),
 }
 
 
@@ -139,11 +251,21 @@ def test_first_attempt(name, tmp_path, monkeypatch):
 
 
 def test_infinities_of_constants_are_the_hosts(tmp_path):
-    """What a mask or a padding of the model makes infinite stays in float; the rest is quantized."""
+    """What a mask or a padding of the model makes infinite stays in float; the rest is
+    quantized.
+    """
     text = """g (float[N,4] x) => (float[N,5] y) { a = MatMul(x, w) r = Relu(a) p = Pad(r, more, low)
         c = Concat<axis = 1>(p, x) s = Slice(c, from, to, one) t = Transpose<perm = [0, 1]>(s) y = Identity(t) }"""
-    held = {"more": np.array([0, 1, 0, 1]), "low": np.float32(-np.inf), "from": [0], "to": [5], "one": [1]}
-    onnx.save(proto(text, w=rand(4, 3), **{k: np.array(v) for k, v in held.items()}), tmp_path / "m.onnx")
+    held = {
+        "more": np.array([0, 1, 0, 1]),
+        "low": np.float32(-np.inf),
+        "from": [0],
+        "to": [5],
+        "one": [1],
+    }
+    onnx.save(
+        proto(text, w=rand(4, 3), **{k: np.array(v) for k, v in held.items()}), tmp_path / "m.onnx"
+    )
     for platform in ("generic", "venus"):
         found = lo.quantize(tmp_path / "m.onnx", {"x": _MANY}, platform=platform)
         (y,) = lo.Session(found.graph).run(["y"], {"x": rand(2, 4, seed=1)})
@@ -169,13 +291,17 @@ _RELATIVES = {
     ),
     "Upsample": (
         9,
-        '{ c = Conv<pads = [1, 1, 1, 1]>(x, w) u = Upsample<mode = "nearest">(c, sizes) y = Conv(u, v) }',
+        (
+            '{ c = Conv<pads = [1, 1, 1, 1]>(x, w) u = Upsample<mode = "nearest">(c, sizes) y = '
+            "Conv(u, v) }"
+        ),
         {"sizes": np.float32([1, 1, 2, 2])},
     ),
     "Dropout and batch norm of opset 7": (
         7,
         (
-            "{ c = Conv<pads = [1, 1, 1, 1]>(x, w) n = BatchNormalization<epsilon = 0.001>(c, g, b, m, g) "
+            "{ c = Conv<pads = [1, 1, 1, 1]>(x, w) n = BatchNormalization<epsilon = 0.001>(c, g, "
+            "b, m, g) "
             "r = Relu(n) d = Dropout<ratio = 0.5>(r) y = Conv(d, v) }"
         ),
         {"g": np.abs(rand(5)) + 0.5, "b": rand(5), "m": rand(5, seed=1)},
@@ -196,7 +322,8 @@ _RELATIVES = {
     "names of keras": (
         13,
         (
-            '{ "in:0" = Transpose<perm = [0, 1, 2, 3]>(x) "m/conv2d/Conv2D:0" = Conv<pads = [1, 1, 1, 1]>("in:0", w) '
+            '{ "in:0" = Transpose<perm = [0, 1, 2, 3]>(x) "m/conv2d/Conv2D:0" = Conv<pads = [1, 1, '
+            '1, 1]>("in:0", w) '
             '"m/re_lu/Relu;m/bn/FusedBatchNorm" = Relu("m/conv2d/Conv2D:0") '
             'y = Conv("m/re_lu/Relu;m/bn/FusedBatchNorm", v) }'
         ),
@@ -206,14 +333,18 @@ _RELATIVES = {
         13,
         (
             "{ n = Transpose<perm = [0, 2, 3, 1]>(x) b = Transpose<perm = [0, 3, 1, 2]>(n) "
-            "c = Conv<pads = [1, 1, 1, 1]>(b, w) l = Transpose<perm = [0, 2, 3, 1]>(c) a = Add(l, k) r = Relu(a) "
+            "c = Conv<pads = [1, 1, 1, 1]>(b, w) l = Transpose<perm = [0, 2, 3, 1]>(c) a = Add(l, "
+            "k) r = Relu(a) "
             "o = Transpose<perm = [0, 3, 1, 2]>(r) y = Conv(o, v) }"
         ),
         {"k": rand(5)},
     ),
     "maximum of a leaky ReLU": (
         13,
-        "{ c = Conv<pads = [1, 1, 1, 1]>(x, w) l = LeakyRelu<alpha = 0.2>(c) a = Max(l, k) y = Conv(a, v) }",
+        (
+            "{ c = Conv<pads = [1, 1, 1, 1]>(x, w) l = LeakyRelu<alpha = 0.2>(c) a = Max(l, k) y = "
+            "Conv(a, v) }"
+        ),
         {"k": np.float32(-0.4)},
     ),
 }

@@ -1,4 +1,6 @@
-"""Importing the package, the command line, or what runs a graph loads nothing heavy before it is needed."""
+"""Importing the package, the command line, or what runs a graph loads nothing heavy before it is
+needed.
+"""
 
 import subprocess
 import sys

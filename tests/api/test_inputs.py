@@ -1,4 +1,6 @@
-"""Inputs that are not one array of samples: settings, fixed ones, states with samples on other axes, old files."""
+"""Inputs that are not one array of samples: settings, fixed ones, states with samples on other
+axes, old files.
+"""
 
 import numpy as np
 import onnx
@@ -21,11 +23,16 @@ F32 = np.dtype(np.float32)
 
 def shaped(**inputs):
     """Return a model with inputs of the shapes given, each of which is squared."""
-    nodes = [helper.make_node("Mul", [name, name], [f"{name}_out"], name=f"square_{name}") for name in inputs]
+    nodes = [
+        helper.make_node("Mul", [name, name], [f"{name}_out"], name=f"square_{name}")
+        for name in inputs
+    ]
     values = [helper.make_tensor_value_info(name, 1, shape) for name, shape in inputs.items()]
     results = [helper.make_tensor_value_info(f"{name}_out", 1, None) for name in inputs]
     graph = helper.make_graph(nodes, "inputs", values, results)
-    return ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8))
+    return ir.from_proto(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    )
 
 
 AXES = {
@@ -69,18 +76,27 @@ def test_input_without_samples():
     assert [(len(p["x"]), int(p["rate"])) for p in parts] == [(2, 16000), (2, 16000), (1, 16000)]
     spec = inputs[1]
     assert spec.kind(np.array(16000)) != spec.kind(np.array(8000))
-    assert (spec.count_samples(np.array(1)), spec.accepts_any_batch, spec.is_single_sample) == (1, False, False)
+    assert (spec.count_samples(np.array(1)), spec.accepts_any_batch, spec.is_single_sample) == (
+        1,
+        False,
+        False,
+    )
 
 
 def with_setting(kind="Mul"):
-    """Return a model of x [N, 2, 6, 6] and an int64 number `rate`, which scales or, with "If", chooses."""
+    """Return a model of x [N, 2, 6, 6] and an int64 number `rate`, which scales or, with "If",
+    chooses.
+    """
     net = nets.Net(2, 6, 6)
     net.inputs.append(helper.make_tensor_value_info("rate", onnx.TensorProto.INT64, []))
     y = net.conv("x", (3, 2, 3, 3))
     if kind == "If":
         branches = [
             helper.make_graph(
-                [helper.make_node(op, [y], [f"{op}_y"])], op, [], [helper.make_tensor_value_info(f"{op}_y", 1, None)]
+                [helper.make_node(op, [y], [f"{op}_y"])],
+                op,
+                [],
+                [helper.make_tensor_value_info(f"{op}_y", 1, None)],
             )
             for op in ("Relu", "Neg")
         ]
@@ -113,18 +129,28 @@ def test_fixed_input():
     assert (have >= 0).all()  # the branch with the Relu
     assert result.report.outputs["y"]["sqnr"] > 20
     with pytest.raises(DataError, match="input 'rate' is fixed at 16000; the data hold 8000"):
-        quantize(with_setting("If"), [{"x": x, "rate": np.array(8000)}], platform="generic", fix={"rate": 16000})
+        quantize(
+            with_setting("If"),
+            [{"x": x, "rate": np.array(8000)}],
+            platform="generic",
+            fix={"rate": 16000},
+        )
 
 
 def test_choice_by_an_input():
     """A condition on a setting names the input and the option."""
     x = np.zeros((1, 2, 6, 6), np.float32)
-    with pytest.raises(ModelError, match=r"If .*: its condition depends on input 'rate'; fix that input: --fix rate="):
+    with pytest.raises(
+        ModelError,
+        match=r"If .*: its condition depends on input 'rate'; fix that input: --fix rate=",
+    ):
         quantize(with_setting("If"), [{"x": x, "rate": np.array(16000)}])
 
 
 def test_a_setting_without_data_has_the_number_that_the_model_tells():
-    """The line holds it, and so do synthetic inputs; a number that is multiplied is 1, else all would be 0."""
+    """The line holds it, and so do synthetic inputs; a number that is multiplied is 1, else all
+    would be 0.
+    """
     with pytest.raises(ModelError, match="--fix rate=16000$"):
         quantize(with_setting("If"), platform="generic")
     report = quantize(with_setting("Mul"), platform="generic").report
@@ -180,7 +206,9 @@ def test_files_of_2018():
     proto = ir.to_proto(nets.plain())
     proto.ir_version = 3
     for tensor in proto.graph.initializer:
-        proto.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+        proto.graph.input.append(
+            helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        )
     x = np.random.default_rng(0).standard_normal((16, 3, 12, 12)).astype(np.float32)
     old = quantize(ir.from_proto(proto), {"x": x}, effort="fast")
     new = quantize(nets.plain(), {"x": x}, effort="fast")
@@ -191,7 +219,9 @@ def test_files_of_2018():
 
 
 def test_states_of_one_sample_models():
-    """States with their samples on axis 1, in a file for one sample: calibrated over calls, streamed call by call."""
+    """States with their samples on axis 1, in a file for one sample: calibrated over calls,
+    streamed call by call.
+    """
     net = nets.Net(4, batch=1)
     net.inputs.append(helper.make_tensor_value_info("h", 1, [2, 1, 4]))
     first, second = (net.node("Gather", "h", net.const(np.array(i)), axis=0) for i in (0, 1))
@@ -206,5 +236,7 @@ def test_states_of_one_sample_models():
     assert any("fed back over 40 calls" in note for note in result.report.notes)
     want, have = Session(model).stream({"h_out": "h"}), result.session().stream({"h_out": "h"})
     pairs = [(want.run(["y"], c)[0], have.run(["y"], c)[0]) for c in calls]
-    error = sum(np.square(a - b).sum() for a, b in pairs) / sum(np.square(a).sum() for a, _ in pairs)
+    error = sum(np.square(a - b).sum() for a, b in pairs) / sum(
+        np.square(a).sum() for a, _ in pairs
+    )
     assert error < 0.05

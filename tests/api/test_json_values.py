@@ -23,7 +23,10 @@ class Row:
 def test_values_are_told_in_types_of_json():
     value = {1: (math.nan, "a", None, True, 3), "row": Row(Color.RED, Path("a/b"), math.inf)}
     found = to_json_value(value)
-    assert found == {"1": [None, "a", None, True, 3], "row": {"color": "red", "file": "a/b", "level": None}}
+    assert found == {
+        "1": [None, "a", None, True, 3],
+        "row": {"color": "red", "file": "a/b", "level": None},
+    }
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 

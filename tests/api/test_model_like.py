@@ -1,4 +1,6 @@
-"""Every call takes a model as a file, a protobuf model, a graph in memory, or what `quantize` returned."""
+"""Every call takes a model as a file, a protobuf model, a graph in memory, or what `quantize`
+returned.
+"""
 
 import pytest
 
@@ -15,10 +17,14 @@ CALLS = {
     "check_model": lambda model, folder: lo.check_model(model),
     "compare": lambda model, folder: len(lo.compare(ir.to_proto(FLOAT), model, X).rows),
     "convert": lambda model, folder: len(lo.convert(model, "qdq").graph.graph),
-    "deploy": lambda model, folder: lo.deploy(model, folder / "board", X, stem="net").folder.is_dir(),
+    "deploy": lambda model, folder: lo.deploy(
+        model, folder / "board", X, stem="net"
+    ).folder.is_dir(),
     "evaluate": lambda model, folder: lo.evaluate(model, X, metric="sqnr", baseline=FLOAT).value,
     "find_bad_case": lambda model, folder: lo.find_bad_case(FLOAT, model, X).index,
-    "report": lambda model, folder: [path.name for path in lo.report(FLOAT, model, X, folder / "page")],
+    "report": lambda model, folder: [
+        path.name for path in lo.report(FLOAT, model, X, folder / "page")
+    ],
     "Session": lambda model, folder: lo.Session(model)(X)[0].tobytes(),
     "simulate": lambda model, folder: sorted(lo.simulate(model, X).arrays),
 }

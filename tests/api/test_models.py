@@ -34,7 +34,9 @@ def test_sequence_models(name):
     result = lo.quantize(path, str(MODELS / "digits_calib.npz"), platform="generic")
     assert result.report.integer_macs == 1
     assert not result.report.float_nodes
-    found = lo.evaluate(result.session(), str(MODELS / "digits_test.npz"), metric="top1", baseline=path)
+    found = lo.evaluate(
+        result.session(), str(MODELS / "digits_test.npz"), metric="top1", baseline=path
+    )
     claimed = re.search(rf"`{name}.onnx`.*\| ([\d.]+) % \|$", PAGE, re.MULTILINE)
     assert found.baseline == pytest.approx(float(claimed.group(1)))
     assert found.value > found.baseline - 1
@@ -43,7 +45,9 @@ def test_sequence_models(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("platform", ["venus", "generic"])
 def test_the_detector_finds_what_it_found(platform):
-    """Float as claimed; in integers 95 % of its detections at least, no layer but the expectation on the host."""
+    """Float as claimed; in integers 95 % of its detections at least, no layer but the expectation
+    on the host.
+    """
     spec = importlib.util.spec_from_file_location("drawn_shapes", MODELS / "drawn_shapes.py")
     shapes = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(shapes)

@@ -1,7 +1,8 @@
-"""What exporters write, between two layers, one smallest graph for each: all of it in integers, and right.
+"""What exporters write, between two layers, one smallest graph for each: all of it in integers, and
+right.
 
-Right means that the chip's part packs and gives our integers (the tests' own packer says so), and that it is as near to
-the float model as the two layers alone allow.
+Right means that the chip's part packs and gives our integers (the tests' own packer says so), and
+that it is as near to the float model as the two layers alone allow.
 """
 
 import numpy as np
@@ -16,7 +17,13 @@ from tests.passes.helpers import positive, proto, rand
 MAP, ROWS, LINE = "3,8,8", "4,16", "4,16"
 #: kind of graph -> (shape of a sample, the layer in front, the one behind, its weights)
 FRAMES = {
-    "map": (MAP, "c = Conv<pads = [1, 1, 1, 1]>(x, w)", "y = Conv(z, v)", (8, 3, 3, 3), (4, 8, 3, 3)),
+    "map": (
+        MAP,
+        "c = Conv<pads = [1, 1, 1, 1]>(x, w)",
+        "y = Conv(z, v)",
+        (8, 3, 3, 3),
+        (4, 8, 3, 3),
+    ),
     "rows": (ROWS, "c = MatMul(x, w)", "y = MatMul(z, v)", (16, 16), (16, 5)),
     "line": (LINE, "c = Conv<pads = [1, 1]>(x, w)", "y = Conv(z, v)", (8, 4, 3), (4, 8, 3)),
 }
@@ -40,9 +47,17 @@ TABLE = {
         "r = Relu(c) s = BatchNormalization(r, g, b, m, k) z = Sigmoid(s)",
         {"g": positive(8), "b": rand(8), "m": rand(8), "k": positive(8)},
     ),
-    "ConvTranspose of a line": ("line", "z = ConvTranspose<strides = [2], pads = [1, 1]>(c, k)", {"k": rand(8, 8, 4)}),
+    "ConvTranspose of a line": (
+        "line",
+        "z = ConvTranspose<strides = [2], pads = [1, 1]>(c, k)",
+        {"k": rand(8, 8, 4)},
+    ),
     "a long kernel along a line": ("line", "z = Conv<pads = [4, 4]>(c, k)", {"k": rand(8, 8, 9)}),
-    "a dilated kernel along a line": ("line", "z = Conv<pads = [16, 0], dilations = [8]>(c, k)", {"k": rand(8, 8, 3)}),
+    "a dilated kernel along a line": (
+        "line",
+        "z = Conv<pads = [16, 0], dilations = [8]>(c, k)",
+        {"k": rand(8, 8, 3)},
+    ),
     "a long depthwise kernel along a line, as far around": (
         "line",
         "z = Conv<pads = [6, 6], group = 8>(c, k)",
@@ -52,7 +67,12 @@ TABLE = {
         "map",
         """t = Transpose<perm = [0, 2, 3, 1]>(c) m = MatMul(t, k) d = Div(m, root) e = Erf(d) p = Add(e, one)
             q = Mul(m, p) h = Mul(q, half) z = Transpose<perm = [0, 3, 1, 2]>(h)""",
-        {"k": 0.3 * rand(8, 8), "root": np.float32(np.sqrt(2)), "one": ONE, "half": np.float32(0.5)},
+        {
+            "k": 0.3 * rand(8, 8),
+            "root": np.float32(np.sqrt(2)),
+            "one": ONE,
+            "half": np.float32(0.5),
+        },
     ),
     "SiLU of a map": ("map", "s = Sigmoid(c) z = Mul(c, s)", {}),
     "tanh of a map": ("map", "z = Tanh(c)", {}),
@@ -61,18 +81,32 @@ TABLE = {
         "line",
         """s = Slice(c, zero, four, one) t = Slice(c, four, eight, one) a = Tanh(s) b = Sigmoid(t)
             d = Mul(a, b) z = Concat<axis = 1>(d, d)""",
-        {"zero": np.array([0]), "four": np.array([4]), "eight": np.array([8]), "one": np.array([1])},
+        {
+            "zero": np.array([0]),
+            "four": np.array([4]),
+            "eight": np.array([8]),
+            "one": np.array([1]),
+        },
     ),
     "a reflection around a map": (
         "map",
         """z = Pad<mode = "reflect">(c, p)""",
         {"p": np.array([0, 0, 1, 2, 0, 0, 2, 1])},
     ),
-    "the edge around a line": ("line", """z = Pad<mode = "edge">(c, p)""", {"p": np.array([0, 0, 2, 0, 0, 1])}),
+    "the edge around a line": (
+        "line",
+        """z = Pad<mode = "edge">(c, p)""",
+        {"p": np.array([0, 0, 2, 0, 0, 1])},
+    ),
     "every second row and column": (
         "map",
         "z = Slice(c, start, end, axes, step)",
-        {"start": np.array([0, 1]), "end": np.array([99, 99]), "axes": np.array([2, 3]), "step": np.array([2, 2])},
+        {
+            "start": np.array([0, 1]),
+            "end": np.array([99, 99]),
+            "axes": np.array([2, 3]),
+            "step": np.array([2, 2]),
+        },
     ),
     "the larger of two maps": ("map", "r = Conv(c, k) z = Max(c, r)", {"k": rand(8, 8, 1, 1)}),
     "squares of rows": ("rows", "z = Mul(c, c)", {}),
@@ -89,12 +123,32 @@ TABLE = {
         "r = Relu(c) m = ReduceMean<axes = [1]>(r) s = Conv(m, k) z = Add(r, s)",
         {"k": rand(8, 1, 1, 1)},
     ),
-    "sum of a line": ("rows", "r = Relu(c) s = ReduceSum<keepdims = 1>(r, k) z = Add(r, s)", {"k": np.array([1])}),
-    "excitation of a line": ("line", "r = Relu(c) p = GlobalAveragePool(r) s = Sigmoid(p) z = Mul(r, s)", {}),
-    "a map for all channels": ("map", "r = Relu(c) s = Conv(r, k) z = Mul(r, s)", {"k": rand(1, 8, 1, 1)}),
+    "sum of a line": (
+        "rows",
+        "r = Relu(c) s = ReduceSum<keepdims = 1>(r, k) z = Add(r, s)",
+        {"k": np.array([1])},
+    ),
+    "excitation of a line": (
+        "line",
+        "r = Relu(c) p = GlobalAveragePool(r) s = Sigmoid(p) z = Mul(r, s)",
+        {},
+    ),
+    "a map for all channels": (
+        "map",
+        "r = Relu(c) s = Conv(r, k) z = Mul(r, s)",
+        {"k": rand(1, 8, 1, 1)},
+    ),
     "zeros around a line": ("line", "z = Pad(c, p)", {"p": np.array([0, 0, 2, 0, 0, 3])}),
-    "zeros around a map": ("map", "s = Relu(c) z = Pad(s, p)", {"p": np.array([0, 0, 1, 0, 0, 0, 0, 2])}),
-    "a stride of 3": ("map", "z = Conv<strides = [3, 3], pads = [1, 1, 1, 1]>(c, k)", {"k": rand(8, 8, 3, 3)}),
+    "zeros around a map": (
+        "map",
+        "s = Relu(c) z = Pad(s, p)",
+        {"p": np.array([0, 0, 1, 0, 0, 0, 0, 2])},
+    ),
+    "a stride of 3": (
+        "map",
+        "z = Conv<strides = [3, 3], pads = [1, 1, 1, 1]>(c, k)",
+        {"k": rand(8, 8, 3, 3)},
+    ),
     "channel shuffle": ("map", NHALF, SHUFFLED),
     "channel shuffle, batch spelled out": (
         "map",
@@ -104,16 +158,29 @@ TABLE = {
     "channel shuffle, halves through the batch": (
         "map",
         HALVES,
-        {"fold": np.array([-1, 2, 64]), "back": np.array([2, -1, 4, 8, 8]), "zero": np.array(0), "one": np.array(1)},
+        {
+            "fold": np.array([-1, 2, 64]),
+            "back": np.array([2, -1, 4, 8, 8]),
+            "zero": np.array(0),
+            "one": np.array(1),
+        },
     ),
     "AveragePool of a line": ("line", "z = AveragePool<kernel_shape = [2], strides = [2]>(c)", {}),
-    "MaxPool of a line": ("line", "z = MaxPool<kernel_shape = [3], strides = [2], pads = [1, 1]>(c)", {}),
+    "MaxPool of a line": (
+        "line",
+        "z = MaxPool<kernel_shape = [3], strides = [2], pads = [1, 1]>(c)",
+        {},
+    ),
     "padding that does not count": (
         "map",
         "z = AveragePool<kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]>(c)",
         {},
     ),
-    "ceil_mode": ("map", "z = MaxPool<kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1>(c)", {}),
+    "ceil_mode": (
+        "map",
+        "z = MaxPool<kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1>(c)",
+        {},
+    ),
     "division behind a Relu": ("map", "r = Relu(c) z = Div(r, k)", {"k": THREE}),
     "division of every channel": ("map", "r = Relu(c) z = Div(r, k)", {"k": positive(8, 1, 1)}),
     "division of every place": ("map", "r = Relu(c) z = Div(r, k)", {"k": positive(8, 8, 8)}),
@@ -189,15 +256,19 @@ def test_pattern(name, target):
     assert report.outputs["y"]["sqnr"] > 25
     if target.has_packer:
         assert report.chip_ready
-        if not name.startswith("layer norm"):  # which writes past its plan, over what nobody needs: a warning
+        if not name.startswith(
+            "layer norm"
+        ):  # which writes past its plan, over what nobody needs: a warning
             assert evaluate_result(found, target.name).problems == []
 
 
 MENDED = "--fit, the default of quantize, mends it"
 SAID = {
-    "one minus": "Sub Sub_z -> z: venus has no operator for Sub with a constant; between layers a BatchNormalization "
+    "one minus": "Sub Sub_z -> z: venus has no operator for Sub with a constant; between layers a "
+    "BatchNormalization "
     f"does it; {MENDED}",
-    "layer norm of a sum, epsilon of Keras": "LayerNormalization Div_z -> z: epsilon is 1e-05 or less (less shows only "
+    "layer norm of a sum, epsilon of Keras": "LayerNormalization Div_z -> z: epsilon is 1e-05 or "
+    "less (less shows only "
     f"in rows that deviate by less than 0.01); here 0.001; {MENDED}",
 }
 
@@ -215,8 +286,12 @@ def test_check_names_the_operator_and_the_reason_once(name):
 def test_check_names_what_the_user_wrote():
     """Not the function that passes join nodes to, nor the table that another platform has."""
     steps = "e = Add(c, k) r = Sqrt(e) z = Div(k, r)"
-    text = f"g (float[N,4,16] x) => (float[N,4,5] y) {{ c = MatMul(x, w) {steps} y = MatMul(z, v) }}"
+    text = (
+        f"g (float[N,4,16] x) => (float[N,4,5] y) {{ c = MatMul(x, w) {steps} y = MatMul(z, v) }}"
+    )
     graph = ir.from_proto(proto(text, w=rand(16, 16), v=rand(16, 5), k=ONE))
     found = check(graph, platform="venus")
-    assert [(v.op_type, v.rule) for v in found] == [("Sqrt, Div", "venus has no operator for Sqrt, Div")]
+    assert [(v.op_type, v.rule) for v in found] == [
+        ("Sqrt, Div", "venus has no operator for Sqrt, Div")
+    ]
     assert "--fit can change none of it" in found.lines()

@@ -1,4 +1,6 @@
-"""One page on a quantization: what it says is what the results say, in every way that it is written."""
+"""One page on a quantization: what it says is what the results say, in every way that it is
+written.
+"""
 
 import json
 import re
@@ -34,40 +36,64 @@ def run(*words):
 
 
 def test_it_says_what_the_results_say(files, tmp_path):
-    """Data of the page, of report.json and of the results are one; the advice stands first; options can be copied."""
+    """Data of the page, of report.json and of the results are one; the advice stands first; options
+    can be copied.
+    """
     home, bad = files
     lo.report(home / "m.onnx", bad, home / "d.npz", tmp_path, again="lingeronnx quantize m.onnx")
-    text, body = (tmp_path / "report.html").read_text(), json.loads((tmp_path / "report.json").read_text())
+    text, body = (
+        (tmp_path / "report.html").read_text(),
+        json.loads((tmp_path / "report.json").read_text()),
+    )
     assert self_contained(text)
     assert list(body) == ["advice", "quantize", "check", "compare"]
-    assert data(text, "quantize") == body["quantize"] == json.loads(json.dumps(to_json_value(bad.report.to_dict())))
-    assert data(text, "check") == body["check"] == json.loads(json.dumps(to_json_value(lo.check(bad.graph).to_dict())))
+    assert (
+        data(text, "quantize")
+        == body["quantize"]
+        == json.loads(json.dumps(to_json_value(bad.report.to_dict())))
+    )
+    assert (
+        data(text, "check")
+        == body["check"]
+        == json.loads(json.dumps(to_json_value(lo.check(bad.graph).to_dict())))
+    )
     found = lo.compare(home / "m.onnx", bad, home / "d.npz")
     assert body["compare"]["findings"] == [finding.to_dict() for finding in found.findings]
     assert body["compare"]["outputs"] == pytest.approx(found.outputs, rel=1e-5)
     assert any(step["paste"] == found.options for step in body["advice"])
     assert (
-        text.index('id="advice"') < text.index('id="quantize"') < text.index('id="check"') < text.index('id="compare"')
+        text.index('id="advice"')
+        < text.index('id="quantize"')
+        < text.index('id="check"')
+        < text.index('id="compare"')
     )
     pasted = [step for step in body["advice"] if step["paste"]]
     assert text.split('id="quantize"')[0].count('class="copy"') == len(pasted) > 0
 
 
 def test_each_file_is_opened_once(files, tmp_path, monkeypatch):
-    """For its own look, for check and for compare; the page still names both files, and judges the file itself."""
+    """For its own look, for check and for compare; the page still names both files, and judges the
+    file itself.
+    """
     home, _ = files
     opened, read = [], onnx_file.read_model
-    monkeypatch.setattr(onnx_file, "read_model", lambda path: opened.append(path.name) or read(path))
+    monkeypatch.setattr(
+        onnx_file, "read_model", lambda path: opened.append(path.name) or read(path)
+    )
     lo.report(home / "m.onnx", home / "q.onnx", home / "d.npz", tmp_path, limit=8)
     assert sorted(opened) == ["m.onnx", "q.onnx"]
     body = json.loads((tmp_path / "report.json").read_text())
     assert body["compare"]["names"] == ["m.onnx", "q.onnx"]
     monkeypatch.undo()
-    assert body["check"] == json.loads(json.dumps(to_json_value(lo.check(home / "q.onnx").to_dict())))
+    assert body["check"] == json.loads(
+        json.dumps(to_json_value(lo.check(home / "q.onnx").to_dict()))
+    )
 
 
 def test_the_command(files, tmp_path):
-    """Real files in, two files out; what sensitivity left is shown; nothing is known of what quantize said."""
+    """Real files in, two files out; what sensitivity left is shown; nothing is known of what
+    quantize said.
+    """
     home, _ = files
     (tmp_path / "s").mkdir()
     lo.sensitivity(home / "m.onnx", home / "d.npz", folder=tmp_path / "s", limit=8)
@@ -87,7 +113,10 @@ def test_the_command(files, tmp_path):
     )
     assert done.exit_code == 0, done.output
     assert {path.name for path in (tmp_path / "r").iterdir()} == {"report.html", "report.json"}
-    assert [name.rpartition("/")[2] for name in json.loads(done.stdout)["written"]] == ["report.html", "report.json"]
+    assert [name.rpartition("/")[2] for name in json.loads(done.stdout)["written"]] == [
+        "report.html",
+        "report.json",
+    ]
     body = json.loads((tmp_path / "r/report.json").read_text())
     assert list(body) == ["advice", "check", "compare", "sensitivity"]
     assert body["sensitivity"] == json.loads((tmp_path / "s/sensitive_ops.json").read_text())
@@ -95,7 +124,16 @@ def test_the_command(files, tmp_path):
 
 def test_quantize_writes_it_too(files, tmp_path):
     home, _ = files
-    words = ["quantize", home / "m.onnx", "-o", tmp_path / "q.onnx", "--effort", "fast", "--report", tmp_path / "r"]
+    words = [
+        "quantize",
+        home / "m.onnx",
+        "-o",
+        tmp_path / "q.onnx",
+        "--effort",
+        "fast",
+        "--report",
+        tmp_path / "r",
+    ]
     done = run(*words, "--calib", home / "d.npz", "--json")
     assert done.exit_code == 0, done.output
     told, body = json.loads(done.stdout), json.loads((tmp_path / "r/report.json").read_text())
@@ -141,14 +179,27 @@ def test_names_stay_names(tmp_path):
 
 
 def test_of_a_graph_in_parts_it_says_what_quantize_prints(tmp_path, monkeypatch):
-    """The line, the host's operators and the advice; the headline does not speak against the packer's lines."""
+    """The line, the host's operators and the advice; the headline does not speak against the
+    packer's lines.
+    """
     monkeypatch.chdir(tmp_path)
     net = Net(4, 8, 8, seed=3)
     soft = net.node("Softmax", net.conv("x", (8, 4, 3, 3), pads=[1] * 4), axis=3)
     model = net.graph(net.conv(soft, (4, 8, 3, 3), pads=[1] * 4, out="y"))
     lo.graph.ir.save(model, "m.onnx")
     np.savez("d.npz", **samples(model, 8))
-    words = ["quantize", "m.onnx", "--calib", "d.npz", "-o", "q.onnx", "--platform", "venus", "--effort", "fast"]
+    words = [
+        "quantize",
+        "m.onnx",
+        "--calib",
+        "d.npz",
+        "-o",
+        "q.onnx",
+        "--platform",
+        "venus",
+        "--effort",
+        "fast",
+    ]
     made = json.loads(run(*words, "--report", "r", "--json").stdout)
     assert len(made["chip_parts"]) == 2
     assert made["merges"]
@@ -158,7 +209,9 @@ def test_of_a_graph_in_parts_it_says_what_quantize_prints(tmp_path, monkeypatch)
         body = json.loads((tmp_path / folder / "report.json").read_text())
         assert body["check"]["runs"] == made["runs"]
         assert body["check"]["merges"] == made["merges"]
-        assert {entry["node"] for entry in body["check"]["on_host"]} == {n["node"] for n in made["float_nodes"]}
+        assert {entry["node"] for entry in body["check"]["on_host"]} == {
+            n["node"] for n in made["float_nodes"]
+        }
         fewer = [step["why"] for step in body["advice"] if step["why"].startswith("fewer parts: ")]
         assert len(fewer) == len(made["merges"])
         assert all(f"<b>check</b>: {shown(line)}" in text for line in fewer)
@@ -166,4 +219,6 @@ def test_of_a_graph_in_parts_it_says_what_quantize_prints(tmp_path, monkeypatch)
         assert "the packer refuses" not in text
     by_quantize = (tmp_path / "r/report.html").read_text()
     assert f"<dt>runs on venus</dt><dd>{shown(made['runs'])}</dd>" in by_quantize
-    assert by_quantize.index("Pack each part with") < by_quantize.index(shown(made["program"][-1]["packer"]))
+    assert by_quantize.index("Pack each part with") < by_quantize.index(
+        shown(made["program"][-1]["packer"])
+    )

@@ -1,4 +1,6 @@
-"""What docs/stability.md promises: public names stay, and files of another version are read or refused in one line."""
+"""What docs/stability.md promises: public names stay, and files of another version are read or
+refused in one line.
+"""
 
 import json
 
@@ -22,7 +24,9 @@ KINDS = (files.REPORT_VERSION, files.DEPLOYMENT_VERSION, files.JOURNAL_VERSION)
 
 
 def test_promised_names_exist():
-    """A name, command or option that goes breaks programs of others; `public.py` says when it may."""
+    """A name, command or option that goes breaks programs of others; `public.py` says when it
+    may.
+    """
     current = public()
 
     def check(place):
@@ -45,16 +49,22 @@ def test_a_command_that_is_gone_is_seen(monkeypatch):
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.key)
 def test_versions(kind):
-    """Today's and those without one, which 0.1 wrote, are read; others are refused with what helps."""
+    """Today's and those without one, which 0.1 wrote, are read; others are refused with what
+    helps.
+    """
     for body in (kind.make_entry(), {}, {kind.key: 1}, {"other": 5}):
         kind.check(body, "f.json")
     for number in (kind.latest + 1, 0, -1, "1", None, True, 1.0):
-        with pytest.raises(ConfigError, match=rf"f.json has {kind.key} .*: upgrade it, or {kind.remedy}"):
+        with pytest.raises(
+            ConfigError, match=rf"f.json has {kind.key} .*: upgrade it, or {kind.remedy}"
+        ):
             kind.check({kind.key: number}, "f.json")
 
 
 def test_a_plan_of_a_later_version_is_refused():
-    with pytest.raises(ConfigError, match="plan version 3; .* upgrade it, or quantize again with --save-plan"):
+    with pytest.raises(
+        ConfigError, match="plan version 3; .* upgrade it, or quantize again with --save-plan"
+    ):
         Plan.from_json('{"lingeronnx_plan": 3}', "p.json")
 
 
@@ -67,7 +77,9 @@ def test_a_graph_of_a_later_version_is_refused(tmp_path):
     assert ir.load(tmp_path / "one.onnx").graph.opset_imports["thinker"] == 1
     model.opset_import[-1].version = 2
     (tmp_path / "two.onnx").write_bytes(model.SerializeToString())
-    with pytest.raises(ModelError, match="version 2 of domain 'thinker'; this lingeronnx reads 1: upgrade it"):
+    with pytest.raises(
+        ModelError, match="version 2 of domain 'thinker'; this lingeronnx reads 1: upgrade it"
+    ):
         ir.load(tmp_path / "two.onnx")
 
 
@@ -83,7 +95,9 @@ def test_what_is_written_has_its_version(tmp_path):
     """A report, a journal and a manifest of today."""
     net = Net(3, 4, 4)
     (tmp_path / "net.onnx").write_bytes(net.proto(net.conv("x", (4, 3, 1, 1))).SerializeToString())
-    words = f"quantize {tmp_path}/net.onnx --min-sqnr 5 --calib {tmp_path}/x.npz --effort fast --json"
+    words = (
+        f"quantize {tmp_path}/net.onnx --min-sqnr 5 --calib {tmp_path}/x.npz --effort fast --json"
+    )
     samples = np.random.default_rng(0).standard_normal((8, 3, 4, 4)).astype(np.float32)
     np.savez(tmp_path / "x.npz", x=samples)
     done = CliRunner().invoke(cli.main, words.split())
@@ -105,4 +119,6 @@ def test_a_profile_of_a_later_version_is_refused(tmp_path):
 
 
 def test_schemas_name_the_versions():
-    assert make_json_schema("report")["properties"][files.REPORT_VERSION.key]["enum"] == [files.REPORT_VERSION.latest]
+    assert make_json_schema("report")["properties"][files.REPORT_VERSION.key]["enum"] == [
+        files.REPORT_VERSION.latest
+    ]

@@ -31,20 +31,26 @@ def convolution(x, weight, bias, pads, strides):
     out = np.zeros((len(x), len(weight), rows, columns), np.int64)
     for i in range(rows):
         for j in range(columns):
-            window = x[:, :, i * strides[0] : i * strides[0] + kh, j * strides[1] : j * strides[1] + kw]
+            window = x[
+                :, :, i * strides[0] : i * strides[0] + kh, j * strides[1] : j * strides[1] + kw
+            ]
             out[:, :, i, j] = np.einsum("nchw,ochw->no", window, weight)
     return out + bias.reshape(1, -1, 1, 1)
 
 
 def oracle(model, x):
     """Run the integer graph (a ModelProto) in plain numpy; return every tensor by name."""
-    values = {t.name: onnx.numpy_helper.to_array(t).astype(np.int64) for t in model.graph.initializer}
+    values = {
+        t.name: onnx.numpy_helper.to_array(t).astype(np.int64) for t in model.graph.initializer
+    }
     values["x"] = x
     for node in model.graph.node:
         a, args = attributes(node), [values[name] for name in node.input]
         shift = round(np.log2(a["scale_x"] * a["scale_w"] / a["scale_o"])) if "scale_w" in a else 0
         if node.op_type == "Quant":
-            out = np.clip(np.floor(args[0].astype(np.float64) * a["scale_x"] + 0.5), -128, 127).astype(np.int64)
+            out = np.clip(
+                np.floor(args[0].astype(np.float64) * a["scale_x"] + 0.5), -128, 127
+            ).astype(np.int64)
         elif node.op_type == "Conv2dInt":
             out = shifted(convolution(*args, a["pads"], a["strides"]), shift)
         elif node.op_type == "LinearInt":
@@ -103,6 +109,8 @@ def test_the_oracle_can_fail():
 def test_accuracy_is_kept(platform):
     """Each small net keeps its signal."""
     for net in nets.NETS:
-        for found in nets.quantized(net(), platform=platform, effort="fast").report.outputs.values():
+        for found in nets.quantized(
+            net(), platform=platform, effort="fast"
+        ).report.outputs.values():
             assert found["sqnr"] > 17
             assert found["cosine"] > 0.99

@@ -1,4 +1,6 @@
-"""The gate of `make baseline`: which rows fall, which may, what it prints and writes; and what the table must hold."""
+"""The gate of `make baseline`: which rows fall, which may, what it prints and writes; and what the
+table must hold.
+"""
 
 import functools
 import re
@@ -13,12 +15,24 @@ from benchmarks.baselines.gate import measure_case as attempt
 from benchmarks.baselines.gate import run_gate as gate
 from benchmarks.baselines.measure import _named, _options, find_subject
 from benchmarks.baselines.measure import measure_case as measured
-from benchmarks.baselines.table import Case, Outcome, Row, compare_with_baseline, format_page, parse_page, update_rows
+from benchmarks.baselines.table import (
+    Case,
+    Outcome,
+    Row,
+    compare_with_baseline,
+    format_page,
+    parse_page,
+    update_rows,
+)
 from tests.each import check_each
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = ROOT / "docs" / "baseline.md"
-A, B, REAL = Case("net", "venus"), Case("net", "generic", "--mode max-value"), Case("real/yunet", "venus")
+A, B, REAL = (
+    Case("net", "venus"),
+    Case("net", "generic", "--mode max-value"),
+    Case("real/yunet", "venus"),
+)
 ROWS = [
     Row(A, "chip-ready", True),
     Row(A, "SQNR, dB", 30.0, 0.3),
@@ -32,10 +46,17 @@ def outcomes(rows, found, absent=()):
 
 
 def run_gate(tmp_path, rows, found, absent=(), **options):
-    """Run the gate on a page with these rows, with figures in place of measurements; return (exit code, the page)."""
+    """Run the gate on a page with these rows, with figures in place of measurements; return (exit
+    code, the page).
+    """
     path = tmp_path / "baseline.md"
     path.write_text(format_page("# Promises\n\n|\n\nThe end.\n", rows))
-    code = gate(path, lambda cases: [(case, found[case], 1.0) for case in cases], dict(absent).get, **options)
+    code = gate(
+        path,
+        lambda cases: [(case, found[case], 1.0) for case in cases],
+        dict(absent).get,
+        **options,
+    )
     return code, path.read_text()
 
 
@@ -44,7 +65,11 @@ def run_gate(tmp_path, rows, found, absent=(), **options):
 
 def test_a_page_is_read_as_it_was_written():
     """Law: the rows come back, and the prose around the table stays."""
-    rows = [*ROWS, Row(REAL, "chip-ready", None), Row(REAL, "packs", False, 0, "was yes: the packer takes no cuts")]
+    rows = [
+        *ROWS,
+        Row(REAL, "chip-ready", None),
+        Row(REAL, "packs", False, 0, "was yes: the packer takes no cuts"),
+    ]
     page = format_page("# Head\n\n|old|\n\nTail.\n", rows)
     assert parse_page(page) == rows
     assert page.startswith("# Head\n\n| model |")
@@ -88,7 +113,9 @@ def test_yes_must_stay_yes():
 
 
 def test_what_is_not_measured_is_not_kept():
-    """A measure that is gone and a case that fails are failures; a case without its data could not run."""
+    """A measure that is gone and a case that fails are failures; a case without its data could not
+    run.
+    """
     assert outcomes(ROWS, {**SAME, A: {"chip-ready": True}})[1] is Outcome.FAILED
     assert outcomes(ROWS, {**SAME, A: "ModelError: no"})[:2] == [Outcome.FAILED] * 2
     assert outcomes(ROWS, {A: SAME[A]}, {B: "there is no net.onnx"})[2] is Outcome.ABSENT
@@ -102,12 +129,16 @@ def test_a_new_measure_gets_a_row():
 
 
 def test_a_reason_lets_a_row_fall_once():
-    """Law: the fall passes with a reason; --write notes what the value was, and the next fall needs a new reason."""
+    """Law: the fall passes with a reason; --write notes what the value was, and the next fall needs
+    a new reason.
+    """
     row = Row(A, "SQNR, dB", 30.0, 0.3, "sums of 16 bits were wrong on the chip")
     (verdict,) = compare_with_baseline([row], {A: {"SQNR, dB": 25.0}}, {})
     assert verdict.outcome is Outcome.TRADED
     (after,) = update_rows([verdict])
-    assert after == Row(A, "SQNR, dB", 25.0, 0.3, "was 30.00: sums of 16 bits were wrong on the chip")
+    assert after == Row(
+        A, "SQNR, dB", 25.0, 0.3, "was 30.00: sums of 16 bits were wrong on the chip"
+    )
     assert outcomes([after], {A: {"SQNR, dB": 20.0}}) == [Outcome.WORSE]
 
 
@@ -115,7 +146,11 @@ def test_small_falls_do_not_add_up():
     """Law: a value within its tolerance is not taken over, a worse one never."""
     rows = ROWS
     for level in (29.8, 29.8, 29.0):
-        rows = update_rows(compare_with_baseline(rows, {A: {"chip-ready": True, "SQNR, dB": level}, B: SAME[B]}, {}))
+        rows = update_rows(
+            compare_with_baseline(
+                rows, {A: {"chip-ready": True, "SQNR, dB": level}, B: SAME[B]}, {}
+            )
+        )
     assert rows == ROWS
 
 
@@ -129,11 +164,16 @@ def test_all_is_kept(tmp_path, capsys):
 
 
 def test_the_gate_names_the_row_that_fell(tmp_path, capsys):
-    """A net that was chip-ready and packs no longer, as once happened to one: exit code 1, and the row with its change.
+    """A net that was chip-ready and packs no longer, as once happened to one: exit code 1, and the
+    row with its change.
 
     The same regression, seen from the table: it has a better value than what is measured.
     """
-    rows = [Row(REAL, "chip-ready", True), Row(REAL, "packs", True), Row(REAL, "SQNR of obj_32, dB", 18.9, 0.3)]
+    rows = [
+        Row(REAL, "chip-ready", True),
+        Row(REAL, "packs", True),
+        Row(REAL, "SQNR of obj_32, dB", 18.9, 0.3),
+    ]
     found = {REAL: {"chip-ready": False, "packs": False, "SQNR of obj_32, dB": 18.9}}
     code, page = run_gate(tmp_path, rows, found, write=True)
     told = capsys.readouterr().out
@@ -148,7 +188,10 @@ def test_a_traded_row_passes_and_is_written(tmp_path, capsys):
     rows = [Row(A, "SQNR, dB", 30.0, 0.3, "the chip was wrong"), *ROWS[2:]]
     code, page = run_gate(tmp_path, rows, {**SAME, A: {"SQNR, dB": 25.0}}, write=True)
     assert code == 0
-    assert "traded away: net venus, SQNR, dB: 30.00 -> 25.00 (the chip was wrong)" in capsys.readouterr().out
+    assert (
+        "traded away: net venus, SQNR, dB: 30.00 -> 25.00 (the chip was wrong)"
+        in capsys.readouterr().out
+    )
     assert parse_page(page)[0].accepted_reason == "was 30.00: the chip was wrong"
     assert page.endswith("\nThe end.\n")
 
@@ -158,7 +201,10 @@ def test_a_row_that_could_not_run(tmp_path, capsys, complete, code):
     """It is listed; in continuous integration it is a failure."""
     absent = {B: "there is no net.onnx"}
     assert run_gate(tmp_path, ROWS, {A: SAME[A]}, absent, complete=complete)[0] == code
-    assert "could not run: net generic --mode max-value, top-1, %: there is no net.onnx" in capsys.readouterr().out
+    assert (
+        "could not run: net generic --mode max-value, top-1, %: there is no net.onnx"
+        in capsys.readouterr().out
+    )
 
 
 def test_a_case_that_fails_hides_no_other(tmp_path, capsys):
@@ -190,24 +236,45 @@ def test_nothing_chosen_is_an_error(tmp_path):
 
 @pytest.mark.parametrize("before", (True, False))
 def test_two_judges_must_agree(tmp_path, capsys, before):
-    """What is called chip-ready and does not pack is a failure, whatever the table says, and is never written."""
+    """What is called chip-ready and does not pack is a failure, whatever the table says, and is
+    never written.
+    """
     rows = [Row(A, "chip-ready", before), Row(A, "packs", False)]
     code, page = run_gate(tmp_path, rows, {A: {"chip-ready": True, "packs": False}}, write=True)
     assert code == 1
-    assert "FAILED: net venus, chip-ready: called so, but the second judge says" in capsys.readouterr().out
+    assert (
+        "FAILED: net venus, chip-ready: called so, but the second judge says"
+        in capsys.readouterr().out
+    )
     assert parse_page(page) == rows
 
 
 @pytest.mark.slow
 def test_the_whole_gate_on_a_small_net(tmp_path):
-    """As `make baseline` runs it, on one net: the table's values are measured; a better value there makes it fail."""
+    """As `make baseline` runs it, on one net: the table's values are measured; a better value there
+    makes it fail.
+    """
     path = tmp_path / "baseline.md"
-    command = [sys.executable, "-m", "benchmarks.baselines", "--table", str(path), "--only", "digits_lstm", "arcs"]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.baselines",
+        "--table",
+        str(path),
+        "--only",
+        "digits_lstm",
+        "arcs",
+    ]
     rows = [row for row in parse_page(TABLE.read_text()) if row.case == Case("digits_lstm", "arcs")]
-    better = [Row(r.case, r.measure, r.value + 1, r.tolerance) if r.measure == "SQNR, dB" else r for r in rows]
+    better = [
+        Row(r.case, r.measure, r.value + 1, r.tolerance) if r.measure == "SQNR, dB" else r
+        for r in rows
+    ]
     for given, code in ((rows, 0), (better, 1)):
         path.write_text(format_page("", given))
-        done = subprocess.run([*command, "--processes", "1"], cwd=ROOT, capture_output=True, text=True)
+        done = subprocess.run(
+            [*command, "--processes", "1"], cwd=ROOT, capture_output=True, text=True
+        )
         assert done.returncode == code, done.stdout + done.stderr
         assert ("WORSE: digits_lstm arcs, SQNR, dB" in done.stdout) == bool(code)
 
@@ -216,13 +283,19 @@ def test_the_whole_gate_on_a_small_net(tmp_path):
 
 
 def test_every_case_of_the_table_can_run():
-    """Each model of the table is known, each row was measured; the models of models/ are there on every platform."""
+    """Each model of the table is known, each row was measured; the models of models/ are there on
+    every platform.
+    """
     rows = parse_page(TABLE.read_text())
     for case in {row.case for row in rows}:
         find_subject(case.model)
     assert [row for row in rows if row.value is None] == []
     values = {(row.case, row.measure): row.value for row in rows}
-    assert [row for row in rows if row.measure == "chip-ready" and row.value and not values[row.case, "packs"]] == []
+    assert [
+        row
+        for row in rows
+        if row.measure == "chip-ready" and row.value and not values[row.case, "packs"]
+    ] == []
     pairs = {(row.case.model, row.case.platform) for row in rows}
     own = {path.stem for path in (ROOT / "models").glob("*.onnx")}
     assert {(m, p) for m in own for p in ("generic", "venus", "arcs", "venusA")} <= pairs
@@ -240,15 +313,26 @@ def test_settings_are_those_of_quantize():
 
 
 def test_figures_of_public_models_get_names():
-    """Every output's SQNR, but of a model with states only the first; what the float model gives is no promise."""
-    figures = {"y": 30.0, "z": 20.0, "boxes kept, %": 99.0, "mean IoU": 0.9, "float boxes": 12, "float top-1, %": 55.0}
+    """Every output's SQNR, but of a model with states only the first; what the float model gives is
+    no promise.
+    """
+    figures = {
+        "y": 30.0,
+        "z": 20.0,
+        "boxes kept, %": 99.0,
+        "mean IoU": 0.9,
+        "float boxes": 12,
+        "float top-1, %": 55.0,
+    }
     kept = {"boxes kept, %": 99.0, "mean IoU": 0.9, "SQNR of y, dB": 30.0}
     assert _named(figures, streams=True) == kept
     assert _named(figures, streams=False) == {**kept, "SQNR of z, dB": 20.0}
 
 
 def test_what_is_not_here_is_missing(tmp_path, monkeypatch):
-    """Without the folder beside the checkout: its models could not run, those of the repository can."""
+    """Without the folder beside the checkout: its models could not run, those of the repository
+    can.
+    """
     monkeypatch.setattr(measure, "SHARED", tmp_path)
     assert find_subject("real/yunet").find_missing_file == "there is no real_models.py"
     assert find_subject("resnet8").find_missing_file == "there is no mlperf_tiny_resnet8.onnx"
@@ -303,7 +387,9 @@ def table_rows():
 
 def cells(page, head):
     """Yield the rows of the first table of a page whose head begins so."""
-    lines = iter((ROOT / page).read_text(encoding="utf-8").partition(f"\n| {head} |")[2].splitlines()[2:])
+    lines = iter(
+        (ROOT / page).read_text(encoding="utf-8").partition(f"\n| {head} |")[2].splitlines()[2:]
+    )
     for line in lines:
         if not line.startswith("|"):
             return
@@ -319,7 +405,9 @@ def claimed(text):
 
 
 def not_promised(model, platform, text):
-    """Return the claimed figures that no row of a model has, rounded as they are; the least figure of several rows."""
+    """Return the claimed figures that no row of a model has, rounded as they are; the least figure
+    of several rows.
+    """
     rows = [row for row in table_rows() if (row.case.model, row.case.platform) == (model, platform)]
     assert rows, (model, platform)
     values = [(float(row.value), row.measure) for row in rows]
@@ -327,7 +415,8 @@ def not_promised(model, platform, text):
         f"{model} {platform}: {number} {unit}"
         for number, unit in claimed(text)
         if not any(
-            unit in m and abs(v - float(number)) <= 0.51 * 10.0 ** -len(number.partition(".")[2]) for v, m in values
+            unit in m and abs(v - float(number)) <= 0.51 * 10.0 ** -len(number.partition(".")[2])
+            for v, m in values
         )
     ]
 
@@ -347,7 +436,16 @@ def test_readme_claims_what_is_promised():
 def test_accuracy_claims_what_is_promised():
     """The same for the figures that docs/accuracy.md has for the defaults on venus."""
     rows = list(cells("docs/accuracy.md", "model | float | fast"))
-    names = ("resnet8", "resnet_bn", "mobilenetv2", "mobilenetv2_uneven", "dscnn", "vww", "kws", "ad")
+    names = (
+        "resnet8",
+        "resnet_bn",
+        "mobilenetv2",
+        "mobilenetv2_uneven",
+        "dscnn",
+        "vww",
+        "kws",
+        "ad",
+    )
     wrong = []
     for name, (*_, normal) in zip(names, rows, strict=True):
         unit = "dB" if name in ("vww", "kws", "ad") else "%"
@@ -368,6 +466,7 @@ def test_real_models_claims_what_is_promised():
                 wrong += [
                     str(r)
                     for r in table_rows()
-                    if r.value is False and (r.case.model, r.case.platform) == (f"real/{name}", platform)
+                    if r.value is False
+                    and (r.case.model, r.case.platform) == (f"real/{name}", platform)
                 ]
     assert wrong == []

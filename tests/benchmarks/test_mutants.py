@@ -31,13 +31,21 @@ def tree(tmp_path):
 
 
 def test_every_rule_has_its_sites(tree):
-    sites = [(site.rule, site.original, site.replacement) for site in find_sites(tree) if site.package == "plan"]
+    sites = [
+        (site.rule, site.original, site.replacement)
+        for site in find_sites(tree)
+        if site.package == "plan"
+    ]
     assert ("comparison", "value > 127", "((value) >= (127))") in sites
     assert ("dropped branch", "value > 127", "(False and (value > 127))") in sites
     assert ("error class", "ValueError", "RuntimeError") in sites
     assert ("swapped arguments", "max(low, value + 1)", "max(value + 1, low)") in sites
     assert ("arithmetic", "value + 1", "((value) - (1))") in sites
-    assert sorted(original for rule, original, _ in sites if rule == "constant") == ["1", "127", "128"]
+    assert sorted(original for rule, original, _ in sites if rule == "constant") == [
+        "1",
+        "127",
+        "128",
+    ]
 
 
 def test_a_seed_draws_the_same_mutants_from_every_package(tree):
@@ -54,7 +62,9 @@ def test_packages_share_by_their_sites():
 
 
 def test_a_mutant_changes_one_place_of_the_version_that_it_was_drawn_from(tree):
-    (mutant,) = (site for site in find_sites(tree) if (site.package, site.rule) == ("plan", "comparison"))
+    (mutant,) = (
+        site for site in find_sites(tree) if (site.package, site.rule) == ("plan", "comparison")
+    )
     before = apply_mutant(tree, mutant)
     path = tree / mutant.path
     assert before == SOURCE
@@ -64,7 +74,9 @@ def test_a_mutant_changes_one_place_of_the_version_that_it_was_drawn_from(tree):
 
 
 def test_a_probe_notes_which_test_runs_a_mutant(tree, tmp_path, monkeypatch):
-    (mutant,) = (site for site in find_sites(tree) if (site.package, site.rule) == ("plan", "error class"))
+    (mutant,) = (
+        site for site in find_sites(tree) if (site.package, site.rule) == ("plan", "error class")
+    )
     hits = tmp_path / "hits"
     assert instrument(tree, [mutant], hits) == []
     monkeypatch.syspath_prepend(str(tree / "lingeronnx" / "plan"))
@@ -84,7 +96,11 @@ def test_a_probe_notes_which_test_runs_a_mutant(tree, tmp_path, monkeypatch):
 
 def test_tests_of_the_module_come_first(tree):
     mutant = next(site for site in find_sites(tree) if site.package == "plan")
-    seconds = {"tests/plan/test_scale.py::a": 5.0, "tests/plan/test_b.py::b": 2.0, "tests/run/test_c.py::c": 0.1}
+    seconds = {
+        "tests/plan/test_scale.py::a": 5.0,
+        "tests/plan/test_b.py::b": 2.0,
+        "tests/run/test_c.py::c": 0.1,
+    }
     assert mutants.order_tests(reversed(list(seconds)), mutant, seconds) == list(seconds)
     assert mutants.cut_tests(list(seconds), seconds, 7.05) == list(seconds)[:2]
 

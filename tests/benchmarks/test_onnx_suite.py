@@ -1,4 +1,6 @@
-"""A sample of onnx's own test suite: quantized or one line, never an exception. All of it: the benchmark's scan."""
+"""A sample of onnx's own test suite: quantized or one line, never an exception. All of it: the
+benchmark's scan.
+"""
 
 import importlib.util
 import sys
@@ -45,4 +47,6 @@ def test_no_model_of_the_sample_ends_in_an_exception():
         for row in (VENUS, GENERIC):
             found = scan.scan(model, row)
             assert found.kind != "failed", f"{row.name} {model.name}: {found.said}"
-            assert found.kind == "quantized" or found.kind == "refused" or not scan.owed(model, row), model.name
+            assert (
+                found.kind == "quantized" or found.kind == "refused" or not scan.owed(model, row)
+            ), model.name

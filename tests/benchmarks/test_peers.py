@@ -1,4 +1,6 @@
-"""What benchmarks/peers.py does to another tool's file before it is measured, and what it says of failures."""
+"""What benchmarks/peers.py does to another tool's file before it is measured, and what it says of
+failures.
+"""
 
 import importlib.util
 import subprocess
@@ -11,10 +13,15 @@ import onnxruntime as ort
 import pytest
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
-pytestmark = pytest.mark.skipif(not FOLDER.exists(), reason="the benchmarks are not installed with the package")
+pytestmark = pytest.mark.skipif(
+    not FOLDER.exists(), reason="the benchmarks are not installed with the package"
+)
 
 PAIR = "{0}_q = QuantizeLinear ({0}, s, z)  {0}_d = DequantizeLinear ({0}_q, s, z)"
-HEAD = '<ir_version: 9, opset_import: ["" : 17]> g (float[N, 3] x) => (float[N, 3] y) <float s = {0.25}, int8 z = {0}>'
+HEAD = (
+    '<ir_version: 9, opset_import: ["" : 17]> g (float[N, 3] x) => (float[N, 3] y) <float s = '
+    "{0.25}, int8 z = {0}>"
+)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +40,10 @@ def peers():
 @pytest.mark.parametrize(
     "body, softmax",
     (
-        ("a = Neg (x)  b = Softmax (a)  y = Identity (b)", False),  # no Softmax at the end: the output itself
+        (
+            "a = Neg (x)  b = Softmax (a)  y = Identity (b)",
+            False,
+        ),  # no Softmax at the end: the output itself
         ("a = Neg (x)  y = Softmax (a)", True),
         (f"a = Neg (x)  {PAIR.format('a')}  y = Softmax (a_d)", True),
         (
@@ -46,7 +56,9 @@ def peers():
     ),
 )
 def test_the_tensor_before_the_softmax(peers, tmp_path, body, softmax):
-    """It carries the wished name, also where the file uses that for something else, and has the tool's rounding."""
+    """It carries the wished name, also where the file uses that for something else, and has the
+    tool's rounding.
+    """
     model = onnx.parser.parse_model(f"{HEAD} {{ {body} }}")
     onnx.save(model, tmp_path / "m.onnx")
     peers.before_softmax(tmp_path / "m.onnx", "a", tmp_path / "cut.onnx")

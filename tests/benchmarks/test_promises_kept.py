@@ -53,8 +53,13 @@ def test_table():
 
 
 def test_page():
-    """The part between the marks is replaced, and what stands around it stays; a page without marks is refused."""
-    page = "before\n<!-- written by benchmarks/packability_agreement.py -->\nold\n<!-- up to here -->\nafter\n"
+    """The part between the marks is replaced, and what stands around it stays; a page without marks
+    is refused.
+    """
+    page = (
+        "before\n<!-- written by benchmarks/packability_agreement.py -->\nold\n<!-- up to here "
+        "-->\nafter\n"
+    )
     new = replace_section(page, "new\n")
     assert new == page.replace("old", "new")
     assert replace_section(new, "new\n") == new
@@ -72,9 +77,14 @@ def test_our_own_model():
 
 
 def test_a_judge_that_says_no(monkeypatch):
-    """Its first reason stands in the row; what writes past the plan and nothing else is told apart."""
+    """Its first reason stands in the row; what writes past the plan and nothing else is told
+    apart.
+    """
     found = [model for model in find_models() if model.name == "digits_cnn"]
-    for problems, past, word in ((["too wide", "b"], [], NO), (["writes past"], ["writes past"], PAST_PLAN)):
+    for problems, past, word in (
+        (["too wide", "b"], [], NO),
+        (["writes past"], ["writes past"], PAST_PLAN),
+    ):
         said = Verdict(True, False, problems, past=past)
         monkeypatch.setattr(packability_agreement, "second_judge", lambda *_, said=said: said)
         (row,) = iterate_answers(found, ["arcs"], effort="fast", limit=8)

@@ -1,4 +1,6 @@
-"""The benchmarks' own arithmetic: rounds and ratios, the tables, what became slower, the nets. Nothing is timed."""
+"""The benchmarks' own arithmetic: rounds and ratios, the tables, what became slower, the nets.
+Nothing is timed.
+"""
 
 import json
 import os
@@ -30,13 +32,31 @@ from models.random_nets import mobilenet_v2, resnet
 from simulator import _llvm
 from simulator.instruction_sets import INSTRUCTION_SETS
 
-MACHINE = {"command": "make bench", "cpu": "a processor", "row": "avx2", "date": "2026-01-02", "versions": "numpy 2"}
+MACHINE = {
+    "command": "make bench",
+    "cpu": "a processor",
+    "row": "avx2",
+    "date": "2026-01-02",
+    "versions": "numpy 2",
+}
 
 
 def speed(median=0.5, title="net", batch=64):
     """Return a line with a ratio to float32; u8s8 could not run."""
-    ratios = {"float32": Ratio(median, median - 0.1, median + 0.1), "u8s8": "no such node", "s8s8": Ratio(1, 1, 1)}
-    return SpeedRow(title, "venus", batch, 1, {"simulator": 1234.5, "float32": 20.25, "s8s8": 0.5}, ratios, 0.125)
+    ratios = {
+        "float32": Ratio(median, median - 0.1, median + 0.1),
+        "u8s8": "no such node",
+        "s8s8": Ratio(1, 1, 1),
+    }
+    return SpeedRow(
+        title,
+        "venus",
+        batch,
+        1,
+        {"simulator": 1234.5, "float32": 20.25, "s8s8": 0.5},
+        ratios,
+        0.125,
+    )
 
 
 def figures(*speeds, cost=3.0, **machine):
@@ -46,7 +66,11 @@ def figures(*speeds, cost=3.0, **machine):
         QuantizeCostRow("net", 64, "MinMax", 1, 1, 50, 1.0),
     ]
     return Figures(
-        {**MACHINE, **machine}, speeds, costs, [ColdStartRow("demo", "first", 9, 8, 20, 10)], ["1 thread: much"]
+        {**MACHINE, **machine},
+        speeds,
+        costs,
+        [ColdStartRow("demo", "first", 9, 8, 20, 10)],
+        ["1 thread: much"],
     )
 
 
@@ -54,7 +78,9 @@ def figures(*speeds, cost=3.0, **machine):
 
 
 def test_engines_run_in_turn():
-    """Law: one unmeasured call each, then round by round, each as often as it takes to last long enough."""
+    """Law: one unmeasured call each, then round by round, each as often as it takes to last long
+    enough.
+    """
     now, calls = [0.0], []
 
     def engine(name, seconds):
@@ -64,13 +90,17 @@ def test_engines_run_in_turn():
 
         return run
 
-    found = measure_interleaved({"a": engine("a", 1.0), "b": engine("b", 0.25)}, 2, 0.5, lambda: now[0])
+    found = measure_interleaved(
+        {"a": engine("a", 1.0), "b": engine("b", 0.25)}, 2, 0.5, lambda: now[0]
+    )
     assert calls == ["a", "b", "a", "b", "b", "a", "b", "b"]
     assert found == {"a": [1.0, 1.0], "b": [0.25, 0.25]}
 
 
 @pytest.mark.parametrize(
-    "shares, steps", (([0.0], 1), ([1.0, 1.0, 0.3, 0.1, 1.0], 4), ([1.0] * 50, 20)), ids=("asleep", "soon", "never")
+    "shares, steps",
+    (([0.0], 1), ([1.0, 1.0, 0.3, 0.1, 1.0], 4), ([1.0] * 50, 20)),
+    ids=("asleep", "soon", "never"),
 )
 def test_an_engine_begins_when_other_threads_rest(monkeypatch, shares, steps):
     """Law: who computes for a fifth of a step or more is waited for, but not for ever."""
@@ -86,7 +116,9 @@ def test_an_engine_begins_when_other_threads_rest(monkeypatch, shares, steps):
 
 
 def test_more_threads_are_measured_alone(monkeypatch):
-    """Law: each of the two programs is built for its number of threads, and the gain is that of each round."""
+    """Law: each of the two programs is built for its number of threads, and the gain is that of
+    each round.
+    """
     built, took = [], {"1": 6.0, "2": 4.0}
 
     def engines(graph, models, threads):
@@ -105,7 +137,9 @@ def test_more_threads_are_measured_alone(monkeypatch):
 
 
 def test_a_ratio_is_that_of_each_round():
-    """Law: a disturbed round disturbs both; the median of the quotients, not the quotient of the medians."""
+    """Law: a disturbed round disturbs both; the median of the quotients, not the quotient of the
+    medians.
+    """
     assert compute_ratio([1.0, 20.0, 3.0], [2.0, 40.0, 3.0]) == Ratio(0.5, 0.5, 1.0)
 
 
@@ -125,12 +159,17 @@ def test_a_line_of_the_table():
     assert cells[:4] == ["net", "venus", "64", "1"]
     assert cells[4:9] == ["1234", "20.2", "-", "0.5", "0.125"]
     assert cells[9:] == ["0.50 (0.40-0.60)", "-", "1.00 (1.00-1.00)", "-"]
-    assert speed_cells(replace(speed(), threads=2, gain=Ratio(1.75, 1.5, 2.0)))[12] == "1.75 (1.50-2.00)"
+    assert (
+        speed_cells(replace(speed(), threads=2, gain=Ratio(1.75, 1.5, 2.0)))[12]
+        == "1.75 (1.50-2.00)"
+    )
     assert format_table_row(cells[:2]) == "| net | venus |"
 
 
 def test_the_page_has_well_formed_tables():
-    """Law: as many cells in every line as in its head, and the machine, the bound and reasons are told."""
+    """Law: as many cells in every line as in its head, and the machine, the bound and reasons are
+    told.
+    """
     rows = [f"| avx2 {format_table_row(speed_cells(speed()))}"]
     page = format_page(replace(figures(speed()), why_not={"net, u8s8": "no such node"}, rows=rows))
     tables = re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE)
@@ -151,7 +190,9 @@ def test_the_page_has_well_formed_tables():
 
 
 def test_what_became_slower_is_told():
-    """Law: worse by more than a tenth is told by name with both figures; less is not, nor what only one run has."""
+    """Law: worse by more than a tenth is told by name with both figures; less is not, nor what only
+    one run has.
+    """
     before = json.loads(json.dumps(figures(speed(0.5), speed(1.0, batch=1), cost=3.0).to_dict()))
     now = figures(speed(0.56), speed(1.09, batch=1), speed(9.0, "new"), cost=3.4).to_dict()
     assert find_regressions(before, now) == [
@@ -166,10 +207,14 @@ def test_what_became_slower_is_told():
 @pytest.mark.parametrize("what, other", (("cpu", "another"), ("row", "portable")))
 def test_other_machines_are_not_compared(what, other):
     """Law: another processor or row of instructions gives no verdict, and says so."""
-    (told,) = find_regressions(figures(speed(0.1)).to_dict(), figures(speed(9.0), **{what: other}).to_dict())
+    (told,) = find_regressions(
+        figures(speed(0.1)).to_dict(), figures(speed(9.0), **{what: other}).to_dict()
+    )
     assert told.startswith("not compared")
     assert other in told
-    assert find_regressions(None, figures().to_dict()) == ["nothing to compare with: the last commit has no figures"]
+    assert find_regressions(None, figures().to_dict()) == [
+        "nothing to compare with: the last commit has no figures"
+    ]
 
 
 # --- nets and machine -----------------------------------------------------------------------------
@@ -189,16 +234,29 @@ def test_random_nets_are_sound(model, convolutions, parameters):
     sizes = [[d.dim_value for d in v.type.tensor_type.shape.dim] for v in inferred.graph.output]
     assert sizes == [[0, 10]]
     assert sum(node.op_type == "Conv" for node in model.graph.node) == convolutions
-    assert sum(int(np.prod(tensor.dims)) for tensor in model.graph.initializer if tensor.dims) == parameters
+    assert (
+        sum(int(np.prod(tensor.dims)) for tensor in model.graph.initializer if tensor.dims)
+        == parameters
+    )
 
 
 def test_the_models_of_this_repository_are_always_measured():
-    """For a quick look they and two with random weights; what has another form on generic is measured there too."""
+    """For a quick look they and two with random weights; what has another form on generic is
+    measured there too.
+    """
     titles = [net.title for net in iterate_nets(quick=True)]
-    assert titles[:5] == ["digits_attention", "digits_cnn", "digits_gru", "digits_lstm", "shapes_detector"]
+    assert titles[:5] == [
+        "digits_attention",
+        "digits_cnn",
+        "digits_gru",
+        "digits_lstm",
+        "shapes_detector",
+    ]
     assert len(titles) == 7
     found = {
-        name: [net.platform for net in iterate_nets_of_file(ROOT / "models" / f"digits_{name}.onnx")]
+        name: [
+            net.platform for net in iterate_nets_of_file(ROOT / "models" / f"digits_{name}.onnx")
+        ]
         for name in ("cnn", "gru")
     }
     assert found == {"cnn": ["venus"], "gru": ["venus", "generic"]}
@@ -226,7 +284,9 @@ def test_the_peak_is_that_of_the_instruction(target):
 
 
 def test_memory_is_that_of_the_measured_process():
-    """Law: what this process holds does not count; another one's memory does, and its failure ends the run."""
+    """Law: what this process holds does not count; another one's memory does, and its failure ends
+    the run.
+    """
     held = np.ones(1 << 28, np.uint8)
     small, large = ([sys.executable, "-c", f"x = b'x' * {size}"] for size in (1, 1 << 27))
     _, cpu, peak = measure_command(small)

@@ -14,7 +14,9 @@ from tests.cli.helpers import TINY, CommandFolder, samples, write_model
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandFolder:
-    """A current folder with tiny.onnx, calib.npz and test.npz (labels: what the float model says)."""
+    """A current folder with tiny.onnx, calib.npz and test.npz (labels: what the float model
+    says).
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     write_model(tmp_path / "tiny.onnx", TINY)
@@ -28,7 +30,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandFolder:
 def tiny_quant(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny model, quantized."""
     folder = tmp_path_factory.mktemp("tiny")
-    api.quantize(write_model(folder / "tiny.onnx", TINY), samples()).save(folder / "tiny_quant.onnx")
+    api.quantize(write_model(folder / "tiny.onnx", TINY), samples()).save(
+        folder / "tiny_quant.onnx"
+    )
     return folder / "tiny_quant.onnx"
 
 

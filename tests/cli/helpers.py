@@ -28,7 +28,8 @@ tiny (float[N, 2, 4, 4] x) => (float[N, 3] y) {
 }
 """
 
-# An operator without an integer form between two convolutions; names that a terminal library could misread.
+# An operator without an integer form between two convolutions; names that a terminal library could
+# misread.
 GAP = """
 <ir_version: 8, opset_import: ["": 13]>
 gap (float[N, 2, 4, 4] x) => (float[N, 2, 4, 4] y) {
@@ -76,13 +77,19 @@ class CommandFolder:
         result = self(*args, "--json")
         assert result.exit_code == 0, result.output
         assert result.stderr.strip()
-        body = json.loads(result.stdout, parse_constant=lambda text: pytest.fail(f"{text} is not JSON"))
+        body = json.loads(
+            result.stdout, parse_constant=lambda text: pytest.fail(f"{text} is not JSON")
+        )
         assert isinstance(body, dict)
         return body
 
     def files(self) -> dict[str, bytes]:
         """Every file, hidden ones too, with its content."""
-        return {str(p.relative_to(self.folder)): p.read_bytes() for p in self.folder.rglob("*") if p.is_file()}
+        return {
+            str(p.relative_to(self.folder)): p.read_bytes()
+            for p in self.folder.rglob("*")
+            if p.is_file()
+        }
 
 
 def plain(text: str) -> str:

@@ -28,7 +28,11 @@ def test_command(tmp_path, integer):
     verdict, first = bad.stdout.splitlines()[:2]
     assert verdict == "venus: 1 limit is broken at 1 node; --fit, the default of quantize, mends it"
     assert first.startswith("Conv Conv_short -> short: a stride is not larger than the kernel")
-    assert (tmp_path / "out" / "check.txt").read_text().startswith(bad.stdout.partition("cost on the chip")[0])
+    assert (
+        (tmp_path / "out" / "check.txt")
+        .read_text()
+        .startswith(bad.stdout.partition("cost on the chip")[0])
+    )
     body = json.loads((tmp_path / "out" / "check.json").read_text())
     assert body["violations"][0]["node"] == "Conv_short"
     assert body["remaining"] == []
@@ -41,7 +45,10 @@ def test_command(tmp_path, integer):
     assert time.startswith("time on venus: nothing is published of the time on venus")
     assert cost == "cost on the chip:"
     assert head.split()[:3] == ["layer", "operator", "MACs"]
-    assert [line.split()[1] for line in layers if "Int " in line] == ["Conv2dInt"] * 3 + ["AvgPool2dInt", "LinearInt"]
+    assert [line.split()[1] for line in layers if "Int " in line] == ["Conv2dInt"] * 3 + [
+        "AvgPool2dInt",
+        "LinearInt",
+    ]
     assert any(line.split()[:1] == ["total"] for line in layers)
     moved = run(tmp_path / "good.onnx", "--packer-args", "-p venus -r 100")
     assert moved.exit_code == 1

@@ -1,10 +1,14 @@
-"""Limits of flash and time as the command takes them: widths of weights that keep them, and what is told."""
+"""Limits of flash and time as the command takes them: widths of weights that keep them, and what is
+told.
+"""
 
 import re
 
 
 def test_the_command_says_widths_flash_and_time(here):
-    """Files through the command: a limit that is kept, one that nothing reaches, and one of time."""
+    """Files through the command: a limit that is kept, one that nothing reaches, and one of
+    time.
+    """
     words = (
         "quantize",
         "tiny.onnx",
@@ -24,7 +28,9 @@ def test_the_command_says_widths_flash_and_time(here):
     assert least < most
     body = here.json(*words, "--max-flash", str(most - 1))
     assert body["search"]["met"]
-    assert body["search"]["weight_bits"] == {"conv": 4, "fc": 4} or set(body["search"]["weight_bits"].values()) == {
+    assert body["search"]["weight_bits"] == {"conv": 4, "fc": 4} or set(
+        body["search"]["weight_bits"].values()
+    ) == {
         4,
         8,
     }
@@ -48,19 +54,39 @@ def test_the_command_says_widths_flash_and_time(here):
 
 
 def test_comparing_and_ranking_show_widths(here):
-    """compare's table, csv and page, and the table of sensitivity; with 8 bits everywhere there is no such column."""
-    words = ("--calib", "calib.npz", "--platform", "arcs", "--effort", "fast", "--override", "fc=weight_bits:4")
+    """compare's table, csv and page, and the table of sensitivity; with 8 bits everywhere there is
+    no such column.
+    """
+    words = (
+        "--calib",
+        "calib.npz",
+        "--platform",
+        "arcs",
+        "--effort",
+        "fast",
+        "--override",
+        "fc=weight_bits:4",
+    )
     here.run_ok("quantize", "tiny.onnx", *words)
     here.run_ok("compare", "tiny.onnx", "tiny_quant.onnx", "--data", "calib.npz", "-o", "compared")
     table = (here.folder / "compared" / "compare_per_layer_out.csv").read_text().splitlines()
     assert table[0].endswith(",weight_bits")
     assert {line.rsplit(",", 1)[1] for line in table[1:]} == {"8", "4", ""}
-    assert "weight_bits" in (here.folder / "compared" / "compare_per_layer_out.txt").read_text().splitlines()[0]
+    assert (
+        "weight_bits"
+        in (here.folder / "compared" / "compare_per_layer_out.txt").read_text().splitlines()[0]
+    )
     assert '"wbits":4' in (here.folder / "compared" / "profiler.html").read_text()
     here.run_ok("sensitivity", "tiny.onnx", *words, "-o", "ranked")
     ranked = (here.folder / "ranked" / "sensitive_ops.txt").read_text().splitlines()
     assert ranked[0].endswith("weight_bits")
-    assert {line.split()[0]: line.split()[-1] for line in ranked[1:4]} == {"conv": "8", "fc": "4", "x": "-"}
-    here.run_ok("quantize", "tiny.onnx", "--calib", "calib.npz", "--platform", "arcs", "--effort", "fast")
+    assert {line.split()[0]: line.split()[-1] for line in ranked[1:4]} == {
+        "conv": "8",
+        "fc": "4",
+        "x": "-",
+    }
+    here.run_ok(
+        "quantize", "tiny.onnx", "--calib", "calib.npz", "--platform", "arcs", "--effort", "fast"
+    )
     here.run_ok("compare", "tiny.onnx", "tiny_quant.onnx", "--data", "calib.npz", "-o", "whole")
     assert "weight_bits" not in (here.folder / "whole" / "compare_per_layer_out.csv").read_text()

@@ -19,7 +19,9 @@ from tests.each import check_each
 
 
 def fails(here: CommandFolder, code: int, words: str, *args: object) -> Result:
-    """Run a command that must fail with `words` and leave every file as it was; a bug's archive is the only new one."""
+    """Run a command that must fail with `words` and leave every file as it was; a bug's archive is
+    the only new one.
+    """
     before = here.files()
     result = here(*args)
     assert result.exit_code == code, result.output
@@ -72,17 +74,29 @@ EARLY_MISTAKES = (
     ((*QUANTIZE[:3], "empty.npz"), "no array for input 'x'; found nothing"),
     ((*QUANTIZE[:3], "none.npz"), "calibration data holds no sample"),
     ((*QUANTIZE[:3], "name.npz"), "'a' is not an input of the model"),
-    ((*QUANTIZE[:3], "shape.npz"), "input 'x' has shape [20, 2, 3, 4], the model takes [N, 2, 4, 4]"),
+    (
+        (*QUANTIZE[:3], "shape.npz"),
+        "input 'x' has shape [20, 2, 3, 4], the model takes [N, 2, 4, 4]",
+    ),
     ((*QUANTIZE[:3], "batch.npz"), "add the batch axis"),
     ((*QUANTIZE[:3], "nan.npz"), "input 'x' holds NaN or infinity in sample 3"),
     ((*QUANTIZE, "--platform", "venuss"), "unknown platform 'venuss'; did you mean 'venus'?"),
     ((*QUANTIZE, "--mode", "max-value"), "mode max-value on platform venus"),
     ((*QUANTIZE, "--bits", "4"), "bits 4 on platform venus"),
-    ((*QUANTIZE, "--skip", "con"), "selector 'con' matches no node or tensor; did you mean 'conv'?"),
+    (
+        (*QUANTIZE, "--skip", "con"),
+        "selector 'con' matches no node or tensor; did you mean 'conv'?",
+    ),
     ((*QUANTIZE, "--override", "conv"), "override 'conv': write SELECTOR=KEY:VALUE"),
     ((*QUANTIZE, "--override", "conv=calibratr:max"), "unknown key 'calibratr'"),
-    ((*QUANTIZE, "--weight-bits", "4"), "weight_bits 4 on platform venus: it computes in 8 bits only"),
-    ((*QUANTIZE, "--platform", "arcs", "--bits", "4"), "bits 4 on platform arcs: it computes in 8 bits only"),
+    (
+        (*QUANTIZE, "--weight-bits", "4"),
+        "weight_bits 4 on platform venus: it computes in 8 bits only",
+    ),
+    (
+        (*QUANTIZE, "--platform", "arcs", "--bits", "4"),
+        "bits 4 on platform arcs: it computes in 8 bits only",
+    ),
     ((*QUANTIZE, "--platform", "arcs", "--weight-bits", "16"), "it computes in 4, 8 bits only"),
     ((*QUANTIZE, "--override", "nope=scale:2^3"), "selector 'nope' matches no node or tensor"),
     ((*QUANTIZE, "--config", "key.yaml"), "unknown key 'calibrater'; did you mean 'calibrator'?"),
@@ -107,15 +121,24 @@ EARLY_MISTAKES = (
     ((*SIMULATE, "--dump", "."), "--dump .: the folder holds the data that are read"),
     ((*SIMULATE, "--dump", "gone/out"), "cannot dump into gone/out: No such file or directory"),
     (("evaluate", "tiny.onnx", "--data", "calib.npz"), "the data have no labels"),
-    (("evaluate", "tiny.onnx", "--data", "test.npz", "--metric", "mse"), "metric mse compares two models"),
-    (("evaluate", "tiny.onnx", "--data", "test.npz", "--output", "z"), "the model has no tensor 'z'"),
+    (
+        ("evaluate", "tiny.onnx", "--data", "test.npz", "--metric", "mse"),
+        "metric mse compares two models",
+    ),
+    (
+        ("evaluate", "tiny.onnx", "--data", "test.npz", "--output", "z"),
+        "the model has no tensor 'z'",
+    ),
     (("platforms", "venu"), "unknown platform 'venu'; did you mean 'venus'?"),
 )
 LATE_MISTAKES = (
     ((*QUANTIZE, "--eval", "test.npz", "--metric", "top2"), "unknown metric 'top2'"),
     ((*QUANTIZE, "--eval", "calib.npz", "--metric", "top1"), "metric top1 needs labels"),
     ((*QUANTIZE, "--eval", "labels.npz"), "label 9 is beyond the 3 classes"),
-    (("quantize", "gap.onnx", "--calib", "calib.npz", "--require-chip"), "not chip-ready: Erf gap stays in float"),
+    (
+        ("quantize", "gap.onnx", "--calib", "calib.npz", "--require-chip"),
+        "not chip-ready: Erf gap stays in float",
+    ),
 )
 USAGE_ERRORS = (
     ((), "Usage: "),
@@ -144,7 +167,9 @@ def test_mistakes_found_before_any_work_get_one_line_and_leave_no_file(here: Com
 
 @pytest.mark.sweep
 @pytest.mark.parametrize(
-    "args, words", LATE_MISTAKES, ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else None
+    "args, words",
+    LATE_MISTAKES,
+    ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else None,
 )
 def test_mistakes_found_late_get_one_line_and_leave_no_file(
     here: CommandFolder, args: tuple[str, ...], words: str
@@ -157,8 +182,12 @@ def test_wrong_options_are_usage_errors(here: CommandFolder) -> None:
     check_each(lambda args, words: fails(here, 2, words, *args), USAGE_ERRORS)
 
 
-@pytest.mark.parametrize("error", [RuntimeError("oops"), InternalError("oops"), RecursionError("oops")])
-def test_our_bugs_show_a_traceback(here: CommandFolder, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+@pytest.mark.parametrize(
+    "error", [RuntimeError("oops"), InternalError("oops"), RecursionError("oops")]
+)
+def test_our_bugs_show_a_traceback(
+    here: CommandFolder, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     def fall(*_: object, **__: object) -> None:
         raise error
 
@@ -175,7 +204,9 @@ def test_ctrl_c(here: CommandFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     assert fails(here, 130, "interrupted", *QUANTIZE).stderr == "interrupted\n"
 
 
-@pytest.mark.parametrize("error, code", [(KeyboardInterrupt(), 130), (OSError(28, "No space left on device"), 1)])
+@pytest.mark.parametrize(
+    "error, code", [(KeyboardInterrupt(), 130), (OSError(28, "No space left on device"), 1)]
+)
 def test_a_write_that_breaks_off_leaves_the_old_files(
     quant: CommandFolder, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int
 ) -> None:
@@ -199,4 +230,13 @@ def test_a_write_that_breaks_off_leaves_the_old_files(
 
 def test_an_evaluation_that_fails_leaves_the_old_graph(quant: CommandFolder) -> None:
     write_bad_files(quant.folder)
-    fails(quant, 1, "label 9 is beyond", *QUANTIZE, "--eval", "labels.npz", "--save-plan", "plan2.json")
+    fails(
+        quant,
+        1,
+        "label 9 is beyond",
+        *QUANTIZE,
+        "--eval",
+        "labels.npz",
+        "--save-plan",
+        "plan2.json",
+    )

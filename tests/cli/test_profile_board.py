@@ -12,8 +12,19 @@ def test_profile_board(quant):
     """A chip of which nothing is published gets cycles, in check, quantize, trace and the rest."""
     import lingeronnx as lo
 
-    (quant.folder / "board.log").write_text("\n".join(board(lo.Session("tiny_quant.onnx").model, "venus")))
-    words = ("profile-board", "board.log", "--model", "tiny_quant.onnx", "--clock", "200", "-o", "timing.json")
+    (quant.folder / "board.log").write_text(
+        "\n".join(board(lo.Session("tiny_quant.onnx").model, "venus"))
+    )
+    words = (
+        "profile-board",
+        "board.log",
+        "--model",
+        "tiny_quant.onnx",
+        "--clock",
+        "200",
+        "-o",
+        "timing.json",
+    )
     result = quant(*words, "--json")
     assert result.exit_code == 0, result.output
     assert "layers that are furthest off" in result.stderr
@@ -25,7 +36,17 @@ def test_profile_board(quant):
     told = quant.json("check", "tiny_quant.onnx", *timed)["time"]
     assert told["clock_mhz"] == 200
     assert told["cycles"]["low"] < told["cycles"]["total"] < told["cycles"]["high"]
-    made = quant.json("quantize", "tiny.onnx", "--calib", "calib.npz", "--effort", "fast", *timed, "--budget-ms", "9")
+    made = quant.json(
+        "quantize",
+        "tiny.onnx",
+        "--calib",
+        "calib.npz",
+        "--effort",
+        "fast",
+        *timed,
+        "--budget-ms",
+        "9",
+    )
     assert made["time"]["cycles"]["total"] > 0
     quant.run_ok("trace", "tiny_quant.onnx", "-o", "t.json", *timed)
     quant.run_ok("deploy", "tiny_quant.onnx", "--input", "calib.npz", "-o", "board", *timed)
@@ -40,11 +61,17 @@ def test_profile_board_mistakes(quant):
     (quant.folder / "empty.log").write_text("")
     (quant.folder / "noise.log").write_bytes(bytes(range(256)) * 100)
     before = quant.files()
-    for log, told in (("empty.log", "no profile line"), ("noise.log", "no profile line"), ("gone.log", "cannot read")):
+    for log, told in (
+        ("empty.log", "no profile line"),
+        ("noise.log", "no profile line"),
+        ("gone.log", "cannot read"),
+    ):
         failed = quant("profile-board", log, "--model", "tiny_quant.onnx", "-o", "timing.json")
         assert (failed.exit_code, failed.stderr.count("\n")) == (1, 1), failed.output
         assert told in failed.stderr
-    failed = quant("profile-board", "empty.log", "--model", "tiny_quant.onnx", "--platform", "generic")
+    failed = quant(
+        "profile-board", "empty.log", "--model", "tiny_quant.onnx", "--platform", "generic"
+    )
     assert (failed.exit_code, failed.stderr.count("\n")) == (1, 1)
     assert "generic is none" in failed.stderr
     assert quant.files() == before

@@ -15,19 +15,30 @@ pytestmark = pytest.mark.smoke
 
 def test_quantize_the_whole_output(here: CommandFolder) -> None:
     text = here.run_ok(
-        "quantize", "tiny.onnx", "--calib", "calib.npz", "--eval", "test.npz", "--save-plan", "plan.json"
+        "quantize",
+        "tiny.onnx",
+        "--calib",
+        "calib.npz",
+        "--eval",
+        "test.npz",
+        "--save-plan",
+        "plan.json",
     )
     text = re.sub(r"cosine 0\.99\d{4}, SQNR \d\d\.\d\d dB", "cosine 0.99xxxx, SQNR xx.xx dB", text)
-    text = re.sub(r"integer \d+\.\d\d %, drop -?\d+\.\d\d points", "integer xx %, drop xx points", text)
+    text = re.sub(
+        r"integer \d+\.\d\d %, drop -?\d+\.\d\d points", "integer xx %, drop xx points", text
+    )
     assert re.sub(r"\(\d\.\d kB\)", "(x kB)", text) == (
         "tiny.onnx -> venus, q-value\n"
         "\n"
         "  chip-ready        yes\n"
         "  integer layers    5: Conv2dInt 1, Flatten 1, LinearInt 1, MaxPool 1, Relu 1\n"
         "  integer MACs      100.0 %\n"
-        "  on the chip       600 MACs 8x8; weights 208 bytes; shared memory 320 of 655,360 bytes, psram 208\n"
+        "  on the chip       600 MACs 8x8; weights 208 bytes; shared memory 320 of 655,360 bytes, "
+        "psram 208\n"
         "                    of 8,388,608; 208 bytes over DMA\n"
-        "  time              nothing is published of the time on venus; profile-board takes a board's log\n"
+        "  time              nothing is published of the time on venus; profile-board takes a "
+        "board's log\n"
         "  fidelity          y: cosine 0.99xxxx, SQNR xx.xx dB on the calibration data\n"
         "  accuracy          float 100.00 %, integer xx %, drop xx points (top1, 20 samples)\n"
         "\n"
@@ -48,7 +59,9 @@ def test_quantize_the_whole_output(here: CommandFolder) -> None:
 
 
 def test_quantize_digits_as_json(here: CommandFolder) -> None:
-    body = here.json("quantize", DIGITS, "--calib", CALIB, "--eval", TEST, "--metric", "top1", "-o", "d.onnx")
+    body = here.json(
+        "quantize", DIGITS, "--calib", CALIB, "--eval", TEST, "--metric", "top1", "-o", "d.onnx"
+    )
     assert body["chip_ready"] is True
     assert body["integer_macs"] == 1.0
     assert body["float_nodes"] == body["host_part"] == body["notes"] == []
@@ -60,7 +73,11 @@ def test_quantize_digits_as_json(here: CommandFolder) -> None:
     assert body["outputs"]["logits"]["cosine"] > 0.99
     assert body["output"] == "d.onnx"
     accuracy = body["accuracy"]
-    assert (accuracy["metric"], accuracy["samples"], accuracy["float"]) == ("top1", 500, pytest.approx(99.2))
+    assert (accuracy["metric"], accuracy["samples"], accuracy["float"]) == (
+        "top1",
+        500,
+        pytest.approx(99.2),
+    )
     assert accuracy["integer"] >= 98.5
     assert accuracy["drop"] == pytest.approx(accuracy["float"] - accuracy["integer"])
 
@@ -74,12 +91,18 @@ def test_the_default_output_is_beside_the_model(here: CommandFolder) -> None:
 
 def test_without_calibration_data_it_says_so(here: CommandFolder) -> None:
     text = here.run_ok("quantize", "tiny.onnx")
-    assert "  WARNING: calibrated on synthetic inputs: its outputs for real data mean nothing" in text
+    assert (
+        "  WARNING: calibrated on synthetic inputs: its outputs for real data mean nothing" in text
+    )
 
 
 def test_the_part_for_the_packer_is_written_beside(here: CommandFolder) -> None:
-    """With a host part behind the integers, the graph without it is written too, and the packer's line names it."""
-    text = TINY.replace("y = Gemm<transB=1>(f, v, d)", "g = Gemm<transB=1>(f, v, d) [soft] y = Softmax<axis=1>(g)")
+    """With a host part behind the integers, the graph without it is written too, and the packer's
+    line names it.
+    """
+    text = TINY.replace(
+        "y = Gemm<transB=1>(f, v, d)", "g = Gemm<transB=1>(f, v, d) [soft] y = Softmax<axis=1>(g)"
+    )
     write_model(here.folder / "soft.onnx", text)
     shown = here.json("quantize", "soft.onnx", "--calib", "calib.npz")
     assert shown["chip_part"] == "soft_quant_chip.onnx"
@@ -94,7 +117,12 @@ def test_all_files_of_a_model_in_parts_are_told(here: CommandFolder) -> None:
     """By `quantize --json` and in its text; `check` foretells the parts in the same words."""
     write_model(here.folder / "gap.onnx", GAP)
     shown = here.json("quantize", "gap.onnx", "--calib", "calib.npz", "--save-plan", "plan.json")
-    assert shown["written"] == ["gap_quant.onnx", "gap_quant_chip1.onnx", "gap_quant_chip2.onnx", "plan.json"]
+    assert shown["written"] == [
+        "gap_quant.onnx",
+        "gap_quant_chip1.onnx",
+        "gap_quant_chip2.onnx",
+        "plan.json",
+    ]
     assert set(shown["written"]) <= set(here.files())
     foretold = json.loads(here("check", "gap.onnx", "--json").stdout)
     assert (foretold["runs"], foretold["crossings"]) == (shown["runs"], 2)
@@ -113,8 +141,12 @@ def test_float_nodes_are_listed_with_their_names_unchanged(here: CommandFolder) 
 
 
 def test_a_plan_gives_the_same_graph_again(here: CommandFolder) -> None:
-    here.run_ok("quantize", "tiny.onnx", "--calib", "calib.npz", "-o", "a.onnx", "--save-plan", "plan.json")
-    here.run_ok("quantize", "tiny.onnx", "--plan", "plan.json", "--calib", "calib.npz", "-o", "b.onnx")
+    here.run_ok(
+        "quantize", "tiny.onnx", "--calib", "calib.npz", "-o", "a.onnx", "--save-plan", "plan.json"
+    )
+    here.run_ok(
+        "quantize", "tiny.onnx", "--plan", "plan.json", "--calib", "calib.npz", "-o", "b.onnx"
+    )
     files = here.files()
     assert files["a.onnx"] == files["b.onnx"]
 
@@ -122,7 +154,9 @@ def test_a_plan_gives_the_same_graph_again(here: CommandFolder) -> None:
 def test_a_plan_brings_its_platform_and_mode(here: CommandFolder) -> None:
     made = ("--platform", "generic", "--mode", "max-value", "--save-plan", "plan.json")
     here.run_ok("quantize", "tiny.onnx", "--calib", "calib.npz", "-o", "a.onnx", *made)
-    body = here.json("quantize", "tiny.onnx", "--plan", "plan.json", "--calib", "calib.npz", "-o", "b.onnx")
+    body = here.json(
+        "quantize", "tiny.onnx", "--plan", "plan.json", "--calib", "calib.npz", "-o", "b.onnx"
+    )
     assert (body["platform"], body["mode"]) == ("generic", "max-value")
     result = here("quantize", "tiny.onnx", "--plan", "plan.json", "--platform", "venus")
     assert (result.exit_code, result.stderr) == (
@@ -132,7 +166,9 @@ def test_a_plan_brings_its_platform_and_mode(here: CommandFolder) -> None:
 
 
 def test_options_win_over_the_configuration(here: CommandFolder) -> None:
-    (here.folder / "quant.yaml").write_text("platform: generic\nmode: max-value\ncalibrator: max\nskip: [fc]\n")
+    (here.folder / "quant.yaml").write_text(
+        "platform: generic\nmode: max-value\ncalibrator: max\nskip: [fc]\n"
+    )
     config = ("quantize", "tiny.onnx", "--calib", "calib.npz", "--config", "quant.yaml")
     body = here.json(*config)
     assert (body["platform"], body["mode"]) == ("generic", "max-value")
@@ -144,7 +180,9 @@ def test_options_win_over_the_configuration(here: CommandFolder) -> None:
 
 def test_overrides_reach_the_plan(here: CommandFolder) -> None:
     override = ("--override", "x=scale:2^4", "--override", "type:Conv=calibrator:max")
-    here.run_ok("quantize", "tiny.onnx", "--calib", "calib.npz", *override, "--save-plan", "plan.json")
+    here.run_ok(
+        "quantize", "tiny.onnx", "--calib", "calib.npz", *override, "--save-plan", "plan.json"
+    )
     assert json.loads((here.folder / "plan.json").read_text())["tensors"]["x"]["scale"] == 16.0
 
 
@@ -155,13 +193,34 @@ def test_calibrators(here: CommandFolder, calibrator: str) -> None:
 
 
 def test_widths_on_the_command_line(here: CommandFolder) -> None:
-    widths = ("--platform", "generic", "--bits", "16", "--weight-bits", "16", "--override", "y=out_bits:float")
-    override = ("--override", "conv=bits:8,weight_bits:4,percentile:99.9", "--save-plan", "plan.json")
+    widths = (
+        "--platform",
+        "generic",
+        "--bits",
+        "16",
+        "--weight-bits",
+        "16",
+        "--override",
+        "y=out_bits:float",
+    )
+    override = (
+        "--override",
+        "conv=bits:8,weight_bits:4,percentile:99.9",
+        "--save-plan",
+        "plan.json",
+    )
     body = here.json("quantize", "tiny.onnx", "--calib", "calib.npz", *widths, *override)
     assert body["outputs"]["y"]["cosine"] > 0.99
     tensors = json.loads((here.folder / "plan.json").read_text())["tensors"]
-    assert {name: tensors[name]["bits"] for name in ("x", "w", "c", "v")} == {"x": 16, "w": 4, "c": 8, "v": 16}
+    assert {name: tensors[name]["bits"] for name in ("x", "w", "c", "v")} == {
+        "x": 16,
+        "w": 4,
+        "c": 8,
+        "v": 16,
+    }
     assert "y" not in tensors
     result = here("quantize", "tiny.onnx", "--calib", "calib.npz", "--override", "y=out_bits:16")
     assert result.exit_code == 1
-    assert result.stderr.startswith("error: override y: out_bits 16 on platform venus: an output that leaves the")
+    assert result.stderr.startswith(
+        "error: override y: out_bits 16 on platform venus: an output that leaves the"
+    )

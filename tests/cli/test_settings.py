@@ -1,4 +1,6 @@
-"""A model with an input that is a setting: told once with --fix, and known wherever both models are at hand."""
+"""A model with an input that is a setting: told once with --fix, and known wherever both models are
+at hand.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def test_a_setting_is_told_once(here):
     both = ("gain.onnx", "gain_quant.onnx", "--data", "calib.npz")
     here.run_ok("compare", *both, "-o", "compared")
     here.run_ok("badcase", *both, "-o", "worst.npz")
-    found = here.json("evaluate", "gain_quant.onnx", "--baseline", "gain.onnx", "--data", "calib.npz")
+    found = here.json(
+        "evaluate", "gain_quant.onnx", "--baseline", "gain.onnx", "--data", "calib.npz"
+    )
     assert found["value"] > 20
     here.run_ok("sensitivity", "gain.onnx", *words, "-o", "ranked")
     assert json.loads((here.folder / "ranked" / "sensitive_ops.json").read_text())

@@ -1,4 +1,6 @@
-"""Starting, help, and the commands that need no model of the user's: real files in, exit code and whole outputs out."""
+"""Starting, help, and the commands that need no model of the user's: real files in, exit code and
+whole outputs out.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +33,16 @@ def test_help_imports_nothing_heavy() -> None:
         "    main([*command, '--help'], standalone_mode=False)\n"
         f"print('loaded:', [name for name in {HEAVY!r} if name in sys.modules])\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
+    )
     assert done.stdout.splitlines()[-1] == "loaded: []"
 
 
 def test_python_m_lingeronnx() -> None:
-    done = subprocess.run([sys.executable, "-m", "lingeronnx", "--version"], capture_output=True, text=True, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-m", "lingeronnx", "--version"], capture_output=True, text=True, cwd=ROOT
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, f"lingeronnx {__version__}\n", "")
 
 
@@ -55,9 +61,13 @@ def test_choices_are_those_of_the_configuration() -> None:
         if isinstance(option.type, click.Choice) and option.name == "written":
             assert set(option.type.choices) == {*DIALECT_BY_DOMAIN, *STANDARD_FORMS}
         elif option.name in ("layout", "color", "resize"):
-            assert set(option.type.choices) == set(get_args(getattr(pictures, str(option.name).title())))
+            assert set(option.type.choices) == set(
+                get_args(getattr(pictures, str(option.name).title()))
+            )
         elif isinstance(option.type, click.Choice):
-            assert set(option.type.choices) <= set(get_args(QuantConfig.model_fields[str(option.name)].annotation))
+            assert set(option.type.choices) <= set(
+                get_args(QuantConfig.model_fields[str(option.name)].annotation)
+            )
 
 
 def test_platforms(here: CommandFolder) -> None:
@@ -98,7 +108,9 @@ def test_progress_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_how_far_a_piece_of_work_is() -> None:
-    """The rate once there is one to speak of; the time left at this rate where the whole is known."""
+    """The rate once there is one to speak of; the time left at this rate where the whole is
+    known.
+    """
 
     def check(done: int, total: int | None, seconds: float, words: str) -> None:
         assert format_progress(done, total, seconds) == words

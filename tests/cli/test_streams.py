@@ -1,4 +1,6 @@
-"""Closed and full streams: what was written stays, the exit code says what was lost, and no text ends in a file."""
+"""Closed and full streams: what was written stays, the exit code says what was lost, and no text
+ends in a file.
+"""
 
 import errno
 import io
@@ -26,9 +28,15 @@ DEMO = Path(lingeronnx.__file__).parent / "demo"
     ],
 )
 def test_quantize(tmp_path, streams, code):
-    words = f"quantize {DEMO}/digits_cnn.onnx --calib {DEMO}/digits_calib.npz --effort fast -o q.onnx {streams}"
+    words = (
+        f"quantize {DEMO}/digits_cnn.onnx --calib {DEMO}/digits_calib.npz --effort fast -o "
+        f"q.onnx {streams}"
+    )
     done = subprocess.run(
-        ["bash", "-c", f"{sys.executable} -m lingeronnx {words}"], cwd=tmp_path, capture_output=True, text=True
+        ["bash", "-c", f"{sys.executable} -m lingeronnx {words}"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == code, done.stderr
     assert sorted(p.name for p in tmp_path.iterdir()) == ["q.onnx"]

@@ -1,4 +1,6 @@
-"""The time on the chip as commands show it: check, quantize, deploy; clock, budget, chips of which nothing is known."""
+"""The time on the chip as commands show it: check, quantize, deploy; clock, budget, chips of which
+nothing is known.
+"""
 
 import json
 import re
@@ -12,11 +14,22 @@ import lingeronnx as lo
 from tests.cli.helpers import GAP, write_model
 from tests.each import check_each
 
-QUANTIZE = ("quantize", "tiny.onnx", "--calib", "calib.npz", "--platform", "arcs", "--effort", "fast")
+QUANTIZE = (
+    "quantize",
+    "tiny.onnx",
+    "--calib",
+    "calib.npz",
+    "--platform",
+    "arcs",
+    "--effort",
+    "fast",
+)
 
 
 def test_check_foretells_what_quantize_then_says(here):
-    """The same cycles in check before calibration, in quantize, in check of its file and in lo.latency."""
+    """The same cycles in check before calibration, in quantize, in check of its file and in
+    lo.latency.
+    """
     before = here.json("check", "tiny.onnx", "--platform", "arcs")["time"]
     made = here.json(*QUANTIZE, "--clock", "100")["time"]
     after = here.json("check", "tiny_quant.onnx", "--clock", "100")["time"]
@@ -33,7 +46,9 @@ def test_check_foretells_what_quantize_then_says(here):
 
 
 def test_too_slow_is_a_finding(here):
-    """check ends with 1 and says it first; quantize tells it, and with --require-chip fails and writes nothing."""
+    """check ends with 1 and says it first; quantize tells it, and with --require-chip fails and
+    writes nothing.
+    """
     slow = ("--clock", "100", "--budget-ms", "0.001")
     told = here(*QUANTIZE, *slow)
     assert told.exit_code == 0
@@ -62,7 +77,9 @@ def test_nothing_is_made_up_for_a_chip_that_nobody_has_published(here):
         body = here.json(*plain, platform, "--clock", "100")
         assert body["time"]["cycles"] is None
         assert body["time"]["unknown"].startswith(f"nothing is published of the time on {platform}")
-        assert f"nothing is published of the time on {platform}" in here.run_ok("check", "tiny_quant.onnx")
+        assert f"nothing is published of the time on {platform}" in here.run_ok(
+            "check", "tiny_quant.onnx"
+        )
         failed = here(*plain, platform, "--clock", "100", "--budget-ms", "5")
         assert (failed.exit_code, failed.stderr.count("\n")) == (1, 1)
         assert f"nothing is published of the time on {platform}" in failed.stderr
@@ -71,9 +88,13 @@ def test_nothing_is_made_up_for_a_chip_that_nobody_has_published(here):
 
 
 def test_the_parts_of_a_program_are_added(here):
-    """A float operator cuts the chip's work in two: the whole is the sum of both files, the host's part is apart."""
+    """A float operator cuts the chip's work in two: the whole is the sum of both files, the host's
+    part is apart.
+    """
     write_model(here.folder / "gap.onnx", GAP)
-    body = here.json("quantize", "gap.onnx", "--calib", "calib.npz", "--platform", "arcs", "--effort", "fast")
+    body = here.json(
+        "quantize", "gap.onnx", "--calib", "calib.npz", "--platform", "arcs", "--effort", "fast"
+    )
     parts = [lo.latency(here.folder / path) for path in body["chip_parts"]]
     assert len(parts) == 2
     assert body["time"]["cycles"]["total"] == pytest.approx(sum(part.total for part in parts))
@@ -84,7 +105,9 @@ def test_the_parts_of_a_program_are_added(here):
 
 
 def test_a_layer_in_another_form_keeps_its_name(here):
-    """By default, with the same numbers; --objective plain leaves it as it was; later commands find it."""
+    """By default, with the same numbers; --objective plain leaves it as it was; later commands find
+    it.
+    """
     made = {}
     for objective in ("plain", "accuracy"):
         body = here.json(*QUANTIZE, "--objective", objective)
@@ -103,13 +126,20 @@ def test_a_layer_in_another_form_keeps_its_name(here):
 
 
 def test_parts_whose_forms_stay_count_with_their_time(here):
-    """A form is chosen behind the float operator alone: before and after are still those of both parts."""
+    """A form is chosen behind the float operator alone: before and after are still those of both
+    parts.
+    """
     between = GAP.replace("float[N, 2, 4, 4] y", "float[N, 3] y").replace(
         "y = Conv<kernel_shape=[3, 3], pads=[1, 1, 1, 1]>(e, w, b)",
-        "p = MaxPool<kernel_shape=[2, 2], strides=[2, 2]>(e) f = Flatten(p) y = Gemm<transB=1>(f, v, d)",
+        (
+            "p = MaxPool<kernel_shape=[2, 2], strides=[2, 2]>(e) f = Flatten(p) y = Gemm<transB=1>(f, "
+            "v, d)"
+        ),
     )
     write_model(here.folder / "gap.onnx", between)
-    body = here.json("quantize", "gap.onnx", "--calib", "calib.npz", "--platform", "arcs", "--effort", "fast")
+    body = here.json(
+        "quantize", "gap.onnx", "--calib", "calib.npz", "--platform", "arcs", "--effort", "fast"
+    )
     assert len(body["chip_parts"]) == 2
     assert body["cycles"]["after"] == pytest.approx(body["time"]["cycles"]["high"], abs=2)
     assert body["cycles"]["before"] > body["cycles"]["after"]
@@ -119,13 +149,33 @@ def test_the_readme_of_a_deployed_folder_has_the_time(here):
     """Cycles, milliseconds, the layers; too slow is refused before anything is written."""
     here.run_ok(*QUANTIZE)
     here.run_ok(
-        "deploy", "tiny_quant.onnx", "--input", "calib.npz", "-o", "board", "--clock", "100", "--budget-ms", "9"
+        "deploy",
+        "tiny_quant.onnx",
+        "--input",
+        "calib.npz",
+        "-o",
+        "board",
+        "--clock",
+        "100",
+        "--budget-ms",
+        "9",
     )
     text = (here.folder / "board" / "README.md").read_text()
     assert "## Time on the chip" in text
     assert " ms at 100 MHz" in text
     assert "| layer | operator | cycles | at most | waits for constants |" in text
-    words = ("deploy", "tiny_quant.onnx", "--input", "calib.npz", "-o", "slow", "--clock", "100", "--budget-ms", "1e-4")
+    words = (
+        "deploy",
+        "tiny_quant.onnx",
+        "--input",
+        "calib.npz",
+        "-o",
+        "slow",
+        "--clock",
+        "100",
+        "--budget-ms",
+        "1e-4",
+    )
     failed = here(*words)
     assert (failed.exit_code, failed.stderr.count("\n")) == (1, 1)
     assert failed.stderr.startswith("error: too slow: ")
@@ -144,7 +194,9 @@ def test_pages_have_the_cycles(here):
         assert any(text.startswith(f"{layer.total_cycles:,.0f} (") for text in texts)
     here.run_ok("compare", "tiny.onnx", "tiny_quant.onnx", "--data", "calib.npz", "-o", "compared")
     page = (here.folder / "compared" / "profiler.html").read_text()
-    rows = json.loads(re.search(r'<script[^>]* id="data-compare">(.*?)</script>', page, re.DOTALL)[1])["rows"]
+    rows = json.loads(
+        re.search(r'<script[^>]* id="data-compare">(.*?)</script>', page, re.DOTALL)[1]
+    )["rows"]
     shown = {row["node"]: row["cycles"] for row in rows if row["cycles"] is not None}
     assert shown["pool"] == layers["pool"]
     assert sum(shown.values()) == pytest.approx(sum(layers.values()))

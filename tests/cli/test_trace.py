@@ -7,13 +7,19 @@ from tests.analysis.test_timeline import check_format
 
 def test_trace(here):
     """The file holds the rules of the format, and the same lines as the terminal."""
-    here.run_ok("quantize", "tiny.onnx", "--calib", "calib.npz", "--platform", "arcs", "--effort", "fast")
+    here.run_ok(
+        "quantize", "tiny.onnx", "--calib", "calib.npz", "--platform", "arcs", "--effort", "fast"
+    )
     plain = "-p arcs -d False"  # constants come by DMA
-    shown = here.run_ok("trace", "tiny_quant.onnx", "-o", "t.json", "--clock", "300", "--packer-args", plain)
+    shown = here.run_ok(
+        "trace", "tiny_quant.onnx", "-o", "t.json", "--clock", "300", "--packer-args", plain
+    )
     body = json.loads((here.folder / "t.json").read_text())
     lanes = check_format(body)
     assert {"NPU", "DMA", "host"} == set(lanes)
-    told = here.json("trace", "tiny_quant.onnx", "-o", "u.json", "--clock", "300", "--packer-args", plain)
+    told = here.json(
+        "trace", "tiny_quant.onnx", "-o", "u.json", "--clock", "300", "--packer-args", plain
+    )
     assert told["slices"] == sum(event["ph"] != "M" for event in body["traceEvents"])
     assert f"({told['slices']} slices)" in shown
     end = max(end for _, end, _ in lanes["NPU"])
@@ -22,7 +28,9 @@ def test_trace(here):
 
 
 def test_trace_mistakes(quant):
-    """A chip without prices, a float model, a file that it would replace: one line, nothing written."""
+    """A chip without prices, a float model, a file that it would replace: one line, nothing
+    written.
+    """
     before = quant.files()
     for words, told in (
         (("tiny_quant.onnx", "-o", "t.json"), "nothing is published of the time on venus"),

@@ -528,7 +528,12 @@ def written(tool: str) -> str:
     """Return a tool's page with its table as `TOOLS` has it."""
     rows = "".join(f"| {line.there} | {line.here} |\n" for line in TOOLS[tool])
     table = f"| there | here |\n|---|---|\n{rows}"
-    return re.sub(r"\| there \| here \|\n(\|.*\n)+", lambda _: table, page(tool).read_text(encoding="utf-8"), count=1)
+    return re.sub(
+        r"\| there \| here \|\n(\|.*\n)+",
+        lambda _: table,
+        page(tool).read_text(encoding="utf-8"),
+        count=1,
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""The lines of other tools' scripts run as they are written there; the pages on them are made of the tables."""
+"""The lines of other tools' scripts run as they are written there; the pages on them are made of
+the tables.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,12 @@ from tests.compat.migration_lines import TOOLS, page, written
 torch = pytest.importorskip("torch")
 nn = torch.nn
 
-RUN = [(f"{tool}: {line.there}", line.code) for tool, lines in TOOLS.items() for line in lines if line.code]
+RUN = [
+    (f"{tool}: {line.there}", line.code)
+    for tool, lines in TOOLS.items()
+    for line in lines
+    if line.code
+]
 
 
 class Net(nn.Module):
@@ -38,7 +45,9 @@ class Net(nn.Module):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """A folder with the net as a file and a legacy graph, the samples, and what `quantize` makes of the file."""
+    """A folder with the net as a file and a legacy graph, the samples, and what `quantize` makes of
+    the file.
+    """
     home = tmp_path_factory.mktemp("lines")
     torch.manual_seed(0)
     x = torch.randn(16, 3, 8, 8)
@@ -68,8 +77,23 @@ def names(files, tmp_path, monkeypatch):
             n: getattr(quantization, n)
             for n in ("CalibrationDataReader", "CalibrationMethod", "QuantFormat", "QuantType")
         }
-    ours = {"net": Net().eval(), "x": torch.from_numpy(samples), "samples": samples, "quantized": quantized}
-    return {"lo": lo, "np": np, "Path": Path, "torch": torch, "nn": nn, "warnings": warnings, **ours, **theirs, **calls}
+    ours = {
+        "net": Net().eval(),
+        "x": torch.from_numpy(samples),
+        "samples": samples,
+        "quantized": quantized,
+    }
+    return {
+        "lo": lo,
+        "np": np,
+        "Path": Path,
+        "torch": torch,
+        "nn": nn,
+        "warnings": warnings,
+        **ours,
+        **theirs,
+        **calls,
+    }
 
 
 @pytest.mark.slow

@@ -24,7 +24,9 @@ def test_analysis_quant(made, tmp_path) -> None:
     calls = []
 
     def eval_function(model):
-        """The share of samples on which a model says what the float model says; the test data are its own affair."""
+        """The share of samples on which a model says what the float model says; the test data are
+        its own affair.
+        """
         calls.append(model)
         return float(np.mean(np.argmax(model({"x": x}), 1) == labels))
 
@@ -40,7 +42,11 @@ def test_analysis_quant(made, tmp_path) -> None:
 
     found = program().analysis()
     text = (tmp_path / "results" / "analysis.txt").read_text()
-    rows = [[cell.strip() for cell in line[1:-1].split("|")] for line in text.splitlines() if line.startswith("|")]
+    rows = [
+        [cell.strip() for cell in line[1:-1].split("|")]
+        for line in text.splitlines()
+        if line.startswith("|")
+    ]
     assert rows[0] == ["rank", "layer", "type", "quant metric", "loss"]
     assert [row[1] for row in rows[1:]] == [row.name for row in found.ranking]
     metrics = [float(row[3]) for row in rows[1:]]
@@ -51,8 +57,12 @@ def test_analysis_quant(made, tmp_path) -> None:
     before = len(calls)
     assert program().analysis() == found  # all of it was done
     assert len(calls) == before
-    lines = (tmp_path / "results" / "analysis_checkpoint.jsonl").read_bytes().splitlines(keepends=True)
-    (tmp_path / "results" / "analysis_checkpoint.jsonl").write_bytes(b"".join(lines[:4]) + lines[4][:7])
+    lines = (
+        (tmp_path / "results" / "analysis_checkpoint.jsonl").read_bytes().splitlines(keepends=True)
+    )
+    (tmp_path / "results" / "analysis_checkpoint.jsonl").write_bytes(
+        b"".join(lines[:4]) + lines[4][:7]
+    )
     assert program().analysis() == found  # killed while it wrote its fourth result
     assert before < len(calls) < 2 * before
 
@@ -70,7 +80,9 @@ def test_histograms_of_the_best_and_the_worst(made, tmp_path) -> None:
         ptq_config={"effort": "fast"},
     ).analysis()
     drawn = {path.name for path in tmp_path.glob("*.pdf")}
-    assert drawn == {f"{side}_{what}_hist_result.pdf" for side in ("best", "worst") for what in ("act", "weight")}
+    assert drawn == {
+        f"{side}_{what}_hist_result.pdf" for side in ("best", "worst") for what in ("act", "weight")
+    }
     assert all(path.read_bytes().startswith(b"%PDF") for path in tmp_path.glob("*.pdf"))
 
 
@@ -97,10 +109,14 @@ def test_a_stale_checkpoint_is_refused(made, tmp_path) -> None:
 def test_analysis_quant_says_what_it_does_not_take(made, tmp_path) -> None:
     home, x = made
     for name in ("model_filename", "params_filename"):
-        with pytest.raises(lo.ConfigError, match=f"{name} = '__model__' belongs to a format of two files"):
+        with pytest.raises(
+            lo.ConfigError, match=f"{name} = '__model__' belongs to a format of two files"
+        ):
             lo.compat.AnalysisQuant(home, eval_function=len, **{name: "__model__"})
     with pytest.raises(lo.ConfigError, match="eval_function is missing"):
         lo.compat.AnalysisQuant(home)
-    assert lo.compat.AnalysisQuant(home, eval_function=len).model == home / "net.onnx"  # the only one in the folder
+    assert (
+        lo.compat.AnalysisQuant(home, eval_function=len).model == home / "net.onnx"
+    )  # the only one in the folder
     with pytest.raises(lo.ConfigError, match=r"holds 0 \.onnx files"):
         lo.compat.AnalysisQuant(tmp_path, eval_function=len)

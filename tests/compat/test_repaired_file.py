@@ -1,4 +1,6 @@
-"""`compat.fix_dequant`: the repaired graph beside the legacy one; nothing where it cannot be repaired or run."""
+"""`compat.fix_dequant`: the repaired graph beside the legacy one; nothing where it cannot be
+repaired or run.
+"""
 
 import onnx
 import pytest

@@ -50,11 +50,17 @@ def test_it_writes_what_quantize_makes(model, tmp_path):
     path, items = model
     out = tmp_path / "q.onnx"
     result = lo.compat.quantize_static(
-        path, out, Reader(items), activation_type=QuantType.QInt8, calibrate_method=CalibrationMethod.MinMax
+        path,
+        out,
+        Reader(items),
+        activation_type=QuantType.QInt8,
+        calibrate_method=CalibrationMethod.MinMax,
     )
     want = lo.quantize(path, items, platform="generic", calibrator="max")
     assert result.plan.tensors == want.plan.tensors
-    np.testing.assert_array_equal(lo.Session(out).run(None, items[0])[0], want.session().run(None, items[0])[0])
+    np.testing.assert_array_equal(
+        lo.Session(out).run(None, items[0])[0], want.session().run(None, items[0])[0]
+    )
 
 
 def test_arguments_are_mapped(model, tmp_path):
@@ -87,10 +93,17 @@ def test_zero_points(model, tmp_path):
 
 
 def test_the_commonest_call_of_all(model, tmp_path):
-    """Channels and QUInt8, on the default platform: int8 with zero points, a scale for each output channel."""
+    """Channels and QUInt8, on the default platform: int8 with zero points, a scale for each output
+    channel.
+    """
     path, items = model
     result = lo.compat.quantize_static(
-        path, tmp_path / "q.onnx", Reader(items), "QDQ", per_channel=True, activation_type=QuantType.QUInt8
+        path,
+        tmp_path / "q.onnx",
+        Reader(items),
+        "QDQ",
+        per_channel=True,
+        activation_type=QuantType.QUInt8,
     )
     held = result.plan.tensors.values()
     assert any(q.zero_point for q in held if q.single)
@@ -119,17 +132,35 @@ def test_nodes_stay_in_float(model, tmp_path, arguments):
     (
         ({"reduce_range": True}, "reduce_range = True: sums are exact"),
         ({"use_external_data_format": True}, "use_external_data_format = True: one file"),
-        ({"activation_type": "QFLOAT8E4M3FN"}, "activation_type = .* QInt4 or QInt8 or QUInt8 or QInt16"),
-        ({"activation_type": QuantType.QUInt8, "platform": "venus"}, "activation_type = QUInt8, .* venus"),
+        (
+            {"activation_type": "QFLOAT8E4M3FN"},
+            "activation_type = .* QInt4 or QInt8 or QUInt8 or QInt16",
+        ),
+        (
+            {"activation_type": QuantType.QUInt8, "platform": "venus"},
+            "activation_type = QUInt8, .* venus",
+        ),
         ({"weight_type": "QFLOAT8E4M3FN"}, "weight_type = QFLOAT8E4M3FN"),
         ({"calibrate_method": CalibrationMethod.Distribution}, "calibrate_method = Distribution"),
         ({"quant_format": "QDX"}, "quant_format = QDX: .* QDQ or QOperator"),
         ({"calibration_providers": ["CUDAExecutionProvider"]}, "calibration_providers .* CPU"),
-        ({"extra_options": {"SmoothQuant": True}}, "extra_options: SmoothQuant = True has no counterpart"),
-        ({"extra_options": {"ActivationSymmetric": False}, "platform": "venus"}, "ActivationSymmetric = False, on"),
+        (
+            {"extra_options": {"SmoothQuant": True}},
+            "extra_options: SmoothQuant = True has no counterpart",
+        ),
+        (
+            {"extra_options": {"ActivationSymmetric": False}, "platform": "venus"},
+            "ActivationSymmetric = False, on",
+        ),
         ({"nodes_to_exclude": ["Konv"]}, "nodes_to_exclude: the model has no node 'Konv'"),
-        ({"per_channel": True, "platform": "venus"}, "per_channel = True on platform venus: a weight has one scale"),
-        ({"activation_type": QuantType.QInt16, "platform": "venus"}, "activation_type of bits 16 on platform venus"),
+        (
+            {"per_channel": True, "platform": "venus"},
+            "per_channel = True on platform venus: a weight has one scale",
+        ),
+        (
+            {"activation_type": QuantType.QInt16, "platform": "venus"},
+            "activation_type of bits 16 on platform venus",
+        ),
     ),
 )
 def test_what_has_no_counterpart_is_refused(model, tmp_path, arguments, message):

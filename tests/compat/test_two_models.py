@@ -1,4 +1,6 @@
-"""The example programs of the tools that people come from, on our API: every file and column they expect."""
+"""The example programs of the tools that people come from, on our API: every file and column they
+expect.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ COLUMNS = [
 
 
 def net(wild: float = 30.0):
-    """Conv, Relu, Conv, average, Linear; one channel of the second Conv is far larger than the others."""
+    """Conv, Relu, Conv, average, Linear; one channel of the second Conv is far larger than the
+    others.
+    """
     made = Net(3, 8, 8, seed=4)
     a = made.node("Relu", made.conv("x", (6, 3, 3, 3), pads=[1] * 4, out="first"))
     weight = made.rng.standard_normal((6, 6, 3, 3)) * 0.2
@@ -106,7 +110,9 @@ def test_quant_analysis(made, tmp_path, kind) -> None:
     cosine = qa.sensitivity(metric=["Cosine", "SQNR"])
     assert [row[3] for row in cosine] == sorted(row[3] for row in cosine)
     qa.clean()
-    assert {"badcase.npz", "compare_per_layer_out.csv", "sensitive_ops.txt"} <= {p.name for p in tmp_path.iterdir()}
+    assert {"badcase.npz", "compare_per_layer_out.csv", "sensitive_ops.txt"} <= {
+        p.name for p in tmp_path.iterdir()
+    }
     assert not [path for path in tmp_path.iterdir() if path.suffix in (".jsonl", ".onnx")]
 
 
@@ -127,7 +133,10 @@ def test_bad_cases(made, tmp_path) -> None:
     again.compare_per_layer()
     with pytest.raises(lo.ConfigError, match="custom_metric_order_seq"):
         qa.auto_find_bad_case(x, custom_metric_func=lambda a, b: 0.0)
-    total = {"custom_metric_func": lambda a, b: float(a.sum()), "custom_metric_order_seq": "descending"}
+    total = {
+        "custom_metric_func": lambda a, b: float(a.sum()),
+        "custom_metric_order_seq": "descending",
+    }
     first = qa.auto_find_bad_case(x, **total)
     real = lo.Session(home / "net.onnx")(x).sum(axis=1)
     np.testing.assert_array_equal(first["x"][0], x[np.argmax(real)])
@@ -167,16 +176,22 @@ def test_profiles_in_place_of_a_run(made, tmp_path) -> None:
     assert [row.name for row in from_files.rows] == [row.name for row in computed.rows]
     for ours, theirs in zip(from_files.rows, computed.rows, strict=True):
         for key in ("cosine", "mse", "l1", "kl", "sqnr", "atol"):
-            assert getattr(ours.arrived, key) == pytest.approx(getattr(theirs.arrived, key), rel=1e-4, abs=1e-9), key
+            assert getattr(ours.arrived, key) == pytest.approx(
+                getattr(theirs.arrived, key), rel=1e-4, abs=1e-9
+            ), key
     with pytest.raises(lo.ConfigError, match="not a plan in float"):
-        lo.compat.QuantAnalysis(session, quantized, "fake_quant", tmp_path).set_model_profiler_dir("a", "b")
+        lo.compat.QuantAnalysis(session, quantized, "fake_quant", tmp_path).set_model_profiler_dir(
+            "a", "b"
+        )
 
 
 @pytest.mark.slow
 def test_a_torch_baseline_is_exported(tmp_path) -> None:
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)
-    module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(64, 3))
+    module = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(64, 3)
+    )
     x = np.random.default_rng(0).standard_normal((16, 3, 6, 6)).astype(np.float32)
     lo.export(module.eval(), (torch.from_numpy(x),), tmp_path / "m.onnx", input_names=["x"])
     quantized = lo.quantize(tmp_path / "m.onnx", x, effort="fast")
@@ -191,7 +206,9 @@ def test_a_torch_baseline_is_exported(tmp_path) -> None:
 
 def test_a_better_plan_as_baseline(made, tmp_path) -> None:
     home, x, quantized = made
-    better = lo.quantize(home / "net.onnx", x, platform="venus", effort="fast", skip=("Conv_second",))
+    better = lo.quantize(
+        home / "net.onnx", x, platform="venus", effort="fast", skip=("Conv_second",)
+    )
     qa = lo.compat.QuantAnalysis(better, quantized, "quantized", out_dir=tmp_path)
     qa.set_bad_case(x[:4])
     qa.run()
@@ -199,7 +216,9 @@ def test_a_better_plan_as_baseline(made, tmp_path) -> None:
     reports(tmp_path)
 
 
-@pytest.mark.parametrize("kind, message", [("qat", "_type = 'qat'"), ("fake_quant", "give what quantize returned")])
+@pytest.mark.parametrize(
+    "kind, message", [("qat", "_type = 'qat'"), ("fake_quant", "give what quantize returned")]
+)
 def test_quant_analysis_says_what_it_does_not_take(made, kind, message) -> None:
     with pytest.raises(lo.ConfigError, match=message):
         lo.compat.QuantAnalysis(made[0] / "net.onnx", made[0] / "net.onnx", kind)

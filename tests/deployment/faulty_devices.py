@@ -1,7 +1,8 @@
-"""Devices with something wrong: what they would compute, worked out in plain Python, and what they would dump.
+"""Devices with something wrong: what they would compute, worked out in plain Python, and what they
+would dump.
 
-A fault replaces one tensor; all behind it is computed from that. The dumps are written here by themselves, so that a
-mistake in the package's own writer cannot hide.
+A fault replaces one tensor; all behind it is computed from that. The dumps are written here by
+themselves, so that a mistake in the package's own writer cannot hide.
 """
 
 import zlib
@@ -23,11 +24,18 @@ class FaultyDevice:
         self._runner = IntegerRunner(graph)
 
     def run(self, feeds, force=None):
-        found = {n: a for n, a, _ in self._runner.run(feeds, None, force or {}) if a.dtype.kind == "i"}
-        return {**found, **(force or {})}  # a run yields what was computed, and goes on with what is forced
+        found = {
+            n: a for n, a, _ in self._runner.run(feeds, None, force or {}) if a.dtype.kind == "i"
+        }
+        return {
+            **found,
+            **(force or {}),
+        }  # a run yields what was computed, and goes on with what is forced
 
     def shown(self, arrays):
-        """Return what a device dumps: no Quant, no Dequant, a fused Relu without what it is fused to."""
+        """Return what a device dumps: no Quant, no Dequant, a fused Relu without what it is fused
+        to.
+        """
         found = {}
         for name, array in arrays.items():
             node = self.makers.get(name)
@@ -45,16 +53,23 @@ class FaultyDevice:
             dims = "".join(f"_{n}" for n in array.shape)
             title = f"{name.replace('/', '_')[:64]}##{dims}"
             if binary:
-                (folder / f"{title}.bin").write_bytes(array.astype(array.dtype.newbyteorder("<")).tobytes())
+                (folder / f"{title}.bin").write_bytes(
+                    array.astype(array.dtype.newbyteorder("<")).tobytes()
+                )
             else:
-                (folder / f"{title}.txt").write_text("".join(f"{int(v)}\n" for v in array.reshape(-1)))
+                (folder / f"{title}.txt").write_text(
+                    "".join(f"{int(v)}\n" for v in array.reshape(-1))
+                )
         return folder
 
     def log(self, path, arrays):
         lines = ["boot", "thinker ready"]
         for name, array in self.shown(arrays).items():
             data = array.tobytes()
-            words = [int.from_bytes(data[a : a + 4], "little") for a in (0, len(data) // 2, len(data) - 4)]
+            words = [
+                int.from_bytes(data[a : a + 4], "little")
+                for a in (0, len(data) // 2, len(data) - 4)
+            ]
             form = "crc32_calc = 0x%08x, data = [0x%08x-0x%08x-0x%08x], name = %s"
             lines.append(form % (zlib.crc32(data), *words, name.replace("/", "_")))
         path.write_text("\n".join(lines) + "\n")
@@ -62,14 +77,21 @@ class FaultyDevice:
 
     # ---- plain arithmetic, no kernel of the simulator ------------------------------------------------------------
 
-    def layer(self, arrays, tensor, *, weight=None, bias=None, shift=0, x=None, pads=None, finish=None):
-        """Return what the convolution or fully connected layer `tensor` gives with something changed, as integers.
+    def layer(
+        self, arrays, tensor, *, weight=None, bias=None, shift=0, x=None, pads=None, finish=None
+    ):
+        """Return what the convolution or fully connected layer `tensor` gives with something
+        changed, as integers.
 
-        weight, bias : functions of the constants. shift : bits too far to the right. x : the input. finish : what makes
-        an output of a sum and a shift; None rounds half up and saturates.
+        weight, bias : functions of the constants. shift : bits too far to the right. x : the input.
+        finish : what makes an output of a sum and a shift; None rounds half up and saturates.
         """
         node = self.makers[tensor]
-        given = ir.get_attr(node, "scale_x") * ir.get_attr(node, "scale_w") / ir.get_attr(node, "scale_o")
+        given = (
+            ir.get_attr(node, "scale_x")
+            * ir.get_attr(node, "scale_w")
+            / ir.get_attr(node, "scale_o")
+        )
         bits = int(np.log2(given)) + shift
         w = ir.const_value(node.inputs[1]).astype(np.int64)
         b = ir.const_value(node.inputs[2]).astype(np.int64) if len(node.inputs) > 2 else None

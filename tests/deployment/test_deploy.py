@@ -37,11 +37,16 @@ pytestmark = pytest.mark.usefixtures("c_tools")
 
 
 def both_ends():
-    """Float nodes before and behind the integers, an output that leaves the chip as it is, one of the host alone."""
+    """Float nodes before and behind the integers, an output that leaves the chip as it is, one of
+    the host alone.
+    """
     net = nets.Net(3, 8, 8, seed=4)
     e = net.node("Erf", "x")
     a = net.node("Relu", net.conv(e, (8, 3, 3, 3), pads=[1] * 4))
-    flat = net.node("Flatten", net.node("MaxPool", net.conv(a, (6, 8, 3, 3)), kernel_shape=[2, 2], strides=[2, 2]))
+    flat = net.node(
+        "Flatten",
+        net.node("MaxPool", net.conv(a, (6, 8, 3, 3)), kernel_shape=[2, 2], strides=[2, 2]),
+    )
     logits = net.linear(flat, (54, 5), out="logits")
     probabilities = net.node("Softmax", logits, axis=1, out="probabilities")
     high = net.node("Sqrt", probabilities, out="high")
@@ -81,12 +86,22 @@ def chain(folder, stem, feeds, wanted):
             session = Session(file)
             names = [a.name for a in session.get_outputs()]
             known.update(
-                zip(names, session.run(None, {a.name: known[a.name] for a in session.get_inputs()}), strict=True)
+                zip(
+                    names,
+                    session.run(None, {a.name: known[a.name] for a in session.get_inputs()}),
+                    strict=True,
+                )
             )
         else:
             host = ort.InferenceSession(file, providers=["CPUExecutionProvider"])
             names = [a.name for a in host.get_outputs()]
-            known.update(zip(names, host.run(None, {a.name: known[a.name] for a in host.get_inputs()}), strict=True))
+            known.update(
+                zip(
+                    names,
+                    host.run(None, {a.name: known[a.name] for a in host.get_inputs()}),
+                    strict=True,
+                )
+            )
     return [known[name] for name in wanted]
 
 
@@ -96,7 +111,12 @@ def chain(folder, stem, feeds, wanted):
 def test_head_chip_tail(ends):
     """Together they are the whole graph, for every output."""
     done, graph, data = ends
-    assert {"ends_host_head.onnx", "ends_host_tail.onnx", "ends_chip.onnx", "ends.onnx"} <= done.files.keys()
+    assert {
+        "ends_host_head.onnx",
+        "ends_host_tail.onnx",
+        "ends_chip.onnx",
+        "ends.onnx",
+    } <= done.files.keys()
     wanted = [v.name for v in graph.graph.outputs]
     assert wanted == ["logits", "high", "loud"]
     for i in range(4):
@@ -119,11 +139,15 @@ def test_head_chip_tail(ends):
 
 
 def test_a_graph_without_types(ends, tmp_path):
-    """A file that tells the type of nothing but what the host computes for the chip is cut at the same places."""
+    """A file that tells the type of nothing but what the host computes for the chip is cut at the
+    same places.
+    """
     done, graph, data = ends
     bare = onnx.load(done.folder / "ends.onnx")
     (fed,) = [
-        v for v in bare.graph.value_info if v.name in {n.input[0] for n in bare.graph.node if n.op_type == "Quant"}
+        v
+        for v in bare.graph.value_info
+        if v.name in {n.input[0] for n in bare.graph.node if n.op_type == "Quant"}
     ]
     del bare.graph.value_info[:], bare.graph.output[0]
     bare.graph.value_info.append(fed)
@@ -131,7 +155,9 @@ def test_a_graph_without_types(ends, tmp_path):
     again = api.deploy(tmp_path / "bare.onnx", tmp_path / "board", data)
     assert [p.name for p in again.ports.outputs] == [p.name for p in done.ports.outputs]
     feeds, wanted = {"x": data["x"][:1]}, ["high", "loud"]
-    for want, have in zip(Session(graph).run(wanted, feeds), chain(again.folder, "bare", feeds, wanted), strict=True):
+    for want, have in zip(
+        Session(graph).run(wanted, feeds), chain(again.folder, "bare", feeds, wanted), strict=True
+    ):
         np.testing.assert_array_equal(want, have)
 
 
@@ -152,15 +178,25 @@ def test_states(spotter):
         have = chip.run(names, {**held, "x": x})
         for output, name in STATE.items():
             index = next(
-                s.output for s in ports.states if ports.inputs[s.input].elements and s.input == _input(done, name)
+                s.output
+                for s in ports.states
+                if ports.inputs[s.input].elements and s.input == _input(done, name)
             )
             real = have[index] / 2.0 ** ports.outputs[index].shift
-            np.testing.assert_array_equal(want[wanted.index(output)].reshape(-1), real.astype(np.float32).reshape(-1))
+            np.testing.assert_array_equal(
+                want[wanted.index(output)].reshape(-1), real.astype(np.float32).reshape(-1)
+            )
         for state in ports.states:
-            assert state.shift == ports.inputs[state.input].shift - ports.outputs[state.output].shift
+            assert (
+                state.shift == ports.inputs[state.input].shift - ports.outputs[state.output].shift
+            )
             port = ports.inputs[state.input]
             wide = have[state.output].astype(np.int64)
-            wide = wide << state.shift if state.shift >= 0 else (wide + (1 << (-state.shift - 1))) >> -state.shift
+            wide = (
+                wide << state.shift
+                if state.shift >= 0
+                else (wide + (1 << (-state.shift - 1))) >> -state.shift
+            )
             held[port.name] = np.clip(wide, -128, 127).astype(port.dtype).reshape(port.shape)
 
 
@@ -186,7 +222,10 @@ def test_manifest(ends, spotter):
         assert files == {*body["files"], "manifest.json"} == done.files.keys()
         for name, entry in body["files"].items():
             content = (done.folder / name).read_bytes()
-            assert (entry["bytes"], entry["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
+            assert (entry["bytes"], entry["sha256"]) == (
+                len(content),
+                hashlib.sha256(content).hexdigest(),
+            )
         assert body["platform"] == done.platform
         assert {"lingeronnx", "onnx", "numpy"} <= body["versions"].keys()
         assert [p["name"] for p in body["inputs"]] == [p.name for p in done.ports.inputs]
@@ -202,7 +241,10 @@ def sizes_are_true(folder, stem):
     beside = {f.name: f.stat().st_size for f in folder.iterdir() if f.is_file()}
     assert rows == {n: s for n, s in beside.items() if n not in ("README.md", "manifest.json")}
     constants = onnx.load(folder / f"{stem}_chip.onnx").graph.initializer
-    assert f"Constants of the chip graph: {sum(onnx.numpy_helper.to_array(c).nbytes for c in constants)} bytes" in text
+    assert (
+        "Constants of the chip graph: "
+        f"{sum(onnx.numpy_helper.to_array(c).nbytes for c in constants)} bytes"
+    ) in text
     ports = re.findall(r"^\| (input|output) (\d+) \| .* \| (\d+) \| [^|]+ \|$", text, re.M)
     for word, number, size in ports:
         assert (folder / "golden" / "0" / f"{word}{number}.bin").stat().st_size == int(size)
@@ -215,7 +257,9 @@ def test_readme(ends, spotter):
         text = (done.folder / "README.md").read_text()
         assert done.command in text
         for name in done.files:
-            assert name in text or name.startswith("golden/") or name in ("README.md", "manifest.json")
+            assert (
+                name in text or name.startswith("golden/") or name in ("README.md", "manifest.json")
+            )
 
 
 def test_golden(ends, spotter):
@@ -231,7 +275,9 @@ def test_golden(ends, spotter):
             assert not found.unseen
             feeds = {}
             for index, port in enumerate(done.ports.inputs):
-                feeds[port.name] = np.fromfile(place / f"input{index}.bin", port.dtype).reshape(port.shape)
+                feeds[port.name] = np.fromfile(place / f"input{index}.bin", port.dtype).reshape(
+                    port.shape
+                )
             outputs = session.run([p.tensor for p in done.ports.outputs], feeds)
             for index, array in enumerate(outputs):
                 assert (place / f"output{index}.bin").read_bytes() == array.tobytes()
@@ -246,13 +292,19 @@ def c_values(done, folder, compiler):
         for i in range(len(side)):
             macro = f"{upper}_{word}{i}"
             lines.append(
-                f'printf("%s|%d|%d|%d|%d|%d\\n", {macro}_NAME, {macro}_RANK, {macro}_SIZE, {macro}_BYTES,'
+                f'printf("%s|%d|%d|%d|%d|%d\\n", {macro}_NAME, {macro}_RANK, {macro}_SIZE, '
+                f"{macro}_BYTES,"
                 f" {macro}_SHIFT, (int)sizeof({name}_{word.lower()}{i}_t));"
             )
             count = "for (i = 0; i < sizeof shape / sizeof *shape; i++) n *= shape[i];"
-            lines.append(f'{{ int shape[] = {macro}_SHAPE, n = 1; unsigned i; {count} printf("%d\\n", n); }}')
+            lines.append(
+                f'{{ int shape[] = {macro}_SHAPE, n = 1; unsigned i; {count} printf("%d\\n", n); }}'
+            )
     lines += [
-        f'printf("%d %d %d\\n", {upper}_STATE{i}_OUTPUT, {upper}_STATE{i}_INPUT, {upper}_STATE{i}_SHIFT);'
+        (
+            f'printf("%d %d %d\\n", {upper}_STATE{i}_OUTPUT, {upper}_STATE{i}_INPUT, '
+            f"{upper}_STATE{i}_SHIFT);"
+        )
         for i in range(len(done.ports.states))
     ]
     lines.append(f'printf("%d %d %d\\n", {upper}_INPUTS, {upper}_OUTPUTS, {upper}_STATES);')
@@ -278,7 +330,9 @@ def c_values(done, folder, compiler):
         check=True,
         capture_output=True,
     )
-    return subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout.splitlines()
+    return subprocess.run(
+        [str(program)], check=True, capture_output=True, text=True
+    ).stdout.splitlines()
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc here")
@@ -287,7 +341,10 @@ def test_header(ends, spotter, tmp_path):
     for done in folders(ends, spotter):
         lines = iter(c_values(done, tmp_path, "gcc"))
         for port in (*done.ports.inputs, *done.ports.outputs):
-            want = [port.name, *map(str, (len(port.shape), port.elements, port.bytes, port.shift, 1))]
+            want = [
+                port.name,
+                *map(str, (len(port.shape), port.elements, port.bytes, port.shift, 1)),
+            ]
             assert next(lines).split("|") == want
             assert int(next(lines)) == port.elements
         for state in done.ports.states:
@@ -298,10 +355,14 @@ def test_header(ends, spotter, tmp_path):
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc here")
 def test_header_of_odd_names(tmp_path):
-    """Any name becomes a string of its bytes; a comment cannot be broken out of; floats have no shift."""
+    """Any name becomes a string of its bytes; a comment cannot be broken out of; floats have no
+    shift.
+    """
     name = 'a"b\\c*/ ??= é\n'
     port = Port(name, "t", (), "float32", None)
-    text = make_header("3 odd*/name", "venus", Ports((port,), (port,), (StateFeedback(0, 0, -2),), {name: name}))
+    text = make_header(
+        "3 odd*/name", "venus", Ports((port,), (port,), (StateFeedback(0, 0, -2),), {name: name})
+    )
     (tmp_path / "o.h").write_text(text)
     prefix = make_c_identifier("3 odd*/name")
     (tmp_path / "o.c").write_text(
@@ -309,14 +370,20 @@ def test_header_of_odd_names(tmp_path):
         f"fputs({prefix.upper()}_INPUT0_NAME, stdout); return (int)v; }}\n"
     )
     subprocess.run(
-        ["gcc", "-std=c99", "-Wall", "-Werror", str(tmp_path / "o.c"), "-o", str(tmp_path / "o")], check=True
+        ["gcc", "-std=c99", "-Wall", "-Werror", str(tmp_path / "o.c"), "-o", str(tmp_path / "o")],
+        check=True,
     )
-    assert subprocess.run([str(tmp_path / "o")], check=True, capture_output=True).stdout == name.encode()
+    assert (
+        subprocess.run([str(tmp_path / "o")], check=True, capture_output=True).stdout
+        == name.encode()
+    )
     assert "SHIFT" not in text.partition("After a call")[0].replace("2^SHIFT", "")
 
 
 def test_pack_script(tmp_path):
-    """It calls the packer from anywhere with names as they are, spaces and quotes in the folder's among them."""
+    """It calls the packer from anywhere with names as they are, spaces and quotes in the folder's
+    among them.
+    """
     net = nets.Net(3, 8, 8, seed=5)
     model = net.graph(net.conv("x", (4, 3, 3, 3), out="it's a $name"))
     found = api.quantize(model, nets.samples(model, 4), effort="fast")
@@ -325,18 +392,32 @@ def test_pack_script(tmp_path):
     fake = tmp_path / "bin"
     fake.mkdir()
     (fake / "tpacker").write_text(
-        '#!/bin/sh\npwd > called\nfor a in "$@"; do echo "$a" >> called; last=$a; done\nprintf packed > "$last"\n'
+        '#!/bin/sh\npwd > called\nfor a in "$@"; do echo "$a" >> called; last=$a; done\nprintf '
+        'packed > "$last"\n'
     )
     (fake / "tpacker").chmod(0o755)
     subprocess.run(
-        ["sh", str(folder / "pack.sh")], check=True, env={**os.environ, "PATH": f"{fake}:{os.environ['PATH']}"}
+        ["sh", str(folder / "pack.sh")],
+        check=True,
+        env={**os.environ, "PATH": f"{fake}:{os.environ['PATH']}"},
     )
     called = (folder / "called").read_text().splitlines()
     assert called[0] == str(folder)
-    assert called[1:] == ["-g", "my_model_v2_chip.onnx", "-p", "venus", "-d", "False", "-o", "my_model_v2.pkg"]
+    assert called[1:] == [
+        "-g",
+        "my_model_v2_chip.onnx",
+        "-p",
+        "venus",
+        "-d",
+        "False",
+        "-o",
+        "my_model_v2.pkg",
+    ]
     assert done.stem == "my_model_v2"
     graph = (folder / "my_model_v2_chip.onnx").read_bytes()
-    head = packages.make_package_header("venus", 0, zlib.crc32(graph), packages.compute_arguments_crc(called[3:7]))
+    head = packages.make_package_header(
+        "venus", 0, zlib.crc32(graph), packages.compute_arguments_crc(called[3:7])
+    )
     assert (folder / "my_model_v2.pkg").read_bytes() == packages.make_package(head, b"packed")
 
 
@@ -348,7 +429,9 @@ def test_again_and_again(ends, tmp_path):
     done, graph, data = ends
     for _ in range(2):
         again = api.deploy(graph, tmp_path / "board", data, stem="ends")
-        assert (again.folder / "manifest.json").read_bytes() == (done.folder / "manifest.json").read_bytes()
+        assert (again.folder / "manifest.json").read_bytes() == (
+            done.folder / "manifest.json"
+        ).read_bytes()
         (tmp_path / "board" / "left.txt").write_text("old")
     api.deploy(graph, tmp_path / "board", data, stem="ends")
     assert not (tmp_path / "board" / "left.txt").exists()
@@ -403,7 +486,9 @@ def test_refusals(ends, tmp_path):
 
 
 def test_commands(tmp_path):
-    """A float model, what became of it, and `quantize --deploy` give one folder; made-up vectors are confessed."""
+    """A float model, what became of it, and `quantize --deploy` give one folder; made-up vectors
+    are confessed.
+    """
     model = both_ends()
     ir.save(model, tmp_path / "net.onnx")
     np.savez(tmp_path / "calib.npz", **nets.samples(model, 16))
@@ -420,7 +505,13 @@ def test_commands(tmp_path):
     assert json.loads(both.stdout)["deployment"]["stem"] == "net_quant"
     body = json.loads(
         ok(
-            "deploy", tmp_path / "net_quant.onnx", "--input", tmp_path / "calib.npz", "-o", tmp_path / "c", "--json"
+            "deploy",
+            tmp_path / "net_quant.onnx",
+            "--input",
+            tmp_path / "calib.npz",
+            "-o",
+            tmp_path / "c",
+            "--json",
         ).stdout
     )
     assert body["packer"].startswith("tpacker -g net_quant_chip.onnx -p venus")
@@ -429,7 +520,9 @@ def test_commands(tmp_path):
     alone = ok("deploy", tmp_path / "net_quant.onnx", "--samples", "1", "-o", tmp_path / "d")
     assert "synthetic" in alone.output
     assert "synthetic" in (tmp_path / "d" / "README.md").read_text()
-    bad = run(main, ["deploy", str(tmp_path / "net_quant.onnx"), "--bits", "8", "-o", str(tmp_path / "e")])
+    bad = run(
+        main, ["deploy", str(tmp_path / "net_quant.onnx"), "--bits", "8", "-o", str(tmp_path / "e")]
+    )
     assert (bad.exit_code, bad.output.count("\n")) == (1, 1)
     assert not (tmp_path / "e").exists()
     checked = ok(
@@ -470,22 +563,35 @@ def test_real_models(model, data, settings, head, tail, tmp_path):
         assert c_values(done, tmp_path, "gcc")
     whole = Session(done.folder / f"{done.stem}.onnx")
     (given,) = whole.get_inputs()
-    x = np.random.default_rng(0).standard_normal([int(d or 1) for d in given.shape]).astype(np.float32) * 20
+    x = (
+        np.random.default_rng(0)
+        .standard_normal([int(d or 1) for d in given.shape])
+        .astype(np.float32)
+        * 20
+    )
     wanted = [a.name for a in whole.get_outputs()]
     for want, have in zip(
-        whole.run(None, {given.name: x}), chain(done.folder, done.stem, {given.name: x}, wanted), strict=True
+        whole.run(None, {given.name: x}),
+        chain(done.folder, done.stem, {given.name: x}, wanted),
+        strict=True,
     ):
         np.testing.assert_array_equal(want, have)
 
 
 def test_a_part_whose_end_has_another_name_on_the_chip(tmp_path):
-    """Behind a LayerNormInt that writes past its plan arcs gets nodes of its own: golden vectors are of the whole's."""
+    """Behind a LayerNormInt that writes past its plan arcs gets nodes of its own: golden vectors
+    are of the whole's.
+    """
     net = nets.Net(17, 32, seed=3)
-    a = net.node("Add", "x", net.const(0.2 * net.rng.standard_normal((1, 17, 32)).astype(np.float32)))
+    a = net.node(
+        "Add", "x", net.const(0.2 * net.rng.standard_normal((1, 17, 32)).astype(np.float32))
+    )
     ones, zeros = net.const(np.ones(32, np.float32)), net.const(np.zeros(32, np.float32))
     net.opset = 17
     b = net.node("Sin", net.node("LayerNormalization", a, ones, zeros, axis=-1, epsilon=1e-5))
-    net.node("MatMul", b, net.const(0.2 * net.rng.standard_normal((32, 4)).astype(np.float32)), out="y")
+    net.node(
+        "MatMul", b, net.const(0.2 * net.rng.standard_normal((32, 4)).astype(np.float32)), out="y"
+    )
     data = {"x": np.random.default_rng(1).standard_normal((8, 17, 32)).astype(np.float32)}
     found = api.quantize(net.proto("y"), data, platform="arcs", effort="fast")
     done = api.deploy(found, tmp_path / "board", data, stem="norm")
@@ -504,7 +610,9 @@ def two_layers(width, hidden):
 
 
 def test_psram_that_is_too_small_is_a_note(tmp_path):
-    """One byte too few is told, with advice if there are several parts; as many as are needed are not."""
+    """One byte too few is told, with advice if there are several parts; as many as are needed are
+    not.
+    """
     one_layer = nets.Net(32)
     cases = (
         (two_layers(32, 24), "; fewer parts take less: quantize with --max-parts 1"),
@@ -519,13 +627,18 @@ def test_psram_that_is_too_small_is_a_note(tmp_path):
             replace(board, target=replace(board.target, external_memory=size)).notes()
             for size in (psram_bytes - 1, psram_bytes, None)
         ]
-        want = f"psram: {psram_bytes} bytes with the executor's objects, and arcs has {psram_bytes - 1}{advice}"
+        want = (
+            f"psram: {psram_bytes} bytes with the executor's objects, and arcs has "
+            f"{psram_bytes - 1}{advice}"
+        )
         assert notes == [[want], [], []]
 
 
 @pytest.mark.slow
 def test_more_psram_than_the_chip_has_is_told(tmp_path):
-    """Two parts whose weights fit one by one, and together by a hair: the executor's objects are too much."""
+    """Two parts whose weights fit one by one, and together by a hair: the executor's objects are
+    too much.
+    """
     model = two_layers(2048, 2040)
     feed = nets.samples(model, 2)
     made = api.quantize(model, feed, platform="arcs", effort="fast")

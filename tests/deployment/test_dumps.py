@@ -7,7 +7,9 @@ from hypothesis.extra import numpy as arrays
 
 from lingeronnx.deployment.dumps import absolute_difference, max_magnitude
 
-CALLS = st.lists(arrays.arrays(np.float32, st.integers(0, 5), elements=st.floats(width=32)), max_size=4)
+CALLS = st.lists(
+    arrays.arrays(np.float32, st.integers(0, 5), elements=st.floats(width=32)), max_size=4
+)
 
 
 @given(CALLS)

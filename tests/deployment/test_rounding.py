@@ -1,4 +1,6 @@
-"""What single precision costs a host part: nothing where it is well behaved, much where sums cancel."""
+"""What single precision costs a host part: nothing where it is well behaved, much where sums
+cancel.
+"""
 
 import numpy as np
 import pytest
@@ -17,9 +19,17 @@ ANGLES = 2 * np.pi * np.outer(np.arange(N), np.arange(1, N // 2)) / N
 
 def limits_of(model, *feeds):
     graph = ir.from_proto(model)
-    inputs, outputs = (tuple(str(v.name) for v in side) for side in (graph.graph.inputs, graph.graph.outputs))
-    part, runner = ProgramPart("host1", False, graph, inputs, outputs, ()), FloatRunner(graph, outputs)
-    runs = [PartRun(part, feed, {n: np.asarray(a) for n, a, _ in runner.run(feed)}, ()) for feed in feeds]
+    inputs, outputs = (
+        tuple(str(v.name) for v in side) for side in (graph.graph.inputs, graph.graph.outputs)
+    )
+    part, runner = (
+        ProgramPart("host1", False, graph, inputs, outputs, ()),
+        FloatRunner(graph, outputs),
+    )
+    runs = [
+        PartRun(part, feed, {n: np.asarray(a) for n, a, _ in runner.run(feed)}, ())
+        for feed in feeds
+    ]
     return compute_host_tolerances(part, runs), runs
 
 
@@ -28,11 +38,15 @@ def spectrum():
     text = f"""g (float[1,{N}] x) => (float[1,{N // 2 - 1}] y) {{
         a = MatMul(x, c) b = MatMul(x, s) aa = Mul(a, a) bb = Mul(b, b) p = Add(aa, bb) y = Log(p)
     }}"""
-    return proto(text, opset=17, c=np.cos(ANGLES).astype(np.float32), s=np.sin(ANGLES).astype(np.float32))
+    return proto(
+        text, opset=17, c=np.cos(ANGLES).astype(np.float32), s=np.sin(ANGLES).astype(np.float32)
+    )
 
 
 def tone(level=1.0):
-    """A sine of eight whole periods: of all other frequencies there is what rounding makes of nothing."""
+    """A sine of eight whole periods: of all other frequencies there is what rounding makes of
+    nothing.
+    """
     return {"x": (level * np.sin(2 * np.pi * 8 * np.arange(N) / N)).astype(np.float32)[None]}
 
 
@@ -60,7 +74,9 @@ def test_the_call_that_is_off_is_found():
 
 def test_what_is_well_behaved_has_the_limit_of_all():
     text = (
-        f"g (float[1,{N}] x) => (float[1,9] y, int64[1,9] k) {{ z = MatMul(x, w) y = Softmax(z) k = Cast<to = 7>(z) }}"
+        f"g (float[1,{N}] x) => (float[1,9] y, int64[1,9] k) {{ z = MatMul(x, w) y = "
+        "Softmax(z) "
+        "k = Cast<to = 7>(z) }"
     )
     assert limits_of(proto(text, opset=17, w=rand(N, 9)), noise(), noise(1))[0] == {"y": 1e-5}
 
@@ -95,6 +111,8 @@ def test_all_floats_are_double():
     x, k = np.float32([1, 2, 3]), np.int64([3])
     made = run_in_double_precision(model, {"x": x, "k": k})
     third = np.float64(np.float32(0.3333333))
-    np.testing.assert_array_equal(made["y"], (x.astype(np.float64) + np.float64(np.float32(1e-9))) * 2 * third * 3)
+    np.testing.assert_array_equal(
+        made["y"], (x.astype(np.float64) + np.float64(np.float32(1e-9))) * 2 * third * 3
+    )
     assert made["y"].dtype == np.float64
     assert made["j"].dtype == np.int64

@@ -1,4 +1,6 @@
-"""A device against the simulator: dumps that agree, and faults that are found: the layer, the element, the cause."""
+"""A device against the simulator: dumps that agree, and faults that are found: the layer, the
+element, the cause.
+"""
 
 import json
 import os
@@ -33,7 +35,9 @@ def real_dumps():
 def digits():
     """Return a chip graph of the digits net, and three samples, loud enough to saturate."""
     x = np.load(ROOT / "models" / "digits_test.npz")["input"][:3].astype(np.float32) * 1.9
-    graph = api.quantize(ROOT / "models" / "digits_cnn.onnx", ROOT / "models" / "digits_calib.npz", effort="fast").graph
+    graph = api.quantize(
+        ROOT / "models" / "digits_cnn.onnx", ROOT / "models" / "digits_calib.npz", effort="fast"
+    ).graph
     return graph, x
 
 
@@ -54,7 +58,9 @@ def clean(device, digits):
 @pytest.mark.skipif(not real_dumps().is_dir(), reason="no dumps of the executor here")
 @pytest.mark.parametrize("chip", ("venus", "arcs", "venusA"))
 def test_real_dumps(chip, tmp_path):
-    """All that the executor dumped is equal, as files and as raw output; one changed integer is found."""
+    """All that the executor dumped is equal, as files and as raw output; one changed integer is
+    found.
+    """
     folder = real_dumps() / chip
     x = np.fromfile(folder / "input.bin", np.int8).reshape(1, 1, 8, 8)
     found = verify(folder / "graph.onnx", {"input": x}, dump=folder)
@@ -77,7 +83,9 @@ def test_real_dumps(chip, tmp_path):
 
 # ---- planted faults --------------------------------------------------------------------------------------------------
 
-STEM, DEPTH, POINT = (f"/{n}/bn/BatchNormalization_output_0" for n in ("stem", "depthwise", "pointwise"))
+STEM, DEPTH, POINT = (
+    f"/{n}/bn/BatchNormalization_output_0" for n in ("stem", "depthwise", "pointwise")
+)
 ONE, TWO, WIDEN = (f"/{n}/bn/BatchNormalization_output_0" for n in ("block1", "block2", "widen"))
 ACTS = {
     STEM: "/stem/act/Relu_output_0",
@@ -145,8 +153,18 @@ def add(device, arrays, by):
 FAULTS = (
     ("swapped layout", {"layout"}, ACTS[ONE], lambda d, a, x: as_nhwc(a[ACTS[ONE]])),
     ("transposed output", {"transposed"}, POINT, lambda d, a, x: a[POINT].swapaxes(2, 3)),
-    ("shift 1 too far, conv", {"shift"}, ACTS[WIDEN], lambda d, a, x: relu(d.layer(a, WIDEN, shift=1))),
-    ("shift 2 too short, linear", {"shift"}, "logits_q", lambda d, a, x: d.layer(a, "logits_q", shift=-2)),
+    (
+        "shift 1 too far, conv",
+        {"shift"},
+        ACTS[WIDEN],
+        lambda d, a, x: relu(d.layer(a, WIDEN, shift=1)),
+    ),
+    (
+        "shift 2 too short, linear",
+        {"shift"},
+        "logits_q",
+        lambda d, a, x: d.layer(a, "logits_q", shift=-2),
+    ),
     (
         "weight bit, first conv",
         {"weight"},
@@ -159,18 +177,35 @@ FAULTS = (
         ACTS[DEPTH],
         lambda d, a, x: relu(d.layer(a, DEPTH, weight=bit((7, 0, 1, 1), 7))),
     ),
-    ("weight bit, linear", {"weight"}, "logits_q", lambda d, a, x: d.layer(a, "logits_q", weight=bit((4, 9), 7))),
-    ("bias of one channel", {"weight"}, TWO, lambda d, a, x: d.layer(a, TWO, bias=plus_bias(3, 5000))),
+    (
+        "weight bit, linear",
+        {"weight"},
+        "logits_q",
+        lambda d, a, x: d.layer(a, "logits_q", weight=bit((4, 9), 7)),
+    ),
+    (
+        "bias of one channel",
+        {"weight"},
+        TWO,
+        lambda d, a, x: d.layer(a, TWO, bias=plus_bias(3, 5000)),
+    ),
     ("no bias", {"bias"}, POINT, lambda d, a, x: d.layer(a, POINT, bias=lambda b: b * 0)),
     ("no Relu behind conv", {"relu"}, ACTS[STEM], lambda d, a, x: a[STEM]),
     ("no Relu behind add", {"relu"}, BLOCK, lambda d, a, x: a[ADD]),
     ("rounded down", {"rounding"}, TWO, lambda d, a, x: d.layer(a, TWO, finish=floor)),
-    ("wraps, does not saturate", {"saturation"}, POINT, lambda d, a, x: d.layer(a, POINT, finish=wrap)),
+    (
+        "wraps, does not saturate",
+        {"saturation"},
+        POINT,
+        lambda d, a, x: d.layer(a, POINT, finish=wrap),
+    ),
     (
         "input scale 2 times",
         {"input scale"},
         ACTS[STEM],
-        lambda d, a, x: relu(d.layer(a, STEM, x=np.clip(np.floor(x[:1] * 128 + 0.5), -128, 127).astype(np.int64))),
+        lambda d, a, x: relu(
+            d.layer(a, STEM, x=np.clip(np.floor(x[:1] * 128 + 0.5), -128, 127).astype(np.int64))
+        ),
     ),
     (
         "input transposed",
@@ -183,7 +218,12 @@ FAULTS = (
     ("operand of add shifted", {"shift"}, ADD, lambda d, a, x: add(d, a, 1)),
     ("not computed", {"not computed"}, AVERAGE, lambda d, a, x: a[AVERAGE] * 0),
     ("overwritten", {"overwritten"}, POOL, lambda d, a, x: overwritten(a[POOL])),
-    ("weights in another layout", {"weight layout"}, ACTS[ONE], lambda d, a, x: relu(d.layer(a, ONE, weight=turned))),
+    (
+        "weights in another layout",
+        {"weight layout"},
+        ACTS[ONE],
+        lambda d, a, x: relu(d.layer(a, ONE, weight=turned)),
+    ),
     ("pads on the other side", {"pads"}, TWO, lambda d, a, x: d.layer(a, TWO, pads=[2, 2, 0, 0])),
     ("holds another tensor", {"overwritten"}, BLOCK, lambda d, a, x: a[POOL]),
     ("rows upside down", {"order"}, ACTS[WIDEN], lambda d, a, x: a[ACTS[WIDEN]][:, :, ::-1]),
@@ -201,7 +241,10 @@ def planted(device, clean, x, fault):
 @pytest.mark.sweep
 @pytest.mark.parametrize(
     "fault",
-    [pytest.param(fault, marks=pytest.mark.slow if i % 6 else (), id=fault[0]) for i, fault in enumerate(FAULTS)],
+    [
+        pytest.param(fault, marks=pytest.mark.slow if i % 6 else (), id=fault[0])
+        for i, fault in enumerate(FAULTS)
+    ],
 )
 def test_planted_faults(device, clean, digits, fault, tmp_path):
     """The layer, the element and the counts are right, and the cause is named."""
@@ -221,7 +264,9 @@ def test_planted_faults(device, clean, digits, fault, tmp_path):
 
 @pytest.mark.slow
 def test_a_stale_state(tmp_path):
-    """The state of the call before last, and one that is never fed back: the layer that reads it, and the input."""
+    """The state of the call before last, and one that is never fed back: the layer that reads it,
+    and the input.
+    """
     model, rng = streaming("LSTM"), np.random.default_rng(0)
     calls = [{"x": rng.standard_normal((4, T, WIDTH)).astype(np.float32)} for _ in range(5)]
     state = {"h_out": "h", "c_out": "c"}
@@ -231,7 +276,10 @@ def test_a_stale_state(tmp_path):
     for call in calls[:3]:
         held.append(run.state)
         run.run(None, {"x": call["x"][:1]})
-    for name, old in (("stale", held[1]), ("never fed back", {k: v * 0 for k, v in held[1].items()})):
+    for name, old in (
+        ("stale", held[1]),
+        ("never fed back", {k: v * 0 for k, v in held[1].items()}),
+    ):
         feeds = {"x": calls[2]["x"][:1], **held[2], "h": old["h"]}
         folder = device.dump(tmp_path / name, device.run(feeds))
         found = verify(graph, calls, dump=folder, sample=2, state=state)
@@ -314,12 +362,17 @@ def test_other_samples(device, digits, tmp_path):
 
 
 def test_names(device, clean, digits, tmp_path):
-    """The packer's own tensors are listed; long names are cut, unsafe ones changed; the user's are spoken of."""
+    """The packer's own tensors are listed; long names are cut, unsafe ones changed; the user's are
+    spoken of.
+    """
     graph, x = digits
     long = "a/very/" + "long" * 20
     other = ir.clone(graph)
     ir.rename(other, {POOL: long, ADD: "Scale:of@add"}, {})
-    shown = {{POOL: long, ADD: "scale_of_add"}.get(name, name): a for name, a in device.shown(clean).items()}
+    shown = {
+        {POOL: long, ADD: "scale_of_add"}.get(name, name): a
+        for name, a in device.shown(clean).items()
+    }
     for name, array in {**shown, "pad_of_block1": np.zeros((1, 2), np.int8)}.items():
         title = f"{name.replace('/', '_')[:70]}##{''.join(f'_{n}' for n in array.shape)}.txt"
         (tmp_path / title).write_text("\n".join(map(str, array.reshape(-1).tolist())))
@@ -385,11 +438,19 @@ def test_command(device, clean, digits, tmp_path):
     ir.save(graph, tmp_path / "m.onnx")
     np.savez(tmp_path / "x.npz", input=x)
     arrays, _ = planted(device, clean, x, FAULTS[2])
-    common = ["verify", str(tmp_path / "m.onnx"), "--input", str(tmp_path / "x.npz"), "--device-dump"]
+    common = [
+        "verify",
+        str(tmp_path / "m.onnx"),
+        "--input",
+        str(tmp_path / "x.npz"),
+        "--device-dump",
+    ]
     good = CliRunner().invoke(main, [*common, str(device.dump(tmp_path / "right", clean))])
     assert good.exit_code == 0, good.output
     assert "14 tensors compared, every one equal" in good.output
-    bad = CliRunner().invoke(main, [*common, str(device.dump(tmp_path / "wrong", arrays)), "--json"])
+    bad = CliRunner().invoke(
+        main, [*common, str(device.dump(tmp_path / "wrong", arrays)), "--json"]
+    )
     assert bad.exit_code == 1
     body = json.loads(bad.stdout)
     assert body["first"]["tensor"] == ACTS[WIDEN]
@@ -401,7 +462,9 @@ def test_command(device, clean, digits, tmp_path):
 
 
 def test_the_other_generation(device, clean, digits, tmp_path):
-    """A graph of generation 3 is compared with the executor's integers too, not with the training side's."""
+    """A graph of generation 3 is compared with the executor's integers too, not with the training
+    side's.
+    """
     graph, x = digits
     other = api.convert(graph, "linger").graph
     assert verify(other, {"input": x}, dump=device.dump(tmp_path / "d", clean)).agrees
@@ -412,7 +475,9 @@ def test_the_other_generation(device, clean, digits, tmp_path):
 
 @pytest.mark.slow
 def test_an_lstm(tmp_path):
-    """All that an LSTMInt writes is compared; one that goes on from the sample before is guessed from its steps."""
+    """All that an LSTMInt writes is compared; one that goes on from the sample before is guessed
+    from its steps.
+    """
     graph = api.quantize(
         ROOT / "models" / "digits_lstm.onnx", ROOT / "models" / "digits_calib.npz", effort="fast"
     ).graph
@@ -431,7 +496,9 @@ def test_an_lstm(tmp_path):
     first, h, c = naive.lstm(*parts, *rest)
     tensor = ir.output_name(lstm)
     np.testing.assert_array_equal(np.array(first), arrays[tensor])
-    again = np.array(naive.lstm(*parts, *rest, start=np.array(h), cells=np.array(c))[0]).astype(np.int8)
+    again = np.array(naive.lstm(*parts, *rest, start=np.array(h), cells=np.array(c))[0]).astype(
+        np.int8
+    )
     wrong = device.run({"input": x}, {tensor: again})
     found = verify(graph, {"input": x}, dump=device.dump(tmp_path / "w", wrong)).first
     assert (found.tensor, found.index[:2]) == (tensor, (0, 0))
@@ -445,17 +512,32 @@ UNFORESEEN = (
         {"weight"},
         TWO,
         lambda d, a: d.layer(
-            a, TWO, weight=lambda w: w // (1 + np.isin(np.arange(len(w)), (3, 9)))[:, None, None, None]
+            a,
+            TWO,
+            weight=lambda w: w // (1 + np.isin(np.arange(len(w)), (3, 9)))[:, None, None, None],
         ),
     ),
-    ("last row missing", {"pads"}, ACTS[STEM], lambda d, a: a[ACTS[STEM]] * (np.arange(8) < 7)[:, None]),
+    (
+        "last row missing",
+        {"pads"},
+        ACTS[STEM],
+        lambda d, a: a[ACTS[STEM]] * (np.arange(8) < 7)[:, None],
+    ),
     (
         "every third value one off",
         {"rounding"},
         BLOCK,
-        lambda d, a: a[BLOCK] + (np.arange(512) % 3 == 0).reshape(1, 32, 4, 4) * np.where(a[BLOCK] < 127, 1, -1),
+        lambda d, a: (
+            a[BLOCK]
+            + (np.arange(512) % 3 == 0).reshape(1, 32, 4, 4) * np.where(a[BLOCK] < 127, 1, -1)
+        ),
     ),
-    ("noise", {"unknown"}, POOL, lambda d, a: a[POOL] ^ np.random.default_rng(0).integers(0, 99, (32, 4, 4), np.int8)),
+    (
+        "noise",
+        {"unknown"},
+        POOL,
+        lambda d, a: a[POOL] ^ np.random.default_rng(0).integers(0, 99, (32, 4, 4), np.int8),
+    ),
 )
 
 

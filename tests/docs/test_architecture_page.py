@@ -7,7 +7,11 @@ from tests.each import check_each
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-ROWS = re.findall(r"^\| (.+?) \| (.+) \|$", PAGE.split("## Where to look")[1].split("## The packages")[0], re.MULTILINE)
+ROWS = re.findall(
+    r"^\| (.+?) \| (.+) \|$",
+    PAGE.split("## Where to look")[1].split("## The packages")[0],
+    re.MULTILINE,
+)
 PACKAGES = sorted(
     path.parent.relative_to(ROOT / "lingeronnx").as_posix()
     for path in (ROOT / "lingeronnx").rglob("__init__.py")

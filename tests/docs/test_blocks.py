@@ -1,6 +1,8 @@
-"""Code of the pages: commands and their options exist, Python compiles and its `lo.` names exist, first pages are run.
+"""Code of the pages: commands and their options exist, Python compiles and its `lo.` names exist,
+first pages are run.
 
-What needs the vendor's packer or a board (`tpacker`, `verify` and `profile-board` on a board's files) is parsed only.
+What needs the vendor's packer or a board (`tpacker`, `verify` and `profile-board` on a board's
+files) is parsed only.
 """
 
 import ast
@@ -31,7 +33,9 @@ def blocks(text):
 
 
 def commands(text):
-    """Return the calls of `lingeronnx` in the code blocks of a page, lines that go on joined, comments left out."""
+    """Return the calls of `lingeronnx` in the code blocks of a page, lines that go on joined,
+    comments left out.
+    """
     code = "\n".join(content for _, content in blocks(text)).replace("\\\n", " ")
     lines = re.findall(r"^ *(lingeronnx [a-z-]+.*)$", code, re.MULTILINE)
     return [shlex.split(re.sub(r" {2,}# .*| \.\.\.$", "", line))[1:] for line in lines]
@@ -43,25 +47,34 @@ def spans(text):
 
 
 def wrong(words):
-    """Return what a call has that the command line has not; what stands for something else is taken as it is."""
+    """Return what a call has that the command line has not; what stands for something else is taken
+    as it is.
+    """
     command, words = main, list(words)
     while isinstance(command, click.Group) and words and words[0] in command.commands:
         command = command.commands[words.pop(0)]
     if isinstance(command, click.Group) and words and re.fullmatch(r"[a-z][a-z-]+", words[0]):
         return [words[0]]
-    known = {option for each in command.params for option in (*each.opts, *each.secondary_opts)} | {"-h", "--help"}
+    known = {option for each in command.params for option in (*each.opts, *each.secondary_opts)} | {
+        "-h",
+        "--help",
+    }
     used = [word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)]
     return [word for word in used if word not in known]
 
 
 def names_of(code):
     """Return the dotted names below `lo` that a Python block uses."""
-    found = (ast.unparse(node) for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Attribute))
+    found = (
+        ast.unparse(node) for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Attribute)
+    )
     return sorted({name for name in found if re.fullmatch(r"lo(\.\w+)+", name)})
 
 
 def exists(name):
-    """Whether a name such as lo.compat.X exists; names below lo.torch are read, without importing torch."""
+    """Whether a name such as lo.compat.X exists; names below lo.torch are read, without importing
+    torch.
+    """
     parts = name.split(".")[1:]
     if parts[0] == "torch":
         return parts[1:2] == [] or parts[1] in torch_names()
@@ -92,14 +105,21 @@ def test_python_compiles_and_its_names_exist():
 
 
 def test_what_is_wrong_is_seen():
-    page = "a\n\n    lingeronnx quantize m.onnx --nothing \\\n      -o x   # why\n\n`lingeronnx frobnicate`\n"
+    page = (
+        "a\n\n    lingeronnx quantize m.onnx --nothing \\\n      -o x   # why\n\n`lingeronnx "
+        "frobnicate`\n"
+    )
     assert commands(page) == [["quantize", "m.onnx", "--nothing", "-o", "x"]]
     assert wrong(commands(page)[0]) == ["--nothing"]
     assert wrong(spans(page)[0]) == ["frobnicate"]
     assert wrong(["analyze", "weights", "M", "--json"]) == wrong(["MODEL", "..."]) == []
     assert names_of("lo.compat.wb_analyse(lo.x)") == ["lo.compat", "lo.compat.wb_analyse", "lo.x"]
     assert [exists(name) for name in ("lo.quantize", "lo.x", "lo.compat.x")] == [True, False, False]
-    assert [exists(name) for name in ("lo.torch", "lo.torch.init", "lo.torch.x")] == [True, True, False]
+    assert [exists(name) for name in ("lo.torch", "lo.torch.init", "lo.torch.x")] == [
+        True,
+        True,
+        False,
+    ]
 
 
 # ---- the first pages are run -----------------------------------------------------------------------------------------
@@ -155,6 +175,8 @@ def test_the_reports_are_what_is_printed(checkout):
     printed = run([*call, "--eval", "digits_test.npz", "--platform", "arcs"])
     printed += run([*call, "--skip", "/block1/conv/Conv", "-o", "s.onnx"])
     printed += run([*call, "--override", "type:Conv=scale:2^7", "-o", "s5.onnx"])
-    shown = [line for line in outputs(text) if not line.startswith("try next")]  # of the test's call there is none
+    shown = [
+        line for line in outputs(text) if not line.startswith("try next")
+    ]  # of the test's call there is none
     assert len(shown) > 15
     assert [line for line in shown if line not in printed and not line.startswith("(looks")] == []

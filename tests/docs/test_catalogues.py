@@ -1,8 +1,20 @@
-"""The Chinese catalogues: what is declared translated is, whole and up to date; the parser reads gettext."""
+"""The Chinese catalogues: what is declared translated is, whole and up to date; the parser reads
+gettext.
+"""
 
 import re
 
-from docs.pages.catalogues import CHOSEN, DOCS, LOCALE, Entry, entries, faults, messages, same_in_all, settled
+from docs.pages.catalogues import (
+    CHOSEN,
+    DOCS,
+    LOCALE,
+    Entry,
+    entries,
+    faults,
+    messages,
+    same_in_all,
+    settled,
+)
 from tests.each import check_each
 
 #: Chosen pages that are not translated yet. It may only become less.
@@ -55,7 +67,9 @@ msgstr ""
 
 
 def read(name):
-    return (DOCS / f"{name}.md").read_text(encoding="utf-8"), (LOCALE / f"{name}.po").read_text(encoding="utf-8")
+    return (DOCS / f"{name}.md").read_text(encoding="utf-8"), (LOCALE / f"{name}.po").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_a_translated_page_is_whole():
@@ -95,7 +109,13 @@ def test_each_chosen_page_has_its_catalogue_and_few_are_left():
 
 
 def test_messages_of_a_page():
-    want = ["A title", "One paragraph of two lines with `code` and a [link](x.md).", "a", "`b`", "1.5"]
+    want = [
+        "A title",
+        "One paragraph of two lines with `code` and a [link](x.md).",
+        "a",
+        "`b`",
+        "1.5",
+    ]
     assert messages(PAGE) == [*want, "![a picture](p.png)", "a picture", 'an item, "quoted"']
     assert messages("```{toctree}\n:caption: First\n\nx\n```\n") == ["First"]
 
@@ -113,15 +133,18 @@ def test_faults_of_a_catalogue():
     assert 'not translated: an item, "quoted"' in found
     assert "not translated: ![a picture](p.png)" in found
     assert any(line.startswith("changed since: One paragraph") for line in found)
-    assert faults("# A title\n", 'msgid "A title"\nmsgstr "标题"\n\nmsgid "Old"\nmsgstr "旧"\n') == [
-        "no longer there: Old"
-    ]
+    assert faults(
+        "# A title\n", 'msgid "A title"\nmsgstr "标题"\n\nmsgid "Old"\nmsgstr "旧"\n'
+    ) == ["no longer there: Old"]
 
 
 def test_settled_fills_what_is_the_same_and_drops_dates():
     text = settled(CATALOGUE)
     assert "POT-Creation-Date" not in text
     assert 'msgid "`b`"\nmsgstr "`b`"' in text
-    assert settled('msgid ""\n\n#, fuzzy\nmsgid "1.5"\nmsgstr "1.4"\n') == 'msgid ""\n\nmsgid "1.5"\nmsgstr "1.5"\n'
+    assert (
+        settled('msgid ""\n\n#, fuzzy\nmsgid "1.5"\nmsgstr "1.4"\n')
+        == 'msgid ""\n\nmsgid "1.5"\nmsgstr "1.5"\n'
+    )
     assert settled(text) == text
     assert [same_in_all(text) for text in ("`a b` 1.5 %", "12", "dB")] == [True, True, False]

@@ -11,9 +11,15 @@ from tests.api.public import torch_names
 from tests.each import check_each
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = {page.stem: page.read_text(encoding="utf-8") for page in sorted(DOCS.glob("coming-from*.md"))}
+PAGES = {
+    page.stem: page.read_text(encoding="utf-8") for page in sorted(DOCS.glob("coming-from*.md"))
+}
 TEXT = "\n".join(PAGES.values())
-ROWS = [line.split(" | ") for line in TEXT.splitlines() if line.startswith("| ") and not line.startswith("| there")]
+ROWS = [
+    line.split(" | ")
+    for line in TEXT.splitlines()
+    if line.startswith("| ") and not line.startswith("| there")
+]
 
 
 def test_names_of_the_package_exist() -> None:
@@ -60,6 +66,16 @@ def test_onnxruntimes_names_exist() -> None:
     left = " ".join(line.split(" | ")[0] for line in text.splitlines() if line.startswith("| `"))
     named = re.findall(r"`([A-Za-z_]+)(?=[(`.])", left)
     assert len(named) > 12
-    others = {"InferenceSession", "Entropy", "Percentile", "calibration_cache_path", "op_types_to_quantize"}
-    missing = [name for name in named if name not in others and not any(hasattr(home, name) for home in homes)]
+    others = {
+        "InferenceSession",
+        "Entropy",
+        "Percentile",
+        "calibration_cache_path",
+        "op_types_to_quantize",
+    }
+    missing = [
+        name
+        for name in named
+        if name not in others and not any(hasattr(home, name) for home in homes)
+    ]
     assert missing == []

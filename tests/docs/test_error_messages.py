@@ -1,4 +1,6 @@
-"""The catalogue of error messages: each way to make a message is read, and what commands really print is in it."""
+"""The catalogue of error messages: each way to make a message is read, and what commands really
+print is in it.
+"""
 
 import re
 
@@ -46,7 +48,9 @@ def test_each_way_to_make_a_message_is_read():
         ("ConstraintError", "left …", "give another"),
         ("ConfigError", "from …", "give less"),
     }
-    assert {m.area for m in Module("lingeronnx/run/data/some.py", SOURCE).messages()} == {AREAS["run/data"]}
+    assert {m.area for m in Module("lingeronnx/run/data/some.py", SOURCE).messages()} == {
+        AREAS["run/data"]
+    }
 
 
 def test_the_catalogue_is_whole():
@@ -88,4 +92,7 @@ def test_what_a_command_says_is_in_the_catalogue(words, tmp_path, monkeypatch):
 def fits(message: Message, line: str) -> bool:
     """Whether a line is an instance of a message that has some words of its own."""
     words = message.text.split("…")
-    return len("".join(words)) > 12 and re.fullmatch(".*".join(map(re.escape, words)), line) is not None
+    return (
+        len("".join(words)) > 12
+        and re.fullmatch(".*".join(map(re.escape, words)), line) is not None
+    )

@@ -1,4 +1,6 @@
-"""The examples run to their end with a few steps, as notebooks, which are the scripts cut into cells."""
+"""The examples run to their end with a few steps, as notebooks, which are the scripts cut into
+cells.
+"""
 
 import json
 import os
@@ -40,7 +42,11 @@ def code_of(name):
     """Return the code cells of an example: of its notebook, where it has one."""
     notebook = EXAMPLES / f"{name}.ipynb"
     if not notebook.exists():
-        return [text for kind, text in cells((EXAMPLES / f"{name}.py").read_text("utf-8")) if kind == "code"]
+        return [
+            text
+            for kind, text in cells((EXAMPLES / f"{name}.py").read_text("utf-8"))
+            if kind == "code"
+        ]
     shown = json.loads(notebook.read_text("utf-8"))["cells"]
     return ["".join(cell["source"]) for cell in shown if cell["cell_type"] == "code"]
 
@@ -49,7 +55,9 @@ def code_of(name):
 @pytest.mark.filterwarnings("default")  # torch's own, of its exporter
 @pytest.mark.parametrize("name", LEFT)
 def test_an_example_runs(name, tmp_path, monkeypatch, capsys):
-    """Its notebook or script, cell by cell, in a few steps: the C program is proved, or the reason told."""
+    """Its notebook or script, cell by cell, in a few steps: the C program is proved, or the reason
+    told.
+    """
     monkeypatch.setenv("LINGERONNX_SHORT", "1")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(EXAMPLES)
@@ -71,5 +79,7 @@ def test_each_script_is_tested_and_has_a_target():
     """What imports the package and is cut into cells is an example."""
     scripts = {path.stem for path in EXAMPLES.glob("*.py") if "# %%" in path.read_text("utf-8")}
     assert scripts == set(LEFT)
-    (made,) = re.findall(r"^examples: (.*?) ##", (EXAMPLES.parent / "Makefile").read_text("utf-8"), re.MULTILINE)
+    (made,) = re.findall(
+        r"^examples: (.*?) ##", (EXAMPLES.parent / "Makefile").read_text("utf-8"), re.MULTILINE
+    )
     assert set(made.split()) == {f"example-{name.replace('_', '-')}" for name in scripts}

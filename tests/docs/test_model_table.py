@@ -1,4 +1,6 @@
-"""docs/models.md joins what the measured pages say of one model, under the names that each of them has."""
+"""docs/models.md joins what the measured pages say of one model, under the names that each of them
+has.
+"""
 
 import pytest
 

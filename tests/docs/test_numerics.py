@@ -1,6 +1,8 @@
-"""docs/numerics.md: its examples are run, and its worked pixel goes through the simulator and the plain classes.
+"""docs/numerics.md: its examples are run, and its worked pixel goes through the simulator and the
+plain classes.
 
-docs/activations.md, the part of docs/numerics.md with the same figures and the pictures are what the command computes.
+docs/activations.md, the part of docs/numerics.md with the same figures and the pictures are what
+the command computes.
 """
 
 import doctest
@@ -30,7 +32,9 @@ def examples():
     """Run the page's examples in the order they stand; return the names they defined."""
     names = {}
     for number, block in enumerate(re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)):
-        test = doctest.DocTestParser().get_doctest(block, names, f"block {number}", "docs/numerics.md", 0)
+        test = doctest.DocTestParser().get_doctest(
+            block, names, f"block {number}", "docs/numerics.md", 0
+        )
         assert test.examples
         runner = doctest.DocTestRunner(verbose=False)
         runner.run(test, clear_globs=False)
@@ -43,11 +47,17 @@ def test_worked_pixel():
     """The numbers of the 3x3 example, on every platform, both ways."""
     names = examples()
     x, w = (np.array(names[key], np.int8)[None, None] for key in "xw")
-    scales = {"scale_x": 2.0 ** names["q_x"], "scale_w": 2.0 ** names["q_w"], "scale_o": 2.0 ** names["q_o"]}
+    scales = {
+        "scale_x": 2.0 ** names["q_x"],
+        "scale_w": 2.0 ** names["q_w"],
+        "scale_o": 2.0 ** names["q_o"],
+    }
     bias = np.array([names["bias"]], np.int32)
 
     def check(platform):
-        model = single("Conv2dInt", [x], [w, bias], platform=platform, kernel_shape=[3, 3], **scales)
+        model = single(
+            "Conv2dInt", [x], [w, bias], platform=platform, kernel_shape=[3, 3], **scales
+        )
         (simulated,) = lo.Session(ir.from_proto(model)).run(None, {"x0": x})
         operators = lo.reference_ops(platform)
         (plain,) = ReferenceEvaluator(model, new_ops=operators).run(None, {"x0": x})
@@ -57,16 +67,26 @@ def test_worked_pixel():
 
 
 def test_worked_pixel_with_zero_points():
-    """The same pixel from integers that are 3 larger, to a scale where -128 stands for 0: 24 - 128."""
+    """The same pixel from integers that are 3 larger, to a scale where -128 stands for 0: 24 -
+    128.
+    """
     found = examples()
     x, w = (np.array(found[key], np.int8)[None, None] for key in "xw")
     x[x == 127] = 124  # so that 3 more fits
     bias = np.array([found["bias"] + 3 * found["w"][1][0]], np.int32)
-    scales = {"scale_x": 2.0 ** found["q_x"], "scale_w": 2.0 ** found["q_w"], "scale_o": 2.0 ** found["q_o"]}
+    scales = {
+        "scale_x": 2.0 ** found["q_x"],
+        "scale_w": 2.0 ** found["q_w"],
+        "scale_o": 2.0 ** found["q_o"],
+    }
     zeros = {"zero_point_x": 3, "zero_point_o": -128}
-    model = single("Conv2dInt", [x + 3], [w, bias], platform="generic", kernel_shape=[3, 3], **scales, **zeros)
+    model = single(
+        "Conv2dInt", [x + 3], [w, bias], platform="generic", kernel_shape=[3, 3], **scales, **zeros
+    )
     (simulated,) = lo.Session(ir.from_proto(model)).run(None, {"x0": x + 3})
-    (plain,) = ReferenceEvaluator(model, new_ops=lo.reference_ops("generic")).run(None, {"x0": x + 3})
+    (plain,) = ReferenceEvaluator(model, new_ops=lo.reference_ops("generic")).run(
+        None, {"x0": x + 3}
+    )
     assert simulated.item() == plain.item() == -104
     assert "is `24 - 128 = -104`" in TEXT
 
@@ -124,7 +144,9 @@ def test_every_fault_is_told():
 @pytest.fixture(scope="module")
 def errors():
     """Return the module behind the command."""
-    spec = importlib.util.spec_from_file_location("activation_error", ROOT / "benchmarks" / "activation_error.py")
+    spec = importlib.util.spec_from_file_location(
+        "activation_error", ROOT / "benchmarks" / "activation_error.py"
+    )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -23,7 +23,9 @@ def generated():
 
 def test_generated_pages_are_current(generated):
     stale = [path for path, text in generated.items() if (DOCS / path).read_text("utf-8") != text]
-    assert stale == [], "run `make docs-reference` (or `python -m docs.pages`) and commit the result"
+    assert stale == [], (
+        "run `make docs-reference` (or `python -m docs.pages`) and commit the result"
+    )
 
 
 def test_a_command_that_ran_before_changes_no_page():
@@ -39,7 +41,9 @@ def test_every_page_is_on_the_site():
     """Each page stands in one table of contents, and each entry has its page."""
     listed = []
     for path in PAGES:
-        for block in re.findall(r"```\{toctree\}\n(.*?)```", (DOCS / path).read_text(encoding="utf-8"), re.DOTALL):
+        for block in re.findall(
+            r"```\{toctree\}\n(.*?)```", (DOCS / path).read_text(encoding="utf-8"), re.DOTALL
+        ):
             names = [line for line in block.splitlines() if line and not line.startswith(":")]
             folder = path.rpartition("/")[0]
             listed += [f"{folder}/{name}.md".lstrip("/") for name in names]
@@ -60,7 +64,13 @@ def test_commands_has_every_option(generated):
 
 
 def test_each_target_has_its_page(generated):
-    sections = ("Overview", "Requirements", "Quantization", "Operators and limits", "Troubleshooting")
+    sections = (
+        "Overview",
+        "Requirements",
+        "Quantization",
+        "Operators and limits",
+        "Troubleshooting",
+    )
     for target in PLATFORMS:
         text = generated[f"targets/{target.name}.md"]
         assert re.findall(r"^## (.*)$", text, re.MULTILINE) == list(sections)

@@ -1,4 +1,6 @@
-"""README.md names every command and every page of docs/, its links lead somewhere, and CI runs what it begins with."""
+"""README.md names every command and every page of docs/, its links lead somewhere, and CI runs what
+it begins with.
+"""
 
 import re
 from pathlib import Path
@@ -25,10 +27,16 @@ def test_every_page_is_linked():
 
 
 def test_the_first_screen_names_what_to_run():
-    """The demo and the tests stand on it, are targets of the Makefile, and run in continuous integration."""
+    """The demo and the tests stand on it, are targets of the Makefile, and run in continuous
+    integration.
+    """
     screen = "\n".join(TEXT.splitlines()[:40])
-    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
-    runs = re.findall(r"^run_step make ([a-z-]+)", (ROOT / ".ci" / "run").read_text("utf-8"), re.MULTILINE)
+    targets = re.findall(
+        r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    runs = re.findall(
+        r"^run_step make ([a-z-]+)", (ROOT / ".ci" / "run").read_text("utf-8"), re.MULTILINE
+    )
     for target in ("demo", "test"):
         assert f"make {target} " in screen
         assert target in targets

@@ -1,4 +1,6 @@
-"""README.zh.md has the sections, code, tables, figures and links of README.md, in the same order."""
+"""README.zh.md has the sections, code, tables, figures and links of README.md, in the same
+order.
+"""
 
 import re
 from pathlib import Path
@@ -19,14 +21,18 @@ def code(text):
 
 def bullets(text):
     """Return how many bullets each section has."""
-    return [len(re.findall(r"^- ", part, re.MULTILINE)) for part in re.split(r"^## ", text, flags=re.MULTILINE)]
+    return [
+        len(re.findall(r"^- ", part, re.MULTILINE))
+        for part in re.split(r"^## ", text, flags=re.MULTILINE)
+    ]
 
 
 def rows(text):
     """Return of each row of a table its cells of figures, and how many cells it has."""
     found = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("|")]
     return [
-        (len(cells), [cell.strip() for cell in cells if re.fullmatch(r" *[\d.]+( %| dB)? *", cell)]) for cells in found
+        (len(cells), [cell.strip() for cell in cells if re.fullmatch(r" *[\d.]+( %| dB)? *", cell)])
+        for cells in found
     ]
 
 

@@ -1,10 +1,12 @@
-"""Writes the files of one version: small graphs of all platforms and everything else that commands read again.
+"""Writes the files of one version: small graphs of all platforms and everything else that commands
+read again.
 
     python -m tests.files.make tests/files/0.1
 
-`COMMANDS` says how each file comes to be, and the folder's README.md is made of it. Float models and their inputs are
-written first: they are small nets with random weights. Later versions must read all of these files (`test_files.py`),
-so a folder that was published is never written again: a new version gets a folder of its own.
+`COMMANDS` says how each file comes to be, and the folder's README.md is made of it. Float models
+and their inputs are written first: they are small nets with random weights. Later versions must
+read all of these files (`test_files.py`), so a folder that was published is never written again: a
+new version gets a folder of its own.
 """
 
 from __future__ import annotations
@@ -49,8 +51,12 @@ STATES = "--state h_out=h_in --state c_out=c_in"
 #: Runs of `quantize` beside the one of each net and platform: file, options.
 VARIANTS = {
     "conv_max_value": "conv.onnx --calib conv.npz --platform generic --mode max-value",
-    "conv_channel": "conv.onnx --calib conv.npz --platform generic --mode max-value --weight-scales channel",
-    "conv_zero_points": "conv.onnx --calib conv.npz --platform generic --mode max-value --activations asymmetric",
+    "conv_channel": (
+        "conv.onnx --calib conv.npz --platform generic --mode max-value --weight-scales channel"
+    ),
+    "conv_zero_points": (
+        "conv.onnx --calib conv.npz --platform generic --mode max-value --activations asymmetric"
+    ),
     "conv_four_bits": "conv.onnx --calib conv.npz --platform generic --weight-bits 4",
     "conv_arcs_four_bits": "conv.onnx --calib conv.npz --platform arcs --weight-bits 4",
     "conv_groups": "conv.onnx --calib conv.npz --platform generic --mode max-value --weight-bits 4"
@@ -68,7 +74,10 @@ def _quantize() -> Iterator[tuple[str, str]]:
             data = f"calls.py:calls {STATES}" if net == "stream" else f"{net}.npz"
             yield (
                 f"{net}_{platform}.onnx",
-                f"quantize {net}.onnx --calib {data} --platform {platform} -o {net}_{platform}.onnx",
+                (
+                    f"quantize {net}.onnx --calib {data} --platform {platform} -o "
+                    f"{net}_{platform}.onnx"
+                ),
             )
     for name, words in VARIANTS.items():
         yield f"{name}.onnx", f"quantize {words} -o {name}.onnx"
@@ -79,7 +88,13 @@ def _convert() -> Iterator[tuple[str, str]]:
         for platform in PLATFORMS[1:]:  # that generation knows the chips alone
             stem = f"{net}_{platform}"
             yield f"{stem}_linger.onnx", f"convert {stem}.onnx -o {stem}_linger.onnx --to linger"
-    for stem in ("conv_venus", "conv_generic", "conv_channel", "conv_zero_points", "attention_generic"):
+    for stem in (
+        "conv_venus",
+        "conv_generic",
+        "conv_channel",
+        "conv_zero_points",
+        "attention_generic",
+    ):
         for form in STANDARD:
             yield f"{stem}_{form}.onnx", f"convert {stem}.onnx -o {stem}_{form}.onnx --to {form}"
 
@@ -88,18 +103,26 @@ def _convert() -> Iterator[tuple[str, str]]:
 COMMANDS: dict[str, str] = {
     **dict(_quantize()),
     **dict(_convert()),
-    "conv_report.json": "quantize conv.onnx --calib conv.npz --eval conv.npz --platform venus --json -o again.onnx",
-    # Scales of largest values, rounded to powers of two, are the same on every processor: resuming finds its plan.
-    "wish_search.jsonl": "quantize branches.onnx --calib branches.npz --eval branches.npz --platform generic"
+    "conv_report.json": (
+        "quantize conv.onnx --calib conv.npz --eval conv.npz --platform venus --json -o again.onnx"
+    ),
+    # Scales of largest values, rounded to powers of two, are the same on every processor: resuming
+    # finds its plan.
+    "wish_search.jsonl": "quantize branches.onnx --calib branches.npz --eval branches.npz "
+    "--platform generic"
     " --effort fast --calibrator max --min-sqnr 60 -o wish.onnx",
-    "sensitivity": "sensitivity branches.onnx --calib branches.npz -o sensitivity --platform venus --effort fast"
+    "sensitivity": "sensitivity branches.onnx --calib branches.npz -o sensitivity --platform venus "
+    "--effort fast"
     " --calibrator max --metric L1 --metric SQNR --batch 4",
     "board": "deploy conv_venus.onnx --input conv.npz --samples 2 -o board",
-    "board_stream": f"deploy stream_arcs.onnx --input calls.py:calls --samples 2 {STATES} -o board_stream",
+    "board_stream": (
+        f"deploy stream_arcs.onnx --input calls.py:calls --samples 2 {STATES} -o board_stream"
+    ),
     "dump": "simulate conv_venus.onnx --input conv.npz --limit 1 --dump dump -o dump_outputs.npz",
     "profile_float": "profile conv.onnx --data conv.npz -o profile_float --keep --limit 1",
     "profile_venus": "profile conv_venus.onnx --data conv.npz -o profile_venus --keep --limit 1",
-    "conv_training.pt": "finetune conv.onnx --train conv.npz --epochs 1 --checkpoint conv_training.pt --platform arcs"
+    "conv_training.pt": "finetune conv.onnx --train conv.npz --epochs 1 --checkpoint "
+    "conv_training.pt --platform arcs"
     " -o tuned.onnx",
     "one_asr.pt": "checkpoint one_torch.pt -o one_asr.pt --to asr",
     "one_plain.pt": "checkpoint one_torch.pt -o one_plain.pt --to plain",
@@ -108,7 +131,9 @@ COMMANDS: dict[str, str] = {
 
 
 def options(stem: str) -> str:
-    """Return options of `simulate` for what a graph is expected to give; of a converted one the outputs alone."""
+    """Return options of `simulate` for what a graph is expected to give; of a converted one the
+    outputs alone.
+    """
     return "--integers --limit 2" + ("" if stem.endswith("_linger") else " --taps all")
 
 
@@ -147,7 +172,9 @@ def _branches() -> onnx.ModelProto:
     p = net.node("AveragePool", m, kernel_shape=[2, 2], strides=[2, 2])
     q = net.node("MaxPool", a, kernel_shape=[2, 2], strides=[2, 2])
     net.conv(net.node("Concat", p, q, axis=1), (4, 16, 1, 1), out="y")
-    rows = net.node("Reshape", net.node("Transpose", p, perm=[0, 2, 3, 1]), net.const(np.array([0, -1, 8])))
+    rows = net.node(
+        "Reshape", net.node("Transpose", p, perm=[0, 2, 3, 1]), net.const(np.array([0, -1, 8]))
+    )
     weight = net.const((0.3 * net.rng.standard_normal((8, 6))).astype(np.float32))
     net.node("MatMul", rows, weight, out="z")
     return net.proto("y", "z")
@@ -158,7 +185,9 @@ def _recurrent(kind: str, seed: int) -> onnx.ModelProto:
     net, gates = Net(3, 6, seed=seed), {"LSTM": 4, "GRU": 3}[kind]
     sequence = net.node("Transpose", "x", perm=[1, 0, 2])
     sizes = (1, gates * 8, 6), (1, gates * 8, 8), (1, 2 * gates * 8)
-    weights = [net.const((0.35 * net.rng.standard_normal(size)).astype(np.float32)) for size in sizes]
+    weights = [
+        net.const((0.35 * net.rng.standard_normal(size)).astype(np.float32)) for size in sizes
+    ]
     more = {"linear_before_reset": 1} if kind == "GRU" else {}
     net.node(kind, sequence, *weights, hidden_size=8, **more)
     net.nodes[-1].output[:] = ["", "last"]
@@ -171,11 +200,15 @@ def _stream() -> onnx.ModelProto:
     net = Net(1, 6, seed=15)
     net.inputs += [helper.make_tensor_value_info(name, 1, [1, "N", 8]) for name in ("h_in", "c_in")]
     sizes = (1, 32, 6), (1, 32, 8), (1, 64)
-    weights = [net.const((0.3 * net.rng.standard_normal(size)).astype(np.float32)) for size in sizes]
+    weights = [
+        net.const((0.3 * net.rng.standard_normal(size)).astype(np.float32)) for size in sizes
+    ]
     sequence = net.node("Transpose", "x", perm=[1, 0, 2])
     net.node("LSTM", sequence, *weights, "", "h_in", "c_in", hidden_size=8)
     net.nodes[-1].output[:] = ["all", "h_out", "c_out"]
-    rows = net.node("Transpose", net.node("Squeeze", "all", net.const(np.array([1]))), perm=[1, 0, 2])
+    rows = net.node(
+        "Transpose", net.node("Squeeze", "all", net.const(np.array([1]))), perm=[1, 0, 2]
+    )
     net.linear(net.node("Reshape", rows, net.const(np.array([-1, 8]))), (8, 4), out="y")
     return net.proto("y", "h_out", "c_out")
 
@@ -190,15 +223,23 @@ def _attention() -> onnx.ModelProto:
         return net.node("Add", net.node("MatMul", x, net.const(weight)), net.const(bias))
 
     def heads(x: str, perm: list[int]) -> str:
-        return net.node("Transpose", net.node("Reshape", x, net.const(np.array([0, t, 2, d // 2]))), perm=perm)
+        return net.node(
+            "Transpose", net.node("Reshape", x, net.const(np.array([0, t, 2, d // 2]))), perm=perm
+        )
 
     gamma, beta = net.const(np.ones(d, np.float32)), net.const(np.zeros(d, np.float32))
     n = net.node("LayerNormalization", "x", gamma, beta, axis=-1)
     q, k, v = (heads(dense(n, d, d), perm) for perm in ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]))
-    weights = net.node("Softmax", net.node("Mul", net.node("MatMul", q, k), net.const(np.float32(0.35))), axis=-1)
+    weights = net.node(
+        "Softmax", net.node("Mul", net.node("MatMul", q, k), net.const(np.float32(0.35))), axis=-1
+    )
     mixed = net.node("Transpose", net.node("MatMul", weights, v), perm=[0, 2, 1, 3])
-    block = net.node("Add", dense(net.node("Reshape", mixed, net.const(np.array([0, t, d]))), d, d), "x")
-    return net.proto(net.linear(net.node("ReduceMean", block, axes=[1], keepdims=0), (d, 4), out="y"))
+    block = net.node(
+        "Add", dense(net.node("Reshape", mixed, net.const(np.array([0, t, d]))), d, d), "x"
+    )
+    return net.proto(
+        net.linear(net.node("ReduceMean", block, axes=[1], keepdims=0), (d, 4), out="y")
+    )
 
 
 def _float_models() -> dict[str, onnx.ModelProto]:

@@ -1,7 +1,7 @@
 """Law: what an older version wrote is read by this one, and computes the same integers.
 
-A folder beside this file for each version; `make.py` wrote it, its README.md says how. Where a test here fails, the
-code is wrong, not the file.
+A folder beside this file for each version; `make.py` wrote it, its README.md says how. Where a test
+here fails, the code is wrong, not the file.
 """
 
 import json
@@ -41,8 +41,16 @@ def data(path):
 
 
 def commands(folder):
-    """Return {file: the command that wrote it, without the program's name}, as the folder's README.md has them."""
-    return dict(re.findall(r"^\| `(.*?)` \| `lingeronnx (.*)` \|$", (folder / "README.md").read_text(), re.MULTILINE))
+    """Return {file: the command that wrote it, without the program's name}, as the folder's
+    README.md has them.
+    """
+    return dict(
+        re.findall(
+            r"^\| `(.*?)` \| `lingeronnx (.*)` \|$",
+            (folder / "README.md").read_text(),
+            re.MULTILINE,
+        )
+    )
 
 
 def run(words, *more, fine=(0,)):
@@ -85,7 +93,9 @@ def same(found, expected):
 
 
 def test_the_folders_are_whole():
-    """Each version has all files that its script names, its README names each of them, and all of it is small."""
+    """Each version has all files that its script names, its README names each of them, and all of
+    it is small.
+    """
     for folder in VERSIONS:
         listed = commands(folder)
         assert [file for file in listed if not (folder / file).exists()] == []
@@ -105,7 +115,11 @@ def test_a_graph_gives_the_same_integers(path, tmp_path):
     session = lo.Session(str(path))
     names = [output.name for output in session.get_outputs()]
     found = session.run(
-        None, {key: array[:, :2] if array.shape[0] == 1 else array[:2] for key, array in arrays(data(path)).items()}
+        None,
+        {
+            key: array[:, :2] if array.shape[0] == 1 else array[:2]
+            for key, array in arrays(data(path)).items()
+        },
     )
     floats = dict(zip(names, found, strict=True))
     same(floats, {output: expected[output] for output in names if output in expected})
@@ -114,13 +128,17 @@ def test_a_graph_gives_the_same_integers(path, tmp_path):
 @pytest.mark.sweep
 @pytest.mark.parametrize("path", CONVERTED, ids=name)
 def test_a_converted_graph_goes_back(path, tmp_path):
-    """The other generation's, QDQ and QOperator files become the graph they were made of: the same integers."""
+    """The other generation's, QDQ and QOperator files become the graph they were made of: the same
+    integers.
+    """
     platform = origin(path).split("_")[1]
     more = ["--platform", platform if platform in ("venus", "arcs", "venusA") else "generic"]
     back = tmp_path / "back.onnx"
     run("convert --to thinker", path, "-o", back, *(more if path.stem.endswith(STANDARD) else ()))
     whole = origin(path)
-    outputs = [output.name for output in lo.Session(str(path.parent / f"{whole}.onnx")).get_outputs()]
+    outputs = [
+        output.name for output in lo.Session(str(path.parent / f"{whole}.onnx")).get_outputs()
+    ]
     expected = arrays(path.parent / "expected" / f"{whole}.npz")
     found = integers(back, data(path), tmp_path)
     same(found, {output: expected[output] for output in outputs})
@@ -146,9 +164,13 @@ def scales(graph):
 
 
 def test_a_plan_is_accepted(there):
-    """The tensors of the graph have the plan's scales, as those of the graph that it was saved with."""
+    """The tensors of the graph have the plan's scales, as those of the graph that it was saved
+    with.
+    """
     run("quantize conv.onnx --calib conv.npz --plan conv_plan.json --platform arcs -o again.onnx")
-    assert scales("again.onnx").items() >= scales("conv_plan.onnx").items()  # a form of today may have more of them
+    assert (
+        scales("again.onnx").items() >= scales("conv_plan.onnx").items()
+    )  # a form of today may have more of them
     assert against_schema(json.loads(Path("conv_plan.json").read_text()), "plan") == []
 
 
@@ -158,7 +180,9 @@ def test_a_configuration_is_accepted(there, tmp_path):
 
 
 def test_a_report_has_all_that_it_had(there):
-    """Who reads reports finds each field where it was, as the schema describes it; there may be more."""
+    """Who reads reports finds each field where it was, as the schema describes it; there may be
+    more.
+    """
     wrong = against_schema(json.loads(Path("conv_report.json").read_text()), "report")
     assert [fault for fault in wrong if ": no " not in fault] == []
 
@@ -189,7 +213,9 @@ def test_a_ranking_is_resumed(there):
     before = json.loads(report.read_text())
     whole = cut(Path("sensitivity/sensitivity.jsonl"), 3)
     run(commands(there)["sensitivity"], "--resume")
-    assert Path("sensitivity/sensitivity.jsonl").read_text().splitlines(keepends=True)[:3] == whole[:3]
+    assert (
+        Path("sensitivity/sensitivity.jsonl").read_text().splitlines(keepends=True)[:3] == whole[:3]
+    )
     now = json.loads(report.read_text())
     assert [row[:3] for row in now] == [row[:3] for row in before]
     for new, old in zip(now, before, strict=True):
@@ -199,7 +225,9 @@ def test_a_ranking_is_resumed(there):
 
 @pytest.mark.parametrize("board, samples", (("board", 2), ("board_stream", 2)))
 def test_a_deployed_folder_is_verified(there, board, samples, monkeypatch):
-    """A device's dumps are compared with the part for the chip; the folder may be deployed to again, without C here."""
+    """A device's dumps are compared with the part for the chip; the folder may be deployed to
+    again, without C here.
+    """
     (chip,) = Path(board).glob("*_chip.onnx")
     for number in range(samples):
         golden = Path(board, "golden", str(number))
@@ -207,7 +235,15 @@ def test_a_deployed_folder_is_verified(there, board, samples, monkeypatch):
         dump = next(path for path in sorted((golden / "data").iterdir()))
         lines = dump.read_text().splitlines()
         dump.write_text("\n".join([str(int(lines[0]) ^ 1), *lines[1:]]) + "\n")
-        run("verify", chip, "--input", golden / "input.npz", "--device-dump", golden / "data", fine=(1,))
+        run(
+            "verify",
+            chip,
+            "--input",
+            golden / "input.npz",
+            "--device-dump",
+            golden / "data",
+            fine=(1,),
+        )
     monkeypatch.setattr(host_source, "explain_missing_generator", lambda: "no C is asked for")
     assert not list(written_c(deploy_again(there, board)))
 
@@ -256,5 +292,11 @@ def test_checkpoints_change_their_layout(there):
         want = torch.load(f"{file[:3]}_torch.pt")
         for key in (key for key in want if key.startswith("weight")):
             one = key.removesuffix("_reverse")
-            prefix = "" if file.startswith("one") else "forward_lstmp." if one == key else "backward_lstmp."
+            prefix = (
+                ""
+                if file.startswith("one")
+                else "forward_lstmp."
+                if one == key
+                else "backward_lstmp."
+            )
             torch.testing.assert_close(back[prefix + one], want[key], rtol=0, atol=0)

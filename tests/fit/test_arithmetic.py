@@ -1,4 +1,6 @@
-"""Functions of numbers by sums and products: the float function stays, chips take them, |x| is exact in integers."""
+"""Functions of numbers by sums and products: the float function stays, chips take them, |x| is
+exact in integers.
+"""
 
 import numpy as np
 import pytest
@@ -41,7 +43,11 @@ def test_integers_are_exact(target):
     made = quantize(model, samples(model, 32), platform=target.name, effort="fast")
     assert made.report.chip_ready, made.report.findings
     session = Session(made.graph)
-    tensors = {name: q.real(array) for name, array, q in session.tensors(samples(model, 8, seed=4)) if q is not None}
+    tensors = {
+        name: q.real(array)
+        for name, array, q in session.tensors(samples(model, 8, seed=4))
+        if q is not None
+    }
     a, b = tensors["a"], tensors["b"]
     step = np.diff(np.unique(b)).min()
     assert (np.abs(np.minimum(np.abs(a), b.max()) - b) <= step / 2).all()

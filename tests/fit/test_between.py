@@ -1,4 +1,6 @@
-"""Rewrites that look at what stands around a node: constants between layers, and the epsilon of layer norms."""
+"""Rewrites that look at what stands around a node: constants between layers, and the epsilon of
+layer norms.
+"""
 
 import numpy as np
 import pytest
@@ -20,7 +22,9 @@ CHIPS = [target for target in PLATFORMS if target.has_packer]
 
 
 def between(step, size="4,6", **held):
-    """Return a layer, a Sigmoid, `step` (s -> d), and a second one beside it, a layer; normalised."""
+    """Return a layer, a Sigmoid, `step` (s -> d), and a second one beside it, a layer;
+    normalised.
+    """
     text = f"""g (float[N,{size}] x) => (float[N,{size}] y, float[N,{size}] e) {{
         c = MatMul(x, w) s = Sigmoid(c) d = {step} e = Sqrt(d) f = Softplus(d) y = MatMul(f, w)
     }}"""
@@ -32,7 +36,9 @@ def between(step, size="4,6", **held):
 
 
 def same(model, row, left, atol=1e-5):
-    """Fit `model` to `row`: the operators `left`, the same function and names; a second time does nothing."""
+    """Fit `model` to `row`: the operators `left`, the same function and names; a second time does
+    nothing.
+    """
     feed, names = feeds(model, 3), interface(model)
     want = outputs(model, feed)
     done = legalize_graph(model, row)
@@ -57,15 +63,30 @@ STEPS = {
 @pytest.mark.parametrize("name", STEPS)
 def test_a_constant_between_layers(name, target):
     step, k = STEPS[name]
-    left = ["Linear", "Sigmoid", "Reshape", "BatchNormalization", "Reshape", "Sqrt", "Softplus", "Linear"]
+    left = [
+        "Linear",
+        "Sigmoid",
+        "Reshape",
+        "BatchNormalization",
+        "Reshape",
+        "Sqrt",
+        "Softplus",
+        "Linear",
+    ]
     (done,) = same(between(step, k=k), target, left)
     assert done.cost == "exact"
 
 
 @limit_examples(20)
-@given(st.sampled_from(("Add", "Sub", "Mul", "Div")), st.lists(st.integers(1, 3), min_size=1, max_size=3), st.data())
+@given(
+    st.sampled_from(("Add", "Sub", "Mul", "Div")),
+    st.lists(st.integers(1, 3), min_size=1, max_size=3),
+    st.data(),
+)
 def test_any_constant(kind, sizes, data):
-    """Law: whatever axes the constant varies along, and on whichever side it stands, the function stays."""
+    """Law: whatever axes the constant varies along, and on whichever side it stands, the function
+    stays.
+    """
     shape = [data.draw(st.sampled_from((1, n))) for n in sizes]
     k = positive(*shape[data.draw(st.integers(0, len(shape))) :])
     order = "k, s" if kind != "Div" and data.draw(st.booleans()) else "s, k"
@@ -82,14 +103,25 @@ def test_a_sign_between_layers():
     same(
         between("Neg(s)"),
         VENUS,
-        ["Linear", "Sigmoid", "Reshape", "BatchNormalization", "Reshape", "Sqrt", "Softplus", "Linear"],
+        [
+            "Linear",
+            "Sigmoid",
+            "Reshape",
+            "BatchNormalization",
+            "Reshape",
+            "Sqrt",
+            "Softplus",
+            "Linear",
+        ],
     )
 
 
 @pytest.mark.parametrize("step", ("Div(k, s)", "Pow(s, k)"))
 def test_no_straight_line_stays(step):
     model = between(step, k=positive(1))
-    assert "BatchNormalization" not in {node.op_type for node in (legalize_graph(model, VENUS), model)[1].graph}
+    assert "BatchNormalization" not in {
+        node.op_type for node in (legalize_graph(model, VENUS), model)[1].graph
+    }
 
 
 @pytest.mark.parametrize(
@@ -101,7 +133,9 @@ def test_no_straight_line_stays(step):
     ids=("in front", "behind"),
 )
 def test_outside_the_layers_the_host_does_it(text):
-    model = graph(f"g (float[N,4,6] x) => (float[N,4,6] y) {{ {text} }}", w=rand(6, 6), k=positive(1))
+    model = graph(
+        f"g (float[N,4,6] x) => (float[N,4,6] y) {{ {text} }}", w=rand(6, 6), k=positive(1)
+    )
     trace_shapes(model, {name: array[:1] for name, array in feeds(model).items()})
     normalize(model)
     assert legalize_graph(model, VENUS) == []
@@ -141,13 +175,23 @@ def test_the_layer_in_front_takes_epsilon_up(opset):
 def test_else_a_power_of_two(epsilon):
     """Of a sum no weight takes the factor up: a power of two in front, which moves no integer."""
     model = normed("s = Add(c, x)", epsilon, 17)
-    left = ["Linear", "Add", "Reshape", "BatchNormalization", "Reshape", "LayerNormalization", "Linear"]
+    left = [
+        "Linear",
+        "Add",
+        "Reshape",
+        "BatchNormalization",
+        "Reshape",
+        "LayerNormalization",
+        "Linear",
+    ]
     done = same(model, VENUS, left)
     assert [d.node for d in done] == ["Div_n", "Div_n_small"]
     norm = next(node for node in model.graph if node.op_type == "BatchNormalization")
     (factor,) = set(ir.const_value(norm.inputs[1]).tolist())
     assert np.log2(factor) == round(np.log2(factor))
-    left_over = ir.get_attr(next(n for n in model.graph if n.op_type == "LayerNormalization"), "epsilon")
+    left_over = ir.get_attr(
+        next(n for n in model.graph if n.op_type == "LayerNormalization"), "epsilon"
+    )
     assert left_over == pytest.approx(epsilon * factor**2)
     assert 0.5 <= left_over / VENUS.layer_norm_limits.epsilon <= 2
 
@@ -169,7 +213,9 @@ BOUNDS = {
 def test_a_clip_between_layers(name, target):
     """It is a ReLU, or a ReLU6, of the distance to a bound."""
     step, low, high, middle = BOUNDS[name]
-    held = {"k": np.float32(high if low is None else low)} | ({"m": np.float32(high)} if middle == "Clip" else {})
+    held = {"k": np.float32(high if low is None else low)} | (
+        {"m": np.float32(high)} if middle == "Clip" else {}
+    )
     left = ["Linear", "Sigmoid", *_AFFINE, middle, *_AFFINE, "Sqrt", "Softplus", "Linear"]
     done = same(between(step, **held), target, left)
     assert "distance to a bound" in done[0].what

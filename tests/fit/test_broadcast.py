@@ -20,7 +20,9 @@ def pair(kind, left, right):
     sizes = [",".join(map(str, s)) for s in (left, right)]
     out = ",".join(f"d{i}" for i in range(len(left)))
     body = f"p = Relu(a) q = Relu(b) y = {kind}(p, q)"
-    return graph(f"g (float[N,{sizes[0]}] a, float[N,{sizes[1]}] b) => (float[N,{out}] y) {{ {body} }}")
+    return graph(
+        f"g (float[N,{sizes[0]}] a, float[N,{sizes[1]}] b) => (float[N,{out}] y) {{ {body} }}"
+    )
 
 
 def fitted(kind, left, right):
@@ -61,7 +63,9 @@ def test_the_floats_are_the_same(kind, data):
     """Any sizes that broadcast, of two or three axes."""
     sizes = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=3))
     keep = st.lists(st.booleans(), min_size=len(sizes), max_size=len(sizes))
-    left, right = ([n if kept else 1 for n, kept in zip(sizes, data.draw(keep), strict=True)] for _ in range(2))
+    left, right = (
+        [n if kept else 1 for n, kept in zip(sizes, data.draw(keep), strict=True)] for _ in range(2)
+    )
     fitted(kind, left, right)
 
 

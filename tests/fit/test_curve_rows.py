@@ -1,4 +1,6 @@
-"""A curve in rows: of a large map some rows at a time, so that GluInt's work area leaves room; the integers stay."""
+"""A curve in rows: of a large map some rows at a time, so that GluInt's work area leaves room; the
+integers stay.
+"""
 
 import numpy as np
 import pytest
@@ -24,7 +26,9 @@ def curved(curve, size):
 
 @pytest.mark.parametrize("curve", ["SiLU", "Sigmoid"])
 def test_a_large_map_in_pieces(curve, monkeypatch):
-    """Chip-ready, which it is not as a whole; equal integers; each piece works in a quarter of the memory at most."""
+    """Chip-ready, which it is not as a whole; equal integers; each piece works in a quarter of the
+    memory at most.
+    """
     model = curved(curve, 64)
     feed = samples(model)
     cut = quantize(model, feed, platform="venusA", effort="fast")
@@ -32,11 +36,16 @@ def test_a_large_map_in_pieces(curve, monkeypatch):
     assert texts == ["in 1024 rows of 32, in 5 pieces"]
     rows = [n.outputs[0].shape for n in cut.graph.graph if n.op_type == "GluInt"]
     assert [shape.numpy()[-1] for shape in rows] == [32] * 5
-    assert max(14 * 32 * shape.numpy()[-2] for shape in rows) <= get_target("venusA").shared_memory // 4
+    assert (
+        max(14 * 32 * shape.numpy()[-2] for shape in rows)
+        <= get_target("venusA").shared_memory // 4
+    )
     monkeypatch.setattr(activation_rows, "_count_pieces", lambda count, target: 1)
     whole = quantize(model, feed, platform="venusA", effort="fast")
     assert (cut.report.chip_ready, whole.report.chip_ready) == (True, False)
-    for have, want in zip(Session(cut.graph).run(None, feed), Session(whole.graph).run(None, feed), strict=True):
+    for have, want in zip(
+        Session(cut.graph).run(None, feed), Session(whole.graph).run(None, feed), strict=True
+    ):
         np.testing.assert_array_equal(have, want)
 
 

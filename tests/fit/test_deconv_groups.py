@@ -1,4 +1,6 @@
-"""Groups of a transposed convolution one by one: the same function, and each group within the limits."""
+"""Groups of a transposed convolution one by one: the same function, and each group within the
+limits.
+"""
 
 import numpy as np
 import pytest
@@ -13,7 +15,9 @@ from tests import nets
 
 def net(group, channels, bias=True, **attributes):
     made = nets.Net(channels, 5, 6, seed=2)
-    weight = made.const(np.random.default_rng(0).standard_normal((channels, 3, 3, 2)).astype(np.float32))
+    weight = made.const(
+        np.random.default_rng(0).standard_normal((channels, 3, 3, 2)).astype(np.float32)
+    )
     inputs = ["x", weight]
     if bias:
         inputs.append(made.const(np.arange(3.0 * group, dtype=np.float32)))

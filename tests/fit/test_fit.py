@@ -1,4 +1,6 @@
-"""Rewrites that make a model fit a chip: the same floats, within the limits, and a second run does nothing."""
+"""Rewrites that make a model fit a chip: the same floats, within the limits, and a second run does
+nothing.
+"""
 
 import dataclasses
 
@@ -31,7 +33,9 @@ def broken(model, row):
 
 
 def mends(model, row, left, *, atol=2e-5):
-    """Fit `model` and check every promise; `left` are the operators afterwards. Return what was done."""
+    """Fit `model` and check every promise; `left` are the operators afterwards. Return what was
+    done.
+    """
     feed = feeds(model)
     trace_shapes(model, {name: array[:1] for name, array in feed.items()})
     before, names, tensors = outputs(model, feed), interface(model), run_all_tensors(model, feed)
@@ -75,7 +79,9 @@ def conv(shape, weight, **attributes):
 
 
 def test_the_first_convolution_of_keyword_spotting():
-    """64 filters of 10x4 on 49x10, stride 2, padding 4, 1, 5, 1: a Pad for the fifth row, then two kernels of 5x4."""
+    """64 filters of 10x4 on 49x10, stride 2, padding 4, 1, 5, 1: a Pad for the fifth row, then two
+    kernels of 5x4.
+    """
     model = conv((1, 49, 10), (64, 1, 10, 4), strides=[2, 2], pads=[4, 1, 5, 1])
     done = mends(model, VENUS, ["Pad", "Conv", "Slice", "Conv", "Add"])
     assert [d.cost for d in done] == ["exact", "1 more rounding of half a step at most"]
@@ -123,12 +129,16 @@ def split_left(model, left):
 @pytest.mark.sweep
 @pytest.mark.parametrize("seed", range(40))
 def test_split_kernel_of_any_size(seed):
-    """Law: whatever the sizes, what is rewritten computes the same, and is within the kernel's limits."""
+    """Law: whatever the sizes, what is rewritten computes the same, and is within the kernel's
+    limits.
+    """
     rng = np.random.default_rng(seed)
     kernel = [int(k) for k in rng.integers(1, 13, 2)]
     kernel[seed % 2] = int(rng.integers(6, 13))
     strides = [int(rng.choice([1, 2, 4])) for _ in range(2)]
-    pads = [int(rng.integers(0, min(k, 5))) for k in kernel] + [int(rng.integers(0, min(k, 5))) for k in kernel]
+    pads = [int(rng.integers(0, min(k, 5))) for k in kernel] + [
+        int(rng.integers(0, min(k, 5))) for k in kernel
+    ]
     model = conv((2, 23, 26), (3, 2, *kernel), strides=strides, pads=pads)
     feed = feeds(model)
     trace_shapes(model, {name: array[:1] for name, array in feed.items()})
@@ -163,7 +173,9 @@ def test_a_weight_that_is_computed_stays():
 
 
 def test_dilation_is_spread_and_empty_parts_are_left_out():
-    """A 3x3 kernel of dilation 2 is a 5x5 one; of dilation 4 a 9x9 one, split in 5 and 4: every part has taps."""
+    """A 3x3 kernel of dilation 2 is a 5x5 one; of dilation 4 a 9x9 one, split in 5 and 4: every
+    part has taps.
+    """
     mends(conv((2, 20, 20), (3, 2, 3, 3), dilations=[2, 2], pads=[2] * 4), VENUS, ["Conv"])
     model = conv((2, 20, 20), (3, 2, 2, 2), dilations=[11, 1])
     done = mends(model, VENUS, ["Slice", "Conv", "Slice", "Conv", "Add"])
@@ -198,7 +210,9 @@ def test_padding_is_a_convolution_where_there_is_no_pad():
 
 
 def test_padding_stays_where_no_convolution_fits():
-    """A map of one row is lower than a kernel of two taps; without the taps that only meet padding there is none."""
+    """A map of one row is lower than a kernel of two taps; without the taps that only meet padding
+    there is none.
+    """
     model = conv((3, 1, 9), (4, 3, 3, 1), pads=[4, 0, 0, 0])
     trace_shapes(model, {name: array[:1] for name, array in feeds(model).items()})
     assert any("pads are at most" in each.rule for each in broken(model, ARCS))
@@ -215,9 +229,16 @@ def tightened(row, **limits):
     return dataclasses.replace(row, vendor=LunaVendor(kind)).with_op("Conv2dInt", limits=kind.conv)
 
 
-TIGHT = dataclasses.replace(  # venus with a hundredth of the memory, so that small maps are too large
-    tightened(VENUS, line_buffer_bytes=768, depthwise_line_buffer_bytes=384, max_depthwise_input_output_bytes=5000),
-    shared_memory=6400,
+TIGHT = (
+    dataclasses.replace(  # venus with a hundredth of the memory, so that small maps are too large
+        tightened(
+            VENUS,
+            line_buffer_bytes=768,
+            depthwise_line_buffer_bytes=384,
+            max_depthwise_input_output_bytes=5000,
+        ),
+        shared_memory=6400,
+    )
 )
 
 
@@ -288,7 +309,11 @@ def test_max_pool(kernel, attributes, count, first):
 
 
 def test_average():
-    done = mends(pool("AveragePool", (3, 30, 20), kernel_shape=[15, 10], strides=[15, 10]), VENUS, ["AveragePool"] * 2)
+    done = mends(
+        pool("AveragePool", (3, 30, 20), kernel_shape=[15, 10], strides=[15, 10]),
+        VENUS,
+        ["AveragePool"] * 2,
+    )
     assert done[0].cost == "half a step at most"
     refuses(pool("AveragePool", (3, 30, 20), kernel_shape=[15, 10], strides=[1, 1]), VENUS)
     refuses(pool("AveragePool", (3, 15, 131), kernel_shape=[1, 131], strides=[1, 131]), VENUS)
@@ -322,10 +347,17 @@ def test_a_large_kernel_becomes_chip_ready(target):
     """Quantized, the sum of parts is close to the float layer."""
     net = nets.Net(3, 24, 24, seed=5)
     r = net.node("Relu", net.conv("x", (8, 3, 7, 7), pads=[3] * 4, strides=[2, 2]))
-    model = net.graph(net.linear(net.node("Flatten", net.conv(r, (4, 8, 3, 3), strides=[2, 2])), (100, 5), out="y"))
+    model = net.graph(
+        net.linear(
+            net.node("Flatten", net.conv(r, (4, 8, 3, 3), strides=[2, 2])), (100, 5), out="y"
+        )
+    )
     x = np.random.default_rng(0).standard_normal((64, 3, 24, 24)).astype(np.float32)
     report = lo.quantize(model, x, platform=target.name).report
     assert report.chip_ready
     assert report.integer_macs == 1.0
     assert report.outputs["y"]["sqnr"] > 30
-    assert lo.quantize(model, x, platform=target.name, fit=False, effort="fast").report.integer_macs < 1
+    assert (
+        lo.quantize(model, x, platform=target.name, fit=False, effort="fast").report.integer_macs
+        < 1
+    )

@@ -1,4 +1,6 @@
-"""Long kernels over a line of samples as products with frames: the same function, and a whisper is heard."""
+"""Long kernels over a line of samples as products with frames: the same function, and a whisper is
+heard.
+"""
 
 import numpy as np
 import pytest
@@ -15,7 +17,9 @@ from tests import nets
 from tests.case_selection import limit_examples
 
 
-def front(kernel, stride, length, *, channels=1, outputs=6, bias=True, behind="Pow", last=3, **attributes):
+def front(
+    kernel, stride, length, *, channels=1, outputs=6, bias=True, behind="Pow", last=3, **attributes
+):
     """Return a convolution of a line and what reads it."""
     net = nets.Net(channels, length, seed=7)
     a = net.conv("x", (outputs, channels, kernel), strides=[stride], bias=bias, **attributes)
@@ -29,7 +33,10 @@ def both(model, x, target=ARCS):
     before = ir.clone(model)
     done = [one.what for one in legalize_graph(model, target)]
     assert legalize_graph(model, target) == []
-    want, have = (next(array for name, array, _ in FloatRunner(m, {"y"}).run({"x": x})) for m in (before, model))
+    want, have = (
+        next(array for name, array, _ in FloatRunner(m, {"y"}).run({"x": x}))
+        for m in (before, model)
+    )
     return done, want, have
 
 
@@ -38,15 +45,24 @@ def line(length, count=3, channels=1):
 
 
 @limit_examples(30)
-@given(kernel=st.integers(13, 60), stride=st.integers(1, 45), count=st.integers(1, 5), more=st.integers(0, 9))
+@given(
+    kernel=st.integers(13, 60),
+    stride=st.integers(1, 45),
+    count=st.integers(1, 5),
+    more=st.integers(0, 9),
+)
 def test_a_product_with_frames_is_the_convolution(kernel, stride, count, more):
-    """Law: the same function, of each sample by itself, whatever the sizes; loud, quiet and silent."""
+    """Law: the same function, of each sample by itself, whatever the sizes; loud, quiet and
+    silent.
+    """
     length = (count - 1) * stride + kernel + more
     x = line(length) * np.array([1e3, 1e-3, 0], np.float32).reshape(3, 1, 1)
     done, want, have = both(front(kernel, stride, length), x)
     assert f"a kernel of {kernel} over samples" in done[0]
     for one, other in zip(want, have, strict=True):
-        np.testing.assert_allclose(other, one, rtol=0, atol=1e-5 * max(float(np.abs(one).max()), 1e-6))
+        np.testing.assert_allclose(
+            other, one, rtol=0, atol=1e-5 * max(float(np.abs(one).max()), 1e-6)
+        )
 
 
 CASES = {
@@ -69,7 +85,9 @@ def test_others_stay_as_they_are(case):
 
 @pytest.mark.parametrize("target", (ARCS, VENUS))
 def test_the_host_frames_and_the_chip_multiplies(target):
-    """All that is made stays with the host, but for the product, which no other node is needed for."""
+    """All that is made stays with the host, but for the product, which no other node is needed
+    for.
+    """
     model = front(32, 16, 128)
     both(model, line(128), target)
     (product,) = [node for node in model.graph if node.op_type == "Linear"]
@@ -80,9 +98,11 @@ def test_the_host_frames_and_the_chip_multiplies(target):
 
 @pytest.mark.parametrize("platform", ("arcs", "venus", "venusA"))
 def test_a_whisper_is_as_near_as_a_shout(platform):
-    """Eight bits serve both: a sample 1000 times weaker than those of calibration loses nothing at the product.
+    """Eight bits serve both: a sample 1000 times weaker than those of calibration loses nothing at
+    the product.
 
-    In a program of parts it leaves the chip in 32 bits, since the host reads it for what the chip computes again.
+    In a program of parts it leaves the chip in 32 bits, since the host reads it for what the chip
+    computes again.
     """
     model = front(32, 16, 128, outputs=12, last=24)
     found = lo.quantize(model, {"x": line(128, 32)}, platform=platform, effort="fast", max_parts=9)

@@ -31,8 +31,14 @@ def agreed(result, platform):
 
 def outputs(model, result, feed):
     """Return what the float and the integer graph give, one sample after the other."""
-    ones = [{name: array[i : i + 1] for name, array in feed.items()} for i in range(len(next(iter(feed.values()))))]
-    return (np.concatenate([Session(m).run(["y"], one)[0] for one in ones]) for m in (model, result.graph))
+    ones = [
+        {name: array[i : i + 1] for name, array in feed.items()}
+        for i in range(len(next(iter(feed.values()))))
+    ]
+    return (
+        np.concatenate([Session(m).run(["y"], one)[0] for one in ones])
+        for m in (model, result.graph)
+    )
 
 
 def decibels(want, have):
@@ -49,7 +55,12 @@ def transposed(kernel, stride, pads, output_padding=0, dilation=1, *, size=9, bi
     given = [net.const(weight.astype(np.float32))]
     if bias:
         given.append(net.const((0.1 * net.rng.standard_normal(4)).astype(np.float32)))
-    sizes = {"strides": [stride], "pads": list(pads), "output_padding": [output_padding], "dilations": [dilation]}
+    sizes = {
+        "strides": [stride],
+        "pads": list(pads),
+        "output_padding": [output_padding],
+        "dilations": [dilation],
+    }
     b = net.node("Relu", net.node("ConvTranspose", a, *given, group=group, **sizes))
     return net.graph(net.conv(b, (3, 4, 1), out="y"))
 
@@ -91,7 +102,9 @@ def test_groups_of_transposed_convolutions_stay():
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("platform", (*CHIPS, "generic"))
-@pytest.mark.parametrize("sizes", ((4, 2, (1, 1)), (3, 2, (1, 1), 1), (2, 2, (0, 0)), (16, 8, (4, 4)), (3, 1, (1, 1))))
+@pytest.mark.parametrize(
+    "sizes", ((4, 2, (1, 1)), (3, 2, (1, 1), 1), (2, 2, (0, 0)), (16, 8, (4, 4)), (3, 1, (1, 1)))
+)
 def test_transposed_convolutions_of_lines(sizes, platform):
     """Whole, and as near as eight bits are."""
     model = transposed(*sizes)
@@ -111,7 +124,9 @@ def long_kernel(kernel, *, group=1, stride=1):
     net = nets.Net(4, 24, seed=3)
     a = net.node("Relu", net.conv("x", (6, 4, 3), pads=[1, 1]))
     pads = [kernel // 2] * 2
-    b = net.node("Relu", net.conv(a, (6, 6 // group, kernel), pads=pads, group=group, strides=[stride]))
+    b = net.node(
+        "Relu", net.conv(a, (6, 6 // group, kernel), pads=pads, group=group, strides=[stride])
+    )
     return net.graph(net.conv(b, (3, 6, 1), out="y"))
 
 
@@ -150,7 +165,9 @@ def permuted(perm, width=200):
     a = net.node("Relu", net.conv("x", (48, 3, 3, 3), pads=[1] * 4))
     sizes = [(1, 48, 8, width)[axis] for axis in perm]
     rows = net.node(
-        "Reshape", net.node("Transpose", a, perm=perm), net.const(np.array([0, sizes[1], sizes[2] * sizes[3]]))
+        "Reshape",
+        net.node("Transpose", a, perm=perm),
+        net.const(np.array([0, sizes[1], sizes[2] * sizes[3]])),
     )
     size = sizes[2] * sizes[3]
     weight = net.const((net.rng.standard_normal((size, 2)) / np.sqrt(size)).astype(np.float32))
@@ -158,7 +175,9 @@ def permuted(perm, width=200):
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("perm", ([0, 2, 3, 1], [0, 3, 1, 2], [0, 3, 2, 1], [0, 1, 3, 2], [0, 2, 1, 3]))
+@pytest.mark.parametrize(
+    "perm", ([0, 2, 3, 1], [0, 3, 1, 2], [0, 3, 2, 1], [0, 1, 3, 2], [0, 2, 1, 3])
+)
 def test_large_permutations_on_venus(perm, monkeypatch):
     """In parts of 65,536 bytes at most, with the integers of the permutation in one piece."""
     model = permuted(perm)
@@ -182,7 +201,9 @@ def test_large_permutations_on_venus(perm, monkeypatch):
 def test_small_permutations_stay_in_one_piece():
     """65,536 bytes are measured to be right."""
     result = quantize(
-        permuted([0, 2, 3, 1], width=170), nets.samples(permuted([0, 2, 3, 1], width=170), 2), effort="fast"
+        permuted([0, 2, 3, 1], width=170),
+        nets.samples(permuted([0, 2, 3, 1], width=170), 2),
+        effort="fast",
     )
     assert "iqCat" not in result.report.layers
     agreed(result, "venus")
@@ -196,7 +217,11 @@ def test_convolutions_before_a_recurrent_layer(platform):
     a = net.node("Relu", net.conv("x", (48, 3, 3, 3), pads=[1] * 4))
     b = net.node("MaxPool", a, kernel_shape=[1, 4], strides=[1, 4]) if platform != "venus" else a
     steps = width // 4 if platform != "venus" else width
-    t = net.node("Reshape", net.node("Transpose", b, perm=[0, 3, 1, 2]), net.const(np.array([0, steps, 48 * 8])))
+    t = net.node(
+        "Reshape",
+        net.node("Transpose", b, perm=[0, 3, 1, 2]),
+        net.const(np.array([0, steps, 48 * 8])),
+    )
 
     def weight(*shape):
         return net.const((net.rng.standard_normal(shape) / np.sqrt(shape[-1])).astype(np.float32))
@@ -205,7 +230,9 @@ def test_convolutions_before_a_recurrent_layer(platform):
     given = (weight(1, 4 * hidden, 16), weight(1, 4 * hidden, hidden), weight(1, 8 * hidden))
     net.node("LSTM", t, *given, hidden_size=hidden, out="all")
     net.nodes[-1].output.append("last")
-    model = net.graph(net.linear(net.node("Squeeze", "last", net.const(np.array([0]))), (hidden, 5), out="y"))
+    model = net.graph(
+        net.linear(net.node("Squeeze", "last", net.const(np.array([0]))), (hidden, 5), out="y")
+    )
     feed = nets.samples(model, 4)
     result = quantize(model, feed, platform=platform, effort="fast")
     agreed(result, platform)

@@ -1,4 +1,6 @@
-"""Taps that only meet padding are cut off: the same function, fewer products, and nothing else is touched."""
+"""Taps that only meet padding are cut off: the same function, fewer products, and nothing else is
+touched.
+"""
 
 import dataclasses
 
@@ -28,7 +30,9 @@ def conv(shape, weight, **attributes):
 
 def sizes(node):
     """Return kernel, pads, strides and dilations."""
-    return tuple(list(ir.get_attr(node, name)) for name in ("kernel_shape", "pads", "strides", "dilations"))
+    return tuple(
+        list(ir.get_attr(node, name)) for name in ("kernel_shape", "pads", "strides", "dilations")
+    )
 
 
 def reads(place, tap, size, pad, stride, dilation):
@@ -38,13 +42,38 @@ def reads(place, tap, size, pad, stride, dilation):
 
 CUT = {
     "one place": ((3, 1), (4, 3, 3), {"pads": [1, 1]}, ([1], [0, 0], [1], [1])),
-    "one place, a stride": ((3, 1), (4, 3, 3), {"pads": [1, 1], "strides": [2]}, ([1], [0, 0], [1], [1])),
-    "one output of two places": ((3, 2), (4, 3, 3), {"pads": [1, 1], "strides": [2]}, ([2], [0, 0], [1], [1])),
+    "one place, a stride": (
+        (3, 1),
+        (4, 3, 3),
+        {"pads": [1, 1], "strides": [2]},
+        ([1], [0, 0], [1], [1]),
+    ),
+    "one output of two places": (
+        (3, 2),
+        (4, 3, 3),
+        {"pads": [1, 1], "strides": [2]},
+        ([2], [0, 0], [1], [1]),
+    ),
     "behind the line": ((3, 2), (4, 3, 5), {"pads": [2, 2]}, ([3], [1, 1], [1], [1])),
-    "dilated beyond the line": ((3, 4), (4, 3, 3), {"pads": [8, 0], "dilations": [4]}, ([1], [0, 0], [1], [1])),
+    "dilated beyond the line": (
+        (3, 4),
+        (4, 3, 3),
+        {"pads": [8, 0], "dilations": [4]},
+        ([1], [0, 0], [1], [1]),
+    ),
     "dilated": ((3, 4), (4, 3, 3), {"pads": [4, 0], "dilations": [2]}, ([2], [2, 0], [1], [2])),
-    "one axis": ((3, 1, 9), (4, 3, 3, 3), {"pads": [1] * 4}, ([1, 3], [0, 1, 0, 1], [1, 1], [1, 1])),
-    "depthwise": ((4, 1, 9), (4, 1, 3, 3), {"pads": [1] * 4, "group": 4}, ([1, 3], [0, 1, 0, 1], [1, 1], [1, 1])),
+    "one axis": (
+        (3, 1, 9),
+        (4, 3, 3, 3),
+        {"pads": [1] * 4},
+        ([1, 3], [0, 1, 0, 1], [1, 1], [1, 1]),
+    ),
+    "depthwise": (
+        (4, 1, 9),
+        (4, 1, 3, 3),
+        {"pads": [1] * 4, "group": 4},
+        ([1, 3], [0, 1, 0, 1], [1, 1], [1, 1]),
+    ),
 }
 
 
@@ -75,11 +104,15 @@ def test_what_is_left(name, bias):
     other=st.integers(1, 4),
 )
 def test_any_sizes(size, kernel, before, after, stride, dilation, other):
-    """Law: the same function; a tap that is cut reads the map for no output; those at the ends that stay do for one."""
+    """Law: the same function; a tap that is cut reads the map for no output; those at the ends that
+    stay do for one.
+    """
     if size + before + after < (kernel - 1) * dilation + 1:
         return
     pads, strides, dilations = [before, 1, after, 1], [stride, 1], [dilation, 1]
-    model, node = conv((2, size, other), (3, 2, kernel, 3), pads=pads, strides=strides, dilations=dilations)
+    model, node = conv(
+        (2, size, other), (3, 2, kernel, 3), pads=pads, strides=strides, dilations=dilations
+    )
     feed = feeds(model)
     want = outputs(model, feed)["y"]
     weight = ir.const_value(node.inputs[1])
@@ -91,7 +124,9 @@ def test_any_sizes(size, kernel, before, after, stride, dilation, other):
     kept = ir.const_value(node.inputs[1])
     count = want.shape[2]
     live = [
-        tap for tap in range(kernel) if any(reads(place, tap, size, before, stride, dilation) for place in range(count))
+        tap
+        for tap in range(kernel)
+        if any(reads(place, tap, size, before, stride, dilation) for place in range(count))
     ]
     assert kept.shape[2] in ((kernel, live[-1] - live[0] + 1) if live else (kernel,))
     first = live[0] if kept.shape[2] < kernel else 0
@@ -106,8 +141,18 @@ def test_any_sizes(size, kernel, before, after, stride, dilation, other):
         ("no padding", (3, 5), (4, 3, 3), {}),
         ("every tap reads the line", (3, 2), (4, 3, 3), {"pads": [1, 1]}),
         ("nothing is read", (3, 1), (4, 3, 1), {"pads": [2, 0], "strides": [9]}),
-        ("a part of the line would have to be cut off", (3, 8), (4, 3, 2), {"pads": [1, 0], "dilations": [8]}),
-        ("fewer taps than the stride", (3, 2), (4, 3, 3), {"pads": [4, 4], "strides": [3], "dilations": [3]}),
+        (
+            "a part of the line would have to be cut off",
+            (3, 8),
+            (4, 3, 2),
+            {"pads": [1, 0], "dilations": [8]},
+        ),
+        (
+            "fewer taps than the stride",
+            (3, 2),
+            (4, 3, 3),
+            {"pads": [4, 4], "strides": [3], "dilations": [3]},
+        ),
     ],
 )
 def test_what_stays(name, shape, weight, attributes):
@@ -120,7 +165,9 @@ def test_what_stays(name, shape, weight, attributes):
 @pytest.mark.parametrize("kernel, size, pads", [(4, 2, (1, 2)), (4, 2, (2, 1)), (4, 2, (3, 1))])
 @pytest.mark.parametrize("inside", (True, False))
 def test_a_layer_within_the_limits_stays_within(kernel, size, pads, inside):
-    """The packer counts the pads of the rows to the columns, but for what reads an input: with fewer they are few."""
+    """The packer counts the pads of the rows to the columns, but for what reads an input: with
+    fewer they are few.
+    """
     net = Net(3, size, 9, seed=2)
     source = net.node("Relu", "x") if inside else "x"
     begin, end = pads
@@ -147,7 +194,9 @@ def _broken(model, row):
 
 @pytest.mark.parametrize("row", (VENUS, ARCS, VENUSA), ids=lambda row: row.name)
 def test_fit_cuts_them_on_every_chip(row):
-    """On venusA the layer was none of the chip's: a map of one place under a kernel of three, padded."""
+    """On venusA the layer was none of the chip's: a map of one place under a kernel of three,
+    padded.
+    """
     model, node = conv((3, 1), (4, 3, 3), pads=[1, 1])
     assert bool(_broken(model, row)) == (row is VENUSA)
     assert [done.cost for done in legalize_graph(model, row)] == ["exact"]

@@ -1,4 +1,6 @@
-"""Dilated lines as rows of phases: the same floats on every chip, in graphs that both judges take."""
+"""Dilated lines as rows of phases: the same floats on every chip, in graphs that both judges
+take.
+"""
 
 import numpy as np
 import pytest
@@ -20,20 +22,41 @@ from tests.passes.helpers import ops
 
 def test_whole_rows_take_no_other_node():
     """40 positions in rows of 4; the padding is two rows ahead."""
-    (done,) = mends(conv((2, 40), (3, 2, 3), dilations=[4], pads=[8, 0]), VENUS, ["Reshape", "Conv", "Reshape"])
-    assert (done.what, done.cost) == ("kernel 3 with dilation 4 written as 3x1 over rows of 4", "exact")
+    (done,) = mends(
+        conv((2, 40), (3, 2, 3), dilations=[4], pads=[8, 0]), VENUS, ["Reshape", "Conv", "Reshape"]
+    )
+    assert (done.what, done.cost) == (
+        "kernel 3 with dilation 4 written as 3x1 over rows of 4",
+        "exact",
+    )
 
 
 def test_rows_are_filled_up_and_the_rest_is_cut_off():
     """41 positions become 11 rows of 4, and 44 results 41."""
-    mends(conv((2, 41), (3, 2, 3), dilations=[4], pads=[8, 0]), VENUS, ["Pad", "Reshape", "Conv", "Reshape", "Slice"])
-    mends(conv((2, 40), (3, 2, 3), dilations=[4], pads=[5, 3]), VENUS, ["Reshape", "Conv", "Reshape", "Slice"])
+    mends(
+        conv((2, 41), (3, 2, 3), dilations=[4], pads=[8, 0]),
+        VENUS,
+        ["Pad", "Reshape", "Conv", "Reshape", "Slice"],
+    )
+    mends(
+        conv((2, 40), (3, 2, 3), dilations=[4], pads=[5, 3]),
+        VENUS,
+        ["Reshape", "Conv", "Reshape", "Slice"],
+    )
 
 
 def test_a_kernel_of_one_column_and_a_flat_image():
     """An image has its columns beside the phases; a row of an image is a line."""
-    mends(conv((2, 24, 5), (3, 2, 3, 1), dilations=[4, 1], pads=[4, 0, 4, 0]), VENUS, ["Reshape", "Conv", "Reshape"])
-    mends(conv((2, 1, 24), (3, 2, 1, 3), dilations=[1, 4], pads=[0, 4, 0, 4]), VENUS, ["Reshape", "Conv", "Reshape"])
+    mends(
+        conv((2, 24, 5), (3, 2, 3, 1), dilations=[4, 1], pads=[4, 0, 4, 0]),
+        VENUS,
+        ["Reshape", "Conv", "Reshape"],
+    )
+    mends(
+        conv((2, 1, 24), (3, 2, 1, 3), dilations=[1, 4], pads=[0, 4, 0, 4]),
+        VENUS,
+        ["Reshape", "Conv", "Reshape"],
+    )
 
 
 @pytest.mark.parametrize(
@@ -42,7 +65,11 @@ def test_a_kernel_of_one_column_and_a_flat_image():
         ((2, 40, 40), (3, 2, 3, 3), {"dilations": [4, 4]}),  # both axes
         ((2, 6, 40), (3, 2, 1, 3), {"dilations": [1, 4]}),  # rows ahead of the line
         ((2, 40), (3, 2, 3), {"dilations": [4], "strides": [2]}),
-        ((2, 41), (3, 2, 3), {"dilations": [2]}),  # five taps with zeros are one kernel, and take no other node
+        (
+            (2, 41),
+            (3, 2, 3),
+            {"dilations": [2]},
+        ),  # five taps with zeros are one kernel, and take no other node
     ),
 )
 def test_what_is_spread_by_zeros_instead(shape, weight, kind):
@@ -56,7 +83,9 @@ def test_a_chip_that_dilates_images_needs_it_for_padding_alone():
     model = conv((2, 40), (3, 2, 3), dilations=[4], pads=[3, 3])
     trace_shapes(model, {"x": np.ones((1, 2, 40), np.float32)})
     assert legalize_graph(model, ARCS) == []
-    mends(conv((2, 40), (3, 2, 3), dilations=[4], pads=[4, 4]), ARCS, ["Reshape", "Conv", "Reshape"])
+    mends(
+        conv((2, 40), (3, 2, 3), dilations=[4], pads=[4, 4]), ARCS, ["Reshape", "Conv", "Reshape"]
+    )
 
 
 @limit_examples(40)
@@ -73,7 +102,11 @@ def test_the_floats_are_the_same(length, taps, dilation, pads, grouped):
     pads = tuple(min(p, extent) for p in pads)
     assume(length + sum(pads) > extent)
     model = conv(
-        (4, length), (4, 1 if grouped else 4, taps), dilations=[dilation], pads=list(pads), group=4 if grouped else 1
+        (4, length),
+        (4, 1 if grouped else 4, taps),
+        dilations=[dilation],
+        pads=list(pads),
+        group=4 if grouped else 1,
     )
     x = np.random.default_rng(length).standard_normal((2, 4, length)).astype(np.float32)
     trace_shapes(model, {"x": x[:1]})
@@ -87,7 +120,9 @@ def test_the_floats_are_the_same(length, taps, dilation, pads, grouped):
 @pytest.mark.parametrize("platform", ("venus", "arcs", "venusA"))
 @pytest.mark.parametrize("length", (48, 50))
 def test_a_causal_net_is_whole(platform, length):
-    """Depthwise layers with dilations 1 to 8, as in networks over time: nothing is left in float."""
+    """Depthwise layers with dilations 1 to 8, as in networks over time: nothing is left in
+    float.
+    """
     net = Net(4, length, seed=2)
     x = "x"
     for dilation in (1, 2, 4, 8):

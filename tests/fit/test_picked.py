@@ -1,4 +1,6 @@
-"""Padding with copies and slices with steps as slices side by side: the float function stays, chips take it, exact."""
+"""Padding with copies and slices with steps as slices side by side: the float function stays, chips
+take it, exact.
+"""
 
 import numpy as np
 import pytest

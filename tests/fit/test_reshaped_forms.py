@@ -1,6 +1,8 @@
-"""Operators that chips have for images alone, on tensors of other ranks: reshaped, ready by both judges, exact.
+"""Operators that chips have for images alone, on tensors of other ranks: reshaped, ready by both
+judges, exact.
 
-What is computed on an image of the same numbers is computed on the line or the row, integer by integer.
+What is computed on an image of the same numbers is computed on the line or the row, integer by
+integer.
 """
 
 import numpy as np
@@ -18,7 +20,9 @@ SHAPES = {2: (), 3: (10,), 5: (2, 3, 2)}
 
 
 def slopes(net, kind, rank):
-    """Append LeakyRelu, PRelu with one slope per channel or one for all, or a batch normalisation."""
+    """Append LeakyRelu, PRelu with one slope per channel or one for all, or a batch
+    normalisation.
+    """
 
     def values(low, high, *shape):
         return net.const(net.rng.uniform(low, high, shape).astype(np.float32))
@@ -34,11 +38,17 @@ def slopes(net, kind, rank):
 
 
 def net_of(kind, rank, image=False):
-    """Linear over all numbers, the operator on a tensor of `rank` (or an image of the same numbers), Linear again."""
+    """Linear over all numbers, the operator on a tensor of `rank` (or an image of the same
+    numbers), Linear again.
+    """
     rest = SHAPES[rank]
     size = 6 * int(np.prod(rest, dtype=int))
     net = nets.Net(5, seed=rank)
-    first = net.node("Relu", net.linear("x", (5, size))) if kind == "norm" else net.linear("x", (5, size))
+    first = (
+        net.node("Relu", net.linear("x", (5, size)))
+        if kind == "norm"
+        else net.linear("x", (5, size))
+    )
     shape = (6, 1, size // 6) if image else (6, *rest)
     held = net.node("Reshape", first, net.const(np.array([0, *shape])))
     made = slopes(net, kind, 4 if image else rank)(held)

@@ -1,4 +1,6 @@
-"""Resize by whole factors as copies side by side: the float function stays, chips take it, nothing else is touched."""
+"""Resize by whole factors as copies side by side: the float function stays, chips take it, nothing
+else is touched.
+"""
 
 import numpy as np
 import onnx
@@ -43,7 +45,9 @@ def _resized(size, results, channels, inputs, held, attributes, last=None):
     ]
     rng = np.random.default_rng(0)
     weights = {"w": (channels, 2, 1, 1)} | ({"v": (channels, channels, 1, 1)} if last else {})
-    arrays = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in weights.items()}
+    arrays = {
+        name: rng.standard_normal(shape).astype(np.float32) for name, shape in weights.items()
+    }
     graph = helper.make_graph(
         nodes,
         "g",
@@ -51,24 +55,34 @@ def _resized(size, results, channels, inputs, held, attributes, last=None):
         [helper.make_tensor_value_info("y", 1, ["N", channels, *results])],
         [*(onnx.numpy_helper.from_array(array, name) for name, array in arrays.items()), held],
     )
-    model = ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8))
+    model = ir.from_proto(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    )
     trace_shapes(model, {"x": np.zeros((1, 2, *size), np.float32)})
     return model
 
 
 def same(before, after, size=(5, 4), tolerance=0.0):
     x = np.random.default_rng(1).standard_normal((3, 2, *size)).astype(np.float32)
-    (_, want, _), (_, have, _) = (next(FloatRunner(m, {"y"}).run({"x": x})) for m in (before, after))
+    (_, want, _), (_, have, _) = (
+        next(FloatRunner(m, {"y"}).run({"x": x})) for m in (before, after)
+    )
     np.testing.assert_allclose(have, want, rtol=0, atol=tolerance)
 
 
 @limit_examples(15)
-@given(st.tuples(st.integers(1, 3), st.integers(1, 4)), st.tuples(st.integers(1, 4), st.integers(1, 4)))
+@given(
+    st.tuples(st.integers(1, 3), st.integers(1, 4)), st.tuples(st.integers(1, 4), st.integers(1, 4))
+)
 def test_nearest_keeps_every_element(factors, size):
     """Law: copies side by side are the nearest elements, whatever the factors and sizes."""
     if factors == (1, 1):
         return
-    settings_ = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    settings_ = {
+        "mode": "nearest",
+        "coordinate_transformation_mode": "asymmetric",
+        "nearest_mode": "floor",
+    }
     model = resized(factors, size, **settings_)
     before = ir.clone(model)
     done = legalize_graph(model, VENUS)
@@ -95,7 +109,9 @@ def test_linear_by_two_is_a_filter(target, factors, mode):
 @pytest.mark.parametrize("mode", COORDINATES)
 @pytest.mark.parametrize("count", (1, 3))
 def test_linear_to_whole_parts_is_a_filter_that_moves(target, strides, mode, count):
-    """The mean of the two elements in the middle, or the one there; of a single result pytorch takes the first."""
+    """The mean of the two elements in the middle, or the one there; of a single result pytorch
+    takes the first.
+    """
     size = tuple(stride * count for stride in strides)
     factors = tuple(1 / stride for stride in strides)
     model = resized(factors, size, mode="linear", coordinate_transformation_mode=mode)
@@ -125,9 +141,13 @@ def test_chips_take_the_half(target, mode):
 @pytest.mark.parametrize("target", CHIPS, ids=lambda target: target.name)
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
 def test_chips_take_it(target, mode):
-    """The smallest graph that stood in the way of detectors is chip-ready, with nothing in float."""
+    """The smallest graph that stood in the way of detectors is chip-ready, with nothing in
+    float.
+    """
     x = np.random.default_rng(2).standard_normal((8, 2, 5, 4)).astype(np.float32)
-    report = quantize(resized((2, 2), mode=mode), {"x": x}, platform=target.name, effort="fast").report
+    report = quantize(
+        resized((2, 2), mode=mode), {"x": x}, platform=target.name, effort="fast"
+    ).report
     assert report.chip_ready, report.findings
     assert not report.float_nodes
     assert min(seen["sqnr"] for seen in report.outputs.values()) > 25
@@ -149,7 +169,12 @@ def test_other_coordinates_are_left_alone(attributes):
 def test_the_last_one_is_left_to_the_host():
     """Scores resized to the size of a picture."""
     for mode in ("half_pixel", "align_corners"):
-        assert legalize_graph(resized((3, 3), mode="linear", coordinate_transformation_mode=mode), VENUS) == []
+        assert (
+            legalize_graph(
+                resized((3, 3), mode="linear", coordinate_transformation_mode=mode), VENUS
+            )
+            == []
+        )
 
 
 @limit_examples(25)
@@ -180,7 +205,9 @@ def test_chips_take_any_size(target, mode, results):
     assert min(seen["sqnr"] for seen in report.outputs.values()) > 25
 
 
-@pytest.mark.parametrize("factors, size, mode", [((2, 2), (5, 4), "nearest"), ((0.5, 0.5), (8, 4), "linear")], ids=str)
+@pytest.mark.parametrize(
+    "factors, size, mode", [((2, 2), (5, 4), "nearest"), ((0.5, 0.5), (8, 4), "linear")], ids=str
+)
 def test_generic_keeps_its_own(factors, size, mode):
     """The half stays in float there: a filter would round once more and save nothing."""
     assert legalize_graph(resized(factors, size, mode=mode), GENERIC) == []
@@ -188,19 +215,29 @@ def test_generic_keeps_its_own(factors, size, mode):
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
-    "target", [target for target in CHIPS if not target.can_run("Resize")], ids=lambda target: target.name
+    "target",
+    [target for target in CHIPS if not target.can_run("Resize")],
+    ids=lambda target: target.name,
 )
 def test_copies_have_the_scale_of_what_is_copied(target, seed):
-    """Exact, as the report says: no iqCat of copies shifts, also where what is read behind them wants another scale."""
+    """Exact, as the report says: no iqCat of copies shifts, also where what is read behind them
+    wants another scale.
+    """
     net = nets.Net(4, 8, 8, seed=seed)
     a = net.node("Relu", net.conv("x", (8, 4, 3, 3), pads=[1] * 4))
     half = net.node("MaxPool", a, kernel_shape=[2, 2], strides=[2, 2])
     b = net.node("Relu", net.conv(half, (8, 8, 1, 1), gain=0.5))
     twice = net.const(np.array([1, 1, 2, 2], np.float32))
-    nearest = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    nearest = {
+        "mode": "nearest",
+        "coordinate_transformation_mode": "asymmetric",
+        "nearest_mode": "floor",
+    }
     total = net.node("Add", a, net.node("Resize", b, "", twice, **nearest))
     model = net.graph(net.conv(total, (4, 8, 1, 1), out="y"))
-    result = quantize(model, nets.samples(model, 4), platform=target.name, effort="fast", objective="plain")
+    result = quantize(
+        model, nets.samples(model, 4), platform=target.name, effort="fast", objective="plain"
+    )
     joins = [node for node in result.graph.graph if node.op_type == "iqCat"]
     assert joins
     for node in joins:

@@ -1,4 +1,5 @@
-"""Each rewrite of `legalize_graph` by itself: one step keeps the function and the names, and each refuses what is not
+"""Each rewrite of `legalize_graph` by itself: one step keeps the function and the names, and each
+refuses what is not
 its own.
 """
 
@@ -36,7 +37,11 @@ def transposed(shape, weight, **attributes):
 def doubled(shape):
     net = Net(*shape)
     scales = net.const(np.array([1, 1, 2, 2], np.float32))
-    how = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    how = {
+        "mode": "nearest",
+        "coordinate_transformation_mode": "asymmetric",
+        "nearest_mode": "floor",
+    }
     return net.graph(net.node("Resize", "x", "", scales, out="y", **how))
 
 
@@ -53,7 +58,11 @@ OWN = {
         ARCS,
         ["Reshape", "Reshape", "Mul", "Reshape"],
     ),
-    "expand-dilation": (lambda: conv((2, 20, 20), (3, 2, 3, 3), dilations=[2, 2], pads=[2] * 4), VENUS, ["Conv"]),
+    "expand-dilation": (
+        lambda: conv((2, 20, 20), (3, 2, 3, 3), dilations=[2, 2], pads=[2] * 4),
+        VENUS,
+        ["Conv"],
+    ),
     "split-depthwise": (
         lambda: conv((4, 9, 8), (12, 1, 3, 3), group=4, pads=[1] * 4),
         VENUS,
@@ -75,9 +84,17 @@ OWN = {
         ["Slice", "ConvTranspose"] * 2 + ["Concat"],
     ),
     "enlarge-kernel": (lambda: conv((3, 9, 9), (4, 3, 1, 1), strides=[2, 2]), VENUS, ["Conv"]),
-    "explicit-pad": (lambda: conv((3, 9, 9), (4, 3, 3, 2), pads=[4, 3, 0, 0]), VENUS, ["Pad", "Conv"]),
+    "explicit-pad": (
+        lambda: conv((3, 9, 9), (4, 3, 3, 2), pads=[4, 3, 0, 0]),
+        VENUS,
+        ["Pad", "Conv"],
+    ),
     "split-kernel": (lambda: conv((3, 30, 30), (4, 3, 1, 13)), VENUS, None),
-    "split-channels": (lambda: conv((24, 5, 33), (4, 24, 1, 5)), TIGHT, ["Slice", "Conv", "Slice", "Conv", "Add"]),
+    "split-channels": (
+        lambda: conv((24, 5, 33), (4, 24, 1, 5)),
+        TIGHT,
+        ["Slice", "Conv", "Slice", "Conv", "Add"],
+    ),
     "split-map": (
         lambda: conv((24, 40, 33), (4, 24, 5, 5), pads=[2] * 4),
         tightened(VENUS, line_buffer_bytes=2000),
@@ -109,7 +126,8 @@ def traced(make):
 
 
 def test_every_rewrite_stands_here():
-    """But for those that look at what stands around a node: test_unroll, test_between, test_frames, test_tanh,
+    """But for those that look at what stands around a node: test_unroll, test_between, test_frames,
+    test_tanh,
     test_arithmetic, test_picked."""
     around = {
         "unroll",
@@ -128,7 +146,9 @@ def test_every_rewrite_stands_here():
 
 @pytest.mark.parametrize("name", OWN)
 def test_one_step(name):
-    """It says what it did and at which cost; same outputs, valid ONNX, the names of inputs and outputs."""
+    """It says what it did and at which cost; same outputs, valid ONNX, the names of inputs and
+    outputs.
+    """
     make, row, left = OWN[name]
     model, node = traced(make)
     feed, names = feeds(model), interface(model)
@@ -158,7 +178,11 @@ def test_what_is_within_the_limits_stays(name):
     ):
         model, node = traced(make)
         before = ir.to_proto(model).SerializeToString()
-        assert (legalize_graph(model, VENUS) == []) if name in ASKED else STEPS[name](model, node, VENUS) is None
+        assert (
+            (legalize_graph(model, VENUS) == [])
+            if name in ASKED
+            else STEPS[name](model, node, VENUS) is None
+        )
         assert ir.to_proto(model).SerializeToString() == before
 
 
@@ -173,7 +197,12 @@ def test_another_operator_stays(name):
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in OWN if not name.endswith(("average", "pool", "elements", "operands", "rows"))]
+    "name",
+    [
+        name
+        for name in OWN
+        if not name.endswith(("average", "pool", "elements", "operands", "rows"))
+    ],
 )
 def test_a_weight_of_the_run_stays(name):
     """Nothing can be taken apart whose numbers are not known."""

@@ -1,4 +1,6 @@
-"""Strides that chips do not have, and large kernels with a stride: the same function, ready by both judges."""
+"""Strides that chips do not have, and large kernels with a stride: the same function, ready by both
+judges.
+"""
 
 import numpy as np
 import pytest
@@ -21,11 +23,17 @@ ROWS = (VENUS, ARCS, VENUSA)
 
 
 def strided(kernel, strides, pads, size, *, group=1, dilations=None, channels=4):
-    """A layer in front, the convolution in question, a layer behind; of as many dimensions as `kernel` has."""
+    """A layer in front, the convolution in question, a layer behind; of as many dimensions as
+    `kernel` has.
+    """
     rank = len(kernel)
     net = nets.Net(3, *size, seed=4)
     a = net.node("Relu", net.conv("x", (channels, 3, *[3] * rank), pads=[1] * 2 * rank))
-    sizes = {"strides": list(strides), "pads": list(pads), "dilations": list(dilations or [1] * rank)}
+    sizes = {
+        "strides": list(strides),
+        "pads": list(pads),
+        "dilations": list(dilations or [1] * rank),
+    }
     b = net.node("Relu", net.conv(a, (channels, channels // group, *kernel), group=group, **sizes))
     return net.graph(net.conv(b, (3, channels, *[1] * rank), out="y"))
 
@@ -43,7 +51,13 @@ def fitted(model, row):
 @limit_examples(30)
 @given(
     sizes=st.lists(
-        st.tuples(st.integers(1, 7), st.integers(3, 6), st.integers(0, 3), st.integers(0, 3), st.integers(9, 16)),
+        st.tuples(
+            st.integers(1, 7),
+            st.integers(3, 6),
+            st.integers(0, 3),
+            st.integers(0, 3),
+            st.integers(9, 16),
+        ),
         min_size=1,
         max_size=2,
     ),
@@ -98,14 +112,19 @@ def test_ready(kernel, stride, pad, size, group, what, platform):
     verdict = judge(ir.to_proto(result.graph), platform, report.packer_args)
     assert (verdict.problems, verdict.packs, verdict.right) == ([], True, True)
     ones = [{"x": feed["x"][i : i + 1]} for i in range(4)]
-    want, have = (np.concatenate([Session(m).run(["y"], one)[0] for one in ones]) for m in (model, result.graph))
+    want, have = (
+        np.concatenate([Session(m).run(["y"], one)[0] for one in ones])
+        for m in (model, result.graph)
+    )
     assert np.square(want - have).sum() < 0.01 * np.square(want).sum()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("platform", CHIPS)
 def test_the_stem_of_large_pictures(platform):
-    """7x7 with stride 2 on 224x224, where no sum of smaller kernels fits: one convolution of its phases."""
+    """7x7 with stride 2 on 224x224, where no sum of smaller kernels fits: one convolution of its
+    phases.
+    """
     net = nets.Net(3, 224, 224, seed=4, batch=1)
     a = net.node("Relu", net.conv("x", (32, 3, 7, 7), strides=[2, 2], pads=[3] * 4))
     b = net.node("MaxPool", a, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
@@ -124,7 +143,9 @@ def test_the_stem_of_large_pictures(platform):
 def test_where_a_sum_fits_it_stays_one(target):
     """A large kernel with a stride of 2 on a small map is a sum of smaller ones, as before."""
     _, _, done = fitted(strided((7, 7), (2, 2), (3,) * 4, (16, 16)), target)
-    assert [entry.what for entry in done] == ["kernel 7x7 split into 4 that are added (4x4, 4x3, 3x4, 3x3)"]
+    assert [entry.what for entry in done] == [
+        "kernel 7x7 split into 4 that are added (4x4, 4x3, 3x4, 3x3)"
+    ]
 
 
 def test_a_stride_beyond_reason_stays():

@@ -1,4 +1,6 @@
-"""Tanh between layers by the sigmoid's table: the float function stays, chips without a right tanh take it."""
+"""Tanh between layers by the sigmoid's table: the float function stays, chips without a right tanh
+take it.
+"""
 
 import numpy as np
 import pytest
@@ -41,7 +43,9 @@ def traced(model):
 @pytest.mark.parametrize("read", [False, True])
 @pytest.mark.parametrize("rank", [2, 3, 4])
 def test_the_function_stays(rank, read, target):
-    """Twice the weights where nothing else reads the layer, a factor of its own where something does."""
+    """Twice the weights where nothing else reads the layer, a factor of its own where something
+    does.
+    """
     model = traced(between(rank, read))
     feed = feeds(model)
     want, before = outputs(model, feed)["y"], ir.clone(model)
@@ -73,9 +77,13 @@ def test_a_tanh_of_their_own_stays(target):
 
 @pytest.mark.parametrize("target", WITHOUT, ids=lambda target: target.name)
 def test_at_the_ends_the_host_computes_it(target):
-    """In front of the first layer and behind the last one it costs the chip nothing, and is exact."""
+    """In front of the first layer and behind the last one it costs the chip nothing, and is
+    exact.
+    """
     net = Net(6, 5, 8)
-    model = traced(net.graph(net.node("Tanh", net.conv(net.node("Tanh", "x"), (4, 6, 3, 3)), out="y")))
+    model = traced(
+        net.graph(net.node("Tanh", net.conv(net.node("Tanh", "x"), (4, 6, 3, 3)), out="y"))
+    )
     assert legalize_graph(model, target) == []
     assert [node.op_type for node in model.graph] == ["Tanh", "Conv", "Tanh"]
     assert ir.const_value(next(n for n in model.graph if n.op_type == "Conv").inputs[1]) is not None

@@ -19,8 +19,13 @@ from tests.passes.helpers import feeds
 def test_a_wide_map_in_columns():
     """24 channels of 33 columns under 5 rows are 4800 bytes; of 8 columns 960."""
     row = tightened(VENUS, line_buffer_bytes=2000)
-    done = mends(conv((24, 40, 33), (4, 24, 5, 5), pads=[2] * 4), row, ["Slice", "Conv"] * 3 + ["Concat"])
-    assert (done[0].what, done[0].cost) == ("Conv on a map of 24x40x33 in 3 tiles side by side", "exact")
+    done = mends(
+        conv((24, 40, 33), (4, 24, 5, 5), pads=[2] * 4), row, ["Slice", "Conv"] * 3 + ["Concat"]
+    )
+    assert (done[0].what, done[0].cost) == (
+        "Conv on a map of 24x40x33 in 3 tiles side by side",
+        "exact",
+    )
 
 
 @pytest.mark.sweep
@@ -38,7 +43,9 @@ def test_tiles_of_any_size(seed):
         pads=[min(p, 4) for p in pads],
     )
     row = tightened(
-        VENUS, line_buffer_bytes=64 * max(strides) * max(kernel), max_input_output_bytes=9000 if seed % 2 else 90000
+        VENUS,
+        line_buffer_bytes=64 * max(strides) * max(kernel),
+        max_input_output_bytes=9000 if seed % 2 else 90000,
     )
     trace_shapes(model, {name: array[:1] for name, array in feeds(model).items()})
     assert broken(model, row)
@@ -82,7 +89,9 @@ def test_tiles_keep_every_integer(platform, monkeypatch):
 def test_groups_that_the_packer_would_pad_ahead():
     """Two groups of two channels under 3x3 are wrong on venus; each by itself is right."""
     done = mends(
-        conv((4, 9, 9), (6, 2, 3, 3), group=2, pads=[1] * 4), VENUS, ["Slice", "Conv", "Slice", "Conv", "Concat"]
+        conv((4, 9, 9), (6, 2, 3, 3), group=2, pads=[1] * 4),
+        VENUS,
+        ["Slice", "Conv", "Slice", "Conv", "Concat"],
     )
     assert done[0].cost == "exact"
     model = conv((4, 9, 9), (6, 2, 3, 3), group=2, pads=[1] * 4)
@@ -92,7 +101,9 @@ def test_groups_that_the_packer_would_pad_ahead():
 
 @pytest.mark.parametrize("target", (VENUS, ARCS, VENUSA), ids=lambda target: target.name)
 def test_groups_of_one_output_each(target):
-    mends(conv((4, 9, 9), (2, 2, 1, 1), group=2), target, ["Slice", "Conv", "Slice", "Conv", "Concat"])
+    mends(
+        conv((4, 9, 9), (2, 2, 1, 1), group=2), target, ["Slice", "Conv", "Slice", "Conv", "Concat"]
+    )
 
 
 def test_a_map_below_the_kernel_is_padded_before():
@@ -107,14 +118,24 @@ def test_a_map_below_the_kernel_is_padded_before():
 def test_shares_of_the_weights():
     """On arcs the weights of two outputs have 8192 bytes: 512 channels under 3x3 are 9216."""
     done = mends(
-        conv((512, 5, 5), (4, 512, 3, 3), pads=[1] * 4), ARCS, ["Slice", "Conv", "Slice", "Conv", "Add"], atol=1e-4
+        conv((512, 5, 5), (4, 512, 3, 3), pads=[1] * 4),
+        ARCS,
+        ["Slice", "Conv", "Slice", "Conv", "Add"],
+        atol=1e-4,
     )
     assert done[0].what == "512 input channels in 2 parts that are added"
 
 
 def test_many_shares_of_the_weights():
-    """On arcs 43 shares are the most that ran; those of 256 channels under 3x3 have two outputs each, 88 are 44."""
-    done = mends(conv((256, 6, 6), (88, 256, 3, 3), pads=[1] * 4), ARCS, ["Conv", "Conv", "Concat"], atol=1e-4)
+    """On arcs 43 shares are the most that ran; those of 256 channels under 3x3 have two outputs
+    each, 88 are 44.
+    """
+    done = mends(
+        conv((256, 6, 6), (88, 256, 3, 3), pads=[1] * 4),
+        ARCS,
+        ["Conv", "Conv", "Concat"],
+        atol=1e-4,
+    )
     assert (done[0].what, done[0].cost) == ("88 output channels in 2 parts side by side", "exact")
 
 
@@ -126,8 +147,20 @@ def test_many_shares_of_the_weights():
     [
         ("AveragePool", (2560, 7, 7), {"kernel_shape": [7, 7]}, VENUS, 2),
         ("AveragePool", (2560, 7, 7), {"kernel_shape": [7, 7]}, ARCS, 2),
-        ("MaxPool", (72, 16, 56), {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1] * 4}, ARCS, 2),
-        ("MaxPool", (8, 112, 112), {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1] * 4}, ARCS, 2),
+        (
+            "MaxPool",
+            (72, 16, 56),
+            {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1] * 4},
+            ARCS,
+            2,
+        ),
+        (
+            "MaxPool",
+            (8, 112, 112),
+            {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1] * 4},
+            ARCS,
+            2,
+        ),
         ("AveragePool", (8, 112, 112), {"kernel_shape": [2, 2], "strides": [2, 2]}, VENUSA, 2),
     ],
 )
@@ -144,12 +177,16 @@ def test_a_window_with_no_next_does_not_move():
     net = nets.Net(8, 6, 5, seed=2)
     a = net.conv("x", (8, 8, 1, 1))
     model = net.graph(net.node("MaxPool", a, kernel_shape=[6, 5], strides=[6, 5], out="y"))
-    found = [n for n in nets.quantized(model, platform="venusA").graph.graph if n.op_type == "MaxPool"]
+    found = [
+        n for n in nets.quantized(model, platform="venusA").graph.graph if n.op_type == "MaxPool"
+    ]
     assert [ir.get_attr(n, "strides") for n in found] == [[1, 1]]
 
 
 def test_a_whole_map_with_steps_of_another_size():
-    """A stride smaller than the window, and one window only: the average is taken in two steps all the same."""
+    """A stride smaller than the window, and one window only: the average is taken in two steps all
+    the same.
+    """
     mends(pool("AveragePool", (17, 64, 64), kernel_shape=[64, 64]), VENUS, ["AveragePool"] * 2)
     refuses(pool("AveragePool", (3, 30, 20), kernel_shape=[15, 10], strides=[1, 1]), VENUS)
 
@@ -160,7 +197,11 @@ def test_a_whole_map_with_steps_of_another_size():
 @pytest.mark.parametrize("platform", ("venus", "arcs", "venusA"))
 def test_a_linear_layer_of_four_axes_reads_three(platform):
     net = nets.Net(2, 3, 8, seed=4)
-    model = net.graph(net.node("MatMul", "x", net.const(net.rng.standard_normal((8, 5)).astype(np.float32)), out="y"))
+    model = net.graph(
+        net.node(
+            "MatMul", "x", net.const(net.rng.standard_normal((8, 5)).astype(np.float32)), out="y"
+        )
+    )
     result = nets.quantized(model, platform=platform)
     (layer,) = [n for n in result.graph.graph if n.op_type == "LinearInt"]
     assert (ir.get_shape(layer.inputs[0]), ir.get_shape(layer.outputs[0])) == ((1, 6, 8), (1, 6, 5))
@@ -183,5 +224,7 @@ def test_a_transpose_that_comes_out_wrong_is_made_by_two(platform, perm, steps):
     channels = (4, 5, 6)[perm[1] - 1]
     model = net.graph(net.conv(t, (3, channels, 1, 1), out="y"))
     result = nets.quantized(model, platform=platform)
-    assert [tuple(ir.get_attr(n, "perm")) for n in result.graph.graph if n.op_type == "Transpose"] == steps
+    assert [
+        tuple(ir.get_attr(n, "perm")) for n in result.graph.graph if n.op_type == "Transpose"
+    ] == steps
     assert result.report.outputs["y"]["sqnr"] > 25

@@ -1,4 +1,6 @@
-"""Recurrent layers written out step by step: the same float function, within the limits of the chips."""
+"""Recurrent layers written out step by step: the same float function, within the limits of the
+chips.
+"""
 
 import numpy as np
 import pytest
@@ -24,10 +26,14 @@ def fitted(model, row):
     graph, _ = run_entry_passes(model)
     feeds = data(graph, 3)
     resolve_control_flow(
-        graph, {spec.name: spec.slice_samples(feeds[spec.name], 0, 1) for spec in get_input_specs(graph)}
+        graph,
+        {spec.name: spec.slice_samples(feeds[spec.name], 0, 1) for spec in get_input_specs(graph)},
     )
     normalize(graph)
-    trace_shapes(graph, {spec.name: spec.slice_samples(feeds[spec.name], 0, 1) for spec in get_input_specs(graph)})
+    trace_shapes(
+        graph,
+        {spec.name: spec.slice_samples(feeds[spec.name], 0, 1) for spec in get_input_specs(graph)},
+    )
     after = ir.clone(graph)
     return graph, after, legalize_graph(after, get_target(row))
 
@@ -63,10 +69,14 @@ MODELS = {
 @pytest.mark.parametrize("row", CHIPS)
 @pytest.mark.parametrize("name", MODELS)
 def test_same_function(name, row):
-    """No recurrent layer is left, float outputs are the same, steps share their weights, a second fit rests."""
+    """No recurrent layer is left, float outputs are the same, steps share their weights, a second
+    fit rests.
+    """
     build, arguments, attributes = MODELS[name]
     before, after, done = fitted(build(*arguments, **attributes), row)
-    assert {entry.cost for entry in done} == {"every sum and product of a step is rounded to 8 bits"}
+    assert {entry.cost for entry in done} == {
+        "every sum and product of a step is rounded to 8 bits"
+    }
     assert not [n for n in after.graph if n.op_type.partition("_")[0] in ("LSTM", "GRU")]
     feeds = data(after, 5, seed=1)
     want = float_outputs(before, feeds)
@@ -89,7 +99,9 @@ def test_the_packer_takes_it(name):
     assert evaluate_result(found, "venus").problems == []
     linear = [n for n in found.graph.graph if n.op_type == "LinearInt" and "_gates_h" in n.name]
     floats = {
-        ir.constant_base_name(n) for n in found.float_graph.graph if n.op_type == "Linear" and "_gates_h" in n.name
+        ir.constant_base_name(n)
+        for n in found.float_graph.graph
+        if n.op_type == "Linear" and "_gates_h" in n.name
     }
     assert len({ir.const_value(n.inputs[1]).tobytes() for n in linear}) == len(floats)
 
@@ -116,7 +128,11 @@ def test_gates_together(row):
     y, _ = net.layer("GRU", net.time_first(), WIDTH, units=64)
     model = net.graph(net.node("Squeeze", y, net.ints(1)))
     _, after, _ = fitted(model, row)
-    sizes = {ir.get_shape(n.outputs[0])[-1] for n in after.graph if n.op_type == "Sigmoid" and "new" not in n.name}
+    sizes = {
+        ir.get_shape(n.outputs[0])[-1]
+        for n in after.graph
+        if n.op_type == "Sigmoid" and "new" not in n.name
+    }
     assert sizes == ({64} if row == "venusA" else {192})
 
 
@@ -132,9 +148,15 @@ def test_limits():
     assert fitted(long_gru(MAX_UNROLLED_STEPS), "venus")[2]
     assert not fitted(long_gru(MAX_UNROLLED_STEPS + 1), "venus")[2]
     report = quantize(
-        long_gru(MAX_UNROLLED_STEPS + 1), data(long_gru(MAX_UNROLLED_STEPS + 1)), platform="venus", effort="fast"
+        long_gru(MAX_UNROLLED_STEPS + 1),
+        data(long_gru(MAX_UNROLLED_STEPS + 1)),
+        platform="venus",
+        effort="fast",
     ).report
-    assert any(f"up to {MAX_UNROLLED_STEPS} steps" in n.why for n in (*report.float_nodes, *report.host_part))
+    assert any(
+        f"up to {MAX_UNROLLED_STEPS} steps" in n.why
+        for n in (*report.float_nodes, *report.host_part)
+    )
     assert not fitted(forms.with_lengths("GRU"), "venus")[2]
     assert not fitted(last_state("LSTM", "forward"), "venus")[2]
     net = Recurrent(3, 2, seed=17)
@@ -142,6 +164,6 @@ def test_limits():
     wide = net.graph(net.node("Identity", h))
     before, after, done = fitted(wide, "venusA")
     assert not done
-    assert ir.to_proto(before).SerializeToString(deterministic=True) == ir.to_proto(after).SerializeToString(
-        deterministic=True
-    )
+    assert ir.to_proto(before).SerializeToString(deterministic=True) == ir.to_proto(
+        after
+    ).SerializeToString(deterministic=True)

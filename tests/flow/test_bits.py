@@ -1,4 +1,6 @@
-"""Widths other than 8 bits on `generic`: activations and weights of 4 and 16, per tensor, and wide or float outputs."""
+"""Widths other than 8 bits on `generic`: activations and weights of 4 and 16, per tensor, and wide
+or float outputs.
+"""
 
 from pathlib import Path
 
@@ -44,11 +46,15 @@ def storage(bits):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("bits, weight_bits", WIDTHS)
 def test_integers_are_those_of_the_definition(bits, weight_bits, mode):
-    """The whole net in Python integers: quantize, multiply, requantize by M and s, from the graph's attributes."""
+    """The whole net in Python integers: quantize, multiply, requantize by M and s, from the graph's
+    attributes.
+    """
     model = small()
     feed = nets.samples(model, 3)
     widths = {"bits": bits, "weight_bits": weight_bits}
-    result = lo.quantize(model, feed, platform="generic", mode=mode, weight_scales="tensor", **widths)
+    result = lo.quantize(
+        model, feed, platform="generic", mode=mode, weight_scales="tensor", **widths
+    )
     nodes = {node.op_type: node for node in result.graph.graph}
     held = consts(result.graph)
     seen = {name: array for name, array, _ in result.session().taps(feed)}
@@ -77,7 +83,9 @@ def test_integers_are_those_of_the_definition(bits, weight_bits, mode):
     weight, bias = (held[ir.input_name(last, i)] for i in (1, 2))
     y = linear(np.maximum(c, 0).reshape(3, -1), weight, bias, triple(last))
     assert np.array_equal(seen[ir.output_name(last)], y)
-    assert np.array_equal(seen["y"], (y.astype(np.float64) / f32(last, "scale_o")).astype(np.float32))
+    assert np.array_equal(
+        seen["y"], (y.astype(np.float64) / f32(last, "scale_o")).astype(np.float32)
+    )
 
 
 @pytest.mark.sweep
@@ -105,7 +113,9 @@ def test_every_net_and_the_plan_round_trip(net, bits):
 @pytest.mark.parametrize("mode", MODES)
 def test_accuracy(mode):
     """16 bits are all but float; 4-bit weights still know the digits."""
-    model, calib, test = (str(MODELS / name) for name in ("digits_cnn.onnx", "digits_calib.npz", "digits_test.npz"))
+    model, calib, test = (
+        str(MODELS / name) for name in ("digits_cnn.onnx", "digits_calib.npz", "digits_test.npz")
+    )
 
     def measure(metric, **widths):
         session = lo.quantize(model, calib, platform="generic", mode=mode, **widths).session()
@@ -128,9 +138,16 @@ def test_overrides_of_widths():
     held = consts(result.graph)
     assert np.abs(held["k0"]).max() <= 8
     taps = {name: array.dtype for name, array, _ in result.session().taps(feed)}
-    assert (taps["x_q"], taps["c"], taps["f"], taps["y_q"]) == (np.int8, np.int16, np.int16, np.int8)
+    assert (taps["x_q"], taps["c"], taps["f"], taps["y_q"]) == (
+        np.int8,
+        np.int16,
+        np.int16,
+        np.int8,
+    )
     narrow = lo.quantize(model, feed, **fast).report.outputs["y"]["sqnr"]
-    wide = lo.quantize(model, feed, **fast, overrides={"type:Conv": {"bits": 16, "weight_bits": 16}})
+    wide = lo.quantize(
+        model, feed, **fast, overrides={"type:Conv": {"bits": 16, "weight_bits": 16}}
+    )
     assert wide.report.outputs["y"]["sqnr"] > narrow
     assert extract_plan(wide.graph).tensors["f"].bits == 16
 
@@ -144,7 +161,14 @@ def test_a_sum_and_a_concatenation_of_different_widths():
     feed = nets.samples(model)
     widths = {"a": {"bits": 16}, "s": {"bits": 16}, "k": {"bits": 16}}
     result = lo.quantize(model, feed, platform="generic", effort="fast", overrides=widths)
-    assert {n: result.plan.tensors[n].bits for n in "xabsky"} == {"x": 8, "a": 16, "b": 8, "s": 16, "k": 16, "y": 8}
+    assert {n: result.plan.tensors[n].bits for n in "xabsky"} == {
+        "x": 8,
+        "a": 16,
+        "b": 8,
+        "s": 16,
+        "k": 16,
+        "y": 8,
+    }
     sizes = {n: a.dtype.itemsize for n, a, _ in result.session().taps(feed) if n in "absk"}
     assert sizes == {"a": 2, "b": 1, "s": 2, "k": 2}
     assert extract_plan(result.graph).tensors["k"].bits == 16
@@ -164,11 +188,14 @@ def test_out_bits(mode, width):
     narrow = lo.quantize(model, feed, **settings)
     assert result.report.outputs["y"]["sqnr"] > narrow.report.outputs["y"]["sqnr"] + 1
     node = next(n for n in result.graph.graph if n.op_type == "LinearInt")
-    exact = float(np.float32(ir.get_attr(node, "scale_x"))) * float(np.float32(ir.get_attr(node, "scale_w")))
+    exact = float(np.float32(ir.get_attr(node, "scale_x"))) * float(
+        np.float32(ir.get_attr(node, "scale_w"))
+    )
     taps = {name: (array, scale) for name, array, scale in result.session().taps(feed)}
     held = consts(result.graph)
     total = (
-        taps["f"][0].astype(np.int64) @ held[ir.input_name(node, 1)].T.astype(np.int64) + held[ir.input_name(node, 2)]
+        taps["f"][0].astype(np.int64) @ held[ir.input_name(node, 1)].T.astype(np.int64)
+        + held[ir.input_name(node, 2)]
     )
     if width == "float":
         assert not {"scale_o", "o_bits"} & set(node.attributes)
@@ -182,19 +209,29 @@ def test_out_bits(mode, width):
         assert np.abs(taps["y"][0] - total / exact).max() <= 0.51 / result.plan.tensors["y"].scale
     assert extract_plan(result.graph).tensors.keys() == result.plan.tensors.keys()
     again = lo.quantize(model, feed, **settings, plan=Plan.from_json(result.plan.to_json()))
-    assert ir.to_proto(again.graph).SerializeToString() == ir.to_proto(result.graph).SerializeToString()
+    assert (
+        ir.to_proto(again.graph).SerializeToString()
+        == ir.to_proto(result.graph).SerializeToString()
+    )
 
 
 def test_float_output_on_a_chip():
-    """The format has a LinearInt without scale_o, the packer does not: the report says so. A host may go on."""
+    """The format has a LinearInt without scale_o, the packer does not: the report says so. A host
+    may go on.
+    """
     net = nets.Net(2, 5, 5, seed=8)
     f = net.node("Flatten", net.node("Relu", net.conv("x", (3, 2, 3, 3))))
     model = net.graph(net.node("Softmax", net.linear(f, (27, 4), out="z"), out="y", axis=-1))
     feed = nets.samples(model)
     result = lo.quantize(model, feed, overrides={"z": {"out_bits": "float"}})
     assert not result.report.chip_ready
-    assert [(f.level, f.value) for f in result.report.findings] == [("packs", "o_bits, scale_o missing")]
-    assert result.report.outputs["y"]["sqnr"] >= lo.quantize(model, feed).report.outputs["y"]["sqnr"] - 0.5
+    assert [(f.level, f.value) for f in result.report.findings] == [
+        ("packs", "o_bits, scale_o missing")
+    ]
+    assert (
+        result.report.outputs["y"]["sqnr"]
+        >= lo.quantize(model, feed).report.outputs["y"]["sqnr"] - 0.5
+    )
     assert [n.op_type for n in result.graph.graph][-2:] == ["LinearInt", "Softmax"]
     assert list(lo.check(result.graph)) == []
 
@@ -202,11 +239,23 @@ def test_float_output_on_a_chip():
 @pytest.mark.parametrize(
     "platform, overrides, words",
     [
-        ("generic", {"c": {"out_bits": 16}}, "only a fully connected layer whose output nothing in integers reads"),
+        (
+            "generic",
+            {"c": {"out_bits": 16}},
+            "only a fully connected layer whose output nothing in integers reads",
+        ),
         ("generic", {"y": {"out_bits": 24}}, "out_bits"),
-        ("generic", {"c": {"bits": 12}}, "override c: bits 12 on platform generic: it computes in 4, 8, 16 bits only"),
+        (
+            "generic",
+            {"c": {"bits": 12}},
+            "override c: bits 12 on platform generic: it computes in 4, 8, 16 bits only",
+        ),
         ("venus", {"y": {"out_bits": 16}}, "override y: out_bits 16 on platform venus"),
-        ("venus", {"Conv_c": {"weight_bits": 4}}, "override Conv_c: weight_bits 4 on platform venus"),
+        (
+            "venus",
+            {"Conv_c": {"weight_bits": 4}},
+            "override Conv_c: weight_bits 4 on platform venus",
+        ),
     ],
 )
 def test_what_cannot_be_had_is_refused(platform, overrides, words):
@@ -223,7 +272,10 @@ WIDE = {
     "PRelu": ("y = PRelu(x, s)", {"s": np.array([0.03, 0.3, 1.5], np.float32).reshape(3, 1, 1)}),
     "LeakyRelu": ("y = LeakyRelu<alpha = 0.03>(x)", {}),
     "Add": ("y = Add(x, x)", {}),
-    "Sub of a constant": ("y = Sub(k, x)", {"k": np.array([1.5, -0.3, 0.1], np.float32).reshape(3, 1, 1)}),
+    "Sub of a constant": (
+        "y = Sub(k, x)",
+        {"k": np.array([1.5, -0.3, 0.1], np.float32).reshape(3, 1, 1)},
+    ),
     "Mul": ("y = Mul(x, x)", {}),
     "Sigmoid": ("s = Sigmoid(x) y = Relu(s)", {}),
     "Tanh": ("t = Tanh(x) y = Neg(t)", {}),
@@ -235,7 +287,9 @@ WIDE = {
 
 @pytest.mark.parametrize("name", WIDE)
 def test_sixteen_bits_are_kept(name):
-    """Nothing on the way of an operator, put together of others or not, falls back to eight bits."""
+    """Nothing on the way of an operator, put together of others or not, falls back to eight
+    bits.
+    """
     text, held = WIDE[name]
     model = graph(f"g (float[N,3,4,8] x) => (float y) {{ {text} }}", opset=20, **held)
     feed = {"x": rand(8, 3, 4, 8)}

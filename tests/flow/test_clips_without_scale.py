@@ -1,4 +1,6 @@
-"""Clip(0, b) on a chip whose b no scale brings to the top of the integers: composed between layers, else in float."""
+"""Clip(0, b) on a chip whose b no scale brings to the top of the integers: composed between layers,
+else in float.
+"""
 
 import numpy as np
 import pytest
@@ -29,7 +31,12 @@ def passed_by():
 def clipped_twice():
     """Two Clips of one group ask for two factors."""
     net = nets.Net(3, 6, 6, seed=3, batch=1)
-    four = net.node("Clip", net.conv("x", (8, 3, 3, 3), gain=8.0), net.const(np.float32(0)), net.const(np.float32(4)))
+    four = net.node(
+        "Clip",
+        net.conv("x", (8, 3, 3, 3), gain=8.0),
+        net.const(np.float32(0)),
+        net.const(np.float32(4)),
+    )
     net.node("Add", four, net.conv("x", (8, 3, 3, 3), gain=8.0), out="before")
     net.conv(net.relu6("before", out="six"), (4, 8, 1, 1), out="y")
     return net.graph("y")
@@ -48,7 +55,9 @@ def in_rows():
 @pytest.mark.parametrize("build", (doubled, passed_by, clipped_twice, in_rows))
 @pytest.mark.parametrize("chip", CHIPS)
 def test_a_clip_between_layers_is_composed(build, chip):
-    """The integers are those that a Clip gives, `check` says so beforehand, and the other packer takes it."""
+    """The integers are those that a Clip gives, `check` says so beforehand, and the other packer
+    takes it.
+    """
     graph = build()
     feed = {"x": 3 * nets.samples(graph, 8)["x"]}
     assert lo.check(graph, platform=chip).choice.verdict.is_chip_ready
@@ -75,7 +84,9 @@ def read_outside(outputs):
 
 @pytest.mark.parametrize(("outputs", "floats"), [(("y", "six"), 0), (("six",), 1)])
 def test_a_clip_that_is_an_output(outputs, floats):
-    """It takes no factor. With a layer behind it, it is on the chip; as the last one it is the host's, who says why."""
+    """It takes no factor. With a layer behind it, it is on the chip; as the last one it is the
+    host's, who says why.
+    """
     graph = read_outside(outputs)
     report = quantize(graph, nets.samples(graph, 8), platform="venus", effort="fast").report
     assert report.chip_ready
@@ -84,7 +95,9 @@ def test_a_clip_that_is_an_output(outputs, floats):
 
 
 def test_bounds_below_the_top_cost_little():
-    """A sum that is wider than its Clip keeps its values: what is read beside the Clip is not cut off at the bound."""
+    """A sum that is wider than its Clip keeps its values: what is read beside the Clip is not cut
+    off at the bound.
+    """
     graph = passed_by()
     feed = {"x": 3 * nets.samples(graph, 8)["x"]}
     result = quantize(graph, feed, platform="arcs", effort="fast")

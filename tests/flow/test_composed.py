@@ -1,4 +1,6 @@
-"""A float node that no single integer operator serves: the report says what stands for it, as for any other rewrite."""
+"""A float node that no single integer operator serves: the report says what stands for it, as for
+any other rewrite.
+"""
 
 import numpy as np
 import pytest
@@ -27,7 +29,9 @@ def written(build, platform):
     model, shape = build()
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     done = lo.quantize(model, {"x": x}, platform=platform, effort="fast")
-    return [node.op_type for node in done.graph.graph], {f.node: (f.what, f.cost) for f in done.report.fitted}
+    return [node.op_type for node in done.graph.graph], {
+        f.node: (f.what, f.cost) for f in done.report.fitted
+    }
 
 
 def test_movement_is_exact():
@@ -44,7 +48,10 @@ def test_what_rounds_more_often_is_told():
     assert "iqSub" not in kinds
     assert kinds.count("BatchNorm2dInt") == kinds.count("iqAdd") == 1
     (said,) = (entry for name, entry in report.items() if name.startswith("Sub"))
-    assert said == ("Sub written as BatchNorm2dInt, iqAdd", "2 operators, one rounding each at most")
+    assert said == (
+        "Sub written as BatchNorm2dInt, iqAdd",
+        "2 operators, one rounding each at most",
+    )
 
 
 @pytest.mark.parametrize("build", (line, difference))

@@ -20,29 +20,63 @@ def reasons(model, row=VENUS):
 
 
 CASES = {
-    "an unknown operator": (lambda n: n.node("Sin", n.conv("x", (4, 3, 3, 3)), out="y"), "Sin", "no integer form"),
-    "a 7x7 kernel": (lambda n: n.conv("x", (4, 3, 7, 7), out="y"), "Conv", "kernel sides are at most 5; here 7x7"),
-    "a stride of 3": (lambda n: n.conv("x", (4, 3, 3, 3), strides=[3, 3], out="y"), "Conv", "here 3"),
-    "a dilation": (lambda n: n.conv("x", (4, 3, 3, 3), dilations=[2, 2], out="y"), "Conv", "dilations are one of"),
-    "a wide pad": (lambda n: n.conv("x", (4, 3, 5, 5), pads=[5, 0, 0, 0], out="y"), "Conv", "pads are at most 4"),
-    "a multiplier": (lambda n: n.conv("x", (6, 1, 3, 3), group=3, out="y"), "Conv", "here 3 inputs, 6 outputs"),
+    "an unknown operator": (
+        lambda n: n.node("Sin", n.conv("x", (4, 3, 3, 3)), out="y"),
+        "Sin",
+        "no integer form",
+    ),
+    "a 7x7 kernel": (
+        lambda n: n.conv("x", (4, 3, 7, 7), out="y"),
+        "Conv",
+        "kernel sides are at most 5; here 7x7",
+    ),
+    "a stride of 3": (
+        lambda n: n.conv("x", (4, 3, 3, 3), strides=[3, 3], out="y"),
+        "Conv",
+        "here 3",
+    ),
+    "a dilation": (
+        lambda n: n.conv("x", (4, 3, 3, 3), dilations=[2, 2], out="y"),
+        "Conv",
+        "dilations are one of",
+    ),
+    "a wide pad": (
+        lambda n: n.conv("x", (4, 3, 5, 5), pads=[5, 0, 0, 0], out="y"),
+        "Conv",
+        "pads are at most 4",
+    ),
+    "a multiplier": (
+        lambda n: n.conv("x", (6, 1, 3, 3), group=3, out="y"),
+        "Conv",
+        "here 3 inputs, 6 outputs",
+    ),
     "a broadcast": (
         lambda n: n.node("Add", n.conv("x", (4, 3, 1, 1)), n.conv("x", (4, 3, 12, 12)), out="y"),
         "Add",
         "both operands have the same shape; here [N,4,12,12] and [N,4,1,1]",
     ),
     "a batch concatenation": (
-        lambda n: n.node("Concat", n.conv("x", (4, 3, 1, 1)), n.conv("x", (4, 3, 1, 1)), axis=0, out="y"),
+        lambda n: n.node(
+            "Concat", n.conv("x", (4, 3, 1, 1)), n.conv("x", (4, 3, 1, 1)), axis=0, out="y"
+        ),
         "Concat",
         "it concatenates along the batch axis",
     ),
     "an empty slice": (
-        lambda n: n.node("Slice", n.conv("x", (4, 3, 1, 1)), *[n.const(np.array([2]))] * 3, out="y"),
+        lambda n: n.node(
+            "Slice", n.conv("x", (4, 3, 1, 1)), *[n.const(np.array([2]))] * 3, out="y"
+        ),
         "Slice",
         "'y' has no elements",
     ),
     "a hard clip": (
-        lambda n: n.node("Clip", n.conv("x", (4, 3, 1, 1)), n.const(np.float32(-1)), n.const(np.float32(1)), out="y"),
+        lambda n: n.node(
+            "Clip",
+            n.conv("x", (4, 3, 1, 1)),
+            n.const(np.float32(-1)),
+            n.const(np.float32(1)),
+            out="y",
+        ),
         "Clip",
         "venus has no Clip",
     ),
@@ -65,7 +99,9 @@ def test_nan_weight_stays_in_float():
 
 
 def test_frames_in_the_place_of_the_batch():
-    """Rows of one sample on axis 0: a chip takes a sample there, and a Reshape of it would be written for one row."""
+    """Rows of one sample on axis 0: a chip takes a sample there, and a Reshape of it would be
+    written for one row.
+    """
     net = nets.Net(24, batch=1)
     shapes = [net.const(np.array(shape)) for shape in ([6, 4], [6, 2, 2], [6, 4], [1, 6, 4])]
     held = net.rng.standard_normal((4, 4)).astype(np.float32)
@@ -74,7 +110,10 @@ def test_frames_in_the_place_of_the_batch():
     back = net.node("Reshape", net.node("Relu", net.node("Reshape", rows, shapes[1])), shapes[2])
     kept = net.node("MatMul", net.node("Reshape", back, shapes[3]), weight, out="y")
     model = net.graph(kept)
-    assert any("has 6 rows of one sample" in why for why in partition_graph(prepared(model), VENUS, {}).floats.values())
+    assert any(
+        "has 6 rows of one sample" in why
+        for why in partition_graph(prepared(model), VENUS, {}).floats.values()
+    )
     plain, wide = (nets.quantized(model, platform=row, effort="fast") for row in (VENUS, GENERIC))
     assert plain.report.chip_ready or plain.report.program.runs_correctly
     assert [node.op_type for node in wide.graph.graph].count("Reshape") == 4
@@ -85,15 +124,23 @@ def test_frames_in_the_place_of_the_batch():
 
 
 def test_a_constant_beside_frames_in_the_place_of_the_batch():
-    """A window over frames: on chips every element of one sample would be a channel, and there are six rows."""
+    """A window over frames: on chips every element of one sample would be a channel, and there are
+    six rows.
+    """
     net = nets.Net(24, batch=1, opset=17)
     square = net.const(net.rng.standard_normal((4, 4)).astype(np.float32))
     rows = net.node("MatMul", net.node("Reshape", "x", net.const(np.array([6, 4]))), square)
-    windowed = net.node("Mul", net.node("Sin", rows), net.const(np.linspace(0.1, 1.0, 4, dtype=np.float32)))
-    shifted = net.node("Add", net.node("Sin", windowed), net.const(np.linspace(-1.0, 1.0, 4, dtype=np.float32)))
+    windowed = net.node(
+        "Mul", net.node("Sin", rows), net.const(np.linspace(0.1, 1.0, 4, dtype=np.float32))
+    )
+    shifted = net.node(
+        "Add", net.node("Sin", windowed), net.const(np.linspace(-1.0, 1.0, 4, dtype=np.float32))
+    )
     units = [net.const(np.full(4, held, np.float32)) for held in (1.0, 0.0)]
     normed = net.node("LayerNormalization", net.node("Sin", shifted), *units)
-    model = net.graph(net.linear(net.node("Reshape", normed, net.const(np.array([1, 24]))), (24, 4), out="y"))
+    model = net.graph(
+        net.linear(net.node("Reshape", normed, net.const(np.array([1, 24]))), (24, 4), out="y")
+    )
     for chip in (VENUS, ARCS):
         found = partition_graph(prepared(model), chip, {}).floats
         whys = [why for name, why in found.items() if name.startswith(("Mul", "Add", "Layer"))]
@@ -102,7 +149,9 @@ def test_a_constant_beside_frames_in_the_place_of_the_batch():
         made = nets.quantized(model, platform=chip, effort="fast")
         assert made.report.chip_ready or made.report.program.runs_correctly
         feed = nets.samples(model, 1)
-        np.testing.assert_allclose(made.session().run(None, feed), Session(model).run(None, feed), atol=0.2)
+        np.testing.assert_allclose(
+            made.session().run(None, feed), Session(model).run(None, feed), atol=0.2
+        )
 
 
 def test_moves_between_floats_stay_in_float():
@@ -122,7 +171,9 @@ def test_moves_between_floats_stay_in_float():
     ),
 )
 def test_a_sum_of_what_the_host_computes(behind, why):
-    """Boxes that the host computes and joins: it stays where a layer reads it, for the packer takes no sum alone."""
+    """Boxes that the host computes and joins: it stays where a layer reads it, for the packer takes
+    no sum alone.
+    """
     net = nets.Net(3, 8, 8)
     conv = net.conv("x", (4, 3, 3, 3))
     joined = net.node("Concat", net.node("Sin", conv), net.node("Cos", conv), axis=1)
@@ -140,11 +191,15 @@ def test_a_sum_behind_the_hosts_first_operators_stays():
     """Nothing of the chip stands before them."""
     net = nets.Net(3, 8, 8)
     out = net.node("Add", net.node("Sin", "x"), net.node("Cos", "x"))
-    assert any(name.startswith("Add") for name in partition_graph(prepared(net.graph(out)), VENUS, {}).ops)
+    assert any(
+        name.startswith("Add") for name in partition_graph(prepared(net.graph(out)), VENUS, {}).ops
+    )
 
 
 def test_host_part_and_fallbacks():
-    """Float before the first and after the last integer operator is the host's; between them it is in the way."""
+    """Float before the first and after the last integer operator is the host's; between them it is
+    in the way.
+    """
     net = nets.Net(3, 8, 8)
     c = net.conv(net.node("Sin", "x", out="pre"), (4, 3, 3, 3))
     d = net.conv(net.node("Sin", c, out="mid"), (4, 4, 3, 3))
@@ -156,7 +211,8 @@ def test_host_part_and_fallbacks():
 
 
 def test_clip_without_a_scale():
-    """ReLU6 whose tensor is multiplied or read in float: it is composed between layers, and the host's before its own.
+    """ReLU6 whose tensor is multiplied or read in float: it is composed between layers, and the
+    host's before its own.
 
     No scale puts 6 at the top of the range.
     """
@@ -198,7 +254,9 @@ def test_skip(selector, names):
 
 
 def test_skip_of_a_folded_node():
-    """A batch normalisation that went into its convolution: its output's name is the layer's now."""
+    """A batch normalisation that went into its convolution: its output's name is the layer's
+    now.
+    """
     net = nets.Net(3, 6, 6)
     four = [net.const(np.ones(4, np.float32)) for _ in range(4)]
     net.node("BatchNormalization", net.conv("x", (4, 3, 3, 3)), *four, out="n")
@@ -207,7 +265,9 @@ def test_skip_of_a_folded_node():
     assert set(plan.floats) == {"Conv_t0"}
 
 
-@pytest.mark.parametrize("selector, near", (("Conv_t22", "Conv_t2"), ("type:Cov", "Conv"), ("zz*", None)))
+@pytest.mark.parametrize(
+    "selector, near", (("Conv_t22", "Conv_t2"), ("type:Cov", "Conv"), ("zz*", None))
+)
 def test_unknown_selector(selector, near):
     """Nothing found: the error names the nearest."""
     with pytest.raises(ConfigError, match=r"matches no node") as caught:
@@ -220,7 +280,12 @@ def test_override_scale_and_calibrator():
     plan = selected(overrides={"Conv_t0": {"scale": 2.0**3}}).plan
     assert plan.tensors["t0"].scale == plan.tensors["t1"].scale == 8.0
     for kind in ("max", "mse"):
-        assert selected(overrides={"t*": {"calibrator": kind}, "x": {"calibrator": kind}}).plan.tensors["x"].scale > 0
+        assert (
+            selected(overrides={"t*": {"calibrator": kind}, "x": {"calibrator": kind}})
+            .plan.tensors["x"]
+            .scale
+            > 0
+        )
 
 
 @pytest.mark.parametrize(
@@ -252,17 +317,23 @@ def test_all_zero_tensor_is_noted():
 def test_names_are_the_users():
     """Law 1: the plan speaks of tensors of the float graph."""
     result = nets.quantized(nets.shortcut())
-    known = {str(v.name) for v in ir.iter_values(result.float_graph)} | set(result.float_graph.graph.initializers)
+    known = {str(v.name) for v in ir.iter_values(result.float_graph)} | set(
+        result.float_graph.graph.initializers
+    )
     assert result.plan.tensors.keys() <= known
 
 
 def test_what_leaves_between_two_parts():
-    """Fully connected layers that the host reads for what is computed in integers again: not the last one."""
+    """Fully connected layers that the host reads for what is computed in integers again: not the
+    last one.
+    """
     net = nets.Net(6)
     a = net.node("Sin", net.linear("x", (6, 8)))
     b = net.node("Relu", net.linear(a, (8, 8)))
     found = prepared(net.graph(net.node("Sin", net.linear(b, (8, 4)), out="y")))
     parts = partition_graph(found, VENUS, {})
-    first, second, last = [str(node.outputs[0].name) for node in found.graph if node.op_type == "Linear"]
+    first, second, last = [
+        str(node.outputs[0].name) for node in found.graph if node.op_type == "Linear"
+    ]
     assert parts.wide_outputs_between_parts(VENUS) == [first]
     assert {second, last} & parts.wide_outputs(VENUS) == {last}

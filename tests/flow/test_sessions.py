@@ -30,7 +30,9 @@ def opened(monkeypatch):
 
 
 def network():
-    """Return an uneven residual net: its Softmax is the host's, and one kernel is too large for the chip."""
+    """Return an uneven residual net: its Softmax is the host's, and one kernel is too large for the
+    chip.
+    """
     net = nets.Net(3, 16, 16)
     rng = np.random.default_rng(0)
     spread = 2.0 ** rng.uniform(-3, 3, 8)
@@ -46,7 +48,9 @@ def network():
 @pytest.mark.slow
 @pytest.mark.parametrize("effort", ("fast", "normal"))
 def test_quantize_opens_five_sessions(opened, effort):
-    """The shapes, the user's graph, the normalised one before and after ranges are moved, and the host's part."""
+    """The shapes, the user's graph, the normalised one before and after ranges are moved, and the
+    host's part.
+    """
     graph = network()
     x = np.random.default_rng(1).standard_normal((40, 3, 16, 16)).astype(np.float32)
     found = lo.quantize(graph, {"x": x}, platform="venus", effort=effort)
@@ -54,7 +58,9 @@ def test_quantize_opens_five_sessions(opened, effort):
     assert found.report.host_part
     assert bool(found.report.fitted)
     assert any(len(t.factor) > 1 for t in found.plan.transforms.values()) == (effort == "normal")
-    search = 2 if found.report.warnings else 0  # an output below 15 dB: all tensors are compared to say where it breaks
+    search = (
+        2 if found.report.warnings else 0
+    )  # an output below 15 dB: all tensors are compared to say where it breaks
     assert 1 < len(opened) <= 5 + search
 
 
@@ -62,7 +68,9 @@ RESNET8 = Path(__file__).resolve().parents[3] / "shared" / "models" / "mlperf_ti
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not RESNET8.exists(), reason="the larger models do not lie beside the repository")
+@pytest.mark.skipif(
+    not RESNET8.exists(), reason="the larger models do not lie beside the repository"
+)
 def test_resnet8_opens_five_sessions(opened):
     """A whole network with defaults."""
     lo.quantize(RESNET8, None)
@@ -74,7 +82,9 @@ def test_ties_are_looked_for_once(monkeypatch):
     calls = []
     for stage in (calibration, scale_assignment):
         monkeypatch.setattr(
-            stage, "group_shared_scales", lambda *args: calls.append(args) or group_shared_scales(*args)
+            stage,
+            "group_shared_scales",
+            lambda *args: calls.append(args) or group_shared_scales(*args),
         )
     lo.quantize(network(), nets.samples(network(), 2), platform="venus")
     assert len(calls) == 1
@@ -92,4 +102,6 @@ def test_what_passes_say_of_shapes_is_true(net):
     trace_shapes(model, feed)
     assert is_fully_shaped(model)
     if known:
-        assert {str(v.name): (list(map(str, v.shape or ())), v.dtype) for v in ir.iter_values(model)} == before
+        assert {
+            str(v.name): (list(map(str, v.shape or ())), v.dtype) for v in ir.iter_values(model)
+        } == before

@@ -1,4 +1,5 @@
-"""Random float nets, and everything that has to hold for each of them; `python -m tests.fuzz` runs any number.
+"""Random float nets, and everything that has to hold for each of them; `python -m tests.fuzz` runs
+any number.
 
 draw        a net in the making: random choices, the shape of every tensor
 families/   one file for each kind of net: `build(draw)` returns the outputs

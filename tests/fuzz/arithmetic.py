@@ -1,4 +1,6 @@
-"""Checks of what is computed: the float graph before and after, the integers of one machine and another."""
+"""Checks of what is computed: the float graph before and after, the integers of one machine and
+another.
+"""
 
 import contextlib
 import os
@@ -20,7 +22,9 @@ ROW_NAMES = ("0", *(row.name for row in INSTRUCTION_SETS if is_supported_by_host
 def check_normalised_graph(made):
     """The normalised float graph computes what the user's computes, both in onnxruntime."""
     feed = {name: array[:1] for name, array in made.feeds.items()}
-    want, have = (run_float(proto, feed) for proto in (made.case.model, ir.to_proto(made.result.float_graph)))
+    want, have = (
+        run_float(proto, feed) for proto in (made.case.model, ir.to_proto(made.result.float_graph))
+    )
     for name, array in want.items():
         if name not in have or have[name].shape != array.shape:
             yield f"output '{name}' is not there or has another shape"
@@ -31,9 +35,11 @@ def check_normalised_graph(made):
 
 
 def check_plain_classes(made):
-    """The simulator gives the integers of onnx's reference evaluator with our plain classes, tensor by tensor.
+    """The simulator gives the integers of onnx's reference evaluator with our plain classes, tensor
+    by tensor.
 
-    Float operators are not its business (`check_normalised_graph`): what they write is given to both.
+    Float operators are not its business (`check_normalised_graph`): what they write is given to
+    both.
     """
     session = made.session
     if not session.is_integer:
@@ -44,7 +50,9 @@ def check_plain_classes(made):
     for i in range(2):
         feed = cut(made.feeds, i, i + 1)
         have = taps(session, feed) if i else have
-        want = reference.run(None, {**feed, **{name: have[name] for name in given}}, intermediate=True)
+        want = reference.run(
+            None, {**feed, **{name: have[name] for name in given}}, intermediate=True
+        )
         kept = [name for name, array in have.items() if name in want or array.dtype.kind in "iu"]
         if wrong := unlike(have, want, kept):
             yield f"sample {i}: {named(made.proto, wrong)}"
@@ -52,7 +60,8 @@ def check_plain_classes(made):
 
 
 def integer_part(proto, have):
-    """Return a graph without its float nodes, and the names of their results, which it reads as inputs.
+    """Return a graph without its float nodes, and the names of their results, which it reads as
+    inputs.
 
     have : what a run gives, by name.
     """
@@ -73,7 +82,9 @@ def integer_part(proto, have):
             read.update(node.input)
     del copy.graph.node[:], copy.graph.output[:]
     copy.graph.node.extend(needed[::-1])
-    copy.graph.input.extend(onnx.helper.make_tensor_value_info(name, 1, None) for name in given if name in read)
+    copy.graph.input.extend(
+        onnx.helper.make_tensor_value_info(name, 1, None) for name in given if name in read
+    )
     return copy, [name for name in given if name in read]
 
 
@@ -93,7 +104,9 @@ def environment(**values):
 
 
 def check_batch_splits(made):
-    """Samples one after another, other numbers of threads and other instructions change no integer."""
+    """Samples one after another, other numbers of threads and other instructions change no
+    integer.
+    """
     integers = [name for name, array in made.tensors.items() if array.dtype.kind in "iu"]
     parts = [taps(made.session, cut(made.feeds, a, b)) for a, b in ((0, 2), (2, SAMPLES))]
     for name in integers:

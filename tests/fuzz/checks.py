@@ -1,4 +1,5 @@
-"""What has to hold for every net: each check by name, a function of a net on a platform that yields what is wrong.
+"""What has to hold for every net: each check by name, a function of a net on a platform that yields
+what is wrong.
 
 A check shares no code with what it checks, or compares two ways that share none.
 """
@@ -8,7 +9,12 @@ from collections.abc import Mapping
 
 from lingeronnx.errors import LingerOnnxError
 from tests.fuzz.arithmetic import check_batch_splits, check_normalised_graph, check_plain_classes
-from tests.fuzz.packability_checks import check_chip_ready, check_forecast, check_reasons, check_refusals
+from tests.fuzz.packability_checks import (
+    check_chip_ready,
+    check_forecast,
+    check_reasons,
+    check_refusals,
+)
 from tests.fuzz.serialization_checks import again, deploy, file, linger, mended, qdq
 
 __all__ = ["CHECKS", "failures"]
@@ -32,7 +38,8 @@ CHECKS: Mapping = {
 
 
 def failures(made, names=None):
-    """Return {check: sentences on what is wrong}; "error" is what any of them raised beside one line of ours.
+    """Return {check: sentences on what is wrong}; "error" is what any of them raised beside one
+    line of ours.
 
     A net that `quantize` refuses in one line has "refused" alone.
     """

@@ -13,7 +13,9 @@ MOST = 20  # rules that are shown
 
 
 class Journal:
-    """Finished nets in a file, to which each one is added as it is done; a line that was cut off does not count."""
+    """Finished nets in a file, to which each one is added as it is done; a line that was cut off
+    does not count.
+    """
 
     def __init__(self, path):
         self.path, self.rows = path, {}
@@ -44,7 +46,9 @@ def key(row):
 
 
 def tables(rows):
-    """Return the lines of the summary: chip-ready share, the rules that refuse most, failed checks."""
+    """Return the lines of the summary: chip-ready share, the rules that refuse most, failed
+    checks.
+    """
     parts = shares(rows), reasons(rows), differences(rows, "platform"), differences(rows, "family")
     return [line for part in parts for line in (*part, "")]
 
@@ -59,41 +63,64 @@ def shares(rows):
                     counts[family, platform]["nets"] += 1
                     counts[family, platform]["ready"] += row["ready"]
     families = [*sorted({family for family, _ in counts} - {"all"}), "all"]
-    found = ["| chip-ready | " + " | ".join((*CHIPS, "all")) + " |", "|---|" + "---|" * (len(CHIPS) + 1)]
+    found = [
+        "| chip-ready | " + " | ".join((*CHIPS, "all")) + " |",
+        "|---|" + "---|" * (len(CHIPS) + 1),
+    ]
     for family in families:
         cells = [counts[family, platform] for platform in (*CHIPS, "all")]
         shown = [
-            f"{c['ready']} of {c['nets']} ({100 * c['ready'] / c['nets']:.0f} %)" if c["nets"] else "" for c in cells
+            f"{c['ready']} of {c['nets']} ({100 * c['ready'] / c['nets']:.0f} %)"
+            if c["nets"]
+            else ""
+            for c in cells
         ]
         found.append(f"| {family} | " + " | ".join(shown) + " |")
     return found
 
 
 def fell(rows, before):
-    """Return lines on the nets of both that were chip-ready in the journal `before` and are not any more."""
-    both = [(row, old) for row in rows if (old := before.rows.get(key(row))) and old["net"] == row["net"]]
+    """Return lines on the nets of both that were chip-ready in the journal `before` and are not any
+    more.
+    """
+    both = [
+        (row, old)
+        for row in rows
+        if (old := before.rows.get(key(row))) and old["net"] == row["net"]
+    ]
     then, now = (sum(pair[side]["ready"] for pair in both) for side in (1, 0))
     lost = [row for row, old in both if old["ready"] and not row["ready"]]
     found = [
-        f"{len(both)} nets are in {before.path} too: {then} were chip-ready, {now} are; {len(lost)} are not any more"
+        (
+            f"{len(both)} nets are in {before.path} too: {then} were chip-ready, {now} are; "
+            f"{len(lost)} are not any more"
+        )
     ]
-    return found + [f"  {row['family']} {row['seed']} {row['platform']}: {row['why']}" for row in lost]
+    return found + [
+        f"  {row['family']} {row['seed']} {row['platform']}: {row['why']}" for row in lost
+    ]
 
 
 def reasons(rows):
-    """Return a table of the rules that most nets are not chip-ready for, numbers left out, by chip."""
+    """Return a table of the rules that most nets are not chip-ready for, numbers left out, by
+    chip.
+    """
     whys = Counter((kind(row["why"]), row["platform"]) for row in rows if row["why"])
     total = Counter()
     for (why, _), count in whys.items():
         total[why] += count
     found = ["| not chip-ready for | " + " | ".join(CHIPS) + " |", "|---|" + "---|" * len(CHIPS)]
     for why, _ in total.most_common(MOST):
-        found.append(f"| {why} | " + " | ".join(str(whys[why, platform]) for platform in CHIPS) + " |")
+        found.append(
+            f"| {why} | " + " | ".join(str(whys[why, platform]) for platform in CHIPS) + " |"
+        )
     return found
 
 
 def kind(text):
-    """Return a sentence without what differs from net to net and chip to chip: names, numbers, what is here."""
+    """Return a sentence without what differs from net to net and chip to chip: names, numbers, what
+    is here.
+    """
     text = re.sub("|".join(CHIPS[::-1]), "the chip", re.split("; here|, here", text)[0])
     return re.sub(r"\S*\d\S*", "#", text)[:110]
 
@@ -115,7 +142,10 @@ def differences(rows, side):
 
 def failed(row):
     """Return {check: what is wrong}, without what is known."""
-    found = {check: [text for text in texts if not find_known_reason(text)] for check, texts in row["failed"].items()}
+    found = {
+        check: [text for text in texts if not find_known_reason(text)]
+        for check, texts in row["failed"].items()
+    }
     return {check: texts for check, texts in found.items() if texts}
 
 

@@ -1,4 +1,6 @@
-"""Differences that are understood and not mended yet: counted apart, and no failure. An entry goes with its cause."""
+"""Differences that are understood and not mended yet: counted apart, and no failure. An entry goes
+with its cause.
+"""
 
 import re
 from dataclasses import dataclass
@@ -8,7 +10,9 @@ __all__ = ["KNOWN", "Known", "find_known_reason"]
 
 @dataclass(frozen=True)
 class Known:
-    """A difference: what is said of it (a regular expression), why it is there, and a net that shows it."""
+    """A difference: what is said of it (a regular expression), why it is there, and a net that
+    shows it.
+    """
 
     text: str
     why: str

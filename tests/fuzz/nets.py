@@ -16,7 +16,9 @@ SAMPLES, CALLS = 12, 5
 
 @dataclass(frozen=True)
 class Case:
-    """A float net: its model (ModelProto), {input: samples}, {output: input} where it streams, {tensor: its shape}."""
+    """A float net: its model (ModelProto), {input: samples}, {output: input} where it streams,
+    {tensor: its shape}.
+    """
 
     family: str
     seed: int
@@ -79,5 +81,7 @@ def samples(model, count, seed, ranges=None):
             found[value.name] = rng.standard_normal(shape).astype(np.float32)
         else:
             dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
-            found[value.name] = rng.choice(np.unique((ranges or {})[value.name]), shape).astype(dtype)
+            found[value.name] = rng.choice(np.unique((ranges or {})[value.name]), shape).astype(
+                dtype
+            )
     return found

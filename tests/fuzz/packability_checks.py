@@ -1,4 +1,6 @@
-"""Checks of what is promised of the chip: two judges that share no code, and a rule for each refusal."""
+"""Checks of what is promised of the chip: two judges that share no code, and a rule for each
+refusal.
+"""
 
 import shlex
 
@@ -19,7 +21,9 @@ def check_chip_ready(made):
         return
     theirs = other_judge(made)
     past = set(theirs.past)
-    yield from (f"ours: ready; tests/packer: {text}" for text in theirs.problems if text not in past)
+    yield from (
+        f"ours: ready; tests/packer: {text}" for text in theirs.problems if text not in past
+    )
     yield from (f"ours: ready; tests/packer: means nothing: {text}" for text in theirs.warnings)
     ours = lo.check(made.result.graph, packer_args=made.result.report.packer_args)
     if not (ours.packs and ours.runs_right):
@@ -35,12 +39,17 @@ def check_chip_ready(made):
 
 
 def check_refusals(made):
-    """What is refused for how it is packed is wrong by tests/packer too, and for the packer's sake where it says so."""
+    """What is refused for how it is packed is wrong by tests/packer too, and for the packer's sake
+    where it says so.
+    """
     if made.part is None or made.result.report.chip_ready:
         return
     theirs, findings = other_judge(made), made.result.report.findings
     if set(theirs.problems) <= set(theirs.past) and not theirs.warnings:
-        yield f"tests/packer: right; ours: {next((str(f) for f in findings if f.level != 'plan'), 'no finding')}"
+        yield (
+            "tests/packer: right; ours: "
+            f"{next((str(f) for f in findings if f.level != 'plan'), 'no finding')}"
+        )
     elif theirs.packs == any(finding.level == "packs" for finding in findings):
         what = "packs" if theirs.packs else "does not pack"
         yield f"tests/packer: {what}: {theirs.problems[:1]}; ours: {[str(f) for f in findings][:1]}"
@@ -64,11 +73,16 @@ def check_forecast(made):
         found = [str(item) for item in (*said.remaining, *said.findings)]
         yield f"check: not ready: {(found or ['no reason'])[0]}; quantize: ready"
     if ready and not report.chip_ready:
-        yield f"check: ready; quantize: {[node.why for node in report.float_nodes] + [str(f) for f in report.findings]}"
+        yield (
+            "check: ready; quantize: "
+            f"{[node.why for node in report.float_nodes] + [str(f) for f in report.findings]}"
+        )
 
 
 def check_reasons(made):
-    """A net that is not chip-ready says for which rule, of every node that stays in float and of the packer."""
+    """A net that is not chip-ready says for which rule, of every node that stays in float and of
+    the packer.
+    """
     report = made.result.report
     if made.platform == "generic" or report.chip_ready:
         return

@@ -10,7 +10,17 @@ import lingeronnx as lo
 from lingeronnx.graph import ir
 from lingeronnx.run.chip_part import extract_chip_part
 
-__all__ = ["CHIPS", "PLATFORMS", "QuantizedCase", "copied", "cut", "named", "run_float", "taps", "unlike"]
+__all__ = [
+    "CHIPS",
+    "PLATFORMS",
+    "QuantizedCase",
+    "copied",
+    "cut",
+    "named",
+    "run_float",
+    "taps",
+    "unlike",
+]
 
 CHIPS = ("venus", "arcs", "venusA")
 PLATFORMS = (*CHIPS, "generic")
@@ -50,11 +60,15 @@ class QuantizedCase:
 
     @cached_property
     def part(self):
-        """The part for the packer, as it is written; None where float nodes stand between integer ones."""
+        """The part for the packer, as it is written; None where float nodes stand between integer
+        ones.
+        """
         if not self.result.report.packer_args:
             return None
         return ir.to_proto(
-            extract_chip_part(self.result.platform.with_safe_names(self.result.graph), self.result.platform)
+            extract_chip_part(
+                self.result.platform.with_safe_names(self.result.graph), self.result.platform
+            )
         )
 
     @cached_property
@@ -95,7 +109,11 @@ def cut(feeds, start, stop):
 def unlike(want, have, among=None):
     """Return the names of arrays that differ in type, shape or a number."""
     names = want if among is None else among
-    return [n for n in names if n not in have or want[n].dtype != have[n].dtype or not np.array_equal(want[n], have[n])]
+    return [
+        n
+        for n in names
+        if n not in have or want[n].dtype != have[n].dtype or not np.array_equal(want[n], have[n])
+    ]
 
 
 def named(proto, names):
@@ -116,7 +134,11 @@ def run_float(proto, feeds):
     """Return {output: array} of onnxruntime, on one sample."""
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 3
-    session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(
+        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
     names = [value.name for value in session.get_outputs()]
     read = {value.name for value in session.get_inputs()}
-    return dict(zip(names, session.run(None, {n: a for n, a in feeds.items() if n in read}), strict=True))
+    return dict(
+        zip(names, session.run(None, {n: a for n, a in feeds.items() if n in read}), strict=True)
+    )

@@ -1,4 +1,6 @@
-"""A random net in the making: seeded choices, every tensor's shape, and the layers that several families have."""
+"""A random net in the making: seeded choices, every tensor's shape, and the layers that several
+families have.
+"""
 
 import numpy as np
 from onnx import TensorProto, helper
@@ -25,14 +27,17 @@ SINCE = {"HardSwish": 14, "Mish": 18, "Gelu": 20, "LayerNormalization": 17}
 class RandomNet(Net):
     """A net whose every choice is drawn from one seed.
 
-    size : {tensor: its shape without the batch axis, which is the first}. state : {output: input} fed back.
+    size : {tensor: its shape without the batch axis, which is the first}. state : {output: input}
+    fed back.
     """
 
     def __init__(self, rng, opset, batch="N"):
         super().__init__(opset=opset, batch=batch)
         self.rng, self.inputs, self.size, self.state, self.batch = rng, [], {}, {}, batch
         self.whole = {}  # {integer input: how many values it takes}
-        self.tame = bool(rng.random() < 0.5)  # whether activations are those of nets made for small chips
+        self.tame = bool(
+            rng.random() < 0.5
+        )  # whether activations are those of nets made for small chips
 
     # ---- choices ---------------------------------------------------------------------------------------------------
 
@@ -51,7 +56,9 @@ class RandomNet(Net):
     # ---- ends and constants ----------------------------------------------------------------------------------------
 
     def enter(self, *shape, name=None, count=0, kind=TensorProto.FLOAT):
-        """Return a new graph input of this shape without batch; count : of a type of integers, all are below it."""
+        """Return a new graph input of this shape without batch; count : of a type of integers, all
+        are below it.
+        """
         name = name or f"x{len(self.inputs)}"
         self.inputs.append(helper.make_tensor_value_info(name, kind, [self.batch, *shape]))
         self.size[name] = tuple(shape)
@@ -75,15 +82,22 @@ class RandomNet(Net):
 
     # ---- layers ----------------------------------------------------------------------------------------------------
 
-    def convolve(self, x, outputs, kernel, stride=1, pads=None, group=1, dilation=1, gain=None, bias=None):
-        """Convolve along all axes but the first; kernel, stride, dilation : one number or one per axis.
+    def convolve(
+        self, x, outputs, kernel, stride=1, pads=None, group=1, dilation=1, gain=None, bias=None
+    ):
+        """Convolve along all axes but the first; kernel, stride, dilation : one number or one per
+        axis.
 
         pads : None keeps the size at stride 1. None where a side would vanish.
         """
         inputs, *sides = self.size[x]
-        kernel, stride, dilation = (_each(value, len(sides)) for value in (kernel, stride, dilation))
+        kernel, stride, dilation = (
+            _each(value, len(sides)) for value in (kernel, stride, dilation)
+        )
         reach = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
-        pads = [*(r // 2 for r in reach), *(r - r // 2 for r in reach)] if pads is None else list(pads)
+        pads = (
+            [*(r // 2 for r in reach), *(r - r // 2 for r in reach)] if pads is None else list(pads)
+        )
         axes = len(sides)
         room = [s + pads[i] + pads[i + axes] - reach[i] for i, s in enumerate(sides)]
         if min(room) < 1:
@@ -91,7 +105,9 @@ class RandomNet(Net):
         shape = (outputs, inputs // group, *kernel)
         gain = self.pick(0.3, 1.0, 1.0, 3.0) if gain is None else gain
         weight = self.real(*shape, spread=gain * np.sqrt(2 / np.prod(shape[1:])))
-        more = [self.real(outputs, spread=0.1)] if (self.chance(0.8) if bias is None else bias) else []
+        more = (
+            [self.real(outputs, spread=0.1)] if (self.chance(0.8) if bias is None else bias) else []
+        )
         result = (outputs, *((r - 1) // s + 1 for r, s in zip(room, stride, strict=True)))
         return self.add(
             "Conv",
@@ -111,9 +127,16 @@ class RandomNet(Net):
         pads = [0] * (2 * axes) if pads is None else list(pads)
         weight = self.real(inputs, outputs, *kernel, spread=np.sqrt(1 / inputs))
         more = [self.real(outputs, spread=0.1)] if self.chance(0.7) else []
-        result = [(s - 1) * stride[i] + kernel[i] - pads[i] - pads[i + axes] for i, s in enumerate(sides)]
+        result = [
+            (s - 1) * stride[i] + kernel[i] - pads[i] - pads[i + axes] for i, s in enumerate(sides)
+        ]
         return self.add(
-            "ConvTranspose", [x, weight, *more], (outputs, *result), kernel_shape=kernel, strides=stride, pads=pads
+            "ConvTranspose",
+            [x, weight, *more],
+            (outputs, *result),
+            kernel_shape=kernel,
+            strides=stride,
+            pads=pads,
         )
 
     def pool(self, x, kind, kernel, stride, pads=None, **more):
@@ -125,12 +148,16 @@ class RandomNet(Net):
         if min(room) < 0:
             return x
         result = [r // s + 1 for r, s in zip(room, stride, strict=True)]
-        return self.add(kind, [x], (channels, *result), kernel_shape=kernel, strides=stride, pads=pads, **more)
+        return self.add(
+            kind, [x], (channels, *result), kernel_shape=kernel, strides=stride, pads=pads, **more
+        )
 
     def norm(self, x):
         """Normalise each channel with numbers that training left."""
         channels = self.size[x][0]
-        four = [self.const(self.rng.uniform(0.5, 1.5, channels).astype(np.float32)) for _ in range(4)]
+        four = [
+            self.const(self.rng.uniform(0.5, 1.5, channels).astype(np.float32)) for _ in range(4)
+        ]
         return self.add("BatchNormalization", [x, *four], self.size[x])
 
     def add_elementwise(self, op_type, *inputs, **attributes):
@@ -139,7 +166,11 @@ class RandomNet(Net):
 
     def act(self, x, *kinds):
         """Apply an activation: one of `kinds`, else most often Relu."""
-        usual = _TAME if self.tame else (*_TAME, "LeakyRelu", "HardSwish", "Sigmoid", "Tanh", "silu", "gelu", "PRelu")
+        usual = (
+            _TAME
+            if self.tame
+            else (*_TAME, "LeakyRelu", "HardSwish", "Sigmoid", "Tanh", "silu", "gelu", "PRelu")
+        )
         kind = self.pick(*(kinds or usual))
         if SINCE.get(kind, 0) > self.opset:
             kind = "Relu"
@@ -161,14 +192,20 @@ class RandomNet(Net):
         """Apply GELU, as one node or as exporters write it."""
         if self.opset >= 20 and self.chance(0.5):
             return self.add_elementwise("Gelu", x, approximate=self.pick("none", "none", "tanh"))
-        inner = self.add_elementwise("Erf", self.add_elementwise("Div", x, self.const(np.float32(np.sqrt(2)))))
+        inner = self.add_elementwise(
+            "Erf", self.add_elementwise("Div", x, self.const(np.float32(np.sqrt(2))))
+        )
         return self.add_elementwise(
             "Mul",
-            self.add_elementwise("Mul", x, self.add_elementwise("Add", inner, self.const(np.float32(1)))),
+            self.add_elementwise(
+                "Mul", x, self.add_elementwise("Add", inner, self.const(np.float32(1)))
+            ),
             self.const(np.float32(0.5)),
         )
 
-    def linear(self, x, outputs, bias=None, gain=1.0):  # of the last axis; a Gemm where there is no other
+    def linear(
+        self, x, outputs, bias=None, gain=1.0
+    ):  # of the last axis; a Gemm where there is no other
         *rest, inputs = self.size[x]
         bias = self.chance(0.8) if bias is None else bias
         spread = gain / np.sqrt(inputs)
@@ -191,7 +228,9 @@ class RandomNet(Net):
             "Sqrt", self.add_elementwise("Add", self.mean(square, -1), self.const(np.float32(1e-5)))
         )
         return self.add_elementwise(
-            "Add", self.add_elementwise("Mul", self.add_elementwise("Div", centred, root), gamma), beta
+            "Add",
+            self.add_elementwise("Mul", self.add_elementwise("Div", centred, root), gamma),
+            beta,
         )
 
     def mean(self, x, axis, keep=True):
@@ -224,7 +263,9 @@ class RandomNet(Net):
         if kind == "Reshape":
             return self.add("Reshape", [x, self.ints(0, -1)], shape)
         batch = self.node("Gather", self.node("Shape", x), self.const(np.array(0)))
-        sizes = self.node("Concat", self.node("Unsqueeze", batch, self.ints(0)), self.ints(-1), axis=0)
+        sizes = self.node(
+            "Concat", self.node("Unsqueeze", batch, self.ints(0)), self.ints(-1), axis=0
+        )
         return self.add("Reshape", [x, sizes], shape)
 
     def concat(self, *inputs, axis=1):
@@ -248,9 +289,15 @@ class RandomNet(Net):
     def global_mean(self, x):
         """Return the mean over all axes but the first, as one axis."""
         if self.chance(0.7):
-            return self.flat(self.add("GlobalAveragePool", [x], (self.size[x][0], *[1] * (len(self.size[x]) - 1))))
+            return self.flat(
+                self.add(
+                    "GlobalAveragePool", [x], (self.size[x][0], *[1] * (len(self.size[x]) - 1))
+                )
+            )
         if self.chance(0.2):
-            return self.flat(self.add("GlobalMaxPool", [x], (self.size[x][0], *[1] * (len(self.size[x]) - 1))))
+            return self.flat(
+                self.add("GlobalMaxPool", [x], (self.size[x][0], *[1] * (len(self.size[x]) - 1)))
+            )
         while len(self.size[x]) > 1:
             x = self.mean(x, len(self.size[x]), keep=False)
         return x
@@ -260,7 +307,10 @@ class RandomNet(Net):
     def finish(self, outputs):
         """Return the model; outputs : names, of which graph inputs get a node in front."""
         given = {value.name for value in self.inputs}
-        names = [self.add_elementwise("Relu", name) if name in given else name for name in dict.fromkeys(outputs)]
+        names = [
+            self.add_elementwise("Relu", name) if name in given else name
+            for name in dict.fromkeys(outputs)
+        ]
         read = set(names)
         for node in reversed(self.nodes):  # what a block drew and did not take
             if read.intersection(node.output):

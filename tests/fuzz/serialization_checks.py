@@ -1,4 +1,6 @@
-"""Checks of what a graph is written as: files, other generations, standard ONNX, parts for a board, damaged copies."""
+"""Checks of what a graph is written as: files, other generations, standard ONNX, parts for a board,
+damaged copies.
+"""
 
 import tempfile
 from pathlib import Path
@@ -29,7 +31,10 @@ def file(made):
             yield f"the file: {named(made.proto, wrong)}"
         if done.chip is not None:
             chip = lo.Session(done.chip)
-            fed = {value.name: made.tensors.get(value.name, made.feeds.get(value.name)) for value in chip.inputs}
+            fed = {
+                value.name: made.tensors.get(value.name, made.feeds.get(value.name))
+                for value in chip.inputs
+            }
             have = taps(chip, fed)
             integers = [n for n, a in have.items() if a.dtype.kind in "iu" and n in made.tensors]
             if wrong := unlike(made.tensors, have, integers):
@@ -38,7 +43,9 @@ def file(made):
 
 
 def linger(made):
-    """In the other generation's names the executor computes the same; back again the graph is the same."""
+    """In the other generation's names the executor computes the same; back again the graph is the
+    same.
+    """
     if not made.session.is_integer or made.platform == "generic":
         return
     try:
@@ -54,7 +61,9 @@ def linger(made):
         runs["linger"] = lo.Session(there, "executor")
     for what, session in runs.items():
         have = taps(session, made.feeds)
-        kept = [name for name in made.tensors if name in have or name in made.outputs]  # a curve takes its Requant in
+        kept = [
+            name for name in made.tensors if name in have or name in made.outputs
+        ]  # a curve takes its Requant in
         if wrong := unlike(made.tensors, have, kept):
             yield f"{what} computes another {named(made.proto, wrong)}"
     if [node.op_type for node in back.graph] != kinds:
@@ -64,7 +73,8 @@ def linger(made):
 def qdq(made):
     """In standard ONNX every operator is within one count, but for those that are told.
 
-    Behind float operators onnxruntime is not asked: it rounds their weights to int8 where Q and DQ stand around them.
+    Behind float operators onnxruntime is not asked: it rounds their weights to int8 where Q and DQ
+    stand around them.
     """
     if not made.session.is_integer:
         return
@@ -88,12 +98,22 @@ def qdq(made):
 
 
 def again(made):
-    """What is written as QuantizeLinear and quantized again for the same platform gives the same integers.
+    """What is written as QuantizeLinear and quantized again for the same platform gives the same
+    integers.
 
-    docs/qdq.md says for which graphs: no float operators between, and none of these, of whose pieces new ones are made.
+    docs/qdq.md says for which graphs: no float operators between, and none of these, of whose
+    pieces new ones are made.
     """
     kinds = {node.op_type for node in made.proto.graph.node}
-    pieces = {"LSTMInt", "GRUInt", "GluInt", "iqTable", "SoftmaxInt", "LogSoftmaxInt", "BatchNorm2dInt"}
+    pieces = {
+        "LSTMInt",
+        "GRUInt",
+        "GluInt",
+        "iqTable",
+        "SoftmaxInt",
+        "LogSoftmaxInt",
+        "BatchNorm2dInt",
+    }
     if kinds & pieces or not made.session.is_integer or made.result.report.float_nodes:
         return
     try:
@@ -106,24 +126,33 @@ def again(made):
     have = back.session().run(made.outputs, cut(made.feeds, 0, 2))
     for (name, a), b in zip(made.wanted(2).items(), have, strict=True):
         if not np.array_equal(a, b):
-            yield f"output '{name}' is off by {np.abs(a - b).max() / max(np.abs(a).max(), 1e-9):.2g} of its range"
+            yield (
+                f"output '{name}' is off by "
+                f"{np.abs(a - b).max() / max(np.abs(a).max(), 1e-9):.2g} of its range"
+            )
 
 
 def deploy(made):
-    """Head, chip part and tail of a deployed folder, one after another, give what the whole gives."""
+    """Head, chip part and tail of a deployed folder, one after another, give what the whole
+    gives.
+    """
     if not made.result.report.chip_ready:
         return
     state = made.case.state
     data = made.case.calls if state else cut(made.feeds, 0, 2)
     with tempfile.TemporaryDirectory() as folder:
-        done = lo.deploy(made.result, Path(folder) / "board", data, samples=1, state=state or None, stem="net")
+        done = lo.deploy(
+            made.result, Path(folder) / "board", data, samples=1, state=state or None, stem="net"
+        )
         have = chained(done.folder, cut(made.feeds, 0, 1), dict(made.result.report.names))
     if wrong := unlike(made.wanted(1), have):
         yield f"other outputs: {', '.join(wrong)}"
 
 
 def chained(folder, feeds, renamed):
-    """Return all tensors between the parts, by the user's names; renamed : {the user's: the file's}."""
+    """Return all tensors between the parts, by the user's names; renamed : {the user's: the
+    file's}.
+    """
     known, back = dict(feeds), {other: name for name, other in renamed.items()}
     for part in ("host_head", "chip", "host_tail"):
         path = folder / f"net_{part}.onnx"
@@ -178,4 +207,7 @@ def damage_model(kinds, proto, rng):
 
     A twin is made last: what came later would hit one of the two.
     """
-    return all(kind(proto, rng) for kind in sorted(kinds, key=lambda kind: kind is damage.duplicate_dequant))
+    return all(
+        kind(proto, rng)
+        for kind in sorted(kinds, key=lambda kind: kind is damage.duplicate_dequant)
+    )

@@ -1,4 +1,6 @@
-"""A failing net made smaller, as long as the same check fails: outputs, nodes and inputs go, sizes are halved."""
+"""A failing net made smaller, as long as the same check fails: outputs, nodes and inputs go, sizes
+are halved.
+"""
 
 import dataclasses
 import time
@@ -34,18 +36,24 @@ def shrink(case, fails, seconds=60.0):
 
 
 def accept_if_smaller(case, proto):
-    """Return the case with another model, where that is smaller than before and onnxruntime runs it; else None."""
+    """Return the case with another model, where that is smaller than before and onnxruntime runs
+    it; else None.
+    """
     proto = pruned(proto)
     try:
         proto = onnx.shape_inference.infer_shapes(proto)
         options = ort.SessionOptions()
         options.log_severity_level = 4
-        session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        session = ort.InferenceSession(
+            proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
         data = samples(proto, SAMPLES, case.seed, case.data)
         found = session.run(None, {name: array[:1] for name, array in data.items()})
     except Exception:  # whatever is wrong with a candidate, it is none
         return None
-    if measure_size(proto) >= measure_size(case.model) or not all(np.isfinite(array).all() for array in found):
+    if measure_size(proto) >= measure_size(case.model) or not all(
+        np.isfinite(array).all() for array in found
+    ):
         return None
     names = {value.name for value in (*proto.graph.input, *proto.graph.output)}
     state = {output: given for output, given in case.state.items() if {output, given} <= names}
@@ -56,7 +64,10 @@ def measure_size(proto):
     """Return what is to become less: nodes, then ends, then numbers."""
     graph = proto.graph
     sizes = [np.prod(t.dims, dtype=int) for t in graph.initializer]
-    sizes += [np.prod([d.dim_value or 1 for d in v.type.tensor_type.shape.dim], dtype=int) for v in graph.input]
+    sizes += [
+        np.prod([d.dim_value or 1 for d in v.type.tensor_type.shape.dim], dtype=int)
+        for v in graph.input
+    ]
     return len(graph.node), len(graph.input) + len(graph.output), int(sum(sizes))
 
 
@@ -76,7 +87,11 @@ def pruned(proto):
             read.update(node.input)
     constants = [tensor for tensor in graph.initializer if tensor.name in read]
     inputs = [value for value in graph.input if value.name in read]
-    for items, kept in ((graph.node, nodes[::-1]), (graph.initializer, constants), (graph.input, inputs)):
+    for items, kept in (
+        (graph.node, nodes[::-1]),
+        (graph.initializer, constants),
+        (graph.input, inputs),
+    ):
         kept = [type(item).FromString(item.SerializeToString()) for item in kept]
         del items[:]
         items.extend(kept)
@@ -89,7 +104,10 @@ def fewer_outputs(case):
     outputs = list(case.model.graph.output)
     if len(outputs) < 2:
         return
-    for kept in (*([one] for one in outputs), *([o for o in outputs if o is not one] for one in outputs)):
+    for kept in (
+        *([one] for one in outputs),
+        *([o for o in outputs if o is not one] for one in outputs),
+    ):
         proto = copied(case)
         del proto.graph.output[:]
         proto.graph.output.extend(kept)
@@ -142,7 +160,9 @@ def bypassed(case):
             proto = copied(case)
             del proto.graph.node[place]
             for other in proto.graph.node:
-                other.input[:] = [source if name == node.output[0] else name for name in other.input]
+                other.input[:] = [
+                    source if name == node.output[0] else name for name in other.input
+                ]
             if node.output[0] not in {value.name for value in proto.graph.output}:
                 yield proto
 
@@ -158,7 +178,9 @@ def halved(case):
 
 
 def resized(case, size, smaller, every):
-    """Return the model with one size in place of another; every : in constants of sizes and attributes too."""
+    """Return the model with one size in place of another; every : in constants of sizes and
+    attributes too.
+    """
     proto = copied(case)
     for value in proto.graph.input:
         for dim in value.type.tensor_type.shape.dim[1:]:

@@ -1,4 +1,6 @@
-"""A few random nets of every family on every platform; `make fuzz-nets N=...` runs any number (docs/fuzzing.md)."""
+"""A few random nets of every family on every platform; `make fuzz-nets N=...` runs any number
+(docs/fuzzing.md).
+"""
 
 from collections import Counter
 from copy import copy
@@ -25,7 +27,11 @@ from tests.fuzz.shrink import shrink
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "operators.md"
 SEEDS = 2  # of each family on each platform
 cached_case = cache(case)  # for tests that only read it
-ONCE = (("rows", 60, "venusA"), ("twice", 25, "venusA"), ("attention", 6, "venusA"))  # where judges once differed
+ONCE = (
+    ("rows", 60, "venusA"),
+    ("twice", 25, "venusA"),
+    ("attention", 6, "venusA"),
+)  # where judges once differed
 
 
 @pytest.mark.slow
@@ -35,7 +41,9 @@ def test_nothing_disagrees(family, platform):
     """No two of our tools say different things about these nets, but for what is known."""
     for seed in range(SEEDS):
         found = failures(QuantizedCase(case(family, seed), platform))
-        assert {check: texts for check, texts in found.items() if not all(map(find_known_reason, texts))} == {}, seed
+        assert {
+            check: texts for check, texts in found.items() if not all(map(find_known_reason, texts))
+        } == {}, seed
 
 
 @pytest.mark.parametrize(("family", "seed", "platform"), ONCE)
@@ -63,7 +71,9 @@ def test_a_seed_is_a_net():
 
 
 def test_sizes_are_right():
-    """The generator knows the shape of every output, as onnxruntime computes it; nothing becomes infinite."""
+    """The generator knows the shape of every output, as onnxruntime computes it; nothing becomes
+    infinite.
+    """
     for family in FAMILIES:
         for seed in range(8):
             net = cached_case(family, seed)
@@ -73,36 +83,50 @@ def test_sizes_are_right():
 
 
 def test_every_operator_is_drawn():
-    """Between them the families hold every float operator of docs/operators.md, but for names of our own."""
+    """Between them the families hold every float operator of docs/operators.md, but for names of
+    our own.
+    """
     rows = [line.split(" | ") for line in DOCS.read_text().splitlines() if line.startswith("| ")]
     taken = {kind for row in rows if len(row) == 6 for kind in row[1].split(", ")}
     assert {"Conv", "LSTM", "Resize", "Mish"} < taken
     missing = taken - {"Curve", "Silu", "Swish", "from ONNX", ""}
     for seed in range(100):
-        missing -= {node.op_type for family in FAMILIES for node in cached_case(family, seed).model.graph.node}
+        missing -= {
+            node.op_type
+            for family in FAMILIES
+            for node in cached_case(family, seed).model.graph.node
+        }
         if not missing:
             break
     assert not missing
 
 
 def test_the_hard_places_are_drawn():
-    """One tensor twice in a node, of graph inputs too; several ends; odd sizes; one unit and sixteen; states."""
+    """One tensor twice in a node, of graph inputs too; several ends; odd sizes; one unit and
+    sixteen; states.
+    """
     nets = [cached_case(family, seed) for family in FAMILIES for seed in range(40)]
     twice, units, kinds = Counter(), set(), Counter()
     for net in nets:
         entries = {value.name for value in net.model.graph.input}
         for node in net.model.graph.node:
-            double = {name for name, count in Counter(filter(None, node.input)).items() if count > 1}
+            double = {
+                name for name, count in Counter(filter(None, node.input)).items() if count > 1
+            }
             twice["input" if double & entries else "inner"] += bool(double)
             units |= {a.i for a in node.attribute if a.name == "hidden_size"}
         kinds["inputs"] += len(entries) > 1
         kinds["outputs"] += len(net.model.graph.output) > 1
         kinds["states"] += bool(net.state)
-        kinds["fixed batch"] += net.model.graph.input[0].type.tensor_type.shape.dim[0].dim_value == 1
+        kinds["fixed batch"] += (
+            net.model.graph.input[0].type.tensor_type.shape.dim[0].dim_value == 1
+        )
     assert min(twice["input"], twice["inner"]) >= 5
     assert {1, 3, 5, 16} <= units
     assert min(kinds.values()) >= 20
-    ranks = {len(value.type.tensor_type.shape.dim) for net in nets for value in net.model.graph.input}
+    ranks = {
+        len(value.type.tensor_type.shape.dim) for net in nets for value in net.model.graph.input
+    }
     assert ranks == {2, 3, 4}
 
 
@@ -122,14 +146,18 @@ def other_float(made):
     proto = onnx.shape_inference.infer_shapes(ir.to_proto(made.result.float_graph))
     for tensor in proto.graph.initializer:
         if tensor.data_type == onnx.TensorProto.FLOAT:
-            tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor) * 1.1, tensor.name))
+            tensor.CopyFrom(
+                onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor) * 1.1, tensor.name)
+            )
     made.result = replace(made.result, float_graph=ir.from_proto(proto))
 
 
 def other_weights(made):
     for tensor in made.proto.graph.initializer:
         if tensor.data_type == onnx.TensorProto.INT8:
-            tensor.CopyFrom(onnx.numpy_helper.from_array(-onnx.numpy_helper.to_array(tensor), tensor.name))
+            tensor.CopyFrom(
+                onnx.numpy_helper.from_array(-onnx.numpy_helper.to_array(tensor), tensor.name)
+            )
 
 
 def no_room(made):
@@ -192,7 +220,10 @@ def test_what_they_compare_can_differ(check, made, monkeypatch):
     """The same for those whose other side is a call."""
     count = iter(range(99))
     spoil = {
-        "qdq": ("measure_differences", lambda *_: [SimulatorDifference("t", "Conv2dInt", False, 2, 1.0)]),
+        "qdq": (
+            "measure_differences",
+            lambda *_: [SimulatorDifference("t", "Conv2dInt", False, 2, 1.0)],
+        ),
         "deploy": ("chained", lambda *_: {}),
         "repair": ("run_proto", lambda *_: {"y": np.array(next(count))}),
     }
@@ -206,9 +237,13 @@ def test_what_they_compare_can_differ(check, made, monkeypatch):
 def test_shrink():
     """Of a transformer that fails where a Softmax is, a Softmax is left, on the smallest input."""
     net = case("attention", 0)
-    small = shrink(net, lambda other: any(node.op_type == "Softmax" for node in other.model.graph.node))
+    small = shrink(
+        net, lambda other: any(node.op_type == "Softmax" for node in other.model.graph.node)
+    )
     assert [node.op_type for node in small.model.graph.node] == ["Softmax"]
-    assert [d.dim_value for d in small.model.graph.input[0].type.tensor_type.shape.dim[1:]] == [1] * 2 or 1
+    assert [d.dim_value for d in small.model.graph.input[0].type.tensor_type.shape.dim[1:]] == [
+        1
+    ] * 2 or 1
     onnx.checker.check_model(small.model)
 
 
@@ -216,7 +251,10 @@ def test_shrink_keeps_what_fails():
     """A net of which everything is needed stays."""
     net = case("twice", 0)
     count = len(net.model.graph.node)
-    assert shrink(net, lambda other: len(other.model.graph.node) >= count).digest == net.digest or count
+    assert (
+        shrink(net, lambda other: len(other.model.graph.node) >= count).digest == net.digest
+        or count
+    )
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------
@@ -224,10 +262,26 @@ def test_shrink_keeps_what_fails():
 
 @pytest.mark.slow
 def test_the_command(tmp_path, capsys, monkeypatch):
-    """Finished nets are not run again; a failing one is told, and the smallest that still fails is written."""
-    words = ["-n", "2", "--family", "rows", "twice", "--chip", "venus", "--seed", "3", "--shrink", "5"]
+    """Finished nets are not run again; a failing one is told, and the smallest that still fails is
+    written.
+    """
+    words = [
+        "-n",
+        "2",
+        "--family",
+        "rows",
+        "twice",
+        "--chip",
+        "venus",
+        "--seed",
+        "3",
+        "--shrink",
+        "5",
+    ]
     words += ["--journal", str(tmp_path / "j" / "nets.jsonl")]
-    monkeypatch.setitem(CHECKS, "reason", lambda made: ["no reason"] if made.case.family == "twice" else [])
+    monkeypatch.setitem(
+        CHECKS, "reason", lambda made: ["no reason"] if made.case.family == "twice" else []
+    )
     assert command.main(words) == 1
     told = capsys.readouterr().out
     assert "twice 3 venus: reason: no reason" in told
@@ -264,8 +318,18 @@ def test_tables():
 
 
 def test_what_fell(tmp_path):
-    """Of the nets that two journals have in common, those that lost their promise are named with the rule."""
-    row = {"family": "rows", "seed": 1, "platform": "venus", "effort": "fast", "net": 7, "ready": True, "why": ""}
+    """Of the nets that two journals have in common, those that lost their promise are named with
+    the rule.
+    """
+    row = {
+        "family": "rows",
+        "seed": 1,
+        "platform": "venus",
+        "effort": "fast",
+        "net": 7,
+        "ready": True,
+        "why": "",
+    }
     before = Journal(tmp_path / "before.jsonl")
     for change in ({}, {"seed": 2}, {"seed": 3, "ready": False}, {"seed": 4, "net": 8}):
         before.add({**row, **change})

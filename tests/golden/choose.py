@@ -2,8 +2,8 @@
 
 python tests/golden/choose.py FOLDER        # FOLDER holds index.json, <case>.onnx and <case>.npz
 
-Small is up to `LIMIT` bytes, graph and figures together: every operator of every platform has such cases. A few whole
-networks come on top.
+Small is up to `LIMIT` bytes, graph and figures together: every operator of every platform has such
+cases. A few whole networks come on top.
 """
 
 import json
@@ -12,7 +12,15 @@ import sys
 from pathlib import Path
 
 LIMIT = 3000
-NETWORKS = ("net_res_0", "net_mbv2_0", "net_dscnn_0", "net_concat_0", "net_cnn3_0", "net_qm1_0", "net_lstm_0")
+NETWORKS = (
+    "net_res_0",
+    "net_mbv2_0",
+    "net_dscnn_0",
+    "net_concat_0",
+    "net_cnn3_0",
+    "net_qm1_0",
+    "net_lstm_0",
+)
 SUFFIXES = (".onnx", ".npz")
 
 
@@ -24,7 +32,9 @@ def choose(source: Path, target: Path) -> int:
     def small(name: str) -> bool:
         return sum((source / (name + suffix)).stat().st_size for suffix in SUFFIXES) <= LIMIT
 
-    index["cases"] = [case for case in index["cases"] if case["name"] in networks or small(case["name"])]
+    index["cases"] = [
+        case for case in index["cases"] if case["name"] in networks or small(case["name"])
+    ]
     del index["tables"]
     target.mkdir(exist_ok=True)
     for case in index["cases"]:

@@ -1,6 +1,7 @@
 """Copy a sample of the training library's activation tables into `curves.npz`.
 
-python tests/golden/choose_curves.py FOLDER        # FOLDER holds venus_q11_q15.npz and the other dumps
+python tests/golden/choose_curves.py FOLDER        # FOLDER holds venus_q11_q15.npz and the other
+dumps
 """
 
 import sys
@@ -30,10 +31,20 @@ def choose(source: Path, target: Path) -> int:
         if name != "venusa_gelu_swish":
             found[f"{name}/x"] = arrays["x"][::step]
     rows = np.load(source / "softmax_q25_q15.npz")
-    found |= {f"softmax_q25_q15/{key}": rows[key][:8] for key in rows.files if not key.startswith(("L100", "L1_"))}
+    found |= {
+        f"softmax_q25_q15/{key}": rows[key][:8]
+        for key in rows.files
+        if not key.startswith(("L100", "L1_"))
+    }
     norm = np.load(source / "layernorm_kernel.npz")
-    found |= {f"layernorm_kernel/{key}": norm[key] for key in norm.files if key.startswith(("c0", "c1", "c2"))}
-    found |= {f"layernorm_kernel/{key}": norm[key][::17] for key in norm.files if key.startswith("rsqrt")}
+    found |= {
+        f"layernorm_kernel/{key}": norm[key]
+        for key in norm.files
+        if key.startswith(("c0", "c1", "c2"))
+    }
+    found |= {
+        f"layernorm_kernel/{key}": norm[key][::17] for key in norm.files if key.startswith("rsqrt")
+    }
     np.savez_compressed(target, **found)
     return len(found)
 

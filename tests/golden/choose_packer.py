@@ -4,8 +4,9 @@ python tests/golden/choose_packer.py FOLDER [NAME ..]
 
 FOLDER/NAME holds index.json of NAME: packer, executor, four_bits.
 
-Of every topic and platform of `packer` each seventh small graph is taken, with all its rows: both sides of most limits.
-Of `executor` all are taken but whole models, of `four_bits` each third small graph, no trained nets.
+Of every topic and platform of `packer` each seventh small graph is taken, with all its rows: both
+sides of most limits. Of `executor` all are taken but whole models, of `four_bits` each third small
+graph, no trained nets.
 """
 
 import json
@@ -46,9 +47,14 @@ def choose(source: Path, target: Path) -> int:
     groups: dict[tuple[str, str], dict[str, list[dict]]] = {}
     for folder in folders:
         for row in json.loads((source / folder / "index.json").read_text()):
-            row["file"], row["npz"] = str(Path(folder, row["file"])), row["npz"] and str(Path(folder, row["npz"]))
+            row["file"], row["npz"] = (
+                str(Path(folder, row["file"])),
+                row["npz"] and str(Path(folder, row["npz"])),
+            )
             if (source / row["file"]).stat().st_size <= limit and row["topic"] not in left_out:
-                groups.setdefault((row["topic"], row["platform"]), {}).setdefault(row["file"], []).append(row)
+                groups.setdefault((row["topic"], row["platform"]), {}).setdefault(
+                    row["file"], []
+                ).append(row)
     rows, files = [], set()
     for graphs in groups.values():
         for name in sorted(graphs)[::step]:
@@ -58,7 +64,10 @@ def choose(source: Path, target: Path) -> int:
                     files.add(row["npz"])
                 else:
                     row["npz"] = None
-                rows.append({key: row.get(key) for key in KEPT} | {key: row[key] for key in MORE if key in row})
+                rows.append(
+                    {key: row.get(key) for key in KEPT}
+                    | {key: row[key] for key in MORE if key in row}
+                )
     for name in files:
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source / name, target / name)

@@ -1,7 +1,8 @@
 """Make the vectors of layers with a scale for each channel: `python -m tests.golden.make_channels`.
 
-The platform `generic` is defined by this project (docs/generic.md), so nothing is measured: the integers are computed
-from that page by rational numbers (`tests/oracles`), which share no code with the simulator.
+The platform `generic` is defined by this project (docs/generic.md), so nothing is measured: the
+integers are computed from that page by rational numbers (`tests/oracles`), which share no code with
+the simulator.
 """
 
 from pathlib import Path
@@ -25,8 +26,24 @@ CASES = {
     "depthwise": ("Conv2dInt", (1, 9, 5, 6), (9, 1, 3, 3), (8, 8, 8), 9, (1, 2), (1, 1, 1, 1)),
     "grouped": ("Conv2dInt", (1, 6, 5, 5), (8, 3, 3, 2), (8, 8, 8), 2, (1, 1), (1, 1, 1, 0)),
     "conv1d": ("Conv1dInt", (2, 4, 11), (6, 2, 3), (8, 8, 8), 2, (2,), (1, 0)),
-    "transposed": ("ConvTranspose2dInt", (1, 4, 4, 3), (4, 5, 3, 3), (8, 8, 8), 1, (2, 2), (1, 1, 1, 0)),
-    "transposed_grouped": ("ConvTranspose2dInt", (1, 4, 3, 3), (4, 3, 2, 3), (8, 8, 8), 2, (2, 1), (0, 0, 0, 1)),
+    "transposed": (
+        "ConvTranspose2dInt",
+        (1, 4, 4, 3),
+        (4, 5, 3, 3),
+        (8, 8, 8),
+        1,
+        (2, 2),
+        (1, 1, 1, 0),
+    ),
+    "transposed_grouped": (
+        "ConvTranspose2dInt",
+        (1, 4, 3, 3),
+        (4, 3, 2, 3),
+        (8, 8, 8),
+        2,
+        (2, 1),
+        (0, 0, 0, 1),
+    ),
     "linear": ("LinearInt", (3, 9), (6, 9), (8, 8, 8), 1, (), ()),
     "linear_w16": ("LinearInt", (2, 4, 9), (5, 9), (8, 16, 8), 1, (), ()),
 }
@@ -55,7 +72,9 @@ def make(name, kind, shape, weights, bits, group, strides, pads):
     """Write the graph and the integers of one case."""
     rng = np.random.default_rng(sum(map(ord, name)))
     x, weight = drawn(rng, shape, bits[0]), drawn(rng, weights, bits[1])
-    own = weights[1] if kind.startswith("ConvT") else weights[0]  # scales; groups of a transposed one share them
+    own = (
+        weights[1] if kind.startswith("ConvT") else weights[0]
+    )  # scales; groups of a transposed one share them
     outputs = own * group if kind.startswith("ConvT") else own
     wide = max(bits[:2]) > 8
     bias = rng.integers(-(2**15), 2**15, outputs).astype(np.int64 if wide else np.int32)
@@ -65,7 +84,9 @@ def make(name, kind, shape, weights, bits, group, strides, pads):
     acc = summed(kind, x, weight, bias, group, strides, pads)
     axis = acc.ndim - 1 if kind == "LinearInt" else 1
     scale_x, reach = np.float32(3.7), np.abs(acc.astype(np.float64)).max()
-    scale_o = np.float32(1.4 * 2.0 ** (bits[2] - 1) / reach * float(scale_x) * float(np.median(scale_w)))
+    scale_o = np.float32(
+        1.4 * 2.0 ** (bits[2] - 1) / reach * float(scale_x) * float(np.median(scale_w))
+    )
     y = np.empty(acc.shape, np.int16 if bits[2] > 8 else np.int8)
     for place in np.ndindex(*acc.shape):
         ratio = float(scale_o) / (float(scale_x) * float(scale_w[place[axis] % own]))
@@ -88,9 +109,19 @@ def make(name, kind, shape, weights, bits, group, strides, pads):
             "dilations": [1] * rank,
         }
     nodes = [
-        helper.make_node("Quant", ["x"], ["x_q"], "quant", domain="thinker", data_bits=bits[0], scale_x=float(scale_x)),
+        helper.make_node(
+            "Quant",
+            ["x"],
+            ["x_q"],
+            "quant",
+            domain="thinker",
+            data_bits=bits[0],
+            scale_x=float(scale_x),
+        ),
         helper.make_node(kind, ["x_q", "w", "b"], ["y_q"], "layer", domain="thinker", **attrs),
-        helper.make_node("Dequant", ["y_q"], ["y"], "dequant", domain="thinker", scale_o=float(scale_o)),
+        helper.make_node(
+            "Dequant", ["y_q"], ["y"], "dequant", domain="thinker", scale_o=float(scale_o)
+        ),
     ]
     graph = helper.make_graph(
         nodes,

@@ -1,4 +1,5 @@
-"""Attributes are read as what they are told to be, and have the types of their operators when a file is read; what is
+"""Attributes are read as what they are told to be, and have the types of their operators when a
+file is read; what is
 known of a tensor is asked for by name.
 """
 
@@ -20,11 +21,24 @@ from lingeronnx.graph.attributes import (
     node_label,
 )
 
-ATTRS = {"bits": 8, "scale": 0.5, "pads": (1, 2), "none": None, "empty": [], "text": "abc", "names": ["a"], "zero": 0}
+ATTRS = {
+    "bits": 8,
+    "scale": 0.5,
+    "pads": (1, 2),
+    "none": None,
+    "empty": [],
+    "text": "abc",
+    "names": ["a"],
+    "zero": 0,
+}
 
 
 def test_one_number():
-    assert (get_number(ATTRS, "scale"), get_int(ATTRS, "bits"), get_int(ATTRS, "zero", 7)) == (0.5, 8, 0)
+    assert (get_number(ATTRS, "scale"), get_int(ATTRS, "bits"), get_int(ATTRS, "zero", 7)) == (
+        0.5,
+        8,
+        0,
+    )
     assert [get_int(ATTRS, key, 3) for key in ("none", "absent")] == [3, 3]
 
 
@@ -83,7 +97,9 @@ def model(node, opset=13):
     """Return a model of one node that reads x and writes y."""
     ends = [helper.make_tensor_value_info(name, 1, [1, 2]) for name in "xy"]
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid("thinker", 1)]
-    return helper.make_model(helper.make_graph([node], "g", ends[:1], ends[1:]), opset_imports=opsets)
+    return helper.make_model(
+        helper.make_graph([node], "g", ends[:1], ends[1:]), opset_imports=opsets
+    )
 
 
 def node(kind, domain="", **attributes):
@@ -99,8 +115,14 @@ def node(kind, domain="", **attributes):
         (node("Relu", platform=[1, 2]), "'platform' is of another type than STRING"),
         (node("Quant", "thinker", platform=3), "'platform' is of another type than STRING"),
         (node("Quant", "thinker", quant_mode=0.5), "'quant_mode' is of another type than STRING"),
-        (node("Quant", "thinker", anything=["a", "b"]), "'anything' is of type STRINGS; it must be a number, a list"),
-        (node("iqAdd", "linger", scale_x=helper.make_tensor("t", 1, [1], [2.0])), "'scale_x' is of type TENSOR"),
+        (
+            node("Quant", "thinker", anything=["a", "b"]),
+            "'anything' is of type STRINGS; it must be a number, a list",
+        ),
+        (
+            node("iqAdd", "linger", scale_x=helper.make_tensor("t", 1, [1], [2.0])),
+            "'scale_x' is of type TENSOR",
+        ),
     ],
 )
 def test_another_type(made, what):
@@ -115,7 +137,15 @@ def test_another_type(made, what):
         node("Softmax", axis=1),
         node("Relu", platform="venus", unknown=[1.5]),
         node("Nothing", axis="x"),
-        node("Quant", "thinker", scale_x=2.0, data_bits=8, pads=[1, 2], floats=[1.0], platform="venus"),
+        node(
+            "Quant",
+            "thinker",
+            scale_x=2.0,
+            data_bits=8,
+            pads=[1, 2],
+            floats=[1.0],
+            platform="venus",
+        ),
     ],
 )
 def test_right_types(made):
@@ -126,7 +156,9 @@ def test_right_types(made):
 def test_inner_nodes():
     """Nodes of branches are looked at, too."""
     outer = node("If")
-    branch = helper.make_graph([node("Softmax", axis=[1])], "b", [], [helper.make_tensor_value_info("y", 1, None)])
+    branch = helper.make_graph(
+        [node("Softmax", axis=[1])], "b", [], [helper.make_tensor_value_info("y", 1, None)]
+    )
     outer.attribute.append(helper.make_attribute("then_branch", branch))
     with pytest.raises(ModelError, match="Softmax n: its attribute 'axis'"):
         check_attributes(model(outer))

@@ -16,7 +16,9 @@ F32 = np.dtype(np.float32)
 
 
 def fed_by(*nodes, shape=(T, "N", WIDTH), kind="x"):
-    """Return {input: axis} where the nodes of (op, attributes, constants) lead from an input to a GRU's x or state."""
+    """Return {input: axis} where the nodes of (op, attributes, constants) lead from an input to a
+    GRU's x or state.
+    """
     net = Recurrent(T, WIDTH)
     value = net.enter("given", *shape)
     for op, attributes, *constants in nodes:

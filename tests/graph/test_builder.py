@@ -1,4 +1,6 @@
-"""Nodes that are made to take another's place: names, sizes, and that nothing is left of what is given up."""
+"""Nodes that are made to take another's place: names, sizes, and that nothing is left of what is
+given up.
+"""
 
 import numpy as np
 import pytest
@@ -12,7 +14,9 @@ X = np.random.default_rng(0).standard_normal((3, 6, 4)).astype(np.float32)
 
 
 def model():
-    """A Transpose that the tests write otherwise, of a tensor whose Reshape would be called like one of theirs."""
+    """A Transpose that the tests write otherwise, of a tensor whose Reshape would be called like
+    one of theirs.
+    """
     net = nets.Net(6, 4)
     net.node("Transpose", net.node("Relu", "x", out="y_turned"), out="y", perm=[0, 2, 1])
     return net.graph("y")
@@ -31,7 +35,11 @@ def written(graph):
     halves = [build.slice_axis(whole, 1, start, start + 3, "half") for start in (0, 3)]
     joined = build("Concat", halves, ["N", 6, 4], "joined", {"axis": 1})
     value = build(
-        "Transpose", [build.reshape(joined, [1, 6, 4], "map")], ["N", 1, 4, 6], "turned", {"perm": [0, 1, 3, 2]}
+        "Transpose",
+        [build.reshape(joined, [1, 6, 4], "map")],
+        ["N", 1, 4, 6],
+        "turned",
+        {"perm": [0, 1, 3, 2]},
     )
     build.reshape(value, [4, 6], "back")
     return build
@@ -43,9 +51,14 @@ def put(graph, build):
 
 
 def test_the_last_takes_over_the_names():
-    """The function is the same, every name is there once, and every node knows whom it comes from."""
+    """The function is the same, every name is there once, and every node knows whom it comes
+    from.
+    """
     graph = model()
-    old, before = list(graph.graph)[-1], {n: a for n, a, _ in FloatRunner(graph, ["y"]).run({"x": X})}
+    old, before = (
+        list(graph.graph)[-1],
+        {n: a for n, a, _ in FloatRunner(graph, ["y"]).run({"x": X})},
+    )
     name = old.name
     build = written(graph)
     put(graph, build)
@@ -64,7 +77,10 @@ def test_sizes_are_told():
     """Of every tensor, with the batch as it was, and onnxruntime agrees."""
     graph = model()
     build = written(graph)
-    told = {str(node.outputs[0].name): tuple(ir.get_shape(node.outputs[0]))[1:] for node in build.nodes[:-1]}
+    told = {
+        str(node.outputs[0].name): tuple(ir.get_shape(node.outputs[0]))[1:]
+        for node in build.nodes[:-1]
+    }
     put(graph, build)
     for name, array, _ in FloatRunner(graph, list(told)).run({"x": X}):
         assert array.shape == (3, *told[name])

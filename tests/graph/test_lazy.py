@@ -9,12 +9,16 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def ran(code: str) -> str:
     """Return what a new process prints."""
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     return done.stdout.strip()
 
 
 def test_a_module_loads_at_its_first_use(tmp_path):
-    """Law: the import runs nothing of it, an attribute all; nobody else sees that it was put off."""
+    """Law: the import runs nothing of it, an attribute all; nobody else sees that it was put
+    off.
+    """
     (tmp_path / "slow_one.py").write_text("print('loaded'); value = 3")
     (tmp_path / "reader.py").write_text("import slow_one\n\ndef read():\n    return slow_one.value")
     code = f"""

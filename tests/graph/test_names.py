@@ -1,4 +1,6 @@
-"""Names: those the packer cannot take are others in a chip's file, and nobody who reads the file notices."""
+"""Names: those the packer cannot take are others in a chip's file, and nobody who reads the file
+notices.
+"""
 
 import json
 import string
@@ -35,7 +37,18 @@ UNSAFE = (
     "a,b",
     "line\nbreak",
 )
-SAFE = ("scale_1", "MyScale", "work", "a/b.c-d e", "/x", "0", "é 中 #[0] = % {} * \\ '", "dma_buffer", "y_q", "_")
+SAFE = (
+    "scale_1",
+    "MyScale",
+    "work",
+    "a/b.c-d e",
+    "/x",
+    "0",
+    "é 中 #[0] = % {} * \\ '",
+    "dma_buffer",
+    "y_q",
+    "_",
+)
 
 
 def kept(name):
@@ -70,13 +83,20 @@ TENSORS = ("x", "a", "b", "c", "d", "y", "z")
 
 
 def net(names, nodes=()):
-    """Two convolutions, a sum, a host's Sin and a fully connected layer; `names` for TENSORS, `nodes` for the nodes."""
+    """Two convolutions, a sum, a host's Sin and a fully connected layer; `names` for TENSORS,
+    `nodes` for the nodes.
+    """
     x, a, b, c, d, y, z = names
     rng = np.random.default_rng(0)
     held = {
-        f"{prefix}{end}": (rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:], initial=4))).astype(np.float32)
+        f"{prefix}{end}": (
+            rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:], initial=4))
+        ).astype(np.float32)
         for prefix, shape in (("u", (8, 4, 3, 3)), ("v", (8, 8, 3, 3)), ("w", (8, 5)))
-        for end, shape in (("_weight", shape), ("_bias", shape[-1:] if prefix == "w" else shape[:1]))
+        for end, shape in (
+            ("_weight", shape),
+            ("_bias", shape[-1:] if prefix == "w" else shape[:1]),
+        )
     }
     make = onnx.helper.make_node
     made = [
@@ -96,9 +116,17 @@ def net(names, nodes=()):
         for n, s in ((x, ["N", 4, 8, 8]), (y, ["N", 5]), (z, ["N", 8, 8, 8]))
     ]
     graph = onnx.helper.make_graph(
-        made, "net", ends[:1], ends[1:], [onnx.numpy_helper.from_array(v, k) for k, v in held.items()]
+        made,
+        "net",
+        ends[:1],
+        ends[1:],
+        [onnx.numpy_helper.from_array(v, k) for k, v in held.items()],
     )
-    return ir.from_proto(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8))
+    return ir.from_proto(
+        onnx.helper.make_model(
+            graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8
+        )
+    )
 
 
 SAMPLES = np.random.default_rng(1).standard_normal((4, 4, 8, 8)).astype(np.float32)
@@ -134,7 +162,9 @@ PART = st.sampled_from(
         "L" * 60,
     )
 )
-NAME = st.lists(PART, min_size=1, max_size=4).map("".join) | st.text(string.printable, min_size=1, max_size=8)
+NAME = st.lists(PART, min_size=1, max_size=4).map("".join) | st.text(
+    string.printable, min_size=1, max_size=8
+)
 TAKEN = {f"{p}{e}" for p in "uvw" for e in ("_weight", "_bias")} | {"pooled", "flat"}
 
 
@@ -148,9 +178,17 @@ TAKEN = {f"{p}{e}" for p in "uvw" for e in ("_weight", "_bias")} | {"pooled", "f
 @example(["@", "@@", "Scale", "workspace", ":", "0", "00"], ["conv"] * 8, "venus")
 @example(["y_q", "y", "x_q", "x_q_2", "conv_q", "d", "d_q"], ["Quant_y_q"], "arcs")
 def test_hostile_names(tmp_path_factory, names, nodes, chip):
-    """Law: through a file, any names give the plain net's integers by the user's names, and a file of safe ones."""
-    known, path = dict(zip(TENSORS, names, strict=True)), tmp_path_factory.mktemp("names") / "net.onnx"
-    found, want = lo.quantize(net(names, nodes), {known["x"]: SAMPLES}, platform=chip, effort="fast"), plain(chip)
+    """Law: through a file, any names give the plain net's integers by the user's names, and a file
+    of safe ones.
+    """
+    known, path = (
+        dict(zip(TENSORS, names, strict=True)),
+        tmp_path_factory.mktemp("names") / "net.onnx",
+    )
+    found, want = (
+        lo.quantize(net(names, nodes), {known["x"]: SAMPLES}, platform=chip, effort="fast"),
+        plain(chip),
+    )
     found.save(path)
 
     raw = onnx.load(path)
@@ -159,17 +197,26 @@ def test_hostile_names(tmp_path_factory, names, nodes, chip):
     titles = [node.name for node in raw.graph.node]
     assert all(kept(name) for name in (*tensors, *titles))
     assert len(set(titles)) == len(titles)
-    computed = {name for node in raw.graph.node for name in node.output if node.op_type not in ("Dequant", "Sin")}
+    computed = {
+        name
+        for node in raw.graph.node
+        for name in node.output
+        if node.op_type not in ("Dequant", "Sin")
+    }
     assert len({name.replace("/", "_")[:64] for name in computed}) == len(computed)
 
     session, other = lo.Session(path), want.session()
     assert [i.name for i in session.get_inputs()] == [known["x"]]
     assert [o.name for o in session.get_outputs()] == [known["y"], known["z"]]
-    for got, array in zip(session.run(None, {known["x"]: SAMPLES}), other.run(None, {"x": SAMPLES}), strict=True):
+    for got, array in zip(
+        session.run(None, {known["x"]: SAMPLES}), other.run(None, {"x": SAMPLES}), strict=True
+    ):
         np.testing.assert_array_equal(got, array)
     pairs, plain_pairs = session.floats, map_to_float_names(want.graph)
     taps, plain_taps = session.taps({known["x"]: SAMPLES}), other.taps({"x": SAMPLES})
-    for (tensor, array, scale), (plain_tensor, plain_array, plain_scale) in zip(taps, plain_taps, strict=True):
+    for (tensor, array, scale), (plain_tensor, plain_array, plain_scale) in zip(
+        taps, plain_taps, strict=True
+    ):
         np.testing.assert_array_equal(array, plain_array)
         assert scale == plain_scale
         own = plain_pairs.get(plain_tensor, plain_tensor)
@@ -178,15 +225,26 @@ def test_hostile_names(tmp_path_factory, names, nodes, chip):
     assert found.report.names == build_safe_names(found.graph).tensors
     assert set(found.plan.tensors) >= {known["x"], known["d"], known["y"]}
     right = other.run(["y"], {"x": SAMPLES})[0].argmax(axis=1)
-    assert lo.evaluate(path, [({known["x"]: SAMPLES}, right)], metric="top1", output=known["y"]).value == 100
+    assert (
+        lo.evaluate(path, [({known["x"]: SAMPLES}, right)], metric="top1", output=known["y"]).value
+        == 100
+    )
 
 
 @pytest.mark.parametrize("skip", (("conv",), ("conv@1",)))
 def test_a_selector_means_one_node(skip):
-    """A node whose name begins like another's is not skipped with it, and what passes made of a node is."""
+    """A node whose name begins like another's is not skipped with it, and what passes made of a
+    node is.
+    """
     names = ["conv", "relu", "conv@1", "add", "conv_2", "flat", "gemm", "sin"]
-    found = lo.quantize(net(TENSORS, names), {"x": SAMPLES}, platform="venus", effort="fast", skip=skip)
-    skipped = [line.node for line in (*found.report.float_nodes, *found.report.host_part) if "skipped" in line.why]
+    found = lo.quantize(
+        net(TENSORS, names), {"x": SAMPLES}, platform="venus", effort="fast", skip=skip
+    )
+    skipped = [
+        line.node
+        for line in (*found.report.float_nodes, *found.report.host_part)
+        if "skipped" in line.why
+    ]
     assert skipped == list(skip)
 
 
@@ -217,7 +275,9 @@ def test_the_report_tells():
     """The map stands in the report, and a note speaks of it."""
     found = small()
     assert found.report.to_dict()["names"]["in@0"] == "in_0"
-    assert any(note.startswith("tensor 'in@0' is called 'in_0' in the file") for note in found.report.notes)
+    assert any(
+        note.startswith("tensor 'in@0' is called 'in_0' in the file") for note in found.report.notes
+    )
     assert plain("venus").report.names == {}
     assert not any("in the file" in note for note in plain("venus").report.notes)
 
@@ -246,7 +306,9 @@ def test_there_and_back(tmp_path):
 
 
 def test_convert_keeps_the_users_names(tmp_path):
-    """Also of a file: the other generation speaks of the user's tensors, and its file has safe names."""
+    """Also of a file: the other generation speaks of the user's tensors, and its file has safe
+    names.
+    """
     small().save(tmp_path / "g.onnx")
     other = lo.convert(tmp_path / "g.onnx", "linger")
     assert str(other.graph.graph.inputs[0].name) == "in@0"
@@ -275,7 +337,9 @@ def test_a_damaged_map_is_told(tmp_path):
 
 
 def test_a_name_taken_meanwhile_stays():
-    """Another tool may have given the user's name to something else: no tensor gets a name that another one has."""
+    """Another tool may have given the user's name to something else: no tensor gets a name that
+    another one has.
+    """
     graph = VENUS.with_safe_names(small().graph)
     first = next(iter(graph.graph))
     old = str(first.outputs[0].name)

@@ -1,4 +1,6 @@
-"""Every file is read back before it takes its name: what could not be loaded never replaces what can."""
+"""Every file is read back before it takes its name: what could not be loaded never replaces what
+can.
+"""
 
 import numpy as np
 import onnx
@@ -18,10 +20,19 @@ X = RNG.standard_normal((16, 4)).astype(np.float32)
 FOREIGN = {
     "Gelu between": ("b = com.microsoft.Gelu(a) y = MatMul(b, v)", ("com.microsoft",)),
     "Gelu at the end": ("b = MatMul(a, v) y = com.microsoft.Gelu(b)", ("com.microsoft",)),
-    "Gelu in front": ("b = com.microsoft.Gelu(x) c = MatMul(b, v) y = Add(c, a)", ("com.microsoft",)),
-    "scaled features": ("b = ai.onnx.ml.Scaler<offset=[0.5], scale=[2.0]>(a) y = MatMul(b, v)", ("ai.onnx.ml",)),
+    "Gelu in front": (
+        "b = com.microsoft.Gelu(x) c = MatMul(b, v) y = Add(c, a)",
+        ("com.microsoft",),
+    ),
+    "scaled features": (
+        "b = ai.onnx.ml.Scaler<offset=[0.5], scale=[2.0]>(a) y = MatMul(b, v)",
+        ("ai.onnx.ml",),
+    ),
     "both": (
-        "b = ai.onnx.ml.Scaler<offset=[0.5], scale=[2.0]>(a) c = com.microsoft.Gelu(b) y = MatMul(c, v)",
+        (
+            "b = ai.onnx.ml.Scaler<offset=[0.5], scale=[2.0]>(a) c = com.microsoft.Gelu(b) y = "
+            "MatMul(c, v)"
+        ),
         ("ai.onnx.ml", "com.microsoft"),
     ),
 }
@@ -32,20 +43,28 @@ def model(body, opset=17):
     g (float[N, 4] x) => (float[N, 4] y) {{ a = MatMul(x, w) {body} }}"""
     made = onnx.parser.parse_model(text)
     for name in "wv":
-        made.graph.initializer.append(numpy_helper.from_array(RNG.standard_normal((4, 4)).astype(np.float32), name))
+        made.graph.initializer.append(
+            numpy_helper.from_array(RNG.standard_normal((4, 4)).astype(np.float32), name)
+        )
     return ir.from_proto(made)
 
 
 @pytest.mark.parametrize("form", ["thinker", "qdq", "qoperator"])
 @pytest.mark.parametrize("name", FOREIGN)
 def test_imports_of_float_nodes_are_kept(name, form, tmp_path):
-    """What is written can be loaded, imports the domains of its float nodes and no more, and computes the same."""
+    """What is written can be loaded, imports the domains of its float nodes and no more, and
+    computes the same.
+    """
     body, domains = FOREIGN[name]
     made = lo.quantize(model(body), {"x": X}, platform="generic", effort="fast")
     made.save(tmp_path / "q.onnx", form)
     proto = onnx.load(tmp_path / "q.onnx")
     used = {node.domain for node in proto.graph.node} - {"", "thinker", "lingeronnx"}
-    assert used == set(domains) == {o.domain for o in proto.opset_import} - {"", "thinker", "lingeronnx"}
+    assert (
+        used
+        == set(domains)
+        == {o.domain for o in proto.opset_import} - {"", "thinker", "lingeronnx"}
+    )
     (have,) = Session(tmp_path / "q.onnx").run(None, {"x": X})
     (want,) = made.session().run(None, {"x": X})
     if form == "thinker":
@@ -56,7 +75,9 @@ def test_imports_of_float_nodes_are_kept(name, form, tmp_path):
 
 
 def test_the_parts_of_a_board_can_be_loaded(tmp_path):
-    made = lo.quantize(model(FOREIGN["Gelu at the end"][0]), {"x": X}, platform="venus", effort="fast")
+    made = lo.quantize(
+        model(FOREIGN["Gelu at the end"][0]), {"x": X}, platform="venus", effort="fast"
+    )
     lo.deploy(made, tmp_path / "board", {"x": X})
     tail = tmp_path / "board" / "model_quant_host_tail.onnx"
     assert "com.microsoft" in {o.domain for o in onnx.load(tail).opset_import}
@@ -68,7 +89,9 @@ def test_the_parts_of_a_board_can_be_loaded(tmp_path):
 
 def proto(*nodes, opset=17, constants=(), inputs=("x",)):
     given = [helper.make_tensor_value_info(name, 1, [1, 4]) for name in inputs]
-    graph = helper.make_graph(list(nodes), "g", given, [helper.make_tensor_value_info("y", 1, None)], list(constants))
+    graph = helper.make_graph(
+        list(nodes), "g", given, [helper.make_tensor_value_info("y", 1, None)], list(constants)
+    )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
@@ -79,8 +102,14 @@ BAD = {
         proto(helper.make_node("Gelu", ["x"], ["y"], domain="com.microsoft")),
         "imports no opset for domain 'com.microsoft'",
     ),
-    "an input that is computed nowhere": (proto(helper.make_node("Relu", ["z"], ["y"])), "'z' is computed nowhere"),
-    "an operator of a later opset": (proto(helper.make_node("Gelu", ["x"], ["y"]), opset=17), "has no such operator"),
+    "an input that is computed nowhere": (
+        proto(helper.make_node("Relu", ["z"], ["y"])),
+        "'z' is computed nowhere",
+    ),
+    "an operator of a later opset": (
+        proto(helper.make_node("Gelu", ["x"], ["y"]), opset=17),
+        "has no such operator",
+    ),
     "an input of a later opset": (
         proto(helper.make_node("Unsqueeze", ["x", "axes"], ["y"]), opset=12, constants=[_AXES]),
         "2 inputs and 1 outputs are too many",
@@ -89,7 +118,10 @@ BAD = {
         proto(helper.make_node("ReduceSum", ["x"], ["y"], axes=[0]), opset=13),
         "opset 13 has no attribute axes",
     ),
-    "a missing attribute": (proto(helper.make_node("Concat", ["x"], ["y"])), "it lacks axis in opset 17"),
+    "a missing attribute": (
+        proto(helper.make_node("Concat", ["x"], ["y"])),
+        "it lacks axis in opset 17",
+    ),
     "a domain within a branch": (
         proto(
             helper.make_node("Equal", ["x", "x"], ["e"]),
@@ -122,7 +154,9 @@ def test_a_bad_file_never_replaces_a_good_one(name, limit, tmp_path):
     good = proto(helper.make_node("Relu", ["x"], ["y"]))
     onnx_file.write_model(good, path, 1 << 30)
     before = path.read_bytes()
-    with pytest.raises(ModelError, match="model.onnx is not written, nothing could load it") as raised:
+    with pytest.raises(
+        ModelError, match="model.onnx is not written, nothing could load it"
+    ) as raised:
         onnx_file.write_model(bad, path, limit)
     assert words in str(raised.value)
     assert [p.name for p in tmp_path.iterdir()] == ["model.onnx"]

@@ -33,14 +33,18 @@ def model():
         "far": np.full(100, 77),
     }
     del proto.graph.initializer[:]
-    proto.graph.initializer.extend(numpy_helper.from_array(np.asarray(v), k) for k, v in values.items())
+    proto.graph.initializer.extend(
+        numpy_helper.from_array(np.asarray(v), k) for k, v in values.items()
+    )
     return proto
 
 
 def test_the_graph_is_the_same_and_the_numbers_are_not():
     before, after = model(), strip_weights(model())
     assert [n.op_type for n in after.graph.node] == [n.op_type for n in before.graph.node]
-    shapes = [[(t.name, t.data_type, tuple(t.dims)) for t in m.graph.initializer] for m in (before, after)]
+    shapes = [
+        [(t.name, t.data_type, tuple(t.dims)) for t in m.graph.initializer] for m in (before, after)
+    ]
     assert shapes[0] == shapes[1]
     kept = {t.name: numpy_helper.to_array(t) for t in after.graph.initializer}
     assert kept["shape"].tolist() == [0, 2, -1]  # without it the graph would be another one
@@ -74,7 +78,9 @@ def test_it_can_be_quantized_as_the_model_can():
 def test_every_type_has_a_pattern(kind):
     proto = model()
     proto.graph.initializer.append(
-        helper.make_tensor("t", kind, [100], [b"secret"] * 100 if kind == TensorProto.STRING else [1] * 100)
+        helper.make_tensor(
+            "t", kind, [100], [b"secret"] * 100 if kind == TensorProto.STRING else [1] * 100
+        )
     )
     (made,) = (t for t in strip_weights(proto).graph.initializer if t.name == "t")
     assert (made.data_type, list(made.dims)) == (kind, [100])

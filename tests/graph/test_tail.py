@@ -1,4 +1,6 @@
-"""What has sizes that the data decide is the host's: cut off before calibration, put back behind the integers."""
+"""What has sizes that the data decide is the host's: cut off before calibration, put back behind
+the integers.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,9 @@ def _model(name):
     held = {**_HELD, **_NUMBERS, **more}
     model = proto(text, opset=17)
     used = {n for node in model.graph.node for n in node.input}
-    model.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(held[n]), n) for n in used & held.keys())
+    model.graph.initializer.extend(
+        onnx.numpy_helper.from_array(np.asarray(held[n]), n) for n in used & held.keys()
+    )
     return model
 
 
@@ -96,7 +100,9 @@ def _feeds(count=12, seed=5):
 @pytest.mark.parametrize("platform", ("generic", pytest.param("venus", marks=pytest.mark.slow)))
 @pytest.mark.parametrize("name", TAILS)
 def test_the_host_has_it(name, platform, tmp_path):
-    """The tail of the written file computes of the integer part's results what it computes in float."""
+    """The tail of the written file computes of the integer part's results what it computes in
+    float.
+    """
     source = graph_of(_model(name))
     found = lo.quantize(source, _feeds(), platform=platform, effort="fast")
     path = tmp_path / "q.onnx"
@@ -137,9 +143,13 @@ def test_nodes_are_told_in_the_order_of_the_graph(name):
 
 
 def test_samples_are_not_stacked():
-    found = lo.quantize(graph_of(_model("what is above a bound")), _feeds(), platform="generic", effort="fast")
+    found = lo.quantize(
+        graph_of(_model("what is above a bound")), _feeds(), platform="generic", effort="fast"
+    )
     batch = {"x": np.concatenate([feed["x"] for feed in _feeds(6, 40)])}
-    with pytest.raises(ModelError, match="tensor 'y' has sizes that the data decide, another for each of these 6"):
+    with pytest.raises(
+        ModelError, match="tensor 'y' has sizes that the data decide, another for each of these 6"
+    ):
         lo.Session(found.graph).run(None, batch)
     tensors = {name for name, *_ in lo.Session(found.graph).taps(batch)}
     assert "f" in tensors
@@ -148,9 +158,14 @@ def test_samples_are_not_stacked():
 
 def test_an_open_batch_goes_through_as_a_whole():
     """A model for any number of samples: its tail sees all of them, as in onnxruntime."""
-    text = "g (float[N,4] x) => (int64[2,K] y) { a = MatMul(x, w) r = Tanh(a) g = Greater(r, bound) y = NonZero(g) }"
+    text = (
+        "g (float[N,4] x) => (int64[2,K] y) { a = MatMul(x, w) r = Tanh(a) g = Greater(r, "
+        "bound) y = NonZero(g) }"
+    )
     model = graph(text, w=rand(4, 3), bound=np.float32(0.5))
-    session = lo.Session(lo.quantize(model, {"x": rand(32, 4)}, platform="generic", effort="fast").graph)
+    session = lo.Session(
+        lo.quantize(model, {"x": rand(32, 4)}, platform="generic", effort="fast").graph
+    )
     x = rand(6, 4, seed=9)
     y, r = session.run(["y", "r"], {"x": x})
     np.testing.assert_array_equal(y, np.stack(np.nonzero(r > 0.5)))
@@ -165,7 +180,13 @@ def test_an_open_batch_goes_through_as_a_whole():
     ),
 )
 def test_sizes_that_follow_from_sizes_stay(text):
-    held = {"w": rand(4, 3), "none": np.array(0), "step": np.array(1), "z": np.array(True), "one": np.array([1])}
+    held = {
+        "w": rand(4, 3),
+        "none": np.array(0),
+        "step": np.array(1),
+        "z": np.array(True),
+        "one": np.array([1]),
+    }
     model = graph(f"g (float[N,4] x) => (float[N,M] y) {{ {text} }}", **held)
     assert split_dynamic_tail(model) is None
 
@@ -184,7 +205,9 @@ def test_a_loop_over_everything_gets_a_line(tmp_path):
         h = If(g) <then_branch = up () => (float[1,4] u) { u = Neg(x) },
         else_branch = same () => (float[1,4] e) { e = Identity(x) }> y = MatMul(h, w) }"""
     onnx.save(proto(text, w=rand(4, 3), b=np.float32(0)), tmp_path / "m.onnx")
-    run = CliRunner().invoke(cli.main, ["quantize", str(tmp_path / "m.onnx"), "--platform", "generic"])
+    run = CliRunner().invoke(
+        cli.main, ["quantize", str(tmp_path / "m.onnx"), "--platform", "generic"]
+    )
     assert run.exit_code == 1
     assert "its condition is computed at run time" in " ".join(run.output.split())
 
@@ -197,15 +220,21 @@ def test_an_operator_that_nobody_here_knows_is_the_hosts():
     model = proto(text, w=rand(4, 4), v=rand(4, 3))
     model.opset_import.append(onnx.helper.make_opsetid("my.domain", 1))
     for platform in ("generic", "venus"):
-        found = lo.quantize(ir.from_proto(model), {"x": rand(16, 4)}, platform=platform, effort="fast")
+        found = lo.quantize(
+            ir.from_proto(model), {"x": rand(16, 4)}, platform=platform, effort="fast"
+        )
         assert list(found.report.outputs) == ["z"]
         assert found.report.outputs["z"]["sqnr"] > 25
         assert [node.op_type for node in found.report.host_part] == ["Thing"]
-        assert any(note.startswith("operators that nobody here knows") for note in found.report.notes)
+        assert any(
+            note.startswith("operators that nobody here knows") for note in found.report.notes
+        )
         assert found.graph.graph.node(-1).op_type == "Thing"
         (z,) = lo.Session(found.graph).run(["z"], {"x": rand(2, 4)})
         assert z.shape == (2, 3)
-    front = text.replace("MatMul(x, w)", "my.domain.Thing(x)").replace("my.domain.Thing(z)", "Tanh(z)")
+    front = text.replace("MatMul(x, w)", "my.domain.Thing(x)").replace(
+        "my.domain.Thing(z)", "Tanh(z)"
+    )
     model = proto(front, v=rand(4, 3))
     model.opset_import.append(onnx.helper.make_opsetid("my.domain", 1))
     with pytest.raises(lo.ModelError, match="does not know the operator my.domain:Thing"):
@@ -226,4 +255,9 @@ def test_turns_that_an_input_gives(place):
     data = {"x": rand(16, 4), "n": np.array((2, True)[place])}
     with pytest.raises(lo.ModelError, match="depends on input 'n'; fix that input: --fix n=VALUE"):
         lo.quantize(model, data)
-    assert lo.quantize(model, data, fix={"n": int(data["n"])}, effort="fast").report.outputs["y"]["sqnr"] > 25
+    assert (
+        lo.quantize(model, data, fix={"n": int(data["n"])}, effort="fast").report.outputs["y"][
+            "sqnr"
+        ]
+        > 25
+    )

@@ -1,4 +1,5 @@
-"""An operator that nobody has, x / (1 + |x|) with an instruction, a table and a kernel of its own, and a chip with it.
+"""An operator that nobody has, x / (1 + |x|) with an instruction, a table and a kernel of its own,
+and a chip with it.
 
 `lo.extended` is the one call that makes it known. No file of the packages knows of it.
 """
@@ -18,7 +19,9 @@ from .plain import PlainSquash
 _ROW = chip(Requantization(shifts=True))
 #: The chip; it has no packer to be told.
 _FREE = {name: replace(found, limits=None) for name, found in _ROW.ops.items()}
-NIMBUS = replace(_ROW, vendor=Vendor(), faults=(), ops={**_FREE, **make_support_rows(Arithmetic(), SQUASH.name)})
+NIMBUS = replace(
+    _ROW, vendor=Vendor(), faults=(), ops={**_FREE, **make_support_rows(Arithmetic(), SQUASH.name)}
+)
 
 
 def known():

@@ -14,13 +14,20 @@ class SquashFormat(UnaryIntegerOp):
     """x / (1 + |x|), by an instruction."""
 
     name = "iqSquash"
-    attributes = (Attr("scale_x", "f"), Attr("scale_o", "f"), Attr("data_bits", "i", 8), Attr("o_bits", "i", 8))
+    attributes = (
+        Attr("scale_x", "f"),
+        Attr("scale_o", "f"),
+        Attr("data_bits", "i", 8),
+        Attr("o_bits", "i", 8),
+    )
     signature = Signature("x:integer", "integer", rules.keep_input_shape(rules.type_of_bits))
 
     def make_kernel(self, info: KernelInfo):
         x, o = (float(info.attributes[key]) for key in ("scale_x", "scale_o"))
         counts = np.arange(-128, 128)
-        return Squash(np.clip(np.floor(counts * o / (x + np.abs(counts)) + 0.5), -128, 127).astype(np.int8))
+        return Squash(
+            np.clip(np.floor(counts * o / (x + np.abs(counts)) + 0.5), -128, 127).astype(np.int8)
+        )
 
 
 SQUASH = SquashFormat()

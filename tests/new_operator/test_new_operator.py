@@ -1,8 +1,9 @@
-"""Law: a new operator is one call, and the files that it takes are counted here; nothing else learns of it.
+"""Law: a new operator is one call, and the files that it takes are counted here; nothing else
+learns of it.
 
-A net is quantized for a chip that has the operator of this folder, simulated, computed by a plain class and trained
-through, while a chip without it goes on as before. A function of one number is one entry of a table: it is put into a
-copy of the sources, and no other file differs.
+A net is quantized for a chip that has the operator of this folder, simulated, computed by a plain
+class and trained through, while a chip without it goes on as before. A function of one number is
+one entry of a table: it is put into a copy of the sources, and no other file differs.
 """
 
 import ast
@@ -95,7 +96,9 @@ def test_others_go_on_as_before(nimbus, target):
 
 
 def test_it_is_forgotten():
-    """Behind the block everything is as it was: a graph that has the operator is refused, and it may come again."""
+    """Behind the block everything is as it was: a graph that has the operator is refused, and it
+    may come again.
+    """
     model = net()
     for _ in range(2):
         with known():
@@ -110,7 +113,9 @@ def test_it_is_forgotten():
 
 def test_what_is_taken_or_does_not_fit(nimbus):
     """One line each."""
-    with pytest.raises(lo.ConfigError, match="^operator 'iqSquash': the name 'iqSquash' is taken; choose another$"):
+    with pytest.raises(
+        lo.ConfigError, match="^operator 'iqSquash': the name 'iqSquash' is taken; choose another$"
+    ):
         known()
 
     class Other(type(SQUASH)):
@@ -118,11 +123,18 @@ def test_what_is_taken_or_does_not_fit(nimbus):
 
         name = "iqOther"
 
-    with pytest.raises(lo.ConfigError, match="^operator 'iqOther': its rule writes 'iqSquash'; give the rule that"):
+    with pytest.raises(
+        lo.ConfigError, match="^operator 'iqOther': its rule writes 'iqSquash'; give the rule that"
+    ):
         lo.extended(Other(), rule=SquashRule())
-    with pytest.raises(lo.ConfigError, match="^operator 'iqOther': its plain class computes iqSquash; give the class"):
+    with pytest.raises(
+        lo.ConfigError,
+        match="^operator 'iqOther': its plain class computes iqSquash; give the class",
+    ):
         lo.extended(Other(), reference=PlainSquash)
-    with pytest.raises(lo.ConfigError, match="^operator 'iqOther': Squash has a fake quantizer already"):
+    with pytest.raises(
+        lo.ConfigError, match="^operator 'iqOther': Squash has a fake quantizer already"
+    ):
         lo.extended(Other(), fake={Squash: print})
     with pytest.raises(lo.ConfigError, match="'Relu' is taken"):
         lo.extended(RELU)
@@ -132,14 +144,18 @@ def test_what_is_taken_or_does_not_fit(nimbus):
 
 
 def test_the_files_of_an_operator():
-    """They are those of this folder: they reach for nothing private to register, and no other file knows of it."""
+    """They are those of this folder: they reach for nothing private to register, and no other file
+    knows of it.
+    """
     files = sorted(HERE.glob("*.py"))
     assert len(files) == WITH_A_KERNEL
     for path in files:
         for node in ast.walk(ast.parse(path.read_text())):
             told = [node.attr] if isinstance(node, ast.Attribute) else []
             told += (node.module or "").split(".") if isinstance(node, ast.ImportFrom) else []
-            assert not any(re.match("_[^_]", word) for word in told), f"{path.name}: {ast.unparse(node)}"
+            assert not any(re.match("_[^_]", word) for word in told), (
+                f"{path.name}: {ast.unparse(node)}"
+            )
     for package in ("lingeronnx", "simulator"):
         for path in (ROOT / package).rglob("*.py"):
             assert "iqSquash" not in path.read_text(), path
@@ -175,12 +191,18 @@ def changed(one, other):
     """Return the files in which two folders differ."""
     found = filecmp.dircmp(one, other, ignore=["__pycache__"])
     assert not found.funny_files
-    inner = (f"{name}/{path}" for name in found.subdirs for path in changed(f"{one}/{name}", f"{other}/{name}"))
+    inner = (
+        f"{name}/{path}"
+        for name in found.subdirs
+        for path in changed(f"{one}/{name}", f"{other}/{name}")
+    )
     return [*found.left_only, *found.right_only, *found.diff_files, *inner]
 
 
 def read_output(text, folder):
-    """Read what the script prints with the sources of a folder: operator types, SQNR, whether the page lists Asinh."""
+    """Read what the script prints with the sources of a folder: operator types, SQNR, whether the
+    page lists Asinh.
+    """
     file, kinds, sqnr, listed = text.splitlines()
     assert Path(file).is_relative_to(folder)
     return kinds, float(sqnr), listed == "True"
@@ -201,7 +223,9 @@ def run(folder):
 
 
 def test_a_function_of_one_number_is_one_entry(tmp_path, capsys):
-    """One line in one file: a table computes it, and passes know it; without it it stays in float."""
+    """One line in one file: a table computes it, and passes know it; without it it stays in
+    float.
+    """
     exec(SCRIPT, {})
     kinds, _, listed = read_output(capsys.readouterr().out, ROOT)
     assert "'Asinh'" in kinds.split("]")[1]
@@ -214,7 +238,9 @@ def test_a_function_of_one_number_is_one_entry(tmp_path, capsys):
     path.write_text(text.replace(WITHOUT, ENTRY))
     kinds, sqnr, listed = run(tmp_path)
     assert listed  # in the page that is written from the tables
-    assert kinds == "['Linear', 'Asinh'] ['Quant', 'LinearInt', 'iqTable', 'Dequant']"  # no Reshape is left
+    assert (
+        kinds == "['Linear', 'Asinh'] ['Quant', 'LinearInt', 'iqTable', 'Dequant']"
+    )  # no Reshape is left
     assert sqnr > 30
     touched = changed(ROOT / "lingeronnx", tmp_path / "lingeronnx")
     touched += changed(ROOT / "simulator", tmp_path / "simulator")

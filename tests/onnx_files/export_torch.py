@@ -1,8 +1,10 @@
-"""Write torch/*.onnx, the exported graphs that test_torch.py reads: run by hand, needs torch and onnxscript.
+"""Write torch/*.onnx, the exported graphs that test_torch.py reads: run by hand, needs torch and
+onnxscript.
 
     python tests/onnx_files/export_torch.py
 
-Written with torch 2.13.0 (both exporters, seed 0, random weights); every file is one model as one exporter writes it.
+Written with torch 2.13.0 (both exporters, seed 0, random weights); every file is one model as one
+exporter writes it.
 """
 
 from pathlib import Path
@@ -26,7 +28,9 @@ class Small(nn.Module):
         self.c2, self.fc = nn.Conv2d(6, 6, 3, padding=1), nn.Linear(24, 4)
 
     def forward(self, x):
-        x = F.relu(self.bn(self.c1(F.pad(x, (0, 0, 0, 0)) if x.shape[-1] > 99 else F.pad(x, (0, 1, 0, 1)))))
+        x = F.relu(
+            self.bn(self.c1(F.pad(x, (0, 0, 0, 0)) if x.shape[-1] > 99 else F.pad(x, (0, 1, 0, 1))))
+        )
         x = F.adaptive_avg_pool2d(F.relu6(self.c2(x)), 2)
         return self.fc(x.view(x.size(0), -1))
 
@@ -40,10 +44,15 @@ class Mobile(nn.Module):
         super().__init__()
 
         def block(i, o, k=3, s=1, g=1):
-            return nn.Sequential(nn.Conv2d(i, o, k, s, k // 2, groups=g, bias=False), nn.BatchNorm2d(o), nn.ReLU6())
+            return nn.Sequential(
+                nn.Conv2d(i, o, k, s, k // 2, groups=g, bias=False), nn.BatchNorm2d(o), nn.ReLU6()
+            )
 
         self.stem, self.expand, self.depth = block(3, 4, s=2), block(4, 8, 1), block(8, 8, g=8)
-        self.project, self.fc = nn.Sequential(nn.Conv2d(8, 4, 1, bias=False), nn.BatchNorm2d(4)), nn.Linear(4, 3)
+        self.project, self.fc = (
+            nn.Sequential(nn.Conv2d(8, 4, 1, bias=False), nn.BatchNorm2d(4)),
+            nn.Linear(4, 3),
+        )
 
     def forward(self, x):
         x = self.stem(x)

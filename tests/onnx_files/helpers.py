@@ -1,4 +1,6 @@
-"""What the tests of whole ONNX files share: quantize a model from ONNX text, and look at what came out."""
+"""What the tests of whole ONNX files share: quantize a model from ONNX text, and look at what came
+out.
+"""
 
 import numpy as np
 
@@ -21,9 +23,13 @@ def images(*shape, count=8):
 
 def quantized(model, tmp_path, calib=None, *, platform="generic", **settings):
     """Quantize the protobuf `model` through a file, with little effort."""
-    return lo.quantize(save(model, tmp_path / "model.onnx"), calib, platform=platform, effort="fast", **settings)
+    return lo.quantize(
+        save(model, tmp_path / "model.onnx"), calib, platform=platform, effort="fast", **settings
+    )
 
 
 def close(result, cosine=0.99):
     """Whether every output of the quantized model points where the float model's points."""
-    return all(np.isnan(o["cosine"]) or o["cosine"] > cosine for o in result.report.outputs.values())
+    return all(
+        np.isnan(o["cosine"]) or o["cosine"] > cosine for o in result.report.outputs.values()
+    )

@@ -96,28 +96,52 @@ MUST = (
 
 @pytest.fixture(scope="module")
 def cases():
-    """Return onnx's node test cases of the families, by name; importing the module of an operator makes its cases."""
+    """Return onnx's node test cases of the families, by name; importing the module of an operator
+    makes its cases.
+    """
     from onnx.backend.test.case import node
 
-    stems = tuple(family.replace("_", "") for family in (*FAMILIES, "pad"))  # with the cases named constant_pad
-    modules = [name for _, name, _ in pkgutil.iter_modules(node.__path__) if name.replace("_", "").startswith(stems)]
+    stems = tuple(
+        family.replace("_", "") for family in (*FAMILIES, "pad")
+    )  # with the cases named constant_pad
+    modules = [
+        name
+        for _, name, _ in pkgutil.iter_modules(node.__path__)
+        if name.replace("_", "").startswith(stems)
+    ]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # onnx overflows on purpose
         for name in modules:
             importlib.import_module(f"{node.__name__}.{name}")
     case_by_name = {case.name.removeprefix("test_"): case for case in node._NodeTestCases}
     pattern = re.compile(rf"({'|'.join(FAMILIES)})(_|$)")
-    return {name: case for name, case in case_by_name.items() if case.model is not None and pattern.match(name)}
+    return {
+        name: case
+        for name, case in case_by_name.items()
+        if case.model is not None and pattern.match(name)
+    }
 
 
 def describe_structure(model):
-    """Return what two models share that differ in numbers only: nodes with attributes, types and ranks of tensors."""
+    """Return what two models share that differ in numbers only: nodes with attributes, types and
+    ranks of tensors.
+    """
     nodes = [
-        (node.op_type, node.domain, len(node.output), *map(bool, node.input), *sorted(map(str, node.attribute)))
+        (
+            node.op_type,
+            node.domain,
+            len(node.output),
+            *map(bool, node.input),
+            *sorted(map(str, node.attribute)),
+        )
         for node in model.graph.node
     ]
     types = [
-        (value.type.WhichOneof("value"), value.type.tensor_type.elem_type, len(value.type.tensor_type.shape.dim))
+        (
+            value.type.WhichOneof("value"),
+            value.type.tensor_type.elem_type,
+            len(value.type.tensor_type.shape.dim),
+        )
         for value in (*model.graph.input, *model.graph.output)
     ]
     return str((nodes, types, [(opset.domain, opset.version) for opset in model.opset_import]))
@@ -127,7 +151,9 @@ def attempt(case, platform, path):
     """Quantize on the case's own input; return whether it was quantized."""
     names = [value.name for value in case.model.graph.input]
     given = case.data_sets[0][0]
-    plain = all(isinstance(array, np.ndarray) for array in given)  # not a list of arrays, for a sequence
+    plain = all(
+        isinstance(array, np.ndarray) for array in given
+    )  # not a list of arrays, for a sequence
     feeds = [dict(zip(names, given, strict=False))] if plain else None
     try:
         lo.quantize(save(case.model, path), feeds, platform=platform, effort="fast")
@@ -163,9 +189,13 @@ def test_plain_node_cases(cases, tmp_path):
 @pytest.mark.filterwarnings("ignore")  # zeros, infinities and NaN in onnx's data
 @pytest.mark.parametrize("platform", PLATFORMS)
 def test_node_cases(cases, platform, tmp_path):
-    """No other exception than the user's kind; one case of each structure is dealt out to the platforms."""
+    """No other exception than the user's kind; one case of each structure is dealt out to the
+    platforms.
+    """
     assert len(cases) > 500
-    distinct = list({describe_structure(case.model): name for name, case in reversed(cases.items())}.values())
+    distinct = list(
+        {describe_structure(case.model): name for name, case in reversed(cases.items())}.values()
+    )
     dealt = distinct[PLATFORMS.index(platform) :: len(PLATFORMS)]
     dealt += [name for name in MUST if platform == "generic" and name not in dealt]
     done = check({name: cases[name] for name in dealt}, platform, tmp_path / "case.onnx")

@@ -1,4 +1,6 @@
-"""External data and the size limit of one file: weights beside the model, as a whole or not at all."""
+"""External data and the size limit of one file: weights beside the model, as a whole or not at
+all.
+"""
 
 import re
 import subprocess
@@ -31,7 +33,9 @@ def external(tmp_path, location="model.data", offset=0):
         data += tensor.raw_data
         tensor.ClearField("raw_data")
         tensor.data_location = onnx.TensorProto.EXTERNAL
-        tensor.external_data.extend(onnx.StringStringEntryProto(key=k, value=str(v)) for k, v in entries.items())
+        tensor.external_data.extend(
+            onnx.StringStringEntryProto(key=k, value=str(v)) for k, v in entries.items()
+        )
     (tmp_path / "model.data").write_bytes(data)
     return save(stored, tmp_path / "model.onnx")
 
@@ -49,7 +53,9 @@ def test_refuses_a_file_elsewhere(tmp_path, location):
     inside = tmp_path / "inside"
     inside.mkdir()
     (tmp_path / "model.data").write_bytes(b"secret" * 1000)
-    with pytest.raises(ModelError, match="outside the folder of the model; move the file beside the model"):
+    with pytest.raises(
+        ModelError, match="outside the folder of the model; move the file beside the model"
+    ):
         ir.load(external(inside, location))
 
 
@@ -68,7 +74,9 @@ def test_missing_file(tmp_path):
     """Which tensor, which file."""
     path = external(tmp_path)
     (tmp_path / "model.data").unlink()
-    with pytest.raises(ModelError, match=r"'w' keeps its data in 'model.data', which cannot be read \(No such file"):
+    with pytest.raises(
+        ModelError, match=r"'w' keeps its data in 'model.data', which cannot be read \(No such file"
+    ):
         ir.load(path)
 
 
@@ -77,12 +85,16 @@ def test_short_file(tmp_path):
     path = external(tmp_path)
     data = (tmp_path / "model.data").read_bytes()
     (tmp_path / "model.data").write_bytes(data[:-8])
-    with pytest.raises(ModelError, match="'w2' needs 2880 bytes at 1728 of 'model.data'; the file is short"):
+    with pytest.raises(
+        ModelError, match="'w2' needs 2880 bytes at 1728 of 'model.data'; the file is short"
+    ):
         ir.load(path)
 
 
 def test_the_whole_of_quantize_above_the_limit(tmp_path, monkeypatch):
-    """With the limit forced low every session goes through a file; the result is the same, saved in two files."""
+    """With the limit forced low every session goes through a file; the result is the same, saved in
+    two files.
+    """
     path, data = save(model(), tmp_path / "model.onnx"), images(3, 8, 8)
     small = lo.quantize(path, data, platform="generic")
     small.save(tmp_path / "small.onnx")
@@ -94,7 +106,9 @@ def test_the_whole_of_quantize_above_the_limit(tmp_path, monkeypatch):
     assert re.fullmatch(r"big\.onnx\.[0-9a-f]{16}\.data", names.pop(1))
     assert names == ["big.onnx", "model.onnx", "small.onnx"]
     feed = {"x": data}
-    first, second = (lo.Session(tmp_path / name).run(None, feed)[0] for name in ("small.onnx", "big.onnx"))
+    first, second = (
+        lo.Session(tmp_path / name).run(None, feed)[0] for name in ("small.onnx", "big.onnx")
+    )
     np.testing.assert_array_equal(first, second)
     assert onnx.load(tmp_path / "big.onnx", load_external_data=False).ByteSize() < 3000
 
@@ -146,15 +160,23 @@ def test_a_kill_leaves_the_old_model_or_the_new_one(renames, left, tmp_path, mon
     monkeypatch.setattr(ir, "MAX_MODEL_BYTES", 1000)
     ir.save(ir.from_proto(model()), tmp_path / "m.onnx")
     old = np.frombuffer(named(tmp_path), np.float32)
-    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "m.onnx"), str(renames)], check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path / "m.onnx"), str(renames)], check=False
+    )
     assert done.returncode == (0 if left == "new" else 9)
-    np.testing.assert_array_equal(np.frombuffer(named(tmp_path), np.float32), old * (2 if left == "new" else 1))
+    np.testing.assert_array_equal(
+        np.frombuffer(named(tmp_path), np.float32), old * (2 if left == "new" else 1)
+    )
     ir.save(ir.from_proto(model()), tmp_path / "m.onnx")  # the next one tidies up
-    assert len([p for p in tmp_path.iterdir() if p.name.endswith(".data") and p.name[0] != "."]) == 1
+    assert (
+        len([p for p in tmp_path.iterdir() if p.name.endswith(".data") and p.name[0] != "."]) == 1
+    )
 
 
 def test_small_after_large(tmp_path, monkeypatch):
-    """The data of the model that was there go with it; other files stay, whatever they are called."""
+    """The data of the model that was there go with it; other files stay, whatever they are
+    called.
+    """
     other = tmp_path / "m.onnx.data"
     other.write_bytes(b"somebody's")
     with monkeypatch.context() as patch:

@@ -12,7 +12,15 @@ from lingeronnx.passes.entry.raise_opset import convert_opset
 from lingeronnx.passes.folding.identity import drop_identity
 from lingeronnx.passes.folding.zero_states import drop_zero_states
 from tests.onnx_files.helpers import close, images, proto, quantized, rand
-from tests.passes.helpers import check_pass_fires, check_pass_leaves_alone, feeds, graph, ops, outputs, positive
+from tests.passes.helpers import (
+    check_pass_fires,
+    check_pass_leaves_alone,
+    feeds,
+    graph,
+    ops,
+    outputs,
+    positive,
+)
 
 
 def readable(model, *, atol=1e-5, whole=True):
@@ -78,7 +86,11 @@ def test_one_network_in_every_opset(opset, tmp_path):
     new, pads = opset >= 11, np.array([0, 0, 0, 0, 0, 0, 1, 1])
     pad = "Pad(x, pads)" if new else "Pad<pads = [0, 0, 0, 0, 0, 0, 1, 1]>(x)"
     clip = "Clip(n, zero, six)" if new else "Clip<min: float = 0.0, max: float = 6.0>(n)"
-    mean = "ReduceMean<keepdims = 0>(r, axes)" if opset >= 18 else "ReduceMean<axes = [2, 3], keepdims = 0>(r)"
+    mean = (
+        "ReduceMean<keepdims = 0>(r, axes)"
+        if opset >= 18
+        else "ReduceMean<axes = [2, 3], keepdims = 0>(r)"
+    )
     text = f"""g (float[N,3,9,9] x) => (float[N,5] y) {{ p = {pad} c = Conv<strides = [2, 2]>(p, w)
         n = BatchNormalization(c, g, b, m, v) r = {clip} a = {mean} y = Gemm<transB = 1>(a, w2, b2) }}"""
     model = proto(
@@ -110,14 +122,18 @@ def test_too_old(tmp_path):
 
 def test_gone_without_successor():
     """BatchNormalization over single elements (spatial = 0)."""
-    text = "g (float[N,4] x) => (float[N,4] y) { y = BatchNormalization<spatial = 0>(x, g, g, g, g) }"
+    text = (
+        "g (float[N,4] x) => (float[N,4] y) { y = BatchNormalization<spatial = 0>(x, g, g, g, g) }"
+    )
     with pytest.raises(ModelError, match="spatial = 0 has no newer form"):
         convert_opset(graph(text, opset=8, g=positive(4)))
 
 
 def test_new_opsets_stay():
     """Opset 12 and newer is the model's own business."""
-    check_pass_leaves_alone(graph("g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }", opset=12), convert_opset)
+    check_pass_leaves_alone(
+        graph("g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }", opset=12), convert_opset
+    )
 
 
 # ---- number types --------------------------------------------------------------------------------------------------
@@ -131,7 +147,9 @@ def test_other_floats(kind, dtype, tmp_path):
         f = Cast<to = 1>(c) p = Add(f, e) y = Cast<to = {11 if kind == "double" else 10}>(p) }}"""
     model = proto(text, w=rand(4, 3).astype(dtype))
     found = quantized(model, tmp_path, images(4).astype(dtype))
-    assert {v.dtype.name for v in (*found.graph.graph.inputs, *found.graph.graph.outputs)} == {"FLOAT"}
+    assert {v.dtype.name for v in (*found.graph.graph.inputs, *found.graph.graph.outputs)} == {
+        "FLOAT"
+    }
     assert any("computed in float32" in note for note in found.report.notes)
     assert close(found)
 
@@ -176,7 +194,9 @@ def test_a_fixed_batch_is_freed(size, tmp_path):
 def test_samples_that_depend_on_each_other(tmp_path):
     """A batch that is mixed cannot be taken apart: refused for 4, kept for 1."""
     text = "g (float[{n},6] x) => (float[{n},6] y) {{ m = ReduceMean<axes = [0]>(x) d = Sub(x, m) y = MatMul(d, w) }}"
-    with pytest.raises(ModelError, match="made for batches of 4 and its samples cannot be told apart"):
+    with pytest.raises(
+        ModelError, match="made for batches of 4 and its samples cannot be told apart"
+    ):
         quantized(proto(text.format(n=4), w=rand(6, 6)), tmp_path, images(6))
     assert run_entry_passes(graph(text.format(n=1), w=rand(6, 6)))[1] == []
 
@@ -196,7 +216,10 @@ def test_open_sizes_come_from_the_data(tmp_path):
         y = MatMul(f, w2) }"""
     model = proto(text, w=rand(4, 3, 3, 3), a=np.array([0]), m=np.array([-1]), w2=rand(4, 2))
     found = quantized(model, tmp_path, images(3, 7, 9), platform="venus")
-    assert any("[3, 7, 9] per sample is taken from the calibration data" in note for note in found.report.notes)
+    assert any(
+        "[3, 7, 9] per sample is taken from the calibration data" in note
+        for note in found.report.notes
+    )
     assert found.report.chip_ready
     with pytest.raises(LingerOnnxError, match="unknown size: input '.*'; give calibration data"):
         quantized(model, tmp_path)
@@ -220,7 +243,12 @@ def test_decided_if(taken):
     text = f"""g (float[N,4] x) => (float[N,4] y) {{ c = Constant<value = bool {{{taken}}}>() o = Relu(x)
         i = If(c) <then_branch = a () => (float[N,4] t) {{ k = Constant<value_float: float = 2.0>() t = Mul(o, k) }},
         else_branch = b () => (float[N,4] e) {{ k = Constant<value_float: float = 3.0>() e = Sub(o, k) }}> y = Exp(i) }}"""
-    assert ops(readable(graph(text), whole=False)[0]) == ["Relu", "Mul" if taken else "Sub", "Identity", "Exp"]
+    assert ops(readable(graph(text), whole=False)[0]) == [
+        "Relu",
+        "Mul" if taken else "Sub",
+        "Identity",
+        "Exp",
+    ]
 
 
 def test_if_on_a_known_shape():
@@ -262,7 +290,11 @@ def test_functions_of_another_opset():
         run_entry_passes(ir.from_proto(made))
 
 
-CONSTANTS = ("value_float: float = 2.0", "value_floats = [1.0, 2.0, 3.0, 4.0]", "value = float[4] {1, 2, 3, 4}")
+CONSTANTS = (
+    "value_float: float = 2.0",
+    "value_floats = [1.0, 2.0, 3.0, 4.0]",
+    "value = float[4] {1, 2, 3, 4}",
+)
 
 
 @pytest.mark.parametrize("value", CONSTANTS)
@@ -277,7 +309,12 @@ def test_sequences_that_are_known():
     text = """g (float[N,6] x) => (float[N,6] y) { s = SplitToSequence<axis = 1>(x, sizes) a = SequenceAt(s, one)
         b = SequenceAt(s, zero) t = SequenceConstruct(a, b) y = ConcatFromSequence<axis = 1>(t) }"""
     arrays = {"sizes": np.array([2, 4]), "one": np.int64(1), "zero": np.int64(0)}
-    assert ops(run_entry_passes(graph(text, **arrays))[0]) == ["Split", "Identity", "Identity", "Concat"]
+    assert ops(run_entry_passes(graph(text, **arrays))[0]) == [
+        "Split",
+        "Identity",
+        "Identity",
+        "Concat",
+    ]
     readable(graph(text, **arrays))
 
 
@@ -324,9 +361,16 @@ def test_recurrent_zero_states():
 )
 def test_minimum_and_maximum(body, left):
     """Min and Max with one constant are Clip and Relu, with anything else they stay."""
-    text = f"g (float[N,4] x) => (float[A,B] y) {{ {body} }}".replace("[A,B]", "" if "wide" in body else "[A,B]")
+    text = f"g (float[N,4] x) => (float[A,B] y) {{ {body} }}".replace(
+        "[A,B]", "" if "wide" in body else "[A,B]"
+    )
     model = graph(
-        text, zero=np.float32(0), six=np.array([6], np.float32), row=rand(4), wide=rand(1, 1, 1), nan=np.float32("nan")
+        text,
+        zero=np.float32(0),
+        six=np.array([6], np.float32),
+        row=rand(4),
+        wide=rand(1, 1, 1),
+        nan=np.float32("nan"),
     )
     assert ops(readable(model)[0]) == left
 
@@ -404,10 +448,15 @@ UNUSUAL = {
 @pytest.mark.parametrize("name", UNUSUAL)
 def test_unusual(name, platform, tmp_path):
     """Every one of them is quantized, and close."""
-    outs = {"an output that is read": ", float[N,A,B,C] z", "an input that is an output": ", float[N,3,6,6] x"}
+    outs = {
+        "an output that is read": ", float[N,A,B,C] z",
+        "an input that is an output": ", float[N,3,6,6] x",
+    }
     text = f"g (float[N,3,6,6] x, float[N,2] unused) => (float[N,D,E,F] y{outs.get(name, '')}) {{ {UNUSUAL[name]} }}"
     model = proto(text, w=rand(3, 3, 1, 1), w6=rand(4, 6, 3, 3), ten=np.float32(10))
-    found = quantized(model, tmp_path, {"x": images(3, 6, 6), "unused": images(2)}, platform=platform)
+    found = quantized(
+        model, tmp_path, {"x": images(3, 6, 6), "unused": images(2)}, platform=platform
+    )
     assert found.report.integer_macs == 1
     assert close(found, 0.98)
 
@@ -416,7 +465,9 @@ def test_several_inputs_and_outputs(tmp_path):
     """Names and order of both stay."""
     text = """g (float[N,4] b, float[N,4] a) => (float[N,3] z, float[N,3] y) { p = MatMul(a, w) q = MatMul(b, w)
         y = Add(p, q) z = Relu(p) }"""
-    found = quantized(proto(text, w=rand(4, 3)), tmp_path, {"a": images(4), "b": rand(8, 4, seed=3)})
+    found = quantized(
+        proto(text, w=rand(4, 3)), tmp_path, {"a": images(4), "b": rand(8, 4, seed=3)}
+    )
     assert [v.name for v in found.graph.graph.inputs] == ["b", "a"]
     assert [v.name for v in found.graph.graph.outputs] == ["z", "y"]
     assert close(found)

@@ -1,4 +1,6 @@
-"""Damaged models: whatever is done to a file, quantize returns or says in one line what is wrong."""
+"""Damaged models: whatever is done to a file, quantize returns or says in one line what is
+wrong.
+"""
 
 import copy
 import re
@@ -67,7 +69,11 @@ def drop_node(model, rng):
 
 def rename(model, rng):
     node = any_node(model, rng)
-    names = [n for node in model.graph.node for n in (*node.input, *node.output)] + ["", "nowhere", "x"]
+    names = [n for node in model.graph.node for n in (*node.input, *node.output)] + [
+        "",
+        "nowhere",
+        "x",
+    ]
     side = node.input if len(node.input) and rng.integers(2) else node.output
     side[int(rng.integers(len(side)))] = names[int(rng.integers(len(names)))]
 
@@ -144,7 +150,11 @@ def attribute(model, rng):
     )
     node = any_node(model, rng)
     own = [a.name for a in node.attribute]
-    name = own[int(rng.integers(len(own)))] if own and rng.integers(2) else names[int(rng.integers(len(names)))]
+    name = (
+        own[int(rng.integers(len(own)))]
+        if own and rng.integers(2)
+        else names[int(rng.integers(len(names)))]
+    )
     for old in [a for a in node.attribute if a.name == name]:
         node.attribute.remove(old)
     node.attribute.append(onnx.helper.make_attribute(name, values[int(rng.integers(len(values)))]))
@@ -175,14 +185,18 @@ def weights(model, rng):
     tensor = model.graph.initializer[int(rng.integers(len(model.graph.initializer)))]
     array = onnx.numpy_helper.to_array(tensor).copy()
     if array.dtype.kind == "f":
-        array.reshape(-1)[: max(1, array.size // 2)] = rng.choice([np.nan, np.inf, -np.inf, 0, 1e38, -1e-40, 1e9])
+        array.reshape(-1)[: max(1, array.size // 2)] = rng.choice(
+            [np.nan, np.inf, -np.inf, 0, 1e38, -1e-40, 1e9]
+        )
     kind = rng.choice([np.float64, np.float16, array.dtype, np.int8])
     with np.errstate(all="ignore"):
         tensor.CopyFrom(onnx.numpy_helper.from_array(array.astype(kind), tensor.name))
 
 
 def opset(model, rng):
-    model.opset_import[0].version = int(rng.choice([-1, 0, 1, 6, 7, 8, 9, 10, 11, 12, 15, 18, 21, 99]))
+    model.opset_import[0].version = int(
+        rng.choice([-1, 0, 1, 6, 7, 8, 9, 10, 11, 12, 15, 18, 21, 99])
+    )
 
 
 MUTATIONS = (drop_node, rename, input_count, operator, attribute, dims, weights, opset)

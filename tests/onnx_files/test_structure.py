@@ -34,7 +34,12 @@ def a_function(inner):
 
     def change(m):
         bodies = [
-            helper.make_graph([helper.make_node("Relu", [inner], ["r"])], name, [], [onnx.ValueInfoProto(name="r")])
+            helper.make_graph(
+                [helper.make_node("Relu", [inner], ["r"])],
+                name,
+                [],
+                [onnx.ValueInfoProto(name="r")],
+            )
             for name in ("then_branch", "else_branch")
         ]
         branch = helper.make_node("If", ["c"], ["o"], then_branch=bodies[0], else_branch=bodies[1])
@@ -46,7 +51,9 @@ def a_function(inner):
 
 
 def a_map(m):
-    keyed = helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, []))
+    keyed = helper.make_map_type_proto(
+        TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, [])
+    )
     m.graph.output[0].type.CopyFrom(helper.make_sequence_type_proto(keyed))
 
 
@@ -55,7 +62,10 @@ def attribute(node, name, value):
 
 
 DAMAGED = {
-    "a function that reads what is outside": (a_function("x"), "Relu r: its input 'x' is computed nowhere"),
+    "a function that reads what is outside": (
+        a_function("x"),
+        "Relu r: its input 'x' is computed nowhere",
+    ),
     "more outputs than its operator": (
         lambda m: m.graph.node[0].output.append("more"),
         "it has 2 outputs; .* 1 at most",
@@ -64,31 +74,76 @@ DAMAGED = {
         attribute(0, "body", helper.make_graph([], "g", [], [])),
         "its attribute 'body' is a graph; the operator has none",
     ),
-    "a map of keys": (a_map, "output 'y' is a map from keys .*; end the model at 'b', which Sigmoid reads"),
+    "a map of keys": (
+        a_map,
+        "output 'y' is a map from keys .*; end the model at 'b', which Sigmoid reads",
+    ),
     "a cycle": (set_input(0, "b"), "Relu a: it depends on its own output"),
-    "an undefined tensor": (set_input(1, "nowhere"), "MatMul b: its input 'nowhere' is computed nowhere"),
+    "an undefined tensor": (
+        set_input(1, "nowhere"),
+        "MatMul b: its input 'nowhere' is computed nowhere",
+    ),
     "two producers": (set_output(1, "a"), "MatMul a: tensor 'a' is written by Relu a too"),
-    "an output that shadows an input": (set_output(0, "x"), "written by a graph input or initializer too"),
-    "an output that shadows a weight": (set_output(0, "w"), "written by a graph input or initializer too"),
+    "an output that shadows an input": (
+        set_output(0, "x"),
+        "written by a graph input or initializer too",
+    ),
+    "an output that shadows a weight": (
+        set_output(0, "w"),
+        "written by a graph input or initializer too",
+    ),
     "no outputs": (lambda m: m.graph.ClearField("output"), "the graph has no output"),
     "an output computed nowhere": (set_output(2, "z"), "graph output 'y' is computed nowhere"),
-    "an output listed twice": (lambda m: m.graph.output.append(m.graph.output[0]), "listed twice as a graph output"),
-    "an input listed twice": (lambda m: m.graph.input.append(m.graph.input[0]), "tensor 'x' is defined twice"),
-    "a weight stored twice": (lambda m: m.graph.initializer.append(m.graph.initializer[0]), "'w' is defined twice"),
-    "an opset of the future": (lambda m: setattr(m.opset_import[0], "version", 999), "opset 999; .* upgrade onnx"),
-    "no opset": (lambda m: m.ClearField("opset_import"), "imports no opset for the standard domain"),
+    "an output listed twice": (
+        lambda m: m.graph.output.append(m.graph.output[0]),
+        "listed twice as a graph output",
+    ),
+    "an input listed twice": (
+        lambda m: m.graph.input.append(m.graph.input[0]),
+        "tensor 'x' is defined twice",
+    ),
+    "a weight stored twice": (
+        lambda m: m.graph.initializer.append(m.graph.initializer[0]),
+        "'w' is defined twice",
+    ),
+    "an opset of the future": (
+        lambda m: setattr(m.opset_import[0], "version", 999),
+        "opset 999; .* upgrade onnx",
+    ),
+    "no opset": (
+        lambda m: m.ClearField("opset_import"),
+        "imports no opset for the standard domain",
+    ),
     "two opsets": (lambda m: m.opset_import.add(version=7), "and opset 7 of the standard domain"),
-    "a negative opset": (lambda m: setattr(m.opset_import[0], "version", -(2**31) - 1), "opset -2147483649; the inst"),
-    "an unknown domain": (lambda m: setattr(m.graph.node[0], "domain", "a.b"), "imports no opset for domain 'a.b'"),
-    "a weight of another size": (lambda m: m.graph.initializer[0].dims.append(2), "holds 64 bytes, not 128"),
-    "a negative size": (lambda m: m.graph.initializer[0].dims.__setitem__(0, -4), "cannot be negative"),
-    "an unknown type": (lambda m: setattr(m.graph.initializer[0], "data_type", 99), "unknown element type 99"),
+    "a negative opset": (
+        lambda m: setattr(m.opset_import[0], "version", -(2**31) - 1),
+        "opset -2147483649; the inst",
+    ),
+    "an unknown domain": (
+        lambda m: setattr(m.graph.node[0], "domain", "a.b"),
+        "imports no opset for domain 'a.b'",
+    ),
+    "a weight of another size": (
+        lambda m: m.graph.initializer[0].dims.append(2),
+        "holds 64 bytes, not 128",
+    ),
+    "a negative size": (
+        lambda m: m.graph.initializer[0].dims.__setitem__(0, -4),
+        "cannot be negative",
+    ),
+    "an unknown type": (
+        lambda m: setattr(m.graph.initializer[0], "data_type", 99),
+        "unknown element type 99",
+    ),
     "an input without type": (
         lambda m: m.graph.input[0].ClearField("type"),
         "graph input 'x' has no element type",
     ),
     "an unknown operator": (lambda m: setattr(m.graph.node[0], "op_type", "Rectify"), "Rectify"),
-    "a missing attribute": (lambda m: setattr(m.graph.node[2], "op_type", "Concat"), "Concat .*: .*axis"),
+    "a missing attribute": (
+        lambda m: setattr(m.graph.node[2], "op_type", "Concat"),
+        "Concat .*: .*axis",
+    ),
 }
 
 
@@ -148,7 +203,10 @@ UNFIT = {
         "y = Scan<num_scan_inputs = 1, body = b (float[4] v) => (float[4] u) { u = Relu(v) }>(x)",
         "Scan .*: it loops over a sequence",
     ),
-    "a sequence": ("s = SplitToSequence(x) y = ConcatFromSequence<axis = 0>(s)", "SplitToSequence .*: sequences"),
+    "a sequence": (
+        "s = SplitToSequence(x) y = ConcatFromSequence<axis = 0>(s)",
+        "SplitToSequence .*: sequences",
+    ),
     "training": (
         "r = Constant<value_float: float = 0.5>() t = Constant<value = bool {1}>() y = Dropout(x, r, t)",
         "Dropout .*training mode; call eval",
@@ -164,7 +222,9 @@ def test_cannot_be_quantized(name, tmp_path):
     text = f"g (float[N,4] x) => (float[N,4] y) {{ {body} }}"
     if "Integer" in body:
         text = text.replace("float[N,4] x", "int8[N,4] x").replace("float[N,4] y", "int32[N,4] y")
-    made = proto(text, w=rand(4, 4) if "Integer" not in body else rand(4, 4).astype("int8"), **arrays)
+    made = proto(
+        text, w=rand(4, 4) if "Integer" not in body else rand(4, 4).astype("int8"), **arrays
+    )
     with pytest.raises(ModelError, match=message):
         quantized(made, tmp_path)
 

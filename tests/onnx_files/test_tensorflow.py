@@ -24,9 +24,7 @@ def normalized(text, /, *, opset=13, **arrays):
     return model
 
 
-HEAD = (
-    f"g (float[N,3,8,8] x) => (float[N,K] y) {{ c = Conv<kernel_shape = [3, 3], pads = [1, 1, 1, 1]>(x, w) t = {UP}(c)"
-)
+HEAD = f"g (float[N,3,8,8] x) => (float[N,K] y) {{ c = Conv<kernel_shape = [3, 3], pads = [1, 1, 1, 1]>(x, w) t = {UP}(c)"
 W = {"w": rand(4, 3, 3, 3)}
 
 
@@ -45,7 +43,13 @@ W = {"w": rand(4, 3, 3, 3)}
 def test_nhwc_between_convolutions(middle):
     """Element-wise work in NHWC between two convolutions needs no Transpose."""
     text = f"{HEAD} {middle} d = {DOWN}(r) e = Conv<kernel_shape = [8, 8]>(d, w2) y = Flatten(e) }}"
-    arrays = {"k": rand(4), "k2": rand(1, 1, 1, 4), "zero": np.float32(0), "six": np.float32(6), "w2": rand(5, 4, 8, 8)}
+    arrays = {
+        "k": rand(4),
+        "k2": rand(1, 1, 1, 4),
+        "zero": np.float32(0),
+        "six": np.float32(6),
+        "w2": rand(5, 4, 8, 8),
+    }
     assert "Transpose" not in ops(normalized(text, **W, **arrays))
 
 
@@ -68,7 +72,9 @@ def test_mean_over_space(keep):
 
 
 @pytest.mark.parametrize("flat", ("Flatten(r)", "Reshape(r, target)"))
-@pytest.mark.parametrize("layer", ("y = MatMul(f, w2)", "m = MatMul(f, w2) y = Add(m, b)", "y = Gemm(f, w2, b)"))
+@pytest.mark.parametrize(
+    "layer", ("y = MatMul(f, w2)", "m = MatMul(f, w2) y = Add(m, b)", "y = Gemm(f, w2, b)")
+)
 def test_dense_layer_behind_a_flatten(flat, layer):
     """The columns of the weight are permuted; Relu may stand on either side of the Flatten."""
     text = f"{HEAD} r = Relu(t) f0 = {flat} f = Relu(f0) {layer} }}"
@@ -97,7 +103,9 @@ def test_residual_in_channel_last():
 def test_names_keep_their_meaning():
     """The channel-last tensors that vanish leave their names to nobody."""
     text = f"{HEAD} r = Relu(t) d = {DOWN}(r) e = Conv(d, w2) y = Flatten(e) }}"
-    names = {v.name for node in normalized(text, **W, w2=rand(5, 4, 8, 8)).graph for v in node.outputs}
+    names = {
+        v.name for node in normalized(text, **W, w2=rand(5, 4, 8, 8)).graph for v in node.outputs
+    }
     assert {"t", "r"}.isdisjoint(names)
 
 

@@ -1,4 +1,6 @@
-"""Graphs as PyTorch's two exporters write them; `export_torch.py` made the files (torch 2.13.0, random weights)."""
+"""Graphs as PyTorch's two exporters write them; `export_torch.py` made the files (torch 2.13.0,
+random weights).
+"""
 
 from pathlib import Path
 
@@ -24,7 +26,9 @@ def test_the_files_are_there():
 @pytest.mark.sweep
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_exported(path):
-    """All of it in integers, whatever the exporter made of it; batches of 4 take any number of samples."""
+    """All of it in integers, whatever the exporter made of it; batches of 4 take any number of
+    samples.
+    """
     data = images(*SHAPES[path.name.partition("_")[0]], count=6)
     found = quantized(path, "generic", data, effort="fast")
     assert found.report.integer_macs == 1
@@ -41,7 +45,9 @@ def test_exported(path):
 def test_a_recurrent_layer_with_the_batch_first(target):
     """The newer exporter reckons the sizes behind it from a tensor whose batch is on axis 1."""
     data = rand(16, 7, 6, seed=3)
-    found = lo.quantize(FOLDER / "recurrent_dynamo_dynamic.onnx", data, platform=target.name, effort="fast")
+    found = lo.quantize(
+        FOLDER / "recurrent_dynamo_dynamic.onnx", data, platform=target.name, effort="fast"
+    )
     assert found.report.chip_ready, found.report.findings
     assert not found.report.float_nodes
     assert close(found)

@@ -1,7 +1,8 @@
-"""Float operators of convolutional nets on every platform: they become integer, run, and stay close to the float model.
+"""Float operators of convolutional nets on every platform: they become integer, run, and stay close
+to the float model.
 
-What a platform does not have stays in float with a reason; both are in the table below. The rewrites that mend some of
-that (`fit`) are off.
+What a platform does not have stays in float with a reason; both are in the table below. The
+rewrites that mend some of that (`fit`) are off.
 """
 
 import numpy as np
@@ -70,17 +71,22 @@ def slices(net, x):
 
 
 def strided_slice(net, x):
-    return net.conv(net.node("Slice", x, ints(net, 0), ints(net, 8), ints(net, 2), ints(net, 2)), (4, 6, 1, 1))
+    return net.conv(
+        net.node("Slice", x, ints(net, 0), ints(net, 8), ints(net, 2), ints(net, 2)), (4, 6, 1, 1)
+    )
 
 
 def reversed_slice(net, x):
     return net.conv(
-        net.node("Slice", x, ints(net, -1), ints(net, -(1 << 63)), ints(net, 2), ints(net, -1)), (4, 6, 1, 1)
+        net.node("Slice", x, ints(net, -1), ints(net, -(1 << 63)), ints(net, 2), ints(net, -1)),
+        (4, 6, 1, 1),
     )
 
 
 def reversed_part(net, x):
-    return net.conv(net.node("Slice", x, ints(net, 5), ints(net, 0), ints(net, 3), ints(net, -2)), (4, 6, 1, 1))
+    return net.conv(
+        net.node("Slice", x, ints(net, 5), ints(net, 0), ints(net, 3), ints(net, -2)), (4, 6, 1, 1)
+    )
 
 
 def pick_channel(net, x):
@@ -113,13 +119,21 @@ def padded(net, x):
 
 
 def reflected(net, x):
-    return net.conv(net.node("Pad", x, ints(net, 0, 0, 1, 1, 0, 0, 1, 1), mode="reflect"), (4, 6, 3, 3))
+    return net.conv(
+        net.node("Pad", x, ints(net, 0, 0, 1, 1, 0, 0, 1, 1), mode="reflect"), (4, 6, 3, 3)
+    )
 
 
 def enlarged(net, x):
     factors = net.const(np.array([1, 1, 2, 2], np.float32))
     y = net.node(
-        "Resize", x, "", factors, mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor"
+        "Resize",
+        x,
+        "",
+        factors,
+        mode="nearest",
+        coordinate_transformation_mode="asymmetric",
+        nearest_mode="floor",
     )
     return net.conv(y, (4, 6, 3, 3))
 
@@ -162,12 +176,17 @@ def multiplied(net, x):
 
 def matrices():
     net = Net(6, 8, seed=6)
-    q, k = (net.node("MatMul", "x", net.const(net.rng.standard_normal((8, 5)).astype(np.float32))) for _ in "qk")
+    q, k = (
+        net.node("MatMul", "x", net.const(net.rng.standard_normal((8, 5)).astype(np.float32)))
+        for _ in "qk"
+    )
     return net.graph(net.node("MatMul", q, net.node("Transpose", k, perm=[0, 2, 1])))
 
 
 def concatenated(net, x):
-    return net.node("Concat", net.conv(x, (3, 6, 1, 1), gain=4.0), net.conv(x, (4, 6, 1, 1), gain=0.2), axis=1)
+    return net.node(
+        "Concat", net.conv(x, (3, 6, 1, 1), gain=4.0), net.conv(x, (4, 6, 1, 1), gain=0.2), axis=1
+    )
 
 
 def average(height, width, channels):
@@ -181,7 +200,10 @@ def average(height, width, channels):
 #: name -> net, the platforms on which all of it is integer.
 CASES = {
     "deconv": (transposed(strides=[2, 2], pads=[1] * 4, output_padding=[1, 1]), ROWS),
-    "deconv-asymmetric": (transposed(strides=[2, 2], pads=[1, 0, 0, 1], output_padding=[1, 0]), ROWS),
+    "deconv-asymmetric": (
+        transposed(strides=[2, 2], pads=[1, 0, 0, 1], output_padding=[1, 0]),
+        ROWS,
+    ),
     "deconv-4x4": (transposed(kernel_shape=[4, 4], strides=[4, 4]), ROWS),
     "deconv-dilated": (transposed(dilations=[2, 2]), ["generic"]),
     "sub": (image(minus), ROWS),
@@ -221,7 +243,11 @@ CASES = {
 @pytest.mark.parametrize("platform", ROWS)
 def test_a_token_beside_what_is_computed(platform):
     """A constant beside a tensor is zeros around it and a sum: in integers on every platform."""
-    text = "g (float[1,4,6] x) => (float[1,5,3] y) { a = MatMul(x, v) c = Concat<axis = 1>(t, a) y = MatMul(c, w) }"
+    text = (
+        "g (float[1,4,6] x) => (float[1,5,3] y) { a = MatMul(x, v) c = Concat<axis = 1>(t, a) "
+        "y "
+        "= MatMul(c, w) }"
+    )
     model, rng = proto(text, v=rand(6, 6), t=rand(1, 1, 6), w=rand(6, 3)), np.random.default_rng(0)
     feed = {"x": rng.standard_normal((32, 4, 6)).astype(np.float32)}
     result = quantize(ir.from_proto(model), feed, platform=platform, effort="fast")
@@ -236,16 +262,24 @@ def sqnr(want, got):
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("platform", mark_rest_slow(2, sorted(ROWS, key="generic venus arcs venusA".index)))
+@pytest.mark.parametrize(
+    "platform", mark_rest_slow(2, sorted(ROWS, key="generic venus arcs venusA".index))
+)
 @pytest.mark.parametrize("case", CASES)
 def test_operator(case, platform):
-    """Integer where the row has it, else float with a reason; close to the float model either way."""
+    """Integer where the row has it, else float with a reason; close to the float model either
+    way.
+    """
     make, integer = CASES[case]
     model = make()
     feed = samples(model)
-    effort = "fast" if case == "concat" else "normal"  # else the host joins, where that is measured to be better
+    effort = (
+        "fast" if case == "concat" else "normal"
+    )  # else the host joins, where that is measured to be better
     result = quantize(make(), feed, platform=platform, fit=False, effort=effort)
-    floats = {node.op_type: node.why for node in result.report.float_nodes + result.report.host_part}
+    floats = {
+        node.op_type: node.why for node in result.report.float_nodes + result.report.host_part
+    }
     assert (not floats) == (platform in integer), floats
     assert all(floats.values())
     (want,), (got,) = (Session(m).run(None, feed) for m in (model, result.graph))
@@ -256,7 +290,9 @@ def test_operator(case, platform):
 @pytest.mark.parametrize("platform", ROWS)
 @pytest.mark.parametrize("net", mark_rest_slow(2, NETS), ids=lambda net: net.__name__)
 def test_families(net, platform):
-    """Families of convolutional nets are integer from the first layer to the last on every platform."""
+    """Families of convolutional nets are integer from the first layer to the last on every
+    platform.
+    """
     model = net()
     feed = samples(model)
     result = quantize(net(), feed, platform=platform, effort="fast")

@@ -1,4 +1,6 @@
-"""Limits of the platforms: every constraint passes on one side and fails on the other, and its rule can be read."""
+"""Limits of the platforms: every constraint passes on one side and fails on the other, and its rule
+can be read.
+"""
 
 import functools
 from itertools import product
@@ -24,14 +26,21 @@ CONSTRAINTS = [
 
 
 def node(op_type, *inputs, weights=(), numbers=(), **attributes):
-    """Return the first node of a graph of one: inputs and float constants by shape, then lists of int64 numbers."""
+    """Return the first node of a graph of one: inputs and float constants by shape, then lists of
+    int64 numbers.
+    """
     names = [f"x{i}" for i in range(len(inputs))]
     given = [helper.make_tensor_value_info(n, 1, s) for n, s in zip(names, inputs, strict=True)]
-    held = [helper.make_tensor(f"w{i}", 1, s, np.zeros(int(np.prod(s)))) for i, s in enumerate(weights)]
+    held = [
+        helper.make_tensor(f"w{i}", 1, s, np.zeros(int(np.prod(s)))) for i, s in enumerate(weights)
+    ]
     held += [helper.make_tensor(f"n{i}", 7, [len(v)], v) for i, v in enumerate(numbers)]
     op = helper.make_node(op_type, [*names, *(t.name for t in held)], ["y"], **attributes)
     graph = helper.make_graph([op], "g", given, [helper.make_tensor_value_info("y", 1, None)], held)
-    opsets = [helper.make_opsetid(*opset) for opset in (("", 13), (attributes.get("domain", ir.FUNCTION_DOMAIN), 1))]
+    opsets = [
+        helper.make_opsetid(*opset)
+        for opset in (("", 13), (attributes.get("domain", ir.FUNCTION_DOMAIN), 1))
+    ]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     return ir.from_proto(shape_inference.infer_shapes(model)).graph.node(0)
 
@@ -45,7 +54,9 @@ def transposed(source, weight, **attributes):
 
 
 def norm(*sizes, **attributes):
-    return node("LayerNormalization", ["N", *sizes], weights=[sizes, sizes], axis=-len(sizes), **attributes)
+    return node(
+        "LayerNormalization", ["N", *sizes], weights=[sizes, sizes], axis=-len(sizes), **attributes
+    )
 
 
 def layer(kind, letters=""):
@@ -70,10 +81,15 @@ POOLS = (("AvgPool2dInt", "AveragePool"), ("MaxPool", "MaxPool"))
 
 @functools.cache
 def build_cases():
-    """Return (operator, constraint) -> nodes within the limit, nodes beyond it with the value that the user reads."""
+    """Return (operator, constraint) -> nodes within the limit, nodes beyond it with the value that
+    the user reads.
+    """
     return {
         ("LSTMInt", "check_square_input"): (
-            [node("LSTM", ["N", 9, 4], domain=ir.FUNCTION_DOMAIN), node("LSTMInt", [1, 4, 4], domain="thinker")],
+            [
+                node("LSTM", ["N", 9, 4], domain=ir.FUNCTION_DOMAIN),
+                node("LSTMInt", [1, 4, 4], domain="thinker"),
+            ],
             [(node("LSTMInt", [1, 9, 4], domain="thinker"), "9 steps of 4 elements")],
         ),
         ("LSTMInt", "check_cell_unread"): (
@@ -82,11 +98,17 @@ def build_cases():
         ),
         ("LSTMInt", "check_full_sequences"): (
             [layer("LSTM"), layer("LSTM", "hc"), node("LSTMInt", [1, 4, 4], domain="thinker")],
-            [(layer("LSTM", letters), "sequence_lens is given, and some may be shorter") for letters in ("l", "lhc")],
+            [
+                (layer("LSTM", letters), "sequence_lens is given, and some may be shorter")
+                for letters in ("l", "lhc")
+            ],
         ),
         ("GRUInt", "check_full_sequences"): (
             [layer("GRU"), layer("GRU", "h")],
-            [(layer("GRU", letters), "sequence_lens is given, and some may be shorter") for letters in ("l", "lh")],
+            [
+                (layer("GRU", letters), "sequence_lens is given, and some may be shorter")
+                for letters in ("l", "lh")
+            ],
         ),
         ("LSTMInt", "check_zero_initial_state"): (
             [layer("LSTM"), layer("LSTM", "l"), node("LSTMInt", [1, 4, 4], domain="thinker")],
@@ -114,14 +136,20 @@ def build_cases():
         ),
         ("Conv2dInt", "stride_values"): (
             [conv(MAP, [4, 8, 4, 4], strides=[s, t]) for s, t in ((1, 1), (2, 1), (4, 4), (2, 4))],
-            [(conv(MAP, [4, 8, 5, 5], strides=[3, 1]), "3"), (conv(MAP, [4, 8, 5, 5], strides=[1, 5]), "5")],
+            [
+                (conv(MAP, [4, 8, 5, 5], strides=[3, 1]), "3"),
+                (conv(MAP, [4, 8, 5, 5], strides=[1, 5]), "5"),
+            ],
         ),
         ("Conv2dInt", "stride_within_kernel"): (
             [conv(MAP, [4, 8, 2, 2], strides=[2, 2])],
             [(conv(MAP, [4, 8, 1, 1], strides=[2, 1]), "stride 2 > kernel 1")],
         ),
         ("Conv2dInt", "pad_side"): (
-            [conv(MAP, [4, 8, 5, 5], pads=[4, 4, 4, 4]), conv(MAP, [4, 8, 3, 3], pads=[3, 0, 0, 3])],
+            [
+                conv(MAP, [4, 8, 5, 5], pads=[4, 4, 4, 4]),
+                conv(MAP, [4, 8, 3, 3], pads=[3, 0, 0, 3]),
+            ],
             [
                 (conv(MAP, [4, 8, 5, 5], pads=[0, 5, 0, 0]), "pads [0, 5, 0, 0]"),
                 (conv(MAP, [4, 8, 3, 2], pads=[0, 0, 0, 3]), "pads [0, 0, 0, 3]"),
@@ -132,7 +160,11 @@ def build_cases():
             [(conv(MAP, [4, 8, 3, 3], dilations=[1, 2]), "2")],
         ),
         ("Conv2dInt", "depthwise_multiplier"): (
-            [conv(MAP, [8, 1, 3, 3], group=8), conv(MAP, [6, 4, 3, 3], group=2), conv(["N", 1, 9, 9], [4, 1, 3, 3])],
+            [
+                conv(MAP, [8, 1, 3, 3], group=8),
+                conv(MAP, [6, 4, 3, 3], group=2),
+                conv(["N", 1, 9, 9], [4, 1, 3, 3]),
+            ],
             [(conv(MAP, [16, 1, 3, 3], group=8), "8 inputs, 16 outputs")],
         ),
         ("Conv2dInt", "group_outputs"): (
@@ -140,13 +172,18 @@ def build_cases():
             [(conv(MAP, [2, 4, 3, 3], group=2), "2 groups of 4 channels")],
         ),
         ("Conv2dInt", "grouped_hoisted_padding"): (
-            [conv(MAP, [8, 1, 3, 3], group=8), conv(MAP, [6, 4, 3, 3], group=2), conv(MAP, [8, 2, 1, 1], group=4)],
+            [
+                conv(MAP, [8, 1, 3, 3], group=8),
+                conv(MAP, [6, 4, 3, 3], group=2),
+                conv(MAP, [8, 2, 1, 1], group=4),
+            ],
             [
                 (conv(MAP, [8, 2, 3, 3], group=4), "4 groups of 2 channels under 3x3"),
                 (conv(["N", 8, 2, 9], [6, 4, 1, 3], group=2), "2 groups of 4 channels under 1x3"),
             ],
         ),
-        # 2*ceil(C/2) * roundup(W, 8*stride) * kernel <= 65536, 32768 for depthwise, in the better of both directions
+        # 2*ceil(C/2) * roundup(W, 8*stride) * kernel <= 65536, 32768 for depthwise, in the better
+        # of both directions
         ("Conv2dInt", "conv_line_buffer"): (
             [
                 conv(["N", 128, 64, 512], [4, 128, 1, 1]),
@@ -165,7 +202,10 @@ def build_cases():
             [(conv(["N", 60, 540, 540], [4, 60, 2, 2]), "69632 bytes")],
         ),
         ("Conv2dInt", "conv_line_buffer_swapped"): (
-            [conv(["N", 8, 8, 1000], [4, 8, 3, 3]), conv(["N", 8, 8, 300], [4, 8, 3, 3], strides=[2, 2])],
+            [
+                conv(["N", 8, 8, 1000], [4, 8, 3, 3]),
+                conv(["N", 8, 8, 300], [4, 8, 3, 3], strides=[2, 2]),
+            ],
             [(conv(["N", 8, 8, 1000], [4, 8, 3, 3], strides=[2, 2]), "24192 bytes")],
         ),
         ("Conv2dInt", "weight_slice_bytes"): (
@@ -181,13 +221,25 @@ def build_cases():
             [(conv(["N", 328, 5, 5], [328, 1, 5, 5], group=328), "8200 bytes")],
         ),
         ("Conv2dInt", "input_smaller_than_kernel"): (
-            [conv(["N", 8, 2, 2], [4, 8, 3, 3], pads=[1] * 4), conv(["N", 8, 9, 5], [4, 8, 1, 5], pads=[0, 2, 0, 2])],
             [
-                (conv(["N", 8, 9, 2], [4, 8, 1, 5], pads=[0, 2, 0, 2]), "9x2 under 1x5, pads [0, 2, 0, 2]"),
-                (conv(["N", 8, 2, 9], [4, 8, 5, 1], pads=[2, 0, 2, 0]), "2x9 under 5x1, pads [2, 0, 2, 0]"),
+                conv(["N", 8, 2, 2], [4, 8, 3, 3], pads=[1] * 4),
+                conv(["N", 8, 9, 5], [4, 8, 1, 5], pads=[0, 2, 0, 2]),
+            ],
+            [
+                (
+                    conv(["N", 8, 9, 2], [4, 8, 1, 5], pads=[0, 2, 0, 2]),
+                    "9x2 under 1x5, pads [0, 2, 0, 2]",
+                ),
+                (
+                    conv(["N", 8, 2, 9], [4, 8, 5, 1], pads=[2, 0, 2, 0]),
+                    "2x9 under 5x1, pads [2, 0, 2, 0]",
+                ),
             ],
         ),
-        ("Conv1dInt", "kernel_length_1d"): ([conv(["N", 4, 20], [4, 4, 5])], [(conv(["N", 4, 20], [4, 4, 6]), "6")]),
+        ("Conv1dInt", "kernel_length_1d"): (
+            [conv(["N", 4, 20], [4, 4, 5])],
+            [(conv(["N", 4, 20], [4, 4, 6]), "6")],
+        ),
         ("Conv1dInt", "stride_values"): (
             [conv(["N", 4, 20], [4, 4, 5], strides=[4])],
             [(conv(["N", 4, 20], [4, 4, 5], strides=[3]), "3")],
@@ -252,7 +304,10 @@ def build_cases():
             [(node("LinearInt", [1, 2, 3, 4], weights=[[5, 4]], domain="thinker"), "4 axes")],
         ),
         ("BmmInt", "check_matrix_rank"): (
-            [node("MatMul", ["N", 3, 4], ["N", 4, 5]), node("MatMul", ["N", 2, 3, 4], ["N", 2, 4, 5])],
+            [
+                node("MatMul", ["N", 3, 4], ["N", 4, 5]),
+                node("MatMul", ["N", 2, 3, 4], ["N", 2, 4, 5]),
+            ],
             [
                 (node("MatMul", ["N", 2, 3, 4], ["N", 1, 4, 5]), "4 and 4 axes"),
                 (node("MatMul", ["N", 2, 2, 3, 4], ["N", 2, 2, 4, 5]), "5 and 5 axes"),
@@ -274,7 +329,11 @@ def build_cases():
             [(node("Concat", MAP, weights=[[1, 8, 16, 16]], axis=1), "a constant")],
         ),
         ("iqMul", "check_mul_shapes"): (
-            [node("Mul", MAP, MAP), node("Mul", MAP, ["N", 8, 1, 1]), node("Mul", ["N", 8, 1, 1], MAP)],
+            [
+                node("Mul", MAP, MAP),
+                node("Mul", MAP, ["N", 8, 1, 1]),
+                node("Mul", ["N", 8, 1, 1], MAP),
+            ],
             [
                 (node("Mul", MAP, ["N", 1, 16, 16]), "[N,8,16,16] and [N,1,16,16]"),
                 (node("Mul", MAP, ["N", 1, 1, 1]), "[N,8,16,16] and [N,1,1,1]"),
@@ -285,7 +344,10 @@ def build_cases():
                 [node(kind, MAP, kernel_shape=[2, 2]), node(kind, ["N", 8, 16], kernel_shape=[2])],
                 [
                     (node(kind, ["N", 8, 16], kernel_shape=[2, 2]), "2 sides, a map of 3 axes"),
-                    (node(kind, ["N", 8, 4, 4, 4], kernel_shape=[2, 2, 2]), "3 sides, a map of 5 axes"),
+                    (
+                        node(kind, ["N", 8, 4, 4, 4], kernel_shape=[2, 2, 2]),
+                        "3 sides, a map of 5 axes",
+                    ),
                 ],
             )
             for op, kind in POOLS
@@ -299,7 +361,12 @@ def build_cases():
         },
         ("AvgPool2dInt", "pool_pads"): (
             [node("AveragePool", MAP, kernel_shape=[5, 5], pads=[5, 0, 0, 0])],
-            [(node("AveragePool", MAP, kernel_shape=[2, 2], pads=[3, 0, 0, 0]), "pads [3, 0, 0, 0]")],
+            [
+                (
+                    node("AveragePool", MAP, kernel_shape=[2, 2], pads=[3, 0, 0, 0]),
+                    "pads [3, 0, 0, 0]",
+                )
+            ],
         ),
         ("MaxPool", "pool_pads"): (
             [node("MaxPool", MAP, kernel_shape=[5, 5], pads=[4, 0, 0, 4])],
@@ -328,7 +395,12 @@ def build_cases():
                     node(kind, ["N", 8, 8, 1000], kernel_shape=[3, 3]),
                     node(kind, ["N", 8, 8, 300], kernel_shape=[2, 2], strides=[2, 2]),
                 ],
-                [(node(kind, ["N", 8, 8, 1000], kernel_shape=[3, 3], strides=[2, 2]), "24192 bytes")],
+                [
+                    (
+                        node(kind, ["N", 8, 8, 1000], kernel_shape=[3, 3], strides=[2, 2]),
+                        "24192 bytes",
+                    )
+                ],
             )
             for op, kind in POOLS
         },
@@ -346,7 +418,10 @@ def build_cases():
         ),
         **{
             (op, "odd_kernel_input_bytes"): (
-                [node(kind, ["N", 5, 90, 88], kernel_shape=[3, 3]), node(kind, ["N", 5, 96, 96], kernel_shape=[2, 2])],
+                [
+                    node(kind, ["N", 5, 90, 88], kernel_shape=[3, 3]),
+                    node(kind, ["N", 5, 96, 96], kernel_shape=[2, 2]),
+                ],
                 [(node(kind, ["N", 5, 96, 96], kernel_shape=[3, 2]), "73728 bytes")],
             )
             for op, kind in POOLS
@@ -354,7 +429,12 @@ def build_cases():
         **{
             (op, "pool_ceil_mode"): (
                 [node(kind, MAP, kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1)],
-                [(node(kind, MAP, kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1), "ceil_mode 1")],
+                [
+                    (
+                        node(kind, MAP, kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1),
+                        "ceil_mode 1",
+                    )
+                ],
             )
             for op, kind in POOLS
         },
@@ -368,24 +448,43 @@ def build_cases():
         ("AvgPool2dInt", "check_global_average"): (
             [
                 node("AveragePool", ["N", c, h, w], kernel_shape=[h, w])
-                for c, h, w in ((16, 3, 3), (64, 10, 16), (64, 8, 8), (12, 7, 7), (4, 1, 2), (24, 10, 16))
+                for c, h, w in (
+                    (16, 3, 3),
+                    (64, 10, 16),
+                    (64, 8, 8),
+                    (12, 7, 7),
+                    (4, 1, 2),
+                    (24, 10, 16),
+                )
             ]
             + [node("AveragePool", MAP, kernel_shape=[8, 8])],
             [
-                (node("AveragePool", ["N", 2, 1, 32771], kernel_shape=[1, 32771]), "1x32771 of 2 channels"),
-                (node("AveragePool", ["N", 8, 6, 6], kernel_shape=[8, 8], pads=[1] * 4), "8x8 of 8 channels, padded"),
+                (
+                    node("AveragePool", ["N", 2, 1, 32771], kernel_shape=[1, 32771]),
+                    "1x32771 of 2 channels",
+                ),
+                (
+                    node("AveragePool", ["N", 8, 6, 6], kernel_shape=[8, 8], pads=[1] * 4),
+                    "8x8 of 8 channels, padded",
+                ),
             ],
         ),
         ("MaxPool", "max_pool_side"): (
             [node("MaxPool", MAP, kernel_shape=[5, 5]), node("MaxPool", MAP, kernel_shape=[16, 1])],
-            [(node("MaxPool", MAP, kernel_shape=[1, 6]), "1x6"), (node("MaxPool", MAP, kernel_shape=[7, 2]), "7x2")],
+            [
+                (node("MaxPool", MAP, kernel_shape=[1, 6]), "1x6"),
+                (node("MaxPool", MAP, kernel_shape=[7, 2]), "7x2"),
+            ],
         ),
         ("Transpose", "check_transpose_rank"): (
             [node("Transpose", MAP, perm=[0, 2, 3, 1])],
             [(node("Transpose", ["N", 2, 3, 4, 5], perm=[0, 2, 1, 3, 4]), "5 axes")],
         ),
         ("Slice", "check_slice_step"): (
-            [node("Slice", MAP, numbers=[[1], [3], [1]]), node("Slice", MAP, numbers=[[1], [3], [1], [1]])],
+            [
+                node("Slice", MAP, numbers=[[1], [3], [1]]),
+                node("Slice", MAP, numbers=[[1], [3], [1], [1]]),
+            ],
             [(node("Slice", MAP, numbers=[[0, 0], [3, 8], [1, 2], [1, 2]]), "step 2")],
         ),
         ("SoftmaxInt", "check_row_length"): (
@@ -400,7 +499,10 @@ def build_cases():
             [norm(361)],
             [(norm(362), "362 elements"), (norm(2, 181), "362 elements")],
         ),
-        ("LayerNormInt", "check_epsilon"): ([norm(8, epsilon=1e-5)], [(norm(8, epsilon=1e-3), "0.001")]),
+        ("LayerNormInt", "check_epsilon"): (
+            [norm(8, epsilon=1e-5)],
+            [(norm(8, epsilon=1e-3), "0.001")],
+        ),
         ("LayerNormInt", "check_axis_count"): ([norm(8), norm(3, 4)], [(norm(2, 3, 4), "3 axes")]),
         ("iqSigmoid", "check_glu_axis"): (
             [node("Sigmoid", ["N", 128]), node("Sigmoid", ["N", 300, 5])],
@@ -417,7 +519,10 @@ def build_cases():
             ],
             [
                 (node("Pad", MAP, numbers=[[0, 0, 1, 1, 0, 0, 1, 1]], mode="edge"), "edge, 4 axes"),
-                (node("Pad", ["N", 3, 4], numbers=[[0, 0, 1, 0, 0, 1]], mode="edge"), "edge, 3 axes"),
+                (
+                    node("Pad", ["N", 3, 4], numbers=[[0, 0, 1, 0, 0, 1]], mode="edge"),
+                    "edge, 3 axes",
+                ),
             ],
         ),
     }
@@ -440,11 +545,15 @@ ELSEWHERE = {
 
 def test_no_constraint_is_forgotten():
     """The table above names every constraint of every operator, and nothing else."""
-    assert {(op.name, constraint.__name__) for op, constraint in CONSTRAINTS} == build_cases().keys()
+    assert {
+        (op.name, constraint.__name__) for op, constraint in CONSTRAINTS
+    } == build_cases().keys()
 
 
 def test_constraint():
-    """Within the limit there is no violation of it; beyond it there is one, with rule, value and remedy."""
+    """Within the limit there is no violation of it; beyond it there is one, with rule, value and
+    remedy.
+    """
 
     def check(op, constraint):
         within, beyond = build_cases()[op.name, constraint.__name__]
@@ -466,26 +575,38 @@ def test_constraint():
 
 def violated(op_type, where, row):
     """Return the rules that `where` breaks, up to the number in them."""
-    return [v.rule for v in next(op for op in LOWERING_RULES if op.name == op_type).find_violations(where, row)]
+    return [
+        v.rule
+        for v in next(op for op in LOWERING_RULES if op.name == op_type).find_violations(where, row)
+    ]
 
 
 def test_dilated_kernels_may_be_longer():
     """arcs and venusA take kernels up to 12 along an axis that is dilated."""
     long = conv(["N", 8, 60, 60], [4, 8, 12, 5], dilations=[2, 1])
     assert violated("Conv2dInt", long, ARCS) == violated("Conv2dInt", long, VENUSA) == []
-    assert len(violated("Conv2dInt", conv(["N", 8, 60, 60], [4, 8, 13, 5], dilations=[2, 1]), ARCS)) == 1
-    assert len(violated("Conv2dInt", conv(["N", 8, 60, 60], [4, 8, 12, 5], dilations=[1, 2]), ARCS)) == 1
+    assert (
+        len(violated("Conv2dInt", conv(["N", 8, 60, 60], [4, 8, 13, 5], dilations=[2, 1]), ARCS))
+        == 1
+    )
+    assert (
+        len(violated("Conv2dInt", conv(["N", 8, 60, 60], [4, 8, 12, 5], dilations=[1, 2]), ARCS))
+        == 1
+    )
 
 
 def test_a_share_of_the_weights_is_smaller_on_arcs():
     """512 channels under 3x3 are refused there, whatever the padding."""
-    large, small = (conv(["N", channels, 7, 7], [4, channels, 3, 3], pads=[1] * 4) for channels in (512, 448))
+    large, small = (
+        conv(["N", channels, 7, 7], [4, channels, 3, 3], pads=[1] * 4) for channels in (512, 448)
+    )
     assert len(violated("Conv2dInt", large, ARCS)) == 1
     assert violated("Conv2dInt", small, ARCS) == violated("Conv2dInt", large, VENUS) == []
 
 
 @pytest.mark.parametrize(
-    "kernel, dilation, fits", ((5, 1, (1, 1, 1)), (9, 1, (0, 1, 0)), (3, 4, (0, 1, 1)), (9, 2, (0, 1, 1)))
+    "kernel, dilation, fits",
+    ((5, 1, (1, 1, 1)), (9, 1, (0, 1, 0)), (3, 4, (0, 1, 1)), (9, 2, (0, 1, 1))),
 )
 def test_a_line_may_be_convolved_as_an_image(kernel, dilation, fits):
     """What the chip's Conv1dInt cannot take, or the chip has none, may fit Conv2dInt."""
@@ -497,7 +618,10 @@ def test_a_line_may_be_convolved_as_an_image(kernel, dilation, fits):
 def test_unknown_sizes_break_no_limit():
     """What depends on a size that is not known is not held against the node."""
     unknown = conv(["N", 4000, "H", "W"], [4, 4000, 1, 1])
-    assert next(op for op in LOWERING_RULES if op.name == "Conv2dInt").find_violations(unknown, VENUS) == []
+    assert (
+        next(op for op in LOWERING_RULES if op.name == "Conv2dInt").find_violations(unknown, VENUS)
+        == []
+    )
 
 
 def test_rules_can_be_read():

@@ -1,4 +1,5 @@
-"""Sigmoid, tanh, SiLU, GELU, tables, softmax, log-softmax, layer normalisation and constant operands, from the float
+"""Sigmoid, tanh, SiLU, GELU, tables, softmax, log-softmax, layer normalisation and constant
+operands, from the float
 operator to its integers, on every platform.
 """
 
@@ -22,14 +23,22 @@ CHIPS = ("venus", "arcs", "venusA")
 
 
 def model(nodes, shape, opset=17, seen=(), **arrays):
-    """Return the model of `nodes` (x -> y) between an identity Conv-free input and a MatMul that keeps it integer."""
+    """Return the model of `nodes` (x -> y) between an identity Conv-free input and a MatMul that
+    keeps it integer.
+    """
     rng = np.random.default_rng(7)
     size = shape[-1]
-    arrays = {"w0": np.eye(size, dtype=np.float32), "w1": rng.standard_normal((size, size)), **arrays}
+    arrays = {
+        "w0": np.eye(size, dtype=np.float32),
+        "w1": rng.standard_normal((size, size)),
+        **arrays,
+    }
     first = helper.make_node("MatMul", ["x", "w0"], ["a"], name="before")
     last = helper.make_node("MatMul", ["b", "w1"], ["y"], name="after")
     held = [
-        numpy_helper.from_array(np.asarray(a, np.float32 if np.asarray(a).dtype.kind == "f" else None), n)
+        numpy_helper.from_array(
+            np.asarray(a, np.float32 if np.asarray(a).dtype.kind == "f" else None), n
+        )
         for n, a in arrays.items()
     ]
     results = ("y", *(f"{n}_seen" for n in seen))
@@ -52,23 +61,33 @@ def one(op_type, *constants, opset=17, shape=(6, 8), seen=(), **attributes):
 
 
 def samples(shape, count=64, seed=0, gain=2.0):
-    return {"x": (gain * np.random.default_rng(seed).standard_normal((count, *shape))).astype(np.float32)}
+    return {
+        "x": (gain * np.random.default_rng(seed).standard_normal((count, *shape))).astype(
+            np.float32
+        )
+    }
 
 
 def integers(found, name="b", feed=None):
-    """Return (real value of the integers, scale) of tensor `name` in the integer graph, and the float twin."""
+    """Return (real value of the integers, scale) of tensor `name` in the integer graph, and the
+    float twin.
+    """
     taps = {n: (a, s) for n, a, s in found.session().taps(feed)}
     array, scale = taps[name]
     return array / scale, scale
 
 
 def compare(graph, platform, feed, **settings):
-    """Quantize; return what the integers of b mean, what b is on the integers of a, and b's scale."""
+    """Quantize; return what the integers of b mean, what b is on the integers of a, and b's
+    scale.
+    """
     found = quantize(graph, feed, platform=platform, effort="fast", **settings)
     got, scale = integers(found, "b", feed)
     taps = {n: (a, s) for n, a, s in found.session().taps(feed)}
     a, a_scale = taps["a"]
-    reference = {n: v for n, v, _ in FloatRunner(graph, ["b"]).run({"x": (a / a_scale).astype(np.float32)})}["b"]
+    reference = {
+        n: v for n, v, _ in FloatRunner(graph, ["b"]).run({"x": (a / a_scale).astype(np.float32)})
+    }["b"]
     assert found.report.float_nodes == []
     return got, reference, scale
 
@@ -83,7 +102,9 @@ SINGLE = sorted(kind for kind in UNARY_FUNCTIONS if kind not in ("Relu", "Swish"
 @pytest.mark.parametrize("mode", ("max-value", "q-value"))
 @pytest.mark.parametrize("kind", SINGLE)
 def test_generic_tables_are_exact(kind, mode):
-    """Law: every entry is the float function of the integer's real value, rounded half up and saturated."""
+    """Law: every entry is the float function of the integer's real value, rounded half up and
+    saturated.
+    """
     seen = ("a", "b") if kind == "Neg" else ()  # else a layer takes up its sign
     graph = one(kind, opset=OPSET_20.get(kind, 17), seen=seen)
     feed = samples((6, 8))
@@ -98,7 +119,9 @@ def test_generic_tables_are_exact(kind, mode):
 
 @pytest.mark.parametrize("kind", sorted(set(BINARY_FUNCTIONS) - {"Max", "Min"}))
 def test_arithmetic_with_one_number(kind):
-    """On three axes no BatchNormalization takes the constant up, nor a layer where the tensor is seen: a table does."""
+    """On three axes no BatchNormalization takes the constant up, nor a layer where the tensor is
+    seen: a table does.
+    """
     nodes = [helper.make_node("Relu", ["a"], ["r"]), helper.make_node(kind, ["r", "c0"], ["b"])]
     graph = model(nodes, (6, 8), seen=("a", "b"), c0=np.float32(2.0 if kind == "Pow" else 1.7))
     got, want, scale = compare(graph, "generic", samples((6, 8)))
@@ -113,7 +136,9 @@ def test_undefined_values_saturate():
         assert evaluate_float_node(graph, node, np.zeros(1))[0] == want
     graph = one("Sqrt")
     assert np.isnan(
-        evaluate_float_node(graph, next(n for n in graph.graph if n.op_type == "Sqrt"), np.array([-1.0]))[0]
+        evaluate_float_node(
+            graph, next(n for n in graph.graph if n.op_type == "Sqrt"), np.array([-1.0])
+        )[0]
     )
     feed = {"x": np.abs(samples((6, 8))["x"]) + np.float32(0.5)}
     found = quantize(one("Reciprocal"), feed, platform="generic", effort="fast")
@@ -136,7 +161,8 @@ def test_chips_have_no_tables(platform):
 
 @pytest.mark.parametrize("gain", (0.02, 0.5, 2.0, 20.0))
 @pytest.mark.parametrize(
-    ("kind", "platform"), [("Sigmoid", chip) for chip in CHIPS] + [("Tanh", "venus"), ("Tanh", "generic")]
+    ("kind", "platform"),
+    [("Sigmoid", chip) for chip in CHIPS] + [("Tanh", "venus"), ("Tanh", "generic")],
 )
 def test_sigmoid_and_tanh(kind, platform, gain):
     """Within a count of Q7 of the real function, at whatever scale the input has."""
@@ -155,7 +181,9 @@ def test_tanh_that_is_not_right(platform):
 
 @pytest.mark.parametrize("shape", ((3, 4, 8), (2, 300), (131, 31)))
 def test_sigmoid_on_axes_that_venus_a_does_not_gate(shape):
-    """GluInt gates the last of two or three axes, up to 128 long: the same numbers in rows of another length."""
+    """GluInt gates the last of two or three axes, up to 128 long: the same numbers in rows of
+    another length.
+    """
     found = quantize(one("Sigmoid", shape=shape), samples(shape), platform="venusA", effort="fast")
     assert found.report.float_nodes == []
     assert found.report.chip_ready
@@ -163,7 +191,9 @@ def test_sigmoid_on_axes_that_venus_a_does_not_gate(shape):
 
 
 def test_sigmoid_of_a_prime_number_of_places_stays_on_venus_a():
-    found = quantize(one("Sigmoid", shape=(131,)), samples((131,)), platform="venusA", effort="fast")
+    found = quantize(
+        one("Sigmoid", shape=(131,)), samples((131,)), platform="venusA", effort="fast"
+    )
     (node,) = found.report.float_nodes
     assert "at most 128 long; here [N,131]" in node.why
 
@@ -176,7 +206,9 @@ def test_a_final_sigmoid_is_the_host_s():
     proto.graph.node[-1].output[0] = "z"
     proto.graph.node.append(helper.make_node("Sigmoid", ["z"], ["y"], name="last"))
     for platform in (*CHIPS, "generic"):
-        report = quantize(ir.from_proto(proto), samples((6, 8)), platform=platform, effort="fast").report
+        report = quantize(
+            ir.from_proto(proto), samples((6, 8)), platform=platform, effort="fast"
+        ).report
         assert [n.node for n in report.host_part] == ["last"]
         assert not report.float_nodes
 
@@ -185,7 +217,10 @@ def test_a_final_sigmoid_is_the_host_s():
 
 
 def silu(shape=(6, 8)):
-    return model([helper.make_node("Sigmoid", ["a"], ["s"]), helper.make_node("Mul", ["a", "s"], ["b"])], shape)
+    return model(
+        [helper.make_node("Sigmoid", ["a"], ["s"]), helper.make_node("Mul", ["a", "s"], ["b"])],
+        shape,
+    )
 
 
 @pytest.mark.parametrize("gain", (0.5, 2.0, 8.0))
@@ -214,7 +249,9 @@ def test_gelu(platform, shape):
 @pytest.mark.parametrize("kind", ("HardSigmoid", "HardSwish"))
 @pytest.mark.parametrize("platform", CHIPS)
 def test_hard_gates(platform, kind, gain):
-    """One count of the output, and of the gate: half a count of 7 bits, or its end, and half a percent of slope."""
+    """One count of the output, and of the gate: half a count of 7 bits, or its end, and half a
+    percent of slope.
+    """
     got, want, scale = compare(one(kind, shape=(3, 6, 8)), platform, samples((3, 6, 8), gain=gain))
     size = 1.0 if kind == "HardSigmoid" else np.abs(want).max()
     assert np.abs(got - want).max() <= 0.51 / scale + size * (1 / 128 + 1 / 200)
@@ -222,7 +259,9 @@ def test_hard_gates(platform, kind, gain):
 
 def test_hard_gate_of_any_line():
     """A falling line is no gate of this form: it stays in float; any rising one is."""
-    found = quantize(one("HardSigmoid", alpha=-0.3), samples((6, 8)), platform="venus", effort="fast")
+    found = quantize(
+        one("HardSigmoid", alpha=-0.3), samples((6, 8)), platform="venus", effort="fast"
+    )
     assert [n.why for n in found.report.float_nodes] == ["venus has no operator for HardSigmoid"]
     got, want, scale = compare(one("HardSigmoid", alpha=1.7, beta=0.1), "venus", samples((6, 8)))
     assert np.abs(got - want).max() <= 0.51 / scale + 1 / 128 + 1 / 200
@@ -242,7 +281,9 @@ def test_softmax(platform, axis):
 
 def test_softmax_of_venus():
     """It could not be measured: it stays in float, and the report says so."""
-    (node,) = quantize(one("Softmax", axis=-1), samples((6, 8)), platform="venus", effort="fast").report.float_nodes
+    (node,) = quantize(
+        one("Softmax", axis=-1), samples((6, 8)), platform="venus", effort="fast"
+    ).report.float_nodes
     assert "could not be measured" in node.why
 
 
@@ -256,7 +297,9 @@ def test_log_softmax(platform):
 
 @pytest.mark.parametrize("platform", ("arcs", "venus"))
 def test_log_softmax_that_is_not_right(platform):
-    report = quantize(one("LogSoftmax", axis=-1), samples((6, 8)), platform=platform, effort="fast").report
+    report = quantize(
+        one("LogSoftmax", axis=-1), samples((6, 8)), platform=platform, effort="fast"
+    ).report
     assert [n.op_type for n in report.float_nodes] == ["LogSoftmax"]
 
 
@@ -266,10 +309,14 @@ def test_log_softmax_that_is_not_right(platform):
 @pytest.mark.parametrize("axis", (-1, -2))
 @pytest.mark.parametrize("platform", (*CHIPS, "generic"))
 def test_layer_norm(platform, axis):
-    """Within a count of the output, the rounding of the factor and 2^-9 of the normalised number."""
+    """Within a count of the output, the rounding of the factor and 2^-9 of the normalised
+    number.
+    """
     rng, shape = np.random.default_rng(1), (6, 8)
     gamma = rng.uniform(0.5, 1.5, shape[axis:]).astype(np.float32)
-    graph = one("LayerNormalization", gamma, rng.standard_normal(shape[axis:]).astype(np.float32), axis=axis)
+    graph = one(
+        "LayerNormalization", gamma, rng.standard_normal(shape[axis:]).astype(np.float32), axis=axis
+    )
     got, want, scale = compare(graph, platform, samples(shape))
     top = 127 / scale
     error = np.abs(np.clip(got, -top, top) - np.clip(want, -top, top)).max()
@@ -278,11 +325,14 @@ def test_layer_norm(platform, axis):
 
 @pytest.mark.parametrize("platform", CHIPS)
 def test_layer_norm_needs_its_placement(monkeypatch, platform):
-    """The packer's work area is too small: with the printed arguments nothing that lives lies behind it.
+    """The packer's work area is too small: with the printed arguments nothing that lives lies
+    behind it.
 
     That is without the BatchNorm2dInt for which it plans more.
     """
-    monkeypatch.setattr("lingeronnx.targets.luna.backend_passes.work_area_padding._is_safe", lambda graph, row: True)
+    monkeypatch.setattr(
+        "lingeronnx.targets.luna.backend_passes.work_area_padding._is_safe", lambda graph, row: True
+    )
     graph = one("LayerNormalization", np.ones(8, np.float32), np.zeros(8, np.float32), axis=-1)
     found = quantize(graph, samples((6, 8)), platform=platform, effort="fast")
     assert found.report.chip_ready
@@ -294,7 +344,9 @@ def test_layer_norm_needs_its_placement(monkeypatch, platform):
 
 
 def test_layer_norm_beside_a_softmax():
-    """A softmax must not be in external memory; neither is, as its work area is large enough for both."""
+    """A softmax must not be in external memory; neither is, as its work area is large enough for
+    both.
+    """
     nodes = [
         helper.make_node("LayerNormalization", ["a", "c0", "c1"], ["n"], axis=-1),
         helper.make_node("Softmax", ["n"], ["b"], axis=-1),
@@ -359,7 +411,9 @@ def test_venus_takes_it(graph, gain):
 
 
 def test_layer_norm_of_the_third_generation():
-    """QLayerNorm says that its normalised number has 15 fractional bits, its summand too; in either arithmetic."""
+    """QLayerNorm says that its normalised number has 15 fractional bits, its summand too; in either
+    arithmetic.
+    """
     x = np.random.default_rng(0).integers(-128, 128, (1, 6, 8), dtype=np.int8)
     constants = {"w": np.full(8, 64, np.int8), "b": np.full(8, 1 << 20, np.int32)}
     held = [numpy_helper.from_array(array, name) for name, array in constants.items()]
@@ -398,7 +452,9 @@ def test_layer_norm_of_the_third_generation():
 
 @pytest.mark.parametrize("kind", ["LeakyRelu", "PRelu"])
 def test_half_lines_are_one_table_where_there_is_one(kind):
-    """On generic one rounding to the output's scale; the scale in front is the one that costs least behind it."""
+    """On generic one rounding to the output's scale; the scale in front is the one that costs least
+    behind it.
+    """
     net = Net(3, 8, 8, seed=2)
     c = net.conv("x", (6, 3, 3, 3), out="c")
     if kind == "LeakyRelu":
@@ -408,9 +464,15 @@ def test_half_lines_are_one_table_where_there_is_one(kind):
     x = np.random.default_rng(0).standard_normal((32, 3, 8, 8), np.float32)
     made = quantize(net.graph("y"), {"x": x}, platform="generic", effort="fast")
     (table,) = [node for node in made.graph.graph if node.op_type == "iqTable"]
-    assert [n.op_type for n in made.graph.graph if n.op_type in ("Relu", "iqAdd", "BatchNorm2dInt")] == []
+    assert [
+        n.op_type for n in made.graph.graph if n.op_type in ("Relu", "iqAdd", "BatchNorm2dInt")
+    ] == []
     before, behind = made.plan.tensors["c"].scale, made.plan.tensors["y"].scale
-    assert before >= behind, "the negative side, a tenth of which counts, must not make the positive one coarse"
+    assert before >= behind, (
+        "the negative side, a tenth of which counts, must not make the positive one coarse"
+    )
     x = np.arange(-128, 128) / before
     counts = np.floor(np.where(x < 0, float(np.float32(0.1)) * x, x) * behind + 0.5)
-    np.testing.assert_array_equal(ir.const_value(table.inputs[1]).reshape(-1), np.clip(counts, -128, 127))
+    np.testing.assert_array_equal(
+        ir.const_value(table.inputs[1]).reshape(-1), np.clip(counts, -128, 127)
+    )

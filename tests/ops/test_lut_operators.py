@@ -1,6 +1,8 @@
-"""Law: every operator with a table, on every platform, at any scale, is its oracle, from the attributes on.
+"""Law: every operator with a table, on every platform, at any scale, is its oracle, from the
+attributes on.
 
-The kernels by themselves are in tests/simulator; here the operators choose table, formats and shifts.
+The kernels by themselves are in tests/simulator; here the operators choose table, formats and
+shifts.
 """
 
 from fractions import Fraction
@@ -30,7 +32,9 @@ ROWS = {target.name: target for target in PLATFORMS}
 
 def on(*operators):
     """Return (operator, platform) for all rows that have it."""
-    return [(name, target.name) for name in operators for target in PLATFORMS if target.can_run(name)]
+    return [
+        (name, target.name) for name in operators for target in PLATFORMS if target.can_run(name)
+    ]
 
 
 def scale_of(platform, q, free):
@@ -100,8 +104,14 @@ def test_rows(seed, which, q, free, q_o, length, dtype):
     x = integers(np.random.default_rng(seed), (1, 2, length), dtype)
     oracle = naive.softmax if op_type == "SoftmaxInt" else naive.log_softmax
     m, s = fixed_point_multiplier(2.0**25 / scale)
-    way, triple = ROWS[platform].get_arithmetic(op_type, SoftmaxArithmetic).shares.value, to_output(out, 2.0**15)
-    want = [oracle(row.tolist(), Fraction(m, 2**s) if s >= 0 else m * 2**-s, way, triple) for row in x[0]]
+    way, triple = (
+        ROWS[platform].get_arithmetic(op_type, SoftmaxArithmetic).shares.value,
+        to_output(out, 2.0**15),
+    )
+    want = [
+        oracle(row.tolist(), Fraction(m, 2**s) if s >= 0 else m * 2**-s, way, triple)
+        for row in x[0]
+    ]
     got = computed(op_type, platform, x, axis=-1, data_bits=bits, scale_x=scale, scale_o=out)
     assert got[0].tolist() == want
 
@@ -124,12 +134,17 @@ def test_layer_norm(seed, which, q, free, q_o, count):
     gamma = integers(
         rng,
         (count,),
-        np.int16 if ROWS[platform].get_arithmetic("LayerNormInt", LayerNormArithmetic).factor_bits == 16 else np.int8,
+        np.int16
+        if ROWS[platform].get_arithmetic("LayerNormInt", LayerNormArithmetic).factor_bits == 16
+        else np.int8,
     )
     beta = rng.integers(-(2**20), 2**20, count).astype(np.int32)
     epsilon = int(np.floor(float(np.float32(1e-5)) * x_scale**2 * count**2 + 0.5))
     triple = to_output(o_scale, 2**10 * w_scale)
-    want = [naive.layer_norm(row.tolist(), gamma.tolist(), beta.tolist(), epsilon, 10, triple) for row in x[0]]
+    want = [
+        naive.layer_norm(row.tolist(), gamma.tolist(), beta.tolist(), epsilon, 10, triple)
+        for row in x[0]
+    ]
     got = computed(
         "LayerNormInt",
         platform,
@@ -168,8 +183,18 @@ def test_table(seed, dtype, out):
 
 
 def test_no_table_is_forgotten():
-    """Every operator of the simulator's tables is one of the above; each way is on some platform's row."""
-    names = {"iqSigmoid", "iqTanh", "GluInt", "SoftmaxInt", "LogSoftmaxInt", "LayerNormInt", "iqTable"}
+    """Every operator of the simulator's tables is one of the above; each way is on some platform's
+    row.
+    """
+    names = {
+        "iqSigmoid",
+        "iqTanh",
+        "GluInt",
+        "SoftmaxInt",
+        "LogSoftmaxInt",
+        "LayerNormInt",
+        "iqTable",
+    }
     assert {name for name, _ in on(*names)} == names
     ways = {
         ROWS[platform].get_arithmetic(name, SoftmaxArithmetic).shares

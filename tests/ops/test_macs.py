@@ -1,4 +1,6 @@
-"""Multiply-accumulates: counted by shapes wherever products are summed, and told where nobody knows how many."""
+"""Multiply-accumulates: counted by shapes wherever products are summed, and told where nobody knows
+how many.
+"""
 
 import json
 
@@ -22,8 +24,13 @@ RNG = np.random.default_rng(0)
 
 
 def node(text, opset=17, **constants):
-    """Return the last node of a graph in ONNX's text, its constants filled in and its shapes as they stand there."""
-    head = f'<ir_version: 10, opset_import: ["": {opset}, "com.microsoft": 1, "ai.onnx.ml": 3, "mine": 1]>'
+    """Return the last node of a graph in ONNX's text, its constants filled in and its shapes as
+    they stand there.
+    """
+    head = (
+        f'<ir_version: 10, opset_import: ["": {opset}, "com.microsoft": 1, "ai.onnx.ml": 3, '
+        '"mine": 1]>'
+    )
     model = onnx.parser.parse_model(f"{head} g {text}")
     for name, shape in constants.items():
         model.graph.initializer.append(numpy_helper.from_array(np.ones(shape, np.float32), name))
@@ -58,26 +65,50 @@ COUNTS = {
         {"w": (4, 6, 2, 2)},
         4 * 64 * 6 * 4,
     ),
-    "MatMul": ("(float[N,5,4] x) => (float[N,5,3] y) { y = MatMul(x, w) }", {"w": (4, 3)}, 5 * 4 * 3),
-    "a Gemm turned": ("(float[N,4] x) => (float[N,3] y) { y = Gemm<transB=1>(x, w) }", {"w": (3, 4)}, 12),
-    "MatMulInteger": ("(int8[N,4] x, int8[4,3] w) => (int32[N,3] y) { y = MatMulInteger(x, w) }", {}, 12),
+    "MatMul": (
+        "(float[N,5,4] x) => (float[N,5,3] y) { y = MatMul(x, w) }",
+        {"w": (4, 3)},
+        5 * 4 * 3,
+    ),
+    "a Gemm turned": (
+        "(float[N,4] x) => (float[N,3] y) { y = Gemm<transB=1>(x, w) }",
+        {"w": (3, 4)},
+        12,
+    ),
+    "MatMulInteger": (
+        "(int8[N,4] x, int8[4,3] w) => (int32[N,3] y) { y = MatMulInteger(x, w) }",
+        {},
+        12,
+    ),
     "FusedMatMul": (
-        "(float[N,2,5,4] x, float[N,2,7,4] z) => (float[N,2,5,7] y) { y = com.microsoft.FusedMatMul<transB=1>(x, z) }",
+        (
+            "(float[N,2,5,4] x, float[N,2,7,4] z) => (float[N,2,5,7] y) { y = "
+            "com.microsoft.FusedMatMul<transB=1>(x, z) }"
+        ),
         {},
         2 * 5 * 7 * 4,
     ),
     "FusedMatMul, the left turned": (
-        "(float[N,2,4,5] x, float[N,2,4,7] z) => (float[N,2,5,7] y) { y = com.microsoft.FusedMatMul<transA=1>(x, z) }",
+        (
+            "(float[N,2,4,5] x, float[N,2,4,7] z) => (float[N,2,5,7] y) { y = "
+            "com.microsoft.FusedMatMul<transA=1>(x, z) }"
+        ),
         {},
         2 * 5 * 7 * 4,
     ),
     "FusedConv": (
-        '(float[N,4,8,8] x) => (float[N,6,6,6] y) { y = com.microsoft.FusedConv<activation="Relu">(x, w) }',
+        (
+            "(float[N,4,8,8] x) => (float[N,6,6,6] y) { y = "
+            'com.microsoft.FusedConv<activation="Relu">(x, w) }'
+        ),
         {"w": (6, 4, 3, 3)},
         6 * 36 * 4 * 9,
     ),
     "Einsum, a product": (
-        '(float[N,2,5,4] x, float[N,2,7,4] z) => (float[N,2,5,7] y) { y = Einsum<equation="bhqd, bhkd -> bhqk">(x,z) }',
+        (
+            '(float[N,2,5,4] x, float[N,2,7,4] z) => (float[N,2,5,7] y) { y = Einsum<equation="bhqd, '
+            'bhkd -> bhqk">(x,z) }'
+        ),
         {},
         2 * 5 * 7 * 4,
     ),
@@ -91,7 +122,11 @@ COUNTS = {
         {"w": (3, 4)},
         5 * 4 * 3,
     ),
-    "Einsum of one": ('(float[N,5,4] x) => (float[N,4,5] y) { y = Einsum<equation="abc->acb">(x) }', {}, 0),
+    "Einsum of one": (
+        '(float[N,5,4] x) => (float[N,4,5] y) { y = Einsum<equation="abc->acb">(x) }',
+        {},
+        0,
+    ),
     "LSTM": (
         "(float[7,N,4] x) => (float[7,1,N,3] y) { y = LSTM<hidden_size=3>(x, w, r) }",
         {"w": (1, 12, 4), "r": (1, 12, 3)},
@@ -114,7 +149,11 @@ COUNTS = {
         5 * 8 * 18 + 2 * 5 * 5 * 6,
     ),
     "a linear model": (
-        "(float[N,3] x) => (float[N,1] y) { y = ai.onnx.ml.LinearRegressor<coefficients=[1.0, 2.0, 3.0]>(x) }",
+        (
+            "(float[N,3] x) => (float[N,1] y) { y = ai.onnx.ml.LinearRegressor<coefficients=[1.0, "
+            "2.0, "
+            "3.0]>(x) }"
+        ),
         {},
         3,
     ),
@@ -135,9 +174,15 @@ def test_counts():
 
 UNKNOWN = {
     "an operator of someone's": "(float[N,4] x) => (float[N,4] y) { y = mine.Thing(x) }",
-    "an operator of the toolkit": "(float[N,4] x) => (float[N,4] y) { y = com.microsoft.SparseAttention(x) }",
-    "shapes that are not told": "(float[N,4] x, float w) => (y) { y = com.microsoft.FusedMatMul(x, w) }",
-    "an Einsum with dots": '(float[N,4] x, float[4,3] z) => (float[N,3] y) {y = Einsum<equation="...d,dk->...k">(x,z)}',
+    "an operator of the toolkit": (
+        "(float[N,4] x) => (float[N,4] y) { y = com.microsoft.SparseAttention(x) }"
+    ),
+    "shapes that are not told": (
+        "(float[N,4] x, float w) => (y) { y = com.microsoft.FusedMatMul(x, w) }"
+    ),
+    "an Einsum with dots": (
+        '(float[N,4] x, float[4,3] z) => (float[N,3] y) {y = Einsum<equation="...d,dk->...k">(x,z)}'
+    ),
     "keys of the past": """(float[N,5,8] q, float[N,5,8] k, float[N,5,8] v, float[N,2,9,4] p) => (float[N,5,8] y)
     { y = com.microsoft.MultiHeadAttention<num_heads=2>(q, k, v, "", "", "", p, p) }""",
     "a transform": "(float[N,16,1] x) => (float[N,16,2] y) { y = DFT(x) }",
@@ -169,7 +214,9 @@ def test_an_einsum_is_counted_as_the_product_it_is(sizes, weight):
 
 
 def attention():
-    """Return a net with an operator that is counted and left in float, and one that nobody can count."""
+    """Return a net with an operator that is counted and left in float, and one that nobody can
+    count.
+    """
     text = """<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
     g (float[N, 8, 4] x) => (float[N, 8, 4] y, float[N, 8] z) {
         a = MatMul(x, w) b = com.microsoft.FusedMatMul<transB=1>(a, a) c = MatMul(b, a) y = MatMul(c, w)
@@ -185,7 +232,14 @@ def test_the_report_tells_what_is_not_known(tmp_path):
     onnx.save(attention(), tmp_path / "net.onnx")
     x = RNG.standard_normal((12, 8, 4)).astype(np.float32) + np.eye(8, 4, dtype=np.float32) * 5
     np.savez(tmp_path / "x.npz", x=x)
-    words = ["quantize", str(tmp_path / "net.onnx"), "--calib", str(tmp_path / "x.npz"), "--platform", "generic"]
+    words = [
+        "quantize",
+        str(tmp_path / "net.onnx"),
+        "--calib",
+        str(tmp_path / "x.npz"),
+        "--platform",
+        "generic",
+    ]
     words += ["--effort", "fast"]
     shown = CliRunner().invoke(main, words)
     assert shown.exit_code == 0, shown.output
@@ -197,20 +251,29 @@ def test_the_report_tells_what_is_not_known(tmp_path):
 
 
 def test_a_report_without_unknowns_is_as_it_was():
-    text = '<ir_version: 8, opset_import: ["": 17]> g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }'
+    text = (
+        '<ir_version: 8, opset_import: ["": 17]> g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }'
+    )
     net = ir.from_proto(onnx.parser.parse_model(text))
     report = lo.quantize(
-        net, {"x": RNG.standard_normal((8, 4)).astype(np.float32)}, platform="generic", effort="fast"
+        net,
+        {"x": RNG.standard_normal((8, 4)).astype(np.float32)},
+        platform="generic",
+        effort="fast",
     ).report
     assert report.unknown_macs == {}
     assert report.macs_text == "100.0 %"
 
 
-@pytest.mark.parametrize("weight", (np.eye(5), np.diag([1.0, 0, 3, 4, 5]), np.tri(5), np.ones((5, 5)), np.eye(5)[:4]))
+@pytest.mark.parametrize(
+    "weight", (np.eye(5), np.diag([1.0, 0, 3, 4, 5]), np.tri(5), np.ones((5, 5)), np.eye(5)[:4])
+)
 def test_factors_that_are_written_as_a_product(weight):
     """A diagonal weight is a factor for each number: what it multiplies by zero is no work."""
     model = nets.Net(3, 5)
-    graph = model.graph(model.node("MatMul", "x", model.const(weight.T.astype(np.float32)), out="y"))
+    graph = model.graph(
+        model.node("MatMul", "x", model.const(weight.T.astype(np.float32)), out="y")
+    )
     (layer,) = [each for each in nets.prepared(graph).graph if each.op_type == "Linear"]
     off = np.count_nonzero(weight) - np.count_nonzero(np.diagonal(weight))
     assert count_macs(layer) == 3 * len(weight) * (1 if off == 0 and weight.shape == (5, 5) else 5)

@@ -1,7 +1,7 @@
 """The order of the lowering rules and of the integer operators, frozen in a file.
 
-`float_op` takes the first rule that fits, and of two rules for one integer operator the later one lowers it, so the
-order is behaviour. A change of the order has to change `order.json`.
+`float_op` takes the first rule that fits, and of two rules for one integer operator the later one
+lowers it, so the order is behaviour. A change of the order has to change `order.json`.
 """
 
 import json
@@ -14,7 +14,9 @@ FROZEN = json.loads((Path(__file__).parent / "order.json").read_text())
 
 
 def describe_rule(rule):
-    """Name a rule by its title or its integer operator, and by the float operators that it takes."""
+    """Name a rule by its title or its integer operator, and by the float operators that it
+    takes.
+    """
     floats = ", ".join(f"{domain}.{name}" if domain else name for domain, name in rule.floats)
     return f"{rule.composition_name or rule.integer_op.name}: {floats}"
 

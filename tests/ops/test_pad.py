@@ -1,4 +1,6 @@
-"""Padding by iqPad or by convolutions of one tap: the integers of numpy's padding, in graphs that both judges take."""
+"""Padding by iqPad or by convolutions of one tap: the integers of numpy's padding, in graphs that
+both judges take.
+"""
 
 import numpy as np
 import pytest
@@ -25,7 +27,9 @@ def padded(shape, pads, value=0.0, mode="constant"):
     half = len(pads) // 2
     full = np.array([0, *pads[:half], 0, *pads[half:]], np.int64)
     b = net.node("Pad", a, net.const(full), net.const(np.float32(value)), mode=mode, out="p")
-    total = int(np.prod([n + x + y for n, x, y in zip(shape, pads[:half], pads[half:], strict=True)]))
+    total = int(
+        np.prod([n + x + y for n, x, y in zip(shape, pads[:half], pads[half:], strict=True)])
+    )
     b = net.node("Reshape", b, net.const(np.array([0, 1, total], np.int64)))
     return net.graph(net.conv(b, (3, 1, 1), out="y"))
 
@@ -33,7 +37,11 @@ def padded(shape, pads, value=0.0, mode="constant"):
 def agrees(shape, pads, platform, value=0.0):
     """Quantize and check integers and verdicts; return the operators."""
     model = padded(shape, pads, value)
-    data = {"x": np.random.default_rng(5).standard_normal((6, 4, int(np.prod(shape)))).astype(np.float32)}
+    data = {
+        "x": np.random.default_rng(5)
+        .standard_normal((6, 4, int(np.prod(shape))))
+        .astype(np.float32)
+    }
     result = quantize(model, data, platform=platform, effort="fast")
     assert not result.report.float_nodes
     assert result.report.chip_ready
@@ -80,6 +88,8 @@ def test_a_line_is_padded_by_an_iqpad_where_there_is_one():
 def test_what_is_no_zero_stays_in_float(platform, kind):
     """With the reason, where no slices may stand in for it."""
     data = {"x": np.random.default_rng(5).standard_normal((6, 4, 36)).astype(np.float32)}
-    report = quantize(padded((4, 9), [0, 2, 0, 2], **kind), data, platform=platform, effort="fast", fit=False).report
+    report = quantize(
+        padded((4, 9), [0, 2, 0, 2], **kind), data, platform=platform, effort="fast", fit=False
+    ).report
     (found,) = [node for node in report.float_nodes if node.op_type == "Pad"]
     assert "padding is by a constant with an iqPad, else by zeros" in found.why

@@ -1,4 +1,6 @@
-"""What the rows make of the same float operator: other operators, ties, packer arguments, left shifts."""
+"""What the rows make of the same float operator: other operators, ties, packer arguments, left
+shifts.
+"""
 
 from dataclasses import replace
 
@@ -24,7 +26,9 @@ CHIPS = [target for target in PLATFORMS if target.has_packer]
 
 
 def lowered(case, row, **settings):
-    """Return the result of quantizing a net of test_breadth for `row`, in the forms that lowering gives."""
+    """Return the result of quantizing a net of test_breadth for `row`, in the forms that lowering
+    gives.
+    """
     model = CASES[case][0]()
     return quantize(model, samples(model), platform=row, objective="plain", **settings)
 
@@ -36,16 +40,24 @@ def without(row, operator):
 
 def test_a_name_means_one_operator():
     """No two formats share a name in any generation: that is how a node finds its own."""
-    names = [name for form in (*INTEGER_OPS, *TRAINING_ONLY_OPS) for name in dict.fromkeys(form.names)]
+    names = [
+        name for form in (*INTEGER_OPS, *TRAINING_ONLY_OPS) for name in dict.fromkeys(form.names)
+    ]
     assert len(names) == len(set(names))
 
 
 @pytest.mark.parametrize("target", PLATFORMS, ids=lambda target: target.name)
 def test_operators_of_a_row_exist(target):
-    """A row lists operators that are in the table, by their own names, each with an arithmetic of its kind."""
+    """A row lists operators that are in the table, by their own names, each with an arithmetic of
+    its kind.
+    """
     kinds = {form.name: form.kind for form in (*INTEGER_OPS, *TRAINING_ONLY_OPS)}
     assert set(target.ops) <= {form.name for form in INTEGER_OPS}
-    tables = [{name: entry.arithmetic for name, entry in target.ops.items()}, target.also, *target.training.values()]
+    tables = [
+        {name: entry.arithmetic for name, entry in target.ops.items()},
+        target.also,
+        *target.training.values(),
+    ]
     for table in tables:
         wrong = {name: how for name, how in table.items() if not isinstance(how, kinds[name])}
         assert not wrong
@@ -67,7 +79,11 @@ def test_operators_of_a_row_exist(target):
         ("average-3x3", without(ARCS, "LinearInt"), ["AvgPool2dInt"]),
         ("sub", VENUS, ["Conv2dInt", "Conv2dInt", "BatchNorm2dInt", "iqAdd"]),
         ("sub-rows", ARCS, ["LinearInt", "iqSub"]),
-        ("leaky-relu", ARCS, ["Conv2dInt", "Relu", "BatchNorm2dInt", "Relu", "BatchNorm2dInt", "iqAdd"]),
+        (
+            "leaky-relu",
+            ARCS,
+            ["Conv2dInt", "Relu", "BatchNorm2dInt", "Relu", "BatchNorm2dInt", "iqAdd"],
+        ),
         ("split", VENUS, ["Slice", "Slice", "Conv2dInt", "Conv2dInt", "iqAdd"]),
         ("slices", ARCS, ["Slice", "Slice", "Conv2dInt"]),
         ("transpose", ARCS, ["Transpose", "Conv2dInt"]),
@@ -78,12 +94,17 @@ def test_operators_of_a_row_exist(target):
 )
 def test_emitted(case, row, kinds):
     """The integer graph ends in these operators; parallel ones may stand in any order."""
-    found = [node.op_type for node in lowered(case, row).graph.graph if node.op_type not in ("Quant", "Dequant")]
+    found = [
+        node.op_type
+        for node in lowered(case, row).graph.graph
+        if node.op_type not in ("Quant", "Dequant")
+    ]
     assert sorted(found[-len(kinds) :]) == sorted(kinds)
 
 
 @pytest.mark.parametrize(
-    "height, width, channels", ((8, 8, 16), (4, 4, 8), (2, 2, 3), (7, 7, 6), (10, 16, 24), (1, 8, 1))
+    "height, width, channels",
+    ((8, 8, 16), (4, 4, 8), (2, 2, 3), (7, 7, 6), (10, 16, 24), (1, 8, 1)),
 )
 @pytest.mark.parametrize("target", (ARCS, VENUSA), ids=lambda target: target.name)
 def test_an_average_in_steps_is_the_average(height, width, channels, target):
@@ -102,7 +123,9 @@ def test_an_average_in_steps_is_the_average(height, width, channels, target):
 
 @given(st.integers(1, 1 << 16))
 def test_weights_of_a_mean(area):
-    """Bytes next to 2^q / area, spread evenly: the first n add up to n / area of 2^q, within one."""
+    """Bytes next to 2^q / area, spread evenly: the first n add up to n / area of 2^q, within
+    one.
+    """
     weights, scale = make_mean_weights(area)
     assert weights.dtype == np.int8
     assert weights.shape == (1, area)
@@ -113,10 +136,14 @@ def test_weights_of_a_mean(area):
     assert sums[-1] == scale
 
 
-@pytest.mark.parametrize("height, width, channels", ((8, 8, 16), (7, 7, 6), (10, 16, 24), (25, 5, 8), (1, 8, 1)))
+@pytest.mark.parametrize(
+    "height, width, channels", ((8, 8, 16), (7, 7, 6), (10, 16, 24), (25, 5, 8), (1, 8, 1))
+)
 @pytest.mark.parametrize("target", CHIPS, ids=lambda target: target.name)
 def test_the_average_of_a_map_has_a_scale_of_its_own(height, width, channels, target):
-    """Finer than that of the map, whose values are mostly small beside the largest; the graph is ready for the chip."""
+    """Finer than that of the map, whose values are mostly small beside the largest; the graph is
+    ready for the chip.
+    """
     net = Net(3, height, width, seed=1)
     a = net.node("Relu", net.conv("x", (channels, 3, 1, 1)), out="a")
     pooled = net.node("Flatten", net.node("GlobalAveragePool", a, out="m"))
@@ -124,10 +151,15 @@ def test_the_average_of_a_map_has_a_scale_of_its_own(height, width, channels, ta
     result = quantize(model, samples(model), platform=target, effort="fast")
     assert result.report.chip_ready
     assert result.plan.tensors["m"].scale > result.plan.tensors["a"].scale
-    assert any(fitted.what == "AveragePool written as 2 Reshape, LinearInt" for fitted in result.report.fitted)
+    assert any(
+        fitted.what == "AveragePool written as 2 Reshape, LinearInt"
+        for fitted in result.report.fitted
+    )
     taps = {name: array for name, array, _ in result.session().taps(samples(model))}
     ratio = result.plan.tensors["m"].scale / result.plan.tensors["a"].scale
-    exact = np.clip(taps["a"].astype(np.float64).mean(axis=(2, 3), keepdims=True) * ratio, -128, 127)
+    exact = np.clip(
+        taps["a"].astype(np.float64).mean(axis=(2, 3), keepdims=True) * ratio, -128, 127
+    )
     assert np.abs(taps["m"] - exact).max() <= 1 + ratio  # the weights are one off here and there
 
 
@@ -137,7 +169,9 @@ def test_required_attributes(target):
     wanted = dict(target.node_attributes[""])
     for node in lowered("concat", target).graph.graph:
         if node.domain:
-            assert wanted.items() <= {key: ir.get_attr(node, key) for key in node.attributes}.items()
+            assert (
+                wanted.items() <= {key: ir.get_attr(node, key) for key in node.attributes}.items()
+            )
     assert ("quant_mode" in wanted) == ("platform" in wanted) == (target is not VENUS)
 
 
@@ -155,14 +189,18 @@ def test_concat_scales_are_tied_where_they_must():
 
 
 def test_what_others_read_is_requantized_for_a_concatenation():
-    """On venusA an input that somebody else reads keeps its scale; a Requant stands before the concatenation."""
+    """On venusA an input that somebody else reads keeps its scale; a Requant stands before the
+    concatenation.
+    """
     net = Net(4, 6, 6, seed=1)
     a, b = net.conv("x", (4, 4, 1, 1), gain=0.1, out="a"), net.conv("x", (4, 4, 1, 1), out="b")
     model = net.graph(net.node("Concat", a, b, axis=1, out="y"), net.conv(a, (4, 4, 1, 1), out="z"))
     for row, requants in ((VENUSA, 1), (ARCS, 0)):
         result = quantize(model, samples(model), platform=row.name, effort="fast")
         assert [node.op_type for node in result.graph.graph].count("Requant") == requants
-        taps = {name: (array, scale) for name, array, scale in result.session().taps(samples(model))}
+        taps = {
+            name: (array, scale) for name, array, scale in result.session().taps(samples(model))
+        }
         (a8, fine), (y8, coarse) = taps["a"], taps["y_q"]
         assert fine > coarse
         assert np.array_equal(y8[:, :4], np.floor(a8 * (coarse / fine) + 0.5))
@@ -182,22 +220,35 @@ ROWS_IN_PSRAM = "-m t0:psram,t1:psram,t2_q:psram"
     ),
 )
 def test_packer_arguments(case, args):
-    """What the packer needs, and on arcs, whose time is known, what is fastest: small constants in shared memory."""
+    """What the packer needs, and on arcs, whose time is known, what is fastest: small constants in
+    shared memory.
+    """
     have = [lowered(case, target).report.packer_args for target in CHIPS]
     assert have == [
-        f"-p {get_packer_profile(row).name} -d False {more}".strip() for row, more in zip(CHIPS, args, strict=True)
+        f"-p {get_packer_profile(row).name} -d False {more}".strip()
+        for row, more in zip(CHIPS, args, strict=True)
     ]
 
 
 @pytest.mark.parametrize(
-    "bias, args", ((True, "--threshold4 1"), (False, "--dma_prefetch False -m t0:psram,t1:psram,t2:psram,t3_q:psram"))
+    "bias, args",
+    (
+        (True, "--threshold4 1"),
+        (False, "--dma_prefetch False -m t0:psram,t1:psram,t2:psram,t3_q:psram"),
+    ),
 )
 def test_a_linear_layer_of_several_rows_needs_a_place_on_venusa(bias, args):
     """Another one with biases than without; refining the weights would give all layers some."""
     net = Net(6, 8, seed=6)
-    q, k = (net.node("MatMul", "x", net.const(net.rng.standard_normal((8, 5)).astype(np.float32))) for _ in "qk")
+    q, k = (
+        net.node("MatMul", "x", net.const(net.rng.standard_normal((8, 5)).astype(np.float32)))
+        for _ in "qk"
+    )
     if bias:
-        q, k = (net.node("Add", v, net.const(net.rng.standard_normal(5).astype(np.float32))) for v in (q, k))
+        q, k = (
+            net.node("Add", v, net.const(net.rng.standard_normal(5).astype(np.float32)))
+            for v in (q, k)
+        )
     graph = net.graph(net.node("MatMul", q, net.node("Transpose", k, perm=[0, 2, 1])))
     for row, more in ((VENUSA, f" {args}"), (ARCS, "")):
         have = quantize(graph, samples(graph), platform=row, effort="fast").report.packer_args
@@ -212,7 +263,9 @@ def test_operands_of_a_sum_are_swapped_where_the_second_may_be_forgotten():
     model = net.graph(net.node("Add", a, b, out="y"), a, b)
     for row, swapped in ((VENUS, False), (ARCS, True), (VENUSA, True)):
         overrides = {"Add_y": {"scale": 8.0}, "Relu_a": {"scale": 8.0}, "Conv_b": {"scale": 32.0}}
-        result = quantize(model, samples(model), platform=row.name, overrides=overrides, effort="fast")
+        result = quantize(
+            model, samples(model), platform=row.name, overrides=overrides, effort="fast"
+        )
         assert scales(result.graph, "iqAdd") == {
             "scale_x": 32.0 if swapped else 8.0,
             "scale_y": 8.0 if swapped else 32.0,
@@ -227,7 +280,9 @@ def vendor(row, op_type, shape, weight, **attributes):
     """Return a graph of one layer with a weight, in the vendor's form."""
     common = dict(row.node_attributes[""])
     nodes = [
-        helper.make_node("Quant", ["x"], ["q"], domain="thinker", data_bits=8, scale_x=16.0, **common),
+        helper.make_node(
+            "Quant", ["x"], ["q"], domain="thinker", data_bits=8, scale_x=16.0, **common
+        ),
         helper.make_node(
             op_type,
             ["q", "w"],
@@ -255,13 +310,25 @@ def vendor(row, op_type, shape, weight, **attributes):
 
 
 def test_left_shifts():
-    """A convolution: venus leaves the shift out, arcs and venusA give zeros; a linear layer is refused."""
+    """A convolution: venus leaves the shift out, arcs and venusA give zeros; a linear layer is
+    refused.
+    """
     x, weight = np.array([[1, -2, 3]], np.int8), np.eye(3, dtype=np.int8)
     for row, want in ((VENUS, x), (ARCS, 0 * x), (VENUSA, 0 * x)):
-        sizes = {"kernel_shape": [1, 1], "strides": [1, 1], "pads": [0] * 4, "dilations": [1, 1], "group": 1}
-        session = vendor(row, "Conv2dInt", [1, 3, 1, 1], weight[:, :, None, None], scale_o=64.0, **sizes)
+        sizes = {
+            "kernel_shape": [1, 1],
+            "strides": [1, 1],
+            "pads": [0] * 4,
+            "dilations": [1, 1],
+            "group": 1,
+        }
+        session = vendor(
+            row, "Conv2dInt", [1, 3, 1, 1], weight[:, :, None, None], scale_o=64.0, **sizes
+        )
         assert np.array_equal(session(x[:, :, None, None])[:, :, 0, 0], want)
-        with pytest.raises(ModelError, match="a shift of 2 to the left, which the executor refuses; lower scale_o"):
+        with pytest.raises(
+            ModelError, match="a shift of 2 to the left, which the executor refuses; lower scale_o"
+        ):
             vendor(row, "LinearInt", [1, 3], weight, scale_o=64.0)(x)
 
 
@@ -273,9 +340,15 @@ def test_split_in_a_graph_without_a_batch_axis():
     ]
     given = [helper.make_tensor_value_info("x", TensorProto.INT8, [4, 3])]
     results = [helper.make_tensor_value_info(name, TensorProto.INT8, None) for name in "ac"]
-    quant = helper.make_node("Requant", ["c"], ["d"], domain="thinker", data_bits=8, o_bits=8, scale_x=8.0, scale_o=4.0)
-    graph = helper.make_graph([*nodes, quant], "g", given, [*results, helper.make_tensor_value_info("d", 3, None)])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 12), helper.make_opsetid("thinker", 1)])
+    quant = helper.make_node(
+        "Requant", ["c"], ["d"], domain="thinker", data_bits=8, o_bits=8, scale_x=8.0, scale_o=4.0
+    )
+    graph = helper.make_graph(
+        [*nodes, quant], "g", given, [*results, helper.make_tensor_value_info("d", 3, None)]
+    )
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 12), helper.make_opsetid("thinker", 1)]
+    )
     x = np.arange(-6, 6, dtype=np.int8).reshape(4, 3)
     a, c, d = Session(ir.from_proto(model)).run(None, {"x": x})
     assert np.array_equal(a, x[:1])
@@ -285,7 +358,9 @@ def test_split_in_a_graph_without_a_batch_axis():
 
 @pytest.mark.parametrize("target", PLATFORMS, ids=lambda target: target.name)
 def test_embedding(target):
-    """A constant table by a computed index: the table is quantized at the scale of what is read from it."""
+    """A constant table by a computed index: the table is quantized at the scale of what is read
+    from it.
+    """
     net = Net(7, seed=2)
     net.inputs = [helper.make_tensor_value_info("x", TensorProto.INT64, ["N", 7])]
     table = net.const(net.rng.standard_normal((20, 6)).astype(np.float32))

@@ -1,4 +1,6 @@
-"""LSTM and GRU from float graphs to integers on every platform, and integer nodes in every form they are written in."""
+"""LSTM and GRU from float graphs to integers on every platform, and integer nodes in every form
+they are written in.
+"""
 
 import numpy as np
 import onnx
@@ -26,12 +28,24 @@ DIRECTIONS = ("forward", "reverse", "bidirectional")
 def layer(net, kind, x, width, units, direction="forward", **attributes):
     """Append a layer on the time-first x [T, N, width]; return (Y made [T, N, D*H], Y_h)."""
     count, gates = 1 + (direction == "bidirectional"), 4 if kind == "LSTM" else 3
-    sizes = ((count, gates * units, width), (count, gates * units, units), (count, 2 * gates * units))
-    held = [net.const((net.rng.standard_normal(s) / np.sqrt(s[-1])).astype(np.float32)) for s in sizes]
+    sizes = (
+        (count, gates * units, width),
+        (count, gates * units, units),
+        (count, 2 * gates * units),
+    )
+    held = [
+        net.const((net.rng.standard_normal(s) / np.sqrt(s[-1])).astype(np.float32)) for s in sizes
+    ]
     y, h = f"y{len(net.nodes)}", f"h{len(net.nodes)}"
     net.nodes.append(
         helper.make_node(
-            kind, [x, *held], [y, h], name=f"layer_{y}", hidden_size=units, direction=direction, **attributes
+            kind,
+            [x, *held],
+            [y, h],
+            name=f"layer_{y}",
+            hidden_size=units,
+            direction=direction,
+            **attributes,
         )
     )
     if count == 1:
@@ -53,7 +67,9 @@ def sequence(kind, direction, steps=9, width=6, layers=1, units=8, **attributes)
 def classifier(kind, direction, units=8, steps=9, **attributes):
     """Return a net of two layers that reads the last states."""
     net = Net(steps, 6, seed=2)
-    y, _ = layer(net, kind, net.node("Transpose", "x", perm=[1, 0, 2]), 6, units, direction, **attributes)
+    y, _ = layer(
+        net, kind, net.node("Transpose", "x", perm=[1, 0, 2]), 6, units, direction, **attributes
+    )
     count = 1 + (direction == "bidirectional")
     _, h = layer(net, kind, y, units * count, units, direction, **attributes)
     parts = [net.node("Gather", h, net.const(np.array(i)), axis=0) for i in range(count)]
@@ -82,7 +98,9 @@ def reference(model, x):
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("row", ["generic", *CHIPS])
 def test_lstm(row, direction, build):
-    """All in integers, close to the float model, the same alone and in a batch, and the plan can be read back."""
+    """All in integers, close to the float model, the same alone and in a batch, and the plan can be
+    read back.
+    """
     model = build("LSTM", direction)
     x = inputs(model)
     found = quantize(model, {"x": x}, platform=row, effort="fast")
@@ -94,7 +112,9 @@ def test_lstm(row, direction, build):
     assert not found.report.float_nodes
     read = extract_plan(found.graph)
     shared = read.tensors.keys() & found.plan.tensors.keys()
-    assert {name: read.tensors[name] for name in shared} == {name: found.plan.tensors[name] for name in shared}
+    assert {name: read.tensors[name] for name in shared} == {
+        name: found.plan.tensors[name] for name in shared
+    }
     layers = [node for node in found.graph.graph if node.op_type == "LSTMInt"]
     assert all(read.tensors[ir.input_name(node, i)] for node in layers for i in (1, 2))
     assert all(len(node.outputs) == 3 for node in layers)
@@ -129,14 +149,18 @@ def test_gru_stays_in_float_on_chips(row):
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("steps, width", ((4, 9), (9, 9), (9, 4)))
 def test_square_input(direction, steps, width):
-    """The chip that takes as many steps as elements only gets zeros; they change no integer of the result."""
+    """The chip that takes as many steps as elements only gets zeros; they change no integer of the
+    result.
+    """
     model = sequence("LSTM", direction, steps, width)
     x = inputs(model)
     found = quantize(model, {"x": x}, platform="venus", effort="fast")
     layers = [node for node in found.graph.graph if node.op_type == "LSTMInt"]
     assert [ir.get_shape(node.inputs[0])[1:] for node in layers] == [(9, 9)] * len(layers)
     assert not [
-        v for node in layers for v in get_rule_for_integer_op(find_integer_op(node)).find_violations(node, VENUS)
+        v
+        for node in layers
+        for v in get_rule_for_integer_op(find_integer_op(node)).find_violations(node, VENUS)
     ]
     linear = [node.outputs[0].name for node in found.graph.graph if node.op_type == "LinearInt"]
     same = [name for name in linear if name.endswith("_same")]  # behind one, for the packer's sake
@@ -157,7 +181,9 @@ def _unpadded(node, taps, steps, width):
     bits = {key: int(np.log2(a[key])) for key in ("scale_x", "scale_iw", "scale_hw", "scale_o")}
     out = (1 << 30, 30 + 14 - bits["scale_o"], 8)
     shifts = bits["scale_x"] + bits["scale_iw"] - 11, bits["scale_o"] + bits["scale_hw"] - 11
-    return naive.lstm(x, w[:, :width], r, b, d, *shifts, out, "q11", "venus", bool(a["go_forward"]))[0]
+    return naive.lstm(
+        x, w[:, :width], r, b, d, *shifts, out, "q11", "venus", bool(a["go_forward"])
+    )[0]
 
 
 def test_states_as_outputs():
@@ -183,7 +209,9 @@ def test_packer_arguments(row, arguments):
     net = Net(9, 6, seed=5)
     y, _ = layer(net, "LSTM", net.node("Transpose", "x", perm=[1, 0, 2]), 6, 5)
     turned = net.node("Transpose", y, perm=[1, 0, 2])
-    model = net.graph(net.node("MatMul", turned, net.const(net.rng.standard_normal((5, 3)).astype(np.float32))))
+    model = net.graph(
+        net.node("MatMul", turned, net.const(net.rng.standard_normal((5, 3)).astype(np.float32)))
+    )
     found = quantize(model, {"x": inputs(model)}, platform=row, effort="fast")
     assert found.report.packer_args == arguments
 
@@ -193,9 +221,13 @@ def with_cell(direction="forward"):
     net = Net(9, 6, seed=6)
     x, count = net.node("Transpose", "x", perm=[1, 0, 2]), 1 + (direction == "bidirectional")
     sizes = ((count, 20, 6), (count, 20, 5), (count, 40))
-    held = [net.const((net.rng.standard_normal(s) / np.sqrt(s[-1])).astype(np.float32)) for s in sizes]
+    held = [
+        net.const((net.rng.standard_normal(s) / np.sqrt(s[-1])).astype(np.float32)) for s in sizes
+    ]
     net.nodes.append(
-        helper.make_node("LSTM", [x, *held], ["", "", "c"], name="cell", hidden_size=5, direction=direction)
+        helper.make_node(
+            "LSTM", [x, *held], ["", "", "c"], name="cell", hidden_size=5, direction=direction
+        )
     )
     parts = [net.node("Gather", "c", net.const(np.array(i)), axis=0) for i in range(count)]
     both = parts[0] if count == 1 else net.node("Concat", *parts, axis=1)
@@ -204,7 +236,9 @@ def with_cell(direction="forward"):
 
 @pytest.mark.parametrize("direction", ("reverse", "bidirectional"))
 def test_last_cell(direction):
-    """The generic target gives it as a real tensor; the layer of a chip does not, and would stay in float."""
+    """The generic target gives it as a real tensor; the layer of a chip does not, and would stay in
+    float.
+    """
     model = with_cell(direction)
     x = inputs(model)
     found = quantize(model, {"x": x}, platform="generic", effort="fast")
@@ -223,7 +257,9 @@ def test_skip(direction):
     """A layer is skipped by its name, in all its directions."""
     model = sequence("LSTM", direction)
     name = next(str(node.name) for node in model.graph if node.op_type == "LSTM")
-    report = quantize(model, {"x": inputs(model)}, platform="generic", skip=[name], effort="fast").report
+    report = quantize(
+        model, {"x": inputs(model)}, platform="generic", skip=[name], effort="fast"
+    ).report
     assert report.integer_macs == 0
 
 
@@ -231,7 +267,9 @@ def test_skip(direction):
 
 
 def written(op_type, shape, extra=(), outputs=("y", "h"), biases=True, **attributes):
-    """Return an integer graph of one layer of 3 units on x `shape`, with `extra` inputs behind x, and its constants."""
+    """Return an integer graph of one layer of 3 units on x `shape`, with `extra` inputs behind x,
+    and its constants.
+    """
     rng = np.random.default_rng(8)
     gates = 3 if "GRU" in op_type else 4
     given = {
@@ -243,13 +281,23 @@ def written(op_type, shape, extra=(), outputs=("y", "h"), biases=True, **attribu
     held = [numpy_helper.from_array(np.asarray(a), f"e{i}") for i, a in enumerate(extra)]
     names = [t.name for t in held] + list(given)
     held += [numpy_helper.from_array(a, name) for name, a in given.items()]
-    scales = {"scale_i": 32.0, "scale_h": 128.0, "scale_iw": 64.0, "scale_hw": 64.0, "scale_o": 128.0}
+    scales = {
+        "scale_i": 32.0,
+        "scale_h": 128.0,
+        "scale_iw": 64.0,
+        "scale_hw": 64.0,
+        "scale_o": 128.0,
+    }
     attrs = {"input_size": shape[2], "hidden_size": 3, "platform": "arcs", **scales, **attributes}
     attrs = {key: value for key, value in attrs.items() if value is not None}
-    node = helper.make_node(op_type, ["x", *names], outputs, domain="thinker", name="layer", **attrs)
+    node = helper.make_node(
+        op_type, ["x", *names], outputs, domain="thinker", name="layer", **attrs
+    )
     kinds = {"y": 3, "h": 3, "c": 6}
     results = [helper.make_tensor_value_info(name, kinds[name], None) for name in outputs if name]
-    graph = helper.make_graph([node], "g", [helper.make_tensor_value_info("x", 3, shape)], results, held)
+    graph = helper.make_graph(
+        [node], "g", [helper.make_tensor_value_info("x", 3, shape)], results, held
+    )
     opsets = [helper.make_opsetid("", 12), helper.make_opsetid("thinker", 1)]
     return ir.from_proto(helper.make_model(graph, opset_imports=opsets, ir_version=6)), given
 
@@ -262,7 +310,17 @@ def wanted(given, x, forward=True):
     """Return y, h, c of an LSTM on arcs at the scales of `written`."""
     zero = np.zeros(len(given["iw"]), int)
     b, d = given.get("ib", zero), given.get("hb", zero)
-    parts = (given["iw"], given["hw"], b, d, 5 + 6 - 27, 7 + 6 - 27, (1 << 30, 30 + 30 - 7, 8), "q27", "arcs")
+    parts = (
+        given["iw"],
+        given["hw"],
+        b,
+        d,
+        5 + 6 - 27,
+        7 + 6 - 27,
+        (1 << 30, 30 + 30 - 7, 8),
+        "q27",
+        "arcs",
+    )
     return naive.lstm(x, *parts, forward)
 
 
@@ -272,7 +330,11 @@ def wanted(given, x, forward=True):
         ("LSTMInt", (), True),
         ("LSTMInt", (), False),
         ("LSTMInt_Is8_Is64", (np.array([5]),), True),
-        ("LSTMInt_Is8_Is64_If32_If32", (np.array([5]), *[np.zeros((1, 1, 3), np.float32)] * 2), False),
+        (
+            "LSTMInt_Is8_Is64_If32_If32",
+            (np.array([5]), *[np.zeros((1, 1, 3), np.float32)] * 2),
+            False,
+        ),
         ("LSTMInt", (np.array([5]), *[np.zeros((1, 1, 3), np.float32)] * 2), True),
     ),
 )
@@ -290,13 +352,19 @@ def test_any_outputs(outputs):
     model, given = written("LSTMInt", (1, 5, 4), outputs=outputs, go_forward=0)
     x = codes((1, 5, 4))
     want = dict(zip("yhc", wanted(given, x, False), strict=True))
-    for name, array in zip([n for n in outputs if n], Session(model).run(None, {"x": x}), strict=True):
+    for name, array in zip(
+        [n for n in outputs if n], Session(model).run(None, {"x": x}), strict=True
+    ):
         assert array.tolist() == want[name]
 
 
-@pytest.mark.parametrize("batch_first, shape", ((1, (2, 5, 4)), (0, (5, 2, 4)), (0, (1, 5, 4)), (1, (1, 5, 4))))
+@pytest.mark.parametrize(
+    "batch_first, shape", ((1, (2, 5, 4)), (0, (5, 2, 4)), (0, (1, 5, 4)), (1, (1, 5, 4)))
+)
 def test_axes(batch_first, shape):
-    """The time is axis 1 with batch_first, else axis 0, but chips take one sample [1, T, I] either way."""
+    """The time is axis 1 with batch_first, else axis 0, but chips take one sample [1, T, I] either
+    way.
+    """
     model, given = written("LSTMInt", shape, outputs=("y", "h", "c"), batch_first=batch_first)
     x = codes(shape)
     turned = not batch_first and shape[0] > 1
@@ -310,7 +378,9 @@ def test_scales_of_the_outputs():
     model, _ = written("LSTMInt", (1, 5, 4), outputs=("y", "h", "c"), scale_o=64.0)
     scales = {name: scale for name, _, scale in Session(model).taps({"x": codes((1, 5, 4))})}
     assert (scales["y"], scales["h"], scales["c"]) == (64.0, 64.0, 32768.0)
-    model, _ = written("LSTMInt", (1, 5, 4), scale_o=None, platform="venus", outputs=("y", "h", "c"))
+    model, _ = written(
+        "LSTMInt", (1, 5, 4), scale_o=None, platform="venus", outputs=("y", "h", "c")
+    )
     scales = {name: scale for name, _, scale in Session(model).taps({"x": codes((1, 5, 4))})}
     assert (scales["y"], scales["c"]) == (128.0, None)
 
@@ -319,7 +389,10 @@ def test_scales_of_the_outputs():
     "change, words",
     (
         ({"extra": (np.array([4]),)}, "lengths other than"),
-        ({"extra": (np.array([5]), np.ones((1, 1, 3), np.float32))}, "initial states other than zero"),
+        (
+            {"extra": (np.array([5]), np.ones((1, 1, 3), np.float32))},
+            "initial states other than zero",
+        ),
         ({"num_layers": 2}, "one layer per node"),
         ({"scale_iw": 60.0}, "not a power of two"),
         ({"scale_hw": None}, "scale_hw is missing"),
@@ -340,21 +413,31 @@ def test_weights_must_be_constants():
     proto.graph.initializer.remove(weight)
     proto.graph.input.append(helper.make_tensor_value_info("iw", onnx.TensorProto.INT8, [12, 4]))
     with pytest.raises(ModelError, match="two weights must be constants"):
-        Session(ir.from_proto(proto)).run(None, {"x": codes((1, 5, 4)), "iw": np.zeros((12, 4), np.int8)})
+        Session(ir.from_proto(proto)).run(
+            None, {"x": codes((1, 5, 4)), "iw": np.zeros((12, 4), np.int8)}
+        )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode, scale", (("q-value", 2.0**15), ("max-value", 32767.0)))
 @pytest.mark.parametrize("kind", ("LSTM", "GRU"))
 def test_wide_state(kind, mode, scale):
-    """A state of 16 bits keeps 15 fractional bits, for the net as a whole or for the layer alone, moved or not."""
+    """A state of 16 bits keeps 15 fractional bits, for the net as a whole or for the layer alone,
+    moved or not.
+    """
     model = classifier(kind, "forward")
     x = inputs(model)
     for settings in ({"bits": 16}, {"overrides": {f"type:{kind}": {"bits": 16}}}):
         found = quantize(model, {"x": x}, platform="generic", mode=mode, effort="fast", **settings)
         layers = [n for n in found.graph.graph if n.op_type == f"{kind}Int"]
-        assert {(ir.get_attr(n, "scale_o"), ir.get_attr(n, "o_bits")) for n in layers} == {(scale, 16)}
+        assert {(ir.get_attr(n, "scale_o"), ir.get_attr(n, "o_bits")) for n in layers} == {
+            (scale, 16)
+        }
     narrow = quantize(model, {"x": x}, platform="generic", mode=mode, effort="fast")
     want = reference(model, x)
-    wide = quantize(model, {"x": x}, platform="generic", mode=mode, bits=16, weight_bits=16, effort="fast")
-    assert sqnr(want, wide.session()(x)) > sqnr(want, narrow.session()(x)) + 5  # the curves are 10 bits right
+    wide = quantize(
+        model, {"x": x}, platform="generic", mode=mode, bits=16, weight_bits=16, effort="fast"
+    )
+    assert (
+        sqnr(want, wide.session()(x)) > sqnr(want, narrow.session()(x)) + 5
+    )  # the curves are 10 bits right

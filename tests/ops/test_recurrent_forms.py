@@ -1,4 +1,6 @@
-"""Recurrent layers in the dressings that exporters give them, on every platform: states, lengths, axes, projections."""
+"""Recurrent layers in the dressings that exporters give them, on every platform: states, lengths,
+axes, projections.
+"""
 
 import numpy as np
 import pytest
@@ -31,13 +33,34 @@ class Recurrent(Net):
         self.inputs.append(helper.make_tensor_value_info(name, kind, shape))
         return name
 
-    def layer(self, kind, x, width, units=H, *, direction="forward", more=(), bias=True, outputs=3, **attributes):
+    def layer(
+        self,
+        kind,
+        x,
+        width,
+        units=H,
+        *,
+        direction="forward",
+        more=(),
+        bias=True,
+        outputs=3,
+        **attributes,
+    ):
         """Append a layer; return the names of its outputs."""
         count, gates = 1 + (direction == "bidirectional"), 4 if kind == "LSTM" else 3
-        sizes = ((count, gates * units, width), (count, gates * units, units), (count, 2 * gates * units))
-        held = [self.const((self.rng.standard_normal(s) / np.sqrt(s[-1])).astype(np.float32)) for s in sizes]
+        sizes = (
+            (count, gates * units, width),
+            (count, gates * units, units),
+            (count, 2 * gates * units),
+        )
+        held = [
+            self.const((self.rng.standard_normal(s) / np.sqrt(s[-1])).astype(np.float32))
+            for s in sizes
+        ]
         number = len(self.nodes)
-        names = [f"y{number}", f"h{number}", f"c{number}"][: min(outputs, 3 if kind == "LSTM" else 2)]
+        names = [f"y{number}", f"h{number}", f"c{number}"][
+            : min(outputs, 3 if kind == "LSTM" else 2)
+        ]
         held = held if bias else [*held[:2], ""]
         self.nodes.append(
             helper.make_node(
@@ -62,7 +85,9 @@ class Recurrent(Net):
 
 
 def data(model, count=24, seed=0, steps=T):
-    """Return seeded inputs: lengths from 1 on, states within [-1, 1], a batch on the axis of open size."""
+    """Return seeded inputs: lengths from 1 on, states within [-1, 1], a batch on the axis of open
+    size.
+    """
     rng = np.random.default_rng(seed)
     feeds = {}
     for value in model.graph.inputs:
@@ -84,7 +109,9 @@ def float_outputs(model, feeds):
 
 
 def agree(model, feeds, row, least=24, **settings):
-    """Quantize, compare every output with the float model's, alone and in a batch, in memory and from bytes."""
+    """Quantize, compare every output with the float model's, alone and in a batch, in memory and
+    from bytes.
+    """
     found = quantize(model, feeds, platform=row, effort="fast", **settings)
     check_model(ir.to_proto(found.graph))
     want = float_outputs(run_entry_passes(model)[0], feeds)  # onnxruntime has no batch-first layers
@@ -113,7 +140,9 @@ def sqnr(want, have):
 def bidirectional_gru():
     """Y of both directions flattened, a projection of every step, its last step."""
     net = Recurrent(T, WIDTH, seed=1)
-    y, *_ = net.layer("GRU", net.time_first(), WIDTH, direction="bidirectional", linear_before_reset=1, outputs=1)
+    y, *_ = net.layer(
+        "GRU", net.time_first(), WIDTH, direction="bidirectional", linear_before_reset=1, outputs=1
+    )
     flat = net.node("Reshape", net.node("Transpose", y, perm=[0, 2, 1, 3]), net.ints(0, 0, -1))
     rows = net.node("Reshape", net.time_first(flat), net.ints(-1, T * 2 * H))
     return net.graph(net.linear(rows, (T * 2 * H, 4)))
@@ -129,7 +158,9 @@ def projected_lstm():
 
 
 def stacked_lstm():
-    """Two layers whose states are made with the batch size by Shape, Gather, Concat, ConstantOfShape."""
+    """Two layers whose states are made with the batch size by Shape, Gather, Concat,
+    ConstantOfShape.
+    """
     net = Recurrent(T, WIDTH, seed=3)
     x = net.time_first()
     count = net.node("Gather", net.node("Shape", x), net.ints(1), axis=0)
@@ -211,7 +242,9 @@ def time_first_input(kind, batch, steps=T):
 @pytest.mark.parametrize("batch", ("N", 1))
 @pytest.mark.parametrize("kind", ("LSTM", "GRU"))
 def test_time_first_input(kind, batch, row):
-    """Samples are counted on axis 1 of input and outputs, whether the file fixes their number or not."""
+    """Samples are counted on axis 1 of input and outputs, whether the file fixes their number or
+    not.
+    """
     model = time_first_input(kind, batch)
     open_model = time_first_input(kind, "N")
     feeds = data(open_model)
@@ -228,7 +261,9 @@ def test_time_first_input(kind, batch, row):
 def test_open_length():
     """Where the file leaves steps and samples open, the data's steps are taken."""
     model = time_first_input("LSTM", "N", "T")
-    found = quantize(model, {"x": data(time_first_input("LSTM", "N"))["x"]}, platform="generic", effort="fast")
+    found = quantize(
+        model, {"x": data(time_first_input("LSTM", "N"))["x"]}, platform="generic", effort="fast"
+    )
     assert any("leaves sizes open" in note for note in found.report.notes)
     assert found.report.integer_macs == 1.0
 
@@ -253,7 +288,9 @@ def test_last_states_as_outputs(kind, direction, row):
 
 
 def constant_states(kind, how, direction="forward"):
-    """Initial states that were learned: one row for all samples, repeated by Expand, or as it is for one sample."""
+    """Initial states that were learned: one row for all samples, repeated by Expand, or as it is
+    for one sample.
+    """
     count = 1 + (direction == "bidirectional")
     net = Recurrent(T, WIDTH, seed=9, batch=1 if how == "one sample" else "N")
     states = [net.const(net.rng.uniform(-0.9, 0.9, (count, 1, H)).astype(np.float32)) for _ in "hc"]
@@ -276,7 +313,9 @@ def constant_states(kind, how, direction="forward"):
 def test_constant_states(kind, direction, how, row):
     """The layer of a chip begins at zero: there it is written out step by step."""
     model = constant_states(kind, how, direction)
-    feeds = data(model) if how == "repeated" else {"x": data(constant_states(kind, "repeated"))["x"]}
+    feeds = (
+        data(model) if how == "repeated" else {"x": data(constant_states(kind, "repeated"))["x"]}
+    )
     complete(agree(model, feeds, row).report, row)
 
 
@@ -287,7 +326,10 @@ def test_why_given_states_stay_in_float(kind):
     report = quantize(model, data(model), platform="venus", fit=False, effort="fast").report
     floats = [n for n in (*report.float_nodes, *report.host_part) if n.op_type.startswith(kind)]
     assert floats
-    assert all(("states start at zero" if kind == "LSTM" else "halves its state") in node.why for node in floats)
+    assert all(
+        ("states start at zero" if kind == "LSTM" else "halves its state") in node.why
+        for node in floats
+    )
 
 
 def streaming(kind, layers=1, direction="forward"):
@@ -301,7 +343,9 @@ def streaming(kind, layers=1, direction="forward"):
         parts = states
         if layers > 1:
             parts = [
-                net.node("Slice", s, net.ints(number * each), net.ints(number * each + each), net.ints(0))
+                net.node(
+                    "Slice", s, net.ints(number * each), net.ints(number * each + each), net.ints(0)
+                )
                 for s in states
             ]
         whole, *last = net.layer(kind, y, width, more=["", *parts], direction=direction)
@@ -320,7 +364,9 @@ def streaming(kind, layers=1, direction="forward"):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("row", FEW)
-@pytest.mark.parametrize("layers, direction", ((1, "forward"), (2, "forward"), (1, "bidirectional"), (1, "reverse")))
+@pytest.mark.parametrize(
+    "layers, direction", ((1, "forward"), (2, "forward"), (1, "bidirectional"), (1, "reverse"))
+)
 @pytest.mark.parametrize("kind", ("LSTM", "GRU"))
 def test_states_in_and_out(kind, layers, direction, row):
     """As inputs and outputs of the graph, their samples on axis 1."""
@@ -341,7 +387,9 @@ def with_lengths(kind, direction="forward", states=False):
     lengths = net.enter("lengths", "N", kind=6)
     more = [lengths]
     if states:
-        more += [net.enter(name, count, "N", H) for name in ("h", "c")[: 2 if kind == "LSTM" else 1]]
+        more += [
+            net.enter(name, count, "N", H) for name in ("h", "c")[: 2 if kind == "LSTM" else 1]
+        ]
     y, h, *_ = net.layer(kind, net.time_first(), WIDTH, more=more, direction=direction)
     flat = net.node("Reshape", net.node("Transpose", y, perm=[0, 2, 1, 3]), net.ints(0, 0, -1))
     last = net.node("Reshape", net.node("Transpose", h, perm=[1, 0, 2]), net.ints(-1, count * H))
@@ -354,7 +402,9 @@ def with_lengths(kind, direction="forward", states=False):
 @pytest.mark.parametrize("direction", ("forward", "reverse", "bidirectional"))
 @pytest.mark.parametrize("kind", ("LSTM", "GRU"))
 def test_lengths(kind, direction, states, row):
-    """Steps beyond a sample's end give zeros; in integers on the generic target, on chips in float with the reason."""
+    """Steps beyond a sample's end give zeros; in integers on the generic target, on chips in float
+    with the reason.
+    """
     model = with_lengths(kind, direction, states)
     report = agree(model, data(model), row).report
     if get_target(row).has_packer:
@@ -373,9 +423,14 @@ def test_reference_operators(kind, direction):
     model = with_lengths(kind, direction, True)
     feeds = data(model, 5)
     found = quantize(model, feeds, platform="generic", effort="fast")
-    session, plain = found.session(), ReferenceEvaluator(ir.to_proto(found.graph), new_ops=reference_ops("generic"))
+    session, plain = (
+        found.session(),
+        ReferenceEvaluator(ir.to_proto(found.graph), new_ops=reference_ops("generic")),
+    )
     for i in range(5):
-        feed = {spec.name: spec.slice_samples(feeds[spec.name], i, i + 1) for spec in session.inputs}
+        feed = {
+            spec.name: spec.slice_samples(feeds[spec.name], i, i + 1) for spec in session.inputs
+        }
         for have, want in zip(session.run(None, feed), plain.run(None, feed), strict=True):
             np.testing.assert_array_equal(have, want)
 

@@ -6,7 +6,9 @@ from tests.oracles.fixed import rescale
 
 
 def conv(x, weight, bias, triple, strides, pads, dilations, group):
-    """x [N, C, H, W], weight [O, C/g, kh, kw], pads top, left, bottom, right -> nested lists as an object array."""
+    """x [N, C, H, W], weight [O, C/g, kh, kw], pads top, left, bottom, right -> nested lists as an
+    object array.
+    """
     samples, channels, rows, columns = x.shape
     outputs, own, kh, kw = weight.shape
     out_rows = (rows + pads[0] + pads[2] - dilations[0] * (kh - 1) - 1) // strides[0] + 1
@@ -33,7 +35,14 @@ def conv(x, weight, bias, triple, strides, pads, dilations, group):
 def conv1d(x, weight, bias, triple, stride, pads, dilation, group):
     """x [N, C, W], weight [O, C/g, k], pads begin, end."""
     wide = conv(
-        x[:, :, None], weight[:, :, None], bias, triple, (1, stride), (0, pads[0], 0, pads[1]), (1, dilation), group
+        x[:, :, None],
+        weight[:, :, None],
+        bias,
+        triple,
+        (1, stride),
+        (0, pads[0], 0, pads[1]),
+        (1, dilation),
+        group,
     )
     return wide[:, :, 0]
 
@@ -43,7 +52,11 @@ def linear(x, weight, bias, triple):
     rows = x.reshape(-1, x.shape[-1]).tolist()
     out = [
         [
-            rescale(sum(a * b for a, b in zip(row, taps, strict=True)) + (0 if bias is None else int(bias[o])), triple)
+            rescale(
+                sum(a * b for a, b in zip(row, taps, strict=True))
+                + (0 if bias is None else int(bias[o])),
+                triple,
+            )
             for o, taps in enumerate(weight.tolist())
         ]
         for row in rows
@@ -65,11 +78,27 @@ def matmul(x, y, triple):
 
 
 def conv_transpose(x, weight, bias, triple, strides, pads, dilations, output_padding, group):
-    """x [N, C, H, W], weight [C, O/g, kh, kw]: every input is scattered over the outputs it reaches."""
+    """x [N, C, H, W], weight [C, O/g, kh, kw]: every input is scattered over the outputs it
+    reaches.
+    """
     samples, channels, rows, columns = x.shape
     _, own, kh, kw = weight.shape
-    out_rows = strides[0] * (rows - 1) + dilations[0] * (kh - 1) + 1 - pads[0] - pads[2] + output_padding[0]
-    out_columns = strides[1] * (columns - 1) + dilations[1] * (kw - 1) + 1 - pads[1] - pads[3] + output_padding[1]
+    out_rows = (
+        strides[0] * (rows - 1)
+        + dilations[0] * (kh - 1)
+        + 1
+        - pads[0]
+        - pads[2]
+        + output_padding[0]
+    )
+    out_columns = (
+        strides[1] * (columns - 1)
+        + dilations[1] * (kw - 1)
+        + 1
+        - pads[1]
+        - pads[3]
+        + output_padding[1]
+    )
     acc = np.zeros((samples, own * group, out_rows, out_columns), object)
     if bias is not None:
         acc += np.array([int(b) for b in bias], object)[:, None, None]

@@ -1,4 +1,6 @@
-"""Sigmoid, tanh, gelu, swish by pieces and the unit they gate; softmax and layer normalisation of one row."""
+"""Sigmoid, tanh, gelu, swish by pieces and the unit they gate; softmax and layer normalisation of
+one row.
+"""
 
 import json
 import math
@@ -11,7 +13,9 @@ from lingeronnx.reference.normalization import LogSoftmax, Softmax
 from lingeronnx.targets.arithmetic import SoftmaxArithmetic, SoftmaxDivision
 from tests.oracles.fixed import rescale, rsh, sat
 
-TABLES = json.loads((Path(__file__).parents[2] / "simulator" / "luts" / "piecewise.json").read_text())["tables"]
+TABLES = json.loads(
+    (Path(__file__).parents[2] / "simulator" / "luts" / "piecewise.json").read_text()
+)["tables"]
 
 
 def piece(function, chip, x):
@@ -50,7 +54,9 @@ def softmax(row, ratio, way, triple):
     """One row of integers; `ratio` = 2^25 / scale. From Q25 to Q15 as the plain class does it."""
     return [
         rescale(v, triple)
-        for v in Softmax.compute_row([q25(v, ratio) for v in row], SoftmaxArithmetic(shares=SoftmaxDivision(way)))
+        for v in Softmax.compute_row(
+            [q25(v, ratio) for v in row], SoftmaxArithmetic(shares=SoftmaxDivision(way))
+        )
     ]
 
 

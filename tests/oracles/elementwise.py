@@ -20,11 +20,15 @@ def each(function, *arrays):
 
 def add_shift(x, y, shift_x, shift_y, bits, sign):
     """Each operand is shifted and saturated, then their sum is saturated."""
-    return each(lambda a, b: sat(sat(rsh(a, shift_x), bits) + sign * sat(rsh(b, shift_y), bits), bits), x, y)
+    return each(
+        lambda a, b: sat(sat(rsh(a, shift_x), bits) + sign * sat(rsh(b, shift_y), bits), bits), x, y
+    )
 
 
 def add_scaled(x, y, ratio_x, ratio_y, bits, sign):
-    """Each operand is brought to 2^16 times the scale of the output and rounded, then their sum is rounded."""
+    """Each operand is brought to 2^16 times the scale of the output and rounded, then their sum is
+    rounded.
+    """
 
     def fine(v, ratio):
         m, s = fixed_point_multiplier(Fraction(ratio) * 2**16)
@@ -41,7 +45,9 @@ def mul(x, y, triple):
 def affine(x, weight, bias, triple):
     """x [N, C, ...] times weight [C] plus bias [C]."""
     column = (-1, *(1,) * (x.ndim - 2))
-    return each(lambda a, w, b: rescale(a * w + b, triple), x, weight.reshape(column), bias.reshape(column))
+    return each(
+        lambda a, w, b: rescale(a * w + b, triple), x, weight.reshape(column), bias.reshape(column)
+    )
 
 
 def requant(x, triple):
@@ -95,4 +101,6 @@ def quant_luna(x, factor):
 
 def dequant(x, scale):
     """x / scale as float32."""
-    return np.array([np.float32(int(v) / scale) for v in x.reshape(-1)], np.float32).reshape(x.shape)
+    return np.array([np.float32(int(v) / scale) for v in x.reshape(-1)], np.float32).reshape(
+        x.shape
+    )

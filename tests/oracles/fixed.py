@@ -37,6 +37,8 @@ def rescale_by(acc, triple, rounding):
 
 
 def rescale(acc, triple):
-    """sat(floor(acc * M / 2^s + 1/2) + zero, bits); zero, if any, is a fourth number of `triple`."""
+    """sat(floor(acc * M / 2^s + 1/2) + zero, bits); zero, if any, is a fourth number of
+    `triple`.
+    """
     multiplier, shift, bits, *zero = triple
     return sat(math.floor(Fraction(int(acc) * multiplier, 2**shift) + HALF) + sum(zero), bits)

@@ -6,8 +6,13 @@ import numpy as np
 
 
 def pick(x, indices, fill):
-    """y[p] = x[indices[0][p0], indices[1][p1], ..]; `fill` where an index is -1; None stands for all positions."""
-    lists = [list(range(n)) if i is None else [int(k) for k in i] for i, n in zip(indices, x.shape, strict=True)]
+    """y[p] = x[indices[0][p0], indices[1][p1], ..]; `fill` where an index is -1; None stands for
+    all positions.
+    """
+    lists = [
+        list(range(n)) if i is None else [int(k) for k in i]
+        for i, n in zip(indices, x.shape, strict=True)
+    ]
     y = np.zeros([len(each) for each in lists], object)
     for place in itertools.product(*(range(n) for n in y.shape)):
         source = [each[k] for each, k in zip(lists, place, strict=True)]

@@ -7,7 +7,9 @@ from tests.oracles.fixed import rescale, rsh, sat
 
 
 def windows(x, kernel, strides, pads, ceil_mode, dilations, fill):
-    """Yield (place of the output, list of the window's integers); x [N, C, H, W], pads top, left, bottom, right."""
+    """Yield (place of the output, list of the window's integers); x [N, C, H, W], pads top, left,
+    bottom, right.
+    """
     samples, channels, rows, columns = x.shape
     counts = []
     for axis, size in enumerate((rows, columns)):

@@ -1,4 +1,6 @@
-"""Recurrent layers step by step on Python integers. x [N][T][I]; weights [G*H][I] and [G*H][H], gate by gate."""
+"""Recurrent layers step by step on Python integers. x [N][T][I]; weights [G*H][I] and [G*H][H],
+gate by gate.
+"""
 
 from .curves import curve
 from .fixed import rescale, rsh, sat
@@ -10,7 +12,9 @@ def product(weight, x, bias, row):
 
 
 def moved(acc, how):
-    """A sum in its new format: `how` is a right shift of 32 bits (an integer), or a requantization (a triple)."""
+    """A sum in its new format: `how` is a right shift of 32 bits (an integer), or a requantization
+    (a triple).
+    """
     return rescale(acc, how) if isinstance(how, tuple) else sat(rsh(sat(acc, 32), how), 32)
 
 
@@ -23,11 +27,30 @@ def begin(x, units, states, lengths):
     """Every sample with the state it starts from and the number of its steps."""
     states = [[[0] * units]] * len(x) if states is None else states.tolist()
     lengths = [len(sample) for sample in x] if lengths is None else lengths.tolist()
-    return [(sample, state[0], length) for sample, state, length in zip(x, states, lengths, strict=True)]
+    return [
+        (sample, state[0], length) for sample, state, length in zip(x, states, lengths, strict=True)
+    ]
 
 
-def lstm(x, w, r, b, d, how_x, how_h, out, arithmetic, chip, forward, start=None, cells=None, lengths=None):
-    """Return y, h, c as lists; `out` is the requantization of o * tanh(c); steps from a sample's length on give 0."""
+def lstm(
+    x,
+    w,
+    r,
+    b,
+    d,
+    how_x,
+    how_h,
+    out,
+    arithmetic,
+    chip,
+    forward,
+    start=None,
+    cells=None,
+    lengths=None,
+):
+    """Return y, h, c as lists; `out` is the requantization of o * tanh(c); steps from a sample's
+    length on give 0.
+    """
     ys, hs, cs = [], [], []
     units = len(r[0])
     first = [row for _, row, _ in begin(x, units, cells, lengths)]
@@ -38,7 +61,10 @@ def lstm(x, w, r, b, d, how_x, how_h, out, arithmetic, chip, forward, start=None
             e = [moved(product(r, h, d, k), how_h) for k in range(4 * units)]
             h, c = map(
                 list,
-                zip(*(_unit(a, e, c, u, units, out, arithmetic, chip) for u in range(units)), strict=True),
+                zip(
+                    *(_unit(a, e, c, u, units, out, arithmetic, chip) for u in range(units)),
+                    strict=True,
+                ),
             )
             y[t] = h
         ys.append(y)
@@ -74,8 +100,12 @@ def gru_executor(x, w, r, b, d, how_x, how_h, out, chip, joined):
             new = []
             for u in range(units):
                 reset = curve("sigmoid", chip, sat(a[u] + (e[u] if joined else 0), 16), 8)
-                z = curve("sigmoid", chip, sat(a[units + u] + (e[units + u] if joined else 0), 16), 8)
-                n = curve("tanh", chip, sat(a[2 * units + u] + rsh(reset * e[2 * units + u], 7), 16), 8)
+                z = curve(
+                    "sigmoid", chip, sat(a[units + u] + (e[units + u] if joined else 0), 16), 8
+                )
+                n = curve(
+                    "tanh", chip, sat(a[2 * units + u] + rsh(reset * e[2 * units + u], 7), 16), 8
+                )
                 new.append(rescale(z * rsh(h[u], 1) + (128 - z) * n, out))
             h = new
             y.append(h)
@@ -84,8 +114,25 @@ def gru_executor(x, w, r, b, d, how_x, how_h, out, chip, joined):
     return ys, hs
 
 
-def gru(x, w, r, b, d, how_x, how_h, out, bits, gate_bits, reset_after, forward, start=None, lengths=None):
-    """Return y, h of the unit as it is defined; `out` takes n from Q31 to the state of `bits` bits."""
+def gru(
+    x,
+    w,
+    r,
+    b,
+    d,
+    how_x,
+    how_h,
+    out,
+    bits,
+    gate_bits,
+    reset_after,
+    forward,
+    start=None,
+    lengths=None,
+):
+    """Return y, h of the unit as it is defined; `out` takes n from Q31 to the state of `bits`
+    bits.
+    """
     ys, hs = [], []
     units = len(r[0])
     for sample, h, length in begin(x, units, start, lengths):
@@ -95,7 +142,9 @@ def gru(x, w, r, b, d, how_x, how_h, out, bits, gate_bits, reset_after, forward,
             e = [moved(product(r, h, d, k), how_h) for k in range(2 * units)]
             reset, z = (
                 [
-                    curve("sigmoid", "arcs", sat(a[k * units + u] + e[k * units + u], 32), gate_bits)
+                    curve(
+                        "sigmoid", "arcs", sat(a[k * units + u] + e[k * units + u], 32), gate_bits
+                    )
                     for u in range(units)
                 ]
                 for k in (0, 1)
@@ -105,7 +154,10 @@ def gru(x, w, r, b, d, how_x, how_h, out, bits, gate_bits, reset_after, forward,
             inner = [moved(product(r, read, d, 2 * units + u), how_h) for u in range(units)]
             if reset_after:
                 inner = [rsh(reset[u] * inner[u], down) for u in range(units)]
-            n = [rescale(curve("tanh", "arcs", sat(a[2 * units + u] + inner[u], 32), 32), out) for u in range(units)]
+            n = [
+                rescale(curve("tanh", "arcs", sat(a[2 * units + u] + inner[u], 32), 32), out)
+                for u in range(units)
+            ]
             h = [sat(n[u] + rsh(z[u] * (h[u] - n[u]), down), bits) for u in range(units)]
             y[t] = h
         ys.append(y)

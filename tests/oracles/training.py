@@ -9,7 +9,13 @@ from tests.oracles.curves import curve
 from tests.oracles.fixed import rsh, sat
 from tests.oracles.recurrent import product, steps
 
-WORDS = ("floor_add", "floor", "ceil", "round", "away")  # as nodes have them but the last, by number
+WORDS = (
+    "floor_add",
+    "floor",
+    "ceil",
+    "round",
+    "away",
+)  # as nodes have them but the last, by number
 
 
 def word(rounding):
@@ -18,7 +24,9 @@ def word(rounding):
 
 
 def rounded(value, rounding):
-    """A rational number by name: half up, down, up, to the nearest with ties to even or away from 0."""
+    """A rational number by name: half up, down, up, to the nearest with ties to even or away from
+    0.
+    """
     value, rounding = Fraction(value), word(rounding)
     if rounding == "floor":
         return math.floor(value)
@@ -36,7 +44,10 @@ def shifted(acc, shift, bits, rounding):
 
 def add(x, y, shift_x, shift_y, bits, rounding):
     """Each operand is rounded, only the sum is saturated."""
-    one, other = (rounded(Fraction(int(v)) / Fraction(2) ** s, rounding) for v, s in ((x, shift_x), (y, shift_y)))
+    one, other = (
+        rounded(Fraction(int(v)) / Fraction(2) ** s, rounding)
+        for v, s in ((x, shift_x), (y, shift_y))
+    )
     return sat(one + other, bits)
 
 
@@ -60,7 +71,9 @@ def mean(x, kernel, strides, pads, shift, bits, rounding, ceil_mode, padded, div
     for axis, size in enumerate(sizes):
         begin, end, found = -pads[axis], size + pads[axis + 2], []
         while True:
-            hanging = ceil_mode and found and begin < size and begin - strides[axis] + kernel[axis] < end
+            hanging = (
+                ceil_mode and found and begin < size and begin - strides[axis] + kernel[axis] < end
+            )
             if begin + kernel[axis] > end and not hanging:
                 break
             found.append((begin, min(begin + kernel[axis], end)))
@@ -73,7 +86,9 @@ def mean(x, kernel, strides, pads, shift, bits, rounding, ceil_mode, padded, div
         inside = [(a, b) for a, b in places if 0 <= a < sizes[0] and 0 <= b < sizes[1]]
         count = divisor or (len(places) if padded else max(len(inside), 1))
         total = sum(int(x[n, c, a, b]) for a, b in inside)
-        out[n, c, i, j] = sat(rounded(Fraction(total, count) * Fraction(2) ** shift, rounding), bits)
+        out[n, c, i, j] = sat(
+            rounded(Fraction(total, count) * Fraction(2) ** shift, rounding), bits
+        )
     return out
 
 
@@ -81,7 +96,9 @@ def quotient(x, y, scale_x, scale_y, scale_o, bits):
     """Real numbers in float32, half up; x / 0 saturates, 0 / 0 is 0."""
     if y == 0:
         return sat((x > 0) * 2**99 - (x < 0) * 2**99, bits)
-    real = np.float32(np.float32(x) / np.float32(scale_x)) / np.float32(np.float32(y) / np.float32(scale_y))
+    real = np.float32(np.float32(x) / np.float32(scale_x)) / np.float32(
+        np.float32(y) / np.float32(scale_y)
+    )
     return sat(math.floor(np.float32(real * np.float32(scale_o)) + np.float32(0.5)), bits)
 
 
@@ -107,14 +124,16 @@ def lstm(x, w, r, b, d, shifts, out, again, arithmetic, forward):
         for t in steps(len(sample), forward):
             read = [sat(rsh(v, again[0]), again[1]) for v in h] if arithmetic == "q7" else h
             s = [
-                moved(product(w, sample[t], b, k), shifts[0]) + moved(product(r, read, d, k), shifts[1])
+                moved(product(w, sample[t], b, k), shifts[0])
+                + moved(product(r, read, d, k), shifts[1])
                 for k in range(4 * units)
             ]
             new = []
             for u in range(units):
                 bits = 16 if arithmetic == "q15" else 8
                 i, f, g, o = (
-                    curve("tanh" if k == 2 else "sigmoid", "venus", sat(s[k * units + u], 16), bits) for k in range(4)
+                    curve("tanh" if k == 2 else "sigmoid", "venus", sat(s[k * units + u], 16), bits)
+                    for k in range(4)
                 )
                 if arithmetic == "q15":
                     cell = f * c[u] + i * g
@@ -124,7 +143,9 @@ def lstm(x, w, r, b, d, shifts, out, again, arithmetic, forward):
                     i, f, o = (max(v, 0) for v in (i, f, o))
                     c[u] = f * rsh(c[u], 7) + i * g
                     inner = rsh(c[u], 3)
-                new.append(sat(rsh(o * curve("tanh", "venus", sat(inner, 16), bits), out[0]), out[1]))
+                new.append(
+                    sat(rsh(o * curve("tanh", "venus", sat(inner, 16), bits), out[0]), out[1])
+                )
             h = new
             y[t] = h
         ys.append(y)
@@ -148,7 +169,10 @@ def gru(x, w, r, b, d, shifts, scale, bits, again, sums, arithmetic, chip, forwa
                 "q7": lambda f, v: max(bare(f, "venus", v, 8), -128 if f == "tanh" else 0),
             }.get(arithmetic, lambda f, v: curve(f, chip, sat(rsh(v, sums - 27), 32), 32))
             deep = {"q15": 15, "q7": 7}.get(arithmetic, 31)
-            reset, z = ([look("sigmoid", a[k * units + u] + e[k * units + u]) for u in range(units)] for k in (0, 1))
+            reset, z = (
+                [look("sigmoid", a[k * units + u] + e[k * units + u]) for u in range(units)]
+                for k in (0, 1)
+            )
             if arithmetic == "before":
                 read = [rsh(reset[u] * h[u], 31) for u in range(units)]
             m = [moved(product(r, read, d, 2 * units + u), shifts[1]) for u in range(units)]
@@ -161,7 +185,9 @@ def gru(x, w, r, b, d, shifts, scale, bits, again, sums, arithmetic, chip, forwa
             else:
                 n = [rsh(v, deep - scale) for v in n]
                 if arithmetic == "q15":
-                    h = [sat(h[u] + rsh(z[u] * sat(n[u] - h[u], 16), 15), bits) for u in range(units)]
+                    h = [
+                        sat(h[u] + rsh(z[u] * sat(n[u] - h[u], 16), 15), bits) for u in range(units)
+                    ]
                 else:
                     h = [sat(n[u] + rsh(z[u] * (h[u] - n[u]), 31), bits) for u in range(units)]
             y[t] = h

@@ -1,4 +1,6 @@
-"""What a release says of itself: one source of its version, its changes, the container's steps, an example for CI."""
+"""What a release says of itself: one source of its version, its changes, the container's steps, an
+example for CI.
+"""
 
 import configparser
 import os
@@ -23,18 +25,26 @@ VERSION = re.escape(lingeronnx.__version__)
 
 
 def test_the_version_has_one_source():
-    """setup.cfg reads it from the package, and no other file of the package or its settings says it."""
+    """setup.cfg reads it from the package, and no other file of the package or its settings says
+    it.
+    """
     assert SETTINGS["metadata"]["version"] == "attr: lingeronnx.__version__"
     files = [ROOT / "setup.cfg", ROOT / "pyproject.toml", *(ROOT / "lingeronnx").rglob("*.py")]
     said = [
-        path.relative_to(ROOT).as_posix() for path in files if re.search(rf"\b{VERSION}\b", path.read_text("utf-8"))
+        path.relative_to(ROOT).as_posix()
+        for path in files
+        if re.search(rf"\b{VERSION}\b", path.read_text("utf-8"))
     ]
     assert said == ["lingeronnx/__init__.py"]
 
 
 def test_the_changes_name_the_version():
     """The newest release of CHANGELOG.md is this one; releases go down, each with a date."""
-    heads = re.findall(r"^## \[(\d+)\.(\d+)\.(\d+)\] - \d{4}-\d{2}-\d{2}$", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    heads = re.findall(
+        r"^## \[(\d+)\.(\d+)\.(\d+)\] - \d{4}-\d{2}-\d{2}$",
+        (ROOT / "CHANGELOG.md").read_text(),
+        re.M,
+    )
     numbers = [tuple(map(int, head)) for head in heads]
     assert ".".join(map(str, numbers[0])) == lingeronnx.__version__
     assert numbers == sorted(set(numbers), reverse=True)
@@ -66,7 +76,14 @@ def test_the_container_gets_what_the_wheel_is_made_of():
     """.dockerignore lets through the sources of a wheel, and nothing else."""
     rules = (ROOT / ".dockerignore").read_text()
     taken = ["lingeronnx/cli/show.py", "simulator/luts/a.npz", "setup.cfg", "README.md"]
-    left = ["tests/nets.py", ".git/config", "lingeronnx/__pycache__/a.pyc", "dist/a.whl", "secret.txt", "docs/a.md"]
+    left = [
+        "tests/nets.py",
+        ".git/config",
+        "lingeronnx/__pycache__/a.pyc",
+        "dist/a.whl",
+        "secret.txt",
+        "docs/a.md",
+    ]
     assert [name for name in (*taken, *left) if container_steps.is_included(name, rules)] == taken
     assert {rule[1:] for rule in rules.splitlines() if rule.startswith("!")} == set(SOURCES)
 
@@ -74,7 +91,17 @@ def test_the_container_gets_what_the_wheel_is_made_of():
 def test_the_container_is_no_root_and_has_our_entry_point():
     found = list(container_steps.iterate_steps((ROOT / "Dockerfile").read_text()))
     words = [word for word, _ in found]
-    assert set(words) <= {"ARG", "FROM", "WORKDIR", "COPY", "RUN", "ENV", "USER", "ENTRYPOINT", "CMD"}
+    assert set(words) <= {
+        "ARG",
+        "FROM",
+        "WORKDIR",
+        "COPY",
+        "RUN",
+        "ENV",
+        "USER",
+        "ENTRYPOINT",
+        "CMD",
+    }
     assert ("ENTRYPOINT", '["lingeronnx"]') in found
     assert ("USER", "lingeronnx") in found[words.index("FROM", 1) :]
     assert words.index("USER") < words.index("ENTRYPOINT")
@@ -84,8 +111,12 @@ def test_the_container_is_no_root_and_has_our_entry_point():
 
 
 def test_steps_are_placed_below_a_folder():
-    """The container's folders move, others stay; `python` is the system's at the beginning alone."""
-    placed = container_steps._rebase_command("python -m venv /opt/lingeronnx", Path("/r"), "/usr/bin/python3")
+    """The container's folders move, others stay; `python` is the system's at the beginning
+    alone.
+    """
+    placed = container_steps._rebase_command(
+        "python -m venv /opt/lingeronnx", Path("/r"), "/usr/bin/python3"
+    )
     assert placed == "/usr/bin/python3 -m venv /r/opt/lingeronnx"
     placed = container_steps._rebase_command(
         "PATH=/opt/a/bin:$PATH LINGERONNX_CACHE_DIR=/cache /usr/optional", Path("/r"), "p"
@@ -100,7 +131,9 @@ def test_a_command_that_fails_is_told(tmp_path):
     """With its exit code and what it printed; the environment of the checkout is not handed on."""
     with pytest.raises(package_install.CommandError, match=r"exit code 3\nbad\n"):
         package_install.run(sys.executable, "-c", "print('bad'); raise SystemExit(3)", cwd=tmp_path)
-    seen = package_install.run(sys.executable, "-c", "import os; print(os.environ.get('PYTHONPATH'))", cwd=tmp_path)
+    seen = package_install.run(
+        sys.executable, "-c", "import os; print(os.environ.get('PYTHONPATH'))", cwd=tmp_path
+    )
     assert seen == "None\n"
 
 
@@ -109,26 +142,37 @@ def test_a_command_that_fails_is_told(tmp_path):
 
 def ci_job():
     """Return (its settings, {step: its lines}) of the example."""
-    job = yaml.safe_load((ROOT / "examples" / "ci" / "workflow.yml").read_text())["jobs"]["quantize"]
+    job = yaml.safe_load((ROOT / "examples" / "ci" / "workflow.yml").read_text())["jobs"][
+        "quantize"
+    ]
     return job["env"], {step["name"]: step["run"] for step in job["steps"] if "run" in step}
 
 
 @pytest.mark.parametrize("met, code", [("true", 0), ("false", 1)])
 def test_the_example_for_ci_reads_the_report(met, code, tmp_path):
     (tmp_path / "report.json").write_text(f'{{"search": {{"met": {met}}}}}')
-    assert subprocess.run(["bash", "-e", "-c", ci_job()[1]["limits"]], cwd=tmp_path).returncode == code
+    assert (
+        subprocess.run(["bash", "-e", "-c", ci_job()[1]["limits"]], cwd=tmp_path).returncode == code
+    )
 
 
 @pytest.mark.parametrize(
-    "shrunk, code", [pytest.param(1, 0, marks=pytest.mark.slow), pytest.param(50, 1, marks=pytest.mark.deep)]
+    "shrunk, code",
+    [pytest.param(1, 0, marks=pytest.mark.slow), pytest.param(50, 1, marks=pytest.mark.deep)],
 )
 def test_the_example_for_ci_fails_where_a_limit_breaks(shrunk, code, tmp_path):
-    """Its steps but for the installation, as a CI's shell runs them; calibrated by much smaller inputs it must fail."""
+    """Its steps but for the installation, as a CI's shell runs them; calibrated by much smaller
+    inputs it must fail.
+    """
     settings, steps = ci_job()
     data = Path(demo.__file__).parent
     with np.load(data / "digits_calib.npz") as found:
         np.savez(tmp_path / "calib.npz", **{name: array / shrunk for name, array in found.items()})
-    files = {"MODEL": data / "digits_cnn.onnx", "CALIB": "calib.npz", "TEST": data / "digits_test.npz"}
+    files = {
+        "MODEL": data / "digits_cnn.onnx",
+        "CALIB": "calib.npz",
+        "TEST": data / "digits_test.npz",
+    }
     assert {*files, "DROP"} == settings.keys()
     around = {**os.environ, **settings, **{key: str(path) for key, path in files.items()}}
     program = tmp_path / "lingeronnx"

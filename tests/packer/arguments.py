@@ -39,7 +39,10 @@ def parse(platform, args):
         elif key == "-m":
             _places(settings, value)
         elif key == "-c":
-            settings.batch |= {part.split("=")[0]: int(part.split("=")[1].split(":")[0]) for part in value.split(",")}
+            settings.batch |= {
+                part.split("=")[0]: int(part.split("=")[1].split(":")[0])
+                for part in value.split(",")
+            }
         elif key == "-r":
             settings.shared = min(settings.shared, int(value))
         elif key == "--dma_prefetch":
@@ -52,7 +55,9 @@ def parse(platform, args):
             raise Refused(f"argument {key} is not known here")
     wanted = "venus" if wanted is None else wanted
     if wanted not in PLATFORMS and wanted not in tuple(name.upper() for name in PLATFORMS):
-        raise Refused(f"-p {wanted}: must be one of {', '.join(PLATFORMS)}, all lower or all upper case")
+        raise Refused(
+            f"-p {wanted}: must be one of {', '.join(PLATFORMS)}, all lower or all upper case"
+        )
     if wanted.lower() != platform.lower():
         raise Refused(f"-p {wanted} is not the platform of the graph, {platform}")
     return settings

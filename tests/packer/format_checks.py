@@ -1,4 +1,6 @@
-"""What the packer refuses in names, attributes, order and types, before any operator is looked at."""
+"""What the packer refuses in names, attributes, order and types, before any operator is looked
+at.
+"""
 
 import math
 
@@ -37,7 +39,16 @@ NEEDED = {
     "iqCat": ("scale_o",),
     "BmmInt": ("scale_x", "scale_o"),
     "iqMul": ("scale_x",),
-    "LSTMInt": ("batch_first", "hidden_size", "input_size", "scale_x", "scale_iw", "scale_hw", "scale_o", "scale_h"),
+    "LSTMInt": (
+        "batch_first",
+        "hidden_size",
+        "input_size",
+        "scale_x",
+        "scale_iw",
+        "scale_hw",
+        "scale_o",
+        "scale_h",
+    ),
     "iqAdd": ("scale_x", "scale_y", "scale_o"),
     "iqSub": ("scale_x", "scale_y", "scale_o"),
     "iqSigmoid": ("scale_x", "scale_o"),
@@ -70,13 +81,20 @@ ONLY_VENUS = ("Resize",)
 
 
 def names(model):
-    """Names the packer cannot hold; tensors that vanish (constants, around Quant and Dequant) are free."""
+    """Names the packer cannot hold; tensors that vanish (constants, around Quant and Dequant) are
+    free.
+    """
     graph = model.graph
-    consts = {t.name for t in graph.initializer} | {n.output[0] for n in graph.node if n.op_type == "Constant"}
+    consts = {t.name for t in graph.initializer} | {
+        n.output[0] for n in graph.node if n.op_type == "Constant"
+    }
     vanish = {name for n in graph.node if n.op_type == "Quant" for name in n.output}
     vanish |= {name for n in graph.node if n.op_type == "Dequant" for name in n.output}
     inputs = [v.name for v in graph.input if v.name not in consts]
-    kept = [*inputs, *(name for n in graph.node for name in n.output if name and name not in vanish | consts)]
+    kept = [
+        *inputs,
+        *(name for n in graph.node for name in n.output if name and name not in vanish | consts),
+    ]
     for name in inputs:
         if "@" in name:
             raise Refused(f"graph input '{name}': its name is cut at '@'")
@@ -91,7 +109,9 @@ def names(model):
         raise Refused("two tensors have one name, or share the part before '@'")
     labels = [n.name or f"{n.op_type}_{n.output[0]}" for n in graph.node if n.op_type != "Constant"]
     made = [
-        label for label, n in zip(labels, (n for n in graph.node if n.op_type != "Constant"), strict=True) if not n.name
+        label
+        for label, n in zip(labels, (n for n in graph.node if n.op_type != "Constant"), strict=True)
+        if not n.name
     ]
     for label in made:
         if labels.count(label) > 1:
@@ -100,7 +120,9 @@ def names(model):
 
 def platform(model, wanted):
     """One platform in the whole graph, and the wanted one; none stands for venus."""
-    found = {attributes(n)["platform"] for n in model.graph.node if "platform" in attributes(n)} or {"venus"}
+    found = {
+        attributes(n)["platform"] for n in model.graph.node if "platform" in attributes(n)
+    } or {"venus"}
     if len(found) > 1:
         raise Refused(f"two platforms in one graph: {sorted(found)}")
     if found != {wanted}:
@@ -118,7 +140,9 @@ def order(graph):
     for name in graph.inputs:
         if not graph.readers(name):
             raise Refused(f"graph input '{name}' is read by nobody")
-    used = {name for node in graph.nodes if node.op not in ("Quant", "Dequant") for name in node.inputs}
+    used = {
+        name for node in graph.nodes if node.op not in ("Quant", "Dequant") for name in node.inputs
+    }
     if not any(t.const is not None and name in used for name, t in graph.tensors.items()):
         raise Refused("the graph holds no constant")
 
@@ -145,7 +169,9 @@ def operators(graph, platform):
         if node.op == "Clip" or (node.op in ONLY_VENUS and platform != "venus"):
             raise Refused(f"{node.op} {node.name}: not on {platform}")
         cat = node.op == "iqCat" and "dim" not in node.attrs and "axis" in node.attrs
-        missing = [key for key in needed(node.op, platform, len(node.inputs)) if key not in node.attrs]
+        missing = [
+            key for key in needed(node.op, platform, len(node.inputs)) if key not in node.attrs
+        ]
         if missing and not (cat and missing == ["dim"]):
             raise Refused(f"{node.op} {node.name}: attribute {missing[0]} is missing")
         if node.op in ("Squeeze", "Unsqueeze") and len(node.inputs) > 1:
@@ -156,7 +182,9 @@ def operators(graph, platform):
 
 
 def scales(graph):
-    """Readers name the scale their input was written at; an unknown or unset scale (0.5) passes in some."""
+    """Readers name the scale their input was written at; an unknown or unset scale (0.5) passes in
+    some.
+    """
     for node in graph.nodes:
         reads = {0: "scale_x", 1: "scale_y"}
         if node.op == "Quant":
@@ -168,16 +196,23 @@ def scales(graph):
         for index, key in reads.items():
             if key in node.attrs and index < len(node.inputs):
                 tensor = graph.tensors[node.inputs[index]]
-                if tensor.const is None and tensor.scale is not None and tensor.scale != node.attrs[key]:
+                if (
+                    tensor.const is None
+                    and tensor.scale is not None
+                    and tensor.scale != node.attrs[key]
+                ):
                     raise Refused(
-                        f"{node.op} {node.name}: {key} = {node.attrs[key]} reads '{tensor.name}' that was "
+                        f"{node.op} {node.name}: {key} = {node.attrs[key]} reads '{tensor.name}' "
+                        "that was "
                         f"written at {tensor.scale}"
                     )
 
 
 def inputs(model):
     """A graph input without a Quant must be int8 if an integer operator reads it."""
-    floats = {v.name for v in model.graph.input if v.type.tensor_type.elem_type == TensorProto.FLOAT}
+    floats = {
+        v.name for v in model.graph.input if v.type.tensor_type.elem_type == TensorProto.FLOAT
+    }
     for node in model.graph.node:
         if node.op_type.endswith("Int") and node.input[0] in floats:
             raise Refused(f"{node.op_type} {node.name}: its input '{node.input[0]}' is not int8")

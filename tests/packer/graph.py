@@ -30,7 +30,9 @@ def up(value, multiple):
 
 @dataclasses.dataclass
 class Tensor:
-    """One value: `shape`, `bytes` of an element, `scale` (None if unknown), `const` (its array, None if computed)."""
+    """One value: `shape`, `bytes` of an element, `scale` (None if unknown), `const` (its array,
+    None if computed).
+    """
 
     name: str
     shape: tuple = ()
@@ -67,7 +69,9 @@ class Node:
 
 @dataclasses.dataclass
 class Graph:
-    """Nodes in file order until `order_nodes`, tensors by name, names of the graph's inputs and outputs."""
+    """Nodes in file order until `order_nodes`, tensors by name, names of the graph's inputs and
+    outputs.
+    """
 
     nodes: list
     tensors: dict
@@ -107,11 +111,15 @@ def read(model, batch):
     tensors, nodes = {}, []
     for initializer in proto.initializer:
         array = numpy_helper.to_array(initializer)
-        tensors[initializer.name] = Tensor(initializer.name, array.shape, array.itemsize, None, array)
+        tensors[initializer.name] = Tensor(
+            initializer.name, array.shape, array.itemsize, None, array
+        )
     for node in proto.node:
         if node.op_type == "Constant":
             array = numpy_helper.to_array(attributes(node)["value"])
-            tensors[node.output[0]] = Tensor(node.output[0], array.shape, array.itemsize, None, array)
+            tensors[node.output[0]] = Tensor(
+                node.output[0], array.shape, array.itemsize, None, array
+            )
         else:
             name = node.name or f"{node.op_type}_{node.output[0]}"
             op = LATER.get(node.op_type, node.op_type)
@@ -121,7 +129,9 @@ def read(model, batch):
         if value.name in tensors:
             continue
         kind = value.type.tensor_type
-        shape = tuple(batch.get(d.dim_param, 0) if d.dim_param else d.dim_value for d in kind.shape.dim)
+        shape = tuple(
+            batch.get(d.dim_param, 0) if d.dim_param else d.dim_value for d in kind.shape.dim
+        )
         if 0 in shape:
             raise Refused(f"graph input '{value.name}': a symbolic dimension without a value")
         tensors[value.name] = Tensor(value.name, shape, BYTES.get(kind.elem_type, 4))
@@ -130,7 +140,9 @@ def read(model, batch):
 
 
 def live(graph):
-    """Keep the nodes from which a graph output can be reached, depth first from the first output."""
+    """Keep the nodes from which a graph output can be reached, depth first from the first
+    output.
+    """
     writers = {name: node for node in graph.nodes for name in node.outputs}
     done, order = set(), []
     stack = [(name, False) for name in reversed(graph.outputs)]

@@ -1,7 +1,8 @@
-"""4-bit weights, written down from their own page: who packs, who is read right, where the next constant is looked for.
+"""4-bit weights, written down from their own page: who packs, who is read right, where the next
+constant is looked for.
 
-A node says ``parameter_bits = 4``. Only what `packs_pairs` says has two weights in a byte; other operators do not read
-the attribute, or are wrong, or do not pack.
+A node says ``parameter_bits = 4``. Only what `packs_pairs` says has two weights in a byte; other
+operators do not read the attribute, or are wrong, or do not pack.
 """
 
 import math
@@ -52,7 +53,9 @@ def refuse(graph, platform):
 
 
 def packed(graph, node, platform):
-    """Return the bytes of the 4-bit weights of a node, two in each; the rows of a matrix are packed one by one."""
+    """Return the bytes of the 4-bit weights of a node, two in each; the rows of a matrix are packed
+    one by one.
+    """
     shape = graph.tensors[node.inputs[table(node)]].shape
     if node.op == "Conv2dInt":
         return padded(graph, node, 1, platform) / 2
@@ -73,7 +76,9 @@ def in_package(graph, node, index, platform):
 def get_int4_sizes(graph, platform):
     """Return {4-bit constant: its bytes in the package}."""
     nodes = [node for node in graph.nodes if packs_pairs(node, platform)]
-    return {node.inputs[table(node)]: in_package(graph, node, table(node), platform) for node in nodes}
+    return {
+        node.inputs[table(node)]: in_package(graph, node, table(node), platform) for node in nodes
+    }
 
 
 def faults(graph, settings):
@@ -82,7 +87,8 @@ def faults(graph, settings):
     for node in graph.nodes:
         if has_int4_weights(node):
             found += [
-                f"{node.op} {node.name}: 4-bit weights, {text}" for text in find_node_faults(graph, node, settings)
+                f"{node.op} {node.name}: 4-bit weights, {text}"
+                for text in find_node_faults(graph, node, settings)
             ]
     return found + other_widths(graph, platform) + find_misplaced_constants(graph, platform)
 
@@ -107,7 +113,12 @@ def find_node_faults(graph, node, settings):
     if node.op == "Gather" and inputs[0].const is not None and (last % 2 or inputs[1].bytes != 8):
         yield f"rows of {last} by an index of {inputs[1].bytes} bytes"
     constants = [tensor for tensor in inputs if tensor.const is not None]
-    if node.op in STREAMED and len(constants) > 1 and settings.prefetch and settings.params != "share-mem":
+    if (
+        node.op in STREAMED
+        and len(constants) > 1
+        and settings.prefetch
+        and settings.params != "share-mem"
+    ):
         yield "their first bytes are taken for the bias that is fetched with them"
 
 
@@ -129,8 +140,22 @@ def find_misplaced_constants(graph, platform):
     for node in graph.nodes:
         for index, name in enumerate(node.inputs):
             tensor = graph.tensors.get(name)
-            shapes_only = node.op in ("Reshape", "Slice", "Squeeze", "Unsqueeze", "iqPad", "Tile", "Expand", "Resize")
-            if tensor is None or tensor.const is None or shapes_only or (node.op == "Gather" and index):
+            shapes_only = node.op in (
+                "Reshape",
+                "Slice",
+                "Squeeze",
+                "Unsqueeze",
+                "iqPad",
+                "Tile",
+                "Expand",
+                "Resize",
+            )
+            if (
+                tensor is None
+                or tensor.const is None
+                or shapes_only
+                or (node.op == "Gather" and index)
+            ):
                 continue
             if name not in started:
                 started.add(name)
@@ -140,5 +165,10 @@ def find_misplaced_constants(graph, platform):
                 lying.append((name, wanted, in_package(graph, node, index, platform)))
     for (name, wanted, there), (behind, _, _) in zip(lying, lying[1:], strict=False):
         if wanted != there:
-            return [f"'{behind}' is looked for {wanted} bytes behind the start of '{name}', which has {there}"]
+            return [
+                (
+                    f"'{behind}' is looked for {wanted} bytes behind the start of '{name}', which has "
+                    f"{there}"
+                )
+            ]
     return []

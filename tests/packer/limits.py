@@ -34,7 +34,11 @@ class Limits:
     """The checks of one prepared graph, each raising Refused."""
 
     def __init__(self, graph, settings):
-        self.graph, self.platform, self.place = graph, settings.platform, get_placements(graph, settings).get
+        self.graph, self.platform, self.place = (
+            graph,
+            settings.platform,
+            get_placements(graph, settings).get,
+        )
 
     def run(self):
         for node in self.graph.nodes:
@@ -52,31 +56,61 @@ class Limits:
     # ---- convolutions ------------------------------------------------------------------------------------------------
 
     def _sides(self, node, weight):
-        kernel, strides, pads = node.attrs["kernel_shape"], node.attrs["strides"], node.attrs["pads"]
+        kernel, strides, pads = (
+            node.attrs["kernel_shape"],
+            node.attrs["strides"],
+            node.attrs["pads"],
+        )
         dilations = node.attrs["dilations"]
         good = (1,) if self.platform == "venus" else (1, 2, 4, 8)
-        self.need(node, all(d in good for d in dilations), f"dilation {dilations}, must be in {good}")
+        self.need(
+            node, all(d in good for d in dilations), f"dilation {dilations}, must be in {good}"
+        )
         most = 12 if max(dilations) > 1 else 5
         self.need(node, max(kernel) <= most, f"kernel {kernel} above {most}")
-        self.need(node, all(s in (1, 2, 4) for s in strides), f"stride {strides}, must be 1, 2 or 4")
-        self.need(node, all(s <= k for s, k in zip(strides, kernel, strict=True)), f"stride {strides} above the kernel")
+        self.need(
+            node, all(s in (1, 2, 4) for s in strides), f"stride {strides}, must be 1, 2 or 4"
+        )
+        self.need(
+            node,
+            all(s <= k for s, k in zip(strides, kernel, strict=True)),
+            f"stride {strides} above the kernel",
+        )
         most = 4 if self.platform == "venus" else 11
         self.need(node, all(0 <= p <= most for p in pads), f"pads {pads} above {most}")
-        self.need(node, all(p <= k for p, k in zip(pads, [*kernel] * 2, strict=True)), f"pads {pads} above the kernel")
-        self.need(node, list(weight.shape[2:]) == list(kernel), f"kernel {kernel} and weight {weight.shape}")
+        self.need(
+            node,
+            all(p <= k for p, k in zip(pads, [*kernel] * 2, strict=True)),
+            f"pads {pads} above the kernel",
+        )
+        self.need(
+            node,
+            list(weight.shape[2:]) == list(kernel),
+            f"kernel {kernel} and weight {weight.shape}",
+        )
 
     def _layer(self, node, weight):
-        self.need(node, weight.const is None or weight.const.dtype == np.int8, "the weight is not int8")
+        self.need(
+            node, weight.const is None or weight.const.dtype == np.int8, "the weight is not int8"
+        )
         good = (8, 32) if self.platform == "arcs" and node.op == "Conv2dInt" else (8, 16, 32)
         self.need(node, node.attrs["o_bits"] in good, f"o_bits {node.attrs['o_bits']}")
-        self.need(node, node.attrs["parameter_bits"] in (4, 8), f"parameter_bits {node.attrs['parameter_bits']}")
+        self.need(
+            node,
+            node.attrs["parameter_bits"] in (4, 8),
+            f"parameter_bits {node.attrs['parameter_bits']}",
+        )
 
     def _Conv2dInt(self, node, x, weight, *bias):
         self._layer(node, weight)
         self._sides(node, weight)
         c, h, w = x.shape[1:]
         group, outputs = node.attrs["group"], weight.shape[0]
-        self.need(node, weight.shape[1] * group == c, f"{c} channels and weight {weight.shape} in {group} groups")
+        self.need(
+            node,
+            weight.shape[1] * group == c,
+            f"{c} channels and weight {weight.shape} in {group} groups",
+        )
         self.need(
             node,
             group in (1, outputs) and (group == 1 or weight.shape[1] == 1),
@@ -92,9 +126,15 @@ class Limits:
         self._slabs(node, c, h, w, kh, kw)
         deep = group > 1
         if self.platform == "arcs" and deep:
-            self.need(node, up(c, 8) * kh * kw <= 8192, f"depthwise weights of {up(c, 8) * kh * kw} above 8192 bytes")
+            self.need(
+                node,
+                up(c, 8) * kh * kw <= 8192,
+                f"depthwise weights of {up(c, 8) * kh * kw} above 8192 bytes",
+            )
         if not deep:
-            share, most = {"venus": (2, 32768), "arcs": (2, 8192), "venusA": (4, 32768)}[self.platform]
+            share, most = {"venus": (2, 32768), "arcs": (2, 8192), "venusA": (4, 32768)}[
+                self.platform
+            ]
             size = up(c, 8) * kh * kw * share
             self.need(node, size <= most, f"weights of {share} outputs, {size} bytes, above {most}")
 
@@ -121,9 +161,13 @@ class Limits:
         self.need(node, all(p <= min(kernel, most) for p in pads), f"pads {pads}")
         good = (1,) if self.platform == "venus" else (1, 2, 4, 8)
         self.need(node, node.attrs["dilations"][0] in good, "dilation")
-        self.need(node, weight.shape[1] * node.attrs["group"] == x.shape[1], "channels and weight differ")
+        self.need(
+            node, weight.shape[1] * node.attrs["group"] == x.shape[1], "channels and weight differ"
+        )
         if self.platform == "venusA":
-            self.need(node, self.place(x.name) == "share-mem", "its input must lie in shared memory")
+            self.need(
+                node, self.place(x.name) == "share-mem", "its input must lie in shared memory"
+            )
 
     def _ConvTranspose2dInt(self, node, x, weight, *bias):
         self._layer(node, weight)
@@ -137,10 +181,26 @@ class Limits:
     # ---- pools -------------------------------------------------------------------------------------------------------
 
     def _pool(self, node, x):
-        kernel, strides, pads = node.attrs["kernel_shape"], node.attrs["strides"], node.attrs["pads"]
-        self.need(node, all(s <= k for s, k in zip(strides, kernel, strict=True)), f"stride {strides} above the window")
-        self.need(node, all(p <= k for p, k in zip(pads, [*kernel] * 2, strict=True)), f"pads {pads} above the window")
-        self.need(node, first_slab(self.graph, node, self.platform) != "none", "the slab of rows is too large")
+        kernel, strides, pads = (
+            node.attrs["kernel_shape"],
+            node.attrs["strides"],
+            node.attrs["pads"],
+        )
+        self.need(
+            node,
+            all(s <= k for s, k in zip(strides, kernel, strict=True)),
+            f"stride {strides} above the window",
+        )
+        self.need(
+            node,
+            all(p <= k for p, k in zip(pads, [*kernel] * 2, strict=True)),
+            f"pads {pads} above the window",
+        )
+        self.need(
+            node,
+            first_slab(self.graph, node, self.platform) != "none",
+            "the slab of rows is too large",
+        )
 
     def _AvgPool2dInt(self, node, x):
         self._pool(node, x)
@@ -164,7 +224,11 @@ class Limits:
     def _LinearInt(self, node, x, weight, *bias):
         self._layer(node, weight)
         self.need(node, len(x.shape) >= 2, "its input is of rank 1")
-        self.need(node, weight.shape[-1] == x.shape[-1], f"input {x.shape} and weight {weight.shape} differ")
+        self.need(
+            node,
+            weight.shape[-1] == x.shape[-1],
+            f"input {x.shape} and weight {weight.shape} differ",
+        )
 
     def _BmmInt(self, node, x, y):
         self.need(node, len(x.shape) in (2, 3), f"rank {len(x.shape)}")

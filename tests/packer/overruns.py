@@ -9,7 +9,9 @@ from tests.packer.work_areas import STREAMED, get_stored_bytes, row_parts
 
 @dataclasses.dataclass
 class OutOfAreaWrite:
-    """Bytes [start, stop) of `place` that a node writes; what is named in `spared` has been read before."""
+    """Bytes [start, stop) of `place` that a node writes; what is named in `spared` has been read
+    before.
+    """
 
     place: str
     start: int
@@ -18,7 +20,9 @@ class OutOfAreaWrite:
 
 
 class OutOfAreaWrites:
-    """The bytes that each node writes beyond what was planned for it; all nodes have one work area, the first."""
+    """The bytes that each node writes beyond what was planned for it; all nodes have one work area,
+    the first.
+    """
 
     def __init__(self, graph, memory, settings):
         self.graph, self.memory, self.settings = graph, memory, settings
@@ -43,17 +47,21 @@ class OutOfAreaWrites:
         return (item.place if item else self.settings.params) != "share-mem"
 
     def _LayerNormInt(self, node, index, x, y):
-        """venus: two rows of scratch. Else: a row of scratch, copies of factor and offset, a copy of the row.
+        """venus: two rows of scratch. Else: a row of scratch, copies of factor and offset, a copy
+        of the row.
 
-        The copy of the row is found from the offset's address, 16 bytes for each element behind it, wherever the
-        offset lies: constants in shared memory are not copied, and the row then goes into what lies behind them.
+        The copy of the row is found from the offset's address, 16 bytes for each element behind it,
+        wherever the offset lies: constants in shared memory are not copied, and the row then goes
+        into what lies behind them.
         """
         width = self.graph.tensors[node.inputs[1]].elements
         if self.platform == "venus":
             yield self.scratch(0, 8 * width)
             start = self.memory.offsets[y.name]
             if len(x.shape) == 2:  # two rows, whatever there is
-                yield OutOfAreaWrite(self.memory.items[y.name].place, start, start + 2 * width, (y.name,))
+                yield OutOfAreaWrite(
+                    self.memory.items[y.name].place, start, start + 2 * width, (y.name,)
+                )
             return
         own = buffers_of(self.graph, index)[:1]
         yield self.scratch(0, 8 * width + 8, *own)
@@ -71,7 +79,9 @@ class OutOfAreaWrites:
             yield OutOfAreaWrite(state.place, start + state.size, start + 4 * hidden)
 
     def _LinearInt(self, node, index, x, y):
-        """venusA: rows in (or rows out, if larger), rows out behind; the rows of one part are read at once."""
+        """venusA: rows in (or rows out, if larger), rows out behind; the rows of one part are read
+        at once.
+        """
         if self.platform != "venusA" or not self.far(y.name):
             return
         columns, outputs = x.shape[-1], y.shape[-1]
@@ -86,12 +96,20 @@ class OutOfAreaWrites:
         yield write
 
     def _AvgPool2dInt(self, node, index, x, y):
-        """The mean over the map, a power of 2: ones and sums side by side, where the larger of them was planned."""
+        """The mean over the map, a power of 2: ones and sums side by side, where the larger of them
+        was planned.
+        """
         area, channels = math.prod(x.shape[2:]), x.shape[1]
-        if self.platform == "venus" or list(node.attrs["kernel_shape"]) != list(x.shape[2:]) or area & (area - 1):
+        if (
+            self.platform == "venus"
+            or list(node.attrs["kernel_shape"]) != list(x.shape[2:])
+            or area & (area - 1)
+        ):
             return
         write = self.scratch(0, area + 4 * channels)
-        if self.memory.offsets[y.name] == write.stop - 4 * channels:  # each sum is replaced by its mean
+        if (
+            self.memory.offsets[y.name] == write.stop - 4 * channels
+        ):  # each sum is replaced by its mean
             write.spared = (y.name,)
         yield write
 
@@ -99,10 +117,11 @@ class OutOfAreaWrites:
         yield self.scratch(0, 7 * x.elements)
 
     def _SoftmaxInt(self, node, index, x, y):
-        """venusA: what was planned, and far behind it; what lay between (8 to 16 bytes an element) came out whole.
+        """venusA: what was planned, and far behind it; what lay between (8 to 16 bytes an element)
+        came out whole.
 
-        All elements are read at once and the output is written last: both were right in the far part (softmax_ax1_r2),
-        an input that nobody reads later.
+        All elements are read at once and the output is written last: both were right in the far
+        part (softmax_ax1_r2), an input that nobody reads later.
         """
         if self.platform == "venusA":
             read = (x.name,) if self.memory.items[x.name].last == index else ()
@@ -114,14 +133,20 @@ def find_overwritten(graph, memory, settings):
     found, writes = [], OutOfAreaWrites(graph, memory, settings)
     for index, node in enumerate(graph.nodes):
         made = writes.of(index)
-        for name in dict.fromkeys(name for write in made for name in find_destroyed(graph, memory, index, write)):
+        for name in dict.fromkeys(
+            name for write in made for name in find_destroyed(graph, memory, index, write)
+        ):
             found.append(f"{node.op} {node.name}: writes past its work area, over '{name}'")
-        found += [f"{node.op} {node.name}: {text}" for text in describe_writes_past_plan(memory, made)]
+        found += [
+            f"{node.op} {node.name}: {text}" for text in describe_writes_past_plan(memory, made)
+        ]
     return found
 
 
 def first_area(graph, memory):
-    """Return the Item of the work area that all nodes use: that of the first node that needs one."""
+    """Return the Item of the work area that all nodes use: that of the first node that needs
+    one.
+    """
     for node in graph.nodes:
         size, where = memory.work[node.name]
         if size:
@@ -132,17 +157,28 @@ def first_area(graph, memory):
 def find_destroyed(graph, memory, index, write):
     """Yield the names of what one Write of node `index` destroys."""
     for item in memory.items.values():
-        if item.place != write.place or item.name not in memory.offsets or item.name in write.spared:
+        if (
+            item.place != write.place
+            or item.name not in memory.offsets
+            or item.name in write.spared
+        ):
             continue
         start = memory.offsets[item.name]
-        if start < write.stop and write.start < start + item.size and alive(graph, item, graph.nodes[index], index):
+        if (
+            start < write.stop
+            and write.start < start + item.size
+            and alive(graph, item, graph.nodes[index], index)
+        ):
             yield item.name
 
 
 def describe_writes_past_plan(memory, writes):
     """Yield what is said of Writes behind the plan; in PSRAM the executor's own objects follow."""
     ends = {"share-mem": up(memory.shared, 64), "psram": up(memory.psram, 64)}
-    beyond = {place: max((w.stop - end for w in writes if w.place == place), default=0) for place, end in ends.items()}
+    beyond = {
+        place: max((w.stop - end for w in writes if w.place == place), default=0)
+        for place, end in ends.items()
+    }
     if beyond["share-mem"] > 0:
         yield f"writes {beyond['share-mem']} bytes past the planned memory"
     if beyond["psram"] > 0:
@@ -152,20 +188,26 @@ def describe_writes_past_plan(memory, writes):
 def alive(graph, item, node, index):
     """Whether `item` holds something that is still read after node `index` overwrote it.
 
-    The node's own input and output are in use: that they have been read, or are written last, is said by the Write.
-    The first output of a node may be lost where nobody reads it.
+    The node's own input and output are in use: that they have been read, or are written last, is
+    said by the Write. The first output of a node may be lost where nobody reads it.
     """
     if item.name.startswith("workspace "):
         return False
     if item.name.startswith("prefetch "):
         return item.name in buffers_of(graph, index)
-    if item.name == node.outputs[0] and item.name not in graph.outputs and not graph.readers(item.name):
+    if (
+        item.name == node.outputs[0]
+        and item.name not in graph.outputs
+        and not graph.readers(item.name)
+    ):
         return False
     return item.first <= index <= item.last
 
 
 def buffers_of(graph, index):
-    """Return the prefetch buffers in use at node `index`: its own if it is streamed, that of the next streamed node."""
+    """Return the prefetch buffers in use at node `index`: its own if it is streamed, that of the
+    next streamed node.
+    """
     order = [
         i
         for i, node in enumerate(graph.nodes)
@@ -177,7 +219,9 @@ def buffers_of(graph, index):
 
 
 def destroyed_constants(graph, settings):
-    """Return what LayerNormInt destroys where constants lie in shared memory: its row goes behind its offset."""
+    """Return what LayerNormInt destroys where constants lie in shared memory: its row goes behind
+    its offset.
+    """
     if settings.platform == "venus" or settings.params != "share-mem":
         return []
     found, spots, end = [], {}, 0
@@ -193,5 +237,8 @@ def destroyed_constants(graph, settings):
             width, start = graph.tensors[node.inputs[1]].elements, spots[node.inputs[2]][0]
             for name, (first, stop) in spots.items():
                 if first < start + 18 * width and start + 16 * width < stop:
-                    found.append(f"LayerNormInt {node.name}: its row is copied into constant '{name}' for good")
+                    found.append(
+                        f"LayerNormInt {node.name}: its row is copied into constant '{name}' for "
+                        "good"
+                    )
     return found

@@ -10,5 +10,7 @@ def get_placements(graph, settings):
         elif name in settings.places:
             result[name] = settings.places[name]
         else:
-            result[name] = "psram" if tensor.elements * tensor.bytes > settings.threshold(4) else "share-mem"
+            result[name] = (
+                "psram" if tensor.elements * tensor.bytes > settings.threshold(4) else "share-mem"
+            )
     return result

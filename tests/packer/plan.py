@@ -1,4 +1,6 @@
-"""The memory planner: lives, blocks, places; three strategies, the one with the least shared memory wins."""
+"""The memory planner: lives, blocks, places; three strategies, the one with the least shared memory
+wins.
+"""
 
 import dataclasses
 
@@ -45,7 +47,9 @@ def lives(graph, place):
     first = dict.fromkeys(graph.inputs, 0)
     first |= {name: i for i, node in enumerate(nodes) for name in node.outputs if name}
     names = [*graph.inputs, *(name for node in nodes for name in node.outputs if name)]
-    names = [n for n in names if not graph.tensors[n].late] + [n for n in names if graph.tensors[n].late]
+    names = [n for n in names if not graph.tensors[n].late] + [
+        n for n in names if graph.tensors[n].late
+    ]
     items = {}
     for name in names:
         end = len(nodes) - 1 if name in graph.outputs else last.get(name, first[name])
@@ -69,10 +73,15 @@ def buffers(graph, settings, place):
     for node in graph.nodes:
         wanted = [i for i, name in enumerate(node.inputs) if graph.const(name) is not None]
         if node.op in STREAMED and wanted:
-            sizes[turn] = max(sizes[turn], sum(get_stored_bytes(graph, node, i, settings.platform) for i in wanted))
+            sizes[turn] = max(
+                sizes[turn],
+                sum(get_stored_bytes(graph, node, i, settings.platform) for i in wanted),
+            )
             turn = 1 - turn
     end = len(graph.nodes) - 1
-    return [Item(f"prefetch {i + 1}", size, 0, end, "share-mem") for i, size in enumerate(sizes) if size]
+    return [
+        Item(f"prefetch {i + 1}", size, 0, end, "share-mem") for i, size in enumerate(sizes) if size
+    ]
 
 
 def work_areas(graph, settings, place):
@@ -85,7 +94,9 @@ def work_areas(graph, settings, place):
         if size > 0:
             sizes[where] = max(sizes.get(where, 0), size)
             used.append(index)
-    return [Item(f"workspace {w}", up(size, 16), used[0], used[-1], w) for w, size in sizes.items()], by_node
+    return [
+        Item(f"workspace {w}", up(size, 16), used[0], used[-1], w) for w, size in sizes.items()
+    ], by_node
 
 
 class Blocks:
@@ -115,7 +126,9 @@ class Blocks:
 
 
 def rooted(items):
-    """Return copies of the items without those made in place; a root lives as long as what is made from it."""
+    """Return copies of the items without those made in place; a root lives as long as what is made
+    from it.
+    """
     lives = {item.name: item for item in items if item.root is None}
     for item in items:
         if item.root:
@@ -132,7 +145,9 @@ def by_size(items, count):
     lives = {item.name: item for item in rooted(items)}
     for item in sorted(items, key=lambda i: -i.size):
         life = lives[item.root or item.name]
-        where[item.name] = blocks.setdefault(item.place, Blocks()).best_fit(item, life.first, life.last)
+        where[item.name] = blocks.setdefault(item.place, Blocks()).best_fit(
+            item, life.first, life.last
+        )
     return where, blocks
 
 
@@ -142,7 +157,9 @@ def by_breadth(items, count):
     alive = [[i for i in items if i.first <= index <= i.last] for index in range(count)]
     for index in sorted(range(count), key=lambda n: -sum(i.size for i in alive[n])):
         for item in sorted((i for i in alive[index] if i.name not in where), key=lambda i: -i.size):
-            where[item.name] = blocks.setdefault(item.place, Blocks()).best_fit(item, item.first, item.last)
+            where[item.name] = blocks.setdefault(item.place, Blocks()).best_fit(
+                item, item.first, item.last
+            )
     return where, blocks
 
 
@@ -157,7 +174,9 @@ def by_order(items, count):
             if item.first != index:
                 continue
             area = blocks.setdefault(item.place, Blocks())
-            fits = sorted((area.sizes[b], b) for b in free.get(item.place, []) if area.sizes[b] >= item.size)
+            fits = sorted(
+                (area.sizes[b], b) for b in free.get(item.place, []) if area.sizes[b] >= item.size
+            )
             if fits:
                 free[item.place].remove(fits[0][1])
             where[item.name] = fits[0][1] if fits else area.new(item.size)
@@ -178,14 +197,18 @@ def plan(graph, settings, strategies=STRATEGIES):
         where, blocks = strategy(items, len(graph.nodes))
         totals = {p: sum(area.sizes) for p, area in blocks.items()}
         if best is None or totals.get("share-mem", 0) < best[0].get("share-mem", 0):
-            offsets = {i.name: blocks[i.place].start(where[i.name]) for i in items if i.name in where}
+            offsets = {
+                i.name: blocks[i.place].start(where[i.name]) for i in items if i.name in where
+            }
             best = totals, offsets
     totals, offsets = best
     for item in items:
         if item.root:
             offsets[item.name] = offsets[item.root]
     used = {name for node in graph.nodes for name in node.inputs}
-    sizes = {t.name: t.size for t in graph.tensors.values() if t.const is not None and t.name in used}
+    sizes = {
+        t.name: t.size for t in graph.tensors.values() if t.const is not None and t.name in used
+    }
     sizes |= int4.get_int4_sizes(graph, settings.platform)
     return Plan(
         totals.get("share-mem", 0),

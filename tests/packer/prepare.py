@@ -1,4 +1,6 @@
-"""What the packer does to the graph before it plans memory: fusions, group splits, pre-pads, cuts."""
+"""What the packer does to the graph before it plans memory: fusions, group splits, pre-pads,
+cuts.
+"""
 
 import math
 
@@ -11,7 +13,10 @@ from tests.packer.limits import Limits, first_slab
 from tests.packer.shapes import infer
 
 CONVS = ("Conv1dInt", "Conv2dInt", "ConvTranspose2dInt")
-TAKE_IN = ("Conv2dInt", "ConvTranspose2dInt")  # a Relu behind them; one behind a Conv1dInt stays, as packed graphs show
+TAKE_IN = (
+    "Conv2dInt",
+    "ConvTranspose2dInt",
+)  # a Relu behind them; one behind a Conv1dInt stays, as packed graphs show
 
 
 def prepare(graph, settings):
@@ -56,10 +61,19 @@ def fold_quants(graph):
                 graph.rename(node.outputs[0], node.inputs[0])
                 for reader in graph.readers(node.inputs[0]):
                     if reader.inputs.count(node.inputs[0]) > 1:
-                        raise Refused(f"{reader.op} {reader.name}: reads the quantized '{source}' in two operands")
-        elif node.op == "Dequant" and node.outputs[0] in graph.outputs and not graph.readers(node.outputs[0]):
+                        raise Refused(
+                            f"{reader.op} {reader.name}: reads the quantized '{source}' in two "
+                            "operands"
+                        )
+        elif (
+            node.op == "Dequant"
+            and node.outputs[0] in graph.outputs
+            and not graph.readers(node.outputs[0])
+        ):
             graph.nodes.remove(node)
-            graph.outputs = [node.inputs[0] if name == node.outputs[0] else name for name in graph.outputs]
+            graph.outputs = [
+                node.inputs[0] if name == node.outputs[0] else name for name in graph.outputs
+            ]
     graph.outputs = list(dict.fromkeys(graph.outputs))
 
 
@@ -76,7 +90,10 @@ def fuse_activations(graph):
 
 def drop_slices(graph):
     for node in list(graph.nodes):
-        if node.op == "Slice" and graph.tensors[node.inputs[0]].shape == graph.tensors[node.outputs[0]].shape:
+        if (
+            node.op == "Slice"
+            and graph.tensors[node.inputs[0]].shape == graph.tensors[node.outputs[0]].shape
+        ):
             _drop(graph, node)
 
 
@@ -103,9 +120,15 @@ def simplify_moves(graph):
                 node.op, node.inputs = "Reshape", [node.inputs[0], name]
     for node in list(graph.nodes):
         readers = graph.readers(node.outputs[0])
-        if node.op == "Reshape" and [r.op for r in readers] == ["Reshape"] and node.outputs[0] not in graph.outputs:
+        if (
+            node.op == "Reshape"
+            and [r.op for r in readers] == ["Reshape"]
+            and node.outputs[0] not in graph.outputs
+        ):
             target = np.array(graph.tensors[readers[0].outputs[0]].shape)
-            graph.tensors[readers[0].inputs[1]] = Tensor(readers[0].inputs[1], target.shape, 8, None, target)
+            graph.tensors[readers[0].inputs[1]] = Tensor(
+                readers[0].inputs[1], target.shape, 8, None, target
+            )
             graph.nodes.remove(node)
             readers[0].inputs[0] = node.inputs[0]
 
@@ -132,16 +155,31 @@ def split_groups(graph):
         channels, outputs = weight.shape[1], weight.shape[0] // group
         parts = [_computed(graph, f"{node.name} split {i}") for i in range(group)]
         nodes.append(
-            Node("Split", f"{node.name} split", [node.inputs[0]], parts, {"axis": 1, "dims": [channels] * group})
+            Node(
+                "Split",
+                f"{node.name} split",
+                [node.inputs[0]],
+                parts,
+                {"axis": 1, "dims": [channels] * group},
+            )
         )
         results = []
         for i, part in enumerate(parts):
             rows = slice(i * outputs, (i + 1) * outputs)
             constants = [
-                _constant(graph, f"{name} group {i} {node.name}", graph.const(name)[rows]) for name in node.inputs[1:]
+                _constant(graph, f"{name} group {i} {node.name}", graph.const(name)[rows])
+                for name in node.inputs[1:]
             ]
             results.append(_computed(graph, f"{node.name} group {i}"))
-            nodes.append(Node("Conv2dInt", results[-1], [part, *constants], [results[-1]], node.attrs | {"group": 1}))
+            nodes.append(
+                Node(
+                    "Conv2dInt",
+                    results[-1],
+                    [part, *constants],
+                    [results[-1]],
+                    node.attrs | {"group": 1},
+                )
+            )
         nodes.append(_join(node, results, 1))
     graph.nodes = nodes
 
@@ -158,10 +196,12 @@ def _join(node, parts, axis):
 
 
 def pre_pad(graph):
-    """venus: a small convolution's pads of one axis move into an iqPad that all readers of its producer then get.
+    """venus: a small convolution's pads of one axis move into an iqPad that all readers of its
+    producer then get.
 
-    The packer compares channels with the kernel's rows and rows with its columns. Whatever else reads an output of
-    the same producer reads the padded tensor too, with the remaining pads of this convolution.
+    The packer compares channels with the kernel's rows and rows with its columns. Whatever else
+    reads an output of the same producer reads the padded tensor too, with the remaining pads of
+    this convolution.
     """
     for node in list(graph.nodes):
         if node.op != "Conv2dInt":
@@ -178,7 +218,13 @@ def pre_pad(graph):
         padded = _computed(graph, f"{node.inputs[0]} padded by {node.name}")
         both = np.array([0, 0, *pads[:2], 0, 0, *pads[2:]])
         readers = [reader for name in producer.outputs for reader in graph.readers(name)]
-        new = Node("iqPad", padded, [node.inputs[0], _constant(graph, f"{padded} pads", both)], [padded], {})
+        new = Node(
+            "iqPad",
+            padded,
+            [node.inputs[0], _constant(graph, f"{padded} pads", both)],
+            [padded],
+            {},
+        )
         graph.nodes.insert(graph.nodes.index(node), new)
         for reader in readers:
             reader.inputs = [padded if name in producer.outputs else name for name in reader.inputs]
@@ -236,7 +282,12 @@ def cut_linears(graph, settings):
             count = 2
             while up(width, 8) * up(math.ceil(outputs / count), m) > most and count < outputs:
                 count += 1
-            _cut(graph, node, up(math.ceil(outputs / count), m), len(graph.tensors[node.inputs[0]].shape) - 1)
+            _cut(
+                graph,
+                node,
+                up(math.ceil(outputs / count), m),
+                len(graph.tensors[node.inputs[0]].shape) - 1,
+            )
 
 
 def _cut(graph, node, part, axis):
@@ -245,9 +296,15 @@ def _cut(graph, node, part, axis):
     results, nodes = [], []
     for i, start in enumerate(range(0, outputs, part)):
         constants = [
-            _constant(graph, f"{name} part {i} {node.name}", graph.const(name)[start : start + part])
+            _constant(
+                graph, f"{name} part {i} {node.name}", graph.const(name)[start : start + part]
+            )
             for name in node.inputs[1:]
         ]
         results.append(_computed(graph, f"{node.name} part {i}", late=True))
-        nodes.append(Node(node.op, results[-1], [node.inputs[0], *constants], [results[-1]], dict(node.attrs)))
+        nodes.append(
+            Node(
+                node.op, results[-1], [node.inputs[0], *constants], [results[-1]], dict(node.attrs)
+            )
+        )
     graph.nodes[place : place + 1] = [*nodes, _join(node, results, axis)]

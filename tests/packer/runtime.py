@@ -34,7 +34,12 @@ def form_faults(model, graph, memory, settings):
     found, platform = [], settings.platform
     needs_work = any(size for size, _ in memory.work.values())
     for name, item in memory.items.items():
-        if "workspace" in name and not name.startswith("workspace ") and platform != "venus" and needs_work:
+        if (
+            "workspace" in name
+            and not name.startswith("workspace ")
+            and platform != "venus"
+            and needs_work
+        ):
             found.append(f"tensor '{name}' takes the place of the work area")
         if name in ("dma_buffer1", "dma_buffer2") and settings.params != "share-mem":
             found.append(f"tensor '{name}' takes the place of a prefetch buffer")
@@ -42,16 +47,24 @@ def form_faults(model, graph, memory, settings):
             found.append(f"tensor '{name}' lies in flash")
     for node in graph.nodes:
         if node.op in ("Quant", "Dequant"):
-            found.append(f"{node.op} {node.name} stays inside the graph: a float operator between integer ones")
+            found.append(
+                f"{node.op} {node.name} stays inside the graph: a float operator between integer "
+                "ones"
+            )
     first = next((memory.work[n.name] for n in graph.nodes if memory.work[n.name][0]), None)
     if first and first[1] == "psram":
         found.append("the first work area lies in PSRAM, and all nodes then use it")
-    integers = {v.name for v in model.graph.input if v.type.tensor_type.elem_type == TensorProto.INT8}
+    integers = {
+        v.name for v in model.graph.input if v.type.tensor_type.elem_type == TensorProto.INT8
+    }
     if platform != "venus":
         for name in integers:
             for reader in graph.readers(name):
                 if not any(key.startswith("scale_x") for key in reader.attrs):
-                    found.append(f"{reader.op} {reader.name} reads int8 input '{name}' whose scale is unknown to it")
+                    found.append(
+                        f"{reader.op} {reader.name} reads int8 input '{name}' whose scale is "
+                        "unknown to it"
+                    )
     return found
 
 
@@ -60,7 +73,12 @@ def shared_constants(graph, settings):
     found, users = [], {}
     for node in graph.nodes:
         for name in node.inputs:
-            if graph.const(name) is not None and node.op not in ("Reshape", "Slice", "Gather", "iqPad"):
+            if graph.const(name) is not None and node.op not in (
+                "Reshape",
+                "Slice",
+                "Gather",
+                "iqPad",
+            ):
                 users.setdefault(name, []).append(node)
     for name, nodes in users.items():
         streamed = [node for node in nodes if node.op in STREAMED]
@@ -71,17 +89,24 @@ def shared_constants(graph, settings):
         sets = {tuple(n for n in node.inputs if graph.const(n) is not None) for node in streamed}
         longest = max(sets, key=len, default=())
         if any(longest[: len(one)] != one for one in sets):
-            found.append(f"constant '{name}' is shared by nodes whose other constants differ, with prefetch on")
+            found.append(
+                f"constant '{name}' is shared by nodes whose other constants differ, with prefetch "
+                "on"
+            )
     return found
 
 
 def meaningless(graph, platform):
-    """Return what comes out as the simulator says and is of no use: venusA joins give 0 for inputs scaled down."""
+    """Return what comes out as the simulator says and is of no use: venusA joins give 0 for inputs
+    scaled down.
+    """
     found = []
     for node in graph.nodes:
         scales = [node.get(f"scale_x_{i}") for i in range(len(node.inputs))]
         if node.op == "iqCat" and platform == "venusA" and max(scales) > node.get("scale_o"):
-            found.append(f"iqCat {node.name}: an input scale is above the output's, that part comes out as 0")
+            found.append(
+                f"iqCat {node.name}: an input scale is above the output's, that part comes out as 0"
+            )
     return found
 
 
@@ -142,7 +167,11 @@ class Faults:
     def _ConvTranspose2dInt(self, node, x, y):
         if len(node.inputs) < 3:
             yield "no bias"
-        if self.platform == "venusA" and not self.far(node.inputs[1]) and (self.far(x.name) or self.far(y.name)):
+        if (
+            self.platform == "venusA"
+            and not self.far(node.inputs[1])
+            and (self.far(x.name) or self.far(y.name))
+        ):
             yield "weight in shared memory, input or output not"
 
     # ---- products ----------------------------------------------------------------------------------------------------
@@ -151,7 +180,9 @@ class Faults:
         rows = x.elements // x.shape[-1]
         if len(x.shape) > 3:
             yield f"rank {len(x.shape)}"
-        mixed = rows > 1 and y.shape[-1] > 1  # rows and outputs change places: of one output nothing does
+        mixed = (
+            rows > 1 and y.shape[-1] > 1
+        )  # rows and outputs change places: of one output nothing does
         if self.platform == "venusA" and mixed and not self.far(y.name):
             yield f"{rows} rows with the output in shared memory (-m {y.name}:psram)"
         if node.attrs["o_bits"] == 16 and self.platform != "venus":
@@ -160,7 +191,10 @@ class Faults:
 
     def _LSTMInt(self, node, x, y):
         if node.attrs["batch_first"] and x.shape[1] != x.shape[2]:
-            yield f"batch_first with {x.shape[1]} steps of {x.shape[2]} features: it reads the wrong axis"
+            yield (
+                f"batch_first with {x.shape[1]} steps of {x.shape[2]} features: it reads the "
+                "wrong axis"
+            )
         prefetch = self.settings.prefetch and self.settings.params != "share-mem"
         if self.platform != "venus" and prefetch:
             yield "prefetch is on (--dma_prefetch False)"
@@ -172,9 +206,15 @@ class Faults:
     # ---- pools -------------------------------------------------------------------------------------------------------
 
     def pool(self, node, x):
-        kernel, strides, pads = node.attrs["kernel_shape"], node.attrs["strides"], node.attrs["pads"]
+        kernel, strides, pads = (
+            node.attrs["kernel_shape"],
+            node.attrs["strides"],
+            node.attrs["pads"],
+        )
         sides = [x.shape[2 + i] + pads[i] + pads[i + 2] - kernel[i] for i in range(2)]
-        if node.get("ceil_mode", 0) and any(side % s for side, s in zip(sides, strides, strict=True)):
+        if node.get("ceil_mode", 0) and any(
+            side % s for side, s in zip(sides, strides, strict=True)
+        ):
             yield "ceil_mode rounds down"
         if node.swapped and max(strides) > 1:
             yield "rows and columns are exchanged with a stride above 1"
@@ -204,7 +244,12 @@ class Faults:
             yield "a map above 65536 bytes"
         if big and self.platform == "arcs" and area & (area - 1):
             yield "a map above 65536 bytes with an odd window"
-        if list(kernel) == [h, w] and self.platform != "venus" and area & (area - 1) and h * w > 4 * c:
+        if (
+            list(kernel) == [h, w]
+            and self.platform != "venus"
+            and area & (area - 1)
+            and h * w > 4 * c
+        ):
             yield f"whole map of {h}x{w}, no power of 2 and above 4 times {c} channels"
         if node.attrs["scale_o"] != node.attrs["scale_x"]:
             yield "a change of scale"
@@ -214,23 +259,35 @@ class Faults:
     def _Relu(self, node, x, y):
         area = first_area(self.graph, self.memory)
         far = self.far(x.name) or self.far(y.name)
-        if self.platform != "venus" and far and x.elements * x.bytes > max(BIG, area.size if area else 0):
+        if (
+            self.platform != "venus"
+            and far
+            and x.elements * x.bytes > max(BIG, area.size if area else 0)
+        ):
             yield "more than 65536 bytes outside shared memory, and no work area as large"
 
     def _iqAdd(self, node, x, y):
         if node.attrs["scale_o"] > min(node.attrs["scale_x"], node.attrs["scale_y"]):
             yield "the output scale is above an input's"
         far = [self.far(name) for name in node.inputs]
-        first_only = far == [True, False] and not self.far(y.name)  # right in mem_branch, where all others were wrong
+        first_only = far == [True, False] and not self.far(
+            y.name
+        )  # right in mem_branch, where all others were wrong
         if self.platform == "venusA" and x.size >= BIG and any(far) and not first_only:
             yield "65536 bytes or more with an operand outside shared memory"
         if self.platform == "venus":
             return
         shifted = [node.attrs[key] != node.attrs["scale_o"] for key in ("scale_x", "scale_y")]
         if self.far(y.name) and not far[0] and shifted == [False, True]:
-            yield "the output outside shared memory, the first operand there, and only the second shifted"
+            yield (
+                "the output outside shared memory, the first operand there, and only the second "
+                "shifted"
+            )
         if not self.far(y.name) and far[0] != far[1] and not any(shifted):
-            yield "one operand outside shared memory, none shifted: it is copied in blocks of 0 bytes, for ever"
+            yield (
+                "one operand outside shared memory, none shifted: it is copied in blocks of 0 "
+                "bytes, for ever"
+            )
 
     def _iqSub(self, node, x, y):
         if not all(map(self.far, [*node.inputs, y.name])):
@@ -317,7 +374,11 @@ class Faults:
         far = self.far(x.name) or self.far(y.name)
         if self.platform == "venus" and perm == (0, 1, 3, 2):
             yield "rows and columns exchanged"
-        if self.platform == "venus" and large and perm in ((0, 2, 1), (0, 2, 3, 1), (0, 3, 1, 2), (0, 3, 2, 1)):
+        if (
+            self.platform == "venus"
+            and large
+            and perm in ((0, 2, 1), (0, 2, 3, 1), (0, 3, 1, 2), (0, 3, 2, 1))
+        ):
             yield "more than 65536 bytes"
         if large and far:
             yield "more than 65536 bytes outside shared memory"

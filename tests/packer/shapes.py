@@ -12,7 +12,8 @@ def _window(node, shape):
     rank = len(kernel)
     dilations = node.get("dilations", [1] * rank)
     return tuple(
-        (shape[2 + i] + pads[i] + pads[i + rank] - dilations[i] * (kernel[i] - 1) - 1) // strides[i] + 1
+        (shape[2 + i] + pads[i] + pads[i + rank] - dilations[i] * (kernel[i] - 1) - 1) // strides[i]
+        + 1
         for i in range(rank)
     )
 
@@ -25,7 +26,11 @@ def _transposed(node, xs):
     shape, weight, pads = xs[0].shape, xs[1].shape, node.attrs["pads"]
     extra = node.get("output_padding", [0, 0])
     sides = tuple(
-        (shape[2 + i] - 1) * node.attrs["strides"][i] + node.attrs["kernel_shape"][i] - pads[i] - pads[i + 2] + extra[i]
+        (shape[2 + i] - 1) * node.attrs["strides"][i]
+        + node.attrs["kernel_shape"][i]
+        - pads[i]
+        - pads[i + 2]
+        + extra[i]
         for i in range(2)
     )
     return (shape[0], weight[1] * node.get("group", 1), *sides)
@@ -109,13 +114,18 @@ def _pad(node, xs):
 def _resize(node, xs):
     if len(xs) > 3 and xs[3].const is not None:
         return tuple(int(d) for d in xs[3].const)
-    factors = next(x.const for x in xs[1:] if x.const is not None and x.const.size == len(xs[0].shape))
+    factors = next(
+        x.const for x in xs[1:] if x.const is not None and x.const.size == len(xs[0].shape)
+    )
     return tuple(int(d * f) for d, f in zip(xs[0].shape, factors, strict=True))
 
 
 def _split(node, xs):
     axis = node.attrs["axis"]
-    return [tuple(part if i == axis else d for i, d in enumerate(xs[0].shape)) for part in node.attrs["dims"]]
+    return [
+        tuple(part if i == axis else d for i, d in enumerate(xs[0].shape))
+        for part in node.attrs["dims"]
+    ]
 
 
 RULES = {
@@ -153,9 +163,19 @@ def infer(graph):
         try:
             shape = RULES.get(node.op, lambda node, xs: xs[0].shape)(node, xs)
         except (IndexError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
-            raise Refused(f"{node.op} {node.name}: inputs and attributes do not fit ({error})") from None
+            raise Refused(
+                f"{node.op} {node.name}: inputs and attributes do not fit ({error})"
+            ) from None
         size = xs[0].bytes
-        if node.op in ("Conv1dInt", "Conv2dInt", "ConvTranspose2dInt", "LinearInt", "BmmInt", "GluInt", "Requant"):
+        if node.op in (
+            "Conv1dInt",
+            "Conv2dInt",
+            "ConvTranspose2dInt",
+            "LinearInt",
+            "BmmInt",
+            "GluInt",
+            "Requant",
+        ):
             size = node.get("o_bits", 8) // 8
         elif node.op in ("iqTanh", "iqSigmoid", "Quant"):
             size = 1

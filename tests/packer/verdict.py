@@ -14,12 +14,13 @@ PSRAM = 8388608
 
 @dataclasses.dataclass
 class Verdict:
-    """Whether a file `packs` and is `right`: runs, gives the simulator's integers, writes nothing past its plan.
+    """Whether a file `packs` and is `right`: runs, gives the simulator's integers, writes nothing
+    past its plan.
 
-    `problems`: why not. `shared`: planned bytes of shared memory, rounded up to 64 (None if the planner was not
-    reached), `offsets`: where everything starts. `past`: the sentences of `problems` that only say that bytes behind
-    the planned memory are written. `warnings`: faults of the executor that the simulator has too, so that the integers
-    agree and mean nothing.
+    `problems`: why not. `shared`: planned bytes of shared memory, rounded up to 64 (None if the
+    planner was not reached), `offsets`: where everything starts. `past`: the sentences of
+    `problems` that only say that bytes behind the planned memory are written. `warnings`: faults of
+    the executor that the simulator has too, so that the integers agree and mean nothing.
     """
 
     packs: bool
@@ -32,7 +33,9 @@ class Verdict:
 
 
 def judge(model, platform, args):
-    """Return the Verdict on an integer graph `model` (a ModelProto) for `platform` with the packer's arguments."""
+    """Return the Verdict on an integer graph `model` (a ModelProto) for `platform` with the
+    packer's arguments.
+    """
     shared = None
     try:
         settings = arguments.parse(platform, args)
@@ -53,7 +56,9 @@ def judge(model, platform, args):
         return Verdict(False, False, [str(error)], shared and up(shared, 64))
     found = faults(model, graph, memory, settings)
     past = [text for text in found if text.endswith("past the planned memory")]
-    return Verdict(True, not found, found, up(shared, 64), past, meaningless(graph, platform), memory.offsets)
+    return Verdict(
+        True, not found, found, up(shared, 64), past, meaningless(graph, platform), memory.offsets
+    )
 
 
 def fit(memory, settings):

@@ -1,4 +1,6 @@
-"""Work areas: the bytes of scratch memory each node asks for, and the constants as they are stored."""
+"""Work areas: the bytes of scratch memory each node asks for, and the constants as they are
+stored.
+"""
 
 import math
 
@@ -6,7 +8,15 @@ from tests.packer.graph import up
 
 SMALL = 65536
 #: what has its constants brought by the DMA
-STREAMED = ("Conv1dInt", "Conv2dInt", "ConvTranspose2dInt", "LinearInt", "LSTMInt", "GRUInt", "LayerNormInt")
+STREAMED = (
+    "Conv1dInt",
+    "Conv2dInt",
+    "ConvTranspose2dInt",
+    "LinearInt",
+    "LSTMInt",
+    "GRUInt",
+    "LayerNormInt",
+)
 
 
 class WorkAreas:
@@ -40,7 +50,9 @@ class WorkAreas:
         kh = node.attrs["kernel_shape"][0]
         row = up(c, 8) * up(w, 8 * sw)
         if row * h <= SMALL:
-            return (c * h * w if self.far(x.name) else 0) + (y.elements * y.bytes if self.far(y.name) else 0)
+            return (c * h * w if self.far(x.name) else 0) + (
+                y.elements * y.bytes if self.far(y.name) else 0
+            )
         parts = split_rows(row, y.shape[2], sh, kh)
         rows = y.shape[2] * sh // parts + kh - sh
         if deep:
@@ -63,7 +75,9 @@ class WorkAreas:
         return y.shape[1] * max(rows, y.shape[2] - (count - 1) * rows) * y.shape[3]
 
     def _ConvTranspose2dInt(self, node, x, y):
-        return min(SMALL, y.elements) if self.platform == "venusA" and self.far(node.inputs[1]) else 0
+        return (
+            min(SMALL, y.elements) if self.platform == "venusA" and self.far(node.inputs[1]) else 0
+        )
 
     # ---- products ----------------------------------------------------------------------------------------------------
 
@@ -93,7 +107,11 @@ class WorkAreas:
     def _LSTMInt(self, node, x, y):
         size = 32 * node.attrs["hidden_size"]
         if self.platform != "venus":
-            size += sum(self.graph.tensors[name].size for name in node.inputs[1:] if self.graph.const(name) is not None)
+            size += sum(
+                self.graph.tensors[name].size
+                for name in node.inputs[1:]
+                if self.graph.const(name) is not None
+            )
         return size
 
     # ---- pools -------------------------------------------------------------------------------------------------------
@@ -148,7 +166,9 @@ class WorkAreas:
     _Prelu = _Relu
 
     def _Transpose(self, node, x, y):
-        need = (x.size if self.far(x.name) else 0) + (y.size if self.far(y.name) and x.size >= SMALL else 0)
+        need = (x.size if self.far(x.name) else 0) + (
+            y.size if self.far(y.name) and x.size >= SMALL else 0
+        )
         return min(need, SMALL)
 
     def _iqAdd(self, node, x, y):
@@ -190,7 +210,11 @@ class WorkAreas:
 
 def row_parts(rows, columns):
     """Return the count of equal parts in which the rows of a product are read."""
-    return next(k for k in range(1, rows + 1) if up(math.ceil(rows / k), 4) * up(columns, 8) <= SMALL or k == rows)
+    return next(
+        k
+        for k in range(1, rows + 1)
+        if up(math.ceil(rows / k), 4) * up(columns, 8) <= SMALL or k == rows
+    )
 
 
 def split_rows(row, height, stride, kernel):
@@ -222,11 +246,17 @@ def padded(graph, node, index, platform):
     if node.op == "Conv1dInt":
         if platform == "venus" and kernel[0] > 5:
             return tensor.elements * tensor.bytes
-        return up(n, 16 if platform == "venus" else 8) * area if group > 1 else up(n, 2) * up(c, 8) * area
+        return (
+            up(n, 16 if platform == "venus" else 8) * area
+            if group > 1
+            else up(n, 2) * up(c, 8) * area
+        )
     if group > 1:
-        return {"venus": up(n, 16) * area, "arcs": up(n, 8) * area, "venusA": up(n, 8) * up(kernel[0], 2) * kernel[-1]}[
-            platform
-        ]
+        return {
+            "venus": up(n, 16) * area,
+            "arcs": up(n, 8) * area,
+            "venusA": up(n, 8) * up(kernel[0], 2) * kernel[-1],
+        }[platform]
     one, limit = up(c, 8) * area, 8192 if platform == "arcs" else 32768
     outputs = up(n, m)
     if outputs * one > limit:

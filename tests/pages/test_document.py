@@ -16,11 +16,15 @@ def data(text, key):
 def self_contained(text):
     """Whether a page asks for nothing: no address but SVG's name, no tag or rule that loads."""
     addresses = set(re.findall(r"https?://[^\"' ]+", text)) - {"http://www.w3.org/2000/svg"}
-    return not addresses and not re.search(r"<(link|img|iframe)|\bsrc=|@import|url\(|href=\"[^#]", text)
+    return not addresses and not re.search(
+        r"<(link|img|iframe)|\bsrc=|@import|url\(|href=\"[^#]", text
+    )
 
 
 def test_it_asks_for_nothing_and_says_so():
-    text = render_page("a", "b", [PageSection("one", "One", "<p>x</p>"), PageSection("two", "Two", "")])
+    text = render_page(
+        "a", "b", [PageSection("one", "One", "<p>x</p>"), PageSection("two", "Two", "")]
+    )
     assert self_contained(text)
     assert "default-src 'none'" in text
     assert text.count("<h1>") == 1
@@ -42,7 +46,9 @@ def test_data_are_what_they_were_and_cannot_end_the_script():
 
 
 def test_what_cannot_be_seen_is_an_escape():
-    assert "\u202e" not in render_page("a\u202eb", "\u200b", [PageSection("one", "\u2066", "", ["\u202e"])])
+    assert "\u202e" not in render_page(
+        "a\u202eb", "\u200b", [PageSection("one", "\u2066", "", ["\u202e"])]
+    )
 
 
 def test_plain_has_null_for_what_json_lacks():
@@ -50,5 +56,7 @@ def test_plain_has_null_for_what_json_lacks():
 
 
 def test_style_and_script_of_parts_come_along():
-    text = render_page("a", "b", [PageSection("one", "One", "", style=".mine {}", script="mine();")])
+    text = render_page(
+        "a", "b", [PageSection("one", "One", "", style=".mine {}", script="mine();")]
+    )
     assert text.index(".mine {}") < text.index("</style>") < text.index("mine();")

@@ -19,7 +19,9 @@ WORST = "</td><script>alert(1)</script>\"'&|\u202e\x07"
         components.definition_list([(WORST, WORST)]),
         components.copyable_command(WORST, WORST),
         components.ordered_list([components.escape_text(WORST)]),
-        components.render_table(WORST, [WORST], [[components.escape_text(WORST)]], cards=True, chosen=[0]),
+        components.render_table(
+            WORST, [WORST], [[components.escape_text(WORST)]], cards=True, chosen=[0]
+        ),
         components.svg_figure(WORST, '<svg xmlns="http://www.w3.org/2000/svg" width="1"></svg>'),
         components.usage_bar(WORST, 1, 2).replace("<br>", "<br/>"),
     ],

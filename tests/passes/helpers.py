@@ -1,4 +1,6 @@
-"""What the tests of passes share: a graph from ONNX text, and one call that checks every promise of a pass."""
+"""What the tests of passes share: a graph from ONNX text, and one call that checks every promise of
+a pass.
+"""
 
 import numpy as np
 import onnx
@@ -20,9 +22,13 @@ def positive(*shape, seed=0):
 
 
 def proto(text, /, *, opset=13, **arrays):
-    """Return the model of ONNX text ``g (...) => (...) {...}``; `arrays` are its initializers by name."""
+    """Return the model of ONNX text ``g (...) => (...) {...}``; `arrays` are its initializers by
+    name.
+    """
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]>\n{text}')
-    model.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(a), name) for name, a in arrays.items())
+    model.graph.initializer.extend(
+        onnx.numpy_helper.from_array(np.asarray(a), name) for name, a in arrays.items()
+    )
     return model
 
 
@@ -37,9 +43,13 @@ def feeds(model, size=2):
     for value in model.graph.inputs:
         if value.const_value is None:
             dims = ir.get_shape(value)
-            shape = tuple(size if i == 0 and d is None else 1 if d is None else d for i, d in enumerate(dims))
+            shape = tuple(
+                size if i == 0 and d is None else 1 if d is None else d for i, d in enumerate(dims)
+            )
             kind = value.dtype.numpy()
-            feed[str(value.name)] = rand(*shape, seed=len(feed)) if kind.kind == "f" else np.ones(shape, kind)
+            feed[str(value.name)] = (
+                rand(*shape, seed=len(feed)) if kind.kind == "f" else np.ones(shape, kind)
+            )
     return feed
 
 
@@ -79,10 +89,12 @@ def reasons(run, model):
 
 
 def check_pass_fires(model, run, count, left, *, atol, trace=True):
-    """Run pass `run`, which must act `count` times and leave the operators `left`; check every promise of a pass.
+    """Run pass `run`, which must act `count` times and leave the operators `left`; check every
+    promise of a pass.
 
-    Same outputs within `atol` in onnxruntime, valid ONNX, the names of inputs, outputs and surviving tensors kept, the
-    original untouched by sharing, and a second run that changes nothing.
+    Same outputs within `atol` in onnxruntime, valid ONNX, the names of inputs, outputs and
+    surviving tensors kept, the original untouched by sharing, and a second run that changes
+    nothing.
     """
     feed = feeds(model)
     if trace:
@@ -96,7 +108,9 @@ def check_pass_fires(model, run, count, left, *, atol, trace=True):
     for name, want in before.items():
         assert after[name].shape == want.shape
         np.testing.assert_allclose(after[name], want, rtol=0, atol=atol)
-    for name, array in run_all_tensors(model, feed).items():  # a tensor that keeps its name keeps its meaning
+    for name, array in run_all_tensors(
+        model, feed
+    ).items():  # a tensor that keeps its name keeps its meaning
         if name in tensors:
             np.testing.assert_allclose(array, tensors[name], rtol=0, atol=atol)
     assert changes(run, model) == 0

@@ -4,16 +4,29 @@ import numpy as np
 import pytest
 
 from lingeronnx.passes.layers.channel_affine import fold_affine
-from lingeronnx.passes.layers.fold_into_next_layer import fold_batch_norm_into_next_layer, fold_factor_into_next_layer
+from lingeronnx.passes.layers.fold_into_next_layer import (
+    fold_batch_norm_into_next_layer,
+    fold_factor_into_next_layer,
+)
 from lingeronnx.passes.layers.linear import fuse_linear
-from tests.passes.helpers import changes, check_pass_fires, check_pass_leaves_alone, graph, positive, rand
+from tests.passes.helpers import (
+    changes,
+    check_pass_fires,
+    check_pass_leaves_alone,
+    graph,
+    positive,
+    rand,
+)
 
 TOLERANCE = 1e-5
 WEIGHT = rand(3, 4, 3, 3)
 
 
 def behind_conv(operator, order="c, k", bias=""):
-    return f"g (float[N,4,6,6] x) => (float[N,3,4,4] y) {{ c = Conv(x, w{bias}) y = {operator}({order}) }}"
+    return (
+        f"g (float[N,4,6,6] x) => (float[N,3,4,4] y) {{ c = Conv(x, w{bias}) y = "
+        f"{operator}({order}) }}"
+    )
 
 
 @pytest.mark.parametrize("shape", ((3, 1, 1), (1, 3, 1, 1), (1,), (), (1, 1, 1, 1)))
@@ -57,7 +70,11 @@ def test_behind_what_only_moves(move, operator):
     held = {"axis": np.array([2]), "front": np.array([1])}
     model = graph(text, w=WEIGHT, k=positive(*size), **{k: v for k, v in held.items() if k in text})
     check_pass_fires(
-        model, fold_affine, 1, ["Conv", *(["Squeeze", "Transpose"] if move == "both" else [move])], atol=TOLERANCE
+        model,
+        fold_affine,
+        1,
+        ["Conv", *(["Squeeze", "Transpose"] if move == "both" else [move])],
+        atol=TOLERANCE,
     )
 
 
@@ -74,9 +91,18 @@ BETWEEN = {
 @pytest.mark.parametrize("kind", BETWEEN)
 def test_a_factor_behind_what_takes_factors_through(kind):
     """f(a x) = a f(x) for a > 0."""
-    text = f"g (float[N,4,6,6] x) => (float[N,3,A,B] y) {{ c = Conv(x, w) {BETWEEN[kind]} y = Mul(a, k) }}"
+    text = (
+        f"g (float[N,4,6,6] x) => (float[N,3,A,B] y) {{ c = Conv(x, w) {BETWEEN[kind]} y = "
+        "Mul(a, k) }"
+    )
     held = {"s": rand(3, 1, 1)} if kind == "PRelu" else {}
-    check_pass_fires(graph(text, w=WEIGHT, k=positive(3, 1, 1), **held), fold_affine, 1, ["Conv", kind], atol=TOLERANCE)
+    check_pass_fires(
+        graph(text, w=WEIGHT, k=positive(3, 1, 1), **held),
+        fold_affine,
+        1,
+        ["Conv", kind],
+        atol=TOLERANCE,
+    )
 
 
 def test_not_behind_what_is_read_elsewhere():
@@ -92,7 +118,9 @@ def test_chain_of_four():
     text = """g (float[N,4,6,6] x) => (float[N,3,4,4] y) {
         c = Conv(x, w) d = Mul(c, k) e = Add(k, d) f = Div(e, k) y = Sub(f, k)
     }"""
-    check_pass_fires(graph(text, w=WEIGHT, k=positive(3, 1, 1)), fold_affine, 4, ["Conv"], atol=TOLERANCE)
+    check_pass_fires(
+        graph(text, w=WEIGHT, k=positive(3, 1, 1)), fold_affine, 4, ["Conv"], atol=TOLERANCE
+    )
 
 
 def test_behind_a_linear():
@@ -108,14 +136,24 @@ def test_one_weight_of_two_layers():
     text = """g (float[N,4,6,6] x) => (float[N,3,4,4] y, float[N,3,4,4] d) {
         c = Conv(x, w) y = Mul(c, k) d = Conv(x, w)
     }"""
-    check_pass_fires(graph(text, w=WEIGHT, k=rand(3, 1, 1)), fold_affine, 1, ["Conv", "Conv"], atol=TOLERANCE)
+    check_pass_fires(
+        graph(text, w=WEIGHT, k=rand(3, 1, 1)), fold_affine, 1, ["Conv", "Conv"], atol=TOLERANCE
+    )
 
 
 @pytest.mark.parametrize("operator", ("Mul", "Div", "Add", "Sub"))
 def test_becomes_batch_norm(operator):
-    """Where no layer is in front a per-channel constant on a 4-D tensor becomes a BatchNormalization."""
+    """Where no layer is in front a per-channel constant on a 4-D tensor becomes a
+    BatchNormalization.
+    """
     text = f"g (float[N,4,6,6] x) => (float[N,4,6,6] y) {{ c = Relu(x) y = {operator}(c, k) }}"
-    check_pass_fires(graph(text, k=positive(4, 1, 1)), fold_affine, 1, ["Relu", "BatchNormalization"], atol=TOLERANCE)
+    check_pass_fires(
+        graph(text, k=positive(4, 1, 1)),
+        fold_affine,
+        1,
+        ["Relu", "BatchNormalization"],
+        atol=TOLERANCE,
+    )
 
 
 def test_shared_output_becomes_batch_norm():
@@ -124,7 +162,11 @@ def test_shared_output_becomes_batch_norm():
         c = Conv(x, w) y = Mul(c, k) z = Relu(c)
     }"""
     check_pass_fires(
-        graph(text, w=WEIGHT, k=rand(3, 1, 1)), fold_affine, 1, ["Conv", "BatchNormalization", "Relu"], atol=TOLERANCE
+        graph(text, w=WEIGHT, k=rand(3, 1, 1)),
+        fold_affine,
+        1,
+        ["Conv", "BatchNormalization", "Relu"],
+        atol=TOLERANCE,
     )
 
 
@@ -154,7 +196,9 @@ def test_refuses_division_by_zero():
 
 def test_refuses_two_activations():
     """No operand is constant."""
-    text = "g (float[N,4,6,6] x) => (float[N,3,4,4] y) { c = Conv(x, w) d = Conv(x, w) y = Add(c, d) }"
+    text = (
+        "g (float[N,4,6,6] x) => (float[N,3,4,4] y) { c = Conv(x, w) d = Conv(x, w) y = Add(c, d) }"
+    )
     check_pass_leaves_alone(graph(text, w=WEIGHT), fold_affine)
 
 
@@ -167,7 +211,9 @@ def test_refuses_a_constant_that_widens():
 
 
 def test_refuses_a_widening_of_size_one():
-    """[3,1,1,1,1] or a channel constant on an input with one channel only broadcasts: the shape would change."""
+    """[3,1,1,1,1] or a channel constant on an input with one channel only broadcasts: the shape
+    would change.
+    """
     text = "g (float[N,1,6,6] x) => (float[N,4,6,6] y) { c = Relu(x) y = Mul(c, k) }"
     check_pass_leaves_alone(graph(text, k=rand(4, 1, 1)), fold_affine)
 
@@ -190,9 +236,15 @@ def test_refuses_integers():
 )
 def test_behind_what_a_positive_factor_passes(steps, left):
     """Relu and its like, and for one factor what only reads the numbers in another shape."""
-    held = {name: array for name, array in (("k", positive(3, 1, 1)), ("n", np.float32(3))) if f", {name})" in steps}
+    held = {
+        name: array
+        for name, array in (("k", positive(3, 1, 1)), ("n", np.float32(3)))
+        if f", {name})" in steps
+    }
     text = f"g (float[N,4,6,6] x) => (float y) {{ c = Conv(x, w) {steps} }}"
-    text = text.replace("(float y)", "(float[N,48] y)" if "Flatten" in steps else "(float[N,3,P,Q] y)")
+    text = text.replace(
+        "(float y)", "(float[N,48] y)" if "Flatten" in steps else "(float[N,3,P,Q] y)"
+    )
     check_pass_fires(graph(text, w=WEIGHT, **held), fold_affine, 1, ["Conv", *left], atol=TOLERANCE)
 
 
@@ -218,15 +270,24 @@ def test_into_the_layer_behind(step):
 def test_what_is_fed_keeps_its_factor():
     """A first layer on pixels over 255 would need a scale below 1, which chips hardly hold."""
     model = graph(
-        "g (float[N,5,4] x) => (float[N,5,3] y) { d = Div(x, n) y = MatMul(d, w) }", w=rand(4, 3), n=positive(1)
+        "g (float[N,5,4] x) => (float[N,5,3] y) { d = Div(x, n) y = MatMul(d, w) }",
+        w=rand(4, 3),
+        n=positive(1),
     )
     assert changes(fuse_linear, model) == 1
     check_pass_leaves_alone(model, fold_factor_into_next_layer)
 
 
 def _norm(text, offset, **held):
-    """Return a graph whose batch normalisations n and m are behind a Relu, the second with an offset."""
-    names = {"g": positive(4), "b": rand(4) if offset else np.zeros(4, np.float32), "u": positive(4), "v": positive(4)}
+    """Return a graph whose batch normalisations n and m are behind a Relu, the second with an
+    offset.
+    """
+    names = {
+        "g": positive(4),
+        "b": rand(4) if offset else np.zeros(4, np.float32),
+        "u": positive(4),
+        "v": positive(4),
+    }
     mean = {"u": names["u"] if offset else np.zeros(4, np.float32)}
     norm = "n = BatchNormalization<epsilon = 0.01>(r, g, b, u, v)"
     text = f"g (float[N,4,6,6] x) => (float[N,P,Q,R] y) {{ r = Relu(x) {norm} {text} }}"
@@ -236,10 +297,16 @@ def _norm(text, offset, **held):
 @pytest.mark.parametrize("bias", ("", ", b"))
 @pytest.mark.parametrize(
     "attributes, shape, offset",
-    (("", (3, 4, 3, 3), True), ("<pads = [1, 1, 1, 1]>", (3, 4, 3, 3), False), ("<group = 2>", (6, 2, 1, 1), True)),
+    (
+        ("", (3, 4, 3, 3), True),
+        ("<pads = [1, 1, 1, 1]>", (3, 4, 3, 3), False),
+        ("<group = 2>", (6, 2, 1, 1), True),
+    ),
 )
 def test_batch_norm_into_the_layer_behind(attributes, shape, offset, bias):
-    """Factors into the input channels of the weight, offsets into the bias; with padding there must be none."""
+    """Factors into the input channels of the weight, offsets into the bias; with padding there must
+    be none.
+    """
     text = f"y = Conv{attributes}(n, w{bias.replace('b', 'k')})"
     model = _norm(text, offset, w=rand(*shape), **({"k": rand(shape[0])} if bias else {}))
     check_pass_fires(model, fold_batch_norm_into_next_layer, 1, ["Relu", "Conv"], atol=TOLERANCE)
@@ -247,17 +314,26 @@ def test_batch_norm_into_the_layer_behind(attributes, shape, offset, bias):
 
 def test_batch_norm_into_another():
     model = _norm("y = BatchNormalization(n, g, v, u, g)", True)
-    check_pass_fires(model, fold_batch_norm_into_next_layer, 1, ["Relu", "BatchNormalization"], atol=TOLERANCE)
+    check_pass_fires(
+        model, fold_batch_norm_into_next_layer, 1, ["Relu", "BatchNormalization"], atol=TOLERANCE
+    )
 
 
 @pytest.mark.parametrize(
     "text",
-    ("y = Conv<pads = [1, 1, 1, 1]>(n, w)", "c = Conv(n, w) p = Relu(n) q = Conv(p, w) y = Add(c, q)", "y = Relu(n)"),
+    (
+        "y = Conv<pads = [1, 1, 1, 1]>(n, w)",
+        "c = Conv(n, w) p = Relu(n) q = Conv(p, w) y = Add(c, q)",
+        "y = Relu(n)",
+    ),
 )
 def test_batch_norm_that_stays(text):
-    """What is padded is 0 behind the offset; a tensor that others read stays; an activation takes nothing up."""
+    """What is padded is 0 behind the offset; a tensor that others read stays; an activation takes
+    nothing up.
+    """
     check_pass_leaves_alone(
-        _norm(text, True, **({"w": rand(3, 4, 3, 3)} if "w)" in text else {})), fold_batch_norm_into_next_layer
+        _norm(text, True, **({"w": rand(3, 4, 3, 3)} if "w)" in text else {})),
+        fold_batch_norm_into_next_layer,
     )
 
 

@@ -1,4 +1,6 @@
-"""Axes told by atoms: what is regrouped has the same elements in the same order, and what cannot be is None."""
+"""Axes told by atoms: what is regrouped has the same elements in the same order, and what cannot be
+is None.
+"""
 
 import itertools
 import math
@@ -32,7 +34,9 @@ def view(*axes):
 
 
 def array_of(atoms, made):
-    """Distinct numbers along `atoms`, and the array with the axes `made` in the same order of elements."""
+    """Distinct numbers along `atoms`, and the array with the axes `made` in the same order of
+    elements.
+    """
     return np.arange(math.prod(made)).reshape([a.size or BATCHES for a in atoms])
 
 
@@ -41,19 +45,31 @@ def sizes_of(axes):
 
 
 @limit_examples(80)
-@given(st.lists(st.integers(2, 6), min_size=1, max_size=3), st.integers(0, 3), st.randoms(use_true_random=False))
+@given(
+    st.lists(st.integers(2, 6), min_size=1, max_size=3),
+    st.integers(0, 3),
+    st.randoms(use_true_random=False),
+)
 def test_regrouped_keeps_elements_in_their_order(sizes, place, random):
-    """Law: the atoms of the new axes, read one after another, are those of the old ones, some of them cut in two."""
+    """Law: the atoms of the new axes, read one after another, are those of the old ones, some of
+    them cut in two.
+    """
     atoms = [AxisFactor(i + 1, size) for i, size in enumerate(sizes)]
     atoms.insert(min(place, len(sizes)), BATCH_FACTOR)
-    whole = [n for atom in atoms for n in ([None] if atom == BATCH_FACTOR else _factors(atom.size, random))]
+    whole = [
+        n
+        for atom in atoms
+        for n in ([None] if atom == BATCH_FACTOR else _factors(atom.size, random))
+    ]
     told = regroup_factors(view(*((a,) for a in atoms)), whole, fresh_from(100))
     assert told is not None
     assert sizes_of(told.axes) == whole
     have = [a for axis in told.axes for a in axis]
     assert [a for axis in told.held for a in axis] == have  # what is held is cut in the same places
     made = [n or BATCHES for n in whole]
-    np.testing.assert_array_equal(array_of(atoms, made).reshape(made), array_of(have, made).reshape(made))
+    np.testing.assert_array_equal(
+        array_of(atoms, made).reshape(made), array_of(have, made).reshape(made)
+    )
 
 
 def _factors(size, random):
@@ -63,7 +79,9 @@ def _factors(size, random):
 
 def test_axes_are_joined_and_cut():
     one, two = AxisFactor(1, 4), AxisFactor(2, 6)
-    assert regroup_factors(view((BATCH_FACTOR,), (one,), (two,)), [None, 24], fresh_from(9)).axes == (
+    assert regroup_factors(
+        view((BATCH_FACTOR,), (one,), (two,)), [None, 24], fresh_from(9)
+    ).axes == (
         (BATCH_FACTOR,),
         (one, two),
     )
@@ -82,7 +100,9 @@ def test_what_cannot_be_regrouped_is_none():
 
 def test_the_same_sizes_get_the_same_names():
     one, two, three = AxisFactor(1, 4), AxisFactor(2, 4), AxisFactor(3, 5)
-    assert match_leading_axes(view((BATCH_FACTOR,), (two,), (three,)), ((BATCH_FACTOR,), (one,))).axes == (
+    assert match_leading_axes(
+        view((BATCH_FACTOR,), (two,), (three,)), ((BATCH_FACTOR,), (one,))
+    ).axes == (
         (BATCH_FACTOR,),
         (one,),
         (three,),
@@ -94,4 +114,7 @@ def test_the_same_sizes_get_the_same_names():
 def test_runs_that_stay_together_are_joined():
     a, b, c = (AxisFactor(i, i + 1) for i in (1, 2, 3))
     assert merge_adjacent_factors([a, b, c], [c, a, b]) == [(a, b), (c,)]
-    assert merge_adjacent_factors([BATCH_FACTOR, a, b], [BATCH_FACTOR, a, b]) == [(BATCH_FACTOR,), (a, b)]
+    assert merge_adjacent_factors([BATCH_FACTOR, a, b], [BATCH_FACTOR, a, b]) == [
+        (BATCH_FACTOR,),
+        (a, b),
+    ]

@@ -1,7 +1,8 @@
-"""Attention from float to integers: a whole block, then every way to mask, to fuse and to turn that exporters have.
+"""Attention from float to integers: a whole block, then every way to mask, to fuse and to turn that
+exporters have.
 
-Everything between the first Quant and the last Dequant becomes integers, but for what the chips cannot do, which is
-named.
+Everything between the first Quant and the last Dequant becomes integers, but for what the chips
+cannot do, which is named.
 """
 
 import numpy as np
@@ -22,7 +23,9 @@ T, D, HEADS = 8, 16, 2
 
 def dense(net, x, inputs, outputs):
     """Append MatMul and Add."""
-    weight = net.rng.standard_normal((inputs, outputs)).astype(np.float32) / np.float32(np.sqrt(inputs))
+    weight = net.rng.standard_normal((inputs, outputs)).astype(np.float32) / np.float32(
+        np.sqrt(inputs)
+    )
     bias = 0.1 * net.rng.standard_normal(outputs).astype(np.float32)
     return net.node("Add", net.const(bias), net.node("MatMul", x, net.const(weight)))
 
@@ -35,7 +38,9 @@ def norm(net, x):
     centred = net.node("Sub", x, net.node("ReduceMean", x, axes=[-1]))
     spread = net.node("ReduceMean", net.node("Pow", centred, net.const(np.float32(2))), axes=[-1])
     root = net.node("Sqrt", net.node("Add", spread, net.const(np.float32(1e-5))))
-    return net.node("Add", net.node("Mul", net.node("Div", centred, root), net.const(gamma)), net.const(beta))
+    return net.node(
+        "Add", net.node("Mul", net.node("Div", centred, root), net.const(gamma)), net.const(beta)
+    )
 
 
 def heads(net, x, perm):
@@ -52,11 +57,19 @@ def gelu(net, x):
 def attention(opset):
     """Return the model: position embedding, one block, mean, classifier, softmax."""
     net = Net(T, D, seed=5, opset=opset)
-    x = net.node("Add", dense(net, "x", D, D), net.const(net.rng.standard_normal((1, T, D)).astype(np.float32)))
+    x = net.node(
+        "Add",
+        dense(net, "x", D, D),
+        net.const(net.rng.standard_normal((1, T, D)).astype(np.float32)),
+    )
     n = norm(net, x)
-    q, k, v = (heads(net, dense(net, n, D, D), perm) for perm in ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]))
+    q, k, v = (
+        heads(net, dense(net, n, D, D), perm) for perm in ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3])
+    )
     scores = net.node("Mul", net.node("MatMul", q, k), net.const(np.float32(0.35)))
-    mixed = net.node("Transpose", net.node("MatMul", net.node("Softmax", scores, axis=-1), v), perm=[0, 2, 1, 3])
+    mixed = net.node(
+        "Transpose", net.node("MatMul", net.node("Softmax", scores, axis=-1), v), perm=[0, 2, 1, 3]
+    )
     joined = net.node("Reshape", mixed, net.const(np.array([0, T, D], np.int64)))
     x = net.node("Add", x, dense(net, joined, D, D))
     x = net.node("Add", x, dense(net, gelu(net, dense(net, norm(net, x), D, 2 * D)), 2 * D, D))
@@ -68,7 +81,15 @@ def attention(opset):
 @pytest.mark.parametrize("opset", (13, 17))
 @pytest.mark.parametrize(
     ("platform", "mode"),
-    mark_rest_slow(2, (("generic", "max-value"), ("arcs", "q-value"), ("generic", "q-value"), ("venusA", "q-value"))),
+    mark_rest_slow(
+        2,
+        (
+            ("generic", "max-value"),
+            ("arcs", "q-value"),
+            ("generic", "q-value"),
+            ("venusA", "q-value"),
+        ),
+    ),
 )
 def test_attention(platform, mode, opset):
     """Nothing between the borders is left in float, and the integers stay near the float model."""
@@ -105,7 +126,10 @@ PLATFORMS = mark_rest_slow(
 REASONS = {
     ("Softmax", "venus"): "SoftmaxInt is a routine that could not be measured: it stays in float",
     ("LogSoftmax", "venus"): "venus has no operator for LogSoftmax",
-    ("LogSoftmax", "arcs"): "LogSoftmaxInt takes the logarithm of another format: it stays in float",
+    (
+        "LogSoftmax",
+        "arcs",
+    ): "LogSoftmaxInt takes the logarithm of another format: it stays in float",
 }
 RUN_TIME = "its mask is computed at run time, and reaches too far down for integers"
 #: The distance of the outputs from the float model: signal to noise, in dB. The same net without a mask has 31.
@@ -125,14 +149,17 @@ def several(net, op_type, *inputs, count, **attributes):
 
 def parts(net, n):
     """Three layers, three sets of heads; keys are transposed."""
-    return [heads(net, dense(net, n, D, D), perm) for perm in ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3])]
+    return [
+        heads(net, dense(net, n, D, D), perm) for perm in ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3])
+    ]
 
 
 def fused(net, n):
     """One layer, split along its outputs."""
     whole = several(net, "Split", dense(net, n, D, 3 * D), shape(net, D, D, D), count=3, axis=-1)
     return [
-        heads(net, part, perm) for part, perm in zip(whole, ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]), strict=True)
+        heads(net, part, perm)
+        for part, perm in zip(whole, ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]), strict=True)
     ]
 
 
@@ -152,7 +179,9 @@ def fused_five(net, n, unbind):
         whole = several(net, "Split", turned, shape(net, 1, 1, 1), count=3, axis=0)
         q, k, v = (net.node("Squeeze", part, shape(net, 0)) for part in whole)
     else:
-        q, k, v = (net.node("Gather", turned, net.const(np.array(i, np.int64)), axis=0) for i in range(3))
+        q, k, v = (
+            net.node("Gather", turned, net.const(np.array(i, np.int64)), axis=0) for i in range(3)
+        )
     return q, net.node("Transpose", k, perm=[0, 1, 3, 2]), v
 
 
@@ -190,13 +219,17 @@ def at_run_time(net, scores):
     """A mask that an input gives: 1 for what is there."""
     net.inputs.append(helper.make_tensor_value_info("there", 1, ["N", T]))
     row = net.node("Unsqueeze", "there", shape(net, 1, 2))
-    far = net.node("Mul", net.node("Sub", net.const(np.float32(1)), row), net.const(np.float32(-1e4)))
+    far = net.node(
+        "Mul", net.node("Sub", net.const(np.float32(1)), row), net.const(np.float32(-1e4))
+    )
     return net.node("Add", scores, far)
 
 
 def chosen_at_run_time(net, scores):
     net.inputs.append(helper.make_tensor_value_info("there", 1, ["N", T]))
-    row = net.node("Greater", net.node("Unsqueeze", "there", shape(net, 1, 2)), net.const(np.float32(0.5)))
+    row = net.node(
+        "Greater", net.node("Unsqueeze", "there", shape(net, 1, 2)), net.const(np.float32(0.5))
+    )
     return net.node("Where", row, scores, net.const(np.float32(-1e9)))
 
 
@@ -273,12 +306,24 @@ FORMS = {
     "log-softmax": {"shares": logarithm},
 }
 #: Numbers and orders that make no other graph than a form above: tests/passes/test_mask.py has them as well.
-VARIANTS = ("least float", "-1e9", "-10000", "where, -1e9", "where not", "split, masked", "another axis, masked")
+VARIANTS = (
+    "least float",
+    "-1e9",
+    "-10000",
+    "where, -1e9",
+    "where not",
+    "split, masked",
+    "another axis, masked",
+)
 
 
 def outcome(model, platform, mode, **settings):
-    """Quantize; return the report, the float nodes with their reasons, and the signal to noise on other data."""
-    result = quantize(model, data(model, 0), platform=platform, mode=mode, effort="fast", **settings)
+    """Quantize; return the report, the float nodes with their reasons, and the signal to noise on
+    other data.
+    """
+    result = quantize(
+        model, data(model, 0), platform=platform, mode=mode, effort="fast", **settings
+    )
     test = data(model, 1)
     want = {n: a for n, a, _ in FloatRunner(model, ["y"]).run(test)}["y"]
     (got,) = result.session().run(None, test)
@@ -288,9 +333,13 @@ def outcome(model, platform, mode, **settings):
 
 @pytest.mark.sweep
 @pytest.mark.parametrize(("platform", "mode"), PLATFORMS)
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] if n in VARIANTS else []) for n in FORMS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if n in VARIANTS else []) for n in FORMS]
+)
 def test_form(name, platform, mode):
-    """Quantized without an exception, near the float model, and nothing in float but what is told why."""
+    """Quantized without an exception, near the float model, and nothing in float but what is told
+    why.
+    """
     result, left, quality = outcome(form(**FORMS[name]), platform, mode)
     assert left == [(kind, REASONS[kind, platform]) for kind, _ in left]
     assert len(left) <= 1
@@ -301,16 +350,29 @@ def test_form(name, platform, mode):
 
 
 def test_what_lies_behind_a_work_area_is_moved_away(monkeypatch):
-    """venusA's packer plans half of what a LinearInt of several rows writes; what lies behind goes to PSRAM.
+    """venusA's packer plans half of what a LinearInt of several rows writes; what lies behind goes
+    to PSRAM.
 
     That is without the BatchNorm2dInt for which it plans more.
     """
-    monkeypatch.setattr("lingeronnx.targets.luna.backend_passes.work_area_padding._is_safe", lambda graph, row: True)
+    monkeypatch.setattr(
+        "lingeronnx.targets.luna.backend_passes.work_area_padding._is_safe", lambda graph, row: True
+    )
     result, _, _ = outcome(form(**FORMS["no mask"]), "venusA", "q-value")
     assert result.report.chip_ready
-    assert not [said for said in packability.evaluate_result(result, "venusA").problems if said.startswith("LinearInt")]
-    rows = [f"{node.outputs[0].name}:psram" for node in result.graph.graph if node.op_type == "LinearInt"]
-    left = evaluate_graph(result.graph, platforms.get_target("venusA"), f"-p venusa -m {','.join(rows)}")
+    assert not [
+        said
+        for said in packability.evaluate_result(result, "venusA").problems
+        if said.startswith("LinearInt")
+    ]
+    rows = [
+        f"{node.outputs[0].name}:psram"
+        for node in result.graph.graph
+        if node.op_type == "LinearInt"
+    ]
+    left = evaluate_graph(
+        result.graph, platforms.get_target("venusA"), f"-p venusa -m {','.join(rows)}"
+    )
     assert any("lies behind" in finding.value for finding in left.findings)
 
 
@@ -332,12 +394,16 @@ def test_mask_of_an_input(mask, platform, mode):
 @pytest.mark.parametrize("gain", (0.1, 1.0, 6.0))
 @pytest.mark.parametrize("platform", ("generic", "arcs", "venusA"))
 def test_what_is_masked_gets_nothing(platform, gain):
-    """Law: no share, in integers, whether scores are small, large or saturated; what is shown gets the rest."""
+    """Law: no share, in integers, whether scores are small, large or saturated; what is shown gets
+    the rest.
+    """
     model = form(mask=added(-np.inf))
     feed = {"x": gain * data(model, 0)["x"]}
     result = quantize(model, feed, platform=platform, effort="fast")
     softmax = next(n for n in result.graph.graph if n.op_type == "SoftmaxInt")
-    (reader, _), *_ = softmax.outputs[0].uses()  # on venusA, where rows are taken in parts, the iqCat of these
+    (reader, _), *_ = softmax.outputs[
+        0
+    ].uses()  # on venusA, where rows are taken in parts, the iqCat of these
     whole = reader.outputs[0] if reader.op_type == "iqCat" else softmax.outputs[0]
     shares = {name: array for name, array, _ in result.session().taps(feed)}[str(whole.name)]
     assert not shares[:, ~np.broadcast_to(CAUSAL[0], shares.shape[1:])].any()
@@ -346,14 +412,18 @@ def test_what_is_masked_gets_nothing(platform, gain):
 
 
 def test_a_row_masked_as_a_whole_is_left_in_float():
-    """Its shares are equal in float, which no mask of integers gives: the report says why; a chip refuses."""
+    """Its shares are equal in float, which no mask of integers gives: the report says why; a chip
+    refuses.
+    """
     net = Net(T, D, seed=5, opset=17)
     whole = np.where(np.eye(T, dtype=bool), 0, -1e9).astype(np.float32)
     whole[3] = -1e9
     scores = net.node("Add", dense(net, "x", D, T), net.const(whole))
     net.node("Identity", dense(net, net.node("Softmax", scores, axis=-1), T, 5), out="y")
     model = net.graph("y")
-    with pytest.raises(ConstraintError, match="needs scale 2\\^-23, arcs holds 2\\^-3 at least; .*--skip"):
+    with pytest.raises(
+        ConstraintError, match="needs scale 2\\^-23, arcs holds 2\\^-3 at least; .*--skip"
+    ):
         quantize(model, data(model, 0), platform="arcs", effort="fast", require_chip=True)
     report = quantize(model, data(model, 0), platform="arcs", effort="fast").report
     left = {node.why for node in (*report.float_nodes, *report.host_part)}

@@ -9,7 +9,14 @@ from lingeronnx.graph import ir
 from lingeronnx.passes.folding.shape_tracing import trace_shapes
 from lingeronnx.passes.layers.spatial_pool import convert_spatial_pools
 from tests.case_selection import limit_examples
-from tests.passes.helpers import changes, check_pass_fires, check_pass_leaves_alone, feeds, graph, outputs
+from tests.passes.helpers import (
+    changes,
+    check_pass_fires,
+    check_pass_leaves_alone,
+    feeds,
+    graph,
+    outputs,
+)
 
 TOLERANCE = 1e-6
 IN = "g (float[N,3,5,7] x)"
@@ -32,7 +39,9 @@ def test_reduce_mean_keeping_dims(axes):
 def test_reduce_mean_dropping_dims():
     """Without keepdims a Flatten follows."""
     text = f"{IN} => (float[N,3] y) {{ y = ReduceMean<axes = [2, 3], keepdims = 0>(x) }}"
-    check_pass_fires(graph(text), convert_spatial_pools, 1, ["AveragePool", "Flatten"], atol=TOLERANCE)
+    check_pass_fires(
+        graph(text), convert_spatial_pools, 1, ["AveragePool", "Flatten"], atol=TOLERANCE
+    )
 
 
 def test_axes_as_input():
@@ -46,41 +55,61 @@ def test_axes_as_input():
 def test_maximum(text):
     """What takes the largest instead is a MaxPool."""
     check_pass_fires(
-        graph(f"{IN} => (float[N,3,1,1] y) {{ y = {text} }}"), convert_spatial_pools, 1, ["MaxPool"], atol=0
+        graph(f"{IN} => (float[N,3,1,1] y) {{ y = {text} }}"),
+        convert_spatial_pools,
+        1,
+        ["MaxPool"],
+        atol=0,
     )
 
 
 def test_two_readers():
     """Everybody who read the mean reads the pool."""
-    text = f"{IN} => (float[N,3,1,1] y, float[N,3,1,1] z) {{ m = GlobalAveragePool(x) y = Relu(m) z = Exp(m) }}"
-    check_pass_fires(graph(text), convert_spatial_pools, 1, ["AveragePool", "Relu", "Exp"], atol=1e-5)
+    text = (
+        f"{IN} => (float[N,3,1,1] y, float[N,3,1,1] z) {{ m = GlobalAveragePool(x) y = Relu(m) "
+        "z = Exp(m) }"
+    )
+    check_pass_fires(
+        graph(text), convert_spatial_pools, 1, ["AveragePool", "Relu", "Exp"], atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("axes", ("[1]", "[1, 2]", "[2]", "[3]", "[1, 2, 3]"))
 def test_refuses_other_axes(axes):
     """A mean that is not over exactly the two spatial axes."""
     check_pass_leaves_alone(
-        graph(f"{IN} => (float y) {{ m = ReduceMean<axes = {axes}>(x) y = ReduceMax<keepdims = 0>(m) }}"),
+        graph(
+            f"{IN} => (float y) {{ m = ReduceMean<axes "
+            f"= {axes}>(x) y = ReduceMax<keepdims = 0>(m) }}"
+        ),
         convert_spatial_pools,
     )
 
 
 def test_refuses_all_axes():
     """Without axes the batch is averaged too."""
-    check_pass_leaves_alone(graph(f"{IN} => (float y) {{ y = ReduceMean<keepdims = 0>(x) }}"), convert_spatial_pools)
+    check_pass_leaves_alone(
+        graph(f"{IN} => (float y) {{ y = ReduceMean<keepdims = 0>(x) }}"), convert_spatial_pools
+    )
 
 
 @pytest.mark.parametrize("shape", ("[N,3,5]", "[N,2,3,5,7]"))
 def test_refuses_another_rank(shape):
     """Axes 2 and 3 of a tensor that is no map."""
     axes = "[2]" if shape.count(",") == 2 else "[2, 3]"
-    text = f"g (float{shape} x) => (float y) {{ m = ReduceMean<axes = {axes}>(x) y = ReduceMax<keepdims = 0>(m) }}"
+    text = (
+        f"g (float{shape} x) => (float y) {{ m = ReduceMean<axes = {axes}>(x) y = "
+        "ReduceMax<keepdims = 0>(m) }"
+    )
     check_pass_leaves_alone(graph(text), convert_spatial_pools)
 
 
 def test_refuses_axes_of_the_run():
     """Axes that are a graph input are not known."""
-    text = f"{IN[:-1]}, int64[2] a) => (float y) {{ m = ReduceMean(x, a) y = ReduceMax<keepdims = 0>(m) }}"
+    text = (
+        f"{IN[:-1]}, int64[2] a) => (float y) {{ m = ReduceMean(x, a) y = ReduceMax<keepdims = "
+        "0>(m) }"
+    )
     assert changes(convert_spatial_pools, graph(text, opset=18)) == 0
 
 
@@ -113,11 +142,18 @@ _SIZES = st.tuples(st.integers(1, 3), st.integers(1, 3))
     st.data(),
 )
 def test_every_window_is_full(kind, kernel, strides, ceil, counted, opset, data):
-    """Law: windows over the edge, and averages whose padding does not count, give what they gave; nothing is left."""
+    """Law: windows over the edge, and averages whose padding does not count, give what they gave;
+    nothing is left.
+    """
     pads = [data.draw(st.integers(0, k - 1)) for k in (*kernel, *kernel)]
     extra = f", count_include_pad = {int(counted)}" if kind == "AveragePool" else ""
-    given_ = f"kernel_shape = {list(kernel)}, strides = {list(strides)}, pads = {pads}, ceil_mode = {int(ceil)}{extra}"
-    model = graph(f"g (float[N,2,6,7] x) => (float[N,2,P,Q] y) {{ y = {kind}<{given_}>(x) }}", opset=opset)
+    given_ = (
+        f"kernel_shape = {list(kernel)}, strides = {list(strides)}, pads = {pads}, ceil_mode "
+        f"= {int(ceil)}{extra}"
+    )
+    model = graph(
+        f"g (float[N,2,6,7] x) => (float[N,2,P,Q] y) {{ y = {kind}<{given_}>(x) }}", opset=opset
+    )
     feed = feeds(model)
     trace_shapes(model, {"x": feed["x"][:1]})
     want = outputs(model, feed)["y"]
@@ -125,7 +161,11 @@ def test_every_window_is_full(kind, kernel, strides, ceil, counted, opset, data)
     (pool, *rest) = model.graph
     assert [node.op_type for node in rest] in ([], ["Mul"])
     assert not ir.get_attr(pool, "ceil_mode", 0)
-    assert kind == "MaxPool" or not any(ir.get_attr(pool, "pads", [0])) or ir.get_attr(pool, "count_include_pad", 0)
+    assert (
+        kind == "MaxPool"
+        or not any(ir.get_attr(pool, "pads", [0]))
+        or ir.get_attr(pool, "count_include_pad", 0)
+    )
     np.testing.assert_allclose(outputs(model, feed)["y"], want, rtol=0, atol=TOLERANCE)
     assert changes(convert_spatial_pools, model) == 0
 

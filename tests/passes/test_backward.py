@@ -24,14 +24,21 @@ TURNED = {
 
 
 def layer(body, result, kind="LSTM", direction="forward", **arrays):
-    """Return a graph as `convert_recurrent_layers` leaves it; in `body` {L} is the layer, {R} a reversal of what
+    """Return a graph as `convert_recurrent_layers` leaves it; in `body` {L} is the layer, {R} a
+    reversal of what
     follows it.
     """
     gates = 4 if kind == "LSTM" else 3
-    weights = {"w": rand(1, gates * H, WIDTH), "r": rand(1, gates * H, H, seed=1), "b": rand(1, 2 * gates * H, seed=2)}
+    weights = {
+        "w": rand(1, gates * H, WIDTH),
+        "r": rand(1, gates * H, H, seed=1),
+        "b": rand(1, 2 * gates * H, seed=2),
+    }
     body = re.sub(r"\{R\}\((\w+)\)", r"Slice(\1, last, end, axis, back)", body)
     body = body.replace("{L}", f'{kind}<direction="{direction}", hidden_size={H}>')
-    made = graph(f"g (float[N,{T},{WIDTH}] x) => ({result}) {{ {body} }}", **weights, **TURNED, **arrays)
+    made = graph(
+        f"g (float[N,{T},{WIDTH}] x) => ({result}) {{ {body} }}", **weights, **TURNED, **arrays
+    )
     trace_shapes(made, {"x": feeds(made)["x"][:1]})
     assert convert_recurrent_layers(made).changes == 1
     cancel_transposes(made)
@@ -39,7 +46,9 @@ def layer(body, result, kind="LSTM", direction="forward", **arrays):
     return made
 
 
-SEQUENCE = "t = {R}(x) u = Transpose<perm=[1,0,2]>(t) y4, h = {L}(u, w, r, b) y3 = Squeeze(y4, one) "
+SEQUENCE = (
+    "t = {R}(x) u = Transpose<perm=[1,0,2]>(t) y4, h = {L}(u, w, r, b) y3 = Squeeze(y4, one) "
+)
 WHOLE = SEQUENCE + "v = Transpose<perm=[1,0,2]>(y3) "
 
 
@@ -58,9 +67,16 @@ def test_between_two_reversals(kind, direction, other):
 
 def test_last_state_too():
     """What takes one step of the sequence takes the same step, counted from the other end."""
-    model = layer(WHOLE + "z = {R}(v) y = Abs(z) s = Abs(h)", f"float[N,{T},{H}] y, float[1,N,{H}] s")
+    model = layer(
+        WHOLE + "z = {R}(v) y = Abs(z) s = Abs(h)", f"float[N,{T},{H}] y, float[1,N,{H}] s"
+    )
     check_pass_fires(
-        model, fold_sequence_reversal, 1, ["Slice", "LSTM", "Slice", "Transpose", "Abs", "Abs"], atol=1e-6, trace=False
+        model,
+        fold_sequence_reversal,
+        1,
+        ["Slice", "LSTM", "Slice", "Transpose", "Abs", "Abs"],
+        atol=1e-6,
+        trace=False,
     )
 
 
@@ -69,10 +85,22 @@ def test_last_state_too():
     (
         (WHOLE + "y = Abs(v)", f"float[N,{T},{H}] y"),  # read as it is
         (WHOLE + "y = {R}(v) q = Abs(v)", f"float[N,{T},{H}] y, float[N,{T},{H}] q"),
-        (WHOLE + "y = {R}(v) q = {R}(v)", f"float[N,{T},{H}] y, float[N,{T},{H}] q"),  # two outputs of one tensor
-        (WHOLE.replace("{R}(x)", "Abs(x)") + "y = {R}(v)", f"float[N,{T},{H}] y"),  # reversed behind it alone
-        (WHOLE.replace("{R}(x)", "Slice(x, first, end, axis, two)") + "y = {R}(v)", f"float[N,3,{H}] y"),  # every other
-        (WHOLE.replace("{R}(x)", "Slice(x, last, end, of_width, back)") + "y = {R}(v)", f"float[N,{T},{H}] y"),
+        (
+            WHOLE + "y = {R}(v) q = {R}(v)",
+            f"float[N,{T},{H}] y, float[N,{T},{H}] q",
+        ),  # two outputs of one tensor
+        (
+            WHOLE.replace("{R}(x)", "Abs(x)") + "y = {R}(v)",
+            f"float[N,{T},{H}] y",
+        ),  # reversed behind it alone
+        (
+            WHOLE.replace("{R}(x)", "Slice(x, first, end, axis, two)") + "y = {R}(v)",
+            f"float[N,3,{H}] y",
+        ),  # every other
+        (
+            WHOLE.replace("{R}(x)", "Slice(x, last, end, of_width, back)") + "y = {R}(v)",
+            f"float[N,{T},{H}] y",
+        ),
     ),
 )
 def test_refuses(body, result):

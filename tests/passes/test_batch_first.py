@@ -1,4 +1,6 @@
-"""Stretches with the batch on another axis, or folded with heads, are computed with the batch in front."""
+"""Stretches with the batch on another axis, or folded with heads, are computed with the batch in
+front.
+"""
 
 import numpy as np
 import pytest
@@ -7,7 +9,15 @@ from lingeronnx.graph import ir
 from lingeronnx.graph.batch_axes import set_batch_axes
 from lingeronnx.passes.axes.batch_first import move_batch_to_front
 from lingeronnx.passes.folding.shape_tracing import trace_shapes
-from tests.passes.helpers import check_pass_fires, check_pass_leaves_alone, feeds, graph, interface, outputs, rand
+from tests.passes.helpers import (
+    check_pass_fires,
+    check_pass_leaves_alone,
+    feeds,
+    graph,
+    interface,
+    outputs,
+    rand,
+)
 
 T, E, H, D = 5, 6, 2, 3
 ARRAYS = {
@@ -61,14 +71,21 @@ def free(graph):
     """Return the operators that read or write a tensor whose axis 0 is not the batch."""
     found = []
     for node in graph.graph:
-        values = [v for v in (*node.inputs, *node.outputs) if v is not None and ir.const_value(v) is None]
-        if any((ir.get_shape(v) or (None,))[0] is not None or None in (ir.get_shape(v) or ())[1:] for v in values):
+        values = [
+            v for v in (*node.inputs, *node.outputs) if v is not None and ir.const_value(v) is None
+        ]
+        if any(
+            (ir.get_shape(v) or (None,))[0] is not None or None in (ir.get_shape(v) or ())[1:]
+            for v in values
+        ):
             found.append(node.op_type)
     return found
 
 
 def check(made, count):
-    """Run the pass; same outputs for several sizes of batch, the interface kept, a second run without effect."""
+    """Run the pass; same outputs for several sizes of batch, the interface kept, a second run
+    without effect.
+    """
     feed = feeds(made, 3)
     trace_shapes(made, {name: array[:1] for name, array in feed.items()})
     before, names = outputs(made, feed), interface(made)
@@ -84,7 +101,9 @@ def check(made, count):
 
 
 def test_heads_folded_into_the_batch():
-    """torch's attention with weights: no tensor is left whose batch is not in front, and three layers for one."""
+    """torch's attention with weights: no tensor is left whose batch is not in front, and three
+    layers for one.
+    """
     found = check(model(PROJECTED + FOLDED + OUT), 1)
     assert found.count("MatMul") == 6  # query, key, value, two products, output
     assert not {"Gather", "Slice", "Gemm", "Unsqueeze", "Squeeze"} & set(found)
@@ -125,7 +144,9 @@ BETWEEN = {
 def test_between_two_transposes(name):
     body, units = BETWEEN[name]
     text = f"t = Transpose<perm=[1,0,2]>(x) {body} y = Transpose<perm=[1,0,2]>(z)"
-    found = check(model(text, f"float[N,{T},{units}] y", back4=np.array([T, -1, 4]), two_=np.float32(2)), 1)
+    found = check(
+        model(text, f"float[N,{T},{units}] y", back4=np.array([T, -1, 4]), two_=np.float32(2)), 1
+    )
     assert "Transpose" not in found
 
 
@@ -133,7 +154,8 @@ def test_between_two_transposes(name):
 def test_mean_over_time(keep):
     """The mean over axis 0 leaves the batch in front, or does so after a Reshape."""
     text = (
-        f"t = Transpose<perm=[1,0,2]>(x) r = Relu(t) m = ReduceMean<axes=[0], keepdims={keep}>(r) y = Reshape(m, flat)"
+        "t = Transpose<perm=[1,0,2]>(x) r = Relu(t) m = ReduceMean<axes=[0], "
+        f"keepdims={keep}>(r) y = Reshape(m, flat)"
     )
     found = check(model(text, f"float[N,{E}] y"), 1)
     assert "Transpose" not in found
@@ -141,12 +163,16 @@ def test_mean_over_time(keep):
 
 def test_output_elsewhere():
     """A graph output with the batch elsewhere is turned at the end alone."""
-    made = model("t = Transpose<perm=[1,0,2]>(x) z = MatMul(t, weight) y = Relu(z)", f"float[{T},N,4] y")
+    made = model(
+        "t = Transpose<perm=[1,0,2]>(x) z = MatMul(t, weight) y = Relu(z)", f"float[{T},N,4] y"
+    )
     check_pass_fires(made, move_batch_to_front, 1, ["MatMul", "Relu", "Transpose"], atol=1e-6)
 
 
 def turned(body, result):
-    """Run the pass on a graph whose input has the batch on axis 1; return its count and the operators left."""
+    """Run the pass on a graph whose input has the batch on axis 1; return its count and the
+    operators left.
+    """
     made = model(body, result, f"float[{T},N,{E}] x")
     set_batch_axes(made, {"x": 1})
     feed = {"x": rand(T, 3, E, seed=20)}
@@ -163,7 +189,10 @@ def turned(body, result):
 def test_input_elsewhere():
     """A graph input with the batch on axis 1 is turned once, at its entry."""
     body = "m = MatMul(x, wout) s = Add(x, m) r = ReduceMean<axes=[0], keepdims=0>(s) y = Abs(r)"
-    assert turned(body, f"float[N,{E}] y") == (1, ["Transpose", "MatMul", "Add", "ReduceMean", "Abs"])
+    assert turned(body, f"float[N,{E}] y") == (
+        1,
+        ["Transpose", "MatMul", "Add", "ReduceMean", "Abs"],
+    )
     alone = "t = Transpose<perm=[1,0,2]>(x) y = Relu(t)"  # it is turned where it should be
     assert turned(alone, f"float[N,{T},{E}] y") == (0, ["Transpose", "Relu"])
 
@@ -172,10 +201,19 @@ def test_input_elsewhere():
     "body, result",
     (
         ("a = Transpose<perm=[0,2,1]>(x) y = Relu(a)", f"float[N,{E},{T}] y"),  # the batch stays
-        ("t = Transpose<perm=[1,0,2]>(x) y = Cast<to=1>(t)", f"float[{T},N,{E}] y"),  # nothing that it knows
-        ("t = Transpose<perm=[1,0,2]>(x) z = Softmax<axis=1>(t) y = Relu(z)", f"float[{T},N,{E}] y"),  # along the batch
+        (
+            "t = Transpose<perm=[1,0,2]>(x) y = Cast<to=1>(t)",
+            f"float[{T},N,{E}] y",
+        ),  # nothing that it knows
+        (
+            "t = Transpose<perm=[1,0,2]>(x) z = Softmax<axis=1>(t) y = Relu(z)",
+            f"float[{T},N,{E}] y",
+        ),  # along the batch
         ("t = Transpose<perm=[1,0,2]>(x) y = ReduceMean<axes=[1]>(t)", f"float[{T},1,{E}] y"),
-        ("t = Transpose<perm=[1,0,2]>(x) f = Reshape(t, flat) y = Gemm<alpha=2.0>(f, wout)", f"float[M,{E}] y"),
+        (
+            "t = Transpose<perm=[1,0,2]>(x) f = Reshape(t, flat) y = Gemm<alpha=2.0>(f, wout)",
+            f"float[M,{E}] y",
+        ),
         ("t = Transpose<perm=[2,1,0]>(x) y = Cumsum(t)", f"float[{E},{T},N] y"),
     ),
 )
@@ -236,12 +274,22 @@ def test_patches_of_channels():
         a = Reshape(x, rows) b = Transpose<perm=[0,2,1,3]>(a) c = Reshape(b, patches) d = Transpose<perm=[0,3,2,1]>(c)
         e = Reshape(d, tokens) m = MatMul(e, out) i = Reshape(m, back_) j = Transpose<perm=[0,3,2,1]>(i) y = Relu(j)
     """
-    sizes = {"rows": [-1, P, 2, P], "patches": [-1, E, 4, P * P], "tokens": [-1, 4, E], "back_": [-1, P * P, 4, E]}
+    sizes = {
+        "rows": [-1, P, 2, P],
+        "patches": [-1, E, 4, P * P],
+        "tokens": [-1, 4, E],
+        "back_": [-1, P * P, 4, E],
+    }
     arrays = {**WINDOWS, **{name: np.array(size) for name, size in sizes.items()}}
     made = model(body, f"float[N,{E},4,{P * P}] y", f"float[N,{E},{2 * P},{2 * P}] x", **arrays)
     assert "MatMul" in check(made, 2)
 
 
 def test_a_split_of_more_than_positions_stays():
-    body = CUT + "m = MatMul(w, qkv) q, k, v = Split<axis=2>(m) z = Relu(k) i = Reshape(z, unfold) y = Relu(i)"
-    check_pass_leaves_alone(model(body, f"float[N,2,2,{P},{P},{E}] y", f"{IMAGE} x", **WINDOWS), move_batch_to_front)
+    body = CUT + (
+        "m = MatMul(w, qkv) q, k, v = Split<axis=2>(m) z = Relu(k) i = Reshape(z, unfold) y = "
+        "Relu(i)"
+    )
+    check_pass_leaves_alone(
+        model(body, f"float[N,2,2,{P},{P},{E}] y", f"{IMAGE} x", **WINDOWS), move_batch_to_front
+    )

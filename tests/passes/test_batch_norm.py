@@ -1,4 +1,6 @@
-"""fold-batch-norm: BatchNormalization goes into the Conv or Linear in front of it, or stays as it is."""
+"""fold-batch-norm: BatchNormalization goes into the Conv or Linear in front of it, or stays as it
+is.
+"""
 
 import numpy as np
 import pytest
@@ -7,7 +9,14 @@ from lingeronnx.graph import ir
 from lingeronnx.passes.folding.shape_tracing import trace_shapes
 from lingeronnx.passes.layers.batch_norm import fold_batch_norm
 from lingeronnx.passes.layers.linear import fuse_linear
-from tests.passes.helpers import changes, check_pass_fires, check_pass_leaves_alone, graph, positive, rand
+from tests.passes.helpers import (
+    changes,
+    check_pass_fires,
+    check_pass_leaves_alone,
+    graph,
+    positive,
+    rand,
+)
 
 TOLERANCE = 1e-5
 CONV = "g (float[N,4,6,6] x) => (float[N,3,4,4] y)"
@@ -31,7 +40,11 @@ def test_conv(bias):
     }}"""
     arrays = {"cb": rand(3)} if bias else {}
     model = check_pass_fires(
-        graph(text, w=rand(3, 4, 3, 3), **arrays, **norm(3)), fold_batch_norm, 1, ["Conv"], atol=TOLERANCE
+        graph(text, w=rand(3, 4, 3, 3), **arrays, **norm(3)),
+        fold_batch_norm,
+        1,
+        ["Conv"],
+        atol=TOLERANCE,
     )
     assert "w" in model.graph.initializers
 
@@ -42,7 +55,9 @@ def test_grouped_conv():
         c = Conv<group: int = 4>(x, w)
         y = BatchNormalization(c, g, b, m, v)
     }"""
-    check_pass_fires(graph(text, w=rand(8, 1, 3, 3), **norm(8)), fold_batch_norm, 1, ["Conv"], atol=TOLERANCE)
+    check_pass_fires(
+        graph(text, w=rand(8, 1, 3, 3), **norm(8)), fold_batch_norm, 1, ["Conv"], atol=TOLERANCE
+    )
 
 
 def test_linear():
@@ -57,7 +72,9 @@ def test_linear():
 
 
 def test_shared_weight_with_two_norms():
-    """Two convolutions with one weight and different normalisations each get a weight of their own."""
+    """Two convolutions with one weight and different normalisations each get a weight of their
+    own.
+    """
     text = """g (float[N,4,6,6] x) => (float[N,3,4,4] y, float[N,3,4,4] z) {
         c = Conv(x, w)
         y = BatchNormalization(c, g, b, m, v)
@@ -66,7 +83,11 @@ def test_shared_weight_with_two_norms():
     }"""
     arrays = {**norm(3), **{name: 2 * array for name, array in norm(3, "2").items()}}
     model = check_pass_fires(
-        graph(text, w=rand(3, 4, 3, 3), **arrays), fold_batch_norm, 2, ["Conv", "Conv"], atol=TOLERANCE
+        graph(text, w=rand(3, 4, 3, 3), **arrays),
+        fold_batch_norm,
+        2,
+        ["Conv", "Conv"],
+        atol=TOLERANCE,
     )
     first, second = (ir.const_value(node.inputs[1]) for node in model.graph)
     assert not np.allclose(first, second)
@@ -90,7 +111,9 @@ def test_chain():
         d = BatchNormalization(c, g, b, m, v)
         y = BatchNormalization(d, g, b, m, v)
     }}"""
-    check_pass_fires(graph(text, w=rand(3, 4, 3, 3), **norm(3)), fold_batch_norm, 2, ["Conv"], atol=1e-4)
+    check_pass_fires(
+        graph(text, w=rand(3, 4, 3, 3), **norm(3)), fold_batch_norm, 2, ["Conv"], atol=1e-4
+    )
 
 
 def test_refuses_a_second_reader():
@@ -133,7 +156,11 @@ def test_refuses_a_layer_with_run_time_weights(dynamic):
         c = Conv(x, w, cb)
         y = BatchNormalization(c, g, b, m, v)
     }}"""
-    known = {name: array for name, array in {"w": rand(3, 4, 3, 3), "cb": rand(3)}.items() if name != dynamic}
+    known = {
+        name: array
+        for name, array in {"w": rand(3, 4, 3, 3), "cb": rand(3)}.items()
+        if name != dynamic
+    }
     model = graph(text, **known, **norm(3))
     assert changes(fold_batch_norm, model) == 0
 
@@ -164,7 +191,10 @@ def test_rows_folded_into_the_batch(fold):
     text = f"""g (float[N,5,4] x) => (float[N,5,3] y) {{
         a = MatMul(x, w) f = {fold} n = BatchNormalization(f, g, b, m, v) y = Reshape(n, back)
     }}"""
-    arrays = {"back": np.array([-1, 5, 3]), **({"flat": np.array([-1, 3])} if "flat" in fold else {})}
+    arrays = {
+        "back": np.array([-1, 5, 3]),
+        **({"flat": np.array([-1, 3])} if "flat" in fold else {}),
+    }
     model = graph(text, w=rand(4, 3), **arrays, **norm(3))
     trace_shapes(model, {"x": np.ones((1, 5, 4), np.float32)})
     fuse_linear(model)

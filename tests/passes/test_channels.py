@@ -38,8 +38,10 @@ def test_halves_of_a_shuffle():
 @pytest.mark.parametrize(
     "steps",
     (
-        "a = Reshape(c, r) t = Transpose<perm = [0, 1, 3, 2]>(a) y = Reshape(t, r)",  # the batch stays in front
-        "t = Transpose<perm = [1, 0, 3, 2]>(c) y = Transpose<perm = [1, 0, 2, 3]>(t)",  # elements, not channels
+        # the batch stays in front
+        "a = Reshape(c, r) t = Transpose<perm = [0, 1, 3, 2]>(a) y = Reshape(t, r)",
+        # elements, not channels
+        "t = Transpose<perm = [1, 0, 3, 2]>(c) y = Transpose<perm = [1, 0, 2, 3]>(t)",
     ),
 )
 def test_other_moves(steps):
@@ -54,5 +56,6 @@ def test_two_samples_that_mix():
         c = Conv(x, w) a = Reshape(c, r) t = Transpose<perm = [1, 0, 2]>(a) y = Reshape(t, s)
     }"""
     check_pass_leaves_alone(
-        graph(text, w=HELD["w"], r=np.array([-1, 6, 12]), s=np.array([-1, 6, 3, 4])), fold_channel_selection
+        graph(text, w=HELD["w"], r=np.array([-1, 6, 12]), s=np.array([-1, 6, 3, 4])),
+        fold_channel_selection,
     )

@@ -16,11 +16,22 @@ def model(opset, low=None, high=None, before=""):
     source = "r" if before else "x"
     head = f"g (float[N,8] x) => (float[N,8] y) {{ {before}"
     if opset < 11:
-        given = [f"{key}: float = {value}" for key, value in (("min", low), ("max", high)) if value is not None]
-        return graph(f"{head} y = Clip{'<' + ', '.join(given) + '>' if given else ''}({source}) }}", opset=opset)
+        given = [
+            f"{key}: float = {value}"
+            for key, value in (("min", low), ("max", high))
+            if value is not None
+        ]
+        return graph(
+            f"{head} y = Clip{'<' + ', '.join(given) + '>' if given else ''}({source}) }}",
+            opset=opset,
+        )
     arrays = {k: np.float32(v) for k, v in (("lo", low), ("hi", high)) if v is not None}
-    names = ", ".join(name if name in arrays else "" for name in ("lo", "hi")[: 2 if high is not None else 1])
-    return graph(f"{head} y = Clip({source}{', ' + names if arrays else ''}) }}", opset=opset, **arrays)
+    names = ", ".join(
+        name if name in arrays else "" for name in ("lo", "hi")[: 2 if high is not None else 1]
+    )
+    return graph(
+        f"{head} y = Clip({source}{', ' + names if arrays else ''}) }}", opset=opset, **arrays
+    )
 
 
 def test_bounds_of_every_form():
@@ -28,7 +39,10 @@ def test_bounds_of_every_form():
     for opset in OPSETS:
         for low, high in ((-1.0, 2.5), (0.0, 6.0), (None, 3.0), (0.5, None), (None, None)):
             node = model(opset, low, high).graph.node(0)
-            assert get_clip_bounds(node) == (-np.inf if low is None else low, np.inf if high is None else high)
+            assert get_clip_bounds(node) == (
+                -np.inf if low is None else low,
+                np.inf if high is None else high,
+            )
 
 
 @pytest.mark.parametrize("opset", OPSETS)
@@ -41,7 +55,9 @@ def test_lower_bound_zero_is_relu(opset):
 def test_relu_and_upper_bound(opset):
     """Relu, then Clip(anything below, 6) is Clip(0, 6)."""
     for low in (None, -2.0, 0.0):
-        found = check_pass_fires(model(opset, low, 0.75, before="r = Relu(x)"), simplify_clip, 1, ["Clip"], atol=0)
+        found = check_pass_fires(
+            model(opset, low, 0.75, before="r = Relu(x)"), simplify_clip, 1, ["Clip"], atol=0
+        )
         assert get_clip_bounds(found.graph.node(0)) == (0.0, 0.75)
 
 
@@ -72,7 +88,11 @@ def test_refuses_bounds_of_the_run():
 
 def test_refuses_relu_with_a_second_reader():
     """The Relu's own output is needed elsewhere."""
-    text = "g (float[N,8] x) => (float[N,8] y, float[N,8] z) { r = Relu(x) y = Clip(r, lo, hi) z = Exp(r) }"
+    text = (
+        "g (float[N,8] x) => (float[N,8] y, float[N,8] z) { r = Relu(x) y = Clip(r, lo, hi) z "
+        "= "
+        "Exp(r) }"
+    )
     check_pass_leaves_alone(graph(text, lo=ZERO, hi=SIX), simplify_clip)
 
 
@@ -83,14 +103,23 @@ def test_refuses_relu_that_is_an_output():
 
 
 def test_relu_before_a_positive_bound():
-    """Relu, then Clip(0.5, 0.75): the Relu does nothing, and the Clip does not become Clip(0, 0.75)."""
-    found = check_pass_fires(model(13, 0.5, 0.75, before="r = Relu(x)"), simplify_clip, 1, ["Clip"], atol=0)
+    """Relu, then Clip(0.5, 0.75): the Relu does nothing, and the Clip does not become Clip(0,
+    0.75).
+    """
+    found = check_pass_fires(
+        model(13, 0.5, 0.75, before="r = Relu(x)"), simplify_clip, 1, ["Clip"], atol=0
+    )
     assert get_clip_bounds(found.graph.node(0)) == (0.5, 0.75)
 
 
 @pytest.mark.parametrize(
     ("first", "second", "want"),
-    (((-1, 6), (0, 8), (0, 6)), ((0, 6), (1, 2), (1, 2)), ((-2, -1), (0, 6), (0, 0)), ((3, 6), (0, 1), (1, 1))),
+    (
+        ((-1, 6), (0, 8), (0, 6)),
+        ((0, 6), (1, 2), (1, 2)),
+        ((-2, -1), (0, 6), (0, 0)),
+        ((3, 6), (0, 1), (1, 1)),
+    ),
 )
 def test_two_clips(first, second, want):
     """The outer one acts on the ends of the inner one."""
@@ -108,7 +137,11 @@ def test_refuses_integers():
 
 def test_shared_bound_is_not_changed():
     """A bound that two Clips share is replaced for the merged one only."""
-    text = "g (float[N,8] x) => (float[N,8] y, float[N,8] z) { r = Relu(x) y = Clip(r, lo, hi) z = Clip(x, lo, hi) }"
+    text = (
+        "g (float[N,8] x) => (float[N,8] y, float[N,8] z) { r = Relu(x) y = Clip(r, lo, hi) z "
+        "= "
+        "Clip(x, lo, hi) }"
+    )
     arrays = {"lo": np.float32(-0.5), "hi": np.float32(0.5)}
     found = check_pass_fires(graph(text, **arrays), simplify_clip, 1, ["Clip", "Clip"], atol=0)
     assert sorted(get_clip_bounds(node)[0] for node in found.graph) == [-0.5, 0.0]

@@ -43,10 +43,13 @@ def test_a_matrix_behind_is_what_it_should_be():
 
 
 @pytest.mark.parametrize(
-    ("factor", "sizes"), [((2, 5, 4), (2, 4, 3)), ((1, 1, 5, 4), (4, 3)), ((4,), (4, 3)), ((3, 2), (4,))]
+    ("factor", "sizes"),
+    [((2, 5, 4), (2, 4, 3)), ((1, 1, 5, 4), (4, 3)), ((4,), (4, 3)), ((3, 2), (4,))],
 )
 def test_what_is_no_matrix_stays(factor, sizes):
-    """One matrix for each position, more axes than the other factor has, a vector, rows that count samples."""
+    """One matrix for each position, more axes than the other factor has, a vector, rows that count
+    samples.
+    """
     x = (2, 4) if len(sizes) == 1 else None
     if x is not None:  # MatMul [3, 2] x [N = 2, 4] sums over samples
         model = graph("g (float[2,4] x) => (float[3,4] y) { y = MatMul(a, x) }", a=rand(*factor))

@@ -45,9 +45,15 @@ def test_other_joins_stay(body, constants):
 @pytest.mark.parametrize("platform", ("venus", "arcs", "venusA", "generic"))
 @pytest.mark.parametrize("fixed", (False, True))
 def test_a_token_runs_in_integers(platform, fixed):
-    """In front and behind, in files for any number of samples and for one; as near as rows without it."""
+    """In front and behind, in files for any number of samples and for one; as near as rows without
+    it.
+    """
     body = TOKEN if not fixed else "y = Concat<axis = 1>(k, x, k)"
-    text = f"g (float[{1 if fixed else 'N'},5,4] a) => (float[M,6,3] z) {{ x = MatMul(a, v) {body} z = MatMul(y, w) }}"
+    text = (
+        f"g (float[{1 if fixed else 'N'},5,4] a) => (float[M,6,3] z) {{ x = MatMul(a, v) "
+        f"{body} "
+        "z = MatMul(y, w) }"
+    )
     constants = {"k": rand(1, 1, 4), "v": rand(4, 4), "w": rand(4, 3)}
     if fixed:
         text = text.replace("[M,6,3]", "[1,7,3]")
@@ -56,5 +62,7 @@ def test_a_token_runs_in_integers(platform, fixed):
     assert not found.report.float_nodes
     assert platform == "generic" or found.report.chip_ready
     have = Session(found.graph).run(["z"], data)[0]
-    want = np.concatenate([Session(model).run(["z"], {"a": data["a"][i : i + 1]})[0] for i in range(16)])
+    want = np.concatenate(
+        [Session(model).run(["z"], {"a": data["a"][i : i + 1]})[0] for i in range(16)]
+    )
     assert 10 * np.log10(np.square(want).sum() / np.square(want - have).sum()) > 30

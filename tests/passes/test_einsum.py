@@ -14,10 +14,15 @@ SIZES = dict(zip("nabcdefg", (2, 3, 4, 5, 2, 3, 1, 2), strict=True))
 
 
 def product(equation, constant=None, sizes=SIZES):
-    """Return the graph of an Einsum, and what it is fed; `constant` is the place of a factor that is an initializer."""
+    """Return the graph of an Einsum, and what it is fed; `constant` is the place of a factor that
+    is an initializer.
+    """
     terms, _, result = equation.partition("->")
     shapes = [tuple(sizes[c] for c in term) for term in terms.split(",")]
-    arrays = {name: rand(*shape, seed=index) for index, (name, shape) in enumerate(zip("xw", shapes, strict=False))}
+    arrays = {
+        name: rand(*shape, seed=index)
+        for index, (name, shape) in enumerate(zip("xw", shapes, strict=False))
+    }
     held = {} if constant is None else {"xw"[constant]: arrays["xw"[constant]]}
     inputs = ", ".join(
         f"float[{','.join(['N', *map(str, array.shape[1:])])}] {name}"
@@ -25,7 +30,9 @@ def product(equation, constant=None, sizes=SIZES):
         if name not in held
     )
     out = f"float[{','.join(f'd{i}' for i in range(len(result)))}] y"
-    model = graph(f'g ({inputs}) => ({out}) {{ y = Einsum<equation = "{equation}">(x, w) }}', **held)
+    model = graph(
+        f'g ({inputs}) => ({out}) {{ y = Einsum<equation = "{equation}">(x, w) }}', **held
+    )
     feed = {name: array for name, array in arrays.items() if name not in held}
     trace_shapes(model, {name: array[:1] for name, array in feed.items()})
     return model, feed, arrays
@@ -81,12 +88,19 @@ def test_products_of_models(equation, constant):
 @limit_examples(80)
 @given(data=st.data())
 def test_any_product(data):
-    """Letters shared, summed and of one factor, in any order behind the batch; a constant has no batch."""
+    """Letters shared, summed and of one factor, in any order behind the batch; a constant has no
+    batch.
+    """
     held = data.draw(st.booleans())
     kinds = {c: data.draw(st.sampled_from(("shared", "summed", "left", "right"))) for c in "abcdef"}
-    mine = {side: [c for c, kind in kinds.items() if kind in ("shared", "summed", side)] for side in ("left", "right")}
+    mine = {
+        side: [c for c, kind in kinds.items() if kind in ("shared", "summed", side)]
+        for side in ("left", "right")
+    }
     left, right = ("".join(data.draw(st.permutations(mine[side]))) for side in ("left", "right"))
-    result = "".join(data.draw(st.permutations(["n", *(c for c, kind in kinds.items() if kind != "summed")])))
+    result = "".join(
+        data.draw(st.permutations(["n", *(c for c, kind in kinds.items() if kind != "summed")]))
+    )
     if held and not right:
         return
     equation = f"n{left},{'' if held else 'n'}{right}->{result}"
@@ -99,8 +113,16 @@ def test_any_product(data):
         ("nab,nb->nb", None, "one factor is summed by itself"),
         ("nab,ncb->ac", None, "the first axis of a factor is not the batch of the result"),
         ("nab,anc->nbc", None, "the first axis of a factor is not the batch of the result"),
-        ("naa,nb->nab", None, "it has not two factors with a letter for each axis, or a result without axes"),
-        ("na,na->", None, "it has not two factors with a letter for each axis, or a result without axes"),
+        (
+            "naa,nb->nab",
+            None,
+            "it has not two factors with a letter for each axis, or a result without axes",
+        ),
+        (
+            "na,na->",
+            None,
+            "it has not two factors with a letter for each axis, or a result without axes",
+        ),
         ("na,nb->nab", 1, "a constant differs between samples"),
     ],
 )
@@ -112,7 +134,10 @@ def test_what_is_no_product_stays(equation, constant, why):
 def test_one_position_that_meets_more_stays():
     """Einsum broadcasts such an axis; the product of matrices does not where it is summed."""
     model = graph(
-        'g (float[N,1,4] x, float[N,3,4] w) => (float[N,a,b] y) { y = Einsum<equation = "nac,nac->nac">(x, w) }'
+        "g (float[N,1,4] x, float[N,3,4] w) => (float[N,a,b] y) { y = Einsum<equation = "
+        '"nac,nac->nac">(x, w) }'
     )
     trace_shapes(model, {"x": rand(1, 1, 4), "w": rand(1, 3, 4)})
-    assert reasons(decompose_einsum, model)[0].endswith("an axis of one position meets a longer one")
+    assert reasons(decompose_einsum, model)[0].endswith(
+        "an axis of one position meets a longer one"
+    )

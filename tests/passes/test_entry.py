@@ -1,4 +1,6 @@
-"""The passes on the user's own graph: sound, refuse, float32, raise-opset, sequences; and control flow."""
+"""The passes on the user's own graph: sound, refuse, float32, raise-opset, sequences; and control
+flow.
+"""
 
 import numpy as np
 import onnx
@@ -10,7 +12,12 @@ from lingeronnx.graph.expansion_limits import MAX_UNROLLED_ITERATIONS
 from lingeronnx.passes.entry.check_schemas import check_schemas
 from lingeronnx.passes.entry.float32 import convert_to_float32
 from lingeronnx.passes.entry.lift_constants import lift_constants
-from lingeronnx.passes.entry.raise_opset import MAX_IR_VERSION, MAX_OPSET, TARGET_OPSET, convert_opset
+from lingeronnx.passes.entry.raise_opset import (
+    MAX_IR_VERSION,
+    MAX_OPSET,
+    TARGET_OPSET,
+    convert_opset,
+)
 from lingeronnx.passes.entry.reject_unsupported import MAX_TENSOR_ELEMENTS, reject_unsupported
 from lingeronnx.passes.entry.sequences import replace_sequences
 from lingeronnx.passes.folding.control_flow import inline_static_control_flow, reject_control_flow
@@ -43,8 +50,14 @@ def test_a_sound_graph_passes():
 #: What breaks an operator's schema -> (body, what is said).
 UNSOUND = {
     "too few inputs": ("y = Add(x)", r"Add Add_y: .*; the file is damaged, export it again"),
-    "an unknown attribute": ("y = Relu<slope = 1.0>(x)", r"Relu Relu_y: .*slope.*; the file is damaged"),
-    "a wrong type of attribute": ('y = Softmax<axis = "last">(x)', r"Softmax .*axis.*; the file is damaged"),
+    "an unknown attribute": (
+        "y = Relu<slope = 1.0>(x)",
+        r"Relu Relu_y: .*slope.*; the file is damaged",
+    ),
+    "a wrong type of attribute": (
+        'y = Softmax<axis = "last">(x)',
+        r"Softmax .*axis.*; the file is damaged",
+    ),
     "inside a branch": (
         """c = Constant<value = bool {1}>()
         y = If(c)<then_branch = t () => (float[N,4] a) { a = Add(x) }, else_branch = e () => (float[N,4] b) {
@@ -79,11 +92,18 @@ REFUSED = {
         "QuantizeLinear QuantizeLinear_y: an operator on integers that is not read",
     ),
     "sequence": (
-        "g (float[N,4] x) => (float[N,4] y) { s = SequenceConstruct(x) y = ConcatFromSequence<axis = 0>(s) }",
+        (
+            "g (float[N,4] x) => (float[N,4] y) { s = SequenceConstruct(x) y = "
+            "ConcatFromSequence<axis "
+            "= 0>(s) }"
+        ),
         "SequenceConstruct .*: sequences and optional values cannot be quantized",
     ),
     "training": (
-        "g (float[N,4] x) => (float[N,4] y) { y, a, b = BatchNormalization<training_mode = 1>(x,g,g,g,g) }",
+        (
+            "g (float[N,4] x) => (float[N,4] y) { y, a, b = BatchNormalization<training_mode = "
+            "1>(x,g,g,g,g) }"
+        ),
         "BatchNormalization .*: the model is in training mode; call eval",
     ),
     "text": (
@@ -91,7 +111,10 @@ REFUSED = {
         "output 'y' is text, which no platform computes; end the model at 'x', which Cast reads",
     ),
     "text of nothing": (
-        'g (float[N,4] x) => (float[N,4] y, string z) {y = Relu(x) z = Constant<value_string="a">()}',
+        (
+            "g (float[N,4] x) => (float[N,4] y, string z) {y = Relu(x) z = "
+            'Constant<value_string="a">()}'
+        ),
         "output 'z' is text, which no platform computes; leave it out, and",
     ),
     "nothing": (
@@ -99,7 +122,10 @@ REFUSED = {
         r"tensor 'x' has shape \[\?, 0\]; sizes must be positive",
     ),
     "absurd": (
-        f"g (float[1,{MAX_TENSOR_ELEMENTS + 1}] x) => (float[1,{MAX_TENSOR_ELEMENTS + 1}] y) {{ y = Relu(x) }}",
+        (
+            f"g (float[1,{MAX_TENSOR_ELEMENTS + 1}] x) => (float[1,{MAX_TENSOR_ELEMENTS + 1}] y) {{ y "
+            "= Relu(x) }"
+        ),
         "would have shape .*; sizes must be positive, and one tensor may hold",
     ),
 }
@@ -109,7 +135,13 @@ REFUSED = {
 def test_refused(name):
     """One clear line."""
     text, said = REFUSED[name]
-    held = {"s": np.float32(0.1)} if name == "quantized" else {"g": rand(4)} if name == "training" else {}
+    held = (
+        {"s": np.float32(0.1)}
+        if name == "quantized"
+        else {"g": rand(4)}
+        if name == "training"
+        else {}
+    )
     with pytest.raises(ModelError, match=said):
         reject_unsupported(graph(text, opset=15, **held))
 
@@ -122,7 +154,9 @@ def test_not_refused():
 # ---- float32 -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind, dtype, atol", (("float16", np.float16, 1e-2), ("double", np.float64, 1e-6)))
+@pytest.mark.parametrize(
+    "kind, dtype, atol", (("float16", np.float16, 1e-2), ("double", np.float64, 1e-6))
+)
 def test_other_floats(kind, dtype, atol):
     """Inputs, weights, constants, casts and outputs become float32; the numbers are the same."""
     code = {"float16": 10, "double": 11}[kind]
@@ -142,7 +176,10 @@ def test_other_floats(kind, dtype, atol):
 def test_float32_and_integers_stay():
     """There is nothing to do."""
     check_pass_leaves_alone(
-        graph("g (float[N,4] x, int64[N,4] i) => (float[N,4] y, int64[N,4] j) { y = Relu(x) j = Add(i, i) }"),
+        graph(
+            "g (float[N,4] x, int64[N,4] i) => (float[N,4] y, int64[N,4] j) { y = Relu(x) j = "
+            "Add(i, i) }"
+        ),
         convert_to_float32,
     )
 
@@ -151,14 +188,34 @@ def test_float32_and_integers_stay():
 
 #: Old forms -> (opset, inputs and outputs, body).
 OLD = {
-    "Add along an axis": (6, "float[N,3,2] x", "float[N,3,2] y", "y = Add<broadcast = 1, axis = 1>(x, c)"),
-    "Sub along the last axes": (6, "float[N,2,3] x", "float[N,2,3] y", "y = Sub<broadcast = 1>(x, c)"),
+    "Add along an axis": (
+        6,
+        "float[N,3,2] x",
+        "float[N,3,2] y",
+        "y = Add<broadcast = 1, axis = 1>(x, c)",
+    ),
+    "Sub along the last axes": (
+        6,
+        "float[N,2,3] x",
+        "float[N,2,3] y",
+        "y = Sub<broadcast = 1>(x, c)",
+    ),
     "PRelu": (6, "float[N,3,2] x", "float[N,3,2] y", "y = PRelu(x, c)"),
     "Gemm": (6, "float[N,4] x", "float[N,3] y", "y = Gemm<broadcast = 1>(x, m, c)"),
     "Clip": (7, "float[N,4] x", "float[N,4] y", "y = Clip<min = -0.5, max = 0.5>(x)"),
     "Pad": (9, "float[N,4] x", "float[N,6] y", "y = Pad<pads = [0, 1, 0, 1], value = 2.0>(x)"),
-    "Slice": (9, "float[N,4] x", "float[N,2] y", "y = Slice<axes = [1], starts = [1], ends = [3]>(x)"),
-    "Slice without axes": (9, "float[N,4] x", "float[N,4] y", "y = Slice<starts = [0], ends = [9]>(x)"),
+    "Slice": (
+        9,
+        "float[N,4] x",
+        "float[N,2] y",
+        "y = Slice<axes = [1], starts = [1], ends = [3]>(x)",
+    ),
+    "Slice without axes": (
+        9,
+        "float[N,4] x",
+        "float[N,4] y",
+        "y = Slice<starts = [0], ends = [9]>(x)",
+    ),
     "Dropout": (10, "float[N,4] x", "float[N,4] y", "y = Dropout<ratio = 0.5>(x)"),
     "Upsample": (9, "float[N,1,2,2] x", "float[N,1,4,4] y", "y = Upsample(x, s)"),
     "Resize": (10, "float[N,1,2,2] x", "float[N,1,4,4] y", "y = Resize(x, s)"),
@@ -178,7 +235,9 @@ MEANT = {
 
 @pytest.mark.parametrize("name", OLD)
 def test_old_forms(name):
-    """One rewrite and one for the number itself; the same function in opset 12; a second run changes nothing."""
+    """One rewrite and one for the number itself; the same function in opset 12; a second run
+    changes nothing.
+    """
     opset, given, out, body = OLD[name]
     held = {"s": np.array([1, 1, 2, 2], np.float32)} if "s)" in body else {}
     held |= {"c": rand(3)} if "c)" in body else {}
@@ -191,7 +250,9 @@ def test_old_forms(name):
     assert changes(convert_opset, model) == 2
     assert ir.get_opset(model) == TARGET_OPSET
     onnx.checker.check_model(ir.to_proto(model), full_check=True)
-    want = MEANT[name](feed["x"], held) if opset < 7 else outputs(before, feed)["y"]  # which onnxruntime does not run
+    want = (
+        MEANT[name](feed["x"], held) if opset < 7 else outputs(before, feed)["y"]
+    )  # which onnxruntime does not run
     np.testing.assert_allclose(outputs(model, feed)["y"], want, rtol=1e-6, atol=1e-6)
     assert changes(convert_opset, model) == 0
 
@@ -220,7 +281,10 @@ def test_a_newer_file_format():
     assert model.ir_version == MAX_IR_VERSION
 
 
-SCAN = "Scan<num_scan_inputs = 1, directions = [0], body = b (float[4] i) => (float[4] o) { o = Relu(i) }>"
+SCAN = (
+    "Scan<num_scan_inputs = 1, directions = [0], body = b (float[4] i) => (float[4] o) { o = "
+    "Relu(i) }>"
+)
 
 #: What cannot be raised -> (opset, body, what is said).
 LOST = {
@@ -230,8 +294,16 @@ LOST = {
         "r = Custom(x) y = Add<broadcast = 1, axis = 0>(r, g)",
         "how it broadcasts in opset 6 depends on sizes",
     ),
-    "in training mode": (6, "y = BatchNormalization<is_test = 0>(x, g, g, g, g)", "the model is in training mode"),
-    "no newer form": (7, "y = BatchNormalization<spatial = 0>(x, g, g, g, g)", "spatial = 0 has no newer form"),
+    "in training mode": (
+        6,
+        "y = BatchNormalization<is_test = 0>(x, g, g, g, g)",
+        "the model is in training mode",
+    ),
+    "no newer form": (
+        7,
+        "y = BatchNormalization<spatial = 0>(x, g, g, g, g)",
+        "spatial = 0 has no newer form",
+    ),
     "gone": (8, f"y = {SCAN}(, x)", "its attribute 'directions' is gone in opset 12"),
 }
 
@@ -242,7 +314,9 @@ def test_lost(name):
     opset, body, said = LOST[name]
     held = {"g": rand(4)} if "g)" in body else {}
     with pytest.raises(ModelError, match=said):
-        convert_opset(graph(f"g (float[N,4,4] x) => (float[N,4,4] y) {{ {body} }}", opset=opset, **held))
+        convert_opset(
+            graph(f"g (float[N,4,4] x) => (float[N,4,4] y) {{ {body} }}", opset=opset, **held)
+        )
 
 
 # ---- sequences -----------------------------------------------------------------------------------------------------
@@ -255,7 +329,12 @@ def test_a_split_sequence(opset):
         s = SplitToSequence<axis = 1>(x, n) y = SequenceAt(s, zero) z = SequenceAt(s, one) }"""
     held = {"n": np.array([2, 4]), "zero": np.array(0), "one": np.array(-1)}
     check_pass_fires(
-        graph(text, opset=opset, **held), replace_sequences, 1, ["Split", "Identity", "Identity"], atol=0, trace=False
+        graph(text, opset=opset, **held),
+        replace_sequences,
+        1,
+        ["Split", "Identity", "Identity"],
+        atol=0,
+        trace=False,
     )
 
 
@@ -263,7 +342,12 @@ def test_parts_of_one_size():
     """One number is the size of all parts but the last."""
     text = """g (float[N,5] x) => (float[N,1] y) { s = SplitToSequence<axis = 1>(x, n) y = SequenceAt(s, two) }"""
     model = check_pass_fires(
-        graph(text, n=np.array(2), two=np.array(2)), replace_sequences, 1, ["Split", "Identity"], atol=0, trace=False
+        graph(text, n=np.array(2), two=np.array(2)),
+        replace_sequences,
+        1,
+        ["Split", "Identity"],
+        atol=0,
+        trace=False,
     )
     assert len(next(iter(model.graph)).outputs) == 3
 
@@ -276,7 +360,12 @@ def test_a_made_sequence(new_axis, kinds):
         z = ReduceMean<keepdims = 0>(c) }}"""
     model = graph(text, one=np.array(1))
     check_pass_fires(
-        model, replace_sequences, 2, ["Neg", "Identity", *kinds, "Concat", "ReduceMean"], atol=0, trace=False
+        model,
+        replace_sequences,
+        2,
+        ["Neg", "Identity", *kinds, "Concat", "ReduceMean"],
+        atol=0,
+        trace=False,
     )
 
 
@@ -308,7 +397,9 @@ def test_unknown_sequences(name):
     """`reject_unsupported` will name them; this pass says why it left them."""
     given, out, body, kinds = UNKNOWN[name]
     known = {"zero": np.array(0), "nine": np.array(9), "n": np.array([2, 4])}
-    held = {key: array for key, array in known.items() if f" {key})" in body and f" {key}" not in given}
+    held = {
+        key: array for key, array in known.items() if f" {key})" in body and f" {key}" not in given
+    }
     model = graph(f"g ({given}) => ({out}) {{ {body} }}", **held)
     nodes = ops(model)
     assert [text.split(" ")[0] for text in reasons(replace_sequences, model)] == kinds
@@ -323,7 +414,9 @@ LOOP = """y, ys = Loop(turns, {start}, x)<body = b (int64 i, bool c, float[N,4] 
     (bool o, float[N,4] r, float[N,4] scan) {{ {goes} r = Add(s, k) scan = Neg(r) }}>"""
 
 
-@pytest.mark.parametrize("taken, left", ((True, ["Neg", "Identity"]), (False, ["Relu", "Abs", "Identity"])))
+@pytest.mark.parametrize(
+    "taken, left", ((True, ["Neg", "Identity"]), (False, ["Relu", "Abs", "Identity"]))
+)
 def test_a_decided_if(taken, left):
     """The branch that is taken stands in its place."""
     model = graph(f"g (float[N,4] x) => (float[N,4] y) {{ {IF} }}", c=np.array(taken))
@@ -356,13 +449,25 @@ WHILE = """y, n, m, ys = Loop({turns}, go, x, zero, most)<
 
 
 @pytest.mark.parametrize(
-    ("turns", "most", "step", "count"), [("", 7, 3, 3), ("", 1, 3, 1), ("two", 7, 3, 2), ("many", 7, 1, 7)]
+    ("turns", "most", "step", "count"),
+    [("", 7, 3, 3), ("", 1, 3, 1), ("two", 7, 3, 2), ("many", 7, 1, 7)],
 )
 def test_a_loop_whose_condition_counts(turns, most, step, count):
-    """A `while` that compares a counter turns as often as constants say, or as its number does where that is less."""
+    """A `while` that compares a counter turns as often as constants say, or as its number does
+    where that is less.
+    """
     text = f"""g (float[N,4] x) => (float[N,4] y, float[{count},N,4] ys) {{ {WHILE.format(turns=turns)} }}"""
-    held = {"zero": np.array(0, np.int32), "most": np.array(most, np.int32), "step": np.array(step, np.int32)}
-    held |= {"go": np.array(True), "k": rand(4), "two": np.array(2), "many": np.array(MAX_UNROLLED_ITERATIONS + 9)}
+    held = {
+        "zero": np.array(0, np.int32),
+        "most": np.array(most, np.int32),
+        "step": np.array(step, np.int32),
+    }
+    held |= {
+        "go": np.array(True),
+        "k": rand(4),
+        "two": np.array(2),
+        "many": np.array(MAX_UNROLLED_ITERATIONS + 9),
+    }
     model = graph(text, **held)
     x = rand(2, 4)
     want = outputs(graph(text, **held), {"x": x})
@@ -375,8 +480,16 @@ def test_a_loop_whose_condition_counts(turns, most, step, count):
 
 def test_a_counter_of_the_run_or_without_end_stays():
     """Turns that depend on an input, or that are more than may be written out, are left."""
-    held = {"zero": np.array(0, np.int32), "step": np.array(1, np.int32), "go": np.array(True), "k": rand(4)}
-    for given, more in ((", int32 most", {}), ("", {"most": np.array(MAX_UNROLLED_ITERATIONS + 1, np.int32)})):
+    held = {
+        "zero": np.array(0, np.int32),
+        "step": np.array(1, np.int32),
+        "go": np.array(True),
+        "k": rand(4),
+    }
+    for given, more in (
+        (", int32 most", {}),
+        ("", {"most": np.array(MAX_UNROLLED_ITERATIONS + 1, np.int32)}),
+    ):
         text = f"g (float[N,4] x{given}) => (float[N,4] y) {{ {WHILE.format(turns='')} }}"
         model = graph(text, **held, **more)
         assert changes(inline_static_control_flow, model) == 0
@@ -384,7 +497,11 @@ def test_a_counter_of_the_run_or_without_end_stays():
 
 
 EARLY = "m = ReduceMax<keepdims = 0>(s) z = Constant<value_float = 9.0>() o = Less(m, z)"
-TURNS = f"it is not a loop of at most {MAX_UNROLLED_ITERATIONS} turns whose number is known before the run"
+TURNS = (
+    f"it is not a loop of at most {MAX_UNROLLED_ITERATIONS} turns whose number is known "
+    "before "
+    "the run"
+)
 #: Control flow that stays -> (inputs, body, constants, reason).
 OPEN = {
     "a condition of the run": (
@@ -406,7 +523,12 @@ OPEN = {
         {"turns": np.array(MAX_UNROLLED_ITERATIONS + 1)},
         f"Loop Loop_y: {TURNS}",
     ),
-    "an early end": ("", LOOP.format(start="", goes=EARLY), {"turns": np.array(3)}, f"Loop Loop_y: {TURNS}"),
+    "an early end": (
+        "",
+        LOOP.format(start="", goes=EARLY),
+        {"turns": np.array(3)},
+        f"Loop Loop_y: {TURNS}",
+    ),
     "a start of the run": (
         ", bool go",
         LOOP.format(start="go", goes="o = Identity(c)"),
@@ -426,7 +548,9 @@ def test_open_control_flow(name):
     nodes = ops(model)
     assert reasons(inline_static_control_flow, model) == [why]
     assert ops(model) == nodes
-    setting = {"a setting": "c", "a number of the run": "turns", "a start of the run": "go"}.get(name)
+    setting = {"a setting": "c", "a number of the run": "turns", "a start of the run": "go"}.get(
+        name
+    )
     remedy = (
         f"fix that input: --fix {setting}={1 if setting == 'c' else 'VALUE'}"
         if setting

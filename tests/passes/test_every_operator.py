@@ -1,4 +1,6 @@
-"""Every pass asks one table for an operator's properties, so that each law is true of every operator in it."""
+"""Every pass asks one table for an operator's properties, so that each law is true of every
+operator in it.
+"""
 
 import numpy as np
 

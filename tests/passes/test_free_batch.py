@@ -34,10 +34,20 @@ FREED = {
         "float[{n},5,4] x",
         "float[{n},5,3] y",
         "f = Reshape(x, s) m = MatMul(f, w) y = Reshape(m, b)",
-        {"s": lambda n: np.array([5 * n, 4]), "w": lambda n: rand(4, 3), "b": lambda n: np.array([n, 5, 3])},
+        {
+            "s": lambda n: np.array([5 * n, 4]),
+            "w": lambda n: rand(4, 3),
+            "b": lambda n: np.array([n, 5, 3]),
+        },
         ["Reshape", "MatMul", "Reshape"],
     ),
-    "a computed target": ("float[{n},4,2] x", "float[{n},8] y", f"{SIZE_OF_BATCH} y = Reshape(x, t)", {}, None),
+    "a computed target": (
+        "float[{n},4,2] x",
+        "float[{n},8] y",
+        f"{SIZE_OF_BATCH} y = Reshape(x, t)",
+        {},
+        None,
+    ),
     "equal rows": (
         "float[{n},4] x",
         "float[{n},4] y",
@@ -74,13 +84,17 @@ def test_heads_are_folded_into_a_batch_behind_the_first_axis():
     assert changes(make_batch_dynamic, model) == 1
     x = rand(3, 5, 8)
     want = [outputs(graph(text, **sizes), {"x": x[i : i + 1]})["y"] for i in range(3)]
-    np.testing.assert_allclose(outputs(model, {"x": x})["y"], np.concatenate(want), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(
+        outputs(model, {"x": x})["y"], np.concatenate(want), rtol=0, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("n", (1, 4))
 @pytest.mark.parametrize("name", FREED)
 def test_freed(name, n):
-    """One model for any number of samples that gives what the fixed one gives; a second run changes nothing."""
+    """One model for any number of samples that gives what the fixed one gives; a second run changes
+    nothing.
+    """
     model = build(name, n)
     before, names = build(name, n), interface(model)
     assert changes(make_batch_dynamic, model) == 1
@@ -117,7 +131,9 @@ def test_a_recurrent_layer_has_its_batch_on_axis_one():
     assert [isinstance(d, int) for d in model.graph.inputs[0].shape] == [True, False, True]
     x = rand(5, 2, 4)
     want = outputs(before, {"x": x})["y"]
-    np.testing.assert_allclose(outputs(model, {"x": x[:, :1]})["y"], want[:, :, :1], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(
+        outputs(model, {"x": x[:, :1]})["y"], want[:, :, :1], rtol=0, atol=1e-6
+    )
 
 
 def test_a_state_counts_its_samples_where_the_layer_does():
@@ -137,12 +153,17 @@ def test_a_state_counts_its_samples_where_the_layer_does():
 
 def test_a_free_batch_is_left_alone():
     """Nothing is fixed, nothing to say."""
-    assert reasons(make_batch_dynamic, graph("g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }")) == []
+    assert (
+        reasons(make_batch_dynamic, graph("g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }"))
+        == []
+    )
 
 
 def test_inputs_that_disagree_stay():
     """Sizes 2 and 3 on the first axes: none of them is the batch for certain."""
-    model = graph("g (float[2,4] x, float[3,4] z) => (float[2,4] y, float[3,4] v) { y = Relu(x) v = Relu(z) }")
+    model = graph(
+        "g (float[2,4] x, float[3,4] z) => (float[2,4] y, float[3,4] v) { y = Relu(x) v = Relu(z) }"
+    )
     assert reasons(make_batch_dynamic, model) == [
         "input x: made for 2 samples, unlike others",
         "input z: made for 3 samples, unlike others",
@@ -152,25 +173,33 @@ def test_inputs_that_disagree_stay():
 #: Models that mix their samples, or whose outputs do not follow them, {n} being their number.
 MIXED = {
     "a sum over the batch": "g (float[{n},4] x) => (float[1,4] y) {{ y = ReduceSum(x, k) }}",
-    "each sample has a row of its own": "g (float[{n},4] x) => (float[{n},4] y) {{ y = Add(x, rows) }}",
+    "each sample has a row of its own": (
+        "g (float[{n},4] x) => (float[{n},4] y) {{ y = Add(x, rows) }}"
+    ),
     "a product across the batch": "g (float[{n},4] x) => (float[3,4] y) {{ y = MatMul(mix, x) }}",
 }
 
 
 @pytest.mark.parametrize("name", MIXED)
 def test_mixed_samples_are_refused(name):
-    """Several samples that cannot be told apart: a ModelError that says what to do; the model is not half changed."""
+    """Several samples that cannot be told apart: a ModelError that says what to do; the model is
+    not half changed.
+    """
     text = MIXED[name].format(n=4)
     held = {"k": np.array([0]), "rows": rand(4, 4), "mix": rand(3, 4)}
     model = graph(text, **{key: array for key, array in held.items() if key in text})
     nodes = ops(model)
-    with pytest.raises(ModelError, match="batches of 4 and its samples cannot be told apart; export it"):
+    with pytest.raises(
+        ModelError, match="batches of 4 and its samples cannot be told apart; export it"
+    ):
         make_batch_dynamic(model)
     assert ops(model) == nodes
 
 
 def test_one_sample_that_does_not_follow_stays():
-    """A model for one sample whose output is the same for all samples together stays one for one sample."""
+    """A model for one sample whose output is the same for all samples together stays one for one
+    sample.
+    """
     model = graph("g (float[1,4] x) => (float[3,4] y) { y = MatMul(mix, x) }", mix=rand(3, 1))
     assert reasons(make_batch_dynamic, model) == [
         "the model: made for one sample; its outputs do not follow the samples"
@@ -191,8 +220,14 @@ CELL = "a = Gather<axis=0>(x, zero) b = Gather<axis=0>(x, one) h = Add(a, b) y =
 
 @pytest.mark.parametrize("size", ("1", "N"))
 def test_steps_in_front_of_the_batch(size):
-    """Time first: no sample is taken for a step, and the only axis of size 1, or the open one, counts the samples."""
-    model = graph(f"g (float[2,{size},4] x) => (float[{size},4] y) {{ {CELL} }}", zero=np.array(0), one=np.array(1))
+    """Time first: no sample is taken for a step, and the only axis of size 1, or the open one,
+    counts the samples.
+    """
+    model = graph(
+        f"g (float[2,{size},4] x) => (float[{size},4] y) {{ {CELL} }}",
+        zero=np.array(0),
+        one=np.array(1),
+    )
     assert changes(make_batch_dynamic, model) == 1
     (spec,) = get_input_specs(model)
     assert (spec.axis, spec.shape) == (1, (2, None, 4))
@@ -201,7 +236,9 @@ def test_steps_in_front_of_the_batch(size):
 
 
 def test_what_the_user_says_of_the_axes_is_not_tried_again():
-    model = graph(f"g (float[2,1,4] x) => (float[1,4] y) {{ {CELL} }}", zero=np.array(0), one=np.array(1))
+    model = graph(
+        f"g (float[2,1,4] x) => (float[1,4] y) {{ {CELL} }}", zero=np.array(0), one=np.array(1)
+    )
     set_batch_axes(model, {"x": 0})
     with pytest.raises(ModelError, match="batches of 2"):
         make_batch_dynamic(model)

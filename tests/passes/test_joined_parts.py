@@ -15,7 +15,11 @@ TAKEN = {
     "the last row": (f"{ROWS} p = Slice(c, less, far, one) y = Squeeze(p, one)", 2, STACK),
     "the first row": (f"{ROWS} p = Slice(c, zero, one, one) y = Squeeze(p, one)", 2, STACK),
     "a row": (f"{ROWS} p = Gather <axis=1> (c, last) y = Abs(p)", 1, [*STACK, "Abs"]),
-    "a wide part": (f"{WIDE} p = Slice(c, three, six, one) y = Abs(p)", 1, ["Abs", "Neg", "Concat", "Abs"]),
+    "a wide part": (
+        f"{WIDE} p = Slice(c, three, six, one) y = Abs(p)",
+        1,
+        ["Abs", "Neg", "Concat", "Abs"],
+    ),
 }
 STAYING = {
     "two parts": f"{WIDE} y = Slice(c, zero, six, one)",
@@ -29,7 +33,17 @@ STAYING = {
 
 def net(body):
     """Return the graph of `body`, which reads a and b [N, 3]."""
-    numbers = {"zero": 0, "one": 1, "two": 2, "three": 3, "six": 6, "less": -1, "far": 1 << 40, "back": -3, "last1": 1}
+    numbers = {
+        "zero": 0,
+        "one": 1,
+        "two": 2,
+        "three": 3,
+        "six": 6,
+        "less": -1,
+        "far": 1 << 40,
+        "back": -3,
+        "last1": 1,
+    }
     held = {key: np.array([number]) for key, number in numbers.items()}
     text = f"g (float[N,3] x) => (float y) {{ a = Abs(x) b = Neg(x) {body} }}"
     return graph(text, last=np.array(-1), **held)
@@ -37,7 +51,9 @@ def net(body):
 
 @pytest.mark.parametrize("name", TAKEN)
 def test_a_part_that_is_taken(name):
-    """It is read from where it was joined. The Concat stays till the end, where what nobody reads goes."""
+    """It is read from where it was joined. The Concat stays till the end, where what nobody reads
+    goes.
+    """
     body, count, left = TAKEN[name]
     check_pass_fires(net(body), bypass_concat, count, left, atol=0)
 

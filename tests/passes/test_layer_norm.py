@@ -26,7 +26,10 @@ def held(text):
         HEAD + CORE + "n = Div(d, s)" + AFFINE,
         HEAD + CORE + "r = Reciprocal(s)  n = Mul(d, r)" + AFFINE,
         HEAD + CORE.replace("s = Sqrt(e)", "r = Pow(e, half)") + "n = Mul(d, r)" + AFFINE,
-        HEAD + CORE.replace("Pow(d, two)", "Mul(d, d)") + "n = Div(d, s)" + AFFINE.replace("n, gamma", "gamma, n"),
+        HEAD
+        + CORE.replace("Pow(d, two)", "Mul(d, d)")
+        + "n = Div(d, s)"
+        + AFFINE.replace("n, gamma", "gamma, n"),
         HEAD + CORE + "n = Div(d, s)  y = Mul(n, gamma) }",
         HEAD + CORE + "y = Div(d, s) }",
         HEAD + CORE.replace("[-1]", "[1, 2]") + "y = Div(d, s) }",
@@ -36,7 +39,9 @@ def held(text):
 def test_chain(text, opset):
     arrays = held(text) | ({"half": np.float32(-0.5)} if "half" in text else {})
     name = "LayerNormalization" + ("_2axes" if "[1, 2]" in text and opset < 17 else "")
-    model = check_pass_fires(graph(text, opset=opset, **arrays), fuse_layer_norm, 1, [name], atol=1e-5)
+    model = check_pass_fires(
+        graph(text, opset=opset, **arrays), fuse_layer_norm, 1, [name], atol=1e-5
+    )
     assert (model.graph.node(0).domain == "") == (opset >= 17)
 
 
@@ -44,19 +49,26 @@ def core(x, y, eps):
     """Return a bare normalisation x -> y."""
     return (
         f"m{y} = ReduceMean<axes = [-1]>({x}) d{y} = Sub({x}, m{y}) q{y} = Mul(d{y}, d{y}) "
-        f"v{y} = ReduceMean<axes = [-1]>(q{y}) e{y} = Add(v{y}, {eps}) s{y} = Sqrt(e{y}) {y} = Div(d{y}, s{y}) "
+        f"v{y} = ReduceMean<axes = [-1]>(q{y}) e{y} = Add(v{y}, {eps}) s{y} = Sqrt(e{y}) {y} = "
+        f"Div(d{y}, s{y}) "
     )
 
 
 def test_two_epsilons_are_two_functions():
-    model = graph(HEAD + core("x", "z", "eps") + core("z", "y", "eps2") + "}", eps=EPS, eps2=np.float32(1e-3))
-    check_pass_fires(model, fuse_layer_norm, 2, ["LayerNormalization", "LayerNormalization_2"], atol=1e-5)
+    model = graph(
+        HEAD + core("x", "z", "eps") + core("z", "y", "eps2") + "}", eps=EPS, eps2=np.float32(1e-3)
+    )
+    check_pass_fires(
+        model, fuse_layer_norm, 2, ["LayerNormalization", "LayerNormalization_2"], atol=1e-5
+    )
 
 
 @pytest.mark.parametrize(
     "text",
     (
-        HEAD + CORE.replace("v = ReduceMean<axes = [-1]>", "v = ReduceMean<axes = [1]>") + "y = Div(d, s) }",
+        HEAD
+        + CORE.replace("v = ReduceMean<axes = [-1]>", "v = ReduceMean<axes = [1]>")
+        + "y = Div(d, s) }",
         HEAD + CORE.replace("[-1]", "[0]") + "y = Div(d, s) }",
         HEAD.replace("=> (", "=> (float[N,4,1] v, ") + CORE + "y = Div(d, s) }",
         HEAD + CORE.replace("Pow(d, two)", "Pow(x, two)") + "y = Div(d, s) }",
@@ -122,12 +134,18 @@ def test_other_ways_to_write_it(text, arrays, atol, opset):
 def test_an_axis_that_is_not_the_last_is_turned_there():
     text = HEAD + CORE.replace("[-1]", "[1]") + "y = Div(d, s) }"
     check_pass_fires(
-        graph(text, **held(text)), fuse_layer_norm, 1, ["Transpose", "LayerNormalization", "Transpose"], atol=1e-5
+        graph(text, **held(text)),
+        fuse_layer_norm,
+        1,
+        ["Transpose", "LayerNormalization", "Transpose"],
+        atol=1e-5,
     )
 
 
 def test_readers_inside_of_subgraphs():
-    """What a branch reads stays, and nothing is taken for a part of the normalisation that is not in the main graph."""
+    """What a branch reads stays, and nothing is taken for a part of the normalisation that is not
+    in the main graph.
+    """
     text = (
         HEAD.replace("=> (", "=> (float[N,4,6] z, ")
         + CORE

@@ -1,4 +1,6 @@
-"""layout: Transposes sink through operators until they meet their opposite; where that saves none, nothing moves."""
+"""layout: Transposes sink through operators until they meet their opposite; where that saves none,
+nothing moves.
+"""
 
 import numpy as np
 import pytest
@@ -6,7 +8,16 @@ import pytest
 from lingeronnx.graph import ir
 from lingeronnx.passes.axes.cancel_transposes import cancel_transposes
 from lingeronnx.passes.folding.shape_tracing import trace_shapes
-from tests.passes.helpers import changes, check_pass_fires, check_pass_leaves_alone, feeds, graph, ops, rand, reasons
+from tests.passes.helpers import (
+    changes,
+    check_pass_fires,
+    check_pass_leaves_alone,
+    feeds,
+    graph,
+    ops,
+    rand,
+    reasons,
+)
 
 IN = "g (float[N,3,4,5] x)"
 LAST = "t = Transpose<perm = [0, 2, 3, 1]>(x)"  # channels last: [N, 4, 5, 3]
@@ -23,7 +34,10 @@ BETWEEN = {
     "softmax": ("u = Softmax<axis = -1>(t)", {}),
     "mean": ("u = ReduceMean<axes = [1, 2]>(t)", {}),
     "pad": ("u = Pad(t, k)", {"k": np.array([0, 1, 0, 0, 0, 0, 2, 0])}),
-    "slice": ("u = Slice(t, s, e, a)", {"s": np.array([1]), "e": np.array([3]), "a": np.array([3])}),
+    "slice": (
+        "u = Slice(t, s, e, a)",
+        {"s": np.array([1]), "e": np.array([3]), "a": np.array([3])},
+    ),
     "gather": ("u = Gather<axis = 3>(t, k)", {"k": np.array([2, 0])}),
     "concat": ("r = Relu(t) u = Concat<axis = -1>(t, r)", {}),
     "constant": ("u = Concat<axis = 2>(t, k)", {"k": rand(1, 4, 2, 3)}),
@@ -33,11 +47,14 @@ BETWEEN = {
 
 @pytest.mark.parametrize("name", BETWEEN)
 def test_a_fallback_of_channels_last(name):
-    """Both Transposes go; axes, pads and constants are those of the channel-first operator; same numbers."""
+    """Both Transposes go; axes, pads and constants are those of the channel-first operator; same
+    numbers.
+    """
     body, arrays = BETWEEN[name]
     out = "float[1,3,4,7] y" if name == "constant" else "float[N,A,B,C] y"
     text = (
-        f"{IN.replace('N', '1') if name == 'constant' else IN} => ({out}) {{ {LAST} {body} v = {FIRST}(u) y = Neg(v) }}"
+        f"{IN.replace('N', '1') if name == 'constant' else IN} => ({out}) {{ {LAST} {body} v = "
+        f"{FIRST}(u) y = Neg(v) }}"
     )
     model = graph(text, **arrays)
     left = [op for op in ops(model) if op != "Transpose"]
@@ -57,25 +74,42 @@ def test_two_in_a_row_are_one():
 
 def test_the_order_of_a_default_transpose():
     """Without perm the axes are reversed."""
-    text = "g (float[N,3,4] x) => (float[N,3,4] y) { t = Transpose(x) r = Relu(t) u = Transpose(r) y = Neg(u) }"
+    text = (
+        "g (float[N,3,4] x) => (float[N,3,4] y) { t = Transpose(x) r = Relu(t) u = "
+        "Transpose(r) "
+        "y = Neg(u) }"
+    )
     check_pass_fires(graph(text), cancel_transposes, 2, ["Relu", "Neg"], atol=0)
 
 
-@pytest.mark.parametrize("opset, node", ((12, "u = Squeeze<axes = [1]>(t)"), (13, "u = Squeeze(t, k)")))
+@pytest.mark.parametrize(
+    "opset, node", ((12, "u = Squeeze<axes = [1]>(t)"), (13, "u = Squeeze(t, k)"))
+)
 def test_a_squeeze_takes_up_a_transpose(opset, node):
     """[N, 3, 1, 5] -> [N, 1, 3, 5] -> [N, 3, 5] is the Squeeze of another axis."""
-    text = f"g (float[N,3,1,5] x) => (float[N,3,5] y) {{ t = Transpose<perm = [0, 2, 1, 3]>(x) {node} y = Relu(u) }}"
+    text = (
+        "g (float[N,3,1,5] x) => (float[N,3,5] y) { t = Transpose<perm = [0, 2, 1, 3]>(x) "
+        f"{node} y = Relu(u) }}"
+    )
     model = graph(text, opset=opset, **({"k": np.array([1])} if opset == 13 else {}))
     model = check_pass_fires(model, cancel_transposes, 1, ["Squeeze", "Relu"], atol=0)
     assert ir.get_axes(next(iter(model.graph))) == [2]
 
 
-@pytest.mark.parametrize("opset, node", ((12, "u = Squeeze<axes = [1]>(t)"), (13, "u = Squeeze(t, k)")))
+@pytest.mark.parametrize(
+    "opset, node", ((12, "u = Squeeze<axes = [1]>(t)"), (13, "u = Squeeze(t, k)"))
+)
 def test_a_squeeze_that_leaves_another_order_stays(opset, node):
     """[N, 3, 1, 5] -> [N, 1, 5, 3] -> [N, 5, 3] -> back."""
-    text = f"g (float[N,3,1,5] x) => (float[N,3,5] y) {{ {LAST} {node} y = Transpose<perm = [0, 2, 1]>(u) }}"
+    text = (
+        f"g (float[N,3,1,5] x) => (float[N,3,5] y) {{ {LAST} {node} y = Transpose<perm = [0, "
+        "2, "
+        "1]>(u) }"
+    )
     model = graph(text, opset=opset, **({"k": np.array([1])} if opset == 13 else {}))
-    found = reasons(cancel_transposes, with_shapes(model))  # [N, 3, 5] and [N, 5, 3] are in another order: it stays
+    found = reasons(
+        cancel_transposes, with_shapes(model)
+    )  # [N, 3, 5] and [N, 5, 3] are in another order: it stays
     assert found == [
         "Transpose Transpose_t: moving it down the graph would not leave fewer than 2",
         "Transpose Transpose_y: moving it down the graph would not leave fewer than 2",
@@ -90,17 +124,27 @@ def test_a_matrix_product_keeps_its_axis():
 
 
 def test_an_axis_of_one_before_a_reshape():
-    """[N, 1, 5, 3] from [N, 3, 1, 5] is another order, from [N, 1, 3, 5] by moving the 1 it is none."""
-    moved = "g (float[N,1,3,5] x) => (float[N,15] y) { t = Transpose<perm = [0, 2, 1, 3]>(x) y = Flatten(t) }"
+    """[N, 1, 5, 3] from [N, 3, 1, 5] is another order, from [N, 1, 3, 5] by moving the 1 it is
+    none.
+    """
+    moved = (
+        "g (float[N,1,3,5] x) => (float[N,15] y) { t = Transpose<perm = [0, 2, 1, 3]>(x) y = "
+        "Flatten(t) }"
+    )
     check_pass_fires(graph(moved), cancel_transposes, 1, ["Flatten"], atol=0)
     check_pass_leaves_alone(
-        graph("g (float[N,2,3,5] x) => (float[N,30] y) { t = Transpose<perm = [0, 2, 1, 3]>(x) y = Flatten(t) }"),
+        graph(
+            "g (float[N,2,3,5] x) => (float[N,30] y) { t = Transpose<perm = [0, 2, 1, 3]>(x) y = "
+            "Flatten(t) }"
+        ),
         cancel_transposes,
     )
 
 
 def test_a_transpose_that_writes_an_output_stays():
-    """The graph output must be written by somebody: its name cannot go to an input or to a tensor that stays."""
+    """The graph output must be written by somebody: its name cannot go to an input or to a tensor
+    that stays.
+    """
     text = f"{IN} => (float[N,A,B,C] y) {{ {LAST} y = {FIRST}(t) }}"
     check_pass_leaves_alone(graph(text), cancel_transposes)
 
@@ -155,5 +199,7 @@ def test_a_tensor_read_twice_keeps_its_transpose_for_the_outside():
     model = graph(text)
     trace_shapes(model, {name: array[:1] for name, array in feeds(model).items()})
     count = changes(cancel_transposes, ir.clone(model))
-    after = check_pass_fires(graph(text), cancel_transposes, count, ["Relu", "Transpose", "Neg", "Neg", "Neg"], atol=0)
+    after = check_pass_fires(
+        graph(text), cancel_transposes, count, ["Relu", "Transpose", "Neg", "Neg", "Neg"], atol=0
+    )
     assert [str(v.name) for v in after.graph.outputs] == ["z", "y"]

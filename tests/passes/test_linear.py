@@ -1,4 +1,6 @@
-"""linear: Gemm and MatMul with a constant weight, and the bias behind, are one ``lingeronnx.Linear``."""
+"""linear: Gemm and MatMul with a constant weight, and the bias behind, are one
+``lingeronnx.Linear``.
+"""
 
 import itertools
 
@@ -8,13 +10,22 @@ import pytest
 
 from lingeronnx.graph import ir
 from lingeronnx.passes.layers.linear import fuse_linear
-from tests.passes.helpers import changes, check_pass_fires, check_pass_leaves_alone, graph, outputs, rand
+from tests.passes.helpers import (
+    changes,
+    check_pass_fires,
+    check_pass_leaves_alone,
+    graph,
+    outputs,
+    rand,
+)
 
 TOLERANCE = 1e-5
 TEXT = "g (float[N,4] x) => (float[N,3] y)"
 
 
-@pytest.mark.parametrize("turned, alpha, beta, bias", list(itertools.product((0, 1), (1.0, 0.5), (1.0, -2.0), (0, 1))))
+@pytest.mark.parametrize(
+    "turned, alpha, beta, bias", list(itertools.product((0, 1), (1.0, 0.5), (1.0, -2.0), (0, 1)))
+)
 def test_gemm(turned, alpha, beta, bias):
     """alpha and beta go into weight and bias, transB either way, with and without C."""
     attributes = f"alpha: float = {alpha}, beta: float = {beta}, transB: int = {turned}"
@@ -37,19 +48,28 @@ def test_gemm_bias_shapes(shape):
 def test_matmul_and_bias(order):
     """The bias may stand first."""
     text = f"{TEXT} {{ m = MatMul(x, w) y = Add({order}) }}"
-    check_pass_fires(graph(text, w=rand(4, 3), b=rand(3)), fuse_linear, 1, ["Linear"], atol=TOLERANCE)
+    check_pass_fires(
+        graph(text, w=rand(4, 3), b=rand(3)), fuse_linear, 1, ["Linear"], atol=TOLERANCE
+    )
 
 
 def test_matmul_of_three_dimensions():
     """A row of features per position."""
     text = "g (float[N,5,4] x) => (float[N,5,3] y) { m = MatMul(x, w) y = Add(b, m) }"
-    check_pass_fires(graph(text, w=rand(4, 3), b=rand(1, 1, 3)), fuse_linear, 1, ["Linear"], atol=TOLERANCE)
+    check_pass_fires(
+        graph(text, w=rand(4, 3), b=rand(1, 1, 3)), fuse_linear, 1, ["Linear"], atol=TOLERANCE
+    )
 
 
 def test_shared_weight():
     """One weight of two layers stays one weight's values in both."""
-    text = "g (float[N,4] x) => (float[N,3] y, float[N,3] z) { y = MatMul(x, w) e = Exp(x) z = MatMul(e, w) }"
-    model = check_pass_fires(graph(text, w=rand(4, 3)), fuse_linear, 2, ["Linear", "Exp", "Linear"], atol=1e-4)
+    text = (
+        "g (float[N,4] x) => (float[N,3] y, float[N,3] z) { y = MatMul(x, w) e = Exp(x) z = "
+        "MatMul(e, w) }"
+    )
+    model = check_pass_fires(
+        graph(text, w=rand(4, 3)), fuse_linear, 2, ["Linear", "Exp", "Linear"], atol=1e-4
+    )
     assert len(model.functions) == 1
 
 
@@ -60,7 +80,9 @@ def test_weight_read_as_data_too():
 
 
 def test_function_is_plain_onnx():
-    """The model-local function's body is what the layer means; the checker takes it and onnxruntime inlines it."""
+    """The model-local function's body is what the layer means; the checker takes it and onnxruntime
+    inlines it.
+    """
     model = graph(f"{TEXT} {{ y = Gemm(x, w, b) }}", w=rand(4, 3), b=rand(3))
     fuse_linear(model)
     model = ir.from_proto(ir.to_proto(model))
@@ -72,8 +94,13 @@ def test_function_is_plain_onnx():
 
 def test_bias_with_a_second_reader():
     """The product is read elsewhere: the bias stays a node."""
-    text = "g (float[N,4] x) => (float[N,3] y, float[N,3] z) { m = MatMul(x, w) y = Add(m, b) z = Exp(m) }"
-    check_pass_fires(graph(text, w=rand(4, 3), b=rand(3)), fuse_linear, 1, ["Linear", "Add", "Exp"], atol=1e-4)
+    text = (
+        "g (float[N,4] x) => (float[N,3] y, float[N,3] z) { m = MatMul(x, w) y = Add(m, b) z = "
+        "Exp(m) }"
+    )
+    check_pass_fires(
+        graph(text, w=rand(4, 3), b=rand(3)), fuse_linear, 1, ["Linear", "Add", "Exp"], atol=1e-4
+    )
 
 
 @pytest.mark.parametrize("shape", ((5, 1), (5, 3), (3, 1)))
@@ -81,14 +108,18 @@ def test_bias_of_another_axis(shape):
     """A bias that varies along the rows is no bias of the layer: it stays an Add."""
     rows = shape[0]
     text = f"g (float[N,{rows},4] x) => (float[N,{rows},3] y) {{ m = MatMul(x, w) y = Add(m, b) }}"
-    check_pass_fires(graph(text, w=rand(4, 3), b=rand(*shape)), fuse_linear, 1, ["Linear", "Add"], atol=TOLERANCE)
+    check_pass_fires(
+        graph(text, w=rand(4, 3), b=rand(*shape)), fuse_linear, 1, ["Linear", "Add"], atol=TOLERANCE
+    )
 
 
 @pytest.mark.parametrize("shape", ((1, 1, 3), (1, 1, 1)))
 def test_bias_that_widens(shape):
     """A bias with more axes than the product changes the rank of the result: it stays an Add."""
     text = "g (float[N,4] x) => (float[1,N,3] y) { m = MatMul(x, w) y = Add(m, b) }"
-    check_pass_fires(graph(text, w=rand(4, 3), b=rand(*shape)), fuse_linear, 1, ["Linear", "Add"], atol=TOLERANCE)
+    check_pass_fires(
+        graph(text, w=rand(4, 3), b=rand(*shape)), fuse_linear, 1, ["Linear", "Add"], atol=TOLERANCE
+    )
 
 
 def test_bias_of_the_run():
@@ -100,12 +131,22 @@ def test_bias_of_the_run():
 def test_refuses_a_weight_of_the_run():
     """MatMul of two activations, Gemm with a computed B or C."""
     check_pass_leaves_alone(
-        graph("g (float[N,2,4] x, float[N,4,3] w) => (float[N,2,3] y) { y = MatMul(x, w) }"), fuse_linear
+        graph("g (float[N,2,4] x, float[N,4,3] w) => (float[N,2,3] y) { y = MatMul(x, w) }"),
+        fuse_linear,
     )
-    assert changes(fuse_linear, graph("g (float[N,4] x, float[4,3] w) => (float[N,3] y) { y = Gemm(x, w) }")) == 0
     assert (
         changes(
-            fuse_linear, graph("g (float[N,4] x, float[3] b) => (float[N,3] y) { y = Gemm(x, w, b) }", w=rand(4, 3))
+            fuse_linear,
+            graph("g (float[N,4] x, float[4,3] w) => (float[N,3] y) { y = Gemm(x, w) }"),
+        )
+        == 0
+    )
+    assert (
+        changes(
+            fuse_linear,
+            graph(
+                "g (float[N,4] x, float[3] b) => (float[N,3] y) { y = Gemm(x, w, b) }", w=rand(4, 3)
+            ),
         )
         == 0
     )
@@ -114,7 +155,8 @@ def test_refuses_a_weight_of_the_run():
 def test_refuses_a_constant_on_the_left():
     """w x is not x w."""
     check_pass_leaves_alone(
-        graph("g (float[N,4,2] x) => (float[N,3,2] y) { y = MatMul(w, x) }", w=rand(3, 4)), fuse_linear
+        graph("g (float[N,4,2] x) => (float[N,3,2] y) { y = MatMul(w, x) }", w=rand(3, 4)),
+        fuse_linear,
     )
 
 
@@ -133,6 +175,9 @@ def test_refuses_gemm_with_a_bias_per_row():
 def test_refuses_a_stack_of_weights():
     """A weight of three dimensions is a batch of matrices; of one, a dot product."""
     check_pass_leaves_alone(
-        graph("g (float[N,2,5,4] x) => (float[N,2,5,3] y) { y = MatMul(x, w) }", w=rand(2, 4, 3)), fuse_linear
+        graph("g (float[N,2,5,4] x) => (float[N,2,5,3] y) { y = MatMul(x, w) }", w=rand(2, 4, 3)),
+        fuse_linear,
     )
-    check_pass_leaves_alone(graph("g (float[N,4] x) => (float[N] y) { y = MatMul(x, w) }", w=rand(4)), fuse_linear)
+    check_pass_leaves_alone(
+        graph("g (float[N,4] x) => (float[N] y) { y = MatMul(x, w) }", w=rand(4)), fuse_linear
+    )

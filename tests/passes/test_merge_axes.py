@@ -1,4 +1,6 @@
-"""merge-axes: transposes of five and more axes whose axes stay together become transposes of four at most."""
+"""merge-axes: transposes of five and more axes whose axes stay together become transposes of four
+at most.
+"""
 
 import itertools
 
@@ -11,7 +13,15 @@ from lingeronnx.graph import ir
 from lingeronnx.passes.axes.merge_axes import merge_axes
 from lingeronnx.passes.folding.shape_tracing import trace_shapes
 from tests.case_selection import limit_examples
-from tests.passes.helpers import changes, check_pass_fires, check_pass_leaves_alone, feeds, graph, outputs, reasons
+from tests.passes.helpers import (
+    changes,
+    check_pass_fires,
+    check_pass_leaves_alone,
+    feeds,
+    graph,
+    outputs,
+    reasons,
+)
 
 
 def perm(model):
@@ -34,8 +44,13 @@ def test_shuffled_channels():
 )
 def test_axes_that_stay_together(order, few):
     """Alone, between new reshapes; the tensor keeps its name."""
-    text = f"g (float[N,2,3,4,5] x) => (float[N,A,B,C,D] y) {{ a = Exp(x) y = Transpose<perm = {order}>(a) }}"
-    model = check_pass_fires(graph(text), merge_axes, 1, ["Exp", "Reshape", "Transpose", "Reshape"], atol=0)
+    text = (
+        "g (float[N,2,3,4,5] x) => (float[N,A,B,C,D] y) { a = Exp(x) y = Transpose<perm = "
+        f"{order}>(a) }}"
+    )
+    model = check_pass_fires(
+        graph(text), merge_axes, 1, ["Exp", "Reshape", "Transpose", "Reshape"], atol=0
+    )
     assert perm(model) == few
 
 
@@ -46,7 +61,11 @@ def test_others_read_the_reshapes():
     }"""
     model = graph(text, s=np.array([0, 2, 3, 4, 5]), t=np.array([0, 6, 4, 5]))
     check_pass_fires(
-        model, merge_axes, 1, ["Reshape", "Reshape", "Transpose", "Reshape", "Reshape", "Exp", "Exp"], atol=0
+        model,
+        merge_axes,
+        1,
+        ["Reshape", "Reshape", "Transpose", "Reshape", "Reshape", "Exp", "Exp"],
+        atol=0,
     )
 
 
@@ -65,7 +84,9 @@ def test_any_order_of_axes(order):
     perm = [0, *order]
     sizes = ",".join(str(2 + axis % 2) for axis in range(len(order)))
     out = ",".join(f"d{axis}" for axis in perm)
-    model = graph(f"g (float[N,{sizes}] x) => (float[{out}] y) {{ y = Transpose<perm = {perm}>(x) }}")
+    model = graph(
+        f"g (float[N,{sizes}] x) => (float[{out}] y) {{ y = Transpose<perm = {perm}>(x) }}"
+    )
     feed = feeds(model)
     trace_shapes(model, {"x": feed["x"][:1]})
     groups = 1 + sum(after != before + 1 for before, after in itertools.pairwise(order))
@@ -82,18 +103,26 @@ def test_windows_of_an_image_are_two_transposes():
         a = Reshape(x, s) b = Transpose<perm = [0, 1, 3, 2, 4, 5]>(a) y = Reshape(b, t)
     }"""
     model = graph(text, s=np.array([0, 2, 4, 2, 3, 5]), t=np.array([0, 4, 4, 3, 5]))
-    check_pass_fires(model, merge_axes, 1, ["Reshape", "Transpose", "Reshape", "Transpose", "Reshape"], atol=0)
+    check_pass_fires(
+        model, merge_axes, 1, ["Reshape", "Transpose", "Reshape", "Transpose", "Reshape"], atol=0
+    )
 
 
 def test_the_batch_stays_where_it_is():
-    text = "g (float[N,2,3,4,5] x) => (float[A,B,C,D,E] y) { y = Transpose<perm = [1, 0, 2, 3, 4]>(x) }"
+    text = (
+        "g (float[N,2,3,4,5] x) => (float[A,B,C,D,E] y) { y = Transpose<perm = [1, 0, 2, 3, "
+        "4]>(x) }"
+    )
     check_pass_leaves_alone(graph(text), merge_axes)
 
 
 def test_too_many_groups_of_axes_stay():
     """The search for steps ends at six."""
     order = [0, 7, 6, 5, 4, 3, 2, 1]
-    text = f"g (float[N,2,1,2,1,2,1,2] x) => (float[A,B,C,D,E,F,G,H] y) {{ y = Transpose<perm = {order}>(x) }}"
+    text = (
+        "g (float[N,2,1,2,1,2,1,2] x) => (float[A,B,C,D,E,F,G,H] y) { y = Transpose<perm = "
+        f"{order}>(x) }}"
+    )
     model = graph(text)
     trace_shapes(model, {"x": np.zeros((1, 2, 1, 2, 1, 2, 1, 2), np.float32)})
     assert reasons(merge_axes, model)[0].endswith("7 groups of its axes move apart, at most 6 may")
@@ -101,5 +130,8 @@ def test_too_many_groups_of_axes_stay():
 
 def test_few_axes_are_left_alone():
     check_pass_leaves_alone(
-        graph("g (float[N,2,3,4] x) => (float[N,A,B,C] y) { y = Transpose<perm = [0, 3, 1, 2]>(x) }"), merge_axes
+        graph(
+            "g (float[N,2,3,4] x) => (float[N,A,B,C] y) { y = Transpose<perm = [0, 3, 1, 2]>(x) }"
+        ),
+        merge_axes,
     )

@@ -8,7 +8,16 @@ from lingeronnx.errors import InternalError
 from lingeronnx.graph import ir
 from lingeronnx.passes import NORMALIZATION_PASSES, Pass, normalize
 from lingeronnx.passes.folding.shape_tracing import trace_shapes
-from tests.passes.helpers import feeds, graph, interface, ops, outputs, positive, rand, run_all_tensors
+from tests.passes.helpers import (
+    feeds,
+    graph,
+    interface,
+    ops,
+    outputs,
+    positive,
+    rand,
+    run_all_tensors,
+)
 
 TEXT = """g (float[N,3,8,8] image) => (float[N,5] score) {
     p = Pad(image, pads) c1 = Conv<strides = [2, 2]>(p, w1)
@@ -54,7 +63,9 @@ def test_everything_at_once():
     model, changes, feed = run()
     assert ops(model) == ["Conv", "Clip", "Conv", "Add", "AveragePool", "Flatten", "Linear"]
     assert interface(model) == interface(build())
-    np.testing.assert_allclose(outputs(model, feed)["score"], outputs(build(), feed)["score"], rtol=0, atol=1e-4)
+    np.testing.assert_allclose(
+        outputs(model, feed)["score"], outputs(build(), feed)["score"], rtol=0, atol=1e-4
+    )
     onnx.checker.check_model(ir.to_proto(model), full_check=True)
     expected = {
         "prepare",
@@ -68,7 +79,11 @@ def test_everything_at_once():
         "clip",
         "average-pool",
     }
-    assert expected - {"constant-reshape"} <= {name for name, count in changes.items() if count} <= expected
+    assert (
+        expected - {"constant-reshape"}
+        <= {name for name, count in changes.items() if count}
+        <= expected
+    )
     trace_shapes(model, {name: array[:1] for name, array in feed.items()})
     assert not any(normalize(model).values())
 
@@ -95,6 +110,10 @@ def test_a_failing_pass_is_named(monkeypatch):
     def fail(model):
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr("lingeronnx.passes.NORMALIZATION_PASSES", (*NORMALIZATION_PASSES[:2], Pass("broken", fail)))
-    with pytest.raises(InternalError, match="pass broken failed after passes check-control, prepare: oh"):
+    monkeypatch.setattr(
+        "lingeronnx.passes.NORMALIZATION_PASSES", (*NORMALIZATION_PASSES[:2], Pass("broken", fail))
+    )
+    with pytest.raises(
+        InternalError, match="pass broken failed after passes check-control, prepare: oh"
+    ):
         normalize(traced())

@@ -1,4 +1,6 @@
-"""prepare: functions inlined, Constant nodes as initializers, defaults of inputs as constants, dead nodes gone."""
+"""prepare: functions inlined, Constant nodes as initializers, defaults of inputs as constants, dead
+nodes gone.
+"""
 
 import onnx.parser
 import pytest
@@ -10,7 +12,12 @@ from tests.passes.helpers import check_pass_fires, feeds, graph, interface, ops,
 
 @pytest.mark.parametrize(
     "value",
-    ("value = float[2] {1.0, 2.0}", "value_floats = [1.0, 2.0]", "value_float: float = 2.0", "value = float {2.0}"),
+    (
+        "value = float[2] {1.0, 2.0}",
+        "value_floats = [1.0, 2.0]",
+        "value_float: float = 2.0",
+        "value = float {2.0}",
+    ),
 )
 def test_constant_nodes(value):
     """Constants of every spelling become initializers."""
@@ -21,13 +28,21 @@ def test_constant_nodes(value):
 
 def test_integer_constants():
     """Shapes and axes too."""
-    text = "g (float[N,2] x) => (float[N,1,2] y) { k = Constant<value_ints = [1]>() y = Unsqueeze(x, k) }"
+    text = (
+        "g (float[N,2] x) => (float[N,1,2] y) { k = Constant<value_ints = [1]>() y = "
+        "Unsqueeze(x, k) }"
+    )
     check_pass_fires(graph(text), lift_constants, 1, ["Unsqueeze"], atol=0)
 
 
 def test_initializers_listed_as_inputs():
-    """Before IR version 4 every weight is listed as a graph input: they are constants, not inputs to feed."""
-    text = "g (float[N,4] x, float[4,3] w, float[3] b) => (float[N,3] y) { m = MatMul(x, w) y = Add(m, b) }"
+    """Before IR version 4 every weight is listed as a graph input: they are constants, not inputs
+    to feed.
+    """
+    text = (
+        "g (float[N,4] x, float[4,3] w, float[3] b) => (float[N,3] y) { m = MatMul(x, w) y = "
+        "Add(m, b) }"
+    )
     model = graph(text, w=rand(4, 3), b=rand(3))
     feed = {"x": rand(2, 4)}
     want = outputs(model, feed)["y"]

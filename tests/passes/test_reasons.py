@@ -1,4 +1,6 @@
-"""Every pass answers for what it leaves: a reason that holds the node, or the declared fact that nothing is left."""
+"""Every pass answers for what it leaves: a reason that holds the node, or the declared fact that
+nothing is left.
+"""
 
 import inspect
 
@@ -21,21 +23,39 @@ from lingeronnx.passes.folding.shape_tracing import trace_shapes
 from tests.passes.helpers import feeds, graph, positive, rand
 
 EVERY = {step.name: step for step in (*ENTRY_PASSES, *CONTROL_FLOW_PASSES, *NORMALIZATION_PASSES)}
-COMPLETE = {"sound", "inline-functions", "prepare", "refuse", "float32", "time-first", "check-control", "clean"}
+COMPLETE = {
+    "sound",
+    "inline-functions",
+    "prepare",
+    "refuse",
+    "float32",
+    "time-first",
+    "check-control",
+    "clean",
+}
 
 #: Pass -> a graph with a node that it leaves, its constants, and of what operator that node is.
 LEFT = {
-    "fold-constants": ("g (float[N,2] x) => (float[2] y, float[N,2] z) { y = Abs(two) z = Add(x, two) }", "Abs"),
+    "fold-constants": (
+        "g (float[N,2] x) => (float[2] y, float[N,2] z) { y = Abs(two) z = Add(x, two) }",
+        "Abs",
+    ),
     "drop-identity": ("g (float[N,2] x) => (float[N,2] y) { y = Identity(x) }", "Identity"),
     "known-shapes": ("g (float[N,2] x) => (int64[2] y) { y = Shape(x) }", "Shape"),
-    "batch-first": ("g (float[N,2] x) => (float[2,N] y) { a = Abs(x) y = Transpose<perm = [1, 0]>(a) }", "Transpose"),
+    "batch-first": (
+        "g (float[N,2] x) => (float[2,N] y) { a = Abs(x) y = Transpose<perm = [1, 0]>(a) }",
+        "Transpose",
+    ),
     "layer-norm": ("g (float[N,2] x) => (float[N,2] y) { a = Abs(x) y = Sqrt(a) }", "Sqrt"),
     "scaled-product": (
         "g (float[N,2,2] x) => (float[N,2,2] y) { a = MatMul(x, x) y = Mul(a, half) }",
         "Mul",
     ),
     "curves": (
-        "g (float[N,2] x) => (float[N,2] y, float[N,2] z) { s = Sigmoid(x) y = Mul(x, s) z = Neg(s) }",
+        (
+            "g (float[N,2] x) => (float[N,2] y, float[N,2] z) { s = Sigmoid(x) y = Mul(x, s) z = "
+            "Neg(s) }"
+        ),
         "Mul",
     ),
     "known-curves": (
@@ -48,7 +68,10 @@ LEFT = {
         "Mul",
     ),
     "batch-norm-behind": (
-        "g (float[N,2,4,4] x) => (float[N,2,4,4] y) { y = BatchNormalization(x, two, two, two, p) }",
+        (
+            "g (float[N,2,4,4] x) => (float[N,2,4,4] y) "
+            "{ y = BatchNormalization(x, two, two, two, p) }"
+        ),
         "BatchNormalization",
     ),
     "recurrent": (
@@ -66,7 +89,10 @@ LEFT = {
         "Reshape",
     ),
     "unbind": (
-        "g (float[N,12] x) => (float[3,N,2,2] y) { a = Reshape(x, parts) y = Transpose<perm = [1, 0, 2, 3]>(a) }",
+        (
+            "g (float[N,12] x) => (float[3,N,2,2] y) { a = Reshape(x, parts) y = Transpose<perm = [1, "
+            "0, 2, 3]>(a) }"
+        ),
         "Transpose",
     ),
     "channels": (
@@ -102,10 +128,14 @@ ARRAYS = {
 
 
 def test_what_leaves_nothing_is_declared():
-    """These raise an error of the user's, or change all that they are made for; all others give reasons."""
+    """These raise an error of the user's, or change all that they are made for; all others give
+    reasons.
+    """
     assert {name for name, step in EVERY.items() if step.handles_all} == COMPLETE
     for name, step in EVERY.items():
-        assert ("Reason(" in inspect.getsource(inspect.getmodule(step.run))) or step.handles_all, name
+        assert ("Reason(" in inspect.getsource(inspect.getmodule(step.run))) or step.handles_all, (
+            name
+        )
         assert inspect.get_annotations(step.run, eval_str=True)["return"] in (
             (int,) if step.handles_all else (PassResult,)
         )
@@ -120,7 +150,11 @@ def test_every_pass_ensures_something():
 def test_the_reason_holds_the_node(name):
     """The node is in the graph still, it is the one that stays, and the text names it."""
     text, kind = LEFT[name]
-    used = {key: array for key, array in ARRAYS.items() if f" {key}" in text.replace(",", " ").replace("(", " ")}
+    used = {
+        key: array
+        for key, array in ARRAYS.items()
+        if f" {key}" in text.replace(",", " ").replace("(", " ")
+    }
     model = graph(text, **used)
     trace_shapes(model, {key: array[:1] for key, array in feeds(model).items()})
     if name == "backward":
@@ -160,10 +194,18 @@ def test_a_pass_that_breaks_what_it_ensures():
 
     def spoil(model):
         branch = graph("g () => (float[2] z) { z = Constant<value_floats = [1.0, 2.0]>() }").graph
-        node = ir.node("If", [model.graph.inputs[0]], {"then_branch": branch, "else_branch": branch})
+        node = ir.node(
+            "If", [model.graph.inputs[0]], {"then_branch": branch, "else_branch": branch}
+        )
         node.name = "If_z"
         model.graph.append(node)
         return 1
 
-    with pytest.raises(InternalError, match="pass spoil does not ensure no subgraphs: If If_z has one; after passes a"):
-        run_passes([Pass("a", lambda model: 0), Pass("spoil", spoil, ensures=[NO_SUBGRAPHS])], graph(SQUARE))
+    with pytest.raises(
+        InternalError,
+        match="pass spoil does not ensure no subgraphs: If If_z has one; after passes a",
+    ):
+        run_passes(
+            [Pass("a", lambda model: 0), Pass("spoil", spoil, ensures=[NO_SUBGRAPHS])],
+            graph(SQUARE),
+        )

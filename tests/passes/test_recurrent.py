@@ -1,4 +1,6 @@
-"""LSTM and GRU become one function per direction, batch first; the dressing of exporters cancels."""
+"""LSTM and GRU become one function per direction, batch first; the dressing of exporters
+cancels.
+"""
 
 import numpy as np
 import onnx
@@ -10,7 +12,15 @@ from lingeronnx.ops.layers.recurrent import optional_input_indices as given_to
 from lingeronnx.passes import normalize, resolve_control_flow, run_entry_passes
 from lingeronnx.passes.layers.recurrent import convert_recurrent_layers, convert_to_time_first
 from lingeronnx.run.runners import get_input_specs
-from tests.passes.helpers import changes, check_pass_fires, check_pass_leaves_alone, feeds, outputs, proto, rand
+from tests.passes.helpers import (
+    changes,
+    check_pass_fires,
+    check_pass_leaves_alone,
+    feeds,
+    outputs,
+    proto,
+    rand,
+)
 
 STEP_COUNT, WIDTH, H = 5, 4, 3
 
@@ -30,7 +40,9 @@ def count(direction):
 
 
 def model(kind, body, result, *, direction="forward", opset=13, given="float[N,5,4] x", **arrays):
-    """Return a graph of one layer on the batch-first input x; {L} in `body` stands for the operator's name."""
+    """Return a graph of one layer on the batch-first input x; {L} in `body` stands for the
+    operator's name.
+    """
     attributes = f'direction="{direction}", hidden_size={H}'
     body = body.replace("{L}", f"{kind} <{attributes}").replace("{D}", str(count(direction)))
     text = f"g ({given}) => ({result}) {{ {body} }}"
@@ -45,7 +57,10 @@ STEPS = f"{LAYER} y3 = Squeeze(y4, one)"
 BODIES = {  # what is read of one direction
     "sequence": (f"{STEPS} y = Transpose <perm=[1,0,2]> (y3)", "float[N,5,3] y"),
     "smallest": (
-        f"{STEPS} z = Transpose <perm=[1,0,2]> (y3) a = Abs(z) y = ReduceMin <axes=[1], keepdims=0> (a)",
+        (
+            f"{STEPS} z = Transpose <perm=[1,0,2]> (y3) a = Abs(z) y = ReduceMin <axes=[1], "
+            "keepdims=0> (a)"
+        ),
         "float[N,3] y",
     ),
     "last of the sequence": (f"{STEPS} y = Gather <axis=0> (y3, last)", "float[N,3] y"),
@@ -62,7 +77,10 @@ BODIES = {  # what is read of one direction
 def normalised(graph, feed):
     """Return `graph` as `quantize` normalises it."""
     copy, _ = run_entry_passes(graph)
-    resolve_control_flow(copy, {spec.name: spec.slice_samples(feed[spec.name], 0, 1) for spec in get_input_specs(copy)})
+    resolve_control_flow(
+        copy,
+        {spec.name: spec.slice_samples(feed[spec.name], 0, 1) for spec in get_input_specs(copy)},
+    )
     normalize(copy)
     return copy
 
@@ -75,7 +93,9 @@ LAYERS = ("LSTM", "GRU")
 @pytest.mark.parametrize("name", BODIES)
 @pytest.mark.parametrize("kind", LAYERS)
 def test_one_direction(kind, name, direction, opset):
-    """Same outputs, no ONNX layer left, and where the batch comes first outside, no Transpose either."""
+    """Same outputs, no ONNX layer left, and where the batch comes first outside, no Transpose
+    either.
+    """
     body, result = BODIES[name]
     if opset < 13:
         body = body.replace("Squeeze(y4, one)", "Squeeze <axes=[1]> (y4)")
@@ -96,22 +116,35 @@ def test_one_direction(kind, name, direction, opset):
 
 
 FLAT = f"{LAYER} z = Transpose <perm=[0,2,1,3]> (y4) y3 = Reshape(z, flat)"
-SECOND = 'u4 = LSTM <direction="bidirectional", hidden_size=3> (y3, w2, r2) v = Transpose <perm=[0,2,1,3]> (u4)'
+SECOND = (
+    'u4 = LSTM <direction="bidirectional", hidden_size=3> (y3, w2, r2) v = Transpose '
+    "<perm=[0,2,1,3]> (u4)"
+)
 BACK = "z = Transpose <perm=[1,0,2]> (j) y = Abs(z)"
 APART = f"f = Squeeze(f4, one) l = Squeeze(l4, one) j = Concat <axis=2> (f, l) {BACK}"
 BOTH = {
     "sequence": (f"{FLAT} y = Transpose <perm=[1,0,2]> (y3)", "float[N,5,6] y"),
     "states": (
-        f"{LAYER} f = Gather <axis=0> (h, first) l = Gather <axis=0> (h, last) y = Concat <axis=1> (f, l)",
+        (
+            f"{LAYER} f = Gather <axis=0> (h, first) l = Gather <axis=0> (h, last) y = Concat "
+            "<axis=1> "
+            "(f, l)"
+        ),
         "float[N,6] y",
     ),
-    "stack": (f"{FLAT} {SECOND} v3 = Reshape(v, flat) y = Transpose <perm=[1,0,2]> (v3)", "float[N,5,6] y"),
+    "stack": (
+        f"{FLAT} {SECOND} v3 = Reshape(v, flat) y = Transpose <perm=[1,0,2]> (v3)",
+        "float[N,5,6] y",
+    ),
     "each by a slice": (
         f"{LAYER} f4 = Slice(y4, zero, one, one) l4 = Slice(y4, one, far, one) {APART}",
         "float[N,5,6] y",
     ),
     "each by a gather": (
-        f"{LAYER} f = Gather <axis=1> (y4, first) l = Gather <axis=-3> (y4, less) j = Concat <axis=2> (f, l) {BACK}",
+        (
+            f"{LAYER} f = Gather <axis=1> (y4, first) l = Gather <axis=-3> (y4, less) j = Concat "
+            f"<axis=2> (f, l) {BACK}"
+        ),
         "float[N,5,6] y",
     ),
     "each by a split": (f"{LAYER} f4, l4 = Split <axis=1> (y4) {APART}", "float[N,5,6] y"),
@@ -150,10 +183,16 @@ def test_two_directions(kind, name):
 
 
 def test_only_what_is_read():
-    """The pass alone, one sequence that is turned back: the two Transposes go, the weights lose a dimension."""
+    """The pass alone, one sequence that is turned back: the two Transposes go, the weights lose a
+    dimension.
+    """
     body, result = BODIES["sequence"]
     graph = check_pass_fires(
-        model("GRU", body, result, **AXES), convert_recurrent_layers, 1, ["Transpose", "GRU"], atol=1e-6
+        model("GRU", body, result, **AXES),
+        convert_recurrent_layers,
+        1,
+        ["Transpose", "GRU"],
+        atol=1e-6,
     )
     layer = next(node for node in graph.graph if node.op_type == "GRU")
     assert [ir.get_shape(v) for v in layer.inputs[1:]] == [(9, 4), (9, 3), (18,)]
@@ -163,22 +202,34 @@ def test_only_what_is_read():
 def test_time_first_input():
     """An input that no exporter turned is turned by the pass, and the states are turned back."""
     given = "float[5,2,4] x"
-    graph = model("GRU", "y4, y = {L}>(x, w, r, b)", "float[D,2,3] y", given=given, direction="reverse")
+    graph = model(
+        "GRU", "y4, y = {L}>(x, w, r, b)", "float[D,2,3] y", given=given, direction="reverse"
+    )
     check_pass_fires(
-        graph, convert_recurrent_layers, 1, ["Transpose", "GRU", "Slice", "Transpose"], atol=1e-6, trace=False
+        graph,
+        convert_recurrent_layers,
+        1,
+        ["Transpose", "GRU", "Slice", "Transpose"],
+        atol=1e-6,
+        trace=False,
     )
 
 
 @pytest.mark.parametrize("direction", ("forward", "reverse", "bidirectional"))
 def test_cell(direction):
     """The last cell is the function's third output."""
-    body = f"{TURN} y4, h, c = {{L}}>(t, w, r, b) y = Transpose <perm=[1,0,2]> (c) z = Transpose <perm=[1,0,2]> (h)"
+    body = (
+        f"{TURN} y4, h, c = {{L}}>(t, w, r, b) y = Transpose <perm=[1,0,2]> (c) z = Transpose "
+        "<perm=[1,0,2]> (h)"
+    )
     graph = model("LSTM", body, "float[N,D,3] y, float[N,D,3] z", direction=direction)
     feed = feeds(graph)
     before, after = outputs(graph, feed), normalised(graph, feed)
     for key, want in outputs(after, feed).items():
         np.testing.assert_allclose(want, before[key], rtol=0, atol=1e-6)
-    assert [len(node.outputs) for node in after.graph if node.domain == ir.FUNCTION_DOMAIN] == [3] * count(direction)
+    assert [len(node.outputs) for node in after.graph if node.domain == ir.FUNCTION_DOMAIN] == [
+        3
+    ] * count(direction)
     assert "Transpose" not in [node.op_type for node in after.graph]
 
 
@@ -193,10 +244,18 @@ def test_linear_before_reset_is_kept():
 
 
 OBSTACLES = {
-    "activations": ('y4 = {L}, activations=["Sigmoid", "Tanh", "Relu"]>(t, w, r, b) y = Squeeze(y4, one)', {}, "relu"),
+    "activations": (
+        'y4 = {L}, activations=["Sigmoid", "Tanh", "Relu"]>(t, w, r, b) y = Squeeze(y4, one)',
+        {},
+        "relu",
+    ),
     "clip": ("y4 = {L}, clip=1.0>(t, w, r, b) y = Squeeze(y4, one)", {}, "clips"),
     "coupled": ("y4 = {L}, input_forget=1>(t, w, r, b) y = Squeeze(y4, one)", {}, "coupled"),
-    "peepholes": ("y4 = {L}>(t, w, r, b, , , , p) y = Squeeze(y4, one)", {"p": rand(1, 3 * H)}, "peepholes"),
+    "peepholes": (
+        "y4 = {L}>(t, w, r, b, , , , p) y = Squeeze(y4, one)",
+        {"p": rand(1, 3 * H)},
+        "peepholes",
+    ),
 }
 
 
@@ -204,7 +263,9 @@ OBSTACLES = {
 def test_what_stays(name):
     """Each obstacle leaves the operator as it is, with a reason."""
     body, arrays, reason = OBSTACLES[name]
-    graph = model("LSTM", f"{TURN} {body}", "float[A,B,C] y", given="float[1,5,4] x", **AXES, **arrays)
+    graph = model(
+        "LSTM", f"{TURN} {body}", "float[A,B,C] y", given="float[1,5,4] x", **AXES, **arrays
+    )
     layer = next(node for node in graph.graph if node.op_type == "LSTM")
     check_pass_leaves_alone(graph, convert_recurrent_layers)
     assert reason in explain_unsupported(layer)
@@ -215,20 +276,28 @@ GIVEN = {
     "a constant state": ("h", ", start", "", {"start": rand(1, 1, H)}),
     "a state": ("h", ", start", ", float[1,N,3] start", {}),
     "a cell": ("c", ", , cell", ", float[1,N,3] cell", {}),
-    "everything": ("lhc", "lengths, start, cell", ", int32[N] lengths, float[1,N,3] start, float[1,N,3] cell", {}),
+    "everything": (
+        "lhc",
+        "lengths, start, cell",
+        ", int32[N] lengths, float[1,N,3] start, float[1,N,3] cell",
+        {},
+    ),
 }
 
 
 @pytest.mark.parametrize("direction", ("forward", "reverse"))
 @pytest.mark.parametrize("name", GIVEN)
 def test_what_is_given(name, direction):
-    """Lengths, states and cells are further inputs, which an attribute names; Y_h is its output then."""
+    """Lengths, states and cells are further inputs, which an attribute names; Y_h is its output
+    then.
+    """
     letters, more, given, arrays = GIVEN[name]
     text = f"{TURN} y4, y, c = {{L}}>(t, w, r, b, {more}) z = Squeeze(y4, one)"
     if name == "a constant state":
-        text = f"{TURN} s = Shape(t) n = Gather <axis=0> (s, one) size = Concat <axis=0> (one, n, three) " + text[
-            len(TURN) :
-        ].replace(", start", ", full")
+        text = (
+            f"{TURN} s = Shape(t) n = Gather <axis=0> (s, one) size = Concat <axis=0> (one, n, "
+            "three) "
+        ) + text[len(TURN) :].replace(", start", ", full")
         text = text.replace("y4, y, c =", "full = Expand(start, size) y4, y, c =")
         arrays = {**arrays, "three": np.array([3])}
     graph = model(
@@ -240,7 +309,12 @@ def test_what_is_given(name, direction):
         **AXES,
         **arrays,
     )
-    feed = {"x": rand(3, 5, 4), "lengths": np.array([5, 2, 4], np.int32), "start": rand(1, 3, 3), "cell": rand(1, 3, 3)}
+    feed = {
+        "x": rand(3, 5, 4),
+        "lengths": np.array([5, 2, 4], np.int32),
+        "start": rand(1, 3, 3),
+        "cell": rand(1, 3, 3),
+    }
     feed = {str(v.name): feed[v.name] for v in graph.graph.inputs}
     before = outputs(graph, feed)
     after = normalised(graph, feed)
@@ -249,7 +323,10 @@ def test_what_is_given(name, direction):
     (layer,) = [node for node in after.graph if node.domain == ir.FUNCTION_DOMAIN]
     keys = [key for key in ("lengths", "h", "c") if key[0] in letters]
     layer.op_type = "LSTM_7"  # a name says nothing
-    assert (ir.base_op_type(layer), given_to(layer)) == ("LSTM", {key: 4 + i for i, key in enumerate(keys)})
+    assert (ir.base_op_type(layer), given_to(layer)) == (
+        "LSTM",
+        {key: 4 + i for i, key in enumerate(keys)},
+    )
     assert len(layer.inputs) == 4 + len(keys)
     assert ("Slice" in [node.op_type for node in after.graph]) == ("l" not in letters)
     if name == "a constant state":
@@ -257,7 +334,9 @@ def test_what_is_given(name, direction):
 
 
 def test_zero_states_are_none():
-    """Initial states that are made with the batch size are left out, and lengths that are the input's own."""
+    """Initial states that are made with the batch size are left out, and lengths that are the
+    input's own.
+    """
     body = (
         f"{TURN} s = Shape(t) n = Gather <axis=0> (s, one) size = Concat <axis=0> (one, n, three) "
         "zero = ConstantOfShape(size) y4, h = {L}>(t, w, r, b, , zero, zero) y = Squeeze(h, none)"
@@ -272,17 +351,24 @@ def test_zero_states_are_none():
 
 @pytest.mark.parametrize("kind", LAYERS)
 def test_batch_first_layers(kind):
-    """Layout 1, which onnxruntime does not run, becomes layout 0 between Transposes; the others stay."""
+    """Layout 1, which onnxruntime does not run, becomes layout 0 between Transposes; the others
+    stay.
+    """
     one = {"kind": kind, "direction": "bidirectional"}
     body = "y, h = {L}, layout=1>(x, w, r, b, , start)"
     graph = model(
-        body=body, result="float[N,5,2,3] y, float[N,2,3] h", start=np.zeros((2, 2, H), np.float32), **one, opset=14
+        body=body,
+        result="float[N,5,2,3] y, float[N,2,3] h",
+        start=np.zeros((2, 2, H), np.float32),
+        **one,
+        opset=14,
     )
     assert changes(convert_to_time_first, graph) == 1
     assert changes(convert_to_time_first, graph) == 0
     turned = "s = Transpose <perm=[1,0,2]> (start)"
     same = model(
-        body=f"{TURN} {turned} y4, h3 = {{L}}>(t, w, r, b, , s) y = Transpose <perm=[2,0,1,3]> (y4) "
+        body=f"{TURN} {turned} y4, h3 = {{L}}>(t, w, r, b, , s) y = Transpose <perm=[2,0,1,3]> "
+        "(y4) "
         "h = Transpose <perm=[1,0,2]> (h3)",
         result="float[N,5,2,3] y, float[N,2,3] h",
         start=np.zeros((2, 2, H), np.float32),
@@ -293,7 +379,12 @@ def test_batch_first_layers(kind):
     want, have = outputs(same, feed), outputs(graph, feed)
     for name in want:
         np.testing.assert_array_equal(have[name], want[name])
-    bare = model(body="y, h = {L}, layout=1>(x, w, r, b)", result="float[N,5,2,3] y, float[N,2,3] h", opset=14, **one)
+    bare = model(
+        body="y, h = {L}, layout=1>(x, w, r, b)",
+        result="float[N,5,2,3] y, float[N,2,3] h",
+        opset=14,
+        **one,
+    )
     after = normalised(bare, feed)
     assert [node.op_type for node in after.graph if node.domain == ir.FUNCTION_DOMAIN] == [kind] * 2
     for name, array in outputs(after, feed).items():
@@ -301,11 +392,19 @@ def test_batch_first_layers(kind):
 
 
 def test_function_is_standard_onnx(caplog):
-    """The functions are model-local ONNX: other runtimes read the normalised graph too; writing it warns of nothing."""
+    """The functions are model-local ONNX: other runtimes read the normalised graph too; writing it
+    warns of nothing.
+    """
     body, result = BODIES["state"]
     graph = model("LSTM", body, result, **AXES)
     after = normalised(graph, feeds(graph))
     text = ir.to_proto(after)
     assert [f.name for f in text.functions] == ["LSTM"]
-    assert {n.op_type for n in text.functions[0].node} <= {"Transpose", "Constant", "Unsqueeze", "Squeeze", "LSTM"}
+    assert {n.op_type for n in text.functions[0].node} <= {
+        "Transpose",
+        "Constant",
+        "Unsqueeze",
+        "Squeeze",
+        "LSTM",
+    }
     assert not caplog.records

@@ -13,15 +13,26 @@ from tests.passes.helpers import changes, feeds, graph, ops, outputs, proto, ran
 
 
 def reduction(kind, shape, axes, keep):
-    sizes, out = ",".join(map(str, shape)), ",".join(f"d{i}" for i in range(len(shape) - (0 if keep else len(axes))))
+    sizes, out = (
+        ",".join(map(str, shape)),
+        ",".join(f"d{i}" for i in range(len(shape) - (0 if keep else len(axes)))),
+    )
     told = "axes" if kind == "ReduceSum" else ""
-    body = f"y = {kind}<keepdims = {keep}>(x, axes)" if told else f"y = {kind}<keepdims = {keep}, axes = {axes}>(x)"
+    body = (
+        f"y = {kind}<keepdims = {keep}>(x, axes)"
+        if told
+        else f"y = {kind}<keepdims = {keep}, axes = {axes}>(x)"
+    )
     text = f"g (float[N,{sizes}] x) => (float[N{',' if out else ''}{out}] y) {{ {body} }}"
     return graph(text, **({"axes": np.array(axes)} if told else {}))
 
 
 @limit_examples(60)
-@given(kind=st.sampled_from(("ReduceMean", "ReduceMax", "ReduceSum")), keep=st.integers(0, 1), data=st.data())
+@given(
+    kind=st.sampled_from(("ReduceMean", "ReduceMax", "ReduceSum")),
+    keep=st.integers(0, 1),
+    data=st.data(),
+)
 def test_the_floats_are_the_same(kind, keep, data):
     """Any run of axes behind the batch; a second run changes nothing."""
     shape = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=4))
@@ -56,7 +67,11 @@ def test_what_is_no_run_of_axes_stays(axes):
 def test_channels_of_a_map_run_in_integers(kind, platform):
     """As spatial attention has it."""
     body = f"c = Conv(x, w) r = Relu(c) m = {kind}<axes = [1]>(r) y = Conv(m, v)"
-    model = proto(f"g (float[N,3,8,8] x) => (float[N,2,6,6] y) {{ {body} }}", w=rand(8, 3, 3, 3), v=rand(2, 1, 1, 1))
+    model = proto(
+        f"g (float[N,3,8,8] x) => (float[N,2,6,6] y) {{ {body} }}",
+        w=rand(8, 3, 3, 3),
+        v=rand(2, 1, 1, 1),
+    )
     report = quantize(model, {"x": rand(16, 3, 8, 8)}, platform=platform, effort="fast").report
     assert not report.float_nodes
     assert platform == "generic" or report.chip_ready

@@ -15,20 +15,31 @@ VIEW = """
 
 
 def target(model):
-    return ir.const_value(next(node for node in model.graph if node.op_type == "Reshape").inputs[1]).tolist()
+    return ir.const_value(
+        next(node for node in model.graph if node.op_type == "Reshape").inputs[1]
+    ).tolist()
 
 
 def test_view_of_the_batch():
     """``x.view(x.size(0), -1)``: the whole chain becomes one constant."""
-    text = f"g (float[N,3,4,5] x) => (float[N,60] y) {{ {VIEW.format(rest='-1')} y = Reshape(x, t) }}"
+    text = (
+        f"g (float[N,3,4,5] x) => (float[N,60] y) {{ {VIEW.format(rest='-1')} y = Reshape(x, t) }}"
+    )
     model = check_pass_fires(graph(text), make_targets_constant, 1, ["Reshape"], atol=0)
     assert target(model) == [0, 60]
 
 
 def test_view_with_sizes():
     """Several axes behind the batch."""
-    text = f"g (float[N,3,4,5] x) => (float[N,12,5] y) {{ {VIEW.format(rest='12, 5')} y = Reshape(x, t) }}"
-    assert target(check_pass_fires(graph(text), make_targets_constant, 1, ["Reshape"], atol=0)) == [0, 12, 5]
+    text = (
+        f"g (float[N,3,4,5] x) => (float[N,12,5] y) {{ {VIEW.format(rest='12, 5')} y = "
+        "Reshape(x, t) }"
+    )
+    assert target(check_pass_fires(graph(text), make_targets_constant, 1, ["Reshape"], atol=0)) == [
+        0,
+        12,
+        5,
+    ]
 
 
 SIZED = "a = Shape(x) b = Slice(a, zero, two) t = Concat<axis = 0>(b, size)"
@@ -41,14 +52,23 @@ def test_sizes_of_resize(size, count, mode):
     text = f"""g (float[N,3,4,5] x) => (float[N,3,{size[0]},{size[1]}] y) {{
         {SIZED} y = Resize<mode = "{mode}">(x, , , t) }}"""
     held = {"zero": np.array([0]), "two": np.array([2]), "size": np.array(size)}
-    model = check_pass_fires(graph(text, **held), make_targets_constant, count, ["Resize"], atol=1e-6)
+    model = check_pass_fires(
+        graph(text, **held), make_targets_constant, count, ["Resize"], atol=1e-6
+    )
     (node,) = model.graph
-    assert ir.const_value(node.inputs[2]).tolist() == np.array([1, 1, size[0] / 4, size[1] / 5], np.float32).tolist()
+    assert (
+        ir.const_value(node.inputs[2]).tolist()
+        == np.array([1, 1, size[0] / 4, size[1] / 5], np.float32).tolist()
+    )
 
 
 def test_sizes_of_resize_that_no_factor_reaches_stay():
     """9 / 5 is less in float32, and 5 times that less than 9."""
-    text = f'g (float[N,3,4,5] x) => (float[N,3,8,9] y) {{ {SIZED} y = Resize<mode = "nearest">(x, , , t) }}'
+    text = (
+        f"g (float[N,3,4,5] x) => (float[N,3,8,9] y) {{ {SIZED} y = Resize<mode = "
+        '"nearest">(x, '
+        ", , t) }"
+    )
     held = {"zero": np.array([0]), "two": np.array([2]), "size": np.array([8, 9])}
     check_pass_leaves_alone(graph(text, **held), make_targets_constant)
 
@@ -65,13 +85,18 @@ def test_chain_read_twice():
     text = f"""g (float[N,3,4] x) => (float[N,12] y, float[N,12] z) {{
         {VIEW.format(rest="-1")} y = Reshape(x, t) e = Exp(x) z = Reshape(e, t)
     }}"""
-    check_pass_fires(graph(text), make_targets_constant, 2, ["Reshape", "Exp", "Reshape"], atol=1e-6)
+    check_pass_fires(
+        graph(text), make_targets_constant, 2, ["Reshape", "Exp", "Reshape"], atol=1e-6
+    )
 
 
 def test_fixed_batch():
     """A model written for one sample has only numbers."""
     text = f"g (float[1,3,4] x) => (float[1,12] y) {{ {VIEW.format(rest='-1')} y = Reshape(x, t) }}"
-    assert target(check_pass_fires(graph(text), make_targets_constant, 1, ["Reshape"], atol=0)) == [1, 12]
+    assert target(check_pass_fires(graph(text), make_targets_constant, 1, ["Reshape"], atol=0)) == [
+        1,
+        12,
+    ]
 
 
 def test_batch_times_positions():
@@ -81,7 +106,10 @@ def test_batch_times_positions():
         three = Constant<value_ints = [3]>() k = Mul(n, three) four = Constant<value_ints = [4]>()
         t = Concat<axis = 0>(k, four) y = Reshape(x, t)
     }"""
-    assert target(check_pass_fires(graph(text), make_targets_constant, 1, ["Reshape"], atol=0)) == [-1, 4]
+    assert target(check_pass_fires(graph(text), make_targets_constant, 1, ["Reshape"], atol=0)) == [
+        -1,
+        4,
+    ]
 
 
 @pytest.mark.parametrize("allowzero", (0, 1))
@@ -108,7 +136,9 @@ def test_refuses_unknown_shapes():
 
 
 def test_a_batch_that_stays_on_another_axis():
-    """What torch writes behind a recurrent layer: [T, N, directions, H], its last axes joined by their sizes."""
+    """What torch writes behind a recurrent layer: [T, N, directions, H], its last axes joined by
+    their sizes.
+    """
     text = """g (float[N,5,4] x) => (float[5,N,M] y) {
         turned = Transpose<perm = [1, 0, 2]>(x) two = Constant<value_ints = [2]>() r = Unsqueeze(turned, two)
         s = Shape(r) zero = Constant<value_ints = [0]>() four = Constant<value_ints = [4]>()
@@ -116,7 +146,9 @@ def test_a_batch_that_stays_on_another_axis():
         t = Concat<axis = 0>(kept, wide) y = Reshape(r, t)
     }"""
     model = graph(text)
-    check_pass_fires(model, make_targets_constant, 1, ["Transpose", "Constant", "Unsqueeze", "Reshape"], atol=0)
+    check_pass_fires(
+        model, make_targets_constant, 1, ["Transpose", "Constant", "Unsqueeze", "Reshape"], atol=0
+    )
     assert target(model) == [5, 0, 4]
 
 
@@ -132,7 +164,9 @@ def test_refuses_batch_elsewhere():
 
 def test_sizes_of_expand():
     """``a.expand_as(x)`` within a sample; the batch stays as it is."""
-    text = "g (float[N,3,1] a, float[N,3,5] x) => (float[N,3,5] y) { s = Shape(x) y = Expand(a, s) }"
+    text = (
+        "g (float[N,3,1] a, float[N,3,5] x) => (float[N,3,5] y) { s = Shape(x) y = Expand(a, s) }"
+    )
     model = check_pass_fires(graph(text), make_targets_constant, 1, ["Expand"], atol=0)
     assert ir.const_value(model.graph[0].inputs[1]).tolist() == [1, 3, 5]
 

@@ -7,7 +7,14 @@ from lingeronnx.graph import ir
 from lingeronnx.passes.axes.unfold_linear_batch import unfold_linear_batch
 from lingeronnx.passes.folding.shape_tracing import trace_shapes
 from lingeronnx.passes.layers.linear import fuse_linear
-from tests.passes.helpers import check_pass_fires, check_pass_leaves_alone, feeds, graph, outputs, rand
+from tests.passes.helpers import (
+    check_pass_fires,
+    check_pass_leaves_alone,
+    feeds,
+    graph,
+    outputs,
+    rand,
+)
 
 W, TARGET, BACK = {"w": rand(4, 3)}, {"flat": np.array([-1, 4])}, {"apart": np.array([-1, 5, 3])}
 FOLDED = "a = Reshape(x, flat) b = Gemm(a, w) y = Reshape(b, apart)"
@@ -23,25 +30,37 @@ def prepared(body, result="float[N,5,3] y", **more):
 
 def test_one_layer():
     """Alone, and the output keeps its name."""
-    model = check_pass_fires(prepared(FOLDED), unfold_linear_batch, 1, ["Linear"], atol=1e-6, trace=False)
+    model = check_pass_fires(
+        prepared(FOLDED), unfold_linear_batch, 1, ["Linear"], atol=1e-6, trace=False
+    )
     assert ir.get_shape(model.graph.outputs[0]) == (None, 5, 3)
 
 
 def test_several_layers():
     """With activations between."""
     model = prepared(
-        "a = Reshape(x, flat) b = Gemm(a, w) c = Relu(b) d = Gemm(c, v) e = Tanh(d) y = Reshape(e, apart)", v=rand(3, 3)
+        (
+            "a = Reshape(x, flat) b = Gemm(a, w) c = Relu(b) d = Gemm(c, v) e = Tanh(d) y = "
+            "Reshape(e, "
+            "apart)"
+        ),
+        v=rand(3, 3),
     )
-    check_pass_fires(model, unfold_linear_batch, 1, ["Linear", "Relu", "Linear", "Tanh"], atol=1e-6, trace=False)
+    check_pass_fires(
+        model, unfold_linear_batch, 1, ["Linear", "Relu", "Linear", "Tanh"], atol=1e-6, trace=False
+    )
     assert not any(ir.has_folded_batch(node.outputs[0]) for node in model.graph)
 
 
 def test_two_readers_of_the_rows():
     """The first Reshape stays for the other reader."""
     model = prepared(
-        "a = Reshape(x, flat) b = Gemm(a, w) y = Reshape(b, apart) z = Abs(a)", "float[N,5,3] y, float[M,4] z"
+        "a = Reshape(x, flat) b = Gemm(a, w) y = Reshape(b, apart) z = Abs(a)",
+        "float[N,5,3] y, float[M,4] z",
     )
-    check_pass_fires(model, unfold_linear_batch, 1, ["Reshape", "Linear", "Abs"], atol=1e-6, trace=False)
+    check_pass_fires(
+        model, unfold_linear_batch, 1, ["Reshape", "Linear", "Abs"], atol=1e-6, trace=False
+    )
     one = prepared("a = Reshape(x, flat) b = Gemm(a, w) y = Reshape(b, apart)")
     before = outputs(one, feeds(one))["y"]
     assert unfold_linear_batch(one).changes == 1
@@ -52,9 +71,13 @@ def test_two_readers_of_the_rows():
 def test_other_sizes_behind(behind):
     """A Reshape of one sample stays, as in front of heads."""
     model = prepared(
-        FOLDED.replace("apart", "other"), f"float[N,{','.join(map(str, behind[1:]))}] y", other=np.array(behind)
+        FOLDED.replace("apart", "other"),
+        f"float[N,{','.join(map(str, behind[1:]))}] y",
+        other=np.array(behind),
     )
-    model = check_pass_fires(model, unfold_linear_batch, 1, ["Linear", "Reshape"], atol=1e-6, trace=False)
+    model = check_pass_fires(
+        model, unfold_linear_batch, 1, ["Linear", "Reshape"], atol=1e-6, trace=False
+    )
     assert not any(ir.has_folded_batch(node.outputs[0]) for node in model.graph)
 
 
@@ -62,7 +85,9 @@ def test_queries_keys_and_values():
     """Three layers on the same rows, of axes that stand apart in front."""
     body = """u = Unsqueeze(x, two) a = Reshape(u, flat) b = Gemm(a, w) c = Gemm(a, v)
         y = Reshape(b, apart) z = Reshape(c, apart)"""
-    model = prepared(body, "float[N,5,3] y, float[N,5,3] z", v=rand(4, 3, seed=1), two=np.array([2, 3]))
+    model = prepared(
+        body, "float[N,5,3] y, float[N,5,3] z", v=rand(4, 3, seed=1), two=np.array([2, 3])
+    )
     left = ["Unsqueeze", "Reshape", "Linear", "Linear", "Reshape", "Reshape"]
     model = check_pass_fires(model, unfold_linear_batch, 2, left, atol=1e-6, trace=False)
     assert not any(ir.has_folded_batch(node.outputs[0]) for node in model.graph)
@@ -70,7 +95,9 @@ def test_queries_keys_and_values():
 
 REASONS = {
     "the batch behind": FOLDED.replace("apart", "wrong"),
-    "an operator along the rows": "a = Reshape(x, flat) b = Gemm(a, w) c = Softmax <axis=0> (b) y = Reshape(c, apart)",
+    "an operator along the rows": (
+        "a = Reshape(x, flat) b = Gemm(a, w) c = Softmax <axis=0> (b) y = Reshape(c, apart)"
+    ),
     "nothing behind": "a = Reshape(x, flat) y = Gemm(a, w)",
     "nothing between": "a = Reshape(x, flat) y = Reshape(a, square)",
     "a graph output between": FOLDED,
@@ -80,8 +107,14 @@ REASONS = {
 @pytest.mark.parametrize("reason", REASONS)
 def test_what_stays(reason):
     """Each reason."""
-    result = {"nothing behind": "float[M,3] y", "a graph output between": "float[N,5,3] y, float[M,3] b"}
+    result = {
+        "nothing behind": "float[M,3] y",
+        "a graph output between": "float[N,5,3] y, float[M,3] b",
+    }
     model = prepared(
-        REASONS[reason], result.get(reason, "float[A,B,C] y"), wrong=np.array([1, -1, 3]), square=np.array([-1, 5, 4])
+        REASONS[reason],
+        result.get(reason, "float[A,B,C] y"),
+        wrong=np.array([1, -1, 3]),
+        square=np.array([-1, 5, 4]),
     )
     check_pass_leaves_alone(model, unfold_linear_batch)

@@ -1,4 +1,6 @@
-"""The runner of passes: requirements, answers, failures, and what --debug-dump and --notes show of them."""
+"""The runner of passes: requirements, answers, failures, and what --debug-dump and --notes show of
+them.
+"""
 
 import numpy as np
 import onnx
@@ -21,7 +23,14 @@ from lingeronnx.passes import (
     resolve_control_flow,
     run_entry_passes,
 )
-from lingeronnx.passes._pass import CONSTANTS_LIFTED, FUNCTIONS_INLINED, NO_SUBGRAPHS, SHAPES_KNOWN, PassRun, run_passes
+from lingeronnx.passes._pass import (
+    CONSTANTS_LIFTED,
+    FUNCTIONS_INLINED,
+    NO_SUBGRAPHS,
+    SHAPES_KNOWN,
+    PassRun,
+    run_passes,
+)
 from tests.passes.helpers import feeds, graph, ops, positive, proto, rand
 
 NORM = """g (float[N,3,8,8] x) => (float[N,4,8,8] y, float[N,4,8,8] z) {
@@ -54,9 +63,14 @@ BROKEN = (
 
 @pytest.mark.parametrize("need, text, message", BROKEN, ids=lambda part: getattr(part, "name", ""))
 def test_a_requirement_is_checked(need, text, message):
-    """The runner names the pass, what it requires, what ran before and where that does not hold; it does not run it."""
+    """The runner names the pass, what it requires, what ran before and where that does not hold; it
+    does not run it.
+    """
     ran = []
-    steps = (Pass("first", lambda model: 0), Pass("needy", lambda model: ran.append(model) or 0, (need,)))
+    steps = (
+        Pass("first", lambda model: 0),
+        Pass("needy", lambda model: ran.append(model) or 0, (need,)),
+    )
     with pytest.raises(InternalError, match=f"pass needy requires {message}") as caught:
         run_passes(steps, graph(text))
     assert "after passes first" in str(caught.value)
@@ -64,9 +78,13 @@ def test_a_requirement_is_checked(need, text, message):
 
 
 def test_functions_and_inputs_are_checked():
-    """A function of somebody else, and an initializer that is listed as an input, are told by name."""
+    """A function of somebody else, and an initializer that is listed as an input, are told by
+    name.
+    """
     made = proto("g (float[N,2] x) => (float[N,2] y) { y = other.Twice(x) }")
-    body = onnx.parser.parse_function('<domain: "other", opset_import: ["" : 13]> Twice (a) => (b) { b = Add(a, a) }')
+    body = onnx.parser.parse_function(
+        '<domain: "other", opset_import: ["" : 13]> Twice (a) => (b) { b = Add(a, a) }'
+    )
     made.functions.append(body)
     made.opset_import.append(onnx.helper.make_opsetid("other", 1))
     assert FUNCTIONS_INLINED.find_violation(ir.from_proto(made)) == "function Twice is not inlined"
@@ -75,7 +93,9 @@ def test_functions_and_inputs_are_checked():
 
 
 @pytest.mark.parametrize(
-    "need", (FUNCTIONS_INLINED, CONSTANTS_LIFTED, SHAPES_KNOWN, NO_SUBGRAPHS), ids=lambda need: need.name
+    "need",
+    (FUNCTIONS_INLINED, CONSTANTS_LIFTED, SHAPES_KNOWN, NO_SUBGRAPHS),
+    ids=lambda need: need.name,
 )
 def test_requirements_hold_where_they_should(need):
     """On a graph without functions, constants as nodes, subgraphs and unknown shapes."""
@@ -84,7 +104,11 @@ def test_requirements_hold_where_they_should(need):
 
 def test_every_pass_says_what_it_needs():
     """Only those that make a graph readable, or look at it as it came, need nothing."""
-    free = {step.name for step in (*ENTRY_PASSES, *CONTROL_FLOW_PASSES, *NORMALIZATION_PASSES) if not step.requires}
+    free = {
+        step.name
+        for step in (*ENTRY_PASSES, *CONTROL_FLOW_PASSES, *NORMALIZATION_PASSES)
+        if not step.requires
+    }
     assert free == {"sound", "inline-functions", "prepare", "check-control"}
     assert len({step.name for step in ENTRY_PASSES}) == len(ENTRY_PASSES)
 
@@ -96,18 +120,25 @@ def test_an_error_of_the_user_goes_through():
         raise ModelError("no")
 
     with pytest.raises(ModelError, match="^no$"):
-        run_passes((Pass("refusing", refuse),), graph("g (float[N,2] x) => (float[N,2] y) { y = Relu(x) }"))
+        run_passes(
+            (Pass("refusing", refuse),), graph("g (float[N,2] x) => (float[N,2] y) { y = Relu(x) }")
+        )
 
 
 def test_answers_reach_the_watcher():
-    """Counts and reasons, in order, also of passes that only count; changes of one name are summed."""
+    """Counts and reasons, in order, also of passes that only count; changes of one name are
+    summed.
+    """
     steps = (
         Pass("a", lambda model: 2),
         Pass("b", lambda model: PassResult(0, (SkipReason(model.graph[0], "so"),))),
         Pass("a", lambda model: 1),
     )
     seen = PassLog()
-    assert run_passes(steps, graph("g (float[N,2] x) => (float[N,2] y) { y = Relu(x) }"), seen) == {"a": 3, "b": 0}
+    assert run_passes(steps, graph("g (float[N,2] x) => (float[N,2] y) { y = Relu(x) }"), seen) == {
+        "a": 3,
+        "b": 0,
+    }
     assert [(s.name, s.changes) for s in seen.steps] == [("a", 2), ("b", 0), ("a", 1)]
     assert seen.format_skip_reasons() == ["b: Relu Relu_y stays: so"]
     assert list(seen.steps[1].lines()) == ["b: 0 changes", "  Relu Relu_y stays: so"]
@@ -117,12 +148,18 @@ def test_only_the_last_reason_counts():
     """A pass that runs again and then acts has nothing to say."""
     seen = PassLog()
     model = graph("g (float[N,2] x) => (float[N,2] y) { y = Relu(x) }")
-    run_passes((Pass("a", lambda m: PassResult(0, (SkipReason(None, "w"),))), Pass("a", lambda m: 1)), model, seen)
+    run_passes(
+        (Pass("a", lambda m: PassResult(0, (SkipReason(None, "w"),))), Pass("a", lambda m: 1)),
+        model,
+        seen,
+    )
     assert seen.format_skip_reasons() == []
 
 
 def test_the_dump(tmp_path):
-    """Every graph that a pass changed is a valid model; the text says what each pass did or why not."""
+    """Every graph that a pass changed is a valid model; the text says what each pass did or why
+    not.
+    """
     seen = PassLog(tmp_path / "dump")
     model, _ = run_entry_passes(graph(NORM, **ARRAYS), seen)
     resolve_control_flow(model, {name: array[:1] for name, array in feeds(model).items()}, seen)
@@ -130,7 +167,11 @@ def test_the_dump(tmp_path):
     text = (tmp_path / "dump" / "passes.txt").read_text().splitlines()
     assert text[0] == "00 sound: 0 changes"
     assert f"     {WHY}" in text
-    assert sum(line[:2].isdigit() for line in text) == len(seen.steps) == len(ENTRY_PASSES) + len(NORMALIZATION_PASSES)
+    assert (
+        sum(line[:2].isdigit() for line in text)
+        == len(seen.steps)
+        == len(ENTRY_PASSES) + len(NORMALIZATION_PASSES)
+    )
     acted = [f"{i:02}_{s.name}.onnx" for i, s in enumerate(seen.steps) if s.changes]
     assert sorted(p.name for p in (tmp_path / "dump").iterdir()) == [*acted, "passes.txt"]
     for name in acted:
@@ -145,16 +186,22 @@ def test_the_dump_of_a_pass_that_fails(tmp_path):
         raise ZeroDivisionError("oh")
 
     with pytest.raises(InternalError, match="pass broken failed after passes fine: oh"):
-        run_passes((Pass("fine", lambda model: 1), Pass("broken", fail)), graph(NORM, **ARRAYS), seen)
+        run_passes(
+            (Pass("fine", lambda model: 1), Pass("broken", fail)), graph(NORM, **ARRAYS), seen
+        )
     assert sorted(p.name for p in tmp_path.iterdir()) == ["00_fine.onnx", "passes.txt"]
 
 
 def test_quantize_shows_it(tmp_path):
-    """The command and the function: --debug-dump writes, --notes full tells in the report; without them neither."""
+    """The command and the function: --debug-dump writes, --notes full tells in the report; without
+    them neither.
+    """
     path = tmp_path / "m.onnx"
     onnx.save(proto(NORM, **ARRAYS), path)
     given = ["quantize", str(path), "--effort", "fast", "-o", str(tmp_path / "q.onnx")]
-    done = CliRunner().invoke(cli.main, [*given, "--debug-dump", str(tmp_path / "d"), "--notes", "full", "--json"])
+    done = CliRunner().invoke(
+        cli.main, [*given, "--debug-dump", str(tmp_path / "d"), "--notes", "full", "--json"]
+    )
     assert done.exit_code == 0
     assert f"fold-batch-norm: {WHY}" in done.stdout
     names = sorted(p.name for p in (tmp_path / "d").iterdir())
@@ -163,11 +210,14 @@ def test_quantize_shows_it(tmp_path):
     assert last.endswith("fit: 0 changes")
     plain = lo.quantize(path, rand(4, 3, 8, 8), effort="fast")
     assert not any("stays" in note for note in plain.report.notes)
-    full = lo.quantize(path, rand(4, 3, 8, 8), effort="fast", notes="full", debug_dump=tmp_path / "e")
+    full = lo.quantize(
+        path, rand(4, 3, 8, 8), effort="fast", notes="full", debug_dump=tmp_path / "e"
+    )
     assert f"fold-batch-norm: {WHY}" in full.report.notes
     assert ops(full.graph) == ops(plain.graph)
     first, second = (
-        np.concatenate([a.ravel() for a in r.session().run(None, {"x": rand(2, 3, 8, 8)})]) for r in (plain, full)
+        np.concatenate([a.ravel() for a in r.session().run(None, {"x": rand(2, 3, 8, 8)})])
+        for r in (plain, full)
     )
     np.testing.assert_array_equal(first, second)
 
@@ -176,4 +226,6 @@ def test_a_folder_that_cannot_be(tmp_path):
     """One line."""
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"cannot make the folder .*file: File exists"):
-        PassLog(tmp_path / "file")(PassRun("a", 0), graph("g (float[N,2] x) => (float[N,2] y) { y = Relu(x) }"))
+        PassLog(tmp_path / "file")(
+            PassRun("a", 0), graph("g (float[N,2] x) => (float[N,2] y) { y = Relu(x) }")
+        )

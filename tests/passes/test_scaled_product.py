@@ -20,12 +20,16 @@ def prepared(text):
 @pytest.mark.parametrize("last", ("y = Mul(p, s)", "y = Mul(s, p)", "y = Div(p, s)"))
 def test_behind_the_product(last):
     model = prepared(HEAD + "t = Transpose<perm = [0, 2, 1]>(k) p = MatMul(q, t) " + last + " }")
-    check_pass_fires(model, fold_factor_through_matmul, 1, ["Linear", "Linear", "Transpose", "MatMul"], atol=1e-5)
+    check_pass_fires(
+        model, fold_factor_through_matmul, 1, ["Linear", "Linear", "Transpose", "MatMul"], atol=1e-5
+    )
 
 
 def test_before_the_product():
     model = prepared(HEAD + "t = Transpose<perm = [0, 2, 1]>(k) m = Mul(t, s) y = MatMul(q, m) }")
-    check_pass_fires(model, fold_factor_through_matmul, 1, ["Linear", "Linear", "Transpose", "MatMul"], atol=1e-5)
+    check_pass_fires(
+        model, fold_factor_through_matmul, 1, ["Linear", "Linear", "Transpose", "MatMul"], atol=1e-5
+    )
 
 
 @pytest.mark.parametrize(
@@ -36,7 +40,10 @@ def test_before_the_product():
         + "t = Transpose<perm = [0, 2, 1]>(k) p = MatMul(q, t) y = Mul(p, s) }",
         HEAD + "t = Transpose<perm = [0, 2, 1]>(k) p = MatMul(q, t) y = Div(s, p) }",
         "g (float[N,4,6] x) => (float[N,4,6] y) { q = MatMul(x, w)  y = Mul(q, s) }",
-        "g (float[N,4,6] x) => (float[N,6,4] y) { t = Transpose<perm = [0, 2, 1]>(x)  y = Mul(t, s) }",
+        (
+            "g (float[N,4,6] x) => (float[N,6,4] y) { t = Transpose<perm = [0, 2, 1]>(x)  y = Mul(t, "
+            "s) }"
+        ),
     ),
     ids=("no factor", "read elsewhere", "quotient", "a layer itself", "no layer"),
 )

@@ -15,7 +15,8 @@ def traced(model, **feed):
 def test_batch_and_sizes():
     """The batch stays open, everything else is a number; computed tensors too."""
     model = graph(
-        "g (float[N,3,H,W] x) => (float[N,A,B,C] y) { s = Shape(x) e = Exp(x) y = MaxPool<kernel_shape = [2, 2]>(e) }"
+        "g (float[N,3,H,W] x) => (float[N,A,B,C] y) { s = Shape(x) e = Exp(x) y = "
+        "MaxPool<kernel_shape = [2, 2]>(e) }"
     )
     found = traced(model, x=rand(1, 3, 6, 8))
     assert found == {"x": (None, 3, 6, 8), "s": (4,), "e": (None, 3, 6, 8), "y": (None, 3, 5, 7)}
@@ -24,7 +25,9 @@ def test_batch_and_sizes():
 
 def test_fixed_batch():
     """A model for one sample keeps a batch of 1."""
-    assert traced(graph("g (float[1,3] x) => (float[1,3] y) { y = Exp(x) }"), x=rand(1, 3))["y"] == (1, 3)
+    assert traced(graph("g (float[1,3] x) => (float[1,3] y) { y = Exp(x) }"), x=rand(1, 3))[
+        "y"
+    ] == (1, 3)
 
 
 def test_batch_in_another_place():
@@ -35,5 +38,7 @@ def test_batch_in_another_place():
 
 def test_model_that_takes_one_sample_only():
     """Where two samples fail the shapes are those of one."""
-    model = graph("g (float[N,3] x) => (float[1,3] y) { e = Exp(x) y = Reshape(e, t) }", t=np.array([1, 3]))
+    model = graph(
+        "g (float[N,3] x) => (float[1,3] y) { e = Exp(x) y = Reshape(e, t) }", t=np.array([1, 3])
+    )
     assert traced(model, x=rand(1, 3))["y"] == (1, 3)

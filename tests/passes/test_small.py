@@ -1,4 +1,6 @@
-"""The short passes: cast-like, known-shapes, zero-states, inline-functions, dense-order, min-max, softmax."""
+"""The short passes: cast-like, known-shapes, zero-states, inline-functions, dense-order, min-max,
+softmax.
+"""
 
 import numpy as np
 import onnx
@@ -56,7 +58,9 @@ def test_cast_like_of_an_unknown_type_stays():
         opset=15,
         k=np.array([1, 2, 3], np.int64),
     )
-    assert reasons(convert_cast_like, model) == ["CastLike CastLike_c: the element type of 'a' is not known"]
+    assert reasons(convert_cast_like, model) == [
+        "CastLike CastLike_c: the element type of 'a' is not known"
+    ]
     assert ops(model) == ["Relu", "CastLike", "Add"]
 
 
@@ -76,8 +80,19 @@ def test_what_is_taken_of_a_shape():
     text = """g (float[N,3,4] x) => (float[N,12] y) {
         s = Shape(x) b = Slice(s, zero, one) c = Gather<axis = 0>(s, which) d = Mul(c, four) t = Concat<axis = 0>(b, d)
         y = Reshape(x, t) }"""
-    held = {"zero": np.array([0]), "one": np.array([1]), "which": np.array([1]), "four": np.array([4])}
-    check_pass_fires(graph(text, **held), fold_known_shapes, 1, ["Shape", "Slice", "Mul", "Concat", "Reshape"], atol=0)
+    held = {
+        "zero": np.array([0]),
+        "one": np.array([1]),
+        "which": np.array([1]),
+        "four": np.array([4]),
+    }
+    check_pass_fires(
+        graph(text, **held),
+        fold_known_shapes,
+        1,
+        ["Shape", "Slice", "Mul", "Concat", "Reshape"],
+        atol=0,
+    )
 
 
 def test_a_part_of_a_shape_and_a_size():
@@ -90,7 +105,9 @@ def test_a_part_of_a_shape_and_a_size():
     check_pass_fires(model, fold_known_shapes, 2, left, atol=1e-4)
 
 
-@pytest.mark.parametrize("body", ("s = Shape(x) y = Cast<to = 1>(s)", "s = Size(x) y = Cast<to = 1>(s)"))
+@pytest.mark.parametrize(
+    "body", ("s = Shape(x) y = Cast<to = 1>(s)", "s = Size(x) y = Cast<to = 1>(s)")
+)
 def test_the_batch_is_not_known(body):
     """A dimension that grows with the batch is no constant."""
     shape = "float y" if "Size" in body else "float[2] y"
@@ -100,7 +117,8 @@ def test_the_batch_is_not_known(body):
 def test_a_shape_that_is_an_output_stays():
     """Its name is the user's."""
     check_pass_leaves_alone(
-        graph("g (float[N,3] x) => (int64[1] y) { y = Shape<start = 1>(x) }", opset=15), fold_known_shapes
+        graph("g (float[N,3] x) => (int64[1] y) { y = Shape<start = 1>(x) }", opset=15),
+        fold_known_shapes,
     )
 
 
@@ -110,10 +128,19 @@ LSTM = "y = LSTM<hidden_size = 3>(x, w, r, , , h, c)"
 ZERO = {
     "constant": ("", {"h": np.zeros((1, 2, 3), np.float32)}),
     "filled": ("h = ConstantOfShape(s)", {"s": np.array([1, 2, 3])}),
-    "filled with a value": ("h = ConstantOfShape<value = float[1] {0.0}>(s)", {"s": np.array([1, 2, 3])}),
-    "expanded": ("h = Expand(z, s)", {"z": np.zeros((1, 1, 3), np.float32), "s": np.array([1, 2, 3])}),
+    "filled with a value": (
+        "h = ConstantOfShape<value = float[1] {0.0}>(s)",
+        {"s": np.array([1, 2, 3])},
+    ),
+    "expanded": (
+        "h = Expand(z, s)",
+        {"z": np.zeros((1, 1, 3), np.float32), "s": np.array([1, 2, 3])},
+    ),
     "split": ("a = ConstantOfShape(s) h, b = Split<axis = 0>(a)", {"s": np.array([2, 2, 3])}),
-    "flattened": ("a = ConstantOfShape(s) b = Flatten(a) h = Reshape(b, s)", {"s": np.array([1, 2, 3])}),
+    "flattened": (
+        "a = ConstantOfShape(s) b = Flatten(a) h = Reshape(b, s)",
+        {"s": np.array([1, 2, 3])},
+    ),
     "joined": (
         "a = ConstantOfShape(s) h = Concat<axis = 2>(a, b)",
         {"s": np.array([1, 2, 1]), "b": np.zeros((1, 2, 2), np.float32)},
@@ -125,7 +152,10 @@ ZERO = {
 def test_zero_states_go(name):
     """Absent means zero; who computed them dies with the next clean."""
     body, held = ZERO[name]
-    text = f"g (float[5,2,4] x) => (float[5,1,2,3] y) {{ {body} {LSTM.replace('c)', ')').replace(', )', ')')} }}"
+    text = (
+        f"g (float[5,2,4] x) => (float[5,1,2,3] y) {{ {body} "
+        f"{LSTM.replace('c)', ')').replace(', )', ')')} }}"
+    )
     arrays = {"w": rand(1, 12, 4), "r": rand(1, 12, 3), **held}
     model, feed = graph(text, **arrays), {"x": rand(5, 2, 4)}
     want = outputs(model, feed)["y"]
@@ -138,7 +168,11 @@ def test_zero_states_go(name):
 
 OTHERS = {
     "a number": ("", {"h": np.full((1, 2, 3), 0.5, np.float32)}, ""),
-    "filled with a number": ("h = ConstantOfShape<value = float[1] {0.5}>(s)", {"s": np.array([1, 2, 3])}, ""),
+    "filled with a number": (
+        "h = ConstantOfShape<value = float[1] {0.5}>(s)",
+        {"s": np.array([1, 2, 3])},
+        "",
+    ),
     "of the run": ("", {}, ", float[1,2,3] h"),
     "computed": ("h = Neg(k)", {}, ", float[1,2,3] k"),
 }
@@ -148,9 +182,15 @@ OTHERS = {
 def test_other_states_stay(name):
     """What is not zero, or not known to be, is a state; the reason names it."""
     body, held, more = OTHERS[name]
-    text = f"g (float[5,2,4] x{more}) => (float[5,1,2,3] y) {{ {body} y = LSTM<hidden_size = 3>(x, w, r, , , h) }}"
+    text = (
+        f"g (float[5,2,4] x{more}) => (float[5,1,2,3] y) {{ {body} y = LSTM<hidden_size = "
+        "3>(x, "
+        "w, r, , , h) }"
+    )
     model = graph(text, w=rand(1, 12, 4), r=rand(1, 12, 3), **held)
-    assert reasons(drop_zero_states, model) == ["LSTM LSTM_y: its state 'h' is not known to be zero"]
+    assert reasons(drop_zero_states, model) == [
+        "LSTM LSTM_y: its state 'h' is not known to be zero"
+    ]
 
 
 # ---- inline-functions ----------------------------------------------------------------------------------------------
@@ -178,7 +218,9 @@ def test_our_own_functions_stay():
 
 def test_a_function_of_another_opset_is_refused():
     """Its operators might mean something else here."""
-    with pytest.raises(ModelError, match="function Twice is written in opset 11, the model in 13; export the model"):
+    with pytest.raises(
+        ModelError, match="function Twice is written in opset 11, the model in 13; export the model"
+    ):
         inline_functions(with_function(opset=11))
 
 
@@ -198,7 +240,11 @@ def test_the_layer_takes_up_the_transpose(between, kinds):
     """The columns of its weight are permuted, also with an activation between."""
     body = f"{TURN} f = Flatten(t) {between} y = MatMul({'f2' if between else 'f'}, w)"
     check_pass_fires(
-        dense(body, w=rand(24, 5)), fold_transpose_into_linear, 1, ["Flatten", *kinds, "Linear"], atol=1e-5
+        dense(body, w=rand(24, 5)),
+        fold_transpose_into_linear,
+        1,
+        ["Flatten", *kinds, "Linear"],
+        atol=1e-5,
     )
 
 
@@ -206,7 +252,9 @@ def test_a_shared_weight_is_copied():
     """Another layer with the same weight keeps its own order."""
     body = f"{TURN} f = Flatten(t) y = MatMul(f, w) g2 = Flatten(x) z = MatMul(g2, w)"
     model = dense(body, out="float[N,5] y, float[N,5] z", w=rand(24, 5))
-    check_pass_fires(model, fold_transpose_into_linear, 1, ["Flatten", "Linear", "Flatten", "Linear"], atol=1e-5)
+    check_pass_fires(
+        model, fold_transpose_into_linear, 1, ["Flatten", "Linear", "Flatten", "Linear"], atol=1e-5
+    )
 
 
 #: Why a Transpose stays -> body, outputs, weight, the reason (None: it is no candidate at all).
@@ -253,29 +301,54 @@ def test_the_transpose_stays(name):
 
 
 @pytest.mark.parametrize(
-    "node, low, high", (("Max(x, k)", 0.5, None), ("Max(k, x)", 0.5, None), ("Min(x, k)", None, 0.5))
+    "node, low, high",
+    (("Max(x, k)", 0.5, None), ("Max(k, x)", 0.5, None), ("Min(x, k)", None, 0.5)),
 )
 @pytest.mark.parametrize("shape", ((), (1,), (1, 1)))
 def test_one_bound(node, low, high, shape):
     """One constant of a single value in any order and rank."""
-    model = graph(f"g (float[N,3] x) => (float[N,3] y) {{ y = {node} }}", k=np.full(shape, 0.5, np.float32))
+    model = graph(
+        f"g (float[N,3] x) => (float[N,3] y) {{ y = {node} }}", k=np.full(shape, 0.5, np.float32)
+    )
     model = check_pass_fires(model, convert_min_max_to_clip, 1, ["Clip"], atol=0)
-    ends = [None if v is None else float(ir.const_value(v)) for v in next(iter(model.graph)).inputs[1:]]
+    ends = [
+        None if v is None else float(ir.const_value(v)) for v in next(iter(model.graph)).inputs[1:]
+    ]
     assert ends + [None] * (2 - len(ends)) == [low, high]
 
 
 #: Min and Max that stay -> (inputs, node, constants, reason).
 KEPT = {
-    "two activations": ("float[N,3] x, float[N,3] z", "Max(x, z)", {}, "it is not of one activation and one constant"),
+    "two activations": (
+        "float[N,3] x, float[N,3] z",
+        "Max(x, z)",
+        {},
+        "it is not of one activation and one constant",
+    ),
     "three": (
         "float[N,3] x",
         "Max(x, k, l)",
         {"k": np.float32(1), "l": np.float32(2)},
         "it is not of one activation and one constant",
     ),
-    "one per channel": ("float[N,3] x", "Max(x, k)", {"k": rand(3)}, "its constant is not one float number"),
-    "not a number": ("float[N,3] x", "Max(x, k)", {"k": np.float32("nan")}, "its constant is not one float number"),
-    "wider": ("float[N,3] x", "Max(x, k)", {"k": np.ones((1, 1, 1), np.float32)}, "its constant widens the tensor"),
+    "one per channel": (
+        "float[N,3] x",
+        "Max(x, k)",
+        {"k": rand(3)},
+        "its constant is not one float number",
+    ),
+    "not a number": (
+        "float[N,3] x",
+        "Max(x, k)",
+        {"k": np.float32("nan")},
+        "its constant is not one float number",
+    ),
+    "wider": (
+        "float[N,3] x",
+        "Max(x, k)",
+        {"k": np.ones((1, 1, 1), np.float32)},
+        "its constant widens the tensor",
+    ),
 }
 
 
@@ -296,7 +369,9 @@ def test_no_bound(name):
 @pytest.mark.parametrize("kind", ("Softmax", "LogSoftmax"))
 def test_the_axis_counts_from_zero(kind, opset, axis, last):
     """A negative axis is written out; one that is already is no change."""
-    model = graph(f"g (float[N,3,4] x) => (float[N,3,4] y) {{ y = {kind}<axis = {axis}>(x) }}", opset=opset)
+    model = graph(
+        f"g (float[N,3,4] x) => (float[N,3,4] y) {{ y = {kind}<axis = {axis}>(x) }}", opset=opset
+    )
     model = check_pass_fires(model, canonicalize_softmax, int(axis != last), [kind], atol=1e-6)
     assert ir.get_attr(next(iter(model.graph)), "axis") == last
 
@@ -304,7 +379,9 @@ def test_the_axis_counts_from_zero(kind, opset, axis, last):
 @pytest.mark.parametrize("attribute", ("<axis = 1>", ""))
 def test_old_axes_together(attribute):
     """Before opset 13 all axes from `axis` (default 1) on are one."""
-    model = graph(f"g (float[N,3,4] x) => (float[N,3,4] y) {{ y = Softmax{attribute}(x) }}", opset=12)
+    model = graph(
+        f"g (float[N,3,4] x) => (float[N,3,4] y) {{ y = Softmax{attribute}(x) }}", opset=12
+    )
     check_pass_fires(model, canonicalize_softmax, 1, ["Reshape", "Softmax", "Reshape"], atol=1e-6)
 
 

@@ -11,7 +11,11 @@ NET = "g (float[N,6,4] x) => (float[N,2,4] a, float[N,3,4] z) {{ {nodes} }}"
 def test_sizes_as_an_input():
     text = NET.format(nodes="a, b, c = Split<axis = 1>(x, s) z = Exp(c)")
     model = check_pass_fires(
-        graph(text, s=np.array([2, 1, 3])), convert_split_to_slices, 1, ["Slice", "Slice", "Exp"], atol=0
+        graph(text, s=np.array([2, 1, 3])),
+        convert_split_to_slices,
+        1,
+        ["Slice", "Slice", "Exp"],
+        atol=0,
     )
     assert {v.name for node in model.graph for v in node.outputs} == {"a", "c", "z"}
 
@@ -27,8 +31,13 @@ def test_equal_parts():
 
 
 def test_a_part_may_be_read_twice():
-    text = "g (float[N,6] x) => (float[N,3] y) { a, b = Split<axis = 1>(x) c = Exp(a) d = Add(c, a) y = Add(d, b) }"
-    check_pass_fires(graph(text), convert_split_to_slices, 1, ["Slice", "Slice", "Exp", "Add", "Add"], atol=0)
+    text = (
+        "g (float[N,6] x) => (float[N,3] y) { a, b = Split<axis = 1>(x) c = Exp(a) d = Add(c, "
+        "a) y = Add(d, b) }"
+    )
+    check_pass_fires(
+        graph(text), convert_split_to_slices, 1, ["Slice", "Slice", "Exp", "Add", "Add"], atol=0
+    )
 
 
 def test_the_batch_is_left_alone():
@@ -40,5 +49,8 @@ def test_the_batch_is_left_alone():
 
 
 def test_computed_sizes_are_left_alone():
-    text = "g (float[N,2] x, int64[2] s) => (float[N,M] a, float[N,K] b) { a, b = Split<axis = 1>(x, s) }"
+    text = (
+        "g (float[N,2] x, int64[2] s) => (float[N,M] a, float[N,K] b) { a, b = Split<axis = "
+        "1>(x, s) }"
+    )
     check_pass_leaves_alone(graph(text), convert_split_to_slices, trace=False)

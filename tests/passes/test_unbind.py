@@ -14,7 +14,13 @@ CUT = ["Slice", "Reshape", "Transpose"] * 3
 
 
 def qkv(parts, perm="2, 0, 3, 1, 4", sizes=(0, 4, 3, 5, 2), **arrays):
-    arrays = {"z": np.array([0]), "i0": np.array(0), "i1": np.array(1), "i2": np.array(-1), **arrays}
+    arrays = {
+        "z": np.array([0]),
+        "i0": np.array(0),
+        "i1": np.array(1),
+        "i2": np.array(-1),
+        **arrays,
+    }
     used = {name: array for name, array in arrays.items() if f"{name})" in parts}
     return graph(QKV.format(parts=parts, perm=perm), s=np.array(sizes), **used)
 
@@ -25,33 +31,49 @@ def test_queries_keys_values(parts):
 
 
 def test_a_part_that_nobody_reads():
-    text = "g (float[N,4,6] x) => (float[N,4,2] y) { r = Reshape(x, s) t = Transpose<perm = [2, 0, 1, 3]>(r) %s }"
+    text = (
+        "g (float[N,4,6] x) => (float[N,4,2] y) { r = Reshape(x, s) t = Transpose<perm = [2, "
+        "0, "
+        "1, 3]>(r) %s }"
+    )
     part = "y = Gather<axis = 0>(t, i)"
     model = graph(text % part, s=np.array([0, 0, 3, 2]), i=np.array(1))
     check_pass_fires(model, slice_before_transpose, 1, ["Slice", "Reshape", "Transpose"], atol=0)
 
 
 def test_the_batch_must_come_next():
-    text = "g (float[2,4,6] x) => (float[4,2,2] y) { r = Reshape(x, s) t = Transpose<perm = [2, 1, 0, 3]>(r) %s }"
+    text = (
+        "g (float[2,4,6] x) => (float[4,2,2] y) { r = Reshape(x, s) t = Transpose<perm = [2, "
+        "1, "
+        "0, 3]>(r) %s }"
+    )
     part = "y = Gather<axis = 0>(t, i)"
     check_pass_leaves_alone(
-        graph(text % part, s=np.array([2, 4, 3, 2]), i=np.array(1)), slice_before_transpose, trace=False
+        graph(text % part, s=np.array([2, 4, 3, 2]), i=np.array(1)),
+        slice_before_transpose,
+        trace=False,
     )
 
 
 def test_a_transpose_that_is_read_as_a_whole():
     text = """g (float[N,4,6] x) => (float[N,4,2] y, float[3,N,4,2] z) {
         r = Reshape(x, s) t = Transpose<perm = [2, 0, 1, 3]>(r) y = Gather<axis = 0>(t, i) z = Exp(t) }"""
-    check_pass_leaves_alone(graph(text, s=np.array([0, 0, 3, 2]), i=np.array(1)), slice_before_transpose)
+    check_pass_leaves_alone(
+        graph(text, s=np.array([0, 0, 3, 2]), i=np.array(1)), slice_before_transpose
+    )
 
 
 def test_several_parts_at_once():
     text = """g (float[N,4,6] x) => (float[2,N,4,2] y) {
         r = Reshape(x, s) t = Transpose<perm = [2, 0, 1, 3]>(r) y = Gather<axis = 0>(t, i) }"""
-    check_pass_leaves_alone(graph(text, s=np.array([0, 0, 3, 2]), i=np.array([0, 2])), slice_before_transpose)
+    check_pass_leaves_alone(
+        graph(text, s=np.array([0, 0, 3, 2]), i=np.array([0, 2])), slice_before_transpose
+    )
 
 
 def test_a_reshape_that_joins_axes():
     text = """g (float[N,6,4] x) => (float[N,8] y) {
         r = Reshape(x, s) t = Transpose<perm = [1, 0, 2]>(r) y = Gather<axis = 0>(t, i) }"""
-    check_pass_leaves_alone(graph(text, s=np.array([0, 3, 8]), i=np.array(1)), slice_before_transpose)
+    check_pass_leaves_alone(
+        graph(text, s=np.array([0, 3, 8]), i=np.array(1)), slice_before_transpose
+    )

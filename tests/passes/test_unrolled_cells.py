@@ -20,7 +20,9 @@ _SIZE, _HIDDEN = 6, 8
 
 
 class _Cells(nets.Net):
-    """A net of `steps` cells of one sample; `time`: the axis of the steps, "turned" from 1 to 0 in the graph."""
+    """A net of `steps` cells of one sample; `time`: the axis of the steps, "turned" from 1 to 0 in
+    the graph.
+    """
 
     def __init__(self, kind, steps, time, state, bias=True, seed=0):
         first, batch = ((1, _SIZE), steps) if time == "first" else ((steps, _SIZE), 1)
@@ -28,8 +30,14 @@ class _Cells(nets.Net):
         self.kind, self.bias = kind, bias
         self.axis = 1 if time == "second" else 0
         x = self.node("Transpose", "x", perm=[1, 0, 2]) if time == "turned" else "x"
-        self.steps = [self.node("Gather", x, self.const(np.array(t)), axis=self.axis) for t in range(steps)]
-        start = np.zeros if state == "zeros" else lambda shape, _: self.rng.standard_normal(shape).astype(np.float32)
+        self.steps = [
+            self.node("Gather", x, self.const(np.array(t)), axis=self.axis) for t in range(steps)
+        ]
+        start = (
+            np.zeros
+            if state == "zeros"
+            else lambda shape, _: self.rng.standard_normal(shape).astype(np.float32)
+        )
         self.start = [self.const(start((1, _HIDDEN), np.float32)) for _ in range(2)]
 
     def weights(self, inputs):
@@ -70,14 +78,18 @@ class _Cells(nets.Net):
 
     def GRU(self, x, h, c, weights):  # noqa: N802
         """Return h and what is not used."""
-        (ri, zi, ni), (rh, zh, nh) = (self._split(self._gates(v, weights, k), 3) for k, v in enumerate((x, h)))
+        (ri, zi, ni), (rh, zh, nh) = (
+            self._split(self._gates(v, weights, k), 3) for k, v in enumerate((x, h))
+        )
         r, z = (self.node("Sigmoid", self.node("Add", a, b)) for a, b in ((rh, ri), (zh, zi)))
         n = self.node("Tanh", self.node("Add", ni, self.node("Mul", nh, r)))
         return self.node("Add", self.node("Mul", self.node("Sub", h, n), z), n), c
 
     def RNN(self, x, h, c, weights):  # noqa: N802
         """Return h and what is not used."""
-        return self.node("Tanh", self.node("Add", self._gates(h, weights, 1), self._gates(x, weights, 0))), c
+        return self.node(
+            "Tanh", self.node("Add", self._gates(h, weights, 1), self._gates(x, weights, 0))
+        ), c
 
     def stacked(self, steps):
         """Return the steps as one output, on the axis that they came from."""
@@ -90,7 +102,10 @@ def _agrees(model, platform, seed=3):
     """Quantize `model` on samples, and return the dB of its outputs on others, sample by sample."""
     (value,) = model.graph.inputs
     one = tuple(ir.get_shape(value))
-    data = [{"x": np.random.default_rng([seed, n]).standard_normal(one).astype(np.float32)} for n in range(24)]
+    data = [
+        {"x": np.random.default_rng([seed, n]).standard_normal(one).astype(np.float32)}
+        for n in range(24)
+    ]
     found = lo.quantize(ir.clone(model), data[:16], platform=platform, effort="fast")
     session, source = lo.Session(found.graph), FloatRunner(model, ["y"])
     pairs = [(next(iter(source.run(feed)))[1], session.run(["y"], feed)[0]) for feed in data[16:]]
@@ -122,7 +137,9 @@ def test_layers_and_directions(kind, shared, platform):
 
 
 def test_what_is_made_anew_is_known_by_itself():
-    """Nothing is known by the address of an object that may be gone, whose place another one takes."""
+    """Nothing is known by the address of an object that may be gone, whose place another one
+    takes.
+    """
     cells = _Cells("LSTM", 3, "turned", "zeros")
     model = cells.stacked(cells.layer(cells.steps))
     feed = {"x": np.random.default_rng(0).standard_normal((1, 3, _SIZE)).astype(np.float32)}
@@ -130,4 +147,6 @@ def test_what_is_made_anew_is_known_by_itself():
     for _ in range(4):
         gc.collect()
         graph = lo.quantize(ir.clone(model), [feed], platform="generic", effort="fast").float_graph
-        np.testing.assert_allclose(next(iter(FloatRunner(graph, ["y"]).run(feed)))[1], want, atol=1e-5)
+        np.testing.assert_allclose(
+            next(iter(FloatRunner(graph, ["y"]).run(feed)))[1], want, atol=1e-5
+        )

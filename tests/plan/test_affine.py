@@ -20,7 +20,9 @@ SHAPE = (4, 6, 3)
 @st.composite
 def held(draw):
     """Return an Affine for an array of SHAPE, of any granularity."""
-    kind = draw(st.sampled_from((PerTensor(), PerAxis(0), PerAxis(-1), PerGroup(1, 2), PerGroup(0, 4))))
+    kind = draw(
+        st.sampled_from((PerTensor(), PerAxis(0), PerAxis(-1), PerGroup(1, 2), PerGroup(0, 4)))
+    )
     shape = {PerTensor: ()}.get(type(kind))
     if isinstance(kind, PerAxis):
         shape = (SHAPE[kind.axis],)
@@ -30,17 +32,23 @@ def held(draw):
     bits, signed = draw(st.sampled_from((4, 8, 16))), draw(st.booleans())
     low = -(1 << (bits - 1)) if signed else 0
     zeros = rng.integers(low, low + (1 << bits), shape)
-    return Affine(2.0 ** rng.uniform(-2, 6, shape), bits, kind, zeros, signed, draw(st.sampled_from(Rounding)))
+    return Affine(
+        2.0 ** rng.uniform(-2, 6, shape), bits, kind, zeros, signed, draw(st.sampled_from(Rounding))
+    )
 
 
 def at(q, values, index):
-    """Return the entry of `values`, an array like the scales, for the element of the tensor at `index`."""
+    """Return the entry of `values`, an array like the scales, for the element of the tensor at
+    `index`.
+    """
     if isinstance(q.granularity, PerTensor):
         return values.item()
     axis = q.granularity.axis
     if isinstance(q.granularity, PerAxis):
         return values[index[axis]].item()
-    return values[tuple(k // q.granularity.size if i == axis else k for i, k in enumerate(index))].item()
+    return values[
+        tuple(k // q.granularity.size if i == axis else k for i, k in enumerate(index))
+    ].item()
 
 
 def rounded(value, rounding):
@@ -83,8 +91,15 @@ def test_what_is_held_comes_back(q, seed):
 @limit_examples(60)
 @given(q=held())
 def test_it_is_a_value(q):
-    """Law: equal to its copies, to what was pickled and to what the plan's JSON brings back; its arrays are fixed."""
-    for other in (copy.copy(q), copy.deepcopy(q), pickle.loads(pickle.dumps(q)), q.changed(q.scales)):
+    """Law: equal to its copies, to what was pickled and to what the plan's JSON brings back; its
+    arrays are fixed.
+    """
+    for other in (
+        copy.copy(q),
+        copy.deepcopy(q),
+        pickle.loads(pickle.dumps(q)),
+        q.changed(q.scales),
+    ):
         assert other == q
         assert hash(other) == hash(q)
     assert q != q.mapped(lambda scale: scale * 2)
@@ -92,7 +107,9 @@ def test_it_is_a_value(q):
     with pytest.raises(ValueError, match="read-only"):
         q.scales[...] = 1.0
     kept = Affine(q.scales, q.bits, q.granularity)
-    assert Plan.from_json(Plan("generic", "max-value", tensors={"x": kept}).to_json()).tensors == {"x": kept}
+    assert Plan.from_json(Plan("generic", "max-value", tensors={"x": kept}).to_json()).tensors == {
+        "x": kept
+    }
 
 
 def test_one_scale_is_a_number_and_several_are_not():
@@ -131,11 +148,21 @@ def test_what_is_no_holding(arguments, message):
             "groups of 32 along axis 2 of scales of 2 axes",
         ),
         ('{"scale": [[1, 2]], "bits": 4, "axis": 1, "group_size": 0}', "groups of 0 along axis 1"),
-        ('{"scale": [[1, -2]], "bits": 4, "axis": 1, "group_size": 4}', "a scale is a positive number"),
-        ('{"scale": [[1, 2], [3]], "bits": 4, "axis": 1, "group_size": 4}', "is not a lingeronnx plan"),
+        (
+            '{"scale": [[1, -2]], "bits": 4, "axis": 1, "group_size": 4}',
+            "a scale is a positive number",
+        ),
+        (
+            '{"scale": [[1, 2], [3]], "bits": 4, "axis": 1, "group_size": 4}',
+            "is not a lingeronnx plan",
+        ),
     ),
 )
 def test_plans_that_hold_nothing(entry, message):
-    text = '{"lingeronnx_plan": 2, "platform": "generic", "mode": "max-value", "tensors": {"x": ' + entry + "}}"
+    text = (
+        '{"lingeronnx_plan": 2, "platform": "generic", "mode": "max-value", "tensors": {"x": '
+        + entry
+        + "}}"
+    )
     with pytest.raises(ConfigError, match=message):
         Plan.from_json(text)

@@ -1,4 +1,6 @@
-"""Damaged QuantizeLinear and DequantizeLinear nodes: one line of ours, or a result; never another exception."""
+"""Damaged QuantizeLinear and DequantizeLinear nodes: one line of ours, or a result; never another
+exception.
+"""
 
 from pathlib import Path
 
@@ -8,22 +10,40 @@ import pytest
 import lingeronnx as lo
 from lingeronnx.graph import ir
 
-FILES = [path for path in sorted((Path(__file__).parent / "files").glob("*.onnx")) if path.stem != "planned_by_peers"]
+FILES = [
+    path
+    for path in sorted((Path(__file__).parent / "files").glob("*.onnx"))
+    if path.stem != "planned_by_peers"
+]
 
 
 def damages(model):
-    """Yield (what was done, the model) for every kind of damage to each node; to one of those that stand alike."""
+    """Yield (what was done, the model) for every kind of damage to each node; to one of those that
+    stand alike.
+    """
     producers = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
     producers |= {name: node.op_type for node in model.graph.node for name in node.output}
     alike = set()
     for place, node in enumerate(model.graph.node):
-        followers = sorted({other.op_type for other in model.graph.node if set(other.input) & set(node.output)})
+        followers = sorted(
+            {other.op_type for other in model.graph.node if set(other.input) & set(node.output)}
+        )
         attributes = str([(attribute.name, attribute.i) for attribute in node.attribute])
-        stands = (node.op_type, attributes, *followers, *(producers.get(name, bool(name)) for name in node.input))
+        stands = (
+            node.op_type,
+            attributes,
+            *followers,
+            *(producers.get(name, bool(name)) for name in node.input),
+        )
         if stands in alike:
             continue
         alike.add(stands)
-        for what in ("last input gone", "all inputs but one gone", "last input empty", "attribute gone"):
+        for what in (
+            "last input gone",
+            "all inputs but one gone",
+            "last input empty",
+            "attribute gone",
+        ):
             copy = onnx.ModelProto()
             copy.CopyFrom(model)
             hit = copy.graph.node[place]
@@ -50,5 +70,9 @@ def test_one_line_or_a_result(path):
         except lo.LingerOnnxError as error:
             said.append((what, str(error)))
     assert not [pair for pair in said if "\n" in pair[1]]
-    scales = [text for what, text in said if what.startswith("DequantizeLinear") and "attribute" in what]
-    assert any(" scales for " in text for text in scales)  # along another axis there is another number of channels
+    scales = [
+        text for what, text in said if what.startswith("DequantizeLinear") and "attribute" in what
+    ]
+    assert any(
+        " scales for " in text for text in scales
+    )  # along another axis there is another number of channels

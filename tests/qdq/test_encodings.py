@@ -1,8 +1,9 @@
 """Plans of other tools: AIMET's encodings in every version, and esp-ppq's JSON.
 
-`files/` has what the tools wrote for planned_by_peers.onnx, a convolution, an average and a linear layer:
-aimet_*.encodings are from aimet-onnx 2.42's `QuantizationSimModel.export(encoding_version=...)`, esp_ppq_espdl.json is
-from the exporter of esp-ppq 1.3.12 for ESPDL_INT8, esp_ppq_onnxruntime.json from that for onnxruntime, which gives
+`files/` has what the tools wrote for planned_by_peers.onnx, a convolution, an average and a linear
+layer: aimet_*.encodings are from aimet-onnx 2.42's
+`QuantizationSimModel.export(encoding_version=...)`, esp_ppq_espdl.json is from the exporter of
+esp-ppq 1.3.12 for ESPDL_INT8, esp_ppq_onnxruntime.json from that for onnxruntime, which gives
 tensors names of its own.
 """
 
@@ -50,7 +51,9 @@ def test_on_generic_every_scale_is_taken_over(name):
     made = lo.quantize(MODEL, FEED, platform="generic", plan=read_plan(FILES / name))
     assert {one.tensor for one in made.report.taken} >= {"x", "r", "p", "y", "w1", "w2"}
     assert all(one.kept for one in made.report.taken)
-    assert sqnr(made) > (10 if "ppq" in name else 35)  # esp-ppq cut a tensor at half its range, having seen 16 samples
+    assert sqnr(made) > (
+        10 if "ppq" in name else 35
+    )  # esp-ppq cut a tensor at half its range, having seen 16 samples
 
 
 def test_the_versions_of_aimet_say_the_same():
@@ -62,8 +65,12 @@ def test_the_versions_of_aimet_say_the_same():
     assert len(plans) == 3
     for plan in plans[1:]:
         for tensor in ("x", "r", "p", "y", "w1", "w2"):
-            assert plan.tensors[tensor].scales == pytest.approx(plans[0].tensors[tensor].scales, rel=1e-6)
-            assert np.array_equal(plan.tensors[tensor].zero_points, plans[0].tensors[tensor].zero_points)
+            assert plan.tensors[tensor].scales == pytest.approx(
+                plans[0].tensors[tensor].scales, rel=1e-6
+            )
+            assert np.array_equal(
+                plan.tensors[tensor].zero_points, plans[0].tensors[tensor].zero_points
+            )
 
 
 @pytest.mark.sweep
@@ -71,7 +78,9 @@ def test_the_versions_of_aimet_say_the_same():
 def test_on_a_chip_scales_become_powers_of_two(name):
     made = lo.quantize(MODEL, FEED, platform="venus", plan=read_plan(FILES / name))
     assert made.report.chip_ready
-    assert all(q.power_of_two and q.axis is None and not q.shifted for q in made.plan.tensors.values())
+    assert all(
+        q.power_of_two and q.axis is None and not q.shifted for q in made.plan.tensors.values()
+    )
     notes = "\n".join(made.report.notes)
     if name.startswith("aimet"):
         assert "rounded to powers of two: 'x'" in notes
@@ -87,10 +96,14 @@ def test_a_chips_scales_that_are_powers_of_two_stay():
 
 
 def test_tensors_with_names_of_the_exporter_are_found_by_their_node():
-    made = lo.quantize(MODEL, FEED, platform="generic", plan=read_plan(FILES / "esp_ppq_onnxruntime.json"))
+    made = lo.quantize(
+        MODEL, FEED, platform="generic", plan=read_plan(FILES / "esp_ppq_onnxruntime.json")
+    )
     body = json.loads((FILES / "esp_ppq_onnxruntime.json").read_text())
     config = body["configs"]["conv"]["PPQ_Variable_0"]  # the first of its node: the input
-    assert made.plan.tensors["x"].scale == pytest.approx(1 / body["values"][str(config["dominator"])]["scale"])
+    assert made.plan.tensors["x"].scale == pytest.approx(
+        1 / body["values"][str(config["dominator"])]["scale"]
+    )
     assert "PPQ_Variable_0" not in made.report.refused
 
 
@@ -118,7 +131,9 @@ def test_command(tmp_path):
 
 def test_fine_tuning_begins_with_it():
     pytest.importorskip("torch")
-    made = lo.finetune(MODEL, FEED, platform="venus", plan=read_plan(FILES / "aimet_2.0.0.encodings"), epochs=1)
+    made = lo.finetune(
+        MODEL, FEED, platform="venus", plan=read_plan(FILES / "aimet_2.0.0.encodings"), epochs=1
+    )
     assert made.plan.tensors["x"].power_of_two
 
 
@@ -126,7 +141,14 @@ def test_fine_tuning_begins_with_it():
 
 
 def zeroth(scale=0.03, offset=-128, bits=8, symmetric="True", **more):
-    return {"bitwidth": bits, "dtype": "int", "is_symmetric": symmetric, "offset": offset, "scale": scale, **more}
+    return {
+        "bitwidth": bits,
+        "dtype": "int",
+        "is_symmetric": symmetric,
+        "offset": offset,
+        "scale": scale,
+        **more,
+    }
 
 
 def first(name, scale=0.03, offset=-128, bits=8, symmetric=True, **more):
@@ -167,11 +189,21 @@ def ppq(**tensors):
 @limit_examples(40)
 @given(step=st.floats(1e-4, 10), zero=st.integers(0, 255))
 def test_every_version_holds_the_same_grid(tmp_path_factory, step, zero):
-    """Law: the integers of one tensor, unsigned with 0 at `zero`, are the same grid in each file."""
+    """Law: the integers of one tensor, unsigned with 0 at `zero`, are the same grid in each
+    file.
+    """
     model, folder = ir.load(MODEL), tmp_path_factory.mktemp("encodings")
     bodies = (
-        {"version": "0.6.1", "activation_encodings": {"x": [zeroth(step, -zero, 8, "False")]}, "param_encodings": {}},
-        {"version": "1.0.0", "activation_encodings": [first("x", step, -zero, 8, False)], "param_encodings": []},
+        {
+            "version": "0.6.1",
+            "activation_encodings": {"x": [zeroth(step, -zero, 8, "False")]},
+            "param_encodings": {},
+        },
+        {
+            "version": "1.0.0",
+            "activation_encodings": [first("x", step, -zero, 8, False)],
+            "param_encodings": [],
+        },
         second(output_dtype="uint8", y_scale=step, y_zero_point=zero),
         second(output_dtype="int8", y_scale=step, y_zero_point=zero - 128),
     )
@@ -184,8 +216,14 @@ def test_every_version_holds_the_same_grid(tmp_path_factory, step, zero):
 
 def test_integers_around_zero_without_the_lowest(tmp_path):
     """A strictly symmetric grid has offset -127 in the older versions: 0 is still 0."""
-    body = {"version": "0.6.1", "activation_encodings": {"x": [zeroth(0.5, -127)]}, "param_encodings": {}}
-    assert read_plan(written(tmp_path, body)).resolve_for(ir.load(MODEL)).activations["x"].shifted == 0
+    body = {
+        "version": "0.6.1",
+        "activation_encodings": {"x": [zeroth(0.5, -127)]},
+        "param_encodings": {},
+    }
+    assert (
+        read_plan(written(tmp_path, body)).resolve_for(ir.load(MODEL)).activations["x"].shifted == 0
+    )
 
 
 def test_what_is_refused_is_named_with_its_reason(tmp_path):
@@ -211,7 +249,9 @@ def test_what_is_refused_is_named_with_its_reason(tmp_path):
 
 
 def test_scales_from_before_and_after_batch_normalization_was_folded_in(tmp_path):
-    """A weight's scale fits the numbers before folding, per channel multiplied by it, or the numbers after it."""
+    """A weight's scale fits the numbers before folding, per channel multiplied by it, or the
+    numbers after it.
+    """
     text = """<ir_version: 9, opset_import: ["" : 17]> g (float[N, 2, 4, 4] x) => (float[N, 3, 4, 4] y)
         <float[3, 2, 1, 1] w, float[3] g, float[3] b, float[3] m, float[3] v>
         { c = Conv (x, w)  y = BatchNormalization (c, g, b, m, v) }"""
@@ -226,12 +266,19 @@ def test_scales_from_before_and_after_batch_normalization_was_folded_in(tmp_path
     feed = {"x": rng.normal(size=(8, 2, 4, 4)).astype(np.float32)}
     for factor in (np.ones(3), g):
         tops = np.abs(w).max(axis=(1, 2, 3)) * factor
-        entry = {"name": "w", "output_dtype": "int8", "y_scale": [float(top / 127) for top in tops], "axis": 0}
+        entry = {
+            "name": "w",
+            "output_dtype": "int8",
+            "y_scale": [float(top / 127) for top in tops],
+            "axis": 0,
+        }
         others = [{"name": name, "output_dtype": "int8", "y_scale": 0.03} for name in ("x", "c")]
         path = written(tmp_path, {"version": "2.0.0", "encodings": [entry, *others]})
         made = lo.quantize(tmp_path / "m.onnx", feed, platform="generic", plan=read_plan(path))
         (weight,) = [one for one in made.report.taken if one.sqnr is None and one.bits_lost is None]
-        assert weight.held.scales == pytest.approx(127 / (np.abs(w).max(axis=(1, 2, 3)) * g), rel=1e-4)
+        assert weight.held.scales == pytest.approx(
+            127 / (np.abs(w).max(axis=(1, 2, 3)) * g), rel=1e-4
+        )
         assert list(made.report.refused) == ["c"]  # between the two
         assert "no integers of its own" in made.report.refused["c"]
 
@@ -246,13 +293,18 @@ def test_scales_from_before_and_after_batch_normalization_was_folded_in(tmp_path
     ),
 )
 def test_what_ppq_has_no_fixed_integers_for(tmp_path, changes, word):
-    made = read_plan(written(tmp_path, ppq(x=(0.05, {}), r=(0.05, changes)))).resolve_for(ir.load(MODEL))
+    made = read_plan(written(tmp_path, ppq(x=(0.05, {}), r=(0.05, changes)))).resolve_for(
+        ir.load(MODEL)
+    )
     assert word in made.rejected["r"]
     assert set(made.activations) == {"x"}
 
 
 def test_wide_integers_on_generic(tmp_path):
-    body = {"version": "2.0.0", "encodings": [{"name": "y", "output_dtype": "int16", "y_scale": 1e-3}]}
+    body = {
+        "version": "2.0.0",
+        "encodings": [{"name": "y", "output_dtype": "int16", "y_scale": 1e-3}],
+    }
     made = lo.quantize(MODEL, FEED, platform="generic", plan=read_plan(written(tmp_path, body)))
     assert (made.plan.tensors["y"].bits, made.plan.tensors["y"].scale) == (16, pytest.approx(1000))
 
@@ -265,16 +317,38 @@ DAMAGED = {
     "nothing known": {"scales": {}},
     "another version": {"version": "3.0.0", "encodings": []},
     "a version that is no text": {"version": 2, "encodings": []},
-    "no tensor of the model": {"version": "1.0.0", "activation_encodings": [first("nowhere")], "param_encodings": []},
+    "no tensor of the model": {
+        "version": "1.0.0",
+        "activation_encodings": [first("nowhere")],
+        "param_encodings": [],
+    },
     "nothing at all": {"version": "1.0.0", "activation_encodings": [], "param_encodings": []},
     "no name": {"version": "1.0.0", "activation_encodings": [{"bw": 8}], "param_encodings": []},
-    "no scale": {"version": "1.0.0", "activation_encodings": [first("x", scale=None)], "param_encodings": []},
-    "a negative scale": {"version": "1.0.0", "activation_encodings": [first("x", -1.0)], "param_encodings": []},
+    "no scale": {
+        "version": "1.0.0",
+        "activation_encodings": [first("x", scale=None)],
+        "param_encodings": [],
+    },
+    "a negative scale": {
+        "version": "1.0.0",
+        "activation_encodings": [first("x", -1.0)],
+        "param_encodings": [],
+    },
     "an infinite scale": second(output_dtype="int8", y_scale=float("inf")),
     "a scale that is too small": second(output_dtype="int8", y_scale=1e-320),
-    "fewer offsets": {"version": "1.0.0", "activation_encodings": [first("x", offset=0) | {"offset": []}]},
-    "no bits": {"version": "1.0.0", "activation_encodings": [first("x", bits="8")], "param_encodings": []},
-    "100 bits": {"version": "2.0.0", "encodings": [{"name": "x", "output_dtype": "int100", "y_scale": 1.0}]},
+    "fewer offsets": {
+        "version": "1.0.0",
+        "activation_encodings": [first("x", offset=0) | {"offset": []}],
+    },
+    "no bits": {
+        "version": "1.0.0",
+        "activation_encodings": [first("x", bits="8")],
+        "param_encodings": [],
+    },
+    "100 bits": {
+        "version": "2.0.0",
+        "encodings": [{"name": "x", "output_dtype": "int100", "y_scale": 1.0}],
+    },
     "a zero point outside": {
         "version": "2.0.0",
         "encodings": [{"name": "x", "output_dtype": "int8", "y_scale": 1.0, "y_zero_point": 200}],
@@ -303,7 +377,9 @@ def test_damage_is_told_in_one_line(tmp_path, name):
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", WRITTEN)
 def test_damage_at_random(tmp_path, name):
-    """Law: a value that is put in the place of another is read, or refused in one line; never anything else."""
+    """Law: a value that is put in the place of another is read, or refused in one line; never
+    anything else.
+    """
     rng = np.random.default_rng(3)
     for _ in range(60):
         body = json.loads((FILES / name).read_text())

@@ -1,8 +1,9 @@
-"""Other tools, where they are installed: NNCF and torchao quantize for us, OpenVINO runs what we write.
+"""Other tools, where they are installed: NNCF and torchao quantize for us, OpenVINO runs what we
+write.
 
-`files/` has what two of them wrote: nncf_depthwise.onnx is `tests.nets.depthwise` by NNCF 3.4, pt2e_conv.onnx two
-convolutions and a linear layer prepared and converted by torchao 0.18's PT2E flow (X86InductorQuantizer) and exported
-by torch 2.13's `torch.onnx.export(dynamo=True)`.
+`files/` has what two of them wrote: nncf_depthwise.onnx is `tests.nets.depthwise` by NNCF 3.4,
+pt2e_conv.onnx two convolutions and a linear layer prepared and converted by torchao 0.18's PT2E
+flow (X86InductorQuantizer) and exported by torch 2.13's `torch.onnx.export(dynamo=True)`.
 """
 
 from pathlib import Path
@@ -26,10 +27,16 @@ def noise(want, got):
 
 @pytest.mark.parametrize(("name", "kept"), (("nncf_depthwise", 5), ("pt2e_conv", 3)))
 def test_kept_files(name, kept):
-    """All weights keep their integers on generic; on venus the graph is chip-ready; both compute what the file does."""
+    """All weights keep their integers on generic; on venus the graph is chip-ready; both compute
+    what the file does.
+    """
     path = FILES / f"{name}.onnx"
     session = ort.InferenceSession(path)
-    feed = {"x": np.random.default_rng(0).normal(size=(16, *session.get_inputs()[0].shape[1:])).astype(np.float32)}
+    feed = {
+        "x": np.random.default_rng(0)
+        .normal(size=(16, *session.get_inputs()[0].shape[1:]))
+        .astype(np.float32)
+    }
     want = session.run(None, feed)[0]
     made = lo.quantize(path, feed, platform="generic", effort="fast")
     assert sum(taken.bits_lost is None and taken.kept for taken in made.report.taken) == kept
@@ -45,7 +52,9 @@ def test_nncf(tmp_path):
     graph = nets.residual()
     feeds = samples(graph)
     data = nncf.Dataset([{"x": array[None]} for array in feeds["x"]])
-    onnx.save(nncf.quantize(ir.to_proto(graph), data, subset_size=len(feeds["x"])), tmp_path / "q.onnx")
+    onnx.save(
+        nncf.quantize(ir.to_proto(graph), data, subset_size=len(feeds["x"])), tmp_path / "q.onnx"
+    )
     want = ort.InferenceSession(tmp_path / "q.onnx").run(None, feeds)[0]
     made = lo.quantize(tmp_path / "q.onnx", feeds, platform="generic")
     assert all(taken.kept for taken in made.report.taken if taken.bits_lost is None)
@@ -54,14 +63,18 @@ def test_nncf(tmp_path):
 
 @pytest.mark.filterwarnings("ignore")  # other packages'
 def test_pt2e(tmp_path):
-    """A module prepared and converted by torch's own flow, which lives in torchao, exports to what is read here."""
+    """A module prepared and converted by torch's own flow, which lives in torchao, exports to what
+    is read here.
+    """
     torch = pytest.importorskip("torch")
     pytest.importorskip("torchao")
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
     from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86
 
     torch.manual_seed(0)
-    net = torch.nn.Sequential(torch.nn.Conv2d(2, 4, 3), torch.nn.ReLU(), torch.nn.Conv2d(4, 3, 1)).eval()
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(2, 4, 3), torch.nn.ReLU(), torch.nn.Conv2d(4, 3, 1)
+    ).eval()
     x = torch.randn(8, 2, 6, 6)
     quantizer = x86.X86InductorQuantizer()
     quantizer.set_global(x86.get_default_x86_inductor_quantization_config())
@@ -84,4 +97,6 @@ def test_openvino(platform, tmp_path):
     lo.convert(made.graph, "qdq").save(tmp_path / "q.onnx")
     model = openvino.Core().compile_model(tmp_path / "q.onnx", "CPU")
     got = model([feeds["x"]])[0]
-    assert np.abs(got - made.session().run(None, feeds)[0]).max() * made.plan.tensors["y"].scale <= 3
+    assert (
+        np.abs(got - made.session().run(None, feeds)[0]).max() * made.plan.tensors["y"].scale <= 3
+    )

@@ -1,4 +1,6 @@
-"""Models that another tool has quantized: read with their scales, held as far as the platform holds them."""
+"""Models that another tool has quantized: read with their scales, held as far as the platform holds
+them.
+"""
 
 import json
 
@@ -26,13 +28,17 @@ class Reader:
     """What onnxruntime asks of calibration data."""
 
     def __init__(self, feeds):
-        self._items = iter([{name: array[i : i + 1] for name, array in feeds.items()} for i in range(16)])
+        self._items = iter(
+            [{name: array[i : i + 1] for name, array in feeds.items()} for i in range(16)]
+        )
 
     def get_next(self):
         return next(self._items, None)
 
 
-def by_onnxruntime(graph, tmp_path, *, activations="QUInt8", form="QDQ", per_channel=False, **options):
+def by_onnxruntime(
+    graph, tmp_path, *, activations="QUInt8", form="QDQ", per_channel=False, **options
+):
     """Return the path of a model that onnxruntime has quantized."""
     source, target = tmp_path / "float.onnx", tmp_path / "quantized.onnx"
     ir.save(graph, source)
@@ -52,7 +58,9 @@ def by_onnxruntime(graph, tmp_path, *, activations="QUInt8", form="QDQ", per_cha
 
 def text(body, opset=13, **constants):
     """Return a model in ONNX's text with constants."""
-    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : {opset}, "com.microsoft" : 1]> {body}')
+    model = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["" : {opset}, "com.microsoft" : 1]> {body}'
+    )
     for name, array in constants.items():
         held = array if isinstance(array, TensorProto) else numpy_helper.from_array(array, name)
         model.graph.initializer.append(held)
@@ -75,10 +83,14 @@ def text(body, opset=13, **constants):
     ids=("u8s8", "s8s8", "channel", "qoperator", "qoperator-s8s8-channel"),
 )
 @pytest.mark.parametrize(
-    "net", mark_rest_slow(1, (nets.plain, nets.residual, nets.branches)), ids=lambda net: net.__name__
+    "net",
+    mark_rest_slow(1, (nets.plain, nets.residual, nets.branches)),
+    ids=lambda net: net.__name__,
 )
 def test_what_onnxruntime_quantized(net, settings, tmp_path):
-    """The float graph is the quantized one without rounding; the integers are near what onnxruntime computes."""
+    """The float graph is the quantized one without rounding; the integers are near what onnxruntime
+    computes.
+    """
     path = by_onnxruntime(net(), tmp_path, **settings)
     found, feeds = import_quantized_model(ir.load(path)), samples(net(), 16)
     left = {node.op_type for node in found.graph.graph}
@@ -92,7 +104,11 @@ def test_what_onnxruntime_quantized(net, settings, tmp_path):
     assert noise < 0.01
     made = lo.quantize(path, platform="generic")
     assert made.plan.mode == "max-value"
-    assert all(taken.kept for taken in made.report.taken if taken.sqnr is not None or taken.bits_lost is None)
+    assert all(
+        taken.kept
+        for taken in made.report.taken
+        if taken.sqnr is not None or taken.bits_lost is None
+    )
     got = made.session().run([name], feeds)[0]
     assert ((got - want) ** 2).mean() / (want**2).mean() < 0.02
 
@@ -101,7 +117,11 @@ def test_symmetric_scales_are_kept(tmp_path):
     """s8s8: every scale is the one in the file, whatever is calibrated besides."""
     path = by_onnxruntime(nets.plain(), tmp_path, activations="QInt8", ActivationSymmetric=True)
     held = {t.name: numpy_helper.to_array(t) for t in onnx.load(path).graph.initializer}
-    told = {n.input[0]: held[n.input[1]] for n in onnx.load(path).graph.node if n.op_type == "QuantizeLinear"}
+    told = {
+        n.input[0]: held[n.input[1]]
+        for n in onnx.load(path).graph.node
+        if n.op_type == "QuantizeLinear"
+    }
     for calib in (None, samples(nets.plain(), 8)):
         made = lo.quantize(path, calib, platform="generic")
         assert len(told) >= 6
@@ -120,15 +140,21 @@ def test_zero_points_stay_where_they_are_taken(tmp_path):
     lo.convert(made.graph, "qdq").save(tmp_path / "again.onnx")
     again = lo.quantize(tmp_path / "again.onnx", platform="generic")
     same = set(made.plan.tensors) & set(again.plan.tensors)
-    assert {name: made.plan.tensors[name] for name in same} == {name: again.plan.tensors[name] for name in same}
+    assert {name: made.plan.tensors[name] for name in same} == {
+        name: again.plan.tensors[name] for name in same
+    }
     feeds = samples(nets.plain(), 4)
-    np.testing.assert_array_equal(again.session().run(None, feeds)[0], made.session().run(None, feeds)[0])
+    np.testing.assert_array_equal(
+        again.session().run(None, feeds)[0], made.session().run(None, feeds)[0]
+    )
 
 
 def test_a_chip_takes_powers_of_two(tmp_path):
     """On venus nothing can stay: what each change cost is told, and the graph is chip-ready."""
     path = by_onnxruntime(nets.residual(), tmp_path)
-    made = lo.quantize(path, samples(nets.residual()), platform="venus", notes="full", requantize=False)
+    made = lo.quantize(
+        path, samples(nets.residual()), platform="venus", notes="full", requantize=False
+    )
     assert made.report.chip_ready
     assert all(q.power_of_two for q in made.plan.tensors.values())
     taken = {t.tensor: t for t in made.report.taken}
@@ -146,7 +172,9 @@ def test_a_chip_takes_powers_of_two(tmp_path):
 
 
 def test_a_relu_that_was_left_to_saturation_comes_back(tmp_path):
-    """onnxruntime takes Relu out before an unsigned quantizer; without it negative numbers would go through."""
+    """onnxruntime takes Relu out before an unsigned quantizer; without it negative numbers would go
+    through.
+    """
     path = by_onnxruntime(nets.plain(), tmp_path)
     assert "Relu" not in {node.op_type for node in onnx.load(path).graph.node}
     found = import_quantized_model(ir.load(path))
@@ -155,7 +183,9 @@ def test_a_relu_that_was_left_to_saturation_comes_back(tmp_path):
 
 
 def read_with_quantizer(body, **arrays):
-    """Return the operators read from a graph whose output is quantized to uint8, which has no sign."""
+    """Return the operators read from a graph whose output is quantized to uint8, which has no
+    sign.
+    """
     text = f"""<ir_version: 8, opset_import: ["" : 13]> g (float[N,4,2,2] x) => (float[N,A,B,C] z) {{
         {body} q = QuantizeLinear(y, s, zero) z = DequantizeLinear(q, s, zero) }}"""
     model = onnx.parser.parse_model(text)
@@ -188,7 +218,9 @@ def test_no_relu_follows_what_is_never_negative():
     def check(op_type):
         assert read_with_quantizer(f"y = {op_type}(x)") == [op_type]
 
-    op_types = operators.NONNEGATIVE_OPS & (operators.REDUCTION_KINDS.keys() | operators.SOFTMAX_FAMILY_OPS)
+    op_types = operators.NONNEGATIVE_OPS & (
+        operators.REDUCTION_KINDS.keys() | operators.SOFTMAX_FAMILY_OPS
+    )
     check_each(check, sorted(op_types))
 
 
@@ -200,7 +232,9 @@ def test_requantize_takes_the_weights_alone(tmp_path):
     assert made.plan.mode == "q-value"
     ir.save(import_quantized_model(ir.load(path)).graph, tmp_path / "weights.onnx")
     assert made.plan == lo.quantize(tmp_path / "weights.onnx", feeds, platform="generic").plan
-    with pytest.raises(lo.ConfigError, match="chooses scales; this quantized model brings its own: add requantize"):
+    with pytest.raises(
+        lo.ConfigError, match="chooses scales; this quantized model brings its own: add requantize"
+    ):
         lo.quantize(path, feeds, platform="generic", min_sqnr=20.0)
     with pytest.raises(lo.ConfigError, match="^requantize: the model has no QuantizeLinear"):
         lo.quantize(nets.plain(), requantize=True)
@@ -212,20 +246,29 @@ def test_requantize_takes_the_weights_alone(tmp_path):
 @pytest.mark.sweep
 @pytest.mark.parametrize(
     "settings",
-    ({"platform": "venus"}, {"platform": "generic", "mode": "max-value", "weight_scales": "channel"}),
+    (
+        {"platform": "venus"},
+        {"platform": "generic", "mode": "max-value", "weight_scales": "channel"},
+    ),
     ids=("venus", "free"),
 )
 @pytest.mark.parametrize("net", mark_rest_slow(1, NETS), ids=lambda net: net.__name__)
 def test_there_and_back(net, settings, tmp_path):
-    """Law: qdq -> quantize gives the same scales, and the same integers; a file says nothing of what the host does."""
+    """Law: qdq -> quantize gives the same scales, and the same integers; a file says nothing of
+    what the host does.
+    """
     made = quantized(net(), **settings, effort="fast")
     lo.convert(made.graph, "qdq").save(tmp_path / "q.onnx")
     again = lo.quantize(tmp_path / "q.onnx", platform=settings["platform"])
     same = set(made.plan.tensors) & set(again.plan.tensors)
     assert len(same) >= 0.8 * len(made.plan.tensors)
-    assert {name: made.plan.tensors[name] for name in same} == {name: again.plan.tensors[name] for name in same}
+    assert {name: made.plan.tensors[name] for name in same} == {
+        name: again.plan.tensors[name] for name in same
+    }
     feeds = samples(net(), 4)
-    for want, got in zip(made.session().run(None, feeds), again.session().run(None, feeds), strict=True):
+    for want, got in zip(
+        made.session().run(None, feeds), again.session().run(None, feeds), strict=True
+    ):
         np.testing.assert_array_equal(got, want)
 
 
@@ -242,7 +285,9 @@ STEP, ZERO8 = np.float32(0.05), np.int8(0)
 
 
 def test_float_weights_behind_a_pair():
-    """Quantization-aware training leaves weights in float, quantized in the graph, and transposed behind."""
+    """Quantization-aware training leaves weights in float, quantized in the graph, and transposed
+    behind.
+    """
     w = few(3, 4)
     steps = (np.abs(w).max(axis=1) / 127).astype(np.float32)
     graph = text(
@@ -267,7 +312,9 @@ def test_float_weights_behind_a_pair():
 
 
 def test_batch_norm_behind_channels():
-    """NNCF leaves batch normalisations; folded in, a weight keeps its integers at other scales of its channels."""
+    """NNCF leaves batch normalisations; folded in, a weight keeps its integers at other scales of
+    its channels.
+    """
     w = few(3, 2, 1, 1)
     steps = (np.abs(w).max(axis=(1, 2, 3)) / 127).astype(np.float32)
     integers = np.clip(np.rint(w / steps[:, None, None, None]), -128, 127).astype(np.int8)
@@ -291,7 +338,9 @@ def test_batch_norm_behind_channels():
 
 
 def test_integers_in_and_out():
-    """A model that is fed integers goes on being fed them; an output in integers becomes real, with a note."""
+    """A model that is fed integers goes on being fed them; an output in integers becomes real, with
+    a note.
+    """
     graph = text(
         """g (uint8[N,2,4,4] x) => (int8[N,3,4,4] y) {
             xd = DequantizeLinear(x, s, u)  c = Conv(xd, w)  y = QuantizeLinear(c, s, z) }""",
@@ -311,7 +360,9 @@ def test_integers_in_and_out():
 
 
 def test_channels_of_an_activation():
-    """NNCF has a scale for each channel in front of depthwise layers: the coarsest is taken, and told."""
+    """NNCF has a scale for each channel in front of depthwise layers: the coarsest is taken, and
+    told.
+    """
     graph = text(
         """g (float[N,3,4,4] x) => (float[N,3,4,4] y) {
             xq = QuantizeLinear<axis=1>(x, s, z)  xd = DequantizeLinear<axis=1>(xq, s, z)  y = Relu(xd) }""",
@@ -324,7 +375,9 @@ def test_channels_of_an_activation():
 
 
 def test_wider_and_narrower_integers():
-    """int16 activations stay on generic and become int8 of the same range on a chip; int4 weights are held."""
+    """int16 activations stay on generic and become int8 of the same range on a chip; int4 weights
+    are held.
+    """
     values = np.arange(12) % 15 - 7
     graph = text(
         """g (float[N,4] x) => (float[N,3] y) {
@@ -353,23 +406,38 @@ PAIR = "xq = QuantizeLinear(x, s, z)  xd = DequantizeLinear(xq, s, z)"
     ("body", "says"),
     (
         (
-            "g (float[N,4] x) => (float[N,4] y) { q, a, b = DynamicQuantizeLinear(x)  y = DequantizeLinear(q, a, b) }",
+            (
+                "g (float[N,4] x) => (float[N,4] y) { q, a, b = DynamicQuantizeLinear(x)  y = "
+                "DequantizeLinear(q, a, b) }"
+            ),
             "DynamicQuantizeLinear .*the activations get their scales at run time",
         ),
         (
-            "g (float[N,4] x, float a) => (float[N,4] y) { q = QuantizeLinear(x, a)  y = DequantizeLinear(q, a) }",
+            (
+                "g (float[N,4] x, float a) => (float[N,4] y) { q = QuantizeLinear(x, a)  y = "
+                "DequantizeLinear(q, a) }"
+            ),
             "QuantizeLinear .*its scale is computed at run time",
         ),
         (
-            f"g (float[N,4] x) => (float[N,4] y) {{ {PAIR}  m = Mul(xq, xq)  y = DequantizeLinear(m, s, z) }}",
+            (
+                f"g (float[N,4] x) => (float[N,4] y) {{ {PAIR}  m = Mul(xq, xq)  y = "
+                "DequantizeLinear(m, s, z) }"
+            ),
             "Mul .*computes with integers",
         ),
         (
-            "g (float[N,4] x) => (float[N,4] y) { q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, t, z) }",
+            (
+                "g (float[N,4] x) => (float[N,4] y) { q = QuantizeLinear(x, s, z)  y = "
+                "DequantizeLinear(q, t, z) }"
+            ),
             "DequantizeLinear .*its scale is not the one that its integers were written with",
         ),
         (
-            "g (float[N,4] x) => (float[N,4] y) { q = QuantizeLinear(x, n, z)  y = DequantizeLinear(q, n, z) }",
+            (
+                "g (float[N,4] x) => (float[N,4] y) { q = QuantizeLinear(x, n, z)  y = "
+                "DequantizeLinear(q, n, z) }"
+            ),
             "QuantizeLinear .*its scale is -1; it is a number from 3e-39",
         ),
     ),
@@ -384,11 +452,16 @@ def test_refusals(body, says):
 
 def test_float8_is_refused():
     graph = text(
-        "g (float[N,4] x) => (float[N,4] y) { q = QuantizeLinear<output_dtype=17>(x, s)  y = DequantizeLinear(q, s) }",
+        (
+            "g (float[N,4] x) => (float[N,4] y) { q = QuantizeLinear<output_dtype=17>(x, s)  y = "
+            "DequantizeLinear(q, s) }"
+        ),
         opset=21,
         s=STEP,
     )
-    with pytest.raises(lo.ModelError, match="its integers are float8e4m3fn; int4 to int32 are read"):
+    with pytest.raises(
+        lo.ModelError, match="its integers are float8e4m3fn; int4 to int32 are read"
+    ):
         import_quantized_model(graph)
 
 
@@ -408,7 +481,9 @@ def test_commands(tmp_path):
     assert body["mode"] == "max-value"
     assert any(entry["zero_point"] for entry in body["scales_taken"])
     assert any("scales of the quantized model" in note for note in body["notes"])
-    done = run("convert", path, "-o", tmp_path / "a.onnx", "--to", "thinker", "--platform", "generic")
+    done = run(
+        "convert", path, "-o", tmp_path / "a.onnx", "--to", "thinker", "--platform", "generic"
+    )
     assert done.exit_code == 0, done.output
     assert lo.Session(tmp_path / "a.onnx").is_integer
     done = run("convert", path, "-o", tmp_path / "b.onnx", "--to", "linger")
@@ -424,7 +499,9 @@ def test_commands(tmp_path):
 
 @pytest.mark.parametrize("form", ("QDQ", "QOperator"))
 def test_zero_points_are_kept_where_operators_take_them(form, tmp_path):
-    """onnxruntime's uint8 activations on `generic`: the same ranges, 128 lower; around a Softmax made symmetric."""
+    """onnxruntime's uint8 activations on `generic`: the same ranges, 128 lower; around a Softmax
+    made symmetric.
+    """
     path = by_onnxruntime(nets.plain(), tmp_path, form=form)
     grids = import_quantized_model(ir.load(path)).activations
     result = quantized(ir.load(path), platform="generic", effort="fast")
@@ -432,10 +509,13 @@ def test_zero_points_are_kept_where_operators_take_them(form, tmp_path):
     assert sum(q.zero_point != 0 for q in held.values()) >= 3
     assert any(q.zero_point == grids[name].signed_zero != 0 for name, q in held.items())
     net = nets.Net(4, 6, 6, seed=3)
-    rows = net.node("Reshape", net.conv("x", (6, 4, 3, 3)), net.const(np.array([0, 6, 16], np.int64)))
+    rows = net.node(
+        "Reshape", net.conv("x", (6, 4, 3, 3)), net.const(np.array([0, 6, 16], np.int64))
+    )
     soft = net.node("Softmax", rows, axis=-1)
     path = by_onnxruntime(
-        net.graph(net.node("MatMul", soft, net.node("Transpose", soft, perm=[0, 2, 1]), out="y")), tmp_path
+        net.graph(net.node("MatMul", soft, net.node("Transpose", soft, perm=[0, 2, 1]), out="y")),
+        tmp_path,
     )
     made = quantized(ir.load(path), platform="generic", effort="fast")
     kinds = {node.op_type: node for node in made.graph.graph}

@@ -1,4 +1,6 @@
-"""Integer graphs as QuantizeLinear and DequantizeLinear: onnxruntime's integers beside the simulator's."""
+"""Integer graphs as QuantizeLinear and DequantizeLinear: onnxruntime's integers beside the
+simulator's.
+"""
 
 import json
 
@@ -26,10 +28,14 @@ def integers(proto, feeds, names, optimized):
     """What onnxruntime computes for the tensors `names`."""
     options = ort.SessionOptions()
     levels = ort.GraphOptimizationLevel
-    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimized else levels.ORT_DISABLE_ALL
+    options.graph_optimization_level = (
+        levels.ORT_ENABLE_ALL if optimized else levels.ORT_DISABLE_ALL
+    )
     proto = onnx.ModelProto.FromString(proto.SerializeToString())
     proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-    session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(
+        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
     return dict(zip(names, session.run(list(names), feeds), strict=True))
 
 
@@ -59,7 +65,9 @@ def test_one_count_for_each_requantization(net, settings):
 
 @pytest.mark.parametrize("optimized", (False, True))
 def test_the_oracle_is_onnxruntime_alone(optimized):
-    """One convolution, worked out here in plain Python from the file's own numbers, optimizer on and off."""
+    """One convolution, worked out here in plain Python from the file's own numbers, optimizer on
+    and off.
+    """
     net = Net(2, 3, 3)
     made = quantized(net.graph(net.conv("x", (2, 2, 3, 3), out="y")), effort="fast", **FREE).graph
     found = write_qdq(made)
@@ -84,15 +92,22 @@ def test_the_oracle_is_onnxruntime_alone(optimized):
 
 
 def sums_are_exact():
-    """Whether onnxruntime's products of bytes are: without instructions for them sums of two saturate in 16 bits."""
-    return (best := instructions.get_instruction_set()) is not None and best.name in ("avx512-vnni", "avx-vnni")
+    """Whether onnxruntime's products of bytes are: without instructions for them sums of two
+    saturate in 16 bits.
+    """
+    return (best := instructions.get_instruction_set()) is not None and best.name in (
+        "avx512-vnni",
+        "avx-vnni",
+    )
 
 
 @pytest.mark.parametrize("optimized", (False, True))
 def test_whole_models_agree(optimized):
     """The classes of the digits, and all numbers within a few counts after nine layers."""
     exact = not optimized or sums_are_exact()
-    made = lo.quantize("models/digits_cnn.onnx", "models/digits_calib.npz", platform="generic", effort="fast")
+    made = lo.quantize(
+        "models/digits_cnn.onnx", "models/digits_calib.npz", platform="generic", effort="fast"
+    )
     found = write_qdq(made.graph)
     with np.load("models/digits_test.npz") as data:
         feed = data["input"]
@@ -105,20 +120,32 @@ def test_whole_models_agree(optimized):
 
 @pytest.mark.parametrize(
     ("name", "between"),
-    (("lstm", {"LSTMInt"}), ("gru", {"GRUInt"}), ("attention", {"SoftmaxInt", "LayerNormInt", "iqTable"})),
+    (
+        ("lstm", {"LSTMInt"}),
+        ("gru", {"GRUInt"}),
+        ("attention", {"SoftmaxInt", "LayerNormInt", "iqTable"}),
+    ),
 )
 def test_what_is_real_between_is_named(name, between):
-    """Recurrent layers, softmax and layer norms are computed in real numbers, and told with their difference."""
-    made = lo.quantize(f"models/digits_{name}.onnx", "models/digits_calib.npz", platform="generic", effort="fast")
+    """Recurrent layers, softmax and layer norms are computed in real numbers, and told with their
+    difference.
+    """
+    made = lo.quantize(
+        f"models/digits_{name}.onnx", "models/digits_calib.npz", platform="generic", effort="fast"
+    )
     with np.load("models/digits_test.npz") as data:
         feed = {"input": data["input"][:64]}
     rows = measure_differences(made.graph, write_qdq(made.graph), feed)
     assert {row.operator for row in rows if row.computes_in_float} <= between
-    assert max(row.mean for row in rows) < 0.5  # a step that went another way goes on from there: the worst is more
+    assert (
+        max(row.mean for row in rows) < 0.5
+    )  # a step that went another way goes on from there: the worst is more
     assert max(row.max_steps for row in rows if not row.computes_in_float) <= 1
     notes = lo.convert(made.graph, "qdq").notes
     for operator in {row.operator for row in rows if row.computes_in_float}:
-        assert any(operator in note and "real numbers" in note and "counts" in note for note in notes)
+        assert any(
+            operator in note and "real numbers" in note and "counts" in note for note in notes
+        )
 
 
 @pytest.mark.slow
@@ -142,7 +169,9 @@ def test_tables():
     net = Net(4, 6, 6)
     a = net.node("Softsign", net.conv("x", (4, 4, 1, 1)))
     b = net.node("Elu", net.conv(a, (4, 4, 1, 1)), alpha=0.7)
-    made = quantized(net.graph(net.conv(b, (4, 4, 1, 1), out="y")), platform="generic", effort="fast").graph
+    made = quantized(
+        net.graph(net.conv(b, (4, 4, 1, 1), out="y")), platform="generic", effort="fast"
+    ).graph
     found = write_qdq(made)
     kinds = {node.op_type for node in found.graph.graph}
     assert {"Softsign", "Gather"} <= kinds
@@ -152,7 +181,9 @@ def test_tables():
 
 
 def test_operators_of_vendors():
-    """What the quantizer does not write itself: GluInt, ShuffleChannel, Split with dims, a BatchNorm2dInt."""
+    """What the quantizer does not write itself: GluInt, ShuffleChannel, Split with dims, a
+    BatchNorm2dInt.
+    """
     x = some(0, 1, 4, 4, 6)
     two = {"scale_x": 16.0, "scale_o": 16.0}
     graph = model(
@@ -161,7 +192,13 @@ def test_operators_of_vendors():
             ("ShuffleChannel", ["q"], ["s"], {"groups": 2}, "thinker"),
             ("GluInt", ["s"], ["g"], {"dim": -1, **two}, "thinker"),
             ("iqPad", ["g", "pads"], ["p"], {"mode": "constant"}, "thinker"),
-            ("iqMul", ["p", "p"], ["m"], {"scale_x": 16.0, "scale_y": 16.0, "scale_o": 8.0}, "thinker"),
+            (
+                "iqMul",
+                ["p", "p"],
+                ["m"],
+                {"scale_x": 16.0, "scale_y": 16.0, "scale_o": 8.0},
+                "thinker",
+            ),
             ("Dequant", ["m"], ["y"], {"scale_o": 8.0}, "thinker"),
         ],
         {"x": x.astype(np.float32)},
@@ -170,7 +207,9 @@ def test_operators_of_vendors():
     )
     graph.metadata_props["lingeronnx.platform"] = "generic"
     found = write_qdq(graph)
-    rows = counts(graph, found, {"x": np.random.default_rng(0).normal(size=x.shape).astype(np.float32)})
+    rows = counts(
+        graph, found, {"x": np.random.default_rng(0).normal(size=x.shape).astype(np.float32)}
+    )
     assert set(rows) == {"q", "s", "g", "p", "m"}
     assert max(rows.values()) <= 1
 
@@ -184,10 +223,17 @@ def test_scales_are_kept_to_the_last_bit():
     read = {
         s
         for name in steps
-        for s in np.ravel(exact.get(name, scale_from_step(ir.const_value(graph.graph.initializers[name]))))
+        for s in np.ravel(
+            exact.get(name, scale_from_step(ir.const_value(graph.graph.initializers[name])))
+        )
     }
-    assert {s for q in made.plan.tensors.values() for s in q.scales.flat} <= {float(np.float32(s)) for s in read}
-    assert SCALES_KEY not in write_qdq(quantized(nets.plain(), effort="fast").graph).graph.metadata_props
+    assert {s for q in made.plan.tensors.values() for s in q.scales.flat} <= {
+        float(np.float32(s)) for s in read
+    }
+    assert (
+        SCALES_KEY
+        not in write_qdq(quantized(nets.plain(), effort="fast").graph).graph.metadata_props
+    )
 
 
 def test_host_nodes_are_raised():
@@ -196,7 +242,9 @@ def test_host_nodes_are_raised():
     net.node("Softmax", net.conv("x", (3, 2, 1, 1), out="c"), axis=1, out="s")
     net.node("ReduceSum", "s", axes=[1, 3], keepdims=0, out="y")
     graph = net.graph("y")
-    made = quantized(graph, platform="venus", skip=["type:Softmax", "type:ReduceSum"], effort="fast")
+    made = quantized(
+        graph, platform="venus", skip=["type:Softmax", "type:ReduceSum"], effort="fast"
+    )
     feed = {name: a[:1] for name, a in samples(graph).items()}
     proto = ir.to_proto(write_qdq(made.graph).graph)
     got = integers(proto, feed, ["y"], False)["y"]
@@ -213,7 +261,9 @@ def test_qoperator_gives_the_same():
     feed = samples(made.graph)
     for optimized in (False, True):
         a, b = (integers(proto, feed, ["y"], optimized)["y"] for proto in (plain, held))
-        assert np.abs(a - b).max() * made.plan.tensors["y"].scale <= (1.01 if sums_are_exact() else 10)
+        assert np.abs(a - b).max() * made.plan.tensors["y"].scale <= (
+            1.01 if sums_are_exact() else 10
+        )
 
 
 # ---- refusals and commands -------------------------------------------------------------------------------------------
@@ -223,9 +273,13 @@ def test_refusals():
     x = {"x": some(0, 1, 4)}
     quant = ("Quant", ["x"], ["q"], {"scale_x": 16.0, "data_bits": 8}, "thinker")
     most = model(
-        [quant, ("ArgMax", ["q"], ["y"], {"axis": 1}, "")], {"x": np.zeros((1, 4), np.float32)}, domain="thinker"
+        [quant, ("ArgMax", ["q"], ["y"], {"axis": 1}, "")],
+        {"x": np.zeros((1, 4), np.float32)},
+        domain="thinker",
     )
-    with pytest.raises(lo.ModelError, match="ArgMax ArgMax_y: standard operators have no counterpart"):
+    with pytest.raises(
+        lo.ModelError, match="ArgMax ArgMax_y: standard operators have no counterpart"
+    ):
         lo.convert(most, "qdq")
     add = {"scale_x": 1.0, "scale_y": 1.0, "scale_o": 1.0}
     fed = model([("iqAdd", ["x", "x"], ["y"], add, "thinker")], x, domain="thinker")
@@ -240,7 +294,9 @@ def run(*args):
 
 
 def test_commands(tmp_path):
-    """quantize --format qdq writes what quantize and convert --to qdq write, with the same notes but for the data."""
+    """quantize --format qdq writes what quantize and convert --to qdq write, with the same notes
+    but for the data.
+    """
     source, straight, first, second = (tmp_path / f"{name}.onnx" for name in "abcd")
     ir.save(nets.plain(), source)
     given = ["quantize", source, "--platform", "generic", "--effort", "fast"]
@@ -260,7 +316,9 @@ def test_commands(tmp_path):
 
 
 def test_a_width_that_the_platform_does_not_write_is_refused():
-    """The Quant of venus writes 8 bits whatever its attribute says: QuantizeLinear would hold other integers."""
+    """The Quant of venus writes 8 bits whatever its attribute says: QuantizeLinear would hold other
+    integers.
+    """
     made = quantized(nets.plain(), platform="venus", effort="fast").graph
     proto = ir.to_proto(made)
     quant = next(node for node in proto.graph.node if node.op_type == "Quant")

@@ -1,7 +1,8 @@
-"""Law: ONNX's reference evaluator with our plain classes gives the integers of the simulator, and of the chip.
+"""Law: ONNX's reference evaluator with our plain classes gives the integers of the simulator, and
+of the chip.
 
-Three ways to the same numbers, none knowing another: the compiled simulator behind `Session`, the plain classes of
-`lingeronnx.reference`, and the vectors measured on the vendor's executor.
+Three ways to the same numbers, none knowing another: the compiled simulator behind `Session`, the
+plain classes of `lingeronnx.reference`, and the vectors measured on the vendor's executor.
 """
 
 import json
@@ -31,7 +32,9 @@ GOLDEN = Path(os.environ.get("LINGERONNX_GOLDEN", Path(__file__).parents[1] / "g
 
 
 def differing(proto, name, feeds):
-    """Run a graph both ways, sample by sample; return the tensors that differ and how many were compared."""
+    """Run a graph both ways, sample by sample; return the tensors that differ and how many were
+    compared.
+    """
     session = lo.Session(ir.from_proto(proto))
     reference = ReferenceEvaluator(proto, new_ops=lo.reference_ops(name))
     wrong, compared = set(), 0
@@ -63,7 +66,9 @@ def moves():
     a = net.conv("x", (8, 4, 3, 3), pads=[1] * 4)
     ints = [net.const(np.array([v])) for v in (1, 5, 2)]
     s = net.node("Slice", a, *ints)
-    p = net.node("Pad", s, net.const(np.array([0, 0, 1, 0, 0, 0, 1, 0])), net.const(np.float32(0.5)))
+    p = net.node(
+        "Pad", s, net.const(np.array([0, 0, 1, 0, 0, 0, 1, 0])), net.const(np.float32(0.5))
+    )
     d = net.node("Sub", net.conv(p, (8, 8, 3, 3), pads=[1] * 4), a)
     g = net.node("Gather", d, net.const(np.array([3, 1, 1, 0])), axis=1)
     t = net.node("Tile", g, net.const(np.array([1, 2, 1, 1])))
@@ -82,7 +87,9 @@ def spread():
     w = net.const((0.3 * net.rng.standard_normal((6, 5, 3, 3))).astype(np.float32))
     up = net.node("ConvTranspose", a, w, strides=[2, 2], pads=[1] * 4, output_padding=[1, 1])
     r = net.node("Resize", up, "", net.const(np.array([1, 1, 2, 2], np.float32)), mode="nearest")
-    n = net.node("AveragePool", r, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4, count_include_pad=1)
+    n = net.node(
+        "AveragePool", r, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4, count_include_pad=1
+    )
     h = net.node("Reshape", n, net.const(np.array([0, 5, 100])))
     t = net.node("Transpose", h, perm=[0, 2, 1])
     return net.graph(net.node("MatMul", h, t, out="y"))
@@ -100,13 +107,17 @@ def line():
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("platform", NAMES)
-@pytest.mark.parametrize("build", mark_rest_slow(3, (moves, spread, line, *NETS)), ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "build", mark_rest_slow(3, (moves, spread, line, *NETS)), ids=lambda f: f.__name__
+)
 def test_networks(build, platform):
     """Every integer tensor of every small net is the same."""
     proto = ir.to_proto(quantized(build(), platform=platform, effort="fast").graph)
     wrong, compared = differing(proto, platform, inputs_of(proto))
     assert compared > 8
-    assert not wrong, [f"{n.op_type} {n.name}" for n in proto.graph.node if set(n.output) & set(wrong)]
+    assert not wrong, [
+        f"{n.op_type} {n.name}" for n in proto.graph.node if set(n.output) & set(wrong)
+    ]
 
 
 def heads():
@@ -114,7 +125,10 @@ def heads():
     net = Net(6, 5, seed=10, opset=18, batch=1)
     ones = [net.const(net.rng.uniform(0.5, 1.5, 5).astype(np.float32)) for _ in range(2)]
     n = net.node("LayerNormalization", "x", *ones)
-    w = [net.const((0.5 * net.rng.standard_normal(s)).astype(np.float32)) for s in ((1, 16, 5), (1, 16, 4), (1, 32))]
+    w = [
+        net.const((0.5 * net.rng.standard_normal(s)).astype(np.float32))
+        for s in ((1, 16, 5), (1, 16, 4), (1, 32))
+    ]
     t = net.node("Transpose", n, perm=[1, 0, 2])
     y = net.node("LSTM", t, *w, hidden_size=4)
     b = net.node("Transpose", net.node("Squeeze", y, net.const(np.array([1]))), perm=[1, 0, 2])
@@ -126,7 +140,9 @@ def test_heads():
     """On `generic` nothing of it stays in float."""
     proto = ir.to_proto(quantized(heads(), platform="generic", effort="fast").graph)
     assert all(node.domain == "thinker" or node.op_type in RUNNABLE for node in proto.graph.node)
-    assert {"LayerNormInt", "LSTMInt", "SoftmaxInt", "iqTable"} <= {node.op_type for node in proto.graph.node}
+    assert {"LayerNormInt", "LSTMInt", "SoftmaxInt", "iqTable"} <= {
+        node.op_type for node in proto.graph.node
+    }
     wrong, compared = differing(proto, "generic", inputs_of(proto))
     assert compared > 8
     assert not wrong
@@ -172,7 +188,16 @@ def test_golden():
         count[case["op"]] += 1
     assert not wrong
     assert count.total() >= 598
-    assert {"Conv2dInt", "LinearInt", "AvgPool2dInt", "iqAdd", "iqMul", "iqCat", "Requant", "net"} <= set(count)
+    assert {
+        "Conv2dInt",
+        "LinearInt",
+        "AvgPool2dInt",
+        "iqAdd",
+        "iqMul",
+        "iqCat",
+        "Requant",
+        "net",
+    } <= set(count)
 
 
 # ---- single operators, scales that quantize would not choose -------------------------------------------------------
@@ -187,8 +212,12 @@ def array(*shape, dtype=np.int8, low=-128, high=127):
     return values
 
 
-def single(op_type, inputs, constants=(), domain="thinker", platform="venus", outputs=1, **attributes):
-    """Return a graph of one node on integer inputs; behind an idle integer node where it is one of ONNX's own."""
+def single(
+    op_type, inputs, constants=(), domain="thinker", platform="venus", outputs=1, **attributes
+):
+    """Return a graph of one node on integer inputs; behind an idle integer node where it is one of
+    ONNX's own.
+    """
     chip = next(target for target in PLATFORMS if target.name == platform).needs_power_of_two_scales
     extra = {"platform": platform} if chip else {}
     given = [f"x{i}" for i in range(len(inputs))]
@@ -196,9 +225,13 @@ def single(op_type, inputs, constants=(), domain="thinker", platform="venus", ou
     results = [f"y{i}" for i in range(outputs)]
     nodes = []
     if not domain:
-        nodes.append(helper.make_node("ShuffleChannel", ["x0"], ["x"], groups=1, domain="thinker", **extra))
+        nodes.append(
+            helper.make_node("ShuffleChannel", ["x0"], ["x"], groups=1, domain="thinker", **extra)
+        )
         names[0], extra = "x", {}
-    nodes.append(helper.make_node(op_type, names, results, name="n", domain=domain, **extra, **attributes))
+    nodes.append(
+        helper.make_node(op_type, names, results, name="n", domain=domain, **extra, **attributes)
+    )
     types = [
         helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
         for n, a in zip(given, inputs, strict=True)
@@ -206,14 +239,18 @@ def single(op_type, inputs, constants=(), domain="thinker", platform="venus", ou
     held = [numpy_helper.from_array(c, f"k{i}") for i, c in enumerate(constants) if c is not None]
     ends = [helper.make_tensor_value_info(r, TensorProto.INT8, None) for r in results]
     opsets = [helper.make_opsetid("", 12), helper.make_opsetid("thinker", 1)]
-    model = helper.make_model(helper.make_graph(nodes, "g", types, ends, held), opset_imports=opsets, ir_version=6)
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", types, ends, held), opset_imports=opsets, ir_version=6
+    )
     if not chip:
         helper.set_model_props(model, {"lingeronnx.platform": platform})
     return model
 
 
 def agrees(op_type, inputs, constants=(), platform="venus", **attributes):
-    """Compare both on one node; refusing alike is agreeing. Return the numbers, None where refused."""
+    """Compare both on one node; refusing alike is agreeing. Return the numbers, None where
+    refused.
+    """
     model = single(op_type, inputs, constants, platform=platform, **attributes)
     feeds = {f"x{i}": a for i, a in enumerate(inputs)}
     try:
@@ -234,21 +271,42 @@ def agrees(op_type, inputs, constants=(), platform="venus", **attributes):
 
 def scales(platform, *powers):
     """Return scales: powers of two for chips, 1.37 times as large for those that take any."""
-    factor = 1.0 if next(target for target in PLATFORMS if target.name == platform).needs_power_of_two_scales else 1.37
+    factor = (
+        1.0
+        if next(target for target in PLATFORMS if target.name == platform).needs_power_of_two_scales
+        else 1.37
+    )
     return [factor * 2.0**q for q in powers]
 
 
 @pytest.mark.parametrize("platform", NAMES)
 @pytest.mark.parametrize("q_o", (-3, 3, 9, 12, 13))
-@pytest.mark.parametrize("kind", ("conv", "dilated", "grouped", "depthwise", "line", "turned", "turned groups"))
+@pytest.mark.parametrize(
+    "kind", ("conv", "dilated", "grouped", "depthwise", "line", "turned", "turned groups")
+)
 def test_convolutions(kind, q_o, platform):
     """All geometries; shifts from large to negative."""
     x, w, o = scales(platform, 6, 6, q_o)
     bias = array(6, dtype=np.int32, low=-(2**31), high=2**31 - 1)
-    attrs = {"scale_x": x, "scale_w": w, "scale_o": o, "data_bits": 8, "parameter_bits": 8, "o_bits": 8}
+    attrs = {
+        "scale_x": x,
+        "scale_w": w,
+        "scale_o": o,
+        "data_bits": 8,
+        "parameter_bits": 8,
+        "o_bits": 8,
+    }
     if kind == "line":
-        geometry = {"kernel_shape": [3], "strides": [2], "pads": [2, 1], "dilations": [1], "group": 1}
-        agrees("Conv1dInt", [array(1, 4, 11)], [array(6, 4, 3), bias], platform, **attrs, **geometry)
+        geometry = {
+            "kernel_shape": [3],
+            "strides": [2],
+            "pads": [2, 1],
+            "dilations": [1],
+            "group": 1,
+        }
+        agrees(
+            "Conv1dInt", [array(1, 4, 11)], [array(6, 4, 3), bias], platform, **attrs, **geometry
+        )
     elif kind.startswith("turned"):
         group = 2 if "groups" in kind else 1
         geometry = {
@@ -260,13 +318,28 @@ def test_convolutions(kind, q_o, platform):
             "group": group,
         }
         weight = array(4, 6 // group, 3, 2)
-        agrees("ConvTranspose2dInt", [array(1, 4, 5, 6)], [weight, bias], platform, **attrs, **geometry)
+        agrees(
+            "ConvTranspose2dInt", [array(1, 4, 5, 6)], [weight, bias], platform, **attrs, **geometry
+        )
     else:
         group = {"grouped": 2, "depthwise": 6}.get(kind, 1)
         dilations = [2, 1] if kind == "dilated" else [1, 1]
-        geometry = {"kernel_shape": [3, 2], "strides": [1, 2], "pads": [0, 1, 2, 1], "dilations": dilations}
+        geometry = {
+            "kernel_shape": [3, 2],
+            "strides": [1, 2],
+            "pads": [0, 1, 2, 1],
+            "dilations": dilations,
+        }
         weight = array(6, 6 // group, 3, 2)
-        agrees("Conv2dInt", [array(1, 6, 7, 8)], [weight, bias], platform, group=group, **attrs, **geometry)
+        agrees(
+            "Conv2dInt",
+            [array(1, 6, 7, 8)],
+            [weight, bias],
+            platform,
+            group=group,
+            **attrs,
+            **geometry,
+        )
 
 
 @pytest.mark.sweep
@@ -277,7 +350,14 @@ def test_products(q_o, bits, platform):
     """Linear, BmmInt, iqMul, BatchNorm2dInt; wide outputs."""
     x, w, o = scales(platform, 5, 6, q_o)
     common = {"scale_x": x, "scale_o": o, "o_bits": bits}
-    agrees("LinearInt", [array(1, 3, 8)], [array(5, 8), array(5, dtype=np.int32)], platform, scale_w=w, **common)
+    agrees(
+        "LinearInt",
+        [array(1, 3, 8)],
+        [array(5, 8), array(5, dtype=np.int32)],
+        platform,
+        scale_w=w,
+        **common,
+    )
     agrees("LinearInt", [array(1, 8)], [array(5, 8)], platform, scale_w=w, **common)
     agrees("BmmInt", [array(1, 3, 8), array(1, 8, 4)], (), platform, scale_y=w, **common)
     agrees("iqMul", [array(1, 4, 3, 3), array(1, 4, 1, 1)], (), platform, scale_y=w, **common)
@@ -313,7 +393,12 @@ def test_max_pool(dtype, ceil_mode):
     """Padding never wins, also where everything is at the bottom."""
     x = array(1, 2, 7, 8, dtype=dtype)
     x[0, 0] = np.iinfo(dtype).min
-    window = {"kernel_shape": [3, 2], "strides": [2, 2], "pads": [1, 1, 1, 0], "ceil_mode": ceil_mode}
+    window = {
+        "kernel_shape": [3, 2],
+        "strides": [2, 2],
+        "pads": [1, 1, 1, 0],
+        "ceil_mode": ceil_mode,
+    }
     agrees("MaxPool", [x], (), domain="", **window)
 
 
@@ -326,7 +411,9 @@ def test_requant(q_o, bits, platform):
     agrees("Requant", [every], (), platform, scale_x=x, scale_o=o, data_bits=8, o_bits=bits)
 
 
-@pytest.mark.parametrize("platform", [target.name for target in PLATFORMS if target.can_run("iqDiv")])
+@pytest.mark.parametrize(
+    "platform", [target.name for target in PLATFORMS if target.can_run("iqDiv")]
+)
 @pytest.mark.parametrize("q_o", (2, 4, 9))
 def test_division(q_o, platform):
     """The NPU's quotients, by zero too."""
@@ -342,7 +429,14 @@ def test_vendor_forms():
     agrees("Split", [x], (), domain="", outputs=2, axis=1, dims=[2, 4])
     agrees("ArgMax", [array(1, 1, 1, 40)], (), domain="", axis=3)
     agrees("ShuffleChannel", [x], (), groups=3)
-    agrees("GluInt", [np.tile(np.arange(-128, 128).astype(np.int8), 2)[None]], (), "venusA", scale_x=8.0, scale_o=16.0)
+    agrees(
+        "GluInt",
+        [np.tile(np.arange(-128, 128).astype(np.int8), 2)[None]],
+        (),
+        "venusA",
+        scale_x=8.0,
+        scale_o=16.0,
+    )
     pads = np.array([0, 0, 1, 2, 0, 0, 2, 1])
     for mode in ("constant", "reflect", "replicate"):
         agrees("iqPad", [x], [pads, np.array([7], np.int64)], "venus", mode=mode)
@@ -350,7 +444,9 @@ def test_vendor_forms():
 
 def reads_wide(platform, op_type):
     """Whether the platform's table takes int16."""
-    how = next(target for target in PLATFORMS if target.name == platform).get_arithmetic(op_type, LutArithmetic)
+    how = next(target for target in PLATFORMS if target.name == platform).get_arithmetic(
+        op_type, LutArithmetic
+    )
     return how is not None and how.reading is TableInputRule.RIGHT_ONLY
 
 
@@ -386,7 +482,15 @@ def test_layer_norm(q_o, platform):
     rows = (array(1, 40, 24) * np.linspace(0, 1, 40)[None, :, None]).astype(np.int8)
     beta = array(24, dtype=np.int32, low=-(2**20), high=2**20)
     agrees("LayerNormInt", [rows], [array(24), beta], platform, scale_x=x, scale_w=w, scale_o=o)
-    agrees("LayerNormInt", [rows], [array(24), np.zeros(24, np.int32)], platform, scale_x=x, scale_w=w, scale_o=o)
+    agrees(
+        "LayerNormInt",
+        [rows],
+        [array(24), np.zeros(24, np.int32)],
+        platform,
+        scale_x=x,
+        scale_w=w,
+        scale_o=o,
+    )
 
 
 @pytest.mark.parametrize("platform", NAMES)
@@ -418,7 +522,12 @@ def test_recurrent(op_type, gates, outputs, q_i, q_h, platform):
 
 def test_gru_before_the_product():
     """The other place of the reset gate, on `generic` only."""
-    weights = [array(9, 5), array(9, 3), array(9, dtype=np.int32, low=-999, high=999), np.zeros(9, np.int32)]
+    weights = [
+        array(9, 5),
+        array(9, 3),
+        array(9, dtype=np.int32, low=-999, high=999),
+        np.zeros(9, np.int32),
+    ]
     agrees(
         "GRUInt",
         [array(1, 7, 5)],
@@ -437,7 +546,9 @@ def test_gru_before_the_product():
     )
 
 
-@pytest.mark.parametrize("coordinates", ("half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners"))
+@pytest.mark.parametrize(
+    "coordinates", ("half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners")
+)
 @pytest.mark.parametrize("ties", ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"))
 def test_resize(coordinates, ties):
     """Nearest by every rule."""
@@ -458,15 +569,24 @@ def test_resize(coordinates, ties):
 
 
 def test_arithmetic():
-    """Rounding agrees with rational numbers; multipliers and the division with the simulator, which shares no code."""
+    """Rounding agrees with rational numbers; multipliers and the division with the simulator, which
+    shares no code.
+    """
     rng = np.random.default_rng(0)
     for v in (*range(-40, 41), 2**40 + 1, -(2**40) - 1):
         for s in range(-3, 6):
             assert _arithmetic.round_shift_half_up(v, s) == fixed.rsh(v, s)
     for ratio in (*np.exp(rng.uniform(-30, 10, 300)), 1.0, 0.5, 2.0**-20, 1 - 2.0**-53, 0.75):
         rescale = Rescale.from_ratio(float(ratio), 8)
-        assert _arithmetic.fixed_point_multiplier(float(ratio)) == (rescale.multiplier, rescale.shift)
-    for n, d in zip(rng.integers(-(2**31), 2**31, 2000).tolist(), rng.integers(1, 2**31, 2000).tolist(), strict=True):
+        assert _arithmetic.fixed_point_multiplier(float(ratio)) == (
+            rescale.multiplier,
+            rescale.shift,
+        )
+    for n, d in zip(
+        rng.integers(-(2**31), 2**31, 2000).tolist(),
+        rng.integers(1, 2**31, 2000).tolist(),
+        strict=True,
+    ):
         for divisor in (d >> (n & 31) | 1, -d):
             assert _arithmetic.divide(n, divisor, n & 3) == luna_divide(n, divisor, n & 3)
 
@@ -486,10 +606,14 @@ def test_unknown_platform():
 def test_float_nodes_stay_onnxs():
     """Between integer nodes the evaluator's own float operators run, of the same names too."""
     x = np.array([[[[-1.5, 2.0], [0.25, 4.0]]]], np.float32)
-    nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("MaxPool", ["r"], ["y"], kernel_shape=[2, 2])]
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("MaxPool", ["r"], ["y"], kernel_shape=[2, 2]),
+    ]
     ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in "xy"]
     model = helper.make_model(
-        helper.make_graph(nodes, "g", ends[:1], ends[1:]), opset_imports=[helper.make_opsetid("", 13)]
+        helper.make_graph(nodes, "g", ends[:1], ends[1:]),
+        opset_imports=[helper.make_opsetid("", 13)],
     )
     (y,) = ReferenceEvaluator(model, new_ops=lo.reference_ops()).run(None, {"x": x})
     assert y.dtype == np.float32

@@ -1,4 +1,6 @@
-"""What is written is whole: kills, links, devices, folders that stay empty, names; through the real commands."""
+"""What is written is whole: kills, links, devices, folders that stay empty, names; through the real
+commands.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from lingeronnx import files
 from lingeronnx.errors import ConfigError
 from tests.cli.helpers import CommandFolder, samples, write_model
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="kills, locks and links as POSIX has them")
+pytestmark = pytest.mark.skipif(
+    os.name != "posix", reason="kills, locks and links as POSIX has them"
+)
 
 
 def fails(here: CommandFolder, words: str, *args: object) -> None:
@@ -33,7 +37,9 @@ def test_a_share_of_the_faults(kills: int) -> None:
     """Kills at some changes of the file system, full disks: old or new, and nothing stays."""
     args = ("--commands", "deploy", "simulate", "--kinds", "kill", "full", "--kills", str(kills))
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.reliability.command_faults", *args], capture_output=True, text=True
+        [sys.executable, "-m", "benchmarks.reliability.command_faults", *args],
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("\n| deploy") == done.stdout.count("\n| simulate") == 1
@@ -43,7 +49,9 @@ def test_a_share_of_the_faults(kills: int) -> None:
 
 
 @pytest.mark.parametrize("exchange", [True, False], ids=["one call", "without that call"])
-def test_a_folder_takes_the_place_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool) -> None:
+def test_a_folder_takes_the_place_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool
+) -> None:
     """Nothing of the old one stays, nor a temporary name."""
     if not exchange:
         monkeypatch.setattr(files, "_try_atomic_swap", lambda one, other: False)
@@ -54,7 +62,9 @@ def test_a_folder_takes_the_place_of_another(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_folder_that_was_moved_aside_comes_back(tmp_path: Path) -> None:
-    """Without the exchange a kill may leave no folder: the next run that writes there puts the old one back."""
+    """Without the exchange a kill may leave no folder: the next run that writes there puts the old
+    one back.
+    """
     old = tmp_path / ".place.lingeronnx-1-00000000-old"
     old.mkdir()
     (old / "a").write_text("a")
@@ -77,7 +87,16 @@ def test_a_dump_leaves_other_files(quant: CommandFolder) -> None:
     dump = quant.folder / "dump"
     (dump / "mine").mkdir(parents=True)
     (dump / "mine" / "note.txt").write_text("note")
-    run = ("simulate", "tiny_quant.onnx", "--input", "test.npz", "--dump", "dump", "-o", "dump/out.npz")
+    run = (
+        "simulate",
+        "tiny_quant.onnx",
+        "--input",
+        "test.npz",
+        "--dump",
+        "dump",
+        "-o",
+        "dump/out.npz",
+    )
     quant.run_ok(*run)
     first = quant.files()
     quant.run_ok(*run, "--taps", "y")
@@ -113,7 +132,9 @@ def test_devices_and_pipes_are_not_replaced(quant: CommandFolder) -> None:
 
 
 def test_links_stay_links(quant: CommandFolder) -> None:
-    """The file that a link leads to is replaced, one that is not there is made; a link to itself is refused."""
+    """The file that a link leads to is replaced, one that is not there is made; a link to itself is
+    refused.
+    """
     Path("far").mkdir()
     Path("far/a.onnx").write_text("old")
     for name, target in (("a.onnx", "far/a.onnx"), ("b.onnx", "far/b.onnx"), ("c.onnx", "c.onnx")):
@@ -129,7 +150,11 @@ def test_links_stay_links(quant: CommandFolder) -> None:
 
 def test_what_a_living_run_writes_is_not_touched(tmp_path: Path) -> None:
     """Names without a lock go, those of other programs and those that are locked stay."""
-    for name in (".a.onnx.lingeronnx-999999-0123abcd.onnx", ".a.onnx.tmp", "b.lingeronnx-1-0123abcd"):
+    for name in (
+        ".a.onnx.lingeronnx-999999-0123abcd.onnx",
+        ".a.onnx.tmp",
+        "b.lingeronnx-1-0123abcd",
+    ):
         (tmp_path / name).write_text("")
     with files.replace_file(tmp_path / "living") as living:
         files._cleaned_folders.clear()
@@ -142,7 +167,10 @@ def test_what_a_living_run_writes_is_not_touched(tmp_path: Path) -> None:
 def test_a_full_folder_name_is_told(tmp_path: Path) -> None:
     """What cannot be made is told in one line."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot make the folder"), files.created_folder(tmp_path / "file"):
+    with (
+        pytest.raises(ConfigError, match="cannot make the folder"),
+        files.created_folder(tmp_path / "file"),
+    ):
         pytest.fail("it was made")
 
 
@@ -168,7 +196,11 @@ def test_verify_takes_golden_inputs_of_any_name(here: CommandFolder, name: str) 
     here.run_ok("deploy", "named.onnx", "--calib", "data.npy", "-o", "board")
     chip, golden = "board/named_quant_chip.onnx", "board/golden/0"
     here.run_ok("verify", chip, "--input", f"{golden}/input.npz", "--device-dump", f"{golden}/data")
-    line = next(line for line in Path("board/README.md").read_text().splitlines() if line.startswith("| input 0"))
+    line = next(
+        line
+        for line in Path("board/README.md").read_text().splitlines()
+        if line.startswith("| input 0")
+    )
     assert line.replace("&#124;", "").count("|") == 7
 
 

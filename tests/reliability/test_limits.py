@@ -1,4 +1,6 @@
-"""Small files that ask for much: what is too much is told in one line before it is done; through the real commands."""
+"""Small files that ask for much: what is too much is told in one line before it is done; through
+the real commands.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def told(here: CommandFolder, words: str, *args: object) -> None:
     assert result.stderr.count("\n") == 1
 
 
-def model(nodes: list[onnx.NodeProto], *, turns: int | None = None, functions: tuple = ()) -> onnx.ModelProto:
+def model(
+    nodes: list[onnx.NodeProto], *, turns: int | None = None, functions: tuple = ()
+) -> onnx.ModelProto:
     held = [] if turns is None else [helper.make_tensor("turns", TensorProto.INT64, [], [turns])]
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
     graph = helper.make_graph(nodes, "g", [X], [Y], held)
@@ -45,21 +49,33 @@ def doubling(levels: int) -> onnx.ModelProto:
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
     for level in range(levels):
         name, domain = (f"f{level + 1}", "local") if level + 1 < levels else ("Relu", "")
-        nodes = [helper.make_node(name, [a], [b], domain=domain) for a, b in (("x", "t"), ("t", "y"))]
+        nodes = [
+            helper.make_node(name, [a], [b], domain=domain) for a, b in (("x", "t"), ("t", "y"))
+        ]
         functions.append(helper.make_function("local", f"f{level}", ["x"], ["y"], nodes, opsets))
-    return model([helper.make_node("f0", ["x"], ["y"], "call", domain="local")], functions=tuple(functions))
+    return model(
+        [helper.make_node("f0", ["x"], ["y"], "call", domain="local")], functions=tuple(functions)
+    )
 
 
 def loop(turns: int, goes_on: str = "Identity") -> onnx.ModelProto:
     """A loop of so many turns; goes_on : "Not" makes its end a computed one."""
     scalar = [helper.make_tensor_value_info(name, kind, []) for name, kind in (("i", 7), ("c", 9))]
     state = helper.make_tensor_value_info("s", TensorProto.FLOAT, None)
-    after = [helper.make_tensor_value_info("go", TensorProto.BOOL, []), helper.make_tensor_value_info("n", 1, None)]
+    after = [
+        helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+        helper.make_tensor_value_info("n", 1, None),
+    ]
     nodes = [helper.make_node("Identity", ["c"], ["go"]), helper.make_node("Relu", ["s"], ["n"])]
     if goes_on != "Identity":
-        nodes[:1] = [helper.make_node(goes_on, ["c"], ["no"]), helper.make_node(goes_on, ["no"], ["go"])]
+        nodes[:1] = [
+            helper.make_node(goes_on, ["c"], ["no"]),
+            helper.make_node(goes_on, ["no"], ["go"]),
+        ]
     body = helper.make_graph(nodes, "body", [*scalar, state], after)
-    return model([helper.make_node("Loop", ["turns", "", "x"], ["y"], "loop", body=body)], turns=turns)
+    return model(
+        [helper.make_node("Loop", ["turns", "", "x"], ["y"], "loop", body=body)], turns=turns
+    )
 
 
 # ---- models ------------------------------------------------------------------------------------------------------
@@ -71,7 +87,14 @@ def test_functions_that_double(here: CommandFolder, command: str) -> None:
     onnx.save(doubling(40), "deep.onnx")
     assert os.path.getsize("deep.onnx") < 4000
     words = "f0 call: functions in functions, or loops in loops, make 1099511627776 nodes of it"
-    told(here, words, command, "deep.onnx", "--calib" if command == "quantize" else "--input", "calib.npz")
+    told(
+        here,
+        words,
+        command,
+        "deep.onnx",
+        "--calib" if command == "quantize" else "--input",
+        "calib.npz",
+    )
 
 
 def test_functions_that_are_few() -> None:
@@ -98,7 +121,14 @@ def test_a_loop_whose_end_is_computed(here: CommandFolder, monkeypatch: pytest.M
     np.savez("four.npz", x=np.ones((2, 4), np.float32))
     told(here, "its loops turned for 0.5 seconds", "simulate", "loop.onnx", "--input", "four.npz")
     monkeypatch.setenv("LINGERONNX_LOOP_SECONDS", "soon")
-    told(here, "LINGERONNX_LOOP_SECONDS=soon: write a number", "simulate", "loop.onnx", "--input", "four.npz")
+    told(
+        here,
+        "LINGERONNX_LOOP_SECONDS=soon: write a number",
+        "simulate",
+        "loop.onnx",
+        "--input",
+        "four.npz",
+    )
 
 
 EXTERNAL = {
@@ -121,7 +151,9 @@ def test_external_data(here: CommandFolder, case: str) -> None:
     proto = model([helper.make_node("Add", ["x", "w"], ["y"])])
     tensor = proto.graph.initializer.add(name="w", data_type=TensorProto.FLOAT, dims=[4])
     tensor.data_location = TensorProto.EXTERNAL
-    tensor.external_data.extend(onnx.StringStringEntryProto(key=key, value=value) for key, value in entries.items())
+    tensor.external_data.extend(
+        onnx.StringStringEntryProto(key=key, value=value) for key, value in entries.items()
+    )
     Path("far.onnx").write_bytes(proto.SerializeToString())
     told(here, words, "simulate", "far.onnx", "--input", "calib.npz")
 
@@ -135,33 +167,50 @@ def packed(path: str, rows: int, name: str = "x") -> None:
 
 
 def test_a_large_archive_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches are those of a small one; labels go along; with a limit nothing is unpacked behind it."""
+    """Batches are those of a small one; labels go along; with a limit nothing is unpacked behind
+    it.
+    """
     rows = np.arange(4000, dtype=np.float32).reshape(1000, 4)
-    np.savez_compressed(tmp_path / "a.npz", x=rows, labels=np.arange(1000), words=np.array(["a", "b"]))
+    np.savez_compressed(
+        tmp_path / "a.npz", x=rows, labels=np.arange(1000), words=np.array(["a", "b"])
+    )
     whole = list(Data(str(tmp_path / "a.npz"), [SPEC]).batches(64))
     monkeypatch.setattr(archives, "_CHUNK_BYTES", 8192)
     sizes: list[int] = []
     read = archives._read_rows
     monkeypatch.setattr(archives, "_read_rows", lambda *args: sizes.append(args[2]) or read(*args))
     parts = list(Data(str(tmp_path / "a.npz"), [SPEC]).batches(64))
-    np.testing.assert_array_equal(*(np.concatenate([f["x"] for f, _ in found]) for found in (whole, parts)))
+    np.testing.assert_array_equal(
+        *(np.concatenate([f["x"] for f, _ in found]) for found in (whole, parts))
+    )
     np.testing.assert_array_equal(np.concatenate([labels for _, labels in parts]), np.arange(1000))
     assert max(sizes) < 600
     sizes.clear()
-    assert sum(len(f["x"]) for f, _ in Data(str(tmp_path / "a.npz"), [SPEC], limit=10).batches(4)) == 10
+    assert (
+        sum(len(f["x"]) for f, _ in Data(str(tmp_path / "a.npz"), [SPEC], limit=10).batches(4))
+        == 10
+    )
     assert sum(sizes) < 1000
 
 
-def test_an_archive_that_must_be_unpacked_as_a_whole(here: CommandFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_that_must_be_unpacked_as_a_whole(
+    here: CommandFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It may take so much memory; where it takes more, nothing is unpacked."""
     monkeypatch.setattr(archives, "_CHUNK_BYTES", 1 << 16)
     monkeypatch.setattr(archives, "_MAX_BYTES", 1 << 18)
     packed("big.npz", 1 << 16, name="other")
     words = "unpacks to 1048576 bytes, of which 1048576 are needed at once; 262144 are the limit"
     graph = helper.make_graph(
-        [helper.make_node("Add", ["x", "z"], ["y"])], "g", [X, helper.make_tensor_value_info("z", 1, ["N", 4])], [Y]
+        [helper.make_node("Add", ["x", "z"], ["y"])],
+        "g",
+        [X, helper.make_tensor_value_info("z", 1, ["N", 4])],
+        [Y],
     )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), "two.onnx")
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
+        "two.onnx",
+    )
     told(here, words, "simulate", "two.onnx", "--input", "big.npz")
 
 
@@ -169,7 +218,9 @@ def test_an_archive_that_must_be_unpacked_as_a_whole(here: CommandFolder, monkey
 def test_a_header_that_lies(here: CommandFolder, name: str) -> None:
     """A shape of terabytes over a few bytes is a damaged file."""
     with open("lie.npy", "wb") as file:
-        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (1 << 40, 4)})
+        np.lib.format.write_array_header_1_0(
+            file, {"descr": "<f4", "fortran_order": False, "shape": (1 << 40, 4)}
+        )
         file.write(bytes(64))
     with zipfile.ZipFile("lie.npz", "w") as archive:
         archive.write("lie.npy", "x.npy")
@@ -187,7 +238,16 @@ def test_empty_samples_without_end(here: CommandFolder) -> None:
     Path("gen.py").write_text(
         "import numpy as np\ndef f():\n    while True: yield np.zeros((0, 2, 4, 4), np.float32)\n"
     )
-    told(here, "items in a row hold no sample", "quantize", "tiny.onnx", "--calib", "gen.py:f", "-o", "q.onnx")
+    told(
+        here,
+        "items in a row hold no sample",
+        "quantize",
+        "tiny.onnx",
+        "--calib",
+        "gen.py:f",
+        "-o",
+        "q.onnx",
+    )
     told(here, "items in a row hold no sample", "simulate", "tiny.onnx", "--input", "gen.py:f")
 
 
@@ -200,7 +260,9 @@ def test_empty_items_between_others() -> None:
 
 
 def write_png_header(path: str, width: int, height: int) -> None:
-    """Write a PNG of one bit a pixel as far as its sizes, which are judged before any pixel is read."""
+    """Write a PNG of one bit a pixel as far as its sizes, which are judged before any pixel is
+    read.
+    """
     header = b"IHDR" + struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
     chunks = [struct.pack(">I", 13) + header, struct.pack(">I", 0) + b"IDAT"]
     checked = b"".join(chunk + struct.pack(">I", zlib.crc32(chunk[4:])) for chunk in chunks)
@@ -218,7 +280,14 @@ def test_large_pictures(here: CommandFolder) -> None:
     write_png_header("pictures/a.png", 16384, 8192)
     told(here, "has 16384 x 8192 pixels", "simulate", "tiny.onnx", "--input", "pictures", *size)
     told(
-        here, "16777216 pixels together", "simulate", "tiny.onnx", "--input", "pictures", "--image-size", "16384,16384"
+        here,
+        "16777216 pixels together",
+        "simulate",
+        "tiny.onnx",
+        "--input",
+        "pictures",
+        "--image-size",
+        "16384,16384",
     )
 
 

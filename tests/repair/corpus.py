@@ -1,4 +1,6 @@
-"""Makes the corpus: ``python -m tests.repair.corpus``. Each file is one way of not being a graph."""
+"""Makes the corpus: ``python -m tests.repair.corpus``. Each file is one way of not being a
+graph.
+"""
 
 from pathlib import Path
 
@@ -78,7 +80,9 @@ def nested(depth):
         inner = helper.make_graph([node], "level", [], [out])
     model = legacy()
     model.graph.input.append(helper.make_tensor_value_info("flag", TensorProto.BOOL, []))
-    model.graph.node[2].CopyFrom(helper.make_node("If", ["flag"], ["y"], then_branch=inner, else_branch=inner))
+    model.graph.node[2].CopyFrom(
+        helper.make_node("If", ["flag"], ["y"], then_branch=inner, else_branch=inner)
+    )
     return model
 
 
@@ -86,7 +90,9 @@ def recursive_function():
     """Return a graph that calls a function which calls itself."""
     model = legacy()
     body = [helper.make_node("again", ["a"], ["c"], domain="own")]
-    function = helper.make_function("own", "again", ["a"], ["c"], body, [helper.make_opsetid("own", 1)])
+    function = helper.make_function(
+        "own", "again", ["a"], ["c"], body, [helper.make_opsetid("own", 1)]
+    )
     model.functions.append(function)
     model.opset_import.append(helper.make_opsetid("own", 1))
     model.graph.node[2].domain, model.graph.node[2].op_type = "own", "again"

@@ -1,7 +1,8 @@
 """Damage of the kinds that legacy graphs have, done at random to a right graph.
 
-Each function changes the model in place, by choices of `rng` (random.Random), and returns whether it found something to
-damage. `LOSING` are those after which there may be more than one answer, so that a repair may refuse.
+Each function changes the model in place, by choices of `rng` (random.Random), and returns whether
+it found something to damage. `LOSING` are those after which there may be more than one answer, so
+that a repair may refuse.
 """
 
 from onnx import TensorProto, helper
@@ -68,7 +69,12 @@ def wrong_scale(model, rng):
 
 def extra_dequant(model, rng):
     """Put a Dequant before an integer operator."""
-    made = {name for n in model.graph.node for name in n.output if n.op_type not in ("Constant", "Quant")}
+    made = {
+        name
+        for n in model.graph.node
+        for name in n.output
+        if n.op_type not in ("Constant", "Quant")
+    }
     places = [n for n in model.graph.node if _quantized(n) and n.input and n.input[0] in made]
     if not places:
         return False
@@ -78,7 +84,9 @@ def extra_dequant(model, rng):
     _insert(
         model,
         node,
-        helper.make_node("Dequant", [node.input[0]], [name], name=f"D{name}", domain="thinker", scale_o=scale),
+        helper.make_node(
+            "Dequant", [node.input[0]], [name], name=f"D{name}", domain="thinker", scale_o=scale
+        ),
     )
     node.input[0] = name
     return True
@@ -98,7 +106,12 @@ def double_dequant(model, rng):
         model,
         node,
         helper.make_node(
-            "Dequant", [node.input[index]], [name], name=f"D{name}", domain="thinker", scale_o=rng.choice([8.0, 32.0])
+            "Dequant",
+            [node.input[index]],
+            [name],
+            name=f"D{name}",
+            domain="thinker",
+            scale_o=rng.choice([8.0, 32.0]),
         ),
     )
     node.input[index] = name
@@ -190,7 +203,9 @@ def add_stale_value_info(model, rng):
 
 def break_edge(model, rng):
     """Let the readers of a tensor read a name that nobody writes."""
-    made = {name for n in model.graph.node for name in n.output if n.op_type != "Constant"} - _outputs(model)
+    made = {
+        name for n in model.graph.node for name in n.output if n.op_type != "Constant"
+    } - _outputs(model)
     edges = sorted({name for n in model.graph.node for name in n.input if name in made})
     if not edges:
         return False

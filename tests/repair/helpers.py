@@ -1,4 +1,6 @@
-"""What the tests of repair share: a plain reading of a graph's edges, small graphs from text, a run."""
+"""What the tests of repair share: a plain reading of a graph's edges, small graphs from text, a
+run.
+"""
 
 import numpy as np
 import onnx
@@ -13,8 +15,9 @@ QUANTIZED = ("thinker", "linger")
 def edges(model):
     """Return {"reader[input]": [writer, its output, scale of the one Dequant between or None]}.
 
-    Dequants and the main graph's Identity nodes count as wire. More than one Dequant is given as a list of scales.
-    Readers in subgraphs are called "owner/branch/reader", graph outputs "graph_output:name".
+    Dequants and the main graph's Identity nodes count as wire. More than one Dequant is given as a
+    list of scales. Readers in subgraphs are called "owner/branch/reader", graph outputs
+    "graph_output:name".
     """
     origin = {t.name: (f"initializer:{t.name}", 0, []) for t in model.graph.initializer}
     origin |= {v.name: (f"input:{v.name}", 0, []) for v in model.graph.input}
@@ -29,11 +32,15 @@ def edges(model):
         for node in graph.node:
             scale = [a.f for a in node.attribute if a.name == "scale_o"]
             if node.op_type == "Dequant" and node.domain in QUANTIZED:
-                writer, output, scales = origin.get(node.input[0], (f"missing:{node.input[0]}", 0, []))
+                writer, output, scales = origin.get(
+                    node.input[0], (f"missing:{node.input[0]}", 0, [])
+                )
                 origin[node.output[0]] = (writer, output, [*scales, *scale])
                 continue
             if node.op_type == "Identity" and not prefix:
-                origin[node.output[0]] = origin.get(node.input[0], (f"missing:{node.input[0]}", 0, []))
+                origin[node.output[0]] = origin.get(
+                    node.input[0], (f"missing:{node.input[0]}", 0, [])
+                )
                 continue
             for index, name in enumerate(node.output):
                 if name:
@@ -63,12 +70,19 @@ FC = "<data_bits=8, parameter_bits=8, o_bits=8, scale_x=64.0, scale_w=64.0, scal
 
 
 def graph(body, inputs="float[1, 4] x", outputs="float[1, 4] y"):
-    """Return a model from ONNX's text form; w, b and v, c are the weights and biases of two linear layers 4 -> 4."""
+    """Return a model from ONNX's text form; w, b and v, c are the weights and biases of two linear
+    layers 4 -> 4.
+    """
     model = onnx.parser.parse_model(f"{HEAD} g ({inputs}) => ({outputs}) {{ {body} }}")
     read = {name for node in model.graph.node for name in node.input}
     for node in model.graph.node:
         node.name = node.name or f"{node.op_type}_{node.output[0]}"
-    for name, dtype, shape in (("w", "int8", (4, 4)), ("b", "int32", 4), ("v", "int8", (4, 4)), ("c", "int32", 4)):
+    for name, dtype, shape in (
+        ("w", "int8", (4, 4)),
+        ("b", "int32", 4),
+        ("v", "int8", (4, 4)),
+        ("c", "int32", 4),
+    ):
         if name in read:
             size = 16 if dtype == "int8" else 4
             array = ((np.arange(size) * 37 + len(name)) % 101 - 50).astype(dtype).reshape(shape)

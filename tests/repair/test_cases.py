@@ -1,4 +1,5 @@
-"""Law: every case of damage is repaired to the one graph that is right, or refused where there is more than one.
+"""Law: every case of damage is repaired to the one graph that is right, or refused where there is
+more than one.
 
 The cases are `tests/golden/dequant`; larger ones are read where they lie beside the repository.
 """
@@ -22,13 +23,18 @@ LARGE = sorted(path.name for path in BESIDE.glob("r50_*"))
 
 def expected(found):
     """Return the edges of a case of the larger set in our form."""
-    return {f"{reader}[{index}]": [writer, output, scale] for reader, index, writer, output, scale in found["edges"]}
+    return {
+        f"{reader}[{index}]": [writer, output, scale]
+        for reader, index, writer, output, scale in found["edges"]
+    }
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case["refused"]])
 def test_repaired(name, tmp_path):
-    """The edges named carry one Dequant of that scale, all others none; a second repair changes nothing."""
+    """The edges named carry one Dequant of that scale, all others none; a second repair changes
+    nothing.
+    """
     case = CASES[name]
     fixed = fix_dequant(FOLDER / f"{name}.onnx")
     assert edges(fixed.model) == case["edges"]
@@ -53,7 +59,9 @@ def test_refused(name, tmp_path):
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.right.onnx")), ids=lambda path: path.name.partition(".")[0])
+@pytest.mark.parametrize(
+    "path", sorted(FOLDER.glob("*.right.onnx")), ids=lambda path: path.name.partition(".")[0]
+)
 def test_right_stays(path, tmp_path):
     """The right graph of each case is written byte for byte."""
     fixed = fix_dequant(path)
@@ -64,7 +72,9 @@ def test_right_stays(path, tmp_path):
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_names_stay(name):
-    """Nodes other than Dequant and Identity stay, under their names, with their attributes and outputs' readers."""
+    """Nodes other than Dequant and Identity stay, under their names, with their attributes and
+    outputs' readers.
+    """
     if CASES[name]["refused"]:
         return
     before = onnx.load(FOLDER / f"{name}.onnx")

@@ -47,7 +47,11 @@ def test_dry_run(run):
     assert result.exit_code == 0
     assert result.output.splitlines() == [
         "found: 1 thing wrong",
-        "  dequants    graph output 'output' hands out int8 (scale 2^4), graph outputs are real: a Dequant is missing",
+        (
+            "  dequants    graph output 'output' hands out int8 (scale 2^4), graph outputs are real: "
+            "a "
+            "Dequant is missing"
+        ),
         "would be done: 2 edits",
         "  rename   the integers 'output' are called 'output_q'",
         "  insert   Dequant Dequant_output: 'output_q' -> 'output', scale_o 2^4",
@@ -58,7 +62,10 @@ def test_dry_run(run):
 def test_nothing_wrong(run):
     """A right graph is copied, and that is said."""
     result = run("wrong_scale_neighbour.right", "-o", "out.onnx")
-    assert result.output.splitlines() == ["nothing is wrong with it", "written: out.onnx, byte for byte the input"]
+    assert result.output.splitlines() == [
+        "nothing is wrong with it",
+        "written: out.onnx, byte for byte the input",
+    ]
     assert Path("out.onnx").read_bytes() == Path("legacy.onnx").read_bytes()
 
 
@@ -68,11 +75,19 @@ def test_refused(run):
     assert result.exit_code == 1
     assert result.stdout.splitlines()[2:] == [
         "cannot be repaired: 2 things",
-        "  lost edges  Relu Relu_3Relu_304 reads '421', which nobody writes; '302', '303' would fit alike",
-        "  lost edges  iqCat iqCat_4iqCat_305 reads '433', which nobody writes; '302', '303' would fit alike",
+        (
+            "  lost edges  Relu Relu_3Relu_304 reads '421', which nobody writes; '302', '303' would "
+            "fit alike"
+        ),
+        (
+            "  lost edges  iqCat iqCat_4iqCat_305 reads '433', which nobody writes; '302', '303' "
+            "would "
+            "fit alike"
+        ),
     ]
     assert result.stderr == (
-        "error: cannot repair legacy.onnx: Relu Relu_3Relu_304: reads '421', which nobody writes; '302', '303' would "
+        "error: cannot repair legacy.onnx: Relu Relu_3Relu_304: reads '421', which nobody writes; "
+        "'302', '303' would "
         "fit alike (and 1 more that cannot be repaired)\n"
     )
     assert not Path("legacy_fix.onnx").exists()
@@ -138,15 +153,28 @@ def test_call(tmp_path):
 
 
 def test_zero_points_are_not_repaired(tmp_path):
-    """A sound graph with zero points stays as it is; where something would be mended, it is refused in one line."""
-    settings = {"platform": "generic", "mode": "max-value", "activations": "asymmetric", "effort": "fast"}
+    """A sound graph with zero points stays as it is; where something would be mended, it is refused
+    in one line.
+    """
+    settings = {
+        "platform": "generic",
+        "mode": "max-value",
+        "activations": "asymmetric",
+        "effort": "fast",
+    }
     sound, broken = tmp_path / "sound.onnx", tmp_path / "broken.onnx"
     nets.quantized(nets.plain(), **settings).save(sound)
     result = CliRunner().invoke(cli.main, ["fix-dequant", str(sound), "--check"])
     assert result.exit_code == 0
     assert "nothing is wrong with it" in result.output
     model = onnx.load(sound)
-    scale = next(a for n in model.graph.node if n.op_type == "Dequant" for a in n.attribute if a.name == "scale_o")
+    scale = next(
+        a
+        for n in model.graph.node
+        if n.op_type == "Dequant"
+        for a in n.attribute
+        if a.name == "scale_o"
+    )
     scale.f *= 2
     onnx.save(model, broken)
     result = CliRunner().invoke(cli.main, ["fix-dequant", str(broken)])

@@ -1,4 +1,6 @@
-"""Laws of a repair: it changes nothing that is right, it changes nothing twice, and what it mends computes the same."""
+"""Laws of a repair: it changes nothing that is right, it changes nothing twice, and what it mends
+computes the same.
+"""
 
 import functools
 from pathlib import Path
@@ -30,9 +32,14 @@ def heads():
     """Two float heads, one behind operators that move data, and a float island between layers."""
     net = Net(3, 8, 8, seed=7)
     a = net.node("Relu", net.conv("x", (6, 3, 3, 3), pads=[1] * 4))
-    b = net.conv(net.node("Erf", net.conv(a, (6, 6, 3, 3), pads=[1] * 4)), (4, 6, 3, 3), pads=[1] * 4)
+    b = net.conv(
+        net.node("Erf", net.conv(a, (6, 6, 3, 3), pads=[1] * 4)), (4, 6, 3, 3), pads=[1] * 4
+    )
     net.node(
-        "Softmax", net.node("Flatten", net.node("MaxPool", b, kernel_shape=[2, 2], strides=[2, 2])), axis=1, out="p"
+        "Softmax",
+        net.node("Flatten", net.node("MaxPool", b, kernel_shape=[2, 2], strides=[2, 2])),
+        axis=1,
+        out="p",
     )
     net.node("Softmax", net.node("Transpose", a, perm=[0, 2, 3, 1]), axis=3, out="y")
     return net.graph("y", "p")
@@ -78,7 +85,9 @@ def damaged(model, damages, seed):
 
 
 def mended(model, lost):
-    """Return the repaired model, which a second repair does not change; None where it was refused and may be."""
+    """Return the repaired model, which a second repair does not change; None where it was refused
+    and may be.
+    """
     report = repair_model(model)
     if report.fatal:
         note(report.fatal[0].text)
@@ -111,14 +120,20 @@ def test_mended_computes_the_same(build, platform, damages, seed):
 
 
 @limit_examples(150, suppress_health_check=[HealthCheck.too_slow])
-@given(st.sampled_from(RIGHT), st.lists(st.sampled_from(KEEPING), min_size=1, max_size=6), st.integers(0, 1 << 30))
+@given(
+    st.sampled_from(RIGHT),
+    st.lists(st.sampled_from(KEEPING), min_size=1, max_size=6),
+    st.integers(0, 1 << 30),
+)
 def test_mended_has_the_same_edges(path, damages, seed):
     """Graphs with all kinds of float heads get their Dequants back where they were."""
     model = onnx.load(path)
     want = edges(model)
     copy, lost = damaged(model, damages, seed)
     fixed = mended(copy, lost)
-    assert {reader: where[2] for reader, where in edges(fixed).items()} == {r: where[2] for r, where in want.items()}
+    assert {reader: where[2] for reader, where in edges(fixed).items()} == {
+        r: where[2] for r, where in want.items()
+    }
 
 
 @pytest.mark.sweep
@@ -126,7 +141,9 @@ def test_mended_has_the_same_edges(path, damages, seed):
 @pytest.mark.parametrize("path", sorted(VENDOR.glob("*.onnx")), ids=lambda path: path.stem)
 @pytest.mark.parametrize("seed", range(3))
 def test_whole_networks(path, seed, tmp_path):
-    """Networks of the vendor come out byte for byte, and, damaged and repaired, with the same results."""
+    """Networks of the vendor come out byte for byte, and, damaged and repaired, with the same
+    results.
+    """
     fixed = fix_dequant(path)
     assert not fixed.changed
     assert fixed.save(tmp_path / "same.onnx").read_bytes() == path.read_bytes()
@@ -158,7 +175,9 @@ def damaged_quietly(model, damages, seed):
 )
 @example(RIGHT[0].parent / "float_output_layer.onnx", [extra_dequant, extra_dequant], 0)
 def test_a_finding_carries_its_edits(path, damages, seed):
-    """To look changes nothing; what is done is what the findings say, each edit once; what is wrong has an edit."""
+    """To look changes nothing; what is done is what the findings say, each edit once; what is wrong
+    has an edit.
+    """
     model, _ = damaged(onnx.load(path), damages, seed)
     for step in REPAIRS:
         before = model.SerializeToString(deterministic=True)

@@ -1,4 +1,5 @@
-"""Law: whatever the file, the command ends with 0 or with 1 and one line; it writes a whole graph or nothing.
+"""Law: whatever the file, the command ends with 0 or with 1 and one line; it writes a whole graph
+or nothing.
 
 The corpus holds files that are damaged beyond what a repair is for. `corpus.py` made them.
 """
@@ -21,7 +22,19 @@ HERE = Path(__file__).resolve()
 CORPUS = sorted((HERE.parent / "corpus").glob("*.onnx"))
 GRAPHS = sorted((HERE.parents[1] / "golden" / "dequant").glob("*.onnx"))
 
-STANDARD = ("Identity", "Concat", "If", "Loop", "Gather", "Clip", "Resize", "Where", "Split", "Cast", "ArgMax")
+STANDARD = (
+    "Identity",
+    "Concat",
+    "If",
+    "Loop",
+    "Gather",
+    "Clip",
+    "Resize",
+    "Where",
+    "Split",
+    "Cast",
+    "ArgMax",
+)
 QUANTIZED = ("Dequant", "Quant", "LSTMInt", "GRUInt", "Gather", "ArgMax", "Nothing", "iqCat")
 
 quick = limit_examples(100, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -111,14 +124,34 @@ def test_any_bytes(tmp_path, data):
 
 
 def mix(model, rng):
-    """Change a graph field by field: names, operators, attributes, types and sizes, from what is in it."""
-    names = sorted({n for node in model.graph.node for n in (*node.input, *node.output)}) + ["", "nowhere"]
+    """Change a graph field by field: names, operators, attributes, types and sizes, from what is in
+    it.
+    """
+    names = sorted({n for node in model.graph.node for n in (*node.input, *node.output)}) + [
+        "",
+        "nowhere",
+    ]
     nodes, kinds = model.graph.node, [(n.domain, n.op_type) for n in model.graph.node]
     kinds += [
         ("", k)
-        for k in ["Identity", "Concat", "If", "Loop", "Gather", "Clip", "Resize", "Where", "Split", "Cast", "ArgMax"]
+        for k in [
+            "Identity",
+            "Concat",
+            "If",
+            "Loop",
+            "Gather",
+            "Clip",
+            "Resize",
+            "Where",
+            "Split",
+            "Cast",
+            "ArgMax",
+        ]
     ]
-    kinds += [("thinker", k) for k in ["Dequant", "Quant", "LSTMInt", "GRUInt", "Gather", "ArgMax", "Nothing", "iqCat"]]
+    kinds += [
+        ("thinker", k)
+        for k in ["Dequant", "Quant", "LSTMInt", "GRUInt", "Gather", "ArgMax", "Nothing", "iqCat"]
+    ]
     for _ in range(rng.randint(1, 6)):
         node = rng.choice(nodes)
         what = rng.randrange(9)
@@ -133,7 +166,10 @@ def mix(model, rng):
             attribute.type = rng.choice(list(onnx.AttributeProto.AttributeType.values()))
         elif what == 4 and node.attribute:
             attribute = rng.choice(node.attribute)
-            attribute.f, attribute.i = rng.choice([float("nan"), float("inf"), -1.0, 0.0]), rng.choice([-1, 0, 1 << 62])
+            attribute.f, attribute.i = (
+                rng.choice([float("nan"), float("inf"), -1.0, 0.0]),
+                rng.choice([-1, 0, 1 << 62]),
+            )
         elif what == 5:
             values = rng.choice([model.graph.input, model.graph.output, model.graph.initializer])
             if values:

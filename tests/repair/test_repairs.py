@@ -64,7 +64,9 @@ def test_right_stays_where_it_is_legal():
 
 def test_wrong_scale_moves():
     """One with a wrong scale goes, and a right one comes where integers end."""
-    body = f"{ONE} [d] d = thinker.Dequant<scale_o=2.0>(f) [r] r = Relu(d) [s] y = Softmax<axis=1>(r)"
+    body = (
+        f"{ONE} [d] d = thinker.Dequant<scale_o=2.0>(f) [r] r = Relu(d) [s] y = Softmax<axis=1>(r)"
+    )
     model, report = fixed(body)
     assert edges(model)["s[0]"] == ["r", 0, 16.0]
     assert edges(model)["r[0]"] == ["f", 0, None]
@@ -79,7 +81,9 @@ def test_scale_that_is_none(scale):
     model, report = fixed(f"{ONE} [d] d = thinker.Dequant<{scale}>(f) [s] y = Softmax<axis=1>(d)")
     assert edges(model)["s[0]"] == ["f", 0, 16.0]
     assert [e.action for e in report.edits] == ["rescale"]
-    assert not any(a.name == "scale_x" for n in model.graph.node for a in n.attribute if n.op_type == "Dequant")
+    assert not any(
+        a.name == "scale_x" for n in model.graph.node for a in n.attribute if n.op_type == "Dequant"
+    )
 
 
 def test_between_integers():
@@ -96,7 +100,10 @@ def test_between_integers():
 
 def test_chain_of_three():
     """The first right one of a chain stays."""
-    body = f"{ONE} [a] a = thinker.Dequant<scale_o=4.0>(f) [d] d = {DEQUANT}(a) [e] e = {DEQUANT}(d) [s] y = Tanh(e)"
+    body = (
+        f"{ONE} [a] a = thinker.Dequant<scale_o=4.0>(f) [d] d = {DEQUANT}(a) [e] e = "
+        f"{DEQUANT}(d) [s] y = Tanh(e)"
+    )
     model, _ = fixed(body)
     assert edges(model)["s[0]"] == ["f", 0, 16.0]
 
@@ -127,17 +134,25 @@ def test_index_output():
 
 
 def test_lazy_operators():
-    """Concat is float between float operators, integer where an integer operator needs it, if the scales allow it."""
+    """Concat is float between float operators, integer where an integer operator needs it, if the
+    scales allow it.
+    """
     second = f"[h] h = thinker.LinearInt{FC}(q, v, b) [k] k = Concat<axis=0>(f, h) "
     model, _ = fixed(f"{ONE} {second} [s] y = Softmax<axis=1>(k)", outputs="float[2, 4] y")
     assert edges(model)["k[0]"] == ["f", 0, 16.0]
     assert edges(model)["s[0]"] == ["k", 0, None]
-    last = f"[g] g = thinker.LinearInt{FC.replace('scale_x=64.0', 'scale_x=16.0')}(k, v, c) [d] y = {DEQUANT}(g)"
+    last = (
+        f"[g] g = thinker.LinearInt{FC.replace('scale_x=64.0', 'scale_x=16.0')}(k, v, c) [d] y "
+        f"= {DEQUANT}(g)"
+    )
     _, report = fixed(f"{ONE} {second} {last}", outputs="float[2, 4] y")
     assert not report.findings
     other = second.replace("scale_o=16.0", "scale_o=8.0")
     (said,) = refused(f"{ONE} {other} {last}", outputs="float[2, 4] y")
-    assert said == "LinearInt g takes integers at scale 2^4, but 'k' holds real numbers: a Quant is missing"
+    assert (
+        said
+        == "LinearInt g takes integers at scale 2^4, but 'k' holds real numbers: a Quant is missing"
+    )
 
 
 def test_clip():
@@ -152,9 +167,13 @@ def test_clip():
         assert edges(model)["s[0]"] == where
 
 
-@pytest.mark.parametrize("domain, op_type, kind", (("own", "Mystery", 16.0), ("thinker", "Mystery", None)))
+@pytest.mark.parametrize(
+    "domain, op_type, kind", (("own", "Mystery", 16.0), ("thinker", "Mystery", None))
+)
 def test_unknown_operators(domain, op_type, kind):
-    """Outside the quantized domains an unknown operator is float, inside it is told by its attributes."""
+    """Outside the quantized domains an unknown operator is float, inside it is told by its
+    attributes.
+    """
     model = graph(f"{ONE} [m] m = {domain}.{op_type}<scale_o=4.0>(f) [s] y = Softmax<axis=1>(m)")
     model.opset_import.append(helper.make_opsetid("own", 1))
     report = repair_model(model)
@@ -171,12 +190,19 @@ def test_scale_said_nowhere():
 
 def test_quant_missing():
     """An integer operator that gets real numbers cannot be mended."""
-    (said,) = refused(f"[t] t = Tanh(x) [f] f = thinker.LinearInt{FC}(t, w, b) [d] y = {DEQUANT}(f)")
-    assert said == "LinearInt f takes integers at scale 2^6, but 't' holds real numbers: a Quant is missing"
+    (said,) = refused(
+        f"[t] t = Tanh(x) [f] f = thinker.LinearInt{FC}(t, w, b) [d] y = {DEQUANT}(f)"
+    )
+    assert (
+        said
+        == "LinearInt f takes integers at scale 2^6, but 't' holds real numbers: a Quant is missing"
+    )
 
 
 def test_inputs():
-    """A graph input that an integer operator reads is int8; one that a float operator reads is not."""
+    """A graph input that an integer operator reads is int8; one that a float operator reads is
+    not.
+    """
     body = f"[f] f = thinker.LinearInt{FC}(x, w, b) [d] d = {DEQUANT}(f) [a] y = Add(d, e)"
     model, report = fixed(body, inputs="float[1, 4] x, int8[1, 4] e")
     kinds = {v.name: v.type.tensor_type.elem_type for v in model.graph.input}
@@ -203,17 +229,23 @@ def test_order():
     """Nodes out of order are sorted; those of a cycle cannot be."""
     model, report = fixed(f"[s] y = Softmax<axis=1>(d) [d] d = {DEQUANT}(f) {ONE}")
     assert [n.name for n in model.graph.node] == ["q", "f", "d", "s"]
-    assert texts(report) == ["Softmax s stands before the node that writes its input 'd' (and 1 more)"]
+    assert texts(report) == [
+        "Softmax s stands before the node that writes its input 'd' (and 1 more)"
+    ]
     said = refused(f"[a] a = Relu(k) [k] k = Relu(a) {ONE} [d] y = {DEQUANT}(f)")
     assert said == ["Relu a it depends on its own output; it is not clear where to cut the cycle"]
 
 
 def test_written_twice():
     """Two nodes that do the same are one; two that do not cannot be told apart."""
-    model, _ = fixed(f"{ONE} [d] d = {DEQUANT}(f) [d] d = thinker.Dequant<scale_o=2.0>(f) [s] y = Tanh(d)")
+    model, _ = fixed(
+        f"{ONE} [d] d = {DEQUANT}(f) [d] d = thinker.Dequant<scale_o=2.0>(f) [s] y = Tanh(d)"
+    )
     assert edges(model)["s[0]"] == ["f", 0, 16.0]
     said = refused(f"{ONE} [d] d = {DEQUANT}(f) [e] d = {DEQUANT}(q) [s] y = Tanh(d)")
-    assert said == ["Dequant e 'd' is written by Dequant d too; it is not clear which of them is meant"]
+    assert said == [
+        "Dequant e 'd' is written by Dequant d too; it is not clear which of them is meant"
+    ]
 
 
 def test_names_given_twice():
@@ -224,22 +256,31 @@ def test_names_given_twice():
 
 def test_identities():
     """Those in the way go; one that gives a graph output its name stays."""
-    body = f"{ONE} [i] i = Identity(f) [j] j = Identity(i) [d] d = {DEQUANT}(j) [k] k = Identity(d) [s] y = Tanh(k)"
+    body = (
+        f"{ONE} [i] i = Identity(f) [j] j = Identity(i) [d] d = {DEQUANT}(j) [k] k = "
+        "Identity(d) [s] y = Tanh(k)"
+    )
     model, report = fixed(body)
     assert [n.op_type for n in model.graph.node] == ["Quant", "LinearInt", "Dequant", "Tanh"]
     assert len(report.edits) == 3
-    _, report = fixed(f"{ONE} [d] y = {DEQUANT}(f) [i] z = Identity(y)", outputs="float[1, 4] y, float[1, 4] z")
+    _, report = fixed(
+        f"{ONE} [d] y = {DEQUANT}(f) [i] z = Identity(y)", outputs="float[1, 4] y, float[1, 4] z"
+    )
     assert not report.findings
 
 
 def test_lost_edge_by_scale():
-    """A name that nobody writes is the one tensor that nobody reads and whose scale is the reader's."""
+    """A name that nobody writes is the one tensor that nobody reads and whose scale is the
+    reader's.
+    """
     body = f"""{LAYER} [f] f = thinker.LinearInt{FC}(q, w, b)
         [e] e = thinker.LinearInt{FC.replace("scale_o=16.0", "scale_o=8.0")}(q, v, b)
         [g] g = thinker.LinearInt{FC.replace("scale_x=64.0", "scale_x=16.0")}(lost, v, c) [d] y = {DEQUANT}(g)"""
     model, report = fixed(body)
     assert edges(model)["g[0]"] == ["f", 0, None]
-    assert texts(report) == ["LinearInt g reads 'lost', which nobody writes; only 'f' fits, which nobody reads"]
+    assert texts(report) == [
+        "LinearInt g reads 'lost', which nobody writes; only 'f' fits, which nobody reads"
+    ]
 
 
 def test_lost_edge_by_shape():
@@ -260,7 +301,8 @@ def test_lost_twice():
         [a] a = thinker.iqAdd<scale_x=16.0, scale_y=16.0, scale_o=8.0>(g, h) [d] y = thinker.Dequant<scale_o=8.0>(a)"""
     said = refused(body)
     assert said[0] == (
-        "LinearInt g reads 'one', which nobody writes; 'f' fits, but 'two' is lost as well and it fits there too"
+        "LinearInt g reads 'one', which nobody writes; 'f' fits, but 'two' is lost as well and it "
+        "fits there too"
     )
 
 
@@ -270,12 +312,17 @@ def test_lost_weight():
     del model.graph.initializer[0]
     said = texts(repair_model(model), "fatal")
     assert said == [
-        "LinearInt f reads 'w', which nobody writes; nothing that is computed for nobody fits; export the model again"
+        (
+            "LinearInt f reads 'w', which nobody writes; nothing that is computed for nobody fits; "
+            "export the model again"
+        )
     ]
 
 
 def test_lost_output():
-    """A graph output that nobody writes is the tensor that nobody reads, with a Dequant where it holds integers."""
+    """A graph output that nobody writes is the tensor that nobody reads, with a Dequant where it
+    holds integers.
+    """
     model, _ = fixed(f"{ONE} [r] r = Relu(f)")
     assert edges(model)["graph_output:y[0]"] == ["r", 0, 16.0]
     model, _ = fixed(f"{ONE} [d] d = {DEQUANT}(f) [t] t = Tanh(d)")
@@ -286,10 +333,19 @@ def test_lost_output():
 def test_notes():
     """Notes on tensors that are not there go; wrong types and shapes do not survive."""
     model = graph(f"{ONE} [d] d = {DEQUANT}(f) [s] y = Softmax<axis=1>(d)")
-    kinds = (("gone", 1, [1, 4]), ("f", 1, [1, 4]), ("d", 3, [1, 4]), ("q", 3, [1, 5]), ("s", 1, None))
+    kinds = (
+        ("gone", 1, [1, 4]),
+        ("f", 1, [1, 4]),
+        ("d", 3, [1, 4]),
+        ("q", 3, [1, 5]),
+        ("s", 1, None),
+    )
     model.graph.value_info.extend(helper.make_tensor_value_info(*kind) for kind in kinds)
     report = repair_model(model)
-    assert {v.name: v.type.tensor_type.elem_type for v in model.graph.value_info} == {"f": 3, "d": 1}
+    assert {v.name: v.type.tensor_type.elem_type for v in model.graph.value_info} == {
+        "f": 3,
+        "d": 1,
+    }
     assert {f.tensor for f in report.wrong} == {"gone", "f", "d", "q", "s"}
     assert not repair_model(model).edits
 
@@ -335,7 +391,9 @@ def branches(then, other, result="float[1, 4] o"):
 
 
 def test_branches():
-    """Integers go through an If where both branches hand them out, else each branch gets its own Dequant."""
+    """Integers go through an If where both branches hand them out, else each branch gets its own
+    Dequant.
+    """
     inputs = "float[1, 4] x, bool flag"
     both = branches(("int8[1, 4] p", "[r] p = Relu(f)"), ("int8[1, 4] r", "[i] r = Identity(f)"))
     model, _ = fixed(both, inputs=inputs)
@@ -367,7 +425,9 @@ def test_saving(tmp_path):
 
 
 def test_external_data(tmp_path):
-    """A right graph with data beside it is written as it is, into another folder with its data inside."""
+    """A right graph with data beside it is written as it is, into another folder with its data
+    inside.
+    """
     model = graph(f"{ONE} [d] y = {DEQUANT}(f)")
     path = tmp_path / "model.onnx"
     onnx.save(model, path, save_as_external_data=True, location="model.data", size_threshold=0)
@@ -404,7 +464,10 @@ def test_batch_norm_of_the_oldest_files():
     body = f"{ONE} {BATCH_NORM.format(SUM)} [s] y = Softmax<axis=1>(n)"
     model, _ = fixed(body, inputs="float[1, 4] x, int8[4] a, int32[4] z")
     assert edges(model)["s[0]"] == ["n", 0, 8.0]
-    stays = f"{ONE} {BATCH_NORM.format(SUM)} [d] d = thinker.Dequant<scale_o=8.0>(n) [s] y = Softmax<axis=1>(d)"
+    stays = (
+        f"{ONE} {BATCH_NORM.format(SUM)} [d] d = thinker.Dequant<scale_o=8.0>(n) [s] y = "
+        "Softmax<axis=1>(d)"
+    )
     model = graph(stays, inputs="float[1, 4] x, int8[4] a, int32[4] z")
     assert not [f for f in repair_model(model).findings if f.repair == "dequants"]
 
@@ -416,24 +479,33 @@ MISSING_SCALE = (
     "[n] n = thinker.iqCat<dim=1, scale_x_0=16.0, scale_x_1=16.0>(f, f)",
     "[n] n = thinker.Requant<data_bits=8, o_bits=16, scale_x=16.0>(f)",
     "[n] n = thinker.GluInt<dim=1, scale_x=16.0>(f)",
-    "[n] n = thinker.LayerNormInt<data_bits=8, parameter_bits=16, scale_x=16.0, scale_w=64.0>(f, a, z)",
+    (
+        "[n] n = thinker.LayerNormInt<data_bits=8, parameter_bits=16, scale_x=16.0, scale_w=64.0>(f, "
+        "a, z)"
+    ),
 )
 
 
 @pytest.mark.parametrize("node", MISSING_SCALE, ids=lambda node: node.split(".")[1].split("<")[0])
 def test_a_missing_output_scale_is_not_the_inputs(node):
-    """Who computes at a scale of its own and does not say it has none that anybody could know, but for a Dequant."""
+    """Who computes at a scale of its own and does not say it has none that anybody could know, but
+    for a Dequant.
+    """
     kinds = {"inputs": "float[1, 4] x, int8[4] a, int32[4] z"} if "a, z" in node else {}
     text = refused(f"{ONE} {node} [s] y = Softmax<axis=1>(n)", **kinds)[0]
     assert text.startswith("Softmax s needs a Dequant of 'n', int")
     assert text.endswith("whose scale is said nowhere")
-    model = graph(f"{ONE} {node} [d] d = thinker.Dequant<scale_o=2.0>(n) [s] y = Softmax<axis=1>(d)", **kinds)
+    model = graph(
+        f"{ONE} {node} [d] d = thinker.Dequant<scale_o=2.0>(n) [s] y = Softmax<axis=1>(d)", **kinds
+    )
     repair_model(model)
     assert edges(model)["s[0]"] == ["n", 0, 2.0]
 
 
 def test_table_scale_of_the_first_generation():
     """An embedding's Gather that says its table's scale only hands on that scale."""
-    body = "[g] g = thinker.Gather<scale_w=32.0, parameter_bits=8>(w, x) [s] y = Softmax<axis=-1>(g)"
+    body = (
+        "[g] g = thinker.Gather<scale_w=32.0, parameter_bits=8>(w, x) [s] y = Softmax<axis=-1>(g)"
+    )
     model, _ = fixed(body, inputs="int64[1, 4] x", outputs="float[1, 4, 4] y")
     assert edges(model)["s[0]"] == ["g", 0, 32.0]

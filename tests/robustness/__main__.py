@@ -1,7 +1,8 @@
-"""Any number of hostile cases: `python -m tests.robustness -n 20000 [--seconds S] [--kind K ...] [--seed S]`.
+"""Any number of hostile cases: `python -m tests.robustness -n 20000 [--seconds S] [--kind K ...]
+[--seed S]`.
 
-Kinds take turns. Each finished case is a line of the journal. Of each new way to fail the smallest case that fails so
-is kept (`--keep tests/robustness/corpus`). Exit code 1 where one failed.
+Kinds take turns. Each finished case is a line of the journal. Of each new way to fail the smallest
+case that fails so is kept (`--keep tests/robustness/corpus`). Exit code 1 where one failed.
 """
 
 import argparse
@@ -25,14 +26,20 @@ def main(words=None):
     """Run the cases that are asked for, print the tables, return the exit code."""
     asked = _parser().parse_args(words)
     memoization.memoize_expensive_work()
-    process_pool.load(usual=not asked.corpus)  # which compiles, where nothing is in the cache: no case's time
+    process_pool.load(
+        usual=not asked.corpus
+    )  # which compiles, where nothing is in the cache: no case's time
     until = None if asked.seconds is None else time.monotonic() + asked.seconds
     if asked.corpus:
-        cases = [((path.stem, 0), partial(Case.read, path)) for path in sorted(CORPUS.glob("*.zip"))]
+        cases = [
+            ((path.stem, 0), partial(Case.read, path)) for path in sorted(CORPUS.glob("*.zip"))
+        ]
     else:
         kinds = asked.kind or [*KINDS, *(SPLICED if asked.second else ())]
         kinds = list(SPLICED) if asked.second and not asked.kind else kinds
-        cases = [((kinds[i % len(kinds)], asked.seed + i // len(kinds)), None) for i in range(asked.n)]
+        cases = [
+            ((kinds[i % len(kinds)], asked.seed + i // len(kinds)), None) for i in range(asked.n)
+        ]
         cases = [(name, partial(make, *name)) for name, _ in cases]
     done, failed, start = Counter(), {}, time.monotonic()
     asked.journal.parent.mkdir(parents=True, exist_ok=True)
@@ -48,7 +55,11 @@ def main(words=None):
                     print(f"{name[0]} {name[1]}: {found['kind']} {found['where']}", flush=True)
                 failed.setdefault(way, []).append(name)
             if not done.total() % 1000:
-                print(f"{done.total()} cases, {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
+                print(
+                    f"{done.total()} cases, {time.monotonic() - start:.0f} s",
+                    file=sys.stderr,
+                    flush=True,
+                )
 
         process_pool.run(cases, asked.processes, ended, until, asked.nice)
     if asked.keep_best and not asked.corpus:
@@ -63,9 +74,15 @@ def _keep(way, name, folder):
     tries = [partial(make, *name, most) for most in (1, 2, 3)]
     found = []
     process_pool.run(
-        [(number, each) for number, each in enumerate(tries)], 1, lambda number, o: found.append((number, o))
+        [(number, each) for number, each in enumerate(tries)],
+        1,
+        lambda number, o: found.append((number, o)),
     )
-    same = [number for number, o in sorted(found, key=lambda item: item[0]) if (o["kind"], o["where"]) == way]
+    same = [
+        number
+        for number, o in sorted(found, key=lambda item: item[0])
+        if (o["kind"], o["where"]) == way
+    ]
     content = (tries[same[0]] if same else partial(make, *name))().packed()
     folder.mkdir(parents=True, exist_ok=True)
     digest = hashlib.blake2b(content, digest_size=4).hexdigest()
@@ -77,8 +94,15 @@ def _print(done, failed, seconds):
     columns = ("ok", "line", *BAD)
     print("\n| input | cases | " + " | ".join(columns) + " |\n|" + "---|" * (len(columns) + 2))
     for kind in [*kinds, None]:
-        counts = [sum(n for (k, o), n in done.items() if o == column and kind in (None, k)) for column in columns]
-        print(f"| {kind or 'all'} | {sum(counts)} | " + " | ".join(str(count) for count in counts) + " |")
+        counts = [
+            sum(n for (k, o), n in done.items() if o == column and kind in (None, k))
+            for column in columns
+        ]
+        print(
+            f"| {kind or 'all'} | {sum(counts)} | "
+            + " | ".join(str(count) for count in counts)
+            + " |"
+        )
     print(f"\n{done.total()} cases in {seconds:.0f} s; {len(failed)} ways to fail")
     for (kind, where), names in sorted(failed.items(), key=lambda item: -len(item[1])):
         print(f"{len(names):5} {kind} {where}: {' '.join(map(str, names[0]))}")
@@ -88,14 +112,24 @@ def _parser():
     parser = argparse.ArgumentParser(prog="python -m tests.robustness", description=__doc__)
     parser.add_argument("-n", type=int, default=2000, help="number of cases")
     parser.add_argument("--seconds", type=float, help="begin no case after so many seconds")
-    parser.add_argument("--kind", nargs="+", choices=[*KINDS, *SPLICED], help="default: all of the first grammar")
-    parser.add_argument("--second", action="store_true", help="the second grammar: bytes and fields without a meaning")
-    parser.add_argument("--corpus", action="store_true", help="every input that ever failed, in place of new ones")
+    parser.add_argument(
+        "--kind", nargs="+", choices=[*KINDS, *SPLICED], help="default: all of the first grammar"
+    )
+    parser.add_argument(
+        "--second",
+        action="store_true",
+        help="the second grammar: bytes and fields without a meaning",
+    )
+    parser.add_argument(
+        "--corpus", action="store_true", help="every input that ever failed, in place of new ones"
+    )
     parser.add_argument("--seed", type=int, default=0, help="the first seed of each kind")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--nice", type=int, default=10, help="of the processes")
     parser.add_argument("--journal", type=Path, default=Path("build/hostile/journal.jsonl"))
-    parser.add_argument("--keep", type=Path, help="write the smallest case of each way to fail into this folder")
+    parser.add_argument(
+        "--keep", type=Path, help="write the smallest case of each way to fail into this folder"
+    )
     return parser
 
 

@@ -1,7 +1,9 @@
-"""The second grammar: changes of bytes and of protobuf fields by one who does not know what they mean.
+"""The second grammar: changes of bytes and of protobuf fields by one who does not know what they
+mean.
 
-A protobuf message is cut into its fields; fields are dropped, repeated, exchanged, cut, put into another message, or
-taken from the same place of another file. Lengths are written anew, so that the message around stays readable.
+A protobuf message is cut into its fields; fields are dropped, repeated, exchanged, cut, put into
+another message, or taken from the same place of another file. Lengths are written anew, so that the
+message around stays readable.
 """
 
 import io
@@ -37,7 +39,9 @@ def damage_bytes(content, rng):
 
 
 def repacked(content, rng):
-    """Return a zip file (of torch, of numpy) in which one member is damaged and all checksums are right again."""
+    """Return a zip file (of torch, of numpy) in which one member is damaged and all checksums are
+    right again.
+    """
     out = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(out, "w") as new:
         members = old.namelist()
@@ -53,7 +57,9 @@ def repacked(content, rng):
 
 
 def splice_messages(content, other, rng, count):
-    """Return a message with `count` changes of its fields, some of them taken from the message `other`."""
+    """Return a message with `count` changes of its fields, some of them taken from the message
+    `other`.
+    """
     for _ in range(count):
         content = _changed(content, other, rng, 0)
     return damage_bytes(content, rng) if not rng.integers(12) else content
@@ -95,7 +101,9 @@ def _changed(content, other, rng, depth):
         fields[index] = (
             number,
             kind,
-            damage_bytes(value, rng) if kind == 2 else bytes(rng.integers(0, 256, len(value), "u1")),
+            damage_bytes(value, rng)
+            if kind == 2
+            else bytes(rng.integers(0, 256, len(value), "u1")),
         )
     return _joined(fields)
 
@@ -149,5 +157,7 @@ def _joined(fields):
     out = bytearray()
     for number, kind, value in fields:
         out += _written(number << 3 | kind)
-        out += _written(value) if kind == 0 else _written(len(value)) + value if kind == 2 else value
+        out += (
+            _written(value) if kind == 0 else _written(len(value)) + value if kind == 2 else value
+        )
     return bytes(out)

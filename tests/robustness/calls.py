@@ -1,4 +1,5 @@
-"""What is done with a case: a command by click's runner, or a call of the Python API; and what came of it.
+"""What is done with a case: a command by click's runner, or a call of the Python API; and what came
+of it.
 
 ok         a result, or a refusal of click's (exit code 2)
 line       one line of ours: LingerOnnxError, exit code 1
@@ -28,7 +29,8 @@ BAD = ("traceback", "foreign", "memory", "hang", "signal")
 
 #: Text of other libraries, which says nothing to a user.
 _FOREIGN = re.compile(
-    r"Invoked with|incompatible function arguments|[a-z]Warning:|Traceback|object at 0x|\.cc:\d|\.cpp:\d|"
+    r"Invoked with|incompatible function arguments|[a-z]Warning:|Traceback|object at "
+    r"0x|\.cc:\d|\.cpp:\d|"
     r"\[ONNXRuntimeError\]|errors\.pydantic\.dev|==> Context|Exception ignored|std::|"
     r"\x1b\[1;31m|\[E:onnxruntime|\[W:onnxruntime"
 )
@@ -51,13 +53,17 @@ def outcome(case):
         os.environ.update(kept)
         sys.path[:] = path
         for name in set(sys.modules) - modules:
-            if str(getattr(sys.modules[name], "__file__", "")).startswith(os.getcwd()):  # a case's own
+            if str(getattr(sys.modules[name], "__file__", "")).startswith(
+                os.getcwd()
+            ):  # a case's own
                 del sys.modules[name]
     found["text"] = found["text"][-_LINES:]
     mine = [w for w in told if not w.filename.endswith("u.py")]  # users' own functions may warn
     if found["kind"] in ("ok", "line") and mine:
         first = mine[0]
-        where = f"{first.category.__name__} {'/'.join(first.filename.split('/')[-2:])}:{first.lineno}"
+        where = (
+            f"{first.category.__name__} {'/'.join(first.filename.split('/')[-2:])}:{first.lineno}"
+        )
         return {"kind": "foreign", "where": where, "text": str(first.message)[:_LINES]}
     return found
 
@@ -71,7 +77,9 @@ def _raised(error):
     if isinstance(error, lo.LingerOnnxError):
         return _line(str(error))
     frames = traceback.extract_tb(error.__traceback__)
-    ours = [f for f in frames if "/lingeronnx/" in f.filename or "/simulator/" in f.filename] or list(frames)[-1:]
+    ours = [
+        f for f in frames if "/lingeronnx/" in f.filename or "/simulator/" in f.filename
+    ] or list(frames)[-1:]
     place = "/".join(ours[-1].filename.split("/")[-2:]) + f":{ours[-1].name}" if ours else "?"
     try:
         text = "".join(traceback.format_exception(error))
@@ -84,7 +92,11 @@ def _raised(error):
 def _line(text):
     if "\n" in text or not text.strip():
         return _result("traceback", text, "more than one line")
-    return _result("foreign", text, _FOREIGN.search(text)[0]) if _FOREIGN.search(text) else _result("line", text)
+    return (
+        _result("foreign", text, _FOREIGN.search(text)[0])
+        if _FOREIGN.search(text)
+        else _result("line", text)
+    )
 
 
 def _command(words):
@@ -102,15 +114,23 @@ def _command(words):
     lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     if done.exit_code not in (0, 1, 2):
         return _result("traceback", done.output, f"exit code {done.exit_code}")
-    return _result("line", lines[-1]) if done.exit_code == 1 and lines else _result("ok", done.output)
+    return (
+        _result("line", lines[-1]) if done.exit_code == 1 and lines else _result("ok", done.output)
+    )
 
 
 def _told_bug(text):
     """Return the outcome of a command that printed a traceback itself."""
-    places = re.findall(r'File ".*?((?:lingeronnx|simulator)/[\w/]+\.py)", line \d+, in (\S+)', text)
+    places = re.findall(
+        r'File ".*?((?:lingeronnx|simulator)/[\w/]+\.py)", line \d+, in (\S+)', text
+    )
     place = f"{'/'.join(places[-1][0].split('/')[-2:])}:{places[-1][1]}" if places else "?"
     errors = re.findall(r"^([A-Za-z_][\w.]*)(?::|$)", text, re.MULTILINE)
-    errors = [e for e in errors if "Error" in e or "Exception" in e or "Failure" in e or "Fail" in e or e[0].isupper()]
+    errors = [
+        e
+        for e in errors
+        if "Error" in e or "Exception" in e or "Failure" in e or "Fail" in e or e[0].isupper()
+    ]
     kind = "memory" if "MemoryError" in errors else "traceback"
     return _result(kind, text, f"{(errors or ['?'])[-1].split('.')[-1]} {place}")
 

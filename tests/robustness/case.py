@@ -1,4 +1,6 @@
-"""A case: files, and what is called in the folder that holds them. Known by its kind and its seed, or kept as a zip."""
+"""A case: files, and what is called in the folder that holds them. Known by its kind and its seed,
+or kept as a zip.
+"""
 
 import io
 import json
@@ -13,7 +15,9 @@ _CALL, _DATE = "call.json", (2020, 1, 1, 0, 0, 0)
 
 @dataclass(frozen=True)
 class Case:
-    """Files by name, and the words of a command; `["api", name, ...]` is a call of `calls.API` instead."""
+    """Files by name, and the words of a command; `["api", name, ...]` is a call of `calls.API`
+    instead.
+    """
 
     call: list[str]
     files: dict[str, bytes] = field(default_factory=dict)

@@ -1,4 +1,6 @@
-"""The kinds of hostile input. Each makes a case of random numbers: good files of ours, a few changes, and a call."""
+"""The kinds of hostile input. Each makes a case of random numbers: good files of ours, a few
+changes, and a call.
+"""
 
 import io
 import json
@@ -32,7 +34,10 @@ def make_valid_cases():
     """Return cases in which nothing is hostile, that use most of what there is."""
     for net in NETS[:5]:
         for target in ("generic", "arcs"):
-            files = {"m.onnx": read_valid_file(f"{net}_{target}.onnx"), "d.npz": read_valid_file(f"{net}.npz")}
+            files = {
+                "m.onnx": read_valid_file(f"{net}_{target}.onnx"),
+                "d.npz": read_valid_file(f"{net}.npz"),
+            }
             yield Case(["simulate", "m.onnx", "--input", "d.npz"], files)
     files = {
         "m.onnx": read_valid_file("conv.onnx"),
@@ -44,7 +49,9 @@ def make_valid_cases():
 
 
 def make_common_cases():
-    """Return cases whose work many others do once more: a difference in each tensor, and a host part as C."""
+    """Return cases whose work many others do once more: a difference in each tensor, and a host
+    part as C.
+    """
     return [*(make("dumps", seed) for seed in range(50)), make("names", 6_000_002)]
 
 
@@ -60,9 +67,11 @@ def _models(kind):
     names = sorted(path.name for path in GOOD.glob("*.onnx"))
     standard = [name for name in names if name.endswith(("_qdq.onnx", "_qoperator.onnx"))]
     floats = [f"{net}.onnx" for net in NETS]
-    return {"float": floats, "qdq": standard, "integer": [n for n in names if n not in standard and n not in floats]}[
-        kind
-    ]
+    return {
+        "float": floats,
+        "qdq": standard,
+        "integer": [n for n in names if n not in standard and n not in floats],
+    }[kind]
 
 
 def _net(name):
@@ -123,7 +132,14 @@ def _on_model(rng, kind, net, content):
         ["fix-dequant", "m.onnx", "--check"],
         ["api", "check_model"],
         ["api", "taps"],
-        ["convert", "m.onnx", "-o", "o.onnx", "--to", pick(rng, ["thinker", "linger", "qdq", "qoperator"])],
+        [
+            "convert",
+            "m.onnx",
+            "-o",
+            "o.onnx",
+            "--to",
+            pick(rng, ["thinker", "linger", "qdq", "qoperator"]),
+        ],
         ["compare", "good.onnx", "m.onnx", "--data", "d.npz", "-o", "c"],
         ["api", "reference"],
         ["deploy", "m.onnx", "-o", "out", "--input", "d.npz"],
@@ -152,7 +168,9 @@ def _array(rng, x):
     """Return the bytes of an array file: wrong type, sizes or numbers, or a header that lies."""
     way = int(rng.integers(9))
     if way == 0:
-        kind = pick(rng, ("f2", "f8", "i1", "u1", "i8", "?", "c8", "U3", "S2", "O", "M8[s]", "f4,i4", ">f4"))
+        kind = pick(
+            rng, ("f2", "f8", "i1", "u1", "i8", "?", "c8", "U3", "S2", "O", "M8[s]", "f4,i4", ">f4")
+        )
         try:
             return _npy(np.zeros(x.shape, kind))
         except TypeError:
@@ -164,15 +182,35 @@ def _array(rng, x):
         return _npy(flat.reshape(x.shape))
     if way == 2:
         return _npy(
-            np.zeros(pick(rng, [(), (0,), (0, *x.shape[1:]), (1,), x.shape[1:], (*x.shape, 1), (3,) * 12]), "f4")
+            np.zeros(
+                pick(
+                    rng, [(), (0,), (0, *x.shape[1:]), (1,), x.shape[1:], (*x.shape, 1), (3,) * 12]
+                ),
+                "f4",
+            )
         )
     if way == 3:
         return _npy(np.array([{"a": 1}, "x"], dtype=object))
     content = _npy(x)
     if way == 4:
-        sizes = pick(rng, (f"({2**62}, 8)", f"({2**40},)", "(-1,)", "(3,", "(1.5,)", "(" * 200, "x", f"{(1,) * 200}"))
+        sizes = pick(
+            rng,
+            (
+                f"({2**62}, 8)",
+                f"({2**40},)",
+                "(-1,)",
+                "(3,",
+                "(1.5,)",
+                "(" * 200,
+                "x",
+                f"{(1,) * 200}",
+            ),
+        )
         kind = pick(rng, ("<f4", "|O", "|V2000000000", "<f99", "x", "|S0", "[('a', '<f4')]"))
-        head = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {sizes}, }}".encode().ljust(117) + b"\n"
+        head = (
+            f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {sizes}, }}".encode().ljust(117)
+            + b"\n"
+        )
         return b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head + content[128:]
     return byte_mutations.damage_bytes(content, rng)
 
@@ -182,10 +220,19 @@ def _npz(rng, net):
     if not rng.integers(4):
         return byte_mutations.damage_bytes(read_valid_file(f"{net}.npz"), rng)
     out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED if rng.integers(2) else zipfile.ZIP_STORED) as file:
+    with zipfile.ZipFile(
+        out, "w", zipfile.ZIP_DEFLATED if rng.integers(2) else zipfile.ZIP_STORED
+    ) as file:
         for key, value in arrays.items():
-            name = f"{key}.npy" if rng.integers(6) else pick(rng, (*TEXTS, "labels.npy", "../x.npy", "x", f"{key}"))
-            file.writestr(name.replace("\0", "0") or "e", _array(rng, value) if rng.integers(2) else _npy(value))
+            name = (
+                f"{key}.npy"
+                if rng.integers(6)
+                else pick(rng, (*TEXTS, "labels.npy", "../x.npy", "x", f"{key}"))
+            )
+            file.writestr(
+                name.replace("\0", "0") or "e",
+                _array(rng, value) if rng.integers(2) else _npy(value),
+            )
         if not rng.integers(4):
             file.writestr(pick(rng, ("labels.npy", "y.npy", "x/y.npy")), _array(rng, np.arange(4)))
     return out.getvalue()
@@ -250,7 +297,9 @@ def pictures(rng, count):
         content = out.getvalue()
         if rng.integers(2):
             content = byte_mutations.damage_bytes(content, rng)
-        files[f"in/{number}.{pick(rng, ('png', 'jpg', 'bmp', 'gif', 'webp', 'JPEG', 'npy'))}"] = content
+        files[f"in/{number}.{pick(rng, ('png', 'jpg', 'bmp', 'gif', 'webp', 'JPEG', 'npy'))}"] = (
+            content
+        )
     sides = pick(
         rng,
         (
@@ -273,7 +322,13 @@ def pictures(rng, count):
     words = ["--image-size", sides]
     for option in ("--mean", "--std"):
         if rng.integers(2):
-            words += [option, pick(rng, ("0", "1,2,3", "nan", "0,0,0", "1,2", "inf", "1e-320", "x", "", "-1", "1e999"))]
+            words += [
+                option,
+                pick(
+                    rng,
+                    ("0", "1,2,3", "nan", "0,0,0", "1,2", "inf", "1e-320", "x", "", "-1", "1e999"),
+                ),
+            ]
     if not rng.integers(3):
         words += ["--color", "gray"]
     if not rng.integers(3):
@@ -308,7 +363,11 @@ def _json(value, rng, count):
         holder, key = root, ""
         while isinstance(holder[key], dict | list) and holder[key] and rng.integers(8):
             holder = holder[key]
-            key = pick(rng, list(holder)) if isinstance(holder, dict) else int(rng.integers(len(holder)))
+            key = (
+                pick(rng, list(holder))
+                if isinstance(holder, dict)
+                else int(rng.integers(len(holder)))
+            )
         way = rng.integers(5)
         if way == 0 and holder is not root and len(holder) > 1:
             del holder[key]
@@ -316,7 +375,21 @@ def _json(value, rng, count):
             holder[pick(rng, TEXTS)] = holder[key]
         else:
             holder[key] = pick(
-                rng, [None, True, [], {}, [None], {"": 1}, [[1]], *INTS, *FLOATS, *TEXTS, 2**70, 10**400]
+                rng,
+                [
+                    None,
+                    True,
+                    [],
+                    {},
+                    [None],
+                    {"": 1},
+                    [[1]],
+                    *INTS,
+                    *FLOATS,
+                    *TEXTS,
+                    2**70,
+                    10**400,
+                ],
             )
     return json.dumps(root[""])
 
@@ -350,8 +423,14 @@ def yaml(rng, count):
         text = _json(text_format.safe_load(_YAML), rng, int(rng.integers(1, 3)))
     else:
         text = _pieces(_YAML, rng, count)
-    content = byte_mutations.damage_bytes(_bytes(text), rng) if not rng.integers(6) else _bytes(text)
-    files = {"m.onnx": read_valid_file("conv.onnx"), "d.npz": read_valid_file("conv.npz"), "q.yaml": content}
+    content = (
+        byte_mutations.damage_bytes(_bytes(text), rng) if not rng.integers(6) else _bytes(text)
+    )
+    files = {
+        "m.onnx": read_valid_file("conv.onnx"),
+        "d.npz": read_valid_file("conv.npz"),
+        "q.yaml": content,
+    }
     return Case(["quantize", "m.onnx", "--calib", "d.npz", "--config", "q.yaml"], files)
 
 
@@ -390,11 +469,22 @@ _AIMET = {
 def plan(rng, count):
     """A plan, ours or another tool's."""
     value = pick(
-        rng, (json.loads(read_valid_file("conv_plan.json")), json.loads(read_valid_file("conv_plan.json")), _AIMET)
+        rng,
+        (
+            json.loads(read_valid_file("conv_plan.json")),
+            json.loads(read_valid_file("conv_plan.json")),
+            _AIMET,
+        ),
     )
     text = _json(value, rng, count) if rng.integers(2) else _pieces(json.dumps(value), rng, count)
-    content = byte_mutations.damage_bytes(_bytes(text), rng) if not rng.integers(8) else _bytes(text)
-    files = {"m.onnx": read_valid_file("conv.onnx"), "d.npz": read_valid_file("conv.npz"), "p.json": content}
+    content = (
+        byte_mutations.damage_bytes(_bytes(text), rng) if not rng.integers(8) else _bytes(text)
+    )
+    files = {
+        "m.onnx": read_valid_file("conv.onnx"),
+        "d.npz": read_valid_file("conv.npz"),
+        "p.json": content,
+    }
     calls = [
         ["quantize", "m.onnx", "--calib", "d.npz", "--plan", "p.json", "--effort", "fast"],
         ["quantize", "m.onnx", "--plan", "p.json", "--effort", "fast"],
@@ -404,13 +494,17 @@ def plan(rng, count):
 
 
 def journals(rng, count):
-    """What a run that goes on reads: journals of a search and of sensitivity, kept profiles, a deployed folder."""
+    """What a run that goes on reads: journals of a search and of sensitivity, kept profiles, a
+    deployed folder.
+    """
     way = int(rng.integers(3))
     if way == 0:
         files = {
             "m.onnx": read_valid_file("branches.onnx"),
             "d.npz": read_valid_file("branches.npz"),
-            "o_search.jsonl": _bytes(_pieces(read_valid_file("wish_search.jsonl").decode(), rng, count)),
+            "o_search.jsonl": _bytes(
+                _pieces(read_valid_file("wish_search.jsonl").decode(), rng, count)
+            ),
         }
         return Case(
             [
@@ -435,14 +529,18 @@ def journals(rng, count):
             files,
         )
     if way == 1:
-        files = {f"s/{p.name}": p.read_bytes() for p in (GOOD / "sensitivity").iterdir() if p.is_file()}
+        files = {
+            f"s/{p.name}": p.read_bytes() for p in (GOOD / "sensitivity").iterdir() if p.is_file()
+        }
         name = pick(rng, sorted(files))
         files[name] = (
             byte_mutations.damage_bytes(files[name], rng)
             if rng.integers(2)
             else _bytes(_pieces(files[name].decode("utf-8", "replace"), rng, count))
         )
-        files.update({"m.onnx": read_valid_file("branches.onnx"), "d.npz": read_valid_file("branches.npz")})
+        files.update(
+            {"m.onnx": read_valid_file("branches.onnx"), "d.npz": read_valid_file("branches.npz")}
+        )
         return Case(
             [
                 "sensitivity",
@@ -470,7 +568,13 @@ def journals(rng, count):
     files = {"m.onnx": read_valid_file("conv.onnx"), "q.onnx": read_valid_file("conv_venus.onnx")}
     for side in ("float", "venus"):
         root = GOOD / f"profile_{side}"
-        files.update({f"{side}/{p.relative_to(root)}": p.read_bytes() for p in root.rglob("*") if p.is_file()})
+        files.update(
+            {
+                f"{side}/{p.relative_to(root)}": p.read_bytes()
+                for p in root.rglob("*")
+                if p.is_file()
+            }
+        )
     name = pick(rng, sorted(files))
     files[name] = byte_mutations.damage_bytes(files[name], rng)
     return Case(["compare", "m.onnx", "q.onnx", "--profiles", "float", "venus", "-o", "c"], files)
@@ -479,7 +583,10 @@ def journals(rng, count):
 def dumps(rng, count):
     """What a device gave: a folder of dumps, a log, raw outputs."""
     root = GOOD / "board" / "golden" / "0"
-    files = {"m.onnx": read_valid_file("conv_venus.onnx"), "d.npz": (root / "input.npz").read_bytes()}
+    files = {
+        "m.onnx": read_valid_file("conv_venus.onnx"),
+        "d.npz": (root / "input.npz").read_bytes(),
+    }
     way = int(rng.integers(3))
     if way == 0:
         files.update({f"dump/{p.name}": p.read_bytes() for p in (root / "data").iterdir()})
@@ -510,8 +617,14 @@ def dumps(rng, count):
     elif way == 1:
         of = ("t0", "t1", "t2", "logits_q", *(pick(rng, TEXTS) for _ in range(2)))
         sums = "data = [0x00000000-0x01020304-0xffffffff]"
-        lines = [f"crc32_calc = 0x{int(rng.integers(2**32)):08x}, {sums}, name = {name}" for name in of]
-        log = _bytes(_pieces("\n".join(lines), rng, count)) if rng.integers(2) else _bytes("\n".join(lines))
+        lines = [
+            f"crc32_calc = 0x{int(rng.integers(2**32)):08x}, {sums}, name = {name}" for name in of
+        ]
+        log = (
+            _bytes(_pieces("\n".join(lines), rng, count))
+            if rng.integers(2)
+            else _bytes("\n".join(lines))
+        )
         files["log"] = byte_mutations.damage_bytes(log, rng) if rng.integers(2) else log
         call = ["verify", "m.onnx", "--input", "d.npz", "--device-log", "log"]
     else:
@@ -527,7 +640,17 @@ def dumps(rng, count):
 
 def checkpoints(rng, count):
     """A checkpoint of torch."""
-    name = pick(rng, ("one_asr.pt", "one_plain.pt", "one_torch.pt", "two_torch.pt", "two_ub.pt", "conv_training.pt"))
+    name = pick(
+        rng,
+        (
+            "one_asr.pt",
+            "one_plain.pt",
+            "one_torch.pt",
+            "two_torch.pt",
+            "two_ub.pt",
+            "conv_training.pt",
+        ),
+    )
     content = (
         byte_mutations.repacked(read_valid_file(name), rng)
         if rng.integers(3)
@@ -535,10 +658,23 @@ def checkpoints(rng, count):
     )
     if not rng.integers(20):
         content = b""
-    files = {"a.pt": content, "m.onnx": read_valid_file("conv.onnx"), "d.npz": read_valid_file("conv.npz")}
+    files = {
+        "a.pt": content,
+        "m.onnx": read_valid_file("conv.onnx"),
+        "d.npz": read_valid_file("conv.npz"),
+    }
     calls = [
         ["checkpoint", "a.pt", "-o", "b.pt", "--to", pick(rng, ("asr", "plain", "torch", "ub"))],
-        ["checkpoint", "a.pt", "-o", "b.pt", "--from", pick(rng, ("asr", "plain", "torch", "ub")), "--to", "torch"],
+        [
+            "checkpoint",
+            "a.pt",
+            "-o",
+            "b.pt",
+            "--from",
+            pick(rng, ("asr", "plain", "torch", "ub")),
+            "--to",
+            "torch",
+        ],
         ["analyze", "weights", "a.pt"],
     ]
     return Case(pick(rng, calls), files)
@@ -564,7 +700,12 @@ def names(rng, count):
         for side in (node.input, node.output):
             for place, held in enumerate(side):
                 side[place] = new.get(held, held)
-    for value in (*model.graph.input, *model.graph.output, *model.graph.value_info, *model.graph.initializer):
+    for value in (
+        *model.graph.input,
+        *model.graph.output,
+        *model.graph.value_info,
+        *model.graph.initializer,
+    ):
         value.name = new.get(value.name, value.name)
     arrays = np.load(io.BytesIO(read_valid_file(f"{net}.npz")))
     out = io.BytesIO()
@@ -611,7 +752,17 @@ _OPTIONS = {
     "simulate": ("--taps", "--dump", "--at", "--batch", "--limit", "-o", "--input"),
     "evaluate": ("--metric", "--output", "--batch", "--limit", "--baseline", "--data"),
     "check": ("--platform", "--packer-args", "-o", "--calib"),
-    "deploy": ("--samples", "--input", "--state", "--platform", "--bits", "-o", "--skip", "--override", "--fix"),
+    "deploy": (
+        "--samples",
+        "--input",
+        "--state",
+        "--platform",
+        "--bits",
+        "-o",
+        "--skip",
+        "--override",
+        "--fix",
+    ),
     "compare": ("--state", "--batch", "--limit", "-o", "--data", "--profiles"),
     "badcase": ("--metric", "--tensor", "--steps", "--order", "--batch", "--limit", "-o"),
     "sensitivity": (
@@ -625,7 +776,14 @@ _OPTIONS = {
         "--skip",
         "--override",
     ),
-    "verify": ("--sample", "--packer-args", "--device-output", "--device-dump", "--device-log", "--state"),
+    "verify": (
+        "--sample",
+        "--packer-args",
+        "--device-output",
+        "--device-dump",
+        "--device-log",
+        "--state",
+    ),
     "profile": ("--prefix", "--type", "--batch", "--limit", "-o"),
     "analyze": ("--match", "-o", "--batch", "--limit"),
     "export": ("--input-shape", "--dynamic-axes", "--opset"),
@@ -708,7 +866,17 @@ def options(rng, count):
         "deploy": ["q.onnx", "-o", "out"],
         "compare": ["m.onnx", "q.onnx", "--data", "d.npz", "-o", "c"],
         "badcase": ["m.onnx", "q.onnx", "--data", "d.npz"],
-        "sensitivity": ["m.onnx", "--calib", "d.npz", "-o", "s", "--effort", "fast", "--limit", "2"],
+        "sensitivity": [
+            "m.onnx",
+            "--calib",
+            "d.npz",
+            "-o",
+            "s",
+            "--effort",
+            "fast",
+            "--limit",
+            "2",
+        ],
         "verify": ["q.onnx", "--input", "d.npz", "--device-output", "o.bin"],
         "profile": ["m.onnx", "--data", "d.npz", "-o", "p"],
         "analyze": ["outputs", "m.onnx", "--data", "d.npz"],
@@ -728,7 +896,8 @@ def options(rng, count):
         if not rng.integers(8):
             words.append("--json")
     words = [
-        word.replace("\0", "0").replace("/dev/null", "null").replace("/dev/full", "full") for word in words
+        word.replace("\0", "0").replace("/dev/null", "null").replace("/dev/full", "full")
+        for word in words
     ]  # another test's business
     files = {
         "m.onnx": read_valid_file("conv.onnx"),
@@ -834,12 +1003,23 @@ def h(*a, **k):
 def functions(rng, count):
     """Functions of users: they raise what nobody expects, or return what nobody can use."""
     text = _PROGRAM.format(
-        body=pick(rng, _RAISED), value=pick(rng, _GIVEN), length=pick(rng, ("-1", "2**70", "3", "'x'", "0"))
+        body=pick(rng, _RAISED),
+        value=pick(rng, _GIVEN),
+        length=pick(rng, ("-1", "2**70", "3", "'x'", "0")),
     )
     if not rng.integers(12):
         text = pick(
             rng,
-            ("1/0", "def f(:", "f = 3", "\0", "raise SystemExit", "f = g = h = None", "import os; os.nothing", "é" * 9),
+            (
+                "1/0",
+                "def f(:",
+                "f = 3",
+                "\0",
+                "raise SystemExit",
+                "f = g = h = None",
+                "import os; os.nothing",
+                "é" * 9,
+            ),
         )
     name = pick(rng, "fgh")
     where = f"u.py:{name}"
@@ -858,7 +1038,18 @@ def functions(rng, count):
         ["compare", "m.onnx", "q.onnx", "--data", where, "-o", "c"],
         ["quantize", "m.onnx", "--calib", "d.npz", "--eval", where, "--effort", "fast"],
         ["profile", "m.onnx", "--data", where, "-o", "p"],
-        ["quantize", "m.onnx", "--calib", "d.npz", "--eval", "d.npz", "--metric", where, "--effort", "fast"],
+        [
+            "quantize",
+            "m.onnx",
+            "--calib",
+            "d.npz",
+            "--eval",
+            "d.npz",
+            "--metric",
+            where,
+            "--effort",
+            "fast",
+        ],
         ["export", where, "-o", "e.onnx", "--input-shape", "x=1,3"],
         ["sensitivity", "m.onnx", "--calib", where, "-o", "s", "--effort", "fast"],
         ["api", "calib", name],

@@ -1,7 +1,7 @@
 """The first grammar for models: changes of an ONNX graph by one who knows what its parts mean.
 
-A change takes a protobuf model and random numbers and changes the model in place. What protobuf itself refuses raises
-TypeError or ValueError, and is no file then.
+A change takes a protobuf model and random numbers and changes the model in place. What protobuf
+itself refuses raises TypeError or ValueError, and is no file then.
 """
 
 import copy
@@ -178,7 +178,17 @@ _NAMES = (
     "starts",
     "ends",
 )
-_DOMAINS = ("", "ai.onnx", "thinker", "linger", "ai.onnx.ml", "com.microsoft", "lingeronnx", "nobody", "\n")
+_DOMAINS = (
+    "",
+    "ai.onnx",
+    "thinker",
+    "linger",
+    "ai.onnx.ml",
+    "com.microsoft",
+    "lingeronnx",
+    "nobody",
+    "\n",
+)
 _LOCATIONS = (
     "",
     ".",
@@ -216,7 +226,16 @@ _NUMBERS = (
 )
 
 
-_NO_FILE = (ValueError, TypeError, IndexError, OverflowError, KeyError, OSError, RuntimeError, checker.ValidationError)
+_NO_FILE = (
+    ValueError,
+    TypeError,
+    IndexError,
+    OverflowError,
+    KeyError,
+    OSError,
+    RuntimeError,
+    checker.ValidationError,
+)
 
 
 def mutate_model(model, rng, count):
@@ -272,13 +291,29 @@ def _value(rng, old=None):
     if kind == AttributeProto.TENSOR:
         return numpy_helper.from_array(_array(rng))
     return helper.make_graph(
-        [helper.make_node("Relu", ["x"], ["inner"])], "inner", [], [helper.make_tensor_value_info("inner", 1, None)]
+        [helper.make_node("Relu", ["x"], ["inner"])],
+        "inner",
+        [],
+        [helper.make_tensor_value_info("inner", 1, None)],
     )
 
 
 def _array(rng):
     shape = pick(rng, [(), (0,), (1,), (2,), (4,), (2, 3), (1, 1, 1), (3, 3, 3, 3)])
-    kind = pick(rng, [np.float32, np.float64, np.float16, np.int8, np.int16, np.int32, np.int64, np.uint8, np.bool_])
+    kind = pick(
+        rng,
+        [
+            np.float32,
+            np.float64,
+            np.float16,
+            np.int8,
+            np.int16,
+            np.int32,
+            np.int64,
+            np.uint8,
+            np.bool_,
+        ],
+    )
     if kind in (np.float32, np.float64, np.float16):
         with np.errstate(all="ignore"):
             return np.full(shape, pick(rng, FLOATS)).astype(kind)
@@ -287,7 +322,9 @@ def _array(rng):
 
 
 def attribute_value(model, rng):
-    """Another value for an attribute that is there: a list of another length, or another number in it, too."""
+    """Another value for an attribute that is there: a list of another length, or another number in
+    it, too.
+    """
     node = _node(model, rng)
     attribute = pick(rng, node.attribute)
     held = getattr(attribute, "ints" if attribute.type == AttributeProto.INTS else "floats")
@@ -344,7 +381,9 @@ def inserted(model, rng):
     node.output[0] = f"{old}_before"
     kind = pick(rng, _STANDARD if rng.integers(3) else _OURS)
     extra = [pick(rng, _names(model)) for _ in range(int(rng.integers(3)))]
-    new = helper.make_node(kind, [node.output[0], *extra], [old], domain="thinker" if kind in _OURS else "")
+    new = helper.make_node(
+        kind, [node.output[0], *extra], [old], domain="thinker" if kind in _OURS else ""
+    )
     for _ in range(int(rng.integers(3))):
         new.attribute.append(helper.make_attribute(pick(rng, _NAMES), _value(rng)))
     model.graph.node.insert(index + 1, new)
@@ -417,12 +456,20 @@ def numbers(model, rng):
         elif array.dtype.kind in "iu":
             info = np.iinfo(array.dtype)
             flat[int(rng.integers(flat.size))] = max(info.min, min(info.max, pick(rng, INTS)))
-        kind = pick(rng, [array.dtype] * 4 + [np.dtype(n) for n in ("f8", "f2", "i1", "i2", "i4", "i8", "u1", "?")])
-        tensor.CopyFrom(numpy_helper.from_array(flat.reshape(array.shape).astype(kind), tensor.name))
+        kind = pick(
+            rng,
+            [array.dtype] * 4
+            + [np.dtype(n) for n in ("f8", "f2", "i1", "i2", "i4", "i8", "u1", "?")],
+        )
+        tensor.CopyFrom(
+            numpy_helper.from_array(flat.reshape(array.shape).astype(kind), tensor.name)
+        )
 
 
 def stored(model, rng):
-    """How a constant is stored: cut, in another field, of another type, in a file, or as a graph input too."""
+    """How a constant is stored: cut, in another field, of another type, in a file, or as a graph
+    input too.
+    """
     tensor = _tensor(model, rng)
     way = rng.integers(6)
     if way == 0:
@@ -432,7 +479,9 @@ def stored(model, rng):
     elif way == 2:
         tensor.float_data.append(1.0)
     elif way == 3:
-        model.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
+        model.graph.input.append(
+            helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+        )
     elif way == 4:
         tensor.name = pick(rng, [*_names(model), *TEXTS])
     else:
@@ -483,7 +532,12 @@ def named(model, rng):
             for place, name in enumerate(side):
                 if name == old:
                     side[place] = new
-    for value in (*model.graph.input, *model.graph.output, *model.graph.value_info, *model.graph.initializer):
+    for value in (
+        *model.graph.input,
+        *model.graph.output,
+        *model.graph.value_info,
+        *model.graph.initializer,
+    ):
         if value.name == old:
             value.name = new
 
@@ -492,19 +546,42 @@ def header(model, rng):
     """Versions, opsets and metadata."""
     way = rng.integers(5)
     if way == 0:
-        pick(rng, model.opset_import).version = pick(rng, (-1, 0, 1, 6, 7, 9, 10, 11, 12, 15, 18, 21, 23, 99, 2**40))
+        pick(rng, model.opset_import).version = pick(
+            rng, (-1, 0, 1, 6, 7, 9, 10, 11, 12, 15, 18, 21, 23, 99, 2**40)
+        )
     elif way == 1:
         pick(rng, model.opset_import).domain = pick(rng, _DOMAINS)
     elif way == 2:
         model.ir_version = pick(rng, (0, -1, 1, 3, 99, 2**60))
     elif way == 3:
-        pick(rng, model.metadata_props).value = pick(rng, (*TEXTS, "{}", "[]", "{" * 3000, '{"tensors": 1}', "null"))
-    else:
-        key = pick(rng, ("lingeronnx.platform", "lingeronnx.names", "lingeronnx.made", "lingeronnx.states", "x"))
-        value = pick(
-            rng, (*TEXTS, "generic", "{}", '{"tensors": {"y": "x"}, "nodes": {}}', '{"tensors": {"y": 1}}', "[" * 3000)
+        pick(rng, model.metadata_props).value = pick(
+            rng, (*TEXTS, "{}", "[]", "{" * 3000, '{"tensors": 1}', "null")
         )
-        helper.set_model_props(model, {**{p.key: p.value for p in model.metadata_props}, key: value})
+    else:
+        key = pick(
+            rng,
+            (
+                "lingeronnx.platform",
+                "lingeronnx.names",
+                "lingeronnx.made",
+                "lingeronnx.states",
+                "x",
+            ),
+        )
+        value = pick(
+            rng,
+            (
+                *TEXTS,
+                "generic",
+                "{}",
+                '{"tensors": {"y": "x"}, "nodes": {}}',
+                '{"tensors": {"y": 1}}',
+                "[" * 3000,
+            ),
+        )
+        helper.set_model_props(
+            model, {**{p.key: p.value for p in model.metadata_props}, key: value}
+        )
 
 
 def inside(model, rng):
@@ -515,7 +592,9 @@ def inside(model, rng):
     way = rng.integers(3)
     if way == 0:
         body = helper.make_graph([node], "body", [], outs)
-        new = helper.make_node("If", [pick(rng, _names(model))], list(node.output), then_branch=body, else_branch=body)
+        new = helper.make_node(
+            "If", [pick(rng, _names(model))], list(node.output), then_branch=body, else_branch=body
+        )
     elif way == 1:
         body = helper.make_graph(
             [node, helper.make_node("Identity", ["c"], ["c_out"])],
@@ -523,13 +602,20 @@ def inside(model, rng):
             [helper.make_tensor_value_info("i", 7, []), helper.make_tensor_value_info("c", 9, [])],
             [helper.make_tensor_value_info("c_out", 9, []), *outs],
         )
-        model.graph.initializer.append(numpy_helper.from_array(np.array(pick(rng, (0, 1, 3, 1000, 2**62))), "trips"))
+        model.graph.initializer.append(
+            numpy_helper.from_array(np.array(pick(rng, (0, 1, 3, 1000, 2**62))), "trips")
+        )
         new = helper.make_node("Loop", ["trips", ""], list(node.output), body=body)
     else:
         reads = list(dict.fromkeys(filter(None, node.input)))
         model.functions.append(
             helper.make_function(
-                "mine", "F0", reads, list(node.output), [node], [copy.copy(o) for o in model.opset_import]
+                "mine",
+                "F0",
+                reads,
+                list(node.output),
+                [node],
+                [copy.copy(o) for o in model.opset_import],
             )
         )
         if rng.integers(3) == 0:

@@ -1,4 +1,6 @@
-"""Cases that people thought of: what a file, an option or a function may hold that no program likes."""
+"""Cases that people thought of: what a file, an option or a function may hold that no program
+likes.
+"""
 
 import io
 import json
@@ -35,7 +37,9 @@ def _changed(name, change, call, files):
         "f.onnx": read_valid_file("conv.onnx"),
         "data.bin": bytes(64),
     }
-    return Case(list(call), {**own, **{key.replace("__", "."): value for key, value in files.items()}})
+    return Case(
+        list(call), {**own, **{key.replace("__", "."): value for key, value in files.items()}}
+    )
 
 
 def _external(**entries):
@@ -90,7 +94,9 @@ def _behind(kind, outputs=1, **attributes):
             for place, name in enumerate(node.input):
                 if name == old:
                     node.input[place] = "moved"
-        new = helper.make_node(kind, [old], ["moved", *(f"more{i}" for i in range(1, outputs))], **attributes)
+        new = helper.make_node(
+            kind, [old], ["moved", *(f"more{i}" for i in range(1, outputs))], **attributes
+        )
         model.graph.node.insert(0, new)
 
     return change
@@ -100,7 +106,9 @@ def _ends_in(kind, of, **attributes):
     """Let the output of the graph be what a further node makes of it: `of` is the type."""
 
     def change(model):
-        new = helper.make_node(kind, [model.graph.output[0].name], ["last"], name="Last", **attributes)
+        new = helper.make_node(
+            kind, [model.graph.output[0].name], ["last"], name="Last", **attributes
+        )
         model.graph.node.append(new)
         del model.graph.output[:]
         model.graph.output.append(onnx.ValueInfoProto(name="last", type=of))
@@ -108,8 +116,12 @@ def _ends_in(kind, of, **attributes):
     return change
 
 
-_TEXT = _ends_in("Cast", helper.make_tensor_type_proto(onnx.TensorProto.STRING, None), to=onnx.TensorProto.STRING)
-_SEQUENCE = _ends_in("SequenceConstruct", helper.make_sequence_type_proto(helper.make_tensor_type_proto(1, None)))
+_TEXT = _ends_in(
+    "Cast", helper.make_tensor_type_proto(onnx.TensorProto.STRING, None), to=onnx.TensorProto.STRING
+)
+_SEQUENCE = _ends_in(
+    "SequenceConstruct", helper.make_sequence_type_proto(helper.make_tensor_type_proto(1, None))
+)
 
 
 def _with(name, content, *call):
@@ -204,7 +216,14 @@ LISTED = {
     # float graphs
     **{
         f"Transpose {perm}": _float(_behind("Transpose", perm=perm))
-        for perm in ([0, 1, 2], [0, 0, 1, 2], [0, 1, 2, 9], [-1, 0, 1, 2], [0, 2, 3, 1], [2**40, 1, 2, 3])
+        for perm in (
+            [0, 1, 2],
+            [0, 0, 1, 2],
+            [0, 1, 2, 9],
+            [-1, 0, 1, 2],
+            [0, 2, 3, 1],
+            [2**40, 1, 2, 3],
+        )
     },
     "NonZero": _float(_behind("NonZero")),
     "Unique": _float(_behind("Unique", 4)),
@@ -247,24 +266,40 @@ LISTED = {
     # text files
     "YAML of brackets": _with("q__yaml", b"[" * 5000, "--config", "q.yaml"),
     "YAML with inf": _with("q__yaml", b"memory: .inf", "--config", "q.yaml"),
-    "YAML with bits of 5,000 digits": _with("q__yaml", b"bits: " + b"9" * 5000, "--config", "q.yaml"),
-    "YAML with a number of 300 digits": _with("q__yaml", b"limit: " + b"9" * 300, "--config", "q.yaml"),
-    "YAML with a seed of 300 digits": _with("q__yaml", b"seed: " + b"9" * 300, "--config", "q.yaml"),
+    "YAML with bits of 5,000 digits": _with(
+        "q__yaml", b"bits: " + b"9" * 5000, "--config", "q.yaml"
+    ),
+    "YAML with a number of 300 digits": _with(
+        "q__yaml", b"limit: " + b"9" * 300, "--config", "q.yaml"
+    ),
+    "YAML with a seed of 300 digits": _with(
+        "q__yaml", b"seed: " + b"9" * 300, "--config", "q.yaml"
+    ),
     "YAML that refers to itself": _with("q__yaml", b"skip: &a [*a]", "--config", "q.yaml"),
     "YAML that is a list": _with("q__yaml", b"- 1", "--config", "q.yaml"),
     "YAML with NUL": _with("q__yaml", b"bits: \0", "--config", "q.yaml"),
-    "YAML with an override of inf": _with("q__yaml", b"overrides: {t3: {scale: .inf}}", "--config", "q.yaml"),
+    "YAML with an override of inf": _with(
+        "q__yaml", b"overrides: {t3: {scale: .inf}}", "--config", "q.yaml"
+    ),
     "a plan of brackets": _with("p__json", b"[" * 100_000, "--plan", "p.json"),
     "a plan with a scale of inf": _plan(lambda b: b["tensors"]["t0"].update(scale=float("inf"))),
     "a plan with a scale of 2^-62": _plan(lambda b: b["tensors"]["t0"].update(scale=2.0**-62)),
     "a plan with a scale of 2^62": _plan(lambda b: b["tensors"]["k0"].update(scale=2.0**62)),
-    "a plan with scales of 2^62": _plan(lambda b: [t.update(scale=2.0**62) for t in b["tensors"].values()]),
-    "a plan with scales of 2^-62": _plan(lambda b: [t.update(scale=2.0**-62) for t in b["tensors"].values()]),
+    "a plan with scales of 2^62": _plan(
+        lambda b: [t.update(scale=2.0**62) for t in b["tensors"].values()]
+    ),
+    "a plan with scales of 2^-62": _plan(
+        lambda b: [t.update(scale=2.0**-62) for t in b["tensors"].values()]
+    ),
     "a plan with 10^400 bits": _plan(lambda b: b["tensors"]["t0"].update(bits=10**400)),
-    "a plan with 5,000 digits": _with("p__json", b'{"lingeronnx_plan": ' + b"9" * 5000 + b"}", "--plan", "p.json"),
+    "a plan with 5,000 digits": _with(
+        "p__json", b'{"lingeronnx_plan": ' + b"9" * 5000 + b"}", "--plan", "p.json"
+    ),
     "a plan with an axis": _plan(lambda b: b["tensors"]["k0"].update(scale=[1.0, 2.0], axis=2**40)),
     "a plan with a zero point": _plan(lambda b: b["tensors"]["t0"].update(zero_point=2**70)),
-    "a plan with transforms": _plan(lambda b: b.update(transforms={"t0": {"factor": [0.0, float("nan")]}})),
+    "a plan with transforms": _plan(
+        lambda b: b.update(transforms={"t0": {"factor": [0.0, float("nan")]}})
+    ),
     "a plan without tensors": _plan(lambda b: b.update(tensors={})),
     # text files that are none
     "an endless plan": _words("quantize", "m.onnx", *_QUICK, "--plan", "/dev/zero"),
@@ -277,7 +312,9 @@ LISTED = {
     "--min-sqnr nan": _words("quantize", "m.onnx", *_QUICK, "--min-sqnr", "nan"),
     "--budget nan": _words("quantize", "m.onnx", *_QUICK, "--min-sqnr", "10", "--budget", "nan"),
     "--max-drop inf": _words("quantize", "m.onnx", *_QUICK, "--max-drop", "inf", "--eval", "d.npz"),
-    "--max-flash 10^30": _words("quantize", "m.onnx", *_QUICK, "--min-sqnr", "10", "--max-flash", "1" + "0" * 30),
+    "--max-flash 10^30": _words(
+        "quantize", "m.onnx", *_QUICK, "--min-sqnr", "10", "--max-flash", "1" + "0" * 30
+    ),
     "--memory inf": _words("quantize", "m.onnx", *_QUICK, "--memory", "inf"),
     "--memory nan": _words("quantize", "m.onnx", *_QUICK, "--memory", "nan"),
     "--memory 1e-9": _words("quantize", "m.onnx", *_QUICK, "--memory", "1e-9"),
@@ -286,8 +323,12 @@ LISTED = {
     "--batch 2^62": _words(*_SIMULATE, "--batch", str(2**62)),
     "--limit 2^70": _words(*_SIMULATE, "--limit", str(2**70)),
     "--samples 2^62": _words("deploy", "q.onnx", "-o", "out", "--samples", str(2**62)),
-    "--sample 2^62": _words("verify", "q.onnx", "--input", "d.npz", "--device-output", "o.bin", "--sample", str(2**62)),
-    "--batch-axis of 5,000 digits": _words("quantize", "m.onnx", *_QUICK, "--batch-axis", "x=" + "9" * 5000),
+    "--sample 2^62": _words(
+        "verify", "q.onnx", "--input", "d.npz", "--device-output", "o.bin", "--sample", str(2**62)
+    ),
+    "--batch-axis of 5,000 digits": _words(
+        "quantize", "m.onnx", *_QUICK, "--batch-axis", "x=" + "9" * 5000
+    ),
     "--batch-axis 99": _words("quantize", "m.onnx", *_QUICK, "--batch-axis", "x=99"),
     "--batch-axis of another script": _words("quantize", "m.onnx", *_QUICK, "--batch-axis", "x=٣"),
     "--fix nan": _words("quantize", "m.onnx", "--effort", "fast", "--fix", "x=nan"),
@@ -296,7 +337,9 @@ LISTED = {
         "verify", "q.onnx", "--input", "d.npz", "--device-output", "o.bin", "--packer-args", '"'
     ),
     "threads abc": _words(*_SIMULATE, environment={"LINGERONNX_THREADS": "abc"}),
-    "threads abc, float": _words("quantize", "m.onnx", *_QUICK, environment={"LINGERONNX_THREADS": "abc"}),
+    "threads abc, float": _words(
+        "quantize", "m.onnx", *_QUICK, environment={"LINGERONNX_THREADS": "abc"}
+    ),
     "10^9 threads": _words(*_SIMULATE, environment={"LINGERONNX_THREADS": "1" + "0" * 9}),
     "rows of nobody": _words(*_SIMULATE, environment={"LINGERONNX_SIMD": "abc"}),
     "NUL in a path": _words("api", "path", "a\0b"),
@@ -305,13 +348,17 @@ LISTED = {
     "a selector that is no pattern": _words("quantize", "m.onnx", *_QUICK, "--skip", "["),
     "an override of inf": _words("quantize", "m.onnx", *_QUICK, "--override", "t3=scale:inf"),
     "an override of 2^999": _words("quantize", "m.onnx", *_QUICK, "--override", "t3=scale:2^999"),
-    "a pattern without an end": _words("analyze", "outputs", "m.onnx", "--data", "d.npz", "--match", "("),
+    "a pattern without an end": _words(
+        "analyze", "outputs", "m.onnx", "--data", "d.npz", "--match", "("
+    ),
     # functions
     "an exception without a text": _function("raise Bad"),
     "SystemExit": _function("raise SystemExit(0)"),
     "a module that exits": _words("simulate", "q.onnx", "--input", "u.py:f"),
     "a batch of 2^33 rows": _function("return [np.broadcast_to(np.float32(0), (2**33, 3, 8, 8))]"),
-    "a batch of 2^33 integers": _function("return [np.broadcast_to(np.uint8(0), (2**33, 3, 8, 8))]"),
+    "a batch of 2^33 integers": _function(
+        "return [np.broadcast_to(np.uint8(0), (2**33, 3, 8, 8))]"
+    ),
     "a metric without a text": _metric("raise Bad"),
     "a metric that exits": _metric("raise SystemExit(0)"),
     "a metric of nothing": _metric("return None"),
@@ -321,10 +368,14 @@ LISTED = {
     "data of objects": _function("return [object()]"),
     "a generator of nothing": _function("return iter(())"),
     # checkpoints
-    "an empty checkpoint": Case(["checkpoint", "a.pt", "-o", "b.pt", "--to", "torch"], {"a.pt": b""}),
+    "an empty checkpoint": Case(
+        ["checkpoint", "a.pt", "-o", "b.pt", "--to", "torch"], {"a.pt": b""}
+    ),
     "a checkpoint of text": Case(["analyze", "weights", "a.pt"], {"a.pt": b"text"}),
     "a folder as a checkpoint": Case(["analyze", "weights", "a.pt"], {"a.pt/x": b""}),
-    "an empty zip as a checkpoint": Case(["analyze", "weights", "a.pt"], {"a.pt": b"PK\5\6" + bytes(18)}),
+    "an empty zip as a checkpoint": Case(
+        ["analyze", "weights", "a.pt"], {"a.pt": b"PK\5\6" + bytes(18)}
+    ),
     # data
     "labels of text": _float(
         None,

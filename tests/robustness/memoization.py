@@ -1,8 +1,9 @@
-"""What many cases compute alike is computed once: layers that `verify` tries out, templates that `deploy` fills in.
+"""What many cases compute alike is computed once: layers that `verify` tries out, templates that
+`deploy` fills in.
 
 Both are functions of their arguments alone, so an outcome is what it would be without. Only
-`python -m tests.robustness` asks for it, which has a process of its own; there these two took three quarters of all
-time.
+`python -m tests.robustness` asks for it, which has a process of its own; there these two took three
+quarters of all time.
 """
 
 import hashlib
@@ -43,12 +44,24 @@ def _layer(layer):
         for name, array in arrays.items():
             digest.update(repr((name, array.dtype.str, array.shape)).encode() + array.tobytes())
     opsets = [(opset.domain, opset.version) for opset in layer.source_model.opset_import]
-    digest.update(repr((layer.output, layer.platform, layer.source_model.ir_version, opsets)).encode())
+    digest.update(
+        repr((layer.output, layer.platform, layer.source_model.ir_version, opsets)).encode()
+    )
     return digest.digest()
 
 
 def _template(environment, source, *args, **options):
     """Return what the code of a template depends on."""
     escaped = environment.autoescape
-    settings = (environment.trim_blocks, environment.lstrip_blocks, escaped(args[0]) if callable(escaped) else escaped)
-    return str(source), args, tuple(sorted(options.items())), settings, tuple(environment.extensions)
+    settings = (
+        environment.trim_blocks,
+        environment.lstrip_blocks,
+        escaped(args[0]) if callable(escaped) else escaped,
+    )
+    return (
+        str(source),
+        args,
+        tuple(sorted(options.items())),
+        settings,
+        tuple(environment.extensions),
+    )

@@ -1,7 +1,8 @@
-"""Cases in processes that may die: forked from one that has loaded everything, watched, and replaced.
+"""Cases in processes that may die: forked from one that has loaded everything, watched, and
+replaced.
 
-Each process takes every n-th case. It has `SECONDS` of processor time for one, then it is ended: the case hangs. The
-clock says nothing on a machine that does other things.
+Each process takes every n-th case. It has `SECONDS` of processor time for one, then it is ended:
+the case hangs. The clock says nothing on a machine that does other things.
 """
 
 import contextlib
@@ -22,13 +23,16 @@ __all__ = ["SECONDS", "load", "run"]
 
 SECONDS = 20  # of processor time for one case
 MEMORY = 2 << 30  # bytes that one case may take beside what the process has
-_ADDRESSES = 24 << 30  # bytes of addresses: an array of a hostile size is refused by the system, not tried
+_ADDRESSES = (
+    24 << 30
+)  # bytes of addresses: an array of a hostile size is refused by the system, not tried
 _CASES = 1000  # that a process runs before it is replaced
 _TICK = os.sysconf("SC_CLK_TCK")
 
 
 def run(cases, processes, done, until=None, nice=10):
-    """Run `cases`, a list of (name, function that makes the case); call done(name, outcome) as each one ends.
+    """Run `cases`, a list of (name, function that makes the case); call done(name, outcome) as each
+    one ends.
 
     until : the time (time.monotonic) at which no further case is begun.
     """
@@ -39,7 +43,11 @@ def run(cases, processes, done, until=None, nice=10):
     try:
         while any(waiting) or any(workers):
             for index in range(processes):
-                if workers[index] is None and waiting[index] and (until is None or time.monotonic() < until):
+                if (
+                    workers[index] is None
+                    and waiting[index]
+                    and (until is None or time.monotonic() < until)
+                ):
                     workers[index] = _Worker(context, cases, waiting[index], until, nice)
                 elif workers[index] is None:
                     waiting[index] = []
@@ -113,7 +121,9 @@ def _where(pid):
         os.kill(pid, signal.SIGUSR1)
         time.sleep(0.3)
         lines = [
-            line.strip() for line in told.read_text().splitlines() if "/lingeronnx/" in line or "/simulator/" in line
+            line.strip()
+            for line in told.read_text().splitlines()
+            if "/lingeronnx/" in line or "/simulator/" in line
         ]
         told.unlink()
         return lines[0].replace('File "', "").split("/")[-1] if lines else "?"
@@ -121,7 +131,8 @@ def _where(pid):
 
 
 def load(usual=False):
-    """Load what the commands load and compile, so that processes begin with it; with one thread, as forks need.
+    """Load what the commands load and compile, so that processes begin with it; with one thread, as
+    forks need.
 
     usual : run what many cases have in common, too.
     """
@@ -132,8 +143,21 @@ def load(usual=False):
     import lingeronnx
     import simulator
 
-    ours = [m.name for p in (lingeronnx, simulator) for m in pkgutil.walk_packages(p.__path__, f"{p.__name__}.")]
-    for name in ("onnxruntime", "yaml", "PIL.Image", "rich.console", "torch", "click.testing", "numba", *ours):
+    ours = [
+        m.name
+        for p in (lingeronnx, simulator)
+        for m in pkgutil.walk_packages(p.__path__, f"{p.__name__}.")
+    ]
+    for name in (
+        "onnxruntime",
+        "yaml",
+        "PIL.Image",
+        "rich.console",
+        "torch",
+        "click.testing",
+        "numba",
+        *ours,
+    ):
         with contextlib.suppress(ImportError):
             if not name.endswith("__main__"):
                 importlib.import_module(name)
@@ -183,7 +207,11 @@ def _work(pipe, cases, numbers, until, nice):
             try:
                 found = calls.outcome(case)
             except BaseException as error:  # what got out of the call in spite of all
-                found = {"kind": "signal", "where": f"{type(error).__name__} in the worker", "text": ""}
+                found = {
+                    "kind": "signal",
+                    "where": f"{type(error).__name__} in the worker",
+                    "text": "",
+                }
             os.chdir(folder)
             shutil.rmtree(place, ignore_errors=True)
             found = _beside(found, errors.read_bytes().decode("utf-8", "replace"), _peak() - before)

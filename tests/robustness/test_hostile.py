@@ -1,4 +1,6 @@
-"""Hostile input gets a result or one line: listed cases, every input that ever failed, and some random ones."""
+"""Hostile input gets a result or one line: listed cases, every input that ever failed, and some
+random ones.
+"""
 
 import pytest
 
@@ -12,7 +14,10 @@ RANDOM = 3  # seeds of each kind
 
 #: In a process of their own: they end the process, ask for all memory, or do not come back where we are wrong.
 APART = {
-    **{f"corpus {path.stem}": lambda path=path: Case.read(path) for path in sorted(CORPUS.glob("*.zip"))},
+    **{
+        f"corpus {path.stem}": lambda path=path: Case.read(path)
+        for path in sorted(CORPUS.glob("*.zip"))
+    },
     **{
         f"{kind} {seed}": lambda kind=kind, seed=seed: make(kind, seed)
         for kind in (*KINDS, *SPLICED)
@@ -23,7 +28,9 @@ APART = {
 
 def bad(found):
     """Return what is wrong with an outcome, an empty text where nothing is."""
-    return f"{found['kind']} {found['where']}\n{found['text']}" if found["kind"] in calls.BAD else ""
+    return (
+        f"{found['kind']} {found['where']}\n{found['text']}" if found["kind"] in calls.BAD else ""
+    )
 
 
 @pytest.mark.sweep

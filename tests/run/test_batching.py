@@ -20,20 +20,38 @@ from lingeronnx.run.runners.float_fallbacks import FloatFallback
 from simulator.kernel import TensorSpec
 
 COUNT = 17
-SHAPES = [(1,), (7,), (10,), (16,), (61,), (3, 5), (7, 33), (5, 16), (3, 3, 5), (4, 8, 8), (2, 9, 33)]
+SHAPES = [
+    (1,),
+    (7,),
+    (10,),
+    (16,),
+    (61,),
+    (3, 5),
+    (7, 33),
+    (5, 16),
+    (3, 3, 5),
+    (4, 8, 8),
+    (2, 9, 33),
+]
 POSITIVE = ("Log", "Sqrt", "Acosh")
 WITHIN = ("Asin", "Acos", "Atanh")
 
 
 def _nodes(kind, rank):
-    """Return the nodes of a kind of island, x to y, and its constants; None where it is of no such rank."""
+    """Return the nodes of a kind of island, x to y, and its constants; None where it is of no such
+    rank.
+    """
     many = np.linspace(0.5, 1.5, 8, dtype=np.float32)
     if kind in operators.REDUCTION_KINDS or kind == "GlobalAveragePool":
         if kind == "GlobalAveragePool":
             return ([helper.make_node(kind, ["x"], ["y"])], {}) if rank > 1 else None
         return [helper.make_node(kind, ["x", "axes"], ["y"])], {"axes": np.array([-1])}
     if kind == "InstanceNormalization":
-        return ([helper.make_node(kind, ["x", "g", "b"], ["y"])], {"g": many, "b": many}) if rank > 1 else None
+        return (
+            ([helper.make_node(kind, ["x", "g", "b"], ["y"])], {"g": many, "b": many})
+            if rank > 1
+            else None
+        )
     if kind == "a norm and a function":
         nodes = [
             helper.make_node("InstanceNormalization", ["x", "g", "b"], ["a"]),
@@ -43,9 +61,15 @@ def _nodes(kind, rank):
     if kind == "MatMul":
         return [helper.make_node(kind, ["x", "w"], ["y"])], {"w": None}
     if kind == "two functions":
-        return [helper.make_node("Softplus", ["x"], ["a"]), helper.make_node("Sin", ["a"], ["y"])], {}
+        return [
+            helper.make_node("Softplus", ["x"], ["a"]),
+            helper.make_node("Sin", ["a"], ["y"]),
+        ], {}
     if kind == "a function of each channel":
-        nodes = [helper.make_node("Mul", ["x", "many"], ["a"]), helper.make_node("Softplus", ["a"], ["y"])]
+        nodes = [
+            helper.make_node("Mul", ["x", "many"], ["a"]),
+            helper.make_node("Softplus", ["a"], ["y"]),
+        ]
         return nodes, {"many": None}
     if kind == "a function of a part":
         nodes = [
@@ -54,13 +78,17 @@ def _nodes(kind, rank):
             helper.make_node("Elu", ["b"], ["y"]),
         ]
         return nodes, {"s": np.array([0]), "e": np.array([5]), "t": np.array([rank])}
-    axis = {"axis": -1} if kind in operators.SOFTMAX_FAMILY_OPS or kind in ("LpNormalization",) else {}
+    axis = (
+        {"axis": -1} if kind in operators.SOFTMAX_FAMILY_OPS or kind in ("LpNormalization",) else {}
+    )
     axis = {"axes": [-1]} if kind == "MeanVarianceNormalization" else axis
     return [helper.make_node(kind, ["x"], ["y"], **axis)], {}
 
 
 def _fallback(kind, shape):
-    """Return an island on samples of a shape, as the simulator makes it; None where there is none."""
+    """Return an island on samples of a shape, as the simulator makes it; None where there is
+    none.
+    """
     made = _nodes(kind, len(shape))
     if made is None:
         return None
@@ -68,7 +96,9 @@ def _fallback(kind, shape):
     nodes, constants = made
     for name, array in constants.items():
         if array is None:
-            array = rng.uniform(0.5, 1.5, (shape[-1], 9) if name == "w" else shape[-1:]).astype(np.float32)
+            array = rng.uniform(0.5, 1.5, (shape[-1], 9) if name == "w" else shape[-1:]).astype(
+                np.float32
+            )
         constants[name] = array[: shape[0]] if name in ("g", "b") else array
     graph = helper.make_graph(
         nodes,
@@ -77,14 +107,18 @@ def _fallback(kind, shape):
         [helper.make_empty_tensor_value_info("y")],
         [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()],
     )
-    model = ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9))
+    model = ir.from_proto(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    )
     fallback = FloatFallback(model, list(model.graph), ())
     fallback.infer(TensorSpec((1, *shape), np.float32))
     return fallback
 
 
 def _data(kind, shape):
-    """Return samples on which onnxruntime's ways of computing differ by one unit in the last place."""
+    """Return samples on which onnxruntime's ways of computing differ by one unit in the last
+    place.
+    """
     x = np.random.default_rng(0).standard_normal((COUNT, *shape)).astype(np.float32) * 3
     if kind in POSITIVE:
         return np.abs(x) + (1 if kind == "Acosh" else 0.01)
@@ -92,7 +126,9 @@ def _data(kind, shape):
 
 
 KINDS = [
-    *(kind for kind in sorted(operators.UNARY_ELEMENTWISE_OPS) if kind != "Swish"),  # which opset 20 has not
+    *(
+        kind for kind in sorted(operators.UNARY_ELEMENTWISE_OPS) if kind != "Swish"
+    ),  # which opset 20 has not
     *sorted(operators.SOFTMAX_FAMILY_OPS),
     *sorted(operators.REDUCTION_KINDS),
     "InstanceNormalization",
@@ -110,7 +146,9 @@ KINDS = [
 @pytest.mark.sweep
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_batch_gives_the_same_numbers(kind):
-    """Law: any split of a batch gives the same floats, bit by bit, wherever they stand in memory."""
+    """Law: any split of a batch gives the same floats, bit by bit, wherever they stand in
+    memory.
+    """
     for shape in SHAPES:
         fallback, x = _fallback(kind, shape), _data(kind, shape)
         if fallback is None:
@@ -147,12 +185,18 @@ def test_any_batch_gives_the_same_numbers(kind):
 def test_how_samples_are_run(kind, shape, how):
     fallback = _fallback(kind, shape)
     assert (
-        choose_batching(fallback._nodes, fallback.proto.graph.initializer, [TensorSpec((1, *shape), np.float32)] * 2)
+        choose_batching(
+            fallback._nodes,
+            fallback.proto.graph.initializer,
+            [TensorSpec((1, *shape), np.float32)] * 2,
+        )
         is how
     )
 
 
-@pytest.mark.parametrize("kind", ["InstanceNormalization", "LpNormalization", "MeanVarianceNormalization"])
+@pytest.mark.parametrize(
+    "kind", ["InstanceNormalization", "LpNormalization", "MeanVarianceNormalization"]
+)
 def test_repeated_samples_have_the_bits_of_a_sample_alone(kind):
     """Law: what follows a sample until whole vectors are full changes no bit of it."""
     tried = 0
@@ -170,9 +214,14 @@ def test_what_mixes_samples_is_not_repeated():
     """A norm over the batch gives each sample alone what it gives it anywhere."""
     nodes = [helper.make_node("MeanVarianceNormalization", ["x"], ["y"], axes=[0, 1])]
     graph = helper.make_graph(
-        nodes, "g", [helper.make_tensor_value_info("x", 1, ["N", 12])], [helper.make_empty_tensor_value_info("y")]
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", 1, ["N", 12])],
+        [helper.make_empty_tensor_value_info("y")],
     )
-    model = ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    model = ir.from_proto(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    )
     fallback = FloatFallback(model, list(model.graph), ())
     fallback.infer(TensorSpec((1, 12), np.float32))
     x = _data("Relu", (12,))
@@ -198,11 +247,20 @@ def test_samples_that_are_repeated_begin_on_a_line():
     assert rows[::4].tolist() == rows[3::4].tolist() == x.tolist()
     assert (
         repeats_to_fill_vectors(
-            [TensorSpec((1, 4, 5), np.float32), TensorSpec((1, 2), np.float32), TensorSpec((1,), np.float32)]
+            [
+                TensorSpec((1, 4, 5), np.float32),
+                TensorSpec((1, 2), np.float32),
+                TensorSpec((1,), np.float32),
+            ]
         )
         == 16
     )
-    assert repeats_to_fill_vectors([TensorSpec((1, 4, 5), np.float32), TensorSpec((1, 16), np.float32)]) == 4
+    assert (
+        repeats_to_fill_vectors(
+            [TensorSpec((1, 4, 5), np.float32), TensorSpec((1, 16), np.float32)]
+        )
+        == 4
+    )
 
 
 def test_what_is_filled_repeats_the_last():

@@ -1,7 +1,9 @@
-"""Law: for every measured vector the Session gives the integers that the chip's software gives, bit for bit.
+"""Law: for every measured vector the Session gives the integers that the chip's software gives, bit
+for bit.
 
-The vectors are `tests/golden`, or a larger set of the same form where there is one: the environment variable
-LINGERONNX_GOLDEN names its folder, or it lies beside the repository. Whole networks of the vendor are only there.
+The vectors are `tests/golden`, or a larger set of the same form where there is one: the environment
+variable LINGERONNX_GOLDEN names its folder, or it lies beside the repository. Whole networks of the
+vendor are only there.
 """
 
 import functools
@@ -23,7 +25,9 @@ HERE = Path(__file__).resolve()
 
 
 def golden():
-    """Return the folder with the vectors: the variable's, the one beside the repository, else our own."""
+    """Return the folder with the vectors: the variable's, the one beside the repository, else our
+    own.
+    """
     if named := os.environ.get("LINGERONNX_GOLDEN"):
         return Path(named)
     beside = HERE.parents[2].parent / "shared" / "golden"
@@ -70,23 +74,36 @@ def _difference(name):
     for output, tensor in names.items():
         have, exact = got[tensor], want[output]
         if have.shape != exact.shape or have.dtype.kind != "i":
-            return f"{name}: {output} is {have.dtype} {have.shape}, measured {exact.dtype} {exact.shape}"
+            return (
+                f"{name}: {output} is {have.dtype} {have.shape}, measured {exact.dtype} "
+                f"{exact.shape}"
+            )
         if not np.array_equal(have, exact):
             off = np.flatnonzero(have.reshape(-1) != exact.reshape(-1))
             first = have.reshape(-1)[off[0]], exact.reshape(-1)[off[0]]
-            return f"{name} ({case['probe']}): {len(off)} of {have.size} differ, the first is {first[0]} for {first[1]}"
+            return (
+                f"{name} ({case['probe']}): {len(off)} of {have.size} differ, the first is "
+                f"{first[0]} for {first[1]}"
+            )
     return ""
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize(
-    "key", GROUPS, ids=lambda key: f"{key[0]}-{key[1]}" + (f"-with-{key[2]}" if key[2] not in (None, key[1]) else "")
+    "key",
+    GROUPS,
+    ids=lambda key: (
+        f"{key[0]}-{key[1]}" + (f"-with-{key[2]}" if key[2] not in (None, key[1]) else "")
+    ),
 )
 def test_bit_exact(key, record_property):
     """Every vector of an operator that lingeronnx has is reproduced exactly."""
     _, operator, missing = key
     if missing is not None:
-        pytest.skip(f"not applicable: {missing} is not supported yet ({len(GROUPS[key])} cases of {operator})")
+        pytest.skip(
+            f"not applicable: {missing} is not supported yet ({len(GROUPS[key])} cases of "
+            f"{operator})"
+        )
     record_property("cases", len(GROUPS[key]))
     wrong = [text for case in GROUPS[key] if (text := _difference(case["name"]))]
     assert not wrong, "\n".join(wrong)
@@ -94,7 +111,9 @@ def test_bit_exact(key, record_property):
 
 @pytest.mark.slow
 def test_summary(capsys):
-    """Print what was run and what was not; every case is in one of the columns, and the core is not skipped."""
+    """Print what was run and what was not; every case is in one of the columns, and the core is not
+    skipped.
+    """
     rows = defaultdict(lambda: [0, 0, Counter()])
     for (platform, operator, missing), cases in GROUPS.items():
         row = rows[platform, operator]
@@ -104,17 +123,34 @@ def test_summary(capsys):
         else:
             row[1] += sum(not _difference(case["name"]) for case in cases)
     with capsys.disabled():
-        print(f"\n{'platform':<10}{'operator':<22}{'cases':>6}{'exact':>7}{'wrong':>7}  not applicable")
+        print(
+            f"\n{'platform':<10}{'operator':<22}{'cases':>6}{'exact':>7}{'wrong':>7}  not "
+            "applicable"
+        )
         for (platform, operator), (total, exact, absent) in sorted(rows.items()):
-            why = ", ".join(f"{count}: {name} is not supported yet" for name, count in absent.items())
+            why = ", ".join(
+                f"{count}: {name} is not supported yet" for name, count in absent.items()
+            )
             wrong = total - exact - absent.total()
             print(f"{platform:<10}{operator:<22}{total:>6}{exact:>7}{wrong:>7}  {why}")
     assert sum(row[0] for row in rows.values()) == len(CASES) > 0
-    core = ("Conv2dInt", "Conv1dInt", "LinearInt", "iqAdd", "iqMul", "iqCat", "AvgPool2dInt", "MaxPool", "Requant")
+    core = (
+        "Conv2dInt",
+        "Conv1dInt",
+        "LinearInt",
+        "iqAdd",
+        "iqMul",
+        "iqCat",
+        "AvgPool2dInt",
+        "MaxPool",
+        "Requant",
+    )
     assert all(rows["venus", operator][1] > 0 for operator in core)
 
 
-@pytest.mark.skipif(not (VENDOR / "index.json").is_file(), reason="the vendor's networks are not at hand")
+@pytest.mark.skipif(
+    not (VENDOR / "index.json").is_file(), reason="the vendor's networks are not at hand"
+)
 @pytest.mark.parametrize("number", (0, 1))
 def test_vendor_network(number):
     """Whole networks, all inputs, and all layers where they were measured."""
@@ -131,7 +167,9 @@ def test_vendor_network(number):
         wrong = [
             key
             for key in layers.files
-            if not np.array_equal(taps[key.removeprefix("layer_")].reshape(layers[key].shape), layers[key])
+            if not np.array_equal(
+                taps[key.removeprefix("layer_")].reshape(layers[key].shape), layers[key]
+            )
         ]
         assert layers.files
         assert not wrong

@@ -1,4 +1,6 @@
-"""Calibration and evaluation data: every form gives the same batches; what does not fit is told in one line."""
+"""Calibration and evaluation data: every form gives the same batches; what does not fit is told in
+one line.
+"""
 
 import sys
 import types
@@ -61,7 +63,10 @@ def calib():
 
 def from_module(folder):
     module = types.ModuleType("loaders_of_a_test")
-    module.calib = lambda: [{"image": X[:5], "labels": LABELS[:5]}, {"image": X[5:], "labels": LABELS[5:]}]
+    module.calib = lambda: [
+        {"image": X[:5], "labels": LABELS[:5]},
+        {"image": X[5:], "labels": LABELS[5:]},
+    ]
     sys.modules["loaders_of_a_test"] = module
     return "loaders_of_a_test:calib"
 
@@ -116,7 +121,9 @@ def test_two_inputs():
 
 
 def test_input_without_a_batch():
-    """An input that the model fixes to a size other than 1 on axis 0 is fed whole with every batch."""
+    """An input that the model fixes to a size other than 1 on axis 0 is fed whole with every
+    batch.
+    """
     specs = [InputSpec("x", (None, 2), F32), InputSpec("table", (4, 3), F32)]
     source = {"x": np.ones((5, 2), np.float32), "table": np.ones((4, 3), np.float32)}
     shapes = [{n: a.shape for n, a in feeds.items()} for feeds, _ in Data(source, specs).batches(3)]
@@ -139,7 +146,9 @@ def test_read_again():
     data = Data((x[None] for x in X), ONE)
     assert not data.is_rereadable
     assert len(gathered(data)[0]["image"]) == 7
-    with pytest.raises(DataError, match="a generator can be read once only; pass a list or a function"):
+    with pytest.raises(
+        DataError, match="a generator can be read once only; pass a list or a function"
+    ):
         gathered(data)
 
 
@@ -192,7 +201,11 @@ BAD = X.copy()
 BAD[4, 1, 1] = np.nan
 ERRORS = (
     (X[0], ONE, r"has shape \[2, 3\], the model takes \[N, 2, 3\]; add the batch axis"),
-    (X[:, :, :2], ONE, r"data, item 0: input 'image' has shape \[7, 2, 2\], the model takes \[N, 2, 3\]"),
+    (
+        X[:, :, :2],
+        ONE,
+        r"data, item 0: input 'image' has shape \[7, 2, 2\], the model takes \[N, 2, 3\]",
+    ),
     ({"imag": X, "other": X}, ONE, "'imag' is not an input of the model; did you mean 'image'"),
     ({"a": np.ones((2, 2))}, TWO, "no array for input 'b'; found a"),
     ({"a": np.ones((2, 2)), "b": np.ones((3, 3))}, TWO, r"batch sizes differ \(a 2, b 3\)"),
@@ -205,7 +218,11 @@ ERRORS = (
     (X[:0], ONE, "holds no sample"),
     (3, ONE, "cannot read a int; give a path, arrays or an iterable of feeds"),
     ("nowhere.npz", ONE, "cannot read nowhere.npz: No such file"),
-    ("nonsense", ONE, "'nonsense' is none of these; give an .npz or .npy file, a folder, or module:function"),
+    (
+        "nonsense",
+        ONE,
+        "'nonsense' is none of these; give an .npz or .npy file, a folder, or module:function",
+    ),
     ("no_such_module_x:calib", ONE, "importing no_such_module_x failed"),
     ("no_such_file.py:calib", ONE, "no file no_such_file.py"),
     ("json:lods", ONE, "json has no function 'lods'; did you mean 'loads'"),
@@ -256,6 +273,9 @@ def test_a_source_without_an_end_is_refused_and_one_with_a_limit_read():
     spec = InputSpec("x", (None, 3), np.dtype(np.float32))
     with pytest.raises(DataError, match="10 samples were read and no end is known"):
         list(Data(endless, [spec], most=10).batches(4))
-    assert sum(len(feeds["x"]) for feeds, _ in Data(endless, [spec], limit=12, most=10).batches(4)) == 12
+    assert (
+        sum(len(feeds["x"]) for feeds, _ in Data(endless, [spec], limit=12, most=10).batches(4))
+        == 12
+    )
     many = [np.zeros((1, 3), np.float32)] * 12
     assert sum(len(feeds["x"]) for feeds, _ in Data(many, [spec], most=10).batches(4)) == 12

@@ -1,4 +1,6 @@
-"""Whose arithmetic a graph means: by the domain and the names of its operators, unless one is asked for."""
+"""Whose arithmetic a graph means: by the domain and the names of its operators, unless one is asked
+for.
+"""
 
 import pytest
 from onnx import TensorProto, helper
@@ -12,10 +14,20 @@ from lingeronnx.targets.luna import VENUS
 
 def graph(*nodes):
     """Return a graph of nodes (domain, operator), one behind the other."""
-    made = [helper.make_node(op, [f"t{i}"], [f"t{i + 1}"], domain=domain) for i, (domain, op) in enumerate(nodes)]
-    ends = [helper.make_tensor_value_info(name, TensorProto.INT8, [1, 2]) for name in ("t0", f"t{len(made)}")]
-    opsets = [helper.make_opsetid(domain, 13 if not domain else 1) for domain in ("", "linger", "thinker")]
-    return ir.from_proto(helper.make_model(helper.make_graph(made, "g", ends[:1], ends[1:]), opset_imports=opsets))
+    made = [
+        helper.make_node(op, [f"t{i}"], [f"t{i + 1}"], domain=domain)
+        for i, (domain, op) in enumerate(nodes)
+    ]
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.INT8, [1, 2])
+        for name in ("t0", f"t{len(made)}")
+    ]
+    opsets = [
+        helper.make_opsetid(domain, 13 if not domain else 1) for domain in ("", "linger", "thinker")
+    ]
+    return ir.from_proto(
+        helper.make_model(helper.make_graph(made, "g", ends[:1], ends[1:]), opset_imports=opsets)
+    )
 
 
 def test_a_graph_is_of_the_third_where_all_names_are():

@@ -1,4 +1,6 @@
-"""Tensors in files: any name, the same bytes each time, and the summary of a tensor over its batches."""
+"""Tensors in files: any name, the same bytes each time, and the summary of a tensor over its
+batches.
+"""
 
 import math
 
@@ -12,7 +14,11 @@ RNG = np.random.default_rng(0)
 
 
 def test_npz_takes_any_name_and_gives_the_same_bytes_again(tmp_path):
-    arrays = {"file": RNG.normal(size=(2, 3)), "a/b": np.arange(4, dtype=np.int8), "": np.float32(3)}
+    arrays = {
+        "file": RNG.normal(size=(2, 3)),
+        "a/b": np.arange(4, dtype=np.int8),
+        "": np.float32(3),
+    }
     for name in ("one.npz", "two.npz"):
         write_npz(tmp_path / name, arrays)
     assert (tmp_path / "one.npz").read_bytes() == (tmp_path / "two.npz").read_bytes()

@@ -1,4 +1,6 @@
-"""Passes over the data in pieces: within the memory that is given, and with the same result as in one piece."""
+"""Passes over the data in pieces: within the memory that is given, and with the same result as in
+one piece.
+"""
 
 import numpy as np
 import pytest
@@ -34,9 +36,13 @@ def test_bytes_of_a_sample():
     assert bytes_per_sample(model) == 4 * (3 + 5 + 5) * 64
 
 
-@pytest.mark.parametrize("build", mark_rest_slow(1, (nets.depthwise, nets.residual)), ids=lambda build: build.__name__)
+@pytest.mark.parametrize(
+    "build", mark_rest_slow(1, (nets.depthwise, nets.residual)), ids=lambda build: build.__name__
+)
 def test_no_run_takes_more_samples_than_fit(build, monkeypatch):
-    """Law: whatever the number of samples, no run of the float model computes more than a piece at a time."""
+    """Law: whatever the number of samples, no run of the float model computes more than a piece at
+    a time.
+    """
     model, most = build(), 0
     whole = FloatRunner.run
 
@@ -55,9 +61,13 @@ def test_no_run_takes_more_samples_than_fit(build, monkeypatch):
 
 
 def test_the_split_does_not_matter():
-    """The same plan and the same integers, but for float32 rounding in onnxruntime, which no scale sees here."""
+    """The same plan and the same integers, but for float32 rounding in onnxruntime, which no scale
+    sees here.
+    """
     feed = nets.samples(nets.residual(), 24)
-    less, more = (quantize(nets.residual(), feed, memory=size, effort="fast") for size in (1e-4, 1.0))
+    less, more = (
+        quantize(nets.residual(), feed, memory=size, effort="fast") for size in (1e-4, 1.0)
+    )
     assert less.plan == more.plan
     left, right = (model.graph.graph.initializers for model in (less, more))
     assert left.keys() == right.keys()
@@ -67,7 +77,9 @@ def test_the_split_does_not_matter():
 
 @pytest.mark.parametrize("build", (nets.depthwise, nets.residual), ids=lambda build: build.__name__)
 def test_stages_give_what_one_session_gives(build, monkeypatch):
-    """Law: a model that is cut because one sample has many bytes gives the same tensors, all of them or the last."""
+    """Law: a model that is cut because one sample has many bytes gives the same tensors, all of
+    them or the last.
+    """
     model = nets.prepared(build())
     feed = nets.samples(model, 3)
     want = list(FloatRunner(model).run(feed))
@@ -96,16 +108,31 @@ def test_channels_are_seen_alike_in_pieces():
 
 
 @limit_examples(20)
-@given(st.integers(1, 5000), st.integers(1, 3), st.integers(1, 6), st.booleans(), st.integers(1, 4), st.integers(0, 9))
+@given(
+    st.integers(1, 5000),
+    st.integers(1, 3),
+    st.integers(1, 6),
+    st.booleans(),
+    st.integers(1, 4),
+    st.integers(0, 9),
+)
 def test_moments_in_chunks(rows, groups, fields, wide, parts, seed):
-    """Law: the covariance of the integers of each group, of any rows and parts; -128 and -32768 among them."""
+    """Law: the covariance of the integers of each group, of any rows and parts; -128 and -32768
+    among them.
+    """
     kind = np.dtype(np.int16 if wide else np.int8)
     least = np.iinfo(kind).min
     x = np.random.default_rng(seed).integers(least, -least, (rows, groups, fields)).astype(kind)
     x[: rows // 2] = least
-    want = [np.cov(x[:, g].astype(np.float64), rowvar=False, bias=True).reshape(fields, fields) for g in range(groups)]
+    want = [
+        np.cov(x[:, g].astype(np.float64), rowvar=False, bias=True).reshape(fields, fields)
+        for g in range(groups)
+    ]
     np.testing.assert_allclose(
-        compute_covariances(np.array_split(x, min(parts, rows))), want, rtol=1e-9, atol=1e-7 * least**2
+        compute_covariances(np.array_split(x, min(parts, rows))),
+        want,
+        rtol=1e-9,
+        atol=1e-7 * least**2,
     )
 
 

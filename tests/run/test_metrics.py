@@ -56,9 +56,13 @@ def test_labels_that_are_no_classes_are_refused(labels):
         TopK(1).add(np.array(labels), np.zeros((1, 3)))
 
 
-@pytest.mark.parametrize("scores", [np.float32(1.0), np.array([["cat"]], object), np.array(["cat"])])
+@pytest.mark.parametrize(
+    "scores", [np.float32(1.0), np.array([["cat"]], object), np.array(["cat"])]
+)
 def test_outputs_without_classes_are_refused(scores):
-    with pytest.raises(DataError, match="the output is .*; top-k needs a number for each class of each sample"):
+    with pytest.raises(
+        DataError, match="the output is .*; top-k needs a number for each class of each sample"
+    ):
         TopK(1).add(np.array([0]), np.asarray(scores))
 
 

@@ -19,13 +19,20 @@ def test_pictures_have_moments_of_each_channel_and_the_rest_one_for_all():
     for shape in ((5, 12), (2, 17, 4, 4), (6,)):  # rows, more channels than pictures have, a line
         array = RNG.normal(size=shape)
         mean, std = compute_moments(array)
-        assert (mean.tolist(), std.tolist()) == ([pytest.approx(array.mean())], [pytest.approx(array.std())])
+        assert (mean.tolist(), std.tolist()) == (
+            [pytest.approx(array.mean())],
+            [pytest.approx(array.std())],
+        )
 
 
 def test_what_was_noted_is_read_with_six_digits_and_integers_are_left_out():
     model = plain()
     assert load_input_moments(model) == {}
-    feeds = {"x": RNG.normal(size=(4, 3, 2, 2)).astype(np.float32), "index": np.arange(4), "none": np.zeros((0, 3))}
+    feeds = {
+        "x": RNG.normal(size=(4, 3, 2, 2)).astype(np.float32),
+        "index": np.arange(4),
+        "none": np.zeros((0, 3)),
+    }
     store_input_moments(model, feeds)
     noted = load_input_moments(model)
     assert list(noted) == ["x"]

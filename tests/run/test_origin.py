@@ -10,7 +10,12 @@ import lingeronnx as lo
 from lingeronnx.graph import ir
 from lingeronnx.graph.digests import compute_output_digest
 from lingeronnx.graph.module_scopes import format_node_label, get_module_name
-from lingeronnx.run.provenance import apply_fixed_inputs, is_made_from, load_fixed_inputs, load_source_digest
+from lingeronnx.run.provenance import (
+    apply_fixed_inputs,
+    is_made_from,
+    load_fixed_inputs,
+    load_source_digest,
+)
 from lingeronnx.run.session import Session
 from tests import nets
 from tests.case_selection import mark_rest_slow
@@ -32,10 +37,16 @@ BROKEN = {
 def recurrent():
     """A GRU whose last state is read: errors of its steps add up."""
     net = Net(8, 6, seed=8)
-    weight = [net.const((net.rng.standard_normal((1, 24, n)) * 0.5).astype(np.float32)) for n in (6, 8)]
+    weight = [
+        net.const((net.rng.standard_normal((1, 24, n)) * 0.5).astype(np.float32)) for n in (6, 8)
+    ]
     turned = net.node("Transpose", "x", perm=[1, 0, 2])
-    net.nodes.append(onnx.helper.make_node("GRU", [turned, *weight], ["", "h"], "gru", hidden_size=8))
-    return net.graph(net.linear(net.node("Squeeze", "h", net.const(np.int64([0]))), (8, 3), out="y"))
+    net.nodes.append(
+        onnx.helper.make_node("GRU", [turned, *weight], ["", "h"], "gru", hidden_size=8)
+    )
+    return net.graph(
+        net.linear(net.node("Squeeze", "h", net.const(np.int64([0]))), (8, 3), out="y")
+    )
 
 
 def attention():
@@ -44,14 +55,25 @@ def attention():
     big = np.ones(16, np.float32)
     big[3] = 12
     x = net.node("Mul", "x", net.const(big))
-    parts = [net.node("MatMul", x, net.const(net.rng.standard_normal((16, 16)).astype(np.float32) / 8)) for _ in "qkv"]
+    parts = [
+        net.node("MatMul", x, net.const(net.rng.standard_normal((16, 16)).astype(np.float32) / 8))
+        for _ in "qkv"
+    ]
     scores = net.node("MatMul", parts[0], net.node("Transpose", parts[1], perm=[0, 2, 1]))
     mixed = net.node("MatMul", net.node("Softmax", scores, axis=-1), parts[2])
     total = net.node("Add", mixed, net.node("Add", x, net.const(np.full(16, 5, np.float32))))
     return net.graph(net.node("ReduceMean", total, axes=[1], keepdims=0, out="y"))
 
 
-NETS = (recurrent, attention, nets.residual, nets.depthwise, nets.concat, nets.asymmetric, nets.branches)
+NETS = (
+    recurrent,
+    attention,
+    nets.residual,
+    nets.depthwise,
+    nets.concat,
+    nets.asymmetric,
+    nets.branches,
+)
 
 
 @pytest.mark.sweep
@@ -114,7 +136,10 @@ def test_branches_count_and_what_they_read_of_the_graph_around():
                     else_branch = two () => (float[N, 3] b) {{ b = Neg(w) }}>
     }}"""
     graphs = [("Relu", "Abs"), ("Relu", "Abs"), ("Relu", "Exp"), ("Tanh", "Abs")]
-    made = [compute_output_digest(ir.from_proto(onnx.parser.parse_model(text.format(*names)))) for names in graphs]
+    made = [
+        compute_output_digest(ir.from_proto(onnx.parser.parse_model(text.format(*names))))
+        for names in graphs
+    ]
     assert made[0] == made[1] != ""
     assert len(set(made)) == 3
 
@@ -140,7 +165,10 @@ def test_modules_are_named_as_the_framework_names_them(tmp_path):
 
     scopes = {"pkg.torch.onnx.name_scopes": "['', 'layer1', 'layer1.conv', 'conv2d']"}
     assert get_module_name(node("node_Conv_3", **scopes)) == "layer1.conv"
-    assert get_module_name(node("node_add", **{"pkg.torch.onnx.name_scopes": "['', 'add']"})) == "node_add"
+    assert (
+        get_module_name(node("node_add", **{"pkg.torch.onnx.name_scopes": "['', 'add']"}))
+        == "node_add"
+    )
     assert get_module_name(node("/layer1/0/conv/Conv")) == "layer1.0.conv"
     assert get_module_name(node("/Add")) == "/Add"
     assert get_module_name(node("plain")) == "plain"
@@ -177,7 +205,9 @@ def test_a_setting_that_was_fixed_is_fixed_in_the_float_model_beside(tmp_path):
     """Nothing has to be said again where both models are at hand; data have no array for it."""
     rng = np.random.default_rng(0)
     proto = onnx.parser.parse_model(FIXED)
-    proto.graph.initializer.append(onnx.numpy_helper.from_array(rng.standard_normal((8, 4)).astype(np.float32), "w"))
+    proto.graph.initializer.append(
+        onnx.numpy_helper.from_array(rng.standard_normal((8, 4)).astype(np.float32), "w")
+    )
     onnx.save(proto, tmp_path / "f.onnx")
     data = {"x": rng.standard_normal((32, 8)).astype(np.float32)}
     made = lo.quantize(tmp_path / "f.onnx", data, platform="venus", fix={"gain": 0.5})

@@ -1,4 +1,6 @@
-"""The parts of an integer graph, run one after the other, compute what the whole graph does, to the last bit."""
+"""The parts of an integer graph, run one after the other, compute what the whole graph does, to the
+last bit.
+"""
 
 import numpy as np
 import pytest
@@ -42,7 +44,9 @@ def same(result, feeds):
 
 
 def middle():
-    """Two convolutions with an Erf between them, which no chip has; the first is read again behind it."""
+    """Two convolutions with an Erf between them, which no chip has; the first is read again behind
+    it.
+    """
     net = Net(3, 8, 8)
     a = net.conv("x", (4, 3, 3, 3), pads=[1] * 4)
     b = net.node("Erf", a)
@@ -66,7 +70,10 @@ def with_branch():
     a, b = net.conv("x", (4, 3, 3, 3), pads=[1] * 4), net.conv("x", (4, 3, 1, 1))
     bodies = [
         helper.make_graph(
-            [helper.make_node(kind, [a, b], [kind])], kind, [], [helper.make_tensor_value_info(kind, 1, None)]
+            [helper.make_node(kind, [a, b], [kind])],
+            kind,
+            [],
+            [helper.make_tensor_value_info(kind, 1, None)],
         )
         for kind in ("Add", "Mul")
     ]
@@ -88,19 +95,28 @@ def test_parts_compute_what_the_whole_does(build, platform):
 
 
 def test_a_branch_that_reads_what_a_part_before_wrote_leaves_the_next_part_alone():
-    """The body of an If between two chip parts reads a tensor of the first; none of that is in the second."""
+    """The body of an If between two chip parts reads a tensor of the first; none of that is in the
+    second.
+    """
     result = quantized(middle(), platform="venus", parts=1, effort="fast")
     model = ir.to_proto(result.graph)
     place, erf = next((i, n) for i, n in enumerate(model.graph.node) if n.op_type == "Erf")
-    body = helper.make_graph([erf], "body", [], [helper.make_tensor_value_info(erf.output[0], 1, [1, 4, 8, 8])])
+    body = helper.make_graph(
+        [erf], "body", [], [helper.make_tensor_value_info(erf.output[0], 1, [1, 4, 8, 8])]
+    )
     model.graph.node[place].CopyFrom(
         helper.make_node("If", ["always"], erf.output, erf.name, then_branch=body, else_branch=body)
     )
     model.graph.initializer.append(helper.make_tensor("always", TensorProto.BOOL, [], [True]))
-    before, after = (split_into_parts(graph, result.platform).chip for graph in (result.graph, ir.from_proto(model)))
+    before, after = (
+        split_into_parts(graph, result.platform).chip
+        for graph in (result.graph, ir.from_proto(model))
+    )
     assert [part.inputs for part in after] == [part.inputs for part in before]
     assert [part.nodes for part in after] == [part.nodes for part in before]
-    assert [[n.op_type for n in p.graph.graph] for p in after] == [[n.op_type for n in p.graph.graph] for p in before]
+    assert [[n.op_type for n in p.graph.graph] for p in after] == [
+        [n.op_type for n in p.graph.graph] for p in before
+    ]
 
 
 def test_integers_go_from_chip_to_chip_as_they_are():
@@ -113,16 +129,22 @@ def test_integers_go_from_chip_to_chip_as_they_are():
 
 
 def test_what_a_quant_writes_stays_in_the_part():
-    """Two chip parts read what the host made; each has its Quant, and hands its integers to nobody."""
+    """Two chip parts read what the host made; each has its Quant, and hands its integers to
+    nobody.
+    """
     net = Net(3, 8, 8)
     a = net.node("Erf", net.conv("x", (4, 3, 3, 3), pads=[1] * 4), out="a")
     b = net.node("Erf", net.conv(a, (4, 4, 1, 1)))
     c = net.node("Concat", net.conv(b, (2, 4, 1, 1)), a, axis=1)
-    result = quantized(net.graph(net.conv(c, (2, 6, 1, 1), out="y")), platform="venus", parts=1, effort="fast")
+    result = quantized(
+        net.graph(net.conv(c, (2, 6, 1, 1), out="y")), platform="venus", parts=1, effort="fast"
+    )
     parts = split_into_parts(result.graph, result.platform)
     assert [("a" in part.inputs) for part in parts.chip] == [False, True, True]
     for part in parts.chip:
-        assert not {str(v.name) for n in part.graph.graph if n.op_type == "Quant" for v in n.outputs} & {*part.outputs}
+        assert not {
+            str(v.name) for n in part.graph.graph if n.op_type == "Quant" for v in n.outputs
+        } & {*part.outputs}
 
 
 def test_every_node_runs_in_the_part_that_says_so_and_names_stay():
@@ -132,13 +154,20 @@ def test_every_node_runs_in_the_part_that_says_so_and_names_stay():
     for part in parts.parts:
         assert {*part.inputs, *part.outputs} <= whole
     computed_by = [name for part in parts.parts for name in part.nodes]
-    assert set(computed_by) == {str(node.name) for node in result.graph.graph if node.op_type != "Constant"}
+    assert set(computed_by) == {
+        str(node.name) for node in result.graph.graph if node.op_type != "Constant"
+    }
 
 
 @pytest.mark.parametrize("platform", CHIPS)
 def test_a_chip_ready_graph_is_one_part_with_head_and_tail(platform):
     net = Net(3, 8, 8)
-    out = net.node("Softmax", net.node("Flatten", net.conv(net.node("Erf", "x"), (4, 3, 3, 3))), axis=1, out="y")
+    out = net.node(
+        "Softmax",
+        net.node("Flatten", net.conv(net.node("Erf", "x"), (4, 3, 3, 3))),
+        axis=1,
+        out="y",
+    )
     model = net.graph(out)
     result = quantized(model, platform=platform, parts=1, effort="fast")
     assert result.report.chip_ready
@@ -150,7 +179,9 @@ def test_a_chip_ready_graph_is_one_part_with_head_and_tail(platform):
 
 def test_a_graph_that_is_all_the_chips_is_its_own_part():
     net = Net(3, 8, 8)
-    result = quantized(net.graph(net.conv("x", (4, 3, 3, 3), out="y")), platform="venus", effort="fast")
+    result = quantized(
+        net.graph(net.conv("x", (4, 3, 3, 3), out="y")), platform="venus", effort="fast"
+    )
     (part,) = split_into_parts(result.graph, result.platform).parts
     assert part.chip
     assert part.graph is result.graph
@@ -184,13 +215,19 @@ def test_shared_models(name, platform):
 
 
 def test_types_of_indices_stay():
-    """An index that the host casts goes to the chip as it is, or the whole lookup stays on the host."""
+    """An index that the host casts goes to the chip as it is, or the whole lookup stays on the
+    host.
+    """
     net = Net(5)
     table = net.const(np.random.default_rng(0).standard_normal((16, 8)).astype(np.float32))
     index = net.node("Cast", net.node("Abs", "x"), to=TensorProto.INT64)
     result = quantized(
         net.graph(
-            net.linear(net.node("ReduceMean", net.node("Gather", table, index), axes=[1], keepdims=0), (8, 4), out="y")
+            net.linear(
+                net.node("ReduceMean", net.node("Gather", table, index), axes=[1], keepdims=0),
+                (8, 4),
+                out="y",
+            )
         ),
         platform="venus",
     )
@@ -199,7 +236,9 @@ def test_types_of_indices_stay():
 
 @pytest.mark.parametrize("platform", CHIPS)
 def test_numbers_of_the_models_own_stay_with_the_host(platform):
-    """A Reshape of int32 that no node of the chip wrote, such as bytes or indices, is no chip part of its own."""
+    """A Reshape of int32 that no node of the chip wrote, such as bytes or indices, is no chip part
+    of its own.
+    """
     net = Net(12)
     net.inputs[0].type.tensor_type.elem_type = TensorProto.INT32
     shape = net.const(np.array([-1, 3, 2, 2]))
@@ -212,10 +251,16 @@ def test_numbers_of_the_models_own_stay_with_the_host(platform):
 
 @pytest.mark.parametrize("platform", ["venus", "arcs"])
 def test_arguments_are_chosen_once_for_each_part(platform, monkeypatch):
-    """The choice that sharing the memory of all takes is the one that parts tell, and no one is made again."""
+    """The choice that sharing the memory of all takes is the one that parts tell, and no one is
+    made again.
+    """
     asked = []
     chosen = selection._select_fastest
-    monkeypatch.setattr(selection, "_select_fastest", lambda proto, *rest: asked.append(proto) or chosen(proto, *rest))
+    monkeypatch.setattr(
+        selection,
+        "_select_fastest",
+        lambda proto, *rest: asked.append(proto) or chosen(proto, *rest),
+    )
     monkeypatch.setattr(selection, "_CACHE", ResultCache())
     model = middle()
     result = quantize(model, samples(model, 4), platform=platform, effort="fast")

@@ -1,4 +1,6 @@
-"""Session: onnxruntime's face, every tensor by name, any batch, float islands, quantized feeds, errors."""
+"""Session: onnxruntime's face, every tensor by name, any batch, float islands, quantized feeds,
+errors.
+"""
 
 import numpy as np
 import onnx
@@ -34,7 +36,10 @@ def test_face(branches, x):
     session = Session(branches)
     (given,) = session.get_inputs()
     assert (given.name, given.shape, given.type) == ("x", [1, 4, 8, 8], "tensor(float)")
-    assert [(o.name, o.type) for o in session.get_outputs()] == [("y", "tensor(float)"), ("z", "tensor(float)")]
+    assert [(o.name, o.type) for o in session.get_outputs()] == [
+        ("y", "tensor(float)"),
+        ("z", "tensor(float)"),
+    ]
     y, z = session.run(None, {"x": x})
     assert (y.shape, y.dtype, z.shape) == ((7, 4, 4, 4), np.float32, (7, 16, 6))
     (again,) = session.run(["z"], {"x": x})
@@ -59,18 +64,24 @@ def test_from_a_file(branches, x, tmp_path):
     """The file and the graph in memory give the same."""
     ir.save(branches, tmp_path / "m.onnx")
     for one, two in zip(
-        Session(tmp_path / "m.onnx").run(None, {"x": x}), Session(branches).run(None, {"x": x}), strict=True
+        Session(tmp_path / "m.onnx").run(None, {"x": x}),
+        Session(branches).run(None, {"x": x}),
+        strict=True,
     ):
         np.testing.assert_array_equal(one, two)
 
 
 def test_a_cut_along_several_axes_from_a_file(tmp_path):
-    """A Slice for each axis, whose bounds are called otherwise than the tensors between, or the file would not open."""
+    """A Slice for each axis, whose bounds are called otherwise than the tensors between, or the
+    file would not open.
+    """
     net = nets.Net(3, 8, 9, seed=6)
     y = net.conv("x", (4, 3, 3, 3), pads=[1] * 4)
     bounds = ([1, 2, -1], [4, 7, -9], [1, 2, 3], [1, 2, -3])
     cut = net.node("Slice", y, *(net.const(np.array(b, np.int64)) for b in bounds))
-    graph = nets.quantized(net.graph(net.conv(cut, (2, 3, 1, 1), out="y")), platform="generic", effort="fast").graph
+    graph = nets.quantized(
+        net.graph(net.conv(cut, (2, 3, 1, 1), out="y")), platform="generic", effort="fast"
+    ).graph
     slices = [node for node in graph.graph if node.op_type == "Slice"]
     assert len(slices) == 3
     names = [v.name for node in graph.graph for v in node.outputs] + list(graph.graph.initializers)
@@ -154,7 +165,9 @@ def fallback():
 
 
 def test_float_fallback():
-    """Float operators between convolutions run in real numbers; the integer ones around them in integers."""
+    """Float operators between convolutions run in real numbers; the integer ones around them in
+    integers.
+    """
     result = nets.quantized(fallback(), effort="fast")
     assert [n.op_type for n in result.report.float_nodes] == ["Cos", "Sin"]
     feeds = nets.samples(fallback(), 9)
@@ -201,15 +214,22 @@ def test_quantized_feed(platform, x):
 
 def test_quantized_feed_of_another_width(branches, x):
     """int16 for a Quant of 8 bits is an error that says what it takes."""
-    with pytest.raises(DataError, match="input 'x' is int16, its Quant writes 8 bits; give that type or real values"):
+    with pytest.raises(
+        DataError,
+        match="input 'x' is int16, its Quant writes 8 bits; give that type or real values",
+    ):
         Session(branches).run(None, {"x": x.astype(np.int16)})
 
 
 def test_quantized_feed_without_a_quant():
     """An input that no Quant reads cannot be fed integers."""
     net = nets.Net(3, 8, 8)
-    graph = nets.quantized(net.graph(net.conv(net.node("Sin", "x"), (4, 3, 3, 3), out="y")), effort="fast").graph
-    with pytest.raises(DataError, match="it feeds no Quant, or several of different scales; give real values"):
+    graph = nets.quantized(
+        net.graph(net.conv(net.node("Sin", "x"), (4, 3, 3, 3), out="y")), effort="fast"
+    ).graph
+    with pytest.raises(
+        DataError, match="it feeds no Quant, or several of different scales; give real values"
+    ):
         Session(graph).run(None, {"x": np.zeros((1, 3, 8, 8), np.int8)})
 
 
@@ -220,8 +240,14 @@ def test_quantized_feed_without_a_quant():
     "feeds, message",
     (
         ({}, "no array for input 'x'"),
-        ({"y": np.zeros((1, 4, 8, 8)), "x": np.zeros((1, 4, 8, 8))}, "'y' is not an input of the model"),
-        ({"x": np.zeros((4, 8, 8))}, r"has shape \[4, 8, 8\], the model takes \[N, 4, 8, 8\]; add the batch axis"),
+        (
+            {"y": np.zeros((1, 4, 8, 8)), "x": np.zeros((1, 4, 8, 8))},
+            "'y' is not an input of the model",
+        ),
+        (
+            {"x": np.zeros((4, 8, 8))},
+            r"has shape \[4, 8, 8\], the model takes \[N, 4, 8, 8\]; add the batch axis",
+        ),
         ({"x": np.full((1, 4, 8, 8), np.nan)}, "NaN or infinity in sample 0"),
         ({"x": np.zeros((0, 4, 8, 8))}, "no sample"),
         ({"x": "picture"}, "'x'"),
@@ -245,12 +271,16 @@ def test_call_needs_one_input():
     net = nets.Net(3, 8, 8)
     net.inputs.append(onnx.helper.make_tensor_value_info("x2", 1, ["N", 3, 8, 8]))
     net.node("Add", "x", "x2", out="y")
-    with pytest.raises(DataError, match=r"the model has 2 inputs; use run\(None, \{name: array\}\)"):
+    with pytest.raises(
+        DataError, match=r"the model has 2 inputs; use run\(None, \{name: array\}\)"
+    ):
         Session(net.graph("y"))(np.zeros((1, 3, 8, 8)))
 
 
 def spoilt(graph, op_type, attribute, value):
-    """Return `graph` with one attribute of the first such node changed, or dropped when `value` is None."""
+    """Return `graph` with one attribute of the first such node changed, or dropped when `value` is
+    None.
+    """
     model = ir.to_proto(graph)
     node = next(n for n in model.graph.node if n.op_type == op_type)
     node.attribute.remove(next(a for a in node.attribute if a.name == attribute))
@@ -274,8 +304,18 @@ def spoilt(graph, op_type, attribute, value):
         ("MaxPool", "kernel_shape", [0, 3], "MaxPool|writes"),
         ("Quant", "scale_x", float("inf"), "scale_x is inf; it must be a finite number"),
         ("Quant", "data_bits", 99, "Quant"),
-        ("Quant", "data_bits", 16, "data_bits = 16; a Quant of this platform writes 8 bits whatever it says"),
-        ("Quant", "data_bits", 4, "data_bits = 4; a Quant of this platform writes 8 bits whatever it says"),
+        (
+            "Quant",
+            "data_bits",
+            16,
+            "data_bits = 16; a Quant of this platform writes 8 bits whatever it says",
+        ),
+        (
+            "Quant",
+            "data_bits",
+            4,
+            "data_bits = 4; a Quant of this platform writes 8 bits whatever it says",
+        ),
     ),
 )
 def test_corrupt_attributes(branches, x, op_type, attribute, value, message):
@@ -291,12 +331,18 @@ def test_corrupt_attributes(branches, x, op_type, attribute, value, message):
     (
         (1, np.ones((8, 3, 3), np.int8), "weight 'k0' has 3 axes; it must have 4"),
         (1, np.ones((8, 4, 3, 3), np.int64), "weight 'k0' is int64; it must be int8 or int16"),
-        (1, np.ones((0, 4, 3, 3), np.int8), r"weight 'k0' has the sizes \[0, 4, 3, 3\]; it holds nothing"),
+        (
+            1,
+            np.ones((0, 4, 3, 3), np.int8),
+            r"weight 'k0' has the sizes \[0, 4, 3, 3\]; it holds nothing",
+        ),
         (2, np.ones(8, np.float64), "is float64; it must be int8 or int16 or int32 or int64"),
     ),
 )
 def test_damaged_weights_are_one_line(branches, index, array, message):
-    """Types, axes and sizes of weights and biases are looked at before anything reads them, by every command."""
+    """Types, axes and sizes of weights and biases are looked at before anything reads them, by
+    every command.
+    """
     model = ir.to_proto(branches)
     name = next(n for n in model.graph.node if n.op_type == "Conv2dInt").input[index]
     stored = next(i for i in model.graph.initializer if i.name == name)
@@ -317,7 +363,9 @@ def test_unknown_integer_operator(branches, x):
     """An operator of the format that is not known is named."""
     model = ir.to_proto(branches)
     next(n for n in model.graph.node if n.op_type == "iqMul").op_type = "iqPow"
-    with pytest.raises(ModelError, match="iqPow .*: not an integer operator that this lingeronnx knows"):
+    with pytest.raises(
+        ModelError, match="iqPow .*: not an integer operator that this lingeronnx knows"
+    ):
         Session(ir.from_proto(model)).run(None, {"x": x})
 
 
@@ -328,17 +376,28 @@ def test_a_sequence_between_integers_is_one_line():
     pool.op_type = "SequenceConstruct"
     del pool.attribute[:]
     with pytest.raises(
-        ModelError, match=f"float node {pool.name}: '{pool.output[0]}' is a sequence; .* tensors of numbers only"
+        ModelError,
+        match=(
+            f"float node {pool.name}: '{pool.output[0]}' is a sequence; .* tensors of numbers only"
+        ),
     ):
         Session(ir.from_proto(model)).run(None, nets.samples(nets.plain(), 2))
 
 
 def test_text_behind_integers_is_one_line():
-    """Labels as text are the program's: no batch of them can be compared or joined to the last bit."""
+    """Labels as text are the program's: no batch of them can be compared or joined to the last
+    bit.
+    """
     model = ir.to_proto(nets.quantized(nets.plain(), effort="fast").graph)
-    model.graph.node.append(onnx.helper.make_node("Cast", ["y"], ["label"], name="Label", to=onnx.TensorProto.STRING))
-    model.graph.output.append(onnx.helper.make_tensor_value_info("label", onnx.TensorProto.STRING, None))
-    with pytest.raises(ModelError, match=r"float node \w+: 'label' is text; .* tensors of numbers only"):
+    model.graph.node.append(
+        onnx.helper.make_node("Cast", ["y"], ["label"], name="Label", to=onnx.TensorProto.STRING)
+    )
+    model.graph.output.append(
+        onnx.helper.make_tensor_value_info("label", onnx.TensorProto.STRING, None)
+    )
+    with pytest.raises(
+        ModelError, match=r"float node \w+: 'label' is text; .* tensors of numbers only"
+    ):
         Session(ir.from_proto(model)).run(None, nets.samples(nets.plain(), 2))
 
 
@@ -353,7 +412,10 @@ def test_a_sequence_that_is_taken_apart_at_once_runs():
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(0, np.int64), "first"))
     model.graph.node.extend(
         onnx.helper.make_node(op, inputs, [out], name=op)
-        for op, inputs, out in (("SequenceConstruct", ["whole"], "s"), ("SequenceAt", ["s", "first"], last))
+        for op, inputs, out in (
+            ("SequenceConstruct", ["whole"], "s"),
+            ("SequenceAt", ["s", "first"], last),
+        )
     )
     for got, array in zip(Session(ir.from_proto(model)).run(None, feed), want, strict=True):
         np.testing.assert_array_equal(got, array)
@@ -382,17 +444,25 @@ def test_known_feeds_give_the_same_and_are_checked_as_before(branches, x):
         for rows in (slice(None), slice(2, 3)):
             for got, want in zip(session.run(None, {"x": x[rows]}), first, strict=True):
                 np.testing.assert_array_equal(got, want[rows])
-    quantized = next(array for array, scale in ((a, s) for _, a, s in session.taps({"x": x})) if scale is not None)
+    quantized = next(
+        array
+        for array, scale in ((a, s) for _, a, s in session.taps({"x": x}))
+        if scale is not None
+    )
     for _ in range(2):
         for got, want in zip(session.run(None, {"x": quantized}), first, strict=True):
             np.testing.assert_array_equal(got, want)
     with pytest.raises(DataError, match="NaN or infinity in sample 4"):
-        session.run(None, {"x": np.where(np.arange(7)[:, None, None, None] == 4, np.float32("nan"), x)})
+        session.run(
+            None, {"x": np.where(np.arange(7)[:, None, None, None] == 4, np.float32("nan"), x)}
+        )
     np.testing.assert_array_equal(session.run(None, {"x": x[:, ::-1].copy()[:, ::-1]})[0], first[0])
     assert session.nbytes > 0
 
 
 def test_an_unknown_row_of_instructions_is_one_line(branches, monkeypatch):
     monkeypatch.setenv("LINGERONNX_SIMD", "sse9")
-    with pytest.raises(ConfigError, match="LINGERONNX_SIMD: there is no 'sse9'; there are avx512-vnni"):
+    with pytest.raises(
+        ConfigError, match="LINGERONNX_SIMD: there is no 'sse9'; there are avx512-vnni"
+    ):
         Session(branches)

@@ -45,6 +45,8 @@ def test_branches_are_not_inlined_by_onnxruntime(monkeypatch, body, function, le
         return opened(content, options, **others)
 
     monkeypatch.setattr(ort, "InferenceSession", spy)
-    (y,) = open_ort_session(proto, "a net").run(None, {"x": np.linspace(-1, 1, 6, dtype=np.float32)[None]})
+    (y,) = open_ort_session(proto, "a net").run(
+        None, {"x": np.linspace(-1, 1, 6, dtype=np.float32)[None]}
+    )
     assert told == [left_out]
     np.testing.assert_array_equal(y, np.maximum(np.linspace(-1, 1, 6, dtype=np.float32), 0)[None])

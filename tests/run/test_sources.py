@@ -62,7 +62,10 @@ SOURCES = {
     "dict and labels": (lambda: [({"x": X}, LABELS)], True),
     "dict with label": (lambda: [{"x": X, "label": LABELS, "name": ["a"] * 10}], True),
     "data set of pairs": (lambda: Rows(lambda i: (X[i], i)), True),
-    "data set of dicts": (lambda: Rows(lambda i: {"x": X[i].tolist(), "label": i, "text": "no number"}), True),
+    "data set of dicts": (
+        lambda: Rows(lambda i: {"x": X[i].tolist(), "label": i, "text": "no number"}),
+        True,
+    ),
 }
 
 
@@ -102,7 +105,9 @@ def test_onnxruntime_reader():
     np.testing.assert_array_equal(collected(Own())[0]["x"], X)
 
 
-@pytest.mark.parametrize("make", [lambda: [{"x": row[None]} for row in X], Reader, lambda: iter([X[:3], X[3:]])])
+@pytest.mark.parametrize(
+    "make", [lambda: [{"x": row[None]} for row in X], Reader, lambda: iter([X[:3], X[3:]])]
+)
 def test_peek_joins_items(make):
     """Looking at the first samples goes beyond the first item and uses nothing up."""
     data = Data(make(), SPEC)
@@ -141,7 +146,11 @@ def test_first_samples_are_read_again_where_they_are_large():
 
 def test_peek_stops_at_another_size():
     spec = [InputSpec("x", (None, None), np.dtype(np.float32))]
-    items = [np.zeros((1, 2), np.float32), np.zeros((2, 2), np.float32), np.zeros((1, 3), np.float32)]
+    items = [
+        np.zeros((1, 2), np.float32),
+        np.zeros((2, 2), np.float32),
+        np.zeros((1, 3), np.float32),
+    ]
     assert next(Data(items, spec).peek_batch(9))[0]["x"].shape == (3, 2)
 
 
@@ -179,7 +188,9 @@ def test_resize(tmp_path):
     picture = np.zeros((4, 8, 3), np.uint8)
     picture[:, 4:] = 255
     Image.fromarray(picture).save(tmp_path / "a.png")
-    fit, crop, pad = (only(Pictures(tmp_path, (4, 4), resize=how))[0][0, 0] for how in ("fit", "crop", "pad"))
+    fit, crop, pad = (
+        only(Pictures(tmp_path, (4, 4), resize=how))[0][0, 0] for how in ("fit", "crop", "pad")
+    )
     assert fit[0, 0] == crop[0, 0] == 0
     assert fit[0, 3] == crop[0, 3] == 255
     assert pad[0].tolist() == pad[3].tolist() == [0, 0, 0, 0]
@@ -227,12 +238,25 @@ def test_command_line(tmp_path):
     """A folder of pictures calibrates and measures."""
     rng = np.random.default_rng(0)
     for kind in ("a", "b"):
-        painted(tmp_path / "data" / kind, [tuple(rng.integers(0, 255, 3).tolist()) for _ in range(4)], (12, 12))
+        painted(
+            tmp_path / "data" / kind,
+            [tuple(rng.integers(0, 255, 3).tolist()) for _ in range(4)],
+            (12, 12),
+        )
     ir.save(nets.plain(), tmp_path / "net.onnx")
     run = ["quantize", str(tmp_path / "net.onnx"), "--calib", str(tmp_path / "data"), "--json"]
     wrong = CliRunner().invoke(main, run)
     assert (wrong.exit_code, "--image-size" in wrong.output) == (1, True)
-    options = ["--image-size", "12,12", "--mean", "127", "--std", "128", "--eval", str(tmp_path / "data")]
+    options = [
+        "--image-size",
+        "12,12",
+        "--mean",
+        "127",
+        "--std",
+        "128",
+        "--eval",
+        str(tmp_path / "data"),
+    ]
     done = CliRunner().invoke(main, [*run, *options])
     assert done.exit_code == 0, done.output
     assert '"samples": 8' in done.output

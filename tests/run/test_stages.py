@@ -1,4 +1,6 @@
-"""A model in stages: each tensor is asked for once, in order, and each stage is handed all that it reads."""
+"""A model in stages: each tensor is asked for once, in order, and each stage is handed all that it
+reads.
+"""
 
 import numpy as np
 import onnx
@@ -19,7 +21,10 @@ def test_groups_keep_the_order_and_stay_within_the_bytes(monkeypatch):
     model, names, groups = parts(monkeypatch, 4000)
     assert [name for group in groups for name in group] == names
     assert len(groups) > 1
-    size = {str(v.name): 4 * int(np.prod([int(d or 1) for d in ir.get_shape(v)])) for v in ir.iter_values(model)}
+    size = {
+        str(v.name): 4 * int(np.prod([int(d or 1) for d in ir.get_shape(v)]))
+        for v in ir.iter_values(model)
+    }
     for group, behind in zip(groups, [*groups[1:], None], strict=True):
         assert len(group) == 1 or sum(size[name] for name in group) <= 4000
         if behind is not None:  # no group ends before it has to
@@ -40,7 +45,9 @@ def test_stages_read_only_what_earlier_ones_hand_on(monkeypatch):
     proto = ir.to_proto(model)
     types = dict.fromkeys((*names, "x"), onnx.TensorProto.FLOAT)
     there = {"x"}
-    for stage, group in zip(model_stages.split_into_stages(proto, groups, types), groups, strict=True):
+    for stage, group in zip(
+        model_stages.split_into_stages(proto, groups, types), groups, strict=True
+    ):
         assert set(stage.inputs) <= there
         assert list(stage.outputs) == group
         there |= {*stage.outputs, *stage.handed_on}

@@ -36,9 +36,13 @@ def by_hand(session, pairs, inputs):
 @pytest.mark.parametrize("kind", STATES)
 @pytest.mark.parametrize("row", ("generic", "arcs"))
 def test_stream(row, kind):
-    """Integers stay close to the float model over many calls; a reset begins anew, alone or with values."""
+    """Integers stay close to the float model over many calls; a reset begins anew, alone or with
+    values.
+    """
     model, inputs = streaming(kind), chunks(calls=8)
-    found = quantize(model, [{"x": x} for x in inputs], platform=row, state=STATES[kind], effort="fast")
+    found = quantize(
+        model, [{"x": x} for x in inputs], platform=row, state=STATES[kind], effort="fast"
+    )
     assert "states are fed back over 8 calls" in found.report.notes
     session = found.session()
     stream = session.stream(STATES[kind])
@@ -78,18 +82,25 @@ def test_one_stream_or_many():
     ).session()
     whole, one = session.stream(STATES["LSTM"]), session.stream(STATES["LSTM"])
     for x in inputs:
-        np.testing.assert_array_equal(whole.run(None, {"x": x})[0][2:3], one.run(None, {"x": x[2:3]})[0])
+        np.testing.assert_array_equal(
+            whole.run(None, {"x": x})[0][2:3], one.run(None, {"x": x[2:3]})[0]
+        )
 
 
 def test_unrolled():
-    """The states of each call are those that the call before left; given ones, and other batches, begin anew."""
+    """The states of each call are those that the call before left; given ones, and other batches,
+    begin anew.
+    """
     model, inputs = streaming("GRU"), chunks(2, 3)
     start = np.full((1, 2, H), 0.5, np.float32)
     calls = [{"x": inputs[0]}, {"x": inputs[1]}, {"x": inputs[2], "h": start}, {"x": inputs[0][:1]}]
     found = unroll_calls(model, calls, STATES["GRU"])
     (feeds,) = found.items
     assert (found.call_count, found.held) == (4, False)
-    assert {name: array.shape for name, array in feeds.items()} == {"x": (7, T, WIDTH), "h": (1, 7, H)}
+    assert {name: array.shape for name, array in feeds.items()} == {
+        "x": (7, T, WIDTH),
+        "h": (1, 7, H),
+    }
     ends = float_outputs(model, {"x": inputs[0], "h": np.zeros((1, 2, H), np.float32)})["h_out"]
     np.testing.assert_array_equal(feeds["h"][:, :2], 0 * start)
     np.testing.assert_array_equal(feeds["h"][:, 2:4], ends)
@@ -100,13 +111,18 @@ def test_unrolled():
 
 @pytest.mark.parametrize("silent", (60, 40))
 def test_measured_on_calls_that_tell(silent):
-    """Calls in a row are held back: the last ones, or, where a stream ends in silence, those that are loud enough."""
+    """Calls in a row are held back: the last ones, or, where a stream ends in silence, those that
+    are loud enough.
+    """
     model = streaming("GRU")
     inputs = [x * (0.0 if number >= silent else 1.0) for number, x in enumerate(chunks(1, 60))]
     found = unroll_calls(model, [{"x": x} for x in inputs], {"h_out": "h"}, hold_out=True)
-    first = next(n for n, x in enumerate(inputs) if np.array_equal(x, found.evaluation_calls[0]["x"]))
+    first = next(
+        n for n, x in enumerate(inputs) if np.array_equal(x, found.evaluation_calls[0]["x"])
+    )
     assert all(
-        np.array_equal(a["x"], b) for a, b in zip(found.evaluation_calls, inputs[first : first + 12], strict=True)
+        np.array_equal(a["x"], b)
+        for a, b in zip(found.evaluation_calls, inputs[first : first + 12], strict=True)
     )
     assert first == 48 if silent == 60 else 30 <= first < 48 - 4
     rest = np.concatenate([*inputs[:first], *inputs[first + 12 :]])
@@ -128,7 +144,9 @@ def test_the_loudness_of_calls():
 
 
 def test_calls_without_an_end(monkeypatch):
-    """A generator of calls that never ends gets one line; with a limit so many samples are taken, of a list all."""
+    """A generator of calls that never ends gets one line; with a limit so many samples are taken,
+    of a list all.
+    """
     monkeypatch.setattr("lingeronnx.run.streaming.MAX_UNBOUNDED_SAMPLES", 5)
     model, x = streaming("GRU"), chunks(2)[0]
 
@@ -136,7 +154,9 @@ def test_calls_without_an_end(monkeypatch):
         while True:
             yield {"x": x}
 
-    with pytest.raises(DataError, match="5 samples were read and no end is known; say how many with --limit"):
+    with pytest.raises(
+        DataError, match="5 samples were read and no end is known; say how many with --limit"
+    ):
         unroll_calls(model, endless, STATES["GRU"])
     assert unroll_calls(model, endless, STATES["GRU"], limit=8).call_count == 4
     assert unroll_calls(model, [{"x": x}] * 6, STATES["GRU"], limit=8).call_count == 6
@@ -145,10 +165,17 @@ def test_calls_without_an_end(monkeypatch):
 
 
 def test_calibration_over_calls_matters():
-    """A state that builds up over calls gets a scale that holds it; samples by themselves would not show it."""
+    """A state that builds up over calls gets a scale that holds it; samples by themselves would not
+    show it.
+    """
     model, inputs = streaming("LSTM"), chunks(calls=6)
-    fed = quantize(model, [{"x": x} for x in inputs], platform="generic", state=STATES["LSTM"], effort="fast")
-    alone = [{"x": x, "h": np.zeros((1, 4, H), np.float32), "c": np.zeros((1, 4, H), np.float32)} for x in inputs]
+    fed = quantize(
+        model, [{"x": x} for x in inputs], platform="generic", state=STATES["LSTM"], effort="fast"
+    )
+    alone = [
+        {"x": x, "h": np.zeros((1, 4, H), np.float32), "c": np.zeros((1, 4, H), np.float32)}
+        for x in inputs
+    ]
     seen = {
         kind: unroll_calls(model, calls, STATES["LSTM"]).items[0]["h"]
         for kind, calls in (("fed", [{"x": x} for x in inputs]), ("alone", alone))
@@ -162,7 +189,9 @@ def test_calibration_over_calls_matters():
 def test_one_call_is_told_of():
     """A file of samples is one call of many streams."""
     model = streaming("GRU")
-    notes = quantize(model, {"x": chunks(8, 1)[0]}, platform="generic", state=STATES["GRU"], effort="fast").report.notes
+    notes = quantize(
+        model, {"x": chunks(8, 1)[0]}, platform="generic", state=STATES["GRU"], effort="fast"
+    ).report.notes
     assert any("hold one call" in note for note in notes)
 
 
@@ -202,7 +231,14 @@ def test_command_line(tmp_path):
     folder.mkdir()
     for number, x in enumerate(chunks(2, 3)):
         np.save(folder / f"{number}.npy", x)
-    arguments = ["quantize", str(tmp_path / "m.onnx"), "--calib", str(folder), "--platform", "generic"]
+    arguments = [
+        "quantize",
+        str(tmp_path / "m.onnx"),
+        "--calib",
+        str(folder),
+        "--platform",
+        "generic",
+    ]
     done = CliRunner().invoke(main, [*arguments, "--state", "h_out=h"])
     assert done.exit_code == 0, done.output
     assert "fed back over 3 calls" in done.output

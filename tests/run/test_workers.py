@@ -1,4 +1,6 @@
-"""Work spread over processes and over a Dask cluster: the same results to the last bit, whoever dies on the way."""
+"""Work spread over processes and over a Dask cluster: the same results to the last bit, whoever
+dies on the way.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ from tests.nets import residual
 
 @dataclass(frozen=True)
 class Squares:
-    """Squares numbers; notes in `folder` which processes unpacked and started it, and dies once, on the number `fatal`.
+    """Squares numbers; notes in `folder` which processes unpacked and started it, and dies once, on
+    the number `fatal`.
 
     A negative number is an error of the user's.
     """
@@ -59,7 +62,9 @@ def counts(folder, what):
 
 
 def test_order_and_once_per_worker(tmp_path):
-    """Results come in the items' order, and a worker gets the job once, however many items it works on."""
+    """Results come in the items' order, and a worker gets the job once, however many items it works
+    on.
+    """
     assert list(map_jobs(Squares(tmp_path), range(20), workers=2)) == [n * n for n in range(20)]
     assert counts(tmp_path, "started") in ([1, 1], [1])
     assert counts(tmp_path, "unpacked") in ([1, 1], [1])
@@ -68,7 +73,9 @@ def test_order_and_once_per_worker(tmp_path):
 
 @pytest.mark.slow
 def test_items_are_taken_when_needed(tmp_path):
-    """Law: no more than two items for each worker are out at a time, so that data need not fit the memory."""
+    """Law: no more than two items for each worker are out at a time, so that data need not fit the
+    memory.
+    """
     out, most = 0, 0
 
     def items():
@@ -131,9 +138,13 @@ def two():
 
 @pytest.mark.slow
 def test_evaluate_is_the_same_to_the_last_bit(tmp_path):
-    """Law: processes change no bit of a metric, with labels and without, for float and integer models."""
+    """Law: processes change no bit of a metric, with labels and without, for float and integer
+    models.
+    """
     net, graph, data = two()
-    (tmp_path / "own.py").write_text("def share(outputs, labels):\n    return float((outputs[:, 0] * labels).mean())\n")
+    (tmp_path / "own.py").write_text(
+        "def share(outputs, labels):\n    return float((outputs[:, 0] * labels).mean())\n"
+    )
     for metric in ("sqnr", f"{tmp_path}/own.py:share"):
         alone = evaluate(graph, data, metric=metric, baseline=net, batch=4)
         assert evaluate(graph, data, metric=metric, baseline=net, batch=4, workers=2) == alone
@@ -141,10 +152,14 @@ def test_evaluate_is_the_same_to_the_last_bit(tmp_path):
 
 
 def test_sums_of_parts(tmp_path):
-    """Law: what batches give, merged in order, is what one measure has that saw them one after another."""
+    """Law: what batches give, merged in order, is what one measure has that saw them one after
+    another.
+    """
     from lingeronnx.run.metrics import resolve_metric
 
-    (tmp_path / "own.py").write_text("def f(outputs, labels):\n    return float(outputs.sum() + labels.sum())\n")
+    (tmp_path / "own.py").write_text(
+        "def f(outputs, labels):\n    return float(outputs.sum() + labels.sum())\n"
+    )
     rng = np.random.default_rng(2)
     for name in ("sqnr", "top1", "top5", f"{tmp_path}/own.py:f"):
         make = resolve_metric(name)[0]
@@ -161,7 +176,9 @@ def test_sums_of_parts(tmp_path):
 
 
 def test_a_session_travels():
-    """A session opened elsewhere computes the same, on the same platform; one of your own cannot be named there."""
+    """A session opened elsewhere computes the same, on the same platform; one of your own cannot be
+    named there.
+    """
     import pickle
     from dataclasses import replace
 
@@ -182,14 +199,32 @@ def test_a_session_travels():
 def test_evaluate_command(tmp_path):
     net, _, data = two()
     ir.save(net, tmp_path / "net.onnx")
-    arrays = {"x": np.concatenate([f["x"] for f, _ in data]), "labels": np.concatenate([n for _, n in data])}
+    arrays = {
+        "x": np.concatenate([f["x"] for f, _ in data]),
+        "labels": np.concatenate([n for _, n in data]),
+    }
     np.savez(tmp_path / "data.npz", **arrays)
-    line = ["evaluate", f"{tmp_path}/net.onnx", "--data", f"{tmp_path}/data.npz", "--batch", "10", "--json"]
-    alone, two_workers = (CliRunner().invoke(cli.main, [*line, *more]) for more in ((), ("--workers", "2")))
+    line = [
+        "evaluate",
+        f"{tmp_path}/net.onnx",
+        "--data",
+        f"{tmp_path}/data.npz",
+        "--batch",
+        "10",
+        "--json",
+    ]
+    alone, two_workers = (
+        CliRunner().invoke(cli.main, [*line, *more]) for more in ((), ("--workers", "2"))
+    )
     assert two_workers.exit_code == 0, two_workers.output
     assert json.loads(two_workers.stdout) == json.loads(alone.stdout)
-    refused = CliRunner().invoke(cli.main, [*line, "--workers", "2", "--cluster", "tcp://127.0.0.1:1"])
-    assert (refused.exit_code, refused.stderr) == (1, "error: workers and cluster: give one of the two\n")
+    refused = CliRunner().invoke(
+        cli.main, [*line, "--workers", "2", "--cluster", "tcp://127.0.0.1:1"]
+    )
+    assert (refused.exit_code, refused.stderr) == (
+        1,
+        "error: workers and cluster: give one of the two\n",
+    )
 
 
 # ---- Dask --------------------------------------------------------------------------------------------------------
@@ -207,7 +242,9 @@ def cluster():
 
 @pytest.mark.slow
 def test_cluster_order_and_once_per_worker(tmp_path, cluster):
-    assert list(map_jobs(Squares(tmp_path), range(20), cluster=cluster)) == [n * n for n in range(20)]
+    assert list(map_jobs(Squares(tmp_path), range(20), cluster=cluster)) == [
+        n * n for n in range(20)
+    ]
     assert set(counts(tmp_path, "started")) == {1}
     assert set(counts(tmp_path, "unpacked")) == {1}
     with pytest.raises(DataError, match="^-3 is negative$"):
@@ -216,12 +253,20 @@ def test_cluster_order_and_once_per_worker(tmp_path, cluster):
 
 @pytest.mark.slow
 def test_a_worker_of_the_cluster_is_killed(tmp_path, cluster, caplog):
-    """Law: the items of a worker that dies are worked on by another; nothing is lost or comes twice; it is named."""
-    assert list(map_jobs(Squares(tmp_path, fatal=7), range(20), cluster=cluster)) == [n * n for n in range(20)]
+    """Law: the items of a worker that dies are worked on by another; nothing is lost or comes
+    twice; it is named.
+    """
+    assert list(map_jobs(Squares(tmp_path, fatal=7), range(20), cluster=cluster)) == [
+        n * n for n in range(20)
+    ]
     assert (tmp_path / "died").exists()
-    told = [record.getMessage() for record in caplog.records if record.name == "lingeronnx.run.cluster"]
+    told = [
+        record.getMessage() for record in caplog.records if record.name == "lingeronnx.run.cluster"
+    ]
     assert len(told) == 1
-    assert re.fullmatch(r"the cluster lost the worker tcp://\S+; its work goes to the other \d", told[0])
+    assert re.fullmatch(
+        r"the cluster lost the worker tcp://\S+; its work goes to the other \d", told[0]
+    )
 
 
 @pytest.mark.slow

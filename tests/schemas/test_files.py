@@ -56,7 +56,9 @@ def faults(value, schema, root, where="$"):
         schema = root["$defs"][schema["$ref"].removeprefix("#/$defs/")]
     kind = schema.get("type")
     if kind is not None:
-        right = isinstance(value, KINDS[kind]) and (kind == "boolean" or not isinstance(value, bool))
+        right = isinstance(value, KINDS[kind]) and (
+            kind == "boolean" or not isinstance(value, bool)
+        )
         if not right:
             yield f"{where}: {value!r} is no {kind}"
             return
@@ -79,7 +81,9 @@ def faults(value, schema, root, where="$"):
             yield from faults(item, schema.get("items", {}), root, f"{where}[{index}]")
     if isinstance(value, dict):
         more, fields = schema.get("additionalProperties", True), schema.get("properties", {})
-        yield from (f"{where}: no {name}" for name in schema.get("required", ()) if name not in value)
+        yield from (
+            f"{where}: no {name}" for name in schema.get("required", ()) if name not in value
+        )
         for name, item in value.items():
             if name in fields:
                 yield from faults(item, fields[name], root, f"{where}.{name}")
@@ -112,7 +116,16 @@ def test_an_unknown_word_is_a_usage_error():
     "arguments",
     (
         [],
-        ["--platform", "generic", "--weight-scales", "channel", "--activations", "asymmetric", "--mode", "max-value"],
+        [
+            "--platform",
+            "generic",
+            "--weight-scales",
+            "channel",
+            "--activations",
+            "asymmetric",
+            "--mode",
+            "max-value",
+        ],
         ["--platform", "generic", "--min-sqnr", "200"],
         ["--eval", "x.npz", "--metric", "sqnr"],
         ["--plan", str(MODEL.parent / "aimet_1.0.0.encodings")],
@@ -121,7 +134,18 @@ def test_an_unknown_word_is_a_usage_error():
 def test_what_quantize_writes_and_prints(tmp_path, monkeypatch, arguments):
     monkeypatch.chdir(tmp_path)
     np.savez("x.npz", x=np.random.default_rng(0).normal(size=(16, 2, 6, 6)).astype(np.float32))
-    words = ["quantize", str(MODEL), "-o", "q.onnx", "--calib", "x.npz", "--save-plan", "p.json", "--json", *arguments]
+    words = [
+        "quantize",
+        str(MODEL),
+        "-o",
+        "q.onnx",
+        "--calib",
+        "x.npz",
+        "--save-plan",
+        "p.json",
+        "--json",
+        *arguments,
+    ]
     done = CliRunner().invoke(cli.main, words)
     assert done.exit_code == 0, done.output
     assert check(json.loads(Path("p.json").read_text()), "plan") == []
@@ -152,14 +176,18 @@ def test_every_setting_is_in_the_configurations_schema():
     assert set(make_json_schema("quant")["properties"]) == set(QuantConfig.model_fields)
 
 
-@pytest.mark.parametrize("text", ("platform: venus\nbits: 8\noverrides: {conv: {calibrator: max}}", "state: {h1: h0}"))
+@pytest.mark.parametrize(
+    "text", ("platform: venus\nbits: 8\noverrides: {conv: {calibrator: max}}", "state: {h1: h0}")
+)
 def test_a_configuration_that_is_read_is_valid(text):
     body = yaml.safe_load(text)
     QuantConfig.of(body)
     assert check(body, "quant") == []
 
 
-@pytest.mark.parametrize("text", ("bit: 8", "mode: q", "batch: 0", "overrides: {conv: {calibratr: max}}", "skip: conv"))
+@pytest.mark.parametrize(
+    "text", ("bit: 8", "mode: q", "batch: 0", "overrides: {conv: {calibratr: max}}", "skip: conv")
+)
 def test_a_configuration_that_is_refused_is_not_valid(text):
     assert check(yaml.safe_load(text), "quant")
 

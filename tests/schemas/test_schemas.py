@@ -1,4 +1,6 @@
-"""Laws: ONNX's checker takes every graph that we write, and every measured one, and refuses what is wrong with it."""
+"""Laws: ONNX's checker takes every graph that we write, and every measured one, and refuses what is
+wrong with it.
+"""
 
 import json
 import os
@@ -39,13 +41,18 @@ def node_of(proto, op_type):
 
 
 def types(proto):
-    """Return (element type, sizes, None for a free one) by tensor, as ONNX infers them from the inputs alone."""
+    """Return (element type, sizes, None for a free one) by tensor, as ONNX infers them from the
+    inputs alone.
+    """
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     del copy.graph.value_info[:]
     graph = onnx.shape_inference.infer_shapes(copy, strict_mode=True).graph
     return {
-        v.name: (v.type.tensor_type.elem_type, [d.dim_value or None for d in v.type.tensor_type.shape.dim])
+        v.name: (
+            v.type.tensor_type.elem_type,
+            [d.dim_value or None for d in v.type.tensor_type.shape.dim],
+        )
         for v in (*graph.value_info, *graph.output)
     }
 
@@ -57,7 +64,9 @@ def types(proto):
 @pytest.mark.parametrize("platform", NAMES)
 @pytest.mark.parametrize("build", mark_rest_slow(2, NETS), ids=lambda f: f.__name__)
 def test_what_quantize_writes(build, platform, tmp_path):
-    """From a file, from memory, and by ONNX's own checker; inference finds the types and sizes that were declared."""
+    """From a file, from memory, and by ONNX's own checker; inference finds the types and sizes that
+    were declared.
+    """
     model = quantized(build(), platform=platform, effort="fast")
     path = tmp_path / "net.onnx"
     model.save(path)
@@ -95,7 +104,9 @@ def test_float_fallbacks(platform):
 
 
 def test_golden_graphs():
-    """Every measured graph passes, and inference finds the types and sizes that the chip's executor gave."""
+    """Every measured graph passes, and inference finds the types and sizes that the chip's executor
+    gave.
+    """
     known = {name for form in INTEGER_OPS for name in form.names}
     passed = 0
     for case in CASES:
@@ -104,7 +115,10 @@ def test_golden_graphs():
             continue
         lo.check_model(proto)
         copy = to_checkable_model(proto)
-        found, writers = types(copy), {name: node for node in copy.graph.node for name in node.output}
+        found, writers = (
+            types(copy),
+            {name: node for node in copy.graph.node for name in node.output},
+        )
         for output, told in case["outputs"].items():
             tensor = writers[output].input[0] if writers[output].op_type == "Dequant" else output
             elem, sizes = found[tensor]
@@ -115,7 +129,9 @@ def test_golden_graphs():
 
 
 def test_every_operator_has_a_schema():
-    """Each in domain thinker, with the attributes of its table: required ones required, defaults as they are."""
+    """Each in domain thinker, with the attributes of its table: required ones required, defaults as
+    they are.
+    """
     for form in INTEGER_OPS:
         schema = defs.get_schema(form.name, SCHEMA_VERSION, SCHEMA_DOMAIN)
         for attr in form.attributes:
@@ -125,17 +141,26 @@ def test_every_operator_has_a_schema():
             assert held.required == attr.is_required, f"{form.name} {attr.name}"
             if not attr.is_required and attr.default is not None:
                 default = helper.get_attribute_value(held.default_value)
-                assert (default.decode() if isinstance(default, bytes) else default) == pytest.approx(attr.default)
+                assert (
+                    default.decode() if isinstance(default, bytes) else default
+                ) == pytest.approx(attr.default)
 
 
 @pytest.mark.parametrize("op_type", NONSTANDARD_USAGE)
 def test_exemptions_are_needed(op_type):
-    """Each operator that is exempt from the standard's schema is one of ours, and moves only where it is integer."""
+    """Each operator that is exempt from the standard's schema is one of ours, and moves only where
+    it is integer.
+    """
     assert op_type in {form.name for form in INTEGER_OPS}
     attributes = {"axes": [0], "dims": [4]}
     for elem, domain in ((TensorProto.INT8, SCHEMA_DOMAIN), (TensorProto.FLOAT, "")):
-        ends = [helper.make_tensor_value_info("x", elem, [1, 4]), helper.make_tensor_value_info("y", elem, None)]
-        graph = helper.make_graph([helper.make_node(op_type, ["x"], ["y"], **attributes)], "g", ends[:1], ends[1:])
+        ends = [
+            helper.make_tensor_value_info("x", elem, [1, 4]),
+            helper.make_tensor_value_info("y", elem, None),
+        ]
+        graph = helper.make_graph(
+            [helper.make_node(op_type, ["x"], ["y"], **attributes)], "g", ends[:1], ends[1:]
+        )
         assert to_checkable_model(helper.make_model(graph)).graph.node[0].domain == domain
 
 
@@ -172,7 +197,9 @@ def refused(proto, match, plain=True):
             onnx.checker.check_model(proto)
 
 
-@pytest.mark.parametrize("op_type, name", (("Conv2dInt", "scale_w"), ("Quant", "scale_x"), ("Dequant", "scale_o")))
+@pytest.mark.parametrize(
+    "op_type, name", (("Conv2dInt", "scale_w"), ("Quant", "scale_x"), ("Dequant", "scale_o"))
+)
 def test_missing_attribute(proto, op_type, name):
     """A required attribute."""
     node = node_of(proto, op_type)
@@ -180,7 +207,9 @@ def test_missing_attribute(proto, op_type, name):
     refused(proto, name)
 
 
-@pytest.mark.parametrize("name, value", (("strides", 1.0), ("scale_x", 16), ("platform_quant", 1), ("group", [1])))
+@pytest.mark.parametrize(
+    "name, value", (("strides", 1.0), ("scale_x", 16), ("platform_quant", 1), ("group", [1]))
+)
 def test_wrong_attribute_type(proto, name, value):
     """An attribute of another type."""
     node = node_of(proto, "Conv2dInt")
@@ -195,7 +224,9 @@ def test_misspelt_attribute(proto):
 
 
 def test_unknown_operator(proto):
-    """The nearest name is told; ONNX alone does not look at operators of a domain it does not know."""
+    """The nearest name is told; ONNX alone does not look at operators of a domain it does not
+    know.
+    """
     node_of(proto, "LinearInt").op_type = "LinearIn"
     refused(proto, "unknown operator; did you mean 'LinearInt'", plain=False)
 
@@ -218,7 +249,11 @@ def test_wrong_types(proto):
     node.input[0] = quant.output[0]
     lo.check_model(proto)
     weight = next(t for t in proto.graph.initializer if t.name == node.input[1])
-    weight.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(weight).astype(np.int32), weight.name))
+    weight.CopyFrom(
+        onnx.numpy_helper.from_array(
+            onnx.numpy_helper.to_array(weight).astype(np.int32), weight.name
+        )
+    )
     refused(proto, "type", plain=False)
 
 
@@ -237,7 +272,9 @@ def test_no_file(tmp_path):
 
 
 def test_a_float_gather_is_onnx_own():
-    """A table that stays in float is read by ONNX's operator; the check takes it in front of an integer part."""
+    """A table that stays in float is read by ONNX's operator; the check takes it in front of an
+    integer part.
+    """
     integers = helper.make_tensor_value_info("x", TensorProto.INT32, [1, 3])
     table = helper.make_tensor("table", TensorProto.FLOAT, [5, 2], np.ones(10))
     nodes = [
@@ -253,7 +290,9 @@ def test_a_float_gather_is_onnx_own():
 
 
 def test_the_reference_evaluator_can_be_imported_afterwards():
-    """It refuses names that two domains share, such as ArgMax, where it meets them while it is imported."""
+    """It refuses names that two domains share, such as ArgMax, where it meets them while it is
+    imported.
+    """
     code = "import lingeronnx as lo; lo.register_schemas(); import onnx.reference"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -262,13 +301,18 @@ def test_the_reference_evaluator_can_be_imported_afterwards():
 @pytest.mark.parametrize("op_type", ("LSTMInt", "GRUInt", "LinearInt"))
 @pytest.mark.parametrize("declared", (TensorProto.FLOAT, TensorProto.INT8))
 def test_last_states_are_real_where_the_graph_says_so(op_type, declared):
-    """A recurrent node says so by its attribute; the outputs of other operators are what they are."""
+    """A recurrent node says so by its attribute; the outputs of other operators are what they
+    are.
+    """
     node = helper.make_node(op_type, ["x"], ["y", "h"], domain=SCHEMA_DOMAIN)
     values = [
-        helper.make_tensor_value_info(name, kind, [1]) for name, kind in (("y", TensorProto.INT8), ("h", declared))
+        helper.make_tensor_value_info(name, kind, [1])
+        for name, kind in (("y", TensorProto.INT8), ("h", declared))
     ]
     inputs = [helper.make_tensor_value_info("x", TensorProto.INT8, [1])]
     copy = to_checkable_model(helper.make_model(helper.make_graph([node], "g", inputs, values)))
-    types = [attribute.i for attribute in copy.graph.node[0].attribute if attribute.name == "state_type"]
+    types = [
+        attribute.i for attribute in copy.graph.node[0].attribute if attribute.name == "state_type"
+    ]
     is_recurrent = op_type != "LinearInt"
     assert types == ([TensorProto.FLOAT] if is_recurrent and declared == TensorProto.FLOAT else [])

@@ -1,4 +1,6 @@
-"""Attempts made side by side on a cluster: the same search to the last bit, and no more in it than one alone makes."""
+"""Attempts made side by side on a cluster: the same search to the last bit, and no more in it than
+one alone makes.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ from tests.search.test_search import base_of
 @limit_examples(100)
 @given(st.integers(1, 40), st.integers(0, 40))
 def test_what_is_made_ahead_is_what_a_climb_asks_for(count, enough):
-    """Law: a climb on places 0 to count - 1, met from `enough` on, asks for no place that was not given out."""
+    """Law: a climb on places 0 to count - 1, met from `enough` on, asks for no place that was not
+    given out.
+    """
     low, high, step, doubling = -1, -1, 0, list(_galloping_indices(count))
     while low < count - 1:
         place = min(step, count - 1)
@@ -76,12 +80,18 @@ def cluster():
 @pytest.mark.parametrize(
     "wish",
     (
-        pytest.param({"max_flash": 2600, "weight_bits": "auto", "platform": "arcs"}, marks=pytest.mark.slow),
-        pytest.param({"min_sqnr": 40, "platform": "generic"}, marks=pytest.mark.deep),  # efforts, and a rung climbed
+        pytest.param(
+            {"max_flash": 2600, "weight_bits": "auto", "platform": "arcs"}, marks=pytest.mark.slow
+        ),
+        pytest.param(
+            {"min_sqnr": 40, "platform": "generic"}, marks=pytest.mark.deep
+        ),  # efforts, and a rung climbed
     ),
 )
 def test_a_cluster_finds_the_same(tmp_path, cluster, wish):
-    """Law: attempts, figures, journal and graph are those of a search alone, also where a worker dies."""
+    """Law: attempts, figures, journal and graph are those of a search alone, also where a worker
+    dies.
+    """
     x = np.random.default_rng(3).standard_normal((8, 4, 12, 12)).astype(np.float32)
     options = {"effort": "fast", **wish}
     alone = api.quantize(nets.residual(), x, log=tmp_path / "alone.jsonl", **options)
@@ -112,14 +122,22 @@ class Another:
 @pytest.mark.slow
 def test_a_worker_that_begins_with_something_else_is_refused(cluster):
     base, goal = base_of(nets.residual(), platform="generic"), Goal(min_sqnr=60)
-    with pytest.raises(ConfigError, match="a worker of the cluster begins with another model than this machine"):
+    with pytest.raises(
+        ConfigError, match="a worker of the cluster begins with another model than this machine"
+    ):
         search(base, goal, create_start=Another(), cluster=cluster.scheduler_address)
 
 
 def test_a_cluster_needs_a_wish(tmp_path):
-    with pytest.raises(ConfigError, match="a cluster makes attempts of a search: give max_drop, min_sqnr"):
-        api.quantize(nets.residual(), np.zeros((2, 4, 12, 12), np.float32), cluster="tcp://127.0.0.1:1")
+    with pytest.raises(
+        ConfigError, match="a cluster makes attempts of a search: give max_drop, min_sqnr"
+    ):
+        api.quantize(
+            nets.residual(), np.zeros((2, 4, 12, 12), np.float32), cluster="tcp://127.0.0.1:1"
+        )
     ir.save(nets.residual(), tmp_path / "net.onnx")
-    refused = CliRunner().invoke(cli.main, ["quantize", str(tmp_path / "net.onnx"), "--cluster", "tcp://127.0.0.1:1"])
+    refused = CliRunner().invoke(
+        cli.main, ["quantize", str(tmp_path / "net.onnx"), "--cluster", "tcp://127.0.0.1:1"]
+    )
     assert refused.exit_code == 2
     assert "--cluster needs --max-drop POINTS" in refused.stderr

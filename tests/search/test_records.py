@@ -1,4 +1,6 @@
-"""What the journal of a search holds of an attempt: read back as written, and what is damaged is not believed."""
+"""What the journal of a search holds of an attempt: read back as written, and what is damaged is
+not believed.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def test_a_record_comes_back(value, costs, ready):
     """Law: by way of JSON, the cost and what was measured."""
     cost = AttemptCost(*costs)
     record = json.loads(
-        json.dumps({"attempt": {}, "seconds": 1.0, **make_record(Measurement(value, 0.0), cost, ready)})
+        json.dumps(
+            {"attempt": {}, "seconds": 1.0, **make_record(Measurement(value, 0.0), cost, ready)}
+        )
     )
     assert is_complete(record, labels=False)
     assert not is_complete(record, labels=True)  # the float model's value is not there

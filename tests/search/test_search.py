@@ -1,4 +1,6 @@
-"""The search for the cheapest quantization that meets a wish: laws of the ladder, the climb, and the command."""
+"""The search for the cheapest quantization that meets a wish: laws of the ladder, the climb, and
+the command.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,13 @@ from lingeronnx.graph import ir
 from lingeronnx.run.session import Session
 from lingeronnx.search import Goal, search
 from lingeronnx.search.cost import AttemptCost, measure_cost
-from lingeronnx.search.ladder import MAX_FLOAT_MAC_SHARE, Attempt, iter_rungs, rank_layer_groups, rank_narrow_layers
+from lingeronnx.search.ladder import (
+    MAX_FLOAT_MAC_SHARE,
+    Attempt,
+    iter_rungs,
+    rank_layer_groups,
+    rank_narrow_layers,
+)
 from lingeronnx.search.page import _Axis, _pareto_front, render_svg
 from lingeronnx.search.run import _MAX_ATTEMPTS
 from tests import nets
@@ -34,7 +42,9 @@ NETS = ("depthwise", "residual", "concat", "branches")
 
 
 def data(net, count=12, seed=3):
-    """Return samples for the net's input x; by default too few for `effort="best"` to choose methods by."""
+    """Return samples for the net's input x; by default too few for `effort="best"` to choose
+    methods by.
+    """
     shape = [1 if i == 0 else d for i, d in enumerate(ir.get_shape(net.graph.inputs[0]))]
     return np.random.default_rng(seed).standard_normal((count, *shape[1:])).astype(np.float32)
 
@@ -63,7 +73,9 @@ def test_groups_keep_what_shares_a_scale_together(name):
     """Law: every layer is in one group, and tensors that share a scale are in the same."""
     planned = base_of(getattr(nets, name)(), platform="generic").planned
     found = rank_layer_groups(planned)
-    tensors = [tensor for group in found for layer in group.layers for tensor in layer.activation.tensors]
+    tensors = [
+        tensor for group in found for layer in group.layers for tensor in layer.activation.tensors
+    ]
     assert len(tensors) == len(set(tensors))
     home = {
         tensor: number
@@ -78,8 +90,12 @@ def test_groups_keep_what_shares_a_scale_together(name):
 
 @pytest.mark.parametrize("platform", ("generic", "venus"))
 def test_a_rung_only_grows(platform):
-    """Law: an attempt does all that the one before it does, and never less of a layer; float stays below its bound."""
-    planned = base_of(nets.branches(), platform=platform, weight_bits=4 if platform == "generic" else 8).planned
+    """Law: an attempt does all that the one before it does, and never less of a layer; float stays
+    below its bound.
+    """
+    planned = base_of(
+        nets.branches(), platform=platform, weight_bits=4 if platform == "generic" else 8
+    ).planned
     target, before, dearest = planned.target, Attempt(), 0.0
     for rung in iter_rungs(planned, Attempt()):
         for attempt in rung:
@@ -103,7 +119,12 @@ def test_attempts_are_options_of_quantize():
     chosen = found.best.attempt
     assert chosen.wide
     again = api.quantize(
-        net, images, platform="generic", weight_bits=4, effort=chosen.effort, overrides=chosen.overrides(found.target)
+        net,
+        images,
+        platform="generic",
+        weight_bits=4,
+        effort=chosen.effort,
+        overrides=chosen.overrides(found.target),
     )
     assert found.best.meets_goal
     first, second = (made.session().run(None, {"x": images}) for made in (result, again))
@@ -111,9 +132,15 @@ def test_attempts_are_options_of_quantize():
 
 
 @limit_examples(100)
-@given(st.dictionaries(st.sampled_from(["8x8", "16x16", "8x4", "float"]), st.integers(1, 10**6), min_size=1))
+@given(
+    st.dictionaries(
+        st.sampled_from(["8x8", "16x16", "8x4", "float"]), st.integers(1, 10**6), min_size=1
+    )
+)
 def test_work_is_the_mean_product_of_widths(macs):
-    """Oracle: every multiply-accumulate counted by itself, in bits of data times bits of weights."""
+    """Oracle: every multiply-accumulate counted by itself, in bits of data times bits of
+    weights.
+    """
     products = {"8x8": 64, "16x16": 256, "8x4": 32, "float": 1024}
     total = sum(products[width] * count for width, count in macs.items())
     assert AttemptCost(0, macs).work == pytest.approx(total / 64 / sum(macs.values()))
@@ -123,7 +150,9 @@ def test_cost_counts_every_constant():
     """Oracle: the bytes of the initializers as the file holds them."""
     base = base_of(nets.plain(), platform="generic")
     proto = ir.to_proto(base.lowered.graph)
-    assert measure_cost(base).bytes == sum(len(tensor.raw_data) for tensor in proto.graph.initializer)
+    assert measure_cost(base).bytes == sum(
+        len(tensor.raw_data) for tensor in proto.graph.initializer
+    )
     assert set(measure_cost(base).macs) == {"8x8"}
 
 
@@ -146,20 +175,29 @@ def test_the_cheapest_that_meets_is_chosen():
 
 
 def test_a_chip_gets_outputs_in_32_bits():
-    """The rung above more effort: with samples too few for `best`, raw integers of the last layer meet the wish."""
+    """The rung above more effort: with samples too few for `best`, raw integers of the last layer
+    meet the wish.
+    """
     net = nets.Net(2, 5, 5, seed=8)
     f = net.node("Flatten", net.node("Relu", net.conv("x", (3, 2, 3, 3))), out="f")
     model = net.graph(net.linear(f, (27, 4), out="z"))
     feed = nets.samples(model, 12)
     options = {"overrides": {"z": {"out_bits": 32}}}
-    narrow, wide = (api.quantize(model, feed, **more).report.outputs["z"]["sqnr"] for more in ({}, options))
+    narrow, wide = (
+        api.quantize(model, feed, **more).report.outputs["z"]["sqnr"] for more in ({}, options)
+    )
     result = api.quantize(model, feed, min_sqnr=(narrow + wide) / 2)
     assert result.report.search["met"]
     assert result.report.search["options"][-1] == "--override Gemm_z=out_bits:32"
-    assert [trial["what"] for trial in result.report.search["trials"]][:2] == ["as asked for", "effort best"]
+    assert [trial["what"] for trial in result.report.search["trials"]][:2] == [
+        "as asked for",
+        "effort best",
+    ]
     assert result.plan.tensors["z"].bits == 32
     assert result.report.chip_ready
-    assert ("Dequant_z", "Dequant") in [(node.node, node.op_type) for node in result.report.host_part]
+    assert ("Dequant_z", "Dequant") in [
+        (node.node, node.op_type) for node in result.report.host_part
+    ]
     assert [o.dtype for o in result.chip.graph.outputs] == [ir.DataType.INT32]
 
 
@@ -195,7 +233,9 @@ def test_flash_is_a_limit_beside_accuracy():
 
 def test_a_wish_for_time_lets_time_decide():
     options = {"platform": "arcs", "effort": "fast"}
-    made = api.quantize(nets.plain(), nets.samples(nets.plain()), min_sqnr=-50.0, max_ms=50, clock=100, **options)
+    made = api.quantize(
+        nets.plain(), nets.samples(nets.plain()), min_sqnr=-50.0, max_ms=50, clock=100, **options
+    )
     assert made.graph.metadata_props["lingeronnx.objective"] == "time"
     assert made.report.search["met"]
     other = nets.quantized(nets.plain(), **options)
@@ -205,10 +245,16 @@ def test_a_wish_for_time_lets_time_decide():
 @pytest.mark.parametrize(
     "options, text",
     (
-        ({"max_ms": 5.0, "clock": 100.0}, "max_flash and max_ms alone choose widths of weights: add weight_bits auto"),
+        (
+            {"max_ms": 5.0, "clock": 100.0},
+            "max_flash and max_ms alone choose widths of weights: add weight_bits auto",
+        ),
         ({"max_ms": 5.0, "min_sqnr": 1.0}, "add clock"),
         ({"max_ms": 0.0, "min_sqnr": 1.0, "clock": 100.0}, "above 0"),
-        ({"max_ms": 5.0, "min_sqnr": 1.0, "clock": 100.0, "platform": "venus"}, "nothing is published"),
+        (
+            {"max_ms": 5.0, "min_sqnr": 1.0, "clock": 100.0, "platform": "venus"},
+            "nothing is published",
+        ),
     ),
 )
 def test_wishes_for_time_that_cannot_be_measured(options, text):
@@ -226,7 +272,9 @@ def test_what_cannot_be_met_says_so():
     assert result.report.chip_ready
     assert "the wish is not met" in result.report.warnings[0]
     assert "venus computes in 8 bits only" in found.stopped
-    nearest = min(trial.measurement.shortfall for trial in found.trials if trial.measurement is not None)
+    nearest = min(
+        trial.measurement.shortfall for trial in found.trials if trial.measurement is not None
+    )
     assert f"with {nearest:.3g} missing" in found.stopped
     for trial in found.trials:
         total = sum(trial.cost.macs.values())
@@ -234,8 +282,14 @@ def test_what_cannot_be_met_says_so():
 
 
 def test_a_search_that_goes_on_makes_nothing_twice(tmp_path):
-    """Stopped by its budget after one attempt, then resumed: the same trials and the same integers as in one go."""
-    base, goal, log = base_of(three_layers(), platform="generic", weight_bits=4), Goal(min_sqnr=20.0), tmp_path / "log"
+    """Stopped by its budget after one attempt, then resumed: the same trials and the same integers
+    as in one go.
+    """
+    base, goal, log = (
+        base_of(three_layers(), platform="generic", weight_bits=4),
+        Goal(min_sqnr=20.0),
+        tmp_path / "log",
+    )
     whole, in_one_go = search(base, goal)
     _, cut = search(base, goal, minutes=0, log=log)
     assert len(cut.trials) == 1
@@ -251,17 +305,31 @@ def test_a_search_that_goes_on_makes_nothing_twice(tmp_path):
 
 
 def test_an_attempt_whose_line_is_damaged_is_made_again(tmp_path):
-    base, goal, log = base_of(three_layers(), platform="generic", weight_bits=4), Goal(min_sqnr=1.0), tmp_path / "log"
+    base, goal, log = (
+        base_of(three_layers(), platform="generic", weight_bits=4),
+        Goal(min_sqnr=1.0),
+        tmp_path / "log",
+    )
     _, whole = search(base, goal, log=log)
     head, line = log.read_text().splitlines()
-    for damage in ({"macs": {"8x8": {}}}, {"macs": {"8x8": -1}}, {"bytes": 10**400}, {"ready": None}, {"value": "1"}):
+    for damage in (
+        {"macs": {"8x8": {}}},
+        {"macs": {"8x8": -1}},
+        {"bytes": 10**400},
+        {"ready": None},
+        {"value": "1"},
+    ):
         log.write_text("\n".join((head, json.dumps({**json.loads(line), **damage}), "")))
         _, again = search(base, goal, log=log, resume=True)
-        assert [(t.measurement, t.cost) for t in again.trials] == [(t.measurement, t.cost) for t in whole.trials], (
-            damage
-        )
+        assert [(t.measurement, t.cost) for t in again.trials] == [
+            (t.measurement, t.cost) for t in whole.trials
+        ], damage
         assert len(log.read_text().splitlines()) == 3, damage
-    log.write_text("\n".join((head, json.dumps({k: v for k, v in json.loads(line).items() if k != "float"}), "")))
+    log.write_text(
+        "\n".join(
+            (head, json.dumps({k: v for k, v in json.loads(line).items() if k != "float"}), "")
+        )
+    )
     search(base, goal, log=log, resume=True)
     assert len(log.read_text().splitlines()) == 2  # no labels: nobody asks for it
 
@@ -346,11 +414,15 @@ def test_more_rejects():
 @limit_examples(100)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=12))
 def test_the_front_is_paretos(points):
-    """Oracle: a point is on the front where no other has at most its work and at least its value, and is not it."""
+    """Oracle: a point is on the front where no other has at most its work and at least its value,
+    and is not it.
+    """
     made = [{"work": float(work), "value": float(value)} for work, value in points]
     front = {(t["work"], t["value"]) for t in _pareto_front(made)}
     assert front == {
-        (a, b) for a, b in map(tuple, points) if not any(c <= a and d >= b and (c, d) != (a, b) for c, d in points)
+        (a, b)
+        for a, b in map(tuple, points)
+        if not any(c <= a and d >= b and (c, d) != (a, b) for c, d in points)
     }
 
 
@@ -410,7 +482,9 @@ def test_the_command(tmp_path):
     assert "Attempts: every output at 20 dB at least" in done.stderr
     page = (tmp_path / "d_search.html").read_text()
     assert (tmp_path / "d_search.svg").read_text().removeprefix("<svg ") in page
-    assert page.count('class="copy"') == sum(bool(trial["options"]) for trial in [*found["trials"], found])
+    assert page.count('class="copy"') == sum(
+        bool(trial["options"]) for trial in [*found["trials"], found]
+    )
     assert json.loads(page.split('id="data-search">')[1].split("</script>")[0]) == found
     assert len(re.findall("<circle", page)) == len(found["trials"]) == page.count("<tr ") - 1
     lines = (tmp_path / "d_search.jsonl").read_text().splitlines()
@@ -429,16 +503,29 @@ def test_the_command(tmp_path):
         (["--max-flash", "5000"], "add weight_bits auto"),
         (["--max-flash", "0", "--weight-bits", "auto"], "above 0"),
         (["--max-flash", "5k"], "not a valid integer"),
-        (["--max-ms", "5", "--weight-bits", "auto", "--platform", "arcs"], "add clock (--clock MHZ)"),
+        (
+            ["--max-ms", "5", "--weight-bits", "auto", "--platform", "arcs"],
+            "add clock (--clock MHZ)",
+        ),
         (["--max-drop", "1"], "needs eval data"),
-        (["--max-drop", "1", "--min-sqnr", "30", "--eval", str(MODELS / "digits_test.npz")], "give one of the two"),
+        (
+            ["--max-drop", "1", "--min-sqnr", "30", "--eval", str(MODELS / "digits_test.npz")],
+            "give one of the two",
+        ),
         (["--min-sqnr", "30", "--resume"], "drop --resume"),
     ),
 )
 def test_the_command_refuses(tmp_path, options, text):
     """One line, and nothing written; a log of something else is left as it is."""
     (tmp_path / "d_search.jsonl").write_text('{"goal": "another"}\n')
-    words = ["quantize", str(DIGITS), "-o", str(tmp_path / "d.onnx"), "--calib", str(MODELS / "digits_calib.npz")]
+    words = [
+        "quantize",
+        str(DIGITS),
+        "-o",
+        str(tmp_path / "d.onnx"),
+        "--calib",
+        str(MODELS / "digits_calib.npz"),
+    ]
     done = CliRunner().invoke(cli.main, [*words, "--effort", "fast", *options])
     assert done.exit_code in (1, 2)
     assert text in done.stderr
@@ -448,10 +535,17 @@ def test_the_command_refuses(tmp_path, options, text):
 
 @pytest.mark.slow
 def test_the_last_layer_goes_to_float_after_it_was_wide():
-    """The rungs in float come behind those with wide outputs: a layer that goes to float has no width any more."""
-    net = ir.from_proto(onnx.load(Path(__file__).resolve().parents[1] / "qdq" / "files" / "planned_by_peers.onnx"))
+    """The rungs in float come behind those with wide outputs: a layer that goes to float has no
+    width any more.
+    """
+    net = ir.from_proto(
+        onnx.load(Path(__file__).resolve().parents[1] / "qdq" / "files" / "planned_by_peers.onnx")
+    )
     _, found = search(base_of(net, platform="generic"), Goal(min_sqnr=300))
-    assert any(trial.attempt.raw and set(trial.attempt.raw) <= set(trial.attempt.floats) for trial in found.trials)
+    assert any(
+        trial.attempt.raw and set(trial.attempt.raw) <= set(trial.attempt.floats)
+        for trial in found.trials
+    )
 
 
 # ---- widths of weights -------------------------------------------------------------------------------------------
@@ -459,7 +553,9 @@ def test_the_last_layer_goes_to_float_after_it_was_wide():
 
 @pytest.mark.parametrize("platform", ("arcs", "generic"))
 def test_weights_come_back_one_layer_at_a_time(platform):
-    """Law: each layer with narrow weights is named once, and the rung ends where all have 8 bits."""
+    """Law: each layer with narrow weights is named once, and the rung ends where all have 8
+    bits.
+    """
     planned = base_of(nets.shortcut(), platform=platform, weight_bits=4).planned
     narrow = rank_narrow_layers(planned)
     names = [layer.selector for layer in narrow]
@@ -468,7 +564,9 @@ def test_weights_come_back_one_layer_at_a_time(platform):
     assert len(names) == len(set(names)) == 3
     alone = next(rung for rung in iter_rungs(planned, Attempt()) if rung[0].wide)
     assert [len(attempt.wide) for attempt in alone] == [1, 2, 3]
-    assert {widths for _, *widths in map(tuple, alone[-1].wide) for widths in [tuple(widths)]} == {(8, 8)}
+    assert {widths for _, *widths in map(tuple, alone[-1].wide) for widths in [tuple(widths)]} == {
+        (8, 8)
+    }
 
 
 def test_narrow_weights_cost_half():
@@ -476,7 +574,11 @@ def test_narrow_weights_cost_half():
     bases = [base_of(nets.shortcut(), platform="arcs", weight_bits=bits) for bits in (8, 4)]
     whole, few = (measure_cost(base).bytes for base in bases)
     graph = bases[1].lowered.graph
-    sizes = [node.inputs[1].const_value.nbytes for node in graph.graph if ir.get_attr(node, "parameter_bits") == 4]
+    sizes = [
+        node.inputs[1].const_value.nbytes
+        for node in graph.graph
+        if ir.get_attr(node, "parameter_bits") == 4
+    ]
     assert whole - few == sum(size // 2 for size in sizes) > 0
 
 
@@ -485,7 +587,9 @@ def test_auto_gives_the_wish_the_fewest_bits():
     net, images = three_layers(), data(three_layers())
     counts = []
     for wish in (5.0, 24.0):
-        made = api.quantize(net, images, platform="arcs", effort="best", weight_bits="auto", min_sqnr=wish)
+        made = api.quantize(
+            net, images, platform="arcs", effort="best", weight_bits="auto", min_sqnr=wish
+        )
         nodes = [node for node in made.graph.graph if "parameter_bits" in node.attributes]
         counts.append(sum(ir.get_attr(node, "parameter_bits") == 4 for node in nodes))
         assert made.report.search["met"]
@@ -493,14 +597,21 @@ def test_auto_gives_the_wish_the_fewest_bits():
     assert counts[0] > counts[1]
 
 
-@pytest.mark.parametrize(("wish", "count", "few"), [(50.0, 18, True), (50.0, 20, False), (100.0, 10, False)])
+@pytest.mark.parametrize(
+    ("wish", "count", "few"), [(50.0, 18, True), (50.0, 20, False), (100.0, 10, False)]
+)
 def test_a_wish_that_so_few_labels_cannot_tell_is_doubted(wish, count, few):
     """Nine samples that may be lost are too few, ten are not."""
     net = nets.plain()
     feed = data(net, count)
     labels = np.zeros(count, np.int64)
     made = api.quantize(
-        net, data(net), platform="venus", effort="fast", max_drop=wish, eval_data=[({"x": feed}, labels)]
+        net,
+        data(net),
+        platform="venus",
+        effort="fast",
+        max_drop=wish,
+        eval_data=[({"x": feed}, labels)],
     )
     doubts = [note for note in made.report.notes if "so few that chance decides" in note]
     assert [f"of {count} samples" in note for note in doubts] == [True] * few
@@ -511,6 +622,11 @@ def test_auto_needs_a_wish():
     with pytest.raises(ConfigError, match="weight_bits auto: what is wished chooses the widths"):
         api.quantize(nets.plain(), data(nets.plain()), platform="arcs", weight_bits="auto")
     made = api.quantize(
-        nets.plain(), data(nets.plain()), platform="venus", effort="fast", weight_bits="auto", min_sqnr=1.0
+        nets.plain(),
+        data(nets.plain()),
+        platform="venus",
+        effort="fast",
+        weight_bits="auto",
+        min_sqnr=1.0,
     )
     assert made.report.search["met"]

@@ -1,4 +1,6 @@
-"""What the tests of the simulator share: running one kernel, switching the fast path, random requantizations."""
+"""What the tests of the simulator share: running one kernel, switching the fast path, random
+requantizations.
+"""
 
 import contextlib
 import os
@@ -52,7 +54,9 @@ def triple(rescale):
 
 
 def integers(rng, shape, dtype=np.int8, extremes=False):
-    """Random integers over the whole range; with `extremes` only the two ends, zero and their neighbours."""
+    """Random integers over the whole range; with `extremes` only the two ends, zero and their
+    neighbours.
+    """
     info = np.iinfo(dtype)
     if extremes:
         return rng.choice([info.min, info.min + 1, -1, 0, 1, info.max], size=shape).astype(dtype)

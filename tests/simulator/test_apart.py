@@ -1,4 +1,6 @@
-"""Law: what moves numbers along axis 0 of a sample gives in a batch what NumPy gives for each sample alone."""
+"""Law: what moves numbers along axis 0 of a sample gives in a batch what NumPy gives for each
+sample alone.
+"""
 
 import itertools
 
@@ -8,7 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.fixed_point import Rescale
-from simulator.kernels import AddShift, Concat, Constant, Gather, IndexSelect, Relu, Reshape, Split, Transpose
+from simulator.kernels import (
+    AddShift,
+    Concat,
+    Constant,
+    Gather,
+    IndexSelect,
+    Relu,
+    Reshape,
+    Split,
+    Transpose,
+)
 from simulator.program import Step, TensorSpec, compile_program
 from tests.simulator.helpers import SEEDS, integers
 
@@ -17,8 +29,12 @@ SIZES = st.lists(st.integers(1, 4), min_size=1, max_size=5)
 
 
 def together(steps, x, output="y", **options):
-    """Return what the steps, made for one sample [1, ...], give for all samples, and the program."""
-    program = compile_program(steps, {"x": TensorSpec((1, *x.shape[1:]), x.dtype)}, [output], **options)
+    """Return what the steps, made for one sample [1, ...], give for all samples, and the
+    program.
+    """
+    program = compile_program(
+        steps, {"x": TensorSpec((1, *x.shape[1:]), x.dtype)}, [output], **options
+    )
     assert program.accepts_batches
     ((_, y),) = program.run({"x": x})
     return y
@@ -36,7 +52,9 @@ def test_a_transpose(seed, sizes, samples, data):
     x = integers(np.random.default_rng(seed), (samples, int(np.prod(sizes))))
     want = np.concatenate([row.reshape(sizes).transpose(perm) for row in x])
     for block, threads in itertools.product((1, 3), (1, 2)):
-        got = together([seen(sizes), Step(Transpose(perm), ("r",), ("y",))], x, block=block, threads=threads)
+        got = together(
+            [seen(sizes), Step(Transpose(perm), ("r",), ("y",))], x, block=block, threads=threads
+        )
         np.testing.assert_array_equal(got, want)
 
 
@@ -47,9 +65,14 @@ def test_a_choice_of_rows(seed, sizes, samples, data):
     places = data.draw(st.lists(st.integers(-1, sizes[0] - 1), min_size=1, max_size=5))
     x = integers(np.random.default_rng(seed), (samples, int(np.prod(sizes))))
     others = [None] * (len(sizes) - 1)
-    got = together([seen(sizes), Step(IndexSelect((np.array(places), *others), 9), ("r",), ("y",))], x)
+    got = together(
+        [seen(sizes), Step(IndexSelect((np.array(places), *others), 9), ("r",), ("y",))], x
+    )
     rows = [row.reshape(sizes) for row in x]
-    want = [np.stack([row[p] if p >= 0 else np.full(sizes[1:], 9, np.int8) for p in places]) for row in rows]
+    want = [
+        np.stack([row[p] if p >= 0 else np.full(sizes[1:], 9, np.int8) for p in places])
+        for row in rows
+    ]
     np.testing.assert_array_equal(got, np.concatenate(want))
 
 
@@ -98,7 +121,9 @@ def test_rows_of_a_sample_through_a_net():
 
 def test_feeds_of_more_rows_stay_as_they_are():
     """Shapes that are exact have no batch: a matrix that is fed is turned as one."""
-    program = compile_program([Step(Transpose((1, 0)), ("x",), ("y",))], {"x": TensorSpec((3, 4), np.int8)})
+    program = compile_program(
+        [Step(Transpose((1, 0)), ("x",), ("y",))], {"x": TensorSpec((3, 4), np.int8)}
+    )
     assert not program.accepts_batches
     x = integers(np.random.default_rng(5), (3, 4))
     np.testing.assert_array_equal(dict(program.run({"x": x}))["y"], x.T)

@@ -13,7 +13,9 @@ from tests.case_selection import limit_examples
 
 
 @limit_examples(40)
-@given(st.lists(st.floats(-7.96875, 7.96875, width=32), min_size=1, max_size=40), st.integers(-3, 3))
+@given(
+    st.lists(st.floats(-7.96875, 7.96875, width=32), min_size=1, max_size=40), st.integers(-3, 3)
+)
 def test_as_in_plain_python(numbers, exponent):
     """Each number is in the bin that begins at or below it."""
     x = np.array(numbers, np.float32)
@@ -29,7 +31,9 @@ def test_as_in_plain_python(numbers, exponent):
 @pytest.mark.parametrize("kind", (np.float32, np.float64))
 @pytest.mark.parametrize("shape", ((2, 3), (1, 3, 5), (2, 3, 700)))
 def test_times_the_factor_of_the_channel(kind, shape):
-    """A number is counted as what it is times its channel's factor, rounded to the array's own type."""
+    """A number is counted as what it is times its channel's factor, rounded to the array's own
+    type.
+    """
     rng = np.random.default_rng(0)
     x, factors = rng.uniform(-3, 3, shape).astype(kind), np.array([0.3, 1.0, 1 / 0.7])
     bins = np.zeros(4096, np.int64)
@@ -61,18 +65,26 @@ def test_the_smallest_numbers():
 
 
 @limit_examples(40)
-@given(hnp.arrays(np.float32, st.tuples(*[st.integers(1, 9)] * 3), elements=st.floats(-1e4, 1e4, width=32)))
+@given(
+    hnp.arrays(
+        np.float32, st.tuples(*[st.integers(1, 9)] * 3), elements=st.floats(-1e4, 1e4, width=32)
+    )
+)
 def test_channels_as_in_plain_python(x):
     """The largest magnitude is exact, the sum of squares to the last bits."""
     largest, squares = channel_statistics(x)
     for c in range(x.shape[1]):
         numbers = x[:, c].reshape(-1).tolist()
         assert largest[c] == max(map(abs, numbers))
-        assert squares[c] == pytest.approx(math.fsum(number * number for number in numbers), rel=1e-12)
+        assert squares[c] == pytest.approx(
+            math.fsum(number * number for number in numbers), rel=1e-12
+        )
 
 
 def test_long_channels_in_any_memory_order():
-    """Of more numbers than are summed at a time; an array that lies otherwise in memory is the same array."""
+    """Of more numbers than are summed at a time; an array that lies otherwise in memory is the same
+    array.
+    """
     x = np.arange(-6000, 6008, dtype=np.float32).reshape(2, 2, 1501, 2)
     for array in (x, np.asfortranarray(x)):
         largest, squares = channel_statistics(array)

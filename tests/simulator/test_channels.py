@@ -23,7 +23,9 @@ WHOLE = (1 << 30, 30, 62)
 
 @st.composite
 def channels(draw, count, shifts=(-2, 60)):
-    """Draw a requantization for each of `count` channels, far apart, powers of two and others, of one width."""
+    """Draw a requantization for each of `count` channels, far apart, powers of two and others, of
+    one width.
+    """
     bits = draw(st.sampled_from(choose_fast_subset(3, [4, 8, 8, 16, 32])))
     ratios = st.one_of(
         st.integers(*shifts).map(lambda shift: 2.0**-shift),
@@ -43,7 +45,9 @@ def expected(acc, rescale, axis):
 
 
 KINDS = st.sampled_from(
-    choose_fast_subset(3, [(np.int8, np.int8), (np.int8, np.int8), (np.int16, np.int8), (np.int16, np.int16)])
+    choose_fast_subset(
+        3, [(np.int8, np.int8), (np.int8, np.int8), (np.int16, np.int8), (np.int16, np.int16)]
+    )
 )
 
 
@@ -79,7 +83,11 @@ def test_conv_transpose(fast, group):
         sizes = (2, 1), (1, 0, 0, 1), (1, 1), (1, 0), group
         with simd(fast):
             got = run(ConvTranspose(weight, bias, rescale, *sizes), x)
-        same(got, expected(naive.conv_transpose(x, weight, bias, WHOLE, *sizes), rescale, 1), rescale.dtype)
+        same(
+            got,
+            expected(naive.conv_transpose(x, weight, bias, WHOLE, *sizes), rescale, 1),
+            rescale.dtype,
+        )
 
     check()
 
@@ -100,10 +108,17 @@ def test_linear(fast):
 
 
 def test_products_of_more_than_64_bits():
-    """int16 by int16 with 32-bit results: the product of some channels needs two halves, of others it does not."""
+    """int16 by int16 with 32-bit results: the product of some channels needs two halves, of others
+    it does not.
+    """
     rng = np.random.default_rng(3)
-    x, weight = integers(rng, (1, 64, 2, 2), np.int16, True), integers(rng, (4, 64, 1, 1), np.int16, True)
-    rescale = ChannelRescale(tuple(Rescale.from_ratio(ratio, 32) for ratio in (0.9, 1e-3, 0.3, 1e-12)))
+    x, weight = (
+        integers(rng, (1, 64, 2, 2), np.int16, True),
+        integers(rng, (4, 64, 1, 1), np.int16, True),
+    )
+    rescale = ChannelRescale(
+        tuple(Rescale.from_ratio(ratio, 32) for ratio in (0.9, 1e-3, 0.3, 1e-12))
+    )
     bound = 64 * max_magnitude(np.dtype(np.int16)) ** 2
     wide = rescale.compile_for_bound(bound).wide
     assert set(wide) == {0, 1}

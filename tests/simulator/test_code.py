@@ -67,16 +67,30 @@ def test_kinds_stand_for_numbas_types(value):
 
 
 def test_arrays_may_be_written_whatever_they_say():
-    """Law: a constant that cannot be written has the type of one that can, so that one code serves both."""
+    """Law: a constant that cannot be written has the type of one that can, so that one code serves
+    both.
+    """
     x = np.zeros(3)
     x.flags.writeable = False
     assert _code_cache.argument_type(x) == _code_cache.argument_type(np.zeros(3))
 
 
 def test_other_types_are_other_code():
-    """Law: the text of kinds tells apart what Numba tells apart: classes, ranks, numbers of members."""
-    values = [np.zeros(1, np.int8), np.zeros((1, 1), np.int8), np.zeros(1, np.int16), (1, 2), Pair(1, 2), ((1,), 2), 1]
-    assert len({_code_cache._type_key(_code_cache.argument_type(value)) for value in values}) == len(values)
+    """Law: the text of kinds tells apart what Numba tells apart: classes, ranks, numbers of
+    members.
+    """
+    values = [
+        np.zeros(1, np.int8),
+        np.zeros((1, 1), np.int8),
+        np.zeros(1, np.int16),
+        (1, 2),
+        Pair(1, 2),
+        ((1,), 2),
+        1,
+    ]
+    assert len(
+        {_code_cache._type_key(_code_cache.argument_type(value)) for value in values}
+    ) == len(values)
 
 
 @pytest.fixture
@@ -94,7 +108,9 @@ def twice(x, y):
 
 
 def test_a_file_that_cannot_be_linked_is_compiled_anew(cache):
-    """Law: where Numba's libraries lack a function, the code comes from Numba, and the answer is the same."""
+    """Law: where Numba's libraries lack a function, the code comes from Numba, and the answer is
+    the same.
+    """
     kinds = (_code_cache.argument_type(np.zeros(1)), _code_cache.argument_type(np.zeros(1)))
     _code_cache._load_or_compile(jit(twice), kinds)
     (path,) = cache.rglob("*.loop")
@@ -102,7 +118,9 @@ def test_a_file_that_cannot_be_linked_is_compiled_anew(cache):
     symbol, names = json.loads(head)
     assert "twice" in symbol
     for told, kept in (([*names, "NRT_there_is_none"], code), (names, b"no code at all")):
-        _disk_cache.write_code(path.stem, "loop", json.dumps([symbol, told]).encode() + b"\n" + kept)
+        _disk_cache.write_code(
+            path.stem, "loop", json.dumps([symbol, told]).encode() + b"\n" + kept
+        )
         assert _code_cache._load_or_compile(jit(twice), kinds)
         head, _, again = _disk_cache.read_code(path.stem, "loop").partition(b"\n")  # written again
         assert json.loads(head)[1] == names
@@ -157,7 +175,9 @@ def test_numbas_libraries_are_found_without_numba():
 
 @pytest.mark.slow
 def test_a_second_process_needs_no_numba(tmp_path):
-    """Law: every loop is kept, a later process links all of them without Numba, and computes the same integers."""
+    """Law: every loop is kept, a later process links all of them without Numba, and computes the
+    same integers.
+    """
 
     def run(before=""):
         done = subprocess.run(
@@ -176,7 +196,10 @@ def test_a_second_process_needs_no_numba(tmp_path):
     assert int(count) == len(list(tmp_path.rglob("*.loop"))) >= 3
     assert run() == (first, [count, "False"])
     # as on ARM
-    near = "from simulator import _llvm; del _llvm._get_lljit; _llvm._link_with_lljit = _llvm._link_with_mcjit"
+    near = (
+        "from simulator import _llvm; del _llvm._get_lljit; _llvm._link_with_lljit = "
+        "_llvm._link_with_mcjit"
+    )
     assert run(near) == (first, [count, "False"])
 
 

@@ -20,17 +20,25 @@ PATHS = pytest.mark.parametrize("fast", [False, True], ids=["loops", "simd"])
 def convolutions(draw):
     rng = np.random.default_rng(draw(SEEDS))
     group = draw(st.sampled_from([1, 1, 1, 2, 3]))
-    own, outputs = draw(st.sampled_from([1, 2, 3, 4, 5, 8])), draw(st.sampled_from([1, 2, 7, 16, 17, 33]))
+    own, outputs = (
+        draw(st.sampled_from([1, 2, 3, 4, 5, 8])),
+        draw(st.sampled_from([1, 2, 7, 16, 17, 33])),
+    )
     if group > 1 and draw(st.booleans()):
         own, outputs = 1, 1  # depthwise, or nearly so
     kernel = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
     dilations = draw(st.tuples(st.integers(1, 2), st.integers(1, 3)))
     pads = draw(st.tuples(*[st.integers(0, 2)] * 4))
-    size = [max(draw(st.integers(1, 6)), d * (k - 1) + 1) for k, d in zip(kernel, dilations, strict=True)]
+    size = [
+        max(draw(st.integers(1, 6)), d * (k - 1) + 1)
+        for k, d in zip(kernel, dilations, strict=True)
+    ]
     dtypes = draw(
         st.sampled_from(
             choose_fast_subset(
-                4, [(np.int8, np.int8)] * 4 + [(np.int16, np.int8), (np.int8, np.int16), (np.int16, np.int16)]
+                4,
+                [(np.int8, np.int8)] * 4
+                + [(np.int16, np.int8), (np.int8, np.int16), (np.int16, np.int16)],
             )
         )
     )
@@ -55,7 +63,11 @@ def test_conv2d(fast):
         x, weight, bias, rescale, strides, pads, dilations, group = case
         with simd(fast):
             got = run(Conv(weight, bias, rescale, strides, pads, dilations, group), x)
-        same(got, naive.conv(x, weight, bias, triple(rescale), strides, pads, dilations, group), rescale.dtype)
+        same(
+            got,
+            naive.conv(x, weight, bias, triple(rescale), strides, pads, dilations, group),
+            rescale.dtype,
+        )
 
     check()
 
@@ -69,7 +81,9 @@ def test_conv2d_tiles(fast, outputs, columns):
     rescale = Rescale.from_shift(9, 8)
     with simd(fast):
         got = run(Conv(weight, None, rescale), x)
-    same(got, naive.conv(x, weight, None, triple(rescale), (1, 1), (0, 0, 0, 0), (1, 1), 1), np.int8)
+    same(
+        got, naive.conv(x, weight, None, triple(rescale), (1, 1), (0, 0, 0, 0), (1, 1), 1), np.int8
+    )
 
 
 @PATHS
@@ -80,19 +94,35 @@ def test_depthwise_and_its_multiplier(fast, groups, multiplier):
     bias, rescale = integers(rng, (groups * multiplier,), np.int16), Rescale.from_ratio(0.003, 8)
     with simd(fast):
         got = run(Conv(weight, bias, rescale, (2, 1), (1, 0, 1, 2), (1, 2), groups), x)
-    same(got, naive.conv(x, weight, bias, triple(rescale), (2, 1), (1, 0, 1, 2), (1, 2), groups), np.int8)
+    same(
+        got,
+        naive.conv(x, weight, bias, triple(rescale), (2, 1), (1, 0, 1, 2), (1, 2), groups),
+        np.int8,
+    )
 
 
 @PATHS
 def test_conv1d(fast):
     @few
-    @given(SEEDS, rescales(), st.integers(1, 3), st.tuples(st.integers(0, 3), st.integers(0, 3)), st.integers(1, 2))
+    @given(
+        SEEDS,
+        rescales(),
+        st.integers(1, 3),
+        st.tuples(st.integers(0, 3), st.integers(0, 3)),
+        st.integers(1, 2),
+    )
     def check(seed, rescale, stride, pads, dilation):
         rng = np.random.default_rng(seed)
-        x, weight, bias = integers(rng, (2, 6, 11)), integers(rng, (4, 3, 3)), integers(rng, (4,), np.int16)
+        x, weight, bias = (
+            integers(rng, (2, 6, 11)),
+            integers(rng, (4, 3, 3)),
+            integers(rng, (4,), np.int16),
+        )
         with simd(fast):
             got = run(Conv(weight, bias, rescale, (stride,), pads, (dilation,), 2), x)
-        same(got, naive.conv1d(x, weight, bias, triple(rescale), stride, pads, dilation, 2), np.int8)
+        same(
+            got, naive.conv1d(x, weight, bias, triple(rescale), stride, pads, dilation, 2), np.int8
+        )
 
     check()
 
@@ -100,7 +130,9 @@ def test_conv1d(fast):
 @pytest.mark.slow
 @PATHS
 @pytest.mark.parametrize("group", [1, 2])
-@pytest.mark.parametrize("bias", [2**31 - 1, 2**31 - 9 * 127 * 128 - 1, 2**31 - 9 * 127 * 128, -(2**31), 2**40])
+@pytest.mark.parametrize(
+    "bias", [2**31 - 1, 2**31 - 9 * 127 * 128 - 1, 2**31 - 9 * 127 * 128, -(2**31), 2**40]
+)
 def test_accumulators_never_wrap(fast, bias, group):
     x = np.full((1, 2, 4, 4), 127, np.int8)
     weight = np.full((2, 2 // group, 3, 3), 127 if bias > 0 else -128, np.int8)
@@ -108,7 +140,11 @@ def test_accumulators_never_wrap(fast, bias, group):
         rescale, biases = (Rescale.from_shift(min(shift, 34), bits), np.array([bias, 0]))
         with simd(fast):
             got = run(Conv(weight, biases, rescale, (1, 1), (1, 1, 1, 1), None, group), x)
-        same(got, naive.conv(x, weight, biases, triple(rescale), (1, 1), (1,) * 4, (1, 1), group), rescale.dtype)
+        same(
+            got,
+            naive.conv(x, weight, biases, triple(rescale), (1, 1), (1,) * 4, (1, 1), group),
+            rescale.dtype,
+        )
 
 
 def test_the_vector_path_is_taken_only_where_32_bits_suffice():
@@ -134,7 +170,11 @@ def test_linear(fast):
     )
     def check(seed, rescale, shape, outputs):
         rng = np.random.default_rng(seed)
-        x, weight, bias = integers(rng, shape), integers(rng, (outputs, 40)), integers(rng, (outputs,), np.int32)
+        x, weight, bias = (
+            integers(rng, shape),
+            integers(rng, (outputs, 40)),
+            integers(rng, (outputs,), np.int32),
+        )
         with simd(fast):
             got = run(Linear(weight, bias, rescale), x)
         same(got, naive.linear(x, weight, bias, triple(rescale)), rescale.dtype)
@@ -155,8 +195,17 @@ def test_linear_with_more_rows_than_fit_at_once(fast):
 @given(
     SEEDS,
     rescales(bits=(8, 32)),
-    st.sampled_from([((3, 4), (4, 5)), ((2, 3, 4), (2, 4, 1)), ((1, 2, 3, 4), (1, 2, 4, 5)), ((2, 3, 4), (4, 5))]),
-    st.sampled_from(choose_fast_subset(2, [(np.int8, np.int8), (np.int16, np.int16), (np.int16, np.int8)])),
+    st.sampled_from(
+        [
+            ((3, 4), (4, 5)),
+            ((2, 3, 4), (2, 4, 1)),
+            ((1, 2, 3, 4), (1, 2, 4, 5)),
+            ((2, 3, 4), (4, 5)),
+        ]
+    ),
+    st.sampled_from(
+        choose_fast_subset(2, [(np.int8, np.int8), (np.int16, np.int16), (np.int16, np.int8)])
+    ),
 )
 def test_matmul(seed, rescale, shapes, dtypes):
     rng = np.random.default_rng(seed)
@@ -173,19 +222,54 @@ SHIFT = Rescale.from_shift(4, 8)
         (Conv(np.zeros((4, 3, 3, 3), np.int8), None, SHIFT), (1, 4, 8, 8), np.int8, "do not fit"),
         (Conv(np.zeros((4, 3, 3, 3), np.int8), None, SHIFT), (1, 3, 8), np.int8, "do not fit"),
         (Conv(np.zeros((4, 3, 3, 3), np.int8), None, SHIFT), (1, 3, 8, 2), np.int8, "does not fit"),
-        (Conv(np.zeros((4, 3, 3, 3), np.int8), None, SHIFT), (1, 3, 8, 8), np.int32, "int8 or int16"),
-        (Conv(np.zeros((4, 3, 3, 3), np.float32), None, SHIFT), (1, 3, 8, 8), np.int8, "weights must be"),
-        (Conv(np.zeros((4, 3, 3, 3), np.int8), np.zeros(3, int), SHIFT), (1, 3, 8, 8), np.int8, "a bias of"),
-        (Conv(np.zeros((4, 3, 3, 3), np.int8), np.zeros(4), SHIFT), (1, 3, 8, 8), np.int8, "must be integer"),
-        (Conv(np.zeros((4, 3, 3, 3), np.int8), None, SHIFT, pads=(1, 1)), (1, 3, 8, 8), np.int8, "make no window"),
+        (
+            Conv(np.zeros((4, 3, 3, 3), np.int8), None, SHIFT),
+            (1, 3, 8, 8),
+            np.int32,
+            "int8 or int16",
+        ),
+        (
+            Conv(np.zeros((4, 3, 3, 3), np.float32), None, SHIFT),
+            (1, 3, 8, 8),
+            np.int8,
+            "weights must be",
+        ),
+        (
+            Conv(np.zeros((4, 3, 3, 3), np.int8), np.zeros(3, int), SHIFT),
+            (1, 3, 8, 8),
+            np.int8,
+            "a bias of",
+        ),
+        (
+            Conv(np.zeros((4, 3, 3, 3), np.int8), np.zeros(4), SHIFT),
+            (1, 3, 8, 8),
+            np.int8,
+            "must be integer",
+        ),
+        (
+            Conv(np.zeros((4, 3, 3, 3), np.int8), None, SHIFT, pads=(1, 1)),
+            (1, 3, 8, 8),
+            np.int8,
+            "make no window",
+        ),
         (
             Conv(np.zeros((4, 3, 3, 3), np.int8), None, SHIFT, pads=(-1, 0, 0, 0)),
             (1, 3, 8, 8),
             np.int8,
             "make no window",
         ),
-        (Conv(np.zeros((4, 3), np.int8), None, SHIFT), (1, 3), np.int8, "not those of a convolution"),
-        (Conv(np.zeros((5, 3, 1, 1), np.int8), None, SHIFT, group=2), (1, 6, 8, 8), np.int8, "in 2 groups"),
+        (
+            Conv(np.zeros((4, 3), np.int8), None, SHIFT),
+            (1, 3),
+            np.int8,
+            "not those of a convolution",
+        ),
+        (
+            Conv(np.zeros((5, 3, 1, 1), np.int8), None, SHIFT, group=2),
+            (1, 6, 8, 8),
+            np.int8,
+            "in 2 groups",
+        ),
         (Linear(np.zeros((4, 3), np.int8), None, SHIFT), (1, 4), np.int8, "do not fit"),
         (Linear(np.zeros((4, 3), np.int8), None, SHIFT), (1, 3), np.float32, "int8 or int16"),
     ],

@@ -14,7 +14,9 @@ from simulator.program import SimulatorError
 from tests.oracles import curves as naive
 from tests.simulator.helpers import SEEDS, few, integers, rescales, run, same, triple
 
-TABLES = [(function, chip) for chip in ("venus", "arcs", "venusA") for function in ("sigmoid", "tanh")]
+TABLES = [
+    (function, chip) for chip in ("venus", "arcs", "venusA") for function in ("sigmoid", "tanh")
+]
 WAYS = ("divide", "fused", "newton")
 
 
@@ -55,7 +57,12 @@ def test_table_of_another_width():
 
 @few
 @given(
-    SEEDS, st.sampled_from(WAYS), st.integers(0, 10), st.booleans(), st.sampled_from([1, 2, 9, 40]), rescales((5, 10))
+    SEEDS,
+    st.sampled_from(WAYS),
+    st.integers(0, 10),
+    st.booleans(),
+    st.sampled_from([1, 2, 9, 40]),
+    rescales((5, 10)),
 )
 def test_softmax(seed, way, q, extremes, length, rescale):
     x = integers(np.random.default_rng(seed), (3, length), extremes=extremes)
@@ -65,13 +72,24 @@ def test_softmax(seed, way, q, extremes, length, rescale):
 
 
 @few
-@given(SEEDS, st.sampled_from(WAYS[:2]), st.floats(0.7, 500.0), st.sampled_from([1, 3, 40]), rescales((8, 13)))
+@given(
+    SEEDS,
+    st.sampled_from(WAYS[:2]),
+    st.floats(0.7, 500.0),
+    st.sampled_from([1, 3, 40]),
+    rescales((8, 13)),
+)
 def test_log_softmax(seed, way, scale, length, rescale):
     ratio = 2.0**25 / scale
     m, s = (r := Rescale.from_ratio(ratio, 32)).multiplier, r.shift
     x = integers(np.random.default_rng(seed), (3, length))
     got = run(LogSoftmax(make_input_table(ratio, 8), rescale, division_mode=way), x)
-    want = np.array([naive.log_softmax(row.tolist(), naive.Fraction(m, 2**s), way, triple(rescale)) for row in x])
+    want = np.array(
+        [
+            naive.log_softmax(row.tolist(), naive.Fraction(m, 2**s), way, triple(rescale))
+            for row in x
+        ]
+    )
     same(got, want, np.int8)
 
 
@@ -100,14 +118,19 @@ def test_softmax_is_near_the_real_one():
     real = np.exp(x / 16.0 - x.max(axis=1, keepdims=True) / 16.0)
     real *= 2.0**15 / real.sum(axis=1, keepdims=True)
     for way in WAYS:
-        got = run(Softmax(make_input_table(2.0**21, 8), Rescale.from_shift(0, 32), division_mode=way), x)
+        got = run(
+            Softmax(make_input_table(2.0**21, 8), Rescale.from_shift(0, 32), division_mode=way), x
+        )
         assert np.abs(got - real).max() <= 1.5
 
 
 @pytest.mark.parametrize("wrong", ({"axis": 2}, {"axis": -3}, {"division_mode": "guess"}))
 def test_softmax_refuses(wrong):
     with pytest.raises(SimulatorError):
-        run(Softmax(make_input_table(2.0**21, 8), Rescale.from_shift(8, 8), **wrong), np.zeros((1, 4), np.int8))
+        run(
+            Softmax(make_input_table(2.0**21, 8), Rescale.from_shift(8, 8), **wrong),
+            np.zeros((1, 4), np.int8),
+        )
 
 
 def test_rows_over_samples_are_not_split():
@@ -139,23 +162,38 @@ def test_layer_norm(seed, count, q, extremes, rescale, fraction):
     epsilon = math.floor(1e-5 * 4.0**q * count**2 + 0.5)
     assert LayerNorm.scale_epsilon(1e-5, 2.0**q, count) == epsilon
     got = run(LayerNorm(gamma, beta, epsilon, rescale, fraction_bits=fraction), x)
-    want = [naive.layer_norm(r.tolist(), gamma.tolist(), beta.tolist(), epsilon, fraction, triple(rescale)) for r in x]
+    want = [
+        naive.layer_norm(
+            r.tolist(), gamma.tolist(), beta.tolist(), epsilon, fraction, triple(rescale)
+        )
+        for r in x
+    ]
     same(got, np.array(want), np.int8)
 
 
 def test_layer_norm_over_two_axes():
     rng = np.random.default_rng(4)
     x = integers(rng, (3, 2, 4, 5))
-    gamma, beta, rescale = rng.integers(-128, 128, 20), rng.integers(-999, 999, 20), Rescale.from_shift(9, 8)
+    gamma, beta, rescale = (
+        rng.integers(-128, 128, 20),
+        rng.integers(-999, 999, 20),
+        Rescale.from_shift(9, 8),
+    )
     got = run(LayerNorm(gamma, beta, 3, rescale, row_axes=2), x)
     want = [
-        naive.layer_norm(r.tolist(), gamma.tolist(), beta.tolist(), 3, 10, triple(rescale)) for r in x.reshape(-1, 20)
+        naive.layer_norm(r.tolist(), gamma.tolist(), beta.tolist(), 3, 10, triple(rescale))
+        for r in x.reshape(-1, 20)
     ]
     same(got, np.array(want).reshape(x.shape), np.int8)
 
 
 @pytest.mark.parametrize("wrong", ({"fraction_bits": 12}, {"row_axes": 0}, {"epsilon": -1}))
 def test_layer_norm_refuses(wrong):
-    fields = {"gamma": np.ones(4, int), "beta": np.ones(4, int), "epsilon": 1, "rescale": Rescale.from_shift(9, 8)}
+    fields = {
+        "gamma": np.ones(4, int),
+        "beta": np.ones(4, int),
+        "epsilon": 1,
+        "rescale": Rescale.from_shift(9, 8),
+    }
     with pytest.raises(SimulatorError):
         run(LayerNorm(**{**fields, **wrong}), np.zeros((1, 4), np.int8))

@@ -31,7 +31,9 @@ def test_conv_transpose(seed, kernel, strides, dilations, group, requant, fast):
     pads += [int(rng.integers(0, min(n - p, 4))) for n, p in zip(full, pads, strict=True)]
     with simd(fast):
         got = run(ConvTranspose(weight, bias, requant, strides, pads, dilations, more, group), x)
-    want = naive.conv_transpose(x, weight, bias, triple(requant), strides, pads, dilations, more, group)
+    want = naive.conv_transpose(
+        x, weight, bias, triple(requant), strides, pads, dilations, more, group
+    )
     same(got, want, np.int8)
 
 
@@ -40,7 +42,9 @@ def test_conv_transpose_is_clipped_by_a_relu_behind():
     x, weight = integers(rng, (3, 2, 4, 4)), integers(rng, (2, 3, 2, 2))
     kernel = ConvTranspose(weight, None, Rescale.from_shift(7, 8), (2, 2))
     steps = [Step(kernel, ("x",), ("a",)), Step(Relu(), ("a",), ("y",))]
-    ((_, y),) = compile_program(steps, {"x": TensorSpec((1, 2, 4, 4), np.int8)}, ["y"]).run({"x": x})
+    ((_, y),) = compile_program(steps, {"x": TensorSpec((1, 2, 4, 4), np.int8)}, ["y"]).run(
+        {"x": x}
+    )
     assert np.array_equal(y, np.maximum(run(kernel, x), 0))
 
 
@@ -48,7 +52,10 @@ def test_conv_transpose_is_clipped_by_a_relu_behind():
 @given(SEEDS, st.integers(0, 6), st.booleans())
 def test_div(seed, shift, by_sign):
     rng = np.random.default_rng(seed)
-    x, y = integers(rng, (2, 30), np.int32) >> rng.integers(8, 28, (2, 30)), integers(rng, (2, 30), np.int32)
+    x, y = (
+        integers(rng, (2, 30), np.int32) >> rng.integers(8, 28, (2, 30)),
+        integers(rng, (2, 30), np.int32),
+    )
     y = np.where(y % 7 == 0, 0, y >> rng.integers(8, 31, (2, 30))).astype(np.int32)
 
     def one(n, d):
@@ -76,7 +83,9 @@ def test_div_by_a_negative_shift():
             "do not fit",
         ),
         (
-            ConvTranspose(np.zeros((2, 2, 1, 1), np.int8), None, Rescale.from_shift(1, 8), pads=(2, 2, 2, 2)),
+            ConvTranspose(
+                np.zeros((2, 2, 1, 1), np.int8), None, Rescale.from_shift(1, 8), pads=(2, 2, 2, 2)
+            ),
             [np.zeros((1, 2, 4, 4), np.int8)],
             "leave nothing",
         ),

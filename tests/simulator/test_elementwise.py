@@ -8,7 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.fixed_point import Rescale
-from simulator.kernels import AddScaled, AddShift, ChannelAffine, Clip, Dequant, Mul, Quant, Relu, Requant
+from simulator.kernels import (
+    AddScaled,
+    AddShift,
+    ChannelAffine,
+    Clip,
+    Dequant,
+    Mul,
+    Quant,
+    Relu,
+    Requant,
+)
 from simulator.program import SimulatorError
 from tests.case_selection import choose_fast_subset
 from tests.oracles import elementwise as naive
@@ -42,7 +52,11 @@ def pair(seed, shapes, dtypes=(np.int8, np.int8)):
 def test_add_shift(seed, shapes, shift_x, shift_y, bits, sign):
     x, y = pair(seed, shapes)
     got = run(AddShift(shift_x, shift_y, bits, sign), x, y)
-    same(got, naive.add_shift(x, y, shift_x, shift_y, bits, sign), np.int16 if bits == 16 else np.int8)
+    same(
+        got,
+        naive.add_shift(x, y, shift_x, shift_y, bits, sign),
+        np.int16 if bits == 16 else np.int8,
+    )
 
 
 @pytest.mark.slow
@@ -59,7 +73,9 @@ def test_add_shift_for_all_pairs_of_bytes(sign):
     st.tuples(st.floats(0.001, 40.0), st.floats(0.001, 40.0)),
     st.sampled_from(choose_fast_subset(2, [4, 8, 16])),
     st.sampled_from([1, -1]),
-    st.sampled_from(choose_fast_subset(2, [(np.int8, np.int8), (np.int16, np.int8), (np.int32, np.int32)])),
+    st.sampled_from(
+        choose_fast_subset(2, [(np.int8, np.int8), (np.int16, np.int8), (np.int32, np.int32)])
+    ),
 )
 def test_add_scaled(seed, shapes, ratios, bits, sign, dtypes):
     x, y = pair(seed, shapes, dtypes)
@@ -79,7 +95,9 @@ def test_add_scaled_at_powers_of_two_rounds_once():
     st.sampled_from(SHAPES),
     rescales(shifts=(0, 16), bits=choose_fast_subset(1, (8, 16, 32))),
     st.sampled_from(
-        choose_fast_subset(2, [(np.int8, np.int8), (np.int16, np.int8), (np.int16, np.int16), (np.int32, np.int16)])
+        choose_fast_subset(
+            2, [(np.int8, np.int8), (np.int16, np.int8), (np.int16, np.int16), (np.int32, np.int16)]
+        )
     ),
 )
 def test_mul(seed, shapes, rescale, dtypes):
@@ -94,20 +112,38 @@ def test_products_of_32_bits_do_not_wrap():
         with pytest.raises(SimulatorError, match="62 bits"):
             run(Mul(rescale), x, y)
     x, y = x, np.array([[2**15 - 1, 1, -(2**15)]], np.int16)
-    for rescale in (Rescale.from_shift(20, 32), Rescale.from_ratio(1e-9, 16), Rescale.from_ratio(1.1e-17, 8)):
+    for rescale in (
+        Rescale.from_shift(20, 32),
+        Rescale.from_ratio(1e-9, 16),
+        Rescale.from_ratio(1.1e-17, 8),
+    ):
         same(run(Mul(rescale), x, y), naive.mul(x, y, triple(rescale)), rescale.dtype)
 
 
 @few
-@given(SEEDS, st.sampled_from([(2, 5), (2, 5, 3), (1, 5, 2, 3)]), rescales(), st.sampled_from([0, 16]))
+@given(
+    SEEDS, st.sampled_from([(2, 5), (2, 5, 3), (1, 5, 2, 3)]), rescales(), st.sampled_from([0, 16])
+)
 def test_affine(seed, shape, rescale, right):
     rng = np.random.default_rng(seed)
-    x, weight, bias = integers(rng, shape), integers(rng, (5,)), integers(rng, (5,), np.int32) >> right
-    same(run(ChannelAffine(weight, bias, rescale), x), naive.affine(x, weight, bias, triple(rescale)), rescale.dtype)
+    x, weight, bias = (
+        integers(rng, shape),
+        integers(rng, (5,)),
+        integers(rng, (5,), np.int32) >> right,
+    )
+    same(
+        run(ChannelAffine(weight, bias, rescale), x),
+        naive.affine(x, weight, bias, triple(rescale)),
+        rescale.dtype,
+    )
 
 
 @few
-@given(SEEDS, rescales(shifts=(-8, 12), bits=(4, 8, 16, 32)), st.sampled_from([np.int8, np.int16, np.int32]))
+@given(
+    SEEDS,
+    rescales(shifts=(-8, 12), bits=(4, 8, 16, 32)),
+    st.sampled_from([np.int8, np.int16, np.int32]),
+)
 def test_requant(seed, rescale, dtype):
     x = integers(np.random.default_rng(seed), (3, 40), dtype)
     same(run(Requant(rescale), x), naive.requant(x, triple(rescale)), rescale.dtype)
@@ -117,7 +153,11 @@ def test_requant(seed, rescale, dtype):
 def test_requant_without_saturation_keeps_the_low_bits(left, bits):
     x = BYTES.reshape(1, -1)
     want = naive.requant_wrapped(x, left, bits)
-    same(run(Requant(Rescale.from_shift(-left, bits), saturate=False), x), want, np.dtype(f"int{bits}"))
+    same(
+        run(Requant(Rescale.from_shift(-left, bits), saturate=False), x),
+        want,
+        np.dtype(f"int{bits}"),
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int32])
@@ -129,12 +169,32 @@ def test_relu_and_clip(dtype):
 
 
 REALS = np.array(
-    [[0.0, -0.0, 0.5, -0.5, 1.5, 2.5, -1.5, 0.49999997, 7.96875, 7.9374995, -8.03125, -8.1, 1e30, -1e30, 3.4e38]],
+    [
+        [
+            0.0,
+            -0.0,
+            0.5,
+            -0.5,
+            1.5,
+            2.5,
+            -1.5,
+            0.49999997,
+            7.96875,
+            7.9374995,
+            -8.03125,
+            -8.1,
+            1e30,
+            -1e30,
+            3.4e38,
+        ]
+    ],
     np.float32,
 )
 
 
-@pytest.mark.parametrize(("scale", "bits"), [(1.0, 8), (16.0, 8), (3.7, 4), (1000.3, 16), (1e6, 32), (2.0**-5, 8)])
+@pytest.mark.parametrize(
+    ("scale", "bits"), [(1.0, 8), (16.0, 8), (3.7, 4), (1000.3, 16), (1e6, 32), (2.0**-5, 8)]
+)
 def test_quant(scale, bits):
     rng = np.random.default_rng(bits)
     x = np.concatenate([REALS, (rng.standard_normal((1, 200)) * 9).astype(np.float32)], axis=1)
@@ -174,9 +234,21 @@ def test_dequant(scale):
 @pytest.mark.parametrize(
     ("kernel", "arrays", "says"),
     [
-        (AddShift(0, 0), [np.zeros((1, 3), np.int8), np.zeros((1, 4), np.int8)], "do not broadcast"),
-        (AddShift(0, 0), [np.zeros((1, 3), np.int8), np.zeros((1, 3), np.float32)], "signed integers"),
-        (AddShift(0, 0, 8, 2), [np.zeros((1, 3), np.int8), np.zeros((1, 3), np.int8)], "sign of a sum"),
+        (
+            AddShift(0, 0),
+            [np.zeros((1, 3), np.int8), np.zeros((1, 4), np.int8)],
+            "do not broadcast",
+        ),
+        (
+            AddShift(0, 0),
+            [np.zeros((1, 3), np.int8), np.zeros((1, 3), np.float32)],
+            "signed integers",
+        ),
+        (
+            AddShift(0, 0, 8, 2),
+            [np.zeros((1, 3), np.int8), np.zeros((1, 3), np.int8)],
+            "sign of a sum",
+        ),
         (
             ChannelAffine(np.zeros(3, np.int8), np.zeros(3, int), Rescale.from_shift(0, 8)),
             [np.zeros((1, 4), np.int8)],

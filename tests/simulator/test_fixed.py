@@ -61,7 +61,9 @@ def test_sat_clamps_at_both_ends():
     assert [saturate(v, 8) for v in (-129, -128, 127, 128)] == [-128, -128, 127, 127]
 
 
-@pytest.mark.parametrize(("bits", "name"), [(4, "int8"), (8, "int8"), (9, "int16"), (32, "int32"), (62, "int64")])
+@pytest.mark.parametrize(
+    ("bits", "name"), [(4, "int8"), (8, "int8"), (9, "int16"), (32, "int32"), (62, "int64")]
+)
 def test_dtype_of(bits, name):
     assert integer_dtype(bits) == np.dtype(name)
 
@@ -90,30 +92,45 @@ def test_multiplier_that_rounds_to_2_31_is_renormalised():
     assert (rescale.multiplier, rescale.shift, rescale.pow2_shift) == (2**30, 30, 0)
 
 
-@pytest.mark.parametrize("ratio", [0.0, -1.0, math.inf, math.nan, 2.0**30, math.nextafter(2.0**30, 0)])
+@pytest.mark.parametrize(
+    "ratio", [0.0, -1.0, math.inf, math.nan, 2.0**30, math.nextafter(2.0**30, 0)]
+)
 def test_impossible_ratios_are_refused(ratio):
     with pytest.raises(ValueError, match="ratio"):
         Rescale.from_ratio(ratio, 8)
 
 
-@pytest.mark.parametrize("fields", [(2**30 - 1, 1, 8), (2**31, 1, 8), (2**30, 0, 8), (2**30, 1, 0), (2**30, 1, 63)])
+@pytest.mark.parametrize(
+    "fields", [(2**30 - 1, 1, 8), (2**31, 1, 8), (2**30, 0, 8), (2**30, 1, 0), (2**30, 1, 63)]
+)
 def test_impossible_fields_are_refused(fields):
     with pytest.raises(ValueError, match="no such rescale"):
         Rescale(*fields)
 
 
 def edge_values(rescale, bound):
-    """Accumulators at both bounds, around zero, and on both sides of the steps near zero and of the saturation ends."""
+    """Accumulators at both bounds, around zero, and on both sides of the steps near zero and of the
+    saturation ends.
+    """
     top, ratio = 2 ** (rescale.bits - 1), Fraction(rescale.multiplier, 2**rescale.shift)
-    steps = [Fraction(2 * k + 1, 2) / ratio for k in (-top - 1, -top, -2, -1, 0, 1, top - 2, top - 1, top)]
+    steps = [
+        Fraction(2 * k + 1, 2) / ratio
+        for k in (-top - 1, -top, -2, -1, 0, 1, top - 2, top - 1, top)
+    ]
     near = [math.floor(step) + d for step in steps for d in (-1, 0, 1)]
-    return sorted({v for v in [-bound, 1 - bound, -1, 0, 1, bound - 1, bound, *near] if abs(v) <= bound})
+    return sorted(
+        {v for v in [-bound, 1 - bound, -1, 0, 1, bound - 1, bound, *near] if abs(v) <= bound}
+    )
 
 
 @st.composite
 def cases(draw):
     bits = draw(st.sampled_from([1, 4, 8, 16, 31, 32, 33, 61, 62]))
-    rescale = Rescale(draw(st.sampled_from([2**30, 2**30 + 1, 2**31 - 1, 1518500250])), draw(st.integers(1, 130)), bits)
+    rescale = Rescale(
+        draw(st.sampled_from([2**30, 2**30 + 1, 2**31 - 1, 1518500250])),
+        draw(st.integers(1, 130)),
+        bits,
+    )
     bound = 2 ** draw(st.integers(0, 62)) - draw(st.sampled_from([0, 1]))
     return rescale, max(bound, 1), draw(st.lists(st.integers(-bound, bound), max_size=8))
 
@@ -121,7 +138,9 @@ def cases(draw):
 @more
 @given(cases(), st.sampled_from(RoundingMode), st.integers(-5, 5))
 def test_a_multiplier_rounds_any_way(case, rounding, zero):
-    """Law: whatever the rounding, one form is exact up to its bound, ties and zero points included."""
+    """Law: whatever the rounding, one form is exact up to its bound, ties and zero points
+    included.
+    """
     how, bound, some = case
     rescale = Rescale(how.multiplier, how.shift, how.bits, zero if how.bits > 4 else 0, rounding)
     ties = [k << (how.shift - 31) for k in range(-9, 10, 2) if how.shift > 30]
@@ -168,7 +187,9 @@ def test_the_cheapest_exact_form_is_chosen(rescale, bound, form):
     assert type(rescale.compile_for_bound(bound)) is form
 
 
-@pytest.mark.parametrize("rescale", [Rescale.from_shift(3, 8), Rescale.from_ratio(0.11, 8), Rescale.from_shift(90, 8)])
+@pytest.mark.parametrize(
+    "rescale", [Rescale.from_shift(3, 8), Rescale.from_ratio(0.11, 8), Rescale.from_shift(90, 8)]
+)
 def test_clip_narrows_the_result(rescale):
     acc = np.arange(-2000, 2000)
     got = np.zeros(len(acc), np.int64)
@@ -177,7 +198,11 @@ def test_clip_narrows_the_result(rescale):
 
 
 @more
-@given(st.integers(-(2**31), 2**31 - 1), st.integers(-(2**31), 2**31 - 1).filter(bool), st.integers(0, 20))
+@given(
+    st.integers(-(2**31), 2**31 - 1),
+    st.integers(-(2**31), 2**31 - 1).filter(bool),
+    st.integers(0, 20),
+)
 def test_luna_div_is_the_newton_reciprocal(n, d, shift):
     want = divide(n, d, shift)
     assert luna_divide(n, d, shift) == want
@@ -188,14 +213,25 @@ def test_luna_div_is_the_newton_reciprocal(n, d, shift):
 
 @pytest.mark.parametrize(
     ("n", "d", "want"),
-    [(-5, 2, -2), (5, 2, 3), (-9, 6, -2), (9, 6, 2), (15, 10, 1), (-15, 10, -1), (-25, 10, -2), (7, 0, -(2**31))],
+    [
+        (-5, 2, -2),
+        (5, 2, 3),
+        (-9, 6, -2),
+        (9, 6, 2),
+        (15, 10, 1),
+        (-15, 10, -1),
+        (-25, 10, -2),
+        (7, 0, -(2**31)),
+    ],
 )
 def test_luna_div_ties_fall_by_the_error_of_the_reciprocal(n, d, want):
     assert luna_divide(n, d, 0) == want
 
 
 def test_luna_div_is_the_nearest_integer_away_from_ties():
-    n, d = (a.reshape(-1) for a in np.meshgrid(np.arange(-(2**15), 2**15, 37), np.arange(1, 601, 7)))
+    n, d = (
+        a.reshape(-1) for a in np.meshgrid(np.arange(-(2**15), 2**15, 37), np.arange(1, 601, 7))
+    )
     out = np.zeros(n.size, np.int64)
     NativeLoop(divided, (n, d, 0, out))((), ())
     tie = (2 * n) % d == 0

@@ -1,7 +1,9 @@
-"""Law: tables, softmax rows and normalisation give the integers that the training library's kernels gave, bit for bit.
+"""Law: tables, softmax rows and normalisation give the integers that the training library's kernels
+gave, bit for bit.
 
-A sample of the measurement is in tests/golden/curves.npz; where the whole of it lies beside the repository (as
-`linger_lut/` in the folder of the other vectors), that is taken. No array of it is left out.
+A sample of the measurement is in tests/golden/curves.npz; where the whole of it lies beside the
+repository (as `linger_lut/` in the folder of the other vectors), that is taken. No array of it is
+left out.
 """
 
 import os
@@ -35,7 +37,9 @@ def vectors(name):
     if path.is_file():
         return dict(np.load(path))
     sample = np.load(HERE.parents[1] / "golden" / "curves.npz")
-    return {key.partition("/")[2]: sample[key] for key in sample.files if key.startswith(name + "/")}
+    return {
+        key.partition("/")[2]: sample[key] for key in sample.files if key.startswith(name + "/")
+    }
 
 
 @pytest.mark.parametrize("function", ("sigmoid", "tanh"))
@@ -48,7 +52,9 @@ def test_venus(function):
 @pytest.mark.parametrize("chip", ("arcs", "venusA"))
 def test_wide(chip, function):
     found = vectors("q27_sampled")
-    assert np.array_equal(load_piecewise(function, chip)(found["x"]), found[f"{chip.lower()}_{function}"])
+    assert np.array_equal(
+        load_piecewise(function, chip)(found["x"]), found[f"{chip.lower()}_{function}"]
+    )
 
 
 @pytest.mark.parametrize("function", ("gelu", "swish"))
@@ -74,7 +80,9 @@ def test_grid(grid, chip, function):
     keys = [key for key in found if f"_{chip.lower()}_{function}_" in key]
     assert len(keys) >= (2 if grid == "int16_grid" else 12)
     for key in keys:
-        q27 = saturate_array(round_shift_right(found["x"].astype(np.int64), int(key.split("_")[0][1:]) - 27), 32)
+        q27 = saturate_array(
+            round_shift_right(found["x"].astype(np.int64), int(key.split("_")[0][1:]) - 27), 32
+        )
         table, form = load_piecewise(function, chip), key.rpartition("_")[2]
         got = table(q27) if form == "raw" else table.evaluate_rounded(q27, int(form[1:]))
         assert np.array_equal(got, found[key]), key
@@ -82,9 +90,11 @@ def test_grid(grid, chip, function):
 
 @pytest.mark.parametrize("function", ("sigmoid", "tanh"))
 def test_venus_grid(function):
-    """Integers at scale 2^k to Q11 in either direction: the training side's way, which saturates nothing.
+    """Integers at scale 2^k to Q11 in either direction: the training side's way, which saturates
+    nothing.
 
-    The executor never shifts left, so that it reads k = 0..10 as 11; what is above 2^15 is 0 here and nowhere there.
+    The executor never shifts left, so that it reads k = 0..10 as 11; what is above 2^15 is 0 here
+    and nowhere there.
     """
     found = vectors("int8_grid")
     keys = [key for key in found if key.endswith(f"_venus_{function}_q15")]
@@ -92,15 +102,21 @@ def test_venus_grid(function):
     for key in keys:
         q11 = round_shift_right(found["x"].astype(np.int64), int(key.split("_")[0][1:]) - 11)
         beyond = np.abs(q11) > 1 << 15
-        assert np.array_equal(load_piecewise(function, "venus").evaluate_unsaturated(q11), found[key]), key
-        assert np.array_equal(load_piecewise(function, "venus")(q11[~beyond]), found[key][~beyond]), key
+        assert np.array_equal(
+            load_piecewise(function, "venus").evaluate_unsaturated(q11), found[key]
+        ), key
+        assert np.array_equal(
+            load_piecewise(function, "venus")(q11[~beyond]), found[key][~beyond]
+        ), key
         assert not found[key][beyond].any()
         assert beyond.any() == key.startswith(("k0_", "k1_", "k2_"))
 
 
 @pytest.mark.parametrize("function", ("sigmoid", "tanh"))
 def test_venus_out_of_range(function):
-    """The training side gives 0 for |x| > 2^15; the executor has no such x, and there the table refuses it."""
+    """The training side gives 0 for |x| > 2^15; the executor has no such x, and there the table
+    refuses it.
+    """
     found, table = vectors("venus_q11_out_of_range"), load_piecewise(function, "venus")
     assert np.array_equal(table.evaluate_unsaturated(found["x"]), found[function])
     inside = np.abs(found["x"]) <= 1 << 15
@@ -113,7 +129,9 @@ def test_venus_out_of_range(function):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("chip", "way"), (("venus", "newton"), ("arcs", "divide"), ("venusa", "fused")))
+@pytest.mark.parametrize(
+    ("chip", "way"), (("venus", "newton"), ("arcs", "divide"), ("venusa", "fused"))
+)
 def test_softmax(chip, way):
     found = vectors("softmax_q25_q15")
     names = [key.removesuffix("_x") for key in found if key.endswith("_x")]
@@ -121,8 +139,12 @@ def test_softmax(chip, way):
     for name in names:
         for row, want in zip(found[f"{name}_x"], found[f"{name}_{chip}"], strict=True):
             entry = np.zeros(65536, np.int64)
-            entry[32768 : 32768 + len(row)] = row  # the number i stands for the i-th value of the row
-            got = run(Softmax(entry, Q15, division_mode=way), np.arange(len(row), dtype=np.int16)[None])
+            entry[32768 : 32768 + len(row)] = (
+                row  # the number i stands for the i-th value of the row
+            )
+            got = run(
+                Softmax(entry, Q15, division_mode=way), np.arange(len(row), dtype=np.int16)[None]
+            )
             assert np.array_equal(got[0], want), name
 
 
@@ -138,9 +160,13 @@ def test_layer_norm():
 
 
 def test_reciprocal_root():
-    """2^20 over the root of every size of variance, saturated to int32: the two parts of the formula that find it."""
+    """2^20 over the root of every size of variance, saturated to int32: the two parts of the
+    formula that find it.
+    """
     found, roots = vectors("layernorm_kernel"), _make_inverse_sqrt_table()
-    for den, num, want in zip(found["rsqrt_den"], found["rsqrt_num"][:, 0], found["rsqrt_out"][:, 0], strict=True):
+    for den, num, want in zip(
+        found["rsqrt_den"], found["rsqrt_num"][:, 0], found["rsqrt_out"][:, 0], strict=True
+    ):
         k = (
             int(_variance_exponent(den)) if den else -4
         )  # no shift; only a constant row has it, and there all numbers are 0
@@ -149,24 +175,34 @@ def test_reciprocal_root():
 
 
 def test_reciprocal_root_in_the_kernel():
-    """The same where rows have such a variance: (2^14, 0, 0, ..) of 65 is 2^20 from its mean, epsilon does the rest.
+    """The same where rows have such a variance: (2^14, 0, 0, ..) of 65 is 2^20 from its mean,
+    epsilon does the rest.
 
-    With 15 fractional bits the kernel passes through a float32, as the training side does behind the normalisation.
+    With 15 fractional bits the kernel passes through a float32, as the training side does behind
+    the normalisation.
     """
     found = vectors("layernorm_kernel")
     x, y, row = np.zeros((1, 65), np.int16), np.zeros((1, 65), np.int32), 1 << 34
     x[0, 0] = 1 << 14
-    ones, zeros, specs = np.ones(65, np.int64), np.zeros(65, np.int64), [TensorSpec(x.shape, x.dtype)]
+    ones, zeros, specs = (
+        np.ones(65, np.int64),
+        np.zeros(65, np.int64),
+        [TensorSpec(x.shape, x.dtype)],
+    )
     possible = np.flatnonzero(found["rsqrt_den"] >= row)[::7]
     assert len(possible) >= 10
     for i in possible:
-        LayerNorm(ones, zeros, int(found["rsqrt_den"][i]) - row, Q15, fraction_bits=15).build(specs, False)([x], [y])
+        LayerNorm(ones, zeros, int(found["rsqrt_den"][i]) - row, Q15, fraction_bits=15).build(
+            specs, False
+        )([x], [y])
         want = found["rsqrt_out"][i, 0]
         assert y[0, 0] == min(int(np.float32(want)), 2**31 - 1), found["rsqrt_den"][i]
 
 
 def test_no_array_is_left_out():
-    """Every array of the whole measurement belongs to one of the tests above, by its dump and the end of its name."""
+    """Every array of the whole measurement belongs to one of the tests above, by its dump and the
+    end of its name.
+    """
     told = {
         "venus_q11_q15": ("x", "sigmoid_q15", "tanh_q15"),
         "venus_q11_out_of_range": ("x", "sigmoid", "tanh"),

@@ -48,9 +48,11 @@ def python(code, root, **environment):
 def test_a_changed_callee_in_another_file_is_noticed(tmp_path):
     shutil.copytree(PACKAGE, tmp_path / "simulator", ignore=shutil.ignore_patterns("__pycache__"))
     code = (
-        "import numpy as np; from simulator.kernels.elementwise import rescale_flat; from simulator.fixed_point import "
+        "import numpy as np; from simulator.kernels.elementwise import rescale_flat; from "
+        "simulator.fixed_point import "
         "Rescale;"
-        "from simulator.native import NativeLoop; y, half = np.zeros(1, np.int8), Rescale.from_shift(1, 8).within(128);"
+        "from simulator.native import NativeLoop; y, half = np.zeros(1, np.int8), "
+        "Rescale.from_shift(1, 8).within(128);"
         "NativeLoop(rescale_flat, (np.array([3], np.int8), half, y))((), ()); print(y[0])"
     )
     cache = str(tmp_path / "cache")
@@ -105,13 +107,18 @@ def test_numba_may_be_half_imported_by_another_thread(monkeypatch):
 def test_neither_fastmath_nor_numbas_threads_are_used():
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            names = {keyword.arg for keyword in node.keywords} if isinstance(node, ast.Call) else set()
+            names = (
+                {keyword.arg for keyword in node.keywords} if isinstance(node, ast.Call) else set()
+            )
             assert not names & {"fastmath", "parallel"}, path
             assert not (isinstance(node, ast.Name) and node.id == "prange"), path
 
 
 def test_importing_the_package_and_the_protocol_imports_no_numba():
-    assert python("import simulator.kernel, sys; print('numba' in sys.modules)", PACKAGE.parent) == "False"
+    assert (
+        python("import simulator.kernel, sys; print('numba' in sys.modules)", PACKAGE.parent)
+        == "False"
+    )
 
 
 def test_the_package_imports_nothing_above_it():
@@ -135,14 +142,20 @@ def test_large_values_saturate_when_stored():
 
 
 def test_halves_are_rounded_up():
-    assert run(Requant(Rescale.from_shift(1, 8)), np.array([[5, -5, 3]], np.int8)).tolist() == [[3, -2, 2]]
+    assert run(Requant(Rescale.from_shift(1, 8)), np.array([[5, -5, 3]], np.int8)).tolist() == [
+        [3, -2, 2]
+    ]
 
 
 def test_programs_may_be_run_by_many_threads_at_once():
     rng = np.random.default_rng(0)
     conv = Conv(integers(rng, (16, 3, 3, 3)), None, Rescale.from_shift(9, 8), None, (1, 1, 1, 1))
     program = compile_program(
-        [Step(conv, ("x",), ("y",))], {"x": TensorSpec((1, 3, 8, 8), np.int8)}, ["y"], block=2, threads=2
+        [Step(conv, ("x",), ("y",))],
+        {"x": TensorSpec((1, 3, 8, 8), np.int8)},
+        ["y"],
+        block=2,
+        threads=2,
     )
     feeds = [integers(rng, (9, 3, 8, 8)) for _ in range(12)]
     alone = [dict(program.run({"x": x}))["y"] for x in feeds]

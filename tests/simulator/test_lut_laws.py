@@ -1,7 +1,9 @@
-"""Laws of the tables: what is monotone, what is symmetric, where the ends are, and exactly where not.
+"""Laws of the tables: what is monotone, what is symmetric, where the ends are, and exactly where
+not.
 
-A piece is a straight line with a slope of at least 0 (gelu and swish: of either sign) that is rounded down, so between
-two borders nothing steps down. What is checked at the borders therefore holds for every integer.
+A piece is a straight line with a slope of at least 0 (gelu and swish: of either sign) that is
+rounded down, so between two borders nothing steps down. What is checked at the borders therefore
+holds for every integer.
 """
 
 import math
@@ -29,7 +31,9 @@ def top_of(table):
 
 
 def seams(table):
-    """Return the last x of every piece and the next one, on both sides: [k, 2], ascending, within the type."""
+    """Return the last x of every piece and the next one, on both sides: [k, 2], ascending, within
+    the type.
+    """
     ends = table.borders[:-1]
     pairs = np.concatenate([np.stack([-ends - 1, -ends], 1)[::-1], np.stack([ends, ends + 1], 1)])
     return pairs[(pairs[:, 0] >= -top_of(table)) & (pairs[:, 1] < top_of(table))]
@@ -106,7 +110,9 @@ STEPS_DOWN = {
 
 @pytest.mark.parametrize(("function", "chip"), TABLES)
 def test_where_the_whole_table_steps_down(function, chip):
-    """At some borders, by at most 9 counts of Q31, of which Q15 has 65536 to one: the next line begins lower."""
+    """At some borders, by at most 9 counts of Q31, of which Q15 has 65536 to one: the next line
+    begins lower.
+    """
     table = load_piecewise(function, chip)
     pairs = seams(table)
     y = table(pairs)
@@ -119,12 +125,16 @@ def test_where_the_whole_table_steps_down(function, chip):
         assert high - low <= most << unit
 
 
-@pytest.mark.parametrize(("function", "lowest", "jump"), (("gelu", -0.8193, 80199), ("swish", -1.2352, 136392)))
+@pytest.mark.parametrize(
+    ("function", "lowest", "jump"), (("gelu", -0.8193, 80199), ("swish", -1.2352, 136392))
+)
 def test_gelu_and_swish_have_one_valley(function, lowest, jump):
-    """Their lines fall up to the border where the real function has its least value, and rise from there on.
+    """Their lines fall up to the border where the real function has its least value, and rise from
+    there on.
 
-    They are not monotone on either side of it all the same: the lines do not meet. The next one begins lower or higher
-    by up to 0.0006 (gelu) and 0.0010 (swish), on the outer pieces against the function's direction.
+    They are not monotone on either side of it all the same: the lines do not meet. The next one
+    begins lower or higher by up to 0.0006 (gelu) and 0.0010 (swish), on the outer pieces against
+    the function's direction.
     """
     table = load_piecewise(function, "venusA")
     border = table.borders[np.abs(table.borders / 2.0**27 + lowest).argmin()]
@@ -144,7 +154,8 @@ def test_gelu_and_swish_have_one_valley(function, lowest, jump):
 
 @pytest.mark.parametrize("function", ("sigmoid", "tanh"))
 def test_symmetry_of_venus(function):
-    """y(x) + y(-x), exhaustively: 2^15 - 1 for sigmoid, -1 for tanh, as each line is rounded down. So tanh is not odd.
+    """y(x) + y(-x), exhaustively: 2^15 - 1 for sigmoid, -1 for tanh, as each line is rounded down.
+    So tanh is not odd.
 
     One more where the line is an integer: sigmoid at 0, tanh at 0 and 9 places.
     """
@@ -175,7 +186,9 @@ def test_symmetry_of_arcs(x, function):
 @more
 @given(st.integers(1, 2**31 - 1))
 def test_symmetry_of_venus_a(x):
-    """In Q58 tanh is odd; sigmoid is short of 1 by 8 counts of Q31 on the pieces whose biases do not add up to 1."""
+    """In Q58 tanh is odd; sigmoid is short of 1 by 8 counts of Q31 on the pieces whose biases do
+    not add up to 1.
+    """
     tanh, sigmoid = load_piecewise("tanh", "venusA"), load_piecewise("sigmoid", "venusA")
     assert tanh(x) == -tanh(-x)
     j = int(np.searchsorted(sigmoid.borders, x))
@@ -186,13 +199,17 @@ def test_symmetry_of_venus_a(x):
 @more
 @given(st.data(), st.sampled_from(CHIPS), st.sampled_from([8, 16]))
 def test_rounded_tanh_is_odd_but_at_the_ends(data, chip, bits):
-    """The largest integer stands against the least one, which is larger by 1; elsewhere -1, 0 or 1 is left by ties."""
+    """The largest integer stands against the least one, which is larger by 1; elsewhere -1, 0 or 1
+    is left by ties.
+    """
     table, top = load_piecewise("tanh", chip), 1 << (bits - 1)
     x = data.draw(st.integers(1, top_of(table) - 1))
     y, z = (int(table.evaluate_rounded(v, bits)) for v in (x, -x))
     if (y, z) != (top - 1, -top):
         assert abs(y + z) <= 1
-    assert table.evaluate_rounded(-top_of(table), bits) == table.evaluate_rounded(1 - top_of(table), bits)
+    assert table.evaluate_rounded(-top_of(table), bits) == table.evaluate_rounded(
+        1 - top_of(table), bits
+    )
 
 
 @more
@@ -216,9 +233,13 @@ Q15 = Rescale.from_shift(0, 32)
 
 
 @few
-@given(SEEDS, st.sampled_from(KINDS), st.sampled_from([np.int8, np.int16]), st.sampled_from([1, 3, 40]))
+@given(
+    SEEDS, st.sampled_from(KINDS), st.sampled_from([np.int8, np.int16]), st.sampled_from([1, 3, 40])
+)
 def test_rows_of_either_width(seed, kind, dtype, length):
-    """The kernels on int8 and int16 against the oracles; int16 reaches beyond Q25's int32, where it saturates."""
+    """The kernels on int8 and int16 against the oracles; int16 reaches beyond Q25's int32, where it
+    saturates.
+    """
     kernel, way = kind
     bits = 8 * np.dtype(dtype).itemsize
     x = integers(np.random.default_rng(seed), (2, length), dtype)
@@ -230,7 +251,9 @@ def test_rows_of_either_width(seed, kind, dtype, length):
 @few
 @given(SEEDS, st.sampled_from(KINDS), st.integers(2, 40))
 def test_rows_know_no_order_and_no_offset(seed, kind, length):
-    """Law: the same numbers in another order, or all larger by a constant, get the same; a larger one gets no less."""
+    """Law: the same numbers in another order, or all larger by a constant, get the same; a larger
+    one gets no less.
+    """
     rng = np.random.default_rng(seed)
     x = rng.integers(-60, 60, (3, length)).astype(np.int8)
     kernel = row_kernel(*kind, 8, Q15)
@@ -243,11 +266,19 @@ def test_rows_know_no_order_and_no_offset(seed, kind, length):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_softmax_at_both_ends(way):
-    """One number far above the others gets all, which is one count too much for eight bits; the others get nothing."""
+    """One number far above the others gets all, which is one count too much for eight bits; the
+    others get nothing.
+    """
     x = np.full((1, 5), -128, np.int8)
     x[0, 2] = 127
     assert abs(run(row_kernel(Softmax, way, 8, Q15), x)[0, 2] - 2**15) <= 1
-    assert run(row_kernel(Softmax, way, 8, Rescale.from_shift(8, 8)), x)[0].tolist() == [0, 0, 127, 0, 0]
+    assert run(row_kernel(Softmax, way, 8, Rescale.from_shift(8, 8)), x)[0].tolist() == [
+        0,
+        0,
+        127,
+        0,
+        0,
+    ]
 
 
 @few
@@ -263,7 +294,9 @@ def test_shares_add_up(seed, way, length):
 @few
 @given(SEEDS, st.sampled_from(WAYS[:2]), st.integers(1, 40))
 def test_log_softmax_at_both_ends(seed, way, length):
-    """Law: never positive; never below the real logarithm by more than a count of Q15, nor above by more than 65."""
+    """Law: never positive; never below the real logarithm by more than a count of Q15, nor above by
+    more than 65.
+    """
     x = integers(np.random.default_rng(seed), (4, length))
     y = run(row_kernel(LogSoftmax, way, 8, Q15), x)
     exact = x / 16.0 - x.max(axis=1, keepdims=True) / 16.0
@@ -277,7 +310,9 @@ def test_log_softmax_at_both_ends(seed, way, length):
 @few
 @given(SEEDS, st.sampled_from([2, 8, 33]), st.sampled_from([10, 15]))
 def test_layer_norm_knows_no_order_and_no_offset(seed, count, fraction):
-    """Law: as for softmax; and the negated row is the negated result, but where a tie goes up on both sides."""
+    """Law: as for softmax; and the negated row is the negated result, but where a tie goes up on
+    both sides.
+    """
     rng = np.random.default_rng(seed)
     x = rng.integers(-60, 61, (3, count)).astype(np.int8)
     ones, zeros = np.ones(count, np.int64), np.zeros(count, np.int64)
@@ -295,10 +330,16 @@ def test_layer_norm_at_both_ends():
     for count in (2, 64, 361):
         x = np.zeros((2, count), np.int8)
         x[0, 0], x[1, 0] = 127, -128
-        y = run(LayerNorm(np.ones(count, int), np.zeros(count, int), 1, Rescale.from_shift(0, 16)), x)
-        assert np.abs(y[:, 0]).tolist() == pytest.approx([2**10 * math.sqrt(count - 1)] * 2, rel=2e-3)
+        y = run(
+            LayerNorm(np.ones(count, int), np.zeros(count, int), 1, Rescale.from_shift(0, 16)), x
+        )
+        assert np.abs(y[:, 0]).tolist() == pytest.approx(
+            [2**10 * math.sqrt(count - 1)] * 2, rel=2e-3
+        )
         assert (y[0, 0] > 0, y[1, 0] < 0) == (True, True)
-        narrow = run(LayerNorm(np.ones(count, int), np.zeros(count, int), 1, Rescale.from_shift(0, 8)), x)
+        narrow = run(
+            LayerNorm(np.ones(count, int), np.zeros(count, int), 1, Rescale.from_shift(0, 8)), x
+        )
         assert narrow[:, 0].tolist() == [127, -128]
 
 
@@ -310,13 +351,17 @@ def test_layer_norm_at_both_ends():
 def test_glu(seed, q, rescale):
     """Against the oracle, gate included: Q27 saturated, sigmoid in Q31, rounded to Q15."""
     x = integers(np.random.default_rng(seed), (2, 3, 8))
-    want = np.array([[naive.glu(row.tolist(), q, triple(rescale)) for row in sample] for sample in x])
+    want = np.array(
+        [[naive.glu(row.tolist(), q, triple(rescale)) for row in sample] for sample in x]
+    )
     same(run(Glu(Glu.gates(q), rescale), x), want, np.int8)
 
 
 @pytest.mark.parametrize("q", (-2, 0, 3, 4, 7, 12))
 def test_gate(q):
-    """Law: no gate closes as its number grows; within 2^-9 of the real sigmoid, the worst knot of the table."""
+    """Law: no gate closes as its number grows; within 2^-9 of the real sigmoid, the worst knot of
+    the table.
+    """
     gate, x = Glu.gates(q), np.arange(-128, 128) / 2.0**q
     assert (np.diff(gate) >= 0).all()
     assert gate[0] >= 0

@@ -1,4 +1,6 @@
-"""The laws of the machine: blocks, threads, fusion, layouts, taps and forced tensors never change an integer."""
+"""The laws of the machine: blocks, threads, fusion, layouts, taps and forced tensors never change
+an integer.
+"""
 
 import itertools
 import multiprocessing
@@ -31,7 +33,15 @@ from simulator.kernels import (
     Reshape,
     Transpose,
 )
-from simulator.program import NumpyKernel, SimulatorError, Step, TensorSpec, _fuse, _get_thread_pool, compile_program
+from simulator.program import (
+    NumpyKernel,
+    SimulatorError,
+    Step,
+    TensorSpec,
+    _fuse,
+    _get_thread_pool,
+    compile_program,
+)
 from tests.simulator.helpers import integers, simd
 
 INPUT = {"x": TensorSpec((1, 3, 9, 10), np.float32)}
@@ -75,7 +85,11 @@ def network(seed=0):
         Step(AvgPool((5, 5), None, None, Rescale.from_ratio(1 / 25, 8)), ("a",), ("gap",)),
         Step(Mul(Rescale.from_shift(5, 8)), ("a", "gap"), ("se",)),
         Step(Constant(w(1, 4, 5, 5)), (), ("const",)),
-        Step(Concat(1, (Rescale.from_shift(0, 8), Rescale.from_shift(1, 8))), ("se", "const"), ("cat",)),
+        Step(
+            Concat(1, (Rescale.from_shift(0, 8), Rescale.from_shift(1, 8))),
+            ("se", "const"),
+            ("cat",),
+        ),
         Step(Transpose((0, 2, 1, 3)), ("cat",), ("t",)),
         Step(Conv(w(6, 5, 1, 1), None, right), ("t",), ("c4",)),
         Step(Reshape((1, -1)), ("c4",), ("flat",)),
@@ -86,7 +100,9 @@ def network(seed=0):
 
 
 def feed(samples, seed=1):
-    return {"x": np.random.default_rng(seed).standard_normal((samples, 3, 9, 10)).astype(np.float32)}
+    return {
+        "x": np.random.default_rng(seed).standard_normal((samples, 3, 9, 10)).astype(np.float32)
+    }
 
 
 def run(program, *args):
@@ -107,7 +123,9 @@ def reference():
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize(("block", "threads"), list(itertools.product([1, 2, 3, 7, 100, None], [1, 2, 5])))
+@pytest.mark.parametrize(
+    ("block", "threads"), list(itertools.product([1, 2, 3, 7, 100, None], [1, 2, 5]))
+)
 def test_blocks_and_threads_do_not_change_an_integer(reference, block, threads):
     equal(run(compile_program(network(), INPUT, block=block, threads=threads), feed(7)), reference)
 
@@ -119,7 +137,9 @@ def test_a_program_takes_any_batch_again_and_again(reference):
         equal(got, {name: a if name == "const" else a[:samples] for name, a in reference.items()})
 
 
-@pytest.mark.parametrize("keep", [["y"], ["r1", "y"], ["c1", "y"], ["s", "c2", "gap"], ["x", "rs"], []])
+@pytest.mark.parametrize(
+    "keep", [["y"], ["r1", "y"], ["c1", "y"], ["s", "c2", "gap"], ["x", "rs"], []]
+)
 def test_fusing_what_is_not_kept_does_not_change_an_integer(reference, keep):
     program = compile_program(network(), INPUT, keep)
     equal(run(program, feed(7)), {name: reference[name] for name in program.output_names})
@@ -175,7 +195,9 @@ def test_forcing_everything_shows_each_step_alone(reference):
 
 
 class Slow(NumpyKernel):
-    """Gives its input back, notes how many samples came and who came; fails where a sample is 99."""
+    """Gives its input back, notes how many samples came and who came; fails where a sample is
+    99.
+    """
 
     def __init__(self):
         self.blocks, self.threads = [], set()
@@ -195,7 +217,11 @@ class Slow(NumpyKernel):
 def test_threads_get_as_many_blocks_of_about_one_size():
     kernel = Slow()
     program = compile_program(
-        [Step(kernel, ("x",), ("y",))], {"x": TensorSpec((1, 3), np.int8)}, ["y"], block=10, threads=2
+        [Step(kernel, ("x",), ("y",))],
+        {"x": TensorSpec((1, 3), np.int8)},
+        ["y"],
+        block=10,
+        threads=2,
     )
     x = np.arange(64 * 3, dtype=np.uint8).view(np.int8).reshape(64, 3) % 90
     assert np.array_equal(dict(program.run({"x": x}))["y"], x)
@@ -207,7 +233,11 @@ def test_threads_get_as_many_blocks_of_about_one_size():
 def test_a_batch_that_is_done_at_once_wakes_no_thread():
     kernel = Slow()
     program = compile_program(
-        [Step(kernel, ("x",), ("y",))], {"x": TensorSpec((1, 3), np.int8)}, ["y"], block=10, threads=2
+        [Step(kernel, ("x",), ("y",))],
+        {"x": TensorSpec((1, 3), np.int8)},
+        ["y"],
+        block=10,
+        threads=2,
     )
     program._seconds_per_sample[0] = 1e-9  # seconds of a sample
     dict(program.run({"x": np.zeros((64, 3), np.int8)}))
@@ -217,7 +247,11 @@ def test_a_batch_that_is_done_at_once_wakes_no_thread():
 
 def test_a_failure_in_any_thread_is_raised():
     program = compile_program(
-        [Step(Slow(), ("x",), ("y",))], {"x": TensorSpec((1, 1), np.int8)}, ["y"], block=1, threads=2
+        [Step(Slow(), ("x",), ("y",))],
+        {"x": TensorSpec((1, 1), np.int8)},
+        ["y"],
+        block=1,
+        threads=2,
     )
     for place in range(6):
         x = np.zeros((6, 1), np.int8)
@@ -300,9 +334,15 @@ def test_a_step_that_mixes_samples_fixes_the_shapes():
 
 
 def test_broadcasting_over_the_batch_axis_fixes_the_shapes():
-    steps = [Step(Constant(np.ones((3, 4), np.int8)), (), ("c",)), Step(AddShift(0, 0), ("x", "c"), ("y",))]
+    steps = [
+        Step(Constant(np.ones((3, 4), np.int8)), (), ("c",)),
+        Step(AddShift(0, 0), ("x", "c"), ("y",)),
+    ]
     assert not compile_program(steps, {"x": TensorSpec((1, 4), np.int8)}).accepts_batches
-    steps = [Step(Constant(np.ones((1, 4), np.int8)), (), ("c",)), Step(AddShift(0, 0), ("x", "c"), ("y",))]
+    steps = [
+        Step(Constant(np.ones((1, 4), np.int8)), (), ("c",)),
+        Step(AddShift(0, 0), ("x", "c"), ("y",)),
+    ]
     assert compile_program(steps, {"x": TensorSpec((1, 4), np.int8)}).accepts_batches
 
 
@@ -310,7 +350,9 @@ def test_broadcasting_over_the_batch_axis_fixes_the_shapes():
 
 
 def test_kernels_that_are_alike_are_built_once():
-    """Law: steps of equal kernels share packed weights, those of kernels that differ in a number do not."""
+    """Law: steps of equal kernels share packed weights, those of kernels that differ in a number do
+    not.
+    """
     rng = np.random.default_rng(4)
     weight, scale = integers(rng, (6, 6)), Rescale.from_shift(8, 8)
     other = weight.copy()
@@ -319,7 +361,12 @@ def test_kernels_that_are_alike_are_built_once():
     def dense(weight, name, into):
         return Step(Linear(weight.copy(), None, scale), (name,), (into,))
 
-    steps = [dense(weight, "x", "a"), dense(weight, "a", "b"), dense(other, "b", "c"), dense(weight, "c", "y")]
+    steps = [
+        dense(weight, "x", "a"),
+        dense(weight, "a", "b"),
+        dense(other, "b", "c"),
+        dense(weight, "c", "y"),
+    ]
     program = compile_program(steps, {"x": TensorSpec((1, 6), np.int8)}, ["y"])
     first, second, third, fourth = (op.run for op in program._ops)
     assert first is second is fourth is not third
@@ -337,8 +384,22 @@ def test_contents():
         return Linear(np.ones((2, 3), kind), None, Rescale.from_shift(shift, 8), clip_bounds=clip)
 
     assert content_key(linear()) == content_key(linear())
-    different = [linear(), linear(np.int16), linear(shift=7), linear(clip=(0, 5)), Relu(), Double(), Double()]
-    different += [Reshape((1, -1)), Reshape((1, -1), is_per_sample=False), Concat(1, ()), Clip(0, 1), Clip(0, 2)]
+    different = [
+        linear(),
+        linear(np.int16),
+        linear(shift=7),
+        linear(clip=(0, 5)),
+        Relu(),
+        Double(),
+        Double(),
+    ]
+    different += [
+        Reshape((1, -1)),
+        Reshape((1, -1), is_per_sample=False),
+        Concat(1, ()),
+        Clip(0, 1),
+        Clip(0, 2),
+    ]
     assert len({content_key(kernel) for kernel in different}) == len(different)
     assert (
         content_key({"a": (1, np.zeros(2))})
@@ -372,9 +433,13 @@ def joined_heads():
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("block", [1, 2, 32])
 def test_heads_joined_with_the_batch_follow_it(block, threads):
-    """Law: what samples give together, each gives alone, also where a sample is several rows of axis 0."""
+    """Law: what samples give together, each gives alone, also where a sample is several rows of
+    axis 0.
+    """
     steps, x = joined_heads(), integers(np.random.default_rng(3), (7, 15, 4))
-    program = compile_program(steps, {"x": TensorSpec((1, 15, 4), np.int8)}, block=block, threads=threads)
+    program = compile_program(
+        steps, {"x": TensorSpec((1, 15, 4), np.int8)}, block=block, threads=threads
+    )
     assert program.accepts_batches
     program._seconds_per_sample[0] = 1.0  # every thread is worth it
     together = dict(program.run({"x": x}))
@@ -385,7 +450,9 @@ def test_heads_joined_with_the_batch_follow_it(block, threads):
     for name in set(together) - {"c"}:
         assert np.array_equal(together[name], np.concatenate([one[name] for one in alone])), name
     scores = x.reshape(21, 5, 4).astype(int)
-    assert np.array_equal(together["p"], np.clip((scores @ scores.transpose(0, 2, 1) + 64) >> 7, -128, 127))
+    assert np.array_equal(
+        together["p"], np.clip((scores @ scores.transpose(0, 2, 1) + 64) >> 7, -128, 127)
+    )
 
 
 def test_tensors_of_several_rows_can_be_forced():
@@ -400,13 +467,19 @@ def test_tensors_of_several_rows_can_be_forced():
 
 
 def test_rows_of_samples_that_do_not_agree_fix_the_shapes():
-    """A constant with a value for every head, and inputs of which one has joined heads, cannot follow the batch."""
+    """A constant with a value for every head, and inputs of which one has joined heads, cannot
+    follow the batch.
+    """
     one = {"x": TensorSpec((1, 3, 4), np.int8)}
     join = Step(Reshape((3, 1, 4), is_per_sample=False), ("x",), ("a",))
     heads = Step(Constant(np.ones((3, 1, 4), np.int8)), (), ("c",))
     assert compile_program([join], one).accepts_batches
-    assert not compile_program([join, heads, Step(AddShift(0, 0), ("a", "c"), ("y",))], one).accepts_batches
-    assert not compile_program([join, Step(AddShift(0, 0), ("a", "x"), ("y",))], one).accepts_batches
+    assert not compile_program(
+        [join, heads, Step(AddShift(0, 0), ("a", "c"), ("y",))], one
+    ).accepts_batches
+    assert not compile_program(
+        [join, Step(AddShift(0, 0), ("a", "x"), ("y",))], one
+    ).accepts_batches
     assert not compile_program(
         [Step(Reshape((), is_per_sample=False), ("x",), ("y",))], {"x": TensorSpec((1, 1), np.int8)}
     ).accepts_batches
@@ -425,8 +498,16 @@ ONE = {"x": TensorSpec((1, 4), np.int8)}
         ([*RELU, *RELU], None, r"Relu -> y: makes \['y'\] a second time"),
         (RELU, ["z"], r"no step makes \['z'\]"),
         ([Step(Relu(), ("x",), ("y", "z"))], None, "makes 1 outputs, not 2"),
-        ([Step(AddShift(0, 0), ("x",), ("y",))], None, r"AddShift -> y: cannot take its inputs x int8\[1,4\]"),
-        ([Step(Transpose((0, 2, 1)), ("x",), ("y",))], None, r"Transpose -> y: .*\(inputs: x int8\[1,4\]\)"),
+        (
+            [Step(AddShift(0, 0), ("x",), ("y",))],
+            None,
+            r"AddShift -> y: cannot take its inputs x int8\[1,4\]",
+        ),
+        (
+            [Step(Transpose((0, 2, 1)), ("x",), ("y",))],
+            None,
+            r"Transpose -> y: .*\(inputs: x int8\[1,4\]\)",
+        ),
     ],
 )
 def test_steps_that_do_not_fit_together(steps, keep, says):
@@ -440,8 +521,16 @@ def test_steps_that_do_not_fit_together(steps, keep, says):
         ({}, None, r"takes \['x'\], not \[\]"),
         ({"x": np.zeros((2, 4), np.int16)}, None, "an array of int8"),
         ({"x": np.zeros((2, 5), np.int8)}, None, r"int8\[1,4\] with any batch, not \[2, 5\]"),
-        ({"x": np.zeros((2, 4), np.int8)}, {"z": np.zeros(1)}, r"only kept tensors can be forced, not \['z'\]"),
-        ({"x": np.zeros((2, 4), np.int8)}, {"y": np.zeros((1, 4), np.int8)}, r"forced to int8\[1, 4\]"),
+        (
+            {"x": np.zeros((2, 4), np.int8)},
+            {"z": np.zeros(1)},
+            r"only kept tensors can be forced, not \['z'\]",
+        ),
+        (
+            {"x": np.zeros((2, 4), np.int8)},
+            {"y": np.zeros((1, 4), np.int8)},
+            r"forced to int8\[1, 4\]",
+        ),
     ],
 )
 def test_feeds_that_do_not_fit(fed, force, says):
@@ -450,7 +539,9 @@ def test_feeds_that_do_not_fit(fed, force, says):
 
 
 def test_feeds_of_different_batches():
-    program = compile_program([Step(AddShift(0, 0), ("x", "z"), ("y",))], {"x": ONE["x"], "z": ONE["x"]})
+    program = compile_program(
+        [Step(AddShift(0, 0), ("x", "z"), ("y",))], {"x": ONE["x"], "z": ONE["x"]}
+    )
     with pytest.raises(SimulatorError, match="different batches"):
         list(program.run({"x": np.zeros((2, 4), np.int8), "z": np.zeros((3, 4), np.int8)}))
 

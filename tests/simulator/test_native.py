@@ -15,7 +15,9 @@ def _square(now, memory):
 
 @jit
 def _each(x, now, memory, step, out):
-    """Square every number of x plus its place, by a loop of its own that finds it in the memory that both have."""
+    """Square every number of x plus its place, by a loop of its own that finds it in the memory
+    that both have.
+    """
     for i in range(x.size):
         now[0], now[1] = i, 100 * i
         memory[i] = x[i] + i
@@ -27,7 +29,14 @@ def _loop():
     """Return the loop for any number of rows of seven."""
     memory, now = Scratch(7, np.int64, per_row=True), Scratch(2, np.int64)
     return NativeLoop(
-        _each, (InputRef(0, (-1,)), now, memory, NestedLoop(NativeLoop(_square, (now, memory))), OutputRef(0, (-1,)))
+        _each,
+        (
+            InputRef(0, (-1,)),
+            now,
+            memory,
+            NestedLoop(NativeLoop(_square, (now, memory))),
+            OutputRef(0, (-1,)),
+        ),
     )
 
 
@@ -41,8 +50,13 @@ def test_a_loop_calls_another_on_the_memory_that_both_have(monkeypatch, disabled
 
 
 def test_memory_is_counted_once():
-    """Law: the same `Scratch` is the same memory wherever it stands; another one like it is other memory."""
+    """Law: the same `Scratch` is the same memory wherever it stands; another one like it is other
+    memory.
+    """
     one, like = Scratch(1000, np.int64), Scratch(1000, np.int64)
     once, twice = (NativeLoop(_square, (one, second)).scratch_bytes(1) for second in (one, like))
     assert twice == 2 * once >= 16000
-    assert NativeLoop(_each, (one, NestedLoop(NativeLoop(_square, (one, like))))).scratch_bytes(1) == twice
+    assert (
+        NativeLoop(_each, (one, NestedLoop(NativeLoop(_square, (one, like))))).scratch_bytes(1)
+        == twice
+    )

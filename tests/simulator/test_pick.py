@@ -21,7 +21,9 @@ def test_pick(seed, rank, dtype, gaps):
     for size in x.shape[1:]:
         kind = rng.integers(4)
         free = rng.integers(-1 if gaps else 0, size, rng.integers(1, 7))
-        indices.append([None, np.arange(size)[rng.integers(size) :: 1 + rng.integers(2)], free, free[:1]][kind])
+        indices.append(
+            [None, np.arange(size)[rng.integers(size) :: 1 + rng.integers(2)], free, free[:1]][kind]
+        )
     fill = -7 if gaps else None
     same(run(IndexSelect(tuple(indices), fill), x), naive.pick(x, indices, fill), dtype)
 
@@ -36,7 +38,9 @@ def test_pick_channels_between_convolutions():
         Step(IndexSelect(indices, 9), ("a",), ("b",)),
         Step(Conv(eye, None, Rescale.from_shift(0, 8)), ("b",), ("y",)),
     ]
-    got = dict(compile_program(steps, {"x": TensorSpec((1, 4, 3, 5), np.int8)}, ["y"]).run({"x": x}))
+    got = dict(
+        compile_program(steps, {"x": TensorSpec((1, 4, 3, 5), np.int8)}, ["y"]).run({"x": x})
+    )
     same(got["y"], naive.pick(x, indices, 9), np.int8)
 
 
@@ -52,7 +56,11 @@ def test_gather(seed, axis, rank):
     rng = np.random.default_rng(seed)
     x = integers(rng, (2, 4, 5))
     indices = rng.integers(0, x.shape[axis], rng.integers(1, 4, rank))
-    same(run(Gather(axis, np.asarray(indices)), x), naive.gather(x, axis, np.asarray(indices)), np.int8)
+    same(
+        run(Gather(axis, np.asarray(indices)), x),
+        naive.gather(x, axis, np.asarray(indices)),
+        np.int8,
+    )
 
 
 def test_lookup():
@@ -74,7 +82,9 @@ def test_split(seed, axis, sizes):
     x = integers(np.random.default_rng(seed), shape)
     names = tuple(f"y{i}" for i in range(len(sizes)))
     step = Step(Split(axis, sizes), ("x",), names)
-    got = dict(compile_program([step], {"x": TensorSpec((1, *shape[1:]), np.int8)}, names).run({"x": x}))
+    got = dict(
+        compile_program([step], {"x": TensorSpec((1, *shape[1:]), np.int8)}, names).run({"x": x})
+    )
     start = 0
     for name, size in zip(names, sizes, strict=True):
         places: list = [None] * 3

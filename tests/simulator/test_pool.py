@@ -22,7 +22,13 @@ def windows(draw):
 
 
 @more
-@given(SEEDS, windows(), st.sampled_from([(1, 1), (2, 1), (1, 2)]), st.sampled_from([np.int8, np.int16]), st.booleans())
+@given(
+    SEEDS,
+    windows(),
+    st.sampled_from([(1, 1), (2, 1), (1, 2)]),
+    st.sampled_from([np.int8, np.int16]),
+    st.booleans(),
+)
 def test_max_pool(seed, window, dilations, dtype, extremes):
     kernel, strides, pads, ceil_mode = window
     x = integers(np.random.default_rng(seed), (2, 3, 7, 8), dtype, extremes)
@@ -63,7 +69,11 @@ def test_average_of_the_npu(kind, kernel, q_o):
 def test_one_dimensional_pools():
     x = integers(np.random.default_rng(0), (2, 3, 9))
     wide = x[:, :, None]
-    same(run(MaxPool((3,), (2,), (1, 0)), x), naive.max_pool(wide, (1, 3), (1, 2), (0, 1, 0, 0))[:, :, 0], np.int8)
+    same(
+        run(MaxPool((3,), (2,), (1, 0)), x),
+        naive.max_pool(wide, (1, 3), (1, 2), (0, 1, 0, 0))[:, :, 0],
+        np.int8,
+    )
     rescale = Rescale.from_shift(1, 8)
     want = naive.average(wide, triple(rescale), (1, 3), (1, 2), (0, 1, 0, 0))[:, :, 0]
     same(run(AvgPool((3,), (2,), (1, 0), rescale), x), want, np.int8)
@@ -71,7 +81,9 @@ def test_one_dimensional_pools():
 
 def test_padding_of_max_pool_is_the_most_negative_integer():
     x = np.full((1, 1, 2, 2), -128, np.int8)
-    assert run(MaxPool((2, 2), (2, 2), (1, 1, 1, 1)), x).tolist() == [[[[-128, -128], [-128, -128]]]]
+    assert run(MaxPool((2, 2), (2, 2), (1, 1, 1, 1)), x).tolist() == [
+        [[[-128, -128], [-128, -128]]]
+    ]
 
 
 @pytest.mark.parametrize("shape", [(1, 3), (1, 3, 4, 5, 6), (1, 3, 1, 1)])

@@ -1,4 +1,6 @@
-"""LSTM and GRU against the plain-Python steps: shapes, lengths, directions, formats, saturated sums, time axes."""
+"""LSTM and GRU against the plain-Python steps: shapes, lengths, directions, formats, saturated
+sums, time axes.
+"""
 
 import numpy as np
 import pytest
@@ -20,7 +22,10 @@ CHIPS = ("venus", "arcs", "venusA")
 def states(kernel, x, **more):
     """Run one layer and return all its outputs."""
     names, feeds = tuple(f"y{i}" for i in kernel.kept), {"x": x, **more}
-    specs = {n: TensorSpec((1, *a.shape[1:]) if kernel.is_per_sample else a.shape, a.dtype) for n, a in feeds.items()}
+    specs = {
+        n: TensorSpec((1, *a.shape[1:]) if kernel.is_per_sample else a.shape, a.dtype)
+        for n, a in feeds.items()
+    }
     program = compile_program([Step(kernel, tuple(feeds), names)], specs, keep=names)
     assert program.accepts_batches == kernel.is_per_sample
     return [array for _, array in program.run(feeds)]
@@ -46,15 +51,25 @@ def shifted(shift):
 @pytest.mark.parametrize("function", ("sigmoid", "tanh"))
 @pytest.mark.parametrize("bits", (8, 16, 32))
 def test_follow_is_the_table(chip, function, bits):
-    """The form for kernels gives what the arrays give, at the borders of the pieces and anywhere."""
+    """The form for kernels gives what the arrays give, at the borders of the pieces and
+    anywhere.
+    """
     table = load_piecewise(function, chip)
     top = 1 << (table.bits - 1)
     near = np.concatenate([table.borders + d for d in (-1, 0, 1)])
-    x = np.unique(np.concatenate([near, -near, np.random.default_rng(0).integers(-top, top, 200), [0, -top, top - 1]]))
+    x = np.unique(
+        np.concatenate(
+            [near, -near, np.random.default_rng(0).integers(-top, top, 200), [0, -top, top - 1]]
+        )
+    )
     x = x[(x >= -top) & (x < top)]
     curve = table.curve(bits)
-    assert [int(evaluate_curve(curve, int(v))) for v in x] == table.evaluate_rounded(x, bits).tolist()
-    assert table.evaluate_rounded(x, bits).tolist() == [naive.curve(function, chip, int(v), bits) for v in x]
+    assert [int(evaluate_curve(curve, int(v))) for v in x] == table.evaluate_rounded(
+        x, bits
+    ).tolist()
+    assert table.evaluate_rounded(x, bits).tolist() == [
+        naive.curve(function, chip, int(v), bits) for v in x
+    ]
 
 
 @few
@@ -78,7 +93,17 @@ def test_lstm(seed, chip, forward, extremes, shift_x, shift_h, q, bias):
     shift_x, shift_h = shift_x - less, shift_h - less
     out = Lstm.make_output_rescale(arithmetic, 2.0**q, 8)
     kernel = Lstm(
-        w, r, b, d, shifted(shift_x), shifted(shift_h), out, forward, kept=(0, 1, 2), arithmetic=arithmetic, table=chip
+        w,
+        r,
+        b,
+        d,
+        shifted(shift_x),
+        shifted(shift_h),
+        out,
+        forward,
+        kept=(0, 1, 2),
+        arithmetic=arithmetic,
+        table=chip,
     )
     y, h, c = states(kernel, x)
     want = naive.lstm(x, w, r, b, d, shift_x, shift_h, triple(out), arithmetic, chip, forward)
@@ -95,27 +120,53 @@ def test_lstm(seed, chip, forward, extremes, shift_x, shift_h, q, bias):
 
 @pytest.mark.slow
 @few
-@given(SEEDS, st.booleans(), st.floats(0.1, 9), st.floats(0.1, 9), st.sampled_from([8, 16]), st.floats(90, 200))
+@given(
+    SEEDS,
+    st.booleans(),
+    st.floats(0.1, 9),
+    st.floats(0.1, 9),
+    st.sampled_from([8, 16]),
+    st.floats(90, 200),
+)
 def test_lstm_of_any_scales(seed, forward, ratio_x, ratio_h, bits, scale):
-    """The generic target: sums requantized by multiplication, states of 8 and 16 bits, 16-bit inputs."""
+    """The generic target: sums requantized by multiplication, states of 8 and 16 bits, 16-bit
+    inputs.
+    """
     x, w, r, b, d = layer(seed, 4, kind=np.int16 if bits == 16 else np.int8)
     to_x, to_h = (Rescale.from_ratio(v * 1000, 32) for v in (ratio_x, ratio_h))
     out = Lstm.make_output_rescale("q27", scale * (1 if bits == 8 else 256), bits)
     kernel = Lstm(w, r, b, d, to_x, to_h, out, forward, kept=(0, 2))
     y, c = states(kernel, x)
-    want = naive.lstm(x, w, r, b, d, triple(to_x), triple(to_h), triple(out), "q27", "arcs", forward)
+    want = naive.lstm(
+        x, w, r, b, d, triple(to_x), triple(to_h), triple(out), "q27", "arcs", forward
+    )
     assert y.dtype == out.dtype
     assert (y.tolist(), c.tolist()) == (want[0], want[2])
 
 
 @few
-@given(SEEDS, st.sampled_from(CHIPS), st.booleans(), st.integers(0, 8), st.integers(0, 8), st.integers(6, 8))
+@given(
+    SEEDS,
+    st.sampled_from(CHIPS),
+    st.booleans(),
+    st.integers(0, 8),
+    st.integers(0, 8),
+    st.integers(6, 8),
+)
 def test_gru_of_the_executor(seed, chip, extremes, shift_x, shift_h, q):
     """Its faults and all."""
     x, w, r, b, d = layer(seed, 3, extremes=extremes)
     out = Rescale.from_shift(14 - q, 8)
     kernel = ExecutorGru(
-        w, r, b, d, shifted(shift_x), shifted(shift_h), out, table=chip, uses_state_sums=chip != "venusA"
+        w,
+        r,
+        b,
+        d,
+        shifted(shift_x),
+        shifted(shift_h),
+        out,
+        table=chip,
+        uses_state_sums=chip != "venusA",
     )
     y, h = states(kernel, x)
     want = naive.gru_executor(x, w, r, b, d, shift_x, shift_h, triple(out), chip, chip != "venusA")
@@ -123,16 +174,45 @@ def test_gru_of_the_executor(seed, chip, extremes, shift_x, shift_h, q):
 
 
 @few
-@given(SEEDS, st.booleans(), st.booleans(), st.sampled_from([8, 16]), st.floats(0.1, 9), st.floats(90, 200))
+@given(
+    SEEDS,
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([8, 16]),
+    st.floats(0.1, 9),
+    st.floats(90, 200),
+)
 def test_gru(seed, forward, reset_after, bits, ratio, scale):
     """The unit as it is defined, both places of the reset gate, states of 8 and 16 bits."""
     x, w, r, b, d = layer(seed, 3, kind=np.int16 if bits == 16 else np.int8)
     to_x, to_h = (Rescale.from_ratio(v * 1000, 32) for v in (ratio, 2 * ratio))
     out = Gru.make_output_rescale(scale * (1 if bits == 8 else 256), bits)
-    kernel = Gru(w, r, b, d, to_x, to_h, out, forward, reset_after=reset_after, gate_bits=32 if bits == 8 else 16)
+    kernel = Gru(
+        w,
+        r,
+        b,
+        d,
+        to_x,
+        to_h,
+        out,
+        forward,
+        reset_after=reset_after,
+        gate_bits=32 if bits == 8 else 16,
+    )
     y, h = states(kernel, x)
     want = naive.gru(
-        x, w, r, b, d, triple(to_x), triple(to_h), triple(out), bits, 32 if bits == 8 else 16, reset_after, forward
+        x,
+        w,
+        r,
+        b,
+        d,
+        triple(to_x),
+        triple(to_h),
+        triple(out),
+        bits,
+        32 if bits == 8 else 16,
+        reset_after,
+        forward,
     )
     assert (y.tolist(), h.tolist()) == want
 
@@ -147,7 +227,9 @@ def beginnings(seed, x, units, kind):
     }
 
 
-WHAT = st.sets(st.sampled_from(["lengths", "h", "c"])).map(lambda s: [k for k in ("lengths", "h", "c") if k in s])
+WHAT = st.sets(st.sampled_from(["lengths", "h", "c"])).map(
+    lambda s: [k for k in ("lengths", "h", "c") if k in s]
+)
 
 
 @few
@@ -157,7 +239,9 @@ def test_lstm_of_given_states(seed, forward, what, bits):
     """Lengths, states and cells, any of them, as inputs and, for one sample, as constants."""
     kind = np.int8 if bits == 8 else np.int16
     x, w, r, b, d = layer(seed, 4)
-    more = {key: array for key, array in beginnings(seed, x, r.shape[1], kind).items() if key in what}
+    more = {
+        key: array for key, array in beginnings(seed, x, r.shape[1], kind).items() if key in what
+    }
     to = Rescale.from_ratio(3000.0, 32)
     out = Lstm.make_output_rescale("q27", 100.0 * (1 if bits == 8 else 256), bits)
     parts = (w, r, b, d, to, to, out, forward)
@@ -177,10 +261,27 @@ def test_gru_of_given_states(seed, forward, reset_after, what, bits):
     """As for the LSTM."""
     what, kind = [key for key in what if key != "c"], np.int8 if bits == 8 else np.int16
     x, w, r, b, d = layer(seed, 3)
-    more = {key: array for key, array in beginnings(seed, x, r.shape[1], kind).items() if key in what}
-    to, out = Rescale.from_ratio(3000.0, 32), Gru.make_output_rescale(100.0 * (1 if bits == 8 else 256), bits)
+    more = {
+        key: array for key, array in beginnings(seed, x, r.shape[1], kind).items() if key in what
+    }
+    to, out = (
+        Rescale.from_ratio(3000.0, 32),
+        Gru.make_output_rescale(100.0 * (1 if bits == 8 else 256), bits),
+    )
     gates = 32 if bits == 8 else 16
-    kernel = Gru(w, r, b, d, to, to, out, forward, reset_after=reset_after, gate_bits=gates, given=tuple(what))
+    kernel = Gru(
+        w,
+        r,
+        b,
+        d,
+        to,
+        to,
+        out,
+        forward,
+        reset_after=reset_after,
+        gate_bits=gates,
+        given=tuple(what),
+    )
     have = states(kernel, x, **more)
     want = naive.gru(
         x,
@@ -209,10 +310,16 @@ def test_a_sequence_in_two_calls(seed, cut, kind):
     x, w, r, b, d = layer(seed, 4 if kind == "LSTM" else 3)
     cut, to = min(cut, x.shape[1]), Rescale.from_ratio(3000.0, 32)
     build, keys = (Lstm, ("h", "c")) if kind == "LSTM" else (Gru, ("h",))
-    out = Lstm.make_output_rescale("q27", 100.0, 8) if kind == "LSTM" else Gru.make_output_rescale(100.0, 8)
+    out = (
+        Lstm.make_output_rescale("q27", 100.0, 8)
+        if kind == "LSTM"
+        else Gru.make_output_rescale(100.0, 8)
+    )
     parts, kept = (w, r, b, d, to, to, out), tuple(range(1 + len(keys)))
     whole = states(build(*parts, kept=kept), x)
-    ends = {key: np.zeros((len(x), 1, r.shape[1]), np.int8 if key == "h" else np.int32) for key in keys}
+    ends = {
+        key: np.zeros((len(x), 1, r.shape[1]), np.int8 if key == "h" else np.int32) for key in keys
+    }
     pieces = []
     for piece in (x[:, :cut], x[:, cut:]):
         if piece.shape[1]:
@@ -227,7 +334,15 @@ def test_a_sequence_in_two_calls(seed, cut, kind):
 def test_given_states_that_do_not_fit():
     """Names, sizes and types."""
     x, w, r, b, d = layer(6, 3)
-    parts = (w, r, b, d, Rescale.from_ratio(9.0, 32), Rescale.from_ratio(9.0, 32), Gru.make_output_rescale(100.0, 8))
+    parts = (
+        w,
+        r,
+        b,
+        d,
+        Rescale.from_ratio(9.0, 32),
+        Rescale.from_ratio(9.0, 32),
+        Gru.make_output_rescale(100.0, 8),
+    )
     units = r.shape[1]
     with pytest.raises(SimulatorError, match="has no 'c'"):
         Gru(*parts, fixed={"c": np.zeros((1, 1, units), np.int32)})
@@ -243,9 +358,20 @@ def test_given_states_that_do_not_fit():
 def test_time_first(forward):
     """Axis 0 as time: the same numbers, and batches are not cut."""
     x, w, r, b, d = layer(3, 4)
-    parts = (w, r, b, d, shifted(-10), shifted(-10), Lstm.make_output_rescale("q27", 128.0, 8), forward)
+    parts = (
+        w,
+        r,
+        b,
+        d,
+        shifted(-10),
+        shifted(-10),
+        Lstm.make_output_rescale("q27", 128.0, 8),
+        forward,
+    )
     first = states(Lstm(*parts, kept=(0, 1, 2)), x)
-    second = states(Lstm(*parts, time_axis=0, kept=(0, 1, 2)), np.ascontiguousarray(x.swapaxes(0, 1)))
+    second = states(
+        Lstm(*parts, time_axis=0, kept=(0, 1, 2)), np.ascontiguousarray(x.swapaxes(0, 1))
+    )
     for one, other in zip(first, second, strict=True):
         assert one.swapaxes(0, 1).tolist() == other.tolist()
 
@@ -269,12 +395,25 @@ def test_same_integers_for_any_batch_and_threads():
     rng = np.random.default_rng(9)
     w, r = (integers(rng, (12, n)) for n in (4, 3))
     zero = np.zeros(12, np.int64)
-    kernel = Lstm(w, r, zero, zero, shifted(-14), shifted(-14), Lstm.make_output_rescale("q27", 128.0, 8), kept=(0,))
+    kernel = Lstm(
+        w,
+        r,
+        zero,
+        zero,
+        shifted(-14),
+        shifted(-14),
+        Lstm.make_output_rescale("q27", 128.0, 8),
+        kept=(0,),
+    )
     x = integers(rng, (7, 5, 4))
     results = []
     for block, threads in ((1, 1), (3, 2), (7, 1)):
         program = compile_program(
-            [Step(kernel, ("x",), ("y",))], {"x": TensorSpec((1, 5, 4), np.int8)}, ["y"], block=block, threads=threads
+            [Step(kernel, ("x",), ("y",))],
+            {"x": TensorSpec((1, 5, 4), np.int8)},
+            ["y"],
+            block=block,
+            threads=threads,
         )
         results.append(dict(program.run({"x": x}))["y"].tolist())
     assert results[0] == results[1] == results[2]
@@ -282,11 +421,15 @@ def test_same_integers_for_any_batch_and_threads():
 
 @pytest.mark.parametrize("chip", ("venus", "arcs"))
 def test_plain_python_gives_the_same_integers(monkeypatch, chip):
-    """Law: without Numba, where products of two 8-bit numbers would keep their type, nothing overflows."""
+    """Law: without Numba, where products of two 8-bit numbers would keep their type, nothing
+    overflows.
+    """
     x, w, r, b, d = layer(0, 4, extremes=True)
     arithmetic = "q11" if chip == "venus" else "q27"
     out = Lstm.make_output_rescale(arithmetic, 2.0**7, 8)
-    kernel = Lstm(w, r, b, d, shifted(-6), shifted(-6), out, kept=(0, 1, 2), arithmetic=arithmetic, table=chip)
+    kernel = Lstm(
+        w, r, b, d, shifted(-6), shifted(-6), out, kept=(0, 1, 2), arithmetic=arithmetic, table=chip
+    )
     compiled = states(kernel, x)
     monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
     monkeypatch.setattr("numba.core.config.DISABLE_JIT", True)

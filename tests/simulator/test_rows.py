@@ -1,4 +1,6 @@
-"""The rows of dot instructions: each gives the integers of the plain loops, and its code holds the instruction."""
+"""The rows of dot instructions: each gives the integers of the plain loops, and its code holds the
+instruction.
+"""
 
 import re
 
@@ -10,7 +12,12 @@ from hypothesis import strategies as st
 from simulator import _llvm
 from simulator._jit import jit
 from simulator.fixed_point import Rescale, RoundedShift, RoundingMode
-from simulator.instruction_sets import INSTRUCTION_SETS, get_host_features, get_instruction_set, is_supported_by_host
+from simulator.instruction_sets import (
+    INSTRUCTION_SETS,
+    get_host_features,
+    get_instruction_set,
+    is_supported_by_host,
+)
 from simulator.kernel import SimulatorError
 from simulator.kernels import Conv, Gru, Linear, Lstm, MatMul
 from simulator.kernels.loops import _register_tile, _vector_curve
@@ -61,9 +68,14 @@ def both(name, kernel, *arrays, **options):
 def test_a_row_gives_the_integers_of_the_plain_loops(name, window):
     channels, outputs, kernel, stride, group, pads, dilation = window
     rng = np.random.default_rng(len(name))
-    weight, bias = integers(rng, (outputs, channels // group, *kernel)), integers(rng, (outputs,), np.int16)
+    weight, bias = (
+        integers(rng, (outputs, channels // group, *kernel)),
+        integers(rng, (outputs,), np.int16),
+    )
     for place, rescale in enumerate(DEPTHWISE_RESCALES if group == channels > 1 else RESCALES):
-        x = integers(rng, (3, channels, 11, 9), (np.int8, np.int16)[place % 2], extremes=place % 3 == 2)
+        x = integers(
+            rng, (3, channels, 11, 9), (np.int8, np.int16)[place % 2], extremes=place % 3 == 2
+        )
         conv = Conv(weight, bias, rescale, (stride, stride), pads, (dilation, dilation), group)
         got, want = both(name, conv, x, threads=1)
         same(got, want, rescale.dtype)
@@ -72,8 +84,13 @@ def test_a_row_gives_the_integers_of_the_plain_loops(name, window):
 @pytest.mark.parametrize("name", HERE)
 @pytest.mark.parametrize("inputs", [1, 2])
 def test_a_row_gives_the_products_of_a_single_output(name, inputs):
-    """Law: a layer of one number is no convolution channel by channel: it takes any number of rows."""
-    x, weight = np.arange(-60, 60, dtype=np.int8).reshape(-1, inputs), np.full((1, inputs), -33, np.int8)
+    """Law: a layer of one number is no convolution channel by channel: it takes any number of
+    rows.
+    """
+    x, weight = (
+        np.arange(-60, 60, dtype=np.int8).reshape(-1, inputs),
+        np.full((1, inputs), -33, np.int8),
+    )
     got, want = both(name, Linear(weight, np.array([7]), Rescale.from_shift(5, 8)), x)
     assert len(np.unique(want)) > 50
     same(got, want, np.int8)
@@ -82,10 +99,19 @@ def test_a_row_gives_the_products_of_a_single_output(name, inputs):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HERE)
 @few
-@given(SEEDS, st.integers(1, 9), st.integers(1, 70), st.integers(1, 80), st.sampled_from((np.int8, np.int16)))
+@given(
+    SEEDS,
+    st.integers(1, 9),
+    st.integers(1, 70),
+    st.integers(1, 80),
+    st.sampled_from((np.int8, np.int16)),
+)
 def test_a_row_gives_the_products_of_the_plain_loops(name, seed, rows, inputs, outputs, kind):
     rng = np.random.default_rng(seed)
-    weight, x = integers(rng, (outputs, inputs), extremes=seed % 2), integers(rng, (rows, inputs), kind, seed % 3 == 0)
+    weight, x = (
+        integers(rng, (outputs, inputs), extremes=seed % 2),
+        integers(rng, (rows, inputs), kind, seed % 3 == 0),
+    )
     rescale = RESCALES[seed % len(RESCALES)]
     got, want = both(name, Linear(weight, None, rescale), x)
     same(got, want, rescale.dtype)
@@ -95,22 +121,38 @@ def test_a_row_gives_the_products_of_the_plain_loops(name, seed, rows, inputs, o
 @pytest.mark.parametrize("name", HERE)
 def test_wide_weights_and_a_tall_image_in_bands(name):
     rng = np.random.default_rng(1)
-    conv = Conv(integers(rng, (9, 4, 3, 3), np.int16) >> 9, None, Rescale.from_shift(12, 8), None, (1, 1, 1, 1))
+    conv = Conv(
+        integers(rng, (9, 4, 3, 3), np.int16) >> 9,
+        None,
+        Rescale.from_shift(12, 8),
+        None,
+        (1, 1, 1, 1),
+    )
     x = integers(rng, (2, 4, 300, 120))
     same(*both(name, conv, x), np.int8)
-    deep = Conv(integers(rng, (20, 1, 3, 3)), None, Rescale.from_shift(8, 8), None, (1, 1, 1, 1), None, 20)
+    deep = Conv(
+        integers(rng, (20, 1, 3, 3)), None, Rescale.from_shift(8, 8), None, (1, 1, 1, 1), None, 20
+    )
     same(*both(name, deep, integers(rng, (1, 20, 300, 120))), np.int8)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HERE)
-@pytest.mark.parametrize("shape", [(3, 1, 5, 7, 3), (2, 4, 9, 16, 70), (1, 2, 33, 2, 18), (2, 1, 1, 1, 1)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(3, 1, 5, 7, 3), (2, 4, 9, 16, 70), (1, 2, 33, 2, 18), (2, 1, 1, 1, 1)], ids=str
+)
 def test_products_of_two_tensors(name, shape):
     batch, heads, rows, inner, columns = shape
     rng = np.random.default_rng(2)
     for kinds in ((np.int8, np.int8), (np.int8, np.int16)):
-        x, y = (integers(rng, s, k) for s, k in zip(((rows, inner), (inner, columns)), kinds, strict=True))
-        x, y = (np.stack([np.roll(a, i) for i in range(batch * heads)]).reshape(batch, heads, *a.shape) for a in (x, y))
+        x, y = (
+            integers(rng, s, k)
+            for s, k in zip(((rows, inner), (inner, columns)), kinds, strict=True)
+        )
+        x, y = (
+            np.stack([np.roll(a, i) for i in range(batch * heads)]).reshape(batch, heads, *a.shape)
+            for a in (x, y)
+        )
         got, want = both(name, MatMul(Rescale.from_ratio(0.003, 8)), x, y, threads=1)
         same(got, want, np.int8)
 
@@ -126,7 +168,9 @@ def followed(curve, x, width, out):
 @pytest.mark.parametrize("chip", ["venus", "arcs", "venusA"])
 @pytest.mark.parametrize("function", ["sigmoid", "tanh"])
 def test_a_row_follows_a_curve_as_the_table_says(name, chip, function):
-    """Borders of the pieces, ends of the range and anything between; with and without a second rounding."""
+    """Borders of the pieces, ends of the range and anything between; with and without a second
+    rounding.
+    """
     table, width = load_piecewise(function, chip), 37
     top = 1 << (table.bits - 1)
     near = np.concatenate([sign * table.borders + d for d in (-1, 0, 1) for sign in (1, -1)])
@@ -149,7 +193,9 @@ def test_a_row_follows_a_curve_as_the_table_says(name, chip, function):
 @pytest.mark.parametrize("one", INSTRUCTION_SETS, ids=lambda one: one.name)
 @pytest.mark.parametrize("wide", [False, True])
 def test_a_curve_compiles_on_any_machine_with_whole_vectors(one, wide):
-    code = _llvm.emit_assembly(_vector_curve.write_curve_ir(one, wide, not wide, 8, 0), one.triple, one.features)
+    code = _llvm.emit_assembly(
+        _vector_curve.write_curve_ir(one, wide, not wide, 8, 0), one.triple, one.features
+    )
     assert re.search(VECTORS[one.name], code), code
 
 
@@ -178,7 +224,10 @@ def test_recurrent_layers_of_more_samples_than_walk_together(layer, name):
         parts = tuple(a[: 3 * units] for a in (*weights, *bias))
         kernel = Gru(*parts, to, to, Gru.make_output_rescale(100.0, 8), kept=(0,))
     else:
-        table, out = {"q27": "venusA", "q11": "venus"}[layer], Lstm.make_output_rescale(layer, 100.0, 8)
+        table, out = (
+            {"q27": "venusA", "q11": "venus"}[layer],
+            Lstm.make_output_rescale(layer, 100.0, 8),
+        )
         kernel = Lstm(*weights, *bias, to, to, out, kept=(0,), arithmetic=layer, table=table)
     same(*both(name, kernel, x), np.int8)
 
@@ -229,12 +278,19 @@ def test_the_best_row_is_used_and_a_name_forces_one(monkeypatch):
 
 
 def test_a_row_that_is_unknown_or_cannot_run():
-    with simd("sse9"), pytest.raises(SimulatorError, match="there is no 'sse9'; there are avx512-vnni, .*portable"):
+    with (
+        simd("sse9"),
+        pytest.raises(
+            SimulatorError, match="there is no 'sse9'; there are avx512-vnni, .*portable"
+        ),
+    ):
         get_instruction_set()
     missing = next(one.name for one in INSTRUCTION_SETS if not is_supported_by_host(one))
     with (
         simd(missing),
-        pytest.raises(SimulatorError, match=f"this processor cannot run '{missing}'; it can run .*portable"),
+        pytest.raises(
+            SimulatorError, match=f"this processor cannot run '{missing}'; it can run .*portable"
+        ),
     ):
         get_instruction_set()
     assert isinstance(get_host_features(), frozenset)

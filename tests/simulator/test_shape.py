@@ -15,14 +15,20 @@ SAME = Rescale.from_shift(0, 8)
 
 
 @few
-@given(SEEDS, st.sampled_from([1, 2, 3, -1]), st.tuples(rescales(shifts=(-2, 3)), rescales(shifts=(-2, 3))))
+@given(
+    SEEDS,
+    st.sampled_from([1, 2, 3, -1]),
+    st.tuples(rescales(shifts=(-2, 3)), rescales(shifts=(-2, 3))),
+)
 def test_concat(seed, axis, each):
     rng = np.random.default_rng(seed)
     shape = [2, 3, 4, 5]
     x = integers(rng, shape)
     shape[axis] = 2
     y = integers(rng, shape)
-    want = np.concatenate([naive.requant(a, triple(r)) for a, r in zip((x, y), each, strict=True)], axis)
+    want = np.concatenate(
+        [naive.requant(a, triple(r)) for a, r in zip((x, y), each, strict=True)], axis
+    )
     same(run(Concat(axis, each), x, y), want, np.int8)
 
 
@@ -34,7 +40,11 @@ def test_concat_widens():
 
 def test_concat_between_convolutions_and_with_a_constant():
     rng = np.random.default_rng(0)
-    x, c, weight = integers(rng, (5, 2, 3, 4)), integers(rng, (1, 3, 3, 4)), integers(rng, (6, 5, 1, 1))
+    x, c, weight = (
+        integers(rng, (5, 2, 3, 4)),
+        integers(rng, (1, 3, 3, 4)),
+        integers(rng, (6, 5, 1, 1)),
+    )
     eye = np.eye(2, dtype=np.int8)[:, :, None, None]
     steps = [
         Step(Conv(eye, None, SAME), ("x",), ("a",)),
@@ -64,14 +74,17 @@ def test_reshape_follows_the_batch(target, want):
 
 
 @pytest.mark.parametrize(
-    ("target", "want"), [((6, -1), (6, 12)), ((0, -1), (3, 24)), ((72,), (72,)), ((-1, 2, 1), (36, 2, 1))]
+    ("target", "want"),
+    [((6, -1), (6, 12)), ((0, -1), (3, 24)), ((72,), (72,)), ((-1, 2, 1), (36, 2, 1))],
 )
 def test_reshape_of_the_whole(target, want):
     x = integers(np.random.default_rng(0), (3, 2, 12), np.int32)
     same(run(Reshape(target, is_per_sample=False), x), x.reshape(want), np.int32)
 
 
-@pytest.mark.parametrize("target", [(2, 12), (24,), (1, 5, -1), (1, -1, -1), (1, 25), (1, 2, 12, 0)])
+@pytest.mark.parametrize(
+    "target", [(2, 12), (24,), (1, 5, -1), (1, -1, -1), (1, 25), (1, 2, 12, 0)]
+)
 def test_reshape_that_does_not_fit(target):
     with pytest.raises(SimulatorError, match="shape"):
         run(Reshape(target), np.zeros((1, 2, 12), np.int8))
@@ -89,9 +102,21 @@ def test_transpose(perm):
         (Transpose((0, 1)), [np.zeros((1, 2, 3), np.int8)], "does not permute"),
         (Concat(1, (SAME,)), [np.zeros((1, 2), np.int8)] * 2, "1 rescales"),
         (Concat(5, (SAME, SAME)), [np.zeros((1, 2), np.int8)] * 2, "axis 5"),
-        (Concat(1, (SAME, SAME)), [np.zeros((1, 2, 3), np.int8), np.zeros((1, 2, 4), np.int8)], "shapes differ"),
-        (Concat(1, (SAME, SAME)), [np.zeros((1, 2, 3), np.int8), np.zeros((1, 2), np.int8)], "ranks differ"),
-        (Concat(1, (SAME, Rescale.from_shift(0, 16))), [np.zeros((1, 2), np.int8)] * 2, "different widths"),
+        (
+            Concat(1, (SAME, SAME)),
+            [np.zeros((1, 2, 3), np.int8), np.zeros((1, 2, 4), np.int8)],
+            "shapes differ",
+        ),
+        (
+            Concat(1, (SAME, SAME)),
+            [np.zeros((1, 2, 3), np.int8), np.zeros((1, 2), np.int8)],
+            "ranks differ",
+        ),
+        (
+            Concat(1, (SAME, Rescale.from_shift(0, 16))),
+            [np.zeros((1, 2), np.int8)] * 2,
+            "different widths",
+        ),
         (Constant(np.zeros(3, np.int8)), [np.zeros((1, 2), np.int8)], "no inputs"),
         (Relu(), [np.zeros((1, 2), bool)], "signed integers"),
     ],

@@ -1,4 +1,6 @@
-"""Compiled code in files: what is damaged, or may be somebody else's, is never run, and made anew."""
+"""Compiled code in files: what is damaged, or may be somebody else's, is never run, and made
+anew.
+"""
 
 import os
 import stat
@@ -14,7 +16,9 @@ from simulator._jit import jit
 from simulator.native import NativeLoop
 
 ROOT = Path(__file__).resolve().parents[2]
-AS_ROOT = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid(), reason="gives files to another user")
+AS_ROOT = pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid(), reason="gives files to another user"
+)
 OTHER = 12345
 
 
@@ -50,7 +54,9 @@ def pipe(path):
 
 DAMAGE = {
     "a bit of the code": flip,
-    "a bit of the checksum": lambda path: path.write_bytes(bytes([path.read_bytes()[0] ^ 128]) + path.read_bytes()[1:]),
+    "a bit of the checksum": lambda path: path.write_bytes(
+        bytes([path.read_bytes()[0] ^ 128]) + path.read_bytes()[1:]
+    ),
     "cut": lambda path: path.write_bytes(path.read_bytes()[:-1]),
     "half": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
     "a checksum alone": lambda path: path.write_bytes(path.read_bytes()[:32]),
@@ -65,9 +71,13 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize("damage", [pytest.param(d, marks=AS_ROOT) if "user" in d else d for d in DAMAGE])
+@pytest.mark.parametrize(
+    "damage", [pytest.param(d, marks=AS_ROOT) if "user" in d else d for d in DAMAGE]
+)
 def test_what_is_damaged_is_not_there(cache, damage):
-    """Law: nothing is read but what this user wrote, every bit of it; it is replaced by what is written next."""
+    """Law: nothing is read but what this user wrote, every bit of it; it is replaced by what is
+    written next.
+    """
     _disk_cache.write_code("name", "o", b"some code")
     assert _disk_cache.read_code("name", "o") == b"some code"
     DAMAGE[damage](Path(_disk_cache.cache_folder(), "name.o"))
@@ -135,17 +145,24 @@ SHARED = {
     "is a link": _linked,
 }
 _PRINTED = (
-    "from simulator import _disk_cache; print(_disk_cache.cache_folder()); print(_disk_cache.read_code('name', 'o'))"
+    "from simulator import _disk_cache; print(_disk_cache.cache_folder()); "
+    "print(_disk_cache.read_code('name', 'o'))"
 )
 
 
-@pytest.mark.parametrize("reason", [pytest.param(r, marks=AS_ROOT) if r.endswith("user") else r for r in SHARED])
+@pytest.mark.parametrize(
+    "reason", [pytest.param(r, marks=AS_ROOT) if r.endswith("user") else r for r in SHARED]
+)
 def test_a_folder_that_others_may_write_is_not_used(cache, reason):
-    """Law: nothing of it is read; one line says why; a private folder takes its place until the process ends."""
+    """Law: nothing of it is read; one line says why; a private folder takes its place until the
+    process ends.
+    """
     _disk_cache.write_code("name", "o", b"code")
     SHARED[reason](Path(_disk_cache.cache_folder()))
     environment = {**os.environ, "LINGERONNX_CACHE_DIR": str(cache)}
-    done = subprocess.run([sys.executable, "-c", _PRINTED], cwd=ROOT, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", _PRINTED], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
     folder, read = done.stdout.splitlines()
     assert read == "None"
     assert len(done.stderr.splitlines()) == 1
@@ -157,7 +174,9 @@ def test_a_folder_that_others_may_write_is_not_used(cache, reason):
 def test_another_process_shares_the_private_folder(cache):
     """Law: what a process starts uses its private folder, without a line of its own."""
     Path(_disk_cache.cache_folder()).chmod(0o777)
-    code = f"import subprocess, sys; {_PRINTED}; subprocess.run([sys.executable, '-c', {_PRINTED!r}])"
+    code = (
+        f"import subprocess, sys; {_PRINTED}; subprocess.run([sys.executable, '-c', {_PRINTED!r}])"
+    )
     environment = {**os.environ, "LINGERONNX_CACHE_DIR": str(cache)}
     command = [sys.executable, "-uc", code]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)

@@ -20,11 +20,17 @@ def transposed(x):
 
 
 def drawn(seed, shape, kind):
-    """Return random bytes as numbers, so that every bit counts; of reals only those that are equal to themselves."""
+    """Return random bytes as numbers, so that every bit counts; of reals only those that are equal
+    to themselves.
+    """
     rng = np.random.default_rng(seed)
     if np.dtype(kind).kind == "f":
         return rng.standard_normal(shape).astype(kind)
-    return np.frombuffer(rng.bytes(int(np.prod(shape)) * np.dtype(kind).itemsize), kind).reshape(shape).copy()
+    return (
+        np.frombuffer(rng.bytes(int(np.prod(shape)) * np.dtype(kind).itemsize), kind)
+        .reshape(shape)
+        .copy()
+    )
 
 
 @few

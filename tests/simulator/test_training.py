@@ -31,11 +31,15 @@ from tests.oracles.elementwise import each
 from tests.oracles.fixed import rescale, rounded, rsh, sat
 from tests.simulator.helpers import SEEDS, few, integers, more, rescales, run, same, simd, triple
 
-OTHER = st.sampled_from([rounding for rounding in RoundingMode if rounding is not RoundingMode.HALF_UP])
+OTHER = st.sampled_from(
+    [rounding for rounding in RoundingMode if rounding is not RoundingMode.HALF_UP]
+)
 ANY = st.sampled_from(RoundingMode)
 #: One rounding of each compiled form; half away from 0 has a form of its own.
 FORMS = st.sampled_from(
-    choose_fast_subset(3, (RoundingMode.HALF_EVEN, RoundingMode.DOWN, RoundingMode.UP, RoundingMode.HALF_AWAY))
+    choose_fast_subset(
+        3, (RoundingMode.HALF_EVEN, RoundingMode.DOWN, RoundingMode.UP, RoundingMode.HALF_AWAY)
+    )
 )
 
 
@@ -59,13 +63,17 @@ def test_divided(n, d, rounding):
     st.booleans(),
 )
 def test_rounded(values, shift, bits, rounding, near):
-    """All results, those at ties and beside them above all, whatever the bound the form is chosen by."""
+    """All results, those at ties and beside them above all, whatever the bound the form is chosen
+    by.
+    """
     from simulator.fixed_point import apply_rescale
 
     if near and shift > 0:
         values = [(v % 2**8 << shift) + (1 << (shift - 1)) + d for v in values for d in (-1, 0, 1)]
     form = RoundedShift(shift, bits, rounding).compile_for_bound(max(abs(v) for v in values))
-    assert [int(apply_rescale(form, v)) for v in values] == [training.shifted(v, shift, bits, rounding) for v in values]
+    assert [int(apply_rescale(form, v)) for v in values] == [
+        training.shifted(v, shift, bits, rounding) for v in values
+    ]
 
 
 def test_rounded_says_what_it_is_not():
@@ -78,7 +86,9 @@ def test_rounded_says_what_it_is_not():
 @few
 @given(SEEDS, st.integers(4, 12), FORMS, st.booleans())
 def test_layers_round_as_told(seed, shift, rounding, vectors):
-    """Law: a rounding is one wherever the form is applied: convolution with and without vectors, matrix, product."""
+    """Law: a rounding is one wherever the form is applied: convolution with and without vectors,
+    matrix, product.
+    """
     rng = np.random.default_rng(seed)
     x, weight = integers(rng, (2, 16, 5, 4)), integers(rng, (8, 16, 3, 2))
     how = RoundedShift(shift, 8, rounding)
@@ -91,7 +101,11 @@ def test_layers_round_as_told(seed, shift, rounding, vectors):
     exact, got = (run(Linear(flat, None, r), rows) for r in (wide, how))
     same(got, each(lambda v: training.shifted(v, shift, 8, rounding), exact), np.int8)
     y = integers(rng, x.shape)
-    same(run(Mul(how), x, y), each(lambda a, b: training.shifted(a * b, shift, 8, rounding), x, y), np.int8)
+    same(
+        run(Mul(how), x, y),
+        each(lambda a, b: training.shifted(a * b, shift, 8, rounding), x, y),
+        np.int8,
+    )
 
 
 @few
@@ -102,7 +116,11 @@ def test_add(seed, shift_x, shift_y, rounding):
     x, y = (integers(rng, (3, 40), extremes=e) for e in (False, True))
 
     def form(shift):
-        return Rescale.from_shift(shift, 60) if rounding is RoundingMode.HALF_UP else RoundedShift(shift, 60, rounding)
+        return (
+            Rescale.from_shift(shift, 60)
+            if rounding is RoundingMode.HALF_UP
+            else RoundedShift(shift, 60, rounding)
+        )
 
     got = run(AddScaled(form(shift_x), form(shift_y), Rescale.from_shift(0, 8)), x, y)
     same(got, each(lambda a, b: training.add(a, b, shift_x, shift_y, 8, rounding), x, y), np.int8)
@@ -115,7 +133,9 @@ def test_quant(seed, q, bits, rounding):
     x = (rng.normal(size=60) * 2.0 ** rng.integers(-4, bits, 60) / 2.0**q).astype(np.float32)
     ties = ((rng.integers(-100, 100, 40) + 0.5) / 2.0**q).astype(np.float32)
     odd = np.float32([0.5 - 2**-25, np.nan, np.inf, -np.inf, 3e38, -3e38, 0, -0.0, 1e-45])
-    x = np.concatenate([x, ties, np.nextafter(ties, np.float32(9e9)), np.nextafter(ties, np.float32(-9e9)), odd])
+    x = np.concatenate(
+        [x, ties, np.nextafter(ties, np.float32(9e9)), np.nextafter(ties, np.float32(-9e9)), odd]
+    )
     got = run(Quant(2.0**q, bits, "single", rounding), x)
     want = np.array([training.quant(v, 2.0**q, bits, rounding) for v in x], object)
     same(got, want, integer_dtype(bits))
@@ -145,10 +165,16 @@ def test_mean(seed, data):
         data.draw(st.sampled_from(choose_fast_subset(1, (8, 16)))),
         data.draw(ANY),
     )
-    ceil_mode, padded, divisor = data.draw(st.booleans()), data.draw(st.booleans()), data.draw(st.sampled_from((0, 3)))
+    ceil_mode, padded, divisor = (
+        data.draw(st.booleans()),
+        data.draw(st.booleans()),
+        data.draw(st.sampled_from((0, 3))),
+    )
     x = integers(rng, (2, 3, 6, 7), extremes=data.draw(st.booleans()))
     made = Mean(kernel, strides, pads, shift, bits, rounding, ceil_mode, padded, divisor)
-    want = training.mean(x, kernel, strides, pads, shift, bits, rounding, ceil_mode, padded, divisor)
+    want = training.mean(
+        x, kernel, strides, pads, shift, bits, rounding, ceil_mode, padded, divisor
+    )
     same(run(made, x), want, integer_dtype(bits))
 
 
@@ -158,9 +184,15 @@ def test_mean_of_the_whole_and_of_lines():
     want = training.mean(x, (5, 7), (1, 1), (0, 0, 0, 0), 1, 8, "floor_add", False, True, 0)
     same(run(Mean(None, None, None, 1), x), want, np.int8)
     line = x[:, :, 0]
-    want = training.mean(line[:, :, None], (1, 3), (1, 2), (0, 1, 0, 1), 0, 8, "floor_add", False, False, 0)[:, :, 0]
+    want = training.mean(
+        line[:, :, None], (1, 3), (1, 2), (0, 1, 0, 1), 0, 8, "floor_add", False, False, 0
+    )[:, :, 0]
     same(run(Mean((3,), (2,), (1, 1), 0, count_include_pad=False), line), want, np.int8)
-    same(run(Mean(None, None, None, 0), line), each(lambda a: a, run(Mean((7,), None, None, 0), line)), np.int8)
+    same(
+        run(Mean(None, None, None, 0), line),
+        each(lambda a: a, run(Mean((7,), None, None, 0), line)),
+        np.int8,
+    )
 
 
 def test_mean_has_one_rounding():
@@ -178,7 +210,11 @@ def test_quotient(seed, bits):
     x, y = integers(rng, 80), integers(rng, 80, extremes=True)
     got = run(DivSingle(16.0, 8.0, 32.0, bits), x, y)
     want = np.array(
-        [training.quotient(int(a), int(b), 16.0, 8.0, 32.0, bits) for a, b in zip(x, y, strict=True)], object
+        [
+            training.quotient(int(a), int(b), 16.0, 8.0, 32.0, bits)
+            for a, b in zip(x, y, strict=True)
+        ],
+        object,
     )
     same(got, want, integer_dtype(bits))
 
@@ -189,7 +225,10 @@ def test_quotients_round_in_any_way(seed, rounding):
     """Of quotients that float32 holds: divisors are powers of two, so that many lie half way."""
     rng = np.random.default_rng(seed)
     x, y = integers(rng, 80), rng.choice(np.int8([-8, -4, -2, -1, 1, 2, 4, 8]), 80)
-    want = [sat(int(rounded(Fraction(int(a), int(b)), rounding.name)), 8) for a, b in zip(x, y, strict=True)]
+    want = [
+        sat(int(rounded(Fraction(int(a), int(b)), rounding.name)), 8)
+        for a, b in zip(x, y, strict=True)
+    ]
     same(run(DivSingle(1.0, 1.0, 1.0, 8, rounding), x, y), np.array(want, object), np.int8)
 
 
@@ -207,14 +246,22 @@ def test_nothing_beyond_the_table(function):
 
 
 @few
-@given(SEEDS, st.integers(-2, 12), st.sampled_from(("venus", "arcs", "venusA")), st.integers(0, 2), rescales((10, 18)))
+@given(
+    SEEDS,
+    st.integers(-2, 12),
+    st.sampled_from(("venus", "arcs", "venusA")),
+    st.integers(0, 2),
+    rescales((10, 18)),
+)
 def test_glu_on_any_axis(seed, q, chip, axis, requant):
     x = integers(np.random.default_rng(seed), (2, 4, 6))
     gate = Glu.gates(q, chip)
     for b in range(-128, 128):
         if chip == "venus":
             inner = rsh(b, q - 11)
-            assert gate[b + 128] == (curves.piece("sigmoid", chip, inner) if abs(inner) <= 2**15 else 0)
+            assert gate[b + 128] == (
+                curves.piece("sigmoid", chip, inner) if abs(inner) <= 2**15 else 0
+            )
         else:
             fraction = curves.TABLES[chip]["sigmoid"]["fraction"]
             raw = curves.piece("sigmoid", chip, sat(rsh(b, q - 27), 32))
@@ -229,7 +276,13 @@ def test_glu_on_any_axis(seed, q, chip, axis, requant):
 def test_softmax_along_one_axis(seed, axis, way, q):
     x = integers(np.random.default_rng(seed), (2, 3, 5))
     requant = Rescale.from_shift(15 - 7, 8)
-    made = Softmax(make_input_table(2.0 ** (25 - q), 8), requant, axis=axis, division_mode=way, single_axis=True)
+    made = Softmax(
+        make_input_table(2.0 ** (25 - q), 8),
+        requant,
+        axis=axis,
+        division_mode=way,
+        single_axis=True,
+    )
     want = np.zeros(x.shape, object)
     for place in np.ndindex(*(n for a, n in enumerate(x.shape) if a != axis)):
         row = (*place[:axis], slice(None), *place[axis:])
@@ -241,10 +294,21 @@ def test_softmax_along_one_axis(seed, axis, way, q):
 
 
 @few
-@given(SEEDS, st.integers(1, 4), st.integers(1, 3), st.integers(0, 1), st.sampled_from((1, 2)), rescales())
+@given(
+    SEEDS,
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.integers(0, 1),
+    st.sampled_from((1, 2)),
+    rescales(),
+)
 def test_transposed_lines(seed, kernel, stride, pad, group, requant):
     rng = np.random.default_rng(seed)
-    x, weight, bias = integers(rng, (2, 4, 6)), integers(rng, (4, 3, kernel)), rng.integers(-999, 999, 3 * group)
+    x, weight, bias = (
+        integers(rng, (2, 4, 6)),
+        integers(rng, (4, 3, kernel)),
+        rng.integers(-999, 999, 3 * group),
+    )
     pad = min(pad, (kernel - 1) // 2)
     made = ConvTranspose(weight, bias, requant, (stride,), (pad, pad), (1,), (stride - 1,), group)
     want = naive_conv.conv_transpose(

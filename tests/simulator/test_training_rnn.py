@@ -13,27 +13,36 @@ from tests.oracles import training
 from tests.simulator.helpers import SEEDS, few, integers
 
 LSTMS = st.sampled_from(("q15", "q7"))
-GRUS = st.sampled_from((("q15", "venus"), ("q7", "venus"), ("before", "arcs"), ("common", "venusA")))
+GRUS = st.sampled_from(
+    (("q15", "venus"), ("q7", "venus"), ("before", "arcs"), ("common", "venusA"))
+)
 #: Right shifts of the second rounding; one to the left is another form, which compiles another kernel.
 AGAIN = choose_fast_subset(3, (0, 1, 2, -1))
 
 
 def layer(seed, gates, times, units, wild):
-    """Weights, biases and an input; wild ones drive the gates into saturation and beyond the table."""
+    """Weights, biases and an input; wild ones drive the gates into saturation and beyond the
+    table.
+    """
     rng = np.random.default_rng(seed)
     inputs = 3
     x = integers(rng, (2, times, inputs))
     w, r = integers(rng, (gates * units, inputs)), integers(rng, (gates * units, units))
     if not wild:
         w, r = (a // 4 for a in (w, r))
-    biases = [rng.integers(-(10**5 if wild else 2000), 10**5 if wild else 2000, gates * units) for _ in range(2)]
+    biases = [
+        rng.integers(-(10**5 if wild else 2000), 10**5 if wild else 2000, gates * units)
+        for _ in range(2)
+    ]
     return x, w, r, *biases
 
 
 def states(kernel, x):
     """Run a layer and return all its outputs."""
     names = tuple("yhc"[: 1 + len(kernel.final_state_specs(1))])
-    program = compile_program([Step(kernel, ("x",), names)], {"x": TensorSpec((1, *x.shape[1:]), x.dtype)}, keep=names)
+    program = compile_program(
+        [Step(kernel, ("x",), names)], {"x": TensorSpec((1, *x.shape[1:]), x.dtype)}, keep=names
+    )
     return [array.tolist() for _, array in program.run({"x": x})]
 
 
@@ -63,7 +72,9 @@ def test_lstm(seed, arithmetic, times, units, scale, again, forward, wild):
         arithmetic=arithmetic,
         feedback_rescale=Rescale.from_shift(again, 8),
     )
-    want = training.lstm(x.tolist(), w, r, b, d, shifts, (product - scale, 8), (again, 8), arithmetic, forward)
+    want = training.lstm(
+        x.tolist(), w, r, b, d, shifts, (product - scale, 8), (again, 8), arithmetic, forward
+    )
     assert states(kernel, x) == list(want)
 
 
@@ -99,7 +110,9 @@ def test_gru(seed, kind, times, units, scale, again, forward, wild):
         sums=sums if arithmetic == "common" else 27,
     )
     told = sums if arithmetic == "common" else 27
-    want = training.gru(x.tolist(), w, r, b, d, shifts, scale, 8, (again, 8), told, arithmetic, chip, forward)
+    want = training.gru(
+        x.tolist(), w, r, b, d, shifts, scale, 8, (again, 8), told, arithmetic, chip, forward
+    )
     assert states(kernel, x) == list(want)
 
 
@@ -118,7 +131,11 @@ def test_states_go_on(times_first):
     def run(kernel, names, *arrays):
         feed = dict(zip(names, arrays, strict=True))
         specs = {n: TensorSpec(a.shape, a.dtype) for n, a in feed.items()}
-        return dict(compile_program([Step(kernel, names, ("y", "hn", "cn"))], specs, keep=("y", "hn", "cn")).run(feed))
+        return dict(
+            compile_program(
+                [Step(kernel, names, ("y", "hn", "cn"))], specs, keep=("y", "hn", "cn")
+            ).run(feed)
+        )
 
     one = run(whole, ("x",), x)
     first, second = np.split(x, [2], axis)

@@ -1,4 +1,6 @@
-"""Kernels on integers in which another one than 0 stands for 0, against oracles that read the differences."""
+"""Kernels on integers in which another one than 0 stands for 0, against oracles that read the
+differences.
+"""
 
 from dataclasses import replace
 
@@ -55,7 +57,9 @@ def above(x, zero):
 @more
 @given(SEEDS, moved(shifts=(-8, 60), bits=(8, 16)), st.sampled_from([np.int8, np.int16, np.int32]))
 def test_every_form_adds_the_zero_point(seed, rescale, dtype):
-    """Shifts, products of 64 bits and wider ones: the zero point is added to the rounded result, then it saturates."""
+    """Shifts, products of 64 bits and wider ones: the zero point is added to the rounded result,
+    then it saturates.
+    """
     x = integers(np.random.default_rng(seed), (3, 40), dtype, extremes=bool(seed % 2))
     want = naive.requant(x, triple(rescale))
     same(run(Requant(rescale), x), want, rescale.dtype)
@@ -64,14 +68,18 @@ def test_every_form_adds_the_zero_point(seed, rescale, dtype):
 
 @pytest.mark.parametrize("zero", [-128, -1, 0, 127])
 def test_forms_at_their_ends(zero):
-    """Accumulators at the bound that a form was made for, where everything saturates or everything is 0."""
+    """Accumulators at the bound that a form was made for, where everything saturates or everything
+    is 0.
+    """
     for shift in (0, 7, 31, 40, 62):
         for multiplier in (1 << 30, (1 << 31) - 1):
             for bound in (1, 255, 2**31 - 1, 2**40):
                 rescale = Rescale(multiplier, shift + 30, 8, zero)
                 acc = np.array([-bound, -1, 0, 1, bound], np.int64)
                 want = np.array([naive_conv.rescale(v, triple(rescale)) for v in acc.tolist()])
-                assert [int(apply_rescale(rescale.compile_for_bound(bound), int(v))) for v in acc] == want.tolist()
+                assert [
+                    int(apply_rescale(rescale.compile_for_bound(bound), int(v))) for v in acc
+                ] == want.tolist()
                 assert np.abs(want).max() <= rescale.output_bound(bound)
 
 
@@ -93,7 +101,10 @@ def test_conv(fast, group, own, each):
     def check(seed, rescale, zero, kind, padded):
         rng = np.random.default_rng(seed)
         x = integers(rng, (2, group * own, 5, 4), extremes=bool(seed % 2))
-        weight, bias = integers(rng, (group * each, own, 3, 2), kind), integers(rng, (group * each,), np.int16)
+        weight, bias = (
+            integers(rng, (group * each, own, 3, 2), kind),
+            integers(rng, (group * each,), np.int16),
+        )
         sizes = (2, 1), (1, 0, 1, 2) if padded else (0, 0, 0, 0), (1, 2), group
         with simd(fast):
             got = run(Conv(weight, bias, rescale, *sizes, zero), x)
@@ -110,7 +121,11 @@ def test_lines_channels_and_rows(fast):
     @given(SEEDS, st.lists(st.integers(0, 60), min_size=6, max_size=6), ZEROS, ZEROS)
     def check(seed, shifts, zero, out):
         rng = np.random.default_rng(seed)
-        x, weight, bias = integers(rng, (2, 4, 9)), integers(rng, (6, 2, 3)), integers(rng, (6,), np.int32) >> 12
+        x, weight, bias = (
+            integers(rng, (2, 4, 9)),
+            integers(rng, (6, 2, 3)),
+            integers(rng, (6,), np.int32) >> 12,
+        )
         each = tuple(Rescale.from_ratio(1.3 * 2.0**-shift, 8, out) for shift in shifts)
         kernel = Conv(weight, bias, ChannelRescale(each), (1,), (2, 1), None, 2, zero)
         with simd(fast):
@@ -126,7 +141,9 @@ def test_lines_channels_and_rows(fast):
 
 
 @few
-@given(SEEDS, moved(shifts=(4, 14)), ZEROS, st.sampled_from([(1, 3, 2), (2, 2, 1)]), st.integers(0, 1))
+@given(
+    SEEDS, moved(shifts=(4, 14)), ZEROS, st.sampled_from([(1, 3, 2), (2, 2, 1)]), st.integers(0, 1)
+)
 def test_conv_transpose(seed, rescale, zero, sizes, more_rows):
     """What lies between and around the inputs stands for 0, wherever it is."""
     rng = np.random.default_rng(seed)
@@ -159,7 +176,10 @@ def test_sums(seed, zero_x, zero_y, zero, sign, ratios):
     rng = np.random.default_rng(seed)
     x, y = integers(rng, (2, 3, 4)), integers(rng, (2, 3, 1))
     kernel = subtract_zero_points(AddScaled.from_ratios(*ratios, 8, sign, zero), zero_x, zero_y)
-    whole = naive.add_scaled(above(x, zero_x), above(y, zero_y), *ratios, 40, sign).astype(np.int64) + zero
+    whole = (
+        naive.add_scaled(above(x, zero_x), above(y, zero_y), *ratios, 40, sign).astype(np.int64)
+        + zero
+    )
     same(run(kernel, x, y), naive.clip(whole, -128, 127), np.int8)
 
 
@@ -193,7 +213,10 @@ def test_joins(seed, zero_x, zero_y, rescale):
     rng = np.random.default_rng(seed)
     x, y = integers(rng, (2, 3, 4)), integers(rng, (2, 2, 4))
     whole = Rescale.from_shift(0, 8, rescale.zero_point)
-    parts = naive.requant(above(x, zero_x), triple(rescale)), naive.requant(above(y, zero_y), triple(whole))
+    parts = (
+        naive.requant(above(x, zero_x), triple(rescale)),
+        naive.requant(above(y, zero_y), triple(whole)),
+    )
     kernel = subtract_zero_points(Concat(1, (rescale, whole)), zero_x, zero_y)
     same(run(kernel, x, y), np.concatenate(parts, 1), np.int8)
 

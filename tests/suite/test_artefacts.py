@@ -22,7 +22,11 @@ def own_folder(tmp_path, monkeypatch):
 
 def read_files(folder):
     """Read every file below a folder."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def test_three_artefacts_are_what_building_them_anew_gives(own_folder, tmp_path):

@@ -1,4 +1,6 @@
-"""Objects are kept for the same source, headers and flags only, and only if the compiler said nothing."""
+"""Objects are kept for the same source, headers and flags only, and only if the compiler said
+nothing.
+"""
 
 from tests.c_tools import call_or_copy, drop_optimization
 
@@ -12,7 +14,15 @@ def test_an_object_is_compiled_once_for_the_same_content(tmp_path):
         return "a warning" if "-Wall" in words else ""
 
     def compile_again(*flags):
-        words = ["cc", *flags, f"-I{tmp_path / 'include'}", "-c", "-o", str(tmp_path / "a.o"), str(tmp_path / "a.c")]
+        words = [
+            "cc",
+            *flags,
+            f"-I{tmp_path / 'include'}",
+            "-c",
+            "-o",
+            str(tmp_path / "a.o"),
+            str(tmp_path / "a.c"),
+        ]
         said = call_or_copy(compile_source, tmp_path / "kept", words)
         return said, (tmp_path / "a.o").read_text()
 
@@ -21,12 +31,17 @@ def test_an_object_is_compiled_once_for_the_same_content(tmp_path):
     (tmp_path / "a.c").write_text("int a;")
     (tmp_path / "include" / "below" / "b.h").write_text("int b;")
     assert [compile_again(), compile_again()] == [("", "object 1")] * 2
-    assert [compile_again("-O1"), compile_again("-O1"), compile_again()] == [("", "object 2")] * 2 + [("", "object 1")]
+    assert [compile_again("-O1"), compile_again("-O1"), compile_again()] == [
+        ("", "object 2")
+    ] * 2 + [("", "object 1")]
     (tmp_path / "a.c").write_text("int c;")
     assert compile_again() == ("", "object 3")
     (tmp_path / "include" / "below" / "b.h").write_text("int d;")
     assert compile_again() == ("", "object 4")
-    assert [compile_again("-Wall"), compile_again("-Wall")] == [("a warning", "object 5"), ("a warning", "object 6")]
+    assert [compile_again("-Wall"), compile_again("-Wall")] == [
+        ("a warning", "object 5"),
+        ("a warning", "object 6"),
+    ]
     link = ["cc", "-o", str(tmp_path / "a.o"), "a.o", "-lm"]
     assert call_or_copy(compile_source, tmp_path / "kept", link) == ""
     assert len(calls) == 7

@@ -1,4 +1,6 @@
-"""The choice of cases: properties of covering sets, and what each tier runs of an invented test file."""
+"""The choice of cases: properties of covering sets, and what each tier runs of an invented test
+file.
+"""
 
 import os
 import subprocess
@@ -25,7 +27,9 @@ def test_a_product_shows_each_value_once(sizes):
     """Every value of every parameter, and no more cases than the longest parameter has values."""
     cases = list(product(*(range(size) for size in sizes)))
     chosen = [cases[index] for index in cover_values(cases)]
-    assert [{case[axis] for case in chosen} for axis in range(len(sizes))] == [{*range(size)} for size in sizes]
+    assert [{case[axis] for case in chosen} for axis in range(len(sizes))] == [
+        {*range(size)} for size in sizes
+    ]
     assert len(chosen) == max(sizes)
 
 
@@ -39,17 +43,27 @@ def test_values_take_turns():
 
 @limit_examples(60)
 @given(
-    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2), st.integers(0, 2)), unique=True, min_size=1, max_size=30)
+    st.lists(
+        st.tuples(st.integers(0, 4), st.integers(0, 2), st.integers(0, 2)),
+        unique=True,
+        min_size=1,
+        max_size=30,
+    )
 )
 def test_any_cases_show_each_value(cases):
     """The same if some combinations are missing; in the order of the cases, none twice."""
     indices = cover_values(cases)
     assert indices == sorted({*indices})
-    assert all({cases[index][axis] for index in indices} == {case[axis] for case in cases} for axis in range(3))
+    assert all(
+        {cases[index][axis] for index in indices} == {case[axis] for case in cases}
+        for axis in range(3)
+    )
 
 
 CASES = st.lists(
-    st.tuples(st.integers(0, 4), st.integers(0, 2), st.sets(st.sampled_from(["slow", "deep", "sweep"]))),
+    st.tuples(
+        st.integers(0, 4), st.integers(0, 2), st.sets(st.sampled_from(["slow", "deep", "sweep"]))
+    ),
     min_size=1,
     max_size=30,
     unique_by=lambda case: case[:2],
@@ -59,7 +73,9 @@ CASES = st.lists(
 @limit_examples(100)
 @given(CASES)
 def test_both_tiers_together_show_each_value(drawn):
-    """Nothing that is not marked deep is lost; the fast tier has few cases of a sweep, and none twice."""
+    """Nothing that is not marked deep is lost; the fast tier has few cases of a sweep, and none
+    twice.
+    """
     cases, marks = [case[:2] for case in drawn], [case[2] for case in drawn]
     fast, slow = select_cases(cases, marks, "fast"), select_cases(cases, marks, "slow")
     assert len(fast) <= MAX_CASES or not any("sweep" in marks[index] for index in fast)
@@ -67,7 +83,9 @@ def test_both_tiers_together_show_each_value(drawn):
     allowed = [index for index in range(len(cases)) if "deep" not in marks[index]]
     assert {*fast, *slow} <= set(allowed)
     for axis in range(2):
-        assert {cases[index][axis] for index in (*fast, *slow)} == {cases[index][axis] for index in allowed}
+        assert {cases[index][axis] for index in (*fast, *slow)} == {
+            cases[index][axis] for index in allowed
+        }
     assert bool(fast) == any(not marks[index] & {"slow", "deep"} for index in allowed)
 
 
@@ -133,8 +151,19 @@ ALL = {
 def collect(folder, tier, *arguments):
     """Collect the invented tests in a tier; return how many cases each test has, by its name."""
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "LINGERONNX_TESTS": tier}
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *arguments]
-    output = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=True).stdout
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "--collect-only",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        *arguments,
+    ]
+    output = subprocess.run(
+        command, cwd=folder, env=variables, capture_output=True, text=True, check=True
+    ).stdout
     lines = [line for line in output.splitlines() if "::" in line]
     return Counter(line.partition("::test_")[2].partition("[")[0] for line in lines)
 

@@ -30,13 +30,18 @@ def test_parts_of_one_test_count_together_and_folders_are_sorted_by_seconds():
     ]
     lines = format_tables(sum_by_test(parts))
     blank = lines.index("")
-    assert [line.split() for line in lines[1:blank]] == [["fit", "1", "9.0", "75%"], ["run", "2", "3.0", "25%"]]
+    assert [line.split() for line in lines[1:blank]] == [
+        ["fit", "1", "9.0", "75%"],
+        ["run", "2", "3.0", "25%"],
+    ]
     slowest = [line.split() for line in lines[blank + 2 :]]
     assert slowest == [["9.0", parts[3][0]], ["2.0", parts[2][0]], ["1.0", parts[0][0]]]
 
 
 def test_a_few_slowest_tests_of_many_are_named():
-    lines = format_tables(sum_by_test((f"tests/run/test_a.py::{number}", number / 10) for number in range(100)))
+    lines = format_tables(
+        sum_by_test((f"tests/run/test_a.py::{number}", number / 10) for number in range(100))
+    )
     named = lines[lines.index("") + 2 :]
     assert len(named) == MAX_LISTED
     assert named[0].split() == ["9.9", "tests/run/test_a.py::99"]
@@ -48,7 +53,11 @@ def test_a_few_slowest_tests_of_many_are_named():
 def test_a_run_in_other_processes_ends_with_the_table(tmp_path):
     for name, count in (("fit", 2), ("run", 1)):
         (tmp_path / "tests" / name).mkdir(parents=True)
-        text = f"import pytest\n@pytest.mark.parametrize('i', range({count}))\ndef test_it(i):\n    assert True\n"
+        text = (
+            "import "
+            f"pytest\n@pytest.mark.parametrize('i', range({count}))\ndef test_it(i):\n   "
+            " assert True\n"
+        )
         (tmp_path / "tests" / name / f"test_{name}.py").write_text(text)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     output = subprocess.run(
@@ -61,15 +70,24 @@ def test_a_run_in_other_processes_ends_with_the_table(tmp_path):
     ).stdout
     rows = re.findall(r"^(fit|run) +(\d+) +[\d.]+ +\d+%$", output, re.M)
     assert {name: int(tests) for name, tests in rows} == {"fit": 2, "run": 1}
-    assert len(re.findall(r"^ +[\d.]+  tests/(?:fit|run)/test_\w+\.py::test_it\[\d\]$", output, re.M)) == 3
+    assert (
+        len(re.findall(r"^ +[\d.]+  tests/(?:fit|run)/test_\w+\.py::test_it\[\d\]$", output, re.M))
+        == 3
+    )
 
 
 class Terminal:
     """A terminal reporter with reports of two tests, that keeps what is written to it."""
 
     def __init__(self):
-        durations = {"tests/run/test_a.py::long": MAX_FAST_SECONDS + 1, "tests/run/test_a.py::short": 1.0}
-        reports = [SimpleNamespace(nodeid=nodeid, duration=seconds) for nodeid, seconds in durations.items()]
+        durations = {
+            "tests/run/test_a.py::long": MAX_FAST_SECONDS + 1,
+            "tests/run/test_a.py::short": 1.0,
+        }
+        reports = [
+            SimpleNamespace(nodeid=nodeid, duration=seconds)
+            for nodeid, seconds in durations.items()
+        ]
         self.stats, self.lines = {"passed": reports, "deselected": [object()]}, []
 
     def section(self, title):

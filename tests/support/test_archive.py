@@ -1,4 +1,6 @@
-"""What a report of a bug holds: the command, the traceback, the models without weights; and no data."""
+"""What a report of a bug holds: the command, the traceback, the models without weights; and no
+data.
+"""
 
 import json
 import zipfile
@@ -19,9 +21,17 @@ def members(path):
 
 def test_what_is_in_it(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    path = write_bug_report(["quantize", str(DIGITS), f"--calib={CALIB}", "--fix", "a=b c"], "Traceback: x\n")
+    path = write_bug_report(
+        ["quantize", str(DIGITS), f"--calib={CALIB}", "--fix", "a=b c"], "Traceback: x\n"
+    )
     parts = members(path)
-    assert set(parts) == {"README.txt", "command.txt", "traceback.txt", "environment.json", "models/0-digits_cnn.onnx"}
+    assert set(parts) == {
+        "README.txt",
+        "command.txt",
+        "traceback.txt",
+        "environment.json",
+        "models/0-digits_cnn.onnx",
+    }
     assert parts["command.txt"].decode().endswith("--fix 'a=b c'\n")
     assert json.loads(parts["environment.json"])["packages"]
     bare, model = onnx.load_from_string(parts["models/0-digits_cnn.onnx"]), onnx.load(DIGITS)
@@ -79,11 +89,19 @@ def test_messages_that_print_a_graph_are_cut(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     trace = (
         'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    g()\n'
-        f"ValueError: {'x' * 500} 9.25\n        w = 9.25\n)\n\nThe above exception was the direct cause:\n\n"
-        'Traceback (most recent call last):\n  File "b.py", line 2, in h\n    k()\nRuntimeError: no\n'
+        f"ValueError: {'x' * 500} 9.25\n        w = 9.25\n)\n\nThe above exception was the direct "
+        "cause:\n\n"
+        'Traceback (most recent call last):\n  File "b.py", line 2, in h\n    k()\nRuntimeError: '
+        "no\n"
     )
     kept = members(write_bug_report(["check"], trace))["traceback.txt"].decode()
     assert "9.25" not in kept
-    for line in ('File "a.py", line 1, in f', "    g()", 'File "b.py", line 2, in h', "    k()", "RuntimeError: no"):
+    for line in (
+        'File "a.py", line 1, in f',
+        "    g()",
+        'File "b.py", line 2, in h',
+        "    k()",
+        "RuntimeError: no",
+    ):
         assert line in kept
     assert max(map(len, kept.splitlines())) < 210

@@ -73,6 +73,8 @@ def test_a_cache_that_others_may_write(monkeypatch, tmp_path, capfd):
 
 def test_packages_that_do_not_fit():
     lines = list(
-        module._find_package_problems((Requirement("numpy", "1.26", ">=2.0", ""), Requirement("x", None, ">=1", "c")))
+        module._find_package_problems(
+            (Requirement("numpy", "1.26", ">=2.0", ""), Requirement("x", None, ">=1", "c"))
+        )
     )
     assert lines == ["numpy 1.26 is here, lingeronnx asks for numpy>=2.0: pip install 'numpy>=2.0'"]

@@ -17,7 +17,9 @@ def test_all_equal_here():
 def test_one_wrong_integer_is_found(monkeypatch):
     def wrong(target):
         classes = reference_ops(target)
-        (add,) = (each for each in classes if each.__name__ == "iqAdd" and each.op_domain == "thinker")
+        (add,) = (
+            each for each in classes if each.__name__ == "iqAdd" and each.op_domain == "thinker"
+        )
 
         class Off(add):
             op_domain = add.op_domain

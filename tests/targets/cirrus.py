@@ -1,7 +1,9 @@
-"""A second vendor, invented: an NPU as microcontrollers have beside their core, with nothing of LUNA's.
+"""A second vendor, invented: an NPU as microcontrollers have beside their core, with nothing of
+LUNA's.
 
-It multiplies and shifts, rounds half away from zero in layers and to even in sums, takes a scale for each channel of a
-weight and zero points of activations, holds maps as rows of channels in bricks of 16 (NHWC), and has no packer.
+It multiplies and shifts, rounds half away from zero in layers and to even in sums, takes a scale
+for each channel of a weight and zero points of activations, holds maps as rows of channels in
+bricks of 16 (NHWC), and has no packer.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ def stride_values(node: ir.Node, target: Target) -> Any:
 
 
 def brick_row(node: ir.Node, target: Target) -> Any:
-    """a row of a map in bricks of 16 channels fits {own.row_bytes} bytes | use fewer channels or a narrower map."""
+    """a row of a map in bricks of 16 channels fits {own.row_bytes} bytes | use fewer channels or a
+    narrower map.
+    """
     shape = ir.get_shape(node.inputs[0]) or ()
     if len(shape) != 4 or None in shape[1:]:
         return None
@@ -59,7 +63,9 @@ def brick_row(node: ir.Node, target: Target) -> Any:
 
 
 def linear_output_count(node: ir.Node, target: Target) -> Any:
-    """a fully connected layer has at most {own.features} outputs | cut the layer over its outputs."""
+    """a fully connected layer has at most {own.features} outputs | cut the layer over its
+    outputs.
+    """
     weight = ir.get_shape(node.inputs[1]) or (0,)
     return weight[0] if int(weight[0] or 0) > target.vendor.features else None
 
@@ -91,7 +97,12 @@ class Cirrus(Vendor):
 
 
 _CONV = ConvLimits(
-    max_kernel=3, max_kernel_dilated=3, max_kernel_1d=3, strides=(1, 2, 3), max_pad=2, channel_align=_BRICK
+    max_kernel=3,
+    max_kernel_dilated=3,
+    max_kernel_1d=3,
+    strides=(1, 2, 3),
+    max_pad=2,
+    channel_align=_BRICK,
 )
 _POOL = PoolLimits(max_kernel=8, max_average_area=64, max_global_area_per_channel=None)
 
@@ -110,7 +121,15 @@ CIRRUS = Target(
             **make_support_rows(QuantArithmetic(EVEN), "Quant"),
             **make_support_rows(RequantArithmetic(AWAY), "Requant"),
             **make_support_rows(
-                Arithmetic(), "Dequant", "Relu", "Flatten", "Reshape", "Transpose", "Gather", "Slice", "Squeeze"
+                Arithmetic(),
+                "Dequant",
+                "Relu",
+                "Flatten",
+                "Reshape",
+                "Transpose",
+                "Gather",
+                "Slice",
+                "Squeeze",
             ),
             **make_support_rows(Arithmetic(), "MaxPool", limits=_POOL),
             **make_support_rows(LayerArithmetic(AWAY), "Conv2dInt", limits=_CONV),

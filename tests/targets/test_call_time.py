@@ -15,7 +15,16 @@ def run(*layers, unpriced=()):
     for name, cycles, high, wait in layers:
         made.append(
             LayerLatency(
-                name, "Conv2dInt", cycles, cycles, high, start=clock, wait=wait, node=name, overhead=100, calls=2
+                name,
+                "Conv2dInt",
+                cycles,
+                cycles,
+                high,
+                start=clock,
+                wait=wait,
+                node=name,
+                overhead=100,
+                calls=2,
             )
         )
         clock += cycles + wait
@@ -26,14 +35,21 @@ TWO = run(("a", 1000.0, 1100.0, 500.0), ("b", 2500.0, 2600.0, 0.0))
 
 
 def test_a_call_in_words():
-    """4,000 cycles: 3,500 of computing, of which 200 are starts, and 500 of waiting. At 2 MHz 2 ms."""
+    """4,000 cycles: 3,500 of computing, of which 200 are starts, and 500 of waiting. At 2 MHz 2
+    ms.
+    """
     (told,) = CallLatency(TWO, clock_mhz=2.0).lines()
     assert told == (
-        "4,000 (at most 4,200) cycles a call, 2 (at most 2.1) ms at 2 MHz: 82 % computing, 5 % starts of 4 calls, "
+        "4,000 (at most 4,200) cycles a call, 2 (at most 2.1) ms at 2 MHz: 82 % computing, 5 % "
+        "starts of 4 calls, "
         "12 % waits for constants"
     )
     assert "ms" not in CallLatency(TWO).lines()[0]
-    assert CallLatency(TWO, has_host_parts=True).lines()[0].endswith("what the host computes is not in it")
+    assert (
+        CallLatency(TWO, has_host_parts=True)
+        .lines()[0]
+        .endswith("what the host computes is not in it")
+    )
 
 
 def test_work_without_a_price_is_told_with_its_bytes_and_bound():
@@ -45,13 +61,18 @@ def test_work_without_a_price_is_told_with_its_bytes_and_bound():
     ]
     told = CallLatency(run(("a", 1.0, 2.0, 0.0), unpriced=works)).lines()[1]
     assert told == (
-        "no price is known of a copy with gaps (2 layers, 40 bytes, at most 150 cycles), a thing (1 layer, 7 bytes)"
+        "no price is known of a copy with gaps (2 layers, 40 bytes, at most 150 cycles), a thing "
+        "(1 layer, 7 bytes)"
     )
 
 
-@pytest.mark.parametrize(("budget", "slow", "doubt"), [(1.9, True, False), (2.0, False, True), (2.2, False, False)])
+@pytest.mark.parametrize(
+    ("budget", "slow", "doubt"), [(1.9, True, False), (2.0, False, True), (2.2, False, False)]
+)
 def test_a_budget_is_compared_with_the_total_and_its_upper_end(budget, slow, doubt):
-    """2 ms, 2.1 at most: above the budget a finding; below it a line where the upper end is above."""
+    """2 ms, 2.1 at most: above the budget a finding; below it a line where the upper end is
+    above.
+    """
     told = CallLatency(TWO, clock_mhz=2.0, budget_ms=budget)
     assert (told.budget_finding is not None) == slow == bool(told.findings)
     assert any("it may take longer" in line for line in told.lines()) == doubt
@@ -63,7 +84,9 @@ def test_a_budget_is_compared_with_the_total_and_its_upper_end(budget, slow, dou
 
 def test_runs_of_parts_follow_each_other():
     """The second part begins when the first one ends; what has no price stays."""
-    both = concatenate_latencies([TWO, run(("c", 10.0, 12.0, 4.0), unpriced=[UnmodeledWork("c", "x", 1)])])
+    both = concatenate_latencies(
+        [TWO, run(("c", 10.0, 12.0, 4.0), unpriced=[UnmodeledWork("c", "x", 1)])]
+    )
     assert both.total == TWO.total + 14
     assert [layer.start for layer in both.layers] == [0, 1500, 4000]
     assert len(both.unpriced) == 1
@@ -88,7 +111,9 @@ def test_a_wish_that_cannot_be_is_one_line(wish, told):
 
 @pytest.mark.parametrize("target", PLATFORMS, ids=str)
 def test_every_platform_says_what_is_known_of_its_time(target):
-    """A chip without prices says so, and takes no budget; what is no chip says nothing until it is asked."""
+    """A chip without prices says so, and takes no budget; what is no chip says nothing until it is
+    asked.
+    """
     known = not target.vendor.explain_missing_timing(target)
     assert known == (target.name == "arcs")
     told = LatencyOptions().estimate_call(target, [])
@@ -106,4 +131,6 @@ def test_json_has_all_of_it():
     assert body["too_slow"]["level"] == "time"
     assert body["cycles"]["total"] == 4000
     assert CallLatency(TWO).to_dict()["milliseconds"] is None
-    assert replace(CallLatency(TWO), latency=None, unknown_reason="why").to_dict()["unknown"] == "why"
+    assert (
+        replace(CallLatency(TWO), latency=None, unknown_reason="why").to_dict()["unknown"] == "why"
+    )

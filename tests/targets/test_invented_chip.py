@@ -1,5 +1,7 @@
-"""Law: platforms are rows. A chip that nobody built, added as a value here and nowhere else, is quantized for and
-simulated: it rounds down, takes kernels of three, wants its gates in another order, and multiplies nothing.
+"""Law: platforms are rows. A chip that nobody built, added as a value here and nowhere else, is
+quantized for and
+simulated: it rounds down, takes kernels of three, wants its gates in another order, and multiplies
+nothing.
 """
 
 from dataclasses import replace
@@ -44,7 +46,12 @@ PACKING = replace(
     name="nimbus",
     platform_attribute="nimbus",
     conv=replace(
-        packer_profile.VENUS.conv, max_kernel=3, max_kernel_dilated=3, strides=(1, 2), max_pad=2, max_kernel_1d=3
+        packer_profile.VENUS.conv,
+        max_kernel=3,
+        max_kernel_dilated=3,
+        strides=(1, 2),
+        max_pad=2,
+        max_kernel_1d=3,
     ),
 )
 
@@ -68,21 +75,37 @@ def chip(requantize=DOWN, gates="iofg"):
                 **make_support_rows(QuantArithmetic(), "Quant"),
                 **make_support_rows(RequantArithmetic(requantize), "Requant"),
                 **make_support_rows(
-                    Arithmetic(), "Dequant", "Relu", "Flatten", "Reshape", "Transpose", "Gather", "Squeeze"
+                    Arithmetic(),
+                    "Dequant",
+                    "Relu",
+                    "Flatten",
+                    "Reshape",
+                    "Transpose",
+                    "Gather",
+                    "Squeeze",
                 ),
                 **make_support_rows(Arithmetic(), "MaxPool", limits=PACKING.pool),
                 **make_support_rows(LayerArithmetic(requantize), "Conv2dInt", limits=PACKING.conv),
-                **make_support_rows(LayerArithmetic(requantize), "LinearInt", limits=MatrixLimits(rank=3)),
+                **make_support_rows(
+                    LayerArithmetic(requantize), "LinearInt", limits=MatrixLimits(rank=3)
+                ),
                 **make_support_rows(AddArithmetic(requantize, AddOperandPrecision.WIDE), "iqAdd"),
                 **make_support_rows(ConcatArithmetic(requantize), "iqCat"),
                 **make_support_rows(
-                    AveragePoolArithmetic(requantize, AverageDivisor.AREA), "AvgPool2dInt", limits=PACKING.pool
+                    AveragePoolArithmetic(requantize, AverageDivisor.AREA),
+                    "AvgPool2dInt",
+                    limits=PACKING.pool,
                 ),
                 **make_support_rows(
-                    SoftmaxArithmetic(Requantization(shifts=True)), "SoftmaxInt", limits=SoftmaxLimits(max_length=8)
+                    SoftmaxArithmetic(Requantization(shifts=True)),
+                    "SoftmaxInt",
+                    limits=SoftmaxLimits(max_length=8),
                 ),
                 **make_support_rows(
-                    LstmArithmetic(Requantization(shifts=True), ActivationTable.VENUSA, gates=gates), "LSTMInt"
+                    LstmArithmetic(
+                        Requantization(shifts=True), ActivationTable.VENUSA, gates=gates
+                    ),
+                    "LSTMInt",
                 ),
             }
         ),
@@ -90,11 +113,15 @@ def chip(requantize=DOWN, gates="iofg"):
 
 
 def same_both_ways(result, row, feeds, outputs=("y",)):
-    """Compare the simulator with the plain classes, output by output; return the simulator's numbers."""
+    """Compare the simulator with the plain classes, output by output; return the simulator's
+    numbers.
+    """
     got = result.session().run(list(outputs), feeds)
     reference = ReferenceEvaluator(ir.to_proto(result.graph), new_ops=lo.reference_ops(row))
     for i in range(len(next(iter(feeds.values())))):
-        want = reference.run(list(outputs), {name: array[i : i + 1] for name, array in feeds.items()})
+        want = reference.run(
+            list(outputs), {name: array[i : i + 1] for name, array in feeds.items()}
+        )
         for one, other in zip(got, want, strict=True):
             assert np.array_equal(one[i : i + 1], other)
     return got
@@ -102,14 +129,22 @@ def same_both_ways(result, row, feeds, outputs=("y",)):
 
 @pytest.mark.parametrize("build", (plain, residual))
 def test_a_net_is_quantized_and_simulated(build):
-    """Every layer in integers, rounded down: other numbers than a chip gives that rounds half up."""
+    """Every layer in integers, rounded down: other numbers than a chip gives that rounds half
+    up.
+    """
     row, model = chip(), build()
     feeds = samples(model, 4, seed=1)
     result = lo.quantize(model, samples(model), platform=row, effort="fast")
-    assert (result.report.integer_macs, result.report.chip_ready, result.report.platform) == (1.0, True, "nimbus")
+    assert (result.report.integer_macs, result.report.chip_ready, result.report.platform) == (
+        1.0,
+        True,
+        "nimbus",
+    )
     assert result.report.packer.startswith("tpacker -g model_quant.onnx -p nimbus")
     down = same_both_ways(result, row, feeds)
-    half_up = lo.Session(result.graph, platform=chip(replace(DOWN, rounding=RoundingMode.HALF_UP))).run(None, feeds)
+    half_up = lo.Session(
+        result.graph, platform=chip(replace(DOWN, rounding=RoundingMode.HALF_UP))
+    ).run(None, feeds)
     assert not np.array_equal(down[0], half_up[0])
     want = lo.Session(model).run(["y"], feeds)[0]
     assert np.corrcoef(want.reshape(-1), down[0].reshape(-1))[0, 1] > 0.95
@@ -124,7 +159,11 @@ def test_its_limits_are_kept():
     assert (found.rule, found.value) == ("kernel sides are at most 3", "5x5")
     assert not lo.check(model, platform="generic").violations
     result = lo.quantize(model, samples(model), platform=row, effort="fast")
-    kernels = [ir.get_attr(node, "kernel_shape") for node in result.graph.graph if node.op_type == "Conv2dInt"]
+    kernels = [
+        ir.get_attr(node, "kernel_shape")
+        for node in result.graph.graph
+        if node.op_type == "Conv2dInt"
+    ]
     assert len(kernels) == 4
     assert max(side for kernel in kernels for side in kernel) == 3
     same_both_ways(result, row, samples(model, 2, seed=1))
@@ -144,7 +183,10 @@ def test_its_gates_stand_in_its_order():
     assert np.array_equal(results[0][1], results[2][1])
     held = [result.graph.graph.initializers for result, _ in results]
     weights = [name for name, value in held[0].items() if ir.const_value(value).shape[:1] == (32,)]
-    assert any(not np.array_equal(ir.const_value(held[0][name]), ir.const_value(held[1][name])) for name in weights)
+    assert any(
+        not np.array_equal(ir.const_value(held[0][name]), ir.const_value(held[1][name]))
+        for name in weights
+    )
 
 
 def test_what_it_has_not_is_refused():
@@ -156,10 +198,13 @@ def test_what_it_has_not_is_refused():
     with pytest.raises(lo.ModelError, match="iqSub .*: nimbus has no such operator"):
         lo.Session(of_generic.graph, platform=chip()).run(None, samples(model, 1))
     assert (
-        lo.quantize(model, samples(model), platform=chip()).report.host_part[0].why == "nimbus has no operator for Sub"
+        lo.quantize(model, samples(model), platform=chip()).report.host_part[0].why
+        == "nimbus has no operator for Sub"
     )
     wrong = chip().with_op("Conv2dInt", arithmetic=Arithmetic(DOWN))
-    with pytest.raises(InternalError, match="Conv2dInt .* has Arithmetic where LayerArithmetic belongs"):
+    with pytest.raises(
+        InternalError, match="Conv2dInt .* has Arithmetic where LayerArithmetic belongs"
+    ):
         lo.quantize(model, samples(model), platform=wrong)
 
 
@@ -176,7 +221,9 @@ def test_it_is_a_value_everywhere():
     with pytest.raises(lo.ConfigError, match="platform = 'nimbus' is for integer graphs"):
         lo.Session(plain(), platform=row)
     model = plain()
-    by_config = lo.quantize(model, samples(model), config=QuantConfig.of({"platform": row, "effort": "fast"}))
+    by_config = lo.quantize(
+        model, samples(model), config=QuantConfig.of({"platform": row, "effort": "fast"})
+    )
     assert by_config.platform is row
     checked = lo.check(by_config.graph, platform=row)
     assert not checked.violations, checked.lines()

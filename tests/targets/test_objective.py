@@ -42,4 +42,6 @@ def test_one_of_several_parts_keeps_none():
 
 def test_one_with_a_region_of_its_own_keeps_them_unless_memory_is_the_objective():
     assert can_keep_constants_resident(graph(**{PARTS_KEY: PARTS_RESIDENT}))
-    assert not can_keep_constants_resident(graph(**{PARTS_KEY: PARTS_RESIDENT, OBJECTIVE_KEY: MEMORY}))
+    assert not can_keep_constants_resident(
+        graph(**{PARTS_KEY: PARTS_RESIDENT, OBJECTIVE_KEY: MEMORY})
+    )

@@ -1,4 +1,5 @@
-"""Law: a vendor is one folder. One that shares nothing with LUNA quantizes, checks, simulates and writes nets of three
+"""Law: a vendor is one folder. One that shares nothing with LUNA quantizes, checks, simulates and
+writes nets of three
 kinds, and no file of the core knows of it.
 """
 
@@ -18,7 +19,12 @@ from tests.nets import Net, depthwise, plain, samples
 from tests.ops.test_recurrent import classifier, inputs
 from tests.targets.cirrus import AWAY, CIRRUS
 
-SETTINGS = {"platform": CIRRUS, "mode": "max-value", "activations": "asymmetric", "weight_scales": "channel"}
+SETTINGS = {
+    "platform": CIRRUS,
+    "mode": "max-value",
+    "activations": "asymmetric",
+    "weight_scales": "channel",
+}
 
 
 def separable():
@@ -53,16 +59,28 @@ def recurrent():
 
 
 @pytest.mark.parametrize(
-    "build, kinds", ((plain, {"Conv2dInt"}), (separable, {"Conv2dInt", "iqAdd"}), (recurrent, {"LSTMInt", "LinearInt"}))
+    "build, kinds",
+    (
+        (plain, {"Conv2dInt"}),
+        (separable, {"Conv2dInt", "iqAdd"}),
+        (recurrent, {"LSTMInt", "LinearInt"}),
+    ),
 )
 def test_three_nets(build, kinds, tmp_path):
-    """Every layer in integers, with its scale for each channel and its zero points, close to the float net."""
+    """Every layer in integers, with its scale for each channel and its zero points, close to the
+    float net.
+    """
     model = build()
     data = inputs if build is recurrent else lambda *args: samples(*args)["x"]
     calib, feeds = {"x": data(model, 32)}, {"x": data(model, 4, 1)}
     result = quantized(model, calib)
     report = result.report
-    assert (report.integer_macs, report.platform, report.is_chip, report.packer) == (1.0, "cirrus", False, "")
+    assert (report.integer_macs, report.platform, report.is_chip, report.packer) == (
+        1.0,
+        "cirrus",
+        False,
+        "",
+    )
     assert kinds <= report.layers.keys()
     assert any(not q.single for q in result.plan.tensors.values())
     got = agree(result, feeds, tmp_path / "net.onnx")
@@ -77,14 +95,21 @@ def test_its_rounding_is_its_own():
     result, feeds = quantized(model, samples(model)), samples(model, 16, 1)
     down = CIRRUS
     for operator in ("Conv2dInt", "LinearInt"):
-        down = down.with_op(operator, arithmetic=LayerArithmetic(replace(AWAY, rounding=RoundingMode.DOWN)))
+        down = down.with_op(
+            operator, arithmetic=LayerArithmetic(replace(AWAY, rounding=RoundingMode.DOWN))
+        )
     assert not np.array_equal(
-        *(s.run(None, feeds)[0] for s in (result.session(), lo.Session(result.graph, platform=down)))
+        *(
+            s.run(None, feeds)[0]
+            for s in (result.session(), lo.Session(result.graph, platform=down))
+        )
     )
 
 
 def test_its_limits_are_told_and_kept(tmp_path):
-    """check speaks of its rules in its words, and a rewrite of the core mends what it says can be mended."""
+    """check speaks of its rules in its words, and a rewrite of the core mends what it says can be
+    mended.
+    """
     net = Net(24, 12, 12, seed=4)
     model = net.graph(net.conv("x", (4, 24, 5, 5), pads=[2] * 4, out="y"))
     (found,) = lo.check(model, platform=CIRRUS).violations
@@ -92,7 +117,11 @@ def test_its_limits_are_told_and_kept(tmp_path):
     assert found.remedy == "let --fit split it into kernels that are added"
     assert not lo.check(model, platform="generic").violations
     result = quantized(model, samples(model))
-    kernels = [ir.get_attr(node, "kernel_shape") for node in result.graph.graph if node.op_type == "Conv2dInt"]
+    kernels = [
+        ir.get_attr(node, "kernel_shape")
+        for node in result.graph.graph
+        if node.op_type == "Conv2dInt"
+    ]
     assert len(kernels) > 1
     assert max(side for kernel in kernels for side in kernel) <= 3
     agree(result, samples(model, 2, 1), tmp_path / "net.onnx")
@@ -103,7 +132,10 @@ def test_a_map_in_bricks(tmp_path):
     net = Net(17, 6, 40, seed=5)
     model = net.graph(net.conv("x", (4, 17, 3, 3), pads=[1] * 4, out="y"))
     (found,) = lo.check(model, platform=CIRRUS).violations
-    assert (found.value, found.rule) == ("1280 bytes", "a row of a map in bricks of 16 channels fits 1024 bytes")
+    assert (found.value, found.rule) == (
+        "1280 bytes",
+        "a row of a map in bricks of 16 channels fits 1024 bytes",
+    )
     result = quantized(model, samples(model))
     assert result.report.integer_macs == 1
     agree(result, samples(model, 2, 1), tmp_path / "net.onnx")
@@ -124,7 +156,9 @@ class Null(Vendor):
 
 
 def test_a_vendor_that_answers_nothing():
-    """Law: what a vendor leaves out has a default, and the core keeps its own copy of what it hands out."""
+    """Law: what a vendor leaves out has a default, and the core keeps its own copy of what it hands
+    out.
+    """
     target = replace(GENERIC, name="null", vendor=Null())
     model = depthwise()
     result = lo.quantize(model, samples(model), platform=target, effort="fast")

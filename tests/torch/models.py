@@ -1,4 +1,6 @@
-"""Small torch modules for the tests of this folder, with seeded weights, as `lingeronnx export` reads them."""
+"""Small torch modules for the tests of this folder, with seeded weights, as `lingeronnx export`
+reads them.
+"""
 
 from dataclasses import dataclass
 
@@ -86,7 +88,9 @@ class Attention(nn.Module):
 
 
 class Tagger(nn.Module):
-    """A dict argument, a number, keyword arguments; a dict with a tuple in it comes out. Two layers share a weight."""
+    """A dict argument, a number, keyword arguments; a dict with a tuple in it comes out. Two layers
+    share a weight.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -150,7 +154,9 @@ number = 3
 
 
 def seeded(kind, *args, **settings):
-    """Return ``kind(...)`` with seeded weights, and running statistics that are not those of a new layer."""
+    """Return ``kind(...)`` with seeded weights, and running statistics that are not those of a new
+    layer.
+    """
     torch.manual_seed(1)
     made = kind(*args, **settings)
     for part in made.modules():

@@ -48,13 +48,14 @@ def check(
 ) -> Check:
     """Return every limit of a platform that a model breaks.
 
-    A float model is judged as `quantize` would rewrite it. Of an integer graph, the result also says what the chip's
-    packer and executor make of it: `.packs`, `.runs_right`, `.findings`.
+    A float model is judged as `quantize` would rewrite it. Of an integer graph, the result also
+    says what the chip's packer and executor make of it: `.packs`, `.runs_right`, `.findings`.
 
     Parameters
     ----------
     model
-        A path or a model in memory, float or integer; a protobuf model is judged as the file that it was read from.
+        A path or a model in memory, float or integer; a protobuf model is judged as the file that
+        it was read from.
     platform
         Default: the one an integer graph was made for, else venus.
     calib
@@ -62,9 +63,11 @@ def check(
     packer_args
         The packer's arguments, as words or as a line; default those that are chosen for the graph.
     clock, budget_ms, timing
-        The chip's clock in MHz, the milliseconds that a call may take, a file of `profile_board` with its prices.
+        The chip's clock in MHz, the milliseconds that a call may take, a file of `profile_board`
+        with its prices.
     input_shape, fix
-        {input: its sizes}, where a float model's file leaves some open; {input: the value that it always has}.
+        {input: its sizes}, where a float model's file leaves some open; {input: the value that it
+        always has}.
 
     Raises
     ------
@@ -80,14 +83,21 @@ def check(
         proto = ir.to_proto(row.with_safe_names(graph))
     if proto is not None:
         if input_shape:
-            raise ConfigError("input shapes are told of a float model; an integer graph has its sizes")
+            raise ConfigError(
+                "input shapes are told of a float model; an integer graph has its sizes"
+            )
         if fix:
             raise ConfigError("inputs are fixed in a float model; quantize it with --fix")
-        return check_packed(proto, None if platform is None else get_target(platform), packer_args, wish)
+        return check_packed(
+            proto, None if platform is None else get_target(platform), packer_args, wish
+        )
     if packer_args is not None:
         raise ConfigError("packer arguments belong to an integer graph; quantize the model first")
     if file is not None:
-        graph, file = ir.from_proto(file, ir.model_label(model)), None  # the graph holds its constants now
+        graph, file = (
+            ir.from_proto(file, ir.model_label(model)),
+            None,
+        )  # the graph holds its constants now
     row = wish.apply_to(get_target(platform or QuantConfig().platform))
     graph, notes = normalize_model(graph, row, calib, input_shape or {}, fix or {})
     return check_float(graph, row, notes, wish)
@@ -101,10 +111,12 @@ def structure(
     calib: object = None,
     violations: Sequence[Violation] = (),
 ) -> Structure:
-    """Return the five parts of `model_check_result.txt`: how a model is built and held, and what looks wrong.
+    """Return the five parts of `model_check_result.txt`.
 
-    A float model is planned as `quantize` would, on `calib`, without refining weights; ConfigError without. model :
-    what `quantize` returned is judged as it is. violations : what `check` found, to be listed with the rest.
+    How a model is built and held, and what looks wrong.
+    A float model is planned as `quantize` would, on `calib`, without refining weights; ConfigError
+    without. model : what `quantize` returned is judged as it is. violations : what `check` found,
+    to be listed with the rest.
     """
     if isinstance(model, QuantizedModel):
         return describe_model(model, None, violations)
@@ -117,4 +129,6 @@ def structure(
     prepared = prepare_model(model, calib, None, {"platform": platform})
     planned = plan_model(prepared)
     require_calibrated_scales(what, loaded, planned.plan)
-    return describe_model(build_quantized_model(prepared, planned, planned.graph), loaded, violations)
+    return describe_model(
+        build_quantized_model(prepared, planned, planned.graph), loaded, violations
+    )

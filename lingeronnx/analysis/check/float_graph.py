@@ -29,8 +29,8 @@ def check_float(
 ) -> Check:
     """Return what breaks limits of `target` in the normalised float `model`, which is left as it is.
 
-    latency_options : what is asked of time, which is told as of the graph with placeholder scales; `target` has its
-    prices.
+    latency_options : what is asked of time, which is told as of the graph with placeholder scales;
+    `target` has its prices.
     """
     violations, host = _float_violations(model, target)
     fitted: list[AppliedRewrite] = []
@@ -40,9 +40,17 @@ def check_float(
         fitted = legalize_graph(mended, target)
         remaining, host = _float_violations(mended, target) if fitted else (violations, host)
     ahead = forecast_deployment(mended, target)
-    pieces = ahead.program.verdicts if ahead.program.parts else [] if ahead.choice is None else [ahead.choice.verdict]
+    pieces = (
+        ahead.program.verdicts
+        if ahead.program.parts
+        else []
+        if ahead.choice is None
+        else [ahead.choice.verdict]
+    )
     met = []
-    seen = [(str(node.name), target.vendor.find_triggered_faults(node, target)) for node in model.graph]
+    seen = [
+        (str(node.name), target.vendor.find_triggered_faults(node, target)) for node in model.graph
+    ]
     for fault in target.faults:
         nodes = [name for name, faults in seen if fault in faults]
         if nodes and not any(fault.text in v.rule for v in violations):
@@ -62,14 +70,17 @@ def check_float(
         host_nodes=ahead.host_nodes,
         chip_mac_share=ahead.chip_mac_share,
         merges=ahead.merges,
-        time=latency_options.estimate_call(target, pieces, has_host_parts=bool(host or ahead.host_nodes)),
+        time=latency_options.estimate_call(
+            target, pieces, has_host_parts=bool(host or ahead.host_nodes)
+        ),
     )
 
 
 def _float_violations(model: ir.Model, target: Target) -> tuple[list[Violation], list[FloatNode]]:
     """Return the broken limits, and the other float nodes before or behind the integer part.
 
-    A node there that multiplies nothing (a final Softmax) is the host's work as it should be, whatever the limits.
+    A node there that multiplies nothing (a final Softmax) is the host's work as it should be,
+    whatever the limits.
     """
     parts = partition_with_clip_fallback(model, target, {}, 8)
     fallbacks, host = split_float_nodes(model, parts.floats, parts.integer_node_ids)
@@ -86,7 +97,14 @@ def _float_violations(model: ir.Model, target: Target) -> tuple[list[Violation],
             own = [make_violation(node, op.explain_unavailable(node, target), "", MOVE_NODE_REMEDY)]
         if not own and name in between:
             why = parts.floats[name] or "a float operator"
-            own = [make_violation(node, f"{why}: it stays in float between integer operators", "", MOVE_NODE_REMEDY)]
+            own = [
+                make_violation(
+                    node,
+                    f"{why}: it stays in float between integer operators",
+                    "",
+                    MOVE_NODE_REMEDY,
+                )
+            ]
         violations += own
         broken |= {name} if own else set()
     return violations, [entry for entry in host if entry.node not in broken]

@@ -1,4 +1,7 @@
-"""A float model on a chip before any calibration: packer, memory and cost depend on shapes, hardly on scales."""
+"""A float model on a chip before any calibration.
+
+Packer, memory and cost depend on shapes, hardly on scales.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +31,11 @@ __all__ = ["Forecast", "forecast_deployment"]
 class Forecast:
     """What becomes of a float model on a chip.
 
-    choice : the verdict on it as one part, None where float operators stand between integer ones. formed : what is done
-    after lowering. program : the parts in which it runs otherwise, empty where it is chip-ready. host : the float
-    operators between its integer ones then, and in front of and behind them. share : of the multiply-accumulates on the
-    chip, 0 to 1. merges : what would let float operators between its parts be the chip's.
+    choice : the verdict on it as one part, None where float operators stand between integer ones.
+    formed : what is done after lowering. program : the parts in which it runs otherwise, empty
+    where it is chip-ready. host : the float operators between its integer ones then, and in front
+    of and behind them. share : of the multiply-accumulates on the chip, 0 to 1. merges : what would
+    let float operators between its parts be the chip's.
     """
 
     choice: PackerArguments | None = None
@@ -43,10 +47,11 @@ class Forecast:
 
 
 def forecast_deployment(model: ir.Model, target: Target) -> Forecast:
-    """Return what becomes of the normalised and fitted float `model`; nothing for a row without a packer.
+    """Return what becomes of the normalised and fitted float `model`.
 
-    The scales are placeholders: a guess for every activation, made to agree as the chip asks. What `quantize` moves to
-    the host, by evidence or with `max_parts`, stays on the chip here.
+    Nothing for a row without a packer.
+    The scales are placeholders: a guess for every activation, made to agree as the chip asks. What
+    `quantize` moves to the host, by evidence or with `max_parts`, stays on the chip here.
     """
     parts = partition_with_clip_fallback(model, target, {}, 8)
     if not target.has_packer or not parts.ops:
@@ -70,7 +75,10 @@ def forecast_deployment(model: ir.Model, target: Target) -> Forecast:
 
 
 def _lower_with_placeholder_scales(partition: Partition, target: Target) -> LoweringResult | None:
-    """Return the integer graph under guessed scales; None where the model's own constants do not allow a guess."""
+    """Return the integer graph under guessed scales.
+
+    None where the model's own constants do not allow a guess.
+    """
     if not target.can_run(CLIP.name):
         partition = partition_graph(
             _replace_clips_with_relu(partition.graph, find_saturating_clips(partition, target, 8)),
@@ -78,22 +86,30 @@ def _lower_with_placeholder_scales(partition: Partition, target: Target) -> Lowe
             partition.floats,
         )
     conf = QuantConfig(platform=target.name)
-    setting = ScalePolicy(conf.mode, conf.bits, conf.weight_bits, conf.calibrator, conf.percentile, {})
+    setting = ScalePolicy(
+        conf.mode, conf.bits, conf.weight_bits, conf.calibrator, conf.percentile, {}
+    )
     try:
-        plan, _ = assign_qparams(partition, group_shared_scales(partition, target), {}, target, setting)
+        plan, _ = assign_qparams(
+            partition, group_shared_scales(partition, target), {}, target, setting
+        )
         return lower(partition, plan, target)
     except (ConstraintError, ModelError):
         return None
 
 
 def _replace_clips_with_relu(model: ir.Model, clips: Collection[str]) -> ir.Model:
-    """Return a copy of `model` with a Relu for each of the nodes `clips`: saturation cuts at the bound.
+    """Return a copy of `model` with a Relu for each of the nodes `clips`.
 
-    Quantizing moves a factor into the weights around it for that, which placeholders know nothing of.
+    Saturation cuts at the bound.
+    Quantizing moves a factor into the weights around it for that, which placeholders know nothing
+    of.
     """
     copied = ir.clone(model)
     for node in list(copied.graph):
         if str(node.name) in clips:
-            new = ir.make_node("Relu", [node.inputs[0]], origin=node, output="", like=node.outputs[0])
+            new = ir.make_node(
+                "Relu", [node.inputs[0]], origin=node, output="", like=node.outputs[0]
+            )
             ir.replace_nodes(copied, [node], [new])
     return copied

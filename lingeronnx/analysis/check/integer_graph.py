@@ -1,6 +1,8 @@
-"""What of an integer graph breaks a platform's limits: the constraints of `ops`, and `rules` of its own.
+"""What of an integer graph breaks a platform's limits.
 
-Judged as it is: scales, attributes, widths and the executor's faults. Loads no files, prints nothing.
+The constraints of `ops`, and `rules` of its own.
+Judged as it is: scales, attributes, widths and the executor's faults. Loads no files, prints
+nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +40,11 @@ def check_integer(model: ir.Model, target: Target) -> Check:
         value.shape = ir.make_shape(size)
     violations: list[Violation] = []
     known: dict[str, Affine] = {}
-    integers = {str(v.name) for v in model.graph.inputs if v.dtype is not None and v.dtype.name in _INTEGER_TYPES}
+    integers = {
+        str(v.name)
+        for v in model.graph.inputs
+        if v.dtype is not None and v.dtype.name in _INTEGER_TYPES
+    }
     fallbacks = _float_nodes_between_integers(model, integers)
     for node in model.graph:
         name = ir.input_name(node) if node.inputs and node.inputs[0] is not None else ""
@@ -47,12 +53,18 @@ def check_integer(model: ir.Model, target: Target) -> Check:
             violations += _check_non_integer_node(node, target, integers, fallbacks)
             continue
         missing = [
-            make_violation(node, f"attribute {key} is there", "it is missing", "quantize or export again")
+            make_violation(
+                node, f"attribute {key} is there", "it is missing", "quantize or export again"
+            )
             for key in _missing_attributes(node, form, target)
         ]
         violations += missing
         lowering = get_rule_for_integer_op(form)
-        leaves = lowering is not None and lowering.allows_wide_output and "scale_o" not in node.attributes
+        leaves = (
+            lowering is not None
+            and lowering.allows_wide_output
+            and "scale_o" not in node.attributes
+        )
         if form is not DEQUANT and not leaves:
             integers.update(str(v.name) for v in node.outputs)
         try:
@@ -60,7 +72,9 @@ def check_integer(model: ir.Model, target: Target) -> Check:
         except ModelError as error:
             if not missing:
                 violations.append(
-                    make_violation(node, "attributes have values that make sense", str(error), "export again")
+                    make_violation(
+                        node, "attributes have values that make sense", str(error), "export again"
+                    )
                 )
             continue
         for judge in RULES:
@@ -89,14 +103,21 @@ _INTEGER_TYPES = ("INT8", "INT16", "INT32", "UINT8")
 
 
 def _violated_limits(integer_node: IntegerNode, target: Target) -> list[Violation]:
-    """Return the limits of the operator that the integer node breaks; none where it is not all there."""
+    """Return the limits of the operator that the integer node breaks.
+
+    None where it is not all there.
+    """
     lowering = get_rule_for_integer_op(integer_node.form)
     judged = (
         lowering is not None
         and target.can_run(integer_node.form.name)
         and integer_node.form.can_check_limits(integer_node.node)
     )
-    return lowering.find_violations(integer_node.node, target) if lowering is not None and judged else []
+    return (
+        lowering.find_violations(integer_node.node, target)
+        if lowering is not None and judged
+        else []
+    )
 
 
 def _missing_attributes(node: ir.Node, op_format: Format, target: Target) -> Iterator[str]:
@@ -107,7 +128,9 @@ def _missing_attributes(node: ir.Node, op_format: Format, target: Target) -> Ite
             yield spec.name
     wanted = target.node_attributes.get("", {})
     modes = "quant_mode" in wanted  # which replaces platform_quant, on what has weights
-    if is_quantized_domain(node) and (op_format not in (QUANT, DEQUANT, REQUANT) or modes and op_format is REQUANT):
+    if is_quantized_domain(node) and (
+        op_format not in (QUANT, DEQUANT, REQUANT) or modes and op_format is REQUANT
+    ):
         lowering = get_rule_for_integer_op(op_format)
         weights = lowering is not None and lowering.scale_constraints.factor_behavior == "absorbed"
         key = "quant_mode" if modes else "platform_quant"
@@ -115,7 +138,9 @@ def _missing_attributes(node: ir.Node, op_format: Format, target: Target) -> Ite
             yield f"{key} ({wanted[key]})"
 
 
-def _check_non_integer_node(node: ir.Node, target: Target, integers: set[str], fallbacks: set[str]) -> list[Violation]:
+def _check_non_integer_node(
+    node: ir.Node, target: Target, integers: set[str], fallbacks: set[str]
+) -> list[Violation]:
     """Return what is wrong with a node that is no integer operator."""
     if is_quantized_domain(node):
         integers.update(str(v.name) for v in node.outputs)

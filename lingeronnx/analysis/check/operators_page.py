@@ -1,7 +1,9 @@
-"""The table of operators in docs/operators.md, from the same texts that judge a model: it cannot drift from the code.
+"""The table of operators in docs/operators.md, from the same texts that judge a model.
 
-Rows are the operators, columns the platforms; below stand the limits (the constraints' docstrings, filled in from each
-platform's row) and what each executor does wrong. `render_operators_markdown` returns the whole page.
+It cannot drift from the code.
+Rows are the operators, columns the platforms; below stand the limits (the constraints' docstrings,
+filled in from each platform's row) and what each executor does wrong. `render_operators_markdown`
+returns the whole page.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ _LEGEND = (
     "- **limits**: in integers within the limits below.\n"
     "- **composed**: written as other operators.\n"
     "- **no**: it stays in float, or on the chip's host.\n\n"
-    "Some operators come from no ONNX operator. They stand at the borders of the integer part, take the place of "
+    "Some operators come from no ONNX operator. They stand at the borders of the integer part, "
+    "take the place of "
     "another operator, or are run where a graph has them."
 )
 
@@ -66,9 +69,14 @@ def _render_operator_table() -> list[str]:
     ]
     for name, op in entries:
         source = (
-            ", ".join(dict.fromkeys(_ONNX_SOURCES.get(kind, kind) for _, kind in op.floats)) if op is not None else ""
+            ", ".join(dict.fromkeys(_ONNX_SOURCES.get(kind, kind) for _, kind in op.floats))
+            if op is not None
+            else ""
         )
-        lines.append(f"| {name} | {source} | {' | '.join(_format_support(name, op, target) for target in PLATFORMS)} |")
+        lines.append(
+            f"| {name} | {source} | "
+            f"{' | '.join(_format_support(name, op, target) for target in PLATFORMS)} |"
+        )
     return lines
 
 
@@ -108,13 +116,23 @@ def _render_limits() -> list[str]:
                 for text in _format_limits(op, target):
                     rules.setdefault(text, []).append(target.name)
         if rules:
-            lines += [f"### {op.name}", "", *(f"- {', '.join(names)}: {text}" for text, names in rules.items()), ""]
+            lines += [
+                f"### {op.name}",
+                "",
+                *(f"- {', '.join(names)}: {text}" for text, names in rules.items()),
+                "",
+            ]
     return lines
 
 
 def _render_narrow_weights() -> list[str]:
     """Return the operators whose weights may have fewer bits than all else on a platform."""
-    lines = ["## Narrow weights", "", "Operators whose weights may have fewer bits (`--weight-bits`):", ""]
+    lines = [
+        "## Narrow weights",
+        "",
+        "Operators whose weights may have fewer bits (`--weight-bits`):",
+        "",
+    ]
     for target in PLATFORMS:
         by_width: dict[tuple[int, ...], list[str]] = {}
         for name, row in target.ops.items():
@@ -132,7 +150,10 @@ def _render_faults() -> list[str]:
     lines = [
         "## Faults of the executors",
         "",
-        "The quantizer works around these faults. `lingeronnx check` names those that a model meets.",
+        (
+            "The quantizer works around these faults. `lingeronnx check` names those that a model "
+            "meets."
+        ),
         "",
     ]
     for target in PLATFORMS:

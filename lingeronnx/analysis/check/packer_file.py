@@ -1,4 +1,7 @@
-"""An integer graph as a file for the packer: what the file itself says, beside the limits of its nodes."""
+"""An integer graph as a file for the packer.
+
+What the file itself says, beside the limits of its nodes.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +44,10 @@ def check_packed(
 ) -> Check:
     """Return what breaks limits in an integer graph, and what the packer and the chip make of it.
 
-    target : default the chip that the graph names. packer_args : words or one line; default those chosen for the graph.
-    latency_options : what is asked of time; that of a graph in several parts is the sum of the chip's.
-    A graph that no one else would read is judged all the same, as the packer reads it.
+    target : default the chip that the graph names. packer_args : words or one line; default those
+    chosen for the graph. latency_options : what is asked of time; that of a graph in several parts
+    is the sum of the chip's. A graph that no one else would read is judged all the same, as the
+    packer reads it.
     """
     onnx_file.check_string_fields(proto)
     check_attributes(proto)
@@ -60,18 +64,29 @@ def check_packed(
     if target is None:
         target = _named_target(proto) if graph is None else detect_target(graph)
     target = latency_options.apply_to(target)
-    check = Check(target.name, "integer", (), notes=notes) if graph_read is None else check_integer(graph_read, target)
+    check = (
+        Check(target.name, "integer", (), notes=notes)
+        if graph_read is None
+        else check_integer(graph_read, target)
+    )
     if graph_read is not None:
         check = replace(
             check,
-            notes=[*(f"WARNING: {warning}" for warning in collect_calibration_warnings(graph_read)), *check.notes],
+            notes=[
+                *(f"WARNING: {warning}" for warning in collect_calibration_warnings(graph_read)),
+                *check.notes,
+            ],
         )
     if not target.has_packer:
         return check
     between, host = ([], []) if graph is None else _split_float_nodes(graph)
     if graph is not None and between and packer_args is None:
         return _add_parts(check, graph, target, latency_options, [*between, *host])
-    part = proto if graph is None or between or not host else ir.to_proto(extract_chip_part(graph, target))
+    part = (
+        proto
+        if graph is None or between or not host
+        else ir.to_proto(extract_chip_part(graph, target))
+    )
     words = None
     if packer_args is not None:
         words = tuple(split_words(packer_args) if isinstance(packer_args, str) else packer_args)
@@ -79,12 +94,18 @@ def check_packed(
     return replace(
         check,
         choice=choice,
-        time=latency_options.estimate_call(target, [choice.verdict], has_host_parts=bool(between or host)),
+        time=latency_options.estimate_call(
+            target, [choice.verdict], has_host_parts=bool(between or host)
+        ),
     )
 
 
 def _add_parts(
-    check: Check, graph: ir.Model, target: Target, latency_options: LatencyOptions, floats: Sequence[FloatNode]
+    check: Check,
+    graph: ir.Model,
+    target: Target,
+    latency_options: LatencyOptions,
+    floats: Sequence[FloatNode],
 ) -> Check:
     """Return `check` with the parts in which a graph runs that float operators stand in the middle of."""
     program, _ = build_program_report(graph, target, target.vendor.names(graph))
@@ -103,15 +124,25 @@ def _add_parts(
 
 def _named_target(proto: onnx.ModelProto) -> Target:
     """Return the chip that a node names, else the first chip."""
-    names = [a.s.decode(errors="replace") for node in proto.graph.node for a in node.attribute if a.name == "platform"]
+    names = [
+        a.s.decode(errors="replace")
+        for node in proto.graph.node
+        for a in node.attribute
+        if a.name == "platform"
+    ]
     return get_target(names[0]) if names else DEFAULT
 
 
 def _split_float_nodes(graph: ir.Model) -> tuple[list[FloatNode], list[FloatNode]]:
     """Return the float nodes between integer ones, and those before the first or behind the last."""
-    whole = {id(node) for node in graph.graph if is_quantized_domain(node) and not is_host_dequant(node)}
+    whole = {
+        id(node) for node in graph.graph if is_quantized_domain(node) and not is_host_dequant(node)
+    }
     integers = {
-        str(v.name) for node in graph.graph if id(node) in whole and node.op_type != DEQUANT.name for v in node.outputs
+        str(v.name)
+        for node in graph.graph
+        if id(node) in whole and node.op_type != DEQUANT.name
+        for v in node.outputs
     }
     for node in graph.graph:  # standard operators on integers
         if id(node) not in whole and any(v is not None and v.name in integers for v in node.inputs):

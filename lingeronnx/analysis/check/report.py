@@ -1,5 +1,6 @@
-"""What a check found, as a value: what is broken, what --fit would do, what the packer makes of it; and its text.
+"""What a check found, as a value.
 
+What is broken, what --fit would do, what the packer makes of it; and its text.
 Knows no model.
 """
 
@@ -45,14 +46,16 @@ class Check(Sequence[Violation]):
 
     kind : "float" or "integer"
     fitted : the rewrites that --fit would do; remaining : the violations that would be left then
-    host_part : float nodes before the first or after the last integer one: no violation, but not the chip's work
-    faults : faults of the executor that are worked around
-    choice : for a chip, the packer's arguments and what becomes of the graph under them; of a float model after --fit,
+    host_part : float nodes before the first or after the last integer one: no violation, but not
+    the chip's work faults : faults of the executor that are worked around
+    choice : for a chip, the packer's arguments and what becomes of the graph under them; of a float
+    model after --fit,
         with placeholder scales. formed : what is done to its integer graph then
-    program : the parts in which a model runs that is not chip-ready, a float one before calibration. on_host : its
+    program : the parts in which a model runs that is not chip-ready, a float one before
+    calibration. on_host : its
         float operators then.
-    chip_mac_share : of the multiply-accumulates on the chip, 0 to 1. merges : what would make parts fewer
-    time : how long a call takes on the chip
+    chip_mac_share : of the multiply-accumulates on the chip, 0 to 1. merges : what would make parts
+    fewer time : how long a call takes on the chip
     """
 
     platform: str
@@ -91,7 +94,10 @@ class Check(Sequence[Violation]):
     @property
     def findings(self) -> Sequence[VerdictFinding]:
         """What speaks against packing, as warnings the writes past the plan, and that a call takes too long."""
-        return (*(finding for verdict in self.verdicts for finding in verdict.findings), *self.time.findings)
+        return (
+            *(finding for verdict in self.verdicts for finding in verdict.findings),
+            *self.time.findings,
+        )
 
     @property
     def cost(self) -> GraphCost | None:
@@ -165,9 +171,11 @@ class Check(Sequence[Violation]):
         return f"{self.platform}: {'; '.join(said)}"
 
     def lines(self, full: bool = False) -> list[str]:
-        """Return the report as text: the verdict, what is broken, what --fit would do, what is worth knowing.
+        """Return the report as text.
 
-        What is alike is one line, and all of it takes a screen where that is possible; full : a line for every node.
+        The verdict, what is broken, what --fit would do, what is worth knowing.
+        What is alike is one line, and all of it takes a screen where that is possible; full : a
+        line for every node.
         """
         if full:
             return self._format_lines(None)
@@ -191,13 +199,21 @@ class Check(Sequence[Violation]):
             *truncate_lines(_format_violations(mended, full), most),
         ]
         if self.violations and self.kind == "float":
-            lines += truncate_lines([f"--fit would: {line}" for line in format_rewrites(self.fitted, full)], most)
-            more = _format_violations([v for v in self.remaining if (v.node, v.rule) not in said], full)
-            none = "with --fit nothing would remain" if self.fitted else "--fit can change none of it"
+            lines += truncate_lines(
+                [f"--fit would: {line}" for line in format_rewrites(self.fitted, full)], most
+            )
+            more = _format_violations(
+                [v for v in self.remaining if (v.node, v.rule) not in said], full
+            )
+            none = (
+                "with --fit nothing would remain" if self.fitted else "--fit can change none of it"
+            )
             lines += truncate_lines([f"would remain: {line}" for line in more], most) or (
                 [none] if not self.remaining or not self.fitted else []
             )
-        lines += truncate_lines([f"host part: {line}" for line in format_float_nodes(self.host_part, full)], most)
+        lines += truncate_lines(
+            [f"host part: {line}" for line in format_float_nodes(self.host_part, full)], most
+        )
         lines += truncate_lines(
             [f"worked around: {m.text} ({_format_first_names(m.nodes)})" for m in self.faults], most
         )
@@ -205,11 +221,14 @@ class Check(Sequence[Violation]):
         lines += self._format_parts(most)
         lines += [f"time on {self.platform}: {line}" for line in self.time.lines()]
         notes = truncate_lines(
-            [f"note: {note}" for note in (self.notes if full else merge_similar_lines(self.notes))], most
+            [f"note: {note}" for note in (self.notes if full else merge_similar_lines(self.notes))],
+            most,
         )
         return [
             *lines,
-            *self._format_cost(None if full else SCREEN_LINES - count_screen_lines([*lines, *notes])),
+            *self._format_cost(
+                None if full else SCREEN_LINES - count_screen_lines([*lines, *notes])
+            ),
             *notes,
         ]
 
@@ -223,10 +242,15 @@ class Check(Sequence[Violation]):
             return ["cost: unknown, as float nodes stand between the integer ones"] if alone else []
         verdict, full = self.choice.verdict, most is None
         lines = truncate_lines(
-            [f"after lowering: {line}" for line in format_rewrites(self.lowering_rewrites, full)], most
+            [f"after lowering: {line}" for line in format_rewrites(self.lowering_rewrites, full)],
+            most,
         )
         lines += truncate_lines(format_findings(self.findings, full), most)
-        right = "it packs and is right" if verdict.is_correct else "it packs and is not right on the chip"
+        right = (
+            "it packs and is right"
+            if verdict.is_correct
+            else "it packs and is not right on the chip"
+        )
         if verdict.has_overrun_warning:
             right += ", but writes past its plan (a warning)"
         when = ", before calibration" if self.kind == "float" else ""
@@ -234,31 +258,58 @@ class Check(Sequence[Violation]):
             f"packed with {_truncate(self.choice.command_line)}{when}: "
             f"{right if verdict.is_packable else 'it does not pack'}"
         )
-        return [*lines, *([f"note: {verdict.assumption_summary}"] if verdict.assumption_summary else []), how]
+        return [
+            *lines,
+            *([f"note: {verdict.assumption_summary}"] if verdict.assumption_summary else []),
+            how,
+        ]
 
     def _format_parts(self, most: int | None) -> list[str]:
         """Return in which parts a model runs, what is the host's then, and what would make them fewer."""
         program = self.program
         if not program.parts:
             return []
-        where = f"runs on {self.platform}" if self.kind == "integer" else "in parts, before calibration"
-        lines = [f"{where}: {program.format_line(self.chip_mac_share)}, {program.host_chip_transfers} crossings"]
+        where = (
+            f"runs on {self.platform}" if self.kind == "integer" else "in parts, before calibration"
+        )
+        lines = [
+            (
+                f"{where}: {program.format_line(self.chip_mac_share)}, {program.host_chip_transfers} "
+                "crossings"
+            )
+        ]
         lines += truncate_lines(
-            [line for part in program.chip if self.kind == "integer" for line in _format_part(part)], most
+            [
+                line
+                for part in program.chip
+                if self.kind == "integer"
+                for line in _format_part(part)
+            ],
+            most,
         )
         lines += truncate_lines(
-            [f"on the host: {line}" for line in format_float_nodes(self.host_nodes, most is None)], most
+            [f"on the host: {line}" for line in format_float_nodes(self.host_nodes, most is None)],
+            most,
         )
         return [*lines, *truncate_lines([f"fewer parts: {merge}" for merge in self.merges], most)]
 
     def _format_cost(self, room: int | None) -> list[str]:
-        """Return what it costs on the chip: the heaviest layers where `room` lines hold some, else one line."""
+        """Return what it costs on the chip.
+
+        The heaviest layers where `room` lines hold some, else one line.
+        """
         cost = self.cost
         if cost is None:
             return []
-        for layers in range(len(cost.layers) if room is None else min(len(cost.layers), room), -1, -1):
+        for layers in range(
+            len(cost.layers) if room is None else min(len(cost.layers), room), -1, -1
+        ):
             lines = ["cost on the chip:", *cost.format_table(layers, latency=self.time.latency)]
-            if room is None or count_screen_lines(lines) <= room and layers >= min(len(cost.layers), _MIN_COST_ROWS):
+            if (
+                room is None
+                or count_screen_lines(lines) <= room
+                and layers >= min(len(cost.layers), _MIN_COST_ROWS)
+            ):
                 return lines
         return [f"cost on the chip: {cost.format_totals()}"]
 
@@ -280,8 +331,14 @@ def _format_part(part: PartReport) -> list[str]:
 
 def _format_rule_count(what: str, broken: Sequence[tuple[str, str]]) -> str:
     """Return how many rules are broken at how many nodes."""
-    rules, nodes = len({mask_quotes_and_numbers(rule) for rule, _ in broken}), len({node for _, node in broken})
-    return f"{rules} {what}{'s are' if rules > 1 else ' is'} broken at {nodes} node{'s' if nodes > 1 else ''}"
+    rules, nodes = (
+        len({mask_quotes_and_numbers(rule) for rule, _ in broken}),
+        len({node for _, node in broken}),
+    )
+    return (
+        f"{rules} {what}{'s are' if rules > 1 else ' is'} broken at {nodes} "
+        f"node{'s' if nodes > 1 else ''}"
+    )
 
 
 def _format_violations(violations: Sequence[Violation], full: bool) -> list[str]:
@@ -304,7 +361,11 @@ def _format_violations(violations: Sequence[Violation], full: bool) -> list[str]
 
 
 def _truncate(line: str, most: int = 160) -> str:
-    return line if len(line) <= most else f"{line[:most]}... ({len(line)} characters, whole with --json)"
+    return (
+        line
+        if len(line) <= most
+        else f"{line[:most]}... ({len(line)} characters, whole with --json)"
+    )
 
 
 def _format_first_names(names: Sequence[str], most: int = 3) -> str:

@@ -1,7 +1,9 @@
-"""Rules for integer graphs beyond the constraints of `ops`: scales, widths, attributes, what the executor does wrong.
+"""Rules for integer graphs beyond the constraints of `ops`: scales, widths, attributes, what the
+executor does wrong.
 
-A rule is a function whose docstring is ``the rule | the remedy``, filled in from the platform's row; it looks at one
-integer node with what is known around it and returns the offending value or None.
+A rule is a function whose docstring is ``the rule | the remedy``, filled in from the platform's
+row; it looks at one integer node with what is known around it and returns the offending value or
+None.
 """
 
 from __future__ import annotations
@@ -53,7 +55,8 @@ __all__ = ["RULES", "Rule", "IntegerNode"]
 class IntegerNode:
     """An integer node with what is known around it.
 
-    attrs : by current names with defaults. held : the tensors before it, as their producers write them.
+    attrs : by current names with defaults. held : the tensors before it, as their producers write
+    them.
     """
 
     node: ir.Node
@@ -62,9 +65,13 @@ class IntegerNode:
     held: Mapping[str, Affine]
 
     def read_scales(self) -> dict[int, float]:
-        """Return the scale at which each input is read, as the node says, else as its producer says."""
+        """Return the scale at which each input is read, as the node says, else as its producer
+        says.
+        """
         by_input = {
-            i: self.held[str(v.name)] for i, v in enumerate(self.node.inputs) if v is not None and v.name in self.held
+            i: self.held[str(v.name)]
+            for i, v in enumerate(self.node.inputs)
+            if v is not None and v.name in self.held
         }
         return {i: q.scale for i, q in {**by_input, **self.form.input_qparams(self.attrs)}.items()}
 
@@ -72,7 +79,9 @@ class IntegerNode:
     def output_qparams(self) -> Affine | None:
         """How the output is held."""
         first = self.node.inputs[0] if self.node.inputs else None
-        return self.form.output_qparams(self.attrs, [self.held.get(str(first.name)) if first is not None else None])
+        return self.form.output_qparams(
+            self.attrs, [self.held.get(str(first.name)) if first is not None else None]
+        )
 
 
 Rule = Callable[[IntegerNode, Target], object]
@@ -93,17 +102,24 @@ def check_power_of_two_scales(integer_node: IntegerNode, target: Target) -> obje
 
 
 def check_right_shift(integer_node: IntegerNode, target: Target) -> object:
-    """the result is shifted right, never left: the output's scale is at most that of the product or of each summand |
+    """the result is shifted right, never left: the output's scale is at most that of the product or
+    of each summand |
     lower scale_o, or repair the graph with fix-dequant.
     """
     lowering = get_rule_for_integer_op(integer_node.form)
-    if lowering is None or not target.needs_power_of_two_scales or integer_node.attrs.get("scale_o") is None:
+    if (
+        lowering is None
+        or not target.needs_power_of_two_scales
+        or integer_node.attrs.get("scale_o") is None
+    ):
         return None
     scale, reads = get_number(integer_node.attrs, "scale_o"), integer_node.read_scales()
     if not all(map(_is_power_of_two, (scale, *reads.values()))):
         return None
     names = {
-        ir.input_name(integer_node.node, i): value for i, value in reads.items() if i < len(integer_node.node.inputs)
+        ir.input_name(integer_node.node, i): value
+        for i, value in reads.items()
+        if i < len(integer_node.node.inputs)
     }
     try:
         most = lowering.scale_constraints.max_output_exponent(
@@ -112,11 +128,17 @@ def check_right_shift(integer_node: IntegerNode, target: Target) -> object:
     except (KeyError, IndexError):
         return None
     exponent = math.frexp(scale)[1] - 1
-    return f"scale_o = 2^{exponent}, at most 2^{most} is possible" if most is not None and exponent > most else None
+    return (
+        f"scale_o = 2^{exponent}, at most 2^{most} is possible"
+        if most is not None and exponent > most
+        else None
+    )
 
 
 def check_quant_width(integer_node: IntegerNode, target: Target) -> object:
-    """a Quant writes 8 bits, whatever it says | write data_bits = 8, or feed the integers themselves."""
+    """a Quant writes 8 bits, whatever it says | write data_bits = 8, or feed the integers
+    themselves.
+    """
     how = target.get_arithmetic(QUANT.name, QuantArithmetic)
     if integer_node.form is not QUANT or how is None or how.real is not QuantFloatPrecision.PRODUCT:
         return None
@@ -134,7 +156,9 @@ def check_average_pool_scale(integer_node: IntegerNode, target: Target) -> objec
 
 
 def check_concat_scales(integer_node: IntegerNode, target: Target) -> object:
-    """no input of a concatenation has a larger scale than its output | raise scale_o or requantize the input."""
+    """no input of a concatenation has a larger scale than its output | raise scale_o or requantize
+    the input.
+    """
     how = target.get_arithmetic(CONCAT.name, ConcatArithmetic)
     if (
         integer_node.form is not CONCAT
@@ -153,20 +177,24 @@ def check_concat_scales(integer_node: IntegerNode, target: Target) -> object:
 
 
 def check_scale_agreement(integer_node: IntegerNode, target: Target) -> object:
-    """a node reads a tensor at the scale its producer writes | repair the graph with fix-dequant."""
+    """a node reads a tensor at the scale its producer writes | repair the graph with
+    fix-dequant.
+    """
     wrong = []
     for index, read in integer_node.form.input_qparams(integer_node.attrs).items():
         value = integer_node.node.inputs[index] if index < len(integer_node.node.inputs) else None
         own = integer_node.held.get(str(value.name)) if value is not None else None
         if own is not None and own.scale != read.scale:
             wrong.append(
-                f"'{value.name if value is not None else ''}' read at {read.scale:g}, written at {own.scale:g}"
+                f"'{value.name if value is not None else ''}' read at {read.scale:g}, written at "
+                f"{own.scale:g}"
             )
     return ", ".join(wrong) or None
 
 
 def check_byte_widths(integer_node: IntegerNode, target: Target) -> object:
-    """operands are as wide as the chip has them, and the results of convolutions 8 bits | use 8 bits, or LinearInt for
+    """operands are as wide as the chip has them, and the results of convolutions 8 bits | use 8
+    bits, or LinearInt for
     wider results.
     """
     if not target.is_int8_only or "scale_w" not in integer_node.attrs:
@@ -175,7 +203,9 @@ def check_byte_widths(integer_node: IntegerNode, target: Target) -> object:
     if integer_node.form is LINEAR:
         del known["o_bits"]
     wrong = [
-        f"{k} = {integer_node.attrs[k]}" for k, bits in known.items() if integer_node.attrs.get(k) not in (None, *bits)
+        f"{k} = {integer_node.attrs[k]}"
+        for k, bits in known.items()
+        if integer_node.attrs.get(k) not in (None, *bits)
     ]
     return ", ".join(wrong) or None
 
@@ -183,10 +213,16 @@ def check_byte_widths(integer_node: IntegerNode, target: Target) -> object:
 def check_bias_type(integer_node: IntegerNode, target: Target) -> object:
     """a bias is int32 | quantize again."""
     value = (
-        integer_node.node.inputs[2] if "scale_w" in integer_node.attrs and len(integer_node.node.inputs) > 2 else None
+        integer_node.node.inputs[2]
+        if "scale_w" in integer_node.attrs and len(integer_node.node.inputs) > 2
+        else None
     )
     array = ir.const_value(value)
-    return str(array.dtype) if target.is_int8_only and array is not None and array.dtype.name != "int32" else None
+    return (
+        str(array.dtype)
+        if target.is_int8_only and array is not None and array.dtype.name != "int32"
+        else None
+    )
 
 
 def check_single_sample(integer_node: IntegerNode, target: Target) -> object:
@@ -202,11 +238,15 @@ def check_operator_support(integer_node: IntegerNode, target: Target) -> object:
     if target.can_run(integer_node.form.name):
         return None
     why = target.why.get(integer_node.form.name)
-    return f"{integer_node.node.op_type}: {why}" if why else f"it has no {integer_node.node.op_type}"
+    return (
+        f"{integer_node.node.op_type}: {why}" if why else f"it has no {integer_node.node.op_type}"
+    )
 
 
 def check_division_scale(integer_node: IntegerNode, target: Target) -> object:
-    """a division shifts its numerator to the left, and on some chips not at all: q_o + q_y - q_x | lower scale_x."""
+    """a division shifts its numerator to the left, and on some chips not at all: q_o + q_y - q_x |
+    lower scale_x.
+    """
     how = target.get_arithmetic(DIV.name, DivArithmetic)
     if (
         integer_node.form is not DIV
@@ -216,12 +256,16 @@ def check_division_scale(integer_node: IntegerNode, target: Target) -> object:
         return None
     x, y, o = (get_number(integer_node.attrs, key) for key in ("scale_x", "scale_y", "scale_o"))
     ratio = o * y / x
-    wrong = ratio < 1 or (how is not None and how.quotient is DivisionMethod.UNSCALED and ratio != 1)
+    wrong = ratio < 1 or (
+        how is not None and how.quotient is DivisionMethod.UNSCALED and ratio != 1
+    )
     return f"a shift of {math.log2(ratio):g}" if wrong else None
 
 
 def check_curve_scale(integer_node: IntegerNode, target: Target) -> object:
-    """a sigmoid or tanh follows its input, of 11 fractional bits or more where it takes no fewer | quantize again."""
+    """a sigmoid or tanh follows its input, of 11 fractional bits or more where it takes no fewer |
+    quantize again.
+    """
     if integer_node.form not in (SIGMOID, TANH):
         return None
     how = target.get_arithmetic(integer_node.form.name, LutArithmetic)
@@ -255,13 +299,24 @@ def check_slice_steps(integer_node: IntegerNode, target: Target) -> object:
     if limits is None or integer_node.form is not SLICE or len(integer_node.node.inputs) < 5:
         return None
     steps = ir.const_value(integer_node.node.inputs[4])
-    return f"steps {steps.tolist()}" if steps is not None and not np.isin(steps, limits.steps).all() else None
+    return (
+        f"steps {steps.tolist()}"
+        if steps is not None and not np.isin(steps, limits.steps).all()
+        else None
+    )
 
 
 def check_pad_mode(integer_node: IntegerNode, target: Target) -> object:
     """padding is constant | use constant padding."""
-    limits, mode = target.get_limits(PAD.name, PadLimits), ir.get_attr(integer_node.node, "mode", "constant")
-    return str(mode) if limits is not None and integer_node.form is PAD and mode not in limits.modes else None
+    limits, mode = (
+        target.get_limits(PAD.name, PadLimits),
+        ir.get_attr(integer_node.node, "mode", "constant"),
+    )
+    return (
+        str(mode)
+        if limits is not None and integer_node.form is PAD and mode not in limits.modes
+        else None
+    )
 
 
 RULES: tuple[Rule, ...] = (

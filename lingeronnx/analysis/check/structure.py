@@ -2,13 +2,13 @@
 
     1  patterns that a pass would fuse or simplify, and why it did not
     2  how often each layer and each weight is used: 1 is usual, 0 unused, more shared
-    3  each operator's output: types in and out, channel axis, how its scale was chosen, range on the data
-    4  each weight: type, channel axis, how its scale was chosen
+    3  each operator's output: types in and out, channel axis, how its scale was chosen, range on
+    the data 4  each weight: type, channel axis, how its scale was chosen
     5  what looks wrong (`suspicions`), each with its measure, its limit and a remedy
 
 Of a float model under its plan (`describe_model`), or of an integer graph as its attributes say
-(`describe_integer_graph`). Looks, runs nothing. Knows graphs and plans; the packer's and the chip's limits are
-`check`'s.
+(`describe_integer_graph`). Looks, runs nothing. Knows graphs and plans; the packer's and the chip's
+limits are `check`'s.
 """
 
 from __future__ import annotations
@@ -33,7 +33,17 @@ RESULT_FILE = "model_check_result.txt"
 
 _UNFUSED_COLUMNS = ("name", "type", "why it stays")
 _USE_COLUMNS = ("name", "type", "used")
-_OUTPUT_COLUMNS = ("name", "type", "input dtype", "output dtype", "channel axis", "observer", "scale", "min", "max")
+_OUTPUT_COLUMNS = (
+    "name",
+    "type",
+    "input dtype",
+    "output dtype",
+    "channel axis",
+    "observer",
+    "scale",
+    "min",
+    "max",
+)
 _WEIGHT_COLUMNS = ("name", "type", "weight dtype", "channel axis", "observer", "scale")
 _SUSPICION_COLUMNS = ("name", "kind", "measured", "limit", "remedy")
 
@@ -68,8 +78,15 @@ class Structure:
         )
 
     def lines(self) -> list[str]:
-        """Return what looks wrong but for broken limits, a line each; and what is used more than once or not at all."""
-        odd = [f"{kind} {name}: used {times} times" for name, kind, times in self.use_counts if times != "1"]
+        """Return what looks wrong but for broken limits, a line each.
+
+        And what is used more than once or not at all.
+        """
+        odd = [
+            f"{kind} {name}: used {times} times"
+            for name, kind, times in self.use_counts
+            if times != "1"
+        ]
         return [*(str(s) for s in self.suspicions if s.kind != LIMIT_KIND), *odd]
 
     def to_dict(self) -> dict[str, object]:
@@ -102,7 +119,12 @@ def count_uses(model: ir.Model) -> list[tuple[str, str, str]]:
             rows.append((str(value.name), "input", str(_count_live_readers(value, alive))))
     for name, value in model.graph.initializers.items():
         array = ir.const_value(value)
-        if array is not None and array.ndim and array.dtype.kind in "fi" and array.dtype.itemsize < 8:
+        if (
+            array is not None
+            and array.ndim
+            and array.dtype.kind in "fi"
+            and array.dtype.itemsize < 8
+        ):
             rows.append((str(name), "weight", str(_count_live_readers(value, alive))))
     layers = (node for node in model.graph if node.op_type != "Constant" or node.domain)
     rows += [(str(node.name), node.op_type, str(int(id(node) in alive))) for node in layers]
@@ -130,7 +152,9 @@ def _live_node_ids(model: ir.Model) -> set[int]:
 
 def _count_live_readers(value: ir.Value, alive: set[int]) -> int:
     """Return how many nodes read a value, those in bodies of control flow too, that nothing else makes idle."""
-    return sum(1 for use in value.uses() if id(use.node) in alive or use.node.graph is not value.graph)
+    return sum(
+        1 for use in value.uses() if id(use.node) in alive or use.node.graph is not value.graph
+    )
 
 
 # ---- 3, 4: how each tensor is held ---------------------------------------------------------------------------------
@@ -144,7 +168,9 @@ def _format_scale(qparams: Affine | None) -> str:
     """Return a scale, counts per real unit, as people read it."""
     if qparams is None:
         return "-"
-    return qparams.text if qparams.single else f"{qparams.scales.min():g} to {qparams.scales.max():g}"
+    return (
+        qparams.text if qparams.single else f"{qparams.scales.min():g} to {qparams.scales.max():g}"
+    )
 
 
 def _make_observer_lookup(policy: ScalePolicy | None) -> Callable[[str, Affine | None], str]:
@@ -159,7 +185,9 @@ def _make_observer_lookup(policy: ScalePolicy | None) -> Callable[[str, Affine |
         if setting.scale is not None:
             return "fixed"
         return (
-            f"{setting.calibrator} {setting.percentile:g}" if setting.calibrator == "percentile" else setting.calibrator
+            f"{setting.calibrator} {setting.percentile:g}"
+            if setting.calibrator == "percentile"
+            else setting.calibrator
         )
 
     return describe
@@ -175,14 +203,16 @@ def _output_and_weight_rows(
 ) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
     """Return parts 3 and 4.
 
-    users : {tensor of the graph: the plan's name for it}. in_float : whether a node has a tensor, read or written, as
-    real values.
+    users : {tensor of the graph: the plan's name for it}. in_float : whether a node has a tensor,
+    read or written, as real values.
     """
     outputs: list[tuple[str, ...]] = []
     weights: list[tuple[str, ...]] = []
 
     def qparams_of(value: ir.Value | None) -> Affine | None:
-        return None if value is None else plan.tensors.get(users.get(str(value.name), str(value.name)))
+        return (
+            None if value is None else plan.tensors.get(users.get(str(value.name), str(value.name)))
+        )
 
     for node in graph.graph:
         if node.op_type == "Constant" and not node.domain:
@@ -200,7 +230,9 @@ def _output_and_weight_rows(
                     (
                         name,
                         node.op_type,
-                        _dtype_name(None if read is None or in_float(node, read) else qparams_of(read)),
+                        _dtype_name(
+                            None if read is None or in_float(node, read) else qparams_of(read)
+                        ),
                         _dtype_name(q),
                         _format_channel_axis(q),
                         observer(user, q),
@@ -210,7 +242,11 @@ def _output_and_weight_rows(
                     )
                 )
         for source in node.inputs:
-            if source is not None and ir.const_value(source) is not None and (q := qparams_of(source)) is not None:
+            if (
+                source is not None
+                and ir.const_value(source) is not None
+                and (q := qparams_of(source)) is not None
+            ):
                 weights.append(
                     (
                         name,
@@ -236,23 +272,36 @@ def describe_model(
 ) -> Structure:
     """Return the structure of a float model that was quantized.
 
-    original : the user's own graph, for part 2; None takes the normalised one. violations : limits that are broken.
+    original : the user's own graph, for part 2; None takes the normalised one. violations : limits
+    that are broken.
     """
     unfused = [(reason.name, reason.kind, reason.explanation) for reason in result.reasons]
     floats, observer = result.plan.floats, _make_observer_lookup(result.basis.policy)
     outputs, weights = _output_and_weight_rows(
-        result.float_graph, result.plan, observer, {}, result.ranges, lambda node, _: str(node.name) in floats
+        result.float_graph,
+        result.plan,
+        observer,
+        {},
+        result.ranges,
+        lambda node, _: str(node.name) in floats,
     )
     structure = find_model_suspicions(result, violations)
     return Structure(
-        unfused, count_uses(result.float_graph if original is None else original), outputs, weights, structure
+        unfused,
+        count_uses(result.float_graph if original is None else original),
+        outputs,
+        weights,
+        structure,
     )
 
 
 def describe_integer_graph(
     graph: ir.Model, users: Mapping[str, str], violations: Sequence[Violation] = ()
 ) -> Structure:
-    """Return the structure of an integer graph. users : {integer tensor: the float tensor that it holds}."""
+    """Return the structure of an integer graph.
+
+    Users : {integer tensor: the float tensor that it holds}.
+    """
     plan = extract_plan(graph)
     floats = set(users.values()) - users.keys()
     outputs, weights = _output_and_weight_rows(
@@ -264,7 +313,11 @@ def describe_integer_graph(
         lambda _, value: str(value.name) in floats,
     )
     return Structure(
-        _find_fusable_pairs(graph), count_uses(graph), outputs, weights, find_graph_suspicions(graph, violations)
+        _find_fusable_pairs(graph),
+        count_uses(graph),
+        outputs,
+        weights,
+        find_graph_suspicions(graph, violations),
     )
 
 
@@ -279,9 +332,27 @@ def _find_fusable_pairs(graph: ir.Model) -> list[tuple[str, ...]]:
         if op is None or other is None:
             continue
         if op is QUANT and other is DEQUANT:
-            pairs.append((str(node.name), node.op_type, f"it quantizes what {before.name} dequantizes: one Requant"))
+            pairs.append(
+                (
+                    str(node.name),
+                    node.op_type,
+                    f"it quantizes what {before.name} dequantizes: one Requant",
+                )
+            )
         elif op is other is REQUANT:
-            pairs.append((str(node.name), node.op_type, f"it follows the Requant {before.name}: one will do"))
-        elif op is BATCH_NORM2D and other.channel_axis is not None and ir.sole_consumer(ir.require_input(node)) is node:
-            pairs.append((str(node.name), node.op_type, f"{before.name} alone is read: fold it into its weights"))
+            pairs.append(
+                (str(node.name), node.op_type, f"it follows the Requant {before.name}: one will do")
+            )
+        elif (
+            op is BATCH_NORM2D
+            and other.channel_axis is not None
+            and ir.sole_consumer(ir.require_input(node)) is node
+        ):
+            pairs.append(
+                (
+                    str(node.name),
+                    node.op_type,
+                    f"{before.name} alone is read: fold it into its weights",
+                )
+            )
     return pairs

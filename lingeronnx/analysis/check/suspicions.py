@@ -1,16 +1,17 @@
 """What looks wrong in a model as it will be held in integers, without running it.
 
-    output at 8 bits       a layer whose output leaves the integers could keep more than 8 bits there, and does not
-    bias saturates         a bias lies at the end of its integer type
-    scale cut              the platform holds a coarser scale than the calibrator chose, by a bit or more
-    dead channels          output channels whose weights are all zero, or become zero at the weight's scale
-    outlier range          the range is over 10 times the 0.99 quantile of the absolute values
-    scales at a concat     an input fits a scale at least 4 times finer than the output has
-    no Dequant             an output leaves the graph as integers
-    in float               an operator between integers computes in float: its values go to the host and back
-    limit                  a limit of the platform is broken
+    output at 8 bits       a layer whose output leaves the integers could keep more than 8 bits
+    there, and does not bias saturates         a bias lies at the end of its integer type
+    scale cut              the platform holds a coarser scale than the calibrator chose, by a bit or
+    more dead channels          output channels whose weights are all zero, or become zero at the
+    weight's scale outlier range          the range is over 10 times the 0.99 quantile of the
+    absolute values scales at a concat     an input fits a scale at least 4 times finer than the
+    output has no Dequant             an output leaves the graph as integers
+    in float               an operator between integers computes in float: its values go to the host
+    and back limit                  a limit of the platform is broken
 
-Judged on the calibration data's statistics, the plan and the integer graph. Knows no file and no command.
+Judged on the calibration data's statistics, the plan and the integer graph. Knows no file and no
+command.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ _MIN_SCALE_RATIO = 4.0  # times finer: an input of a concat that gives up two bi
 
 @dataclass(frozen=True)
 class Suspicion:
-    """One thing that looks wrong: where, what was measured, the limit, and a remedy in words or as an option."""
+    """One thing that looks wrong.
+
+    Where, what was measured, the limit, and a remedy in words or as an option.
+    """
 
     layer: str
     kind: str
@@ -53,7 +57,9 @@ class Suspicion:
         return f"{self.layer}: {self.kind}: {self.measured}; {self.limit}; {self.remedy}"
 
 
-def find_model_suspicions(result: QuantizedModel, violations: Sequence[Violation] = ()) -> list[Suspicion]:
+def find_model_suspicions(
+    result: QuantizedModel, violations: Sequence[Violation] = ()
+) -> list[Suspicion]:
     """Return what looks wrong in a quantized float model."""
     parts = Partition.build(result.float_graph, result.plan.floats, result.platform)
     return [
@@ -94,7 +100,10 @@ def _from_violation(violation: Violation) -> Suspicion:
 
 
 def _find_narrow_outputs(partition: Partition, result: QuantizedModel) -> Iterator[Suspicion]:
-    """Layers whose output could leave the integers wider; on a chip that changes what its program reads: no mistake."""
+    """Layers whose output could leave the integers wider.
+
+    On a chip that changes what its program reads: no mistake.
+    """
     widest = 8 if result.platform.has_packer else max(result.platform.out_bits)
     for node, op in partition.integer_nodes:
         name = ir.output_name(node)
@@ -106,7 +115,11 @@ def _find_narrow_outputs(partition: Partition, result: QuantizedModel) -> Iterat
             measured = f"'{name}' leaves the integers in {q.bits} bits"
             limit = f"{result.platform.name} gives it up to {widest}"
             yield Suspicion(
-                str(node.name), "output at 8 bits", measured, limit, _format_override(name, f"out_bits:{widest}")
+                str(node.name),
+                "output at 8 bits",
+                measured,
+                limit,
+                _format_override(name, f"out_bits:{widest}"),
             )
 
 
@@ -116,7 +129,10 @@ def _find_float_between_integers(partition: Partition) -> Iterator[Suspicion]:
     nodes = list(partition.graph.graph)
     for node in nodes:
         makers = [ir.producer(value) for value in node.inputs]
-        if any(m is not None and (id(m) in partition.integer_node_ids or id(m) in after) for m in makers):
+        if any(
+            m is not None and (id(m) in partition.integer_node_ids or id(m) in after)
+            for m in makers
+        ):
             after.add(id(node))
     for node in reversed(nodes):
         users = [use.node for value in node.outputs for use in value.uses()]
@@ -127,7 +143,10 @@ def _find_float_between_integers(partition: Partition) -> Iterator[Suspicion]:
             yield Suspicion(
                 str(node.name),
                 "in float",
-                f"{node.op_type} stays in float between integers: {partition.floats.get(str(node.name), '')}",
+                (
+                    f"{node.op_type} stays in float between integers: "
+                    f"{partition.floats.get(str(node.name), '')}"
+                ),
                 "integers from the first layer to the last",
                 "keep the limit that is told, or give the operator another form",
             )
@@ -138,7 +157,13 @@ def _find_saturated_biases(graph: ir.Model) -> Iterator[Suspicion]:
     for node in graph.graph:
         for index, value in enumerate(node.inputs if is_quantized_domain(node) else ()):
             array = ir.const_value(value)
-            if value is None or array is None or index < 2 or array.dtype.kind != "i" or array.dtype.itemsize < 4:
+            if (
+                value is None
+                or array is None
+                or index < 2
+                or array.dtype.kind != "i"
+                or array.dtype.itemsize < 4
+            ):
                 continue
             limits = np.iinfo(array.dtype)
             full = int(np.count_nonzero((array == limits.min) | (array == limits.max)))
@@ -146,7 +171,10 @@ def _find_saturated_biases(graph: ir.Model) -> Iterator[Suspicion]:
                 yield Suspicion(
                     str(node.name),
                     "bias saturates",
-                    f"{full} of {array.size} values of '{value.name}' lie at an end of {array.dtype}",
+                    (
+                        f"{full} of {array.size} values of '{value.name}' lie at an end of "
+                        f"{array.dtype}"
+                    ),
                     f"{limits.min} to {limits.max}",
                     "clamp the bias, or give input and weight coarser scales",
                 )
@@ -164,7 +192,9 @@ def _find_coarsened_scales(partition: Partition, result: QuantizedModel) -> Iter
         if q is None or not set(group.tensors) & stats.keys() or wish < 2 * q.scale:
             continue
         most = 2.0 ** row.exponents[1]
-        shifts = "an output's scale is at most what its inputs' scales give: the chip shifts right only"
+        shifts = (
+            "an output's scale is at most what its inputs' scales give: the chip shifts right only"
+        )
         limit = f"{row.name} holds scales up to {most:g}" if q.scale >= most else shifts
         also = f" (and {len(group.tensors) - 1} tied to it)" if len(group.tensors) > 1 else ""
         yield Suspicion(
@@ -187,45 +217,70 @@ def _iter_layer_weights(graph: ir.Model) -> Iterator[tuple[ir.Node, np.ndarray]]
 
 def _find_dead_channels(result: QuantizedModel) -> Iterator[Suspicion]:
     """Output channels without a weight."""
-    floats = {name: ir.const_value(value) for name, value in result.float_graph.graph.initializers.items()}
+    floats = {
+        name: ir.const_value(value) for name, value in result.float_graph.graph.initializers.items()
+    }
     for node, weight in _iter_layer_weights(result.graph):
         suspicion = _dead_channel_suspicion(node, weight, floats.get(ir.input_name(node, 1)))
         if suspicion is not None:
             yield suspicion
 
 
-def _dead_channel_suspicion(node: ir.Node, weight: np.ndarray, real: np.ndarray | None) -> Suspicion | None:
+def _dead_channel_suspicion(
+    node: ir.Node, weight: np.ndarray, real: np.ndarray | None
+) -> Suspicion | None:
     dead = ~weight.reshape(len(weight), -1).any(axis=1)
     if not dead.any():
         return None
     lost = 0
     if real is not None and real.ndim == weight.ndim:
         axis = next((i for i in range(real.ndim) if real.shape[i] == len(weight)), None)
-        kept = None if axis is None else np.moveaxis(real, axis, 0).reshape(len(weight), -1).any(axis=1)
+        kept = (
+            None
+            if axis is None
+            else np.moveaxis(real, axis, 0).reshape(len(weight), -1).any(axis=1)
+        )
         lost = 0 if kept is None else int(np.count_nonzero(dead & kept))
     numbers = np.flatnonzero(dead)
     which = ", ".join(map(str, numbers[:6])) + (", ..." if len(numbers) > 6 else "")
     return Suspicion(
         str(node.name),
         "dead channels",
-        f"{len(numbers)} of {len(weight)} output channels have no weight ({which}), {lost} of them by rounding",
+        (
+            f"{len(numbers)} of {len(weight)} output channels have no weight ({which}), {lost} of "
+            "them "
+            "by rounding"
+        ),
         "each channel has one that is not zero",
-        "equalize or train the layer again, --weight-scales channel on generic" if lost else "remove the channels",
+        "equalize or train the layer again, --weight-scales channel on generic"
+        if lost
+        else "remove the channels",
     )
 
 
-def _find_outlier_ranges(partition: Partition, stats: Mapping[str, TensorStats]) -> Iterator[Suspicion]:
+def _find_outlier_ranges(
+    partition: Partition, stats: Mapping[str, TensorStats]
+) -> Iterator[Suspicion]:
     """Tensors and weights whose range a few values made."""
     for name, observed in stats.items():
         largest, dynamic = max(observed.high, -observed.low), _abs_quantile(observed)
         if largest > MAX_RATIO * dynamic:
-            yield _outlier_suspicion(name, largest, dynamic, _format_override(name, "calibrator:percentile"))
+            yield _outlier_suspicion(
+                name, largest, dynamic, _format_override(name, "calibrator:percentile")
+            )
     for node, op in partition.integer_nodes:
-        weights = ((ir.input_name(node, i), ir.const_value(node.inputs[i])) for i in op.weight_inputs(node))
-        for row in compute_outlier_rows((name, array) for name, array in weights if array is not None):
+        weights = (
+            (ir.input_name(node, i), ir.const_value(node.inputs[i])) for i in op.weight_inputs(node)
+        )
+        for row in compute_outlier_rows(
+            (name, array) for name, array in weights if array is not None
+        ):
             if row.is_outlier and row.max_abs > 0:
                 yield _outlier_suspicion(
-                    row.name, row.max_abs, row.quantile_99, "clamp or normalise this layer in training"
+                    row.name,
+                    row.max_abs,
+                    row.quantile_99,
+                    "clamp or normalise this layer in training",
                 )
 
 
@@ -245,10 +300,16 @@ def _abs_quantile(stats: TensorStats) -> float:
     centres, counts = stats.nonzero_bins()
     order = np.argsort(np.abs(centres), kind="stable")
     reached = np.cumsum(counts[order])
-    return float(np.abs(centres)[order][np.searchsorted(reached, QUANTILE * reached[-1])]) if len(order) else 0.0
+    return (
+        float(np.abs(centres)[order][np.searchsorted(reached, QUANTILE * reached[-1])])
+        if len(order)
+        else 0.0
+    )
 
 
-def _find_concat_scale_mismatches(partition: Partition, result: QuantizedModel) -> Iterator[Suspicion]:
+def _find_concat_scale_mismatches(
+    partition: Partition, result: QuantizedModel
+) -> Iterator[Suspicion]:
     """Inputs of a Concat that would fit a much finer scale than its output has."""
     choice, stats = result.basis.policy, result.basis.stats
     for node, op in partition.integer_nodes:
@@ -284,7 +345,9 @@ def _find_graph_concat_mismatches(graph: ir.Model) -> Iterator[Suspicion]:
         scale = get_number(attrs, "scale_o")
         for index, q in op.input_qparams(attrs).items():
             if q.scale >= _MIN_SCALE_RATIO * scale:
-                measured = f"'{ir.input_name(node, index)}' has scale {q.scale:g}, the output {scale:g}"
+                measured = (
+                    f"'{ir.input_name(node, index)}' has scale {q.scale:g}, the output {scale:g}"
+                )
                 yield Suspicion(
                     str(node.name),
                     "scales at a concat",
@@ -303,7 +366,9 @@ def _find_integer_outputs(graph: ir.Model) -> Iterator[Suspicion]:
         if node is None or op is None or op is DEQUANT or not (small or is_quantized_domain(node)):
             continue
         lowering = get_rule_for_integer_op(op)
-        if small or (value.dtype is None and not (lowering is not None and lowering.allows_wide_output)):
+        if small or (
+            value.dtype is None and not (lowering is not None and lowering.allows_wide_output)
+        ):
             yield Suspicion(
                 str(value.name),
                 "no Dequant",

@@ -24,12 +24,22 @@ _MAX_LAYERS = 60  # layers that are drawn
 
 
 def render_time_plot(time: CallLatency, title: str) -> str:
-    """Return the picture of a call whose cycles are known; of many layers the heaviest are drawn."""
+    """Return the picture of a call whose cycles are known.
+
+    Of many layers the heaviest are drawn.
+    """
     latency = time.latency
     assert latency is not None
-    heaviest = {id(layer) for layer in sorted(latency.layers, key=lambda layer: -layer.total_cycles)[:_MAX_LAYERS]}
+    heaviest = {
+        id(layer)
+        for layer in sorted(latency.layers, key=lambda layer: -layer.total_cycles)[:_MAX_LAYERS]
+    }
     layers = [layer for layer in latency.layers if id(layer) in heaviest]
-    scale = (_WIDTH - _LEFT - _RIGHT) / max((layer.total_cycles for layer in layers), default=1.0) if layers else 1.0
+    scale = (
+        (_WIDTH - _LEFT - _RIGHT) / max((layer.total_cycles for layer in layers), default=1.0)
+        if layers
+        else 1.0
+    )
     left = len(latency.layers) - len(layers)
     note = f" ({left} lighter layers are left out)" if left else ""
     parts = [_svg_text(12, 22, title, 'font-size="15"')]

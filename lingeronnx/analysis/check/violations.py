@@ -8,7 +8,9 @@ from ...ops import Violation
 __all__ = ["MOVE_NODE_REMEDY", "make_violation"]
 
 #: The remedy for a node that a platform has no operator for.
-MOVE_NODE_REMEDY = "use operators the platform has, or move the node before the first or behind the last of them"
+MOVE_NODE_REMEDY = (
+    "use operators the platform has, or move the node before the first or behind the last of them"
+)
 
 
 def make_violation(node: ir.Node, rule: str, value: str, remedy: str) -> Violation:

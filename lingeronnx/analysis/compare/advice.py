@@ -1,9 +1,11 @@
-"""What is wrong with a quantized model, worst first: each finding with its measure, its limit and an option.
+"""What is wrong with a quantized model, worst first.
 
-Reads the rows of a `TensorJoin`, and looks closer (`closer`) where a layer's own error is not that of rounding. The
-order: the data first, for nothing behind wrong data can be judged; then layers that compute something else or cannot
-hold their values; then those that lose bits to a few large channels or values; last what costs little. A layer whose
-inputs explain its error is not named, and tensors that share a scale are named once.
+Each finding with its measure, its limit and an option.
+Reads the rows of a `TensorJoin`, and looks closer (`closer`) where a layer's own error is not that
+of rounding. The order: the data first, for nothing behind wrong data can be judged; then layers
+that compute something else or cannot hold their values; then those that lose bits to a few large
+channels or values; last what costs little. A layer whose inputs explain its error is not named, and
+tensors that share a scale are named once.
 """
 
 from __future__ import annotations
@@ -28,9 +30,9 @@ from .scale_causes import diagnose_scale, has_same_scale
 
 __all__ = ["LayerFinding", "diagnose", "find_parent_rows", "format_options"]
 
-_DOWNSTREAM_WEIGHT = (
-    0.5  # of its weight is left to a finding whose like stands right before it: the chip's rules may bind the two
-)
+# of its weight is left to a finding whose like stands right before it: the chip's rules may bind
+# the two
+_DOWNSTREAM_WEIGHT = 0.5
 
 
 def diagnose(
@@ -44,7 +46,9 @@ def diagnose(
     """
     rows = tensor_join.rows
     before = find_parent_rows(tensor_join)
-    by_layer: dict[str, LayerFinding] = {f.layer: f for f in diagnose_inputs(tensor_join, layout_checks or {})}
+    by_layer: dict[str, LayerFinding] = {
+        f.layer: f for f in diagnose_inputs(tensor_join, layout_checks or {})
+    }
 
     def is_explained_upstream(name: str, order: int) -> bool:
         """Whether something of that order or a lower one is wrong with what a tensor is computed from."""
@@ -85,7 +89,9 @@ def diagnose(
             or diagnose_uneven_weights(row, tensor_join, before[name], by_layer)
         ):
             continue
-        if finding is not None and all(finding.layer != other.layer for other in by_layer.values() if other.order < 2):
+        if finding is not None and all(
+            finding.layer != other.layer for other in by_layer.values() if other.order < 2
+        ):
             by_layer[name] = finding
     for name, row in rows.items():
         if name in by_layer or is_explained_upstream(name, 1):
@@ -99,8 +105,13 @@ def diagnose(
 
 
 def _records_settings(tensor_join: TensorJoin) -> bool:
-    """Whether what is analysed says whose scales it has: calibration chose those that the user has not given."""
-    given = None if tensor_join.other.graph is None else load_quantize_settings(tensor_join.other.graph)
+    """Whether what is analysed says whose scales it has.
+
+    Calibration chose those that the user has not given.
+    """
+    given = (
+        None if tensor_join.other.graph is None else load_quantize_settings(tensor_join.other.graph)
+    )
     return given is not None and isinstance(given.get("overrides", {}), dict)
 
 
@@ -109,8 +120,13 @@ def _extend_to_shared_scale(
 ) -> set[str]:
     """Return `names`, and the tensors whose scale is theirs because one is moved into the other, or joined to it."""
     moving = operators.SCALE_PRESERVING_OPS | operators.DATA_MOVEMENT_OPS
-    pairs = [(name, p) for name, row in rows.items() if row.kinds[0] in moving for p in before[name]]
-    tied, found = [pair for pair in pairs if has_same_scale(*(rows[name] for name in pair))], set(names)
+    pairs = [
+        (name, p) for name, row in rows.items() if row.kinds[0] in moving for p in before[name]
+    ]
+    tied, found = (
+        [pair for pair in pairs if has_same_scale(*(rows[name] for name in pair))],
+        set(names),
+    )
     while more := {name for pair in tied for name in pair if found & set(pair)} - found:
         found |= more
     return found
@@ -118,12 +134,16 @@ def _extend_to_shared_scale(
 
 def _user_fixed_tensors(tensor_join: TensorJoin) -> frozenset[str]:
     """Return the tensors whose scale the user has given, as far as what is analysed says so."""
-    given = None if tensor_join.other.graph is None else load_quantize_settings(tensor_join.other.graph)
+    given = (
+        None if tensor_join.other.graph is None else load_quantize_settings(tensor_join.other.graph)
+    )
     overrides = {} if given is None else given.get("overrides", {})
     model = tensor_join.base.graph
     if not isinstance(overrides, dict) or model is None:
         return frozenset()
-    chosen = [selector for selector, own in overrides.items() if isinstance(own, dict) and "scale" in own]
+    chosen = [
+        selector for selector, own in overrides.items() if isinstance(own, dict) and "scale" in own
+    ]
     try:
         return frozenset(name for selector in chosen for name in select_tensors(model, selector))
     except ConfigError:  # it was made from another model
@@ -155,31 +175,54 @@ def find_parent_rows(tensor_join: TensorJoin) -> dict[str, list[str]]:
 
     for name in tensor_join.rows:
         node = source.node(tensor_join.baseline_name(name))
-        reads = [] if node is None else [v for v in node.inputs if v is not None and v.const_value is None]
-        by_row[name] = list(dict.fromkeys(p for value in reads for p in iter_nearest_rows(value) if p != name))
+        reads = (
+            []
+            if node is None
+            else [v for v in node.inputs if v is not None and v.const_value is None]
+        )
+        by_row[name] = list(
+            dict.fromkeys(p for value in reads for p in iter_nearest_rows(value) if p != name)
+        )
     return by_row
 
 
 _GROUPABLE_KINDS = frozenset(
-    {"scale too large", "scale too small", "outlier channel", "uneven channels", "outlier activation", "dead channel"}
+    {
+        "scale too large",
+        "scale too small",
+        "outlier channel",
+        "uneven channels",
+        "outlier activation",
+        "dead channel",
+    }
 )
 
 
 def _group_findings(
-    by_layer: Mapping[str, LayerFinding], rows: Mapping[str, ComparedTensor], parents: Mapping[str, Sequence[str]]
+    by_layer: Mapping[str, LayerFinding],
+    rows: Mapping[str, ComparedTensor],
+    parents: Mapping[str, Sequence[str]],
 ) -> Iterator[LayerFinding]:
-    """Yield the findings, one for those that share a scale and a fault: a Concat, or the first of them."""
+    """Yield the findings, one for those that share a scale and a fault.
+
+    A Concat, or the first of them.
+    """
     heads: dict[str, str] = {}
     members: dict[str, list[str]] = {}
     for name, finding in ((name, by_layer[name]) for name in rows if name in by_layer):
         head = name
         own = (
-            finding.kind == "dead channel" and rows[name].kinds[0] not in operators.SCALE_PRESERVING_OPS
+            finding.kind == "dead channel"
+            and rows[name].kinds[0] not in operators.SCALE_PRESERVING_OPS
         )  # the layer's doing
         if finding.kind in _GROUPABLE_KINDS and not own:
             for parent in parents[name]:
                 other = by_layer.get(parent)
-                if other is not None and other.kind == finding.kind and has_same_scale(rows[name], rows[parent]):
+                if (
+                    other is not None
+                    and other.kind == finding.kind
+                    and has_same_scale(rows[name], rows[parent])
+                ):
                     root = heads[parent]
                     if head != name and root != head:  # two groups meet here
                         members[head] += members.pop(root)
@@ -194,5 +237,9 @@ def _group_findings(
         lead = concat[0] if concat else group[0]
         behind = {p for name in group for p in parents[name]} - set(group)
         follows = any(p in by_layer and by_layer[p].kind == by_layer[lead].kind for p in behind)
-        weight = max(by_layer[name].weight for name in group) * (_DOWNSTREAM_WEIGHT if follows else 1)
-        yield replace(by_layer[lead], weight=weight, also=tuple(name for name in group if name != lead))
+        weight = max(by_layer[name].weight for name in group) * (
+            _DOWNSTREAM_WEIGHT if follows else 1
+        )
+        yield replace(
+            by_layer[lead], weight=weight, also=tuple(name for name in group if name != lead)
+        )

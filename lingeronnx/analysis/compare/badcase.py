@@ -1,4 +1,7 @@
-"""The sample on which two models are furthest apart: `find_bad_case`. One pass, sample by sample, constant memory."""
+"""The sample on which two models are furthest apart: `find_bad_case`.
+
+One pass, sample by sample, constant memory.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +32,9 @@ Measure = Callable[[np.ndarray, np.ndarray], float]
 class BadCase:
     """The worst sample, and how bad the others are.
 
-    index : its number in the data, from 0. feeds : its inputs, as a batch of one. label : its label, [1], or None.
-    worst : (number, value) of the worst samples, the worst first. mean : of the values of all `samples`.
+    index : its number in the data, from 0. feeds : its inputs, as a batch of one. label : its
+    label, [1], or None. worst : (number, value) of the worst samples, the worst first. mean : of
+    the values of all `samples`.
     """
 
     metric: str
@@ -44,10 +48,18 @@ class BadCase:
     samples: int
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the sample as an .npz, which every command takes as data: the inputs by name, and `labels`."""
-        arrays: dict[str, Any] = {**self.feeds, **({} if self.label is None else {"labels": self.label})}
+        """Write the sample as an .npz, which every command takes as data.
+
+        The inputs by name, and `labels`.
+        """
+        arrays: dict[str, Any] = {
+            **self.feeds,
+            **({} if self.label is None else {"labels": self.label}),
+        }
         if os.path.splitext(path)[1] != ".npz":
-            raise ConfigError(f"cannot write {os.fspath(path)}: data are read from .npz files; give such a name")
+            raise ConfigError(
+                f"cannot write {os.fspath(path)}: data are read from .npz files; give such a name"
+            )
         write_npz(path, arrays)
 
 
@@ -66,11 +78,14 @@ def find_bad_case(
 ) -> BadCase:
     """Return the sample of `data` whose output is worst.
 
-    float_model, quant_model : as `compare` takes them, but for dumps. output : the graph output that is looked at,
+    float_model, quant_model : as `compare` takes them, but for dumps. output : the graph output
+    that is looked at,
         default the first.
-    metric : L1, MSE, KL, Cosine, SQNR, Atol or Rtol of one sample; or a function, ``module:function`` or the function
-        itself, of the outputs (first model's, second's) of one sample, batch of one on axis 0. order : which values of
-        the function are the worst first, "ascending" or "descending"; only for a function, which needs it.
+    metric : L1, MSE, KL, Cosine, SQNR, Atol or Rtol of one sample; or a function,
+    ``module:function`` or the function
+        itself, of the outputs (first model's, second's) of one sample, batch of one on axis 0.
+        order : which values of the function are the worst first, "ascending" or "descending"; only
+        for a function, which needs it.
     steps : look at the first so many batches only, of `batch` samples at most.
     Raises ConfigError for wrong settings, DataError where data do not fit.
     """
@@ -81,12 +96,21 @@ def find_bad_case(
     worst: tuple[dict[str, np.ndarray], np.ndarray | None] | None = None
     total, number = 0.0, 0
     specs = {spec.name: spec for spec in base.inputs}
-    for step, (feeds, labels) in enumerate(Data(data, list(specs.values()), limit=limit).batches(batch)):
+    for step, (feeds, labels) in enumerate(
+        Data(data, list(specs.values()), limit=limit).batches(batch)
+    ):
         if steps is not None and step >= steps:
             break
-        count = max((spec.count_samples(feeds[n]) for n, spec in specs.items() if spec.accepts_any_batch), default=1)
+        count = max(
+            (spec.count_samples(feeds[n]) for n, spec in specs.items() if spec.accepts_any_batch),
+            default=1,
+        )
         both = zip(
-            *(_iter_samples(_run_output(side, name, feeds), axis, count, name) for side in (base, other)), strict=True
+            *(
+                _iter_samples(_run_output(side, name, feeds), axis, count, name)
+                for side in (base, other)
+            ),
+            strict=True,
         )
         for index, (x, y) in enumerate(both):
             value = measure(x, y)
@@ -128,15 +152,24 @@ def _resolve_metric(metric: str | Measure, order: str | None) -> tuple[str, Meas
     known = {name.casefold(): name for name in METRICS}
     if isinstance(metric, str) and metric.casefold() in known:
         if order is not None:
-            raise ConfigError(f"order: what is worse is known of {known[metric.casefold()]}; leave it out")
-        return known[metric.casefold()], lambda x, y: _measure_pair(known[metric.casefold()], x, y), None
+            raise ConfigError(
+                f"order: what is worse is known of {known[metric.casefold()]}; leave it out"
+            )
+        return (
+            known[metric.casefold()],
+            lambda x, y: _measure_pair(known[metric.casefold()], x, y),
+            None,
+        )
     if isinstance(metric, str) and ":" not in metric:
         raise ConfigError(
-            f"unknown metric '{metric}'{suggest_nearest(metric.casefold(), known)}; known: {', '.join(METRICS)}, "
+            f"unknown metric '{metric}'{suggest_nearest(metric.casefold(), known)}; known: "
+            f"{', '.join(METRICS)}, "
             "module:function"
         )
     if order not in ("ascending", "descending"):
-        raise ConfigError("a metric of your own has no order; give ascending or descending, the worst first")
+        raise ConfigError(
+            "a metric of your own has no order; give ascending or descending, the worst first"
+        )
     function = load_function(metric, "metric") if isinstance(metric, str) else metric
     title = metric if isinstance(metric, str) else getattr(metric, "__name__", "function")
     return title, lambda x, y: call_user_function("the metric function", function, x, y), order
@@ -159,11 +192,14 @@ def _run_output(side: TensorSource, name: str, feeds: Mapping[str, np.ndarray]) 
     if session is not None:
         if name not in (known := [str(v.name) for v in session.model.graph.outputs]):
             raise ConfigError(
-                f"the second model has no output '{name}'{suggest_nearest(name, known)}; outputs are {', '.join(known)}"
+                f"the second model has no output '{name}'{suggest_nearest(name, known)}; outputs "
+                f"are {', '.join(known)}"
             )
         ((_, array, q),) = session.tensors(feeds, [name])
         if not isinstance(array, np.ndarray) or array.dtype.hasobject:
-            raise ConfigError(f"output '{name}' holds no numbers that could be compared; name another one")
+            raise ConfigError(
+                f"output '{name}' holds no numbers that could be compared; name another one"
+            )
         return array if q is None else q.real(array).astype(np.float32)
     for user, array, q in side.run(feeds):
         if user == name:
@@ -177,12 +213,19 @@ def _iter_samples(array: np.ndarray, axis: int, count: int, name: str) -> Iterat
         yield array
         return
     if array.ndim <= axis or array.shape[axis] != count:
-        raise DataError(f"output '{name}' has no axis of {count} samples; give the data one by one, with batch 1")
+        raise DataError(
+            f"output '{name}' has no axis of {count} "
+            "samples; give the data one by one, with batch 1"
+        )
     yield from np.split(array, count, axis)
 
 
 def _extract_sample(
-    feeds: Mapping[str, np.ndarray], labels: np.ndarray | None, specs: Mapping[str, InputSpec], index: int, count: int
+    feeds: Mapping[str, np.ndarray],
+    labels: np.ndarray | None,
+    specs: Mapping[str, InputSpec],
+    index: int,
+    count: int,
 ) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
     """Return a copy of one sample and its label."""
     one = {

@@ -1,12 +1,15 @@
-"""A float model in which every layer is there twice: as it is, and reading what integers can hold of its inputs.
+"""A float model in which every layer is there twice.
 
-What a layer makes of inputs that were cut off before it is no error of its own. So the graph is doubled: the first copy
-computes the model, and the second one reads of each tensor that is held in integers
+As it is, and reading what integers can hold of its inputs.
+What a layer makes of inputs that were cut off before it is no error of its own. So the graph is
+doubled: the first copy computes the model, and the second one reads of each tensor that is held in
+integers
 
-    Min(Max(tensor, low), high)        low and high: the ends of the integers, in the user's numbers, per channel
+    Min(Max(tensor, low), high)        low and high: the ends of the integers, in the user's
+    numbers, per channel
 
-of the *first* copy. What was cut off before one layer is thus not cut off again behind it: each layer is judged alone.
-Knows graphs, runs nothing.
+of the *first* copy. What was cut off before one layer is thus not cut off again behind it: each
+layer is judged alone. Knows graphs, runs nothing.
 """
 
 from __future__ import annotations
@@ -27,14 +30,22 @@ MIN_OPSET = 8
 def duplicate_with_clipped_inputs(
     graph: ir.Model, stored_forms: Mapping[str, StoredForm], real: Mapping[str, np.ndarray]
 ) -> tuple[ir.Model, dict[str, str]]:
-    """Return `graph` and behind it its second copy, and {a tensor of the second copy: the one it stands for}.
+    """Return `graph` and behind it its second copy, and {a tensor of the second copy.
 
-    stored_forms : how tensors are held in integers, by name. real : the tensors, of which rank and type count here.
+    The one it stands for}.
+    stored_forms : how tensors are held in integers, by name. real : the tensors, of which rank and
+    type count here.
     """
     whole, second = ir.clone(graph), ir.clone(graph)
     taken = ir.get_tensor_names(whole)
-    first = {str(v.name): v for v in (*ir.iter_values(whole), *whole.graph.initializers.values(), *whole.graph.inputs)}
-    cut = {name: _append_clip(whole, first[name], form, real[name], taken) for name, form in stored_forms.items()}
+    first = {
+        str(v.name): v
+        for v in (*ir.iter_values(whole), *whole.graph.initializers.values(), *whole.graph.inputs)
+    }
+    cut = {
+        name: _append_clip(whole, first[name], form, real[name], taken)
+        for name, form in stored_forms.items()
+    }
     second.graph.outputs.clear()
     for value in (*second.graph.inputs, *second.graph.initializers.values()):
         _replace_readers(value, cut.get(str(value.name), first[str(value.name)]))
@@ -63,11 +74,19 @@ def _append_clip(
     graph: ir.Model, value: ir.Value, stored_form: StoredForm, like: np.ndarray, taken: set[str]
 ) -> ir.Value:
     """Append to `graph` what cuts `value` off at the ends of its integers, and return that."""
-    for op_type, end in zip(("Max", "Min"), stored_form.representable_range(like.ndim), strict=True):
-        most = np.finfo(like.dtype).max  # the lowest number there is, of a mask, may stand one step beyond
+    for op_type, end in zip(
+        ("Max", "Min"), stored_form.representable_range(like.ndim), strict=True
+    ):
+        most = np.finfo(
+            like.dtype
+        ).max  # the lowest number there is, of a mask, may stand one step beyond
         bound = np.clip(end, -most, most).astype(like.dtype)
-        constant = ir.add_initializer(graph, ir.reserve_name(f"{value.name}_{op_type}", taken), bound)
+        constant = ir.add_initializer(
+            graph, ir.reserve_name(f"{value.name}_{op_type}", taken), bound
+        )
         name = ir.reserve_name(f"{value.name}_cut", taken)
-        graph.graph.append(ir.make_node(op_type, [value, constant], output=name, name=name, like=value))
+        graph.graph.append(
+            ir.make_node(op_type, [value, constant], output=name, name=name, like=value)
+        )
         value = graph.graph[-1].outputs[0]
     return value

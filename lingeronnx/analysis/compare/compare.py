@@ -1,7 +1,8 @@
 """Two models compared tensor by tensor, and the files that tell of it: `compare`.
 
-`compare_per_layer_out.txt` and `.csv` (columns as those who know such tables expect, the csv with more behind them),
-`abnormal_layer_advisor.txt` and `profiler.html`. What is wrong is `advice`'s to say.
+`compare_per_layer_out.txt` and `.csv` (columns as those who know such tables expect, the csv with
+more behind them), `abnormal_layer_advisor.txt` and `profiler.html`. What is wrong is `advice`'s to
+say.
 """
 
 from __future__ import annotations
@@ -50,21 +51,28 @@ def compare(
 ) -> Comparison:
     """Compare two models tensor by tensor in one pass over `data`, and say what is wrong with the second.
 
-    float_model, quant_model : paths, graphs or sessions, float or integer; a `QuantizedModel`; the folder of a dump;
-        or a `TensorSource`. data : as everywhere. out : a folder for the files, see `write_comparison`. state :
-        {output: input} fed back from call to call; an item of the data is a call then. workers, cluster : where the
-        batches are computed, see `run.cluster.spread`; the result is the same to the last bit.
-    Raises DataError where the data do not fit or the models have nothing in common, ConfigError for wrong settings.
+    float_model, quant_model : paths, graphs or sessions, float or integer; a `QuantizedModel`; the
+    folder of a dump;
+        or a `TensorSource`. data : as everywhere. out : a folder for the files, see
+        `write_comparison`. state : {output: input} fed back from call to call; an item of the data
+        is a call then. workers, cluster : where the batches are computed, see `run.cluster.spread`;
+        the result is the same to the last bit.
+    Raises DataError where the data do not fit or the models have nothing in common, ConfigError for
+    wrong settings.
     """
     base, other = open_source_pair(float_model, quant_model)
     ordered = state is not None or any(isinstance(side, DumpSource) for side in (base, other))
     if ordered and (workers is not None or cluster is not None):
-        raise ConfigError("with state, and with a dump, samples follow one another: leave workers and cluster out")
+        raise ConfigError(
+            "with state, and with a dump, samples follow one another: leave workers and cluster out"
+        )
     tensor_join = TensorJoin(base, other, state=state)
     few: dict[str, np.ndarray] = {}
 
     def iter_recorded_batches() -> Iterator[Batch]:
-        for feeds, labels in iter_batches(list(base.inputs), data, tensor_join, state, batch, limit):
+        for feeds, labels in iter_batches(
+            list(base.inputs), data, tensor_join, state, batch, limit
+        ):
             _keep_first_samples(few, feeds, single=ordered)
             yield feeds, labels
 
@@ -80,7 +88,9 @@ def compare(
         for part in map_jobs(_JoinJob(base, other), iter_recorded_batches(), workers, cluster):
             tensor_join.merge(part)
             report_progress()
-    result = _build_comparison(tensor_join, few, ordered, (_model_name(float_model), _model_name(quant_model)))
+    result = _build_comparison(
+        tensor_join, few, ordered, (_model_name(float_model), _model_name(quant_model))
+    )
     if out is not None:
         write_comparison(result, out)
     return result
@@ -89,12 +99,20 @@ def compare(
 def _build_comparison(
     tensor_join: TensorJoin, few: Mapping[str, np.ndarray], ordered: bool, names: tuple[str, str]
 ) -> Comparison:
-    """Return what was found, with options tried on `few` samples; ordered : they are calls in turn, none is tried."""
-    closer = {name: array[:_MAX_EXAMINED_SAMPLES] if array.ndim else array for name, array in few.items()}
+    """Return what was found, with options tried on `few` samples.
+
+    Ordered : they are calls in turn, none is tried.
+    """
+    closer = {
+        name: array[:_MAX_EXAMINED_SAMPLES] if array.ndim else array for name, array in few.items()
+    }
     answers = (
         {}
         if ordered
-        else {spec.name: check_input_layout(tensor_join.base, spec.name, few) for spec in tensor_join.base.inputs}
+        else {
+            spec.name: check_input_layout(tensor_join.base, spec.name, few)
+            for spec in tensor_join.base.inputs
+        }
     )
     findings = diagnose(tensor_join, closer, answers)
     options = None if ordered else try_options(tensor_join, findings, few)
@@ -104,7 +122,9 @@ def _build_comparison(
         names,
         accuracy=tensor_join.accuracy,
         outputs=tensor_join.outputs,
-        cycles=cycles_of_nodes(tensor_join.other.graph, {row.nodes[1] for row in tensor_join.rows.values()}),
+        cycles=cycles_of_nodes(
+            tensor_join.other.graph, {row.nodes[1] for row in tensor_join.rows.values()}
+        ),
         weight_bits=_weight_bits(tensor_join.other.graph),
         option_results=options,
         notes=[said.undecided for said in answers.values() if said.undecided],
@@ -113,7 +133,11 @@ def _build_comparison(
 
 def _weight_bits(graph: ir.Model | None) -> dict[str, int]:
     """Return {node: bits of its weights} of an integer graph; nothing where all have 8."""
-    found = {} if graph is None else {str(node.name): ir.get_attr(node, "parameter_bits") for node in graph.graph}
+    found = (
+        {}
+        if graph is None
+        else {str(node.name): ir.get_attr(node, "parameter_bits") for node in graph.graph}
+    )
     known = {name: int(bits) for name, bits in found.items() if isinstance(bits, int)}
     return known if set(known.values()) - {8} else {}
 
@@ -135,7 +159,9 @@ class _JoinJob:
         return one.part
 
 
-def _keep_first_samples(few: dict[str, np.ndarray], feeds: Mapping[str, np.ndarray], single: bool) -> None:
+def _keep_first_samples(
+    few: dict[str, np.ndarray], feeds: Mapping[str, np.ndarray], single: bool
+) -> None:
     """Add samples of a batch to `few`, as far as `_MAX_KEPT_SAMPLES` of them.
 
     Of calls in turn those of the first alone.
@@ -143,7 +169,11 @@ def _keep_first_samples(few: dict[str, np.ndarray], feeds: Mapping[str, np.ndarr
     for name, array in feeds.items():
         if name not in few or not array.ndim:
             few.setdefault(name, array[:_MAX_KEPT_SAMPLES] if array.ndim else array)
-        elif not single and len(few[name]) < _MAX_KEPT_SAMPLES and few[name].shape[1:] == array.shape[1:]:
+        elif (
+            not single
+            and len(few[name]) < _MAX_KEPT_SAMPLES
+            and few[name].shape[1:] == array.shape[1:]
+        ):
             few[name] = np.concatenate([few[name], array[: _MAX_KEPT_SAMPLES - len(few[name])]])
 
 
@@ -174,7 +204,8 @@ def _format_table(comparison: Comparison) -> str:
     rows = [names, *([_format_cell(cells[name]) for name in names] for cells in comparison.table())]
     widths = [max(len(row[i]) for row in rows) for i in range(len(names))]
     return "".join(
-        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() + "\n" for row in rows
+        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() + "\n"
+        for row in rows
     )
 
 
@@ -183,7 +214,9 @@ def _format_csv(comparison: Comparison) -> str:
     writer = csv.writer(out, lineterminator="\n")
     names = (*COLUMNS, *CSV_ONLY_COLUMNS, *comparison.width_columns)
     writer.writerow(names)
-    writer.writerows([_format_csv_cell(cells[name]) for name in names] for cells in comparison.table())
+    writer.writerows(
+        [_format_csv_cell(cells[name]) for name in names] for cells in comparison.table()
+    )
     return out.getvalue()
 
 

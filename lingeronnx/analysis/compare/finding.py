@@ -10,16 +10,19 @@ from .join import ComparedTensor
 
 __all__ = ["LayerFinding", "format_distinct_from", "format_override", "make_finding"]
 
-_FULL_SQNR_DB = 35.0  # dB: what 8 bits give an ordinary tensor; what is missing to it is a finding's weight
+_FULL_SQNR_DB = (
+    35.0  # dB: what 8 bits give an ordinary tensor; what is missing to it is a finding's weight
+)
 
 
 @dataclass(frozen=True)
 class LayerFinding:
     """One thing that is wrong.
 
-    layer : the tensor, by the user's name. node, operator, module : what writes it in the float model. kind : in a few
-    words. measured, limit : what was seen, and what it should be. remedy : words. options : of `quantize`, to paste.
-    weight : in dB, how much is lost; order : 0 the data ... 3 what costs little. also : tensors that share its scale.
+    layer : the tensor, by the user's name. node, operator, module : what writes it in the float
+    model. kind : in a few words. measured, limit : what was seen, and what it should be. remedy :
+    words. options : of `quantize`, to paste. weight : in dB, how much is lost; order : 0 the data
+    ... 3 what costs little. also : tensors that share its scale.
     """
 
     layer: str
@@ -60,7 +63,8 @@ def make_finding(
 ) -> LayerFinding:
     """Return what is wrong with the tensor of `row`.
 
-    sqnr_db : in dB, what is left of the tensor; None for its own layer's SQNR. What is missing to 8 bits is the weight.
+    sqnr_db : in dB, what is left of the tensor; None for its own layer's SQNR. What is missing to 8
+    bits is the weight.
     """
     weight = _FULL_SQNR_DB - min(row.effective.sqnr if sqnr_db is None else sqnr_db, _FULL_SQNR_DB)
     return LayerFinding(
@@ -78,7 +82,9 @@ def make_finding(
     )
 
 
-def format_distinct_from(value: float, limit: float, form: str = "{:.{d}f}", digits: int = 1) -> str:
+def format_distinct_from(
+    value: float, limit: float, form: str = "{:.{d}f}", digits: int = 1
+) -> str:
     """Return a value in as many digits as it takes to read as another number than the limit that it breaks."""
     for d in range(digits, digits + 6):
         if form.format(value, d=d) != form.format(limit, d=d):

@@ -1,10 +1,11 @@
 """Two streams joined: every tensor that both have, measured in one pass with constant memory.
 
-Tensors meet under the user's names, in the user's terms: what equalization multiplied a channel by is divided out. For
-every pair there is the error as it arrives (both run from the same inputs) and the *local* one, which the tensor's own
-layer makes: all that it reads is given the baseline's values, on both sides as far as integers hold them, for what was
-cut off before a layer is no error of its own. What only a Relu or Clip reads is also measured as that
-sees it: a chip's scale need not hold what is cut off behind. Knows sources and measures, no remedy.
+Tensors meet under the user's names, in the user's terms: what equalization multiplied a channel by
+is divided out. For every pair there is the error as it arrives (both run from the same inputs) and
+the *local* one, which the tensor's own layer makes: all that it reads is given the baseline's
+values, on both sides as far as integers hold them, for what was cut off before a layer is no error
+of its own. What only a Relu or Clip reads is also measured as that sees it: a chip's scale need not
+hold what is cut off behind. Knows sources and measures, no remedy.
 """
 
 from __future__ import annotations
@@ -47,12 +48,13 @@ _MAX_BATCH = 16  # samples
 class ComparedTensor:
     """One tensor of both.
 
-    name : the user's. kinds : the operators that write it in the baseline and in what is analysed; "" where there is
-    no graph. nodes : their names. module : by which the user knows the baseline's. shape : of the last batch;
-    `total_shape` of all that was seen, one batch behind the other. pair :
-    the error as it arrives. local : what the layer itself adds; None where it cannot be told apart. seen : the local
-    (else the other) error as the Relu or Clip sees it that alone reads the tensor, within `consumed_range`; None where
-    something else does. channels : the same per channel.
+    name : the user's. kinds : the operators that write it in the baseline and in what is analysed;
+    "" where there is no graph. nodes : their names. module : by which the user knows the
+    baseline's. shape : of the last batch; `total_shape` of all that was seen, one batch behind the
+    other. pair : the error as it arrives. local : what the layer itself adds; None where it cannot
+    be told apart. seen : the local (else the other) error as the Relu or Clip sees it that alone
+    reads the tensor, within `consumed_range`; None where something else does. channels : the same
+    per channel.
     """
 
     name: str
@@ -68,14 +70,21 @@ class ComparedTensor:
 
     @property
     def display_name(self) -> str:
-        """The node that writes it, by all names that the user knows; the tensor where there is none."""
+        """The node that writes it, by all names that the user knows.
+
+        The tensor where there is none.
+        """
         return format_node_label(self.nodes[0], self.module) or self.name
 
     @property
     def total_shape(self) -> tuple[int, ...]:
         """Its shape over all of the data: as many on axis 0 as all batches have."""
         one = math.prod(self.shape[1:])
-        return (seen // one, *self.shape[1:]) if self.shape and one and (seen := self.arrived.seen) else self.shape
+        return (
+            (seen // one, *self.shape[1:])
+            if self.shape and one and (seen := self.arrived.seen)
+            else self.shape
+        )
 
     @property
     def held(self) -> StoredForm | None:
@@ -99,7 +108,9 @@ class ComparedTensor:
         x = self.arrived.x
         return float(np.clip(x.low, low, high)), float(np.clip(x.high, low, high))
 
-    def add_effective(self, x: np.ndarray, y: np.ndarray, stored_form: StoredForm | None, whole: np.ndarray) -> None:
+    def add_effective(
+        self, x: np.ndarray, y: np.ndarray, stored_form: StoredForm | None, whole: np.ndarray
+    ) -> None:
         """Take in the two, of one shape, into `as_consumed` and `channels`.
 
         whole : x where nothing that it is computed from is cut off.
@@ -113,7 +124,10 @@ class ComparedTensor:
             self.as_consumed.add(x, y, stored_form, whole)
         factor = (1.0,) if stored_form is None else stored_form.factor
         self.channels.add(
-            *(move_channel_axis(a, factor) for a in (x, y if stored_form is None else stored_form.real(y), raw))
+            *(
+                move_channel_axis(a, factor)
+                for a in (x, y if stored_form is None else stored_form.real(y), raw)
+            )
         )
 
     def merge(self, other: ComparedTensor) -> None:
@@ -131,7 +145,10 @@ class ComparedTensor:
 
 @dataclass(frozen=True)
 class PartialJoin:
-    """What a `TensorJoin` found on some samples; it can be sent elsewhere. hits : the sums of `TopK` of both models."""
+    """What a `TensorJoin` found on some samples; it can be sent elsewhere.
+
+    Hits : the sums of `TopK` of both models.
+    """
 
     rows: dict[str, ComparedTensor]
     unpaired: Sequence[str]
@@ -143,13 +160,18 @@ class PartialJoin:
 class TensorJoin:
     """What two sources have in common, batch by batch.
 
-    state : {output: input} fed back from batch to batch, each side its own. local : whether to measure local errors.
-    rows : by the user's name, in the order of what is analysed. unpaired : tensors of the latter that the baseline
-    has not, such as the parts that a layer was split into.
+    state : {output: input} fed back from batch to batch, each side its own. local : whether to
+    measure local errors. rows : by the user's name, in the order of what is analysed. unpaired :
+    tensors of the latter that the baseline has not, such as the parts that a layer was split into.
     """
 
     def __init__(
-        self, base: TensorSource, other: TensorSource, *, local: bool = True, state: Mapping[str, str] | None = None
+        self,
+        base: TensorSource,
+        other: TensorSource,
+        *,
+        local: bool = True,
+        state: Mapping[str, str] | None = None,
     ) -> None:
         if isinstance(base, IntegerSource) and isinstance(other, DumpSource):
             other = other.renamed_for(base)
@@ -180,11 +202,17 @@ class TensorJoin:
         """Run a batch through both; DataError where they have no tensor in common."""
         known = {spec.name for spec in self.other.inputs}
         ours, theirs = ({**feeds, **ends} for ends in self._ends)
-        real = {name: array for name, array in self._iter_real(self.base.run(ours)) if array.dtype.kind == "f"}
+        real = {
+            name: array
+            for name, array in self._iter_real(self.base.run(ours))
+            if array.dtype.kind == "f"
+        }
         theirs = {name: array for name, array in theirs.items() if name in known or not known}
         ends: dict[str, np.ndarray] = {}
         real |= {
-            name: _to_batch_first(real[user.name], user) for name, user in self._turned.items() if user.name in real
+            name: _to_batch_first(real[user.name], user)
+            for name, user in self._turned.items()
+            if user.name in real
         }
         for name, array, form in self.other.run(theirs):
             want = self._find_baseline_tensor(name, array, form, real)
@@ -198,15 +226,22 @@ class TensorJoin:
             if name == self._scores_name:
                 self._count_hits(labels, want, array if form is None else form.real(array))
             if name in self._state:
-                ends[self._state[name]] = array if form is None else form.real(array).astype(np.float32)
+                ends[self._state[name]] = (
+                    array if form is None else form.real(array).astype(np.float32)
+                )
         if not self.rows:
-            raise DataError("the two models have no tensor in common; compare a model with what was made of it")
+            raise DataError(
+                "the two models have no tensor in common; compare a model with what was made of it"
+            )
         if self._local:
             own = self._tensors_from_clipped_inputs(ours, real)
             self._add_local({**theirs, **{n: a for n, a in ours.items() if n in theirs}}, real, own)
         for name, to in self._state.items():
             if name not in real or to not in ends:
-                raise ConfigError(f"state: no tensor is called '{name}' in both models{suggest_nearest(name, real)}")
+                raise ConfigError(
+                    f"state: no tensor is called '{name}' in both "
+                    f"models{suggest_nearest(name, real)}"
+                )
         self._ends = {to: real[name] for name, to in self._state.items()}, ends
         self.samples += max((len(array) for array in feeds.values() if array.ndim), default=1)
 
@@ -216,13 +251,26 @@ class TensorJoin:
         """Return the baseline's tensors as made of what integers hold of a layer's inputs, where that differs."""
         if not isinstance(self.base, FloatSource):
             return {}
-        held = {name: row.held for name, row in self.rows.items() if row.held is not None and name not in self._turned}
+        held = {
+            name: row.held
+            for name, row in self.rows.items()
+            if row.held is not None and name not in self._turned
+        }
         own = self.base.run_with_clipped_inputs(feeds, real, held)
-        turned = {n: _to_batch_first(own[user.name], user) for n, user in self._turned.items() if user.name in own}
-        return {name: array.astype(np.float32, copy=False) for name, array in {**own, **turned}.items()}
+        turned = {
+            n: _to_batch_first(own[user.name], user)
+            for n, user in self._turned.items()
+            if user.name in own
+        }
+        return {
+            name: array.astype(np.float32, copy=False) for name, array in {**own, **turned}.items()
+        }
 
     def _add_local(
-        self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray], own: Mapping[str, np.ndarray]
+        self,
+        feeds: Mapping[str, np.ndarray],
+        real: Mapping[str, np.ndarray],
+        own: Mapping[str, np.ndarray],
     ) -> None:
         """Run the batch through the second with all that is read as in the first."""
         for name, array, form in self.other.run_isolated(feeds, real):
@@ -243,7 +291,9 @@ class TensorJoin:
 
     def _count_hits(self, labels: np.ndarray | None, want: np.ndarray, have: np.ndarray) -> None:
         """Count whose largest output is the label."""
-        classes = labels is not None and labels.dtype.kind in "iu" and labels.ndim == 1 and want.ndim == 2
+        classes = (
+            labels is not None and labels.dtype.kind in "iu" and labels.ndim == 1 and want.ndim == 2
+        )
         if labels is not None and classes and labels.max(initial=0) < want.shape[1]:
             for top, scores in zip(self._top, (want, have), strict=True):
                 top.add(labels, scores)
@@ -252,7 +302,13 @@ class TensorJoin:
     @property
     def part(self) -> PartialJoin:
         """What was found so far, without the models."""
-        return PartialJoin(self.rows, self.unpaired, self.samples, self._labelled, tuple(top.sums for top in self._top))
+        return PartialJoin(
+            self.rows,
+            self.unpaired,
+            self.samples,
+            self._labelled,
+            tuple(top.sums for top in self._top),
+        )
 
     def merge(self, other: PartialJoin) -> None:
         """Take in what another, of the same sources, has found on further samples."""
@@ -272,7 +328,11 @@ class TensorJoin:
             yield name, array if form is None else np.asarray(form.real(array), np.float32)
 
     def _find_baseline_tensor(
-        self, name: str, array: np.ndarray, stored_form: StoredForm | None, real: Mapping[str, np.ndarray]
+        self,
+        name: str,
+        array: np.ndarray,
+        stored_form: StoredForm | None,
+        real: Mapping[str, np.ndarray],
     ) -> np.ndarray | None:
         """Return the baseline's tensor to compare with, None where there is none."""
         want = real.get(name)
@@ -304,19 +364,28 @@ class TensorJoin:
         user = nodes[0] if self.base.graph is not None else nodes[1]
         known = "" if user is None else get_module_name(user)
         return ComparedTensor(
-            name, (kinds[0], kinds[1]), (names[0], names[1]), known, _consumed_range(self.base.graph, nodes[0], name)
+            name,
+            (kinds[0], kinds[1]),
+            (names[0], names[1]),
+            known,
+            _consumed_range(self.base.graph, nodes[0], name),
         )
 
 
 @dataclass(frozen=True)
 class _RecurrentOutput:
-    """What a recurrent layer of the baseline puts out: its name, and whether the batch stands first."""
+    """What a recurrent layer of the baseline puts out.
+
+    Its name, and whether the batch stands first.
+    """
 
     name: str
     batch_first: bool
 
 
-def _match_recurrent_outputs(base: TensorSource, other: TensorSource) -> Iterator[tuple[str, _RecurrentOutput]]:
+def _match_recurrent_outputs(
+    base: TensorSource, other: TensorSource
+) -> Iterator[tuple[str, _RecurrentOutput]]:
     """Yield (what goes by another name in what is analysed, the baseline's tensor) for recurrent layers.
 
     Normalising gives their outputs a layout of its own, and so a name; the node keeps its name.
@@ -327,10 +396,18 @@ def _match_recurrent_outputs(base: TensorSource, other: TensorSource) -> Iterato
     users: Mapping[str, str] = getattr(other, "user_names", {})
     for node in base.graph.graph:
         theirs = made.get(str(node.name))
-        if node.op_type in operators.RECURRENT_OPS and not node.domain and theirs is not None and node.outputs[0].name:
+        if (
+            node.op_type in operators.RECURRENT_OPS
+            and not node.domain
+            and theirs is not None
+            and node.outputs[0].name
+        ):
             name, own = str(theirs.outputs[0].name), str(node.outputs[0].name)
             if name != own:
-                yield users.get(name, name), _RecurrentOutput(own, bool(ir.get_attr(node, "layout", 0)))
+                yield (
+                    users.get(name, name),
+                    _RecurrentOutput(own, bool(ir.get_attr(node, "layout", 0))),
+                )
 
 
 def _to_batch_first(array: np.ndarray, user: _RecurrentOutput) -> np.ndarray:
@@ -339,9 +416,18 @@ def _to_batch_first(array: np.ndarray, user: _RecurrentOutput) -> np.ndarray:
     return turned.reshape(*turned.shape[:2], -1)
 
 
-def _consumed_range(graph: ir.Model | None, node: ir.Node | None, name: str) -> tuple[float, float] | None:
-    """Return what the Relus and Clips from 0 that alone read a tensor let through; None where others read it."""
-    value = None if graph is None or node is None else next((v for v in node.outputs if v.name == name), None)
+def _consumed_range(
+    graph: ir.Model | None, node: ir.Node | None, name: str
+) -> tuple[float, float] | None:
+    """Return what the Relus and Clips from 0 that alone read a tensor let through.
+
+    None where others read it.
+    """
+    value = (
+        None
+        if graph is None or node is None
+        else next((v for v in node.outputs if v.name == name), None)
+    )
     if value is None:
         return None
     passed = {_passed_range(use.node) for use in value.uses()}
@@ -374,9 +460,9 @@ def join_tensors(
 ) -> TensorJoin:
     """Measure every tensor that two sources have in common, over all samples of `data`.
 
-    data : as `Data` takes it, for the inputs of the baseline. state : {output: input} fed back from call to call: an
-    item of the data is a call then. batch : samples run together; None: as many as fit.
-    Raises DataError for wrong data, and where the models have nothing in common.
+    data : as `Data` takes it, for the inputs of the baseline. state : {output: input} fed back from
+    call to call: an item of the data is a call then. batch : samples run together; None: as many as
+    fit. Raises DataError for wrong data, and where the models have nothing in common.
     """
     specs = list(base.inputs)
     joined = TensorJoin(base, other, local=local, state=state)
@@ -395,7 +481,10 @@ def iter_batches(
     batch: int | None,
     limit: int | None,
 ) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray | None]]:
-    """Yield (feeds, labels), with zeros for the states of the first call; ConfigError for a state without an input."""
+    """Yield (feeds, labels), with zeros for the states of the first call.
+
+    ConfigError for a state without an input.
+    """
     inputs = [spec.name for spec in specs]
     if lost := next((name for name in (state or {}).values() if name not in inputs), ""):
         raise ConfigError(f"state: the model has no input '{lost}'{suggest_nearest(lost, inputs)}")
@@ -403,7 +492,10 @@ def iter_batches(
     source = Data(data, specs, limit=limit, what="data", optional={spec.name for spec in fed})
     if state:
         for feeds, labels in source.batches(1 << 30):
-            count = max((spec.count_samples(feeds[spec.name]) for spec in specs if spec.name in feeds), default=1)
+            count = max(
+                (spec.count_samples(feeds[spec.name]) for spec in specs if spec.name in feeds),
+                default=1,
+            )
             missing = [spec for spec in fed if spec.name not in feeds and not tensor_join.samples]
             yield {**make_zero_states(missing, count), **feeds}, labels
         return

@@ -1,4 +1,7 @@
-"""Layers that compute something else: whether a row's own error is more than rounding makes, and what explains it."""
+"""Layers that compute something else.
+
+Whether a row's own error is more than rounding makes, and what explains it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,9 @@ __all__ = ["UNSPECIFIC_KINDS", "diagnose_broken_layer"]
 #: Kinds that tell of an error and not of what the layer was changed in: few bits can look so.
 UNSPECIFIC_KINDS = frozenset({"wrong bias", "computes something else"})
 
-_MAX_RMS_STEPS = 3.0  # root mean square error of a channel, in counts, that rounding does not explain
+_MAX_RMS_STEPS = (
+    3.0  # root mean square error of a channel, in counts, that rounding does not explain
+)
 _LOW_SQNR_DB = 15.0  # dB: the same of a whole tensor
 
 
@@ -31,7 +36,8 @@ def _exceeds_rounding_error(row: ComparedTensor) -> bool:
         return row.effective.sqnr < _LOW_SQNR_DB
     counts = _rms_error_in_steps(row)
     levels = 10 * np.log10(
-        np.maximum(row.channels.mean_square, 1e-30) / np.maximum(row.channels.mean_squared_error, 1e-30)
+        np.maximum(row.channels.mean_square, 1e-30)
+        / np.maximum(row.channels.mean_squared_error, 1e-30)
     )
     apart = (counts > 1) & (counts > 2 * np.median(counts)) & (levels < _LOW_SQNR_DB)
     return bool(counts.max(initial=0.0) > _MAX_RMS_STEPS or apart.any())
@@ -43,10 +49,13 @@ def _rms_error_in_steps(row: ComparedTensor) -> np.ndarray:
     return np.sqrt(row.channels.mean_squared_error) * row.held.q.scale * np.array(row.held.factor)
 
 
-def diagnose_broken_layer(row: ComparedTensor, examiner: LayerExaminer, explained: bool) -> LayerFinding | None:
+def diagnose_broken_layer(
+    row: ComparedTensor, examiner: LayerExaminer, explained: bool
+) -> LayerFinding | None:
     """Return what is wrong with a layer that computes something else.
 
-    A bias at its end, and weights of channels in each other's place, are wrong whatever the samples show.
+    A bias at its end, and weights of channels in each other's place, are wrong whatever the samples
+    show.
 
     Nothing where the integer graph is as it was made of this float model.
     """
@@ -58,10 +67,16 @@ def diagnose_broken_layer(row: ComparedTensor, examiner: LayerExaminer, explaine
     if wrong is None:
         return None
     kind, measured, limit, at = wrong
-    remedy = "the integer graph is not what the float model asks for: quantize the float model again"
+    remedy = (
+        "the integer graph is not what the float model asks for: quantize the float model again"
+    )
     finding = make_finding(row, kind=kind, measured=measured, limit=limit, remedy=remedy, order=1)
     if at is None:
         return finding
     return replace(
-        finding, layer=ir.output_name(at), node=str(at.name), operator=at.op_type, module=get_module_name(at)
+        finding,
+        layer=ir.output_name(at),
+        node=str(at.name),
+        operator=at.op_type,
+        module=get_module_name(at),
     )

@@ -1,7 +1,8 @@
 """A closer look at one layer whose own error is not that of rounding: what would explain it.
 
-Takes the layer's values on a few samples, computed from the float model's, and tries one explanation after another: a
-bias at the end of its type, attributes that differ, a missing Relu, channels in another order, a shift of channels.
+Takes the layer's values on a few samples, computed from the float model's, and tries one
+explanation after another: a bias at the end of its type, attributes that differ, a missing Relu,
+channels in another order, a shift of channels.
 """
 
 from __future__ import annotations
@@ -34,18 +35,22 @@ Explanation = tuple[str, str, str, ir.Node | None]
 class LayerExaminer:
     """Looks at layers of what `join` analyses, on the samples `feeds`.
 
-    is_unmodified : whether that is as quantizing the baseline left it, as every plan computed in float is: then each
-    layer is what was asked for, and errors are those of few bits, of tables, and of biases that make up for what comes
-    before.
+    is_unmodified : whether that is as quantizing the baseline left it, as every plan computed in
+    float is: then each layer is what was asked for, and errors are those of few bits, of tables,
+    and of biases that make up for what comes before.
     """
 
     def __init__(self, tensor_join: TensorJoin, feeds: Mapping[str, np.ndarray]) -> None:
         self._base, self._other = tensor_join.base, tensor_join.other
-        self._held = {name: row.held for name, row in tensor_join.rows.items() if row.held is not None}
+        self._held = {
+            name: row.held for name, row in tensor_join.rows.items() if row.held is not None
+        }
         planned = isinstance(self._other, PlannedSource)
         self.is_unmodified = planned or is_made_from(self._other.graph, self._base.graph)
         self._theirs: dict[str, np.ndarray] = {}
-        self._feeds = {n: a[:_MAX_SAMPLES] if a.ndim and len(a) > 1 else a for n, a in feeds.items()}
+        self._feeds = {
+            n: a[:_MAX_SAMPLES] if a.ndim and len(a) > 1 else a for n, a in feeds.items()
+        }
 
     @cached_property
     def _float_tensors(self) -> dict[str, np.ndarray]:
@@ -64,7 +69,10 @@ class LayerExaminer:
 
     @cached_property
     def _isolated_tensors(self) -> dict[str, np.ndarray]:
-        """What each of its layers makes of the float model's values; after a run, so that it knows tensors' types."""
+        """What each of its layers makes of the float model's values.
+
+        After a run, so that it knows tensors' types.
+        """
         assert self._arrived_tensors is not None
         return _dequantize_items(self._other.run_isolated(self._theirs, self._float_tensors))
 
@@ -73,7 +81,9 @@ class LayerExaminer:
         """What each layer of the float model makes of what integers can hold of its inputs."""
         if not isinstance(self._base, FloatSource):
             return self._float_tensors
-        return self._float_tensors | self._base.run_with_clipped_inputs(self._feeds, self._float_tensors, self._held)
+        return self._float_tensors | self._base.run_with_clipped_inputs(
+            self._feeds, self._float_tensors, self._held
+        )
 
     def explain(self, row: ComparedTensor) -> Explanation | None:
         """Return what explains the error of a row; None where it is that of few bits."""
@@ -93,18 +103,27 @@ class LayerExaminer:
         for look in (self._find_attribute_mismatch, self._find_missing_relu):
             if (cause := look(row)) is not None:
                 return cause
-        found = _detect_missing_relu(x, y) or _detect_swapped_channels(x, y) or _detect_swapped_channels(*arrays)
+        found = (
+            _detect_missing_relu(x, y)
+            or _detect_swapped_channels(x, y)
+            or _detect_swapped_channels(*arrays)
+        )
         if found is None and (shift := _channel_offsets(*arrays)) is not None:
             return _make_bias_explanation(shift) if self._offset_persists(row, shift) else None
         return found or _explain_as_unrelated(row, *arrays)
 
     def _offset_persists(self, row: ComparedTensor, shift: np.ndarray) -> bool:
-        """Whether the largest shift [C] is left in a run from the inputs: then it makes up for nothing before."""
+        """Whether the largest shift [C] is left in a run from the inputs.
+
+        Then it makes up for nothing before.
+        """
         x, y = (
             self._float_tensors[row.name],
             self._arrived_tensors[row.name].reshape(self._float_tensors[row.name].shape),
         )
-        x, y = (move_channel_axis(a, (1.0,) if row.held is None else row.held.factor) for a in (x, y))
+        x, y = (
+            move_channel_axis(a, (1.0,) if row.held is None else row.held.factor) for a in (x, y)
+        )
         if row.consumed_range is not None:
             x, y = np.clip(x, *row.consumed_range), np.clip(y, *row.consumed_range)
         error, worst = _flatten_channels(y - x), int(np.abs(shift).argmax())
@@ -130,7 +149,10 @@ class LayerExaminer:
         )
 
     def _layer_before(self, name: str) -> ir.Node | None:
-        return next((node for node in self._iter_folded_nodes(name) if node.op_type in operators.LAYER_OPS), None)
+        return next(
+            (node for node in self._iter_folded_nodes(name) if node.op_type in operators.LAYER_OPS),
+            None,
+        )
 
     def find_swapped_weights(self, row: ComparedTensor) -> Explanation | None:
         """Return which channels of a layer have each other's weights, whether or not that is seen in these samples."""
@@ -145,7 +167,10 @@ class LayerExaminer:
     def _find_attribute_mismatch(self, row: ComparedTensor) -> Explanation | None:
         """Return where pads, strides, dilations or group are not those of the float model's layer."""
         ours = self._other.node(row.name)
-        theirs = next((n for n in self._iter_folded_nodes(row.name) if n.op_type in operators.WINDOWED_OPS), None)
+        theirs = next(
+            (n for n in self._iter_folded_nodes(row.name) if n.op_type in operators.WINDOWED_OPS),
+            None,
+        )
         if ours is None or theirs is None:
             return None
         for name, kind in (
@@ -157,7 +182,12 @@ class LayerExaminer:
             if name in ours.attributes and name in theirs.attributes:
                 have, want = ir.get_attr(ours, name), ir.get_attr(theirs, name)
                 if _to_ints(have) != _to_ints(want):
-                    return kind, f"{name} {_to_ints(have)}", f"{_to_ints(want)} in the float model", None
+                    return (
+                        kind,
+                        f"{name} {_to_ints(have)}",
+                        f"{_to_ints(want)} in the float model",
+                        None,
+                    )
         return None
 
     def _find_missing_relu(self, row: ComparedTensor) -> Explanation | None:
@@ -166,15 +196,27 @@ class LayerExaminer:
         if theirs is None:
             return None
         users: Mapping[str, str] = getattr(self._other, "user_names", {})
-        reads = {users.get(str(v.name), str(v.name)) for v in theirs.inputs if v is not None and v.const_value is None}
+        reads = {
+            users.get(str(v.name), str(v.name))
+            for v in theirs.inputs
+            if v is not None and v.const_value is None
+        }
         for node in self._iter_folded_nodes(row.name):
             for value in node.inputs:
                 relu = None if value is None else value.producer()
                 if relu is None or not _is_clipping(relu) or str(relu.outputs[0].name) in reads:
                     continue
                 if ir.input_name(relu) in reads:
-                    wanted = f"'{relu.outputs[0].name}', which is cut off at 0 ({relu.op_type} {relu.name})"
-                    return "missing Relu", f"'{row.name}' reads '{ir.input_name(relu)}'", wanted, relu
+                    wanted = (
+                        f"'{relu.outputs[0].name}', which is cut off at 0 ({relu.op_type} "
+                        f"{relu.name})"
+                    )
+                    return (
+                        "missing Relu",
+                        f"'{row.name}' reads '{ir.input_name(relu)}'",
+                        wanted,
+                        relu,
+                    )
         return None
 
     def _iter_folded_nodes(self, name: str) -> Iterator[ir.Node]:
@@ -207,7 +249,10 @@ def _sqnr_db(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def _mask_constant_channels(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return both, the second as the first in channels that change in none: what reads these may hold the constant."""
+    """Return both, the second as the first in channels that change in none.
+
+    What reads these may hold the constant.
+    """
     a, b = _flatten_channels(x), _flatten_channels(y)
     axis = channel_axis(x.ndim)
     if a is None or b is None or axis is None:
@@ -220,9 +265,18 @@ def _mask_constant_channels(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, n
 
 def _detect_missing_relu(x: np.ndarray, y: np.ndarray) -> Explanation | None:
     cut = np.maximum(y, 0)
-    if x.min(initial=0) < 0 or y.min(initial=0) >= 0 or _sqnr_db(x, cut) < _sqnr_db(x, y) + _MIN_IMPROVEMENT_DB:
+    if (
+        x.min(initial=0) < 0
+        or y.min(initial=0) >= 0
+        or _sqnr_db(x, cut) < _sqnr_db(x, y) + _MIN_IMPROVEMENT_DB
+    ):
         return None
-    return "missing Relu", f"values down to {y.min():.4g}", "0 at least, as in the float model", None
+    return (
+        "missing Relu",
+        f"values down to {y.min():.4g}",
+        "0 at least, as in the float model",
+        None,
+    )
 
 
 def _flatten_channels(array: np.ndarray) -> np.ndarray | None:
@@ -238,7 +292,9 @@ def _detect_swapped_channels(x: np.ndarray, y: np.ndarray) -> Explanation | None
         return None
     if a.size * len(a) > _MAX_WORK:
         return None
-    a, b = (array - array.mean(axis=1, keepdims=True) for array in (a, b))  # the bias may have stayed
+    a, b = (
+        array - array.mean(axis=1, keepdims=True) for array in (a, b)
+    )  # the bias may have stayed
     near = np.array([np.square(p - b).mean(axis=1) for p in a])
     best = near.argmin(axis=1)
     moved = np.flatnonzero(best != np.arange(len(best)))
@@ -257,11 +313,19 @@ def _detect_swapped_channels(x: np.ndarray, y: np.ndarray) -> Explanation | None
 
 def _make_swap_explanation(pairs: Sequence[tuple[int, int]], what: str) -> Explanation:
     listed = ", ".join(f"{i} and {j}" for i, j in pairs[:3])
-    return "channels swapped", f"channels {listed} hold each other's {what}", "the float model's order", None
+    return (
+        "channels swapped",
+        f"channels {listed} hold each other's {what}",
+        "the float model's order",
+        None,
+    )
 
 
 def _channel_offsets(x: np.ndarray, y: np.ndarray) -> np.ndarray | None:
-    """Return by which constants channels are shifted, [C]; None where that does not explain the error."""
+    """Return by which constants channels are shifted, [C].
+
+    None where that does not explain the error.
+    """
     a, b = _flatten_channels(x), _flatten_channels(y)
     if a is None or b is None:
         return None
@@ -271,7 +335,12 @@ def _channel_offsets(x: np.ndarray, y: np.ndarray) -> np.ndarray | None:
 
 def _make_bias_explanation(shift: np.ndarray) -> Explanation:
     worst = int(np.abs(shift).argmax())
-    return "wrong bias", f"channel {worst} is off by {float(shift[worst]):.4g} on average", "0", None
+    return (
+        "wrong bias",
+        f"channel {worst} is off by {float(shift[worst]):.4g} on average",
+        "0",
+        None,
+    )
 
 
 def _explain_as_unrelated(row: ComparedTensor, x: np.ndarray, y: np.ndarray) -> Explanation | None:

@@ -1,7 +1,7 @@
 """profiler.html: the whole story of a comparison, and the same as a section of other pages.
 
-Plain SVG drawn by a little script of our own, in `render_comparison_page.js`: 20 KB, where plotly inlined is more than
-4 MB, and a page of 500 layers stays quick. This module puts the numbers in.
+Plain SVG drawn by a little script of our own, in `render_comparison_page.js`: 20 KB, where plotly
+inlined is more than 4 MB, and a page of 500 layers stays quick. This module puts the numbers in.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The user's real values behind what a session yields: integers divided by their scale, equalization divided out."""
+"""The user's real values behind what a session yields.
+
+Integers divided by their scale, equalization divided out.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,14 @@ class RealValues:
         users = session.floats if session.is_integer else {}
         names = {user: name for name, user in users.items()}
         #: {tensor of the graph: what its channels were multiplied by}
-        self._factors = {names.get(user, user): transform.factor for user, transform in moved.items()}
+        self._factors = {
+            names.get(user, user): transform.factor for user, transform in moved.items()
+        }
 
     def __call__(self, name: str, array: np.ndarray, qparams: Affine | None) -> np.ndarray:
         """Return the real values of a batch of tensor `name`, of the same shape."""
         if qparams is None:
             return array
-        return StoredForm(qparams, matching_factors(self._factors.get(name, (1.0,)), array)).real(array)
+        return StoredForm(qparams, matching_factors(self._factors.get(name, (1.0,)), array)).real(
+            array
+        )

@@ -18,43 +18,62 @@ _MIN_USED_SHARE = 0.25  # share of the integers below which two bits stay empty
 _POOR_SQNR_DB = 25.0  # dB: above that a coarse scale does no harm, where the user did not choose it
 _PERCENT_FORMAT = "{:.{d}%}"
 _MAX_OCTAVES_TRIED = 4  # powers of two that are tried, the first of them holds all values
-_FULL_SQNR_DB = 35.0  # dB: what 8 bits give an ordinary tensor; what is missing to it is a finding's weight
+_FULL_SQNR_DB = (
+    35.0  # dB: what 8 bits give an ordinary tensor; what is missing to it is a finding's weight
+)
 
 
 def has_same_scale(one: ComparedTensor, other: ComparedTensor) -> bool:
     """Whether two tensors are integers of one scale."""
-    return one.held is not None and other.held is not None and one.held.q.scale == other.held.q.scale
+    return (
+        one.held is not None and other.held is not None and one.held.q.scale == other.held.q.scale
+    )
 
 
 def diagnose_scale(
-    row: ComparedTensor, before: Mapping[str, ComparedTensor], by_layer: Mapping[str, LayerFinding], fixed: bool = False
+    row: ComparedTensor,
+    before: Mapping[str, ComparedTensor],
+    by_layer: Mapping[str, LayerFinding],
+    fixed: bool = False,
 ) -> LayerFinding | None:
     """Return whether the scale cuts values off, or leaves most integers unused.
 
-    before : the rows that it is computed from. by_layer : what is known of them. fixed : whether the user gave the
-    scale; then no rule of the chip and no calibration is to blame for a coarse one.
+    before : the rows that it is computed from. by_layer : what is known of them. fixed : whether
+    the user gave the scale; then no rule of the chip and no calibration is to blame for a coarse
+    one.
     """
     kept = row.kinds[0] in operators.SCALE_PRESERVING_OPS
     shared = {name for name, other in before.items() if kept and has_same_scale(row, other)}
-    finding = _scale_finding(row, {by_layer[name].kind for name in shared if name in by_layer}, fixed)
-    known = finding is not None and any(name in by_layer and by_layer[name].kind == finding.kind for name in before)
+    finding = _scale_finding(
+        row, {by_layer[name].kind for name in shared if name in by_layer}, fixed
+    )
+    known = finding is not None and any(
+        name in by_layer and by_layer[name].kind == finding.kind for name in before
+    )
     return finding if not shared or known else None
 
 
-def _scale_finding(row: ComparedTensor, before: Collection[str], fixed: bool) -> LayerFinding | None:
-    """Return what is wrong with the scale; `before` : what is, with the same scale, of what the tensor is moved from.
+def _scale_finding(
+    row: ComparedTensor, before: Collection[str], fixed: bool
+) -> LayerFinding | None:
+    """Return what is wrong with the scale.
 
-    Values that are cut off there are cut off by this scale, too, though the layer itself does no harm.
+    `before` : what is, with the same scale, of what the tensor is moved from.
+    Values that are cut off there are cut off by this scale, too, though the layer itself does no
+    harm.
     """
     pair, form = row.effective, row.held
     if form is None or pair.clipped is None or pair.used is None or not pair.count:
         return None
-    if pair.clipped > _MAX_CLIPPED_SHARE and (pair.sqnr < _FULL_SQNR_DB or "scale too large" in before):
+    if pair.clipped > _MAX_CLIPPED_SHARE and (
+        pair.sqnr < _FULL_SQNR_DB or "scale too large" in before
+    ):
         return make_finding(
             row,
             kind="scale too large",
             measured=(
-                f"{format_distinct_from(pair.clipped, _MAX_CLIPPED_SHARE, _PERCENT_FORMAT)} of the values are "
+                f"{format_distinct_from(pair.clipped, _MAX_CLIPPED_SHARE, _PERCENT_FORMAT)} of the "
+                "values are "
                 "cut "
                 f"off: {format_range(row)}"
             ),
@@ -63,12 +82,17 @@ def _scale_finding(row: ComparedTensor, before: Collection[str], fixed: bool) ->
             options=(_suggest_scale_override(row),),
             order=1,
         )
-    if pair.used < _MIN_USED_SHARE and pair.sqnr < (_FULL_SQNR_DB if fixed else _POOR_SQNR_DB) and pair.y.largest > 0:
+    if (
+        pair.used < _MIN_USED_SHARE
+        and pair.sqnr < (_FULL_SQNR_DB if fixed else _POOR_SQNR_DB)
+        and pair.y.largest > 0
+    ):
         return make_finding(
             row,
             kind="scale too small",
             measured=(
-                f"{format_distinct_from(pair.used, _MIN_USED_SHARE, _PERCENT_FORMAT)} of the integers are used: "
+                f"{format_distinct_from(pair.used, _MIN_USED_SHARE, _PERCENT_FORMAT)} of the "
+                "integers are used: "
                 f"{format_range(row)}"
             ),
             limit=f"at least {_MIN_USED_SHARE:.0%}",
@@ -82,7 +106,8 @@ def _scale_finding(row: ComparedTensor, before: Collection[str], fixed: bool) ->
 def _suggest_scale_override(row: ComparedTensor) -> str:
     """Return the override that gives the tensor the power of two of least square error.
 
-    The coarsest that is tried holds all values; finer ones may cut rare values off, as calibration does.
+    The coarsest that is tried holds all values; finer ones may cut rare values off, as calibration
+    does.
     """
     assert row.held is not None
     least, most = _stored_range(row)
@@ -96,10 +121,12 @@ def _suggest_scale_override(row: ComparedTensor) -> str:
 
 
 def _squared_error_at(row: ComparedTensor, scale: float) -> float | None:
-    """Return the square error of all values seen at a scale: what is cut off, and what rounding takes.
+    """Return the square error of all values seen at a scale.
 
-    Rounding takes values below half a step as a whole, and 1/12 step^2 of others, as of evenly spread ones.
-    None where that cuts off too many, and where channels have factors of their own, which a histogram does not tell.
+    What is cut off, and what rounding takes.
+    Rounding takes values below half a step as a whole, and 1/12 step^2 of others, as of evenly
+    spread ones. None where that cuts off too many, and where channels have factors of their own,
+    which a histogram does not tell.
     """
     assert row.held is not None
     q, (values, counts) = row.held.q, row.arrived.x.histogram.values()
@@ -115,14 +142,19 @@ def _squared_error_at(row: ComparedTensor, scale: float) -> float | None:
 
 
 def _stored_range(row: ComparedTensor) -> tuple[float, float]:
-    """Return the least and the largest value as it is stored: each channel times the factor that it has there."""
+    """Return the least and the largest value as it is stored.
+
+    Each channel times the factor that it has there.
+    """
     assert row.held is not None
     factor, channels = np.array(row.held.factor), row.channels
     if factor.size == 1 or channels.raw_min.size != factor.size:
         least, most = row.baseline_range
         return least * factor.max(), most * factor.max()
     low, high = (-math.inf, math.inf) if row.consumed_range is None else row.consumed_range
-    least, most = (np.clip(ends, low, high) * factor for ends in (channels.raw_min, channels.raw_max))
+    least, most = (
+        np.clip(ends, low, high) * factor for ends in (channels.raw_min, channels.raw_max)
+    )
     return float(least.min()), float(most.max())
 
 

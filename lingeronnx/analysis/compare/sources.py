@@ -1,8 +1,10 @@
-"""What can be compared: float models, plans computed in float, integer graphs, dumps; one face for all of them.
+"""What can be compared: float models, plans computed in float, integer graphs, dumps.
 
-A `TensorSource` runs a batch and yields its tensors under the user's names, each with how it is held. Integer tensors
-that stand for a user's tensor (behind a Quant, before a Dequant) go by its name, and the factors that channels were
-equalized with are part of how they are held. Knows sessions and dumps, no measure.
+One face for all of them.
+A `TensorSource` runs a batch and yields its tensors under the user's names, each with how it is
+held. Integer tensors that stand for a user's tensor (behind a Quant, before a Dequant) go by its
+name, and the factors that channels were equalized with are part of how they are held. Knows
+sessions and dumps, no measure.
 """
 
 from __future__ import annotations
@@ -69,7 +71,9 @@ class TensorSource(Protocol):
         """Yield every tensor of a batch, in graph order."""
         ...
 
-    def run_isolated(self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]) -> Iterator[Item]:
+    def run_isolated(
+        self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]
+    ) -> Iterator[Item]:
         """Yield every tensor as it is computed where all that is read has the values `real`.
 
         Nothing if not `has_isolated_layers`.
@@ -98,29 +102,45 @@ class FloatSource:
         return FloatSource, (self.session,)
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> Iterator[Item]:
-        """Yield every tensor of a batch; what is none, such as a sequence, is compared with nothing."""
+        """Yield every tensor of a batch.
+
+        What is none, such as a sequence, is compared with nothing.
+        """
         for name, array, _ in self.session.tensors(feeds):
             if isinstance(array, np.ndarray):
                 yield name, array, None
 
-    def run_isolated(self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]) -> Iterator[Item]:
+    def run_isolated(
+        self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]
+    ) -> Iterator[Item]:
         """Yield nothing: this source computes no tensor again."""
         return iter(())
 
     def run_with_clipped_inputs(
-        self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray], held: Mapping[str, StoredForm]
+        self,
+        feeds: Mapping[str, np.ndarray],
+        real: Mapping[str, np.ndarray],
+        held: Mapping[str, StoredForm],
     ) -> dict[str, np.ndarray]:
         """Return each layer's tensors as computed from what integers can hold of its inputs, by name.
 
-        real : the tensors as `run` gave them. held : how tensors are held. Nothing where no value is cut off, and of
-        models whose operators cannot cut one off, of opset 7 and older.
+        real : the tensors as `run` gave them. held : how tensors are held. Nothing where no value
+        is cut off, and of models whose operators cannot cut one off, of opset 7 and older.
         """
-        ends = {name: form.representable_range(real[name].ndim) for name, form in held.items() if name in real}
-        beyond = any(((real[name] < low) | (real[name] > high)).any() for name, (low, high) in ends.items())
+        ends = {
+            name: form.representable_range(real[name].ndim)
+            for name, form in held.items()
+            if name in real
+        }
+        beyond = any(
+            ((real[name] < low) | (real[name] > high)).any() for name, (low, high) in ends.items()
+        )
         if not beyond or self.graph.graph.opset_imports.get("", 0) < MIN_OPSET:
             return {}
         if self._doubled is None or self._doubled[0] != held:
-            graph, names = duplicate_with_clipped_inputs(self.graph, {name: held[name] for name in ends}, real)
+            graph, names = duplicate_with_clipped_inputs(
+                self.graph, {name: held[name] for name in ends}, real
+            )
             self._doubled = dict(held), FloatRunner(graph, {*names}), names
         _, runner, stands_for = self._doubled
         known = {spec.name for spec in self.inputs}
@@ -153,7 +173,8 @@ class IntegerSource:
             name = str(value.name)
             user = names.get(name, name)
             if user in users or (name not in names and name in taken):
-                continue  # the float tensor beside the integers that hold it, or a second copy of these
+                # the float tensor beside the integers that hold it, or a second copy of these
+                continue
             self.user_names[name] = user
             users.add(user)
         self._streams = {user: name for name, user in self.user_names.items()}
@@ -180,7 +201,9 @@ class IntegerSource:
             self._kinds[name] = array.shape, array.dtype, form
             yield user, array, form
 
-    def run_isolated(self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]) -> Iterator[Item]:
+    def run_isolated(
+        self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]
+    ) -> Iterator[Item]:
         """Yield every tensor as computed from inputs that hold `real`."""
         force = {}
         for name, (shape, dtype, form) in self._kinds.items():
@@ -194,13 +217,17 @@ class IntegerSource:
                 force[name] = array.astype(dtype)
         return self._forced(feeds, force)
 
-    def _forced(self, feeds: Mapping[str, np.ndarray], force: Mapping[str, np.ndarray]) -> Iterator[Item]:
+    def _forced(
+        self, feeds: Mapping[str, np.ndarray], force: Mapping[str, np.ndarray]
+    ) -> Iterator[Item]:
         for name, array, q in self.session.tensors(feeds, force=force):
             if name in self.user_names:
                 user = self.user_names[name]
                 yield user, array, self._stored_form(user, array, q)
 
-    def _stored_form(self, user: str, array: np.ndarray, qparams: Affine | None) -> StoredForm | None:
+    def _stored_form(
+        self, user: str, array: np.ndarray, qparams: Affine | None
+    ) -> StoredForm | None:
         if qparams is None:
             return None
         own, moved = self.plan.tensors.get(user), self.plan.transforms.get(user)
@@ -209,7 +236,10 @@ class IntegerSource:
 
 
 class PlannedSource:
-    """A plan computed in float: the normalised float graph, weights and tensors rounded to the plan's grid."""
+    """A plan computed in float.
+
+    The normalised float graph, weights and tensors rounded to the plan's grid.
+    """
 
     kind = "fake-quantized"
     has_isolated_layers = True
@@ -236,7 +266,9 @@ class PlannedSource:
             if name in self.user_names:
                 yield self.user_names[name], array, self._stored_form(self.user_names[name])
 
-    def run_isolated(self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]) -> Iterator[Item]:
+    def run_isolated(
+        self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]
+    ) -> Iterator[Item]:
         """Yield every tensor that the plan knows as computed from inputs that hold `real`."""
         at = frozenset(real)
         if self._cut is None or self._cut[0] != at:
@@ -247,8 +279,13 @@ class PlannedSource:
         for name, user in reads.items():
             form = self._stored_form(user)
             assert form is not None
-            inputs[name] = form.q.real(form.quantize(real[user], np.dtype(np.int64))).astype(np.float32)
-        return ((writes[name], array, self._stored_form(writes[name])) for name, array, _ in runner.run(inputs))
+            inputs[name] = form.q.real(form.quantize(real[user], np.dtype(np.int64))).astype(
+                np.float32
+            )
+        return (
+            (writes[name], array, self._stored_form(writes[name]))
+            for name, array, _ in runner.run(inputs)
+        )
 
     def _stored_form(self, user: str) -> StoredForm | None:
         q, moved = self.plan.tensors.get(user), self.plan.transforms.get(user)
@@ -270,17 +307,23 @@ def load_dump(folder: Path) -> dict[str, tuple[np.ndarray, Affine | None]]:
     for entry in json.loads((folder / INDEX_FILE).read_text(encoding="utf-8")):
         try:
             array = np.load(folder / entry["file"], mmap_mode="r", allow_pickle=False)
-        except (EOFError, SyntaxError, SystemError, TokenError) as error:  # what numpy meets in a damaged header
+        except (
+            EOFError,
+            SyntaxError,
+            SystemError,
+            TokenError,
+        ) as error:  # what numpy meets in a damaged header
             raise ValueError(f"{entry['file']} has no readable header") from error
         tensors[str(entry["name"])] = array, qparams_from_json(entry, array.dtype)
     return tensors
 
 
 class DumpSource:
-    """Tensors on disk, as `simulate --dump` writes them, or by name: the samples one after another on axis 0.
+    """Tensors on disk, as `simulate --dump` writes them, or by name.
 
-    path : a folder with its index. A device's or another simulator's arrays come as {name: (array, how it
-    is held or None)}.
+    The samples one after another on axis 0.
+    path : a folder with its index. A device's or another simulator's arrays come as {name: (array,
+    how it is held or None)}.
     """
 
     kind = "dump"
@@ -288,7 +331,9 @@ class DumpSource:
     graph = None
     inputs: Sequence[InputSpec] = ()
 
-    def __init__(self, given: str | os.PathLike[str] | Mapping[str, tuple[np.ndarray, Affine | None]]) -> None:
+    def __init__(
+        self, given: str | os.PathLike[str] | Mapping[str, tuple[np.ndarray, Affine | None]]
+    ) -> None:
         self._arrays: dict[str, tuple[np.ndarray, Affine | None]] = {}
         self._moved: dict[str, tuple[float, ...]] = {}
         self._next = 0
@@ -304,9 +349,16 @@ class DumpSource:
             ) from error
 
     def renamed_for(self, graph: IntegerSource) -> DumpSource:
-        """Return the same as a dump of `graph`: its tensors under the user's names, held as there."""
+        """Return the same as a dump of `graph`.
+
+        Its tensors under the user's names, held as there.
+        """
         dump = DumpSource(
-            {graph.user_names[name]: kept for name, kept in self._arrays.items() if name in graph.user_names}
+            {
+                graph.user_names[name]: kept
+                for name, kept in self._arrays.items()
+                if name in graph.user_names
+            }
         )
         dump._moved = {name: tuple(moved.factor) for name, moved in graph.plan.transforms.items()}
         return dump
@@ -321,18 +373,25 @@ class DumpSource:
         start, self._next = self._next, self._next + count
         for name, (array, q) in self._arrays.items():
             if len(array) < self._next:
-                raise DataError(f"the dump holds {len(array)} samples of '{name}', the data more; give --limit")
+                raise DataError(
+                    f"the dump holds {len(array)} samples of '{name}', the data more; give --limit"
+                )
             piece = np.asarray(array[start : self._next])
             factor = self._moved.get(name, (1.0,))
             yield name, piece, None if q is None else StoredForm(q, factor)
 
-    def run_isolated(self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]) -> Iterator[Item]:
+    def run_isolated(
+        self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]
+    ) -> Iterator[Item]:
         """Yield nothing: this source computes no tensor again."""
         return iter(())
 
 
 def open_source_pair(float_model: object, quant_model: object) -> tuple[TensorSource, TensorSource]:
-    """Return the sources of two models; inputs that were fixed when the second was made are so in the first, too."""
+    """Return the sources of two models.
+
+    Inputs that were fixed when the second was made are so in the first, too.
+    """
     base, other = open_source(float_model), open_source(quant_model)
     if isinstance(base, FloatSource) and other.graph is not None:
         graph = apply_fixed_inputs(base.graph, other.graph)
@@ -341,7 +400,10 @@ def open_source_pair(float_model: object, quant_model: object) -> tuple[TensorSo
 
 
 def open_source(model: object) -> TensorSource:
-    """Return the source that `model` is: a model's path, graph or session, a `QuantizedModel`, a dump, or a source."""
+    """Return the source that `model` is.
+
+    A model's path, graph or session, a `QuantizedModel`, a dump, or a source.
+    """
     if isinstance(model, FloatSource | IntegerSource | PlannedSource | DumpSource):
         return model
     if isinstance(model, QuantizedModel):
@@ -351,6 +413,8 @@ def open_source(model: object) -> TensorSource:
     if isinstance(model, Mapping):
         return DumpSource(model)
     if not isinstance(model, str | os.PathLike | onnx.ModelProto | ir.Model | Session):
-        raise ConfigError(f"a {type(model).__name__} cannot be compared; give a model, a session or a dump")
+        raise ConfigError(
+            f"a {type(model).__name__} cannot be compared; give a model, a session or a dump"
+        )
     session = model if isinstance(model, Session) else Session(model)
     return IntegerSource(session) if session.is_integer else FloatSource(session)

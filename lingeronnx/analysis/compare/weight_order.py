@@ -1,12 +1,15 @@
-"""Rows of an integer weight that hold what belongs into each other: told by the weights alone, whatever the data show.
+"""Rows of an integer weight that hold what belongs into each other.
 
-Scales, factors of equalization and folded normalisations multiply the weights of an output channel by a number, of
-either sign, and leave their direction. So the rows of the float weight W and of the integer one V are compared by
+Told by the weights alone, whatever the data show.
+Scales, factors of equalization and folded normalisations multiply the weights of an output channel
+by a number, of either sign, and leave their direction. So the rows of the float weight W and of the
+integer one V are compared by
 
-    c(i, j) = |V_i . W_j| / (|V_i| |W_j|)        0 to 1; of V, what equalization gave to input channels is taken out
+    c(i, j) = |V_i . W_j| / (|V_i| |W_j|)        0 to 1; of V, what equalization gave to input
+    channels is taken out
 
-Rows i and j are swapped where V_i is W_j's and not W_i's, and V_j is W_i's, or too small to say whose it is. A row of
-one weight has no direction. Knows nodes, runs nothing.
+Rows i and j are swapped where V_i is W_j's and not W_i's, and V_j is W_i's, or too small to say
+whose it is. A row of one weight has no direction. Knows nodes, runs nothing.
 """
 
 from __future__ import annotations
@@ -24,11 +27,13 @@ _SAME, _OTHER = 0.95, 0.7  # c of rows that are one, at least, and of rows that 
 _MIN_MAX_ABS = 4  # that a row must reach: what is below may be rounding's direction
 
 
-def find_swapped_channels(ours: ir.Node, theirs: ir.Node, factor: Sequence[float] = (1.0,)) -> list[tuple[int, int]]:
+def find_swapped_channels(
+    ours: ir.Node, theirs: ir.Node, factor: Sequence[float] = (1.0,)
+) -> list[tuple[int, int]]:
     """Return which output channels of the integer layer `ours` hold each other's weights of the float layer `theirs`.
 
-    factor : what input channels are multiplied by where integers hold them: one for all, or [I]. Nothing where the two
-    weights are not of one form.
+    factor : what input channels are multiplied by where integers hold them: one for all, or [I].
+    Nothing where the two weights are not of one form.
     """
     form = find_integer_op(ours)
     made, meant = (_weight_array(node) for node in (ours, theirs))
@@ -39,7 +44,9 @@ def find_swapped_channels(ours: ir.Node, theirs: ir.Node, factor: Sequence[float
     if factors.size == made.shape[1]:
         made = made * factors.reshape(1, -1, *[1] * (made.ndim - 2))
     ways = [meant, meant.T] if meant.ndim == 2 else [meant]  # a matrix may lie either way
-    near = [_row_similarity(made, way) for way in ways if way.shape == made.shape and made[0].size > 1]
+    near = [
+        _row_similarity(made, way) for way in ways if way.shape == made.shape and made[0].size > 1
+    ]
     return _find_swapped_pairs(max(near, key=np.trace), telling) if near else []
 
 

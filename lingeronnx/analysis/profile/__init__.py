@@ -1,4 +1,5 @@
-"""What a model's tensors hold over data: ranges, histograms, outliers; recorded once, kept in a file.
+"""What a model's tensors hold over data: ranges, histograms, outliers.
 
+Recorded once, kept in a file.
 Owns recordings and their files. Says nothing of quantization errors.
 """

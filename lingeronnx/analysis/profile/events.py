@@ -1,10 +1,11 @@
 """Histograms in a file that TensorBoard reads; written without TensorBoard and without torch.
 
-The file is a sequence of records: length (uint64), its masked CRC-32C, the bytes, their masked CRC-32C, little-endian,
-with mask(c) = rotate right(c, 15) + 0xa282ead8 (TFRecord). Each holds one `Event` message in protobuf's wire format:
-wall_time = 1 (double), step = 2 (int64), file_version = 3 (string), summary = 5; a summary's value (1) has tag = 1 and
-histo = 5; a HistogramProto min, max, num, sum, sum_squares = 1 to 5 (double), bucket_limit = 6 and bucket = 7 (packed
-doubles), where bucket i counts what lies between limits i - 1 and i. Fields as in TensorFlow's event.proto,
+The file is a sequence of records: length (uint64), its masked CRC-32C, the bytes, their masked
+CRC-32C, little-endian, with mask(c) = rotate right(c, 15) + 0xa282ead8 (TFRecord). Each holds one
+`Event` message in protobuf's wire format: wall_time = 1 (double), step = 2 (int64), file_version =
+3 (string), summary = 5; a summary's value (1) has tag = 1 and histo = 5; a HistogramProto min, max,
+num, sum, sum_squares = 1 to 5 (double), bucket_limit = 6 and bucket = 7 (packed doubles), where
+bucket i counts what lies between limits i - 1 and i. Fields as in TensorFlow's event.proto,
 summary.proto and histogram.proto. Knows `Distribution`s, no models.
 """
 
@@ -33,9 +34,11 @@ _VARINT, _DOUBLE, _BYTES = 0, 1, 2
 
 
 def write_histograms(path: Path, histograms: Iterable[tuple[str, Distribution]]) -> int:
-    """Write (tag, values) pairs as histograms of step 0 into the event file `path`; return how many.
+    """Write (tag, values) pairs as histograms of step 0 into the event file `path`.
 
-    TensorBoard looks at files with "tfevents" in their name. Raises ConfigError where `path` cannot be written.
+    Return how many.
+    TensorBoard looks at files with "tfevents" in their name. Raises ConfigError where `path` cannot
+    be written.
     """
     now, count = time.time(), 0
     with replace_file(path) as temporary, temporary.open("wb") as file:
@@ -45,7 +48,9 @@ def write_histograms(path: Path, histograms: Iterable[tuple[str, Distribution]])
                 value = _encode_field(1, tag.encode()) + _encode_field(5, _encode_histogram(spread))
                 file.write(
                     _encode_record(
-                        _encode_field(1, now) + _encode_field(2, 0) + _encode_field(5, _encode_field(1, value))
+                        _encode_field(1, now)
+                        + _encode_field(2, 0)
+                        + _encode_field(5, _encode_field(1, value))
                     )
                 )
                 count += 1
@@ -60,9 +65,14 @@ def _encode_histogram(spread: Distribution) -> bytes:
     limits = np.linspace(below, above, BUCKETS + 1)
     total = spread.mean * spread.count
     squares = (spread.variance + spread.mean**2) * spread.count
-    numbers = b"".join(_encode_field(k, float(v)) for k, v in enumerate((low, high, spread.count, total, squares), 1))
+    numbers = b"".join(
+        _encode_field(k, float(v))
+        for k, v in enumerate((low, high, spread.count, total, squares), 1)
+    )
     lists = [limits, np.concatenate([[0], counts])]
-    return numbers + b"".join(_encode_field(k, array.astype("<f8").tobytes()) for k, array in enumerate(lists, 6))
+    return numbers + b"".join(
+        _encode_field(k, array.astype("<f8").tobytes()) for k, array in enumerate(lists, 6)
+    )
 
 
 def _encode_field(number: int, value: int | float | bytes) -> bytes:

@@ -1,13 +1,16 @@
-"""Which tensors have a range that a few outliers made: mean, largest and 0.99 quantile of the absolute values.
+"""Which tensors have a range that a few outliers made.
 
+Mean, largest and 0.99 quantile of the absolute values.
     Multiple = Max / Mean        Versu = Max / Dynamic        Dynamic = the 0.99 quantile
 
-all of |x|, over every element of every batch. A scale that covers Max has only 1 / Versu of its steps for 99 % of the
-values: above `MAX_RATIO` a row of ``!!!`` follows, and the layer wants normalising or clamping.
+all of |x|, over every element of every batch. A scale that covers Max has only 1 / Versu of its
+steps for 99 % of the values: above `MAX_RATIO` a row of ``!!!`` follows, and the layer wants
+normalising or clamping.
 
-Weights are read whole: their quantile is numpy's, linear between elements. Outputs stream: exact up to 4096 elements,
-beyond that to Max / 4096 (`metrics.Histogram`). 0 / 0 counts as 1, so that a tensor of zeros is no outlier; a NaN or an
-infinity makes a row of ``!!!``. Knows sessions and arrays; no torch, no commands.
+Weights are read whole: their quantile is numpy's, linear between elements. Outputs stream: exact up
+to 4096 elements, beyond that to Max / 4096 (`metrics.Histogram`). 0 / 0 counts as 1, so that a
+tensor of zeros is no outlier; a NaN or an infinity makes a row of ``!!!``. Knows sessions and
+arrays; no torch, no commands.
 """
 
 from __future__ import annotations
@@ -47,7 +50,14 @@ __all__ = [
 
 #: The heads of the two tables.
 WEIGHT_COLUMNS = ("Layer_name", "Mean", "Max", "Multiple", "Dynamic 0.99", "Versu")
-OUTPUT_COLUMNS = ("Layer_name", "Mean", "Max", "Multiple(Max/Mean)", "Dynamic 0.99", "Versu(Max/Dynamic)")
+OUTPUT_COLUMNS = (
+    "Layer_name",
+    "Mean",
+    "Max",
+    "Multiple(Max/Mean)",
+    "Dynamic 0.99",
+    "Versu(Max/Dynamic)",
+)
 
 #: The largest Versu of a sound layer, and the share of values that Dynamic covers.
 MAX_RATIO, QUANTILE = 10.0, 0.99
@@ -84,7 +94,11 @@ class OutlierRow:
     def to_dict(self) -> dict[str, object]:
         """Return the row as JSON-ready values."""
         keys = ("mean", "max", "multiple", "dynamic", "versu")
-        return {"name": self.name, **dict(zip(keys, self.values(), strict=True)), "outlier": self.is_outlier}
+        return {
+            "name": self.name,
+            **dict(zip(keys, self.values(), strict=True)),
+            "outlier": self.is_outlier,
+        }
 
 
 def _ratio(above: float, below: float) -> float:
@@ -115,22 +129,33 @@ def iter_constants(model: ir.Model) -> Iterator[tuple[str, np.ndarray]]:
             yield ir.output_name(node), np.asarray(ir.get_attr(node, "value"))
 
 
-def compute_outlier_rows(tensors: Mapping[str, Any] | Iterator[tuple[str, Any]]) -> list[OutlierRow]:
-    """Return a row for each tensor of numbers, counters such as `num_batches_tracked` too; empty ones have none."""
+def compute_outlier_rows(
+    tensors: Mapping[str, Any] | Iterator[tuple[str, Any]],
+) -> list[OutlierRow]:
+    """Return a row for each tensor of numbers, counters such as `num_batches_tracked` too.
+
+    Empty ones have none.
+    """
     pairs = tensors.items() if isinstance(tensors, Mapping) else tensors
     arrays = ((name, np.asarray(array)) for name, array in pairs)
     return [_compute_row(name, array) for name, array in arrays if _is_number(array) and array.size]
 
 
 def _is_number(array: np.ndarray) -> bool:
-    return array.dtype.kind in "fiub" or array.dtype.name in ("bfloat16",) or "float8" in array.dtype.name
+    return (
+        array.dtype.kind in "fiub"
+        or array.dtype.name in ("bfloat16",)
+        or "float8" in array.dtype.name
+    )
 
 
 def _compute_row(name: str, array: np.ndarray) -> OutlierRow:
     sizes = np.abs(array.reshape(-1).astype(np.float64))
     if not np.isfinite(sizes).all():
         return OutlierRow(name, math.nan, float(sizes.max()), math.nan)
-    return OutlierRow(name, float(sizes.mean()), float(sizes.max()), float(np.quantile(sizes, QUANTILE)))
+    return OutlierRow(
+        name, float(sizes.mean()), float(sizes.max()), float(np.quantile(sizes, QUANTILE))
+    )
 
 
 # ---- outputs -----------------------------------------------------------------------------------------------------
@@ -139,11 +164,13 @@ def _compute_row(name: str, array: np.ndarray) -> OutlierRow:
 class OutputCollector:
     """The outputs of a model's layers over any number of calls, in constant memory.
 
-    layers : {tensor: the layer's name in the table}, or None: every tensor under its own name. session : whose tensors
-    they are; None for tensors that are real values.
+    layers : {tensor: the layer's name in the table}, or None: every tensor under its own name.
+    session : whose tensors they are; None for tensors that are real values.
     """
 
-    def __init__(self, layers: Mapping[str, str] | None = None, session: Session | None = None) -> None:
+    def __init__(
+        self, layers: Mapping[str, str] | None = None, session: Session | None = None
+    ) -> None:
         self.layers = layers
         self._real = None if session is None else RealValues(session)
         self._seen: dict[str, Distribution] = {}
@@ -158,22 +185,30 @@ class OutputCollector:
 
     def rows(self) -> list[OutlierRow]:
         """Return a row for each layer seen, in the order in which they were first seen."""
-        return [_row_from_distribution(name, distribution) for name, distribution in self._seen.items()]
+        return [
+            _row_from_distribution(name, distribution) for name, distribution in self._seen.items()
+        ]
 
 
 def _row_from_distribution(name: str, distribution: Distribution) -> OutlierRow:
     if distribution.skipped or not distribution.count:
         return OutlierRow(name, math.nan, math.inf if distribution.skipped else math.nan, math.nan)
-    return OutlierRow(name, distribution.mean, distribution.high, distribution.histogram.quantile(QUANTILE))
+    return OutlierRow(
+        name, distribution.mean, distribution.high, distribution.histogram.quantile(QUANTILE)
+    )
 
 
 def compile_name_filter(pattern: str | None, root: str = "") -> Callable[[str], bool]:
-    """Return what says whether `pattern` is found in a name behind `root`; ConfigError for no regular expression."""
+    """Return what says whether `pattern` is found in a name behind `root`.
+
+    ConfigError for no regular expression.
+    """
     try:
         wanted = re.compile(pattern or "")
     except re.error as error:
         raise ConfigError(
-            f"'{pattern}' is no regular expression ({error}); a backslash before . * + ? ( ) [ ] takes it as it is"
+            f"'{pattern}' is no regular expression ({error}); a backslash before . * + ? ( ) [ ] "
+            "takes it as it is"
         ) from error
     return lambda name: wanted.search(root + name) is not None
 
@@ -181,8 +216,8 @@ def compile_name_filter(pattern: str | None, root: str = "") -> Callable[[str], 
 def select_layers(session: Session, pattern: str | None = None, root: str = "") -> dict[str, str]:
     """Return {tensor: layer} of the nodes in whose name, `root` before it, a regular expression is found; None: all.
 
-    A layer is called `root` and its node's name; further outputs of a node by their tensors. Raises ConfigError for a
-    pattern that is none, and where nothing has such a name.
+    A layer is called `root` and its node's name; further outputs of a node by their tensors. Raises
+    ConfigError for a pattern that is none, and where nothing has such a name.
     """
     wanted = compile_name_filter(pattern, root)
     layer_of: dict[str, str] = {}
@@ -194,7 +229,9 @@ def select_layers(session: Session, pattern: str | None = None, root: str = "") 
             if value.name and wanted(layer):
                 layer_of[str(value.name)] = root + layer
     if not layer_of:
-        raise ConfigError(f"no layer has a name in which '{pattern}' is found; layers are called by their nodes")
+        raise ConfigError(
+            f"no layer has a name in which '{pattern}' is found; layers are called by their nodes"
+        )
     return layer_of
 
 
@@ -210,8 +247,8 @@ def analyse_outputs(
 ) -> list[OutlierRow]:
     """Run a model, integer or float, on data and return a row for each layer's output.
 
-    match : a regular expression that is found in the names of the layers wanted. log : where to write the table.
-    Raises DataError and ConfigError.
+    match : a regular expression that is found in the names of the layers wanted. log : where to
+    write the table. Raises DataError and ConfigError.
     """
     session = model if isinstance(model, Session) else Session(model)
     layers = select_layers(session, match)

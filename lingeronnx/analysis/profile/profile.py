@@ -1,8 +1,10 @@
-"""What a model's operators read and write: range, mean, variance and histogram of every tensor, over all of the data.
+"""What a model's operators read and write.
 
-One row for each tensor of each operator: its inputs and outputs, weights and bias. Integers count as real values. One
-pass, memory that does not grow with the data (`metrics.Spread`). `Recorder` follows runs, `Profile` is what was seen:
-tables, TensorBoard's histograms, and a file to go on from (`saved`). Knows sessions, no commands.
+Range, mean, variance and histogram of every tensor, over all of the data.
+One row for each tensor of each operator: its inputs and outputs, weights and bias. Integers count
+as real values. One pass, memory that does not grow with the data (`metrics.Spread`). `Recorder`
+follows runs, `Profile` is what was seen: tables, TensorBoard's histograms, and a file to go on from
+(`saved`). Knows sessions, no commands.
 """
 
 from __future__ import annotations
@@ -41,7 +43,19 @@ __all__ = [
 ]
 
 #: The columns of statistic.txt; with_stack adds the last.
-COLUMNS = ("Index", "Op Name", "Mod Name", "Attr", "Dtype", "Scale", "Min", "Max", "Mean", "Var", "Shape")
+COLUMNS = (
+    "Index",
+    "Op Name",
+    "Mod Name",
+    "Attr",
+    "Dtype",
+    "Scale",
+    "Min",
+    "Max",
+    "Mean",
+    "Var",
+    "Shape",
+)
 STACK_COLUMN = "Stack"
 
 #: The files of a profile.
@@ -54,8 +68,9 @@ _SCALES = float | tuple[float, ...] | None
 class OperatorTensor:
     """A tensor as one operator has it.
 
-    op : the operator's type. module : the node's name. attr : input, output, weight or bias. tensor : its name. stack :
-    where in the source the operator comes from, "" where the file does not say. path : the module that it comes from,
+    op : the operator's type. module : the node's name. attr : input, output, weight or bias. tensor
+    : its name. stack : where in the source the operator comes from, "" where the file does not say.
+    path : the module that it comes from,
     as torch calls it; the node's name where the file does not say.
     """
 
@@ -71,9 +86,9 @@ class OperatorTensor:
 class RecordedTensor:
     """What was seen of a tensor.
 
-    dtype : as it is stored. scale : counts per real unit of integers, a tuple for one per channel; None for floats.
-    shape : of the first batch. spread : of its real values. channels : the same for each index of axis 1 (of axis 0 for
-    a weight), where asked for.
+    dtype : as it is stored. scale : counts per real unit of integers, a tuple for one per channel;
+    None for floats. shape : of the first batch. spread : of its real values. channels : the same
+    for each index of axis 1 (of axis 0 for a weight), where asked for.
     """
 
     dtype: str
@@ -93,7 +108,10 @@ class RecordedTensor:
 
 
 def list_operator_tensors(model: ir.Model) -> list[OperatorTensor]:
-    """Return the rows of `model`'s operators, in graph order; constants that are no numbers of a layer have none."""
+    """Return the rows of `model`'s operators, in graph order.
+
+    Constants that are no numbers of a layer have none.
+    """
     rows = []
     for node in model.graph:
         if node.op_type == "Constant" and not node.domain:
@@ -103,10 +121,18 @@ def list_operator_tensors(model: ir.Model) -> list[OperatorTensor]:
             if value is not None and value.name:
                 attr = _input_role(node, index, value)
                 if attr:
-                    rows.append(OperatorTensor(node.op_type, str(node.name), attr, str(value.name), stack, path))
+                    rows.append(
+                        OperatorTensor(
+                            node.op_type, str(node.name), attr, str(value.name), stack, path
+                        )
+                    )
         for value in node.outputs:
             if value.name:
-                rows.append(OperatorTensor(node.op_type, str(node.name), "output", str(value.name), stack, path))
+                rows.append(
+                    OperatorTensor(
+                        node.op_type, str(node.name), "output", str(value.name), stack, path
+                    )
+                )
     return rows
 
 
@@ -115,12 +141,26 @@ def _input_role(node: ir.Node, index: int, value: ir.Value) -> str:
     array = ir.const_value(value)
     if array is None:
         maker = ir.producer(value)
-        return "" if maker is not None and maker.op_type == "Constant" and not maker.domain else "input"
+        return (
+            ""
+            if maker is not None and maker.op_type == "Constant" and not maker.domain
+            else "input"
+        )
     if is_quantized_domain(node):
-        return "bias" if index > 1 and array.dtype.itemsize >= 4 else "weight" if array.dtype.kind == "i" else ""
+        return (
+            "bias"
+            if index > 1 and array.dtype.itemsize >= 4
+            else "weight"
+            if array.dtype.kind == "i"
+            else ""
+        )
     if array.dtype.kind != "f":
         return ""
-    return "bias" if index > 1 and ir.formal_input_name(node, index) in ("B", "C", "bias") else "weight"
+    return (
+        "bias"
+        if index > 1 and ir.formal_input_name(node, index) in ("B", "C", "bias")
+        else "weight"
+    )
 
 
 #: A line of a stack as either exporter of torch writes it: File "net.py", line 7, in forward; net.py(7): forward
@@ -131,14 +171,18 @@ _FRAME = re.compile(
 
 
 def source_location(node: ir.Node) -> str:
-    """Return ``file:line in function`` of the operator's source, as torch's exporters note it; "" where they did not.
+    """Return ``file:line in function`` of the operator's source, as torch's exporters note it.
 
-    The dynamo exporter writes the stack into the node's metadata, outermost call first; torchscript's, where asked to
-    be verbose, into its doc string, innermost first. The innermost call outside of torch itself counts.
+    "" where they did not.
+    The dynamo exporter writes the stack into the node's metadata, outermost call first;
+    torchscript's, where asked to be verbose, into its doc string, innermost first. The innermost
+    call outside of torch itself counts.
     """
     dynamo = node.metadata_props.get("pkg.torch.onnx.stack_trace", "")
     calls = [match.groupdict() for match in _FRAME.finditer(dynamo or node.doc_string or "")]
-    named = [(c["file"] or c["file2"], c["line"] or c["line2"], c["where"] or c["where2"]) for c in calls]
+    named = [
+        (c["file"] or c["file2"], c["line"] or c["line2"], c["where"] or c["where2"]) for c in calls
+    ]
     inwards = named if dynamo else named[::-1]
     own = [call for call in inwards if "torch" not in Path(call[0]).parts] or inwards
     return "{}:{} in {}".format(*own[-1]) if own else ""
@@ -148,10 +192,11 @@ def source_location(node: ir.Node) -> str:
 
 
 class Recorder:
-    """Follows the runs of a session: `add` is called with every tensor of every batch, as `Session.watched` does.
+    """Follows the runs of a session.
 
-    per_channel : keep a histogram for each channel too (128 kB each where a channel has many values). on_tensor : is
-    shown every tensor as well.
+    `add` is called with every tensor of every batch, as `Session.watched` does.
+    per_channel : keep a histogram for each channel too (128 kB each where a channel has many
+    values). on_tensor : is shown every tensor as well.
     """
 
     def __init__(
@@ -195,15 +240,21 @@ class Recorder:
         recorded = [entry for entry in self.entries if entry.tensor in self._seen]
         return Profile(recorded, self._seen, ir.compute_digest(self.session.model))
 
-    def _add_values(self, name: str, real: np.ndarray, dtype: str, scale: _SCALES, axis: int) -> None:
+    def _add_values(
+        self, name: str, real: np.ndarray, dtype: str, scale: _SCALES, axis: int
+    ) -> None:
         """Take in a batch of real values whose channels lie along `axis`."""
         recorded = self._seen.get(name)
         if recorded is None:
-            recorded = self._seen[name] = RecordedTensor(dtype, scale, real.shape, Distribution(), [])
+            recorded = self._seen[name] = RecordedTensor(
+                dtype, scale, real.shape, Distribution(), []
+            )
         recorded.distribution.add(real)
         if self._per_channel and real.ndim > 1:
             parts = np.moveaxis(real, axis, 0)
-            recorded.channels += [Distribution() for _ in range(len(parts) - len(recorded.channels))]
+            recorded.channels += [
+                Distribution() for _ in range(len(parts) - len(recorded.channels))
+            ]
             for channel, part in zip(recorded.channels, parts, strict=True):
                 channel.add(part)
 
@@ -222,12 +273,18 @@ def _constant_qparams(model: ir.Model) -> dict[str, Affine]:
         biases = [
             i
             for i, value in enumerate(node.inputs)
-            if value is not None and ir.const_value(value) is not None and _input_role(node, i, value) == "bias"
+            if value is not None
+            and ir.const_value(value) is not None
+            and _input_role(node, i, value) == "bias"
         ]
-        for (key, index), sums in zip(form.weight_scales.items(), ("scale_x", "scale_h"), strict=False):
+        for (key, index), sums in zip(
+            form.weight_scales.items(), ("scale_x", "scale_h"), strict=False
+        ):
             if key not in attrs or len(node.inputs) <= index or node.inputs[index] is None:
                 continue
-            own = by_constant[ir.input_name(node, index)] = form.weight_qparams(attrs, node, key).changed(bits=8)
+            own = by_constant[ir.input_name(node, index)] = form.weight_qparams(
+                attrs, node, key
+            ).changed(bits=8)
             if biases and attrs.get(sums):
                 by_constant[ir.input_name(node, biases.pop(0))] = make_bias_qparams(
                     get_number(attrs, sums) * own.sums.scales, False
@@ -249,33 +306,46 @@ class Profile:
     tensors: Mapping[str, RecordedTensor]
     model: str
 
-    def select(self, prefixes: Sequence[str] | None = None, types: Sequence[str] | None = None) -> list[OperatorTensor]:
+    def select(
+        self, prefixes: Sequence[str] | None = None, types: Sequence[str] | None = None
+    ) -> list[OperatorTensor]:
         """Return the rows of operators whose name begins with one of `prefixes` and whose type is one of `types`.
 
-        A name is the node's, and the module's as torch calls it. None or nothing chooses all. Raises ConfigError where
-        no row is left.
+        A name is the node's, and the module's as torch calls it. None or nothing chooses all.
+        Raises ConfigError where no row is left.
         """
         wanted = (prefixes,) if isinstance(prefixes, str) else tuple(prefixes or ("",))
         kinds = (types,) if isinstance(types, str) else tuple(types or ())
-        rows = [e for e in self.entries if _matches_prefix(e, wanted) and (not kinds or e.op in kinds)]
+        rows = [
+            e for e in self.entries if _matches_prefix(e, wanted) and (not kinds or e.op in kinds)
+        ]
         if not rows:
             known = ", ".join(sorted({entry.op for entry in self.entries}))
             raise ConfigError(
-                f"no operator fits prefixes {list(wanted)} and types {list(kinds)}; its types are {known}"
+                f"no operator fits prefixes {list(wanted)} and types {list(kinds)}; its types are "
+                f"{known}"
             )
         return rows
 
     def text(
-        self, prefixes: Sequence[str] | None = None, types: Sequence[str] | None = None, with_stack: bool = False
+        self,
+        prefixes: Sequence[str] | None = None,
+        types: Sequence[str] | None = None,
+        with_stack: bool = False,
     ) -> str:
-        """Return the table of `statistic.txt`; with_stack adds where in the source an operator comes from."""
+        """Return the table of `statistic.txt`.
+
+        With_stack adds where in the source an operator comes from.
+        """
         rows = []
         index, last = -1, ""
         for entry in self.select(prefixes, types):
             index, last = index + (entry.module != last or index < 0), entry.module
             recorded = self.tensors[entry.tensor]
             spread = recorded.distribution
-            numbers = [f"{value:.6g}" for value in (spread.low, spread.high, spread.mean, spread.variance)]
+            numbers = [
+                f"{value:.6g}" for value in (spread.low, spread.high, spread.mean, spread.variance)
+            ]
             rows.append(
                 [
                     str(index),
@@ -311,10 +381,11 @@ class Profile:
         types: Sequence[str] | None = None,
         force_per_channel: bool = False,
     ) -> Path:
-        """Write histograms of inputs, outputs, weights and biases into `out_dir`/tensorboard; return that folder.
+        """Write histograms of inputs, outputs, weights and biases into `out_dir`/tensorboard.
 
-        A tag is ``operator/attr/tensor``. force_per_channel : one for every channel, ``operator/attr/tensor/channel``;
-        ConfigError where the profile has none.
+        Return that folder.
+        A tag is ``operator/attr/tensor``. force_per_channel : one for every channel,
+        ``operator/attr/tensor/channel``; ConfigError where the profile has none.
         """
         chosen = self.select(prefixes, types)
         if force_per_channel and not any(recorded.channels for recorded in self.tensors.values()):
@@ -323,7 +394,9 @@ class Profile:
         write_histograms(home / EVENTS_FILE, self._tagged(chosen, force_per_channel))
         return home
 
-    def _tagged(self, chosen: Sequence[OperatorTensor], per_channel: bool) -> Iterator[tuple[str, Distribution]]:
+    def _tagged(
+        self, chosen: Sequence[OperatorTensor], per_channel: bool
+    ) -> Iterator[tuple[str, Distribution]]:
         for entry in chosen:
             recorded = self.tensors[entry.tensor]
             tag = f"{entry.module}/{entry.attr}/{entry.tensor}"

@@ -1,13 +1,17 @@
 """A profile as a file: an .npz without pickle, read without running anything.
 
-    lingeronnx_profile   bytes of a JSON text: version, the model's digest, entries, and of every tensor its dtype,
-                         scale, shape and the numbers of its spreads (the tensor's own first, then those of channels):
-                         count, skipped, low, high, mean, mean_absolute, variance, first, exponent
+    lingeronnx_profile   bytes of a JSON text: version, the model's digest, entries, and of every
+    tensor its dtype,
+                         scale, shape and the numbers of its spreads (the tensor's own first, then
+                         those of channels): count, skipped, low, high, mean, mean_absolute,
+                         variance, first, exponent
     <n>.values           float64: of spread n up to 4096 values, all there are
-    <n>.bins, <n>.counts int64: of a spread with more, the bins that hold any, and how many each holds: bin k counts the
+    <n>.bins, <n>.counts int64: of a spread with more, the bins that hold any, and how many each
+    holds: bin k counts the
                          values in [(first + k) * 2**exponent, (first + k + 1) * 2**exponent)
 
-A profile that was read goes on as the one that was written: the same tables, the same histograms. Knows `Profile`.
+A profile that was read goes on as the one that was written: the same tables, the same histograms.
+Knows `Profile`.
 """
 
 from __future__ import annotations
@@ -47,7 +51,12 @@ def save_profile(profile: Profile, path: str | os.PathLike[str]) -> None:
         for spread in (recorded.distribution, *recorded.channels):
             spreads.append(_dump_distribution(spread, number, arrays))
             number += 1
-        tensors[name] = {"dtype": recorded.dtype, "scale": recorded.scale, "shape": recorded.shape, "spreads": spreads}
+        tensors[name] = {
+            "dtype": recorded.dtype,
+            "scale": recorded.scale,
+            "shape": recorded.shape,
+            "spreads": spreads,
+        }
     body = {
         "version": _VERSION,
         "model": profile.model,
@@ -57,7 +66,9 @@ def save_profile(profile: Profile, path: str | os.PathLike[str]) -> None:
     write_npz(path, {_KEY: np.frombuffer(json.dumps(body).encode(), np.uint8), **arrays})
 
 
-def _dump_distribution(spread: Distribution, number: int, arrays: dict[str, np.ndarray]) -> dict[str, object]:
+def _dump_distribution(
+    spread: Distribution, number: int, arrays: dict[str, np.ndarray]
+) -> dict[str, object]:
     """Return the numbers of a spread, its arrays put into `arrays`."""
     if not spread.count:
         return {"count": 0, "skipped": spread.skipped}
@@ -79,27 +90,38 @@ def _dump_distribution(spread: Distribution, number: int, arrays: dict[str, np.n
 
 
 def load_profile(path: str | os.PathLike[str]) -> Profile:
-    """Return the profile in the file `path`, or in the folder `path`; DataError for any other content."""
+    """Return the profile in the file `path`, or in the folder `path`.
+
+    DataError for any other content.
+    """
     file = Path(path) / PROFILE_FILE if Path(path).is_dir() else Path(path)
     try:
         with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
             body = json.loads(arrays[_KEY].tobytes())
             if body["version"] != _VERSION:
                 raise DataError(
-                    f"{file} is a profile of version {body['version']}; this lingeronnx reads {_VERSION}: upgrade it, "
+                    f"{file} is a profile of version {body['version']}; this lingeronnx reads "
+                    f"{_VERSION}: upgrade it, "
                     "or profile again with --keep"
                 )
-            recorded = {name: _load_tensor(stored, arrays) for name, stored in body["tensors"].items()}
-            return Profile([OperatorTensor(**entry) for entry in body["entries"]], recorded, str(body["model"]))
+            recorded = {
+                name: _load_tensor(stored, arrays) for name, stored in body["tensors"].items()
+            }
+            return Profile(
+                [OperatorTensor(**entry) for entry in body["entries"]], recorded, str(body["model"])
+            )
     except DataError:
         raise
     except OSError as error:
         raise DataError(
             f"cannot read the profile {file}: {error.strerror}; give the folder that profile wrote"
         ) from error
-    except Exception as error:  # zipfile.BadZipFile, KeyError, ValueError ... of other and of damaged files
+    except (
+        Exception
+    ) as error:  # zipfile.BadZipFile, KeyError, ValueError ... of other and of damaged files
         raise DataError(
-            f"{file} is no profile that lingeronnx wrote ({type(error).__name__}); give the folder that profile wrote"
+            f"{file} is no profile that lingeronnx wrote ({type(error).__name__}); give the folder "
+            "that profile wrote"
         ) from error
 
 
@@ -109,7 +131,9 @@ def _load_tensor(stored: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) ->
     return RecordedTensor(stored["dtype"], scale, tuple(stored["shape"]), spread, channels)
 
 
-def _load_distribution(numbers: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Distribution:
+def _load_distribution(
+    numbers: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
+) -> Distribution:
     """Return a distribution from its numbers and the arrays that they name."""
     count, skipped = numbers["count"], numbers["skipped"]
     if not count:
@@ -120,6 +144,8 @@ def _load_distribution(numbers: Mapping[str, Any], arrays: Mapping[str, np.ndarr
     if "first" not in numbers:
         values.histogram.add(arrays[f"{number}.values"])
         return values
-    bins = NonzeroBins(numbers["exponent"], numbers["first"], arrays[f"{number}.bins"], arrays[f"{number}.counts"])
+    bins = NonzeroBins(
+        numbers["exponent"], numbers["first"], arrays[f"{number}.bins"], arrays[f"{number}.counts"]
+    )
     values.histogram = Histogram.from_bins(low, high, count, bins)
     return values

@@ -1,13 +1,16 @@
-"""Making a profile: a model run over data; and tensors kept on disk, so that `compare` need not run the model again.
+"""Making a profile: a model run over data.
 
+And tensors kept on disk, so that `compare` need not run the model again.
 A profile's folder:
 
     statistic.txt   the table                        tensorboard/   histograms
     profile.html    the same as a page
-    profile.npz     the profile, see `saved`         tensors/       with `keep`: every tensor of every sample, a dump as
+    profile.npz     the profile, see `saved`         tensors/       with `keep`: every tensor of
+    every sample, a dump as
                                                                     `simulate --dump` writes it
 
-`RecordedSession` stands for a model whose tensors were kept: a session that reads instead of computing.
+`RecordedSession` stands for a model whose tensors were kept: a session that reads instead of
+computing.
 """
 
 from __future__ import annotations
@@ -61,11 +64,13 @@ def profile(
     limit: int | None = None,
     progress: Progress | None = None,
 ) -> Profile:
-    """Run a model, integer or float, on data; write its profile into the folder `out_dir` and return it.
+    """Run a model, integer or float, on data.
 
-    prefixes, types : of the operators in statistic.txt, profile.html and tensorboard/; profile.npz has all.
-    with_stack : a column of statistic.txt that says where in the source an operator comes from. tensorboard : write
-    histograms; per_channel : one per channel. keep : write all tensors too. Raises DataError and ConfigError.
+    Write its profile into the folder `out_dir` and return it.
+    prefixes, types : of the operators in statistic.txt, profile.html and tensorboard/; profile.npz
+    has all. with_stack : a column of statistic.txt that says where in the source an operator comes
+    from. tensorboard : write histograms; per_channel : one per channel. keep : write all tensors
+    too. Raises DataError and ConfigError.
     """
     session = model if isinstance(model, Session) else Session(model)
     if keep and out_dir is None:
@@ -73,8 +78,14 @@ def profile(
     source = Data(data, session.inputs, limit=limit, what="data")
     done = 0
     with contextlib.nullcontext() if out_dir is None else update_folder(out_dir, _PARTS) as home:
-        with contextlib.nullcontext() if home is None or not keep else DumpFolder(home / TENSORS_FOLDER) as kept:
-            recorder = Recorder(session, per_channel=per_channel, on_tensor=None if kept is None else kept.add)
+        with (
+            contextlib.nullcontext()
+            if home is None or not keep
+            else DumpFolder(home / TENSORS_FOLDER) as kept
+        ):
+            recorder = Recorder(
+                session, per_channel=per_channel, on_tensor=None if kept is None else kept.add
+            )
             for feeds, _ in source.batches(batch):
                 for name, array, q in session.tensors(feeds):
                     recorder.add(name, array, q)
@@ -94,9 +105,11 @@ def profile(
 
 
 class RecordedSession(Session):
-    """A model whose tensors were kept in a profile's folder: `taps` reads what is there of the samples it is fed.
+    """A model whose tensors were kept in a profile's folder.
 
-    Raises DataError where the folder has no tensors, or those of another model, or samples not on axis 0.
+    `taps` reads what is there of the samples it is fed.
+    Raises DataError where the folder has no tensors, or those of another model, or samples not on
+    axis 0.
     """
 
     def __init__(self, session: Session, path: str | os.PathLike[str]) -> None:
@@ -109,20 +122,26 @@ class RecordedSession(Session):
         lost = [spec.name for spec in self.inputs if spec.axis != 0 or spec.name not in self._kept]
         if lost:
             raise DataError(
-                f"the profile {self._home} does not hold one sample of '{lost[0]}' after another on axis 0; "
+                f"the profile {self._home} does not hold one sample of '{lost[0]}' after another "
+                "on axis 0; "
                 "give the model itself"
             )
         self.samples = len(self._kept[self.inputs[0].name][0])
         self._places = {
             digest: place
             for place in range(self.samples)
-            for digest in self._digests({n: self._kept[n][0][place : place + 1] for n in self._input_names})
+            for digest in self._digests(
+                {n: self._kept[n][0][place : place + 1] for n in self._input_names}
+            )
         }
 
     def batches(self, size: int = 16) -> Iterator[dict[str, np.ndarray]]:
         """Yield the inputs that the model was fed, in batches of at most `size` samples."""
         for start in range(0, self.samples, size):
-            yield {spec.name: np.asarray(self._kept[spec.name][0][start : start + size]) for spec in self.inputs}
+            yield {
+                spec.name: np.asarray(self._kept[spec.name][0][start : start + size])
+                for spec in self.inputs
+            }
 
     def tensors(
         self,
@@ -130,24 +149,31 @@ class RecordedSession(Session):
         names: Sequence[str] | None = None,
         force: Mapping[str, np.ndarray] | None = None,
     ) -> Stream:
-        """Yield the tensors of samples that were run; DataError where one was not. Nothing can be forced.
+        """Yield the tensors of samples that were run; DataError where one was not.
 
+        Nothing can be forced.
         Tensors that do not hold the same number of rows for each sample are left out.
         """
         if force:
             raise ConfigError(
-                "tensors that were kept cannot be computed again from other inputs; give the model itself"
+                "tensors that were kept cannot be computed again from other inputs; give the model "
+                "itself"
             )
         places = [self._places.get(digest) for digest in self._digests(feeds)]
         if None in places:
             raise DataError(
-                f"sample {places.index(None)} of the batch is not among those of the profile {self._home}; "
+                f"sample {places.index(None)} of the batch is not among those of the profile "
+                f"{self._home}; "
                 "give the data that it was made of"
             )
         for name, (array, q) in self._kept.items():
             rows, rest = divmod(len(array), self.samples)
             if not rest and (names is None or name in names):
-                pieces = [array[place * rows : (place + 1) * rows] for place in places if place is not None]
+                pieces = [
+                    array[place * rows : (place + 1) * rows]
+                    for place in places
+                    if place is not None
+                ]
                 yield name, np.concatenate(pieces), q
 
     @property
@@ -158,7 +184,8 @@ class RecordedSession(Session):
         """Yield a digest of each sample; DataError where it has no array for an input."""
         if lost := [name for name in self._input_names if name not in feeds]:
             raise DataError(
-                f"the profile {self._home} has an input '{lost[0]}'; the other model has {', '.join(feeds)}"
+                f"the profile {self._home} has an input '{lost[0]}'; the other model has "
+                f"{', '.join(feeds)}"
             )
         arrays = [np.asarray(feeds[name]) for name in self._input_names]
         for place in range(len(arrays[0])):
@@ -173,7 +200,9 @@ class _RecordedSource(IntegerSource):
 
     has_isolated_layers = False
 
-    def run_isolated(self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]) -> Iterator[Item]:
+    def run_isolated(
+        self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]
+    ) -> Iterator[Item]:
         """Yield nothing."""
         return iter(())
 
@@ -198,11 +227,13 @@ def compare_kept(
 ) -> Comparison:
     """Compare two models as `compare` does, from what their profiles kept: nothing is run.
 
-    profiles : the folder of each. settings : of `compare`. There are no local errors. Raises DataError where a folder
-    has no tensors, or those of another model, or where the two were not run on the same samples.
+    profiles : the folder of each. settings : of `compare`. There are no local errors. Raises
+    DataError where a folder has no tensors, or those of another model, or where the two were not
+    run on the same samples.
     """
     (base, recorded), (other, _) = (
-        open_recorded_source(m, p) for m, p in zip((float_model, quant_model), profiles, strict=True)
+        open_recorded_source(m, p)
+        for m, p in zip((float_model, quant_model), profiles, strict=True)
     )
     return compare(base, other, list(recorded.batches()), out, **settings)
 
@@ -212,9 +243,12 @@ def _load_recorded_tensors(home: Path) -> dict[str, tuple[np.ndarray, Affine | N
     try:
         return load_dump(home / TENSORS_FOLDER)
     except FileNotFoundError as error:
-        raise DataError(f"the profile {home} has no tensors: make it with --keep, or by ModelProfiler") from error
+        raise DataError(
+            f"the profile {home} has no tensors: make it with --keep, or by ModelProfiler"
+        ) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
-            f"{home / TENSORS_FOLDER} is no dump that lingeronnx wrote ({type(error).__name__}); profile again with "
+            f"{home / TENSORS_FOLDER} is no dump that lingeronnx wrote ({type(error).__name__}); "
+            "profile again with "
             "--keep"
         ) from error

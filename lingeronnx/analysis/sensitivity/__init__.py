@@ -1,5 +1,5 @@
 """Which operators lose accuracy when they are quantized, one at a time.
 
-Owns trials of a plan, operators in float or by their integer kernels, their journal and their ranking. Compares no
-integer graphs.
+Owns trials of a plan, operators in float or by their integer kernels, their journal and their
+ranking. Compares no integer graphs.
 """

@@ -1,6 +1,8 @@
-"""Results appended as they come, so that a killed run can go on: JSON lines, the first says what they are results of.
+"""Results appended as they come, so that a killed run can go on.
 
-A line is one `write`; what a killed process left of its last line is cut off when the file is read again.
+JSON lines, the first says what they are results of.
+A line is one `write`; what a killed process left of its last line is cut off when the file is read
+again.
 """
 
 from __future__ import annotations
@@ -45,13 +47,17 @@ def hash_parts(*parts: bytes) -> str:
 class Journal:
     """The file `path`; `header` says what its results depend on. Without a path nothing is kept.
 
-    resume : go on behind the results that are there, where there are; else the file is begun anew. ways : how its user
-    does either, for messages. Raises ConfigError where results are of something else, and where the file cannot be
-    read or written.
+    resume : go on behind the results that are there, where there are; else the file is begun anew.
+    ways : how its user does either, for messages. Raises ConfigError where results are of something
+    else, and where the file cannot be read or written.
     """
 
     def __init__(
-        self, path: Path | None, header: Mapping[str, Any], resume: bool, ways: ResumeHints = CLI_HINTS
+        self,
+        path: Path | None,
+        header: Mapping[str, Any],
+        resume: bool,
+        ways: ResumeHints = CLI_HINTS,
     ) -> None:
         self._path, self._ways = path, ways
         self._header = json.loads(json.dumps(header))
@@ -60,17 +66,23 @@ class Journal:
             return
         try:
             if not (resume and self._truncate_partial_line(path)):
-                write_text(path, json.dumps({**JOURNAL_VERSION.make_entry(), **self._header}) + "\n")
+                write_text(
+                    path, json.dumps({**JOURNAL_VERSION.make_entry(), **self._header}) + "\n"
+                )
             self._file = path.open("a", encoding="utf-8")
         except OSError as error:
-            raise ConfigError(f"cannot write {path}: {error.strerror}; make room, or choose another place") from error
+            raise ConfigError(
+                f"cannot write {path}: {error.strerror}; make room, or choose another place"
+            ) from error
 
     def __enter__(self) -> Journal:
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._file is not None:
-            with contextlib.suppress(OSError):  # of a line that could not be written, which was told
+            with contextlib.suppress(
+                OSError
+            ):  # of a line that could not be written, which was told
                 self._file.close()
 
     def _truncate_partial_line(self, path: Path) -> bool:
@@ -93,19 +105,33 @@ class Journal:
             if other != value:
                 digest = isinstance(value, str) and len(value) == 2 * _DIGEST
                 raise self.stale_error(
-                    f"another {key}" if digest else f"{key} = {json.dumps(other)}, not {json.dumps(value)}"
+                    f"another {key}"
+                    if digest
+                    else f"{key} = {json.dumps(other)}, not {json.dumps(value)}"
                 )
 
     def stale_error(self, of: str) -> ConfigError:
         """Return the error that the results are `of` something else."""
-        return ConfigError(f"{self._path} holds results of {of}; {self._ways.restart}, or choose another folder")
+        return ConfigError(
+            f"{self._path} holds results of {of}; {self._ways.restart}, or choose another folder"
+        )
 
     @contextlib.contextmanager
     def guard_records(self) -> Iterator[None]:
-        """Inside, results of the file are taken up: ConfigError where they are none that `add` was given."""
+        """Inside, results of the file are taken up.
+
+        ConfigError where they are none that `add` was given.
+        """
         try:
             yield
-        except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+        except (
+            AttributeError,
+            IndexError,
+            KeyError,
+            OverflowError,
+            TypeError,
+            ValueError,
+        ) as error:
             raise self._damaged_error() from error
 
     def records(self, part: str) -> Iterator[dict[str, Any]]:

@@ -1,7 +1,8 @@
-"""Histograms of the layers that lose least and most: float values, the grid they are rounded to, what is cut off.
+"""Histograms of the layers that lose least and most.
 
-Four PDF files, a page for each tensor, with matplotlib (extra `report`). Knows layers and a plan, not why they are
-ranked as they are.
+Float values, the grid they are rounded to, what is cut off.
+Four PDF files, a page for each tensor, with matplotlib (extra `report`). Knows layers and a plan,
+not why they are ranked as they are.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ Tensor = tuple[str, np.ndarray, Affine]
 def check_matplotlib() -> None:
     """Raise ConfigError where matplotlib is not installed."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError("histograms need matplotlib: pip install 'lingeronnx[report]', or leave the plots out")
+        raise ConfigError(
+            "histograms need matplotlib: pip install 'lingeronnx[report]', or leave the plots out"
+        )
 
 
 def write_histograms(
@@ -70,9 +73,16 @@ def _iter_weight_pages(planned: PlannedModel, layer: RoundedOperator) -> Iterato
     for node, op in planned.partition.integer_nodes:
         if node.name in layer.weight.weights:
             for index in op.weight_inputs(node):
-                q, values = planned.plan.tensors.get(ir.input_name(node, index)), get_weight_values(node, index)
+                q, values = (
+                    planned.plan.tensors.get(ir.input_name(node, index)),
+                    get_weight_values(node, index),
+                )
                 if q is not None and values is not None:
-                    yield f"{layer.op_type} {layer.name}: {ir.input_name(node, index)}", np.asarray(values), q
+                    yield (
+                        f"{layer.op_type} {layer.name}: {ir.input_name(node, index)}",
+                        np.asarray(values),
+                        q,
+                    )
 
 
 def _iter_output_pages(
@@ -86,17 +96,27 @@ def _iter_output_pages(
 def clipped_share(values: np.ndarray, qparams: Affine) -> float:
     """Return the share of `values` that the grid does not reach, by more than half a step."""
     counts = qparams.counts(values) + qparams.centre(values.shape)
-    return float(np.mean((counts < qparams.low - 0.5) | (counts >= qparams.high + 0.5))) if values.size else 0.0
+    return (
+        float(np.mean((counts < qparams.low - 0.5) | (counts >= qparams.high + 0.5)))
+        if values.size
+        else 0.0
+    )
 
 
 def plot_histogram(title: str, values: np.ndarray, qparams: Affine) -> Figure:
-    """Return a matplotlib figure of one tensor: in real units, or with a scale for each channel in counts."""
+    """Return a matplotlib figure of one tensor.
+
+    In real units, or with a scale for each channel in counts.
+    """
     from matplotlib.figure import Figure
 
     counts = not qparams.single
     shown = values.astype(np.float64) if not counts else qparams.counts(values)
     step = 1.0 if counts else 1.0 / qparams.scale
-    low, high = ((bound - (0 if counts else qparams.zero_point)) * step for bound in (qparams.low, qparams.high))
+    low, high = (
+        (bound - (0 if counts else qparams.zero_point)) * step
+        for bound in (qparams.low, qparams.high)
+    )
     page = Figure(figsize=(8.0, 4.5), layout="constrained")
     axes = page.subplots()
     axes.hist(shown.reshape(-1), bins=_BINS, log=True, color="#4472a8", zorder=3)
@@ -106,7 +126,15 @@ def plot_histogram(title: str, values: np.ndarray, qparams: Affine) -> Figure:
     first, last = max(low, np.ceil(left / step) * step), min(high, right)
     lines = np.arange(first, last + step / 2, step)
     if len(lines) <= _MAX_GRID_LINES:
-        axes.vlines(lines, 0, 1, transform=axes.get_xaxis_transform(), color="#cccccc", linewidth=0.4, zorder=1)
+        axes.vlines(
+            lines,
+            0,
+            1,
+            transform=axes.get_xaxis_transform(),
+            color="#cccccc",
+            linewidth=0.4,
+            zorder=1,
+        )
     for end, far in ((low, left), (high, right)):
         if left < end < right:
             axes.axvline(end, color="#c0392b", linestyle="--", linewidth=1.2, zorder=4)
@@ -136,6 +164,9 @@ def plot_histogram(title: str, values: np.ndarray, qparams: Affine) -> Figure:
 def _write_pdf(path: Path, pages: Sequence[Tensor]) -> None:
     from matplotlib.backends.backend_pdf import PdfPages
 
-    with replace_file(path) as temporary, PdfPages(temporary, metadata={"CreationDate": None}) as pdf:
+    with (
+        replace_file(path) as temporary,
+        PdfPages(temporary, metadata={"CreationDate": None}) as pdf,
+    ):
         for title, values, q in pages:
             pdf.savefig(plot_histogram(title, values, q))

@@ -1,7 +1,8 @@
 """The operators of a planned model that lose accuracy of their own, as the user calls them, and what each rounds.
 
-What only moves, chooses or cuts off integers loses nothing and is left out: a Relu's or a MaxPool's loss is that of the
-layer before. Where the integers begin there is an entry of type Quant, called after the tensor.
+What only moves, chooses or cuts off integers loses nothing and is left out: a Relu's or a MaxPool's
+loss is that of the layer before. Where the integers begin there is an entry of type Quant, called
+after the tensor.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ __all__ = [
 class RoundedOperator:
     """An operator of the user's.
 
-    name, op_type : of the user's graph. activation, weight : what is rounded of it, empty where nothing is.
-    selector : what an option calls it; "" where none reaches it. macs : its multiply-accumulates for one sample.
+    name, op_type : of the user's graph. activation, weight : what is rounded of it, empty where
+    nothing is. selector : what an option calls it; "" where none reaches it. macs : its
+    multiply-accumulates for one sample.
     """
 
     name: str
@@ -54,9 +56,18 @@ class RoundedOperator:
     macs: int = 0
 
     def trial_sets(self, what: str) -> dict[str, RoundedSet]:
-        """Return {"weight", "activation" or "both": what is rounded}; what : one of these, or "all"."""
-        by_kind = {"weight": self.weight, "activation": self.activation, "both": self.weight | self.activation}
-        there = {kind: setting for kind, setting in by_kind.items() if setting.tensors or setting.weights}
+        """Return {"weight", "activation" or "both": what is rounded}.
+
+        What : one of these, or "all".
+        """
+        by_kind = {
+            "weight": self.weight,
+            "activation": self.activation,
+            "both": self.weight | self.activation,
+        }
+        there = {
+            kind: setting for kind, setting in by_kind.items() if setting.tensors or setting.weights
+        }
         if not self.weight.weights:
             there = {"activation": self.activation} if what != "weight" else {}
         elif not self.activation.tensors:
@@ -74,14 +85,20 @@ def list_rounded_operators(planned: PlannedModel) -> list[RoundedOperator]:
     users = {str(node.name): node for node in ir.iter_nodes_recursive(planned.original.graph)}
     held = planned.plan.tensors
     own = [
-        (node, op) for node, op in planned.partition.integer_nodes if not (op.is_data_movement or op.preserves_integers)
+        (node, op)
+        for node, op in planned.partition.integer_nodes
+        if not (op.is_data_movement or op.preserves_integers)
     ]
     operators = _list_input_quantizers(planned)
     groups: dict[str, list[tuple[ir.Node, Op]]] = {}
     for node, op in own:
         groups.setdefault(ir.origin_name(node), []).append((node, op))
     for name, members in groups.items():
-        written = [str(node.outputs[index].name) for node, op in members for index in op.quantized_outputs(node)]
+        written = [
+            str(node.outputs[index].name)
+            for node, op in members
+            for index in op.quantized_outputs(node)
+        ]
         tensors = frozenset(name for name in written if name in held)
         weights = frozenset(
             str(node.name)
@@ -105,7 +122,10 @@ def list_rounded_operators(planned: PlannedModel) -> list[RoundedOperator]:
 
 
 def weight_bits_by_operator(planned: PlannedModel) -> dict[str, int]:
-    """Return {operator of the user's: bits of its weights}, of those that have some; the most where they differ."""
+    """Return {operator of the user's: bits of its weights}, of those that have some.
+
+    The most where they differ.
+    """
     found: dict[str, int] = {}
     for node, op in planned.partition.integer_nodes:
         names = [ir.input_name(node, index) for index in op.weight_inputs(node)]
@@ -117,10 +137,15 @@ def weight_bits_by_operator(planned: PlannedModel) -> dict[str, int]:
 
 def _list_input_quantizers(planned: PlannedModel) -> list[RoundedOperator]:
     """Return an entry for every tensor that comes from the host and is made integers."""
-    written = {str(value.name) for node, _ in planned.partition.integer_nodes for value in node.outputs}
-    names = [n for n in planned.partition.activations if n not in written and n in planned.plan.tensors]
+    written = {
+        str(value.name) for node, _ in planned.partition.integer_nodes for value in node.outputs
+    }
+    names = [
+        n for n in planned.partition.activations if n not in written and n in planned.plan.tensors
+    ]
     return [
-        RoundedOperator(name, QUANT.name, RoundedSet(tensors=frozenset([name])), RoundedSet(), "") for name in names
+        RoundedOperator(name, QUANT.name, RoundedSet(tensors=frozenset([name])), RoundedSet(), "")
+        for name in names
     ]
 
 
@@ -151,8 +176,9 @@ def restored_by_options(
     """Return what the options of `selected` leave out of the rounding of `operators`.
 
     Nothing where they change nothing.
-    Wider tensors leave out all that is rounded of an operator. One that is skipped hands its output to the next one,
-    which rounds it as before, unless that is skipped as well; so an average in the middle of a net gives nothing back.
+    Wider tensors leave out all that is rounded of an operator. One that is skipped hands its output
+    to the next one, which rounds it as before, unless that is skipped as well; so an average in the
+    middle of a net gives nothing back.
     """
     target, parts = planned.target, planned.partition
     if max(target.bits) > 8:
@@ -163,18 +189,27 @@ def restored_by_options(
         reduce(or_, (layer.all_rounded for layer in operators), RoundedSet()),
         frozenset(rest.activations),
     )
-    return RoundedSet(whole.tensors - activations, frozenset(name for name in whole.weights if name not in rest.ops))
+    return RoundedSet(
+        whole.tensors - activations,
+        frozenset(name for name in whole.weights if name not in rest.ops),
+    )
 
 
 def apply_options(
     planned: PlannedModel, selected: Sequence[RoundedOperator], operators: Sequence[RoundedOperator]
 ) -> RoundedSet:
-    """Return how all of `operators` is rounded with the options of `selected`: these in 16 bits, or left out."""
+    """Return how all of `operators` is rounded with the options of `selected`.
+
+    These in 16 bits, or left out.
+    """
     whole = reduce(or_, (layer.all_rounded for layer in operators), RoundedSet())
     if max(planned.target.bits) <= 8:
         return whole - restored_by_options(planned, selected, operators)
     return replace(
-        whole, wide_names=frozenset(name for x in selected for name in x.all_rounded.tensors | x.all_rounded.weights)
+        whole,
+        wide_names=frozenset(
+            name for x in selected for name in x.all_rounded.tensors | x.all_rounded.weights
+        ),
     )
 
 
@@ -195,17 +230,25 @@ def build_roundable_model(
     if bits <= 8:
         in_integers = build_integer_operators(planned, tensors, fine, {})
         return RoundableModel(content, tuple(outputs), tensors, weights, kernels=in_integers)
-    wide = {name: _widened_activation_qparams(planned, name, q, bits) for name, q in tensors.items()}
+    wide = {
+        name: _widened_activation_qparams(planned, name, q, bits) for name, q in tensors.items()
+    }
     finer = {str(node.name): _rounded_constants(planned, node, op, bits) for node, op in nodes}
-    held = fine | {name: q for node, op in nodes for name, q in _iter_widened_weights(planned, node, op, bits)}
+    held = fine | {
+        name: q for node, op in nodes for name, q in _iter_widened_weights(planned, node, op, bits)
+    }
     in_integers = build_integer_operators(planned, tensors, fine, held)
     return RoundableModel(content, tuple(outputs), tensors, weights, wide, finer, in_integers)
 
 
-def _widened_activation_qparams(planned: PlannedModel, name: str, qparams: Affine, bits: int) -> Affine:
+def _widened_activation_qparams(
+    planned: PlannedModel, name: str, qparams: Affine, bits: int
+) -> Affine:
     """Return how a tensor is held in more bits: all that was seen of it fits then."""
     stats = planned.basis.stats.get(name)
-    return _widen_qparams(qparams, bits, *((0.0, 0.0) if stats is None else (stats.low, stats.high)))
+    return _widen_qparams(
+        qparams, bits, *((0.0, 0.0) if stats is None else (stats.low, stats.high))
+    )
 
 
 def _widen_qparams(qparams: Affine, bits: int, low: float, high: float) -> Affine:
@@ -217,25 +260,35 @@ def _widen_qparams(qparams: Affine, bits: int, low: float, high: float) -> Affin
     if (
         qparams.single
         and not qparams.shifted
-        and (over := max(high * qparams.scale / qparams.high, low * qparams.scale / qparams.low)) > 1
+        and (over := max(high * qparams.scale / qparams.high, low * qparams.scale / qparams.low))
+        > 1
     ):
         times /= 2.0 ** math.ceil(math.log2(over))
     return qparams.changed(
-        qparams.scales * times, max(bits, qparams.bits), np.rint(qparams.zero_points * times).astype(np.int64)
+        qparams.scales * times,
+        max(bits, qparams.bits),
+        np.rint(qparams.zero_points * times).astype(np.int64),
     )
 
 
-def _iter_widened_weights(planned: PlannedModel, node: ir.Node, op: Op, bits: int) -> Iterator[tuple[str, Affine]]:
+def _iter_widened_weights(
+    planned: PlannedModel, node: ir.Node, op: Op, bits: int
+) -> Iterator[tuple[str, Affine]]:
     """Yield the weights of `node` by name, and how each is held in more bits."""
     for index in op.weight_inputs(node):
         name = ir.input_name(node, index)
         q, values = planned.plan.tensors.get(name), get_weight_values(node, index)
         if q is not None and values is not None:
             wide = np.asarray(values, np.float64)
-            yield name, _widen_qparams(q, bits, float(wide.min(initial=0)), float(wide.max(initial=0)))
+            yield (
+                name,
+                _widen_qparams(q, bits, float(wide.min(initial=0)), float(wide.max(initial=0))),
+            )
 
 
-def _rounded_constants(planned: PlannedModel, node: ir.Node, op: Op, bits: int = 0) -> Mapping[str, np.ndarray]:
+def _rounded_constants(
+    planned: PlannedModel, node: ir.Node, op: Op, bits: int = 0
+) -> Mapping[str, np.ndarray]:
     """Return the constants of `node` with its weights on their grid, or one of more `bits`, by name."""
     constants: dict[str, np.ndarray] = {}
     finer = dict(_iter_widened_weights(planned, node, op, bits)) if bits else planned.plan.tensors
@@ -244,6 +297,9 @@ def _rounded_constants(planned: PlannedModel, node: ir.Node, op: Op, bits: int =
         if q is not None and values is not None:
             on_grid = q.on_grid(np.asarray(values, np.float64))
             constants.update(
-                {ir.input_name(node, i): array for i, array in replace_weight_values(node, index, on_grid).items()}
+                {
+                    ir.input_name(node, i): array
+                    for i, array in replace_weight_values(node, index, on_grid).items()
+                }
             )
     return constants

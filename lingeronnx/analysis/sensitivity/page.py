@@ -40,31 +40,48 @@ def render_sensitivity_section(text: str, rows: Sequence[Sequence[Any]]) -> Page
         for row in rows
     ]
     if head[-1] == _WEIGHT_BITS_COLUMN:  # of the table alone, where some are not of 8 bits
-        cells = [[*cell, components.escape_text(line.split()[-1])] for cell, line in zip(cells, ranked, strict=True)]
+        cells = [
+            [*cell, components.escape_text(line.split()[-1])]
+            for cell, line in zip(cells, ranked, strict=True)
+        ]
     html += [
         components.heading("The ranking"),
         components.render_table("the ranking", head, cells, range(_TEXT_COLUMNS), cards=True),
     ]
-    return PageSection("sensitivity", "What quantizing each operator alone costs", "\n".join(html), list(rows))
+    return PageSection(
+        "sensitivity", "What quantizing each operator alone costs", "\n".join(html), list(rows)
+    )
 
 
 def parse_advised_options(text: str) -> str:
-    """Return the options that the text of sensitive_ops.txt advises; empty where it advises none."""
+    """Return the options that the text of sensitive_ops.txt advises.
+
+    Empty where it advises none.
+    """
     _, found, rest = text.partition(_OPTIONS_MARKER)
     return rest.splitlines()[1].strip() if found else ""
 
 
 def render_sensitivity_page(text: str, rows: Sequence[Sequence[Any]]) -> str:
     """Return the page of a run alone."""
-    return whole_page("Sensitivity", f"{len(rows)} trials", [render_sensitivity_section(text, rows)])
+    return whole_page(
+        "Sensitivity", f"{len(rows)} trials", [render_sensitivity_section(text, rows)]
+    )
 
 
 def load_sensitivity_section(folder: str | os.PathLike[str]) -> tuple[PageSection, str]:
-    """Return the section of an earlier run's folder, and the options it advises; ConfigError where it holds no run."""
+    """Return the section of an earlier run's folder, and the options it advises.
+
+    ConfigError where it holds no run.
+    """
     home = Path(folder)
     try:
         text = read_user_file(home / "sensitive_ops.txt", "the ranking", _MAX_FILE_BYTES).decode()
-        rows = json.loads(read_user_file(home / "sensitive_ops.json", "the ranking", _MAX_FILE_BYTES))
+        rows = json.loads(
+            read_user_file(home / "sensitive_ops.json", "the ranking", _MAX_FILE_BYTES)
+        )
         return render_sensitivity_section(text, rows), parse_advised_options(text)
     except (ValueError, TypeError, IndexError) as error:
-        raise ConfigError(f"{folder} does not hold what sensitivity writes; run it again") from error
+        raise ConfigError(
+            f"{folder} does not hold what sensitivity writes; run it again"
+        ) from error

@@ -16,7 +16,9 @@ from .page import render_sensitivity_page
 
 __all__ = ["RankedTrial", "Sensitivity", "SkipAdvice"]
 
-_MIN_GAIN_SHARE = 0.8  # of what the longest advice gives back: a longer one is not worth its options
+_MIN_GAIN_SHARE = (
+    0.8  # of what the longest advice gives back: a longer one is not worth its options
+)
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,10 @@ class RankedTrial:
 
 @dataclass(frozen=True)
 class SkipAdvice:
-    """What is predicted for leaving operators out: the options of `quantize`, and the value with them."""
+    """What is predicted for leaving operators out.
+
+    The options of `quantize`, and the value with them.
+    """
 
     operators: tuple[str, ...]
     options: tuple[str, ...]
@@ -43,12 +48,13 @@ class SkipAdvice:
 class Sensitivity:
     """What `sensitivity` found.
 
-    ranking : most sensitive first by the first of `metrics`; with `reserve` last. advised_by : the metric of `exact`
-    (the float model's value), `quantized` (with everything rounded) and the advice. advice : the worst 1, 2, 3 ... left
-    out. macs : multiply-accumulates that were run in all. whole : those of a run of the whole model for each trial.
-    for_chip : whether an operator that is left out makes the graph unfit for the platform. least : the gain that an
-    advice must have, in the metric's unit. finding : what `compare` finds, where no advice has it. weight_bits :
-    {operator: bits of its weights}, of those that have some.
+    ranking : most sensitive first by the first of `metrics`; with `reserve` last. advised_by : the
+    metric of `exact` (the float model's value), `quantized` (with everything rounded) and the
+    advice. advice : the worst 1, 2, 3 ... left out. macs : multiply-accumulates that were run in
+    all. whole : those of a run of the whole model for each trial. for_chip : whether an operator
+    that is left out makes the graph unfit for the platform. least : the gain that an advice must
+    have, in the metric's unit. finding : what `compare` finds, where no advice has it. weight_bits
+    : {operator: bits of its weights}, of those that have some.
     """
 
     ranking: Sequence[RankedTrial]
@@ -72,11 +78,19 @@ class Sensitivity:
 
     @property
     def best(self) -> SkipAdvice | None:
-        """The shortest advice that gives most of what the best gives back; None where none gives what is worth it."""
+        """The shortest advice that gives most of what the best gives back.
+
+        None where none gives what is worth it.
+        """
         most = max((self.gain(advice) for advice in self.advice), default=0.0)
         worth = most > 0 and most >= self.min_gain
         return next(
-            (a for a in self.advice if worth and self.gain(a) >= max(_MIN_GAIN_SHARE * most, self.min_gain)), None
+            (
+                a
+                for a in self.advice
+                if worth and self.gain(a) >= max(_MIN_GAIN_SHARE * most, self.min_gain)
+            ),
+            None,
         )
 
     def gain(self, advice: SkipAdvice) -> float:
@@ -87,7 +101,10 @@ class Sensitivity:
         return -gained if is_lower_better(self.advised_by) else gained
 
     def write(self, folder: str | os.PathLike[str]) -> None:
-        """Write sensitive_ops.txt, .json and .html; in the second a value that is not finite is null."""
+        """Write sensitive_ops.txt, .json and .html.
+
+        In the second a value that is not finite is null.
+        """
         rows = [
             [item if not isinstance(item, float) or math.isfinite(item) else None for item in row]
             for row in self.to_list()
@@ -114,9 +131,16 @@ class Sensitivity:
 
     def _advice(self) -> list[str]:
         """Return the lines on what to do."""
-        name, exact, quantized = self.advised_by, self._value(self.exact), self._value(self.quantized)
+        name, exact, quantized = (
+            self.advised_by,
+            self._value(self.exact),
+            self._value(self.quantized),
+        )
         lines = [
-            f"{name} on {self.samples} samples: {exact} in float, {quantized} with everything rounded"
+            (
+                f"{name} on {self.samples} samples: {exact} in float, {quantized} with everything "
+                "rounded"
+            )
             if self.samples
             else f"{name}: {exact} in float, {quantized} with everything rounded"
         ]
@@ -134,15 +158,25 @@ class Sensitivity:
             ]
             for there, advice in zip(before, self.advice, strict=False)
         ]
-        lines += ["predicted for the most sensitive left out together, each with the options above it:", ""]
+        lines += [
+            "predicted for the most sensitive left out together, each with the options above it:",
+            "",
+        ]
         lines += [*_format_columns([["left out", name, "gives back", "options"], *rows], (3,)), ""]
         if self.best is None:
             return [*lines, *self._why()]
         words = " ".join(self.best.options)
         gained = f"{self.gain(self.best):+.4g} against everything rounded"
-        lines += ["add to quantize:", f"  {words}", f"predicted: {name} {self._value(self.best.value)}, {gained}"]
+        lines += [
+            "add to quantize:",
+            f"  {words}",
+            f"predicted: {name} {self._value(self.best.value)}, {gained}",
+        ]
         if self.for_chip and "--skip" in words:
-            lines.append("an operator that is skipped runs in float: a chip does not take the graph as a whole then")
+            lines.append(
+                "an operator that is skipped runs in float: a chip does not take the graph as a "
+                "whole then"
+            )
         return lines
 
     def _why(self) -> list[str]:
@@ -156,7 +190,10 @@ class Sensitivity:
 
 
 def _format_columns(rows: Sequence[Sequence[str]], flush: Collection[int]) -> list[str]:
-    """Return the rows as lines of columns: those of `flush` at their left ends, the others, numbers, at their right."""
+    """Return the rows as lines of columns.
+
+    Those of `flush` at their left ends, the others, numbers, at their right.
+    """
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
 
     def cell(column: int, text: str) -> str:

@@ -1,12 +1,14 @@
 """Which operators lose accuracy when they are quantized: one at a time, the others in float.
 
-Each trial rounds the weights, the output, or both of one operator to the plan's grid and leaves the rest in float; with
-`all_but_one` everything is rounded but that. The trials are ranked by what becomes of the graph's output. Then the
-worst few are left out together, of everything rounded, which predicts what the options that do so give back.
+Each trial rounds the weights, the output, or both of one operator to the plan's grid and leaves the
+rest in float; with `all_but_one` everything is rounded but that. The trials are ranked by what
+becomes of the graph's output. Then the worst few are left out together, of everything rounded,
+which predicts what the options that do so give back.
 
-A block of samples is one piece of work: the float model runs once, its tensors are kept, and each trial computes only
-what lies behind its change (`trial`). What a block gives is appended to a file and adds up in the order of the blocks,
-so that the results are the same for any number of workers, and for a run that was killed and went on.
+A block of samples is one piece of work: the float model runs once, its tensors are kept, and each
+trial computes only what lies behind its change (`trial`). What a block gives is appended to a file
+and adds up in the order of the blocks, so that the results are the same for any number of workers,
+and for a run that was killed and went on.
 """
 
 from __future__ import annotations
@@ -27,7 +29,12 @@ from ...graph import ir
 from ...plan import Plan
 from ...run.data import Data, Progress
 from ...run.streaming import unroll_calls
-from ..stats.output_measures import metric_unit, normalize_metric_name, resolve_output, worst_first_key
+from ..stats.output_measures import (
+    metric_unit,
+    normalize_metric_name,
+    resolve_output,
+    worst_first_key,
+)
 from .journal import CLI_HINTS, Journal, ResumeHints, hash_parts
 from .layer_histograms import check_matplotlib
 from .layers import (
@@ -86,21 +93,30 @@ def sensitivity(
 ) -> Sensitivity:
     """Rank the operators of a float model by what their quantization costs.
 
-    calib, settings : those of `quantize`, for the plan whose grids are rounded to; a float model needs them. eval_data
+    calib, settings : those of `quantize`, for the plan whose grids are rounded to; a float model
+    needs them. eval_data
         : what is measured on, default calib. `batch` is the most samples of a block, `limit` holds for both.
     plan : one made elsewhere, whose grids are rounded to; nothing is calibrated then.
-    folder : for the results as they come, in its file `journal`, and for the files; see `write`. resume : go on with
+    folder : for the results as they come, in its file `journal`, and for the files; see `write`.
+    resume : go on with
         what is there; ways : how its user does that, for messages.
-    metric : one or several of L1, MSE, KL, Cosine, SQNR (of the output against the float model's), top1, top5,
-        ``module:function`` of (outputs, labels); see `measures`. The first ranks. order : "ascending" or "descending",
-        which of its values is the most sensitive first; default what the metric says, a function's least.
-    what : "both", "weight", "activation", or "all" three. all_but_one : round everything but the operator. reserve :
+    metric : one or several of L1, MSE, KL, Cosine, SQNR (of the output against the float model's),
+    top1, top5,
+        ``module:function`` of (outputs, labels); see `measures`. The first ranks. order :
+        "ascending" or "descending", which of its values is the most sensitive first; default what
+        the metric says, a function's least.
+    what : "both", "weight", "activation", or "all" three. all_but_one : round everything but the
+    operator. reserve :
         least sensitive last becomes first: those to take back to 8 bits.
-    min_gain : what an advice must give back, in the unit of its metric; default 0.5 dB, 0.25 points of accuracy, and
-        anything for a function. max_float_macs : the largest share of multiply-accumulates that it may leave in float.
-    output : the graph output that is looked at, default the first. function : in place of a metric, a function of
+    min_gain : what an advice must give back, in the unit of its metric; default 0.5 dB, 0.25 points
+    of accuracy, and
+        anything for a function. max_float_macs : the largest share of multiply-accumulates that it
+        may leave in float.
+    output : the graph output that is looked at, default the first. function : in place of a metric,
+    a function of
         something that is called as a `Session`; its data are its own affair, and larger is better.
-    plots : draw histograms of so many layers, the best and the worst, into `folder`; see `histograms`. workers, cluster
+    plots : draw histograms of so many layers, the best and the worst, into `folder`; see
+    `histograms`. workers, cluster
         : as `cluster.spread`; each worker computes with one thread.
     Raises ModelError, DataError, ConfigError, also where `folder` holds results of something else.
     """
@@ -110,7 +126,14 @@ def sensitivity(
     planned = _plan_for_sensitivity(loaded, calib, plan, settings, progress)
     outputs = _resolve_outputs(planned, output, function)
     question = SensitivityRequest(
-        metrics, what, all_but_one, order, function, outputs, min_gain=min_gain, max_float_macs=max_float_macs
+        metrics,
+        what,
+        all_but_one,
+        order,
+        function,
+        outputs,
+        min_gain=min_gain,
+        max_float_macs=max_float_macs,
     )
     operators = list_rounded_operators(planned)
     trials = _list_trials(operators, what)
@@ -118,7 +141,10 @@ def sensitivity(
     grids = build_roundable_model(planned, operators, question.outputs)
     runs = TrialRuns(planned, grids, data, metrics, function, (workers, cluster), progress)
     with Journal(
-        None if folder is None else Path(folder) / journal, _journal_header(runs, question), resume, ways
+        None if folder is None else Path(folder) / journal,
+        _journal_header(runs, question),
+        resume,
+        ways,
     ) as results:
         ranked = _run_and_rank(runs, results, operators, trials, question)
     if plots and folder is not None:
@@ -133,8 +159,8 @@ def sensitivity(
 class SensitivityRequest:
     """What is asked of the operators: `sensitivity`'s arguments, checked.
 
-    metrics : by their proper names. outputs : the graph outputs that are looked at. least, share : what an advice must
-    give, and may leave in float.
+    metrics : by their proper names. outputs : the graph outputs that are looked at. least, share :
+    what an advice must give, and may leave in float.
     """
 
     metrics: Sequence[str]
@@ -148,7 +174,11 @@ class SensitivityRequest:
 
     def min_gain_for(self, metric: str) -> float:
         """Return the gain that an advice must have by `metric`."""
-        return _MIN_GAIN_BY_UNIT.get(metric_unit(metric), 0.0) if self.min_gain is None else self.min_gain
+        return (
+            _MIN_GAIN_BY_UNIT.get(metric_unit(metric), 0.0)
+            if self.min_gain is None
+            else self.min_gain
+        )
 
 
 def _validate_arguments(
@@ -164,7 +194,9 @@ def _validate_arguments(
         if folder is None:
             raise ConfigError("plots are files: give a folder")
     if isinstance(calib if eval_data is None else eval_data, Iterator):
-        raise DataError("the data are read more than once: pass a list or a function instead of a generator")
+        raise DataError(
+            "the data are read more than once: pass a list or a function instead of a generator"
+        )
     if calib is None and eval_data is None and function is None:
         raise ConfigError(f"{_DATA_REQUIRED}; with a plan, --eval DATA will do")
 
@@ -182,7 +214,9 @@ def _journal_header(runs: TrialRuns, question: SensitivityRequest) -> dict[str, 
         "samples of a block": runs.block,
         "limit": planned.config.limit,
         "function": None if function is None else _function_name(function),
-        "code of the function": None if function is None else hash_parts(_function_code_bytes(function)),
+        "code of the function": None
+        if function is None
+        else hash_parts(_function_code_bytes(function)),
     }
 
 
@@ -193,10 +227,15 @@ def _function_name(function: Function) -> str:
 
 
 def _function_code_bytes(function: Function) -> bytes:
-    """Return what a function does, as far as its own code and what is defined in it say; nothing of compiled ones."""
+    """Return what a function does, as far as its own code and what is defined in it say.
+
+    Nothing of compiled ones.
+    """
     called = getattr(function, "func", function)  # of a partial
     called = getattr(called, "__wrapped__", called)
-    code = getattr(called if hasattr(called, "__code__") else type(called).__call__, "__code__", None)
+    code = getattr(
+        called if hasattr(called, "__code__") else type(called).__call__, "__code__", None
+    )
     return b"" if code is None else _code_bytes(code)
 
 
@@ -211,13 +250,22 @@ def _constant_bytes(value: object) -> bytes:
     return _code_bytes(value) if isinstance(value, CodeType) else repr(value).encode()
 
 
-_DATA_REQUIRED = "the sensitivity of operators depends on scales from calibration data: give --calib DATA"
+_DATA_REQUIRED = (
+    "the sensitivity of operators depends on scales from calibration data: give --calib DATA"
+)
 
 
 def _plan_for_sensitivity(
-    model: ir.Model, calib: object, plan: Plan | None, settings: dict[str, Any], progress: Progress | None
+    model: ir.Model,
+    calib: object,
+    plan: Plan | None,
+    settings: dict[str, Any],
+    progress: Progress | None,
 ) -> PlannedModel:
-    """Return `model` under the plan whose grids are rounded to; ConfigError where data for its scales are missing."""
+    """Return `model` under the plan whose grids are rounded to.
+
+    ConfigError where data for its scales are missing.
+    """
     require_data(_DATA_REQUIRED, model, calib, plan)
     prepared = prepare_model(model, calib, settings.pop("config", None), settings, hold_out=False)
     planned = plan_model(prepared, plan, progress)
@@ -258,13 +306,21 @@ def _run_and_rank(
     target, but_one = runs.planned.target, question.all_but_one
     whole = reduce(or_, (operator.all_rounded for operator in operators))
     settings = [whole - trial.setting if but_one else trial.setting for trial in trials]
-    ranked = runs.run_stage(journal, "ranking", whole if but_one else RoundedSet(), settings, question.metrics)
+    ranked = runs.run_stage(
+        journal, "ranking", whole if but_one else RoundedSet(), settings, question.metrics
+    )
     keys = [
-        worst_first_key(question.metrics[0], row[0], question.order) * (-1 if but_one else 1) for row in ranked.values
+        worst_first_key(question.metrics[0], row[0], question.order) * (-1 if but_one else 1)
+        for row in ranked.values
     ]
     order = sorted(range(len(trials)), key=keys.__getitem__)
     ranking = [
-        RankedTrial(trials[i].operator.name, trials[i].kind, trials[i].operator.op_type, tuple(ranked.values[i]))
+        RankedTrial(
+            trials[i].operator.name,
+            trials[i].kind,
+            trials[i].operator.op_type,
+            tuple(ranked.values[i]),
+        )
         for i in order
     ]
     worst = [trials[i].operator for i in order]
@@ -276,7 +332,11 @@ def _run_and_rank(
     advised = runs.run_stage(journal, "advice", whole, [RoundedSet(), whole, *left], [advised_by])
     exact, quantized, *others = (row[0] for row in advised.values)
     advice = [
-        SkipAdvice(tuple(operator.name for operator in taken), tuple(format_option(o, target) for o in taken), value)
+        SkipAdvice(
+            tuple(operator.name for operator in taken),
+            tuple(format_option(o, target) for o in taken),
+            value,
+        )
         for taken, value in zip(tried, others, strict=True)
     ]
     found = Sensitivity(
@@ -297,39 +357,59 @@ def _run_and_rank(
     return found if found.best is not None else replace(found, finding=runs.finding)
 
 
-def _resolve_metrics(what: str, order: str | None, function: Function | None, metric: str | Sequence[str]) -> list[str]:
+def _resolve_metrics(
+    what: str, order: str | None, function: Function | None, metric: str | Sequence[str]
+) -> list[str]:
     """Return the metrics by their proper names, after checking the words a caller chooses."""
-    for name, value, known in (("what", what, TRIAL_KINDS), ("order", order, ("ascending", "descending", None))):
+    for name, value, known in (
+        ("what", what, TRIAL_KINDS),
+        ("order", order, ("ascending", "descending", None)),
+    ):
         if value not in known:
             words = [str(word) for word in known if word is not None]
             raise ConfigError(
-                f"{name} = '{value}'{suggest_nearest(str(value), words)}; it is one of {', '.join(words)}"
+                f"{name} = '{value}'{suggest_nearest(str(value), words)}; it is one of "
+                f"{', '.join(words)}"
             )
     if function is not None:
         if metric != "L1":
             raise ConfigError("metric and function: give one of the two")
         return ["value"]
-    return [normalize_metric_name(name) for name in ([metric] if isinstance(metric, str) else metric)]
+    return [
+        normalize_metric_name(name) for name in ([metric] if isinstance(metric, str) else metric)
+    ]
 
 
-def _resolve_outputs(planned: PlannedModel, name: str | None, function: Function | None) -> list[str]:
-    """Return the graph outputs that are looked at: `name`, default the first; all for a function of the user's."""
+def _resolve_outputs(
+    planned: PlannedModel, name: str | None, function: Function | None
+) -> list[str]:
+    """Return the graph outputs that are looked at: `name`, default the first.
+
+    All for a function of the user's.
+    """
     outputs = [str(value.name) for value in planned.original.graph.outputs]
     return outputs if function is not None else [resolve_output(name, outputs)]
 
 
 def _advice_candidates(
-    planned: PlannedModel, operators: Sequence[RoundedOperator], worst: Sequence[RoundedOperator], share: float
+    planned: PlannedModel,
+    operators: Sequence[RoundedOperator],
+    worst: Sequence[RoundedOperator],
+    share: float,
 ) -> list[list[RoundedOperator]]:
-    """Return the worst 1, 2, 3 ... operators that an option can leave out, and that give something back then.
+    """Return the worst 1, 2, 3 ...
 
+    Operators that an option can leave out, and that give something back then.
     share : of the multiply-accumulates that they may take into float, where they are left in float.
     """
     target = planned.target
     left = share * sum(layer.macs for layer in operators) if max(target.bits) <= 8 else math.inf
     able: list[RoundedOperator] = []
     for layer in dict.fromkeys(worst):
-        gives = format_option(layer, target) and restored_by_options(planned, [layer], operators) != RoundedSet()
+        gives = (
+            format_option(layer, target)
+            and restored_by_options(planned, [layer], operators) != RoundedSet()
+        )
         if gives and layer.macs <= left:
             able.append(layer)
             left -= layer.macs
@@ -337,12 +417,18 @@ def _advice_candidates(
 
 
 def load_evaluation_data(planned: PlannedModel, calib: object, eval_data: object) -> Data:
-    """Return what is measured on: of a model that is fed its own states, calls with the float model's states."""
+    """Return what is measured on.
+
+    Of a model that is fed its own states, calls with the float model's states.
+    """
     source = calib if eval_data is None else eval_data
     if source is None:
         return planned.data
     specs, conf = list(planned.data.inputs.values()), planned.config
     fixed = dict(planned.data.fixed)
     if conf.state:
-        source, fixed = unroll_calls(planned.original, source, conf.state, fixed, limit=conf.limit).items, {}
+        source, fixed = (
+            unroll_calls(planned.original, source, conf.state, fixed, limit=conf.limit).items,
+            {},
+        )
     return Data(source, specs, limit=conf.limit, what="evaluation data", fixed=fixed)

@@ -1,8 +1,9 @@
 """Trials run on blocks of samples, or by a function of the user's; their results kept in a journal.
 
-A block of samples is one piece of work: the float model runs once, its tensors are kept, and each trial computes only
-what lies behind its change (`trial`). What a block gives is appended to a file and adds up in the order of the blocks,
-so that the results are the same for any number of workers, and for a run that was killed and went on.
+A block of samples is one piece of work: the float model runs once, its tensors are kept, and each
+trial computes only what lies behind its change (`trial`). What a block gives is appended to a file
+and adds up in the order of the blocks, so that the results are the same for any number of workers,
+and for a run that was killed and went on.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ Function = Callable[..., float]
 
 
 def choose_block_size(planned: PlannedModel, segments: Segments) -> int:
-    """Return how many samples' tensors, as the pieces show them, fit the memory set aside; at most the batch."""
+    """Return how many samples' tensors, as the pieces show them, fit the memory set aside.
+
+    At most the batch.
+    """
     shown = {name for piece in segments.segments for name in piece.outputs}
     sizes = [ir.get_shape(v) for v in ir.iter_values(planned.graph) if v.name in shown]
     sample = sum(4 * math.prod(int(d or 1) for d in size[1:]) for size in sizes if size)
@@ -91,29 +95,48 @@ class TrialRuns:
         notes = list(self._data.notes)
         notes += [f"WARNING: {SYNTHETIC_WARNING}"] if self.planned.plan.synthetic else []
         if self.planned.config.effort == "fast":
-            notes.append("effort fast leaves uneven channels as they are: try --effort normal before you skip a layer")
+            notes.append(
+                "effort fast leaves uneven channels as they are: try --effort normal before you "
+                "skip a layer"
+            )
         return notes
 
     @property
     def finding(self) -> str:
-        """What `compare` finds first in the plan, computed in float, on one block; "" for nothing."""
+        """What `compare` finds first in the plan, computed in float, on one block.
+
+        "" for nothing.
+        """
         feeds, _ = next(self._data.batches(min(self.block, _MAX_COMPARED_SAMPLES)))
         try:
-            join = TensorJoin(open_source(self.planned.original), PlannedSource(self.planned.graph, self.planned.plan))
+            join = TensorJoin(
+                open_source(self.planned.original),
+                PlannedSource(self.planned.graph, self.planned.plan),
+            )
             join.add(feeds)
             found = diagnose(join, feeds)
         except DataError:  # nothing in common: the outputs have other names
             return ""
-        told = [f"{f.kind}: {f.place}: {f.measured}{''.join('; ' + o for o in f.options)}" for f in found[:1]]
+        told = [
+            f"{f.kind}: {f.place}: {f.measured}{''.join('; ' + o for o in f.options)}"
+            for f in found[:1]
+        ]
         return "".join(told)
 
     def write_histograms(
-        self, folder: Path, operators: Sequence[RoundedOperator], worst_first: Sequence[RankedTrial], number: int
+        self,
+        folder: Path,
+        operators: Sequence[RoundedOperator],
+        worst_first: Sequence[RankedTrial],
+        number: int,
     ) -> None:
         """Draw the best and the worst layers, with the outputs that the first block has."""
         engine, by_name = self._given.create_engine(), {layer.name: layer for layer in operators}
         feeds, _ = next(self._data.batches(self.block))
-        runs = [engine.run_base(RoundedSet(), part).tensors for _, _, part in engine.split_samples(feeds)]
+        runs = [
+            engine.run_base(RoundedSet(), part).tensors
+            for _, _, part in engine.split_samples(feeds)
+        ]
         outputs = {
             name: np.concatenate([run[name].reshape(-1) for run in runs])
             for name in self._given.tensors
@@ -128,12 +151,20 @@ class TrialRuns:
         )
 
     def advice_metric(self) -> str:
-        """Return the metric of the advice: accuracy of some kind where there are labels, else SQNR."""
+        """Return the metric of the advice.
+
+        Accuracy of some kind where there are labels, else SQNR.
+        """
         own = [name for name in self.names if name not in METRICS]
         return own[0] if own else "top1" if self._labels_are_classes else "SQNR"
 
     def run_stage(
-        self, journal: Journal, part: str, base: RoundedSet, settings: Sequence[RoundedSet], names: Sequence[str]
+        self,
+        journal: Journal,
+        part: str,
+        base: RoundedSet,
+        settings: Sequence[RoundedSet],
+        names: Sequence[str],
     ) -> TrialValues:
         """Run the trials `settings`, but for those whose results `journal` has."""
         if self._function is not None:
@@ -152,7 +183,9 @@ class TrialRuns:
 
         digests: deque[str] = deque()
         job = BlockTrials(self._given, base, tuple(settings), tuple(names))
-        for trial_result in map_jobs(job, self._iter_pending_blocks(journal, part, take, digests), *self._place):
+        for trial_result in map_jobs(
+            job, self._iter_pending_blocks(journal, part, take, digests), *self._place
+        ):
             record = {"part": part, "data": digests.popleft(), **trial_result}
             journal.add(record)
             take(record)
@@ -160,7 +193,11 @@ class TrialRuns:
         return done
 
     def _iter_pending_blocks(
-        self, journal: Journal, part: str, take: Callable[[Mapping[str, Any]], None], digests: deque[str]
+        self,
+        journal: Journal,
+        part: str,
+        take: Callable[[Mapping[str, Any]], None],
+        digests: deque[str],
     ) -> Iterator[Batch]:
         """Yield the blocks without a result; those with one go to `take`."""
         old = journal.records(part)
@@ -168,9 +205,13 @@ class TrialRuns:
             feeds, labels = batch
             if self._labels_are_classes is None:
                 self._labels_are_classes = (
-                    labels is not None and np.asarray(labels).dtype.kind in "iu" and (np.asarray(labels).ndim == 1)
+                    labels is not None
+                    and np.asarray(labels).dtype.kind in "iu"
+                    and (np.asarray(labels).ndim == 1)
                 )
-            digest = hash_parts(*(x for n in sorted(feeds) for x in _array_bytes(feeds[n])), *_array_bytes(labels))
+            digest = hash_parts(
+                *(x for n in sorted(feeds) for x in _array_bytes(feeds[n])), *_array_bytes(labels)
+            )
             record = next(old, None)
             if record is None:
                 digests.append(digest)
@@ -218,7 +259,9 @@ class BlockTrials:
         """Return what runs all trials on one block."""
         return partial(self._run_block, self.rounding.create_engine(), MeasureFactory(self.metrics))
 
-    def _run_block(self, engine: TrialEngine, makers: MeasureFactory, batch: Batch) -> dict[str, Any]:
+    def _run_block(
+        self, engine: TrialEngine, makers: MeasureFactory, batch: Batch
+    ) -> dict[str, Any]:
         feeds, labels = batch
         (output,) = self.rounding.outputs
         total, count, engine.macs = [makers() for _ in self.settings], 0, 0
@@ -228,10 +271,16 @@ class BlockTrials:
             own = labels if labels is None or not engine.runs_single_samples else labels[start:stop]
             for measures, setting in zip(total, self.settings, strict=True):
                 free = setting == RoundedSet()
-                array = exact.tensors[output] if free else engine.outputs(setting, base, part)[output]
+                array = (
+                    exact.tensors[output] if free else engine.outputs(setting, base, part)[output]
+                )
                 measures.add(exact.tensors[output], own, array)
             count += stop - start
-        return {"samples": count, "macs": engine.macs, "states": [measures.state for measures in total]}
+        return {
+            "samples": count,
+            "macs": engine.macs,
+            "states": [measures.state for measures in total],
+        }
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,7 @@
-"""Sums per channel of two streams: which channel is wrong, dead, or so large that the others have no bits left."""
+"""Sums per channel of two streams.
+
+Which channel is wrong, dead, or so large that the others have no bits left.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ CONSTANT_TOLERANCE = 1e-3
 
 
 def channel_axis(rank: int) -> int | None:
-    """Return the axis of the channels: 1, of sequences [N, T, C] the last; None where there is none."""
+    """Return the axis of the channels: 1, of sequences [N, T, C] the last.
+
+    None where there is none.
+    """
     return None if rank < 2 else 2 if rank == 3 else 1
 
 
@@ -26,9 +32,11 @@ def move_channel_axis(array: np.ndarray, factor: Sequence[float]) -> np.ndarray:
 
 
 class ChannelSums:
-    """Of every channel: range of x, power of x, mean and power of the error y - x. Arrays of float64 [C].
+    """Of every channel: range of x, power of x, mean and power of the error y - x.
 
-    `is_constant`, `raw_min` and `raw_max` speak of x as it is, everything else of x and y as what reads them sees them.
+    Arrays of float64 [C].
+    `is_constant`, `raw_min` and `raw_max` speak of x as it is, everything else of x and y as what
+    reads them sees them.
     """
 
     def __init__(self) -> None:
@@ -37,7 +45,10 @@ class ChannelSums:
         self.low = self.high = self._power = self._sum = self._bias = self._error = np.zeros(0)
 
     def add(self, x: np.ndarray, y: np.ndarray, raw: np.ndarray | None = None) -> None:
-        """Take in a batch of both, of one shape, and of x as it is; what is not finite counts as zero."""
+        """Take in a batch of both, of one shape, and of x as it is.
+
+        What is not finite counts as zero.
+        """
         axis = channel_axis(x.ndim)
         if axis is None or not x.size:
             return
@@ -60,7 +71,9 @@ class ChannelSums:
         """Take in what another has counted."""
         if not other.count:
             return
-        if not self.count or len(self.low) != len(other.low):  # a sequence of another length: begin anew
+        if not self.count or len(self.low) != len(
+            other.low
+        ):  # a sequence of another length: begin anew
             self.count = 0
             size = len(other.low)
             self.low, self.high = np.full(size, np.inf), np.full(size, -np.inf)
@@ -68,7 +81,10 @@ class ChannelSums:
             self._power, self._sum, self._bias, self._error = (np.zeros(size) for _ in range(4))
         self.count += other.count
         self.low, self.high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
-        self.raw_min, self.raw_max = np.minimum(self.raw_min, other.raw_min), np.maximum(self.raw_max, other.raw_max)
+        self.raw_min, self.raw_max = (
+            np.minimum(self.raw_min, other.raw_min),
+            np.maximum(self.raw_max, other.raw_max),
+        )
         self._power, self._sum = self._power + other._power, self._sum + other._sum
         self._bias, self._error = self._bias + other._bias, self._error + other._error
 
@@ -117,5 +133,7 @@ class ChannelSums:
         """In dB, of the channels that speak; between -60 and 120."""
         speaking = self.is_active
         with np.errstate(over="ignore"):
-            ratio = self.mean_square[speaking] / np.maximum(self.mean_squared_error[speaking], 1e-300)
+            ratio = self.mean_square[speaking] / np.maximum(
+                self.mean_squared_error[speaking], 1e-300
+            )
         return np.clip(10 * np.log10(np.maximum(ratio, 1e-30)), -60, 120)

@@ -1,7 +1,8 @@
 """Number, range, mean, variance and histogram of one stream of arrays: one pass, constant memory.
 
-Sums are float64. Parts can be counted apart and merged: merging the parts of a run in order gives the bits that adding
-them in order gives. An element that is infinite or not a number is left out and counted in `skipped`.
+Sums are float64. Parts can be counted apart and merged: merging the parts of a run in order gives
+the bits that adding them in order gives. An element that is infinite or not a number is left out
+and counted in `skipped`.
 """
 
 from __future__ import annotations
@@ -52,14 +53,30 @@ class Distribution:
 
         `from_state` makes an equal one of it.
         """
-        numbers = [self.count, self.skipped, self.low, self.high, self.mean, self.absolute, self._squares]
+        numbers = [
+            self.count,
+            self.skipped,
+            self.low,
+            self.high,
+            self.mean,
+            self.absolute,
+            self._squares,
+        ]
         return [*numbers, self.histogram.state if histogram else None]
 
     @classmethod
     def from_state(cls, state: Sequence[Any]) -> Distribution:
         """Return what had the `state`."""
         values = cls()
-        values.count, values.skipped, values.low, values.high, values.mean, values.absolute, values._squares = state[:7]
+        (
+            values.count,
+            values.skipped,
+            values.low,
+            values.high,
+            values.mean,
+            values.absolute,
+            values._squares,
+        ) = state[:7]
         values.histogram = Histogram() if state[7] is None else Histogram.from_state(state[7])
         return values
 

@@ -1,8 +1,10 @@
-"""A histogram of any number of values over a range that is known at the end only: one pass, constant memory.
+"""A histogram of any number of values over a range that is known at the end only.
 
-Up to 4096 values are kept, and everything is exact. Beyond, they are counted in bins whose width is the least power of
-two of which at most 8192 cover the range, so that a growing range joins neighbouring bins exactly and no split of the
-data into batches matters; such a bin goes whole where its middle belongs.
+One pass, constant memory.
+Up to 4096 values are kept, and everything is exact. Beyond, they are counted in bins whose width is
+the least power of two of which at most 8192 cover the range, so that a growing range joins
+neighbouring bins exactly and no split of the data into batches matters; such a bin goes whole where
+its middle belongs.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ _MIN_EXPONENT = -1040  # the exponent of their width for values that are all 0
 
 @dataclass(frozen=True)
 class NonzeroBins:
-    """Bins that hold values: bin k counts those in [(first + k) * 2**exponent, (first + k + 1) * 2**exponent).
+    """Bins that hold values.
 
+    Bin k counts those in [(first + k) * 2**exponent, (first + k + 1) * 2**exponent).
     index : the bins k, int64 [n]. counts : of values in each, int64 [n].
     """
 
@@ -55,7 +58,10 @@ class Histogram:
             return
         self.count += values.size
         self.zeros += int(values.size - np.count_nonzero(values))
-        self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
+        self.low, self.high = (
+            min(self.low, float(values.min())),
+            max(self.high, float(values.max())),
+        )
         if self._kept is not None and self.count <= _MAX_EXACT_VALUES:
             self._kept.append(values)
             return
@@ -96,8 +102,12 @@ class Histogram:
             histogram = cls()
             histogram.add(np.array(state, np.float64))
             return histogram
-        low, high, count, exponent, first, index, counts, *zeros = state  # the last is missing in older files
-        histogram = cls.from_bins(low, high, count, NonzeroBins(exponent, first, *np.array([index, counts], np.int64)))
+        low, high, count, exponent, first, index, counts, *zeros = (
+            state  # the last is missing in older files
+        )
+        histogram = cls.from_bins(
+            low, high, count, NonzeroBins(exponent, first, *np.array([index, counts], np.int64))
+        )
         histogram.zeros = zeros[0] if zeros else 0
         return histogram
 
@@ -112,7 +122,10 @@ class Histogram:
 
     @property
     def kept(self) -> np.ndarray | None:
-        """All values, float64 [n], where there are no more than are kept; else None: see `nonzero_bins`."""
+        """All values, float64 [n], where there are no more than are kept.
+
+        Else None: see `nonzero_bins`.
+        """
         if self._kept is None:
             return None
         return np.concatenate(self._kept) if self._kept else np.zeros(0)
@@ -131,29 +144,40 @@ class Histogram:
         if (kept := self.kept) is not None:
             return np.sort(kept), np.ones(kept.size, np.int64)
         bins = self.nonzero_bins
-        places = np.clip(np.ldexp(bins.index + bins.first + 0.5, bins.exponent), self.low, self.high)
-        return np.append(places, 0.0), np.append(bins.counts - self.zeros * (bins.index + bins.first == 0), self.zeros)
+        places = np.clip(
+            np.ldexp(bins.index + bins.first + 0.5, bins.exponent), self.low, self.high
+        )
+        return np.append(places, 0.0), np.append(
+            bins.counts - self.zeros * (bins.index + bins.first == 0), self.zeros
+        )
 
     def bins(self, low: float, high: float, number: int = BINS) -> np.ndarray:
-        """Return int64 [number]: how many values lie in each of `number` equal bins over [low, high].
+        """Return int64 [number].
 
-        As numpy.histogram: the last bin holds its upper end too; low = high is widened by 0.5 on either side, and what
-        has fewer floats than bins to that number. [low, high] must hold all values.
+        How many values lie in each of `number` equal bins over [low, high].
+        As numpy.histogram: the last bin holds its upper end too; low = high is widened by 0.5 on
+        either side, and what has fewer floats than bins to that number. [low, high] must hold all
+        values.
         """
         if (values := self.kept) is not None:
             return np.histogram(values, number, _widen_range(low, high, number))[0].astype(np.int64)
         index = np.flatnonzero(self._bins)
         middles = np.clip(np.ldexp(index + self._first + 0.5, self._exponent), self.low, self.high)
         counted = np.histogram(
-            middles, number, _widen_range(low, high, number), weights=self._bins[index].astype(np.float64)
+            middles,
+            number,
+            _widen_range(low, high, number),
+            weights=self._bins[index].astype(np.float64),
         )[0]
         return np.rint(counted).astype(np.int64)
 
     def interpolated_counts(self, low: float, high: float, number: int = BINS) -> np.ndarray:
-        """Return float64 [number]: the values counted at `number` equally spaced points from `low` to `high`.
+        """Return float64 [number].
 
-        A value between two points counts at both, at each by how near it is; so neither the points nor the steps of
-        integers make gaps of their own, and a value that moves a little moves a little of its count. Widened as `bins`.
+        The values counted at `number` equally spaced points from `low` to `high`.
+        A value between two points counts at both, at each by how near it is; so neither the points
+        nor the steps of integers make gaps of their own, and a value that moves a little moves a
+        little of its count. Widened as `bins`.
         """
         places, weights = self.values()
         low, high = _widen_range(low, high, number)
@@ -172,7 +196,9 @@ class Histogram:
         at = int(np.searchsorted(reached, share * self.count))
         before = reached[at - 1] if at else 0
         inside = (share * self.count - before) / max(int(self._bins[at]), 1)
-        return float(np.clip(np.ldexp(self._first + at + inside, self._exponent), self.low, self.high))
+        return float(
+            np.clip(np.ldexp(self._first + at + inside, self._exponent), self.low, self.high)
+        )
 
     def _bin_kept_values(self) -> None:
         """Count what was kept so far."""
@@ -192,7 +218,9 @@ class Histogram:
             return
         index = np.flatnonzero(self._bins)
         moved = np.zeros_like(self._bins)
-        np.add.at(moved, ((index + self._first) >> (exponent - self._exponent)) - first, self._bins[index])
+        np.add.at(
+            moved, ((index + self._first) >> (exponent - self._exponent)) - first, self._bins[index]
+        )
         self._bins, self._first, self._exponent = moved, first, exponent
 
 

@@ -1,7 +1,9 @@
-"""What a trial's output is measured by: agreement with the float model's, accuracy on labels, a function of the user's.
+"""What a trial's output is measured by.
 
-Names are those of the tables, in any case: L1, MSE, KL, Cosine, SQNR, Atol, Rtol; top1, top5; ``module:function`` of
-(outputs, labels), which returns one number for a batch: the mean over the batches counts.
+Agreement with the float model's, accuracy on labels, a function of the user's.
+Names are those of the tables, in any case: L1, MSE, KL, Cosine, SQNR, Atol, Rtol; top1, top5;
+``module:function`` of (outputs, labels), which returns one number for a batch: the mean over the
+batches counts.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ def normalize_metric_name(name: str) -> str:
     if ":" in name:
         return name
     raise ConfigError(
-        f"unknown metric '{name}'{suggest_nearest(name.casefold(), known)}; known: {', '.join(known.values())}, "
+        f"unknown metric '{name}'{suggest_nearest(name.casefold(), known)}; known: "
+        f"{', '.join(known.values())}, "
         "module:function"
     )
 
@@ -53,11 +56,15 @@ def metric_unit(name: str) -> str:
 
 
 def resolve_output(name: str | None, outputs: Iterable[str]) -> str:
-    """Return `name`, default the first of a model's `outputs`; ConfigError where they have no such."""
+    """Return `name`, default the first of a model's `outputs`.
+
+    ConfigError where they have no such.
+    """
     known = list(outputs)
     if name is not None and name not in known:
         raise ConfigError(
-            f"the model has no output '{name}'{suggest_nearest(name, known)}; outputs are {', '.join(known)}"
+            f"the model has no output '{name}'{suggest_nearest(name, known)}; outputs are "
+            f"{', '.join(known)}"
         )
     return known[0] if name is None else name
 
@@ -91,13 +98,17 @@ class Measures:
             self._pair.add(reference, array)
         for name, measure in self._own.items():
             if labels is None:
-                raise DataError(f"metric {name} needs labels: the data have no 'labels' array; sqnr needs none")
+                raise DataError(
+                    f"metric {name} needs labels: the data have no 'labels' array; sqnr needs none"
+                )
             measure.add(labels, array)
 
     @property
     def state(self) -> list[object]:
         """All that was seen, in types that JSON has."""
-        pair = self._pair.state(self._of.histograms) if len(self._own) < len(self._of.names) else None
+        pair = (
+            self._pair.state(self._of.histograms) if len(self._own) < len(self._of.names) else None
+        )
         return [pair, *(list(measure.sums) for measure in self._own.values())]
 
     def merge(self, state: Sequence[Any]) -> None:
@@ -111,7 +122,9 @@ class Measures:
     def values(self) -> list[float]:
         """The values, by the order of the names."""
         return [
-            float(self._own[name].value if name in self._own else getattr(self._pair, METRICS[name]))
+            float(
+                self._own[name].value if name in self._own else getattr(self._pair, METRICS[name])
+            )
             for name in self._of.names
         ]
 
@@ -119,7 +132,8 @@ class Measures:
 def worst_first_key(name: str, value: float, order: str | None) -> float:
     """Return a key that sorts the worst value first; nan is the worst.
 
-    order : "ascending" or "descending", which of the values of a function of the user's is the worst first.
+    order : "ascending" or "descending", which of the values of a function of the user's is the
+    worst first.
     """
     if math.isnan(value):
         return -math.inf

@@ -1,19 +1,23 @@
-"""Measures of two streams of arrays that ought to be equal, over any number of batches: one pass, constant memory.
+"""Measures of two streams of arrays that ought to be equal, over any number of batches.
 
-`PairMeasures` follows two streams of equal shapes: x, the baseline, and y, what is analysed, each a `Distribution`.
-Sums are float64. Parts can be counted apart and merged: merging the parts of a run in order gives the bits that adding
-them in order gives. Knows arrays only.
+One pass, constant memory.
+`PairMeasures` follows two streams of equal shapes: x, the baseline, and y, what is analysed, each a
+`Distribution`. Sums are float64. Parts can be counted apart and merged: merging the parts of a run
+in order gives the bits that adding them in order gives. Knows arrays only.
 
-Formulas, over all elements of all samples: L1 = mean |x-y|; MSE = mean (x-y)^2; Cosine = sum xy / sqrt(sum x^2 sum
-y^2); SQNR = 10 log10(sum x^2 / sum (x-y)^2) dB; Atol = max |x-y|; Rtol = max |x-y| / |x|, where x is 0 and y is not the
-largest float32; variances are the population's; KL = sum p log(p/q) over the two histograms.
+Formulas, over all elements of all samples: L1 = mean |x-y|; MSE = mean (x-y)^2; Cosine = sum xy /
+sqrt(sum x^2 sum y^2); SQNR = 10 log10(sum x^2 / sum (x-y)^2) dB; Atol = max |x-y|; Rtol = max |x-y|
+/ |x|, where x is 0 and y is not the largest float32; variances are the population's; KL = sum p
+log(p/q) over the two histograms.
 
 **KL's bins**: 128 points, equally spaced over the union of both ranges; a value counts at the two around it, at each by
-how near it is, and every share is at least 1e-12. Integers of few bits have no gaps then that are not theirs, and KL
-rises with the noise on a tensor. It compares which values occur, not where: tensors are ordered by SQNR, not by KL.
-Exact up to 4096 elements and close to that beyond: see `histogram`.
+how near it is, and every share is at least 1e-12. Integers of few bits have no gaps then that are
+not theirs, and KL rises with the noise on a tensor. It compares which values occur, not where:
+tensors are ordered by SQNR, not by KL. Exact up to 4096 elements and close to that beyond: see
+`histogram`.
 
-An element that is infinite or not a number on either side is left out of everything and counted in `skipped`.
+An element that is infinite or not a number on either side is left out of everything and counted in
+`skipped`.
 """
 
 from __future__ import annotations
@@ -34,7 +38,15 @@ __all__ = ["LOWER_IS_BETTER", "METRICS", "MIN_PROBABILITY", "PairMeasures", "kl_
 MIN_PROBABILITY = 1e-12
 
 #: The measures of agreement, as tables call them -> the attribute of `PairMeasures`.
-METRICS = {"Cosine": "cosine", "MSE": "mse", "L1": "l1", "KL": "kl", "SQNR": "sqnr", "Atol": "atol", "Rtol": "rtol"}
+METRICS = {
+    "Cosine": "cosine",
+    "MSE": "mse",
+    "L1": "l1",
+    "KL": "kl",
+    "SQNR": "sqnr",
+    "Atol": "atol",
+    "Rtol": "rtol",
+}
 
 #: Those of them that are the larger the worse; the others rise with agreement.
 LOWER_IS_BETTER = frozenset({"MSE", "L1", "KL", "Atol", "Rtol"})
@@ -44,8 +56,9 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 class PairMeasures:
-    """All measures of two streams; `x` and `y` are the `Distribution` of each over the elements that both have finite.
+    """All measures of two streams.
 
+    `x` and `y` are the `Distribution` of each over the elements that both have finite.
     held : how y is held where it is held in integers, from the last batch; None for float tensors.
     """
 
@@ -60,22 +73,33 @@ class PairMeasures:
         self._beyond = 0  # elements of x that y cannot hold, by more than a step
 
     def add(
-        self, x: np.ndarray, y: np.ndarray, stored_form: StoredForm | None = None, unclipped: np.ndarray | None = None
+        self,
+        x: np.ndarray,
+        y: np.ndarray,
+        stored_form: StoredForm | None = None,
+        unclipped: np.ndarray | None = None,
     ) -> None:
         """Take in a batch of both, of one shape.
 
-        unclipped : what x is where it is not computed from values that were cut off; it is asked whether y can hold it.
-        stored_form : how y is held. It is integers or reals as they are stored (a float run of a plan), and compared as
-        the user's tensor that they stand for. ValueError where the shapes differ.
+        unclipped : what x is where it is not computed from values that were cut off; it is asked
+        whether y can hold it. stored_form : how y is held. It is integers or reals as they are
+        stored (a float run of a plan), and compared as the user's tensor that they stand for.
+        ValueError where the shapes differ.
         """
         if x.shape != y.shape:
             raise ValueError(f"arrays of shape {x.shape} and {y.shape} cannot be compared")
         part = PairMeasures()
-        part.x.histogram, part.y.histogram = self.x.histogram, self.y.histogram  # counts are exact in any order
+        part.x.histogram, part.y.histogram = (
+            self.x.histogram,
+            self.y.histogram,
+        )  # counts are exact in any order
         part.held = stored_form
         real, counts, wanted = y, None, None
         if stored_form is not None:
-            real, wanted = stored_form.real(y), stored_form.to_steps(x if unclipped is None else unclipped).reshape(-1)
+            real, wanted = (
+                stored_form.real(y),
+                stored_form.to_steps(x if unclipped is None else unclipped).reshape(-1),
+            )
             counts = y.reshape(-1)
             if y.dtype.kind not in "iu":
                 counts = np.rint(stored_form.q.counts(counts)) + stored_form.q.zero_point
@@ -87,7 +111,9 @@ class PairMeasures:
             part._add_finite(*((a, b) if every else (a[sound], b[sound])))
             part.skipped += int(sound.size - np.count_nonzero(sound))
             if counts is not None and wanted is not None:
-                part._count_saturation(*((v[piece] if every else v[piece][sound]) for v in (wanted, counts)))
+                part._count_saturation(
+                    *((v[piece] if every else v[piece][sound]) for v in (wanted, counts))
+                )
         self._merge_sums(part)
 
     def merge(self, other: PairMeasures) -> None:
@@ -97,8 +123,9 @@ class PairMeasures:
         self._merge_sums(other)
 
     def state(self, histograms: bool) -> list[object]:
-        """Return what it has seen of float tensors, in types that JSON has; `from_state` makes an equal one of it.
+        """Return what it has seen of float tensors, in types that JSON has.
 
+        `from_state` makes an equal one of it.
         histograms : also what KL needs, which is most of it.
         """
         sides = [self.x.state(histograms), self.y.state(histograms)]
@@ -122,7 +149,13 @@ class PairMeasures:
             side.histogram.add(values)
         gap = a - b
         off = np.abs(gap)
-        self._sums += (np.square(a).sum(), np.square(b).sum(), (a * b).sum(), np.square(gap).sum(), off.sum())
+        self._sums += (
+            np.square(a).sum(),
+            np.square(b).sum(),
+            (a * b).sum(),
+            np.square(gap).sum(),
+            off.sum(),
+        )
         self.atol = max(self.atol, float(off.max()))
         self.rtol = max(self.rtol, _max_relative_error(a, off))
 
@@ -185,12 +218,16 @@ class PairMeasures:
 
     @property
     def kl(self) -> float:
-        """Of the histograms, not of the elements: 0 for two that hold the same values in another order."""
+        """Of the histograms, not of the elements.
+
+        0 for two that hold the same values in another order.
+        """
         if not self.count:
             return 0.0
         low, high = min(self.x.low, self.y.low), max(self.x.high, self.y.high)
         return kl_divergence(
-            self.x.histogram.interpolated_counts(low, high), self.y.histogram.interpolated_counts(low, high)
+            self.x.histogram.interpolated_counts(low, high),
+            self.y.histogram.interpolated_counts(low, high),
         )
 
     def histograms(self, number: int) -> tuple[np.ndarray, np.ndarray]:
@@ -202,17 +239,26 @@ class PairMeasures:
 
     @property
     def saturation(self) -> float | None:
-        """Share of y's elements that are the least or the largest integer; None where y is not held in integers."""
+        """Share of y's elements that are the least or the largest integer.
+
+        None where y is not held in integers.
+        """
         return None if self.held is None else self._full / max(self.count, 1)
 
     @property
     def clipped(self) -> float | None:
-        """Share of x's elements that lie outside what y can hold, by more than a step; None as above."""
+        """Share of x's elements that lie outside what y can hold, by more than a step.
+
+        None as above.
+        """
         return None if self.held is None else self._beyond / max(self.count, 1)
 
     @property
     def used(self) -> float | None:
-        """Largest share of the positive or the negative integers that y reaches, 0 to 1; None as above."""
+        """Largest share of the positive or the negative integers that y reaches, 0 to 1.
+
+        None as above.
+        """
         return None if self.held is None or not self.count else self._used
 
     def to_dict(self) -> dict[str, object]:
@@ -221,7 +267,12 @@ class PairMeasures:
         for name, key in (("min", "low"), ("max", "high"), ("mean", "mean"), ("var", "variance")):
             values[f"base_model_{name}"] = float(getattr(self.x, key))
             values[f"analy_model_{name}"] = float(getattr(self.y, key))
-        return {**values, "saturation": self.saturation, "clipped": self.clipped, "used_range": self.used}
+        return {
+            **values,
+            "saturation": self.saturation,
+            "clipped": self.clipped,
+            "used_range": self.used,
+        }
 
 
 def _max_relative_error(a: np.ndarray, off: np.ndarray) -> float:

@@ -20,17 +20,24 @@ _LAYOUTS = "asr|plain|torch|ub"
     )
 )
 @click.argument("checkpoint_file", metavar="IN.pt", type=PATH_TYPE)
-@click.option("-o", "--output", type=PATH_TYPE, required=True, metavar="OUT.pt", help="The file to write.")
 @click.option(
-    "--from", "layout", metavar=f"auto|{_LAYOUTS}", default="auto", help="The layout it is in.  [default: auto]"
+    "-o", "--output", type=PATH_TYPE, required=True, metavar="OUT.pt", help="The file to write."
+)
+@click.option(
+    "--from",
+    "layout",
+    metavar=f"auto|{_LAYOUTS}",
+    default="auto",
+    help="The layout it is in.  [default: auto]",
 )
 @click.option("--to", required=True, metavar=_LAYOUTS, help="The layout to write.")
 @json_option
 def checkpoint(checkpoint_file: Path, output: Path, layout: str, to: str, as_json: bool) -> None:
     """Write a checkpoint of LSTM layers with projection in another layout.
 
-    asr: weight_x, weight_r, weight_p; plain: LSTMP, input_linearity and so on; torch: nn.LSTM with proj_size; ub:
-    UBLSTMP with its two directions. Other tensors are passed on as they are. Nothing in the file is executed.
+    asr: weight_x, weight_r, weight_p; plain: LSTMP, input_linearity and so on; torch: nn.LSTM with
+    proj_size; ub: UBLSTMP with its two directions. Other tensors are passed on as they are. Nothing
+    in the file is executed.
     """
     check_output_path(output, [checkpoint_file])
     from ... import api

@@ -33,21 +33,47 @@ __all__ = ["deploy"]
     epilog=format_examples(
         "lingeronnx deploy model.onnx --calib calib.npz -o board",
         "lingeronnx deploy model_quant.onnx --input test.npz -o board --try",
-        f"lingeronnx deploy spotter.onnx --calib calls.py:calls --state h_out=h_in --platform {DEFAULT} -o board",
+        (
+            "lingeronnx deploy spotter.onnx --calib calls.py:calls --state h_out=h_in --platform "
+            f"{DEFAULT} -o board"
+        ),
     )
 )
 @click.argument("model", type=PATH_TYPE)
-@click.option("-o", "--output", type=PATH_TYPE, metavar="DIR", required=True, help="New, or deployed to before.")
+@click.option(
+    "-o",
+    "--output",
+    type=PATH_TYPE,
+    metavar="DIR",
+    required=True,
+    help="New, or deployed to before.",
+)
 @click.option("--calib", metavar="DATA", help=f"Of a float model, calibration data: {DATA_HELP}.")
 @click.option(
     "--input",
     "data",
     metavar="DATA",
-    help="Samples for the golden vectors; without --calib also to calibrate on.  [default: those of --calib]",
+    help=(
+        "Samples for the golden vectors; without --calib also to calibrate on.  [default: those "
+        "of --calib]"
+    ),
 )
-@click.option("--prefix", metavar="NAME", help="Every C name and file begins with it.  [default: the model's name]")
-@click.option("--samples", type=click.IntRange(1), default=3, show_default=True, metavar="N", help="Number of samples.")
-@click.option("--state", multiple=True, metavar="OUT=IN", help="A state output that is fed back. Repeatable.")
+@click.option(
+    "--prefix",
+    metavar="NAME",
+    help="Every C name and file begins with it.  [default: the model's name]",
+)
+@click.option(
+    "--samples",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    metavar="N",
+    help="Number of samples.",
+)
+@click.option(
+    "--state", multiple=True, metavar="OUT=IN", help="A state output that is fed back. Repeatable."
+)
 @click.option(
     "--packages",
     type=click.Choice(["one", "many"]),
@@ -59,7 +85,10 @@ __all__ = ["deploy"]
     "--try",
     "attempt",
     is_flag=True,
-    help="Compile the C program here with cc, run it on the samples and prove it against the simulator.",
+    help=(
+        "Compile the C program here with cc, run it on the samples and prove it against the "
+        "simulator."
+    ),
 )
 @quantize_options
 @timing_options
@@ -83,9 +112,10 @@ def deploy(
 ) -> None:
     """Write everything a board needs into one folder.
 
-    A float model is quantized first, with the options of quantize; an integer graph is taken as it is. The folder gets
-    the whole graph and its parts, the packer's lines as a script, a C program that runs all parts, with a known-answer
-    test, golden vectors, a README with the steps and a manifest with hashes. --try proves the program on this PC.
+    A float model is quantized first, with the options of quantize; an integer graph is taken as it
+    is. The folder gets the whole graph and its parts, the packer's lines as a script, a C program
+    that runs all parts, with a known-answer test, golden vectors, a README with the steps and a
+    manifest with hashes. --try proves the program on this PC.
     """
     source = make_data_loader(options)
     with progress_bar() as progress:
@@ -112,13 +142,17 @@ def deploy(
 
 
 def _check_prefix(name: str | None) -> str | None:
-    """Return a name that C names can begin with, None for none given; ConfigError for another one."""
+    """Return a name that C names can begin with, None for none given.
+
+    ConfigError for another one.
+    """
     from ...deployment.deploy import is_valid_stem
     from ...errors import ConfigError
 
     if name is not None and not is_valid_stem(name):
         raise ConfigError(
-            f"--prefix {name}: C names begin with it; give small letters, digits and single underscores, a letter "
+            f"--prefix {name}: C names begin with it; give small letters, digits and single "
+            "underscores, a letter "
             "first, and no name that means something else in C or in its tools, such as main"
         )
     return name

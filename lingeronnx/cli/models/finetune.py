@@ -30,41 +30,90 @@ __all__ = ["finetune"]
 @click.command(
     epilog=format_examples(
         "lingeronnx finetune model.onnx --train calib.npz -o tuned.onnx",
-        "lingeronnx finetune model.onnx --train calib.npz --eval val.npz --metric top1 -o tuned.onnx --epochs 30",
-        "lingeronnx finetune model.onnx --train calib.npz -o tuned.onnx --platform generic --weight-bits 4",
+        (
+            "lingeronnx finetune model.onnx --train calib.npz --eval val.npz --metric top1 -o "
+            "tuned.onnx --epochs 30"
+        ),
+        (
+            "lingeronnx finetune model.onnx --train calib.npz -o tuned.onnx --platform generic "
+            "--weight-bits 4"
+        ),
     )
 )
 @click.argument("model", type=PATH_TYPE)
-@click.option("--train", required=True, metavar="DATA", help=f"What to train on, with or without labels: {DATA_HELP}.")
-@click.option("-o", "--output", required=True, type=PATH_TYPE, metavar="OUT", help="The integer graph.")
-@click.option("--eval", "eval_data", metavar="DATA", help="Measure every epoch on this data and keep the best.")
-@click.option("--metric", metavar="NAME", help=f"With --eval: {METRICS_HELP}.  [default: top1 with labels, else sqnr]")
+@click.option(
+    "--train",
+    required=True,
+    metavar="DATA",
+    help=f"What to train on, with or without labels: {DATA_HELP}.",
+)
+@click.option(
+    "-o", "--output", required=True, type=PATH_TYPE, metavar="OUT", help="The integer graph."
+)
+@click.option(
+    "--eval",
+    "eval_data",
+    metavar="DATA",
+    help="Measure every epoch on this data and keep the best.",
+)
+@click.option(
+    "--metric",
+    metavar="NAME",
+    help=f"With --eval: {METRICS_HELP}.  [default: top1 with labels, else sqnr]",
+)
 @click.option(
     "--method",
     type=click.Choice(["blocks", "whole", "both"]),
     help="Train block by block, all at once, or one after the other.  [default: whole]",
 )
-@click.option("--epochs", type=click.IntRange(0), metavar="N", help="Epochs of training as a whole.  [default: 10]")
-@click.option("--block-epochs", type=click.IntRange(0), metavar="N", help="Epochs of each block.  [default: 10]")
-@click.option("--lr", type=float, metavar="X", help="Adam's step, relative to a parameter's size.  [default: 0.0003]")
+@click.option(
+    "--epochs",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Epochs of training as a whole.  [default: 10]",
+)
+@click.option(
+    "--block-epochs",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Epochs of each block.  [default: 10]",
+)
+@click.option(
+    "--lr",
+    type=float,
+    metavar="X",
+    help="Adam's step, relative to a parameter's size.  [default: 0.0003]",
+)
 @click.option("--scale-lr", type=float, metavar="X", help="Adam's step for log2 of scales.")
-@click.option("--batch-size", type=click.IntRange(1), metavar="N", help="Samples per step.  [default: 32]")
-@click.option("--loss", metavar="NAME", help="distill | labels | file.py:function  [default: distill]")
+@click.option(
+    "--batch-size", type=click.IntRange(1), metavar="N", help="Samples per step.  [default: 32]"
+)
+@click.option(
+    "--loss", metavar="NAME", help="distill | labels | file.py:function  [default: distill]"
+)
 @click.option(
     "--scales",
     type=click.Choice(["learned", "fixed"]),
     help="Whether scales are trained.  [default: learned where they are powers of two]",
 )
 @click.option(
-    "--rounding", type=click.Choice(["nearest", "soft"]), help="How blocks round their weights; soft is AdaRound."
+    "--rounding",
+    type=click.Choice(["nearest", "soft"]),
+    help="How blocks round their weights; soft is AdaRound.",
 )
 @click.option(
     "--batch-norm",
     type=click.Choice(["frozen", "reestimate"]),
     help="Keep its statistics, or take them anew from --train.  [default: frozen]",
 )
-@click.option("--clamp-weight", metavar="V", help="Largest |weight|, or p99.9: a percentile of its own values.")
-@click.option("--clamp-bias", metavar="V", help="Largest |bias|, or p99.9: a percentile of its own values.")
+@click.option(
+    "--clamp-weight",
+    metavar="V",
+    help="Largest |weight|, or p99.9: a percentile of its own values.",
+)
+@click.option(
+    "--clamp-bias", metavar="V", help="Largest |bias|, or p99.9: a percentile of its own values."
+)
 @click.option("--clamp-output", metavar="V", help="Largest |output| of a layer during training.")
 @click.option(
     "--clamp",
@@ -73,13 +122,30 @@ __all__ = ["finetune"]
     metavar="SELECTOR=KIND:V,...",
     help="Other limits of weight, bias or output for some layers. Repeatable.",
 )
-@click.option("--no-clamp", multiple=True, metavar="SELECTOR", help="No limits for these layers. Repeatable.")
-@click.option("--freeze", multiple=True, metavar="SELECTOR", help="Do not train these layers. Repeatable.")
-@click.option("--state-dict", type=PATH_TYPE, metavar="FILE.pt", help="Put a torch checkpoint onto the graph first.")
 @click.option(
-    "--patience", type=click.IntRange(1), metavar="N", help="With --eval: stop after N epochs without a better one."
+    "--no-clamp", multiple=True, metavar="SELECTOR", help="No limits for these layers. Repeatable."
 )
-@click.option("--checkpoint", type=PATH_TYPE, metavar="FILE", help="Save the state here after every block and epoch.")
+@click.option(
+    "--freeze", multiple=True, metavar="SELECTOR", help="Do not train these layers. Repeatable."
+)
+@click.option(
+    "--state-dict",
+    type=PATH_TYPE,
+    metavar="FILE.pt",
+    help="Put a torch checkpoint onto the graph first.",
+)
+@click.option(
+    "--patience",
+    type=click.IntRange(1),
+    metavar="N",
+    help="With --eval: stop after N epochs without a better one.",
+)
+@click.option(
+    "--checkpoint",
+    type=PATH_TYPE,
+    metavar="FILE",
+    help="Save the state here after every block and epoch.",
+)
 @click.option("--resume", is_flag=True, help="Go on from the file of --checkpoint.")
 @click.option("--device", metavar="NAME", help="cpu | cuda | cuda:1 ...  [default: cpu]")
 @quantize_options
@@ -101,7 +167,8 @@ def finetune(
 ) -> None:
     """Quantize a float model and train it through the chip's own arithmetic.
 
-    Without labels it learns to give what the float model gives. Needs PyTorch: pip install 'lingeronnx[torch]'.
+    Without labels it learns to give what the float model gives. Needs PyTorch: pip install
+    'lingeronnx[torch]'.
     """
     source = make_data_loader(options)
     if options["metric"] is not None and eval_data is None:
@@ -114,7 +181,11 @@ def finetune(
     check_output_path(output, read)
     chip_output = chip_file_path(output)
     written = [*read, output, chip_output]
-    for path, others in ((chip_output, read), (save_plan, written), (options["checkpoint"], written)):
+    for path, others in (
+        (chip_output, read),
+        (save_plan, written),
+        (options["checkpoint"], written),
+    ):
         if path is not None:
             check_output_path(path, others)
     given = {key: value for key, value in options.items() if value is not None and value != ()}
@@ -135,13 +206,21 @@ def finetune(
     show_result(model, done, as_json)
 
 
-def _parse_constraints(clamps: Sequence[str], none: Sequence[str]) -> dict[str, dict[str, str] | None]:
+def _parse_constraints(
+    clamps: Sequence[str], none: Sequence[str]
+) -> dict[str, dict[str, str] | None]:
     """Return selector -> limits of ``SELECTOR=KIND:V,...`` texts."""
     found: dict[str, dict[str, str] | None] = {}
     for text in clamps:
         selector, equals, body = text.rpartition("=")
         pairs = [part.partition(":") for part in body.split(",")]
         if not (selector and equals) or any(not colon for _, colon, _ in pairs):
-            raise ConfigError(f"--clamp '{text}': write SELECTOR=KIND:V, for instance 'type:Conv=weight:4,output:8'")
-        found[selector] = {**(found.get(selector) or {}), **{key.strip(): v.strip() for key, _, v in pairs}}
+            raise ConfigError(
+                f"--clamp '{text}': write SELECTOR=KIND:V, for instance "
+                "'type:Conv=weight:4,output:8'"
+            )
+        found[selector] = {
+            **(found.get(selector) or {}),
+            **{key.strip(): v.strip() for key, _, v in pairs},
+        }
     return {**found, **dict.fromkeys(none)}

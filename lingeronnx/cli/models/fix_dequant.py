@@ -8,7 +8,14 @@ from pathlib import Path
 import click
 
 from ...errors import RepairError
-from .._shared import PATH_TYPE, check_output_path, default_output_path, format_examples, json_option, print_json
+from .._shared import (
+    PATH_TYPE,
+    check_output_path,
+    default_output_path,
+    format_examples,
+    json_option,
+    print_json,
+)
 
 __all__ = ["fix_dequant"]
 
@@ -20,15 +27,29 @@ __all__ = ["fix_dequant"]
     )
 )
 @click.argument("model", type=PATH_TYPE)
-@click.option("-o", "--output", type=PATH_TYPE, metavar="OUT", help="Default: MODEL_fix.onnx beside the model.")
-@click.option("--check", is_flag=True, help="Run the repaired graph in the simulator, on random input.")
-@click.option("--dry-run", is_flag=True, help="Say what is wrong and what would be done; write nothing.")
+@click.option(
+    "-o",
+    "--output",
+    type=PATH_TYPE,
+    metavar="OUT",
+    help="Default: MODEL_fix.onnx beside the model.",
+)
+@click.option(
+    "--check", is_flag=True, help="Run the repaired graph in the simulator, on random input."
+)
+@click.option(
+    "--dry-run", is_flag=True, help="Say what is wrong and what would be done; write nothing."
+)
 @json_option
-def fix_dequant(model: Path, output: Path | None, check: bool, dry_run: bool, as_json: bool) -> None:
-    """Repair a legacy quantized graph: Dequants missing, misplaced or wrong, lost edges, wrong types.
+def fix_dequant(
+    model: Path, output: Path | None, check: bool, dry_run: bool, as_json: bool
+) -> None:
+    """Repair a legacy quantized graph.
 
-    Every finding and every edit is told. What has more than one answer is told and not guessed: nothing is written
-    then. Exit code 1 where the graph cannot be repaired, or with --check where it does not run.
+    Dequants missing, misplaced or wrong, lost edges, wrong types.
+    Every finding and every edit is told. What has more than one answer is told and not guessed:
+    nothing is written then. Exit code 1 where the graph cannot be repaired, or with --check where
+    it does not run.
     """
     from ... import api
 
@@ -41,9 +62,14 @@ def fix_dequant(model: Path, output: Path | None, check: bool, dry_run: bool, as
         if error.report is not None:
             _print_lines(error.report.lines(), as_json)
             if as_json:
-                print_json({"model": model, "repaired": False, "changed": False, **error.report.to_dict()})
+                print_json(
+                    {"model": model, "repaired": False, "changed": False, **error.report.to_dict()}
+                )
         raise
-    lines = [*fixed.report.lines(planned=dry_run), *(fixed.trial_run.lines() if fixed.trial_run is not None else [])]
+    lines = [
+        *fixed.report.lines(planned=dry_run),
+        *(fixed.trial_run.lines() if fixed.trial_run is not None else []),
+    ]
     if not dry_run:
         fixed.save(target)
         same = (

@@ -47,14 +47,29 @@ _DEPLOY_NEEDS_DATA = "--deploy writes what is shipped: give --calib DATA"
     cls=RecordedCommand,
     epilog=format_examples(
         "lingeronnx quantize model.onnx --calib calib.npz",
-        "lingeronnx quantize model.onnx --calib calib.npz --eval test.npz --metric top1 --require-chip",
-        "lingeronnx quantize model.onnx --calib calib.npz --eval test.npz --max-drop 0.5 --budget 30",
+        (
+            "lingeronnx quantize model.onnx --calib calib.npz --eval test.npz --metric top1 "
+            "--require-chip"
+        ),
+        (
+            "lingeronnx quantize model.onnx --calib calib.npz --eval test.npz --max-drop 0.5 --budget "
+            "30"
+        ),
         "lingeronnx quantize model.onnx --calib calib.npz --weight-bits auto --max-flash 60000",
-        "lingeronnx quantize model.onnx --calib calib.npz --skip type:Softmax --override 'type:Conv=calibrator:max'",
+        (
+            "lingeronnx quantize model.onnx --calib calib.npz --skip type:Softmax --override "
+            "'type:Conv=calibrator:max'"
+        ),
     ),
 )
 @click.argument("model", type=PATH_TYPE)
-@click.option("-o", "--output", type=PATH_TYPE, metavar="OUT", help="Default: MODEL_quant.onnx beside the model.")
+@click.option(
+    "-o",
+    "--output",
+    type=PATH_TYPE,
+    metavar="OUT",
+    help="Default: MODEL_quant.onnx beside the model.",
+)
 @click.option("--calib", metavar="DATA", help=f"Calibration data: {DATA_HELP}.")
 @quantize_options
 @timing_options
@@ -62,7 +77,8 @@ _DEPLOY_NEEDS_DATA = "--deploy writes what is shipped: give --calib DATA"
     "--state",
     multiple=True,
     metavar="OUT=IN",
-    help="A state output that a caller feeds back into a state input: items of --calib are calls, one after "
+    help="A state output that a caller feeds back into a state input: items of --calib are calls, "
+    "one after "
     "the other. Repeatable.",
 )
 @input_options
@@ -83,7 +99,8 @@ _DEPLOY_NEEDS_DATA = "--deploy writes what is shipped: give --calib DATA"
 @click.option(
     "--requantize/--no-requantize",
     default=None,
-    help="Of a model that is quantized already (QuantizeLinear, QLinearConv) take the weights alone, or keep its "
+    help="Of a model that is quantized already (QuantizeLinear, QLinearConv) take the weights "
+    "alone, or keep its "
     "scales. Default: with calibration data both are measured, and the better is taken.",
 )
 @click.option(
@@ -91,18 +108,33 @@ _DEPLOY_NEEDS_DATA = "--deploy writes what is shipped: give --calib DATA"
     "plan_in",
     type=PATH_TYPE,
     metavar="FILE",
-    help="Use the scales of --save-plan; nothing is calibrated. Or begin with those of another tool: AIMET's encodings "
+    help="Use the scales of --save-plan; nothing is calibrated. Or begin with those of another "
+    "tool: AIMET's encodings "
     "or esp-ppq's JSON.",
 )
 @click.option("--save-plan", type=PATH_TYPE, metavar="FILE", help="Write the scales as JSON.")
 @click.option(
-    "--deploy", "deploy_to", type=PATH_TYPE, metavar="DIR", help="Write what a board needs as well, as by deploy."
+    "--deploy",
+    "deploy_to",
+    type=PATH_TYPE,
+    metavar="DIR",
+    help="Write what a board needs as well, as by deploy.",
 )
 @click.option(
-    "--report", "report_to", type=PATH_TYPE, metavar="DIR", help="Write one page on all of it as well, as report."
+    "--report",
+    "report_to",
+    type=PATH_TYPE,
+    metavar="DIR",
+    help="Write one page on all of it as well, as report.",
 )
-@click.option("--eval", "eval_data", metavar="DATA", help="Measure float against integer on this data.")
-@click.option("--metric", metavar="NAME", help=f"With --eval: {METRICS_HELP}.  [default: top1 with labels, else sqnr]")
+@click.option(
+    "--eval", "eval_data", metavar="DATA", help="Measure float against integer on this data."
+)
+@click.option(
+    "--metric",
+    metavar="NAME",
+    help=f"With --eval: {METRICS_HELP}.  [default: top1 with labels, else sqnr]",
+)
 @click.option(
     "--max-drop",
     type=float,
@@ -119,20 +151,35 @@ _DEPLOY_NEEDS_DATA = "--deploy writes what is shipped: give --calib DATA"
     "--max-flash",
     type=int,
     metavar="BYTES",
-    help="With one of these two: the constants take so many bytes of the package at most. Alone, with --weight-bits "
+    help="With one of these two: the constants take so many bytes of the package at most. Alone, "
+    "with --weight-bits "
     "auto: the most accurate mix of widths that keeps it.",
 )
-@click.option("--max-ms", type=float, metavar="MS", help="The same of the time of a call, with --clock.")
-@click.option("--budget", type=float, metavar="MINUTES", help="With one of these four: begin no attempt after that.")
+@click.option(
+    "--max-ms", type=float, metavar="MS", help="The same of the time of a call, with --clock."
+)
+@click.option(
+    "--budget",
+    type=float,
+    metavar="MINUTES",
+    help="With one of these four: begin no attempt after that.",
+)
 @click.option(
     "--cluster",
     metavar="ADDRESS",
-    help="With one of these four: make attempts side by side on a Dask cluster, such as tcp://host:8786. The result is "
+    help="With one of these four: make attempts side by side on a Dask cluster, such as "
+    "tcp://host:8786. The result is "
     "the same.",
 )
-@click.option("--resume", is_flag=True, help="With one of these four: go on with the attempts in OUT_search.jsonl.")
 @click.option(
-    "--verbose", is_flag=True, help="Say also what looks wrong with the model as it is held, as check -o does."
+    "--resume",
+    is_flag=True,
+    help="With one of these four: go on with the attempts in OUT_search.jsonl.",
+)
+@click.option(
+    "--verbose",
+    is_flag=True,
+    help="Say also what looks wrong with the model as it is held, as check -o does.",
 )
 @picture_options
 @batch_options
@@ -154,16 +201,19 @@ def quantize(
 ) -> None:
     """Quantize a model and say what became of it.
 
-    A model that another tool has quantized (QuantizeLinear, QLinearConv) keeps its scales as far as the platform holds
-    them. Without --calib the scales of others come from random inputs: good to see whether a model fits a chip, and
-    for nothing else, as the report and the file say. Where float operators before or after the integers stay with the
-    host, the part for the packer is written as well.
+    A model that another tool has quantized (QuantizeLinear, QLinearConv) keeps its scales as far as
+    the platform holds them. Without --calib the scales of others come from random inputs: good to
+    see whether a model fits a chip, and for nothing else, as the report and the file say. Where
+    float operators before or after the integers stay with the host, the part for the packer is
+    written as well.
     """
     wishes, source = _has_search_goal(options, eval_data), make_data_loader(options)
     output = output or default_output_path(model, "_quant.onnx")
     read = [model, options["calib"], options["config"], plan_in, eval_data]
     check_output_path(output, read)  # names are made of it
-    attempts, *pages = (output.with_name(f"{output.stem}_search.{kind}") for kind in ("jsonl", "html", "svg"))
+    attempts, *pages = (
+        output.with_name(f"{output.stem}_search.{kind}") for kind in ("jsonl", "html", "svg")
+    )
     _check_output_paths(read, output, save_plan, [attempts, *pages] if wishes else ())
     _check_format(written, deploy_to)
     _check_report(report_to, eval_data or options["calib"])
@@ -187,23 +237,38 @@ def quantize(
             **options,
         )
         result = _add_suspicion_notes(result) if verbose else result
-        board = {"state": fed_back, "stem": output.stem, "parts": options["parts"], **_timing_settings(options)}
+        board = {
+            "state": fed_back,
+            "stem": output.stem,
+            "parts": options["parts"],
+            **_timing_settings(options),
+        }
         deployed = _write_deployment(deploy_to, model, result, calib, **board)
         done = result.write(output, written, plan=save_plan)
         _write_search(result, model, pages)
-        compared, told = source(eval_data) if eval_data else calib, replace(result, report=done.report)
+        compared, told = (
+            source(eval_data) if eval_data else calib,
+            replace(result, report=done.report),
+        )
         _write_report(report_to, model, told, compared, state=fed_back, **_timing_settings(options))
     show_result(model, done, as_json, deployed)
 
 
 def _has_search_goal(options: dict[str, Any], eval_data: str | None) -> bool:
-    """Whether the cheapest quantization is asked for; UsageError for options that belong to others not given."""
+    """Whether the cheapest quantization is asked for.
+
+    UsageError for options that belong to others not given.
+    """
     if options["metric"] is not None and eval_data is None:
         raise click.UsageError("--metric needs --eval DATA")
-    wishes = any(options[key] is not None for key in ("max_drop", "min_sqnr", "max_flash", "max_ms"))
+    wishes = any(
+        options[key] is not None for key in ("max_drop", "min_sqnr", "max_flash", "max_ms")
+    )
     given = [key for key in ("resume", "budget", "cluster") if options[key] not in (None, False)]
     if not wishes and given:
-        raise click.UsageError(f"--{given[0]} needs --max-drop POINTS, --min-sqnr DB, --max-flash BYTES or --max-ms MS")
+        raise click.UsageError(
+            f"--{given[0]} needs --max-drop POINTS, --min-sqnr DB, --max-flash BYTES or --max-ms MS"
+        )
     return wishes
 
 
@@ -226,10 +291,14 @@ def _check_format(written: str, deploy_to: Path | None) -> None:
 def _check_report(folder: Path | None, data: str | None) -> None:
     """Raise UsageError for a page that has no data to compare both models on."""
     if folder is not None and data is None:
-        raise click.UsageError("--report compares both models on data: give --eval DATA or --calib DATA")
+        raise click.UsageError(
+            "--report compares both models on data: give --eval DATA or --calib DATA"
+        )
 
 
-def _check_deploy(folder: Path | None, model: Path, calib: str | None, plan: Plan | Encodings | None) -> None:
+def _check_deploy(
+    folder: Path | None, model: Path, calib: str | None, plan: Plan | Encodings | None
+) -> None:
     """Raise ConfigError where a board's files cannot be written to `folder`, or have no data behind them."""
     from ...deployment import check_folder
     from ...flow import require_data
@@ -248,7 +317,10 @@ def _timing_settings(options: dict[str, Any]) -> dict[str, Any]:
 def _write_deployment(
     folder: Path | None, model: Path, result: QuantizedModel, calib: object, **settings: Any
 ) -> Deployment | None:
-    """Write a board's files, if they are asked for; ConfigError where a scale comes from no data."""
+    """Write a board's files, if they are asked for.
+
+    ConfigError where a scale comes from no data.
+    """
     from ... import api
     from ...flow import require_calibrated_scales
     from ...graph import ir
@@ -259,7 +331,9 @@ def _write_deployment(
     return api.deploy(result, folder, calib, **settings)
 
 
-def _write_report(folder: Path | None, model: Path, result: QuantizedModel, data: object, **settings: Any) -> None:
+def _write_report(
+    folder: Path | None, model: Path, result: QuantizedModel, data: object, **settings: Any
+) -> None:
     """Write the page on all of it, if it is asked for."""
     from ... import api
 
@@ -273,7 +347,9 @@ def _write_search(result: QuantizedModel, model: Path, pages: Sequence[Path]) ->
         from ...search.page import write_search_page
 
         page, picture = pages
-        write_search_page(result.report.search, f"{model.name}, {result.report.platform}", page, picture)
+        write_search_page(
+            result.report.search, f"{model.name}, {result.report.platform}", page, picture
+        )
 
 
 def _add_suspicion_notes(result: QuantizedModel) -> QuantizedModel:
@@ -285,7 +361,10 @@ def _add_suspicion_notes(result: QuantizedModel) -> QuantizedModel:
 
 
 def _read_plan(path: Path, options: dict[str, Any]) -> Plan | Encodings:
-    """Read a plan; put the platform and mode of one of ours into `options`; ConfigError where others were given."""
+    """Read a plan; put the platform and mode of one of ours into `options`.
+
+    ConfigError where others were given.
+    """
     from ...plan import Plan
     from ...qdq.encodings import read_plan
 
@@ -294,6 +373,8 @@ def _read_plan(path: Path, options: dict[str, Any]) -> Plan | Encodings:
         return plan
     for key, have in (("platform", plan.platform), ("mode", plan.mode)):
         if options[key] not in (None, have):
-            raise ConfigError(f"--{key} {options[key]}: the plan {path} is for {have}; drop one of the two")
+            raise ConfigError(
+                f"--{key} {options[key]}: the plan {path} is for {have}; drop one of the two"
+            )
         options[key] = have
     return plan

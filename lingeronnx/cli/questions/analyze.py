@@ -57,8 +57,8 @@ def analyze() -> None:
 def weights(model: Path, output: Path, as_json: bool) -> None:
     """Write mean, largest and 0.99 quantile of every weight's absolute values.
 
-    Nothing in a checkpoint is executed. Under a weight whose largest value is over 10 times its 0.99 quantile stands a
-    row of !!!: clamp or normalise that layer.
+    Nothing in a checkpoint is executed. Under a weight whose largest value is over 10 times its
+    0.99 quantile stands a row of !!!: clamp or normalise that layer.
     """
     check_output_path(output, [model])
     from ... import api
@@ -70,7 +70,10 @@ def weights(model: Path, output: Path, as_json: bool) -> None:
 @analyze.command(
     epilog=format_examples(
         "lingeronnx analyze outputs model.onnx --data calib.npz",
-        "lingeronnx analyze outputs model_quant.onnx --data calib.npz --match '^/layer1/' -o layer1.log",
+        (
+            "lingeronnx analyze outputs model_quant.onnx --data calib.npz --match '^/layer1/' -o "
+            "layer1.log"
+        ),
     )
 )
 @click.argument("model", type=PATH_TYPE)
@@ -88,11 +91,13 @@ def weights(model: Path, output: Path, as_json: bool) -> None:
 @picture_options
 @batch_options
 @json_option
-def outputs(model: Path, data: str, output: Path, as_json: bool, batch: int | None, **options: Any) -> None:
+def outputs(
+    model: Path, data: str, output: Path, as_json: bool, batch: int | None, **options: Any
+) -> None:
     """Write mean, largest and 0.99 quantile of every layer's absolute outputs, over all of the data.
 
-    Takes float models and integer graphs, whose integers count as real values. Under a layer whose largest output is
-    over 10 times its 0.99 quantile stands a row of !!!.
+    Takes float models and integer graphs, whose integers count as real values. Under a layer whose
+    largest output is over 10 times its 0.99 quantile stands a row of !!!.
     """
     source = make_data_loader(options)
     check_output_path(output, [model, data])
@@ -110,7 +115,8 @@ def _print_outliers(rows: Sequence[OutlierRow], model: Path, output: Path, as_js
     outliers = [row for row in rows if row.is_outlier]
     for row in outliers:
         click.echo(
-            f"{row.name}: its largest value {row.max_abs:.4g} is {row.versu:.3g} times its 0.99 quantile "
+            f"{row.name}: its largest value {row.max_abs:.4g} is {row.versu:.3g} times its 0.99 "
+            "quantile "
             f"{row.quantile_99:.4g}; clamp or normalise this layer",
             err=as_json,
         )

@@ -54,8 +54,12 @@ __all__ = ["badcase"]
     type=click.Choice(["ascending", "descending"]),
     help="With module:function: which values are the worst first.",
 )
-@click.option("--tensor", metavar="OUTPUT", help="The graph output to look at.  [default: the first]")
-@click.option("--steps", type=click.IntRange(1), metavar="N", help="Look at the first N batches only.")
+@click.option(
+    "--tensor", metavar="OUTPUT", help="The graph output to look at.  [default: the first]"
+)
+@click.option(
+    "--steps", type=click.IntRange(1), metavar="N", help="Look at the first N batches only."
+)
 @picture_options
 @batch_options
 @json_option
@@ -71,7 +75,8 @@ def badcase(
 ) -> None:
     """Find the sample on which two models are furthest apart, and save it.
 
-    Samples are looked at one by one, not in batches. The file holds the inputs, and the label where there is one.
+    Samples are looked at one by one, not in batches. The file holds the inputs, and the label where
+    there is one.
     """
     source = make_data_loader(options)
     check_output_path(output, [float_model, quant_model, data])
@@ -80,7 +85,9 @@ def badcase(
 
         if batch is not None:
             options["batch"] = batch
-        found = api.find_bad_case(float_model, quant_model, source(data), output=tensor, progress=progress, **options)
+        found = api.find_bad_case(
+            float_model, quant_model, source(data), output=tensor, progress=progress, **options
+        )
         found.save(output)
     console = console_for(as_json)
     console.print(

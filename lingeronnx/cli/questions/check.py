@@ -31,17 +31,28 @@ __all__ = ["check"]
     )
 )
 @click.argument("model", type=PATH_TYPE)
-@click.option("--platform", metavar="NAME", help=f"Default: the one an integer graph was made for, else {DEFAULT}.")
 @click.option(
-    "--calib", metavar="DATA", help=f"Sizes of inputs that the file leaves open; with -o scales: {DATA_HELP}."
+    "--platform",
+    metavar="NAME",
+    help=f"Default: the one an integer graph was made for, else {DEFAULT}.",
 )
-@click.option("--packer-args", metavar="ARGS", help="Judge an integer graph under these packer arguments, in quotes.")
+@click.option(
+    "--calib",
+    metavar="DATA",
+    help=f"Sizes of inputs that the file leaves open; with -o scales: {DATA_HELP}.",
+)
+@click.option(
+    "--packer-args",
+    metavar="ARGS",
+    help="Judge an integer graph under these packer arguments, in quotes.",
+)
 @click.option(
     "-o",
     "--output",
     type=PATH_TYPE,
     metavar="DIR",
-    help="Write in here check.txt, check.html and, of a float model with --calib, model_check_result.txt, the texts as "
+    help="Write in here check.txt, check.html and, of a float model with --calib, "
+    "model_check_result.txt, the texts as "
     ".json too; and cycles.svg, where cycles are known.",
 )
 @click.option(
@@ -66,13 +77,14 @@ def check(
 ) -> None:
     """Say whether a model breaks limits of a platform, and which: node, value, limit and remedy.
 
-    Takes float models and integer graphs. Says of float models which rewrites of --fit would help and what would
-    remain; of both whether the packer takes them with its arguments (chosen where none are given), whether the chip
-    then computes the same integers, and the cost: MACs, bytes, memory, DMA, cycles. Exit code 0 where nothing is wrong,
-    else 1.
+    Takes float models and integer graphs. Says of float models which rewrites of --fit would help
+    and what would remain; of both whether the packer takes them with its arguments (chosen where
+    none are given), whether the chip then computes the same integers, and the cost: MACs, bytes,
+    memory, DMA, cycles. Exit code 0 where nothing is wrong, else 1.
 
-    With -o also how the model is built and would be held: what is left unfused, used twice or never, the scale of each
-    output and weight, and what looks wrong. A float model is planned on --calib for that, and this is left out without.
+    With -o also how the model is built and would be held: what is left unfused, used twice or
+    never, the scale of each output and weight, and what looks wrong. A float model is planned on
+    --calib for that, and this is left out without.
     """
     from ... import api
     from ...analysis.check.page import render_check_page
@@ -93,12 +105,23 @@ def check(
     if output is not None:
         files: dict[str, str] = {}
         if calib is None and found.kind == "float" and not is_quantized(ir.load(model)):
-            click.echo(f"note: {RESULT_FILE} tells scales and ranges: it is written with --calib DATA only", err=True)
+            click.echo(
+                (
+                    f"note: {RESULT_FILE} tells scales and ranges: it is written with --calib DATA "
+                    "only"
+                ),
+                err=True,
+            )
         else:
-            built = api.structure(model, platform=platform, calib=calib, violations=found.violations)
+            built = api.structure(
+                model, platform=platform, calib=calib, violations=found.violations
+            )
             wrong = [f"looks wrong: {line}" for line in built.lines()]
             lines, every = lines + wrong, every + wrong
-            files = {RESULT_FILE: built.text(), f"{Path(RESULT_FILE).stem}.json": json_text(built.to_dict()) + "\n"}
+            files = {
+                RESULT_FILE: built.text(),
+                f"{Path(RESULT_FILE).stem}.json": json_text(built.to_dict()) + "\n",
+            }
         if found.time.latency is not None:
             files["cycles.svg"] = render_time_plot(found.time, f"{model.name} on {found.platform}")
         files["check.html"] = render_check_page(found, model.name)
@@ -113,7 +136,10 @@ def check(
 
 
 def _write_files(folder: Path, files: Mapping[str, str]) -> None:
-    """Write text files into `folder`, which is made where it is not there; ConfigError where it cannot be."""
+    """Write text files into `folder`, which is made where it is not there.
+
+    ConfigError where it cannot be.
+    """
     from ...files import created_folder, write_text
 
     with created_folder(folder):

@@ -43,7 +43,14 @@ __all__ = ["compare"]
     metavar="DIR DIR",
     help="In place of --data: folders of FLOAT and QUANT by `profile --keep`; nothing is run.",
 )
-@click.option("-o", "--output", type=PATH_TYPE, required=True, metavar="DIR", help="The folder for the four files.")
+@click.option(
+    "-o",
+    "--output",
+    type=PATH_TYPE,
+    required=True,
+    metavar="DIR",
+    help="The folder for the four files.",
+)
 @state_option
 @picture_options
 @batch_options
@@ -61,8 +68,8 @@ def compare(
 ) -> None:
     """Compare two models tensor by tensor, and say which layer loses accuracy, why, and what mends it.
 
-    FLOAT and QUANT are models, float or integer; QUANT may be the folder of a dump. Writes compare_per_layer_out.txt
-    and .csv, abnormal_layer_advisor.txt and profiler.html into DIR.
+    FLOAT and QUANT are models, float or integer; QUANT may be the folder of a dump. Writes
+    compare_per_layer_out.txt and .csv, abnormal_layer_advisor.txt and profiler.html into DIR.
     """
     source = make_data_loader(options)
     if (data is None) == (not profiles):
@@ -72,9 +79,19 @@ def compare(
 
         fed = parse_pairs("--state", state, "OUT=IN") or None
         if profiles:
-            found = api.compare_kept(float_model, quant_model, profiles, output, progress=progress, **options)
+            found = api.compare_kept(
+                float_model, quant_model, profiles, output, progress=progress, **options
+            )
         else:
-            found = api.compare(float_model, quant_model, source(data), output, state=fed, progress=progress, **options)
+            found = api.compare(
+                float_model,
+                quant_model,
+                source(data),
+                output,
+                state=fed,
+                progress=progress,
+                **options,
+            )
     show_comparison(console_for(as_json), found, output)
     if as_json:
         print_json({"folder": output, **found.to_dict()})

@@ -30,16 +30,34 @@ __all__ = ["report"]
 @click.command(
     epilog=format_examples(
         "lingeronnx report model.onnx model_quant.onnx --data test.npz -o report",
-        "lingeronnx report model.onnx model_quant.onnx --data test.npz -o report --clock 300 --sensitivity sensitivity",
+        (
+            "lingeronnx report model.onnx model_quant.onnx --data test.npz -o report --clock 300 "
+            "--sensitivity sensitivity"
+        ),
     )
 )
 @click.argument("float_model", type=PATH_TYPE, metavar="MODEL")
 @click.argument("quant_model", type=PATH_TYPE, metavar="QUANT")
-@click.option("--data", required=True, metavar="DATA", help=f"What to run both on: {DATA_HELP}; may hold labels.")
 @click.option(
-    "-o", "--output", type=PATH_TYPE, required=True, metavar="DIR", help="The folder for report.html and .json."
+    "--data",
+    required=True,
+    metavar="DATA",
+    help=f"What to run both on: {DATA_HELP}; may hold labels.",
 )
-@click.option("--sensitivity", type=PATH_TYPE, metavar="DIR", help="A folder that sensitivity wrote: show it, too.")
+@click.option(
+    "-o",
+    "--output",
+    type=PATH_TYPE,
+    required=True,
+    metavar="DIR",
+    help="The folder for report.html and .json.",
+)
+@click.option(
+    "--sensitivity",
+    type=PATH_TYPE,
+    metavar="DIR",
+    help="A folder that sensitivity wrote: show it, too.",
+)
 @state_option
 @timing_options
 @picture_options
@@ -55,9 +73,11 @@ def report(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Write one page for the browser on a quantized model: what to do, limits, memory, cost, time, every layer.
+    """Write one page for the browser on a quantized model.
 
-    The page needs nothing else, no network either. quantize --report DIR writes the same with what quantize did.
+    What to do, limits, memory, cost, time, every layer.
+    The page needs nothing else, no network either. quantize --report DIR writes the same with what
+    quantize did.
     """
     source = make_data_loader(options)
     fed = parse_pairs("--state", state, "OUT=IN") or None

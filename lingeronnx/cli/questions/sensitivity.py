@@ -33,8 +33,15 @@ _MAX_ROWS = 20  # rows on the screen; the file has all
 @click.command(
     epilog=format_examples(
         "lingeronnx sensitivity model.onnx --calib calib.npz --eval test.npz -o sensitivity",
-        "lingeronnx sensitivity model.onnx --calib calib.npz -o sensitivity --metric SQNR --metric KL --what all",
-        "lingeronnx sensitivity model.onnx --calib calib.npz --eval test.npz -o sensitivity --metric top1 --workers 4",
+        (
+            "lingeronnx sensitivity model.onnx --calib calib.npz -o sensitivity --metric SQNR "
+            "--metric "
+            "KL --what all"
+        ),
+        (
+            "lingeronnx sensitivity model.onnx --calib calib.npz --eval test.npz -o sensitivity "
+            "--metric top1 --workers 4"
+        ),
     )
 )
 @click.argument("model", type=PATH_TYPE)
@@ -69,14 +76,28 @@ _MAX_ROWS = 20  # rows on the screen; the file has all
     show_default=True,
     help="What of an operator is quantized.",
 )
-@click.option("--all-but-one", is_flag=True, help="Quantize everything but the operator, instead of it alone.")
-@click.option("--reserve", is_flag=True, help="The other way round: the operators to take back to 8 bits first.")
-@click.option("--tensor", "output", metavar="OUTPUT", help="The graph output to look at.  [default: the first]")
+@click.option(
+    "--all-but-one", is_flag=True, help="Quantize everything but the operator, instead of it alone."
+)
+@click.option(
+    "--reserve",
+    is_flag=True,
+    help="The other way round: the operators to take back to 8 bits first.",
+)
+@click.option(
+    "--tensor",
+    "output",
+    metavar="OUTPUT",
+    help="The graph output to look at.  [default: the first]",
+)
 @click.option(
     "--min-gain",
     type=click.FloatRange(0),
     metavar="GAIN",
-    help="What advice must give back, in its metric's unit.  [default: 0.5 dB, 0.25 points of accuracy]",
+    help=(
+        "What advice must give back, in its metric's unit.  [default: 0.5 dB, 0.25 points of "
+        "accuracy]"
+    ),
 )
 @click.option(
     "--max-float-macs",
@@ -86,7 +107,9 @@ _MAX_ROWS = 20  # rows on the screen; the file has all
     metavar="SHARE",
     help="The largest share of multiply-accumulates that advice may leave in float.",
 )
-@click.option("--resume", is_flag=True, help="Go on where a run into the same folder was broken off.")
+@click.option(
+    "--resume", is_flag=True, help="Go on where a run into the same folder was broken off."
+)
 @click.option(
     "--plots",
     type=click.IntRange(0),
@@ -100,7 +123,11 @@ _MAX_ROWS = 20  # rows on the screen; the file has all
     "--state",
     multiple=True,
     metavar="OUT=IN",
-    help="A state output that a caller feeds back into a state input; items of the data are calls. Repeatable.",
+    help=(
+        "A state output that a caller feeds back into a state input; items of the data are "
+        "calls. "
+        "Repeatable."
+    ),
 )
 @picture_options
 @batch_options
@@ -119,7 +146,8 @@ def sensitivity(
 ) -> None:
     """Rank the operators of a float model by what quantizing each of them alone costs.
 
-    At the end stand the options of quantize that leave the worst ones out, and what they are predicted to give back.
+    At the end stand the options of quantize that leave the worst ones out, and what they are
+    predicted to give back.
     """
     source = make_data_loader(options)
     from ...files import created_folder

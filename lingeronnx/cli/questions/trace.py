@@ -19,11 +19,22 @@ __all__ = ["trace"]
     )
 )
 @click.argument("model", type=PATH_TYPE)
-@click.option("-o", "--output", type=PATH_TYPE, metavar="FILE", required=True, help="The trace, as JSON.")
-@click.option("--clock", type=float, metavar="MHZ", help="Of the chip; without, a cycle is shown as a microsecond.")
+@click.option(
+    "-o", "--output", type=PATH_TYPE, metavar="FILE", required=True, help="The trace, as JSON."
+)
+@click.option(
+    "--clock",
+    type=float,
+    metavar="MHZ",
+    help="Of the chip; without, a cycle is shown as a microsecond.",
+)
 @click.option("--platform", metavar="NAME", help="Default: the one the graph was made for.")
-@click.option("--packer-args", metavar="ARGS", help="In quotes.  [default: those that quantize prints]")
-@click.option("--timing", type=PATH_TYPE, metavar="FILE", help="Prices of the chip that profile-board wrote.")
+@click.option(
+    "--packer-args", metavar="ARGS", help="In quotes.  [default: those that quantize prints]"
+)
+@click.option(
+    "--timing", type=PATH_TYPE, metavar="FILE", help="Prices of the chip that profile-board wrote."
+)
 @json_option
 def trace(
     model: Path,
@@ -36,8 +47,8 @@ def trace(
 ) -> None:
     """Write when each layer of an integer graph runs: lanes for the NPU, the DMA and the host.
 
-    Open it in Perfetto (ui.perfetto.dev), speedscope or Chrome (chrome://tracing). What the host computes has no price:
-    it is marked, without a length.
+    Open it in Perfetto (ui.perfetto.dev), speedscope or Chrome (chrome://tracing). What the host
+    computes has no price: it is marked, without a length.
     """
     from ... import api
 
@@ -46,7 +57,16 @@ def trace(
     drawn.write(output)
     console = console_for(as_json)
     lines = drawn.time.lines()
-    print_facts(console, [("time" if index == 0 else "", line, "") for index, line in enumerate(lines)])
+    print_facts(
+        console, [("time" if index == 0 else "", line, "") for index, line in enumerate(lines)]
+    )
     print_line(console, "written", f"{output} ({len(drawn.slices)} slices)")
     if as_json:
-        print_json({"model": model, "output": output, "slices": len(drawn.slices), "time": drawn.time.to_dict()})
+        print_json(
+            {
+                "model": model,
+                "output": output,
+                "slices": len(drawn.slices),
+                "time": drawn.time.to_dict(),
+            }
+        )

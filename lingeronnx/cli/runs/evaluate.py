@@ -33,10 +33,19 @@ __all__ = ["evaluate"]
     )
 )
 @click.argument("model", type=PATH_TYPE)
-@click.option("--data", required=True, metavar="DATA", help=f"What to measure on: {DATA_HELP}; may hold labels.")
+@click.option(
+    "--data",
+    required=True,
+    metavar="DATA",
+    help=f"What to measure on: {DATA_HELP}; may hold labels.",
+)
 @click.option("--baseline", type=PATH_TYPE, metavar="FLOAT.onnx", help="The model to compare with.")
-@click.option("--metric", metavar="NAME", help=f"{METRICS_HELP}  [default: top1 with labels, else sqnr]")
-@click.option("--output", metavar="TENSOR", help="The tensor to measure.  [default: the first graph output]")
+@click.option(
+    "--metric", metavar="NAME", help=f"{METRICS_HELP}  [default: top1 with labels, else sqnr]"
+)
+@click.option(
+    "--output", metavar="TENSOR", help="The tensor to measure.  [default: the first graph output]"
+)
 @picture_options
 @batch_options
 @worker_options

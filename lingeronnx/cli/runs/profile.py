@@ -26,19 +26,34 @@ __all__ = ["profile"]
 @click.command(
     epilog=format_examples(
         "lingeronnx profile model.onnx --data calib.npz -o profile",
-        "lingeronnx profile model_quant.onnx --data calib.npz -o profile --prefix /layer1/ --type Conv2dInt",
+        (
+            "lingeronnx profile model_quant.onnx --data calib.npz -o profile --prefix /layer1/ --type "
+            "Conv2dInt"
+        ),
         "lingeronnx profile model.onnx --data calib.npz -o profile --tensorboard --per-channel",
     )
 )
 @click.argument("model", type=PATH_TYPE)
 @click.option("--data", required=True, metavar="DATA", help=f"What to run: {DATA_HELP}.")
 @click.option(
-    "-o", "--output", "out_dir", type=PATH_TYPE, required=True, metavar="DIR", help="The folder to write into."
+    "-o",
+    "--output",
+    "out_dir",
+    type=PATH_TYPE,
+    required=True,
+    metavar="DIR",
+    help="The folder to write into.",
 )
 @click.option(
-    "--prefix", "prefixes", multiple=True, metavar="P", help="Only operators whose node's name begins so. Repeatable."
+    "--prefix",
+    "prefixes",
+    multiple=True,
+    metavar="P",
+    help="Only operators whose node's name begins so. Repeatable.",
 )
-@click.option("--type", "types", multiple=True, metavar="T", help="Only operators of this type. Repeatable.")
+@click.option(
+    "--type", "types", multiple=True, metavar="T", help="Only operators of this type. Repeatable."
+)
 @click.option(
     "--stack",
     "with_stack",
@@ -46,23 +61,34 @@ __all__ = ["profile"]
     help="A column with the place in the source, where torch's exporter noted it.",
 )
 @click.option("--tensorboard", is_flag=True, help="Write histograms into DIR/tensorboard.")
-@click.option("--per-channel", is_flag=True, help="With --tensorboard: a histogram for each channel.")
-@click.option("--keep", is_flag=True, help="Write every tensor into DIR/tensors too, to compare without running again.")
+@click.option(
+    "--per-channel", is_flag=True, help="With --tensorboard: a histogram for each channel."
+)
+@click.option(
+    "--keep",
+    is_flag=True,
+    help="Write every tensor into DIR/tensors too, to compare without running again.",
+)
 @picture_options
 @batch_options
 @json_option
-def profile(model: Path, data: str, out_dir: Path, as_json: bool, batch: int | None, **options: Any) -> None:
+def profile(
+    model: Path, data: str, out_dir: Path, as_json: bool, batch: int | None, **options: Any
+) -> None:
     """Write range, mean and variance of all that a model's operators read and write.
 
-    DIR gets statistic.txt, one row for each input, output, weight and bias of each operator, profile.html, the same for
-    a browser, and profile.npz, which holds the histograms too. Integers count as real values. Takes float models and
-    integer graphs.
+    DIR gets statistic.txt, one row for each input, output, weight and bias of each operator,
+    profile.html, the same for a browser, and profile.npz, which holds the histograms too. Integers
+    count as real values. Takes float models and integer graphs.
     """
     source = make_data_loader(options)
     if options["per_channel"] and not options["tensorboard"]:
         raise click.UsageError("--per-channel needs --tensorboard")
     if not out_dir.parent.is_dir():
-        raise ConfigError(f"cannot make the folder {out_dir}: there is no folder {out_dir.parent}; create it first")
+        raise ConfigError(
+            f"cannot make the folder {out_dir}: there is no folder {out_dir.parent}; create it "
+            "first"
+        )
     with progress_bar() as progress:
         from ... import api
 
@@ -72,7 +98,10 @@ def profile(model: Path, data: str, out_dir: Path, as_json: bool, batch: int | N
     chosen = found.to_dict(options["prefixes"], options["types"])
     files = sorted(str(path.relative_to(out_dir)) for path in out_dir.iterdir())
     click.echo(
-        f"{out_dir}: {len(chosen)} rows of {len({row['module'] for row in chosen})} operators; {', '.join(files)}",
+        (
+            f"{out_dir}: {len(chosen)} rows of {len({row['module'] for row in chosen})} operators; "
+            f"{', '.join(files)}"
+        ),
         err=as_json,
     )
     if as_json:

@@ -29,28 +29,50 @@ __all__ = ["simulate"]
     epilog=format_examples(
         "lingeronnx simulate model_quant.onnx --input test.npz -o out.npz",
         "lingeronnx simulate model_quant.onnx --input test.npz --integers --taps all",
-        "lingeronnx simulate model_quant.onnx --input test.npz --limit 1 --dump tensors --at logits",
+        (
+            "lingeronnx simulate model_quant.onnx --input test.npz --limit 1 --dump tensors --at "
+            "logits"
+        ),
     )
 )
 @click.argument("model", type=PATH_TYPE)
 @click.option("--input", "data", required=True, metavar="DATA", help=f"What to feed: {DATA_HELP}.")
-@click.option("-o", "--output", type=PATH_TYPE, metavar="OUT", help="Default: MODEL_out.npz in the current folder.")
 @click.option(
-    "--integers", is_flag=True, help="Write integers, not real values; for outputs those in front of the Dequant."
+    "-o",
+    "--output",
+    type=PATH_TYPE,
+    metavar="OUT",
+    help="Default: MODEL_out.npz in the current folder.",
 )
-@click.option("--taps", multiple=True, metavar="NAME|all", help="Write this tensor too, or every one. Repeatable.")
 @click.option(
-    "--dump", type=PATH_TYPE, metavar="DIR", help="Write the taps (without any: every tensor) as .npy files too."
+    "--integers",
+    is_flag=True,
+    help="Write integers, not real values; for outputs those in front of the Dequant.",
+)
+@click.option(
+    "--taps",
+    multiple=True,
+    metavar="NAME|all",
+    help="Write this tensor too, or every one. Repeatable.",
+)
+@click.option(
+    "--dump",
+    type=PATH_TYPE,
+    metavar="DIR",
+    help="Write the taps (without any: every tensor) as .npy files too.",
 )
 @click.option("--at", metavar="TENSOR", help="Show range, mean and first values of one tensor.")
 @picture_options
 @batch_options
 @json_option
-def simulate(model: Path, data: str, output: Path | None, as_json: bool, batch: int | None, **options: Any) -> None:
+def simulate(
+    model: Path, data: str, output: Path | None, as_json: bool, batch: int | None, **options: Any
+) -> None:
     """Run a model, integer or float, and write its outputs.
 
-    Integer graphs run bit for bit as on the chip, float ones in onnxruntime. Integer tensors come as real values,
-    unless --integers is given; --dump keeps them as they are, with their scales in index.json.
+    Integer graphs run bit for bit as on the chip, float ones in onnxruntime. Integer tensors come
+    as real values, unless --integers is given; --dump keeps them as they are, with their scales in
+    index.json.
     """
     source = make_data_loader(options)
     output = output or Path(f"{model.stem}_out.npz")
@@ -95,4 +117,6 @@ def simulate(model: Path, data: str, output: Path | None, as_json: bool, batch: 
 def _check_dump_folder(path: Path | None, data: str) -> None:
     """Raise ConfigError where a dump into `path` could replace a file of the data."""
     if path is not None and Path(data).resolve().is_relative_to(path.resolve()):
-        raise ConfigError(f"--dump {path}: the folder holds the data that are read; choose another one")
+        raise ConfigError(
+            f"--dump {path}: the folder holds the data that are read; choose another one"
+        )

@@ -25,14 +25,25 @@ __all__ = ["verify"]
 
 @click.command(
     epilog=format_examples(
-        "lingeronnx verify board/model_chip.onnx --input board/golden/0/input.npz --device-dump workspace/data",
+        (
+            "lingeronnx verify board/model_chip.onnx --input board/golden/0/input.npz --device-dump "
+            "workspace/data"
+        ),
         "lingeronnx verify model_quant.onnx --input test.npz --sample 3 --device-log uart.log",
         "lingeronnx verify model_quant.onnx --input test.npz --device-output output.bin",
     )
 )
 @click.argument("model", type=PATH_TYPE)
-@click.option("--input", "data", required=True, metavar="DATA", help=f"What the device was fed: {DATA_HELP}.")
-@click.option("--device-dump", "dump", type=PATH_TYPE, metavar="DIR", help="The executor's dumps, text or binary.")
+@click.option(
+    "--input", "data", required=True, metavar="DATA", help=f"What the device was fed: {DATA_HELP}."
+)
+@click.option(
+    "--device-dump",
+    "dump",
+    type=PATH_TYPE,
+    metavar="DIR",
+    help="The executor's dumps, text or binary.",
+)
 @click.option(
     "--device-log",
     "log",
@@ -61,19 +72,23 @@ __all__ = ["verify"]
     metavar="OUT=IN",
     help="A state output that was fed back: items of DATA are calls. Repeatable.",
 )
-@click.option("--packer-args", metavar="ARGS", help="What the packer was told, to judge its plan by.")
+@click.option(
+    "--packer-args", metavar="ARGS", help="What the packer was told, to judge its plan by."
+)
 @picture_options
 @json_option
 def verify(model: Path, data: str, state: Sequence[str], as_json: bool, **options: Any) -> None:
     """Compare what a device computed with the simulator.
 
-    Finds the first layer and element that differ, by how many counts, and names the fault that would explain it.
-    Exit code 0 where all that was shown is equal, else 1.
+    Finds the first layer and element that differ, by how many counts, and names the fault that
+    would explain it. Exit code 0 where all that was shown is equal, else 1.
     """
     source = make_data_loader(options)
     from ... import api
 
-    found = api.verify(model, source(data), state=parse_pairs("--state", state, "OUT=IN") or None, **options)
+    found = api.verify(
+        model, source(data), state=parse_pairs("--state", state, "OUT=IN") or None, **options
+    )
     show_verification(console_for(as_json), found)
     if as_json:
         print_json({"model": model, **found.to_dict()})

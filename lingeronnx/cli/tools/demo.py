@@ -22,7 +22,8 @@ __all__ = ["demo"]
 def demo(as_json: bool) -> None:
     """Quantize a small CNN for handwritten digits and measure it on digits it never saw.
 
-    The model and the digits are part of the package. Writes build/digits_cnn_quant.onnx in the current folder.
+    The model and the digits are part of the package. Writes build/digits_cnn_quant.onnx in the
+    current folder.
     """
     with progress_bar() as progress:
         from ...demo import demo as run
@@ -31,4 +32,11 @@ def demo(as_json: bool) -> None:
     report = replace(done.result.report, accuracy=done.evaluation.accuracy)
     show_demo(console_for(as_json), done, report)
     if as_json:
-        print_json({"model": done.model, "output": done.output, "seconds": done.seconds, **report.to_dict()})
+        print_json(
+            {
+                "model": done.model,
+                "output": done.output,
+                "seconds": done.seconds,
+                **report.to_dict(),
+            }
+        )

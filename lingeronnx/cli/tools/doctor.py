@@ -24,9 +24,11 @@ __all__ = ["doctor"]
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, as_json: bool) -> None:
-    """Look at this installation: versions, processor, cache; test its compiled kernels; say what is wrong.
+    """Look at this installation: versions, processor, cache; test its compiled kernels.
 
-    The kernels are compared with plain loops, integer by integer. The exit code is 1 where something is wrong.
+    Say what is wrong.
+    The kernels are compared with plain loops, integer by integer. The exit code is 1 where
+    something is wrong.
     """
     with progress_bar() as progress:
         from ...support.environment import inspect_environment
@@ -34,18 +36,32 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
 
         around = inspect_environment()
         tested = None if around.instructions == "none" else run_self_test(progress)
-    wrong = [*around.problems, *(str(each) for each in tested.differences)] if tested else list(around.problems)
+    wrong = (
+        [*around.problems, *(str(each) for each in tested.differences)]
+        if tested
+        else list(around.problems)
+    )
     console = console_for(as_json)
     for name, line in _environment_rows(around):
         console.print(f"{name:<20} {line}", soft_wrap=True, markup=False, highlight=False)
     if tested is not None:
         said = f"{tested.integers} integers of {tested.nets} nets"
-        verdict = "NOT equal to the plain classes" if tested.differences else "all equal to the plain classes"
-        console.print(f"{'self test':<20} {said}, {verdict}", soft_wrap=True, markup=False, highlight=False)
+        verdict = (
+            "NOT equal to the plain classes"
+            if tested.differences
+            else "all equal to the plain classes"
+        )
+        console.print(
+            f"{'self test':<20} {said}, {verdict}", soft_wrap=True, markup=False, highlight=False
+        )
     for line in wrong or ["nothing"]:
         console.print(f"{'wrong':<20} {line}", soft_wrap=True, markup=False, highlight=False)
     if as_json:
-        test = None if tested is None else {**vars(tested), "differences": [str(each) for each in tested.differences]}
+        test = (
+            None
+            if tested is None
+            else {**vars(tested), "differences": [str(each) for each in tested.differences]}
+        )
         print_json({**around.to_dict(), "self_test": test, "problems": wrong})
     if wrong:
         ctx.exit(1)
@@ -57,7 +73,9 @@ def _environment_rows(environment: Environment) -> list[tuple[str, str]]:
     for each in environment.packages:
         extras.setdefault(each.extra, []).append(f"{each.name} {each.version or 'not there'}")
     size, count = environment.code
-    cache = f"{environment.cache}: {count} files, {size / 1e6:.1f} MB" if environment.cache else "none"
+    cache = (
+        f"{environment.cache}: {count} files, {size / 1e6:.1f} MB" if environment.cache else "none"
+    )
     memory = f", {environment.memory / 1e9:.1f} GB free" if environment.memory else ""
     rows = ", ".join(environment.rows)
     return [
@@ -67,7 +85,10 @@ def _environment_rows(environment: Environment) -> list[tuple[str, str]]:
         ("processor", f"{environment.processor}, {environment.threads} threads{memory}"),
         ("instructions", f"{environment.instructions} (this processor can run {rows})"),
         ("cache", cache),
-        *((f"packages [{extra}]" if extra else "packages", ", ".join(names)) for extra, names in extras.items()),
+        *(
+            (f"packages [{extra}]" if extra else "packages", ", ".join(names))
+            for extra, names in extras.items()
+        ),
         ("C compiler", environment.compiler or "none (needed for deploy --try only)"),
         *(("settings", f"{name}={value}") for name, value in environment.settings.items()),
     ]

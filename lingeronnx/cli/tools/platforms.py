@@ -22,7 +22,11 @@ __all__ = ["platforms"]
     )
 )
 @click.argument("name", required=False)
-@click.option("--markdown", is_flag=True, help="Print the page of operators, limits and faults on all platforms.")
+@click.option(
+    "--markdown",
+    is_flag=True,
+    help="Print the page of operators, limits and faults on all platforms.",
+)
 @json_option
 def platforms(name: str | None, markdown: bool, as_json: bool) -> None:
     """List the platforms, or tell limits, operators and known faults of one."""
@@ -45,6 +49,9 @@ def platforms(name: str | None, markdown: bool, as_json: bool) -> None:
 
 
 def _target_to_json(target: Target) -> dict[str, Any]:
-    """Return a row as JSON-ready values; what its vendor's code holds stands beside the other columns."""
+    """Return a row as JSON-ready values.
+
+    What its vendor's code holds stands beside the other columns.
+    """
     found = to_json_value(target)
     return {**found, **found.pop("vendor"), "packer": target.vendor.packer_command}

@@ -20,8 +20,8 @@ __all__ = ["schema"]
 def schema(what: str) -> None:
     """Print the JSON Schema of a file that users write or read.
 
-    quant.yaml (--config), a plan (--save-plan), a report (quantize --json), prices of a chip (profile-board -o).
-    An editor that knows it completes and checks quant.yaml as it is typed.
+    quant.yaml (--config), a plan (--save-plan), a report (quantize --json), prices of a chip
+    (profile-board -o). An editor that knows it completes and checks quant.yaml as it is typed.
     """
     from ...schemas.json_schemas import make_json_schema
 

@@ -25,7 +25,10 @@ def round_up(size: int, multiple: int = ALIGNMENT) -> int:
 
 
 def plan_arena(uses: Mapping[str, BufferLifetime]) -> tuple[dict[str, int], int]:
-    """Return the offset of each buffer and the bytes of all: the largest first, each at the lowest free place."""
+    """Return the offset of each buffer and the bytes of all.
+
+    The largest first, each at the lowest free place.
+    """
     offsets: dict[str, int] = {}
     for name, use in sorted(uses.items(), key=lambda item: (-item[1].size, item[1].first, item[0])):
         taken = sorted(
@@ -39,4 +42,6 @@ def plan_arena(uses: Mapping[str, BufferLifetime]) -> tuple[dict[str, int], int]
                 break
             place = max(place, end)
         offsets[name] = place
-    return offsets, max((offsets[name] + round_up(use.size) for name, use in uses.items()), default=0)
+    return offsets, max(
+        (offsets[name] + round_up(use.size) for name, use in uses.items()), default=0
+    )

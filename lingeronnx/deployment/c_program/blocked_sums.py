@@ -1,12 +1,14 @@
 """Long sums of floats in two steps, in C that adds one number after the other.
 
-The sum of n floats, each added to those before, is off by up to n halves of the last bit of what it comes to on the
-way; sums of about sqrt(n) of them, and then of these, by about 2 sqrt(n). It shows where sums come to much and nearly
-cancel, as those of a spectrum do. The outermost loop that is fine enough runs in blocks:
+The sum of n floats, each added to those before, is off by up to n halves of the last bit of what it
+comes to on the way; sums of about sqrt(n) of them, and then of these, by about 2 sqrt(n). It shows
+where sums come to much and nearly cancel, as those of a spectrum do. The outermost loop that is
+fine enough runs in blocks:
 
-    float acc = 0.0f;                         for (idx_t k_first = 0; k_first < 320; k_first += 17) {
-    for (idx_t k = 0; k < 320; ++k) {             float acc_part = 0.0f;
-        acc += a[k] * b[k];                       for (idx_t k = k_first; k < 320 && k < k_first + 17; ++k) {
+    float acc = 0.0f;                         for (idx_t k_first = 0; k_first < 320; k_first += 17)
+    { for (idx_t k = 0; k < 320; ++k) {             float acc_part = 0.0f;
+        acc += a[k] * b[k];                       for (idx_t k = k_first; k < 320 && k < k_first +
+        17; ++k) {
     }                                                 acc_part += a[k] * b[k];
                                                   }
                                                   acc += acc_part;
@@ -22,7 +24,9 @@ from collections.abc import Sequence
 __all__ = ["block_long_sums"]
 
 _MAX_UNBLOCKED_TERMS = 64  # so many numbers are added up as they are
-_LOOP = re.compile(r"( *)for \((?P<type>\w+) (?P<index>\w+) = 0; (?P=index) < (?P<end>\w+); \+\+(?P=index)\) \{")
+_LOOP = re.compile(
+    r"( *)for \((?P<type>\w+) (?P<index>\w+) = 0; (?P=index) < (?P<end>\w+); \+\+(?P=index)\) \{"
+)
 _ADDED = re.compile(r" *(\w+) \+= ")
 _SIZE = re.compile(r" *const \w+ (\w+) = (\d+);")
 
@@ -47,15 +51,30 @@ def _find_block_end(lines: Sequence[str], start: int) -> int:
     return next((at for at in range(start, len(lines)) if lines[at] == close), 0)
 
 
-def _block_nest(nest: Sequence[str], before: Sequence[str], sizes: dict[str, int]) -> list[str] | None:
-    """Return a nest of loops with its sums in blocks; None where it makes none, short ones, or is not understood."""
+def _block_nest(
+    nest: Sequence[str], before: Sequence[str], sizes: dict[str, int]
+) -> list[str] | None:
+    """Return a nest of loops with its sums in blocks.
+
+    None where it makes none, short ones, or is not understood.
+    """
     added = [match[1] for line in nest if (match := _ADDED.match(line))]
     sums = list(dict.fromkeys(added))
     loops = [(at, match) for at, line in enumerate(nest) if (match := _LOOP.fullmatch(line))]
-    plain = all(_is_float_variable(name, before) and _count_uses(name, nest) == added.count(name) for name in sums)
-    if not sums or not plain or len(loops) != sum(bool(re.search(r"\b(for|while|do)\b", line)) for line in nest):
+    plain = all(
+        _is_float_variable(name, before) and _count_uses(name, nest) == added.count(name)
+        for name in sums
+    )
+    if (
+        not sums
+        or not plain
+        or len(loops) != sum(bool(re.search(r"\b(for|while|do)\b", line)) for line in nest)
+    ):
         return None
-    if any(len(inner[1]) <= len(outer[1]) for (_, outer), (_, inner) in zip(loops, loops[1:], strict=False)):
+    if any(
+        len(inner[1]) <= len(outer[1])
+        for (_, outer), (_, inner) in zip(loops, loops[1:], strict=False)
+    ):
         return None  # loops behind each other
     counts = [int(m["end"]) if m["end"].isdigit() else sizes.get(m["end"], 0) for _, m in loops]
     total = math.prod(counts)
@@ -67,10 +86,16 @@ def _block_nest(nest: Sequence[str], before: Sequence[str], sizes: dict[str, int
     stop, block = _find_block_end(nest, start), root // math.prod(counts[level + 1 :])
     indent, kind, index, end = loop[1], loop["type"], loop["index"], loop["end"]
     inside = f"{index} < {end} && {index} < {index}_first + {block}"
-    terms = [re.sub(r"(\w+) \+= ", r"\1_part += ", line) if _ADDED.match(line) else line for line in nest[start:stop]]
+    terms = [
+        re.sub(r"(\w+) \+= ", r"\1_part += ", line) if _ADDED.match(line) else line
+        for line in nest[start:stop]
+    ]
     return [
         *nest[:start],
-        f"{indent}for ({kind} {index}_first = 0; {index}_first < {end}; {index}_first += {block}) {{",
+        (
+            f"{indent}for ({kind} {index}_first = 0; "
+            f"{index}_first < {end}; {index}_first += {block}) {{"
+        ),
         *(f"{indent}    float {name}_part = 0.0f;" for name in sums),
         f"{indent}    for ({kind} {index} = {index}_first; {inside}; ++{index}) {{",
         *(f"    {line}" for line in terms[1:]),

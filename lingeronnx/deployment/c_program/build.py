@@ -41,7 +41,9 @@ def find_compiler() -> list[str]:
     """Return the compiler's call, $CC or cc; ConfigError where there is none."""
     words = shlex.split(os.environ.get("CC", "cc"))
     if not words or shutil.which(words[0]) is None:
-        raise ConfigError(f"no C compiler '{' '.join(words) or 'cc'}' on the PATH; install one, or name it in CC")
+        raise ConfigError(
+            f"no C compiler '{' '.join(words) or 'cc'}' on the PATH; install one, or name it in CC"
+        )
     return words
 
 
@@ -56,8 +58,9 @@ def compile_program(
     flags: Sequence[str] = (),
     libraries: Sequence[str] = (),
 ) -> str:
-    """Compile `sources`, each with flags of its own, and link them into `output`; return what the compiler said.
+    """Compile `sources`, each with flags of its own, and link them into `output`.
 
+    Return what the compiler said.
     Raises ConfigError with the first error where it fails.
     """
     cc, objects, said = find_compiler(), [], ""
@@ -76,8 +79,13 @@ def run_compiler(words: Sequence[str]) -> str:
     """Return what a compiler says; ConfigError with its first error where it fails."""
     done = subprocess.run(list(words), capture_output=True, text=True, check=False)
     if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()[-1:]
-        raise ConfigError(f"the C compiler fails ({lines[0] if lines else shlex.join(words)}); name another one in CC")
+        lines = [
+            line for line in done.stderr.splitlines() if "error" in line
+        ] or done.stderr.splitlines()[-1:]
+        raise ConfigError(
+            f"the C compiler fails ({lines[0] if lines else shlex.join(words)}); name another one "
+            "in CC"
+        )
     return done.stderr
 
 
@@ -86,15 +94,16 @@ def build_stub_containers(
 ) -> dict[str, bytes]:
     """Return a package for the stand-in of each chip part, with its header, by part.
 
-    calls : what the parts read and wrote, call by call, to be replayed; none: the stand-in asks a callback. What a
-    part is given twice is written once.
+    calls : what the parts read and wrote, call by call, to be replayed; none: the stand-in asks a
+    callback. What a part is given twice is written once.
     """
     memory, found = StaticMemory(program), {}
     for part in program.unique_chip_parts:
         steps = [index for index, one in enumerate(program.parts) if one.first == part.first]
         sizes = memory.shared_bytes_by_part[part.name], memory.psram_bytes_by_part[part.name] - 4096
         known = {
-            _pack_arrays(v.inputs): _pack_arrays(v.outputs) for v in (call[index] for call in calls for index in steps)
+            _pack_arrays(v.inputs): _pack_arrays(v.outputs)
+            for v in (call[index] for call in calls for index in steps)
         }
         counts = len(part.inputs), len(part.outputs), len(known)
         body = struct.pack("<8s12sI", b"LNGRPLAY", program.platform.encode(), part.package_index)
@@ -112,7 +121,9 @@ def build_stub_containers(
         body += b"".join(given + made for given, made in known.items())
         words = part.choice.argv
         found[part.name] = make_package(
-            make_package_header(program.platform, part.package_index, crcs[part.name], compute_arguments_crc(words)),
+            make_package_header(
+                program.platform, part.package_index, crcs[part.name], compute_arguments_crc(words)
+            ),
             body,
         )
     return found

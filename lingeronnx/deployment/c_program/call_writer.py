@@ -1,4 +1,7 @@
-"""The C of one call of a program: part after part, with what is between them; equal steps in a row are a loop."""
+"""The C of one call of a program: part after part, with what is between them.
+
+Equal steps in a row are a loop.
+"""
 
 from __future__ import annotations
 
@@ -32,19 +35,34 @@ class CallWriter:
 
     def __init__(self, program: BoardProgram) -> None:
         self.program = program
-        self.input_names, self.output_names = make_c_names(program.inputs, "in"), make_c_names(program.outputs, "out")
+        self.input_names, self.output_names = (
+            make_c_names(program.inputs, "in"),
+            make_c_names(program.outputs, "out"),
+        )
         self.states = {one.tensor: f"state{k}" for k, (one, _) in enumerate(program.states)}
         self.quantized_inputs = self._find_quantized_inputs()
 
     def _find_quantized_inputs(self) -> dict[str, tuple[str, int]]:
         """Return {input: (integer type, shift)} of what only one Quant, or several alike, read."""
-        found: dict[str, set[tuple[str, int] | None]] = {array.tensor: set() for array in self.program.inputs}
+        found: dict[str, set[tuple[str, int] | None]] = {
+            array.tensor: set() for array in self.program.inputs
+        }
         for part in self.program.parts:
             for index, array in enumerate(part.sources):
                 if array.tensor in found:
-                    port = part.inputs[index] if isinstance(part, ChipPart) and part.quantized[index] else None
-                    found[array.tensor].add(None if port is None or port.shift is None else (port.dtype, port.shift))
-        return {name: one for name, kinds in found.items() if len(kinds) == 1 and (one := next(iter(kinds)))}
+                    port = (
+                        part.inputs[index]
+                        if isinstance(part, ChipPart) and part.quantized[index]
+                        else None
+                    )
+                    found[array.tensor].add(
+                        None if port is None or port.shift is None else (port.dtype, port.shift)
+                    )
+        return {
+            name: one
+            for name, kinds in found.items()
+            if len(kinds) == 1 and (one := next(iter(kinds)))
+        }
 
     def format_pointer(self, array: ProgramTensor, const: bool = True) -> str:
         """Return a pointer to a tensor between parts."""
@@ -65,17 +83,32 @@ class CallWriter:
             if quantized and array.tensor in self.quantized_inputs:
                 kind = f"{self.quantized_inputs[array.tensor][0]}_t"
             found.append(f"const {kind} *{self.input_names[array.tensor]}")
-        return [*found, *(f"{get_c_type(a.dtype)} *{self.output_names[a.tensor]}" for a in self.program.outputs)]
+        return [
+            *found,
+            *(
+                f"{get_c_type(a.dtype)} *{self.output_names[a.tensor]}"
+                for a in self.program.outputs
+            ),
+        ]
 
     def format_inner_parameters(self) -> list[str]:
-        """Return the parameters of the function behind both: an input as floats or as integers, one of them NULL."""
+        """Return the parameters of the function behind both.
+
+        An input as floats or as integers, one of them NULL.
+        """
         found = []
         for array in self.program.inputs:
             name = self.input_names[array.tensor]
             found.append(f"const {get_c_type(array.dtype)} *{name}")
             if array.tensor in self.quantized_inputs:
                 found.append(f"const {self.quantized_inputs[array.tensor][0]}_t *q_{name}")
-        return [*found, *(f"{get_c_type(a.dtype)} *{self.output_names[a.tensor]}" for a in self.program.outputs)]
+        return [
+            *found,
+            *(
+                f"{get_c_type(a.dtype)} *{self.output_names[a.tensor]}"
+                for a in self.program.outputs
+            ),
+        ]
 
     def format_arguments(self, quantized: bool) -> str:
         """Return the arguments to the function behind both."""
@@ -107,7 +140,8 @@ class CallWriter:
             yield "    /* what the next call begins with */"
         for one, two in self.program.states:
             yield (
-                f"    memcpy({self.states[one.tensor]}, {self.format_pointer(two)}, sizeof {self.states[one.tensor]});"
+                f"    memcpy({self.states[one.tensor]}, {self.format_pointer(two)}, sizeof "
+                f"{self.states[one.tensor]});"
             )
 
     def _iterate_chip_lines(self, number: int, part: ChipPart) -> Iterator[str]:
@@ -121,7 +155,10 @@ class CallWriter:
                     f"{format_scale(port.shift or 0)});"
                 )
                 if array.tensor in self.quantized_inputs:
-                    yield f"    if (q_{source} != NULL) memcpy(AT({offset}), q_{source}, {port.bytes});"
+                    yield (
+                        f"    if (q_{source} != NULL) memcpy(AT({offset}), q_{source}, "
+                        f"{port.bytes});"
+                    )
                     yield f"    else {made}"
                 else:
                     yield f"    {made}"
@@ -137,7 +174,10 @@ class CallWriter:
             place = self.format_pointer(array, const=False)
             if part.dequantized[index]:
                 kind, factor = f"{port.dtype}_t", format_scale(-(port.shift or 0))
-                yield f"    dequantize_{port.dtype}((const {kind} *)found, {place}, {port.elements}, {factor});"
+                yield (
+                    f"    dequantize_{port.dtype}((const {kind} *)found, {place}, "
+                    f"{port.elements}, {factor});"
+                )
             else:
                 yield f"    memcpy({place}, found, {port.bytes});"
 
@@ -145,7 +185,11 @@ class CallWriter:
         for index, array in enumerate(part.sources):
             yield f"    SHOW({number}, 0, {index}, {self.format_pointer(array)}, {array.bytes});"
         scratch = f"{part.name}.scratch"
-        room = f"AT({self.program.arena_offsets[scratch]})" if scratch in self.program.arena_offsets else "NULL"
+        room = (
+            f"AT({self.program.arena_offsets[scratch]})"
+            if scratch in self.program.arena_offsets
+            else "NULL"
+        )
         given = [
             *(self.format_pointer(a) for a in part.sources),
             *(self.format_pointer(a, const=False) for a in part.targets),
@@ -162,5 +206,8 @@ def format_scale(shift: int) -> str:
 
 
 def get_quantize_function(dtype: str, shift: int) -> str:
-    """Return the border function of a Quant: the half is added in float32 as the NPU does, exactly below scale 1."""
+    """Return the border function of a Quant.
+
+    The half is added in float32 as the NPU does, exactly below scale 1.
+    """
     return f"quantize_{dtype}" if dtype == "int8" and shift >= 0 else f"quantize_{dtype}_exact"

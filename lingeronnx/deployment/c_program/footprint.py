@@ -1,7 +1,8 @@
 """What a program's C takes on a small core: cross-compiled, its sections and its deepest stack.
 
-Stacks are added up along the calls, from what gcc tells with -fcallgraph-info=su: of each function its bytes, and whom
-it calls. What is not compiled here (the C library, the executor) is named, not counted.
+Stacks are added up along the calls, from what gcc tells with -fcallgraph-info=su: of each function
+its bytes, and whom it calls. What is not compiled here (the C library, the executor) is named, not
+counted.
 """
 
 from __future__ import annotations
@@ -44,8 +45,14 @@ CORES = {
 }
 #: What the generated C of host parts is warned of under the flags of our own, and why that may stay.
 ACCEPTED_WARNINGS = {
-    "-Wpedantic": "rows that a function only reads are given as rows that may be written: the same bytes; C23 has it",
-    "-Wconversion": "an index of Gather and its like, of 64 bits, is kept in 32: no axis has as many elements",
+    "-Wpedantic": (
+        "rows that a function only reads are given as rows that may be written: the "
+        "same "
+        "bytes; C23 has it"
+    ),
+    "-Wconversion": (
+        "an index of Gather and its like, of 64 bits, is kept in 32: no axis has as many elements"
+    ),
     "-Wsign-conversion": "sizes of Concat and Split, known and above 0, are multiplied by a sizeof",
 }
 #: Of two equal functions gcc would keep one, and tell no bytes of the other, whose callers name it all the same.
@@ -58,9 +65,10 @@ _EDGE = re.compile(r'edge: \{ sourcename: "([^"]*)" targetname: "([^"]*)"')
 class Footprint:
     """Bytes on one core.
 
-    code_bytes, constant_bytes : of the program without its self test. ram : its data and zeros, without shared memory
-    and psram. selftest_bytes : flash that the self test takes in addition. init, run : stack of the two calls. chain :
-    the functions that are deepest in `run`. outside : functions that are called and not compiled here.
+    code_bytes, constant_bytes : of the program without its self test. ram : its data and zeros,
+    without shared memory and psram. selftest_bytes : flash that the self test takes in addition.
+    init, run : stack of the two calls. chain : the functions that are deepest in `run`. outside :
+    functions that are called and not compiled here.
     """
 
     core: str
@@ -77,17 +85,23 @@ class Footprint:
         """Return it as one line."""
         library = [name for name in self.external_functions if not re.match("t[A-Z]", name)]
         return (
-            f"compiled for a {self.core} with -Os: code {self.code_bytes} bytes, constants {self.constant_bytes}, "
+            f"compiled for a {self.core} with -Os: code {self.code_bytes} bytes, constants "
+            f"{self.constant_bytes}, "
             "static RAM "
-            f"{self.ram_bytes}, the self test {self.selftest_bytes} more of flash; stack {self.init_stack_bytes} bytes "
+            f"{self.ram_bytes}, the self test {self.selftest_bytes} more of flash; stack "
+            f"{self.init_stack_bytes} bytes "
             f"in init, {self.run} in "
-            f"run ({' > '.join(self.deepest_chain)}), beside what {', '.join(['the executor', *library])} take"
+            f"run ({' > '.join(self.deepest_chain)}), beside what "
+            f"{', '.join(['the executor', *library])} take"
         )
 
 
 @dataclass
 class CallGraph:
-    """Functions of a program: bytes of stack by name, and the calls. unbounded : whose stack has no fixed size."""
+    """Functions of a program: bytes of stack by name, and the calls.
+
+    Unbounded : whose stack has no fixed size.
+    """
 
     stack_bytes: dict[str, int] = field(default_factory=dict)
     calls: dict[str, set[str]] = field(default_factory=dict)
@@ -103,7 +117,9 @@ class CallGraph:
         for source, target in _EDGE.findall(text):
             self.calls.setdefault(source, set()).add(target)
 
-    def find_deepest_chain(self, name: str, callers: tuple[str, ...] = ()) -> tuple[int, tuple[str, ...]]:
+    def find_deepest_chain(
+        self, name: str, callers: tuple[str, ...] = ()
+    ) -> tuple[int, tuple[str, ...]]:
         """Return the bytes of the deepest chain from `name` on, and the chain.
 
         Raises ConfigError for a function without a fixed size, and for one that calls itself.
@@ -133,22 +149,32 @@ class CallGraph:
 
 
 def measure_footprint(program: BoardProgram, folder: Path, core: str) -> Footprint:
-    """Compile the program in `folder` for a core of `CORES`; ConfigError without its compiler, and where that fails."""
+    """Compile the program in `folder` for a core of `CORES`.
+
+    ConfigError without its compiler, and where that fails.
+    """
     cc, size, flags = CORES[core]
     missing = next((tool for tool in (cc, size) if shutil.which(tool) is None), None)
     if missing:
         raise ConfigError(f"no {missing} on the PATH")
     up, functions = program.prefix.upper(), CallGraph()
-    places = [f'-D{up}_{kind}_SECTION=__attribute__((section(".{kind.lower()}")))' for kind in ("SHARED", "PSRAM")]
+    places = [
+        f'-D{up}_{kind}_SECTION=__attribute__((section(".{kind.lower()}")))'
+        for kind in ("SHARED", "PSRAM")
+    ]
     found: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="lingeronnx-core-") as name:
         place = Path(name)
         for source, own in _iterate_sources(program, folder):
             made = place / f"{source.stem}.o"
-            run_compiler([cc, *flags, *own, *_OPTIMIZED, *places, "-w", "-c", "-o", str(made), str(source)])
+            run_compiler(
+                [cc, *flags, *own, *_OPTIMIZED, *places, "-w", "-c", "-o", str(made), str(source)]
+            )
             functions.add_callgraph_info(made.with_suffix(".ci").read_text(encoding="utf-8"))
             kinds = _parse_sections(
-                subprocess.run([size, "-A", str(made)], capture_output=True, text=True, check=True).stdout
+                subprocess.run(
+                    [size, "-A", str(made)], capture_output=True, text=True, check=True
+                ).stdout
             )
             if source.stem == f"{program.stem}_selftest":
                 kinds = Counter(selftest=kinds["code"] + kinds["constants"])

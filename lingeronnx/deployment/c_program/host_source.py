@@ -1,8 +1,9 @@
 """A host part as C99, by emx-onnx-cgen: float operators on arrays, weights `static const`.
 
-emx-onnx-cgen writes one function that declares an array for every tensor and calls one function per node. What it
-declares on the stack is put into memory that the caller gives, planned by lifetimes; what it makes global becomes
-static. A line that is not of a form known here is an error: nothing is passed on unseen.
+emx-onnx-cgen writes one function that declares an array for every tensor and calls one function per
+node. What it declares on the stack is put into memory that the caller gives, planned by lifetimes;
+what it makes global becomes static. A line that is not of a form known here is an error: nothing is
+passed on unseen.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ INSTALL_HINT = "pip install 'lingeronnx[c]'"
 
 _DECLARED = re.compile(r"(?P<type>\w+) (?P<name>\w+)(?P<dims>(?:\[\d+\])+);")
 _CALL = re.compile(r"node\d+_\w+\((?P<args>[\w, ]*)\);")
-_PARAMETER = re.compile(r"(?P<const>const )?(?P<type>\w+) (?P<name>\w+)(?P<dims>(?:\[(?:restrict )?\d+\])+)")
+_PARAMETER = re.compile(
+    r"(?P<const>const )?(?P<type>\w+) (?P<name>\w+)(?P<dims>(?:\[(?:restrict )?\d+\])+)"
+)
 _LOADER = re.compile(r"_Bool \w+_load\(const char \*path\) \{.*?\n\}\n+", re.DOTALL)
 _BYTES = {"float": 4, "double": 8, "bool": 1, "_Bool": 1} | {
     f"{sign}int{bits}_t": bits // 8 for sign in ("", "u") for bits in (8, 16, 32, 64)
@@ -49,8 +52,9 @@ _FORBIDDEN = ("malloc", "free(", "<stdio.h>", "<stdlib.h>")
 class HostSource:
     """C of one host part.
 
-    text : of the file. declaration : of its one global function, with flat pointers to inputs, outputs and scratch.
-    scratch_bytes : bytes that the caller gives for what lies between them. weights : bytes of its constants.
+    text : of the file. declaration : of its one global function, with flat pointers to inputs,
+    outputs and scratch. scratch_bytes : bytes that the caller gives for what lies between them.
+    weights : bytes of its constants.
     """
 
     text: str
@@ -85,8 +89,8 @@ def generate_host_source(
 ) -> HostSource:
     """Return the C of `model` for one sample, as a function called `name`.
 
-    inputs, outputs : arrays of the model's, for shapes and types. Raises ConfigError without the generator, and
-    ConstraintError for what it does not take.
+    inputs, outputs : arrays of the model's, for shapes and types. Raises ConfigError without the
+    generator, and ConstraintError for what it does not take.
     """
     if (why := explain_missing_generator()) is not None:
         raise ConfigError(why)
@@ -95,7 +99,8 @@ def generate_host_source(
         text = _run_generator(whole, name)
     except Exception as error:  # a foreign generator's, whatever it is
         raise ConstraintError(
-            f"{GENERATOR} cannot write {name} as C: {_find_unsupported_node(whole, name)}; take it out of the model, "
+            f"{GENERATOR} cannot write {name} as C: {_find_unsupported_node(whole, name)}; take it "
+            "out of the model, "
             "or write it in "
             "other operators"
         ) from error
@@ -107,7 +112,10 @@ def _run_generator(whole: onnx.ModelProto, name: str) -> str:
     from emx_onnx_cgen.compiler import Compiler, CompilerOptions  # type: ignore[import-untyped]
 
     options = CompilerOptions(
-        model_name=f"{name}_nodes", large_temp_threshold_bytes=0, large_weight_threshold=0, restrict_arrays=False
+        model_name=f"{name}_nodes",
+        large_temp_threshold_bytes=0,
+        large_weight_threshold=0,
+        restrict_arrays=False,
     )
     return str(Compiler(options).compile(whole))
 
@@ -122,10 +130,21 @@ def _find_unsupported_node(whole: onnx.ModelProto, name: str) -> str:
         read = [tensor for tensor in node.input if tensor]
         alone = onnx.helper.make_model(
             onnx.helper.make_graph(
-                [*(constants[tensor] for tensor in dict.fromkeys(read) if tensor in constants), node],
+                [
+                    *(constants[tensor] for tensor in dict.fromkeys(read) if tensor in constants),
+                    node,
+                ],
                 "alone",
-                [known[tensor] for tensor in dict.fromkeys(read) if tensor in known and tensor not in held],
-                [known.get(tensor, onnx.ValueInfoProto(name=tensor)) for tensor in node.output if tensor],
+                [
+                    known[tensor]
+                    for tensor in dict.fromkeys(read)
+                    if tensor in known and tensor not in held
+                ],
+                [
+                    known.get(tensor, onnx.ValueInfoProto(name=tensor))
+                    for tensor in node.output
+                    if tensor
+                ],
                 [held[tensor] for tensor in dict.fromkeys(read) if tensor in held],
             ),
             opset_imports=whole.opset_import,
@@ -134,9 +153,18 @@ def _find_unsupported_node(whole: onnx.ModelProto, name: str) -> str:
         try:
             _run_generator(alone, name)
         except Exception:  # a foreign generator's, whatever it is
-            sizes = [known[tensor].type.tensor_type.shape.dim if tensor in known else None for tensor in node.output]
-            open_ = any(dims is None or not all(dim.HasField("dim_value") for dim in dims) for dims in sizes)
-            why = "the sizes of what it writes depend on values" if open_ else "not with these attributes and types"
+            sizes = [
+                known[tensor].type.tensor_type.shape.dim if tensor in known else None
+                for tensor in node.output
+            ]
+            open_ = any(
+                dims is None or not all(dim.HasField("dim_value") for dim in dims) for dims in sizes
+            )
+            why = (
+                "the sizes of what it writes depend on values"
+                if open_
+                else "not with these attributes and types"
+            )
             return f"{node.op_type} {node.name or node.output[0]} ({why})"
     return f"its {len(graph.node)} nodes, not one of them, together"
 
@@ -151,7 +179,8 @@ def _drop_empty_resize_inputs(graph: onnx.GraphProto) -> None:
         if node.op_type == "Resize":
             crops = any(one.s == b"tf_crop_and_resize" for one in node.attribute)
             node.input[:] = [
-                "" if name in hollow or (place == 1 and not crops) else name for place, name in enumerate(node.input)
+                "" if name in hollow or (place == 1 and not crops) else name
+                for place, name in enumerate(node.input)
             ]
     read = {name for node in graph.node for name in node.input}
     for tensor in [tensor for tensor in graph.initializer if tensor.name in hollow - read]:
@@ -162,7 +191,11 @@ def fix_sample_shapes(
     model: onnx.ModelProto, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
 ) -> onnx.ModelProto:
     """Return `model` with the sizes of one sample everywhere, and functions written out."""
-    made = inline_local_functions(model) if model.functions else onnx.ModelProto.FromString(model.SerializeToString())
+    made = (
+        inline_local_functions(model)
+        if model.functions
+        else onnx.ModelProto.FromString(model.SerializeToString())
+    )
     graph = made.graph
     del graph.value_info[:], made.metadata_props[:]
     graph.name, graph.doc_string, made.doc_string = "", "", ""
@@ -193,13 +226,23 @@ def _rewrite_source(text: str, name: str, weights: int) -> HostSource:
     arrays, calls = _parse_body(lines, name)
     uses = _get_lifetimes(arrays, calls)
     offsets, scratch = plan_arena(uses)
-    made = [f"static void {name}_nodes({signature}{', ' if signature else ''}unsigned char *scratch__) {{"]
+    made = [
+        (
+            "static void "
+            f"{name}_nodes({signature}{', ' if signature else ''}unsigned char *scratch__) {{"
+        )
+    ]
     for array, (kind, dims) in arrays.items():
         if array in offsets:
             cast = _format_pointer(kind, "", dims)
-            made.append(f"    {_format_pointer(kind, array, dims)} = ({cast})(void *)(scratch__ + {offsets[array]});")
+            made.append(
+                f"    {_format_pointer(kind, array, dims)} = ({cast})(void *)(scratch__ + "
+                f"{offsets[array]});"
+            )
     made += ["    (void)scratch__;", *(f"    {call}" for call in calls), "}", ""]
-    flat = ", ".join([*(f"{'const ' if c else ''}{k} *{n}" for c, k, n, _ in parameters), "void *scratch__"])
+    flat = ", ".join(
+        [*(f"{'const ' if c else ''}{k} *{n}" for c, k, n, _ in parameters), "void *scratch__"]
+    )
     cast = ", ".join(
         f"({_format_pointer(('const ' if c else '') + k, '', d)}){'(const void *)' if c else '(void *)'}{n}"
         for c, k, n, d in parameters
@@ -223,7 +266,9 @@ def _split(signature: str) -> list[str]:
 def _parse_parameter(piece: str, name: str) -> tuple[bool, str, str, list[int]]:
     match = _PARAMETER.fullmatch(piece)
     if match is None:
-        raise ConstraintError(f"{GENERATOR} wrote {name} with a parameter that is not known here: {piece}")
+        raise ConstraintError(
+            f"{GENERATOR} wrote {name} with a parameter that is not known here: {piece}"
+        )
     return bool(match["const"]), match["type"], match["name"], _sizes(match["dims"])
 
 
@@ -236,7 +281,9 @@ def _format_pointer(kind: str, name: str, dims: Sequence[int]) -> str:
     return f"{kind} (*{name}){inner}" if inner else f"{kind} *{name}"
 
 
-def _parse_body(lines: Sequence[str], name: str) -> tuple[dict[str, tuple[str, list[int]]], list[str]]:
+def _parse_body(
+    lines: Sequence[str], name: str
+) -> tuple[dict[str, tuple[str, list[int]]], list[str]]:
     """Split the lines of the model's function into the arrays that it declares and its calls."""
     arrays, calls = {}, []
     for line in lines:
@@ -245,11 +292,15 @@ def _parse_body(lines: Sequence[str], name: str) -> tuple[dict[str, tuple[str, l
         elif _CALL.fullmatch(line):
             calls.append(line)
         else:
-            raise ConstraintError(f"{GENERATOR} wrote {name} with a line that is not known here: {line}")
+            raise ConstraintError(
+                f"{GENERATOR} wrote {name} with a line that is not known here: {line}"
+            )
     return arrays, calls
 
 
-def _get_lifetimes(arrays: dict[str, tuple[str, list[int]]], calls: Sequence[str]) -> dict[str, BufferLifetime]:
+def _get_lifetimes(
+    arrays: dict[str, tuple[str, list[int]]], calls: Sequence[str]
+) -> dict[str, BufferLifetime]:
     uses: dict[str, BufferLifetime] = {}
     for step, call in enumerate(calls):
         for word in re.findall(r"\w+", call.partition("(")[2]):

@@ -1,9 +1,11 @@
-"""`main.c`, the known-answer test: each part on its golden inputs, then the whole program, call by call.
+"""`main.c`, the known-answer test.
 
-From its golden inputs a chip part must give its golden integers, a host part floats within 1e-5 of their range, or what
-`rounding` says of them; a range is that of all golden calls together. Of the whole program that is not to be asked
-where a host part stands before a chip part: another C library's exp may move a value across a tie. How far that may
-move an output is measured: `measure_tolerance`.
+Each part on its golden inputs, then the whole program, call by call.
+From its golden inputs a chip part must give its golden integers, a host part floats within 1e-5 of
+their range, or what `rounding` says of them; a range is that of all golden calls together. Of the
+whole program that is not to be asked where a host part stands before a chip part: another C
+library's exp may move a value across a tie. How far that may move an output is measured:
+`measure_tolerance`.
 """
 
 from __future__ import annotations
@@ -32,20 +34,28 @@ PERTURBATION_FACTOR = 10
 class _PerturbedHost:
     """Host parts in onnxruntime, whose float outputs are perturbed.
 
-    Each float moves by `PERTURBATION_FACTOR` times its limit, relative to the range of its array in `calls`.
+    Each float moves by `PERTURBATION_FACTOR` times its limit, relative to the range of its array in
+    `calls`.
     """
 
-    def __init__(self, program: BoardProgram, parts: PartitionedProgram, calls: Sequence[Sequence[PartRun]]) -> None:
+    def __init__(
+        self, program: BoardProgram, parts: PartitionedProgram, calls: Sequence[Sequence[PartRun]]
+    ) -> None:
         self._limits = program.host_tolerances
-        self._made = {runs[0].part.name: [run.outputs for run in runs] for runs in zip(*calls, strict=True)}
-        self._runners = {part.name: FloatRunner(part.graph, part.outputs) for part in parts.host_parts}
+        self._made = {
+            runs[0].part.name: [run.outputs for run in runs] for runs in zip(*calls, strict=True)
+        }
+        self._runners = {
+            part.name: FloatRunner(part.graph, part.outputs) for part in parts.host_parts
+        }
         self._rng = np.random.default_rng(0)
 
     def __call__(self, part: ProgramPart, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         given = dict(zip(part.inputs, arrays, strict=True))
         found = {name: np.asarray(a) for name, a, _ in self._runners[part.name].run(given)}
         return [
-            self._perturb(name, found[name], [made[name] for made in self._made[part.name]]) for name in part.outputs
+            self._perturb(name, found[name], [made[name] for made in self._made[part.name]])
+            for name in part.outputs
         ]
 
     def _perturb(self, name: str, array: np.ndarray, made: Sequence[np.ndarray]) -> np.ndarray:
@@ -64,16 +74,21 @@ def measure_tolerance(
 ) -> float:
     """Return how far an output may be from the golden one, as a fraction of its range.
 
-    0 where only integers are computed, the largest of `program.limits` where host parts stand behind the last chip
-    part only. Else what is measured: the calls `feeds`, whose parts gave `calls`, run once more in a row with the
-    host's floats moved.
+    0 where only integers are computed, the largest of `program.limits` where host parts stand
+    behind the last chip part only. Else what is measured: the calls `feeds`, whose parts gave
+    `calls`, run once more in a row with the host's floats moved.
     """
     kinds = [isinstance(part, ChipPart) for part in program.parts]
     if all(kinds):
         return 0.0
-    if not program.states and not any(not kind and True in kinds[index:] for index, kind in enumerate(kinds)):
+    if not program.states and not any(
+        not kind and True in kinds[index:] for index, kind in enumerate(kinds)
+    ):
         return max(program.host_tolerances.values(), default=HOST_TOLERANCE)
-    runner, most = PartsRunner(parts, "executor", host=_PerturbedHost(program, parts, calls)), HOST_TOLERANCE
+    runner, most = (
+        PartsRunner(parts, "executor", host=_PerturbedHost(program, parts, calls)),
+        HOST_TOLERANCE,
+    )
     want = [_collect_outputs(runs) for runs in calls]
     made: list[dict[str, np.ndarray]] = []
     for given in feeds:
@@ -82,7 +97,10 @@ def measure_tolerance(
     for array in program.outputs:
         right = [one[array.tensor] for one in want]
         if array.dtype == "float32" and (span := max_magnitude(right)):
-            moved = (absolute_difference(one[array.tensor], two) for one, two in zip(made, right, strict=True))
+            moved = (
+                absolute_difference(one[array.tensor], two)
+                for one, two in zip(made, right, strict=True)
+            )
             most = max(most, max_magnitude(moved) / span)
     return float(f"{most:.2g}")
 
@@ -99,28 +117,40 @@ def get_golden_folder(program: BoardProgram, part: ChipPart | HostPart) -> str:
 def make_main_c(program: BoardProgram) -> str:
     """Return main.c."""
     ins, outs = make_c_names(program.inputs, "in"), make_c_names(program.outputs, "out")
-    buffers = [f"static {get_c_type(a.dtype)} {ins[a.tensor]}[{max(a.element_count, 1)}];" for a in program.inputs]
+    buffers = [
+        f"static {get_c_type(a.dtype)} {ins[a.tensor]}[{max(a.element_count, 1)}];"
+        for a in program.inputs
+    ]
     for array in program.outputs:
         name = outs[array.tensor]
         buffers.append(
             f"static {get_c_type(array.dtype)} {name}[{max(array.element_count, 1)}], "
             f"want_{name}[{max(array.element_count, 1)}];"
         )
-    reads = _format_all_reads(program.inputs, ins, 'read_array(folder, call, "model_input", {i}, {n}, sizeof {n})')
+    reads = _format_all_reads(
+        program.inputs, ins, 'read_array(folder, call, "model_input", {i}, {n}, sizeof {n})'
+    )
     wants = _format_all_reads(
-        program.outputs, outs, 'read_array(folder, call, "model_output", {i}, want_{n}, sizeof want_{n})'
+        program.outputs,
+        outs,
+        'read_array(folder, call, "model_output", {i}, want_{n}, sizeof want_{n})',
     )
     ranges, compares = [], []
     for index, array in enumerate(program.outputs):
         name = outs[array.tensor]
         if array.dtype == "float32":
             ranges.append(
-                f'    ranges[{index}] = range_of(folder, "model_output", {index}, want_{name}, {array.element_count});'
+                f'    ranges[{index}] = range_of(folder, "model_output", {index}, want_{name}, '
+                f"{array.element_count});"
             )
             arrays = f'"output {name}", {name}, want_{name}, {array.element_count}'
-            compares.append(f"    if (differs(call, {arrays}, ranges[{index}] * TOLERANCE, largest)) return 1;")
+            compares.append(
+                f"    if (differs(call, {arrays}, ranges[{index}] * TOLERANCE, largest)) return 1;"
+            )
         else:
-            arrays = f'"output {name}", {name}, want_{name}, sizeof {name}, {_get_element_width(array)}'
+            arrays = (
+                f'"output {name}", {name}, want_{name}, sizeof {name}, {_get_element_width(array)}'
+            )
             compares.append(f"    if (unequal(call, {arrays})) return 1;")
     values = get_template_values(program) | {
         "tolerance": repr(program.tolerance),
@@ -168,9 +198,13 @@ def _get_element_width(array: ProgramTensor | Port) -> int:
     return dtype.itemsize if dtype.kind in "if" else -dtype.itemsize
 
 
-def _get_ports(part: ChipPart | HostPart) -> tuple[Sequence[ProgramTensor | Port], Sequence[ProgramTensor | Port]]:
+def _get_ports(
+    part: ChipPart | HostPart,
+) -> tuple[Sequence[ProgramTensor | Port], Sequence[ProgramTensor | Port]]:
     """Return a part's inputs, and its outputs."""
-    return (part.inputs, part.outputs) if isinstance(part, ChipPart) else (part.sources, part.targets)
+    return (
+        (part.inputs, part.outputs) if isinstance(part, ChipPart) else (part.sources, part.targets)
+    )
 
 
 def _get_port_bytes(part: ChipPart | HostPart) -> tuple[list[int], list[int]]:
@@ -190,13 +224,19 @@ def _iterate_file_tables(program: BoardProgram) -> Iterator[str]:
     for part in program.parts:
         ins, outs = _get_port_bytes(part)
         limits = [
-            program.host_tolerances[a.tensor] if isinstance(part, HostPart) and a.dtype == "float32" else 0
+            program.host_tolerances[a.tensor]
+            if isinstance(part, HostPart) and a.dtype == "float32"
+            else 0
             for a in part.targets
         ]
-        yield f"static const uint32_t {part.name}_bytes[] = {{{', '.join(map(str, [*ins, *outs]))}}};"
+        yield (
+            f"static const uint32_t {part.name}_bytes[] = {{{', '.join(map(str, [*ins, *outs]))}}};"
+        )
         widths = ", ".join(str(_get_element_width(port)) for port in _get_ports(part)[1]) or "0"
         yield f"static const int {part.name}_widths[] = {{{widths}}};"
-        yield f"static const double {part.name}_limits[] = {{{', '.join(map(repr, limits)) or '0'}}};"
+        yield (
+            f"static const double {part.name}_limits[] = {{{', '.join(map(repr, limits)) or '0'}}};"
+        )
     yield f"static const part_files files[{len(program.parts)}] = {{"
     for part in program.parts:
         ins, outs = _get_port_bytes(part)
@@ -207,7 +247,9 @@ def _iterate_file_tables(program: BoardProgram) -> Iterator[str]:
 
 
 def _format_all_reads(arrays: Sequence[ProgramTensor], names: Mapping[str, str], call: str) -> str:
-    joint = " &&\n           ".join(call.format(i=i, n=names[a.tensor]) for i, a in enumerate(arrays))
+    joint = " &&\n           ".join(
+        call.format(i=i, n=names[a.tensor]) for i, a in enumerate(arrays)
+    )
     return joint or "call == 0"
 
 
@@ -218,7 +260,9 @@ def _make_dump_names(program: BoardProgram) -> tuple[list[str], list[int]]:
     for part in program.parts:
         for side in _get_named_ports(part):
             first.append(len(names))
-            names += [_escape_c_string(make_dump_name(tensor, shape, ".bin")) for tensor, shape in side]
+            names += [
+                _escape_c_string(make_dump_name(tensor, shape, ".bin")) for tensor, shape in side
+            ]
     return names, first
 
 
@@ -226,12 +270,20 @@ def _get_named_ports(
     part: ChipPart | HostPart,
 ) -> tuple[list[tuple[str, tuple[int, ...]]], list[tuple[str, tuple[int, ...]]]]:
     if isinstance(part, ChipPart):
-        return ([(p.tensor, p.shape) for p in part.inputs], [(p.tensor, p.shape) for p in part.outputs])
+        return (
+            [(p.tensor, p.shape) for p in part.inputs],
+            [(p.tensor, p.shape) for p in part.outputs],
+        )
     return _name_host_ports(part, "in", part.sources), _name_host_ports(part, "out", part.targets)
 
 
-def _name_host_ports(part: HostPart, end: str, arrays: Sequence[ProgramTensor]) -> list[tuple[str, tuple[int, ...]]]:
-    return [(f"{make_host_port_prefix(part.name, end, index)}{a.tensor}", a.shape) for index, a in enumerate(arrays)]
+def _name_host_ports(
+    part: HostPart, end: str, arrays: Sequence[ProgramTensor]
+) -> list[tuple[str, tuple[int, ...]]]:
+    return [
+        (f"{make_host_port_prefix(part.name, end, index)}{a.tensor}", a.shape)
+        for index, a in enumerate(arrays)
+    ]
 
 
 def _escape_c_string(text: str) -> str:

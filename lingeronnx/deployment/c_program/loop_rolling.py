@@ -1,4 +1,7 @@
-"""Equal steps of a program in a row, written once in a loop: their C differs only in where their arrays lie."""
+"""Equal steps of a program in a row, written once in a loop.
+
+Their C differs only in where their arrays lie.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,9 @@ MIN_REPEATS = 3
 
 def roll_loops(steps: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
     """Return the lines of all steps, each given as its name and lines, in order."""
-    shapes = [_PLACE.sub(lambda m: "AT" if m[1] else "SHOW", "\n".join(lines)) for _, lines in steps]
+    shapes = [
+        _PLACE.sub(lambda m: "AT" if m[1] else "SHOW", "\n".join(lines)) for _, lines in steps
+    ]
     found: list[str] = []
     at = 0
     while at < len(steps):
@@ -43,9 +48,14 @@ def _find_repeat(shapes: Sequence[str], at: int) -> tuple[int, int]:
 
 def _format_loop(steps: Sequence[tuple[str, Sequence[str]]], period: int) -> list[str]:
     times = len(steps) // period
-    turns = [[line for _, lines in steps[k * period : (k + 1) * period] for line in lines] for k in range(times)]
+    turns = [
+        [line for _, lines in steps[k * period : (k + 1) * period] for line in lines]
+        for k in range(times)
+    ]
     places = [[m[1] for line in turn for m in _PLACE.finditer(line) if m[1]] for turn in turns]
-    columns = list(dict.fromkeys(column for column in zip(*places, strict=True) if len(set(column)) > 1))
+    columns = list(
+        dict.fromkeys(column for column in zip(*places, strict=True) if len(set(column)) > 1)
+    )
     remaining = iter(zip(*places, strict=True))
 
     def put(match: re.Match[str]) -> str:

@@ -1,8 +1,11 @@
-"""What a deployed program does in one call, as values: what it takes and gives, its steps, and where bytes lie.
+"""What a deployed program does in one call, as values.
 
-    quantize -> forward -> take (dequantize or copy) -> host part -> quantize -> ...        states are kept at the end
+What it takes and gives, its steps, and where bytes lie.
+    quantize -> forward -> take (dequantize or copy) -> host part -> quantize -> ...        states
+    are kept at the end
 
-Floats go between parts, and integers where the parts have them so. Must not know C beyond names of types.
+Floats go between parts, and integers where the parts have them so. Must not know C beyond names of
+types.
 """
 
 from __future__ import annotations
@@ -28,7 +31,15 @@ from ..simulation import SampleRun
 from .arena import BufferLifetime, plan_arena, round_up
 from .host_source import HostSource, fix_sample_shapes, generate_host_source
 
-__all__ = ["ProgramTensor", "ChipPart", "HostPart", "BoardProgram", "get_c_type", "build_program", "sanitize_c_name"]
+__all__ = [
+    "ProgramTensor",
+    "ChipPart",
+    "HostPart",
+    "BoardProgram",
+    "get_c_type",
+    "build_program",
+    "sanitize_c_name",
+]
 
 _TYPES = {"float32": "float", "float64": "double", "bool": "bool"}
 
@@ -67,10 +78,10 @@ class ProgramTensor:
 class ChipPart:
     """A part that is packed.
 
-    first : the part that this one is equal to but for its tensors' names, itself where it is the first: equal parts are
-    one package. number : of the package, from 0. file : the graph's. inputs, outputs : ports of the package. sources,
-    targets : the tensors of the whole graph that they are made of, or become. quantized, dequantized : by port, whether
-    a Quant or a Dequant stands there.
+    first : the part that this one is equal to but for its tensors' names, itself where it is the
+    first: equal parts are one package. number : of the package, from 0. file : the graph's. inputs,
+    outputs : ports of the package. sources, targets : the tensors of the whole graph that they are
+    made of, or become. quantized, dequantized : by port, whether a Quant or a Dequant stands there.
     """
 
     name: str
@@ -94,7 +105,10 @@ class ChipPart:
 
 @dataclass(frozen=True)
 class HostPart:
-    """A part of float operators. operations : float operations of a call, about. first : as of a chip part."""
+    """A part of float operators. operations : float operations of a call, about.
+
+    First : as of a chip part.
+    """
 
     name: str
     first: str
@@ -110,9 +124,10 @@ class HostPart:
 class BoardProgram:
     """All of it.
 
-    inputs, outputs : without states. states : (input, output) tensors, the output becomes the next call's input.
-    arena_offsets : {buffer: offset in the arena}. tolerance : of outputs against golden vectors, as a fraction of their
-    range. host_tolerances : {tensor: the same of a float that a host part writes}, see `rounding`.
+    inputs, outputs : without states. states : (input, output) tensors, the output becomes the next
+    call's input. arena_offsets : {buffer: offset in the arena}. tolerance : of outputs against
+    golden vectors, as a fraction of their range. host_tolerances : {tensor: the same of a float
+    that a host part writes}, see `rounding`.
     """
 
     prefix: str
@@ -166,9 +181,10 @@ def build_program(
 ) -> BoardProgram:
     """Return the program of `parts`, with the sizes of one run of them.
 
-    state : {output: input} of the whole graph. choices, files : the packer's arguments of chip parts, the ONNX
-    files of all. equal : {part: the first that is equal to it}. Raises ConstraintError for a graph whose outputs are
-    inputs, and as `generate_host_source` and `make_ports` do.
+    state : {output: input} of the whole graph. choices, files : the packer's arguments of chip
+    parts, the ONNX files of all. equal : {part: the first that is equal to it}. Raises
+    ConstraintError for a graph whose outputs are inputs, and as `generate_host_source` and
+    `make_ports` do.
     """
     prefix = make_c_identifier(stem)
     arrays: dict[str, ProgramTensor] = {}
@@ -185,7 +201,9 @@ def build_program(
             made.append(replace(before, name=name, sources=sources, targets=targets))
         elif run.part.chip:
             number = sum(isinstance(part, ChipPart) and part.first == part.name for part in made)
-            chip = _make_chip_part(run, files[name], choices[canonical_names[name]], sources, targets)
+            chip = _make_chip_part(
+                run, files[name], choices[canonical_names[name]], sources, targets
+            )
             number = before.package_index if before is not None else number
             made.append(replace(chip, first=canonical_names[name], package_index=number))
         else:
@@ -193,9 +211,15 @@ def build_program(
     written = {array.tensor for part in made for array in part.targets}
     ends = [str(v.name) for v in parts.graph.graph.outputs]
     if lost := [name for name in ends if name not in written]:
-        raise ConstraintError(f"output '{lost[0]}' is an input or a constant of the graph: take it out of the model")
+        raise ConstraintError(
+            f"output '{lost[0]}' is an input or a constant of the graph: take it out of the model"
+        )
     fed = set(state.values())
-    entries = [str(v.name) for v in parts.graph.graph.inputs if v.const_value is None and str(v.name) in arrays]
+    entries = [
+        str(v.name)
+        for v in parts.graph.graph.inputs
+        if v.const_value is None and str(v.name) in arrays
+    ]
     inputs = tuple(arrays[name] for name in entries if name not in fed)
     outputs = tuple(arrays[name] for name in ends if name not in state)
     states = tuple((arrays[two], arrays[one]) for one, two in state.items() if two in arrays)
@@ -233,9 +257,12 @@ def _make_chip_part(
         quants = [use.node for use in value.uses() if use.node.op_type == QUANT.name]
         if len({float(ir.get_attr(node, "scale_x")) for node in quants}) > 1:
             raise ConstraintError(
-                f"input '{value.name}' of {run.part.name} is quantized with several scales; quantize the model again"
+                f"input '{value.name}' of {run.part.name} is quantized with several scales; "
+                "quantize the model again"
             )
-    quantized = tuple(any(use.node.op_type == QUANT.name for use in v.uses()) for v in graph.graph.inputs)
+    quantized = tuple(
+        any(use.node.op_type == QUANT.name for use in v.uses()) for v in graph.graph.inputs
+    )
     dequantized = tuple(_is_dequantized(value) for value in graph.graph.outputs)
     return ChipPart(
         name=run.part.name,
@@ -259,16 +286,27 @@ def _is_dequantized(value: ir.Value) -> bool:
 
 
 def _make_host_part(
-    run: PartRun, name: str, file: str, sources: tuple[ProgramTensor, ...], targets: tuple[ProgramTensor, ...]
+    run: PartRun,
+    name: str,
+    file: str,
+    sources: tuple[ProgramTensor, ...],
+    targets: tuple[ProgramTensor, ...],
 ) -> HostPart:
     model = ir.to_proto(run.part.graph)
-    source = generate_host_source(model, name, list(run.inputs.values()), list(run.outputs.values()))
-    operations = _count_operations(fix_sample_shapes(model, list(run.inputs.values()), list(run.outputs.values())))
+    source = generate_host_source(
+        model, name, list(run.inputs.values()), list(run.outputs.values())
+    )
+    operations = _count_operations(
+        fix_sample_shapes(model, list(run.inputs.values()), list(run.outputs.values()))
+    )
     return HostPart(run.part.name, run.part.name, file, model, source, sources, targets, operations)
 
 
 def _count_operations(model: onnx.ModelProto) -> int:
-    """Return about how many float operations a call takes: two a multiply-accumulate, else one an output element."""
+    """Return about how many float operations a call takes.
+
+    Two a multiply-accumulate, else one an output element.
+    """
     total = 0
     for node in ir.from_proto(model).graph:
         shapes = [ir.get_shape(v) for v in node.outputs]
@@ -297,11 +335,15 @@ def _plan_buffers(
                 uses[array.key] = BufferLifetime(array.bytes, step, last)
         for array in part.sources:
             if array.key in uses:
-                uses[array.key] = BufferLifetime(array.bytes, uses[array.key].first, max(step, uses[array.key].last))
+                uses[array.key] = BufferLifetime(
+                    array.bytes, uses[array.key].first, max(step, uses[array.key].last)
+                )
         if isinstance(part, ChipPart):
             for index, port in enumerate(part.inputs):
                 if part.quantized[index]:
-                    uses[get_integer_buffer_key(part, index)] = BufferLifetime(port.bytes, step, step)
+                    uses[get_integer_buffer_key(part, index)] = BufferLifetime(
+                        port.bytes, step, step
+                    )
         elif part.source.scratch_bytes:
             uses[f"{part.name}.scratch"] = BufferLifetime(part.source.scratch_bytes, step, step)
     offsets, size = plan_arena(uses)

@@ -26,7 +26,13 @@ from .source_files import (
 )
 from .vectors import collect_vectors, make_selftest_c
 
-__all__ = ["describe_program", "list_package_files", "make_pack_script", "write_golden_calls", "write_program"]
+__all__ = [
+    "describe_program",
+    "list_package_files",
+    "make_pack_script",
+    "write_golden_calls",
+    "write_program",
+]
 
 
 def list_package_files(program: BoardProgram, separate_packages: bool) -> list[str]:
@@ -46,7 +52,10 @@ def make_pack_script(
         package = f"{program.stem}.pkg" if alone else f"{program.stem}_{part.name}.pkg"
         command = target.vendor.format_packer_command(part.choice.argv, part.file, package)
         head = make_package_header(
-            program.platform, part.package_index, _compute_crc(made, part), compute_arguments_crc(part.choice.argv)
+            program.platform,
+            part.package_index,
+            _compute_crc(made, part),
+            compute_arguments_crc(part.choice.argv),
         )
         parts.append((part.file, package, command, head))
     one = None if separate_packages or alone else blobs[0]
@@ -63,16 +72,25 @@ def compute_crcs(made: Path, program: BoardProgram) -> dict[str, int]:
 
 
 def write_program(
-    made: Path, program: BoardProgram, calls: Sequence[Sequence[PartRun]], many: bool, constants: str
+    made: Path,
+    program: BoardProgram,
+    calls: Sequence[Sequence[PartRun]],
+    many: bool,
+    constants: str,
 ) -> None:
-    """Write the program's C. calls : golden ones, for the self-test. constants : macros of a chip part's ports."""
+    """Write the program's C. calls : golden ones, for the self-test.
+
+    Constants : macros of a chip part's ports.
+    """
     packages = list_package_files(program, many)
     stem = program.stem
     texts = {
         f"{stem}.h": make_model_h(program, len(packages), constants),
         f"{stem}.c": make_model_c(program, compute_crcs(made, program)),
         f"{stem}_host.h": make_host_header(program),
-        f"{stem}_selftest.c": make_selftest_c(program, [collect_vectors(program, runs) for runs in calls]),
+        f"{stem}_selftest.c": make_selftest_c(
+            program, [collect_vectors(program, runs) for runs in calls]
+        ),
         "main.c": make_main_c(program),
     }
     for part in program.unique_host_parts:
@@ -90,7 +108,10 @@ def write_program(
 
 
 def write_golden_calls(
-    folder: Path, program: BoardProgram, calls: Sequence[Sequence[PartRun]], feeds: Sequence[Mapping[str, np.ndarray]]
+    folder: Path,
+    program: BoardProgram,
+    calls: Sequence[Sequence[PartRun]],
+    feeds: Sequence[Mapping[str, np.ndarray]],
 ) -> None:
     """Write what the whole program and its host parts take and give, call by call, beside the chip's vectors.
 
@@ -100,12 +121,18 @@ def write_golden_calls(
         place = folder / str(number)
         place.mkdir(parents=True, exist_ok=True)
         made = {name: array for run in runs for name, array in run.outputs.items()}
-        for word, arrays, held in (("input", program.inputs, given), ("output", program.outputs, made)):
+        for word, arrays, held in (
+            ("input", program.inputs, given),
+            ("output", program.outputs, made),
+        ):
             for index, array in enumerate(arrays):
                 (place / f"model_{word}{index}.bin").write_bytes(
                     to_raw_bytes(np.asarray(held[array.tensor], array.dtype))
                 )
-        write_npz(place / "model_input.npz", {name: np.ascontiguousarray(array) for name, array in given.items()})
+        write_npz(
+            place / "model_input.npz",
+            {name: np.ascontiguousarray(array) for name, array in given.items()},
+        )
         for part, run in zip(program.parts, runs, strict=True):
             if isinstance(part, HostPart):
                 (where := place / get_golden_folder(program, part)).mkdir(exist_ok=True)
@@ -115,7 +142,10 @@ def write_golden_calls(
 
 
 def describe_program(program: BoardProgram) -> dict[str, Any]:
-    """Return what the manifest tells of a program; `Session(path, host=DIR)` reads the host parts of it."""
+    """Return what the manifest tells of a program.
+
+    `Session(path, host=DIR)` reads the host parts of it.
+    """
     memory = StaticMemory(program)
     return {
         "prefix": program.prefix,

@@ -16,11 +16,12 @@ MAX_TIE_DISTANCE = 1e-4
 class Proof:
     """What was found. calls : how many. failed : what is wrong, as lines.
 
-    host : the largest difference of a host part from onnxruntime, as a fraction of its output's range. integers :
-    compared with onnxruntime as the host, which feeds back states of its own; differing : of them; largest : counts.
-    fallen : of them differ where a call begins with the program's own states. tie : of the first of these in a call,
-    the farthest that a value was from a tie, in counts. warnings : of the compiler, on the program's own C.
-    cores : what it takes on small cores, as lines. seen : what the parts of the program read and wrote, call by call.
+    host : the largest difference of a host part from onnxruntime, as a fraction of its output's
+    range. integers : compared with onnxruntime as the host, which feeds back states of its own;
+    differing : of them; largest : counts. fallen : of them differ where a call begins with the
+    program's own states. tie : of the first of these in a call, the farthest that a value was from
+    a tie, in counts. warnings : of the compiler, on the program's own C. cores : what it takes on
+    small cores, as lines. seen : what the parts of the program read and wrote, call by call.
     """
 
     calls: int = 0
@@ -41,16 +42,36 @@ class Proof:
 
     def lines(self) -> list[str]:
         """Return it as lines for people."""
-        plain = f"{self.differing} of {self.integers} integers differ from a run with onnxruntime as the host"
-        states = "" if self.fallen == self.differing else f"; where a call begins with the same states, {self.fallen}"
-        far = f", more than the {MAX_TIE_DISTANCE:g} of last bits: a host part before it makes much of them" * (
-            self.tie > MAX_TIE_DISTANCE
+        plain = (
+            f"{self.differing} of {self.integers} integers differ from a run with onnxruntime "
+            "as the host"
         )
-        more = f" (by {self.largest} at most{states}; the first of a call lies {self.tie:.1g} counts from a tie{far})"
+        states = (
+            ""
+            if self.fallen == self.differing
+            else f"; where a call begins with the same states, {self.fallen}"
+        )
+        far = (
+            f", more than the {MAX_TIE_DISTANCE:g} of last bits: a host part before it makes much "
+            "of them"
+        ) * (self.tie > MAX_TIE_DISTANCE)
+        more = (
+            f" (by {self.largest} at most{states}; the first of a call lies {self.tie:.1g} "
+            f"counts from a tie{far})"
+        )
         proved = (
-            f"tried on a PC, {self.calls} calls: chip parts and borders equal to the last integer; host parts within "
-            f"{self.host:.1g} of their range of onnxruntime; the whole program equal bit for bit to a session with its "
+            f"tried on a PC, {self.calls} calls: chip parts and borders equal to the last integer; "
+            "host parts within "
+            f"{self.host:.1g} of their range of onnxruntime; the whole program equal bit for bit "
+            "to a session with its "
             "own host parts"
         )
-        warned = [f"the C compiler warns {self.warnings} times of the program's own C: `make` shows where"]
-        return [proved, plain + (more if self.differing else ""), *(warned if self.warnings else ()), *self.cores]
+        warned = [
+            f"the C compiler warns {self.warnings} times of the program's own C: `make` shows where"
+        ]
+        return [
+            proved,
+            plain + (more if self.differing else ""),
+            *(warned if self.warnings else ()),
+            *self.cores,
+        ]

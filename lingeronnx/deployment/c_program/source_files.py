@@ -1,4 +1,7 @@
-"""The files of a program: its C from `templates/`, with what differs from model to model filled in."""
+"""The files of a program.
+
+Its C from `templates/`, with what differs from model to model filled in.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,14 @@ from .call_writer import CallWriter, get_quantize_function, make_c_names
 from .packages import EXECUTOR_VERSION, compute_arguments_crc
 from .program import BoardProgram, ChipPart, get_c_type
 
-__all__ = ["StaticMemory", "get_template_values", "make_host_header", "make_model_c", "make_model_h", "render_template"]
+__all__ = [
+    "StaticMemory",
+    "get_template_values",
+    "make_host_header",
+    "make_model_c",
+    "make_model_h",
+    "render_template",
+]
 
 _DTYPE_CODES = {
     "int8": 0x6901,
@@ -32,16 +42,24 @@ class StaticMemory:
 
     def __init__(self, program: BoardProgram) -> None:
         costs = [(part, part.choice.verdict.cost) for part in program.unique_chip_parts]
-        sizes = {part.name: 0 if cost is None else math.ceil(cost.shared / 64) * 64 for part, cost in costs}
+        sizes = {
+            part.name: 0 if cost is None else math.ceil(cost.shared / 64) * 64
+            for part, cost in costs
+        }
         self.common_shared_bytes = max(
-            (sizes[p.name] for p in program.unique_chip_parts if not p.has_resident_constants), default=0
+            (sizes[p.name] for p in program.unique_chip_parts if not p.has_resident_constants),
+            default=0,
         )
         self.shared = self.common_shared_bytes + sum(
             sizes[p.name] for p in program.unique_chip_parts if p.has_resident_constants
         )
-        # Beside what is planned there, the executor's own objects: about 8.3 kB and 132 bytes a tensor on a PC.
+        # Beside what is planned there, the executor's own objects: about 8.3 kB and 132 bytes a
+        # tensor on a PC.
         self.psram_bytes_by_part = {
-            part.name: math.ceil(((0 if cost is None else cost.psram) + 10240 + 160 * _tensors(part)) / 64) * 64
+            part.name: math.ceil(
+                ((0 if cost is None else cost.psram) + 10240 + 160 * _tensors(part)) / 64
+            )
+            * 64
             for part, cost in costs
         }
         self.shared_bytes_by_part = sizes
@@ -50,7 +68,9 @@ class StaticMemory:
 
 
 def _tensors(part: ChipPart) -> int:
-    return sum(len(node.outputs) for node in part.graph.graph) + len(part.graph.graph.initializers) + 4
+    return (
+        sum(len(node.outputs) for node in part.graph.graph) + len(part.graph.graph.initializers) + 4
+    )
 
 
 def render_template(template: str, values: Mapping[str, object]) -> str:
@@ -59,7 +79,11 @@ def render_template(template: str, values: Mapping[str, object]) -> str:
     return Template(text).substitute({key: str(value) for key, value in values.items()})
 
 
-_LIMITS = {"int8": ("127", "-128"), "int16": ("32767", "-32768"), "int32": ("2147483648", "-2147483648")}
+_LIMITS = {
+    "int8": ("127", "-128"),
+    "int16": ("32767", "-32768"),
+    "int32": ("2147483648", "-2147483648"),
+}
 
 
 def _make_conversion_functions(program: BoardProgram) -> str:
@@ -81,7 +105,10 @@ def _make_quantize_function(name: str, dtype: str) -> str:
     top = "INT32_MAX" if dtype == "int32" else high
     bottom = "INT32_MIN" if dtype == "int32" else low
     rounding = (
-        ["        float whole = floorf(scaled);", "        if (scaled - whole >= 0.5f) whole += 1.0f;"]
+        [
+            "        float whole = floorf(scaled);",
+            "        if (scaled - whole >= 0.5f) whole += 1.0f;",
+        ]
         if name.endswith("_exact")
         else ["        float whole = floorf(scaled + 0.5f);"]
     )
@@ -107,7 +134,10 @@ def _make_quantize_function(name: str, dtype: str) -> str:
 def _make_dequantize_function(dtype: str) -> str:
     return "\n".join(
         [
-            f"static void dequantize_{dtype}(const {dtype}_t *x, float *y, uint32_t count, float unit)",
+            (
+                f"static void dequantize_{dtype}(const {dtype}_t *x, float *y, uint32_t count, float "
+                "unit)"
+            ),
             "{",
             "    uint32_t i;",
             "    for (i = 0; i < count; i++) y[i] = (float)x[i] * unit;",
@@ -125,7 +155,11 @@ def make_model_c(program: BoardProgram, crcs: Mapping[str, int]) -> str:
     lines = [f"static int run({inner})", "{"]
     if program.chip:
         most = max(len(part.inputs) for part in program.chip)
-        lines += [f"    const void *inputs[{most}];", "    const void *found = NULL;", "    int rc;"]
+        lines += [
+            f"    const void *inputs[{most}];",
+            "    const void *found = NULL;",
+            "    int rc;",
+        ]
     steps = list(writer.iterate_lines())
     lines += ["    int step;"] * any("step++" in line for line in steps)
     lines += [f"    if (!ready) return {up}_NOT_READY;", *steps, f"    return {up}_OK;", "}", ""]
@@ -144,7 +178,8 @@ def make_model_c(program: BoardProgram, crcs: Mapping[str, int]) -> str:
     values = get_template_values(program) | {
         "states": "".join(
             (
-                f"static {get_c_type(one.dtype)} {writer.states[one.tensor]}[{one.element_count}]; /* "
+                f"static {get_c_type(one.dtype)} {writer.states[one.tensor]}[{one.element_count}]; "
+                "/* "
                 f"{_escape_comment(one.tensor)} */\n"
             )
             for one, _ in program.states
@@ -179,9 +214,16 @@ def _iterate_part_function(program: BoardProgram) -> Iterator[str]:
                 yield f"        memcpy(outputs[{index}], found, {port.bytes});"
         else:
             scratch = f"{part.name}.scratch"
-            room = f"AT({program.arena_offsets[scratch]})" if scratch in program.arena_offsets else "NULL"
+            room = (
+                f"AT({program.arena_offsets[scratch]})"
+                if scratch in program.arena_offsets
+                else "NULL"
+            )
             given = [
-                *(f"(const {get_c_type(a.dtype)} *)inputs[{i}]" for i, a in enumerate(part.sources)),
+                *(
+                    f"(const {get_c_type(a.dtype)} *)inputs[{i}]"
+                    for i, a in enumerate(part.sources)
+                ),
                 *(f"({get_c_type(a.dtype)} *)outputs[{i}]" for i, a in enumerate(part.targets)),
                 room,
             ]
@@ -201,12 +243,14 @@ def _make_port_tables(program: BoardProgram, crcs: Mapping[str, int]) -> str:
         for port in (*part.inputs, *part.outputs):
             shift = NO_SHIFT if port.shift is None else port.shift
             lines.append(
-                f"    {{0x{_DTYPE_CODES[port.dtype]:04x}, {port.elements}, {shift}}}, /* {_escape_comment(port.name)} "
+                f"    {{0x{_DTYPE_CODES[port.dtype]:04x}, {port.elements}, {shift}}}, /* "
+                f"{_escape_comment(port.name)} "
                 "*/"
             )
         lines += ["};", ""]
         table.append(
-            f"    {{0x{crcs[part.name]:08x}u, 0x{compute_arguments_crc(part.choice.argv):08x}u, {len(part.inputs)}, "
+            f"    {{0x{crcs[part.name]:08x}u, 0x{compute_arguments_crc(part.choice.argv):08x}u, "
+            f"{len(part.inputs)}, "
             f"{len(part.outputs)}, {int(part.has_resident_constants)}, {name}}}, /* {part.name} */"
         )
     count = f"{program.prefix.upper()}_CHIP_PARTS"
@@ -214,7 +258,11 @@ def _make_port_tables(program: BoardProgram, crcs: Mapping[str, int]) -> str:
 
 
 def _escape_comment(text: str) -> str:
-    return "".join(c if 32 <= ord(c) < 127 else "?" for c in text).replace("*/", "* /").replace("/*", "/ *")
+    return (
+        "".join(c if 32 <= ord(c) < 127 else "?" for c in text)
+        .replace("*/", "* /")
+        .replace("/*", "/ *")
+    )
 
 
 def get_template_values(program: BoardProgram) -> dict[str, object]:
@@ -236,10 +284,22 @@ def make_model_h(program: BoardProgram, packages: int, header: str) -> str:
     sizes = [
         (f"{up}_PACKAGES", packages, "blobs that init takes"),
         (f"{up}_PARTS", len(program.parts), "parts, in the order in which they run"),
-        (f"{up}_CHIP_PARTS", len(program.unique_chip_parts), "packages of chip parts; equal parts share one"),
-        (f"{up}_ARENA_BYTES", program.arena_bytes, "static RAM between the parts, host scratch included"),
+        (
+            f"{up}_CHIP_PARTS",
+            len(program.unique_chip_parts),
+            "packages of chip parts; equal parts share one",
+        ),
+        (
+            f"{up}_ARENA_BYTES",
+            program.arena_bytes,
+            "static RAM between the parts, host scratch included",
+        ),
         (f"{up}_STATE_BYTES", memory.states, "static RAM of states"),
-        (f"{up}_COMMON_BYTES", memory.common_shared_bytes, "of shared memory, taken by the parts in turn"),
+        (
+            f"{up}_COMMON_BYTES",
+            memory.common_shared_bytes,
+            "of shared memory, taken by the parts in turn",
+        ),
         (f"{up}_SHARED_BYTES", memory.shared, "shared memory in all"),
         (f"{up}_PSRAM_BYTES", memory.psram_bytes, "psram, the executor's own objects included"),
     ]
@@ -254,10 +314,14 @@ def make_model_h(program: BoardProgram, packages: int, header: str) -> str:
         names = make_c_names(arrays, word.lower())
         for array in arrays:
             sized = names[array.tensor].upper()
-            lines.append(f"#define {up}_{sized}_SIZE {array.element_count} /* {array.dtype} {list(array.shape)} */")
+            lines.append(
+                f"#define {up}_{sized}_SIZE {array.element_count} /* {array.dtype} "
+                f"{list(array.shape)} */"
+            )
             if word == "IN" and array.tensor in writer.quantized_inputs:
                 lines.append(
-                    f"#define {up}_{sized}_SHIFT ({writer.quantized_inputs[array.tensor][1]}) /* for "
+                    f"#define {up}_{sized}_SHIFT ({writer.quantized_inputs[array.tensor][1]}) /* "
+                    "for "
                     f"{program.prefix}_run_q */"
                 )
     run_q = ""
@@ -279,7 +343,10 @@ def make_host_header(program: BoardProgram) -> str:
     """Return the header of the host parts' functions."""
     guard = f"{program.prefix.upper()}_HOST_H"
     lines = [
-        f"/* The host parts of {_escape_comment(program.stem)}, in files of their own. Generated by lingeronnx. */",
+        (
+            f"/* The host parts of {_escape_comment(program.stem)}, in files of their own. Generated "
+            "by lingeronnx. */"
+        ),
         f"#ifndef {guard}",
         f"#define {guard}",
         "",

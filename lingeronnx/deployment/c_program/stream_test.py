@@ -30,10 +30,12 @@ WINDOW_CALLS = 1000
 
 @dataclass
 class StreamTestResult:
-    """What was found. calls : how many. failed : the first call that differs from a session with the program's host.
+    """What was found. calls : how many.
 
-    errors : of each stretch of 1,000 calls the root of the mean square of the differences from the plain session, as a
-    fraction of that of its outputs. differing : outputs that differ at all, of `outputs`.
+    Failed : the first call that differs from a session with the program's host.
+    errors : of each stretch of 1,000 calls the root of the mean square of the differences from the
+    plain session, as a fraction of that of its outputs. differing : outputs that differ at all, of
+    `outputs`.
     """
 
     calls: int = 0
@@ -53,11 +55,15 @@ class StreamTestResult:
 
 
 def run_stream_test(
-    program: BoardProgram, parts: PartitionedProgram, folder: Path, feeds: Iterable[Mapping[str, np.ndarray]]
+    program: BoardProgram,
+    parts: PartitionedProgram,
+    folder: Path,
+    feeds: Iterable[Mapping[str, np.ndarray]],
 ) -> StreamTestResult:
     """Run the program in `folder` call by call on `feeds`, states kept, beside two sessions that keep their own.
 
-    One has the program's compiled host parts, and must give the same bits; the other is the plain session.
+    One has the program's compiled host parts, and must give the same bits; the other is the plain
+    session.
     """
     found = StreamTestResult()
     with tempfile.TemporaryDirectory(prefix="lingeronnx-stream-") as name:
@@ -91,17 +97,28 @@ def _run_calls(
         code, outputs = running.run(given)
         runs = []
         for session, held in zip(sessions, states, strict=True):
-            made = {name: array for run in session.iter_parts({**given, **held}) for name, array in run.outputs.items()}
+            made = {
+                name: array
+                for run in session.iter_parts({**given, **held})
+                for name, array in run.outputs.items()
+            }
             held.update({one.tensor: made[two.tensor] for one, two in program.states})
             runs.append(made)
         for end in program.outputs:
             have, own, plain = outputs[end.tensor], *(made[end.tensor] for made in runs)
             if code or not is_bit_equal(have.tobytes(), own):
-                why = f"returns {code}" if code else f"'{end.tensor}': {describe_first_difference(have.tobytes(), own)}"
+                why = (
+                    f"returns {code}"
+                    if code
+                    else f"'{end.tensor}': {describe_first_difference(have.tobytes(), own)}"
+                )
                 found.failed.append(f"call {found.calls}: {why}")
                 return
             gap = have.astype(np.float64) - plain.reshape(have.shape)
-            error, power = error + float((gap**2).sum()), power + float((plain.astype(np.float64) ** 2).sum())
+            error, power = (
+                error + float((gap**2).sum()),
+                power + float((plain.astype(np.float64) ** 2).sum()),
+            )
             found.differing += int(np.count_nonzero(gap))
             found.outputs += gap.size
         found.calls += 1

@@ -17,7 +17,10 @@ __all__ = ["PartVector", "collect_vectors", "make_selftest_c"]
 
 @dataclass(frozen=True)
 class PartVector:
-    """What one part is given and makes in one call: of a chip part integers, as the executor has them."""
+    """What one part is given and makes in one call.
+
+    Of a chip part integers, as the executor has them.
+    """
 
     inputs: tuple[np.ndarray, ...]
     outputs: tuple[np.ndarray, ...]
@@ -40,8 +43,9 @@ def collect_vectors(program: BoardProgram, runs: Sequence[PartRun]) -> list[Part
 
 
 def _compute_tolerance(arrays: Sequence[np.ndarray], limit: float) -> float:
-    """Return how far an output of a host part, which was `arrays` in the calls, may be off; 0 for what is no float.
+    """Return how far an output of a host part, which was `arrays` in the calls, may be off.
 
+    0 for what is no float.
     limit : as a fraction of their range.
     """
     if arrays[0].dtype != np.float32 or not arrays[0].size:
@@ -73,13 +77,16 @@ def make_selftest_c(program: BoardProgram, calls: Sequence[Sequence[PartVector]]
             listed = ", ".join(names[word]) or "NULL"
             tables.append(f"static const void *const {part.name}_{word}[] = {{{listed}}};")
         tables.append(
-            f"static const uint32_t {part.name}_sizes[] = {{{', '.join(str(a.nbytes) for a in vector.outputs)}}};"
+            f"static const uint32_t {part.name}_sizes[] = "
+            f"{{{', '.join(str(a.nbytes) for a in vector.outputs)}}};"
         )
         tables.append(
-            f"static const float {part.name}_tolerances[] = {{{', '.join(_format_float(t) for t in tolerances)}}};"
+            f"static const float {part.name}_tolerances[] = "
+            f"{{{', '.join(_format_float(t) for t in tolerances)}}};"
         )
         rows.append(
-            f"    {{{number}, {len(vector.inputs)}, {len(vector.outputs)}, {part.name}_in, {part.name}_out, "
+            f"    {{{number}, {len(vector.inputs)}, {len(vector.outputs)}, {part.name}_in, "
+            f"{part.name}_out, "
             f"{part.name}_sizes, {part.name}_tolerances}},"
         )
         room = max(room, sum(-(-a.nbytes // 16) * 16 for a in vector.outputs))
@@ -88,7 +95,14 @@ def make_selftest_c(program: BoardProgram, calls: Sequence[Sequence[PartVector]]
         "kinds": len(program.unique_parts),
         "arrays": "\n".join(arrays),
         "vectors": "\n".join(
-            [*tables, "", f"static const vector vectors[{len(program.unique_parts)}] = {{", *rows, "};", ""]
+            [
+                *tables,
+                "",
+                f"static const vector vectors[{len(program.unique_parts)}] = {{",
+                *rows,
+                "};",
+                "",
+            ]
         ),
         "room": room,
         "most": most,
@@ -110,7 +124,11 @@ def _format_array(name: str, array: np.ndarray) -> str:
         lines.append("    " + ", ".join(texts[start : start + width]) + ",")
     # An array of no constants is no C.
     return "\n".join(
-        [f"static const {get_c_type(str(array.dtype))} {name}[{max(flat.size, 1)}] = {{", *(lines or ["    0"]), "};"]
+        [
+            f"static const {get_c_type(str(array.dtype))} {name}[{max(flat.size, 1)}] = {{",
+            *(lines or ["    0"]),
+            "};",
+        ]
     )
 
 

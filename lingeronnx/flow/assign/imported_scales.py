@@ -1,13 +1,17 @@
 """Scales that a quantized model brought along, as the platform holds them, and what each change cost.
 
 kept            the platform holds the scale as it is
-symmetric       a zero point that the platform or an operator around has not: ``scale = top / max(|low|, |high|)``
+symmetric       a zero point that the platform or an operator around has not: ``scale = top /
+max(|low|, |high|)``
                 of the range it had
-power of two    the next lower one, which holds the whole range; the next higher where that cuts off less than a
-                fifteenth. With calibration data, the one of the two with the smaller mean squared error
+power of two    the next lower one, which holds the whole range; the next higher where that cuts off
+less than a
+                fifteenth. With calibration data, the one of the two with the smaller mean squared
+                error
 weights         held as they are where their numbers lie on the platform's grid, else quantized anew
 
-What it costs: bits of resolution of an activation, ``log2(old / new)``; of a weight the SQNR of its new integers.
+What it costs: bits of resolution of an activation, ``log2(old / new)``; of a weight the SQNR of its
+new integers.
 """
 
 from __future__ import annotations
@@ -48,8 +52,9 @@ _GRID_TOLERANCE = 1e-2  # counts that a number may be off
 class ImportedQParams:
     """One scale that came with the model.
 
-    scale, zero_point, bits : as it came (the coarsest of a weight's). held : as it is held now. lost : bits of
-    resolution of an activation, None for a weight; sqnr : of a weight's new integers in dB, None where none changed.
+    scale, zero_point, bits : as it came (the coarsest of a weight's). held : as it is held now.
+    lost : bits of resolution of an activation, None for a weight; sqnr : of a weight's new integers
+    in dB, None where none changed.
     """
 
     tensor: str
@@ -71,8 +76,14 @@ class ImportedQParams:
 
     def __str__(self) -> str:
         new = float(self.held.scales.min())
-        what = f"{self.bits_lost:.2f} bits of resolution" if self.bits_lost is not None else f"{self.sqnr:.1f} dB"
-        centre = f" (zero point {self.zero_point})" if self.zero_point and not self.held.shifted else ""
+        what = (
+            f"{self.bits_lost:.2f} bits of resolution"
+            if self.bits_lost is not None
+            else f"{self.sqnr:.1f} dB"
+        )
+        centre = (
+            f" (zero point {self.zero_point})" if self.zero_point and not self.held.shifted else ""
+        )
         return f"'{self.tensor}': scale {self.scale:.6g}{centre} is held as {new:.6g}: {what}"
 
     def to_dict(self) -> dict[str, object]:
@@ -102,15 +113,22 @@ def import_activation_qparams(
 ) -> tuple[dict[str, Affine], list[ImportedQParams]]:
     """Return how the tensors that `imported` has scales for are held, all of a shared scale alike, and what that cost.
 
-    stats : of real data, empty without. factors : {tensor: what it is multiplied by in the graph to be lowered}.
+    stats : of real data, empty without. factors : {tensor: what it is multiplied by in the graph to
+    be lowered}.
     """
     by_tensor: dict[str, Affine] = {}
     taken = []
     for group in shared_groups:
-        known = {name: imported.activations[name] for name in group.tensors if name in imported.activations}
+        known = {
+            name: imported.activations[name]
+            for name in group.tensors
+            if name in imported.activations
+        }
         if not known:
             continue
-        statistics_of = {name: grid for name, grid in known.items() if name in group.observed_tensors} or known
+        statistics_of = {
+            name: grid for name, grid in known.items() if name in group.observed_tensors
+        } or known
         widest = max(statistics_of.values(), key=lambda grid: max(map(abs, grid.ends)))
         factor = float(factors.get(group.tensors[0], np.ones(1))[0])
         q = _convert_activation_qparams(widest, target, config, group, stats, factor)
@@ -119,12 +137,21 @@ def import_activation_qparams(
             levels = 2.0 ** (grid.bits - q.bits)
             lost = math.log2(grid.scale / (q.scale * factor)) if levels else 0.0
             exact = math.isclose(grid.scale, q.scale * factor, rel_tol=1e-6)
-            taken.append(ImportedQParams(name, grid.scale, grid.signed_zero, grid.bits, q, 0.0 if exact else lost))
+            taken.append(
+                ImportedQParams(
+                    name, grid.scale, grid.signed_zero, grid.bits, q, 0.0 if exact else lost
+                )
+            )
     return by_tensor, taken
 
 
 def _convert_activation_qparams(
-    grid: Affine, target: Target, config: QuantConfig, group: SharedScaleGroup, stats: Stats, factor: float
+    grid: Affine,
+    target: Target,
+    config: QuantConfig,
+    group: SharedScaleGroup,
+    stats: Stats,
+    factor: float,
 ) -> Affine:
     bits = max((width for width in target.bits if width <= grid.bits), default=min(target.bits))
     top = (1 << (bits - 1)) - 1
@@ -145,7 +172,9 @@ def _choose_power_of_two(scale: float, stats: TensorStats | None, bits: int, zer
         return lower
     if stats is not None and stats.sum_of_squares > 0:
         ends = -(1 << (bits - 1)) - zero, (1 << (bits - 1)) - 1 - zero
-        return min((lower, 2 * lower), key=lambda tried: float(stats.quantization_error(tried, *ends)))
+        return min(
+            (lower, 2 * lower), key=lambda tried: float(stats.quantization_error(tried, *ends))
+        )
     return 2 * lower if 2 * lower * (1 - _MAX_CLIPPED_SHARE) <= scale else lower
 
 
@@ -171,10 +200,18 @@ def candidate_weight_qparams(
     """Return the grids that `imported` may have meant for the weight `name` of `node`, which holds `values` now."""
     grid = imported.weights.get(name)
     named = [] if grid is None else [grid]
-    own = [pair for pair in imported.layers.get(ir.origin_name(node), ()) if grid is None or pair[0] is grid]
+    own = [
+        pair
+        for pair in imported.layers.get(ir.origin_name(node), ())
+        if grid is None or pair[0] is grid
+    ]
     return [
         *named,
-        *(candidate for grid, old in own for candidate in (grid, *_rescale_for_folded_norm(grid, old, values))),
+        *(
+            candidate
+            for grid, old in own
+            for candidate in (grid, *_rescale_for_folded_norm(grid, old, values))
+        ),
     ]
 
 
@@ -188,10 +225,16 @@ def iter_quantized_weights(partition: Partition) -> Iterator[tuple[ir.Node, Op, 
 
 
 def _rescale_for_folded_norm(grid: Affine, old: np.ndarray, values: np.ndarray) -> list[Affine]:
-    """Return the grid of a weight whose channels were multiplied by something: a batch normalisation folded in."""
+    """Return the grid of a weight whose channels were multiplied by something.
+
+    A batch normalisation folded in.
+    """
     if old.shape != values.shape or old.ndim < 2 or grid.axis not in (None, 0):
         return []
-    before, after = (np.abs(array.reshape(len(array), -1)).max(axis=1) for array in (old.astype(np.float64), values))
+    before, after = (
+        np.abs(array.reshape(len(array), -1)).max(axis=1)
+        for array in (old.astype(np.float64), values)
+    )
     if not (before > 0).all() or not (after > 0).all():
         return []
     scales = grid.broadcast(before.shape) * before / after
@@ -217,10 +260,19 @@ def _match_weight_qparams(
         )
         return _accept_if_on_grid(values, _regroup_qparams(grid, values), config) if taken else None
     if not bits or (
-        many and (axis is None or config.weight_scales == "tensor" or values.shape[axis] != grid.scales.size)
+        many
+        and (
+            axis is None
+            or config.weight_scales == "tensor"
+            or values.shape[axis] != grid.scales.size
+        )
     ):
         return None
-    q = Affine(grid.scales, bits, PerAxis(axis)) if axis is not None and many else Affine(grid.scale, bits)
+    q = (
+        Affine(grid.scales, bits, PerAxis(axis))
+        if axis is not None and many
+        else Affine(grid.scale, bits)
+    )
     return _accept_if_on_grid(values, q, config)
 
 
@@ -228,7 +280,11 @@ def _regroup_qparams(grid: Affine, values: np.ndarray) -> Affine | None:
     """Return the groups of `grid` along the rows of `values` [O, I], None where they do not fit or have no factors."""
     assert isinstance(grid.granularity, PerGroup)
     turned, size = grid.along(1), grid.granularity.size
-    if values.ndim != 2 or turned.scales.shape != (len(values), -(-values.shape[1] // size)) or grid.bits > 8:
+    if (
+        values.ndim != 2
+        or turned.scales.shape != (len(values), -(-values.shape[1] // size))
+        or grid.bits > 8
+    ):
         return None
     try:
         return make_grouped_qparams(*turned.factors, size, grid.bits)
@@ -236,7 +292,9 @@ def _regroup_qparams(grid: Affine, values: np.ndarray) -> Affine | None:
         return None
 
 
-def _accept_if_on_grid(values: np.ndarray, qparams: Affine | None, config: QuantConfig) -> Affine | None:
+def _accept_if_on_grid(
+    values: np.ndarray, qparams: Affine | None, config: QuantConfig
+) -> Affine | None:
     """Return `qparams` where `values` lie on its integers and the mode has its scales, else None."""
     if qparams is None or (config.mode == "q-value" and not qparams.power_of_two):
         return None
@@ -249,7 +307,10 @@ def _accept_if_on_grid(values: np.ndarray, qparams: Affine | None, config: Quant
 def measure_weight_conversion(
     partition: Partition, tensors: Mapping[str, Affine], grids: Mapping[str, Affine]
 ) -> list[ImportedQParams]:
-    """Return what became of the weights: those on their grid, and those that were quantized anew."""
+    """Return what became of the weights.
+
+    Those on their grid, and those that were quantized anew.
+    """
     by_weight = {}
     for _, _, name, values in iter_quantized_weights(partition):
         if name not in grids or name not in tensors:
@@ -272,7 +333,12 @@ def format_model_import(
     activations = [t for t in imported if t.bits_lost is not None]
     weights = [t for t in imported if t.bits_lost is None]
     counts = [f"{sum(t.kept for t in those)} of {len(those)}" for those in (activations, weights)]
-    told = [f"scales of the quantized model: {counts[0]} activations and {counts[1]} weights are held as they came"]
+    told = [
+        (
+            f"scales of the quantized model: {counts[0]} activations and {counts[1]} weights are held "
+            "as they came"
+        )
+    ]
     centred = [t for t in activations if t.zero_point and not t.held.shifted]
     if centred:
         told.append(f"{len(centred)} zero points are taken out: the ranges are made symmetric")
@@ -281,15 +347,23 @@ def format_model_import(
         worst = max(changed, key=lambda t: t.bits_lost or 0.0)
         mean = sum(t.bits_lost or 0.0 for t in changed) / len(changed)
         told.append(
-            f"{len(changed)} activations are held at other scales: {mean:.2f} bits of resolution lost on average, "
+            f"{len(changed)} activations are held at other scales: {mean:.2f} bits of resolution "
+            "lost on average, "
             f"{worst.bits_lost:.2f} at most ('{worst.tensor}')"
         )
     anew = [t for t in weights if t.sqnr is not None]
     if anew:
         least = min(anew, key=lambda t: t.sqnr or 0.0)
-        told.append(f"{len(anew)} weights are quantized anew: {least.sqnr:.1f} dB at least ('{least.tensor}')")
+        told.append(
+            f"{len(anew)} weights are quantized anew: {least.sqnr:.1f} dB at least "
+            f"('{least.tensor}')"
+        )
     if missing:
-        how = "calibrated on synthetic inputs, give real data with --calib" if synthetic else "calibrated"
+        how = (
+            "calibrated on synthetic inputs, give real data with --calib"
+            if synthetic
+            else "calibrated"
+        )
         names = ", ".join(f"'{name}'" for name in missing[:3])
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         told.append(f"the quantized model has no scale for {names}{more}: {how}")

@@ -1,9 +1,10 @@
 """Weights of a float model at scales that another tool chose, and what of its file could not be taken.
 
-The weights are real numbers still: they are rounded here, and refined as ever. A scale per channel becomes the coarsest
-one where the platform has one per weight, and a power of two, the better one of the two around it for these numbers,
-where it shifts. A scale that fits other numbers than the weight has (it may have been made before or after batch
-normalization was folded in) is refused: the weight then gets one of its own.
+The weights are real numbers still: they are rounded here, and refined as ever. A scale per channel
+becomes the coarsest one where the platform has one per weight, and a power of two, the better one
+of the two around it for these numbers, where it shifts. A scale that fits other numbers than the
+weight has (it may have been made before or after batch normalization was folded in) is refused: the
+weight then gets one of its own.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ __all__ = [
     "update_applied_qparams",
 ]
 
-_MAX_SQNR_LOSS_DB = 12.0  # dB, two bits, below the scale of the largest number: then it was made for other numbers
+_MAX_SQNR_LOSS_DB = (
+    12.0  # dB, two bits, below the scale of the largest number: then it was made for other numbers
+)
 _MAX_NAMES = 5  # that a note lists
 
 
@@ -39,8 +42,8 @@ _MAX_NAMES = 5  # that a note lists
 class ImportedWeights:
     """How weights are held at another tool's scales.
 
-    imported : what became of each scale. refused : {weight: why its scale is not taken}. used : the weights, by the
-    names that the file has for them, whose scales were looked at.
+    imported : what became of each scale. refused : {weight: why its scale is not taken}. used : the
+    weights, by the names that the file has for them, whose scales were looked at.
     """
 
     held: dict[str, Affine] = field(default_factory=dict)
@@ -60,12 +63,18 @@ def import_external_weight_scales(
             continue
         own = [grid for grid, _ in imported.layers.get(ir.origin_name(node), ())]
         borrowed.matched_names |= {
-            old for old, grid in imported.weights.items() if old == name or any(grid is one for one in own)
+            old
+            for old, grid in imported.weights.items()
+            if old == name or any(grid is one for one in own)
         }
         fitting = [
             (q, grid)
             for grid in grids
-            if (q := _convert_weight_qparams(grid, values, op.integer_op.channel_axis, target, config))
+            if (
+                q := _convert_weight_qparams(
+                    grid, values, op.integer_op.channel_axis, target, config
+                )
+            )
         ]
         if not fitting:
             borrowed.rejected[name] = _format_rejection(grids[0], values, target)
@@ -73,18 +82,23 @@ def import_external_weight_scales(
         q, grid = max(fitting, key=lambda pair: _rounding_sqnr_db(values, pair[0]))
         top = ((1 << (q.bits - 1)) - 1) / max(float(np.abs(values).max()), 1e-30)
         plain, got = (
-            _rounding_sqnr_db(values, Affine(_fit_scale_to_mode(top, values, q.bits, config), q.bits)),
+            _rounding_sqnr_db(
+                values, Affine(_fit_scale_to_mode(top, values, q.bits, config), q.bits)
+            ),
             _rounding_sqnr_db(values, q),
         )
         if got < plain - _MAX_SQNR_LOSS_DB:
             borrowed.rejected[name] = (
-                f"its scale was made for other numbers: {got:.1f} dB, where that of the largest gives {plain:.1f}"
+                f"its scale was made for other numbers: {got:.1f} dB, where that of the largest "
+                f"gives {plain:.1f}"
             )
             continue
         same = q.scales.size == grid.scales.size and np.allclose(q.scales, grid.scales, rtol=1e-6)
         borrowed.held[name] = q
         borrowed.imported.append(
-            ImportedQParams(name, float(grid.scales.min()), 0, grid.bits, q, None, None if same else got)
+            ImportedQParams(
+                name, float(grid.scales.min()), 0, grid.bits, q, None, None if same else got
+            )
         )
     return borrowed
 
@@ -92,7 +106,10 @@ def import_external_weight_scales(
 def _format_rejection(grid: Affine, values: np.ndarray, target: Target) -> str:
     if grid.bits > max(target.bits):
         return f"{grid.bits} bits; {target.name} computes in {' or '.join(map(str, target.bits))}"
-    return f"{grid.scales.size} scales do not fit the shape {list(values.shape)} that the weight has here"
+    return (
+        f"{grid.scales.size} scales do not fit the shape {list(values.shape)} that the weight "
+        "has here"
+    )
 
 
 def _convert_weight_qparams(
@@ -107,14 +124,18 @@ def _convert_weight_qparams(
     if many and config.weight_scales != "tensor":
         rows = np.moveaxis(values, axis or 0, 0)
         scales_held = tuple(
-            _fit_scale_to_mode(scale, part, bits, config) for scale, part in zip(scales, rows, strict=True)
+            _fit_scale_to_mode(scale, part, bits, config)
+            for scale, part in zip(scales, rows, strict=True)
         )
         return Affine(scales_held, bits, PerAxis(axis or 0))
     return Affine(_fit_scale_to_mode(min(scales), values, bits, config), bits)
 
 
 def _symmetric_scales(grid: Affine) -> list[float]:
-    """Return the scales of a grid around 0 that holds the same range: weights have no zero points here."""
+    """Return the scales of a grid around 0 that holds the same range.
+
+    Weights have no zero points here.
+    """
     middle, top = grid.low + (1 << (grid.bits - 1)), (1 << (grid.bits - 1)) - 1
     return [
         scale if zero == middle else scale * top / max(zero - grid.low, grid.high - zero)
@@ -137,13 +158,22 @@ def _rounding_sqnr_db(values: np.ndarray, qparams: Affine) -> float:
     return math.inf if noise == 0 else -math.inf if power == 0 else 10 * math.log10(power / noise)
 
 
-def update_applied_qparams(imported: Sequence[ImportedQParams], tensors: Mapping[str, Affine]) -> list[ImportedQParams]:
-    """Return `imported` as the finished plan holds them: rules of the platform may have moved scales since."""
+def update_applied_qparams(
+    imported: Sequence[ImportedQParams], tensors: Mapping[str, Affine]
+) -> list[ImportedQParams]:
+    """Return `imported` as the finished plan holds them.
+
+    Rules of the platform may have moved scales since.
+    """
     followed = []
     for one in imported:
         new = tensors.get(one.tensor, one.held)
         moved = math.log2(float(one.held.scales.min() / new.scales.min()))
-        followed.append(replace(one, held=new, bits_lost=None if one.bits_lost is None else one.bits_lost + moved))
+        followed.append(
+            replace(
+                one, held=new, bits_lost=None if one.bits_lost is None else one.bits_lost + moved
+            )
+        )
     return followed
 
 
@@ -154,7 +184,11 @@ def collect_rejections(
     have = {one.tensor for one in taken}
     inside = "it has no integers of its own here: part of another layer, or in float"
     lost = {name: inside for name in read.activations if name not in have}
-    lost |= {name: inside for name in read.weights if name not in weights.matched_names and name not in have}
+    lost |= {
+        name: inside
+        for name in read.weights
+        if name not in weights.matched_names and name not in have
+    }
     return {**read.rejected, **lost, **weights.rejected}
 
 
@@ -168,16 +202,28 @@ def format_plan_import(
 ) -> list[str]:
     """Return what a user should read of it: sums with names, or with `full` tensor by tensor."""
     kept, other = [one for one in imported if one.kept], [one for one in imported if not one.kept]
-    lines = [f"{tool}: {len(kept)} of {len(imported) + len(rejected)} scales are taken over as they are"]
+    lines = [
+        f"{tool}: {len(kept)} of {len(imported) + len(rejected)} scales are taken over as they are"
+    ]
     rounded = [one.tensor for one in other if one.held.power_of_two]
     changed = [one.tensor for one in other if not one.held.power_of_two]
-    for names, what in ((rounded, "rounded to powers of two"), (changed, "held in the platform's form")):
+    for names, what in (
+        (rounded, "rounded to powers of two"),
+        (changed, "held in the platform's form"),
+    ):
         if names:
             lines.append(f"{what}: {_format_names(names)}")
     for why in dict.fromkeys(rejected.values()):
-        lines.append(f"refused: {_format_names([name for name, reason in rejected.items() if reason == why])}: {why}")
+        lines.append(
+            "refused: "
+            f"{_format_names([name for name, reason in rejected.items() if reason == why])}: {why}"
+        )
     if missing:
-        how = "calibrated on synthetic inputs, give real data with --calib" if synthetic else "calibrated"
+        how = (
+            "calibrated on synthetic inputs, give real data with --calib"
+            if synthetic
+            else "calibrated"
+        )
         lines.append(f"without a scale there, {how}: {_format_names(missing)}")
     return [*lines, *(str(one) for one in other if full)]
 

@@ -1,4 +1,7 @@
-"""What the target makes of a plan's scales: they are lowered until every inequality holds, and that is told."""
+"""What the target makes of a plan's scales.
+
+They are lowered until every inequality holds, and that is told.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +40,8 @@ def _round_to_float32(scale: float) -> float:
 def _limit_scales_for_biases(tensors: dict[str, Affine], partition: Partition, power: bool) -> None:
     """Lower the scales of single channels, in place, at which the bias of the channel would fill its integer type.
 
-    A quarter is left free for what refinement does to a bias. A channel whose weights are that small beside its bias
-    loses nothing by it.
+    A quarter is left free for what refinement does to a bias. A channel whose weights are that
+    small beside its bias loses nothing by it.
     """
     for node, op in partition.integer_nodes:
         if op.integer_op.channel_axis is None or len(node.inputs) < 3 or node.inputs[2] is None:
@@ -53,7 +56,10 @@ def _limit_scales_for_biases(tensors: dict[str, Affine], partition: Partition, p
         most = [top / size if size > 0 else math.inf for size in reach]
         if power:
             most = [size if math.isinf(size) else floor_power_of_two(size) for size in most]
-        least = [_round_to_float32(min(pair)) for pair in zip(sums.scales.reshape(-1).tolist(), most, strict=True)]
+        least = [
+            _round_to_float32(min(pair))
+            for pair in zip(sums.scales.reshape(-1).tolist(), most, strict=True)
+        ]
         if isinstance(w.granularity, PerGroup):
             tensors[name] = make_grouped_qparams(least, w.factors[1], w.granularity.size, w.bits)
         else:
@@ -63,19 +69,27 @@ def _limit_scales_for_biases(tensors: dict[str, Affine], partition: Partition, p
 class _ScaleLegalizer:
     """The scales of a plan while they are lowered; those that share a scale move together.
 
-    tensors : how each is held by now. moved : {tensor: (the scale that it had, why it was lowered)}.
+    tensors : how each is held by now. moved : {tensor: (the scale that it had, why it was
+    lowered)}.
     """
 
-    def __init__(self, plan: Plan, shared_groups: Sequence[SharedScaleGroup], target: Target) -> None:
+    def __init__(
+        self, plan: Plan, shared_groups: Sequence[SharedScaleGroup], target: Target
+    ) -> None:
         self._target = target
         self.tensors = {name: q.stored for name, q in plan.tensors.items()}
-        self._group_of = {name: group for group in shared_groups for name in group.tensors if name in self.tensors}
+        self._group_of = {
+            name: group for group in shared_groups for name in group.tensors if name in self.tensors
+        }
         self.moved: dict[str, tuple[float, str]] = {}
 
     def unify_shared_scales(self) -> None:
         """Give tensors that share a scale the least of theirs."""
         for name, group in self._group_of.items():
-            own, least = self.tensors[name], min((self.tensors[n] for n in group.tensors), key=lambda q: q.scale)
+            own, least = (
+                self.tensors[name],
+                min((self.tensors[n] for n in group.tensors), key=lambda q: q.scale),
+            )
             if (own.scale, own.zero_point) != (least.scale, least.zero_point):
                 self.tensors[name] = own.changed(least.scale, zero_point=least.zero_point)
 
@@ -84,7 +98,8 @@ class _ScaleLegalizer:
         exponent = self.tensors[name].exponent
         if exponent is None:
             raise ConstraintError(
-                f"tensor '{name}' has scale {self.tensors[name].scale:g}; {self._target.name} takes powers of two only"
+                f"tensor '{name}' has scale {self.tensors[name].scale:g}; {self._target.name} "
+                "takes powers of two only"
             )
         return exponent
 
@@ -119,7 +134,8 @@ class _ScaleLegalizer:
             exponent = self.exponent_of(name)
             if self.tensors[name].bits > 8 and exponent < fine.get(name, least):
                 raise ConstraintError(
-                    f"tensor '{name}' of {self.tensors[name].bits} bits gets scale 2^{exponent} at most; what reads it "
+                    f"tensor '{name}' of {self.tensors[name].bits} bits gets scale 2^{exponent} at "
+                    "most; what reads it "
                     f"takes 2^{fine[name]} at least: give it 8 bits"
                 )
             if exponent < least:
@@ -144,8 +160,8 @@ def legalize(
 ) -> tuple[Plan, list[str]]:
     """Return `plan` with every shared scale and inequality of `target` holding, and what was moved.
 
-    Scales are only ever lowered, so it ends: an output's exponent may not exceed what its inputs' allow, nor the row's
-    largest. Raises UnsupportedScaleError for a scale below the row's smallest.
+    Scales are only ever lowered, so it ends: an output's exponent may not exceed what its inputs'
+    allow, nor the row's largest. Raises UnsupportedScaleError for a scale below the row's smallest.
     """
     scales = _ScaleLegalizer(plan, shared_groups, target)
     scales.unify_shared_scales()

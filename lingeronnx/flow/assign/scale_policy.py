@@ -1,4 +1,7 @@
-"""How scales are chosen: the settings, the user's overrides of single tensors, and 16 bits where a state needs them."""
+"""How scales are chosen.
+
+The settings, the user's overrides of single tensors, and 16 bits where a state needs them.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +38,14 @@ _WIDTH_KEYS = {"bits", "out_bits", "scale"}
 class ScalePolicy:
     """How scales are chosen: mode, widths and calibrator, and what the user said of single tensors.
 
-    weight_scales : "tensor", "channel" for one scale for each output channel of a layer, or "group:N" for one for each
-    N weights of a row of a fully connected layer, and for each channel of the others. asymmetric : whether
-    activations of at most 8 bits have zero points, where all operators around take them.
-    overrides : {tensor: {"calibrator", "percentile", "scale", "bits" or "out_bits": value}}
-    weights_refined : whether weights are refined under the scales.
+    weight_scales : "tensor", "channel" for one scale for each output channel of a layer, or
+    "group:N" for one for each N weights of a row of a fully connected layer, and for each channel
+    of the others. asymmetric : whether activations of at most 8 bits have zero points, where all
+    operators around take them. overrides : {tensor: {"calibrator", "percentile", "scale", "bits" or
+    "out_bits": value}} weights_refined : whether weights are refined under the scales.
     held : {tensor or weight: how it is held, whatever calibration would say}
-    widened_weights : {weight that has more bits than it was told, as the target has no fewer there: (its node, why)}
+    widened_weights : {weight that has more bits than it was told, as the target has no fewer there:
+    (its node, why)}
     """
 
     mode: str
@@ -57,7 +61,10 @@ class ScalePolicy:
     widened_weights: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def policy_for_tensors(self, names: Iterable[str], bits: int) -> TensorScalePolicy:
-        """Return the settings of a class of tensors, `bits` wide by default: the first with an override wins."""
+        """Return the settings of a class of tensors, `bits` wide by default.
+
+        The first with an override wins.
+        """
         settings: dict[str, Any] = {}
         for name in names:
             settings = {**self.overrides.get(name, {}), **settings}
@@ -85,20 +92,27 @@ class ScalePolicy:
 
     def with_fixed_scales(self, scales: Mapping[str, float]) -> ScalePolicy:
         """Return the same with fixed `scales` for some tensors."""
-        own = {name: {**self.overrides.get(name, {}), "scale": scale} for name, scale in scales.items()}
+        own = {
+            name: {**self.overrides.get(name, {}), "scale": scale} for name, scale in scales.items()
+        }
         return replace(self, overrides={**self.overrides, **own})
 
     @property
     def out_bits(self) -> dict[str, int | str]:
         """{tensor: width of a layer's output that leaves the integers}; 8 is what it has anyway."""
-        return {name: own["out_bits"] for name, own in self.overrides.items() if own.get("out_bits", 8) != 8}
+        return {
+            name: own["out_bits"]
+            for name, own in self.overrides.items()
+            if own.get("out_bits", 8) != 8
+        }
 
 
 @dataclass(frozen=True)
 class TensorScalePolicy:
     """How the scale of one class of tensors is chosen; `scale` where the user fixed it, else None.
 
-    allows_zero_point : whether the class may have one; with a fixed scale, and above 8 bits, it is 0.
+    allows_zero_point : whether the class may have one; with a fixed scale, and above 8 bits, it is
+    0.
     """
 
     bits: int
@@ -108,7 +122,9 @@ class TensorScalePolicy:
     power_of_two: bool
     allows_zero_point: bool = False
 
-    def choose_qparams(self, stats: TensorStats, consumer: ConsumerFunction | None = None) -> tuple[float, int]:
+    def choose_qparams(
+        self, stats: TensorStats, consumer: ConsumerFunction | None = None
+    ) -> tuple[float, int]:
         """Return scale and zero point for what was seen, which the curve `consumer` alone reads."""
         return choose_affine_qparams(
             stats,
@@ -134,17 +150,22 @@ class TensorScalePolicy:
 def resolve_scale_policy(prepared: PreparedModel, partition: Partition) -> ScalePolicy:
     """Return how the scales of `partition` are chosen."""
     conf = prepared.conf
-    wide = find_16bit_state_tensors(partition, conf.state, prepared.target) if conf.bits < 16 else []
+    wide = (
+        find_16bit_state_tensors(partition, conf.state, prepared.target) if conf.bits < 16 else []
+    )
     return build_scale_policy(prepared, partition, wide)
 
 
-def build_scale_policy(prepared: PreparedModel, partition: Partition, wide_names: Sequence[str]) -> ScalePolicy:
+def build_scale_policy(
+    prepared: PreparedModel, partition: Partition, wide_names: Sequence[str]
+) -> ScalePolicy:
     """Return the settings of `prepared`, with overrides resolved to tensors and weights of the partitioned graph.
 
-    wide_names : tensors and weights that have 16 bits where no override says otherwise. Weights that were told fewer
-    bits than the target has in their layer have the least that it has everywhere. What an override says of a layer that
-    moved to the host is left out: `describe_ineffective_overrides` tells it. Where layers may move, what a part hands
-    to the host before another part has all bits that a layer writes, unless an override says otherwise.
+    wide_names : tensors and weights that have 16 bits where no override says otherwise. Weights
+    that were told fewer bits than the target has in their layer have the least that it has
+    everywhere. What an override says of a layer that moved to the host is left out:
+    `describe_ineffective_overrides` tells it. Where layers may move, what a part hands to the host
+    before another part has all bits that a layer writes, unless an override says otherwise.
     """
     conf, target, selectors = prepared.conf, prepared.target, prepared.selectors(partition.graph)
     own: dict[str, dict[str, Any]] = {name: {"bits": 16} for name in wide_names}
@@ -155,14 +176,20 @@ def build_scale_policy(prepared: PreparedModel, partition: Partition, wide_names
             node = by_output.get(name)
             moved = node is not None and str(node.name) in prepared.moved
             of_layers = _LAYER_KEYS if moved else {"weight_bits"}
-            own.setdefault(name, {}).update({k: v for k, v in settings.items() if k not in of_layers})
-            weights = _quantized_weight_names(node, partition.ops) if "weight_bits" in settings else []
+            own.setdefault(name, {}).update(
+                {k: v for k, v in settings.items() if k not in of_layers}
+            )
+            weights = (
+                _quantized_weight_names(node, partition.ops) if "weight_bits" in settings else []
+            )
             for weight in weights:
                 own.setdefault(weight, {})["bits"] = settings["weight_bits"]
     for name in (
         partition.wide_outputs_between_parts(target) if prepared.allows_layer_offload else ()
     ):  # a program of ours reads them
-        if _WIDTH_KEYS.isdisjoint(own.get(name, {})) and max(target.out_bits) > min(target.out_bits):
+        if _WIDTH_KEYS.isdisjoint(own.get(name, {})) and max(target.out_bits) > min(
+            target.out_bits
+        ):
             own.setdefault(name, {})["out_bits"] = max(target.out_bits)
     stay = _find_widened_weights(partition, own, conf.weight_bits, target)
     for weight in stay:
@@ -196,8 +223,15 @@ def describe_ineffective_overrides(prepared: PreparedModel) -> list[str]:
                 _LAYER_KEYS if name in parts.activations else override.to_settings.keys()
             )
             if why is not None and idle:
-                what = ", ".join(f"{key} {override.to_settings[key]}" for key in override.to_settings if key in idle)
-                found.append(f"override '{selector}': '{name}' is computed by the host ({why}); {what} has no effect")
+                what = ", ".join(
+                    f"{key} {override.to_settings[key]}"
+                    for key in override.to_settings
+                    if key in idle
+                )
+                found.append(
+                    f"override '{selector}': '{name}' is computed by the host ({why}); {what} has "
+                    "no effect"
+                )
     return found
 
 
@@ -224,4 +258,8 @@ def _find_widened_weights(
 def _quantized_weight_names(node: ir.Node | None, ops: Mapping[str, Op]) -> list[str]:
     """Return the names of the quantized weights of a float node."""
     op = ops.get(str(node.name)) if node is not None else None
-    return [] if node is None or op is None else [ir.input_name(node, index) for index in op.weight_inputs(node)]
+    return (
+        []
+        if node is None or op is None
+        else [ir.input_name(node, index) for index in op.weight_inputs(node)]
+    )

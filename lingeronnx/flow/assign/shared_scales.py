@@ -1,5 +1,6 @@
-"""Tensors that share one scale: which they are, whose statistics count, and what their scale must hold.
+"""Tensors that share one scale.
 
+Which they are, whose statistics count, and what their scale must hold.
 Input and output of a pool have one scale, for instance; union-find joins such pairs.
 """
 
@@ -19,7 +20,12 @@ from ...targets import Target
 from ..observe.statistics import Curve, Stats, TensorStats
 from ..partition import Partition
 
-__all__ = ["SharedScaleGroup", "find_softmax_inputs", "group_shared_scales", "find_saturated_clip_bounds"]
+__all__ = [
+    "SharedScaleGroup",
+    "find_softmax_inputs",
+    "group_shared_scales",
+    "find_saturated_clip_bounds",
+]
 
 
 @dataclass(frozen=True)
@@ -28,12 +34,13 @@ class SharedScaleGroup:
 
     tensors : in graph order
     observed_tensors : those whose statistics count
-    output_bound : the size that none of their values exceeds, where the operators say so (a sigmoid), or None
-    hard_bound : the size that none of their values can exceed, also where they are only moved, or None
-    headroom_below : how far below the least value seen it must reach (the mask of a softmax), or None
-    reader_function : the function of single numbers that alone reads them, or None
-    reader_output : the tensor that this function writes in integers; empty where it is a float operator
-    allows_zero_point : whether all that reads and writes them takes a zero point
+    output_bound : the size that none of their values exceeds, where the operators say so (a
+    sigmoid), or None hard_bound : the size that none of their values can exceed, also where they
+    are only moved, or None headroom_below : how far below the least value seen it must reach (the
+    mask of a softmax), or None reader_function : the function of single numbers that alone reads
+    them, or None reader_output : the tensor that this function writes in integers; empty where it
+    is a float operator allows_zero_point : whether all that reads and writes them takes a zero
+    point
     """
 
     tensors: tuple[str, ...]
@@ -73,9 +80,15 @@ def group_shared_scales(partition: Partition, target: Target) -> tuple[SharedSca
                 mute.add(pair.second if pair.statistics_of == pair.first else pair.first)
         if op.scale_constraints.output_bound is not None:
             bounded[ir.output_name(node)] = op.scale_constraints.output_bound
-        reach = reached.get(ir.input_name(node)) if op.is_data_movement else op.scale_constraints.strict_output_bound
+        reach = (
+            reached.get(ir.input_name(node))
+            if op.is_data_movement
+            else op.scale_constraints.strict_output_bound
+        )
         if reach is not None:
-            reached.update({str(node.outputs[index].name): reach for index in op.quantized_outputs(node)})
+            reached.update(
+                {str(node.outputs[index].name): reach for index in op.quantized_outputs(node)}
+            )
         if (room := op.scale_constraints.headroom_below(node)) is not None:
             below[ir.output_name(node)] = room
     members: dict[str, list[str]] = {}
@@ -88,11 +101,20 @@ def group_shared_scales(partition: Partition, target: Target) -> tuple[SharedSca
     shares = find_softmax_inputs(partition)
     for names in members.values():
         loud = tuple(n for n in names if n not in mute) or tuple(names[-1:])
-        # What the Softmax reads is what counts, however it came there; but not what a mask made of it.
+        # What the Softmax reads is what counts, however it came there; but not what a mask made of
+        # it.
         statistics_of = tuple(n for n in loud if n in shares) or loud
-        bound = max(bounded[n] for n in statistics_of) if all(n in bounded for n in statistics_of) else None
+        bound = (
+            max(bounded[n] for n in statistics_of)
+            if all(n in bounded for n in statistics_of)
+            else None
+        )
         room = max((below[name] for name in names if name in below), default=None)
-        reach = max(reached[n] for n in statistics_of) if all(n in reached for n in statistics_of) else None
+        reach = (
+            max(reached[n] for n in statistics_of)
+            if all(n in reached for n in statistics_of)
+            else None
+        )
         free = room is None and not symmetric.keys() & set(names)
         curve, into = _sole_reader_function(names, values, inside, partition.graph, target)
         classes.append(
@@ -113,8 +135,8 @@ def group_shared_scales(partition: Partition, target: Target) -> tuple[SharedSca
 def find_softmax_inputs(partition: Partition) -> dict[str, int]:
     """Return {tensor: axis} of the integer tensors that float Softmaxes along that axis read, and nothing else does.
 
-    What lies far below the largest value of a row has no share of it, so it needs no room in a scale; nor does more
-    than a lead over the others that leaves them no share.
+    What lies far below the largest value of a row has no share of it, so it needs no room in a
+    scale; nor does more than a lead over the others that leaves them no share.
     """
     values = {str(value.name): value for value in ir.iter_values(partition.graph)}
     inside = {id(node): op for node, op in partition.integer_nodes}
@@ -129,7 +151,9 @@ def find_softmax_inputs(partition: Partition) -> dict[str, int]:
     return axes
 
 
-def _trace_data_movement(name: str, values: Mapping[str, ir.Value], inside: Mapping[int, Op]) -> list[str]:
+def _trace_data_movement(
+    name: str, values: Mapping[str, ir.Value], inside: Mapping[int, Op]
+) -> list[str]:
     """Return the tensor and those that it only moves, up to the first."""
     names = [name]
     while name in values:  # no constant
@@ -143,13 +167,19 @@ def _trace_data_movement(name: str, values: Mapping[str, ir.Value], inside: Mapp
 
 
 #: Float operators that saturate -> what they compute.
-_SATURATING: Mapping[str, Curve] = {"Sigmoid": lambda x: 0.5 + 0.5 * np.tanh(0.5 * x), "Tanh": np.tanh}
+_SATURATING: Mapping[str, Curve] = {
+    "Sigmoid": lambda x: 0.5 + 0.5 * np.tanh(0.5 * x),
+    "Tanh": np.tanh,
+}
 
 
 def _float_readers(
     names: Sequence[str], values: Mapping[str, ir.Value], inside: Mapping[int, Op]
 ) -> list[ir.Node] | None:
-    """Return the float operators that alone read the tensors `names`, outside of what moves them; None for others."""
+    """Return the float operators that alone read the tensors `names`, outside of what moves them.
+
+    None for others.
+    """
     readers: list[ir.Node] = []
     for name in names:
         if values[name].is_graph_output():
@@ -158,18 +188,26 @@ def _float_readers(
             op = inside.get(id(use.node))
             if op is None and not use.node.domain:
                 readers.append(use.node)
-            elif op is None or not op.is_data_movement or not {str(v.name) for v in use.node.outputs} <= set(names):
+            elif (
+                op is None
+                or not op.is_data_movement
+                or not {str(v.name) for v in use.node.outputs} <= set(names)
+            ):
                 return None
     return readers
 
 
 def _sole_reader_function(
-    names: Sequence[str], values: Mapping[str, ir.Value], inside: Mapping[int, Op], model: ir.Model, target: Target
+    names: Sequence[str],
+    values: Mapping[str, ir.Value],
+    inside: Mapping[int, Op],
+    model: ir.Model,
+    target: Target,
 ) -> tuple[Curve | None, str]:
     """Return what alone reads the tensors `names` of one scale, outside of what moves them, and what that writes.
 
-    It is a saturating float operator, which writes nothing that counts, or an integer function of single numbers; else
-    None.
+    It is a saturating float operator, which writes nothing that counts, or an integer function of
+    single numbers; else None.
     """
     floats = _float_readers(names, values, inside)
     if floats is not None:
@@ -179,7 +217,11 @@ def _sole_reader_function(
     for name in names:
         for use in values[name].uses():
             op = inside.get(id(use.node))
-            if op is None or not op.is_data_movement or not {str(v.name) for v in use.node.outputs} <= set(names):
+            if (
+                op is None
+                or not op.is_data_movement
+                or not {str(v.name) for v in use.node.outputs} <= set(names)
+            ):
                 readers[id(use.node)] = use.node
     if len(readers) != 1 or any(values[name].is_graph_output() for name in names):
         return None, ""

@@ -1,11 +1,13 @@
-"""Blockwise reconstruction: round a layer's weights by the error at the output of the layer behind it.
+"""Blockwise reconstruction.
 
-An error d [O] of a layer's outputs comes out of the next layer, weights V, as ``V d``: its squared size is
-``d^T G d`` with ``G = V^T V``. Errors that cancel in the next layer cost nothing, and those of channels that it weighs
-little cost little. Where a Relu lies between, channels o and p both pass only in a share of the samples, by which
-``G[o, p]`` is weighed. With D the rounding error of the weights and H the second moments of the inputs, the error of
-the block is the trace of ``G D H D^T``. Coordinate descent lowers it. To G comes its mean diagonal, so that the layer's
-own outputs keep as much weight: the next layer's weights are rounded in their turn, and its own error adds up.
+Round a layer's weights by the error at the output of the layer behind it.
+An error d [O] of a layer's outputs comes out of the next layer, weights V, as ``V d``: its squared
+size is ``d^T G d`` with ``G = V^T V``. Errors that cancel in the next layer cost nothing, and those
+of channels that it weighs little cost little. Where a Relu lies between, channels o and p both pass
+only in a share of the samples, by which ``G[o, p]`` is weighed. With D the rounding error of the
+weights and H the second moments of the inputs, the error of the block is the trace of ``G D H
+D^T``. Coordinate descent lowers it. To G comes its mean diagonal, so that the layer's own outputs
+keep as much weight: the next layer's weights are rounded in their turn, and its own error adds up.
 
 After Li et al. 2021 (BRECQ), who learn this with gradients.
 """
@@ -40,7 +42,9 @@ def compute_block_metric(node: ir.Node, values: np.ndarray) -> np.ndarray | None
     weight, shape = ir.const_value(reader.inputs[1]), ir.get_shape(value)
     outputs = values.shape[1]
     group = int(ir.get_attr(reader, "group", 1)) if reader.op_type == "Conv" else 1
-    alike = reader.op_type == node.op_type or (shape is not None and len(shape) == 2)  # channels on one axis
+    alike = reader.op_type == node.op_type or (
+        shape is not None and len(shape) == 2
+    )  # channels on one axis
     if weight is None or not alike or weight.shape[1] * group != outputs:
         return None
     parts = weight.astype(np.float64).reshape(group, len(weight) // group, outputs // group, -1)
@@ -81,7 +85,15 @@ def minimize_block_error(
         place = np.ix_(rows, columns)
         integers = rounded[g][place]
         steps = None if step is None else step[g][place]
-        _descend(integers, weight[g][place], h[np.ix_(columns, columns)], own[np.ix_(rows, rows)], low, high, steps)
+        _descend(
+            integers,
+            weight[g][place],
+            h[np.ix_(columns, columns)],
+            own[np.ix_(rows, rows)],
+            low,
+            high,
+            steps,
+        )
         result[g][place] = integers
     return result
 
@@ -98,9 +110,13 @@ def _descend(
     """Move the `integers` [O, K] of one group in place, column by column, each from its first row to its last."""
 
     def move(k: int, column: np.ndarray, slope: np.ndarray, own: float) -> np.ndarray:
-        return _descend_column(column, slope.copy(), metric, own, low, high, None if steps is None else steps[:, k])
+        return _descend_column(
+            column, slope.copy(), metric, own, low, high, None if steps is None else steps[:, k]
+        )
 
-    sweep_columns(integers, metric @ (integers - weight) @ h, h, move, lambda change: metric @ change)
+    sweep_columns(
+        integers, metric @ (integers - weight) @ h, h, move, lambda change: metric @ change
+    )
 
 
 def _descend_column(
@@ -112,7 +128,10 @@ def _descend_column(
     high: int,
     step: np.ndarray | None,
 ) -> np.ndarray:
-    """Move the integers `column` [O] in place, one after another; return their steps. `slope` [O] is used up."""
+    """Move the integers `column` [O] in place, one after another; return their steps.
+
+    `slope` [O] is used up.
+    """
     before, bend = column.copy(), np.diagonal(metric) * h
     start = 0
     while start < len(column):

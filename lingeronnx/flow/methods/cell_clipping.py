@@ -1,6 +1,8 @@
-"""What becomes of the cells of LSTM layers: a float recurrence over calibration samples, and notes where one is cut.
+"""What becomes of the cells of LSTM layers.
 
-The cell is no tensor of the graph, so no statistics see it; and where it is cut the user can do something about it.
+A float recurrence over calibration samples, and notes where one is cut.
+The cell is no tensor of the graph, so no statistics see it; and where it is cut the user can do
+something about it.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ def format_cell_clipping(
 ) -> list[str]:
     """Return a note for every integer LSTM of `partition` whose cells `target` cuts on the samples `feed`.
 
-    wide : tensors of more than 8 bits; a platform that has these does not cut the cells of a state among them.
+    wide : tensors of more than 8 bits; a platform that has these does not cut the cells of a state
+    among them.
     """
     limit = LSTM.max_cell_magnitude(target)
     layers = [
@@ -36,7 +39,9 @@ def format_cell_clipping(
     inputs = {ir.input_name(n, i) for n in layers for i in (0, *optional_input_indices(n).values())}
     tensors = {name: array for name, array, _ in FloatRunner(partition.graph, inputs).run(feed)}
     notes = []
-    remedy = "" if target.is_int8_only else " in 8 bits; 16 bits hold it: --override type:LSTM=bits:16"
+    remedy = (
+        "" if target.is_int8_only else " in 8 bits; 16 bits hold it: --override type:LSTM=bits:16"
+    )
     for node in layers:
         more = {
             key: tensors.get(ir.input_name(node, i), ir.const_value(node.inputs[i]))
@@ -46,7 +51,8 @@ def format_cell_clipping(
         if kept.max(initial=0.0) > limit:
             share = float((kept > limit).mean())
             notes.append(
-                f"LSTM {node.name}: what is kept of its cells reaches {kept.max():.1f} on calibration data; "
+                f"LSTM {node.name}: what is kept of its cells reaches {kept.max():.1f} on "
+                "calibration data; "
                 f"{target.name} cuts it at {limit:g} ({share:.1%} of the values){remedy}"
             )
     return notes
@@ -62,7 +68,8 @@ def simulate_retained_cells(
 ) -> np.ndarray:
     """Return forget gate times old cell of ``lingeronnx.LSTM``, float64 [N, T, H] in the order of time.
 
-    lengths [N], h and c [N, 1, H] (or [1, 1, H]) : what the layer is given; 0 beyond a sample's length.
+    lengths [N], h and c [N, 1, H] (or [1, 1, H]) : what the layer is given; 0 beyond a sample's
+    length.
     """
     w, r, b = (np.asarray(ir.const_value(v), np.float64) for v in node.inputs[1:4])
     units = r.shape[1]
@@ -71,7 +78,9 @@ def simulate_retained_cells(
     if ir.get_attr(node, "direction") == "reverse":
         times = np.clip(count[:, None] - 1 - times, 0, None)
     sums = np.take_along_axis(x, times[..., None], axis=1) @ w.T + b.reshape(2, -1).sum(axis=0)
-    state, cell = (np.zeros((len(x), units)) + (0 if a is None else a.reshape(-1, units)) for a in (h, c))
+    state, cell = (
+        np.zeros((len(x), units)) + (0 if a is None else a.reshape(-1, units)) for a in (h, c)
+    )
     kept = np.zeros((*x.shape[:2], units))
     for t in range(x.shape[1]):
         on = (t < count)[:, None]

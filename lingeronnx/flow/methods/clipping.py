@@ -1,12 +1,14 @@
 """Undo cuts that cost an output more than the finer step brings.
 
-Calibration by the mean square cuts rare large values off. All values of a tensor count alike there, but the rare ones
-may be all that an output speaks of: one face among a thousand empty places. No statistics of the tensor tell; the
-outputs do. So only a model is looked at of which an output holds half of its power in a few of its elements. With the
-noise N of a part of the plan, all else float, as a share of an output's power:
+Calibration by the mean square cuts rare large values off. All values of a tensor count alike there,
+but the rare ones may be all that an output speaks of: one face among a thousand empty places. No
+statistics of the tensor tell; the outputs do. So only a model is looked at of which an output holds
+half of its power in a few of its elements. With the noise N of a part of the plan, all else float,
+as a share of an output's power:
 
 1. what is cut, alone: a tensor is looked at where that is a quarter of the whole plan's N at some output. Groups of
-   tensors are halved until single ones are left, so that a net without such a tensor costs two runs;
+   tensors are halved until single ones are left, so that a net without such a tensor costs two
+   runs;
 2. the tensor at its scale, and at a scale that cuts an octave less: this is taken where it lowers the whole plan's N
    by more, over the outputs, than it raises it, each output measured by what it has.
 """
@@ -30,7 +32,9 @@ from ..partition import Partition
 
 __all__ = ["find_costly_clipping"]
 
-_SPARSE_SHARE = 0.02  # of an output's elements: these hold half of its power where it speaks of rare values
+_SPARSE_SHARE = (
+    0.02  # of an output's elements: these hold half of its power where it speaks of rare values
+)
 _MIN_NOISE_SHARE = 0.25  # of an output's noise
 _EPSILON = 1e-30  # so that shares are defined where there is no noise, or nothing at all
 _EXTRA_BITS = 12  # bits more, so that a tensor is cut where it was, but next to nothing is rounded
@@ -50,8 +54,9 @@ def find_costly_clipping(
 ) -> dict[str, float]:
     """Return {tensor or weight: its scale} for those of `plan` that are better cut less.
 
-    stats : of the activations of `partition`, whose scales `policy` made. pieces : calibration samples. given : returns
-    the outputs of the user's model for each, which are those of `partition`; called where they are needed.
+    stats : of the activations of `partition`, whose scales `policy` made. pieces : calibration
+    samples. given : returns the outputs of the user's model for each, which are those of
+    `partition`; called where they are needed.
     """
     cut = list(_iter_clipped_tensors(partition, plan, shared_groups, stats, policy))
     if not cut:
@@ -78,9 +83,16 @@ def find_costly_clipping(
 
 
 def _iter_clipped_tensors(
-    partition: Partition, plan: Plan, shared_groups: Sequence[SharedScaleGroup], stats: Stats, policy: ScalePolicy
+    partition: Partition,
+    plan: Plan,
+    shared_groups: Sequence[SharedScaleGroup],
+    stats: Stats,
+    policy: ScalePolicy,
 ) -> Iterable[dict[str, Affine]]:
-    """Yield, for the tensors that share a scale, and for each weight, that mse cuts: how they are cut less."""
+    """Yield, for the tensors that share a scale, and for each weight, that mse cuts.
+
+    How they are cut less.
+    """
     for shared_scale in shared_groups:
         observed = shared_scale.merged_stats(stats)
         if observed is not None and shared_scale.headroom_below is None:
@@ -90,7 +102,10 @@ def _iter_clipped_tensors(
             values = get_weight_values(node, index)
             if values is not None and values.size:
                 yield from _relax_clipping(
-                    [ir.input_name(node, index)], TensorStats.from_array(np.asarray(values)), plan, policy
+                    [ir.input_name(node, index)],
+                    TensorStats.from_array(np.asarray(values)),
+                    plan,
+                    policy,
                 )
 
 
@@ -106,7 +121,11 @@ def _relax_clipping(
         return
     if stats.sum_of_squares > 0 and q.scale > (full := full_range_scale(stats, q.bits)):
         scale = q.scale / 2 if setting.power_of_two else max(q.scale / 2, full)
-        yield {name: tensor.changed(scale) for name, tensor in zip(names, parameters, strict=True) if tensor}
+        yield {
+            name: tensor.changed(scale)
+            for name, tensor in zip(names, parameters, strict=True)
+            if tensor
+        }
 
 
 def _as_near_float(qparams: Affine) -> Affine:
@@ -119,7 +138,9 @@ class _OutputNoise:
 
     def __init__(self, graph: ir.Model, plan: Plan, pieces: _Feeds, outputs: _Feeds) -> None:
         self._graph, self._plan, self._pieces = graph, plan, pieces
-        self._names = [str(v.name) for v in graph.graph.outputs if v.producer() is not None]  # constants have no noise
+        self._names = [
+            str(v.name) for v in graph.graph.outputs if v.producer() is not None
+        ]  # constants have no noise
         self._given = outputs
 
     @property
@@ -127,7 +148,9 @@ class _OutputNoise:
         """Whether an output holds half of its power in few of its elements."""
         for name in self._names:
             arrays = [outputs[name].astype(np.float64) for outputs in self._given]
-            power = np.sort(np.concatenate([np.square(array).reshape(-1) for array in arrays]))[::-1]
+            power = np.sort(np.concatenate([np.square(array).reshape(-1) for array in arrays]))[
+                ::-1
+            ]
             half = int(np.searchsorted(np.cumsum(power), power.sum() / 2)) + 1
             if power.any() and half < _SPARSE_SHARE * len(power):
                 return True

@@ -1,7 +1,9 @@
-"""Positive factors on tensors, moved into the weights around them: what `equalize` and `ranges` have in common.
+"""Positive factors on tensors, moved into the weights around them.
 
-Multiplying a tensor by f (one value, or one per channel) and dividing it out in the weights that read it changes no
-real result: ``W' = W * f_out / f_in``, ``b' = b * f_out``. `apply_factors` does that to a float graph.
+What `equalize` and `ranges` have in common.
+Multiplying a tensor by f (one value, or one per channel) and dividing it out in the weights that
+read it changes no real result: ``W' = W * f_out / f_in``, ``b' = b * f_out``. `apply_factors` does
+that to a float graph.
 """
 
 from __future__ import annotations
@@ -46,14 +48,21 @@ def _scale_parameters(model: ir.Model, node: ir.Node, f_in: np.ndarray, f_out: n
     else:
         weight = ir.const_value(node.inputs[1])
         assert weight is not None
-        changes = {1: _weight_factor(weight.shape, int(ir.get_attr(node, "group", 1)), f_in, f_out), 2: f_out}
+        changes = {
+            1: _weight_factor(weight.shape, int(ir.get_attr(node, "group", 1)), f_in, f_out),
+            2: f_out,
+        }
     for index, factor in changes.items():
         array = ir.const_value(node.inputs[index]) if len(node.inputs) > index else None
         if array is not None:
-            ir.set_constant_input(model, node, index, (array * factor).astype(array.dtype), "ranged")
+            ir.set_constant_input(
+                model, node, index, (array * factor).astype(array.dtype), "ranged"
+            )
 
 
-def _weight_factor(shape: tuple[int, ...], group: int, f_in: np.ndarray, f_out: np.ndarray) -> np.ndarray:
+def _weight_factor(
+    shape: tuple[int, ...], group: int, f_in: np.ndarray, f_out: np.ndarray
+) -> np.ndarray:
     """Return the factor of a weight [O, I/group, ...], broadcastable to it."""
     outputs, depth = shape[0], shape[1]
     per_input = np.broadcast_to(f_in, (depth * group,)).reshape(group, 1, depth)
@@ -66,6 +75,12 @@ def _scale_bounds(model: ir.Model, node: ir.Node, factor: float) -> None:
     for index, name in ((1, "min"), (2, "max")):
         array = ir.const_value(node.inputs[index]) if len(node.inputs) > index else None
         if array is not None:
-            ir.set_constant_input(model, node, index, (array.astype(np.float64) * factor).astype(array.dtype), "ranged")
+            ir.set_constant_input(
+                model,
+                node,
+                index,
+                (array.astype(np.float64) * factor).astype(array.dtype),
+                "ranged",
+            )
         elif name in node.attributes:
             ir.set_attr(node, name, float(ir.get_attr(node, name)) * factor)

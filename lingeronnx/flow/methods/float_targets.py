@@ -1,15 +1,19 @@
-"""What the float model gives at the layers that are refined: some of its outputs, or sums over them.
+"""What the float model gives at the layers that are refined.
 
-A layer's bias is moved by the mean error of those outputs that lie inside what the integer tensor can hold, and that no
-Relu behind the layer cuts off. Where a LeakyRelu or PRelu alone reads the layer, it is the mean error behind that which
-is taken out: an error below 0 counts for its slope only. (Taken out in front, as much on either side of 0, it would
-leave the positive values too small where a layer's outputs have shrunk, and more so layer after layer.) Of the float
-model this takes two sums per channel, and one bit per output: whether it lies inside. The outputs themselves are 32
-times that, and are kept only where a method looks at them. Of large maps a fixed sample of positions is compared.
+Some of its outputs, or sums over them.
+A layer's bias is moved by the mean error of those outputs that lie inside what the integer tensor
+can hold, and that no Relu behind the layer cuts off. Where a LeakyRelu or PRelu alone reads the
+layer, it is the mean error behind that which is taken out: an error below 0 counts for its slope
+only. (Taken out in front, as much on either side of 0, it would leave the positive values too small
+where a layer's outputs have shrunk, and more so layer after layer.) Of the float model this takes
+two sums per channel, and one bit per output: whether it lies inside. The outputs themselves are 32
+times that, and are kept only where a method looks at them. Of large maps a fixed sample of
+positions is compared.
 
-Noise of mean zero has another mean behind a Relu, which cuts one sign off: more comes out than should. In a deep net of
-much noise that adds up. With `means` the bias makes the mean behind the Relu right instead, of all outputs that are
-held. That takes something from the outputs that are active, and these may be all that counts: it is the second choice.
+Noise of mean zero has another mean behind a Relu, which cuts one sign off: more comes out than
+should. In a deep net of much noise that adds up. With `means` the bias makes the mean behind the
+Relu right instead, of all outputs that are held. That takes something from the outputs that are
+active, and these may be all that counts: it is the second choice.
 """
 
 from __future__ import annotations
@@ -29,7 +33,9 @@ from ...run.runners import FloatRunner
 
 __all__ = ["LayerTarget", "collect_layer_targets"]
 
-_PRIOR_COUNT = 32.0  # elements of no error that are mixed into every mean, so that a rare channel moves little
+_PRIOR_COUNT = (
+    32.0  # elements of no error that are mixed into every mean, so that a rare channel moves little
+)
 _MIN_POSITIONS = 1024  # positions that a layer is compared at, however little memory there is
 
 
@@ -37,8 +43,9 @@ _MIN_POSITIONS = 1024  # positions that a layer is compared at, however little m
 class _RepresentableMask:
     """The float values that lie inside what an integer tensor can hold.
 
-    bits : uint8 [positions, channels / 8], a bit for each value. total : float64 [channels], the sum of those inside,
-    behind what reads them. moves : float64 [channels], by how much that sum grows with them all.
+    bits : uint8 [positions, channels / 8], a bit for each value. total : float64 [channels], the
+    sum of those inside, behind what reads them. moves : float64 [channels], by how much that sum
+    grows with them all.
     """
 
     bits: np.ndarray
@@ -56,8 +63,8 @@ class _RepresentableMask:
     ) -> _RepresentableMask:
         """Return those of `values` [positions, channels] that a tensor held as `qparams` can hold, and above `floor`.
 
-        qparams : None where the layer writes floats, which hold everything. means : those below `floor` as well, as
-        `floor`. slopes : of a LeakyRelu behind, [1] or [channels].
+        qparams : None where the layer writes floats, which hold everything. means : those below
+        `floor` as well, as `floor`. slopes : of a LeakyRelu behind, [1] or [channels].
         """
         low, high = -math.inf, math.inf
         if qparams is not None:
@@ -67,7 +74,11 @@ class _RepresentableMask:
             )
         values = np.maximum(values, floor) if means else values
         inside = (values > (low if means else np.maximum(low, floor))) & (values < high)
-        behind = values if slopes is None else np.where(values < 0, slopes.astype(values.dtype) * values, values)
+        behind = (
+            values
+            if slopes is None
+            else np.where(values < 0, slopes.astype(values.dtype) * values, values)
+        )
         total = np.einsum("nc,nc->c", np.where(inside, behind, 0), inside, dtype=np.float64)
         moves = inside.sum(axis=0, dtype=np.float64)
         if slopes is not None:
@@ -77,7 +88,9 @@ class _RepresentableMask:
     @classmethod
     def joined(cls, parts: Sequence[_RepresentableMask]) -> _RepresentableMask:
         """Return what several pieces of the positions are together."""
-        totals, moves = (np.sum([getattr(part, name) for part in parts], axis=0) for name in ("total", "moves"))
+        totals, moves = (
+            np.sum([getattr(part, name) for part in parts], axis=0) for name in ("total", "moves")
+        )
         return cls(np.concatenate([part.bits for part in parts]), totals, moves)
 
 
@@ -85,11 +98,13 @@ class _RepresentableMask:
 class LayerTarget:
     """What the float model gives at some positions of a layer.
 
-    index : of the positions, among all of all samples; shape : of the layer's output with its channels on axis `axis`.
-    q : how the integers are held, None where the layer writes floats. inside : which values these can hold, and their
-    sums. values : float32 [positions, channels], empty where no method looks at them. floor : the value at which a Relu
-    behind the layer cuts off, for all or as `values`. means : whether means are compared behind it. slopes : of a
-    LeakyRelu or PRelu that alone reads the layer, float64 [1] or [channels]; None where there is none.
+    index : of the positions, among all of all samples; shape : of the layer's output with its
+    channels on axis `axis`. q : how the integers are held, None where the layer writes floats.
+    inside : which values these can hold, and their sums. values : float32 [positions, channels],
+    empty where no method looks at them. floor : the value at which a Relu behind the layer cuts
+    off, for all or as `values`. means : whether means are compared behind it. slopes : of a
+    LeakyRelu or PRelu that alone reads the layer, float64 [1] or [channels]; None where there is
+    none.
     """
 
     index: np.ndarray
@@ -111,9 +126,13 @@ class LayerTarget:
         """Return the floor at some of the positions, [places, channels]."""
         return np.broadcast_to(self.relu_threshold, self.values.shape)[places]
 
-    def compensate_summand(self, node: ir.Node, other: LayerTarget, array: np.ndarray, qparams: Affine) -> LayerTarget:
+    def compensate_summand(
+        self, node: ir.Node, other: LayerTarget, array: np.ndarray, qparams: Affine
+    ) -> LayerTarget:
         """Return what `node` must give so that its sum with the integers `array` is that with the `other` floats."""
-        real = (self.gather(array).astype(np.float32) - np.float32(qparams.zero_point)) / np.float32(qparams.scale)
+        real = (
+            self.gather(array).astype(np.float32) - np.float32(qparams.zero_point)
+        ) / np.float32(qparams.scale)
         (reader,) = (use.node for use in node.outputs[0].uses())
         floor = -real if _relu_threshold(reader) == 0 else -math.inf
         values = self.values + other.values - real
@@ -129,9 +148,11 @@ class LayerTarget:
         return _gather_positions(array.reshape(self.shape), self.axis, self.index)
 
     def mean_error(self, array: np.ndarray) -> np.ndarray:
-        """Return by how much the layer's integers `array` are too large: the mean over the values inside.
+        """Return by how much the layer's integers `array` are too large.
 
-        float64 [channels], in real units. Of means behind a Relu: over those that it lets through, which a bias moves.
+        The mean over the values inside.
+        float64 [channels], in real units. Of means behind a Relu: over those that it lets through,
+        which a bias moves.
         """
         have = self.gather(array)
         inside = np.unpackbits(self.representable.bits, axis=1, count=have.shape[1])
@@ -141,7 +162,9 @@ class LayerTarget:
             floor = self.relu_threshold * scale + zero
             moves = np.count_nonzero((have > floor) & inside.view(bool), axis=0)
             have = np.maximum(have, np.float32(floor))
-        total = np.einsum("nc,nc->c", have, inside, dtype=np.float64)  # exact: integers far below 2**53
+        total = np.einsum(
+            "nc,nc->c", have, inside, dtype=np.float64
+        )  # exact: integers far below 2**53
         total -= zero * inside.sum(axis=0, dtype=np.int64)
         if self.slopes is not None:
             below = np.einsum("nc,nc->c", np.minimum(have.astype(np.float64) - zero, 0), inside)
@@ -171,13 +194,16 @@ def collect_layer_targets(
 ) -> dict[str, LayerTarget]:
     """Run `pieces` and compare every layer at as many positions as their values fit an eighth of the budget.
 
-    layers : {tensor: a layer that has an output of that shape}. looked_at : those whose values are kept. alike :
-    tensors of one size at the same positions. means : those whose means are compared behind a Relu.
+    layers : {tensor: a layer that has an output of that shape}. looked_at : those whose values are
+    kept. alike : tensors of one size at the same positions. means : those whose means are compared
+    behind a Relu.
     """
     axes = {name: 1 if node.op_type == "Conv" else -1 for name, node in layers.items()}
     floors = {name: _relu_threshold(node) for name, node in layers.items()}
     steep = {name: _leaky_slopes(node) for name, node in layers.items()}
-    channels = sum((ir.get_shape(node.outputs[0]) or (1, 1))[axes[name]] or 1 for name, node in layers.items())
+    channels = sum(
+        (ir.get_shape(node.outputs[0]) or (1, 1))[axes[name]] or 1 for name, node in layers.items()
+    )
     most = max(_MIN_POSITIONS, budget // 8 // (4 * channels)) if channels else 0
     rng = np.random.default_rng(0)
     by_layer: dict[str, _PartialTarget] = {}
@@ -185,7 +211,9 @@ def collect_layer_targets(
         share = max(1, most * (number + 1) // len(pieces) - most * number // len(pieces))
         for name, array, _ in runner.run(feed, layers):
             layer = by_layer.setdefault(name, _PartialTarget((0, *array.shape[1:])))
-            before, there = (math.prod(shape) // array.shape[axes[name]] for shape in (layer.shape, array.shape))
+            before, there = (
+                math.prod(shape) // array.shape[axes[name]] for shape in (layer.shape, array.shape)
+            )
             rng = np.random.default_rng((number, there)) if share_positions else rng
             index = np.sort(rng.permutation(there)[:share]) if there > share else np.arange(there)
             values = _gather_positions(array, axes[name], index)
@@ -193,7 +221,11 @@ def collect_layer_targets(
             layer.positions.append(index + before)
             layer.inside.append(
                 _RepresentableMask.from_values(
-                    values, plan.tensors.get(name), floors[name], name in match_means_for, steep[name]
+                    values,
+                    plan.tensors.get(name),
+                    floors[name],
+                    name in match_means_for,
+                    steep[name],
                 )
             )
             layer.values.append(values if name in keep_values_for else values[:0].copy())

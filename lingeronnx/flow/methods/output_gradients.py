@@ -1,16 +1,19 @@
-"""What errors of a layer's weights do at the model's outputs: second moments of gradients, in place of those of inputs.
+"""What errors of a layer's weights do at the model's outputs.
 
-A change D of a layer's weights moves output j of sample s by ``<A_sj, D>``, with ``A_sj = sum_p g_p (x_p - m)^T`` over
-the layer's positions p: x its inputs, m their mean (a change of that is the bias's business), g the gradient of the
-output at the layer's own outputs. So errors that cancel over a whole map, as an average pooling lets them, cost little,
-and those that all positions share cost much; moments of the inputs position by position do not know that. The sum of
-``<A, D>^2`` is held as the Kronecker product of two second moments (Martens and Grosse 2015; for sums over shared
+Second moments of gradients, in place of those of inputs.
+A change D of a layer's weights moves output j of sample s by ``<A_sj, D>``, with ``A_sj = sum_p g_p
+(x_p - m)^T`` over the layer's positions p: x its inputs, m their mean (a change of that is the
+bias's business), g the gradient of the output at the layer's own outputs. So errors that cancel
+over a whole map, as an average pooling lets them, cost little, and those that all positions share
+cost much; moments of the inputs position by position do not know that. The sum of ``<A, D>^2`` is
+held as the Kronecker product of two second moments (Martens and Grosse 2015; for sums over shared
 weights as Eschenhagen et al. 2023, "reduce", have it)
 
     H = E[A^T A] over inputs, [K, K],    G = E[A A^T] over outputs, [O, O]
 
-for random mixtures of the outputs, some for each sample. Gradients are those of the float model, reckoned backwards
-over the operators of convolutional nets; a layer with another operator behind it has none.
+for random mixtures of the outputs, some for each sample. Gradients are those of the float model,
+reckoned backwards over the operators of convolutional nets; a layer with another operator behind it
+has none.
 """
 
 from __future__ import annotations
@@ -29,10 +32,12 @@ from .receptive_fields import MAX_FAN_IN
 
 __all__ = ["OutputMoments", "compute_output_moments"]
 
-_PROJECTIONS_PER_SAMPLE = 3  # of the outputs, for each sample: eight gain nothing that is clear, and take longer
-_GRADIENT_WEIGHT = (
-    0.9  # share of what gradients say; the rest are the moments of the inputs themselves, and all outputs alike
+_PROJECTIONS_PER_SAMPLE = (
+    3  # of the outputs, for each sample: eight gain nothing that is clear, and take longer
 )
+# share of what gradients say; the rest are the moments of the inputs themselves, and all outputs
+# alike
+_GRADIENT_WEIGHT = 0.9
 
 _Arrays = Mapping[str, np.ndarray]
 _Backward = Callable[[ir.Node, np.ndarray, _Arrays], dict[str, np.ndarray]]
@@ -40,7 +45,10 @@ _Backward = Callable[[ir.Node, np.ndarray, _Arrays], dict[str, np.ndarray]]
 
 @dataclass(frozen=True)
 class OutputMoments:
-    """Sums of squared gradients of a layer's weights: of_inputs float64 [group, K, K], of_outputs [group, O, O]."""
+    """Sums of squared gradients of a layer's weights.
+
+    Of_inputs float64 [group, K, K], of_outputs [group, O, O].
+    """
 
     of_inputs: np.ndarray
     of_outputs: np.ndarray
@@ -57,8 +65,9 @@ class OutputMoments:
         return OutputMoments(self.of_inputs + other.of_inputs, self.of_outputs + other.of_outputs)
 
     def blend_input_moments(self, moments: np.ndarray) -> np.ndarray:
-        """Return H [group, K, K] with a share of the `moments` of the inputs; traces are 1, or 0 where nothing moves.
+        """Return H [group, K, K] with a share of the `moments` of the inputs.
 
+        Traces are 1, or 0 where nothing moves.
         Where no gradient is seen the moments stand alone.
         """
         own, other = _normalize_trace(moments), _normalize_trace(self.of_inputs)
@@ -88,22 +97,38 @@ def _gram(array: np.ndarray) -> np.ndarray:
 
 
 def compute_output_moments(
-    model: ir.Model, layers: Mapping[str, ir.Node], measured_tensors: Sequence[str], pieces: Iterable[_Arrays]
+    model: ir.Model,
+    layers: Mapping[str, ir.Node],
+    measured_tensors: Sequence[str],
+    pieces: Iterable[_Arrays],
 ) -> dict[str, OutputMoments]:
     """Return the moments of `layers`, by their outputs, without those whose gradients are not known.
 
-    measured_tensors : the tensors whose errors count, each against its own power. pieces : samples, on axis 0 of every
-    tensor.
+    measured_tensors : the tensors whose errors count, each against its own power. pieces : samples,
+    on axis 0 of every tensor.
     """
     behind = _differentiable_tensors(model, measured_tensors)
-    known = {name: node for name, node in layers.items() if name in behind and _fan_in(node) <= MAX_FAN_IN}
+    known = {
+        name: node
+        for name, node in layers.items()
+        if name in behind and _fan_in(node) <= MAX_FAN_IN
+    }
     if not known:
         return {}
     steps = [
-        node for node in reversed(list(model.graph)) if str(node.outputs[0].name) in behind and _backward_kind(node)
+        node
+        for node in reversed(list(model.graph))
+        if str(node.outputs[0].name) in behind and _backward_kind(node)
     ]
     runner, feeds = (
-        FloatRunner(model, {*behind, *measured_tensors, *(name for node in steps for name in _data_input_names(node))}),
+        FloatRunner(
+            model,
+            {
+                *behind,
+                *measured_tensors,
+                *(name for node in steps for name in _data_input_names(node)),
+            },
+        ),
         [*pieces],
     )
     if not runner.has_batch_first({*behind, *measured_tensors}):
@@ -115,7 +140,8 @@ def compute_output_moments(
         rows = {name: _im2col(node, tensors) - means[name] for name, node in known.items()}
         for _ in range(_PROJECTIONS_PER_SAMPLE):
             gradients = {
-                name: rng.standard_normal(tensors[name].shape).astype(np.float32) / np.float32(math.sqrt(power[name]))
+                name: rng.standard_normal(tensors[name].shape).astype(np.float32)
+                / np.float32(math.sqrt(power[name]))
                 for name in measured_tensors
                 if power[name]
             }
@@ -125,18 +151,29 @@ def compute_output_moments(
                 if gradient is None:
                     continue
                 if name in known:
-                    found = OutputMoments.from_gradients(_weight_gradients(node, gradient, rows[name]))
+                    found = OutputMoments.from_gradients(
+                        _weight_gradients(node, gradient, rows[name])
+                    )
                     moments[name] = moments[name] + found if name in moments else found
-                for source, array in _BACKWARD[_backward_kind(node)](node, gradient, tensors).items():
+                for source, array in _BACKWARD[_backward_kind(node)](
+                    node, gradient, tensors
+                ).items():
                     gradients[source] = gradients[source] + array if source in gradients else array
     return moments
 
 
 def _input_means_and_powers(
-    runner: FloatRunner, layers: Mapping[str, ir.Node], wanted: Sequence[str], feeds: Sequence[_Arrays]
+    runner: FloatRunner,
+    layers: Mapping[str, ir.Node],
+    wanted: Sequence[str],
+    feeds: Sequence[_Arrays],
 ) -> tuple[dict[str, np.ndarray], dict[str, float]]:
     """Return the mean inputs of each layer, [group, 1, K], and the summed squares of each tensor of `wanted`."""
-    sums, counts, power = dict[str, np.ndarray](), dict.fromkeys(layers, 0), dict.fromkeys(wanted, 0.0)
+    sums, counts, power = (
+        dict[str, np.ndarray](),
+        dict.fromkeys(layers, 0),
+        dict.fromkeys(wanted, 0.0),
+    )
     for feed in feeds:
         tensors = {**feed, **{name: array for name, array, _ in runner.run(feed)}}
         for name, node in layers.items():
@@ -146,7 +183,9 @@ def _input_means_and_powers(
             counts[name] += rows.shape[0] * rows.shape[2]
         for name in wanted:
             power[name] += float(np.square(tensors[name], dtype=np.float64).sum())
-    return {name: (total / counts[name])[:, None].astype(np.float32) for name, total in sums.items()}, power
+    return {
+        name: (total / counts[name])[:, None].astype(np.float32) for name, total in sums.items()
+    }, power
 
 
 # ---- the graph ---------------------------------------------------------------------------------------------------
@@ -166,15 +205,29 @@ def _differentiable_tensors(model: ir.Model, wanted: Sequence[str]) -> set[str]:
 
 def _backward_kind(node: ir.Node) -> str:
     """Return which of the operators in `_BACKWARD` is reckoned for `node`, "" for none."""
-    kind = "Clip" if is_relu_like(node) else "Reshape" if node.op_type in operators.RESHAPING_OPS else node.op_type
-    if node.domain not in ("", ir.FUNCTION_DOMAIN) or kind not in _BACKWARD or len(node.outputs) != 1:
+    kind = (
+        "Clip"
+        if is_relu_like(node)
+        else "Reshape"
+        if node.op_type in operators.RESHAPING_OPS
+        else node.op_type
+    )
+    if (
+        node.domain not in ("", ir.FUNCTION_DOMAIN)
+        or kind not in _BACKWARD
+        or len(node.outputs) != 1
+    ):
         return ""
     if kind in _WEIGHTED and ir.const_value(node.inputs[1]) is None:
         return ""
-    if kind == "Add" and any(ir.get_shape(value) != ir.get_shape(node.outputs[0]) for value in _data_inputs(node)):
+    if kind == "Add" and any(
+        ir.get_shape(value) != ir.get_shape(node.outputs[0]) for value in _data_inputs(node)
+    ):
         return ""
     pool = operators.POOL_KINDS.get(kind)
-    if pool and (ir.get_attr(node, "ceil_mode", 0) or ir.get_attr(node, "auto_pad", "NOTSET") != "NOTSET"):
+    if pool and (
+        ir.get_attr(node, "ceil_mode", 0) or ir.get_attr(node, "auto_pad", "NOTSET") != "NOTSET"
+    ):
         return ""
     return "" if kind == "AveragePool" and any(ir.get_attr(node, "pads", ())) else kind
 
@@ -234,14 +287,23 @@ def _weight_gradients(node: ir.Node, gradient: np.ndarray, rows: np.ndarray) -> 
 # ---- windows -----------------------------------------------------------------------------------------------------
 
 
-def _sliding_windows(node: ir.Node, source: np.ndarray, kernel: Sequence[int], fill: float = 0.0) -> np.ndarray:
-    """Return a view of `source`, padded with `fill`: [samples, channels, positions..., kernel...]."""
+def _sliding_windows(
+    node: ir.Node, source: np.ndarray, kernel: Sequence[int], fill: float = 0.0
+) -> np.ndarray:
+    """Return a view of `source`, padded with `fill`.
+
+    [samples, channels, positions..., kernel...].
+    """
     begin, end, strides, dilations = _window_attributes(node, len(kernel))
     sides = [(0, 0), (0, 0), *zip(begin, end, strict=True)]
     size = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
     axes = tuple(range(2, 2 + len(kernel)))
-    view = np.lib.stride_tricks.sliding_window_view(np.pad(source, sides, constant_values=fill), size, axis=axes)
-    return view[(slice(None), slice(None), *(slice(None, None, step) for step in (*strides, *dilations)))]
+    view = np.lib.stride_tricks.sliding_window_view(
+        np.pad(source, sides, constant_values=fill), size, axis=axes
+    )
+    return view[
+        (slice(None), slice(None), *(slice(None, None, step) for step in (*strides, *dilations)))
+    ]
 
 
 def _col2im(node: ir.Node, windows: np.ndarray, shape: Sequence[int]) -> np.ndarray:
@@ -249,14 +311,21 @@ def _col2im(node: ir.Node, windows: np.ndarray, shape: Sequence[int]) -> np.ndar
     rank = len(shape) - 2
     begin, end, strides, dilations = _window_attributes(node, rank)
     total: np.ndarray = np.zeros(
-        (*shape[:2], *(b + n + e for b, n, e in zip(begin, shape[2:], end, strict=True))), windows.dtype
+        (*shape[:2], *(b + n + e for b, n, e in zip(begin, shape[2:], end, strict=True))),
+        windows.dtype,
     )
     positions, kernel = windows.shape[2 : 2 + rank], windows.shape[2 + rank :]
     for place in np.ndindex(*kernel):
         steps = zip(place, dilations, positions, strides, strict=True)
-        at: tuple[Any, ...] = (..., *(slice(k * d, k * d + (n - 1) * s + 1, s) for k, d, n, s in steps))
+        at: tuple[Any, ...] = (
+            ...,
+            *(slice(k * d, k * d + (n - 1) * s + 1, s) for k, d, n, s in steps),
+        )
         total[at] += windows[(..., *place)]
-    inside: tuple[Any, ...] = (..., *(slice(b, b + n) for b, n in zip(begin, shape[2:], strict=True)))
+    inside: tuple[Any, ...] = (
+        ...,
+        *(slice(b, b + n) for b, n in zip(begin, shape[2:], strict=True)),
+    )
     return np.asarray(total[inside])
 
 
@@ -281,27 +350,39 @@ def _conv_backward(node: ir.Node, gradient: np.ndarray, tensors: _Arrays) -> dic
     columns = (parts @ _split_gradient_by_group(node, gradient)).reshape(
         len(gradient), tensors[name].shape[1], math.prod(weight.shape[2:]), -1
     )
-    windows = columns.transpose(0, 1, 3, 2).reshape(*columns.shape[:2], *gradient.shape[2:], *weight.shape[2:])
+    windows = columns.transpose(0, 1, 3, 2).reshape(
+        *columns.shape[:2], *gradient.shape[2:], *weight.shape[2:]
+    )
     return {name: _col2im(node, windows, tensors[name].shape)}
 
 
-def _linear_backward(node: ir.Node, gradient: np.ndarray, tensors: _Arrays) -> dict[str, np.ndarray]:
+def _linear_backward(
+    node: ir.Node, gradient: np.ndarray, tensors: _Arrays
+) -> dict[str, np.ndarray]:
     return {ir.input_name(node): gradient @ _weight_array(node)}
 
 
-def _average_pool_backward(node: ir.Node, gradient: np.ndarray, tensors: _Arrays) -> dict[str, np.ndarray]:
+def _average_pool_backward(
+    node: ir.Node, gradient: np.ndarray, tensors: _Arrays
+) -> dict[str, np.ndarray]:
     name, kernel = ir.input_name(node), ir.get_attr(node, "kernel_shape")
     share = (gradient / np.float32(math.prod(kernel))).reshape(*gradient.shape, *[1] * len(kernel))
-    return {name: _col2im(node, np.broadcast_to(share, (*gradient.shape, *kernel)), tensors[name].shape)}
+    return {
+        name: _col2im(node, np.broadcast_to(share, (*gradient.shape, *kernel)), tensors[name].shape)
+    }
 
 
-def _max_pool_backward(node: ir.Node, gradient: np.ndarray, tensors: _Arrays) -> dict[str, np.ndarray]:
+def _max_pool_backward(
+    node: ir.Node, gradient: np.ndarray, tensors: _Arrays
+) -> dict[str, np.ndarray]:
     name, kernel = ir.input_name(node), ir.get_attr(node, "kernel_shape")
     ones = [1] * len(kernel)
-    taken = _sliding_windows(node, tensors[name], kernel, -math.inf) == tensors[ir.output_name(node)].reshape(
-        *gradient.shape, *ones
-    )
-    return {name: _col2im(node, gradient.reshape(*gradient.shape, *ones) * taken, tensors[name].shape)}
+    taken = _sliding_windows(node, tensors[name], kernel, -math.inf) == tensors[
+        ir.output_name(node)
+    ].reshape(*gradient.shape, *ones)
+    return {
+        name: _col2im(node, gradient.reshape(*gradient.shape, *ones) * taken, tensors[name].shape)
+    }
 
 
 def _clip_backward(node: ir.Node, gradient: np.ndarray, tensors: _Arrays) -> dict[str, np.ndarray]:
@@ -314,7 +395,9 @@ def _add_backward(node: ir.Node, gradient: np.ndarray, tensors: _Arrays) -> dict
     return {name: gradient * np.float32(names.count(name)) for name in names}
 
 
-def _reshape_backward(node: ir.Node, gradient: np.ndarray, tensors: _Arrays) -> dict[str, np.ndarray]:
+def _reshape_backward(
+    node: ir.Node, gradient: np.ndarray, tensors: _Arrays
+) -> dict[str, np.ndarray]:
     name = ir.input_name(node)
     return {name: gradient.reshape(tensors[name].shape)}
 

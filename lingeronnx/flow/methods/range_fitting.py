@@ -1,16 +1,19 @@
-"""Fit ranges to power-of-two scales: a free factor per group of tensors, moved into the weights around it.
+"""Fit ranges to power-of-two scales.
 
-A chip holds a tensor at scale 2^q, so its largest value fills between half and all of the integer range. Multiplying a
-tensor by a constant f and dividing it out again in the weights that read it changes nothing in real numbers:
-``W' = W * f_out / f_in``, ``b' = b * f_out``. With f free in [1, 2) the tensor's effective scale f * 2^q takes any
-value, as MaxValue would, on hardware that only shifts.
+A free factor per group of tensors, moved into the weights around it.
+A chip holds a tensor at scale 2^q, so its largest value fills between half and all of the integer
+range. Multiplying a tensor by a constant f and dividing it out again in the weights that read it
+changes nothing in real numbers: ``W' = W * f_out / f_in``, ``b' = b * f_out``. With f free in [1,
+2) the tensor's effective scale f * 2^q takes any value, as MaxValue would, on hardware that only
+shifts.
 
-Tensors joined by operators that commute with a positive factor (Relu, pooling, Add, Concat, reshapes) share one f and
-form a group. A group that touches a float operator or a graph input or output keeps f = 1. ``Clip(0, b)`` on a chip
-without Clip fixes f so that b is exactly the largest integer and saturation clips.
+Tensors joined by operators that commute with a positive factor (Relu, pooling, Add, Concat,
+reshapes) share one f and form a group. A group that touches a float operator or a graph input or
+output keeps f = 1. ``Clip(0, b)`` on a chip without Clip fixes f so that b is exactly the largest
+integer and saturation clips.
 
-The factors minimise the sum of the relative quantization noise of all activations and weights, by coordinate descent
-over sixteen values per octave.
+The factors minimise the sum of the relative quantization noise of all activations and weights, by
+coordinate descent over sixteen values per octave.
 """
 
 from __future__ import annotations
@@ -68,24 +71,38 @@ def fit_range_factors(
 ) -> dict[str, np.ndarray]:
     """Return {tensor: factor [1]} for the tensors whose factor is not 1.
 
-    policy : how wide tensors and weights are. search : optimise the free groups; False sets only the factors that Clip
-    needs. by_channel : weights have a scale
-    for each channel, whose ranges fill every part of an octave: no factor is better than another for them.
+    policy : how wide tensors and weights are. search : optimise the free groups; False sets only
+    the factors that Clip needs. by_channel : weights have a scale
+    for each channel, whose ranges fill every part of an octave: no factor is better than another
+    for them.
     """
-    groups = [_RangeGroup(group, []) for group in group_tensors_by_factor(partition, target, policy.bits)[0]]
+    groups = [
+        _RangeGroup(group, [])
+        for group in group_tensors_by_factor(partition, target, policy.bits)[0]
+    ]
     index = {name: i for i, group in enumerate(groups) for name in group.factor_group.tensors}
     for shared_scale in shared_groups:
         groups[index[shared_scale.tensors[0]]].shared_scales.append(shared_scale)
     factors = [group.factor_group.required_factor or 1.0 for group in groups]
     if optimize:
-        _minimize_noise(groups, [] if by_channel else _weight_edges(partition, index, policy), factors, stats, policy)
+        _minimize_noise(
+            groups,
+            [] if by_channel else _weight_edges(partition, index, policy),
+            factors,
+            stats,
+            policy,
+        )
     if target.needs_power_of_two_scales:
         _clamp_exponents(target.exponents, groups, factors, stats, policy)
     return {name: np.array([factors[i]]) for name, i in index.items() if factors[i] != 1.0}
 
 
 def _clamp_exponents(
-    exponents: tuple[int, int], groups: list[_RangeGroup], factors: list[float], stats: Stats, policy: ScalePolicy
+    exponents: tuple[int, int],
+    groups: list[_RangeGroup],
+    factors: list[float],
+    stats: Stats,
+    policy: ScalePolicy,
 ) -> None:
     """Move `factors` of groups that are not pinned by octaves, so that all exponents lie in the range."""
     for i, group in enumerate(groups):
@@ -98,20 +115,31 @@ def _clamp_exponents(
         ]
         least, most = (round(math.log2(pick(scales))) for pick in (min, max))
         if least < exponents[0]:
-            factors[i] *= 2.0**least  # to 2^0: a Quant of a scale below 1 has a fault where it is not folded away
+            factors[i] *= (
+                2.0**least
+            )  # to 2^0: a Quant of a scale below 1 has a fault where it is not folded away
         elif most > exponents[1]:
             factors[i] *= 2.0 ** min(most - exponents[1] // 2, least - exponents[0])
 
 
-def _group_stats(group: _RangeGroup, stats: Stats, policy: ScalePolicy) -> list[tuple[TensorStats, int]]:
+def _group_stats(
+    group: _RangeGroup, stats: Stats, policy: ScalePolicy
+) -> list[tuple[TensorStats, int]]:
     """Return the statistics of each shared scale of a group, and their bits."""
     candidates = [
-        (shared_scale.merged_stats(stats), policy.width(*shared_scale.tensors)) for shared_scale in group.shared_scales
+        (shared_scale.merged_stats(stats), policy.width(*shared_scale.tensors))
+        for shared_scale in group.shared_scales
     ]
-    return [(observed, bits) for observed, bits in candidates if observed is not None and observed.sum_of_squares > 0]
+    return [
+        (observed, bits)
+        for observed, bits in candidates
+        if observed is not None and observed.sum_of_squares > 0
+    ]
 
 
-def _weight_edges(partition: Partition, index: Mapping[str, int], policy: ScalePolicy) -> list[_WeightEdge]:
+def _weight_edges(
+    partition: Partition, index: Mapping[str, int], policy: ScalePolicy
+) -> list[_WeightEdge]:
     layers = []
     for node, op in partition.integer_nodes:
         for parameter in op.weight_inputs(node):
@@ -121,13 +149,22 @@ def _weight_edges(partition: Partition, index: Mapping[str, int], policy: ScaleP
             bits = policy.weight_bits_for(ir.input_name(node, parameter))
             if np.any(values):
                 layers.append(
-                    _WeightEdge(index[source], index[result], TensorStats.from_array(np.asarray(values)), bits)
+                    _WeightEdge(
+                        index[source],
+                        index[result],
+                        TensorStats.from_array(np.asarray(values)),
+                        bits,
+                    )
                 )
     return layers
 
 
 def _minimize_noise(
-    groups: list[_RangeGroup], layers: list[_WeightEdge], factors: list[float], stats: Stats, policy: ScalePolicy
+    groups: list[_RangeGroup],
+    layers: list[_WeightEdge],
+    factors: list[float],
+    stats: Stats,
+    policy: ScalePolicy,
 ) -> None:
     """Coordinate descent on `factors` (in place)."""
     weight_noise: dict[tuple[int, float], float] = {}
@@ -156,7 +193,9 @@ def _minimize_noise(
                 continue
             if not stats_of(i):
                 continue
-            touched = [n for n, layer in enumerate(layers) if i in (layer.input_group, layer.result)]
+            touched = [
+                n for n, layer in enumerate(layers) if i in (layer.input_group, layer.result)
+            ]
             best = math.inf, 1.0
             for candidate in candidates:
                 factors[i] = candidate
@@ -170,4 +209,7 @@ def _minimize_noise(
 def _relative_noise(stats: TensorStats, bits: int) -> float:
     """Return the relative quantization noise of a tensor at its best power-of-two scale."""
     scale = choose_symmetric_scale(stats, bits, power_of_two=True, calibrator="mse")
-    return stats.quantization_error(scale, -(1 << (bits - 1)), (1 << (bits - 1)) - 1) / stats.mean_square
+    return (
+        stats.quantization_error(scale, -(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+        / stats.mean_square
+    )

@@ -1,7 +1,9 @@
-"""What a layer's outputs are made of: its receptive fields, and the second moments of the integers in them.
+"""What a layer's outputs are made of.
 
-Where a layer has many positions, a fixed sample of them is taken, and they are read some at a time, so that the memory
-stays bounded. Pure numpy, but for the kernel and the node that say how a layer reads its input.
+Its receptive fields, and the second moments of the integers in them.
+Where a layer has many positions, a fixed sample of them is taken, and they are read some at a time,
+so that the memory stays bounded. Pure numpy, but for the kernel and the node that say how a layer
+reads its input.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from ...graph import ir
 
 __all__ = ["MAX_FAN_IN", "MAX_SAMPLED_ROWS", "ReceptiveFields", "compute_covariances"]
 
-MAX_SAMPLED_ROWS = 16384  # receptive fields that the second moments of a layer's inputs are taken over
+MAX_SAMPLED_ROWS = (
+    16384  # receptive fields that the second moments of a layer's inputs are taken over
+)
 MAX_FAN_IN = 4096  # inputs per output beyond which the moments' matrix would be too large
 _CHUNK = 2048  # rows of these at a time, of wider integers and of large layers
 _MIN_PRODUCT_COLUMNS = 36  # fields of one product, where a group has fewer
@@ -27,8 +31,9 @@ _MIN_PRODUCT_COLUMNS = 36  # fields of one product, where a group has fewer
 def compute_covariances(parts: Iterable[np.ndarray]) -> np.ndarray:
     """Return the covariances, float64 [group, fields, fields], of integers [rows, group, fields], in one part or more.
 
-    The mean is the bias's business. The sums are exact: a product of bytes has 14 bits and a sign, so that 1024 of them
-    add up within the 24 bits of a float32. Groups of few fields share a product, whose diagonal blocks are theirs.
+    The mean is the bias's business. The sums are exact: a product of bytes has 14 bits and a sign,
+    so that 1024 of them add up within the 24 bits of a float32. Groups of few fields share a
+    product, whose diagonal blocks are theirs.
     """
     count, sums, products = 0, np.zeros(()), np.zeros(())
     for rows in parts:
@@ -55,14 +60,17 @@ def _accumulate_products(rows: np.ndarray, sums: np.ndarray, products: np.ndarra
         for first in range(0, group, together):
             some: np.ndarray = part[:, first * fields : (first + together) * fields]
             product = (some.T @ some).reshape(-1, fields, some.shape[1] // fields, fields)
-            products[first : first + together] += np.moveaxis(np.diagonal(product, axis1=0, axis2=2), -1, 0)
+            products[first : first + together] += np.moveaxis(
+                np.diagonal(product, axis1=0, axis2=2), -1, 0
+            )
 
 
 @dataclass(frozen=True)
 class ReceptiveFields:
     """What the outputs of a layer read of the integers `source`, [samples, channels, positions...] or [rows, inputs].
 
-    kernel : that computes them. An output's place is its number among the positions of all samples, or the row's.
+    kernel : that computes them. An output's place is its number among the positions of all samples,
+    or the row's.
     """
 
     kernel: Any
@@ -71,21 +79,32 @@ class ReceptiveFields:
     @classmethod
     def for_layer(cls, kernel: Any, source: np.ndarray, node: ir.Node) -> ReceptiveFields:  # noqa: ANN401 - as `kernel`
         """Return what the layer `node` reads."""
-        return cls(kernel, source.reshape(-1, source.shape[-1]) if node.op_type == "Linear" else source)
+        return cls(
+            kernel, source.reshape(-1, source.shape[-1]) if node.op_type == "Linear" else source
+        )
 
     def sample_positions(self) -> np.ndarray:
         """Return a fixed sample of all places, rising."""
         return np.sort(
-            np.random.default_rng(0).permutation(len(self.source) * self._positions_per_sample)[:MAX_SAMPLED_ROWS]
+            np.random.default_rng(0).permutation(len(self.source) * self._positions_per_sample)[
+                :MAX_SAMPLED_ROWS
+            ]
         )
 
     def at(self, places: np.ndarray) -> Iterator[np.ndarray]:
-        """Yield integers [rows, group, fields], some rows at a time: what the outputs at `places`, which rise, read."""
+        """Yield integers [rows, group, fields], some rows at a time.
+
+        What the outputs at `places`, which rise, read.
+        """
         for start in range(0, len(places), _CHUNK):
             some = places[start : start + _CHUNK]
             first = int(some[0]) // self._positions_per_sample
-            windows = self._windows(self.source[first : int(some[-1]) // self._positions_per_sample + 1])
-            index = np.unravel_index(some - first * self._positions_per_sample, windows.shape[: self._leading_axes])
+            windows = self._windows(
+                self.source[first : int(some[-1]) // self._positions_per_sample + 1]
+            )
+            index = np.unravel_index(
+                some - first * self._positions_per_sample, windows.shape[: self._leading_axes]
+            )
             yield windows[index].reshape(len(some), int(getattr(self.kernel, "group", 1)), -1)
 
     @property
@@ -105,7 +124,9 @@ class ReceptiveFields:
             return source
         pads = list(kernel.pads)
         sides = [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)]
-        size = [d * (k - 1) + 1 for k, d in zip(kernel.weight.shape[2:], kernel.dilations, strict=True)]
+        size = [
+            d * (k - 1) + 1 for k, d in zip(kernel.weight.shape[2:], kernel.dilations, strict=True)
+        ]
         windows: np.ndarray = np.lib.stride_tricks.sliding_window_view(
             np.pad(source, sides, constant_values=kernel.zero), size, axis=tuple(range(2, 2 + rank))
         )  # [samples, channels, positions..., kernel...]

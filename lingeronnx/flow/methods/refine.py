@@ -1,13 +1,15 @@
-"""Refine layer by layer: round weights with error compensation, then take the mean error out through the bias.
+"""Refine layer by layer.
 
-One walk through the integer graph in the simulator's own arithmetic. At each weight layer, with the integers that
-really reach it on some calibration samples:
+Round weights with error compensation, then take the mean error out through the bias.
+One walk through the integer graph in the simulator's own arithmetic. At each weight layer, with the
+integers that really reach it on some calibration samples:
 
 1. the weight is rounded again so that the layer's output changes least (`rounding`), and taken over where it does;
-   with `aim`, what is rounded are weights that come nearer to the float model's outputs from these inputs
-   (`ridge_regression`);
+   with `aim`, what is rounded are weights that come nearer to the float model's outputs from these
+   inputs (`ridge_regression`);
 2. the output is compared with the float model's, per channel, where the float value lies inside what the integer tensor
-   can hold (and is positive, where a Relu follows), and the bias is moved by the mean difference (`float_targets`).
+   can hold (and is positive, where a Relu follows), and the bias is moved by the mean difference
+   (`float_targets`).
 
 Later layers see the refined output, so errors of earlier layers are not corrected twice.
 """
@@ -35,7 +37,12 @@ from .float_targets import LayerTarget, collect_layer_targets
 from .output_gradients import OutputMoments, compute_output_moments
 from .receptive_fields import MAX_FAN_IN, MAX_SAMPLED_ROWS, ReceptiveFields, compute_covariances
 from .ridge_regression import fit_weights_to_outputs
-from .rounding import BEAM_WIDTH, minimize_by_coordinate_descent, output_error, round_with_compensation
+from .rounding import (
+    BEAM_WIDTH,
+    minimize_by_coordinate_descent,
+    output_error,
+    round_with_compensation,
+)
 
 __all__ = [
     "RefinementOptions",
@@ -47,7 +54,9 @@ __all__ = [
 ]
 
 _LOW_BITS = 4  # of a weight, where refinement has most to gain
-_OUTPUT_BEAM_WIDTH = 16  # roundings of a row that are kept where errors count by what they do at the outputs
+_OUTPUT_BEAM_WIDTH = (
+    16  # roundings of a row that are kept where errors count by what they do at the outputs
+)
 _RELEASE_BYTES = 4 << 20  # bytes of a tensor after which freed memory is given back: it takes time
 _LIVE_TENSORS = 4  # tensors that a step needs, and those that wait for a later one
 
@@ -56,11 +65,13 @@ _LIVE_TENSORS = 4  # tensors that a step needs, and those that wait for a later 
 class RefinementOptions:
     """What refinement may do beyond rounding the model's own weights with error compensation.
 
-    match_float_outputs : round weights that come nearer to the float model's outputs (`ridge_regression`). behind : a
-    layer that alone feeds one side of a sum makes up for the error of the other side, too. descend : coordinate descent
-    behind the rounding. block : such a descent by the error behind the next layer (`block_reconstruction`). means :
-    biases make means right behind a Relu, not in front of it (`float_targets`). outputs : errors of weights of few bits
-    count by what they do at the model's outputs (`output_gradients`), and rounding keeps more ways open.
+    match_float_outputs : round weights that come nearer to the float model's outputs
+    (`ridge_regression`). behind : a layer that alone feeds one side of a sum makes up for the error
+    of the other side, too. descend : coordinate descent behind the rounding. block : such a descent
+    by the error behind the next layer (`block_reconstruction`). means : biases make means right
+    behind a Relu, not in front of it (`float_targets`). outputs : errors of weights of few bits
+    count by what they do at the model's outputs (`output_gradients`), and rounding keeps more ways
+    open.
     """
 
     match_float_outputs: bool = False
@@ -78,9 +89,14 @@ class RefinementOptions:
     def for_weight(self, qparams: Affine) -> RefinementOptions:
         """Return what is done for a weight held as `qparams`: with few bits, `all` as well."""
         if qparams.bits <= _LOW_BITS:
-            block = self.block_reconstruction and not self.outputs  # what is behind the next layer counts there, too
+            block = (
+                self.block_reconstruction and not self.outputs
+            )  # what is behind the next layer counts there, too
             return replace(
-                self.all(), match_relu_means=self.match_relu_means, block_reconstruction=block, outputs=self.outputs
+                self.all(),
+                match_relu_means=self.match_relu_means,
+                block_reconstruction=block,
+                outputs=self.outputs,
             )
         return replace(self, outputs=False)
 
@@ -96,19 +112,33 @@ class RefinementOptions:
             own = options.for_weight(plan.tensors[ir.input_name(layers[name], 1)])
             return replace(own, compensate_summands=own.compensate_summands and name in sums)
 
-        return all(effective_options(self, name) == effective_options(other, name) for name in layers)
+        return all(
+            effective_options(self, name) == effective_options(other, name) for name in layers
+        )
 
 
 def walk_bytes_per_sample(model: ir.Model) -> int:
-    """Return the bytes that a walk keeps of one sample: inputs as they come and joined, some tensors of 8 bits."""
-    sizes = [math.prod(int(d or 1) for d in (ir.get_shape(v) or (0, 0))[1:]) for v in ir.iter_values(model)]
-    inputs = sum(math.prod(int(d or 1) for d in (ir.get_shape(v) or (0, 0))[1:]) for v in model.graph.inputs)
+    """Return the bytes that a walk keeps of one sample.
+
+    Inputs as they come and joined, some tensors of 8 bits.
+    """
+    sizes = [
+        math.prod(int(d or 1) for d in (ir.get_shape(v) or (0, 0))[1:])
+        for v in ir.iter_values(model)
+    ]
+    inputs = sum(
+        math.prod(int(d or 1) for d in (ir.get_shape(v) or (0, 0))[1:]) for v in model.graph.inputs
+    )
     return 8 * inputs + _LIVE_TENSORS * max(sizes, default=0)
 
 
 def find_refinable_layers(partition: Partition) -> dict[str, ir.Node]:
     """Return the layers that `refine_layers` works on, by their outputs."""
-    return {ir.output_name(node): node for node, _ in partition.integer_nodes if node.op_type in ("Conv", "Linear")}
+    return {
+        ir.output_name(node): node
+        for node, _ in partition.integer_nodes
+        if node.op_type in ("Conv", "Linear")
+    }
 
 
 def required_float_tensors(partition: Partition) -> set[str]:
@@ -117,8 +147,13 @@ def required_float_tensors(partition: Partition) -> set[str]:
     return {*layers, *_find_residual_sums(partition, layers).values()}
 
 
-def find_compensated_sums(partition: Partition, plan: Plan, options: RefinementOptions) -> dict[str, str]:
-    """Return {output of a layer: what it is added to} where the layer makes up for the other side of the sum."""
+def find_compensated_sums(
+    partition: Partition, plan: Plan, options: RefinementOptions
+) -> dict[str, str]:
+    """Return {output of a layer.
+
+    What it is added to} where the layer makes up for the other side of the sum.
+    """
     layers = find_refinable_layers(partition)
     weights = {name: plan.tensors[ir.input_name(node, 1)] for name, node in layers.items()}
     return {
@@ -129,7 +164,10 @@ def find_compensated_sums(partition: Partition, plan: Plan, options: RefinementO
 
 
 def _find_residual_sums(partition: Partition, layers: Mapping[str, ir.Node]) -> dict[str, str]:
-    """Return {output of a layer that only a sum reads: what it is added to}, where the two have one shape."""
+    """Return {output of a layer that only a sum reads.
+
+    What it is added to}, where the two have one shape.
+    """
     summands = {}
     inside = set(partition.activations)
     for name, node in layers.items():
@@ -157,29 +195,54 @@ def refine_layers(
 ) -> None:
     """Refine weights and biases of the float graph of `partition` in place, for `plan` on `target`.
 
-    feed : calibration samples, some tens to hundreds. runner : of the graph's layers as they are now. pieces : the same
-    samples, in pieces that are run one after the other. budget : bytes that may be taken. methods : for weights of more
-    than 4 bits; others take `RefinementOptions.all`. The new weights lie on the plan's grid. progress : called layer by
-    layer. known : layers that are refined already. wanted : the tensors whose errors count for
-    `RefinementOptions.outputs`.
+    feed : calibration samples, some tens to hundreds. runner : of the graph's layers as they are
+    now. pieces : the same samples, in pieces that are run one after the other. budget : bytes that
+    may be taken. methods : for weights of more than 4 bits; others take `RefinementOptions.all`.
+    The new weights lie on the plan's grid. progress : called layer by layer. known : layers that
+    are refined already. wanted : the tensors whose errors count for `RefinementOptions.outputs`.
     """
     model = partition.graph
-    layers = {name: node for name, node in find_refinable_layers(partition).items() if name not in refined_layers}
-    how = {name: options.for_weight(plan.tensors[ir.input_name(node, 1)]) for name, node in layers.items()}
-    sums = {name: other for name, other in find_compensated_sums(partition, plan, options).items() if name in layers}
-    tensors = {**layers, **{other: layers[name] for name, other in sums.items() if other not in layers}}
+    layers = {
+        name: node
+        for name, node in find_refinable_layers(partition).items()
+        if name not in refined_layers
+    }
+    how = {
+        name: options.for_weight(plan.tensors[ir.input_name(node, 1)])
+        for name, node in layers.items()
+    }
+    sums = {
+        name: other
+        for name, other in find_compensated_sums(partition, plan, options).items()
+        if name in layers
+    }
+    tensors = {
+        **layers,
+        **{other: layers[name] for name, other in sums.items() if other not in layers},
+    }
     feeds = pieces if pieces and runner.has_batch_first(tensors) else [feed]
     looked_at = {
         *sums,
         *sums.values(),
-        *(name for name, methods in how.items() if methods.match_float_outputs or methods.block_reconstruction),
+        *(
+            name
+            for name, methods in how.items()
+            if methods.match_float_outputs or methods.block_reconstruction
+        ),
     }
     means = {name for name, methods in how.items() if methods.match_relu_means}
     behind = compute_output_moments(
         model, {n: node for n, node in layers.items() if how[n].outputs}, measured_tensors, feeds
     )
     targets_of = collect_layer_targets(
-        tensors, plan, runner, feeds, budget, looked_at, share_positions=bool(sums), match_means_for=means
+        tensors,
+        plan,
+        runner,
+        feeds,
+        budget,
+        looked_at,
+        share_positions=bool(sums),
+        match_means_for=means,
     )
     lowered = lower(partition, plan, target)
     integer_of = {name: integer for integer, name in lowered.floats.items()}
@@ -193,15 +256,23 @@ def refine_layers(
         if node is None or name not in targets_of or not hasattr(step.kernel, "weight"):
             continue
         kernel = step.kernel
-        shared = len(ir.require_input(node, 1).uses()) > 1  # by the steps of a recurrent layer, which keep it in common
+        shared = (
+            len(ir.require_input(node, 1).uses()) > 1
+        )  # by the steps of a recurrent layer, which keep it in common
         if progress is not None:
             progress("refining", done, len(layers))
             done += 1
         want = targets_of[name] if name in sums.values() else targets_of.pop(name)
-        if (other := sums.get(name)) is not None and (array := walk.held(integer_of.get(other, other))) is not None:
+        if (other := sums.get(name)) is not None and (
+            array := walk.held(integer_of.get(other, other))
+        ) is not None:
             want = want.compensate_summand(node, targets_of[other], array, plan.tensors[other])
         weight = (
-            None if shared else _refine_weight(kernel, step.inputs[0], node, plan, want, how[name], behind.get(name))
+            None
+            if shared
+            else _refine_weight(
+                kernel, step.inputs[0], node, plan, want, how[name], behind.get(name)
+            )
         )
         if weight is not None:
             kernel = replace(kernel, weight=weight)
@@ -217,7 +288,9 @@ def refine_layers(
 
 def _bias_shift(error: np.ndarray, plan: Plan, node: ir.Node) -> tuple[np.ndarray, np.ndarray]:
     """Return by how much the bias of a layer moves against its mean error, in steps of its sums, and as a number."""
-    scale = plan.tensors[ir.input_name(node)].scale * plan.tensors[ir.input_name(node, 1)].sums.scales
+    scale = (
+        plan.tensors[ir.input_name(node)].scale * plan.tensors[ir.input_name(node, 1)].sums.scales
+    )
     shift = np.floor(error * scale + 0.5).astype(np.int64)
     return shift, shift / scale
 
@@ -243,7 +316,8 @@ def _refine_weight(
 ) -> np.ndarray | None:
     """Return better integers for the kernel's weight [O, I/group, ...], or None when rounding to nearest is as good.
 
-    want : the float model's outputs. behind : what errors do at the model's outputs, None where that is not looked at.
+    want : the float model's outputs. behind : what errors do at the model's outputs, None where
+    that is not looked at.
     """
     target = ir.const_value(node.inputs[1])
     assert target is not None
@@ -253,37 +327,60 @@ def _refine_weight(
     outputs, fields = len(weight) // group, int(np.prod(weight.shape[1:]))
     if fields > MAX_FAN_IN:
         return None
-    held_at = np.broadcast_to(q.sums.broadcast(target.shape), target.shape).reshape(group, outputs, fields)
-    step = _group_steps(q, target).reshape(held_at.shape) if isinstance(q.granularity, PerGroup) else None
+    held_at = np.broadcast_to(q.sums.broadcast(target.shape), target.shape).reshape(
+        group, outputs, fields
+    )
+    step = (
+        _group_steps(q, target).reshape(held_at.shape)
+        if isinstance(q.granularity, PerGroup)
+        else None
+    )
     counts = target.astype(np.float64).reshape(held_at.shape) * held_at
     read = ReceptiveFields.for_layer(kernel, source, node)
     if options.match_float_outputs:
         places = np.sort(np.random.default_rng(0).permutation(len(want.index))[:MAX_SAMPLED_ROWS])
         count, rows = len(places), list(read.at(want.index[places]))
-        values, floor, first = want.values[places], want.relu_threshold_at(places), want.in_first_half[places]
+        values, floor, first = (
+            want.values[places],
+            want.relu_threshold_at(places),
+            want.in_first_half[places],
+        )
         scale = np.float32(plan.tensors[ir.input_name(node)].scale)
         for g in range(group):
             of = slice(g * outputs, (g + 1) * outputs)
             inputs = np.concatenate([part[:, g] for part in rows]).astype(np.float32) / scale
             counts[g] = (
-                fit_weights_to_outputs(counts[g] / held_at[g], inputs, values[:, of], floor[:, of], first) * held_at[g]
+                fit_weights_to_outputs(
+                    counts[g] / held_at[g], inputs, values[:, of], floor[:, of], first
+                )
+                * held_at[g]
             )
         input_moments = compute_covariances(rows)
     else:
         places = read.sample_positions()
         count, input_moments = len(places), compute_covariances(read.at(places))
-    old = weight.reshape(group, outputs, fields).astype(np.float64) * (1.0 if step is None else step)
+    old = weight.reshape(group, outputs, fields).astype(np.float64) * (
+        1.0 if step is None else step
+    )
     few = q.bits <= _LOW_BITS and options.coordinate_descent
     ways = 1 if not few else BEAM_WIDTH if behind is None else _OUTPUT_BEAM_WIDTH
     if behind is not None:
         input_moments = behind.blend_input_moments(input_moments)
-    better = round_with_compensation(counts, input_moments, count, q.low, q.high, step, beam_width=ways)
+    better = round_with_compensation(
+        counts, input_moments, count, q.low, q.high, step, beam_width=ways
+    )
     if options.coordinate_descent:
-        better = minimize_by_coordinate_descent(better, counts, input_moments, count, q.low, q.high, step)
-    worse = output_error(better - counts, input_moments) >= output_error(old - counts, input_moments)
+        better = minimize_by_coordinate_descent(
+            better, counts, input_moments, count, q.low, q.high, step
+        )
+    worse = output_error(better - counts, input_moments) >= output_error(
+        old - counts, input_moments
+    )
     best = np.where(worse[:, None, None], old, better)
     if behind is not None:
-        best = minimize_block_error(best, counts, input_moments, behind.metric, count, q.low, q.high, step=step)
+        best = minimize_block_error(
+            best, counts, input_moments, behind.metric, count, q.low, q.high, step=step
+        )
     elif options.block_reconstruction:
         best = _refine_by_block_error(best, counts, input_moments, count, node, want, q, step=step)
     result = (best if step is None else best / step).reshape(weight.shape).astype(weight.dtype)
@@ -305,7 +402,9 @@ def _refine_by_block_error(
     metric = compute_block_metric(node, want.values[places])
     if metric is None:
         return integers
-    return minimize_block_error(integers, counts, input_moments, metric, samples, qparams.low, qparams.high, step=step)
+    return minimize_block_error(
+        integers, counts, input_moments, metric, samples, qparams.low, qparams.high, step=step
+    )
 
 
 def _group_steps(qparams: Affine, weight: np.ndarray) -> np.ndarray:

@@ -1,15 +1,18 @@
-"""Error-compensated rounding: round a weight matrix column by column, letting later columns make up for each error.
+"""Error-compensated rounding.
 
-For outputs ``y = W x`` with second moments ``H = E[x x^T]`` of the inputs, rounding W to Q leaves ``D = W - Q``. With
-``H = R R^T``, R upper triangular, ``E |D x|^2 = |D R|^2``. Column k of D R is ``sum_i<=k D_i R[i, k]``: given the
-columns before it, it is least where column k is rounded from ``W_k + sum_i<k D_i R[i, k] / R[k, k]``. That is the
-update of Hassibi & Stork (1993) and Frantar et al. (2022), without an inverse. Columns go from the most to the least
-active, so that there is something left to compensate with. Where weights are held in groups, an integer stands for
-`step` counts, which may differ from one weight to the next. Pure numpy; knows no graph.
+Round a weight matrix column by column, letting later columns make up for each error.
+For outputs ``y = W x`` with second moments ``H = E[x x^T]`` of the inputs, rounding W to Q leaves
+``D = W - Q``. With ``H = R R^T``, R upper triangular, ``E |D x|^2 = |D R|^2``. Column k of D R is
+``sum_i<=k D_i R[i, k]``: given the columns before it, it is least where column k is rounded from
+``W_k + sum_i<k D_i R[i, k] / R[k, k]``. That is the update of Hassibi & Stork (1993) and Frantar et
+al. (2022), without an inverse. Columns go from the most to the least active, so that there is
+something left to compensate with. Where weights are held in groups, an integer stands for `step`
+counts, which may differ from one weight to the next. Pure numpy; knows no graph.
 
-What is best for a column is not always best for those behind it. So a row may keep several roundings: each goes on with
-the two integers around what column k is rounded from, and those with the least error so far stay (the M-algorithm,
-Anderson and Mohan 1984, as decoders use it for the closest point of a lattice).
+What is best for a column is not always best for those behind it. So a row may keep several
+roundings: each goes on with the two integers around what column k is rounded from, and those with
+the least error so far stay (the M-algorithm, Anderson and Mohan 1984, as decoders use it for the
+closest point of a lattice).
 """
 
 from __future__ import annotations
@@ -39,7 +42,9 @@ BEAM_WIDTH = 8  #: roundings of a row with few bits
 _MAX_BEAM_ELEMENTS = 1 << 21  # weights of all roundings that are kept
 
 
-def round_to_nearest(values: np.ndarray, low: int, high: int, step: np.ndarray | None) -> np.ndarray:
+def round_to_nearest(
+    values: np.ndarray, low: int, high: int, step: np.ndarray | None
+) -> np.ndarray:
     """Return `values`, in counts, as the nearest integers low..high times `step` [the same shape], 1 where None."""
     if step is None:
         return np.asarray(np.clip(np.floor(values + 0.5), low, high))
@@ -57,11 +62,13 @@ def round_with_compensation(
 ) -> np.ndarray:
     """Return integers [G, O, K] (float64) in low..high close to `weight` [G, O, K], in counts, as seen by the inputs.
 
-    step : counts that an integer stands for, [G, O, K], or None for 1; what is returned is integers times it. ways :
-    roundings that each row keeps till its end at most, of which the best is returned.
+    step : counts that an integer stands for, [G, O, K], or None for 1; what is returned is integers
+    times it. ways : roundings that each row keeps till its end at most, of which the best is
+    returned.
 
-    moments : [G, K, K], positive semi-definite, of the inputs of each of the G groups. samples : how many inputs they
-    are the mean of; with few, they are drawn towards their diagonal so that chance correlations are not exploited.
+    moments : [G, K, K], positive semi-definite, of the inputs of each of the G groups. samples :
+    how many inputs they are the mean of; with few, they are drawn towards their diagonal so that
+    chance correlations are not exploited.
     """
     size = weight.shape[2]
     result = round_to_nearest(weight, low, high, step)
@@ -113,25 +120,37 @@ def minimize_by_coordinate_descent(
     high: int,
     step: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return integers [G, O, K] (float64) from which no single one can move with gain; the start is `rounded`.
+    """Return integers [G, O, K] (float64) from which no single one can move with gain.
 
-    Arguments as for `round_with_compensation`. Coordinate descent on ``trace(D H D^T)``: integer k of a row moves by
-    the whole number nearest to ``-(D H)_k / H_kk``, which never adds to the error; at most `_SWEEPS` times over all.
+    The start is `rounded`.
+    Arguments as for `round_with_compensation`. Coordinate descent on ``trace(D H D^T)``: integer k
+    of a row moves by the whole number nearest to ``-(D H)_k / H_kk``, which never adds to the
+    error; at most `_SWEEPS` times over all.
     """
     result = rounded.copy()
     for place, moment in enumerate(moments):
         if np.trace(moment) > 0:
             own = None if step is None else step[place]
-            _descend(result[place], weight[place], regularize_moments(moment[None], samples)[0], low, high, own)
+            _descend(
+                result[place],
+                weight[place],
+                regularize_moments(moment[None], samples)[0],
+                low,
+                high,
+                own,
+            )
     return result
 
 
-def sweep_columns(integers: np.ndarray, slope: np.ndarray, h: np.ndarray, move: Move, spread: Spread) -> None:
-    """Move the `integers` [O, K] of one group in place, column by column, until none moves; at most `_SWEEPS` times.
+def sweep_columns(
+    integers: np.ndarray, slope: np.ndarray, h: np.ndarray, move: Move, spread: Spread
+) -> None:
+    """Move the `integers` [O, K] of one group in place, column by column, until none moves.
 
-    slope : the error's slope [O, K] at the start, used up. h : [K, K]. move : moves column k, [O] integers, in place,
-    given k, the column, its slope and its own h, and returns the steps. spread : what steps [O, ...] do to the slopes
-    of the rows.
+    At most `_SWEEPS` times.
+    slope : the error's slope [O, K] at the start, used up. h : [K, K]. move : moves column k, [O]
+    integers, in place, given k, the column, its slope and its own h, and returns the steps. spread
+    : what steps [O, ...] do to the slopes of the rows.
     """
     size = integers.shape[1]
     for _ in range(_SWEEPS):
@@ -155,12 +174,19 @@ def sweep_columns(integers: np.ndarray, slope: np.ndarray, h: np.ndarray, move: 
 
 
 def _descend(
-    integers: np.ndarray, weight: np.ndarray, h: np.ndarray, low: int, high: int, steps: np.ndarray | None
+    integers: np.ndarray,
+    weight: np.ndarray,
+    h: np.ndarray,
+    low: int,
+    high: int,
+    steps: np.ndarray | None,
 ) -> None:
     """Move the `integers` [O, K] of one group in place."""
 
     def move(k: int, column: np.ndarray, slope: np.ndarray, own: float) -> np.ndarray:
-        new = round_half_to_even(column - slope / own, low, high, None if steps is None else steps[:, k])
+        new = round_half_to_even(
+            column - slope / own, low, high, None if steps is None else steps[:, k]
+        )
         step = new - column
         column[:] = new
         return np.asarray(step)
@@ -168,7 +194,9 @@ def _descend(
     sweep_columns(integers, (integers - weight) @ h, h, move, lambda steps: steps)
 
 
-def round_half_to_even(values: np.ndarray, low: int, high: int, step: np.ndarray | None) -> np.ndarray:
+def round_half_to_even(
+    values: np.ndarray, low: int, high: int, step: np.ndarray | None
+) -> np.ndarray:
     """Return where `values` move to.
 
     As `round_to_nearest`, but half-way values to the even integer, so that none swings.
@@ -178,8 +206,13 @@ def round_half_to_even(values: np.ndarray, low: int, high: int, step: np.ndarray
     return np.asarray(np.clip(np.rint(values / step), low, high) * step)
 
 
-def _round_columns(weight: np.ndarray, upper: np.ndarray, low: int, high: int, step: np.ndarray | None) -> np.ndarray:
-    """Round the columns of `weight` [G, O, K] one by one; upper : R of the module's docstring, [G, K, K], used up."""
+def _round_columns(
+    weight: np.ndarray, upper: np.ndarray, low: int, high: int, step: np.ndarray | None
+) -> np.ndarray:
+    """Round the columns of `weight` [G, O, K] one by one.
+
+    Upper : R of the module's docstring, [G, K, K], used up.
+    """
     size = weight.shape[2]
     share = np.divide(upper, np.diagonal(upper, axis1=1, axis2=2)[:, None].copy(), out=upper)
     errors, rounded = np.zeros_like(weight), np.empty_like(weight)
@@ -195,9 +228,17 @@ def _round_columns(weight: np.ndarray, upper: np.ndarray, low: int, high: int, s
 
 
 def _beam_round(
-    weight: np.ndarray, upper: np.ndarray, low: int, high: int, step: np.ndarray | None, beam_width: int
+    weight: np.ndarray,
+    upper: np.ndarray,
+    low: int,
+    high: int,
+    step: np.ndarray | None,
+    beam_width: int,
 ) -> np.ndarray:
-    """Round as `_round_columns` does, by beam search: up to `beam_width` roundings of each row [G, O]."""
+    """Round as `_round_columns` does, by beam search.
+
+    Up to `beam_width` roundings of each row [G, O].
+    """
     diagonal = np.diagonal(upper, axis1=1, axis2=2).copy()
     level, share = np.square(diagonal), np.divide(upper, diagonal[:, None], out=upper)
     groups, outputs, size = weight.shape
@@ -206,15 +247,21 @@ def _beam_round(
         stop = min(start + _BLOCK, size)
         errors = weight[:, :, None, :start] - rounded[..., :start]
         wanted = weight[:, :, None, start:stop] + errors @ share[:, None, :start, start:stop]
-        taken = []  # of each column: its integers, and which rounding of the columns before each goes on from
+        # of each column: its integers, and which rounding of the columns before each goes on from
+        taken = []
         for j in range(start, stop):
             own = None if step is None else step[:, :, None, j]
             values, wanted = wanted[..., 0], wanted[..., 1:]
             first = round_to_nearest(values, low, high, own)
             second = round_to_nearest(
-                first + np.where(values > first, 1, -1) * (1 if own is None else own), low, high, own
+                first + np.where(values > first, 1, -1) * (1 if own is None else own),
+                low,
+                high,
+                own,
             )
-            costs = [cost + np.square(values - new) * level[:, j, None, None] for new in (first, second)]
+            costs = [
+                cost + np.square(values - new) * level[:, j, None, None] for new in (first, second)
+            ]
             costs[1][second == first] = np.inf  # at an end of the range there is one only
             every = np.concatenate(costs, axis=2)
             count = min(beam_width, every.shape[2])
@@ -224,7 +271,9 @@ def _beam_round(
             before = chosen % values.shape[2]
             taken.append((new, before))
             wanted = np.take_along_axis(wanted, before[..., None], axis=2)
-            wanted += (weight[:, :, None, j] - new)[..., None] * share[:, None, None, j, j + 1 : stop]
+            wanted += (weight[:, :, None, j] - new)[..., None] * share[
+                :, None, None, j, j + 1 : stop
+            ]
         block = np.empty((*cost.shape, stop - start))
         trail = np.broadcast_to(np.arange(cost.shape[2]), cost.shape)
         for j, (new, before) in reversed(list(enumerate(taken))):

@@ -1,9 +1,10 @@
 """Scales of activations, chosen by the error that they leave at the model's outputs.
 
-The calibrator gives each tensor the scale with the least error of its own. What counts is what is left of that error
-behind the layers that read it, and how it joins what the tensors around it leave. So, one shared scale after the
-other, the next finer and the next coarser scale are tried on the integer graph, and kept where the outputs come
-clearly nearer, until nothing moves. The weights stay as they are meanwhile.
+The calibrator gives each tensor the scale with the least error of its own. What counts is what is
+left of that error behind the layers that read it, and how it joins what the tensors around it
+leave. So, one shared scale after the other, the next finer and the next coarser scale are tried on
+the integer graph, and kept where the outputs come clearly nearer, until nothing moves. The weights
+stay as they are meanwhile.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ def search_scales_by_output_error(
 ) -> Plan:
     """Return `plan` with other scales of activations of at most 8 bits, or `plan` itself.
 
-    is_better : whether a plan is clearly better than the last one that was, at first `plan`. fixed : tensors whose
-    scale is not to be moved.
+    is_better : whether a plan is clearly better than the last one that was, at first `plan`. fixed
+    : tensors whose scale is not to be moved.
     """
     step = 2.0 if plan.mode == "q-value" else _FREE_SCALE_STEP
     best = plan
@@ -48,7 +49,9 @@ def search_scales_by_output_error(
                 continue
             for factor in (step, 1 / step):
                 while (
-                    better_plan := rescale_tensors(best, names, factor, partition, shared_groups, target)
+                    better_plan := rescale_tensors(
+                        best, names, factor, partition, shared_groups, target
+                    )
                 ) is not None:
                     if not is_better(better_plan):
                         break
@@ -68,7 +71,11 @@ def find_searchable_scales(
         for group in shared_groups
         if fixed.isdisjoint(group.tensors)
     ]
-    return [(group, names) for group, names in free if names and all(plan.tensors[n].bits <= 8 for n in names)]
+    return [
+        (group, names)
+        for group, names in free
+        if names and all(plan.tensors[n].bits <= 8 for n in names)
+    ]
 
 
 def rescale_tensors(
@@ -79,10 +86,18 @@ def rescale_tensors(
     shared_groups: Sequence[SharedScaleGroup],
     target: Target,
 ) -> Plan | None:
-    """Return `plan` with `factor` times the scales of `names`; None where the platform does not hold these."""
-    wanted = {name: plan.tensors[name].mapped(lambda scale: float(np.float32(scale * factor))) for name in names}
+    """Return `plan` with `factor` times the scales of `names`.
+
+    None where the platform does not hold these.
+    """
+    wanted = {
+        name: plan.tensors[name].mapped(lambda scale: float(np.float32(scale * factor)))
+        for name in names
+    }
     try:
-        legal, _ = legalize(plan.with_tensors({**plan.tensors, **wanted}), partition, shared_groups, target)
+        legal, _ = legalize(
+            plan.with_tensors({**plan.tensors, **wanted}), partition, shared_groups, target
+        )
     except UnsupportedScaleError:
         return None
     return legal if all(legal.tensors[name] == q for name, q in wanted.items()) else None

@@ -1,7 +1,8 @@
 """Statistics of tensors over calibration data: one streaming pass, constant memory, mergeable.
 
-`TensorStats` holds range, power and a histogram whose bins are a power of two wide and start at multiples of their
-width, so that halving the resolution and merging two histograms are exact. Knows nothing of scales and platforms.
+`TensorStats` holds range, power and a histogram whose bins are a power of two wide and start at
+multiples of their width, so that halving the resolution and merging two histograms are exact. Knows
+nothing of scales and platforms.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ Curve = Callable[[np.ndarray], np.ndarray]
 class ConsumerFunction:
     """What alone reads a tensor: a function of single numbers, and how its result is rounded.
 
-    scale : of the result, None where it is not rounded; low, high : its least and its largest value, in counts.
+    scale : of the result, None where it is not rounded; low, high : its least and its largest
+    value, in counts.
     """
 
     curve: Curve
@@ -41,17 +43,21 @@ class ConsumerFunction:
         if self.scale is None:
             return y
         with np.errstate(over="ignore"):  # a curve of a large number may be infinite: it is clipped
-            return np.asarray(np.clip(np.floor(y * self.scale + 0.5), self.low, self.high) / self.scale)
+            return np.asarray(
+                np.clip(np.floor(y * self.scale + 0.5), self.low, self.high) / self.scale
+            )
 
 
 #: Bins on either side of zero: at least 16 per step of an int8 scale that covers the range.
 HALF_BINS = 4096
 
 _ONE = np.ones(1)
-_NEGLIGIBLE_LOGIT_GAP = 8.0  # below the largest logit of a row: all others together get 1 / e**8 there
-_MIN_LOGIT_RANGE = (
-    32.0  # logits up to this size are held anyway: 8 bits do so in steps of 1/4, and shares come out to 40 dB there
+_NEGLIGIBLE_LOGIT_GAP = (
+    8.0  # below the largest logit of a row: all others together get 1 / e**8 there
 )
+# logits up to this size are held anyway: 8 bits do so in steps of 1/4, and shares come out to 40 dB
+# there
+_MIN_LOGIT_RANGE = 32.0
 _MIN_BIN_EXPONENT = -140  # exponent of the bin width for an all-zero tensor
 
 
@@ -79,11 +85,13 @@ class TensorStats:
     ) -> TensorStats:
         """Return the statistics of one array of finite numbers (float32 or float64), at least one element.
 
-        factors : float64 [channels of axis 1] or [1], what the array is multiplied by before it is looked at. span :
-        its smallest and its largest value then, where they are known.
+        factors : float64 [channels of axis 1] or [1], what the array is multiplied by before it is
+        looked at. span : its smallest and its largest value then, where they are known.
         """
         low, high = _value_range(array, factors) if span is None else span
-        nothing = cls(0, low, high, 0.0, _bin_exponent(low, high), np.zeros(2 * HALF_BINS, np.int64))
+        nothing = cls(
+            0, low, high, 0.0, _bin_exponent(low, high), np.zeros(2 * HALF_BINS, np.int64)
+        )
         return nothing.extend_with(array, (low, high), factors)
 
     def merge(self, other: TensorStats) -> TensorStats:
@@ -99,12 +107,16 @@ class TensorStats:
             maximum=max(self.maximum, other.maximum),
             sum_of_squares=self.sum_of_squares + other.sum_of_squares,
             exponent=exponent,
-            bins=_merge_bins(self.bins, exponent - self.exponent) + _merge_bins(other.bins, exponent - other.exponent),
+            bins=_merge_bins(self.bins, exponent - self.exponent)
+            + _merge_bins(other.bins, exponent - other.exponent),
         )
 
-    def extend_with(self, array: np.ndarray, span: tuple[float, float], factors: np.ndarray = _ONE) -> TensorStats:
-        """Return the statistics of this and of one array more, as `merge` would; the bins are counted on in place.
+    def extend_with(
+        self, array: np.ndarray, span: tuple[float, float], factors: np.ndarray = _ONE
+    ) -> TensorStats:
+        """Return the statistics of this and of one array more, as `merge` would.
 
+        The bins are counted on in place.
         span, factors : as for `from_array`. This value must not be used any more.
         """
         from simulator.histogram import accumulate_histogram
@@ -150,14 +162,20 @@ class TensorStats:
 
     @cached_property
     def _nonzero_bin_positions(self) -> tuple[np.ndarray, np.ndarray]:
-        """The centres of the bins that hold anything, in widths, and their counts: looked for once, they are few."""
+        """The centres of the bins that hold anything, in widths, and their counts.
+
+        Looked for once, they are few.
+        """
         index = np.flatnonzero(self.bins)
         return index - HALF_BINS + 0.5, self.bins[index]
 
-    def quantization_error(self, scale: float, low: int, high: int, consumer: ConsumerFunction | None = None) -> float:
+    def quantization_error(
+        self, scale: float, low: int, high: int, consumer: ConsumerFunction | None = None
+    ) -> float:
         """Return the mean squared error of holding the tensor as ``clamp(round(x*scale), low, high) / scale``.
 
-        Counted at the bins' centres, so to about a hundredth of a step. through : what the error counts behind.
+        Counted at the bins' centres, so to about a hundredth of a step. through : what the error
+        counts behind.
         """
         centres, counts = self.nonzero_bins()
         rounded = np.clip(np.floor(centres * scale + 0.5), low, high) / scale
@@ -169,9 +187,10 @@ class TensorStats:
 def _clip_softmax_logits(array: np.ndarray, axis: int) -> np.ndarray:
     """Return logits brought together to what a Softmax along `axis` can tell apart.
 
-    The largest of a row leads the next by no more than leaves that no share, and the others are raised to where they
-    just get none: whichever lies nearer to 0, so that neither a lead nor a mask makes room. What lies within
-    `_MIN_LOGIT_RANGE` of 0 stays: steps finer than that leaves are lost in what layers round.
+    The largest of a row leads the next by no more than leaves that no share, and the others are
+    raised to where they just get none: whichever lies nearer to 0, so that neither a lead nor a
+    mask makes room. What lies within `_MIN_LOGIT_RANGE` of 0 stays: steps finer than that leaves
+    are lost in what layers round.
     """
     if array.shape[axis] < 2 or not np.isfinite(array).all():  # what is not finite shall be seen
         return array
@@ -180,7 +199,9 @@ def _clip_softmax_logits(array: np.ndarray, axis: int) -> np.ndarray:
     second, first = np.split(np.partition(rows, -2, axis=-1)[..., -2:], 2, axis=-1)
     top = np.clip(lead / 2, np.minimum(second + lead, first), first).astype(rows.dtype)
     return np.moveaxis(
-        np.clip(rows, np.minimum(top - lead, -_MIN_LOGIT_RANGE), np.maximum(top, _MIN_LOGIT_RANGE)), -1, axis
+        np.clip(rows, np.minimum(top - lead, -_MIN_LOGIT_RANGE), np.maximum(top, _MIN_LOGIT_RANGE)),
+        -1,
+        axis,
     )
 
 
@@ -229,11 +250,11 @@ def collect_stats(
 ) -> dict[str, TensorStats]:
     """Run the data once and return the statistics of the tensors `names`.
 
-    factors : {tensor: float64 [channels of axis 1] or [1]}, what tensors are multiplied by before they are looked at.
-    known_stats : statistics of tensors on the same data, which are not counted again.
-    softmax_axes : {tensor: axis} where a Softmax along that axis alone reads it: the range counts that it can tell
-    apart. on_batch is called with the number of samples after each batch. Raises DataError when a tensor turns out NaN
-    or infinite, with its name.
+    factors : {tensor: float64 [channels of axis 1] or [1]}, what tensors are multiplied by before
+    they are looked at. known_stats : statistics of tensors on the same data, which are not counted
+    again. softmax_axes : {tensor: axis} where a Softmax along that axis alone reads it: the range
+    counts that it can tell apart. on_batch is called with the number of samples after each batch.
+    Raises DataError when a tensor turns out NaN or infinite, with its name.
     """
     stats: dict[str, TensorStats] = {}
     unknown = {name for name in names if name not in known_stats}
@@ -242,7 +263,11 @@ def collect_stats(
             if array.size == 0:
                 continue
             even = factors.get(name, _ONE)
-            array = _clip_softmax_logits(array, softmax_axes[name]) if name in softmax_axes and even is _ONE else array
+            array = (
+                _clip_softmax_logits(array, softmax_axes[name])
+                if name in softmax_axes and even is _ONE
+                else array
+            )
             span = _value_range(array, even)
             if not all(map(math.isfinite, span)):
                 raise DataError(
@@ -251,7 +276,9 @@ def collect_stats(
                 )
             old = stats.get(name)
             stats[name] = (
-                TensorStats.from_array(array, span, even) if old is None else old.extend_with(array, span, even)
+                TensorStats.from_array(array, span, even)
+                if old is None
+                else old.extend_with(array, span, even)
             )
         if on_batch is not None:
             on_batch(max((len(array) for array in feeds.values() if array.ndim), default=1))

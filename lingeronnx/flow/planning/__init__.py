@@ -1,5 +1,6 @@
-"""The stages between the prepared model and the integer graph: calibration, a scale for every tensor, refined weights.
+"""The stages between the prepared model and the integer graph.
 
+Calibration, a scale for every tensor, refined weights.
     observe_model -> Observed        equalized, and what calibration saw of every tensor
     assign_scales -> Planned         a scale for every tensor, ranges moved into the weights
     take_over     -> Planned         the same from a plan made elsewhere

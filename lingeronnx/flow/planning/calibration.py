@@ -30,10 +30,10 @@ _EQUALIZE_SAMPLES = 64  # enough for the ranges of channels
 class CalibrationResult:
     """The prepared model after calibration under an `effort`.
 
-    partition : what becomes integer of it, channels equalized. even : {tensor: factors [C]} of that. stats : of every
-    tensor that becomes integer. channels : of these before that, per channel, where equalizing asked.
-    softmax_axes : the tensors that Softmaxes alone read, of which only what has a share was counted. shared : their
-    scales.
+    partition : what becomes integer of it, channels equalized. even : {tensor: factors [C]} of
+    that. stats : of every tensor that becomes integer. channels : of these before that, per
+    channel, where equalizing asked. softmax_axes : the tensors that Softmaxes alone read, of which
+    only what has a share was counted. shared : their scales.
     """
 
     effort: str
@@ -47,12 +47,14 @@ class CalibrationResult:
 
 
 def calibrate_model(
-    prepared: PreparedModel, progress: Progress | None = None, previous: CalibrationResult | None = None
+    prepared: PreparedModel,
+    progress: Progress | None = None,
+    previous: CalibrationResult | None = None,
 ) -> CalibrationResult:
     """Equalize the channels where effort allows, and run the calibration data once.
 
-    previous : what was seen of the same graph on the same data, where less was left to the host; it is taken over for
-    the tensors whose factors are the same now.
+    previous : what was seen of the same graph on the same data, where less was left to the host; it
+    is taken over for the tensors whose factors are the same now.
     """
     target, conf = prepared.target, prepared.conf
     parts = prepared.parts.with_graph(ir.clone(prepared.graph))
@@ -61,10 +63,18 @@ def calibrate_model(
     notes: list[str] = []
     channels = {} if previous is None else dict(previous.channel_stats)
     if conf.effort != "fast":
-        feeds = prepared.data.first(choose_batch_size(prepared.input_bytes, _EQUALIZE_SAMPLES, conf.budget))
+        feeds = prepared.data.first(
+            choose_batch_size(prepared.input_bytes, _EQUALIZE_SAMPLES, conf.budget)
+        )
         pieces = list(prepared.data.split_feeds(feeds, few))
-        even = equalize_channels(parts, pieces, resolve_scale_policy(prepared, parts), prepared.runner, channels)
-        wide = find_16bit_state_tensors(parts, conf.state, target) if conf.bits < 16 else parts.activations
+        even = equalize_channels(
+            parts, pieces, resolve_scale_policy(prepared, parts), prepared.runner, channels
+        )
+        wide = (
+            find_16bit_state_tensors(parts, conf.state, target)
+            if conf.bits < 16
+            else parts.activations
+        )
         notes += format_cell_clipping(parts, target, feeds, wide)
     done = 0
 
@@ -78,15 +88,29 @@ def calibrate_model(
     names, runner, factors_left = set(parts.activations), prepared.runner, even
     if even and conf.mode == "max-value":  # there scales are read off to the last bit
         runner, factors_left = FloatRunner(parts.graph, names), {}
-    known = {} if previous is None or runner is not prepared.runner else _reusable_stats(previous, even, soft)
-    watched = ConstantInputDetector(() if prepared.synthetic else prepared.data.inputs.values(), conf.state.values())
+    known = (
+        {}
+        if previous is None or runner is not prepared.runner
+        else _reusable_stats(previous, even, soft)
+    )
+    watched = ConstantInputDetector(
+        () if prepared.synthetic else prepared.data.inputs.values(), conf.state.values()
+    )
     batches = watched.watch_batches(prepared.data.batches(few))
     stats = collect_stats(
-        runner, batches, names, factors=factors_left, known_stats=known, softmax_axes=soft, on_batch=count
+        runner,
+        batches,
+        names,
+        factors=factors_left,
+        known_stats=known,
+        softmax_axes=soft,
+        on_batch=count,
     )
     trim_memory()
     alike = previous is not None and previous.partition.floats == parts.floats
-    shared = previous.shared if previous is not None and alike else group_shared_scales(parts, target)
+    shared = (
+        previous.shared if previous is not None and alike else group_shared_scales(parts, target)
+    )
     return CalibrationResult(
         effort=conf.effort,
         partition=parts,

@@ -39,10 +39,11 @@ __all__ = ["plan_imported_model"]
 def plan_imported_model(
     prepared: PreparedModel, imported: ImportedQuantization, progress: Progress | None = None
 ) -> PlannedModel:
-    """Hold tensors as a quantized model held them, as near as the platform comes; calibrate those it has no scale for.
+    """Hold tensors as a quantized model held them, as near as the platform comes.
 
-    Weights stay as they are: no range is moved into them but where a Clip needs it. Those of a float model with another
-    tool's plan are rounded at its scales.
+    Calibrate those it has no scale for.
+    Weights stay as they are: no range is moved into them but where a Clip needs it. Those of a
+    float model with another tool's plan are rounded at its scales.
     """
     target, conf = prepared.target, prepared.conf
     parts = prepared.parts.with_graph(ir.clone(prepared.graph))
@@ -55,14 +56,23 @@ def plan_imported_model(
     own = build_scale_policy(prepared, parts, ())
     ranged = fit_range_factors(parts, shared, {}, target, policy=own, optimize=False)
     factors.apply_factors(parts, ranged)
-    scaled = {name: s.scaled(float(ranged[name][0])) if name in ranged else s for name, s in stats.items()}
+    scaled = {
+        name: s.scaled(float(ranged[name][0])) if name in ranged else s for name, s in stats.items()
+    }
     real = {} if prepared.synthetic else scaled
     scales, taken = import_activation_qparams(imported, shared, target, conf, real, ranged)
     weights, grids = import_weight_qparams(imported, parts, target, conf)
-    lent = import_external_weight_scales(imported, parts, target, conf) if imported.source_tool else ImportedWeights()
+    lent = (
+        import_external_weight_scales(imported, parts, target, conf)
+        if imported.source_tool
+        else ImportedWeights()
+    )
     pinned = find_saturated_clip_bounds(parts, target)
     free = {
-        n for group in shared if any(t in pinned or t in own.overrides for t in group.tensors) for n in group.tensors
+        n
+        for group in shared
+        if any(t in pinned or t in own.overrides for t in group.tensors)
+        for n in group.tensors
     }
     kept = {
         name: q
@@ -72,7 +82,9 @@ def plan_imported_model(
     parts, plan, notes = assign_with_float_fallback(
         parts, shared, scaled, target, replace(own, held=kept), conf.require_chip
     )
-    plan = replace(plan, transforms={name: Transform(tuple(map(float, f))) for name, f in ranged.items()})
+    plan = replace(
+        plan, transforms={name: Transform(tuple(map(float, f))) for name, f in ranged.items()}
+    )
     if imported.source_tool:
         taken = update_applied_qparams([*taken, *lent.imported], plan.tensors)
         refused = collect_rejections(imported, taken, lent)

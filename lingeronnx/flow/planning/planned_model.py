@@ -1,4 +1,7 @@
-"""What the stages of planning hand on: what becomes integer, and the plan it will be lowered under."""
+"""What the stages of planning hand on.
+
+What becomes integer, and the plan it will be lowered under.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +31,8 @@ __all__ = ["PlanBasis", "PlannedModel"]
 class PlanBasis:
     """What a plan was made from.
 
-    stats : of the activations on the calibration data. choice : how scales were chosen from these; None, and no stats,
-    where the plan was made elsewhere.
+    stats : of the activations on the calibration data. choice : how scales were chosen from these;
+    None, and no stats, where the plan was made elsewhere.
     """
 
     stats: Mapping[str, TensorStats] = field(default_factory=dict)
@@ -40,12 +43,12 @@ class PlanBasis:
 class PlannedModel:
     """What becomes integer, ranges moved into the weights, and the plan it will be lowered under.
 
-    original : the user's graph, with its `target`, settings and calibration data. weights_fixed : whether the weights
-    stay as another tool has rounded them.
-    ranges : {tensor: smallest and largest value on the calibration data}; empty where the plan was made elsewhere.
-    calibration : what the scales were chosen from; None where the plan was made elsewhere.
-    imported_qparams : the scales that came with the model, or with a plan of another tool. refused : {what such a plan
-    speaks of: why its scale is not taken}.
+    original : the user's graph, with its `target`, settings and calibration data. weights_fixed :
+    whether the weights stay as another tool has rounded them.
+    ranges : {tensor: smallest and largest value on the calibration data}; empty where the plan was
+    made elsewhere. calibration : what the scales were chosen from; None where the plan was made
+    elsewhere. imported_qparams : the scales that came with the model, or with a plan of another
+    tool. refused : {what such a plan speaks of: why its scale is not taken}.
     """
 
     original: ir.Model
@@ -63,7 +66,9 @@ class PlannedModel:
     rejected_tensors: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def create(cls, prepared: PreparedModel, partition: Partition, plan: Plan, notes: Sequence[str]) -> PlannedModel:
+    def create(
+        cls, prepared: PreparedModel, partition: Partition, plan: Plan, notes: Sequence[str]
+    ) -> PlannedModel:
         """Return a plan for `prepared`, with nothing said yet of where its scales come from."""
         return cls(
             original=prepared.original,
@@ -91,7 +96,10 @@ class PlannedModel:
 
     @cached_property
     def float_runner(self) -> FloatRunner:
-        """What runs the float graph: its outputs, and those of the layers that `refined` works on."""
+        """What runs the float graph.
+
+        Its outputs, and those of the layers that `refined` works on.
+        """
         outputs = {str(v.name) for v in self.graph.graph.outputs}
         return FloatRunner(self.graph, outputs | find_refinable_layers(self.partition).keys())
 

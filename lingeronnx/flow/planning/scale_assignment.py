@@ -56,8 +56,12 @@ def assign_scales(prepared: PreparedModel, observed: CalibrationResult) -> Plann
     )
     factors.apply_factors(parts, ranged)
     set_host_factors(parts.graph, host, ranged)
-    scaled = {name: s.scaled(float(ranged[name][0])) if name in ranged else s for name, s in stats.items()}
-    parts, plan, notes = assign_with_float_fallback(parts, shared, scaled, target, choice, conf.require_chip)
+    scaled = {
+        name: s.scaled(float(ranged[name][0])) if name in ranged else s for name, s in stats.items()
+    }
+    parts, plan, notes = assign_with_float_fallback(
+        parts, shared, scaled, target, choice, conf.require_chip
+    )
     if conf.effort != "fast":
         pieces = _select_output_samples(prepared)
         less = find_costly_clipping(
@@ -66,13 +70,27 @@ def assign_scales(prepared: PreparedModel, observed: CalibrationResult) -> Plann
         trim_memory()
         choice = choice.with_fixed_scales(less)
         if less:
-            parts, plan, notes = assign_with_float_fallback(parts, shared, scaled, target, choice, conf.require_chip)
-            notes = [*notes, *(f"'{name}' keeps its largest values: an output is made of them" for name in less)]
+            parts, plan, notes = assign_with_float_fallback(
+                parts, shared, scaled, target, choice, conf.require_chip
+            )
+            notes = [
+                *notes,
+                *(f"'{name}' keeps its largest values: an output is made of them" for name in less),
+            ]
     both = factors.multiply_factors(observed.equalization_factors, ranged)
     changed = {name: Transform(tuple(map(float, f))) for name, f in both.items()}
-    plan = replace(plan, transforms=changed, scaled=alike, synthetic=prepared.synthetic, settings=conf.of_scales)
+    plan = replace(
+        plan,
+        transforms=changed,
+        scaled=alike,
+        synthetic=prepared.synthetic,
+        settings=conf.of_scales,
+    )
     if conf.bits < 16 and (wide := find_16bit_state_tensors(parts, conf.state, target)):
-        notes = [f"{len(wide)} tensors and weights that states are made of are held in 16 bits", *notes]
+        notes = [
+            f"{len(wide)} tensors and weights that states are made of are held in 16 bits",
+            *notes,
+        ]
     return replace(
         PlannedModel.create(prepared, parts, plan, [*observed.notes, *notes]),
         ranges={name: (s.low, s.high) for name, s in scaled.items()},
@@ -86,7 +104,9 @@ def _select_output_samples(prepared: PreparedModel) -> list[dict[str, np.ndarray
     shapes = [ir.get_shape(value) or () for value in prepared.graph.graph.outputs]
     outputs = sum(8 * math.prod(int(d or 1) for d in shape[1:]) for shape in shapes)
     budget = prepared.conf.budget
-    feeds = prepared.data.first(choose_batch_size(prepared.input_bytes + outputs, _OUTPUT_SAMPLES, budget))
+    feeds = prepared.data.first(
+        choose_batch_size(prepared.input_bytes + outputs, _OUTPUT_SAMPLES, budget)
+    )
     return list(prepared.data.split_feeds(feeds, prepared.comparison_batch_size))
 
 
@@ -94,7 +114,9 @@ def _float_outputs(
     prepared: PreparedModel, pieces: Sequence[Mapping[str, np.ndarray]]
 ) -> list[Mapping[str, np.ndarray]]:
     """Return the outputs of the user's model for the first calibration samples, in pieces."""
-    return [prepared.float_outputs.outputs("first", number, feed) for number, feed in enumerate(pieces)]
+    return [
+        prepared.float_outputs.outputs("first", number, feed) for number, feed in enumerate(pieces)
+    ]
 
 
 def assign_with_float_fallback(
@@ -112,7 +134,10 @@ def assign_with_float_fallback(
         except UnsupportedScaleError as error:
             if strict or any("scale" in policy.overrides.get(name, {}) for name in error.tensors):
                 raise
-            why = f"it needs a scale of 2^{error.exponent}, {target.name} holds 2^{error.min_exponent} at least"
+            why = (
+                f"it needs a scale of 2^{error.exponent}, {target.name} holds "
+                f"2^{error.min_exponent} at least"
+            )
             kept = partition.nodes_touching(error.tensors)
             partition = partition.move_to_float(dict.fromkeys(kept, why))
             shared_groups = group_shared_scales(partition, target)

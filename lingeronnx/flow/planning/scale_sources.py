@@ -1,4 +1,7 @@
-"""Where scales come from: calibration, the model itself where it was quantized already, or a plan made elsewhere."""
+"""Where scales come from.
+
+Calibration, the model itself where it was quantized already, or a plan made elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,8 @@ def plan_model(
     except OutputChangedError as wrong:
         if plan is not None and plan.transforms:
             raise ConfigError(
-                f"the plan is for other weights: with its transforms the {wrong}; make the plan anew for this model"
+                f"the plan is for other weights: with its transforms the {wrong}; make the plan "
+                "anew for this model"
             ) from wrong
         if plan is not None or prepared.read is not None or is_strict_mode():
             raise
@@ -55,7 +59,9 @@ def _check_outputs_unchanged(prepared: PreparedModel, planned: PlannedModel) -> 
 
 
 def plan_without_range_transforms(
-    prepared: PreparedModel, progress: Progress | None = None, previous: CalibrationResult | None = None
+    prepared: PreparedModel,
+    progress: Progress | None = None,
+    previous: CalibrationResult | None = None,
 ) -> PlannedModel:
     """Return `prepared` under scales for its ranges as they are: none is moved into weights.
 
@@ -70,7 +76,13 @@ def plan_without_range_transforms(
 def _replan_without_transforms(
     prepared: PreparedModel, progress: Progress | None, wrong: OutputChangedError
 ) -> PlannedModel:
-    """Plan again and move no ranges into weights, which gave something `wrong`; the notes say so."""
+    """Plan again and move no ranges into weights, which gave something `wrong`.
+
+    The notes say so.
+    """
     planned = plan_without_range_transforms(prepared, progress)
     _check_outputs_unchanged(prepared, planned)
-    return replace(planned, notes=[format_skipped_pass("of ranges into weights", f"with it, {wrong}"), *planned.notes])
+    return replace(
+        planned,
+        notes=[format_skipped_pass("of ranges into weights", f"with it, {wrong}"), *planned.notes],
+    )

@@ -26,7 +26,11 @@ _SYNTHETIC_ELEMENTS = 1 << 24  # of one input: fewer samples where one is large
 
 
 def load_calibration_data(
-    calib: object, model: ir.Model, config: QuantConfig, fixed: Mapping[str, np.ndarray], hold_out: bool
+    calib: object,
+    model: ir.Model,
+    config: QuantConfig,
+    fixed: Mapping[str, np.ndarray],
+    hold_out: bool,
 ) -> tuple[Data, UnrolledCalls | None]:
     """Return the calibration data, and the calls they were made of where states are fed back."""
     specs = get_input_specs(model)
@@ -40,9 +44,15 @@ def load_calibration_data(
         calls = unroll_calls(model, calib, config.state, fixed, hold_out, config.limit)
         data = Data(calls.items, specs, limit=config.limit, what="calibration data")
         alone = "the calibration data hold one call: nothing is fed back; give one item per call"
-        data.notes.append(f"states are fed back over {calls.call_count} calls" if calls.call_count > 1 else alone)
+        data.notes.append(
+            f"states are fed back over {calls.call_count} calls" if calls.call_count > 1 else alone
+        )
         return data, calls
-    source = calib if calib is not None else [generate_synthetic_inputs(specs, config.seed, _setting_values(model))]
+    source = (
+        calib
+        if calib is not None
+        else [generate_synthetic_inputs(specs, config.seed, _setting_values(model))]
+    )
     data = Data(
         source,
         specs,
@@ -66,10 +76,13 @@ def _setting_values(model: ir.Model) -> dict[str, float]:
 
 
 def generate_synthetic_inputs(
-    specs: Iterable[InputSpec], seed: int, setting_values: Mapping[str, float] = MappingProxyType({})
+    specs: Iterable[InputSpec],
+    seed: int,
+    setting_values: Mapping[str, float] = MappingProxyType({}),
 ) -> dict[str, np.ndarray]:
-    """Return seeded standard normal inputs (integers: zeros); ConfigError where a size is not known.
+    """Return seeded standard normal inputs (integers: zeros).
 
+    ConfigError where a size is not known.
     setting_values : {input: the number that it is filled with instead}.
     """
     rng = np.random.default_rng(seed)
@@ -77,15 +90,25 @@ def generate_synthetic_inputs(
     unknown = [s for s in shapes if s.shape is None or _has_open_sizes(s)]
     if unknown:
         raise _unknown_size_error(unknown)
-    stated = [count for spec, sizes in shapes.items() if spec.axis is not None and (count := sizes[spec.axis])]
+    stated = [
+        count
+        for spec, sizes in shapes.items()
+        if spec.axis is not None and (count := sizes[spec.axis])
+    ]
     largest = max((math.prod(d or 1 for d in sizes) for sizes in shapes.values()), default=1)
-    many = stated[0] if stated else max(1, min(_SYNTHETIC_SAMPLES, _SYNTHETIC_ELEMENTS // max(largest, 1)))
+    many = (
+        stated[0]
+        if stated
+        else max(1, min(_SYNTHETIC_SAMPLES, _SYNTHETIC_ELEMENTS // max(largest, 1)))
+    )
     feeds = {}
     for spec, sizes in shapes.items():
         size = tuple(many if d is None else d for d in sizes)
         normal = spec.dtype.kind == "f" and spec.name not in setting_values
         number = setting_values.get(spec.name, 0)
-        feeds[spec.name] = (rng.standard_normal(size) if normal else np.full(size, number)).astype(spec.dtype)
+        feeds[spec.name] = (rng.standard_normal(size) if normal else np.full(size, number)).astype(
+            spec.dtype
+        )
     return feeds
 
 
@@ -98,13 +121,18 @@ def _unknown_size_error(unknown: Sequence[InputSpec]) -> ConfigError:
     """Return the error that asks for the sizes of inputs, with the options to fill in where their ranks are known."""
     names = ", ".join(f"'{spec.name}'" for spec in unknown)
     if any(spec.shape is None for spec in unknown):
-        return ConfigError(f"dimensions of unknown size: input {names}; give calibration data with --calib")
+        return ConfigError(
+            f"dimensions of unknown size: input {names}; give calibration data with --calib"
+        )
     told = " ".join(map(_format_input_shape_option, unknown))
     return ConfigError(
-        f"dimensions of unknown size: input {names}; give calibration data with --calib, or sizes with {told}"
+        f"dimensions of unknown size: input {names}; give calibration data with --calib, or sizes "
+        f"with {told}"
     )
 
 
 def _format_input_shape_option(spec: InputSpec) -> str:
-    told = ",".join(str(d or (1 if i == spec.axis else "?")) for i, d in enumerate(spec.shape or ()))
+    told = ",".join(
+        str(d or (1 if i == spec.axis else "?")) for i, d in enumerate(spec.shape or ())
+    )
     return f"--input-shape {spec.name}={told}"

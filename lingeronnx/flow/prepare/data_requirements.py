@@ -12,12 +12,15 @@ __all__ = ["require_calibrated_scales", "require_data"]
 
 
 def require_data(what: str, model: ir.Model, calib: object, plan: object = None) -> None:
-    """Raise ConfigError where nothing says which scales `model` has: no data, no plan, and none in the model itself.
+    """Raise ConfigError where nothing says which scales `model` has.
 
+    No data, no plan, and none in the model itself.
     what : who asks, and how it is given data.
     """
     if calib is None and plan is None and not is_quantized(model):
-        raise ConfigError(f"{what}; without data there is `quantize` alone, to see whether the model fits a chip")
+        raise ConfigError(
+            f"{what}; without data there is `quantize` alone, to see whether the model fits a chip"
+        )
 
 
 def require_calibrated_scales(what: str, model: ir.Model, plan: Plan) -> None:
@@ -26,4 +29,6 @@ def require_calibrated_scales(what: str, model: ir.Model, plan: Plan) -> None:
     What the model says of itself is taken as it is: a warning goes with it.
     """
     if plan.synthetic and not is_synthetic(model):
-        raise ConfigError(f"{what}: not all of its scales and weights come from a plan or from the model itself")
+        raise ConfigError(
+            f"{what}: not all of its scales and weights come from a plan or from the model itself"
+        )

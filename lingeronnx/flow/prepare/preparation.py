@@ -35,7 +35,13 @@ from .calibration_data import load_calibration_data
 from .float_outputs import FloatOutputCache, map_outputs_to_logits
 from .input_sizes import infer_input_shapes, set_input_shapes
 from .recurrent_states import find_state_packing, propose_states
-from .rewriter import OutputChangedError, Rewriter, RewriteResult, check_deterministic, check_outputs_unchanged
+from .rewriter import (
+    OutputChangedError,
+    Rewriter,
+    RewriteResult,
+    check_deterministic,
+    check_outputs_unchanged,
+)
 from .selectors import Selectors
 from .settings import adapt_config_to_import, resolve_config, resolve_target
 
@@ -44,24 +50,26 @@ __all__ = ["PreparedModel", "normalize_model", "prepare_model"]
 #: What makes shares of a row, from 0 to 1, of any numbers.
 _SOFTMAX_OPS = operators.SOFTMAX_FAMILY_OPS & operators.NONNEGATIVE_OPS
 _MAX_COMPARISON_BATCH = 16  # samples that outputs are compared on at a time
-_FLOAT_OUTPUT_BUDGET_DIVISOR = 16  # the part of the budget that outputs of the user's model may take
+_FLOAT_OUTPUT_BUDGET_DIVISOR = (
+    16  # the part of the budget that outputs of the user's model may take
+)
 
 
 @dataclass(frozen=True)
 class PreparedModel:
     """A float model ready to be calibrated.
 
-    original : the user's graph, as other passes can read it. parts : what of it becomes integer, normalised and
-    fitted. source : the user's graph in onnxruntime; float_outputs : what it gives on the data. data : for
-    calibration; synthetic : whether they are made up. stem : of the file name that the packer's line speaks of.
-    skip : {node of the normalised graph: why the user or a state keeps it in float}. calls : of a model that is fed its
-    own states.
+    original : the user's graph, as other passes can read it. parts : what of it becomes integer,
+    normalised and fitted. source : the user's graph in onnxruntime; float_outputs : what it gives
+    on the data. data : for calibration; synthetic : whether they are made up. stem : of the file
+    name that the packer's line speaks of. skip : {node of the normalised graph: why the user or a
+    state keeps it in float}. calls : of a model that is fed its own states.
     reasons : why passes left nodes alone that they are made for.
-    digest : of the user's graph, whose inputs `fixed` have one value for all time and are constants of it.
-    tail : what was cut off behind `original`, whose sizes the data decide.
+    digest : of the user's graph, whose inputs `fixed` have one value for all time and are constants
+    of it. tail : what was cut off behind `original`, whose sizes the data decide.
     opened : the host's parts of integer graphs in onnxruntime, by their content (`FloatFallback`).
-    read : what a model that was quantized already holds, whose scales are kept, or what another tool's plan means for
-    a float one; else None.
+    read : what a model that was quantized already holds, whose scales are kept, or what another
+    tool's plan means for a float one; else None.
     """
 
     original: ir.Model
@@ -96,7 +104,10 @@ class PreparedModel:
 
     @property
     def allows_layer_offload(self) -> bool:
-        """Whether layers may move to the host, so that the chip runs the rest in parts: with `max_parts`."""
+        """Whether layers may move to the host, so that the chip runs the rest in parts.
+
+        With `max_parts`.
+        """
         return self.conf.max_parts is not None and self.target.has_packer and self.read is None
 
     @cached_property
@@ -107,7 +118,9 @@ class PreparedModel:
     @property
     def comparison_batch_size(self) -> int:
         """How many samples outputs are compared on at a time."""
-        return choose_batch_size(bytes_per_sample(self.graph), _MAX_COMPARISON_BATCH, self.conf.budget)
+        return choose_batch_size(
+            bytes_per_sample(self.graph), _MAX_COMPARISON_BATCH, self.conf.budget
+        )
 
     @cached_property
     def runner(self) -> FloatRunner:
@@ -126,7 +139,9 @@ class PreparedModel:
     def with_settings(self, settings: Mapping[str, str]) -> PreparedModel:
         """Return the same model with other settings; it is run by what runs this one."""
         changed = replace(self, conf=self.conf.model_copy(update=settings))
-        vars(changed).update({name: runner for name, runner in vars(self).items() if name == "runner"})
+        vars(changed).update(
+            {name: runner for name, runner in vars(self).items() if name == "runner"}
+        )
         return changed
 
     @cached_property
@@ -136,9 +151,15 @@ class PreparedModel:
         return {name: why for name, why in self.parts.floats.items() if name in able}
 
     def with_host_nodes(self, nodes: Mapping[str, str]) -> PreparedModel:
-        """Return the same model with more `nodes` of the normalised graph left to the host: {node: why}."""
+        """Return the same model with more `nodes` of the normalised graph left to the host.
+
+        {node: why}.
+        """
         return replace(
-            self, parts=partition_with_clip_fallback(self.graph, self.target, {**nodes, **self.skip}, self.conf.bits)
+            self,
+            parts=partition_with_clip_fallback(
+                self.graph, self.target, {**nodes, **self.skip}, self.conf.bits
+            ),
         )
 
 
@@ -152,14 +173,18 @@ def prepare_model(
 ) -> PreparedModel:
     """Load, accept, normalise, fit and divide `model`.
 
-    The arguments are those of `quantize`; settings of None are left out. hold : keep some data out of calibration.
-    encodings : scales that another tool chose for a float model.
+    The arguments are those of `quantize`; settings of None are left out. hold : keep some data out
+    of calibration. encodings : scales that another tool chose for a float model.
     """
     conf = resolve_config(config, settings)
     target, loaded = resolve_target(conf), ir.as_owned_model(model)
     fixed = fix_inputs(loaded, conf.fix)
     digest = compute_output_digest(loaded)
-    brought, came = _import_if_quantized(loaded, conf) if encodings is None else _import_encodings(encodings, loaded)
+    brought, came = (
+        _import_if_quantized(loaded, conf)
+        if encodings is None
+        else _import_encodings(encodings, loaded)
+    )
     if brought is not None:
         loaded = ir.clone(brought.graph)
         conf = conf if conf.requantize else adapt_config_to_import(conf, target, brought)
@@ -167,15 +192,27 @@ def prepare_model(
     set_input_shapes(loaded, conf.input_shape)
     record = PassLog(conf.debug_dump)
     original, tail, notes = _accept_model(loaded, record)
-    data, calls = load_calibration_data(calib, original, conf, fixed, hold_out and calib is not None)
-    notes += [*_format_tail_note(tail), *_suggest_states(original, conf), *came, *infer_input_shapes(original, data)]
+    data, calls = load_calibration_data(
+        calib, original, conf, fixed, hold_out and calib is not None
+    )
+    notes += [
+        *_format_tail_note(tail),
+        *_suggest_states(original, conf),
+        *came,
+        *infer_input_shapes(original, data),
+    ]
     names = dict.fromkeys([*_output_names(original), *map_outputs_to_logits(original).values()])
     source = FloatRunner(original, names)
-    float_outputs = FloatOutputCache(source, list(names), conf.budget // _FLOAT_OUTPUT_BUDGET_DIVISOR)
+    float_outputs = FloatOutputCache(
+        source, list(names), conf.budget // _FLOAT_OUTPUT_BUDGET_DIVISOR
+    )
     check_deterministic(original, source, data.first())
 
     def partition_rewritten(changed: RewriteResult) -> PreparedModel:
-        left = {**collect_host_reasons(changed.graph), **find_state_packing(changed.graph, conf.state, target)}
+        left = {
+            **collect_host_reasons(changed.graph),
+            **find_state_packing(changed.graph, conf.state, target),
+        }
         skip = {**left, **changed.selectors.resolve_skips(conf.skip)}
         return PreparedModel(
             original=original,
@@ -187,7 +224,9 @@ def prepare_model(
             data=data,
             fitted=changed.rewrites,
             notes=notes,
-            stem=Path(model).stem + "_quant" if isinstance(model, str | os.PathLike) else "model_quant",
+            stem=Path(model).stem + "_quant"
+            if isinstance(model, str | os.PathLike)
+            else "model_quant",
             synthetic=calib is None,
             skip=skip,
             calls=calls,
@@ -200,11 +239,18 @@ def prepare_model(
 
     rewriter = Rewriter(original, source, data.first(), target, conf)
     prepared = _offload_nonfinite_nodes(_rewrite_checked(rewriter, record, partition_rewritten))
-    notes[:] = [*data.notes, *notes, *rewriter.notes(), *(record.format_skip_reasons() if conf.notes == "full" else ())]
+    notes[:] = [
+        *data.notes,
+        *notes,
+        *rewriter.notes(),
+        *(record.format_skip_reasons() if conf.notes == "full" else ()),
+    ]
     return prepared
 
 
-def _accept_model(model: ir.Model, record: PassLog | None = None) -> tuple[ir.Model, DynamicTail | None, list[str]]:
+def _accept_model(
+    model: ir.Model, record: PassLog | None = None
+) -> tuple[ir.Model, DynamicTail | None, list[str]]:
     """Return `model` as other passes can read it, the tail that was cut off behind it, and notes."""
     original, notes = run_entry_passes(model, record)
     tail = split_dynamic_tail(original)
@@ -218,8 +264,15 @@ def _format_tail_note(tail: DynamicTail | None) -> list[str]:
     """Return a note on what was cut off."""
     if tail is None:
         return []
-    what = "operators that nobody here knows" if tail.has_unknown_operator else "sizes that the data decide"
-    behind = f"{what}: {len(tail.host_reasons)} nodes from {next(iter(tail.host_reasons))} on are the host's"
+    what = (
+        "operators that nobody here knows"
+        if tail.has_unknown_operator
+        else "sizes that the data decide"
+    )
+    behind = (
+        f"{what}: {len(tail.host_reasons)} nodes from {next(iter(tail.host_reasons))} on are "
+        "the host's"
+    )
     return [f"{behind}; what is measured is what they read: {', '.join(tail.input_names)}"]
 
 
@@ -227,7 +280,11 @@ def _suggest_states(original: ir.Model, config: QuantConfig) -> list[str]:
     """Return a note on what looks like states, where the user named none."""
     looks = {} if config.state else propose_states(original)
     line = " ".join(f"--state {output}={name}" for output, name in looks.items())
-    return [f"{', '.join(looks)}: a state that is fed back from call to call? Then say {line}"] if looks else []
+    return (
+        [f"{', '.join(looks)}: a state that is fed back from call to call? Then say {line}"]
+        if looks
+        else []
+    )
 
 
 def _rewrite_checked(
@@ -238,7 +295,10 @@ def _rewrite_checked(
         prepared = divided(rewriter.run(record))
         try:
             check_outputs_unchanged(
-                prepared.source, prepared.runner, _output_names(prepared.original), prepared.data.first()
+                prepared.source,
+                prepared.runner,
+                _output_names(prepared.original),
+                prepared.data.first(),
             )
         except (OutputChangedError, ModelError) as wrong:
             rewriter.exclude_breaking_pass(wrong)
@@ -254,10 +314,17 @@ def _offload_nonfinite_nodes(prepared: PreparedModel) -> PreparedModel:
 
 
 def _find_nonfinite_nodes(prepared: PreparedModel) -> dict[str, str]:
-    """Return {node: why} of integer nodes whose tensors hold infinities of a constant: the host's padding and masks."""
+    """Return {node: why} of integer nodes whose tensors hold infinities of a constant.
+
+    The host's padding and masks.
+    """
     graph = prepared.graph.graph
     constants = {name: ir.const_value(value) for name, value in graph.initializers.items()}
-    reached = {n for n, a in constants.items() if a is not None and a.dtype.kind == "f" and not np.isfinite(a).all()}
+    reached = {
+        n
+        for n, a in constants.items()
+        if a is not None and a.dtype.kind == "f" and not np.isfinite(a).all()
+    }
     if not reached:
         return {}
     for node in graph:
@@ -277,7 +344,11 @@ def _find_nonfinite_tensors(prepared: PreparedModel, names: Collection[str]) -> 
     feeds = _iter_samples(prepared.data, prepared.comparison_batch_size)
     while names and (feed := next(feeds, None)) is not None:
         tensors = prepared.runner.run(feed, names)
-        found |= {name for name, array, _ in tensors if array.dtype.kind == "f" and not np.isfinite(array).all()}
+        found |= {
+            name
+            for name, array, _ in tensors
+            if array.dtype.kind == "f" and not np.isfinite(array).all()
+        }
         names = set(names) - found
     return found
 
@@ -296,7 +367,9 @@ def _output_names(model: ir.Model) -> list[str]:
     return [str(value.name) for value in model.graph.outputs]
 
 
-def _import_if_quantized(model: ir.Model, config: QuantConfig) -> tuple[ImportedQuantization | None, list[str]]:
+def _import_if_quantized(
+    model: ir.Model, config: QuantConfig
+) -> tuple[ImportedQuantization | None, list[str]]:
     """Return what a model that is quantized already holds, None for a float one, and notes.
 
     Raises ConfigError where a float model is to be quantized again.
@@ -304,7 +377,8 @@ def _import_if_quantized(model: ir.Model, config: QuantConfig) -> tuple[Imported
     if not is_quantized(model):
         if config.requantize:
             raise ConfigError(
-                "requantize: the model has no QuantizeLinear; it is for models that are quantized already"
+                "requantize: the model has no QuantizeLinear; it is for models that are quantized "
+                "already"
             )
         return None, []
     read = _import_checked(model)
@@ -313,16 +387,25 @@ def _import_if_quantized(model: ir.Model, config: QuantConfig) -> tuple[Imported
 
 
 def _import_checked(model: ir.Model) -> ImportedQuantization:
-    """Return what a quantized model stands for; ModelError where a node is not what its operator's schema says."""
+    """Return what a quantized model stands for.
+
+    ModelError where a node is not what its operator's schema says.
+    """
     check_schemas(model)
     return import_quantized_model(model)
 
 
-def _import_encodings(encodings: Encodings, model: ir.Model) -> tuple[ImportedQuantization, list[str]]:
-    """Return what another tool's plan means for the float `model`; ConfigError where it has scales of its own."""
+def _import_encodings(
+    encodings: Encodings, model: ir.Model
+) -> tuple[ImportedQuantization, list[str]]:
+    """Return what another tool's plan means for the float `model`.
+
+    ConfigError where it has scales of its own.
+    """
     if is_quantized(model):
         raise ConfigError(
-            f"{encodings.source_name} ({encodings.tool}) is for a float model; this one is quantized already"
+            f"{encodings.source_name} ({encodings.tool}) is for a float model; this one is "
+            "quantized already"
         )
     return encodings.resolve_for(model), []
 
@@ -341,7 +424,12 @@ def normalize_model(
     conf, came = resolve_config(None, {"platform": target, "fit": False}), []
     if is_quantized(model):
         model = _import_checked(model).graph
-        came = ["the model is quantized already (QuantizeLinear): judged is the float model that it stands for"]
+        came = [
+            (
+                "the model is quantized already (QuantizeLinear): judged is the float model that it "
+                "stands for"
+            )
+        ]
     if input_shape or fix:
         model = ir.clone(model)
     fixed = fix_inputs(model, fix)

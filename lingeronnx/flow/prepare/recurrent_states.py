@@ -1,10 +1,12 @@
-"""States that are fed back from call to call: their errors are, too, so they get more than other tensors.
+"""States that are fed back from call to call.
 
-A packed state (hidden states and cells in one tensor) is taken apart and joined by the host, so that each part keeps
-its own scale; what lies between a state's input and its output is held in 16 bits where the platform has them. Where
-it has not, cells may stay in float: every call adds a little to them, which eight bits lose. So may the gates, but not
-their products; and the steps of a recurrent layer that is written out, where a model runs in parts anyway: its products
-with x, for all steps, are the chip's.
+Their errors are, too, so they get more than other tensors.
+A packed state (hidden states and cells in one tensor) is taken apart and joined by the host, so
+that each part keeps its own scale; what lies between a state's input and its output is held in 16
+bits where the platform has them. Where it has not, cells may stay in float: every call adds a
+little to them, which eight bits lose. So may the gates, but not their products; and the steps of a
+recurrent layer that is written out, where a model runs in parts anyway: its products with x, for
+all steps, are the chip's.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ __all__ = [
 _MIN_MACS_PER_ELEMENT = 4  # multiply-accumulates for each number that a step writes
 _HOST_CELLS_REASON = "a step of a recurrent layer, and cells are wanted on the host"
 _GATES = ("HardSigmoid", "Sigmoid", "Tanh")
-_LOWERED_AFFINE_OP = "BatchNormalization"  # what a sum or product with a constant is written as, of a tanh too
+_LOWERED_AFFINE_OP = (
+    "BatchNormalization"  # what a sum or product with a constant is written as, of a tanh too
+)
 _DIRECTION_WORDS = (
     "in",
     "out",
@@ -76,7 +80,9 @@ def find_state_packing(model: ir.Model, state: Mapping[str, str], target: Target
 def _only_moves_data(node: ir.Node, target: Target) -> bool:
     op, _ = find_lowering_rule(node, target)
     return (
-        op.is_data_movement if op is not None else node.op_type in operators.PERMUTATION_OPS | operators.SELECTION_OPS
+        op.is_data_movement
+        if op is not None
+        else node.op_type in operators.PERMUTATION_OPS | operators.SELECTION_OPS
     )
 
 
@@ -112,9 +118,11 @@ def _state_packing_nodes(model: ir.Model, output: str, target: Target) -> list[i
 
 
 def find_cell_updates(model: ir.Model, state: Mapping[str, str], target: Target) -> dict[str, str]:
-    """Return {node: why} of what makes the next state of the last one without a layer between; none with 16 bits.
+    """Return {node: why} of what makes the next state of the last one without a layer between.
 
-    That is ``c' = f*c + i*g, h = o*tanh(c')`` of an LSTM: few operations, but their errors add up from call to call.
+    None with 16 bits.
+    That is ``c' = f*c + i*g, h = o*tanh(c')`` of an LSTM: few operations, but their errors add up
+    from call to call.
     """
     if 16 in target.bits:
         return {}
@@ -126,19 +134,24 @@ def find_cell_updates(model: ir.Model, state: Mapping[str, str], target: Target)
     for node in reversed(nodes):
         if any(str(v.name) in before for v in node.outputs):
             before.update(str(v.name) for v in node.inputs if v is not None)
-    between = [n for n in nodes if any(str(v.name) in behind and str(v.name) in before for v in n.outputs)]
+    between = [
+        n for n in nodes if any(str(v.name) in behind and str(v.name) in before for v in n.outputs)
+    ]
     if all(_only_moves_data(node, target) or node.op_type == "Concat" for node in between):
         return {}
     why = "it adds to a state from call to call, which 8 bits lose: measured, that is better"
     return dict.fromkeys((str(node.name) for node in between), why)
 
 
-def find_gates(model: ir.Model, state: Mapping[str, str], target: Target, masks: bool = False) -> dict[str, str]:
+def find_gates(
+    model: ir.Model, state: Mapping[str, str], target: Target, masks: bool = False
+) -> dict[str, str]:
     """Return {node: why} of `find_cell_updates` and all that only they read, back to the layers.
 
     None where there are no cells.
-    These are the gates' sums and curves: a gate near 1 keeps a cell for long, and how long is decided by 1 minus it, of
-    which steps of 1/128 leave little. masks : products by a gate elsewhere and what only they read, too.
+    These are the gates' sums and curves: a gate near 1 keeps a cell for long, and how long is
+    decided by 1 minus it, of which steps of 1/128 leave little. masks : products by a gate
+    elsewhere and what only they read, too.
     """
     found = find_cell_updates(model, state, target)
     if not found:
@@ -154,7 +167,10 @@ def find_gates(model: ir.Model, state: Mapping[str, str], target: Target, masks:
 
 
 def _is_elementwise(node: ir.Node, target: Target) -> bool:
-    """Whether it works number by number, or only moves data; so a sum or product may be written for a chip."""
+    """Whether it works number by number, or only moves data.
+
+    So a sum or product may be written for a chip.
+    """
     known = operators.ACTIVATION_OPS | operators.BINARY_FUNCTIONS.keys() | {_LOWERED_AFFINE_OP}
     return count_macs(node) == 0 and (node.op_type in known or _only_moves_data(node, target))
 
@@ -172,10 +188,11 @@ def _is_gate(value: ir.Value | None) -> bool:
 
 
 def find_unrolled_steps(model: ir.Model, all_of_them: bool = False) -> dict[str, str]:
-    """Return {node: why} of the steps of recurrent layers that are written out; their products with x are none of them.
+    """Return {node: why} of the steps of recurrent layers that are written out.
 
-    Of layers with so few products at a step that they are not worth the nodes; all_of_them : of every layer, but then
-    without the products, which are the chip's.
+    Their products with x are none of them.
+    Of layers with so few products at a step that they are not worth the nodes; all_of_them : of
+    every layer, but then without the products, which are the chip's.
     """
     of_steps = [node for node in model.graph if ir.has_constant_base_name(node)]
     steps = Counter(map(ir.constant_base_name, of_steps))
@@ -183,13 +200,23 @@ def find_unrolled_steps(model: ir.Model, all_of_them: bool = False) -> dict[str,
     for node in of_steps:
         if steps[ir.constant_base_name(node)] > 1:
             layers.setdefault(ir.origin_name(node), []).append(node)
-    why = "a step of a recurrent layer, with hardly more multiply-accumulates than numbers that it writes"
+    why = (
+        "a step of a recurrent layer, with hardly more multiply-accumulates than numbers that "
+        "it "
+        "writes"
+    )
     found: dict[str, str] = {}
     for nodes in layers.values():
         if all_of_them:
-            found.update(dict.fromkeys((str(node.name) for node in nodes if not count_macs(node)), _HOST_CELLS_REASON))
+            found.update(
+                dict.fromkeys(
+                    (str(node.name) for node in nodes if not count_macs(node)), _HOST_CELLS_REASON
+                )
+            )
             continue
-        written = sum(math.prod(int(d or 1) for d in ir.get_shape(node.outputs[0]) or ()) for node in nodes)
+        written = sum(
+            math.prod(int(d or 1) for d in ir.get_shape(node.outputs[0]) or ()) for node in nodes
+        )
         if sum(map(count_macs, nodes)) < _MIN_MACS_PER_ELEMENT * written:
             found.update(dict.fromkeys((str(node.name) for node in nodes), why))
     return found
@@ -204,8 +231,13 @@ def find_state_ancestors(model: ir.Model, state: Mapping[str, str]) -> list[str]
     return [str(v.name) for v in ir.iter_values(model) if str(v.name) in into]
 
 
-def find_16bit_state_tensors(partition: Partition, state: Mapping[str, str], target: Target) -> list[str]:
-    """Return the integer activations and weights that are to have 16 bits; none where `target` has no such width."""
+def find_16bit_state_tensors(
+    partition: Partition, state: Mapping[str, str], target: Target
+) -> list[str]:
+    """Return the integer activations and weights that are to have 16 bits.
+
+    None where `target` has no such width.
+    """
     if not state or 16 not in target.bits:
         return []
     inside = set(find_state_ancestors(partition.graph, state))
@@ -221,22 +253,25 @@ def find_16bit_state_tensors(partition: Partition, state: Mapping[str, str], tar
 def propose_states(model: ir.Model) -> dict[str, str]:
     """Return {output: input} of what looks by its name like a state of `model` that a caller feeds back.
 
-    An output computed from an input, both of one type and shape (open sizes may be any), whose names are one but for
-    words such as in, out and new.
+    An output computed from an input, both of one type and shape (open sizes may be any), whose
+    names are one but for words such as in, out and new.
     """
     proposed = {}
     for name in _inputs_by_name(model):
-        same = [o for o in _matching_outputs(model, name) if _name_stem(o) == _name_stem(name) != ""]
+        same = [
+            o for o in _matching_outputs(model, name) if _name_stem(o) == _name_stem(name) != ""
+        ]
         if len(same) == 1:
             proposed[same[0]] = name
     return proposed
 
 
 def suggest_missing_input_fix(model: ir.Model, missing: Sequence[str]) -> str:
-    """Return what to say of inputs of `model` that data do not have: a state, or settings; nothing for others.
+    """Return what to say of inputs of `model` that data do not have: a state, or settings.
 
-    States are the `propose_states`, and an input whose shape one output has and nothing else, or as many outputs as
-    inputs, which then follow each other as these do.
+    Nothing for others.
+    States are the `propose_states`, and an input whose shape one output has and nothing else, or as
+    many outputs as inputs, which then follow each other as these do.
     """
     named = {i: o for o, i in propose_states(model).items()}
     found = {}
@@ -248,7 +283,11 @@ def suggest_missing_input_fix(model: ir.Model, missing: Sequence[str]) -> str:
         line = " ".join(f"--state {output}={state}" for state, output in {**named, **found}.items())
         return f"is '{found[missing[0]]}' its next value? feed it back with {line}"
     numbers = find_scalar_inputs(model)
-    return format_fix_suggestion(model, [name for name in missing if name in numbers]) if missing[0] in numbers else ""
+    return (
+        format_fix_suggestion(model, [name for name in missing if name in numbers])
+        if missing[0] in numbers
+        else ""
+    )
 
 
 def _inputs_by_name(model: ir.Model) -> dict[str, ir.Value]:
@@ -262,8 +301,14 @@ def _match_outputs_in_order(model: ir.Model, name: str) -> dict[str, str]:
         return {name: outputs[0]}
     like = {other: _matching_outputs(model, other, exact=True) for other in _inputs_by_name(model)}
     like = {other: each for other, each in like.items() if not set(each).isdisjoint(outputs)}
-    results = [str(v.name) for v in model.graph.outputs if any(str(v.name) in each for each in like.values())]
-    fits = len(like) == len(results) and all(r in each for r, each in zip(results, like.values(), strict=True))
+    results = [
+        str(v.name)
+        for v in model.graph.outputs
+        if any(str(v.name) in each for each in like.values())
+    ]
+    fits = len(like) == len(results) and all(
+        r in each for r, each in zip(results, like.values(), strict=True)
+    )
     return dict(zip(like, results, strict=True)) if fits else {}
 
 
@@ -282,9 +327,16 @@ def _matching_outputs(model: ir.Model, name: str, exact: bool = False) -> list[s
 
     def matches(value: ir.Value) -> bool:
         other = ir.get_shape(value)
-        if other is None or len(other) != len(shape) or value.dtype != wanted.dtype or str(value.name) not in reached:
+        if (
+            other is None
+            or len(other) != len(shape)
+            or value.dtype != wanted.dtype
+            or str(value.name) not in reached
+        ):
             return False
-        return all(a == b or (not exact and None in (a, b)) for a, b in zip(shape, other, strict=True))
+        return all(
+            a == b or (not exact and None in (a, b)) for a, b in zip(shape, other, strict=True)
+        )
 
     return [str(v.name) for v in model.graph.outputs if v is not wanted and matches(v)]
 

@@ -1,8 +1,10 @@
-"""The user's graph normalised and fitted, and the law that this changes nothing: what breaks it is left out.
+"""The user's graph normalised and fitted, and the law that this changes nothing.
 
-A pass that fails, or after which an output is another one, is our mistake, not the user's. It is found by running the
-graph after every pass that changed something; then all passes but that one run again, and the report says which one is
-missing and where it went wrong. With the environment variable LINGERONNX_STRICT=1, as in our tests, it is an error.
+What breaks it is left out.
+A pass that fails, or after which an output is another one, is our mistake, not the user's. It is
+found by running the graph after every pass that changed something; then all passes but that one run
+again, and the report says which one is missing and where it went wrong. With the environment
+variable LINGERONNX_STRICT=1, as in our tests, it is an error.
 """
 
 from __future__ import annotations
@@ -58,8 +60,9 @@ class RewriteResult(NamedTuple):
 
 
 class Rewriter:
-    """Rewrites `original`, which `source` runs, for `row`; `feed` is one sample. Without `source` nothing is compared.
+    """Rewrites `original`, which `source` runs, for `row`; `feed` is one sample.
 
+    Without `source` nothing is compared.
     excluded_passes : {pass: why} of the passes that are left out by now.
     """
 
@@ -71,7 +74,13 @@ class Rewriter:
         target: Target,
         config: QuantConfig,
     ) -> None:
-        self._original, self._source, self._feed, self._target, self._conf = original, source, feed, target, config
+        self._original, self._source, self._feed, self._target, self._conf = (
+            original,
+            source,
+            feed,
+            target,
+            config,
+        )
         self.excluded_passes: dict[str, str] = {}
 
     def run(self, watch: PassObserver | None = None) -> RewriteResult:
@@ -82,12 +91,19 @@ class Rewriter:
             try:
                 return RewriteResult(graph, selectors, self._rewrite(graph, selectors, watch))
             except PassError as error:
-                if is_strict_mode() or error.step in REQUIRED_PASSES or error.step in self.excluded_passes:
+                if (
+                    is_strict_mode()
+                    or error.step in REQUIRED_PASSES
+                    or error.step in self.excluded_passes
+                ):
                     raise
                 self.excluded_passes[error.step] = f"it failed: {error.__cause__ or error}"
 
     def exclude_breaking_pass(self, cause: Exception) -> None:
-        """Find the pass after which an output is another one, and leave it out; raise `cause` where there is none."""
+        """Find the pass after which an output is another one, and leave it out.
+
+        Raise `cause` where there is none.
+        """
         if is_strict_mode():
             raise cause
         source = self._source
@@ -106,7 +122,9 @@ class Rewriter:
         """Return one line for each pass that is left out."""
         return [format_skipped_pass(step, why) for step, why in self.excluded_passes.items()]
 
-    def _rewrite(self, graph: ir.Model, selectors: Selectors, watch: PassObserver | None) -> list[AppliedRewrite]:
+    def _rewrite(
+        self, graph: ir.Model, selectors: Selectors, watch: PassObserver | None
+    ) -> list[AppliedRewrite]:
         resolve_control_flow(graph, self._feed, watch, self.excluded_passes)
         normalize(graph, watch, self.excluded_passes)
         if not is_fully_shaped(graph):
@@ -133,13 +151,18 @@ class Rewriter:
             try:
                 check_outputs_unchanged(source, FloatRunner(graph, names), names, self._feed)
             except (OutputChangedError, ModelError) as error:
-                raise _BrokenPass(step.name, f"{error}{self._first_changed_node(before, graph)}") from error
+                raise _BrokenPass(
+                    step.name, f"{error}{self._first_changed_node(before, graph)}"
+                ) from error
             before = ir.clone(graph)
 
         return watch
 
     def _first_changed_node(self, before: ir.Model, after: ir.Model) -> str:
-        """Return which node's output is the first that `after` computes in another way; nothing where none is."""
+        """Return which node's output is the first that `after` computes in another way.
+
+        Nothing where none is.
+        """
         try:
             have = {name: array for name, array, _ in FloatRunner(after).run(self._feed)}
             want = {name: array for name, array, _ in FloatRunner(before).run(self._feed)}
@@ -162,36 +185,51 @@ def _relative_difference(want: np.ndarray, have: np.ndarray) -> float:
     return off if off == off else np.inf
 
 
-def check_deterministic(model: ir.Model, source: FloatRunner, feed: Mapping[str, np.ndarray]) -> None:
+def check_deterministic(
+    model: ir.Model, source: FloatRunner, feed: Mapping[str, np.ndarray]
+) -> None:
     """Raise ModelError where an output of `model`, which `source` runs, is another one for the same inputs."""
-    if not any(node.op_type in operators.RANDOM_OPS for node in ir.iter_nodes_recursive(model.graph)):
+    if not any(
+        node.op_type in operators.RANDOM_OPS for node in ir.iter_nodes_recursive(model.graph)
+    ):
         return
     names = [str(v.name) for v in model.graph.outputs]
     first, second = ({n: array for n, array, _ in source.run(feed, names)} for _ in range(2))
     for name, array in first.items():
         if not np.array_equal(array, second[name], equal_nan=array.dtype.kind == "f"):
             raise ModelError(
-                f"output '{name}' is another one in every run, for the same inputs; take what draws random numbers "
+                f"output '{name}' is another one in every run, for the same inputs; take what "
+                "draws random numbers "
                 "out of the model"
             )
 
 
 def check_outputs_unchanged(
-    original: FloatRunner, changed: FloatRunner, names: Sequence[str], feed: Mapping[str, np.ndarray]
+    original: FloatRunner,
+    changed: FloatRunner,
+    names: Sequence[str],
+    feed: Mapping[str, np.ndarray],
 ) -> None:
-    """Compare the outputs `names` of both graphs; `OutputChangedError` when they differ by more than float32 rounding.
+    """Compare the outputs `names` of both graphs.
 
+    `OutputChangedError` when they differ by more than float32 rounding.
     Values that are infinite or no number in the user's graph have to be so in the changed one.
     """
     before = {name: array for name, array, _ in original.run(feed, names)}
     for name, have, _ in changed.run(feed, names):
         want = before[name]
         if want.shape != have.shape:
-            raise OutputChangedError(f"normalisation changed the shape of output '{name}': {want.shape}, {have.shape}")
+            raise OutputChangedError(
+                f"normalisation changed the shape of output '{name}': {want.shape}, {have.shape}"
+            )
         if want.dtype.kind not in "fiub":
             continue
         strange = ~np.isfinite(want)
         if not np.array_equal(want[strange], have[strange], equal_nan=want.dtype.kind == "f"):
-            raise OutputChangedError(f"normalisation changed where output '{name}' is NaN or infinite")
+            raise OutputChangedError(
+                f"normalisation changed where output '{name}' is NaN or infinite"
+            )
         if (off := _relative_difference(want, have)) > _MAX_RELATIVE_DIFFERENCE:
-            raise OutputChangedError(f"normalisation changed output '{name}' by {off:.2g} of its range")
+            raise OutputChangedError(
+                f"normalisation changed output '{name}' by {off:.2g} of its range"
+            )

@@ -1,8 +1,8 @@
 """What the user names: selectors on the user's own graph, and what they stand for in the normalised one.
 
-A selector is a node name, a tensor name, a glob over both, or ``type:Conv``. With two dots behind, ``NAME..``, it names
-the nodes and all that is computed from them; with two dots before, ``..NAME``, all that they are computed from. Knows
-no settings and no platform.
+A selector is a node name, a tensor name, a glob over both, or ``type:Conv``. With two dots behind,
+``NAME..``, it names the nodes and all that is computed from them; with two dots before, ``..NAME``,
+all that they are computed from. Knows no settings and no platform.
 """
 
 from __future__ import annotations
@@ -26,10 +26,17 @@ class Selectors:
     graph: ir.Model
 
     def resolve_nodes(self, selector: str) -> list[ir.Node]:
-        """Return the nodes of the normalised graph that `selector` stands for; none where what it names is folded."""
+        """Return the nodes of the normalised graph that `selector` stands for.
+
+        None where what it names is folded.
+        """
         chosen = select_nodes(self.original, selector)
         names = {str(n.name) for n in chosen} | {str(v.name) for n in chosen for v in n.outputs}
-        return [n for n in self.graph.graph if names & {ir.origin_name(n), *(str(v.name) for v in n.outputs)}]
+        return [
+            n
+            for n in self.graph.graph
+            if names & {ir.origin_name(n), *(str(v.name) for v in n.outputs)}
+        ]
 
     def resolve_skips(self, selectors: Iterable[str]) -> dict[str, str]:
         """Return {node of the normalised graph: reason} for the nodes the user leaves in float."""
@@ -40,8 +47,13 @@ class Selectors:
         }
 
     def tensors(self, selector: str) -> list[str]:
-        """Return the tensors of the normalised graph that `selector` stands for; ConfigError where none is left."""
-        present = {str(v.name) for v in ir.iter_values(self.graph)} | set(self.graph.graph.initializers)
+        """Return the tensors of the normalised graph that `selector` stands for.
+
+        ConfigError where none is left.
+        """
+        present = {str(v.name) for v in ir.iter_values(self.graph)} | set(
+            self.graph.graph.initializers
+        )
         by_node = {str(node.name): node for node in self.graph.graph}
         names = [name for name in select_tensors(self.original, selector) if name in present]
         try:
@@ -51,7 +63,8 @@ class Selectors:
         names += [ir.output_name(by_node[str(n.name)]) for n in chosen if str(n.name) in by_node]
         if not names:
             raise ConfigError(
-                f"override '{selector}': what it names is folded into its neighbours; name the tensor behind them"
+                f"override '{selector}': what it names is folded into its neighbours; name the "
+                "tensor behind them"
             )
         return list(dict.fromkeys(names))
 
@@ -61,7 +74,9 @@ def select_nodes(model: ir.Model, selector: str) -> list[ir.Node]:
 
     A graph input's name selects no node; see `select_tensors`. ConfigError when nothing matches.
     """
-    nodes = list(ir.iter_nodes_recursive(model.graph))  # branches and loops become part of the graph
+    nodes = list(
+        ir.iter_nodes_recursive(model.graph)
+    )  # branches and loops become part of the graph
     if selector.startswith("type:"):
         kind = selector[5:]
         selected = [node for node in nodes if node.op_type == kind]
@@ -76,7 +91,12 @@ def select_nodes(model: ir.Model, selector: str) -> list[ir.Node]:
         return _with_descendants(model, select_nodes(model, selector[:-2]))
     if selector.startswith("..") and len(selector) > 2:
         ends = select_nodes(model, selector[2:])
-        read = [str(value.name) for node in ends for value in iter_read_values(node) if value is not None]
+        read = [
+            str(value.name)
+            for node in ends
+            for value in iter_read_values(node)
+            if value is not None
+        ]
         own = {id(node) for node in ends}
         return [node for node in find_ancestors(model.graph, read) if id(node) not in own]
     exact = [n for n in nodes if n.name == selector or any(o.name == selector for o in n.outputs)]
@@ -113,4 +133,9 @@ def select_tensors(model: ir.Model, selector: str) -> list[str]:
     inputs = [str(v.name) for v in model.graph.inputs if fnmatch.fnmatchcase(str(v.name), selector)]
     if inputs:
         return inputs
-    return [str(value.name) for node in select_nodes(model, selector) for value in node.outputs if value.name]
+    return [
+        str(value.name)
+        for node in select_nodes(model, selector)
+        for value in node.outputs
+        if value.name
+    ]

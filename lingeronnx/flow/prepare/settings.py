@@ -1,4 +1,7 @@
-"""The settings of a run: a config, what a call adds to it, and what a quantized model makes of what nobody named."""
+"""The settings of a run.
+
+A config, what a call adds to it, and what a quantized model makes of what nobody named.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,9 @@ from ...targets import Target, get_target
 __all__ = ["adapt_config_to_import", "resolve_config", "resolve_target"]
 
 
-def resolve_config(config: QuantConfig | str | os.PathLike[str] | None, settings: Mapping[str, Any]) -> QuantConfig:
+def resolve_config(
+    config: QuantConfig | str | os.PathLike[str] | None, settings: Mapping[str, Any]
+) -> QuantConfig:
     """Return the settings of `config`, a value or a YAML file, and on top of them those that are not None."""
     named = {key: value for key, value in settings.items() if value is not None}
     if isinstance(config, str | os.PathLike):
@@ -26,20 +31,29 @@ def resolve_config(config: QuantConfig | str | os.PathLike[str] | None, settings
 
 
 def resolve_target(config: QuantConfig) -> Target:
-    """Return the target that `config` names, with the prices it names; ConfigError where it lacks what is asked for."""
+    """Return the target that `config` names, with the prices it names.
+
+    ConfigError where it lacks what is asked for.
+    """
     target = get_target(config.platform)
     config.check_platform(target)
     return config.time.apply_to(target)
 
 
-def adapt_config_to_import(config: QuantConfig, target: Target, imported: ImportedQuantization) -> QuantConfig:
+def adapt_config_to_import(
+    config: QuantConfig, target: Target, imported: ImportedQuantization
+) -> QuantConfig:
     """Return `config` with a mode and weight scales that keep what `imported` holds, where the user has named none."""
     change: dict[str, Any] = {}
     grids = [*imported.activations.values(), *imported.weights.values()]
     free = any(math.frexp(scale)[0] != 0.5 for grid in grids for scale in grid.scales.flat)
     if "mode" not in config.model_fields_set and free and "max-value" in target.modes:
         change["mode"] = "max-value"
-    sizes = [grid.granularity.size for grid in imported.weights.values() if isinstance(grid.granularity, PerGroup)]
+    sizes = [
+        grid.granularity.size
+        for grid in imported.weights.values()
+        if isinstance(grid.granularity, PerGroup)
+    ]
     by_channel = any(not grid.single for grid in imported.weights.values())
     if "weight_scales" not in config.model_fields_set:
         if sizes and "group" in target.weight_scales:

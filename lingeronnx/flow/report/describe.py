@@ -1,4 +1,7 @@
-"""The report on an integer graph, made once: what was done, what came of it, and what to try next."""
+"""The report on an integer graph, made once.
+
+What was done, what came of it, and what to try next.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,10 @@ __all__ = ["build_report", "is_split_into_parts"]
 
 @dataclass(frozen=True)
 class _MacShare:
-    """The share of multiply-accumulates in integers, 0 to 1, and {operator: nodes} where nobody knows how many."""
+    """The share of multiply-accumulates in integers, 0 to 1, and {operator.
+
+    Nodes} where nobody knows how many.
+    """
 
     share: float
     unknown: dict[str, int]
@@ -55,7 +61,9 @@ def build_report(
     packed, program, formed = None, ProgramReport(), list[AppliedRewrite]()
     cut: list[ProgramPart] = []
     if target.has_packer and parts.ops and not fallbacks:
-        packed = target.evaluate_packing(extract_chip_part(target.with_safe_names(graph, renamed), target))
+        packed = target.evaluate_packing(
+            extract_chip_part(target.with_safe_names(graph, renamed), target)
+        )
     verdict = None if packed is None else packed.verdict
     ready = verdict is not None and verdict.is_chip_ready
     if target.has_packer and parts.ops and planned.config.in_parts and not ready:
@@ -79,9 +87,16 @@ def build_report(
         float_nodes=fallbacks,
         host_part=host,
         fitted=[*fitted, *formed],
-        packer=format_packer_command(target, words, chip_file_path(file) if ready and host else file),
+        packer=format_packer_command(
+            target, words, chip_file_path(file) if ready and host else file
+        ),
         packer_args=words,
-        notes=[*prepared.notes, *planned.notes, *_format_renamed_tensors(renamed), *_format_assumptions(verdict)],
+        notes=[
+            *prepared.notes,
+            *planned.notes,
+            *_format_renamed_tensors(renamed),
+            *_format_assumptions(verdict),
+        ],
         names=renamed.tensors,
         findings=(*(() if verdict is None else verdict.findings), *time.findings),
         time=time,
@@ -101,22 +116,34 @@ def build_report(
     )
 
 
-def _total_time_saved(made: Sequence[ir.Model], verdicts: Sequence[Verdict], platform: str) -> CycleSavings | None:
-    """Return what other forms of graphs save, with the time of those that kept theirs; None where all did.
+def _total_time_saved(
+    made: Sequence[ir.Model], verdicts: Sequence[Verdict], platform: str
+) -> CycleSavings | None:
+    """Return what other forms of graphs save, with the time of those that kept theirs.
 
+    None where all did.
     verdicts : on these graphs. platform : the chip.
     """
     noted = [CycleSavings.read_metadata(graph.metadata_props, platform) for graph in made]
     if not any(noted):
         return None
     highs = [round(verdict.latency.high) if verdict.latency else 0 for verdict in verdicts]
-    kept = [CycleSavings(high, high, platform) for saved, high in zip(noted, highs, strict=False) if saved is None]
+    kept = [
+        CycleSavings(high, high, platform)
+        for saved, high in zip(noted, highs, strict=False)
+        if saved is None
+    ]
     return CycleSavings.sum_parts([*(saved for saved in noted if saved is not None), *kept])
 
 
 def _format_assumptions(verdict: Verdict | None) -> list[str]:
-    """Return the line on what of a verdict is believed, not measured; nothing where there is none."""
-    return [verdict.assumption_summary] if verdict is not None and verdict.assumption_summary else []
+    """Return the line on what of a verdict is believed, not measured.
+
+    Nothing where there is none.
+    """
+    return (
+        [verdict.assumption_summary] if verdict is not None and verdict.assumption_summary else []
+    )
 
 
 def is_split_into_parts(planned: PlannedModel) -> bool:
@@ -139,12 +166,20 @@ def _tail_nodes(prepared: PreparedModel) -> list[FloatNode]:
 def _host_dequant_nodes(graph: ir.Model) -> list[FloatNode]:
     """Return the Dequants that the host computes, since the chip writes more than 8 bits."""
     why = "the chip writes more than 8 bits, and the host scales them"
-    return [FloatNode(str(node.name), node.op_type, why) for node in graph.graph if is_host_dequant(node)]
+    return [
+        FloatNode(str(node.name), node.op_type, why)
+        for node in graph.graph
+        if is_host_dequant(node)
+    ]
 
 
 def _count_integer_layers(partition: Partition, graph: ir.Model) -> dict[str, int]:
     """Return {integer operator: nodes of `graph` that stand for float ones}."""
-    return dict(sorted(Counter(node.op_type for node in graph.graph if str(node.name) in partition.ops).items()))
+    return dict(
+        sorted(
+            Counter(node.op_type for node in graph.graph if str(node.name) in partition.ops).items()
+        )
+    )
 
 
 def _integer_mac_share(partition: Partition) -> _MacShare:
@@ -157,7 +192,10 @@ def _integer_mac_share(partition: Partition) -> _MacShare:
         else float(bool(partition.ops))
     )
     return _MacShare(
-        share, Counter(ir.display_op_type(node) for node in partition.graph.graph if counted[id(node)] is None)
+        share,
+        Counter(
+            ir.display_op_type(node) for node in partition.graph.graph if counted[id(node)] is None
+        ),
     )
 
 
@@ -167,4 +205,9 @@ def _format_renamed_tensors(names: NameMapping) -> list[str]:
         return []
     (user, other), more = next(iter(names.tensors.items())), len(names.tensors) - 1
     rest = f"; {more} more change likewise (--json lists them)" if more else ""
-    return [f"tensor '{user}' is called '{other}' in the file, for the packer does not take all names{rest}"]
+    return [
+        (
+            f"tensor '{user}' is called '{other}' in the file, for the packer does not take all "
+            f"names{rest}"
+        )
+    ]

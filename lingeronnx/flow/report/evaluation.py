@@ -1,4 +1,7 @@
-"""What a quantized model is worth on data of the user's: accuracy, and values that calibration did not see."""
+"""What a quantized model is worth on data of the user's.
+
+Accuracy, and values that calibration did not see.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +30,18 @@ def measure_accuracy(
 ) -> QuantizedModel:
     """Return `result` with its accuracy on `data` beside that of the float model `baseline` in the report.
 
-    budget : bytes that may be taken. metric, batch, limit : as `evaluate` takes them. Values beyond what
-    calibration saw become notes.
+    budget : bytes that may be taken. metric, batch, limit : as `evaluate` takes them. Values beyond
+    what calibration saw become notes.
     """
     sizes: dict[str, Any] = {} if batch is None else {"batch": batch}
     evaluated = evaluate(
-        result.session(), data, metric=metric, baseline=baseline, limit=limit, progress=progress, **sizes
+        result.session(),
+        data,
+        metric=metric,
+        baseline=baseline,
+        limit=limit,
+        progress=progress,
+        **sizes,
     )
     notes = (*result.report.notes, *format_clipped_values(result, data, budget, limit))
     return replace(result, report=replace(result.report, accuracy=evaluated.accuracy, notes=notes))

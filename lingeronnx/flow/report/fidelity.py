@@ -1,4 +1,7 @@
-"""How far the integer graph is from the float model: on data held back from calibration, and where it breaks."""
+"""How far the integer graph is from the float model.
+
+On data held back from calibration, and where it breaks.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,13 @@ from ..prepare.float_outputs import map_outputs_to_logits
 from ..prepare.preparation import PreparedModel
 from .output_parts import OutputPart, PartAgreement, find_part_boundaries
 
-__all__ = ["Fidelity", "measure_agreement", "measure_fidelity", "measure_tensor_sqnr", "select_measured_tensors"]
+__all__ = [
+    "Fidelity",
+    "measure_agreement",
+    "measure_fidelity",
+    "measure_tensor_sqnr",
+    "select_measured_tensors",
+]
 
 _SAMPLES = 64  # calibration samples that are taken where none were held back
 _MIN_SQNR_DB = 15.0  # dB: an output below that is worth a warning
@@ -37,12 +46,14 @@ _Feed = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Fidelity:
-    """What `measure_fidelity` found: per output cosine and SQNR, what it was measured on, and warnings.
+    """What `measure_fidelity` found.
 
-    doubts : {output: why its figures say little}. lossy : whether an output is so far off that something must be done.
-    parts : of outputs that join several tensors (`find_part_boundaries`), how far each part is. errors : float64
-    [outputs, n], summed squares of each sample, or of each piece where an output has no samples on its first axis.
-    power : float64 [outputs], of the float model. inner_errors, measured_power : the same of `select_measured_tensors`.
+    Per output cosine and SQNR, what it was measured on, and warnings.
+    doubts : {output: why its figures say little}. lossy : whether an output is so far off that
+    something must be done. parts : of outputs that join several tensors (`find_part_boundaries`),
+    how far each part is. errors : float64 [outputs, n], summed squares of each sample, or of each
+    piece where an output has no samples on its first axis. power : float64 [outputs], of the float
+    model. inner_errors, measured_power : the same of `select_measured_tensors`.
     """
 
     outputs: Mapping[str, Mapping[str, float]]
@@ -65,7 +76,10 @@ class Fidelity:
 
 
 def select_measured_tensors(planned: PlannedModel) -> list[str]:
-    """Return the tensors of the user's model that trials are measured at: its outputs, or what their curves read."""
+    """Return the tensors of the user's model that trials are measured at.
+
+    Its outputs, or what their curves read.
+    """
     kept = planned.plan.tensors.keys() - planned.plan.transforms.keys()
     pairs = map_outputs_to_logits(planned.original).items()
     return list(dict.fromkeys(source if source in kept else name for name, source in pairs))
@@ -82,7 +96,8 @@ def measure_fidelity(
     """Compare the outputs of the user's model and of `session`, which runs `lowered`, the graph of `planned`.
 
     locate_break : whether a warning says where an output breaks,
-    for which all tensors are compared. States are fed back on both sides, each its own, from zero on.
+    for which all tensors are compared. States are fed back on both sides, each its own, from zero
+    on.
     """
     names = [str(v.name) for v in prepared.original.graph.outputs]
     agreements = {name: Agreement() for name in names}
@@ -100,14 +115,17 @@ def measure_fidelity(
     moves = {name: _StateRanges() for name in state}
     wanted = list(dict.fromkeys([*names, *inner]))
     both = (
-        _iter_stream_pairs(prepared, session, feeds) if state else _iter_tensor_pairs(prepared, session, feeds, wanted)
+        _iter_stream_pairs(prepared, session, feeds)
+        if state
+        else _iter_tensor_pairs(prepared, session, feeds, wanted)
     )
     errors, inner_errors = _SquaredErrors(names), _SquaredErrors(inner)
     for want, have, count in both:
         for name in names:
             if want[name].shape != have[name].shape:
                 raise ModelError(
-                    f"output '{name}' has no batch axis: it does not depend on the input, or mixes samples; take it "
+                    f"output '{name}' has no batch axis: it does not depend on the input, or mixes "
+                    "samples; take it "
                     "out of the graph's outputs"
                 )
             agreements[name].add(want[name], have[name])
@@ -122,7 +140,9 @@ def measure_fidelity(
     low = {name: a.sqnr for name, a in agreements.items() if not a.sqnr >= _MIN_SQNR_DB}
     if low:
         where = (
-            _explain_safely(lambda: _locate_break(prepared, lowered, planned.graph, session)) if locate_break else ""
+            _explain_safely(lambda: _locate_break(prepared, lowered, planned.graph, session))
+            if locate_break
+            else ""
         )
         warnings.insert(0, _format_low_sqnr(low) + where)
     parts = [part for one in made_of.values() for part in one.parts]
@@ -167,12 +187,19 @@ class _SquaredErrors:
     def add(self, want: _Feed, have: _Feed, count: int) -> None:
         """Take in `count` samples; they are one where a tensor has no samples on its first axis."""
         rows = count if all(want[name].shape[:1] == (count,) for name in self._names) else 1
-        self._parts.append(np.stack([_squared_error_per_row(want[name], have[name], rows) for name in self._names]))
-        self.power += [float(_squared_error_per_row(want[name], np.zeros(()), 1)[0]) for name in self._names]
+        self._parts.append(
+            np.stack([_squared_error_per_row(want[name], have[name], rows) for name in self._names])
+        )
+        self.power += [
+            float(_squared_error_per_row(want[name], np.zeros(()), 1)[0]) for name in self._names
+        ]
 
 
 def _squared_error_per_row(want: np.ndarray, have: np.ndarray, rows: int) -> np.ndarray:
-    """Return the summed squared errors of `rows` parts along axis 0, float64; none where `want` is not finite."""
+    """Return the summed squared errors of `rows` parts along axis 0, float64.
+
+    None where `want` is not finite.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
         error = np.where(np.isfinite(want), want.astype(np.float64) - have, 0.0).reshape(rows, -1)
         return np.asarray(np.einsum("ij,ij->i", error, error))
@@ -183,9 +210,14 @@ def _format_lost_parts(parts: Sequence[OutputPart], whole: Mapping[str, float]) 
     worst: dict[str, OutputPart] = {}
     for part in parts:
         if not part.sqnr >= _MIN_SQNR_DB and whole[part.output] >= _MIN_SQNR_DB:
-            worst[part.output] = min(worst.get(part.output, part), part, key=lambda p: _sqnr_sort_key(p.sqnr))
+            worst[part.output] = min(
+                worst.get(part.output, part), part, key=lambda p: _sqnr_sort_key(p.sqnr)
+            )
     return [
-        f"output '{name}': {part} is {_format_distance(part.sqnr)}, which {whole[name]:.1f} dB of the whole do not show"
+        (
+            f"output '{name}': {part} is {_format_distance(part.sqnr)}, which {whole[name]:.1f} dB of "
+            "the whole do not show"
+        )
         for name, part in worst.items()
     ]
 
@@ -204,13 +236,19 @@ class _VariationCheck:
             return
         self._first = rows[:1].copy() if self._first is None else self._first
         alike = rows.shape[1:] == self._first.shape[1:]
-        self._varies = not alike or not np.array_equal(rows, np.broadcast_to(self._first, rows.shape), equal_nan=True)
+        self._varies = not alike or not np.array_equal(
+            rows, np.broadcast_to(self._first, rows.shape), equal_nan=True
+        )
 
     def doubt(self, count: int, what: str) -> str:
         """Return why a figure from `count` samples says little, nothing where it does not."""
         if count == 1:
             return f"from 1 {what}"
-        return "" if self._varies else f"every {what} gives the same output: no more than from 1 {what}"
+        return (
+            ""
+            if self._varies
+            else f"every {what} gives the same output: no more than from 1 {what}"
+        )
 
 
 def _sqnr_sort_key(level: float) -> float:
@@ -221,11 +259,18 @@ def _sqnr_sort_key(level: float) -> float:
 def _format_distance(level: float) -> str:
     if math.isnan(level):
         return "not finite where the float model's is"
-    return "not 0 as in the float model" if level == -math.inf else f"{level:.1f} dB from the float model"
+    return (
+        "not 0 as in the float model"
+        if level == -math.inf
+        else f"{level:.1f} dB from the float model"
+    )
 
 
 def _explain_safely(explain: Callable[[], str]) -> str:
-    """Return an explanation, and where finding it fails, words on that: what only explains never ends a command."""
+    """Return an explanation, and where finding it fails, words on that.
+
+    What only explains never ends a command.
+    """
     try:
         with np.errstate(all="ignore"):
             return explain()
@@ -243,7 +288,10 @@ def _select_evaluation_data(prepared: PreparedModel) -> tuple[list[dict[str, np.
         return feeds, f"on {len(feeds)} calls {source}"
     data = prepared.data
     if held_back := data.held():
-        return held_back, f"on {_count_samples(prepared, held_back)} samples held back from calibration"
+        return (
+            held_back,
+            f"on {_count_samples(prepared, held_back)} samples held back from calibration",
+        )
     on = "on synthetic inputs" if prepared.synthetic else "on the calibration data"
     return [feeds for feeds, _ in data.peek_batch(_SAMPLES)], on
 
@@ -254,7 +302,9 @@ def _count_samples(prepared: PreparedModel, feeds: Sequence[_Feed]) -> int:
 
 def _samples_in_feed(prepared: PreparedModel, feed: _Feed) -> int:
     """Return the number of samples of a feed."""
-    return max((prepared.data.inputs[name].count_samples(array) for name, array in feed.items()), default=1)
+    return max(
+        (prepared.data.inputs[name].count_samples(array) for name, array in feed.items()), default=1
+    )
 
 
 def _iter_tensor_pairs(
@@ -264,12 +314,18 @@ def _iter_tensor_pairs(
     takes = {spec.name for spec in session.inputs}  # an input that nobody reads may be left out
     what = "held" if prepared.data.held() else "first"
     for number, part in enumerate(
-        part for feed in feeds for part in prepared.data.split_feeds(feed, prepared.comparison_batch_size)
+        part
+        for feed in feeds
+        for part in prepared.data.split_feeds(feed, prepared.comparison_batch_size)
     ):
         want = prepared.float_outputs.outputs(what, number, part)
         inputs = {name: array for name, array in part.items() if name in takes}
         tensors = session.tensors(inputs, names)
-        yield want, {n: a if q is None else q.real(a) for n, a, q in tensors}, _samples_in_feed(prepared, part)
+        yield (
+            want,
+            {n: a if q is None else q.real(a) for n, a, q in tensors},
+            _samples_in_feed(prepared, part),
+        )
 
 
 class _FloatSession:
@@ -299,7 +355,9 @@ def _iter_stream_pairs(
     for feed in feeds:
         states = {name: array for name, array in feed.items() if name in state.values()}
         rest = {name: array for name, array in feed.items() if name not in states}
-        shape = tuple(prepared.data.inputs[name].count_samples(array) for name, array in rest.items())
+        shape = tuple(
+            prepared.data.inputs[name].count_samples(array) for name, array in rest.items()
+        )
         pair = []
         for side, names in zip(sides, (set(rest), takes), strict=True):
             if states or shape != before:
@@ -322,11 +380,14 @@ class _StateRanges:
     def add(self, want: np.ndarray, have: np.ndarray) -> None:
         """Take in one call."""
         pair = (want, have)
-        if not self._ranges or any(low.shape != a.shape for (low, _), a in zip(self._ranges, pair, strict=True)):
+        if not self._ranges or any(
+            low.shape != a.shape for (low, _), a in zip(self._ranges, pair, strict=True)
+        ):
             self._ranges = [(a, a) for a in pair]
             return
         self._ranges = [
-            (np.minimum(low, a), np.maximum(high, a)) for (low, high), a in zip(self._ranges, pair, strict=True)
+            (np.minimum(low, a), np.maximum(high, a))
+            for (low, high), a in zip(self._ranges, pair, strict=True)
         ]
 
     def warnings(self, name: str) -> list[str]:
@@ -341,33 +402,49 @@ class _StateRanges:
         if not moves.any() or still.sum() < _STUCK_SHARE * moves.sum():
             return []
         share = f"{int(still.sum())} of its {int(moves.sum())} moving elements never change"
-        return [f"state '{name}' stands still in integers: {share}; its scale is too coarse for them"]
+        return [
+            f"state '{name}' stands still in integers: {share}; its scale is too coarse for them"
+        ]
 
 
 # ---- where it breaks ---------------------------------------------------------------------------------------------
 
 
-def _locate_break(prepared: PreparedModel, lowered: ir.Model, float_graph: ir.Model, session: Session) -> str:
+def _locate_break(
+    prepared: PreparedModel, lowered: ir.Model, float_graph: ir.Model, session: Session
+) -> str:
     """Return words on the tensor that loses most against what it is made of, in one call with the float's states."""
     feed = prepared.data.first(prepared.comparison_batch_size)
     levels = measure_tensor_sqnr(lowered, float_graph, session, feed)
     worst, most, ends = "", 0.0, 0.0
     reach: dict[str, float] = {}  # a tensor that was not seen is as good as the worst it is made of
     for node in float_graph.graph:
-        before = min((reach.get(str(v.name), _MAX_SQNR_DB) for v in node.inputs if v is not None), default=_MAX_SQNR_DB)
+        before = min(
+            (reach.get(str(v.name), _MAX_SQNR_DB) for v in node.inputs if v is not None),
+            default=_MAX_SQNR_DB,
+        )
         for value in node.outputs:
             name = str(value.name)
-            now = reach[name] = min(max(_sqnr_sort_key(levels.get(name, before)), -_MAX_SQNR_DB), _MAX_SQNR_DB)
+            now = reach[name] = min(
+                max(_sqnr_sort_key(levels.get(name, before)), -_MAX_SQNR_DB), _MAX_SQNR_DB
+            )
             if name in levels and before - now > most and now < 2 * _MIN_SQNR_DB:
                 worst, most, ends = name, before - now, now
     if not worst:
         return "; the error builds up from call to call" if prepared.calls is not None else ""
-    writer = next(node for node in float_graph.graph if any(str(v.name) == worst for v in node.outputs))
+    writer = next(
+        node for node in float_graph.graph if any(str(v.name) == worst for v in node.outputs)
+    )
     level = "not finite" if math.isnan(levels[worst]) else f"{ends:.1f} dB"
-    return f"; it breaks at {writer.op_type} {writer.name} ('{worst}': {level}, {ends + most:.1f} dB before it)"
+    return (
+        f"; it breaks at {writer.op_type} {writer.name} ('{worst}': {level}, {ends + most:.1f} "
+        "dB before it)"
+    )
 
 
-def measure_tensor_sqnr(lowered: ir.Model, float_graph: ir.Model, session: Session, feed: _Feed) -> dict[str, float]:
+def measure_tensor_sqnr(
+    lowered: ir.Model, float_graph: ir.Model, session: Session, feed: _Feed
+) -> dict[str, float]:
     """Return {tensor of `float_graph`: SQNR in dB} of those that the integer graph holds."""
     takes = {spec.name for spec in session.inputs}
     floats = map_to_float_names(lowered)
@@ -375,7 +452,11 @@ def measure_tensor_sqnr(lowered: ir.Model, float_graph: ir.Model, session: Sessi
     have: dict[str, tuple[np.ndarray, Affine | None]] = {}
     for name, array, q in session.tensors({n: a for n, a in feed.items() if n in takes}):
         user = floats.get(name, name)
-        if user in known and array.dtype.kind in "fi" and (q is not None or array.dtype.kind == "f"):
+        if (
+            user in known
+            and array.dtype.kind in "fi"
+            and (q is not None or array.dtype.kind == "f")
+        ):
             have[user] = array, q
     trim_memory()
     levels = {}
@@ -387,14 +468,20 @@ def measure_tensor_sqnr(lowered: ir.Model, float_graph: ir.Model, session: Sessi
 
 
 def measure_agreement(want: np.ndarray, array: np.ndarray, qparams: Affine | None) -> Agreement:
-    """Return how far integers, or reals that nothing holds, are from `want`; some at a time, if there are many."""
+    """Return how far integers, or reals that nothing holds, are from `want`.
+
+    Some at a time, if there are many.
+    """
     found = Agreement()
     if qparams is not None and qparams.scales.ndim:
         array, qparams = _dequantize_clipped(array, qparams), None
     flat, other = want.reshape(-1), array.reshape(-1)
     for start in range(0, flat.size, _CHUNK_SIZE):
         part = other[start : start + _CHUNK_SIZE]
-        found.add(flat[start : start + _CHUNK_SIZE], part if qparams is None else _dequantize_clipped(part, qparams))
+        found.add(
+            flat[start : start + _CHUNK_SIZE],
+            part if qparams is None else _dequantize_clipped(part, qparams),
+        )
     return found
 
 

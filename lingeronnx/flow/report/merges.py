@@ -1,7 +1,8 @@
-"""What would merge parts of a program: how a float operator between integer ones could be the chip's.
+"""What would merge parts of a program.
 
-Another chip may run it, with the limits that it keeps there; or another activation, trained in its place, is the
-chip's (`operators.ACTIVATION_SUBSTITUTES`).
+How a float operator between integer ones could be the chip's.
+Another chip may run it, with the limits that it keeps there; or another activation, trained in its
+place, is the chip's (`operators.ACTIVATION_SUBSTITUTES`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ __all__ = ["MergeOption", "find_merge_options"]
 class MergeOption:
     """An operator of which nodes stay in float between integers, and how they could be the chip's.
 
-    chips : other ones that run all of `nodes`, and compute them right. instead : activations that this one runs there.
+    chips : other ones that run all of `nodes`, and compute them right. instead : activations that
+    this one runs there.
     """
 
     operator: str
@@ -34,28 +36,43 @@ class MergeOption:
     def __str__(self) -> str:
         count = f" and {len(self.nodes) - 1} more" if len(self.nodes) > 1 else ""
         ways = [f"it is measured right on {', '.join(self.chips)}"] if self.chips else []
-        ways += [f"replace it by {' or '.join(self.instead)}, and train again"] if self.instead else []
+        ways += (
+            [f"replace it by {' or '.join(self.instead)}, and train again"] if self.instead else []
+        )
         return f"{self.operator} {self.nodes[0]}{count}: {'; or '.join(ways)}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON-ready values."""
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in vars(self).items()}
+        return {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in vars(self).items()
+        }
 
 
-def find_merge_options(between: Collection[str], graph: ir.Model, target: Target) -> list[MergeOption]:
-    """Return what would merge parts on `target`; `between` : names of float nodes between the integer ones of `graph`.
+def find_merge_options(
+    between: Collection[str], graph: ir.Model, target: Target
+) -> list[MergeOption]:
+    """Return what would merge parts on `target`.
 
+    `between` : names of float nodes between the integer ones of `graph`.
     Nodes that only move data are left out: they follow the others.
     """
     nodes = [
         n
         for n in graph.graph
-        if str(n.name) in between and not (not n.domain and n.op_type in operators.DATA_MOVEMENT_OPS)
+        if str(n.name) in between
+        and not (not n.domain and n.op_type in operators.DATA_MOVEMENT_OPS)
     ]
-    others = [other for other in PLATFORMS if other.has_packer and target.has_packer and other.name != target.name]
+    others = [
+        other
+        for other in PLATFORMS
+        if other.has_packer and target.has_packer and other.name != target.name
+    ]
     found = []
     for group in group_by_key(nodes, ir.base_op_type):
-        chips = tuple(other.name for other in others if all(can_lower(node, other) for node in group))
+        chips = tuple(
+            other.name for other in others if all(can_lower(node, other) for node in group)
+        )
         instead = tuple(
             kind
             for kind in operators.ACTIVATION_SUBSTITUTES.get(ir.base_op_type(group[0]), ())
@@ -63,7 +80,12 @@ def find_merge_options(between: Collection[str], graph: ir.Model, target: Target
         )
         if chips or instead:
             found.append(
-                MergeOption(ir.base_op_type(group[0]), tuple(str(node.name) for node in group), chips, instead)
+                MergeOption(
+                    ir.base_op_type(group[0]),
+                    tuple(str(node.name) for node in group),
+                    chips,
+                    instead,
+                )
             )
     return found
 

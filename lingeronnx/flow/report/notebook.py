@@ -1,4 +1,7 @@
-"""How a quantized model shows itself in a notebook: the report's main facts and the layers that lose most, as HTML."""
+"""How a quantized model shows itself in a notebook.
+
+The report's main facts and the layers that lose most, as HTML.
+"""
 
 from __future__ import annotations
 
@@ -29,21 +32,33 @@ def render_notebook_html(report: Report, layers: Mapping[str, float]) -> str:
     ]
     if report.accuracy is not None:
         value = report.accuracy
-        facts.append((str(value["metric"]), f"{value['float']:.2f} -> {value['integer']:.2f} {value['unit']}"))
-    facts += [("in float", f"{node.op_type} {node.node}: {node.why}") for node in report.float_nodes[:_WORST]]
+        facts.append(
+            (
+                str(value["metric"]),
+                f"{value['float']:.2f} -> {value['integer']:.2f} {value['unit']}",
+            )
+        )
+    facts += [
+        ("in float", f"{node.op_type} {node.node}: {node.why}")
+        for node in report.float_nodes[:_WORST]
+    ]
     facts += [("warning", warning) for warning in report.warnings]
     worst = sorted(layers.items(), key=lambda item: item[1])[:_WORST]
     body = _render_table("", facts)
     if worst:
         body += _render_table(
-            "Layers farthest from the float model", [(name, f"{level:.1f} dB") for name, level in worst]
+            "Layers farthest from the float model",
+            [(name, f"{level:.1f} dB") for name, level in worst],
         )
     return f"<div><b>Quantized model</b>{body}</div>"
 
 
 def _render_table(title: str, rows: list[tuple[str, str]]) -> str:
     cells = "".join(
-        f'<tr><td style="text-align:left">{escape(a)}</td><td style="text-align:left">{escape(b)}</td></tr>'
+        (
+            f'<tr><td style="text-align:left">{escape(a)}</td><td '
+            f'style="text-align:left">{escape(b)}</td></tr>'
+        )
         for a, b in rows
     )
     return f"{f'<p>{escape(title)}</p>' if title else ''}<table>{cells}</table>"

@@ -1,7 +1,8 @@
 """Outputs that join parts: where the parts lie, and how far each is from the float model.
 
-A detector's boxes (up to the size of a picture) and scores (up to 1) often leave as one tensor. One scale for both
-keeps the boxes and rounds every score to zero, which the figure of the whole tensor does not show.
+A detector's boxes (up to the size of a picture) and scores (up to 1) often leave as one tensor. One
+scale for both keeps the boxes and rounds every score to zero, which the figure of the whole tensor
+does not show.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ __all__ = ["OutputPart", "PartAgreement", "find_part_boundaries"]
 
 _MAX_BOUNDARIES = 64  # parts along one axis: more are channels, which no two branches made
 
-_AxisPlacement = tuple[int, int, int]  # the output's axis, the offset on it, and its steps for one step of the tensor
+_AxisPlacement = tuple[
+    int, int, int
+]  # the output's axis, the offset on it, and its steps for one step of the tensor
 _AxisPlacements = Mapping[int, _AxisPlacement]  # axis of a tensor -> where it lies in the output
 
 
@@ -42,10 +45,11 @@ class OutputPart:
 
 
 def find_part_boundaries(model: ir.Model) -> dict[str, dict[int, list[int]]]:
-    """Return {output: {axis: where parts end}} of the outputs of `model` that are put together from several tensors.
+    """Return {output: {axis.
 
-    Such are Concat, stacks, a sum of padded tensors, and ScatterND at constant places, seen through all that
-    keeps the elements apart.
+    Where parts end}} of the outputs of `model` that are put together from several tensors.
+    Such are Concat, stacks, a sum of padded tensors, and ScatterND at constant places, seen through
+    all that keeps the elements apart.
     """
     by_output = {}
     for output in model.graph.outputs:
@@ -65,14 +69,22 @@ def _trace_part_boundaries(output: ir.Value) -> dict[int, list[int]]:
         value, places = left.pop()
         key = id(value), tuple(sorted(places.items()))
         node = ir.producer(value)
-        if key in visited or node is None or node.domain not in ("", ir.FUNCTION_DOMAIN) or count_macs(node):
+        if (
+            key in visited
+            or node is None
+            or node.domain not in ("", ir.FUNCTION_DOMAIN)
+            or count_macs(node)
+        ):
             continue
         visited.add(key)
         for other, where, ends in _trace_producer(node, value, places):
             left.append((other, where))
             for axis, position in ends:
                 cuts.setdefault(axis, set()).add(position)
-    inner = {axis: sorted(p for p in cut_places if 0 < p < sizes[axis]) for axis, cut_places in cuts.items()}
+    inner = {
+        axis: sorted(p for p in cut_places if 0 < p < sizes[axis])
+        for axis, cut_places in cuts.items()
+    }
     return {axis: ends for axis, ends in sorted(inner.items()) if 0 < len(ends) < _MAX_BOUNDARIES}
 
 
@@ -107,11 +119,17 @@ def _trace_producer(node: ir.Node, value: ir.Value, places: _AxisPlacements) -> 
     before, after = _static_shape(first), _static_shape(value)
     if math.prod(before) == math.prod(after):
         return [(first, _map_axes_through_reshape(after, before, places), [])]
-    kept = {axis: place for axis, place in places.items() if len(before) == len(after) and before[axis] == after[axis]}
+    kept = {
+        axis: place
+        for axis, place in places.items()
+        if len(before) == len(after) and before[axis] == after[axis]
+    }
     return [(first, kept, [])]  # a Slice or a reduction leaves the other axes as they are
 
 
-def _trace_concat(node: ir.Node, data: Sequence[ir.Value], places: _AxisPlacements) -> _TracedInputs:
+def _trace_concat(
+    node: ir.Node, data: Sequence[ir.Value], places: _AxisPlacements
+) -> _TracedInputs:
     axis = int(ir.get_attr(node, "axis")) % max(len(_static_shape(node.outputs[0])), 1)
     if axis not in places:
         return [(v, {k: p for k, p in places.items() if k != axis}, []) for v in data]
@@ -121,12 +139,16 @@ def _trace_concat(node: ir.Node, data: Sequence[ir.Value], places: _AxisPlacemen
         if v is None or not _static_shape(v):
             continue
         end = offset + step * _static_shape(v)[axis]
-        before_each.append((v, {**places, axis: (where, offset, step)}, [(where, offset), (where, end)]))
+        before_each.append(
+            (v, {**places, axis: (where, offset, step)}, [(where, offset), (where, end)])
+        )
         offset = end
     return before_each
 
 
-def _trace_pad(node: ir.Node, data: ir.Value, value: ir.Value, places: _AxisPlacements) -> _TracedInputs:
+def _trace_pad(
+    node: ir.Node, data: ir.Value, value: ir.Value, places: _AxisPlacements
+) -> _TracedInputs:
     """Return the tensor that is padded; nothing where it is not known how."""
     pads = ir.const_value(node.inputs[1]) if len(node.inputs) > 1 else None
     before, rank = _static_shape(data), len(_static_shape(value))
@@ -141,7 +163,9 @@ def _trace_pad(node: ir.Node, data: ir.Value, value: ir.Value, places: _AxisPlac
     return [(data, where, ends)]
 
 
-def _scatter_boundaries(node: ir.Node, value: ir.Value, places: _AxisPlacements) -> list[tuple[int, int]]:
+def _scatter_boundaries(
+    node: ir.Node, value: ir.Value, places: _AxisPlacements
+) -> list[tuple[int, int]]:
     """Return where the elements end that a ScatterND writes; nothing where data say which."""
     indices = ir.const_value(node.inputs[1])
     if indices is None:
@@ -159,14 +183,18 @@ def _scatter_boundaries(node: ir.Node, value: ir.Value, places: _AxisPlacements)
     return ends
 
 
-def _map_axes_through_reshape(after: Sequence[int], before: Sequence[int], places: _AxisPlacements) -> _AxisPlacements:
+def _map_axes_through_reshape(
+    after: Sequence[int], before: Sequence[int], places: _AxisPlacements
+) -> _AxisPlacements:
     """Return where the axes of a tensor lie that was of shape `before`, and lies at `places` in the shape `after`."""
     by_axis: dict[int, _AxisPlacement] = {}
     for axis, size in enumerate(before):
         inner = math.prod(before[axis + 1 :])
         for other, place in places.items():
             below = math.prod(after[other + 1 :])
-            alike = math.prod(before[:axis]) == math.prod(after[:other]) and inner % max(below, 1) == 0
+            alike = (
+                math.prod(before[:axis]) == math.prod(after[:other]) and inner % max(below, 1) == 0
+            )
             if size > 1 and alike and size * (inner // below) == after[other]:
                 to, offset, step = place
                 by_axis[axis] = (to, offset, step * (inner // below))

@@ -23,12 +23,12 @@ _SHARED_PARAMS_ARG = "params:share-mem"  # constants in shared memory stay there
 class PartReport:
     """One part of a program.
 
-    name : "chip1", "host1" ... nodes : how many. inputs, outputs : names of tensors, as in the file. macs : of a chip
-    part, products of one sample. float_operations : of a host part, for one sample. runs : whether the packer takes a
-    chip part and the chip computes it right; findings : what speaks against it. packer_args : the packer's arguments.
-    packer : its call for the files that were written. shared, psram : bytes on the chip.
-    refused, members : integer nodes that findings speak of, and all of the part, by the user's names.
-    verdict : of a chip part.
+    name : "chip1", "host1" ... nodes : how many. inputs, outputs : names of tensors, as in the
+    file. macs : of a chip part, products of one sample. float_operations : of a host part, for one
+    sample. runs : whether the packer takes a chip part and the chip computes it right; findings :
+    what speaks against it. packer_args : the packer's arguments. packer : its call for the files
+    that were written. shared, psram : bytes on the chip. refused, members : integer nodes that
+    findings speak of, and all of the part, by the user's names. verdict : of a chip part.
     """
 
     name: str
@@ -50,7 +50,11 @@ class PartReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON-ready values."""
-        told = {key: value for key, value in vars(self).items() if key not in ("refused", "members", "verdict")}
+        told = {
+            key: value
+            for key, value in vars(self).items()
+            if key not in ("refused", "members", "verdict")
+        }
         return {
             **told,
             "inputs": list(self.inputs),
@@ -88,14 +92,20 @@ class ProgramReport:
     @property
     def host_chip_transfers(self) -> int:
         """How often a call goes from the host to the chip or back."""
-        return sum(one.chip != two.chip for one, two in zip(self.parts, self.parts[1:], strict=False))
+        return sum(
+            one.chip != two.chip for one, two in zip(self.parts, self.parts[1:], strict=False)
+        )
 
     @property
     def shared(self) -> int:
-        """Bytes of shared memory: parts share a region as large as the largest, but for those that keep constants."""
+        """Bytes of shared memory.
+
+        Parts share a region as large as the largest, but for those that keep constants.
+        """
         own = [part.shared for part in self.chip if _SHARED_PARAMS_ARG in part.packer_args]
         return sum(own) + max(
-            (part.shared for part in self.chip if _SHARED_PARAMS_ARG not in part.packer_args), default=0
+            (part.shared for part in self.chip if _SHARED_PARAMS_ARG not in part.packer_args),
+            default=0,
         )
 
     @property
@@ -116,7 +126,9 @@ class ProgramReport:
     def with_packer_calls(self, calls: Sequence[str]) -> ProgramReport:
         """Return the same with the packer's call of each chip part."""
         left = iter(calls)
-        return ProgramReport(tuple(replace(part, packer=next(left)) if part.chip else part for part in self.parts))
+        return ProgramReport(
+            tuple(replace(part, packer=next(left)) if part.chip else part for part in self.parts)
+        )
 
 
 def _format_count(count: int) -> str:
@@ -129,7 +141,10 @@ def _format_count(count: int) -> str:
 def build_program_report(
     graph: ir.Model, target: Target, names: NameMapping
 ) -> tuple[ProgramReport, list[ProgramPart]]:
-    """Return what becomes of the parts of `graph`, and these, as they are written; names : those of its file."""
+    """Return what becomes of the parts of `graph`, and these, as they are written.
+
+    Names : those of its file.
+    """
     parts = split_into_parts(target.with_safe_names(graph, names), target).parts
     nodes = {str(node.name): node for node in graph.graph}
     back = {other: name for name, other in names.nodes.items()}
@@ -145,7 +160,9 @@ def build_program_report(
 def _describe_chip_part(part: ProgramPart, back: dict[str, str]) -> PartReport:
     choice = part.choice
     verdict = choice.verdict
-    against = () if verdict.is_chip_ready else tuple(f for f in verdict.findings if f.level != "plan")
+    against = (
+        () if verdict.is_chip_ready else tuple(f for f in verdict.findings if f.level != "plan")
+    )
     cost = verdict.cost
     return PartReport(
         part.name,
@@ -159,19 +176,27 @@ def _describe_chip_part(part: ProgramPart, back: dict[str, str]) -> PartReport:
         packer_args=choice.command_line,
         shared=0 if cost is None else cost.shared,
         psram=0 if cost is None else cost.psram,
-        refused=tuple(back.get(name, name) for name in (_blame_node(part, f, cost) for f in against)),
+        refused=tuple(
+            back.get(name, name) for name in (_blame_node(part, f, cost) for f in against)
+        ),
         members=tuple(back.get(name, name) for name in part.nodes),
         verdict=verdict,
     )
 
 
 def _blame_node(part: ProgramPart, finding: VerdictFinding, cost: GraphCost | None) -> str:
-    """Return the node that a finding names; where it names a memory, one that takes more than there is.
+    """Return the node that a finding names.
 
-    Of several the one in the middle, of those with least work: two parts remain that are half as long, and a few rounds
-    of that leave parts that tiles make small enough. Where no layer takes so much by itself, the one that takes most.
+    Where it names a memory, one that takes more than there is.
+    Of several the one in the middle, of those with least work: two parts remain that are half as
+    long, and a few rounds of that leave parts that tiles make small enough. Where no layer takes so
+    much by itself, the one that takes most.
     """
-    own = {str(node.name) for node in part.graph.graph if node.op_type not in (QUANT.name, DEQUANT.name)}
+    own = {
+        str(node.name)
+        for node in part.graph.graph
+        if node.op_type not in (QUANT.name, DEQUANT.name)
+    }
     told = own.intersection(part.nodes)  # and not what tiles are joined by
     layers = [] if cost is None else [layer for layer in cost.layers if layer.node in told]
     if finding.node in own or cost is None or not layers:
@@ -189,19 +214,24 @@ def _layer_bytes(layer: LayerCost) -> int:
 
 def _describe_host_part(part: ProgramPart, nodes: Iterable[ir.Node]) -> PartReport:
     work = count_float_operations(nodes)
-    return PartReport(part.name, False, len(part.nodes), part.inputs, part.outputs, float_operations=work)
+    return PartReport(
+        part.name, False, len(part.nodes), part.inputs, part.outputs, float_operations=work
+    )
 
 
 def count_float_operations(nodes: Iterable[ir.Node]) -> int:
     """Return about how many float operations `nodes`, whose shapes are known, take for one sample.
 
-    Two for each multiply-accumulate, and one for each number that another node writes; none where numbers only move.
+    Two for each multiply-accumulate, and one for each number that another node writes; none where
+    numbers only move.
     """
     return sum(2 * count_macs(node) or _count_written_elements(node) for node in nodes)
 
 
 def _count_written_elements(node: ir.Node) -> int:
-    if node.op_type == "Constant" or (not node.domain and node.op_type in operators.DATA_MOVEMENT_OPS):
+    if node.op_type == "Constant" or (
+        not node.domain and node.op_type in operators.DATA_MOVEMENT_OPS
+    ):
         return 0
     shapes = [ir.get_shape(value) for value in node.outputs]
     return sum(math.prod(int(d or 1) for d in shape) for shape in shapes if shape is not None)

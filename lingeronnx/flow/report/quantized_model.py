@@ -1,7 +1,8 @@
 """What the flow ends with, as a value, and the one place that writes it to files.
 
-What belongs together is settled here alone: the dialect of the names, names that the packer takes, the part for the
-packer and what its file is called, the plan, and the packer's line for the files that are there.
+What belongs together is settled here alone: the dialect of the names, names that the packer takes,
+the part for the packer and what its file is called, the plan, and the packer's line for the files
+that are there.
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ __all__ = ["QuantizedModel", "WrittenFiles"]
 class WrittenFiles:
     """What `QuantizedModel.write` wrote.
 
-    graph : the file of the integer graph. chip : that of the part for the packer, None where the graph has no host
-    part, or the chip several. parts : those of the chip's parts where there are several. plan : that of the scales,
-    None where it was not asked for. report : the model's, with the packer's lines for these files (none in a generation
-    that it does not read), and what converting changed among the notes.
+    graph : the file of the integer graph. chip : that of the part for the packer, None where the
+    graph has no host part, or the chip several. parts : those of the chip's parts where there are
+    several. plan : that of the scales, None where it was not asked for. report : the model's, with
+    the packer's lines for these files (none in a generation that it does not read), and what
+    converting changed among the notes.
     """
 
     graph: Path
@@ -52,7 +54,11 @@ class WrittenFiles:
     @property
     def files(self) -> tuple[Path, ...]:
         """All of them."""
-        return tuple(path for path in (self.graph, self.chip, *self.chip_parts, self.plan) if path is not None)
+        return tuple(
+            path
+            for path in (self.graph, self.chip, *self.chip_parts, self.plan)
+            if path is not None
+        )
 
 
 @dataclass(frozen=True)
@@ -69,10 +75,11 @@ class _OutputGraphs:
 class QuantizedModel:
     """What `quantize` and `finetune` return.
 
-    graph : the integer graph. plan : its scales. report : what was done. float_graph : the normalised float graph that
-    the plan speaks of, with ranges fitted. platform : what the graph is for. ranges : {tensor of that: smallest
-    and largest value that calibration saw}. basis : what the plan was made from. reasons : why passes left nodes alone
-    that they are made for. samples : a few of the calibration data, by input.
+    graph : the integer graph. plan : its scales. report : what was done. float_graph : the
+    normalised float graph that the plan speaks of, with ranges fitted. platform : what the graph is
+    for. ranges : {tensor of that: smallest and largest value that calibration saw}. basis : what
+    the plan was made from. reasons : why passes left nodes alone that they are made for. samples :
+    a few of the calibration data, by input.
     """
 
     graph: ir.Model
@@ -87,8 +94,15 @@ class QuantizedModel:
 
     @cached_property
     def layers(self) -> Mapping[str, float]:
-        """{tensor: its SQNR in dB against the float model} on `samples`; nothing without samples."""
-        return measure_tensor_sqnr(self.graph, self.float_graph, self.runner, self.samples) if self.samples else {}
+        """{tensor: its SQNR in dB against the float model} on `samples`.
+
+        Nothing without samples.
+        """
+        return (
+            measure_tensor_sqnr(self.graph, self.float_graph, self.runner, self.samples)
+            if self.samples
+            else {}
+        )
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the report's main facts and the worst layers."""
@@ -96,19 +110,29 @@ class QuantizedModel:
 
     @cached_property
     def chip(self) -> ir.Model | None:
-        """The part the packer takes, without the host part; None where the graph is not chip-ready or has none."""
+        """The part the packer takes, without the host part.
+
+        None where the graph is not chip-ready or has none.
+        """
         return (
-            extract_chip_part(self.graph, self.platform) if self.report.chip_ready and self.report.host_part else None
+            extract_chip_part(self.graph, self.platform)
+            if self.report.chip_ready and self.report.host_part
+            else None
         )
 
     def write(
-        self, path: str | os.PathLike[str], to: str = "thinker", *, plan: str | os.PathLike[str] | None = None
+        self,
+        path: str | os.PathLike[str],
+        to: str = "thinker",
+        *,
+        plan: str | os.PathLike[str] | None = None,
     ) -> WrittenFiles:
         """Write the integer graph to `path`, and where it has a host part, the part for the packer beside it.
 
-        path : of the graph; the part is called NAME_chip. to : a form as `convert` takes it. plan : a file for
-        the scales. Each file is written as a whole or not at all, after all of them are made; parts of an earlier run
-        stay, with a note. A file for a chip has names that its packer takes. Raises as `convert` does.
+        path : of the graph; the part is called NAME_chip. to : a form as `convert` takes it. plan :
+        a file for the scales. Each file is written as a whole or not at all, after all of them are
+        made; parts of an earlier run stay, with a note. A file for a chip has names that its packer
+        takes. Raises as `convert` does.
         """
         forms = self._output_graphs(to)
         graph, chip = Path(path), None
@@ -116,16 +140,24 @@ class QuantizedModel:
         if forms.part is not None:
             chip = chip_file_path(graph)
             ir.save(forms.part, chip)
-        several = tuple(part_file_path(graph, number + 1) for number in range(len(forms.chip_parts)))
+        several = tuple(
+            part_file_path(graph, number + 1) for number in range(len(forms.chip_parts))
+        )
         for piece, path_ in zip(forms.chip_parts, several, strict=True):
             ir.save(piece, path_)
         if plan is not None:
             text = self.plan.to_json()
             Plan.from_json(text, str(plan))  # read back before it is written
             write_text(plan, text)
-        line = format_packer_command(self.platform, self.report.packer_args, chip or graph) if to == "thinker" else ""
+        line = (
+            format_packer_command(self.platform, self.report.packer_args, chip or graph)
+            if to == "thinker"
+            else ""
+        )
         old = find_stale_part_files(graph, several if chip is None else (chip, *several))
-        left = [f"{', '.join(old)} beside {graph.name}: of an earlier run, and no part of this graph"] * bool(old)
+        left = [
+            f"{', '.join(old)} beside {graph.name}: of an earlier run, and no part of this graph"
+        ] * bool(old)
         report = replace(self.report, packer=line, notes=(*self.report.notes, *forms.notes, *left))
         if several and to == "thinker":
             calls = [
@@ -165,7 +197,9 @@ class QuantizedModel:
         named = row.with_safe_names(whole, names)
         cut = len(self.report.program.chip) > 1
         several = [piece.graph for piece in split_into_parts(named, row).chip] if cut else []
-        return _OutputGraphs(named, None if part is None else row.with_safe_names(part, names), notes, several)
+        return _OutputGraphs(
+            named, None if part is None else row.with_safe_names(part, names), notes, several
+        )
 
     def session(self) -> Session:
         """Return a session on the integer graph."""

@@ -1,7 +1,9 @@
-"""Tensors whose range a few huge values make, as transformers have them: 16 bits are what keeps the others.
+"""Tensors whose range a few huge values make, as transformers have them.
 
-One scale covers the largest value. Where it is far beyond nearly all others, these have a few steps of 8 bits left, and
-what is made of them is lost. Cutting the huge values is no way out: the network computes with them.
+16 bits are what keeps the others.
+One scale covers the largest value. Where it is far beyond nearly all others, these have a few steps
+of 8 bits left, and what is made of them is lost. Cutting the huge values is no way out: the network
+computes with them.
 """
 
 from __future__ import annotations
@@ -25,7 +27,10 @@ _WIDE_BITS = 16
 
 @dataclass(frozen=True)
 class RangeOutlier:
-    """Tensors of one scale, by the name of one: the largest |x| of them, and what 99 % of them stay below."""
+    """Tensors of one scale, by the name of one.
+
+    The largest |x| of them, and what 99 % of them stay below.
+    """
 
     name: str
     largest: float
@@ -37,14 +42,17 @@ class RangeOutlier:
         return self.largest / self.percentile_99
 
     def __str__(self) -> str:
-        return f"'{self.name}' reaches {self.largest:.3g}, 99 % of it stay below {self.percentile_99:.2g}"
+        return (
+            f"'{self.name}' reaches {self.largest:.3g}, 99 % of it stay below "
+            f"{self.percentile_99:.2g}"
+        )
 
 
 def find_range_outliers(prepared: PreparedModel, planned: PlannedModel) -> list[RangeOutlier]:
     """Return the groups of 8-bit activations whose range a few values make, the worst first.
 
-    None where the platform has no 16 bits, or where the scales came from elsewhere. Each is named by the last of its
-    tensors that the user's graph has, which `--override NAME=bits:16` takes.
+    None where the platform has no 16 bits, or where the scales came from elsewhere. Each is named
+    by the last of its tensors that the user's graph has, which `--override NAME=bits:16` takes.
     """
     target, stats = planned.target, planned.basis.stats
     if _WIDE_BITS not in target.bits:
@@ -62,7 +70,10 @@ def find_range_outliers(prepared: PreparedModel, planned: PlannedModel) -> list[
 
 
 def _percentile_99(stats: TensorStats) -> float:
-    """Return what the share of |x| stays below, of the values that are not 0: a ReLU's zeros need no steps."""
+    """Return what the share of |x| stays below, of the values that are not 0.
+
+    A ReLU's zeros need no steps.
+    """
     centres, counts = stats.nonzero_bins()
     sizes = np.abs(centres)
     some = sizes > 1e-6 * sizes.max(initial=0.0)

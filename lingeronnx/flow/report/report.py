@@ -68,26 +68,32 @@ class SuggestedOptions:
 class Report:
     """The outcome of `quantize`.
 
-    chip_ready : no float operator stands between the first Quant and the last Dequant, and the packer takes the part
-        between them, packed with packer_args, and the chip computes it right (False without a packer)
-    findings : what the packer and the chip have against it, warnings included, and that a call takes too long
-    cost : on the chip, where it has a plan. time : how long a call takes there. saved : its
+    chip_ready : no float operator stands between the first Quant and the last Dequant, and the
+    packer takes the part
+        between them, packed with packer_args, and the chip computes it right (False without a
+        packer)
+    findings : what the packer and the chip have against it, warnings included, and that a call
+    takes too long cost : on the chip, where it has a plan. time : how long a call takes there.
+    saved : its
         cycles before and after other forms of the same integers
-    packer : the packer's call for the files that `QuantizedModel.write` writes by default; empty without a packer
-    integer_macs : share of multiply-accumulates done in integers, 0 to 1; of those that can be counted
-    unknown_macs : {operator that may have some, and nobody knows how many: number of its nodes}
-    float_nodes : float operators between integer ones; host_part : those before the first or after the last
-    outputs : per graph output, cosine and SQNR against the float model; measured_on : which data; doubts : {output: why
+    packer : the packer's call for the files that `QuantizedModel.write` writes by default; empty
+    without a packer integer_macs : share of multiply-accumulates done in integers, 0 to 1; of those
+    that can be counted unknown_macs : {operator that may have some, and nobody knows how many:
+    number of its nodes} float_nodes : float operators between integer ones; host_part : those
+    before the first or after the last outputs : per graph output, cosine and SQNR against the float
+    model; measured_on : which data; doubts : {output: why
         its figures say little}
-    warnings : what is wrong with the result: outputs far from the float model's, states that stand still
-    names : tensors that have another name in the file, which the packer takes: {the user's: the file's}
-    search : of a wish (max_drop, min_sqnr) that was made, the attempts and which of them it is
-    taken : the scales that came with a model that was quantized already, or in another tool's plan, and what became of
+    warnings : what is wrong with the result: outputs far from the float model's, states that stand
+    still names : tensors that have another name in the file, which the packer takes: {the user's:
+    the file's} search : of a wish (max_drop, min_sqnr) that was made, the attempts and which of
+    them it is taken : the scales that came with a model that was quantized already, or in another
+    tool's plan, and what became of
         each. refused : {what such a plan speaks of: why its scale was not taken}
-    next : what to try where it is not chip-ready, or loses much. full : whether the user wants to read everything
-    program : the parts in which it runs, where float operators between integers cut the chip's work
-    merges : what would let float operators between its parts be the chip's
-    training : of a fine-tuned model, per block and epoch the loss and, where it was measured, the metric
+    next : what to try where it is not chip-ready, or loses much. full : whether the user wants to
+    read everything program : the parts in which it runs, where float operators between integers cut
+    the chip's work merges : what would let float operators between its parts be the chip's
+    training : of a fine-tuned model, per block and epoch the loss and, where it was measured, the
+    metric
     """
 
     platform: str
@@ -125,20 +131,35 @@ class Report:
 
     @property
     def flash(self) -> int | None:
-        """Bytes of the constants in the packages of all parts for the chip; None where they are not known."""
-        costs = [verdict.cost for verdict in self.program.verdicts] if self.program.parts else [self.cost]
+        """Bytes of the constants in the packages of all parts for the chip.
+
+        None where they are not known.
+        """
+        costs = (
+            [verdict.cost for verdict in self.program.verdicts]
+            if self.program.parts
+            else [self.cost]
+        )
         known = [cost.weights for cost in costs if cost is not None]
         return sum(known) if known and len(known) == len(costs) else None
 
     @property
     def why_not(self) -> list[str]:
-        """What keeps it from being chip-ready, findings of one rule as one line; nothing where it is, or is no chip."""
+        """What keeps it from being chip-ready, findings of one rule as one line.
+
+        Nothing where it is, or is no chip.
+        """
         if self.chip_ready or not self.is_chip:
             return []
         if not self.layers:
             return ["no operator of the model can be quantized"]
-        between = [f"in float between integers: {line}" for line in format_float_nodes(self.float_nodes, self.full)]
-        return between + format_findings((f for f in self.findings if f.level not in ("plan", "time")), self.full)
+        between = [
+            f"in float between integers: {line}"
+            for line in format_float_nodes(self.float_nodes, self.full)
+        ]
+        return between + format_findings(
+            (f for f in self.findings if f.level not in ("plan", "time")), self.full
+        )
 
     @property
     def runs_text(self) -> str:
@@ -148,14 +169,23 @@ class Report:
     @property
     def macs_text(self) -> str:
         """The share of integer MACs in words, with what is not known of it."""
-        listed = ", ".join(operator if n == 1 else f"{operator} {n}" for operator, n in self.unknown_macs.items())
-        rest = f" of those known; at least {sum(self.unknown_macs.values())} unknown: {listed}" if listed else ""
+        listed = ", ".join(
+            operator if n == 1 else f"{operator} {n}" for operator, n in self.unknown_macs.items()
+        )
+        rest = (
+            f" of those known; at least {sum(self.unknown_macs.values())} unknown: {listed}"
+            if listed
+            else ""
+        )
         return f"{100 * self.integer_macs:.1f} %{rest}"
 
     def fidelity_text(self, name: str) -> str:
         """Return how far the output `name` is from the float model, in words, with what makes that say little."""
         seen, doubt = self.outputs[name], self.doubts.get(name)
-        text = f"{name}: cosine {seen['cosine']:.6f}, SQNR {format_decibels(seen['sqnr'])} {self.measured_on}"
+        text = (
+            f"{name}: cosine {seen['cosine']:.6f}, SQNR {format_decibels(seen['sqnr'])} "
+            f"{self.measured_on}"
+        )
         own = [part for part in self.parts if part.output == name]
         if own:
             worst = min(own, key=lambda part: part.sqnr if part.sqnr == part.sqnr else -math.inf)
@@ -171,7 +201,10 @@ class Report:
         ends = f"({a['metric']}, {a['samples']} samples)"
         if a["float"] is None:
             return f"{format_value(a['integer'], a['unit'])} against the float model {ends}"
-        levels = f"float {format_value(a['float'], a['unit'])}, integer {format_value(a['integer'], a['unit'])}"
+        levels = (
+            f"float {format_value(a['float'], a['unit'])}, integer "
+            f"{format_value(a['integer'], a['unit'])}"
+        )
         return f"{levels}, drop {format_value(a['drop'], difference_unit(a['unit']))} {ends}"
 
     def to_dict(self) -> dict[str, object]:
@@ -229,11 +262,22 @@ def format_findings(findings: Iterable[VerdictFinding], full: bool = False) -> l
 
 
 def format_float_nodes(nodes: Iterable[FloatNode], full: bool = False) -> list[str]:
-    """Return a line for each reason why nodes stay in float, with their operators; full : for each node."""
+    """Return a line for each reason why nodes stay in float, with their operators.
+
+    Full : for each node.
+    """
     lines = []
-    for group in [[n] for n in nodes] if full else group_by_key(nodes, lambda n: mask_quotes_and_numbers(n.why)):
-        kinds = ", ".join(f"{op} {n}" if n > 1 else op for op, n in Counter(n.op_type for n in group).items())
-        which = f"{kinds} {group[0].node}" if len(group) == 1 else f"{kinds}, such as {group[0].node}"
+    for group in (
+        [[n] for n in nodes]
+        if full
+        else group_by_key(nodes, lambda n: mask_quotes_and_numbers(n.why))
+    ):
+        kinds = ", ".join(
+            f"{op} {n}" if n > 1 else op for op, n in Counter(n.op_type for n in group).items()
+        )
+        which = (
+            f"{kinds} {group[0].node}" if len(group) == 1 else f"{kinds}, such as {group[0].node}"
+        )
         work = sum(n.macs for n in group)
         which += f" ({work:,} MACs)" if work else ""
         lines.append(f"{which}: {group[0].why}" if group[0].why else which)
@@ -241,20 +285,31 @@ def format_float_nodes(nodes: Iterable[FloatNode], full: bool = False) -> list[s
 
 
 def format_rewrites(fitted: Iterable[AppliedRewrite], full: bool = False) -> list[str]:
-    """Return what is written otherwise, a line for the nodes for which the same is done; full : for each of them."""
+    """Return what is written otherwise, a line for the nodes for which the same is done.
+
+    Full : for each of them.
+    """
     groups = (
         [[each] for each in fitted]
         if full
-        else group_by_key(fitted, lambda f: (mask_quotes_and_numbers(f.what), mask_quotes_and_numbers(f.cost)))
+        else group_by_key(
+            fitted, lambda f: (mask_quotes_and_numbers(f.what), mask_quotes_and_numbers(f.cost))
+        )
     )
     return [
-        f"{group[0].node}{f' and {len(group) - 1} more' if len(group) > 1 else ''}: {group[0].what} ({group[0].cost})"
+        (
+            f"{group[0].node}{f' and {len(group) - 1} more' if len(group) > 1 else ''}: "
+            f"{group[0].what} ({group[0].cost})"
+        )
         for group in groups
     ]
 
 
 def format_packer_command(target: Target, arguments: str, path: Path) -> str:
-    """Return the packer's call, with its `arguments`, for the file `path`; nothing where there are none."""
+    """Return the packer's call, with its `arguments`, for the file `path`.
+
+    Nothing where there are none.
+    """
     words, package = shlex.split(arguments), str(path.with_suffix(".pkg"))
     return target.vendor.format_packer_command(words, str(path), package) if arguments else ""
 
@@ -270,7 +325,9 @@ def split_float_nodes(
     after_integer: set[int] = set()
     for node in nodes:
         before = [ir.producer(v) for v in node.inputs]
-        if any(p is not None and (id(p) in integer_node_ids or id(p) in after_integer) for p in before):
+        if any(
+            p is not None and (id(p) in integer_node_ids or id(p) in after_integer) for p in before
+        ):
             after_integer.add(id(node))
     before_integer: set[int] = set()
     for node in reversed(nodes):
@@ -282,6 +339,13 @@ def split_float_nodes(
     for node in nodes:
         if id(node) in integer_node_ids:
             continue
-        entry = FloatNode(str(node.name), ir.display_op_type(node), floats.get(str(node.name), ""), count_macs(node))
-        (fallbacks if id(node) in after_integer and id(node) in before_integer else host).append(entry)
+        entry = FloatNode(
+            str(node.name),
+            ir.display_op_type(node),
+            floats.get(str(node.name), ""),
+            count_macs(node),
+        )
+        (fallbacks if id(node) in after_integer and id(node) in before_integer else host).append(
+            entry
+        )
     return fallbacks, host

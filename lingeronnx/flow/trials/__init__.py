@@ -2,11 +2,12 @@
 
     with_best_ends -> Compared       its ends left to the host, where that is measured to be better
     with_best_effort -> Compared     other widths of outputs, scales and weights, likewise
-    with_finer_noisiest -> Compared  finer scales of the noisiest activations, where outputs are far off
-    with_finer_scales -> Compared    scales by channel, of any number, where the usual are far off
-    without_losing_stages -> Compared  without moved ranges or refinement, likewise
-    better_of -> Compared            of a model that is quantized already: its scales, or its weights alone
-    with_chip_parts -> Compared      what a part for the chip is refused for, or is not worth it, left to the host
+    with_finer_noisiest -> Compared  finer scales of the noisiest activations, where outputs are far
+    off with_finer_scales -> Compared    scales by channel, of any number, where the usual are far
+    off without_losing_stages -> Compared  without moved ranges or refinement, likewise
+    better_of -> Compared            of a model that is quantized already: its scales, or its
+    weights alone with_chip_parts -> Compared      what a part for the chip is refused for, or is
+    not worth it, left to the host
 
 Owns: what counts as evidence. Must not know: files, how a result is reported.
 """

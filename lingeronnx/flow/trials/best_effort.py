@@ -1,8 +1,10 @@
-"""What `effort: best` adds: methods that take longer, each kept where it is clearly better on samples it did not see.
+"""What `effort: best` adds.
 
-Method after method is tried on top of what was kept so far (`cross_validation`), and is kept where the outputs come
-nearer to the float model's by more than chance (a one-sided test at 5 %). What was kept is then done once more with all
-calibration samples. Where samples are held back from calibration, these have the last word.
+Methods that take longer, each kept where it is clearly better on samples it did not see.
+Method after method is tried on top of what was kept so far (`cross_validation`), and is kept where
+the outputs come nearer to the float model's by more than chance (a one-sided test at 5 %). What was
+kept is then done once more with all calibration samples. Where samples are held back from
+calibration, these have the last word.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ def try_best_effort(candidate: Candidate, progress: Progress | None = None) -> C
         return candidate
     feeds = select_refinement_samples(planned)
     if (count := count_samples(planned, feeds)) < MIN_SAMPLES:
-        return candidate.with_notes([f"effort best: {count} calibration samples are too few to choose methods by"])
+        return candidate.with_notes(
+            [f"effort best: {count} calibration samples are too few to choose methods by"]
+        )
     if progress is not None:
         progress("setting samples aside", 0, None)
     trials = CrossValidation(prepared, planned, feeds, count, select_measured_tensors(planned))
@@ -64,8 +68,12 @@ def try_best_effort(candidate: Candidate, progress: Progress | None = None) -> C
     if best is first:
         return candidate.with_notes(notes)
     whole = trials.gain_between(first.errors, best.errors)
-    if not _log_gain(whole, whole.is_significant(_MIN_GAIN_DB, SIGNIFICANCE_Z), _MIN_GAIN_DB, "together"):
-        return candidate.with_notes([*notes, f"effort best: nothing of this was kept, together it gave {whole}"])
+    if not _log_gain(
+        whole, whole.is_significant(_MIN_GAIN_DB, SIGNIFICANCE_Z), _MIN_GAIN_DB, "together"
+    ):
+        return candidate.with_notes(
+            [*notes, f"effort best: nothing of this was kept, together it gave {whole}"]
+        )
     exact = refine_weights(best.planned, best.methods, progress=progress)
     final = build_candidate(prepared, best.planned, exact, progress)
     if prepared.data.held() and (why := _format_regression(candidate, final)):
@@ -81,7 +89,10 @@ def _format_regression(best: Candidate, other: Candidate) -> str:
     criterion = {"worst_gain_db": 0.0, "mean_gain_db": 0.0}
     if log_verdict("methods", accepted, criterion=criterion, measured=measured, label="held back"):
         return ""
-    return f"effort best: nothing of this was kept, it gave {new - mean:+.2f} dB {best.fidelity.measured_on}"
+    return (
+        f"effort best: nothing of this was kept, it gave {new - mean:+.2f} dB "
+        f"{best.fidelity.measured_on}"
+    )
 
 
 def _log_gain(gain: Gain, accepted: bool, least: float, label: str) -> bool:
@@ -105,17 +116,26 @@ _Method = Callable[[CrossValidation, CrossValidatedPlan, Progress | None], _Trie
 def _output_bits_trial(of: Callable[[PlannedModel], PlannedModel | None]) -> _Method:
     """Try other widths of outputs, but where that would cost a chip its part."""
 
-    def method(trials: CrossValidation, best: CrossValidatedPlan, progress: Progress | None) -> _Tried:
+    def method(
+        trials: CrossValidation, best: CrossValidatedPlan, progress: Progress | None
+    ) -> _Tried:
         planned = of(best.planned)
-        if planned is None or (trials.is_chip_ready(best.planned) and not trials.is_chip_ready(planned)):
+        if planned is None or (
+            trials.is_chip_ready(best.planned) and not trials.is_chip_ready(planned)
+        ):
             return None
         return trials.evaluate_candidate(best, planned, best.methods, SIGNIFICANCE_Z, progress)
 
     return method
 
 
-def _scale_search_trial(trials: CrossValidation, best: CrossValidatedPlan, progress: Progress | None) -> _Tried:
-    """Try scales that are chosen by the outputs, one step after another; the weights are refined anew for them."""
+def _scale_search_trial(
+    trials: CrossValidation, best: CrossValidatedPlan, progress: Progress | None
+) -> _Tried:
+    """Try scales that are chosen by the outputs, one step after another.
+
+    The weights are refined anew for them.
+    """
     planned, target = best.planned, best.planned.target
     if planned.basis.policy is None:  # the scales were given
         return None
@@ -134,14 +154,20 @@ def _scale_search_trial(trials: CrossValidation, best: CrossValidatedPlan, progr
         return True
 
     shared = group_shared_scales(planned.partition, target)
-    plan = search_scales_by_output_error(planned.partition, planned.plan, shared, target, frozenset(fixed), better)
+    plan = search_scales_by_output_error(
+        planned.partition, planned.plan, shared, target, frozenset(fixed), better
+    )
     if plan is planned.plan:
         return best, Gain(0.0, 0.0, 0)
-    return trials.evaluate_candidate(best, replace(planned, plan=plan), best.methods, SIGNIFICANCE_Z, progress)
+    return trials.evaluate_candidate(
+        best, replace(planned, plan=plan), best.methods, SIGNIFICANCE_Z, progress
+    )
 
 
 def _refinement_trial(**switch: bool) -> _Method:
-    def method(trials: CrossValidation, best: CrossValidatedPlan, progress: Progress | None) -> _Tried:
+    def method(
+        trials: CrossValidation, best: CrossValidatedPlan, progress: Progress | None
+    ) -> _Tried:
         methods = replace(best.methods, **switch)
         if best.methods.is_equivalent(methods, best.planned.partition, best.planned.plan):
             return None
@@ -158,11 +184,29 @@ _TRIALS: Sequence[tuple[str, float, _Method]] = (
     (
         "aiming, sums and descent together",
         _MIN_GAIN_DB,
-        _refinement_trial(match_float_outputs=True, compensate_summands=True, coordinate_descent=True),
+        _refinement_trial(
+            match_float_outputs=True, compensate_summands=True, coordinate_descent=True
+        ),
     ),
-    ("aiming weights at the float outputs", _MIN_GAIN_DB, _refinement_trial(match_float_outputs=True)),
-    ("making up for the other side of a sum", _MIN_GAIN_DB, _refinement_trial(compensate_summands=True)),
-    ("coordinate descent behind the rounding", _MIN_GAIN_DB, _refinement_trial(coordinate_descent=True)),
+    (
+        "aiming weights at the float outputs",
+        _MIN_GAIN_DB,
+        _refinement_trial(match_float_outputs=True),
+    ),
+    (
+        "making up for the other side of a sum",
+        _MIN_GAIN_DB,
+        _refinement_trial(compensate_summands=True),
+    ),
+    (
+        "coordinate descent behind the rounding",
+        _MIN_GAIN_DB,
+        _refinement_trial(coordinate_descent=True),
+    ),
     ("rounding by the error at the outputs", _MIN_GAIN_DB, _refinement_trial(outputs=True)),
-    ("rounding by the error behind the next layer", _MIN_GAIN_DB, _refinement_trial(block_reconstruction=True)),
+    (
+        "rounding by the error behind the next layer",
+        _MIN_GAIN_DB,
+        _refinement_trial(block_reconstruction=True),
+    ),
 )

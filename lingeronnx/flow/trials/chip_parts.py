@@ -1,7 +1,8 @@
-"""Parts of a model that is not chip-ready: what a part is refused for goes to the host, and so do parts too small.
+"""Parts of a model that is not chip-ready.
 
-`departures` says which layers these are. Parts of little work, such as a last layer behind a norm of the host, leave
-where what is held back shows that outputs come nearer.
+What a part is refused for goes to the host, and so do parts too small.
+`departures` says which layers these are. Parts of little work, such as a last layer behind a norm
+of the host, leave where what is held back shows that outputs come nearer.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ _MIN_GAIN_DB = 0.5  # dB that an output gains where such a part goes to the host
 def offload_rejected_layers(best: Candidate, progress: Progress | None = None) -> Candidate:
     """Return `best`, or the same with more in float, where that lets the chip run the rest in parts.
 
-    Without `max_parts` no layer moves. What is chip-ready and what another tool has quantized stays as it is.
+    Without `max_parts` no layer moves. What is chip-ready and what another tool has quantized stays
+    as it is.
     """
     prepared = best.prepared
     if not prepared.allows_layer_offload or not prepared.parts.ops or best.result.report.chip_ready:
@@ -43,7 +45,8 @@ def offload_rejected_layers(best: Candidate, progress: Progress | None = None) -
 def _offload_until_accepted(best: Candidate, progress: Progress | None) -> Candidate:
     """Return the model with what the chip's parts are refused for, or are not worth, on the host.
 
-    Which layers these are hardly depends on weights: they are sought without effort, and then once with it.
+    Which layers these are hardly depends on weights: they are sought without effort, and then once
+    with it.
     """
     draft = replace(best, prepared=best.prepared.without_effort)
     found = _run_offload_rounds(draft, progress)
@@ -51,19 +54,24 @@ def _offload_until_accepted(best: Candidate, progress: Progress | None) -> Candi
         return best
     if best.prepared.conf.effort == found.prepared.conf.effort:
         return found
-    return _run_offload_rounds(_replan_with_host_nodes(best, found.prepared.parts.floats, progress), progress)
+    return _run_offload_rounds(
+        _replan_with_host_nodes(best, found.prepared.parts.floats, progress), progress
+    )
 
 
 def _run_offload_rounds(best: Candidate, progress: Progress | None) -> Candidate:
     """Return the model after rounds in which what stands against a part goes to the host.
 
-    It is `best` where nothing does, or where nothing would be left for the chip: then what speaks against it is told.
+    It is `best` where nothing does, or where nothing would be left for the chip: then what speaks
+    against it is told.
     """
     start, host = best, dict(best.prepared.parts.floats)
     for left in reversed(range(MAX_ROUNDS)):
         if best.result.report.chip_ready:
             break
-        more = _host_placement(best).select_nodes_to_offload(best.prepared.conf.max_parts, is_last_round=not left)
+        more = _host_placement(best).select_nodes_to_offload(
+            best.prepared.conf.max_parts, is_last_round=not left
+        )
         if not more:
             break
         host.update(more)
@@ -81,14 +89,18 @@ def _try_offloading_small_parts(best: Candidate, progress: Progress | None) -> C
     program = best.result.report.program
     most = _SMALL_PART_SHARE * sum(part.macs for part in program.chip)
     departures = _host_placement(best)
-    for part in sorted(program.chip, key=lambda part: part.macs)[: min(_MAX_TRIES, len(program.chip) - 1)]:
+    for part in sorted(program.chip, key=lambda part: part.macs)[
+        : min(_MAX_TRIES, len(program.chip) - 1)
+    ]:
         if part.macs <= most:
             why = f"{part.macs:,} of the multiply-accumulates, and measured, it is better in float"
             more = dict.fromkeys(departures.float_nodes_of(part.members), why)
             other = _replan_with_host_nodes(best, {**best.prepared.parts.floats, **more}, progress)
             gains = [
                 after - before
-                for before, after in zip(output_sqnr_levels(best), output_sqnr_levels(other), strict=True)
+                for before, after in zip(
+                    output_sqnr_levels(best), output_sqnr_levels(other), strict=True
+                )
             ]
             accepted = max(gains) >= _MIN_GAIN_DB and min(gains) >= -_MAX_LOSS_DB
             measured = {"highest_gain_db": max(gains), "lowest_gain_db": min(gains)}
@@ -103,8 +115,13 @@ def _host_placement(best: Candidate) -> HostPlacement:
     return HostPlacement(report.program, best.planned.partition, best.lowered, report.names)
 
 
-def _replan_with_host_nodes(best: Candidate, host: Mapping[str, str], progress: Progress | None) -> Candidate:
-    """Return the model with `host` in float, {node: why}, and nothing else: planned and compared anew."""
+def _replan_with_host_nodes(
+    best: Candidate, host: Mapping[str, str], progress: Progress | None
+) -> Candidate:
+    """Return the model with `host` in float, {node: why}, and nothing else.
+
+    Planned and compared anew.
+    """
     offloaded = best.prepared.with_host_nodes(host)
     planned = plan_model(offloaded, None, progress, best.planned.calibration)
     return build_candidate(offloaded, planned, refine_weights(planned, progress=progress), progress)
@@ -117,16 +134,26 @@ def _try_returning_layers(best: Candidate, progress: Progress | None) -> Candida
     """
     prepared = best.prepared
     told = select_required_host_nodes(prepared)
-    names = [str(node.name) for node in prepared.graph.graph if count_macs(node) and str(node.name) not in told]
+    names = [
+        str(node.name)
+        for node in prepared.graph.graph
+        if count_macs(node) and str(node.name) not in told
+    ]
     layers = prepared.moved.keys() & names
     if not layers:
         return best
     floats = {name: why for name, why in prepared.parts.floats.items() if name not in layers}
     other = _replan_with_host_nodes(best, floats, progress)
-    lost = [before - after for before, after in zip(output_sqnr_levels(best), output_sqnr_levels(other), strict=True)]
+    lost = [
+        before - after
+        for before, after in zip(output_sqnr_levels(best), output_sqnr_levels(other), strict=True)
+    ]
     highest_loss = max(lost, default=0.0)
     accepted = highest_loss <= _MAX_LOSS_DB and other.result.report.program.runs_correctly
     log_verdict(
-        "layers_back", accepted, criterion={"loss_db": _MAX_LOSS_DB}, measured={"highest_loss_db": highest_loss}
+        "layers_back",
+        accepted,
+        criterion={"loss_db": _MAX_LOSS_DB},
+        measured={"highest_loss_db": highest_loss},
     )
     return other if accepted else best

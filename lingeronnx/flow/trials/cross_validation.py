@@ -1,11 +1,12 @@
 """CrossValidation: what a plan and methods of refinement give on calibration samples that the weights did not see.
 
-The samples are dealt into four parts. Weights are refined on three parts and measured on the fourth, each part in its
-turn (cross-validation), so that every sample says once how far a trial is from the float model. Two trials are compared
-sample by sample (`gains`).
+The samples are dealt into four parts. Weights are refined on three parts and measured on the
+fourth, each part in its turn (cross-validation), so that every sample says once how far a trial is
+from the float model. Two trials are compared sample by sample (`gains`).
 
-A trial that is hopeless so far is not measured to its end. Where weights are refined anew this is judged by two parts
-at least: rounding answers the least change with another error, so that one part tells of its own weights only.
+A trial that is hopeless so far is not measured to its end. Where weights are refined anew this is
+judged by two parts at least: rounding answers the least change with another error, so that one part
+tells of its own weights only.
 """
 
 from __future__ import annotations
@@ -61,31 +62,49 @@ class CrossValidation:
     """
 
     def __init__(
-        self, prepared: PreparedModel, planned: PlannedModel, feeds: _Feed, count: int, wanted: Sequence[str]
+        self,
+        prepared: PreparedModel,
+        planned: PlannedModel,
+        feeds: _Feed,
+        count: int,
+        wanted: Sequence[str],
     ) -> None:
         self._prepared, self._wanted = prepared, wanted
-        outputs = {str(value.name) for value in prepared.original.graph.outputs}  # that is all `source` yields
-        self._source = prepared.source if outputs >= {*wanted} else FloatRunner(prepared.original, wanted)
+        outputs = {
+            str(value.name) for value in prepared.original.graph.outputs
+        }  # that is all `source` yields
+        self._source = (
+            prepared.source if outputs >= {*wanted} else FloatRunner(prepared.original, wanted)
+        )
         part = np.arange(count) % _PERIOD * _FOLDS // _PERIOD
         inputs = prepared.data.inputs
 
         def dealt(of: np.ndarray) -> dict[str, np.ndarray]:
-            axes = {n: inputs[n].axis if inputs[n].count_samples(a) == count else None for n, a in feeds.items()}
+            axes = {
+                n: inputs[n].axis if inputs[n].count_samples(a) == count else None
+                for n, a in feeds.items()
+            }
             return {n: a if axes[n] is None else a.compress(of, axes[n]) for n, a in feeds.items()}
 
         self._parts = [(dealt(part != k), dealt(part == k)) for k in range(_FOLDS)]
         self._counts = [int((part == k).sum()) for k in range(_FOLDS)]
-        self._step = choose_batch_size(bytes_per_sample(planned.graph), _BATCH_SIZE, self._prepared.conf.budget)
+        self._step = choose_batch_size(
+            bytes_per_sample(planned.graph), _BATCH_SIZE, self._prepared.conf.budget
+        )
         self._power = np.zeros((_FOLDS, len(wanted)))
         self._floats: dict[int, list[dict[str, np.ndarray]]] = {}
-        self._room = self._prepared.conf.budget // 8  # bytes that the float model's outputs may still take
+        self._room = (
+            self._prepared.conf.budget // 8
+        )  # bytes that the float model's outputs may still take
 
     def evaluate_baseline(
         self, planned: PlannedModel, options: RefinementOptions, progress: Progress | None = None
     ) -> CrossValidatedPlan:
         """Return the first candidate, which others are compared with."""
         trained = [self._refine_and_measure(k, planned, options, progress) for k in range(_FOLDS)]
-        return CrossValidatedPlan(planned, options, [exact for exact, _ in trained], [errors for _, errors in trained])
+        return CrossValidatedPlan(
+            planned, options, [exact for exact, _ in trained], [errors for _, errors in trained]
+        )
 
     def evaluate_candidate(
         self,
@@ -95,8 +114,13 @@ class CrossValidation:
         errors: float,
         progress: Progress | None = None,
     ) -> tuple[CrossValidatedPlan, Gain]:
-        """Return another candidate and its gain over `best`; it has fewer parts where that is hopeless by the first."""
-        trained = [self._refine_and_measure(k, planned, options, progress) for k in range(_MIN_FOLDS)]
+        """Return another candidate and its gain over `best`.
+
+        It has fewer parts where that is hopeless by the first.
+        """
+        trained = [
+            self._refine_and_measure(k, planned, options, progress) for k in range(_MIN_FOLDS)
+        ]
         gain = self.gain_between(best.errors, [error for _, error in trained])
         for k in range(_MIN_FOLDS, _FOLDS):
             if gain.is_hopeless(errors):
@@ -125,7 +149,9 @@ class CrossValidation:
         """Return the gain of `new` over `old` in the parts that `new` has."""
         parts = len(new)
         power = self._power[:parts].sum(axis=0)
-        return compute_gain(np.hstack(old[:parts]), np.hstack(new), power, sum(self._counts[:parts]))
+        return compute_gain(
+            np.hstack(old[:parts]), np.hstack(new), power, sum(self._counts[:parts])
+        )
 
     def _refine_and_measure(
         self, k: int, planned: PlannedModel, options: RefinementOptions, progress: Progress | None
@@ -137,7 +163,8 @@ class CrossValidation:
     def _measure_errors(self, k: int, planned: PlannedModel, float_graph: ir.Model) -> np.ndarray:
         """Return the summed squared errors of the tensors, [tensors, n], on part `k`.
 
-        n are its samples; of a tensor without samples on its first axis, the pieces that are run at a time.
+        n are its samples; of a tensor without samples on its first axis, the pieces that are run at
+        a time.
         """
         target = self._prepared.target
         graph = lower(planned.partition.with_graph(float_graph), planned.plan, target).graph
@@ -148,14 +175,20 @@ class CrossValidation:
             have = session.tensors({n: a for n, a in part.items() if n in takes}, self._wanted)
             values = {name: a if q is None else q.real(a) for name, a, q in have}
             count = max(self._prepared.data.inputs[n].count_samples(a) for n, a in part.items())
-            errors.append(sum_squares([wants[name] - values[name].astype(np.float64) for name in self._wanted], count))
+            errors.append(
+                sum_squares(
+                    [wants[name] - values[name].astype(np.float64) for name in self._wanted], count
+                )
+            )
         trim_memory()
         return np.hstack(errors)
 
     def is_chip_ready(self, planned: PlannedModel) -> bool:
         """Whether the plan, with the weights as they are, leaves a chip its part."""
         lowered = lower(planned.partition, planned.plan, planned.target)
-        return Candidate(self._prepared, planned, planned.graph, lowered, Fidelity({}, "", ())).result.report.chip_ready
+        return Candidate(
+            self._prepared, planned, planned.graph, lowered, Fidelity({}, "", ())
+        ).result.report.chip_ready
 
     def _pieces(self, k: int) -> Sequence[dict[str, np.ndarray]]:
         return list(self._prepared.data.split_feeds(self._parts[k][1], self._step))
@@ -164,9 +197,12 @@ class CrossValidation:
         """Return what the float model gives on the pieces of part `k`, kept where there is room."""
         if k not in self._floats:
             wants = [
-                {name: array for name, array, _ in self._source.run(part, self._wanted)} for part in self._pieces(k)
+                {name: array for name, array, _ in self._source.run(part, self._wanted)}
+                for part in self._pieces(k)
             ]
-            power = [[np.square(want[n], dtype=np.float64).sum() for n in self._wanted] for want in wants]
+            power = [
+                [np.square(want[n], dtype=np.float64).sum() for n in self._wanted] for want in wants
+            ]
             self._power[k] = np.sum(power, axis=0)
             size = sum(array.nbytes for want in wants for array in want.values())
             if size > self._room:
@@ -178,12 +214,20 @@ class CrossValidation:
 
 def count_samples(planned: PlannedModel, feeds: _Feed) -> int:
     """Return how many samples the `feeds` of a planned model hold."""
-    return max((planned.data.inputs[name].count_samples(array) for name, array in feeds.items()), default=0)
+    return max(
+        (planned.data.inputs[name].count_samples(array) for name, array in feeds.items()), default=0
+    )
 
 
 def sum_squares(errors: Sequence[np.ndarray], count: int) -> np.ndarray:
-    """Return the summed squares of each array, [arrays, n]; n is `count`, or 1 where an array has other first axes."""
-    single = [np.square(e).reshape(len(e), -1).sum(axis=1) if e.ndim and len(e) == count else None for e in errors]
+    """Return the summed squares of each array, [arrays, n].
+
+    N is `count`, or 1 where an array has other first axes.
+    """
+    single = [
+        np.square(e).reshape(len(e), -1).sum(axis=1) if e.ndim and len(e) == count else None
+        for e in errors
+    ]
     if any(array is None for array in single):
         return np.array([[float(np.square(e).sum())] for e in errors])
     return np.stack([array for array in single if array is not None])

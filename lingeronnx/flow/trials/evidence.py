@@ -1,7 +1,8 @@
 """What counts as evidence that one integer graph is better than another, and how far both are from the float model.
 
-Only real data that can be read again are evidence, and only where nobody fixed the weights or asked for no effort. Of
-an output behind a Softmax a few undecided rows tell nearly all of the error: some hundred rows are no evidence.
+Only real data that can be read again are evidence, and only where nobody fixed the weights or asked
+for no effort. Of an output behind a Softmax a few undecided rows tell nearly all of the error: some
+hundred rows are no evidence.
 """
 
 from __future__ import annotations
@@ -57,8 +58,13 @@ def _has_too_few_softmax_rows(candidate: Candidate) -> bool:
 
 
 def is_better(old: Candidate, new: Candidate) -> bool:
-    """Whether the outputs are clearly nearer, and by more than chance; what is not finite by now has no chance."""
-    chance = compute_gain(old.fidelity.errors, new.fidelity.errors, old.fidelity.power, 0).standard_error_db
+    """Whether the outputs are clearly nearer, and by more than chance.
+
+    What is not finite by now has no chance.
+    """
+    chance = compute_gain(
+        old.fidelity.errors, new.fidelity.errors, old.fidelity.power, 0
+    ).standard_error_db
     value = mean_sqnr_gain_db(old, new)
     return value >= MIN_GAIN_DB and not value <= SIGNIFICANCE_Z * chance
 
@@ -72,7 +78,10 @@ def mean_sqnr_gain_db(old: Candidate, new: Candidate) -> float:
 
 
 def output_sqnr_levels(candidate: Candidate) -> list[float]:
-    """Return the SQNR of the outputs and of the parts that they join; what is not finite is the worst."""
+    """Return the SQNR of the outputs and of the parts that they join.
+
+    What is not finite is the worst.
+    """
     every = [output["sqnr"] for output in candidate.fidelity.outputs.values()]
     every += [part.sqnr for part in candidate.fidelity.parts]
     return [clamp_sqnr_db(sqnr) for sqnr in every]

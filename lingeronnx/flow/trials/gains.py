@@ -4,7 +4,8 @@ Two are compared sample by sample. With E the summed squared error of an output,
 
     G = mean over the outputs of 10 log10(E_old / E_new)
 
-and its standard error is that of the jackknife, with G_i the gain without sample i (Efron and Stein 1981):
+and its standard error is that of the jackknife, with G_i the gain without sample i (Efron and Stein
+1981):
 
     s^2 = (n - 1) / n * sum_i (G_i - mean of G_i)^2
 """
@@ -37,7 +38,11 @@ class Gain:
 
     def is_significant(self, min_db: float, z: float) -> bool:
         """Whether it is `min_db` dB, and above zero by so many standard errors, and the worst output loses nothing."""
-        return self.value >= min_db and self.value > z * self.standard_error_db and self.worst_output_db >= 0
+        return (
+            self.value >= min_db
+            and self.value > z * self.standard_error_db
+            and self.worst_output_db >= 0
+        )
 
     @property
     def is_nonzero(self) -> bool:
@@ -74,7 +79,9 @@ def compute_gain(old: np.ndarray, new: np.ndarray, power: np.ndarray, counts: in
     left = 10 * np.log10(np.maximum(whole[..., None] - sums, least[:, None]))
     each = (left[0] - left[1]).mean(axis=0)
     n = len(each)
-    error = math.sqrt((n - 1) / n * float(np.square(each - each.mean()).sum())) if n > 1 else math.inf
+    error = (
+        math.sqrt((n - 1) / n * float(np.square(each - each.mean()).sum())) if n > 1 else math.inf
+    )
     level = 10 * np.log10(np.maximum(power, np.finfo(float).tiny))
     worst = float((level - value[1]).min() - (level - value[0]).min())
     return Gain(float((value[0] - value[1]).mean()), error, counts, worst)

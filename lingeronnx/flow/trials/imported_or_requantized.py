@@ -1,9 +1,11 @@
-"""A model that another tool has quantized: its scales kept, or its weights quantized anew, by what samples say.
+"""A model that another tool has quantized.
 
-Where the platform holds every scale as it came, the integers are the other tool's and stay. Where some had to change,
-what the tool measured no longer holds. Then its weights are quantized anew on three of every four calibration samples,
-and both are measured on the fourth ones, against the real numbers of the file. What is clearly better by more than
-chance is taken, on all samples. `requantize`, said either way, is not measured.
+Its scales kept, or its weights quantized anew, by what samples say.
+Where the platform holds every scale as it came, the integers are the other tool's and stay. Where
+some had to change, what the tool measured no longer holds. Then its weights are quantized anew on
+three of every four calibration samples, and both are measured on the fourth ones, against the real
+numbers of the file. What is clearly better by more than chance is taken, on all samples.
+`requantize`, said either way, is not measured.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ _EPSILON = 1e-10  # of an output's power: less is no error
 _Feeds = Mapping[str, np.ndarray]
 
 
-def choose_import_or_requantize(imported: Candidate, requantize: Callable[[_Feeds | None], Candidate]) -> Candidate:
+def choose_import_or_requantize(
+    imported: Candidate, requantize: Callable[[_Feeds | None], Candidate]
+) -> Candidate:
     """Return `imported`, which has the model's own scales, or the result of `requantize`, and why.
 
     requantize : calibrates on the samples it is given, None: on all.
@@ -49,17 +53,27 @@ def choose_import_or_requantize(imported: Candidate, requantize: Callable[[_Feed
     given: _Feeds = {}
     if prepared.conf.effort == "fast":
         reason = "effort is fast"
-    elif prepared.calls is not None or prepared.tail is not None or any(s.axis for s in prepared.data.inputs.values()):
+    elif (
+        prepared.calls is not None
+        or prepared.tail is not None
+        or any(s.axis for s in prepared.data.inputs.values())
+    ):
         reason = "its samples cannot be set aside"
     else:
-        given = prepared.data.first(choose_batch_size(4 * prepared.input_bytes, _MAX_SAMPLES, prepared.conf.budget))
+        given = prepared.data.first(
+            choose_batch_size(4 * prepared.input_bytes, _MAX_SAMPLES, prepared.conf.budget)
+        )
         if (count := _count_samples(imported, given)) < MIN_SAMPLES:
-            reason = f"{count} calibration samples are too few to set some aside, {MIN_SAMPLES} would do"
+            reason = (
+                f"{count} calibration samples are too few to set some aside, {MIN_SAMPLES} would do"
+            )
     if reason:
         told = f"scales had to change; whether --requantize is better was not measured: {reason}"
         return imported.with_notes([told])
     apart = np.arange(count) % _HOLD_OUT_PERIOD == _HOLD_OUT_PERIOD - 1
-    seen, unseen = ({n: a[of] if len(a) == count else a for n, a in given.items()} for of in (~apart, apart))
+    seen, unseen = (
+        {n: a[of] if len(a) == count else a for n, a in given.items()} for of in (~apart, apart)
+    )
     other = requantize(seen)
     wanted = select_measured_tensors(imported.planned)
     if not set(wanted) <= {*select_measured_tensors(other.planned), *other.planned.plan.tensors}:
@@ -81,7 +95,8 @@ def _choose_by_measurement(
     found = compute_gain(old, new, power, old.shape[1])
     each = [_mean_sqnr_db(errors, power) for errors in (old, new)]
     told = (
-        f"measured on {_count_samples(kept, feeds)} samples set aside: its scales as the platform holds them "
+        f"measured on {_count_samples(kept, feeds)} samples set aside: its scales as the platform "
+        "holds them "
         f"{each[0]:.1f} dB, "
         f"its weights alone quantized anew {each[1]:.1f} dB"
     )
@@ -90,7 +105,9 @@ def _choose_by_measurement(
         found.is_significant(MIN_GAIN_DB, SIGNIFICANCE_Z),
     )
     if log_verdict("other_scales", accepted, criterion=criterion, measured=found.figures):
-        return anew(None).with_notes([f"{told}; the latter is taken (--no-requantize keeps the scales)"])
+        return anew(None).with_notes(
+            [f"{told}; the latter is taken (--no-requantize keeps the scales)"]
+        )
     return kept.with_notes([f"{told}; the scales are kept (--requantize takes the weights alone)"])
 
 
@@ -124,8 +141,14 @@ def _measure_errors(
         want = {name: array.astype(np.float64) for name, array, _ in floats.run(part, wanted)}
         have = {
             name: array if q is None else q.real(array)
-            for name, array, q in session.tensors({n: a for n, a in part.items() if n in takes}, wanted)
+            for name, array, q in session.tensors(
+                {n: a for n, a in part.items() if n in takes}, wanted
+            )
         }
-        errors.append(sum_squares([want[name] - have[name] for name in wanted], _count_samples(compared, part)))
+        errors.append(
+            sum_squares(
+                [want[name] - have[name] for name in wanted], _count_samples(compared, part)
+            )
+        )
         power += [float(np.square(want[name]).sum()) for name in wanted]
     return np.hstack(errors), power

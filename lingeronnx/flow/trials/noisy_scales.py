@@ -1,9 +1,11 @@
-"""Finer scales of the noisiest activations, where the outputs stay far off: what the finer step cuts may not count.
+"""Finer scales of the noisiest activations, where the outputs stay far off.
 
-The calibrator weighs what a scale cuts against what it rounds, tensor by tensor. But a few large values of a front
-layer may hardly reach the outputs, while its rounding does. Only the outputs tell. So where one stays below 25 dB, the
-scale with the most noise of its own is tried one octave finer on the integer graph, the weights as they are. While that
-brings the outputs clearly nearer, it is kept, and the next is tried. `best_effort` searches all scales, both ways.
+What the finer step cuts may not count.
+The calibrator weighs what a scale cuts against what it rounds, tensor by tensor. But a few large
+values of a front layer may hardly reach the outputs, while its rounding does. Only the outputs
+tell. So where one stays below 25 dB, the scale with the most noise of its own is tried one octave
+finer on the integer graph, the weights as they are. While that brings the outputs clearly nearer,
+it is kept, and the next is tried. `best_effort` searches all scales, both ways.
 """
 
 from __future__ import annotations
@@ -31,14 +33,23 @@ _OCTAVE = 2.0
 def try_finer_noisy_scales(candidate: Candidate, progress: Progress | None = None) -> Candidate:
     """Return `candidate`, or the same model with finer scales where these bring its outputs clearly nearer.
 
-    A note says which, and what they gained. Scales that were given stay; so do those of free numbers, which fill the
-    integers anyway, and those of a model that is fed its own states, whose calls say little one by one.
+    A note says which, and what they gained. Scales that were given stay; so do those of free
+    numbers, which fill the integers anyway, and those of a model that is fed its own states, whose
+    calls say little one by one.
     """
     prepared, planned, exact = candidate.prepared, candidate.planned, candidate.float_graph
     choice = planned.basis.policy
-    if choice is None or choice.mode != "q-value" or choice.calibrator != "mse" or prepared.conf.state:
+    if (
+        choice is None
+        or choice.mode != "q-value"
+        or choice.calibrator != "mse"
+        or prepared.conf.state
+    ):
         return candidate
-    if not can_choose_by_samples(prepared) or candidate.fidelity.measured_errors.shape[1] < _MIN_SAMPLES:
+    if (
+        not can_choose_by_samples(prepared)
+        or candidate.fidelity.measured_errors.shape[1] < _MIN_SAMPLES
+    ):
         return candidate
     if (
         min(output_sqnr_levels(candidate), default=MAX_SQNR_DB) >= _MAX_SQNR_DB
@@ -50,10 +61,14 @@ def try_finer_noisy_scales(candidate: Candidate, progress: Progress | None = Non
     best, finer = candidate, []
     shared = group_shared_scales(planned.partition, planned.target)
     for names in _select_noisiest_scales(planned, planned.plan, shared):
-        plan = rescale_tensors(best.planned.plan, names, _OCTAVE, planned.partition, shared, planned.target)
+        plan = rescale_tensors(
+            best.planned.plan, names, _OCTAVE, planned.partition, shared, planned.target
+        )
         if plan is None:
             continue
-        other = build_candidate(prepared, replace(planned, plan=plan), exact, progress, locate_break=False)
+        other = build_candidate(
+            prepared, replace(planned, plan=plan), exact, progress, locate_break=False
+        )
         step = _measured_gain(best, other)
         criterion, accepted = (
             {"mean_db": MIN_GAIN_DB, "errors": STEP_SIGNIFICANCE_Z},
@@ -68,7 +83,10 @@ def try_finer_noisy_scales(candidate: Candidate, progress: Progress | None = Non
     if best.fidelity.is_lossy:  # once more, to say where it breaks
         best = build_candidate(prepared, best.planned, exact, progress)
     what = f"{', '.join(finer)} at scales an octave finer than of least error"
-    nearer = f"{_measured_gain(candidate, best).value:.1f} dB nearer to the float model's {best.fidelity.measured_on}"
+    nearer = (
+        f"{_measured_gain(candidate, best).value:.1f} dB nearer to the float model's "
+        f"{best.fidelity.measured_on}"
+    )
     return best.with_notes([f"{what}: that brings the outputs {nearer}"])
 
 
@@ -93,5 +111,9 @@ def _select_noisiest_scales(
         seen = group.merged_stats(stats)
         if seen is not None and seen.mean_square > 0:
             q = plan.tensors[names[0]]
-            noise.append((seen.quantization_error(float(q.scale), q.low, q.high) / seen.mean_square, names))
-    return [names for _, names in sorted(noise, key=lambda item: item[0], reverse=True)[:_MAX_SCALES]]
+            noise.append(
+                (seen.quantization_error(float(q.scale), q.low, q.high) / seen.mean_square, names)
+            )
+    return [
+        names for _, names in sorted(noise, key=lambda item: item[0], reverse=True)[:_MAX_SCALES]
+    ]

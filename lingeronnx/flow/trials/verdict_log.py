@@ -1,7 +1,8 @@
 """Log what each trial decided and by which figures, as one JSON object per verdict.
 
-The logger `lingeronnx.verdicts` gets a record of level DEBUG for each verdict, so that two versions of the package can
-be compared: equal verdicts find a cause that equal files hide (`benchmarks/compare_versions.py`).
+The logger `lingeronnx.verdicts` gets a record of level DEBUG for each verdict, so that two versions
+of the package can be compared: equal verdicts find a cause that equal files hide
+(`benchmarks/compare_versions.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ _DIGITS = 9  # significant digits of a figure
 
 
 def log_verdict(
-    trial: str, accepted: bool, *, criterion: Mapping[str, float], measured: Mapping[str, float], label: str = ""
+    trial: str,
+    accepted: bool,
+    *,
+    criterion: Mapping[str, float],
+    measured: Mapping[str, float],
+    label: str = "",
 ) -> bool:
     """Log a verdict and return whether the proposal was accepted.
 

@@ -60,7 +60,12 @@ class Concat(Format):
         """Return the attributes of a node that reads `inputs` and writes `o`."""
         width = {} if o.bits == 8 else {"o_bits": o.bits}  # which the vendor's form does not have
         zeros = make_zero_point_attributes(o=o, **{f"x_{i}": x for i, x in enumerate(inputs)})
-        return {**{f"scale_x_{i}": x.scale for i, x in enumerate(inputs)}, **width, "scale_o": o.scale, **zeros}
+        return {
+            **{f"scale_x_{i}": x.scale for i, x in enumerate(inputs)},
+            **width,
+            "scale_o": o.scale,
+            **zeros,
+        }
 
     def to_v3_attributes(self, attrs: Attributes, inputs: int) -> dict[str, AttributeValue]:
         """The axis is called so, and every input has a width."""
@@ -76,7 +81,11 @@ class Concat(Format):
 
     def input_qparams(self, attrs: Attributes) -> dict[int, Affine]:
         """Return one scale for each input."""
-        return {int(k[8:]): qparams_from_attributes(attrs, k[6:]) for k in attrs if k.startswith("scale_x_")}
+        return {
+            int(k[8:]): qparams_from_attributes(attrs, k[6:])
+            for k in attrs
+            if k.startswith("scale_x_")
+        }
 
     def make_kernel(self, info: KernelInfo) -> Kernel:
         """Return the concatenation kernel; inputs below the output's scale are shifted left.
@@ -97,7 +106,9 @@ class Concat(Format):
                 "o"
             )  # as it is, whatever stands for 0
             rescales.append(
-                Rescale.from_shift(ZEROING_SHIFT, bits) if lost else info.rescale(ratio, bits, 0 if same else None)
+                Rescale.from_shift(ZEROING_SHIFT, bits)
+                if lost
+                else info.rescale(ratio, bits, 0 if same else None)
             )
             zeros.append(0 if same else info.zero_point(f"x_{index}"))
         return subtract_zero_points(Kernel(axis, tuple(rescales)), *zeros)
@@ -105,7 +116,13 @@ class Concat(Format):
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Join the inputs."""
         axis = get_int(builder.attrs, "dim" if builder.attrs["dim"] is not None else "axis", 0)
-        return [builder("Concat", *(builder.float_input(i) for i in range(len(builder.node.inputs))), axis=axis)]
+        return [
+            builder(
+                "Concat",
+                *(builder.float_input(i) for i in range(len(builder.node.inputs))),
+                axis=axis,
+            )
+        ]
 
 
 CONCAT = Concat()

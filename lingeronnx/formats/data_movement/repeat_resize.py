@@ -1,4 +1,7 @@
-"""Operators that repeat or surround: Tile, Expand, iqPad, Resize, ShuffleChannel. Scales pass through."""
+"""Operators that repeat or surround: Tile, Expand, iqPad, Resize, ShuffleChannel.
+
+Scales pass through.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,10 @@ class _IndexedIntegerOp(Format):
         shape = info.input_shapes[0]
         places = [self.source_positions(info, axis, size) for axis, size in enumerate(shape)]
         same = [np.array_equal(p, np.arange(n)) for p, n in zip(places, shape, strict=True)]
-        return IndexSelect(tuple(None if s else p for s, p in zip(same, places, strict=True)), self.fill_value(info))
+        return IndexSelect(
+            tuple(None if s else p for s, p in zip(same, places, strict=True)),
+            self.fill_value(info),
+        )
 
     def source_positions(self, bound: KernelInfo, axis: int, size: int) -> np.ndarray:
         """Return the positions of an axis of `size`."""
@@ -48,7 +54,9 @@ class _IndexedIntegerOp(Format):
         """Return constant input `index`, one number per axis."""
         values = [int(v) for v in bound.require_constant(index, "int64 int32", what).reshape(-1)]
         if len(values) != len(bound.input_shapes[0]):
-            raise ModelError(f"{bound.label}: its {what} has {len(values)} numbers; one per axis is needed")
+            raise ModelError(
+                f"{bound.label}: its {what} has {len(values)} numbers; one per axis is needed"
+            )
         return values
 
 
@@ -59,7 +67,9 @@ class Tile(_IndexedIntegerOp):
 
     def source_positions(self, bound: KernelInfo, axis: int, size: int) -> np.ndarray:
         """Return all positions, again and again."""
-        return np.tile(np.arange(size), self.read_per_axis_constant(bound, 1, "number of repeats")[axis])
+        return np.tile(
+            np.arange(size), self.read_per_axis_constant(bound, 1, "number of repeats")[axis]
+        )
 
 
 TILE = Tile()
@@ -74,7 +84,9 @@ class Expand(_IndexedIntegerOp):
         """Zero throughout, or as it is."""
         wanted = self.read_per_axis_constant(bound, 1, "shape")[axis]
         if size != 1 and wanted not in (1, size):
-            raise ModelError(f"{bound.label}: axis {axis} of size {size} does not expand to {wanted}")
+            raise ModelError(
+                f"{bound.label}: axis {axis} of size {size} does not expand to {wanted}"
+            )
         return np.zeros(wanted, int) if size == 1 else np.arange(size)
 
 
@@ -93,7 +105,9 @@ class Pad(_IndexedIntegerOp):
 
     name = "iqPad"
     signature = Signature(
-        "x:integer pads:index value:number?", "integer", rules.infer_like_standard("Pad", rules.input_type)
+        "x:integer pads:index value:number?",
+        "integer",
+        rules.infer_like_standard("Pad", rules.input_type),
     )
     kind = PadArithmetic
     domain = "thinker"
@@ -115,7 +129,9 @@ class Pad(_IndexedIntegerOp):
         rank = len(bound.input_shapes[0])
         if len(pads) != 2 * rank or min(pads) < 0:
             raise ModelError(f"{bound.label}: pads {pads} do not fit {rank} axes")
-        mode = _PAD_MODES[bound.expect_arithmetic(PadArithmetic).swapped].get(str(bound.attributes["mode"]))
+        mode = _PAD_MODES[bound.expect_arithmetic(PadArithmetic).swapped].get(
+            str(bound.attributes["mode"])
+        )
         if mode is None:
             raise ModelError(f"{bound.label}: no such mode: {bound.attributes['mode']}")
         around = pads[axis], pads[axis + rank]
@@ -129,8 +145,12 @@ class Pad(_IndexedIntegerOp):
 
     def build_float_nodes(self, builder: FloatNodeBuilder) -> list[ir.Value]:
         """Return the standard operator, the constant in real numbers."""
-        value = builder.add_constant(np.float32(builder.dequantize_scalar(self.fill_value(builder.info) or 0)), "value")
-        mode = _PAD_MODES[builder.info.expect_arithmetic(PadArithmetic).swapped][str(builder.attrs["mode"])]
+        value = builder.add_constant(
+            np.float32(builder.dequantize_scalar(self.fill_value(builder.info) or 0)), "value"
+        )
+        mode = _PAD_MODES[builder.info.expect_arithmetic(PadArithmetic).swapped][
+            str(builder.attrs["mode"])
+        ]
         return [builder("Pad", builder.float_input(), builder.raw_input(1), value, mode=mode)]
 
 
@@ -151,10 +171,19 @@ class Resize(_IndexedIntegerOp):
         """The nearest element, by ONNX's rules for coordinates and ties."""
         factors = bound.require_constant(2, "float32", "list of factors").reshape(-1)
         factor = float(factors[axis])
-        modes = str(bound.attributes["coordinate_transformation_mode"]), str(bound.attributes["nearest_mode"])
+        modes = (
+            str(bound.attributes["coordinate_transformation_mode"]),
+            str(bound.attributes["nearest_mode"]),
+        )
         places = _compute_nearest_positions(*modes, factor, size, int(size * factor))
-        if places is None or bound.attributes["mode"] != "nearest" or len(factors) != len(bound.input_shapes[0]):
-            raise ModelError(f"{bound.label}: only resizing to the nearest element has an integer form")
+        if (
+            places is None
+            or bound.attributes["mode"] != "nearest"
+            or len(factors) != len(bound.input_shapes[0])
+        ):
+            raise ModelError(
+                f"{bound.label}: only resizing to the nearest element has an integer form"
+            )
         return places
 
 
@@ -190,7 +219,9 @@ def nearest_positions(node: ir.Node, size: int, count: int) -> np.ndarray | None
     return _compute_nearest_positions(*modes, count / size, size, count)
 
 
-def _compute_nearest_positions(coordinates: str, ties: str, factor: float, size: int, count: int) -> np.ndarray | None:
+def _compute_nearest_positions(
+    coordinates: str, ties: str, factor: float, size: int, count: int
+) -> np.ndarray | None:
     coordinate = COORDINATE_TRANSFORMS.get(coordinates)
     if coordinate is None:
         return None

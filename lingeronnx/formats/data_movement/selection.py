@@ -1,7 +1,7 @@
 """Operators that choose a part of a tensor: Slice, Split, Gather, ArgMax. Scales pass through.
 
-Gather is either a choice along an axis or, with a constant table, an embedding: the table is then quantized at the
-scale of the output.
+Gather is either a choice along an axis or, with a constant table, an embedding: the table is then
+quantized at the scale of the output.
 """
 
 from __future__ import annotations
@@ -24,9 +24,12 @@ from ..shape_inference import Signature
 __all__ = ["FAMILY", "SLICE", "SPLIT", "GATHER", "ARG_MAX"]
 
 
-def read_slices(node: ir.Node, get_constant: Callable[[int], np.ndarray | None], rank: int) -> dict[int, slice] | None:
-    """Return {axis: slice} of a Slice in either form (attributes, or inputs from opset 10 on); None when computed.
+def read_slices(
+    node: ir.Node, get_constant: Callable[[int], np.ndarray | None], rank: int
+) -> dict[int, slice] | None:
+    """Return {axis: slice} of a Slice in either form (attributes, or inputs from opset 10 on).
 
+    None when computed.
     get_constant : returns constant input `index`, or None.
     """
     if "starts" in node.attributes:
@@ -40,21 +43,33 @@ def read_slices(node: ir.Node, get_constant: Callable[[int], np.ndarray | None],
             if array is None and (present or index < 3):
                 return None
             if array is not None and array.dtype.kind not in "iu":
-                raise ModelError(f"{node.op_type} {node.name}: input {index} holds {array.dtype}; it must be integers")
+                raise ModelError(
+                    f"{node.op_type} {node.name}: input {index} holds {array.dtype}; it must be "
+                    "integers"
+                )
             parts.append(None if array is None else [int(v) for v in array.reshape(-1)])
         starts, ends, axes, steps = parts
     lists = [each for each in (starts, ends, axes, steps) if each is not None]
-    if any(not isinstance(each, Sequence) or len(each) != len(lists[0]) for each in lists) or starts is ends is None:
-        raise ModelError(f"{node.op_type} {node.name}: starts, ends, axes and steps must be lists of one length")
+    if (
+        any(not isinstance(each, Sequence) or len(each) != len(lists[0]) for each in lists)
+        or starts is ends is None
+    ):
+        raise ModelError(
+            f"{node.op_type} {node.name}: starts, ends, axes and steps must be lists of one length"
+        )
     axes = range(len(starts)) if axes is None else [a % max(rank, 1) for a in axes]
     steps = [1] * len(starts) if steps is None else steps
-    return {axis: _to_python_slice(*each) for axis, *each in zip(axes, starts, ends, steps, strict=True)}
+    return {
+        axis: _to_python_slice(*each) for axis, *each in zip(axes, starts, ends, steps, strict=True)
+    }
 
 
 def read_constant_slices(node: ir.Node) -> dict[int, slice] | None:
     """Return `read_slices` of a Slice by the constants of its own graph."""
     rank = len(ir.get_shape(node.inputs[0]) or (0,))
-    return read_slices(node, lambda i: ir.const_value(node.inputs[i]) if len(node.inputs) > i else None, rank)
+    return read_slices(
+        node, lambda i: ir.const_value(node.inputs[i]) if len(node.inputs) > i else None, rank
+    )
 
 
 def sliced_positions(node: ir.Node, axis: int) -> range | None:
@@ -64,11 +79,18 @@ def sliced_positions(node: ir.Node, axis: int) -> range | None:
     if node.op_type != "Slice" or node.domain or length is None:
         return None
     ranges = read_constant_slices(node)
-    return range(*ranges[axis].indices(length)) if ranges is not None and set(ranges) == {axis} else None
+    return (
+        range(*ranges[axis].indices(length))
+        if ranges is not None and set(ranges) == {axis}
+        else None
+    )
 
 
 def _to_python_slice(start: int, end: int, step: int) -> slice:
-    """Return Python's slice of ONNX's numbers: an end beyond the first element, going backwards, is no end."""
+    """Return Python's slice of ONNX's numbers.
+
+    An end beyond the first element, going backwards, is no end.
+    """
     return slice(start, None if step < 0 and end < -(1 << 30) else end, step)
 
 
@@ -102,7 +124,9 @@ class Split(Format):
 
     name = "Split"
     signature = Signature("x:integer split:index?", "integer*", rules.infer_split)
-    nonstandard_usage = "sizes in an attribute dims, a number or a list, beside the standard's split"
+    nonstandard_usage = (
+        "sizes in an attribute dims, a number or a list, beside the standard's split"
+    )
     nonstandard_attribute = "dims"
     domain = ""
     supports_zero_points = True
@@ -166,7 +190,9 @@ class Gather(Format):
         axis, index = get_int(info.attributes, "axis"), info.constants.get(1)
         if 0 in info.constants:
             if axis or index is not None:
-                raise ModelError(f"{info.label}: a constant table is read by rows and by a computed index only")
+                raise ModelError(
+                    f"{info.label}: a constant table is read by rows and by a computed index only"
+                )
             return Lookup(info.require_constant(0, "int8 int16", "table"))
         if index is None:
             raise ModelError(f"{info.label}: its index must be a constant")
@@ -179,7 +205,9 @@ class Gather(Format):
         if 0 not in builder.info.constants:
             return [builder("Gather", builder.float_input(), builder.raw_input(1), axis=axis)]
         scale = get_number(builder.attrs, "scale_o" if builder.attrs["scale_o"] else "scale_x")
-        return [builder("Gather", builder.held(0, scale, bits=bits), builder.raw_input(1), axis=axis)]
+        return [
+            builder("Gather", builder.held(0, scale, bits=bits), builder.raw_input(1), axis=axis)
+        ]
 
     def output_qparams(self, attrs: Attributes, scales: Sequence[Affine | None]) -> Affine | None:
         """The table's, or the input's."""
@@ -195,7 +223,8 @@ class ArgMax(Format):
     name = "ArgMax"
     signature = Signature("x:integer", "integer", rules.infer_argmax)
     nonstandard_usage = (
-        "gives the largest integer and its position as int32 [2, 1, ..]; the standard gives int64 positions"
+        "gives the largest integer and its position as int32 [2, 1, ..]; the "
+        "standard gives int64 positions"
     )
     domain = ""
     attributes = (Attr("axis", "i", 0),)

@@ -26,7 +26,9 @@ class _ShapeIntegerOp(Format):
 
         target, source = self.reshape_target(info), self.source_shape(info)
         same = int(np.prod(target[1:], dtype=int)) == int(np.prod(source[1:], dtype=int))
-        counted = same or min(target[1:], default=1) < 1  # numbers that may yet turn out to be the same
+        counted = (
+            same or min(target[1:], default=1) < 1
+        )  # numbers that may yet turn out to be the same
         keeps = bool(target) and ((target[0] in (0, 1) and counted) or (target[0] == -1 and same))
         return Kernel(tuple(target), is_per_sample=info.has_batch_axis and keeps)
 
@@ -77,7 +79,9 @@ class Squeeze(_ShapeIntegerOp):
     """Drop axes of size 1."""
 
     name = "Squeeze"
-    nonstandard_usage = "axes as an attribute in any opset; from 13 on the standard has them as an input"
+    nonstandard_usage = (
+        "axes as an attribute in any opset; from 13 on the standard has them as an input"
+    )
     nonstandard_attribute = "axes"
     attributes = (Attr("axes", "ints", None),)
 
@@ -86,7 +90,9 @@ class Squeeze(_ShapeIntegerOp):
         shape = self.source_shape(bound)
         told = bound.constants[1].reshape(-1).tolist() if 1 in bound.constants else []
         axes = get_ints(bound.attributes, "axes", told)
-        gone = {a % len(shape) for a in axes} if axes else {i for i, d in enumerate(shape) if d == 1}
+        gone = (
+            {a % len(shape) for a in axes} if axes else {i for i, d in enumerate(shape) if d == 1}
+        )
         return [d for i, d in enumerate(shape) if i not in gone]
 
 
@@ -97,7 +103,9 @@ class Unsqueeze(_ShapeIntegerOp):
     """Insert axes of size 1."""
 
     name = "Unsqueeze"
-    nonstandard_usage = "axes as an attribute in any opset; from 13 on the standard has them as an input"
+    nonstandard_usage = (
+        "axes as an attribute in any opset; from 13 on the standard has them as an input"
+    )
     nonstandard_attribute = "axes"
     attributes = (Attr("axes", "ints", None),)
 
@@ -105,7 +113,9 @@ class Unsqueeze(_ShapeIntegerOp):
         """The input's sizes with ones between."""
         shape = list(self.source_shape(bound))
         axes = get_ints(
-            bound.attributes, "axes", bound.constants[1].reshape(-1).tolist() if 1 in bound.constants else None
+            bound.attributes,
+            "axes",
+            bound.constants[1].reshape(-1).tolist() if 1 in bound.constants else None,
         )
         for axis in sorted(a % (len(shape) + len(axes)) for a in axes):
             shape.insert(axis, 1)

@@ -1,8 +1,9 @@
-"""A convolution too large for the chip in parts: by outputs or groups (exact), or by input channels (a sum).
+"""A convolution too large for the chip in parts.
 
-Too many weights ask for fewer outputs. The rows under the kernel grow with the input channels, so that the limit of the
-line buffer asks for a sum of parts, each of which is rounded. Maps that are too large for the memory are no matter of
-channels: `row_tiles` cuts them, exactly.
+By outputs or groups (exact), or by input channels (a sum).
+Too many weights ask for fewer outputs. The rows under the kernel grow with the input channels, so
+that the limit of the line buffer asks for a sum of parts, each of which is rounded. Maps that are
+too large for the memory are no matter of channels: `row_tiles` cuts them, exactly.
 """
 
 from __future__ import annotations
@@ -31,10 +32,14 @@ def split_channels(model: ir.Model, node: ir.Node, target: Target) -> tuple[str,
     g, weight = conv
     if g.group > 1:
         return _split_groups(model, node, g, weight, target)
-    return _split_outputs(model, node, g, weight, target) or _split_inputs(model, node, g, weight, target)
+    return _split_outputs(model, node, g, weight, target) or _split_inputs(
+        model, node, g, weight, target
+    )
 
 
-def _part_fits_limits(target: Target, g: ConvGeometry, inputs: int, outputs: int, group: int) -> bool:
+def _part_fits_limits(
+    target: Target, g: ConvGeometry, inputs: int, outputs: int, group: int
+) -> bool:
     """Whether a part of so many channels is within all limits."""
     space, result = [int(d or 0) for d in g.input_shape[2:]], [int(d or 0) for d in g.result[2:]]
     attributes = {**_make_conv_attributes(g), "group": group}
@@ -54,7 +59,9 @@ def _make_conv_attributes(g: ConvGeometry) -> dict[str, AttributeValue]:
     }
 
 
-def _find_coarsest_split(total: int, align: int, fits: Callable[[int], bool]) -> list[tuple[int, int]] | None:
+def _find_coarsest_split(
+    total: int, align: int, fits: Callable[[int], bool]
+) -> list[tuple[int, int]] | None:
     """Return the ranges of the coarsest cut whose parts all fit."""
     for parts in range(2, min(total, _MOST_PARTS) + 1):
         ranges = split_range(total, parts, align)
@@ -68,14 +75,18 @@ def _split_outputs(
 ) -> tuple[str, str] | None:
     assert target.conv_limits is not None
     ranges = _find_coarsest_split(
-        g.outputs, target.conv_limits.channel_align, lambda size: _part_fits_limits(target, g, g.inputs, size, 1)
+        g.outputs,
+        target.conv_limits.channel_align,
+        lambda size: _part_fits_limits(target, g, g.inputs, size, 1),
     )
     if ranges is None:
         return None
     make = RewriteBuilder(model, node)
     source = ir.require_input(node)
     parts = [
-        _emit_part(make, source, weight[start:end], number, _slice_bias(make, number, start, end), g, 1)
+        _emit_part(
+            make, source, weight[start:end], number, _slice_bias(make, number, start, end), g, 1
+        )
         for number, (start, end) in enumerate(ranges)
     ]
     _emit_concat(make, parts)
@@ -87,7 +98,9 @@ def _split_inputs(
 ) -> tuple[str, str] | None:
     assert target.conv_limits is not None
     ranges = _find_coarsest_split(
-        g.inputs, target.conv_limits.channel_align, lambda size: _part_fits_limits(target, g, size, g.outputs, 1)
+        g.inputs,
+        target.conv_limits.channel_align,
+        lambda size: _part_fits_limits(target, g, size, g.outputs, 1),
     )
     if ranges is None:
         return None
@@ -96,18 +109,30 @@ def _split_inputs(
     for number, (start, end) in enumerate(ranges):
         source = make.slice_axis(ir.require_input(node), 1, start, end, "channels")
         parts.append(
-            _emit_part(make, source, weight[:, start:end], number, node.inputs[2:3] if number == 0 else (), g, 1)
+            _emit_part(
+                make,
+                source,
+                weight[:, start:end],
+                number,
+                node.inputs[2:3] if number == 0 else (),
+                g,
+                1,
+            )
         )
     add_partial_sums(make, parts)
     make.replace_node()
-    return f"{g.inputs} input channels in {len(ranges)} parts that are added", format_rounding_cost(len(ranges))
+    return f"{g.inputs} input channels in {len(ranges)} parts that are added", format_rounding_cost(
+        len(ranges)
+    )
 
 
 def _split_groups(
     model: ir.Model, node: ir.Node, g: ConvGeometry, weight: np.ndarray, target: Target
 ) -> tuple[str, str] | None:
     deep, each = g.inputs // g.group, g.outputs // g.group
-    ranges = _find_coarsest_split(g.group, 1, lambda size: _part_fits_limits(target, g, size * deep, size * each, size))
+    ranges = _find_coarsest_split(
+        g.group, 1, lambda size: _part_fits_limits(target, g, size * deep, size * each, size)
+    )
     if ranges is None:
         return None
     make = RewriteBuilder(model, node)
@@ -115,14 +140,24 @@ def _split_groups(
     for number, (start, end) in enumerate(ranges):
         source = make.slice_axis(ir.require_input(node), 1, start * deep, end * deep, "channels")
         a, b = start * each, end * each
-        parts.append(_emit_part(make, source, weight[a:b], number, _slice_bias(make, number, a, b), g, end - start))
+        parts.append(
+            _emit_part(
+                make, source, weight[a:b], number, _slice_bias(make, number, a, b), g, end - start
+            )
+        )
     _emit_concat(make, parts)
     return f"{g.group} groups in {len(ranges)} parts side by side", "exact"
 
 
-def _slice_bias(make: RewriteBuilder, number: int, start: int, end: int) -> Sequence[ir.Value | None]:
+def _slice_bias(
+    make: RewriteBuilder, number: int, start: int, end: int
+) -> Sequence[ir.Value | None]:
     bias = ir.const_value(make.node.inputs[2]) if len(make.node.inputs) > 2 else None
-    return () if bias is None else (make.constant(np.ascontiguousarray(bias[start:end]), f"part{number}_bias"),)
+    return (
+        ()
+        if bias is None
+        else (make.constant(np.ascontiguousarray(bias[start:end]), f"part{number}_bias"),)
+    )
 
 
 def _emit_part(
@@ -138,7 +173,11 @@ def _emit_part(
     shape = list(make.result.shape or ())
     shape[1] = len(weight)
     return make(
-        "Conv", [source, initializer, *bias], shape, f"part{number}", {**_make_conv_attributes(g), "group": group}
+        "Conv",
+        [source, initializer, *bias],
+        shape,
+        f"part{number}",
+        {**_make_conv_attributes(g), "group": group},
     )
 
 

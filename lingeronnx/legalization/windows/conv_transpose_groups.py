@@ -1,7 +1,7 @@
 """A transposed convolution of several groups as one for each, side by side: exact.
 
-Group k reads its part of the input channels and has its part of the weight, [I/G, O/G, k...], which has the inputs on
-axis 0.
+Group k reads its part of the input channels and has its part of the weight, [I/G, O/G, k...], which
+has the inputs on axis 0.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ __all__ = ["split_conv_transpose_groups"]
 _MOST_GROUPS = 16
 
 
-def split_conv_transpose_groups(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
+def split_conv_transpose_groups(
+    model: ir.Model, node: ir.Node, target: Target
+) -> tuple[str, str] | None:
     """Write the groups of a ConvTranspose one by one, where each is within the limits then."""
     group = int(ir.get_attr(node, "group", 1))
     if node.op_type != "ConvTranspose" or node.domain or not 1 < group <= _MOST_GROUPS:
@@ -31,7 +33,9 @@ def split_conv_transpose_groups(model: ir.Model, node: ir.Node, target: Target) 
         return None
     make = RewriteBuilder(model, node)
     deep, each = weight.shape[0] // group, weight.shape[1]
-    attributes: dict[str, AttributeValue] = {key: ir.get_attr(node, key) for key in node.attributes if key != "group"}
+    attributes: dict[str, AttributeValue] = {
+        key: ir.get_attr(node, key) for key in node.attributes if key != "group"
+    }
     shape[1] = each
     parts = []
     for number in range(group):
@@ -44,7 +48,10 @@ def split_conv_transpose_groups(model: ir.Model, node: ir.Node, target: Target) 
             own = np.ascontiguousarray(bias[number * each : (number + 1) * each])
             inputs.append(make.constant(own, f"part{number}_bias"))
         parts.append(make("ConvTranspose", inputs, shape, f"part{number}", attributes))
-    if any((op := find_lowering_rule(new, target)[0]) is None or op.find_violations(new, target) for new in make.nodes):
+    if any(
+        (op := find_lowering_rule(new, target)[0]) is None or op.find_violations(new, target)
+        for new in make.nodes
+    ):
         make.discard()
         return None
     make.concat_parts(parts, 1, list(make.result.shape or ()))

@@ -1,10 +1,12 @@
-"""A dilated kernel where the platform has no dilation: rows of phases, or the same kernel with zeros between its taps.
+"""A dilated kernel where the platform has no dilation.
 
-A line in rows of ``d`` positions holds each phase of the dilation ``d`` in a column. So a kernel of ``k`` taps, dilated
-by ``d``, is an undilated one of ``k x 1`` over these rows: exact, with as many products as before. Likewise an image
-under a kernel of one column.
+Rows of phases, or the same kernel with zeros between its taps.
+A line in rows of ``d`` positions holds each phase of the dilation ``d`` in a column. So a kernel of
+``k`` taps, dilated by ``d``, is an undilated one of ``k x 1`` over these rows: exact, with as many
+products as before. Likewise an image under a kernel of one column.
 
-What becomes too large by zeros is then split by `kernel`, which leaves out parts that hold only zeros.
+What becomes too large by zeros is then split by `kernel`, which leaves out parts that hold only
+zeros.
 """
 
 from __future__ import annotations
@@ -44,11 +46,13 @@ def expand_dilation(model: ir.Model, node: ir.Node, target: Target) -> tuple[str
     )
 
 
-def fold_dilation_into_rows(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
+def fold_dilation_into_rows(
+    model: ir.Model, node: ir.Node, target: Target
+) -> tuple[str, str] | None:
     """Write a convolution that is dilated along one axis as one over rows of phases.
 
-    Where the axis has to be filled up to whole rows, or the result cut, only if the zeros between would take several
-    kernels.
+    Where the axis has to be filled up to whole rows, or the result cut, only if the zeros between
+    would take several kernels.
     """
     conv = match_conv(node, target)
     if conv is None or not target.needs_rewrite(node, "expand-dilation"):
@@ -60,7 +64,9 @@ def fold_dilation_into_rows(model: ir.Model, node: ir.Node, target: Target) -> t
     taps, dilation, before = g.kernel[axis], g.dilations[axis], g.pads[axis]
     source, result = ([int(d or 0) for d in sizes[1:]] for sizes in (g.input_shape, g.result))
     length, wanted, columns = source[1 + axis], result[1 + axis], int(np.prod(source[2 + axis :]))
-    rows = max(-(-length // dilation), taps)  # the packer wants a map that is no smaller than the kernel
+    rows = max(
+        -(-length // dilation), taps
+    )  # the packer wants a map that is no smaller than the kernel
     above = -(-before // dilation)
     cut = above * dilation - before
     below = max(0, -(-(cut + wanted) // dilation) - rows - above + taps - 1)
@@ -75,7 +81,9 @@ def fold_dilation_into_rows(model: ir.Model, node: ir.Node, target: Target) -> t
         pads = np.zeros((2, 1 + len(source)), np.int64)
         pads[1, 2 + axis] = rows * dilation - length
         source[1 + axis] = rows * dilation
-        value = make("Pad", [value, make.constant(pads.reshape(-1), "pads")], [batch, *source], "filled")
+        value = make(
+            "Pad", [value, make.constant(pads.reshape(-1), "pads")], [batch, *source], "filled"
+        )
     value = make.reshape(value, [source[0], rows, dilation * columns], "phases")
     column = np.ascontiguousarray(weight.reshape(*weight.shape[:2], taps, 1))
     attributes = {
@@ -86,7 +94,13 @@ def fold_dilation_into_rows(model: ir.Model, node: ir.Node, target: Target) -> t
         "group": g.group,
     }
     shape = [batch, result[0], written, dilation * columns]
-    value = make("Conv", [value, make.constant(column, "column"), *node.inputs[2:]], shape, "rows", attributes)
+    value = make(
+        "Conv",
+        [value, make.constant(column, "column"), *node.inputs[2:]],
+        shape,
+        "rows",
+        attributes,
+    )
     result[1 + axis] = written * dilation
     value = make.reshape(value, result, "joined")
     make.slice_axis(value, 2 + axis, cut, cut + wanted, "cut")
@@ -104,7 +118,10 @@ def fold_dilation_into_rows(model: ir.Model, node: ir.Node, target: Target) -> t
 
 
 def _find_dilated_axis(g: ConvGeometry) -> int | None:
-    """Return the axis along which alone the kernel has an extent; None for others, and where an axis lies before it."""
+    """Return the axis along which alone the kernel has an extent.
+
+    None for others, and where an axis lies before it.
+    """
     axis = next((i for i, k in enumerate(g.kernel) if k > 1), 0)
     others = [i for i in range(len(g.kernel)) if i != axis]
     alone = all(g.kernel[i] == 1 and g.pads[i] == g.pads[len(g.kernel) + i] == 0 for i in others)

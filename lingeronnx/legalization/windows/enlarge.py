@@ -12,9 +12,16 @@ __all__ = ["enlarge_kernel"]
 
 
 def enlarge_kernel(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, str] | None:
-    """Make the kernel as large as the stride; the end padding grows where the last position would be lost."""
+    """Make the kernel as large as the stride.
+
+    The end padding grows where the last position would be lost.
+    """
     conv = match_conv(node, target)
-    if conv is None or target.conv_limits is None or not target.needs_rewrite(node, "enlarge-kernel"):
+    if (
+        conv is None
+        or target.conv_limits is None
+        or not target.needs_rewrite(node, "enlarge-kernel")
+    ):
         return None
     g, weight = conv
     rank = len(g.kernel)
@@ -32,6 +39,9 @@ def enlarge_kernel(model: ir.Model, node: ir.Node, target: Target) -> tuple[str,
     ir.set_attr(node, "kernel_shape", kernel)
     ir.set_attr(node, "pads", pads)
     return (
-        f"kernel {format_sizes(g.kernel)} with stride {max(g.strides)} enlarged to {format_sizes(kernel)} with zeros",
+        (
+            f"kernel {format_sizes(g.kernel)} with stride {max(g.strides)} enlarged to "
+            f"{format_sizes(kernel)} with zeros"
+        ),
         "exact",
     )

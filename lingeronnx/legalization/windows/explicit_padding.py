@@ -1,5 +1,6 @@
-"""Padding beyond a convolution's limit in a Pad of its own, where the platform's Pad runs right: exact.
+"""Padding beyond a convolution's limit in a Pad of its own, where the platform's Pad runs right.
 
+Exact.
 A map that is smaller than the kernel, as the packer counts, is padded altogether before.
 """
 
@@ -26,7 +27,10 @@ def move_padding_to_pad(model: ir.Model, node: ir.Node, target: Target) -> tuple
         return None
     g, _ = conv
     return insert_pad_before(
-        model, node, target, [0] * len(g.pads) if below else clip_pads_to_limits(g, target.conv_limits)
+        model,
+        node,
+        target,
+        [0] * len(g.pads) if below else clip_pads_to_limits(g, target.conv_limits),
     )
 
 

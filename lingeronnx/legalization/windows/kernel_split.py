@@ -1,9 +1,11 @@
-"""A large kernel as a sum of smaller ones: ``conv(x, [w0 w1]) = conv(x, w0) + conv(x shifted, w1)``.
+"""A large kernel as a sum of smaller ones.
 
-Along one axis, the part with the taps r .. r+c-1 reads ``x[o*s + (r+j)*d - p]``: its begin padding is ``p - r*d``.
-Where that is negative the part reads a Slice of x instead; the end padding follows from the number of outputs. A part
-may be widened by taps of zero, so that it is no smaller than the stride or than its padding. The results are rounded
-before they are added up: one more rounding per part.
+``conv(x, [w0 w1]) = conv(x, w0) + conv(x shifted, w1)``.
+Along one axis, the part with the taps r .. r+c-1 reads ``x[o*s + (r+j)*d - p]``: its begin padding
+is ``p - r*d``. Where that is negative the part reads a Slice of x instead; the end padding follows
+from the number of outputs. A part may be widened by taps of zero, so that it is no smaller than the
+stride or than its padding. The results are rounded before they are added up: one more rounding per
+part.
 """
 
 from __future__ import annotations
@@ -59,7 +61,11 @@ def split_kernel(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, s
     axes = [_plan_kernel_parts(g, axis, target) for axis in range(len(g.kernel))]
     if any(parts is None for parts in axes):
         return _move_padding_before(model, node, target, g)
-    combined = [parts for parts in itertools.product(*(a or [] for a in axes)) if np.any(_select_taps(weight, parts))]
+    combined = [
+        parts
+        for parts in itertools.product(*(a or [] for a in axes))
+        if np.any(_select_taps(weight, parts))
+    ]
     if not 2 <= len(combined) <= _MOST_PARTS:
         return None
     make = RewriteBuilder(model, node)
@@ -78,18 +84,26 @@ def split_kernel(model: ir.Model, node: ir.Node, target: Target) -> tuple[str, s
             "pads": [p.begin_pad for p in parts] + [p.end_pad for p in parts],
             "group": g.group,
         }
-        done.append(make("Conv", inputs, list(make.result.shape or ()), f"part{number}", attributes))
+        done.append(
+            make("Conv", inputs, list(make.result.shape or ()), f"part{number}", attributes)
+        )
     add_partial_sums(make, done)
     make.replace_node()
     sizes = ", ".join(
-        dict.fromkeys(format_sizes([p.before + p.last - p.first + 1 + p.after for p in parts]) for parts in combined)
+        dict.fromkeys(
+            format_sizes([p.before + p.last - p.first + 1 + p.after for p in parts])
+            for parts in combined
+        )
     )
-    return f"kernel {format_sizes(g.kernel)} split into {len(combined)} that are added ({sizes})", format_rounding_cost(
-        len(combined)
+    return (
+        f"kernel {format_sizes(g.kernel)} split into {len(combined)} that are added ({sizes})",
+        format_rounding_cost(len(combined)),
     )
 
 
-def _move_padding_before(model: ir.Model, node: ir.Node, target: Target, g: ConvGeometry) -> tuple[str, str] | None:
+def _move_padding_before(
+    model: ir.Model, node: ir.Node, target: Target, g: ConvGeometry
+) -> tuple[str, str] | None:
     """Pad before the convolution as much as no part of its kernel takes, where it can be split then."""
     assert target.conv_limits is not None
     kept = clip_pads_to_limits(g, target.conv_limits)
@@ -127,9 +141,11 @@ def _select_taps(weight: np.ndarray, parts: tuple[_KernelPart, ...]) -> np.ndarr
 
 
 def _plan_kernel_parts(g: ConvGeometry, axis: int, target: Target) -> list[_KernelPart] | None:
-    """Return the parts of one axis; a single one where it fits, None where no split would be within the limits.
+    """Return the parts of one axis.
 
-    Where the platform has no convolution of lines, or not of such ones, a line is an image of height 1.
+    A single one where it fits, None where no split would be within the limits.
+    Where the platform has no convolution of lines, or not of such ones, a line is an image of
+    height 1.
     """
     assert target.conv_limits is not None
     limits, size, kernel = target.conv_limits, int(g.input_shape[2 + axis] or 0), g.kernel[axis]
@@ -155,7 +171,8 @@ def _plan_kernel_parts(g: ConvGeometry, axis: int, target: Target) -> list[_Kern
         for widths in dict.fromkeys((tuple(each), tuple(reversed(each)))):
             starts = [sum(widths[:i]) for i in range(count)]
             parts = [
-                _make_kernel_part(g, axis, limits, most, s, s + w - 1) for s, w in zip(starts, widths, strict=True)
+                _make_kernel_part(g, axis, limits, most, s, s + w - 1)
+                for s, w in zip(starts, widths, strict=True)
             ]
             if all(part is not None for part in parts):
                 return [part for part in parts if part is not None]
@@ -165,7 +182,10 @@ def _plan_kernel_parts(g: ConvGeometry, axis: int, target: Target) -> list[_Kern
 def _make_kernel_part(
     g: ConvGeometry, axis: int, limits: ConvLimits, most: int, first: int, last: int
 ) -> _KernelPart | None:
-    """Return the part for the taps first .. last, widened by as few zeros as its stride and padding need."""
+    """Return the part for the taps first ..
+
+    Last, widened by as few zeros as its stride and padding need.
+    """
     size, out = int(g.input_shape[2 + axis] or 0), int(g.result[2 + axis] or 0)
     stride, dilation = g.strides[axis], g.dilations[axis]
     room = most - (last - first + 1)
@@ -175,7 +195,9 @@ def _make_kernel_part(
             begin = g.pads[axis] - low * dilation
             end = (out - 1) * stride + (high - low) * dilation + 1 - begin - size
             start = max(0, -begin)
-            stop = size - (-end if -end >= stride else 0)  # fewer than a stride too many give no further output
+            stop = size - (
+                -end if -end >= stride else 0
+            )  # fewer than a stride too many give no further output
             part = _KernelPart(
                 first=first,
                 last=last,
@@ -187,6 +209,10 @@ def _make_kernel_part(
                 end_pad=max(0, end),
             )
             allowed = min(limits.max_pad, high - low + 1)
-            if high - low + 1 >= stride and max(part.begin_pad, part.end_pad) <= allowed and start < stop:
+            if (
+                high - low + 1 >= stride
+                and max(part.begin_pad, part.end_pad) <= allowed
+                and start < stop
+            ):
                 return part
     return None

@@ -1,8 +1,10 @@
-"""A map too large for the chip in tiles: the same convolution or pool on parts of the map, side by side again, exact.
+"""A map too large for the chip in tiles.
 
-A tile of the outputs a .. b-1 along one axis reads ``x[a*s - p .. (b-1)*s - p + (k-1)*d]``; what lies outside of the
-map is the tile's own padding. A pool may be cut along its channels as well. The tiles of a convolution share its weight
-and bias, and all tiles the scale of the whole: every integer is that of the layer in one piece.
+The same convolution or pool on parts of the map, side by side again, exact.
+A tile of the outputs a .. b-1 along one axis reads ``x[a*s - p .. (b-1)*s - p + (k-1)*d]``; what
+lies outside of the map is the tile's own padding. A pool may be cut along its channels as well. The
+tiles of a convolution share its weight and bias, and all tiles the scale of the whole: every
+integer is that of the layer in one piece.
 """
 
 from __future__ import annotations
@@ -27,7 +29,10 @@ _MOST_PARTS = 32
 
 @dataclass(frozen=True)
 class _TiledWindow:
-    """What slides over the map [channels, height, width]; pads as in ONNX, result without the channels."""
+    """What slides over the map [channels, height, width].
+
+    Pads as in ONNX, result without the channels.
+    """
 
     input_shape: tuple[int, ...]
     result: tuple[int, ...]
@@ -44,7 +49,11 @@ class _TiledWindow:
             return None
         weight = ir.get_shape(node.inputs[1]) or () if node.op_type == "Conv" else ()
         kernel = ir.get_attr(node, "kernel_shape") or weight[2:]
-        if ir.get_attr(node, "auto_pad", "NOTSET") != "NOTSET" or ir.get_attr(node, "ceil_mode", 0) or len(kernel) != 2:
+        if (
+            ir.get_attr(node, "auto_pad", "NOTSET") != "NOTSET"
+            or ir.get_attr(node, "ceil_mode", 0)
+            or len(kernel) != 2
+        ):
             return None
         ones, zeros = [1, 1], [0] * 4
         return cls(
@@ -57,7 +66,10 @@ class _TiledWindow:
         )
 
     def tile(self, axis: int, first: int, last: int) -> tuple[int, int, int, int]:
-        """Return where the outputs first .. last-1 along `axis` begin and end in the map, and their two paddings."""
+        """Return where the outputs first ..
+
+        Last-1 along `axis` begin and end in the map, and their two paddings.
+        """
         size, stride, pad = self.input_shape[1 + axis], self.strides[axis], self.pads[axis]
         begin = first * stride - pad
         end = (last - 1) * stride - pad + (self.kernel[axis] - 1) * self.dilations[axis] + 1
@@ -78,18 +90,25 @@ def tile_feature_map(model: ir.Model, node: ir.Node, target: Target) -> tuple[st
         return None
     for parts in _iter_tile_counts(window, convolves):
         ranges = [
-            split_range(size, count) for size, count in zip((window.input_shape[0], *window.result), parts, strict=True)
+            split_range(size, count)
+            for size, count in zip((window.input_shape[0], *window.result), parts, strict=True)
         ]
         if _tiles_fit_limits(node, window, ranges, target):
             _emit_tiles(model, node, window, ranges)
             count = math.prod(map(len, ranges))
-            what = f"{node.op_type} on a map of {format_sizes(window.input_shape)} in {count} tiles side by side"
+            what = (
+                f"{node.op_type} on a map of {format_sizes(window.input_shape)} in {count} "
+                "tiles side by side"
+            )
             return what, "exact"
     return None
 
 
 def _iter_tile_counts(window: _TiledWindow, convolves: bool) -> Iterator[tuple[int, int, int]]:
-    """Yield how often to cut channels, rows and columns: few parts first, of as many the channels, then the rows."""
+    """Yield how often to cut channels, rows and columns.
+
+    Few parts first, of as many the channels, then the rows.
+    """
     most = [1 if convolves else min(_MOST_PARTS, window.input_shape[0])]
     most += [min(_MOST_PARTS, size) for size in window.result]
     ways = itertools.product(*(range(1, m + 1) for m in most))
@@ -108,7 +127,9 @@ def _tiles_fit_limits(
         if min(sizes) <= 0:
             return False
         pads = [c[2] for c in cut] + [c[3] for c in cut]
-        distinct.add((among[1] - among[0], *sizes, *pads, *(last - first for first, last in places)))
+        distinct.add(
+            (among[1] - among[0], *sizes, *pads, *(last - first for first, last in places))
+        )
     for channels, height, width, *rest in distinct:
         pads, result = rest[:4], rest[4:]
         if node.op_type != "Conv" and result == [1, 1] != list(window.result):
@@ -120,9 +141,14 @@ def _tiles_fit_limits(
     return True
 
 
-def _make_tile_node(node: ir.Node, source: Sequence[int], pads: Sequence[int], result: Sequence[int]) -> ir.Node:
+def _make_tile_node(
+    node: ir.Node, source: Sequence[int], pads: Sequence[int], result: Sequence[int]
+) -> ir.Node:
     """Return a node like `node` on a map of another size."""
-    inputs, outputs = [make_detached_value([1, *source], like=ir.require_input(node), computed=True)], source[0]
+    inputs, outputs = (
+        [make_detached_value([1, *source], like=ir.require_input(node), computed=True)],
+        source[0],
+    )
     if node.op_type == "Conv":
         weight = ir.require_input(node, 1)
         sizes = _to_ints(ir.require_shape(weight))
@@ -138,7 +164,10 @@ def _get_attributes(node: ir.Node) -> dict[str, AttributeValue]:
 
 
 def _emit_tiles(
-    model: ir.Model, node: ir.Node, window: _TiledWindow, ranges: Sequence[Sequence[tuple[int, int]]]
+    model: ir.Model,
+    node: ir.Node,
+    window: _TiledWindow,
+    ranges: Sequence[Sequence[tuple[int, int]]],
 ) -> None:
     make = RewriteBuilder(model, node)
     batch = (make.result.shape or ["N"])[0]
@@ -165,7 +194,13 @@ def _emit_tiles(
                 shape = [batch, outputs or last - first, rows[1] - rows[0], columns[1] - columns[0]]
                 pads = [above[0], beside[0], above[1], beside[1]]
                 of_columns.append(
-                    make(node.op_type, [tile, *node.inputs[1:]], shape, "tile", {**_get_attributes(node), "pads": pads})
+                    make(
+                        node.op_type,
+                        [tile, *node.inputs[1:]],
+                        shape,
+                        "tile",
+                        {**_get_attributes(node), "pads": pads},
+                    )
                 )
             of_rows.append(joined(of_columns, 3))
         of_channels.append(joined(of_rows, 2))

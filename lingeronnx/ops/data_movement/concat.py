@@ -22,7 +22,9 @@ def mark_shared_scale_parts(node: ir.Node) -> None:
 
 
 def is_repeated_tensor(value: ir.Value | None) -> bool:
-    """Whether `value` is one tensor several times side by side, perhaps reshaped: it has that tensor's scale."""
+    """Whether `value` is one tensor several times side by side, perhaps reshaped: it has that
+    tensor's scale.
+    """
     node = ir.producer(value)
     while node is not None and node.op_type == "Reshape":
         node = ir.producer(node.inputs[0])
@@ -41,20 +43,27 @@ def _computed_input_indices(node: ir.Node) -> list[int]:
 
 
 def _shared_concat_scales(node: ir.Node, target: Target) -> list[ScalePair]:
-    """None where every input is requantized; on chips that cannot shift right here, what nobody else reads.
+    """None where every input is requantized; on chips that cannot shift right here, what nobody
+    else reads.
 
     Nor do the parts of one tensor have scales of their own.
     """
     how = target.get_arithmetic(formats.CONCAT.name, Arithmetic)
     if (how is None or not how.raises_only) and _PARTS_KEY not in node.metadata_props:
         return []
-    alone = [v for i in _computed_input_indices(node) if (v := node.inputs[i]) is not None and not v.is_graph_output()]
+    alone = [
+        v
+        for i in _computed_input_indices(node)
+        if (v := node.inputs[i]) is not None and not v.is_graph_output()
+    ]
     names = dict.fromkeys(str(v.name) for v in alone if {use.node for use in v.uses()} == {node})
     return [ScalePair(name, ir.output_name(node)) for name in names]
 
 
 class Concat(Op):
-    """Concatenation along an axis other than the batch; a constant, such as a class token, has the output's scale."""
+    """Concatenation along an axis other than the batch; a constant, such as a class token, has the
+    output's scale.
+    """
 
     integer_op = formats.CONCAT
     scale_constraints = Scaling(shared_scales=_shared_concat_scales)
@@ -71,7 +80,11 @@ class Concat(Op):
         if len(arrays) == len(node.inputs) or any(array.dtype.kind != "f" for array in arrays):
             return "its inputs are constants" if arrays else "it has no inputs"
         rank = len(ir.get_shape(node.outputs[0]) or ())
-        return "it concatenates along the batch axis" if rank and ir.get_attr(node, "axis") % rank == 0 else None
+        return (
+            "it concatenates along the batch axis"
+            if rank and ir.get_attr(node, "axis") % rank == 0
+            else None
+        )
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit with one scale per input; a Requant does what the chip cannot."""
@@ -89,4 +102,6 @@ class Concat(Op):
             scales.append(x)
             inputs.append(context.get_requantized_input(node, index, x))
         axis = ir.get_attr(node, "axis") % rank if rank else ir.get_attr(node, "axis")
-        context.emit(formats.CONCAT, node, inputs, {"dim": axis, **formats.CONCAT.scales(scales, o)})
+        context.emit(
+            formats.CONCAT, node, inputs, {"dim": axis, **formats.CONCAT.scales(scales, o)}
+        )

@@ -1,12 +1,15 @@
-"""Pad: iqPad, or depthwise convolutions of a single tap where the platform has none, which write zeros.
+"""Pad: iqPad, or depthwise convolutions of a single tap where the platform has none, which write
+zeros.
 
-A convolution by one tap of 1 among zeros, with ``k - 1`` zeros on both sides, moves the tensor and leaves its integers:
+A convolution by one tap of 1 among zeros, with ``k - 1`` zeros on both sides, moves the tensor and
+leaves its integers:
 
     y[t] = x[t - (k - 1) + j]       t = 0 .. n + k - 2
 
-``j`` zeros of these stand behind it and ``k - 1 - j`` before it. An axis with more than the largest kernel has room for
-takes several; a kernel is not larger than the map. What is padded is seen as an image: the two last of four axes as
-they are, else one axis after the other, with all axes before it as channels and all behind it as columns.
+``j`` zeros of these stand behind it and ``k - 1 - j`` before it. An axis with more than the largest
+kernel has room for takes several; a kernel is not larger than the map. What is padded is seen as an
+image: the two last of four axes as they are, else one axis after the other, with all axes before it
+as channels and all behind it as columns.
 """
 
 from __future__ import annotations
@@ -66,16 +69,24 @@ class _PaddedImage:
     def make_node_spec(self, node: ir.Node, low: LoweringContext, number: int) -> _IntegerNodeSpec:
         above, left, below, right = self.pads
         pads = [0, 0, above, left, 0, 0, below, right]
-        return formats.PAD, _add_pad_inputs(node, low, f"pads{number}", pads), _make_pad_attributes(node, low)
+        return (
+            formats.PAD,
+            _add_pad_inputs(node, low, f"pads{number}", pads),
+            _make_pad_attributes(node, low),
+        )
 
     def split_into_tap_convs(self, largest: int) -> Iterator[_TapConv]:
-        """Yield convolutions that do the same with zeros, whose kernels are at most `largest`, and within the map."""
+        """Yield convolutions that do the same with zeros, whose kernels are at most `largest`, and
+        within the map.
+        """
         left, source = list(self.pads), self.source
         while any(left):
             room = [max(1, min(largest, n) - 1) for n in source[1:]]
             before = [min(n, most) for n, most in zip(left[:2], room, strict=True)]
             behind = [min(n, most - b) for n, most, b in zip(left[2:], room, before, strict=True)]
-            step = _TapConv(source, [1 + b + e for b, e in zip(before, behind, strict=True)], behind)
+            step = _TapConv(
+                source, [1 + b + e for b, e in zip(before, behind, strict=True)], behind
+            )
             yield step
             source = step.result
             left = [n - taken for n, taken in zip(left, before + behind, strict=True)]
@@ -91,7 +102,10 @@ class _TapConv:
 
     @property
     def result(self) -> list[int]:
-        return [self.source[0], *(n + k - 1 for n, k in zip(self.source[1:], self.kernel, strict=True))]
+        return [
+            self.source[0],
+            *(n + k - 1 for n, k in zip(self.source[1:], self.kernel, strict=True)),
+        ]
 
     @property
     def _attributes(self) -> dict[str, AttributeValue]:
@@ -108,48 +122,77 @@ class _TapConv:
         taps = np.zeros((self.source[0], 1, *self.kernel), np.int8)
         taps[:, 0, self.tap_position[0], self.tap_position[1]] = _TAP_VALUE
         weight, q = low.array(f"{node.outputs[0].name}_tap{number}", taps), low.output_qparams(node)
-        return formats.CONV2D, [weight], {**self._attributes, **formats.CONV2D.scales(q, Affine(float(_TAP_VALUE)), q)}
+        return (
+            formats.CONV2D,
+            [weight],
+            {**self._attributes, **formats.CONV2D.scales(q, Affine(float(_TAP_VALUE)), q)},
+        )
 
     def fits_limits(self, target: Target) -> bool:
         """Whether the chip takes it."""
-        inputs = [make_detached_value([1, *self.source]), make_detached_value([self.source[0], 1, *self.kernel])]
+        inputs = [
+            make_detached_value([1, *self.source]),
+            make_detached_value([self.source[0], 1, *self.kernel]),
+        ]
         node = make_detached_node(
-            CONV2D.name, inputs, [1, *self.result], self._attributes, domain=CONV2D.integer_op.domain
+            CONV2D.name,
+            inputs,
+            [1, *self.result],
+            self._attributes,
+            domain=CONV2D.integer_op.domain,
         )
         return not CONV2D.find_violations(node, target)
 
 
 def check_pad_form(node: ir.Node, target: Target) -> object:
-    """padding is by a constant with an iqPad, else by zeros and on no axis too large for a convolution of one tap | pad
+    """padding is by a constant with an iqPad, else by zeros and on no axis too large for a
+    convolution of one tap | pad
     in the layer behind.
     """
     if _lowers_to_iqpad(node, target) or _plan_pad_steps(node, target) is not None:
         return None
-    return f"{ir.get_attr(node, 'mode', 'constant')}, {len(ir.get_shape(node.inputs[0]) or ())} axes"
+    return (
+        f"{ir.get_attr(node, 'mode', 'constant')}, {len(ir.get_shape(node.inputs[0]) or ())} axes"
+    )
 
 
 def _lowers_to_iqpad(node: ir.Node, target: Target) -> bool:
     """Whether it becomes an iqPad of the same axes."""
-    return target.can_run(formats.PAD.name) and _iqpad_supports(node, len(ir.get_shape(node.inputs[0]) or ()), target)
+    return target.can_run(formats.PAD.name) and _iqpad_supports(
+        node, len(ir.get_shape(node.inputs[0]) or ()), target
+    )
 
 
 def _iqpad_supports(node: ir.Node, rank: int, target: Target) -> bool:
     """Whether the platform's iqPad takes the mode of `node` and so many axes."""
     limits = target.get_limits(formats.PAD.name, PadLimits)
-    return limits is None or (ir.get_attr(node, "mode", "constant") in limits.modes and rank == limits.rank)
+    return limits is None or (
+        ir.get_attr(node, "mode", "constant") in limits.modes and rank == limits.rank
+    )
 
 
 def _plan_pad_steps(node: ir.Node, target: Target) -> list[_PadStep] | None:
-    """Return what pads the tensor seen as images, one after the other: iqPads or convolutions; None for neither."""
+    """Return what pads the tensor seen as images, one after the other: iqPads or convolutions; None
+    for neither.
+    """
     pads, shape = get_pads(node), ir.get_shape(node.inputs[0]) or ()
-    if pads is None or ir.get_attr(node, "mode", "constant") != "constant" or None in shape[1:] or node.domain:
+    if (
+        pads is None
+        or ir.get_attr(node, "mode", "constant") != "constant"
+        or None in shape[1:]
+        or node.domain
+    ):
         return None
     images = list(_iter_padded_images([int(d or 0) for d in shape[1:]], pads))
     if target.can_run(formats.PAD.name):
         return list(images) if _iqpad_supports(node, 4, target) else None
     if target.conv_limits is None or not target.can_run(CONV2D.name) or _get_pad_value(node) != 0:
         return None
-    steps = [step for image in images for step in image.split_into_tap_convs(target.conv_limits.max_kernel)]
+    steps = [
+        step
+        for image in images
+        for step in image.split_into_tap_convs(target.conv_limits.max_kernel)
+    ]
     return list(steps) if all(step.fits_limits(target) for step in steps) else None
 
 
@@ -162,7 +205,9 @@ def _iter_padded_images(sizes: Sequence[int], pads: Sequence[int]) -> Iterator[_
     now = list(sizes)
     for axis, (first, last) in enumerate(zip(before, behind, strict=True)):
         if first or last:
-            yield _PaddedImage([math.prod(now[:axis]), now[axis], math.prod(now[axis + 1 :])], (first, 0, last, 0))
+            yield _PaddedImage(
+                [math.prod(now[:axis]), now[axis], math.prod(now[axis + 1 :])], (first, 0, last, 0)
+            )
             now[axis] += first + last
 
 
@@ -192,15 +237,23 @@ class Pad(SameRankRule):
         return target.can_run(self.name) or target.can_run(CONV2D.name)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit an iqPad with pads and the integer value as inputs; or several, or convolutions, between reshapes."""
+        """Emit an iqPad with pads and the integer value as inputs; or several, or convolutions,
+        between reshapes.
+        """
         pads, steps = get_pads(node), _plan_pad_steps(node, context.target)
         assert pads is not None
         if steps is None or _lowers_to_iqpad(node, context.target):
-            inputs = [context.get_integer_input(node, 0), *_add_pad_inputs(node, context, "pads", pads)]
+            inputs = [
+                context.get_integer_input(node, 0),
+                *_add_pad_inputs(node, context, "pads", pads),
+            ]
             context.emit(formats.PAD, node, inputs, _make_pad_attributes(node, context))
             return
         q, value = context.output_qparams(node), context.get_integer_input(node, 0)
-        source, result = ([int(d or 1) for d in ir.require_shape(v)[1:]] for v in (node.inputs[0], node.outputs[0]))
+        source, result = (
+            [int(d or 1) for d in ir.require_shape(v)[1:]]
+            for v in (node.inputs[0], node.outputs[0])
+        )
         for number, step in enumerate(steps):
             if step.source != source:
                 value = context.emit_intermediate(
@@ -220,15 +273,23 @@ class Pad(SameRankRule):
             value = context.emit_intermediate(
                 form, node, f"padded{number}", [value, *constants], attrs, [None, *source], q
             )
-        context.emit(formats.RESHAPE, node, [value, _add_reshape_target(node, context, "shape", result)], {})
+        context.emit(
+            formats.RESHAPE, node, [value, _add_reshape_target(node, context, "shape", result)], {}
+        )
 
 
-def _add_reshape_target(node: ir.Node, low: LoweringContext, what: str, shape: Sequence[int]) -> ir.Value:
+def _add_reshape_target(
+    node: ir.Node, low: LoweringContext, what: str, shape: Sequence[int]
+) -> ir.Value:
     return low.array(f"{node.outputs[0].name}_{what}_sizes", np.array([1, *shape], np.int64))
 
 
-def _add_pad_inputs(node: ir.Node, low: LoweringContext, what: str, pads: Sequence[int]) -> list[ir.Value]:
-    """Return the inputs of an iqPad behind the first: the pads, and the integer that stands for the value."""
+def _add_pad_inputs(
+    node: ir.Node, low: LoweringContext, what: str, pads: Sequence[int]
+) -> list[ir.Value]:
+    """Return the inputs of an iqPad behind the first: the pads, and the integer that stands for the
+    value.
+    """
     value, name = _get_pad_value(node), node.outputs[0].name
     assert value is not None
     integer = int(low.output_qparams(node).integers(np.array(value)))
@@ -239,7 +300,10 @@ def _add_pad_inputs(node: ir.Node, low: LoweringContext, what: str, pads: Sequen
 
 
 def _make_pad_attributes(node: ir.Node, low: LoweringContext) -> dict[str, AttributeValue]:
-    return {"mode": ir.get_attr(node, "mode", "constant"), **formats.PAD.scales(low.output_qparams(node))}
+    return {
+        "mode": ir.get_attr(node, "mode", "constant"),
+        **formats.PAD.scales(low.output_qparams(node)),
+    }
 
 
 def get_pads(node: ir.Node) -> list[int] | None:

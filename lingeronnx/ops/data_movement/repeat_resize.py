@@ -78,21 +78,33 @@ class Resize(SameRankRule):
             node, "coordinate_transformation_mode", "half_pixel"
         ) not in COORDINATE_TRANSFORMS or ir.get_attr(node, "axes"):
             return "it resizes a part"
-        sizes = list(zip(ir.get_shape(node.inputs[0]) or (), ir.get_shape(node.outputs[0]) or (), strict=True))[1:]
+        sizes = list(
+            zip(
+                ir.get_shape(node.inputs[0]) or (), ir.get_shape(node.outputs[0]) or (), strict=True
+            )
+        )[1:]
         whole = all(n and m and m % n == 0 for n, m in sizes)
         return None if whole else "its factors are not whole numbers"
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit with whole factors in place of sizes."""
-        sizes = zip(ir.require_shape(node.inputs[0])[1:], ir.require_shape(node.outputs[0])[1:], strict=True)
+        sizes = zip(
+            ir.require_shape(node.inputs[0])[1:], ir.require_shape(node.outputs[0])[1:], strict=True
+        )
         factors = np.array([1.0, *(int(m or 1) // int(n or 1) for n, m in sizes)], np.float32)
         name = node.outputs[0].name
-        constants = [context.array(f"{name}_roi", np.zeros(0, np.float32)), context.array(f"{name}_factors", factors)]
+        constants = [
+            context.array(f"{name}_roi", np.zeros(0, np.float32)),
+            context.array(f"{name}_factors", factors),
+        ]
         attrs = {
             key: ir.get_attr(node, key)
             for key in ("coordinate_transformation_mode", "nearest_mode")
             if key in node.attributes
         }
         context.emit(
-            formats.RESIZE, node, [context.get_integer_input(node, 0), *constants], {"mode": "nearest", **attrs}
+            formats.RESIZE,
+            node,
+            [context.get_integer_input(node, 0), *constants],
+            {"mode": "nearest", **attrs},
         )

@@ -1,8 +1,9 @@
 """Operators that choose a part of a tensor: Slice, Split, Gather, ArgMax. Scales pass through.
 
-Chips slice one axis at a time with step 1; Split is a chain of slices by the time it is lowered (`passes.split`), its
-integer form exists in vendors' graphs only. Gather is either a choice along an axis or, with a constant table, an
-embedding: the table is then quantized at the scale of the output.
+Chips slice one axis at a time with step 1; Split is a chain of slices by the time it is lowered
+(`passes.split`), its integer form exists in vendors' graphs only. Gather is either a choice along
+an axis or, with a constant table, an embedding: the table is then quantized at the scale of the
+output.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ def check_slice_step(node: ir.Node, target: Target) -> object:
     if limits is None:
         return None
     ranges = read_constant_slices(node)
-    return next((f"step {part.step}" for part in (ranges or {}).values() if part.step not in limits.steps), None)
+    return next(
+        (f"step {part.step}" for part in (ranges or {}).values() if part.step not in limits.steps),
+        None,
+    )
 
 
 class Slice(Op):
@@ -46,21 +50,35 @@ class Slice(Op):
         ranges = read_constant_slices(node)
         if ranges is None:
             return "its bounds are computed at run time"
-        if 0 in ranges and ranges[0] not in (slice(0, None, 1), slice(0, (1 << 63) - 1, 1), slice(0, (1 << 31) - 1, 1)):
+        if 0 in ranges and ranges[0] not in (
+            slice(0, None, 1),
+            slice(0, (1 << 63) - 1, 1),
+            slice(0, (1 << 31) - 1, 1),
+        ):
             return "it slices the batch axis"
-        return "its shape is not known before the run" if any(shape[a] is None for a in ranges if a) else None
+        return (
+            "its shape is not known before the run"
+            if any(shape[a] is None for a in ranges if a)
+            else None
+        )
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit one Slice per axis, in the form with inputs, bounds counted from the start."""
         shape = list(ir.require_shape(node.inputs[0]))
         parts = read_constant_slices(node)
-        ranges = {axis: range(*part.indices(int(shape[axis] or 0))) for axis, part in (parts or {}).items() if axis}
+        ranges = {
+            axis: range(*part.indices(int(shape[axis] or 0)))
+            for axis, part in (parts or {}).items()
+            if axis
+        }
         cuts = [(axis, r) for axis, r in ranges.items() if r != range(int(shape[axis] or 0))] or [
             (1, range(int(shape[1] or 0)))
         ]
         x, name = context.get_integer_input(node, 0), node.outputs[0].name
         for number, (axis, places) in enumerate(cuts):
-            before = -int(shape[axis] or 0) - 1  # -1 would be the last position, not the one before the first
+            before = (
+                -int(shape[axis] or 0) - 1
+            )  # -1 would be the last position, not the one before the first
             bounds = (places.start, before if places.stop < 0 else places.stop, axis, places.step)
             constants = [
                 context.array(f"{name}_{key}{axis}", np.array([value], np.int64))
@@ -69,7 +87,13 @@ class Slice(Op):
             shape[axis] = len(places)
             if number < len(cuts) - 1:
                 x = context.emit_intermediate(
-                    formats.SLICE, node, f"cut{axis}", [x, *constants], {}, shape, context.input_qparams(node, 0)
+                    formats.SLICE,
+                    node,
+                    f"cut{axis}",
+                    [x, *constants],
+                    {},
+                    shape,
+                    context.input_qparams(node, 0),
                 )
             else:
                 context.emit(formats.SLICE, node, [x, *constants], {})
@@ -96,7 +120,9 @@ class Gather(Op):
     integer_op = formats.GATHER
     is_data_movement = True
     scale_constraints = Scaling(
-        factor_behavior="fixed", shared_scales=_shared_gather_scale, supports_zero_points=_supports_zero_points
+        factor_behavior="fixed",
+        shared_scales=_shared_gather_scale,
+        supports_zero_points=_supports_zero_points,
     )
     floats = (("", "Gather"),)
 
@@ -111,29 +137,61 @@ class Gather(Op):
             if ir.get_attr(node, "axis", 0) or table.ndim != 2:
                 return "its table is not one of rows"
             kind = getattr(node.inputs[1].dtype, "name", "") if node.inputs[1] is not None else ""
-            return None if index is None and kind == "INT64" else "its index is not a computed int64"
+            return (
+                None if index is None and kind == "INT64" else "its index is not a computed int64"
+            )
         if index is None or index.ndim > 1:
-            return "its index is computed at run time" if index is None else "its index has more than one axis"
+            return (
+                "its index is computed at run time"
+                if index is None
+                else "its index has more than one axis"
+            )
         shape = ir.get_shape(node.inputs[0])
         axis = ir.get_attr(node, "axis", 0) % len(shape) if shape else 0
-        return "it chooses along the batch axis" if not shape or axis == 0 or shape[axis] is None else None
+        return (
+            "it chooses along the batch axis"
+            if not shape or axis == 0 or shape[axis] is None
+            else None
+        )
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit with the table quantized, or with the index as a list; the axis of a single index is squeezed away."""
+        """Emit with the table quantized, or with the index as a list; the axis of a single index is
+        squeezed away.
+        """
         if not self.data(node):
             q = context.output_qparams(node)
             inputs = [context.add_quantized_constant(node, 0, q), context.real(node, 1)]
-            context.emit(formats.GATHER, node, inputs, {"axis": 0, **formats.GATHER.scales(q)}, domain="thinker")
+            context.emit(
+                formats.GATHER,
+                node,
+                inputs,
+                {"axis": 0, **formats.GATHER.scales(q)},
+                domain="thinker",
+            )
             return
-        shape, index = list(ir.require_shape(node.inputs[0])), ir.require_const_value(node.inputs[1])
+        shape, index = (
+            list(ir.require_shape(node.inputs[0])),
+            ir.require_const_value(node.inputs[1]),
+        )
         axis = ir.get_attr(node, "axis", 0) % len(shape)
-        places = np.where(index < 0, index + int(shape[axis] or 0), index).astype(np.int64).reshape(-1)
-        inputs = [context.get_integer_input(node, 0), context.array(f"{node.outputs[0].name}_index", places)]
+        places = (
+            np.where(index < 0, index + int(shape[axis] or 0), index).astype(np.int64).reshape(-1)
+        )
+        inputs = [
+            context.get_integer_input(node, 0),
+            context.array(f"{node.outputs[0].name}_index", places),
+        ]
         if index.ndim:
             context.emit(formats.GATHER, node, inputs, {"axis": axis})
             return
         shape[axis] = 1
         one = context.emit_intermediate(
-            formats.GATHER, node, "one", inputs, {"axis": axis}, shape, context.input_qparams(node, 0)
+            formats.GATHER,
+            node,
+            "one",
+            inputs,
+            {"axis": axis},
+            shape,
+            context.input_qparams(node, 0),
         )
         context.emit(formats.SQUEEZE, node, [one], {"axes": [axis]})

@@ -1,6 +1,7 @@
 """Operators that move data: Reshape, Flatten, Squeeze, Unsqueeze, Transpose. Scales pass through.
 
-Chips run them with batch 1; the vendor's graphs carry Squeeze's and Unsqueeze's axes as attributes (opset 12).
+Chips run them with batch 1; the vendor's graphs carry Squeeze's and Unsqueeze's axes as attributes
+(opset 12).
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ __all__ = ["Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze", "explain_b
 
 
 def explain_batch_move(node: ir.Node) -> str | None:
-    """Return a reason when a node does not keep axis 0 as the batch, judged by the traced shapes."""
+    """Return a reason when a node does not keep axis 0 as the batch, judged by the traced
+    shapes.
+    """
     source, result = ir.get_shape(node.inputs[0]), ir.get_shape(node.outputs[0])
     if source is None or result is None or any(d is None for d in (*source[1:], *result[1:])):
         return "its shape is not known before the run"
@@ -53,7 +56,10 @@ class Reshape(_ShapeRule):
         if ir.const_value(node.inputs[1]) is None:
             return "its target is computed at run time"
         reason = super().explain_rejection(node)
-        sizes = [math.prod(int(d or 1) for d in (ir.get_shape(v) or ())[1:]) for v in (node.inputs[0], node.outputs[0])]
+        sizes = [
+            math.prod(int(d or 1) for d in (ir.get_shape(v) or ())[1:])
+            for v in (node.inputs[0], node.outputs[0])
+        ]
         return reason or ("it moves the batch axis" if sizes[0] != sizes[1] else None)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
@@ -83,7 +89,11 @@ class Flatten(_ShapeRule):
         """Axis 1 only: another one moves the batch."""
         rank = len(ir.get_shape(node.inputs[0]) or ())
         axis = ir.get_attr(node, "axis", 1)
-        return super().explain_rejection(node) if axis == 1 or axis == 1 - rank else "it flattens the batch axis"
+        return (
+            super().explain_rejection(node)
+            if axis == 1 or axis == 1 - rank
+            else "it flattens the batch axis"
+        )
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit it with axis 1, the only one that keeps the samples apart."""
@@ -100,7 +110,11 @@ class Squeeze(_ShapeRule):
         """Emit with axes as an attribute."""
         source = ir.require_shape(node.inputs[0])
         axes = ir.get_axes(node)
-        axes = [i for i, d in enumerate(source) if d == 1 and i] if axes is None else [a % len(source) for a in axes]
+        axes = (
+            [i for i, d in enumerate(source) if d == 1 and i]
+            if axes is None
+            else [a % len(source) for a in axes]
+        )
         context.emit(formats.SQUEEZE, node, [context.get_integer_input(node, 0)], {"axes": axes})
 
 
@@ -118,7 +132,9 @@ class Unsqueeze(_ShapeRule):
 
 
 def check_transpose_rank(node: ir.Node, target: Target) -> object:
-    """transposed tensors have at most {target.transpose.max_rank} axes | merge axes that stay together."""
+    """transposed tensors have at most {target.transpose.max_rank} axes | merge axes that stay
+    together.
+    """
     perm, limits = ir.get_attr(node, "perm"), target.transpose
     too_many = limits is not None and perm is not None and len(perm) > limits.max_rank
     return f"{len(perm)} axes" if too_many else None
@@ -154,7 +170,9 @@ class Transpose(_ShapeRule):
         return "it moves the batch axis" if perm is None or perm[0] != 0 else None
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit; a permutation that the executor cannot do is made by two others, and of a large tensor in parts."""
+        """Emit; a permutation that the executor cannot do is made by two others, and of a large
+        tensor in parts.
+        """
         perm, value = tuple(ir.get_attr(node, "perm")), context.get_integer_input(node, 0)
         shape = ir.require_shape(node.inputs[0])
         if perm in context.target.unsupported_perms:
@@ -169,9 +187,14 @@ class Transpose(_ShapeRule):
 
 
 def _emit_permutation(
-    node: ir.Node, low: LoweringContext, value: ir.Value, shape: Sequence[int | None], perm: tuple[int, ...]
+    node: ir.Node,
+    low: LoweringContext,
+    value: ir.Value,
+    shape: Sequence[int | None],
+    perm: tuple[int, ...],
 ) -> tuple[Format, Sequence[ir.Value], dict[str, Any]]:
-    """Return the operator that writes `value` with its axes in the order `perm`, what it reads, and its attributes.
+    """Return the operator that writes `value` with its axes in the order `perm`, what it reads, and
+    its attributes.
 
     Of a large tensor parts are permuted, which are inserted, and put side by side again: an iqCat.
     """
@@ -183,22 +206,34 @@ def _emit_permutation(
     name, size, parts = ir.output_name(node), list(shape), []
     for number, (start, end) in enumerate(ranges):
         bounds = {"start": start, "end": end, "axis": axis, "step": 1}
-        slice_bounds = [low.array(f"{name}_{key}", np.array([n], np.int64)) for key, n in bounds.items()]
+        slice_bounds = [
+            low.array(f"{name}_{key}", np.array([n], np.int64)) for key, n in bounds.items()
+        ]
         size[axis] = end - start
-        part = low.emit_intermediate(formats.SLICE, node, f"part{number}", [value, *slice_bounds], {}, size, q)
+        part = low.emit_intermediate(
+            formats.SLICE, node, f"part{number}", [value, *slice_bounds], {}, size, q
+        )
         turned = [size[a] for a in perm]
         parts.append(
-            low.emit_intermediate(formats.TRANSPOSE, node, f"turned{number}", [part], {"perm": list(perm)}, turned, q)
+            low.emit_intermediate(
+                formats.TRANSPOSE, node, f"turned{number}", [part], {"perm": list(perm)}, turned, q
+            )
         )
-    return formats.CONCAT, parts, {"dim": perm.index(axis), **formats.CONCAT.scales([q] * len(parts), q)}
+    return (
+        formats.CONCAT,
+        parts,
+        {"dim": perm.index(axis), **formats.CONCAT.scales([q] * len(parts), q)},
+    )
 
 
 def _plan_transpose_parts(
     shape: Sequence[int | None], perm: tuple[int, ...], target: Target
 ) -> tuple[int, Sequence[tuple[int, int]]] | None:
-    """Return the axis along which a tensor is cut to be permuted, and its ranges; None where it is small enough.
+    """Return the axis along which a tensor is cut to be permuted, and its ranges; None where it is
+    small enough.
 
-    The axis that comes first in the result, if that is long enough: so parts lie one behind the other.
+    The axis that comes first in the result, if that is long enough: so parts lie one behind the
+    other.
     """
     whole = None if target.transpose is None else target.transpose.max_bytes
     if whole is None or None in shape[1:]:

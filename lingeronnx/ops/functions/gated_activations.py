@@ -1,10 +1,12 @@
 """SiLU and GELU: a table where there is one, else put together from what the chips have.
 
     SiLU  x * sigmoid(x)
-    GELU  x * sigmoid(1.702 x)      within 0.021 of the real one, less than a count where the range is 4 and more
+    GELU  x * sigmoid(1.702 x)      within 0.021 of the real one, less than a count where the range
+    is 4 and more
 
-With a right iqSigmoid: BatchNorm2dInt for the factor, iqSigmoid, iqMul. With GluInt alone: a LinearInt writes x and the
-factor times x side by side, GluInt multiplies. The gate is held at a scale that leaves sigmoid's range its room.
+With a right iqSigmoid: BatchNorm2dInt for the factor, iqSigmoid, iqMul. With GluInt alone: a
+LinearInt writes x and the factor times x side by side, GluInt multiplies. The gate is held at a
+scale that leaves sigmoid's range its room.
 """
 
 from __future__ import annotations
@@ -36,7 +38,13 @@ _WEIGHT_QPARAMS = Affine(2.0**6)
 def _gate_factor(node: ir.Node) -> float:
     """Return what x is multiplied by in the gate."""
     kind = ir.base_op_type(node)
-    return 1.702 if kind == "Gelu" else float(ir.get_attr(node, "alpha", 1.0)) if kind == "Swish" else 1.0
+    return (
+        1.702
+        if kind == "Gelu"
+        else float(ir.get_attr(node, "alpha", 1.0))
+        if kind == "Swish"
+        else 1.0
+    )
 
 
 def gated_product_max_exponent(node: ir.Node, exponent: ExponentLookup) -> int:
@@ -49,8 +57,15 @@ class GatedActivation(Op):
 
     integer_op = formats.MUL
     composition_name = "SiLU, GELU (composed)"
-    floats = (("", "Gelu"), ("", "Swish"), (ir.FUNCTION_DOMAIN, "Gelu"), (ir.FUNCTION_DOMAIN, "Silu"))
-    scale_constraints = replace(TABLE_SCALE_CONSTRAINTS, max_output_exponent=gated_product_max_exponent)
+    floats = (
+        ("", "Gelu"),
+        ("", "Swish"),
+        (ir.FUNCTION_DOMAIN, "Gelu"),
+        (ir.FUNCTION_DOMAIN, "Silu"),
+    )
+    scale_constraints = replace(
+        TABLE_SCALE_CONSTRAINTS, max_output_exponent=gated_product_max_exponent
+    )
     constraints = (check_glu_axis,)
     may_emit_reshape = True
 
@@ -77,7 +92,10 @@ class GatedActivation(Op):
     def _emit_sigmoid_product(self, node: ir.Node, low: LoweringContext) -> None:
         """Emit BatchNorm2dInt, iqSigmoid and iqMul."""
         x, o, factor = low.input_qparams(node, 0), low.output_qparams(node), _gate_factor(node)
-        shape, value = [int(d or 1) for d in ir.require_shape(node.outputs[0])], low.get_integer_input(node, 0)
+        shape, value = (
+            [int(d or 1) for d in ir.require_shape(node.outputs[0])],
+            low.get_integer_input(node, 0),
+        )
         inner, q = value, x
         if factor != 1.0:
             q = _make_gate_qparams(x, factor)
@@ -93,7 +111,10 @@ class GatedActivation(Op):
         eye = np.eye(count)
         weight = _WEIGHT_QPARAMS.integers(np.concatenate([eye, eye * factor]))
         base = f"{ir.output_name(node)}_pair"
-        parameters = [low.array(f"{base}_weight", weight), low.array(f"{base}_bias", np.zeros(2 * count, np.int32))]
+        parameters = [
+            low.array(f"{base}_weight", weight),
+            low.array(f"{base}_bias", np.zeros(2 * count, np.int32)),
+        ]
         shape[-1] = 2 * count
         pair = low.emit_intermediate(
             formats.LINEAR,
@@ -105,7 +126,12 @@ class GatedActivation(Op):
             q,
         )
         axis = len(shape) - 1  # counted from -1, too little is planned
-        low.emit(formats.GLU, node, [pair], {"dim": axis, "o_bits": o.bits, "scale_x": q.scale, "scale_o": o.scale})
+        low.emit(
+            formats.GLU,
+            node,
+            [pair],
+            {"dim": axis, "o_bits": o.bits, "scale_x": q.scale, "scale_o": o.scale},
+        )
 
 
 def _make_gate_qparams(x: Affine, factor: float) -> Affine:
@@ -115,7 +141,13 @@ def _make_gate_qparams(x: Affine, factor: float) -> Affine:
 
 
 def _emit_scaled_input(
-    node: ir.Node, low: LoweringContext, value: ir.Value, shape: list[int], x: Affine, o: Affine, factor: float
+    node: ir.Node,
+    low: LoweringContext,
+    value: ir.Value,
+    shape: list[int],
+    x: Affine,
+    o: Affine,
+    factor: float,
 ) -> ir.Value:
     """Emit `value` times `factor` as a BatchNorm2dInt on four axes and return it."""
     base, image = ir.output_name(node), [*shape, 1, 1][:4]
@@ -125,9 +157,14 @@ def _emit_scaled_input(
         target = low.array(f"{base}_image_shape", _reshape_target(image, low))
         value = low.emit_intermediate(formats.RESHAPE, node, "image", [value, target], {}, image, x)
     factors = _WEIGHT_QPARAMS.integers(np.full(image[1], factor))
-    parameters = [low.array(f"{base}_factor", factors), low.array(f"{base}_offset", np.zeros(image[1], np.int32))]
+    parameters = [
+        low.array(f"{base}_factor", factors),
+        low.array(f"{base}_offset", np.zeros(image[1], np.int32)),
+    ]
     attrs = formats.BATCH_NORM2D.scales(x, _WEIGHT_QPARAMS, o)
-    value = low.emit_intermediate(formats.BATCH_NORM2D, node, "inner", [value, *parameters], attrs, image, o)
+    value = low.emit_intermediate(
+        formats.BATCH_NORM2D, node, "inner", [value, *parameters], attrs, image, o
+    )
     if image != shape:
         value = low.emit_intermediate(
             formats.RESHAPE,

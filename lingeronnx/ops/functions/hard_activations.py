@@ -1,7 +1,8 @@
-"""HardSigmoid and HardSwish where there is no table, put together from operators that every chip runs right.
+"""HardSigmoid and HardSwish where there is no table, put together from operators that every chip
+runs right.
 
-    HardSigmoid  min(max(alpha x + beta, 0), 1)     BatchNorm2dInt and Relu; 8 bits saturate at the upper end
-    HardSwish    x * HardSigmoid(x)                 then iqMul
+    HardSigmoid  min(max(alpha x + beta, 0), 1)     BatchNorm2dInt and Relu; 8 bits saturate at the
+    upper end HardSwish    x * HardSigmoid(x)                 then iqMul
 
 The gate has 7 fractional bits, as a sigmoid's has, so its upper end is 127/128.
 """
@@ -16,7 +17,12 @@ from ...plan import Affine
 from ...plan.power_of_two import floor_exponent, floor_power_of_two
 from ...targets import Target
 from .._base import Op
-from ..layers.batch_norm import emit_channel_affine, emit_from_nchw, emit_reshape_to_nchw, nchw_shape
+from ..layers.batch_norm import (
+    emit_channel_affine,
+    emit_from_nchw,
+    emit_reshape_to_nchw,
+    nchw_shape,
+)
 from ..scale_constraints import Scaling, make_fixed_max_exponent, share_no_scales
 from .gated_activations import gated_product_max_exponent
 from .lookup_table import TABLE
@@ -55,7 +61,11 @@ class HardSigmoid(Op):
         if nchw_shape(node) is None:
             return "its shape is not known before the run"
         alpha, beta = _gate_coefficients(node)
-        return None if 0 < alpha < 64 and 0 <= beta <= 1 else "its line does not rise from 0 to 1 around 0"
+        return (
+            None
+            if 0 < alpha < 64 and 0 <= beta <= 1
+            else "its line does not rise from 0 to 1 around 0"
+        )
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit the gate, and a Requant where it is wanted at another scale."""
@@ -63,7 +73,9 @@ class HardSigmoid(Op):
         if o == Q7:
             emit_from_nchw(context, node, formats.RELU, [line], {})
             return
-        gate = context.emit_intermediate(formats.RELU, node, "gate", [line], {}, nchw_shape(node) or (), Q7)
+        gate = context.emit_intermediate(
+            formats.RELU, node, "gate", [line], {}, nchw_shape(node) or (), Q7
+        )
         emit_from_nchw(context, node, formats.REQUANT, [gate], formats.REQUANT.scales(Q7, o))
 
     def _emit_gate_line(self, node: ir.Node, low: LoweringContext) -> ir.Value:
@@ -71,15 +83,27 @@ class HardSigmoid(Op):
         (alpha, beta), x = _gate_coefficients(node), low.input_qparams(node, 0)
         value = emit_reshape_to_nchw(low, node, low.get_integer_input(node, 0), x)
         w = Affine(2.0 ** min(floor_exponent(127 / alpha), low.target.exponents[1]))
-        if x.scale * w.scale < Q7.scale:  # no shift to the left: what is cut off lies where the gate is flat
+        if (
+            x.scale * w.scale < Q7.scale
+        ):  # no shift to the left: what is cut off lies where the gate is flat
             near = Affine(floor_power_of_two(127 * alpha / max(beta, 1 - beta)))
             attrs = formats.REQUANT.scales(x, near)
             value, x = (
-                low.emit_intermediate(formats.REQUANT, node, "near", [value], attrs, nchw_shape(node) or (), near),
+                low.emit_intermediate(
+                    formats.REQUANT, node, "near", [value], attrs, nchw_shape(node) or (), near
+                ),
                 near,
             )
         return emit_channel_affine(
-            low, node, "line", value, input_qparams=x, output_qparams=Q7, weight_qparams=w, factors=alpha, offset=beta
+            low,
+            node,
+            "line",
+            value,
+            input_qparams=x,
+            output_qparams=Q7,
+            weight_qparams=w,
+            factors=alpha,
+            offset=beta,
         )
 
 
@@ -90,12 +114,18 @@ class HardSwish(HardSigmoid):
     composition_name = "HardSwish (composed)"
     floats = (("", "HardSwish"), (ir.FUNCTION_DOMAIN, "HardSwish"))
     scale_constraints = Scaling(
-        factor_behavior="fixed", shared_scales=share_no_scales, max_output_exponent=gated_product_max_exponent
+        factor_behavior="fixed",
+        shared_scales=share_no_scales,
+        max_output_exponent=gated_product_max_exponent,
     )
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit the gate and iqMul."""
-        x, o, shape = context.input_qparams(node, 0), context.output_qparams(node), nchw_shape(node) or ()
+        x, o, shape = (
+            context.input_qparams(node, 0),
+            context.output_qparams(node),
+            nchw_shape(node) or (),
+        )
         gate = context.emit_intermediate(
             formats.RELU, node, "gate", [self._emit_gate_line(node, context)], {}, shape, Q7
         )

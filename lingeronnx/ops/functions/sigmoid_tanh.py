@@ -1,8 +1,9 @@
 """Sigmoid and tanh by the chips' tables, iqSigmoid and iqTanh, whose output has 7 fractional bits.
 
-A table that is read `RIGHT_ONLY` takes int16: a Requant by 2^8 stands in front of it, or a LinearInt that writes 16
-bits. Where there is no right one,
-GluInt does: it multiplies a half of 1s by the sigmoid of the other half. Where there is an iqTable, that does.
+A table that is read `RIGHT_ONLY` takes int16: a Requant by 2^8 stands in front of it, or a
+LinearInt that writes 16 bits. Where there is no right one,
+GluInt does: it multiplies a half of 1s by the sigmoid of the other half. Where there is an iqTable,
+that does.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ _MAX_ONES_EXPONENT = 6
 
 
 def check_glu_axis(node: ir.Node, target: Target) -> object:
-    """where GluInt stands in for a table, the last of two or three axes is at most {target.sigmoid_limits.max_length}
+    """where GluInt stands in for a table, the last of two or three axes is at most
+    {target.sigmoid_limits.max_length}
     long |
     shorten it.
     """
@@ -50,8 +52,16 @@ def check_glu_axis(node: ir.Node, target: Target) -> object:
 
 def _table_fraction_bits(form: Format, target: Target) -> int | None:
     """Return the table's fractional bits, where the table takes int16 anyway."""
-    how = target.get_arithmetic(form.name, LutArithmetic) if target.is_computed_correctly(form.name) else None
-    return None if how is None or how.reading is not TableInputRule.RIGHT_ONLY else how.table.input_fraction_bits
+    how = (
+        target.get_arithmetic(form.name, LutArithmetic)
+        if target.is_computed_correctly(form.name)
+        else None
+    )
+    return (
+        None
+        if how is None or how.reading is not TableInputRule.RIGHT_ONLY
+        else how.table.input_fraction_bits
+    )
 
 
 def _make_scale_constraints(form: Format) -> Scaling:
@@ -99,9 +109,14 @@ class Sigmoid(Op):
             )
             form: Format = self.integer_op
         else:
-            value, attrs["scale_x"] = self._emit_glu_input(node, context, context.get_integer_input(node, 0), x)
+            value, attrs["scale_x"] = self._emit_glu_input(
+                node, context, context.get_integer_input(node, 0), x
+            )
             form = formats.GLU
-            attrs["dim"], attrs["o_bits"] = len(shape) - 1, Q7.bits  # counted from -1, too little is planned
+            attrs["dim"], attrs["o_bits"] = (
+                len(shape) - 1,
+                Q7.bits,
+            )  # counted from -1, too little is planned
         if o == Q7:
             context.emit(form, node, [value], attrs)
             return
@@ -109,12 +124,25 @@ class Sigmoid(Op):
         context.emit(formats.REQUANT, node, [value], formats.REQUANT.scales(Q7, o))
 
     def emit_intermediate(
-        self, node: ir.Node, low: LoweringContext, value: ir.Value, x: Affine, shape: Sequence[int | None]
+        self,
+        node: ir.Node,
+        low: LoweringContext,
+        value: ir.Value,
+        x: Affine,
+        shape: Sequence[int | None],
     ) -> ir.Value:
-        """Emit the function of `value`, held as `x`, on the way to `node`'s output; return it, with 7 bits."""
+        """Emit the function of `value`, held as `x`, on the way to `node`'s output; return it, with
+        7 bits.
+        """
         value, scale = self._emit_table_input(node, low, value, x, shape)
         return low.emit_intermediate(
-            self.integer_op, node, "gate", [value], {"scale_x": scale, "scale_o": Q7.scale}, shape, Q7
+            self.integer_op,
+            node,
+            "gate",
+            [value],
+            {"scale_x": scale, "scale_o": Q7.scale},
+            shape,
+            Q7,
         )
 
     def has_exact_table(self, target: Target) -> bool:
@@ -122,24 +150,41 @@ class Sigmoid(Op):
         return target.is_computed_correctly(self.name)
 
     def _emit_table_input(
-        self, node: ir.Node, low: LoweringContext, value: ir.Value, x: Affine, shape: Sequence[int | None]
+        self,
+        node: ir.Node,
+        low: LoweringContext,
+        value: ir.Value,
+        x: Affine,
+        shape: Sequence[int | None],
     ) -> tuple[ir.Value, float]:
         """Return `value` in the width that the row's table takes, and its scale."""
         how = low.target.get_arithmetic(self.name, LutArithmetic)
         if how is None or how.reading is not TableInputRule.RIGHT_ONLY or x.bits > 8:
             return value, x.scale
-        if x.scale < 2.0**3:  # a shift to the left would wrap in 16 bits; in 8 it saturates, where the function is flat
+        if (
+            x.scale < 2.0**3
+            # a shift to the left would wrap in 16 bits; in 8 it saturates, where the function is flat
+        ):
             most = Affine(2.0**3)
             attrs = formats.REQUANT.scales(x, most)
-            value, x = low.emit_intermediate(formats.REQUANT, node, "limited", [value], attrs, shape, most), most
+            value, x = (
+                low.emit_intermediate(
+                    formats.REQUANT, node, "limited", [value], attrs, shape, most
+                ),
+                most,
+            )
         wide = Affine(x.scale * 2.0**8, 16)
         attrs = formats.REQUANT.scales(x, wide)
-        return low.emit_intermediate(formats.REQUANT, node, "wide", [value], attrs, shape, wide), wide.scale
+        return low.emit_intermediate(
+            formats.REQUANT, node, "wide", [value], attrs, shape, wide
+        ), wide.scale
 
     def _emit_glu_input(
         self, node: ir.Node, low: LoweringContext, value: ir.Value, x: Affine
     ) -> tuple[ir.Value, float]:
-        """Return the last axis doubled, a half of 1s in front, and its scale: the work of a LinearInt, exact."""
+        """Return the last axis doubled, a half of 1s in front, and its scale: the work of a
+        LinearInt, exact.
+        """
         shape, base = list(ir.require_shape(node.outputs[0])), f"{ir.constant_base_name(node)}_ones"
         count = int(shape[-1] or 1)
         doubled = Affine(min(max(x.scale, 1.0), 2.0**_MAX_ONES_EXPONENT))

@@ -1,4 +1,5 @@
-"""Per-channel scale and offset: BatchNorm2dInt, ``y = sat(rescale(x*w[c] + b[c]))``, int8 weight, int32 bias.
+"""Per-channel scale and offset: BatchNorm2dInt, ``y = sat(rescale(x*w[c] + b[c]))``, int8 weight,
+int32 bias.
 
 It works on images. What has another number of axes is reshaped to one and back: exact movement.
 """
@@ -30,7 +31,9 @@ __all__ = [
 
 
 def fold_batch_norm_parameters(node: ir.Node) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return (a, c) of ``y = a*x + c`` per channel in float64, or None when a parameter is not constant."""
+    """Return (a, c) of ``y = a*x + c`` per channel in float64, or None when a parameter is not
+    constant.
+    """
     arrays = [ir.const_value(value) for value in node.inputs[1:5]]
     if any(array is None for array in arrays):
         return None
@@ -74,12 +77,16 @@ class BatchNorm2d(WeightLayer):
             get_number(attrs, "scale_x") * get_number(attrs, "scale_w"),
             context.has_wide_operands(node),
         )
-        value = emit_reshape_to_nchw(context, node, context.get_integer_input(node, 0), context.input_qparams(node, 0))
+        value = emit_reshape_to_nchw(
+            context, node, context.get_integer_input(node, 0), context.input_qparams(node, 0)
+        )
         emit_from_nchw(context, node, formats.BATCH_NORM2D, [value, weight, bias], attrs)
 
 
 def nchw_shape(node: ir.Node) -> tuple[int | None, ...] | None:
-    """Return what `node` writes as [N, C, H, W]: the shape itself, or [N, C, 1, rest]; None where it is not known."""
+    """Return what `node` writes as [N, C, H, W]: the shape itself, or [N, C, 1, rest]; None where
+    it is not known.
+    """
     shape = ir.get_shape(node.outputs[0]) or ()
     if len(shape) == 4:
         return shape
@@ -87,31 +94,51 @@ def nchw_shape(node: ir.Node) -> tuple[int | None, ...] | None:
     return (*shape[:2], 1, math.prod(rest[1:])) if 0 < len(rest) == len(shape) - 1 else None
 
 
-def emit_reshape_to_nchw(low: LoweringContext, node: ir.Node, value: ir.Value, q: Affine) -> ir.Value:
-    """Return `value`, which has the shape of `node`'s output and is held as `q`, in the shape of an image."""
+def emit_reshape_to_nchw(
+    low: LoweringContext, node: ir.Node, value: ir.Value, q: Affine
+) -> ir.Value:
+    """Return `value`, which has the shape of `node`'s output and is held as `q`, in the shape of an
+    image.
+    """
     image = nchw_shape(node)
     assert image is not None
     if image == ir.get_shape(node.outputs[0]):
         return value
     return low.emit_intermediate(
-        formats.RESHAPE, node, "image", [value, _add_reshape_target(low, node, "image_shape", image)], {}, image, q
+        formats.RESHAPE,
+        node,
+        "image",
+        [value, _add_reshape_target(low, node, "image_shape", image)],
+        {},
+        image,
+        q,
     )
 
 
 def emit_from_nchw(
-    low: LoweringContext, node: ir.Node, form: Format, inputs: list[ir.Value | None], attrs: Attributes
+    low: LoweringContext,
+    node: ir.Node,
+    form: Format,
+    inputs: list[ir.Value | None],
+    attrs: Attributes,
 ) -> None:
-    """Emit `form`, which writes an image, and of what is none a Reshape to the shape of `node`'s output."""
+    """Emit `form`, which writes an image, and of what is none a Reshape to the shape of `node`'s
+    output.
+    """
     image, shape = nchw_shape(node), ir.require_shape(node.outputs[0])
     assert image is not None
     if image == shape:
         low.emit(form, node, inputs, attrs)
         return
-    value = low.emit_intermediate(form, node, "of_image", inputs, attrs, image, low.output_qparams(node))
+    value = low.emit_intermediate(
+        form, node, "of_image", inputs, attrs, image, low.output_qparams(node)
+    )
     low.emit(formats.RESHAPE, node, [value, _add_reshape_target(low, node, "shape", shape)], {})
 
 
-def _add_reshape_target(low: LoweringContext, node: ir.Node, suffix: str, shape: tuple[int | None, ...]) -> ir.Value:
+def _add_reshape_target(
+    low: LoweringContext, node: ir.Node, suffix: str, shape: tuple[int | None, ...]
+) -> ir.Value:
     sizes = [1 if low.target.single_sample else -1, *(int(d or 1) for d in shape[1:])]
     return low.array(f"{node.outputs[0].name}_{suffix}", np.array(sizes, np.int64))
 
@@ -127,10 +154,12 @@ def emit_channel_affine(
     factors: float | np.ndarray,
     offset: float = 0.0,
 ) -> ir.Value:
-    """Emit ``value * factors + offset`` per channel on the way to `node`'s output, `value` [N, C, H, W] held as
+    """Emit ``value * factors + offset`` per channel on the way to `node`'s output, `value` [N, C,
+    H, W] held as
     `input_qparams`.
 
-    output_qparams : how the returned result is held. w : how the factors (one, or one per channel) are.
+    output_qparams : how the returned result is held. w : how the factors (one, or one per channel)
+    are.
     """
     shape = nchw_shape(node) or ()
     channels = int(shape[1] or 1)
@@ -139,7 +168,10 @@ def emit_channel_affine(
         f"{node.outputs[0].name}_{suffix}",
         math.floor(offset * input_qparams.scale * weight_qparams.scale + 0.5),
     )
-    parameters = [low.array(f"{base}_factor", weights), low.array(f"{base}_offset", np.full(channels, added, np.int32))]
+    parameters = [
+        low.array(f"{base}_factor", weights),
+        low.array(f"{base}_offset", np.full(channels, added, np.int32)),
+    ]
     return low.emit_intermediate(
         formats.BATCH_NORM2D,
         node,
@@ -152,7 +184,9 @@ def emit_channel_affine(
 
 
 def get_weight_values(node: ir.Node, index: int) -> np.ndarray | None:
-    """Return the real values behind quantized parameter `index` of any weight layer (float64 or float32)."""
+    """Return the real values behind quantized parameter `index` of any weight layer (float64 or
+    float32).
+    """
     if node.op_type == "BatchNormalization" and not node.domain:
         folded = fold_batch_norm_parameters(node)
         return None if folded is None else folded[0]
@@ -160,7 +194,9 @@ def get_weight_values(node: ir.Node, index: int) -> np.ndarray | None:
 
 
 def replace_weight_values(node: ir.Node, index: int, values: np.ndarray) -> dict[int, np.ndarray]:
-    """Return the inputs of `node`, by index, with which quantized parameter `index` has the real `values`."""
+    """Return the inputs of `node`, by index, with which quantized parameter `index` has the real
+    `values`.
+    """
     old = ir.require_const_value(node.inputs[index])
     if node.op_type != "BatchNormalization" or node.domain:
         return {index: values.astype(old.dtype)}

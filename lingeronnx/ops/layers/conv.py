@@ -1,7 +1,8 @@
 """Convolutions: Conv2dInt and Conv1dInt.
 
-``y = sat(rescale(sum x*w + b))``, int8 by int8 into a wide accumulator, bias int32 at scale_x*scale_w, one rounding.
-Weights [O, I/group, k...]; pads in ONNX order, zero padding. Relu stays a node of its own (packer and simulator fuse).
+``y = sat(rescale(sum x*w + b))``, int8 by int8 into a wide accumulator, bias int32 at
+scale_x*scale_w, one rounding. Weights [O, I/group, k...]; pads in ONNX order, zero padding. Relu
+stays a node of its own (packer and simulator fuse).
 """
 
 from __future__ import annotations
@@ -21,14 +22,18 @@ __all__ = ["Conv1d", "Conv2d", "ConvGeometry", "has_known_shapes"]
 
 
 class ConvGeometry:
-    """The sizes of a convolution, read from a float or an integer node (both spell them the same way)."""
+    """The sizes of a convolution, read from a float or an integer node (both spell them the same
+    way).
+    """
 
     def __init__(self, node: ir.Node) -> None:
         weight = ir.require_shape(node.inputs[1])
         self.weight = tuple(int(d or 0) for d in weight)
         self.kernel = tuple(ir.get_attr(node, "kernel_shape") or self.weight[2:])
         rank = len(self.kernel)
-        self.strides = tuple(ir.get_attr(node, "strides") or ir.get_attr(node, "stride") or [1] * rank)
+        self.strides = tuple(
+            ir.get_attr(node, "strides") or ir.get_attr(node, "stride") or [1] * rank
+        )
         self.pads = tuple(ir.get_attr(node, "pads") or [0] * 2 * rank)
         self.dilations = tuple(ir.get_attr(node, "dilations") or [1] * rank)
         self.group = int(ir.get_attr(node, "group") or 1)
@@ -39,11 +44,17 @@ class ConvGeometry:
 
     @classmethod
     def from_node_as_2d(cls, node: ir.Node) -> ConvGeometry:
-        """Return the sizes as those of a two-dimensional convolution; a line is an image of height 1."""
+        """Return the sizes as those of a two-dimensional convolution; a line is an image of height
+        1.
+        """
         g = cls(node)
         if len(g.kernel) == 1:
             g.weight, g.kernel = (*g.weight[:2], 1, *g.weight[2:]), (1, *g.kernel)
-            g.strides, g.dilations, g.pads = (1, *g.strides), (1, *g.dilations), (0, g.pads[0], 0, g.pads[1])
+            g.strides, g.dilations, g.pads = (
+                (1, *g.strides),
+                (1, *g.dilations),
+                (0, g.pads[0], 0, g.pads[1]),
+            )
             g.input_shape, g.result = ((*s[:2], 1, *s[2:]) for s in (g.input_shape, g.result))
         return g
 
@@ -55,7 +66,9 @@ class ConvGeometry:
 
 def has_known_shapes(geometry: ConvGeometry) -> bool:
     """Whether all sizes but the batch are known and fit the kernel's rank."""
-    return len(geometry.input_shape) == len(geometry.result) == len(geometry.kernel) + 2 and None not in (
+    return len(geometry.input_shape) == len(geometry.result) == len(
+        geometry.kernel
+    ) + 2 and None not in (
         *geometry.input_shape[1:],
         *geometry.result[1:],
     )
@@ -66,7 +79,9 @@ class WeightLayer(Op):
 
     integer_op: WeightedIntegerOp
     scale_constraints = Scaling(
-        factor_behavior="absorbed", shared_scales=share_no_scales, max_output_exponent=product_max_exponent
+        factor_behavior="absorbed",
+        shared_scales=share_no_scales,
+        max_output_exponent=product_max_exponent,
     )
 
     def weight_inputs(self, node: ir.Node) -> list[int]:
@@ -77,13 +92,21 @@ class WeightLayer(Op):
         """Return why weight or bias is not a constant, or None."""
         if ir.const_value(node.inputs[1]) is None:
             return "its weight is computed at run time"
-        if len(node.inputs) > 2 and node.inputs[2] is not None and ir.const_value(node.inputs[2]) is None:
+        if (
+            len(node.inputs) > 2
+            and node.inputs[2] is not None
+            and ir.const_value(node.inputs[2]) is None
+        ):
             return "its bias is computed at run time"
         return None
 
-    def make_integer_attributes(self, node: ir.Node, low: LoweringContext) -> dict[str, AttributeValue]:
+    def make_integer_attributes(
+        self, node: ir.Node, low: LoweringContext
+    ) -> dict[str, AttributeValue]:
         """Return the attributes every weight layer has."""
-        return self.integer_op.scales(low.input_qparams(node, 0), low.input_qparams(node, 1), low.output_qparams(node))
+        return self.integer_op.scales(
+            low.input_qparams(node, 0), low.input_qparams(node, 1), low.output_qparams(node)
+        )
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit the integer node with quantized weight and bias."""
@@ -138,7 +161,9 @@ class Conv2d(WeightLayer):
 
 
 class Conv1d(Conv2d):
-    """One-dimensional convolution; on chips that cannot, a two-dimensional one of height 1 between two reshapes."""
+    """One-dimensional convolution; on chips that cannot, a two-dimensional one of height 1 between
+    two reshapes.
+    """
 
     integer_op = formats.CONV1D
     rank = 1
@@ -148,9 +173,15 @@ class Conv1d(Conv2d):
         return target.can_run(self.name) or target.can_run(CONV2D.name)
 
     def find_violations(self, node: ir.Node, target: Target) -> list[Violation]:
-        """Return what stands against the form that comes nearest; none where one of the two fits."""
+        """Return what stands against the form that comes nearest; none where one of the two
+        fits.
+        """
         image = CONV2D.find_violations(node, target)
-        return image if not (image and target.can_run(self.name)) else super().find_violations(node, target)
+        return (
+            image
+            if not (image and target.can_run(self.name))
+            else super().find_violations(node, target)
+        )
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit a Conv1dInt, or Unsqueeze, Conv2dInt and Squeeze."""
@@ -158,13 +189,24 @@ class Conv1d(Conv2d):
             super().lower(node, context)
             return
         g, q = ConvGeometry.from_node_as_2d(node), context.input_qparams(node, 0)
-        attrs = {**CONV2D.make_geometry_attributes(g), **self.make_integer_attributes(node, context)}
+        attrs = {
+            **CONV2D.make_geometry_attributes(g),
+            **self.make_integer_attributes(node, context),
+        }
         line = context.get_integer_input(node, 0)
-        x = context.emit_intermediate(formats.UNSQUEEZE, node, "image", [line], {"axes": [2]}, g.input_shape, q)
+        x = context.emit_intermediate(
+            formats.UNSQUEEZE, node, "image", [line], {"axes": [2]}, g.input_shape, q
+        )
         weight = context.weight(node, 1, lambda w: w[:, :, None])
         bias = context.bias(node, 2, accumulator_scale(attrs))
         y = context.emit_intermediate(
-            formats.CONV2D, node, "rows", [x, weight, *bias], attrs, g.result, context.output_qparams(node)
+            formats.CONV2D,
+            node,
+            "rows",
+            [x, weight, *bias],
+            attrs,
+            g.result,
+            context.output_qparams(node),
         )
         context.emit(formats.SQUEEZE, node, [y], {"axes": [2]})
 

@@ -1,4 +1,6 @@
-"""Transposed convolution: ConvTranspose2dInt, weight [I, O/group, k...]; the bias is required (zeros where none is)."""
+"""Transposed convolution: ConvTranspose2dInt, weight [I, O/group, k...]; the bias is required
+(zeros where none is).
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ class ConvTranspose2d(WeightLayer):
     def macs(self, node: ir.Node) -> int:
         """Inputs times the kernel's size."""
         source, weight = ir.get_shape(node.inputs[0]) or (), ir.get_shape(node.inputs[1]) or ()
-        return math.prod(int(d or 1) for d in source[1:]) * math.prod(int(d or 1) for d in weight[1:])
+        return math.prod(int(d or 1) for d in source[1:]) * math.prod(
+            int(d or 1) for d in weight[1:]
+        )
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit with a bias in any case."""
@@ -51,6 +55,13 @@ class ConvTranspose2d(WeightLayer):
         bias = context.bias(node, 2, accumulator_scale(attrs, g.group))
         if not bias:
             bias = [
-                context.add_accumulator_constant(f"{node.outputs[0].name}_bias", np.zeros(g.weight[1] * g.group), 1.0)
+                context.add_accumulator_constant(
+                    f"{node.outputs[0].name}_bias", np.zeros(g.weight[1] * g.group), 1.0
+                )
             ]
-        context.emit(self.integer_op, node, [context.get_integer_input(node, 0), context.weight(node, 1), *bias], attrs)
+        context.emit(
+            self.integer_op,
+            node,
+            [context.get_integer_input(node, 0), context.weight(node, 1), *bias],
+            attrs,
+        )

@@ -1,7 +1,8 @@
 """Layer normalisation over the last axis or axes: LayerNormInt.
 
-``y = sat(rescale(n * gamma + beta))``, n the normalised row with 10 fractional bits; gamma int8 (int16 on some chips),
-beta int32 at 2^10 * scale_w. The result does not depend on the input's scale but for epsilon.
+``y = sat(rescale(n * gamma + beta))``, n the normalised row with 10 fractional bits; gamma int8
+(int16 on some chips), beta int32 at 2^10 * scale_w. The result does not depend on the input's scale
+but for epsilon.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ __all__ = ["LayerNorm", "has_short_rows", "needs_rank3_rows"]
 
 
 def check_row_length(node: ir.Node, target: Target) -> object:
-    """a normalised row has at most {target.layer_norm_limits.max_length} elements, more overflow 32 bits | normalise
+    """a normalised row has at most {target.layer_norm_limits.max_length} elements, more overflow 32
+    bits | normalise
     shorter
     rows.
     """
@@ -38,7 +40,8 @@ def check_row_length(node: ir.Node, target: Target) -> object:
 
 
 def check_epsilon(node: ir.Node, target: Target) -> object:
-    """epsilon is {target.layer_norm_limits.epsilon} or less (less shows only in rows that deviate by less than 0.01) |
+    """epsilon is {target.layer_norm_limits.epsilon} or less (less shows only in rows that deviate
+    by less than 0.01) |
     export the
     model with that eps.
     """
@@ -54,7 +57,9 @@ def check_axis_count(node: ir.Node, target: Target) -> object:
     """a normalised row is the last axis or the last two | flatten the axes before."""
     count = len(ir.get_shape(node.inputs[1]) or ())
     return (
-        f"{count} axes" if target.layer_norm_limits is not None and count > target.layer_norm_limits.max_axes else None
+        f"{count} axes"
+        if target.layer_norm_limits is not None and count > target.layer_norm_limits.max_axes
+        else None
     )
 
 
@@ -69,7 +74,9 @@ class LayerNorm(Op):
     integer_op = formats.LAYER_NORM
     floats = (("", "LayerNormalization"), (ir.FUNCTION_DOMAIN, "LayerNormalization"))
     scale_constraints = Scaling(
-        factor_behavior="fixed", shared_scales=share_no_scales, max_output_exponent=_max_output_exponent
+        factor_behavior="fixed",
+        shared_scales=share_no_scales,
+        max_output_exponent=_max_output_exponent,
     )
     constraints = (check_row_length, check_epsilon, check_axis_count)
     may_emit_reshape = True  # to lines of one sample
@@ -96,8 +103,14 @@ class LayerNorm(Op):
         return None if fits else "its factor does not have one value per element"
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit with integer factor and summand; the chips demand a summand, and lines that they count right."""
-        x, w, o = context.input_qparams(node, 0), context.input_qparams(node, 1), context.output_qparams(node)
+        """Emit with integer factor and summand; the chips demand a summand, and lines that they
+        count right.
+        """
+        x, w, o = (
+            context.input_qparams(node, 0),
+            context.input_qparams(node, 1),
+            context.output_qparams(node),
+        )
         attrs = formats.LAYER_NORM.scales(x, w, o)
         if context.target.layer_norm_limits is None:
             attrs["epsilon"] = float(ir.get_attr(node, "epsilon", DEFAULT_EPSILON))
@@ -112,12 +125,16 @@ class LayerNorm(Op):
         if how is not None and how.factor_bits == 16:
             weight = context.widen_to_int16(weight)
         bias = context.bias(node, 2, 2.0**NORMALIZED_FRACTION_BITS * w.scale, view) or [
-            context.add_accumulator_constant(f"{node.outputs[0].name}_bias", np.zeros(view(gamma).shape), 1.0)
+            context.add_accumulator_constant(
+                f"{node.outputs[0].name}_bias", np.zeros(view(gamma).shape), 1.0
+            )
         ]
         if needs_rank3_rows(node, context.target):
             self._lower_as_rows(node, context, [weight, *bias], attrs, gamma.size)
         else:
-            context.emit(formats.LAYER_NORM, node, [context.get_integer_input(node, 0), weight, *bias], attrs)
+            context.emit(
+                formats.LAYER_NORM, node, [context.get_integer_input(node, 0), weight, *bias], attrs
+            )
 
     def _lower_as_rows(
         self,
@@ -127,9 +144,11 @@ class LayerNorm(Op):
         attrs: dict[str, AttributeValue],
         size: int,
     ) -> None:
-        """Emit on [1, rows, size], short lines several times side by side: those have the same mean and variance.
+        """Emit on [1, rows, size], short lines several times side by side: those have the same mean
+        and variance.
 
-        A linear layer repeats them exactly, and its area is large enough for what LayerNormInt writes.
+        A linear layer repeats them exactly, and its area is large enough for what LayerNormInt
+        writes.
         """
         x, o, base = low.input_qparams(node, 0), low.output_qparams(node), ir.output_name(node)
         shape = [1, *(int(d or 1) for d in ir.require_shape(node.inputs[0])[1:])]
@@ -140,19 +159,31 @@ class LayerNorm(Op):
             return low.array(f"{base}_{what}_shape", np.array(target, np.int64))
 
         if shape != line:
-            value = low.emit_intermediate(formats.RESHAPE, node, "lines", [value, reshaped("lines", line)], {}, line, x)
+            value = low.emit_intermediate(
+                formats.RESHAPE, node, "lines", [value, reshaped("lines", line)], {}, line, x
+            )
         if copies > 1:
             one = Affine(64.0)
             parameters = [
-                low.array(f"{base}_repeated_weight", np.tile(np.eye(size) * one.scale, (copies, 1)).astype(np.int8)),
+                low.array(
+                    f"{base}_repeated_weight",
+                    np.tile(np.eye(size) * one.scale, (copies, 1)).astype(np.int8),
+                ),
                 low.array(f"{base}_repeated_bias", np.zeros(copies * size, np.int32)),
             ]
             scales = formats.LINEAR.scales(x, one, x)
-            value = low.emit_intermediate(formats.LINEAR, node, "repeated", [value, *parameters], scales, wide, x)
-        value = low.emit_intermediate(formats.LAYER_NORM, node, "norm", [value, *constants], attrs, wide, o)
+            value = low.emit_intermediate(
+                formats.LINEAR, node, "repeated", [value, *parameters], scales, wide, x
+            )
+        value = low.emit_intermediate(
+            formats.LAYER_NORM, node, "norm", [value, *constants], attrs, wide, o
+        )
         if copies > 1:
             bounds = (("start", 0), ("end", size), ("axis", 2), ("step", 1))
-            cut = [value, *(low.array(f"{base}_{key}", np.array([v], np.int64)) for key, v in bounds)]
+            cut = [
+                value,
+                *(low.array(f"{base}_{key}", np.array([v], np.int64)) for key, v in bounds),
+            ]
             if shape == line:
                 low.emit(formats.SLICE, node, cut, {})
                 return
@@ -162,7 +193,9 @@ class LayerNorm(Op):
 
 def _row_repeats(size: int, target: Target) -> int:
     """Return how often a line of `size` elements is written side by side."""
-    return 1 if target.layer_norm_limits is None else -(-target.layer_norm_limits.min_length // size)
+    return (
+        1 if target.layer_norm_limits is None else -(-target.layer_norm_limits.min_length // size)
+    )
 
 
 def has_short_rows(node: ir.Node, target: Target) -> bool:
@@ -172,7 +205,9 @@ def has_short_rows(node: ir.Node, target: Target) -> bool:
 
 
 def needs_rank3_rows(node: ir.Node, target: Target) -> bool:
-    """Whether `node` is computed on [1, rows, elements]: of other ranks `target` counts the rows wrong."""
+    """Whether `node` is computed on [1, rows, elements]: of other ranks `target` counts the rows
+    wrong.
+    """
     rank = len(ir.get_shape(node.inputs[0]) or ())
     return has_short_rows(node, target) or (
         target.layer_norm_limits is not None and target.layer_norm_limits.lines and rank != 3

@@ -18,14 +18,20 @@ __all__ = ["Bmm"]
 
 
 def check_matrix_rank(node: ir.Node, target: Target) -> object:
-    """both factors have three axes, or four with equal heads | put the heads of an attention into the batch."""
+    """both factors have three axes, or four with equal heads | put the heads of an attention into
+    the batch.
+    """
     limits, shapes = (
         target.get_limits(formats.BMM.name, MatrixLimits),
         [ir.get_shape(value) or () for value in node.inputs[:2]],
     )
     ranks = [len(shape) for shape in shapes]
     heads = ranks == [4, 4] and shapes[0][1] == shapes[1][1]
-    return None if limits is None or ranks == [limits.rank] * 2 or heads else f"{ranks[0]} and {ranks[1]} axes"
+    return (
+        None
+        if limits is None or ranks == [limits.rank] * 2 or heads
+        else f"{ranks[0]} and {ranks[1]} axes"
+    )
 
 
 class Bmm(BinaryOp):
@@ -35,7 +41,9 @@ class Bmm(BinaryOp):
     floats = (("", "MatMul"),)
     constraints = (check_matrix_rank,)
     scale_constraints = Scaling(
-        factor_behavior="fixed", shared_scales=share_no_scales, max_output_exponent=product_max_exponent
+        factor_behavior="fixed",
+        shared_scales=share_no_scales,
+        max_output_exponent=product_max_exponent,
     )
 
     def explain_rejection(self, node: ir.Node) -> str | None:
@@ -51,7 +59,9 @@ class Bmm(BinaryOp):
         return math.prod(int(d or 1) for d in result[1:]) * int(left[-1] or 1)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit; where three axes are the limit four become three, the heads in the place of the batch, and back."""
+        """Emit; where three axes are the limit four become three, the heads in the place of the
+        batch, and back.
+        """
         shapes = [ir.require_shape(value) for value in (*node.inputs[:2], node.outputs[0])]
         if context.target.get_limits(self.name, MatrixLimits) is None or len(shapes[2]) != 4:
             super().lower(node, context)

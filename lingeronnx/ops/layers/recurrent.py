@@ -1,12 +1,16 @@
-"""Recurrent layers: LSTMInt and GRUInt, one direction each, weights [G*H, I] and [G*H, H] in the gate order i, f, g, o
-and r, z, n, biases int32 at scale_x*scale_iw and scale_o*scale_hw (the state that goes round is the output).
+"""Recurrent layers: LSTMInt and GRUInt, one direction each, weights [G*H, I] and [G*H, H] in the
+gate order i, f, g, o
+and r, z, n, biases int32 at scale_x*scale_iw and scale_o*scale_hw (the state that goes round is the
+output).
 
-The float operators are ``lingeronnx.LSTM`` and ``lingeronnx.GRU`` (`passes.recurrent`): x [N, T, I], W, R and B in
-ONNX's gate order, then lengths, a state and a cell as the attribute `optional_input_indices` names them -> y [N, T, H],
-of an LSTM the last state and cell too. `explain_unsupported` says what keeps an ONNX LSTM or GRU from becoming one.
+The float operators are ``lingeronnx.LSTM`` and ``lingeronnx.GRU`` (`passes.recurrent`): x [N, T,
+I], W, R and B in ONNX's gate order, then lengths, a state and a cell as the attribute
+`optional_input_indices` names them -> y [N, T, H], of an LSTM the last state and cell too.
+`explain_unsupported` says what keeps an ONNX LSTM or GRU from becoming one.
 
-The integer operators take the same between x and the weights: lengths, the state as integers of the output's scale, the
-cell as int32 with 15 fractional bits, each absent where it is not given. Chips begin at zero and walk to the end.
+The integer operators take the same between x and the weights: lengths, the state as integers of the
+output's scale, the cell as int32 with 15 fractional bits, each absent where it is not given. Chips
+begin at zero and walk to the end.
 """
 
 from __future__ import annotations
@@ -51,22 +55,30 @@ _ACTIVATIONS = {"LSTM": ["sigmoid", "tanh", "tanh"], "GRU": ["sigmoid", "tanh"]}
 
 
 def get_directions(node: ir.Node) -> list[str]:
-    """Return the directions of an ONNX LSTM or GRU, in the order of its outputs' axis of directions."""
+    """Return the directions of an ONNX LSTM or GRU, in the order of its outputs' axis of
+    directions.
+    """
     direction = str(ir.get_attr(node, "direction", "forward")).lower()
     return ["forward", "reverse"] if direction == "bidirectional" else [direction]
 
 
 def optional_input_indices(node: ir.Node) -> dict[str, int]:
-    """Return {what: input index} of the lengths and states that a float layer is given, in ONNX's form or ours."""
+    """Return {what: input index} of the lengths and states that a float layer is given, in ONNX's
+    form or ours.
+    """
     if node.domain == ir.FUNCTION_DOMAIN:
         return {key: 4 + i for i, key in enumerate(ir.get_attr(node, "given", []))}
     return {
-        key: index for index, key in enumerate(OPTIONAL_INPUTS, 4) if len(node.inputs) > index and node.inputs[index]
+        key: index
+        for index, key in enumerate(OPTIONAL_INPUTS, 4)
+        if len(node.inputs) > index and node.inputs[index]
     }
 
 
 def has_full_length_sequences(node: ir.Node) -> bool:
-    """Whether the ONNX LSTM or GRU `node` is given lengths that are known to be the whole input's."""
+    """Whether the ONNX LSTM or GRU `node` is given lengths that are known to be the whole
+    input's.
+    """
     index, shape = optional_input_indices(node).get("lengths"), ir.get_shape(node.inputs[0])
     lengths = None if index is None else ir.const_value(node.inputs[index])
     return lengths is not None and shape is not None and bool((lengths == shape[0]).all())
@@ -92,7 +104,11 @@ def _explain_unsupported_attribute(node: ir.Node) -> str | None:
     if names and names != _ACTIVATIONS[node.op_type] * len(get_directions(node)):
         return f"its activations are {', '.join(names)}"
     if "clip" in node.attributes or ir.get_attr(node, "input_forget", 0):
-        return "it clips its gates" if "clip" in node.attributes else "its input and forget gates are coupled"
+        return (
+            "it clips its gates"
+            if "clip" in node.attributes
+            else "its input and forget gates are coupled"
+        )
     return None
 
 
@@ -105,13 +121,17 @@ def _is_zero(value: ir.Value | None) -> bool:
 
 
 def _has_recurrent_limits(target: Target, node: ir.Node) -> bool:
-    """Whether layers begin at zero, walk to the end of the input and keep their cell to themselves."""
+    """Whether layers begin at zero, walk to the end of the input and keep their cell to
+    themselves.
+    """
     form = formats.LSTM if "LSTM" in node.op_type else formats.GRU
     return target.get_limits(form.name, RecurrentLimits) is not None
 
 
 def check_square_input(node: ir.Node, target: Target) -> object:
-    """a sequence has as many steps as a step has elements, which the quantizer sees to | pad the shorter axis."""
+    """a sequence has as many steps as a step has elements, which the quantizer sees to | pad the
+    shorter axis.
+    """
     shape, limits = ir.get_shape(node.inputs[0]), target.recurrent_limits
     if (
         limits is None
@@ -121,11 +141,17 @@ def check_square_input(node: ir.Node, target: Target) -> object:
         or None in shape[1:]
     ):
         return None
-    return None if len(shape) != 3 or shape[1] == shape[2] else f"{shape[1]} steps of {shape[2]} elements"
+    return (
+        None
+        if len(shape) != 3 or shape[1] == shape[2]
+        else f"{shape[1]} steps of {shape[2]} elements"
+    )
 
 
 def check_full_sequences(node: ir.Node, target: Target) -> object:
-    """every sequence is as long as the input, to whose end a chip walks | leave sequence_lens out."""
+    """every sequence is as long as the input, to whose end a chip walks | leave sequence_lens
+    out.
+    """
     if (
         not _has_recurrent_limits(target, node)
         or node.domain != ir.FUNCTION_DOMAIN
@@ -136,7 +162,9 @@ def check_full_sequences(node: ir.Node, target: Target) -> object:
 
 
 def check_zero_initial_state(node: ir.Node, target: Target) -> object:
-    """states start at zero, as in every run of a chip: up to 64 steps are written out instead | leave them out."""
+    """states start at zero, as in every run of a chip: up to 64 steps are written out instead |
+    leave them out.
+    """
     if not _has_recurrent_limits(target, node) or node.domain != ir.FUNCTION_DOMAIN:
         return None
     states = [f"initial_{key}" for key in optional_input_indices(node) if key != "lengths"]
@@ -144,10 +172,14 @@ def check_zero_initial_state(node: ir.Node, target: Target) -> object:
 
 
 def check_cell_unread(node: ir.Node, target: Target) -> object:
-    """nobody reads the last cell, held in 32 bits: up to 64 steps are written out instead | use the last state."""
+    """nobody reads the last cell, held in 32 bits: up to 64 steps are written out instead | use the
+    last state.
+    """
     return (
         "it is read"
-        if _has_recurrent_limits(target, node) and node.domain == ir.FUNCTION_DOMAIN and _is_read(node, 2)
+        if _has_recurrent_limits(target, node)
+        and node.domain == ir.FUNCTION_DOMAIN
+        and _is_read(node, 2)
         else None
     )
 
@@ -158,7 +190,9 @@ def _is_read(node: ir.Node, index: int) -> bool:
 
 
 def check_gru_support(node: ir.Node, target: Target) -> object:
-    """the executor computes a GRU right, not as {target.name} does: up to 64 steps are written out | use an LSTM."""
+    """the executor computes a GRU right, not as {target.name} does: up to 64 steps are written out
+    | use an LSTM.
+    """
     return target.why.get(formats.GRU.name)
 
 
@@ -175,7 +209,9 @@ def _quantized_outputs(node: ir.Node) -> list[int]:
     """The sequence; where lengths are given the last state is no step of it."""
     return (
         [0, 1]
-        if node.domain == ir.FUNCTION_DOMAIN and "lengths" in optional_input_indices(node) and _is_read(node, 1)
+        if node.domain == ir.FUNCTION_DOMAIN
+        and "lengths" in optional_input_indices(node)
+        and _is_read(node, 1)
         else [0]
     )
 
@@ -189,7 +225,9 @@ def _shared_state_scales(node: ir.Node, target: Target) -> list[ScalePair]:
 
 
 #: A state is in [-1, 1].
-_SCALE_CONSTRAINTS = Scaling(factor_behavior="fixed", shared_scales=_shared_state_scales, strict_output_bound=1.0)
+_SCALE_CONSTRAINTS = Scaling(
+    factor_behavior="fixed", shared_scales=_shared_state_scales, strict_output_bound=1.0
+)
 
 
 class _RecurrentRule(Op):
@@ -220,7 +258,9 @@ class _RecurrentRule(Op):
     def macs(self, node: ir.Node) -> int:
         """Return the steps times the size of both weights."""
         steps = int((ir.get_shape(node.inputs[0]) or (1, 1))[1] or 1)
-        return steps * sum(math.prod(int(d or 1) for d in ir.get_shape(v) or ()) for v in node.inputs[1:3])
+        return steps * sum(
+            math.prod(int(d or 1) for d in ir.get_shape(v) or ()) for v in node.inputs[1:3]
+        )
 
     # ---- lowering ----
 
@@ -232,13 +272,21 @@ class _RecurrentRule(Op):
             context.input_qparams(node, 1),
             context.input_qparams(node, 2),
         )
-        units, gates = int(ir.get_attr(node, "hidden_size")), self._target_gate_order(context.target)
+        units, gates = (
+            int(ir.get_attr(node, "hidden_size")),
+            self._target_gate_order(context.target),
+        )
         source = context.get_integer_input(node, 0)
         length, width = (int(d or 0) for d in ir.require_shape(node.inputs[0])[1:])
-        square = context.target.recurrent_limits is not None and context.target.recurrent_limits.needs_square_input
+        square = (
+            context.target.recurrent_limits is not None
+            and context.target.recurrent_limits.needs_square_input
+        )
         missing = length - width if square and length > width else 0
         if missing:
-            source = self._emit_padded_last_axis(node, context, "wide", source, (length, width), length, x)
+            source = self._emit_padded_last_axis(
+                node, context, "wide", source, (length, width), length, x
+            )
         elif square and length < width:
             source = self._emit_extended_sequence(node, context, source, x)
         name = ir.input_name(node, 3)
@@ -250,9 +298,14 @@ class _RecurrentRule(Op):
             source,
             *self._emit_optional_inputs(node, context, o),
             context.add_quantized_constant(
-                node, 1, w, lambda a: np.pad(self._reorder_gates(a, units, gates), ((0, 0), (0, missing)))
+                node,
+                1,
+                w,
+                lambda a: np.pad(self._reorder_gates(a, units, gates), ((0, 0), (0, missing))),
             ),
-            context.add_quantized_constant(node, 2, r, lambda a: self._reorder_gates(a, units, gates)),
+            context.add_quantized_constant(
+                node, 2, r, lambda a: self._reorder_gates(a, units, gates)
+            ),
             *context.bias(node, 3, x.scale * w.scale, half(0), f"{name}_ih"),
             *context.bias(node, 3, o.scale * r.scale, half(1), f"{name}_hh"),
         ]
@@ -274,15 +327,26 @@ class _RecurrentRule(Op):
             **self.make_integer_attributes(node),
         }
         batch = (ir.get_shape(node.inputs[0]) or (None,))[0]
-        also = [(what, (batch, 1, units), bits or o.bits) for what, bits in self.integer_op.states.items()]
+        also = [
+            (what, (batch, 1, units), bits or o.bits)
+            for what, bits in self.integer_op.states.items()
+        ]
         if square and length < width:
             steps = context.emit_intermediate(
-                self.integer_op, node, "steps", inputs, attrs, (batch, width, units), o, extra_outputs=also
+                self.integer_op,
+                node,
+                "steps",
+                inputs,
+                attrs,
+                (batch, width, units),
+                o,
+                extra_outputs=also,
             )
             first = 0 if attrs["go_forward"] else width - length
             bounds = (("start", first), ("end", first + length), ("axis", 1), ("step", 1))
             slice_bounds = [
-                context.array(f"{ir.output_name(node)}_{key}", np.array([v], np.int64)) for key, v in bounds
+                context.array(f"{ir.output_name(node)}_{key}", np.array([v], np.int64))
+                for key, v in bounds
             ]
             context.emit(formats.SLICE, node, [steps, *slice_bounds], {})
         else:
@@ -292,8 +356,12 @@ class _RecurrentRule(Op):
         if _is_read(node, 2):
             context.emit_float_output(node, 2, "c", _CELL_QPARAMS.scale)
 
-    def _emit_optional_inputs(self, node: ir.Node, low: LoweringContext, o: Affine) -> list[ir.Value | None]:
-        """Return lengths, state and cell as far as they are given; what the state is tied to is held as `o`."""
+    def _emit_optional_inputs(
+        self, node: ir.Node, low: LoweringContext, o: Affine
+    ) -> list[ir.Value | None]:
+        """Return lengths, state and cell as far as they are given; what the state is tied to is
+        held as `o`.
+        """
         states: list[ir.Value | None] = []
         for key in OPTIONAL_INPUTS[: 1 + len(self.integer_op.states)]:
             index = optional_input_indices(node).get(key)
@@ -303,7 +371,9 @@ class _RecurrentRule(Op):
             elif key == "lengths":
                 name = ir.input_name(node, index)
                 states.append(
-                    low.real(node, index) if array is None else low.array(name, array.astype(np.int64), keeps_name=True)
+                    low.real(node, index)
+                    if array is None
+                    else low.array(name, array.astype(np.int64), keeps_name=True)
                 )
             elif array is None:
                 states.append(
@@ -312,7 +382,9 @@ class _RecurrentRule(Op):
                     else low.get_input_at_qparams(node, index, _CELL_QPARAMS)
                 )
             else:
-                states.append(low.add_quantized_constant(node, index, o if key == "h" else _CELL_QPARAMS))
+                states.append(
+                    low.add_quantized_constant(node, index, o if key == "h" else _CELL_QPARAMS)
+                )
         while states and states[-1] is None:
             states.pop()
         return states
@@ -327,23 +399,34 @@ class _RecurrentRule(Op):
         return self.integer_op.kernel_gate_order if how is None else how.gates
 
     def _reorder_gates(self, array: np.ndarray, units: int, gates: str) -> np.ndarray:
-        """Return weights or biases, whose gates stand as in ONNX, with the gates in the order `gates`."""
-        by_gate = array.reshape(-1, len(gates), units, *array.shape[1:])  # the biases are two times all gates
+        """Return weights or biases, whose gates stand as in ONNX, with the gates in the order
+        `gates`.
+        """
+        by_gate = array.reshape(
+            -1, len(gates), units, *array.shape[1:]
+        )  # the biases are two times all gates
         return by_gate[:, [self.onnx_gate_order.index(gate) for gate in gates]].reshape(array.shape)
 
-    def _emit_extended_sequence(self, node: ir.Node, low: LoweringContext, source: ir.Value, q: Affine) -> ir.Value:
-        """Return the input with steps of zeros behind what is walked through, for chips that take square inputs only.
+    def _emit_extended_sequence(
+        self, node: ir.Node, low: LoweringContext, source: ir.Value, q: Affine
+    ) -> ir.Value:
+        """Return the input with steps of zeros behind what is walked through, for chips that take
+        square inputs only.
 
         What they give is cut off: y is causal, so nothing else changes.
         """
         batch, length, width = ir.get_shape(node.inputs[0]) or (None, 0, 0)
         length, width, turn = int(length or 0), int(width or 0), {"perm": [0, 2, 1]}
-        turned = low.emit_intermediate(formats.TRANSPOSE, node, "turned", [source], turn, (batch, width, length), q)
+        turned = low.emit_intermediate(
+            formats.TRANSPOSE, node, "turned", [source], turn, (batch, width, length), q
+        )
         before = 0 if ir.get_attr(node, "direction") != "reverse" else width - length
         long = self._emit_padded_last_axis(
             node, low, "long", turned, sizes=(width, length), size=width, q=q, before=before
         )
-        return low.emit_intermediate(formats.TRANSPOSE, node, "back", [long], turn, (batch, width, width), q)
+        return low.emit_intermediate(
+            formats.TRANSPOSE, node, "back", [long], turn, (batch, width, width), q
+        )
 
     def _emit_padded_last_axis(
         self,
@@ -356,13 +439,21 @@ class _RecurrentRule(Op):
         q: Affine,
         before: int = 0,
     ) -> ir.Value:
-        """Return `source` [N, *sizes] with zeros around its last axis: a linear layer does that exactly."""
+        """Return `source` [N, *sizes] with zeros around its last axis: a linear layer does that
+        exactly.
+        """
         one = Affine(64.0)
         weight = (np.eye(size, sizes[1], -before) * one.scale).astype(np.int8)
         identity = low.array(f"{ir.output_name(node)}_{what}_weight", weight)
         batch = (ir.get_shape(node.inputs[0]) or (None,))[0]
         return low.emit_intermediate(
-            formats.LINEAR, node, what, [source, identity], formats.LINEAR.scales(q, one, q), (batch, sizes[0], size), q
+            formats.LINEAR,
+            node,
+            what,
+            [source, identity],
+            formats.LINEAR.scales(q, one, q),
+            (batch, sizes[0], size),
+            q,
         )
 
     # ---- integer side ----
@@ -375,13 +466,24 @@ class Lstm(_RecurrentRule):
     # At most 14 fractional bits, which is what o * tanh(c) has on the coarsest chip.
     scale_constraints = replace(_SCALE_CONSTRAINTS, max_output_exponent=make_fixed_max_exponent(14))
     floats = ((ir.FUNCTION_DOMAIN, "LSTM"), ("", "LSTM"))
-    constraints = (check_square_input, check_full_sequences, check_zero_initial_state, check_cell_unread)
+    constraints = (
+        check_square_input,
+        check_full_sequences,
+        check_zero_initial_state,
+        check_cell_unread,
+    )
     onnx_gate_order = "iofg"
 
     def max_cell_magnitude(self, target: Target) -> float | None:
-        """Return the largest product of forget gate and cell that `target` holds, None where it holds any."""
+        """Return the largest product of forget gate and cell that `target` holds, None where it
+        holds any.
+        """
         how = target.get_arithmetic(self.name, kinds.LstmArithmetic)
-        return 2.0 if how is not None and how.form in (kinds.LstmFormat.Q27, kinds.LstmFormat.WIDE) else None
+        return (
+            2.0
+            if how is not None and how.form in (kinds.LstmFormat.Q27, kinds.LstmFormat.WIDE)
+            else None
+        )
 
 
 LSTM = Lstm()

@@ -1,8 +1,9 @@
 """Softmax and log-softmax over rows: SoftmaxInt, LogSoftmaxInt.
 
-The input is brought to Q25, the result of the integer algorithm has 15 fractional bits and is rounded once to the
-output's scale. A float Softmax along another axis than the last is put between two transposes. To the executor a row
-has all axes from `axis` on, to the training side that axis alone.
+The input is brought to Q25, the result of the integer algorithm has 15 fractional bits and is
+rounded once to the output's scale. A float Softmax along another axis than the last is put between
+two transposes. To the executor a row has all axes from `axis` on, to the training side that axis
+alone.
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ def check_row_length(node: ir.Node, target: Target) -> object:
     """rows have at most {target.softmax_limits.max_length} elements | split the row."""
     shape, limits = ir.get_shape(node.inputs[0]) or (1,), target.softmax_limits
     axis = ir.get_attr(node, "axis", -1) % len(shape)
-    return f"{shape[axis]} elements" if limits is not None and (shape[axis] or 0) > limits.max_length else None
+    return (
+        f"{shape[axis]} elements"
+        if limits is not None and (shape[axis] or 0) > limits.max_length
+        else None
+    )
 
 
 class Softmax(Op):
@@ -30,7 +35,9 @@ class Softmax(Op):
 
     integer_op = formats.SOFTMAX
     floats: tuple[tuple[str, str], ...] = (("", "Softmax"),)
-    scale_constraints = Scaling(factor_behavior="fixed", shared_scales=share_no_scales, output_bound=1.0)
+    scale_constraints = Scaling(
+        factor_behavior="fixed", shared_scales=share_no_scales, output_bound=1.0
+    )
     constraints = (check_row_length,)
     runs_on_host_when_last = True
 
@@ -66,8 +73,12 @@ class Softmax(Op):
             return
         turn = [*range(axis), last, *range(axis + 1, last), axis]
         turned = [shape[i] for i in turn]
-        value = context.emit_intermediate(formats.TRANSPOSE, node, "rows", [value], {"perm": turn}, turned, x)
-        value = context.emit_intermediate(self.integer_op, node, "turned", [value], attrs, turned, o)
+        value = context.emit_intermediate(
+            formats.TRANSPOSE, node, "rows", [value], {"perm": turn}, turned, x
+        )
+        value = context.emit_intermediate(
+            self.integer_op, node, "turned", [value], attrs, turned, o
+        )
         context.emit(formats.TRANSPOSE, node, [value], {"perm": turn})
 
 

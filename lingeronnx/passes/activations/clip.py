@@ -1,8 +1,9 @@
-"""Recognise what Clip means: Relu where only the lower bound 0 acts, otherwise constant bounds in one form.
+"""Recognise what Clip means.
 
-A Clip with bounds (0, nothing) becomes Relu. One that only cuts where no value can be goes. Bounds that are attributes
-(opset 6) stay attributes; `ops.activation` reads both forms. Of two Clips (or Relus) in a row, the first read by the
-second alone, one is left.
+Relu where only the lower bound 0 acts, otherwise constant bounds in one form.
+A Clip with bounds (0, nothing) becomes Relu. One that only cuts where no value can be goes. Bounds
+that are attributes (opset 6) stay attributes; `ops.activation` reads both forms. Of two Clips (or
+Relus) in a row, the first read by the second alone, one is left.
 """
 
 from __future__ import annotations
@@ -32,19 +33,28 @@ def simplify_clip(model: ir.Model) -> PassResult:
         before = ir.producer(node.inputs[0])
         inner = _get_bounds(before)
         if before is not None and inner is not None and ir.sole_consumer(before.outputs[0]) is node:
-            low, high = (min(max(end, limits[0]), limits[1]) for end in inner)  # the outer one on the inner's ends
+            low, high = (
+                min(max(end, limits[0]), limits[1]) for end in inner
+            )  # the outer one on the inner's ends
             if ir.can_bypass_node(before, ir.require_input(before)):
                 ir.bypass_node(model, before, ir.require_input(before))
                 limits = (low, high)
                 node = _replace_with_clip(model, node, limits)
                 changed += 1
-        never = limits[0] <= 0 and limits[1] == math.inf and node.op_type == "Clip" and _is_input_nonnegative(node)
+        never = (
+            limits[0] <= 0
+            and limits[1] == math.inf
+            and node.op_type == "Clip"
+            and _is_input_nonnegative(node)
+        )
         if never and ir.can_bypass_node(node, ir.require_input(node)):
             ir.bypass_node(model, node, ir.require_input(node))
             changed += 1
             continue
         if limits[0] == 0 and limits[1] == math.inf and node.op_type == "Clip":
-            new = ir.make_node("Relu", [node.inputs[0]], origin=node, output="", like=node.outputs[0])
+            new = ir.make_node(
+                "Relu", [node.inputs[0]], origin=node, output="", like=node.outputs[0]
+            )
             ir.replace_nodes(model, [node], [new])
             changed += 1
     return PassResult(changed, why)
@@ -54,7 +64,9 @@ def _is_input_nonnegative(node: ir.Node) -> bool:
     """Whether what `node` reads is at least 0, whatever the data."""
     maker = ir.producer(node.inputs[0])
     while (
-        maker is not None and maker.op_type in operators.PERMUTATION_OPS | operators.SELECTION_OPS and not maker.domain
+        maker is not None
+        and maker.op_type in operators.PERMUTATION_OPS | operators.SELECTION_OPS
+        and not maker.domain
     ):
         maker = ir.producer(maker.inputs[0])
     return maker is not None and maker.op_type in operators.NONNEGATIVE_OPS and not maker.domain
@@ -73,15 +85,22 @@ def _replace_with_clip(model: ir.Model, node: ir.Node, limits: tuple[float, floa
     base = node.outputs[0].name
     if ir.get_opset(model) < 11:
         inputs: list[ir.Value | None] = [ir.require_input(node)]
-        attributes = {key: v for key, v in zip(("min", "max"), limits, strict=True) if math.isfinite(v)}
+        attributes = {
+            key: v for key, v in zip(("min", "max"), limits, strict=True) if math.isfinite(v)
+        }
     else:
         ends = [
-            ir.add_initializer(model, ir.unique_tensor_name(model, f"{base}_{key}"), np.array(v, np.float32))
+            ir.add_initializer(
+                model, ir.unique_tensor_name(model, f"{base}_{key}"), np.array(v, np.float32)
+            )
             if math.isfinite(v)
             else None
             for key, v in zip(("low", "high"), limits, strict=True)
         ]
-        inputs, attributes = [ir.require_input(node), *(ends if ends[1] is not None else ends[:1])], {}
+        inputs, attributes = (
+            [ir.require_input(node), *(ends if ends[1] is not None else ends[:1])],
+            {},
+        )
     new = ir.make_node("Clip", inputs, attributes, origin=node, output="", like=node.outputs[0])
     ir.replace_nodes(model, [node], [new])
     return new

@@ -1,7 +1,7 @@
 """Min and Max with a constant are a Clip: Relu as ``Max(x, 0)``, Relu6 as ``Min(Max(x, 0), 6)``.
 
-One activation and one constant of a single value, in any order. Constants that widen the tensor or vary along it, NaN
-and integers stay.
+One activation and one constant of a single value, in any order. Constants that widen the tensor or
+vary along it, NaN and integers stay.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ def convert_min_max_to_clip(model: ir.Model) -> PassResult:
             why.append(SkipReason(node, "its constant widens the tensor"))
             continue
         base = node.outputs[0].name
-        bound = ir.add_initializer(model, ir.unique_tensor_name(model, f"{base}_bound"), array.reshape(()))
+        bound = ir.add_initializer(
+            model, ir.unique_tensor_name(model, f"{base}_bound"), array.reshape(())
+        )
         inputs = [source, bound] if node.op_type == "Max" else [source, None, bound]
         new = ir.make_node("Clip", inputs, origin=node, output="", like=node.outputs[0])
         ir.replace_nodes(model, [node], [new])

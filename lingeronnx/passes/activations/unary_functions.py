@@ -6,9 +6,10 @@
     HardSwish  x * clip(x + 3, 0, 6) / 6, x * HardSigmoid(x)        -> lingeronnx.HardSwish
     others  any element-wise operators and constants of one value   -> lingeronnx.Curve
 
-What is joined reads one tensor and nobody else reads what lies between. The node calls a model-local function with the
-operators as they were, so onnxruntime computes the same. Compositions that the chips have operators for (arithmetic,
-Relu, Clip, a lone sigmoid or tanh) stay as they are, but for SiLU and HardSwish.
+What is joined reads one tensor and nobody else reads what lies between. The node calls a
+model-local function with the operators as they were, so onnxruntime computes the same. Compositions
+that the chips have operators for (arithmetic, Relu, Clip, a lone sigmoid or tanh) stay as they are,
+but for SiLU and HardSwish.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from ...ops.functions.lookup_table import evaluate_float_node, evaluate_node
 from .._pass import PassResult, SkipReason
 
 #: Nothing but a table computes these: a composition with one of them is worth a table.
-_TABLE_ONLY_OPS = frozenset(kind for kind in operators.UNARY_FUNCTIONS if is_table_only(kind)) - {"Neg"} | {"Pow"}
+_TABLE_ONLY_OPS = frozenset(kind for kind in operators.UNARY_FUNCTIONS if is_table_only(kind)) - {
+    "Neg"
+} | {"Pow"}
 _FusionPredicate = Callable[[list[ir.Node], ir.Value], bool]
 _SAMPLE_POINTS = np.linspace(-8.0, 8.0, 257)
 _KNOWN_FUNCTIONS = {
@@ -69,15 +72,24 @@ def _fuse_regions(model: ir.Model, should_fuse: _FusionPredicate) -> PassResult:
 
 
 def _explain_unfused_gate(node: ir.Node, worth: _FusionPredicate) -> SkipReason | None:
-    """Return why the product `node` of a tensor with a function of it stays; None for any other node."""
+    """Return why the product `node` of a tensor with a function of it stays.
+
+    None for any other node.
+    """
     operands = _computed_operands(node) if node.op_type == "Mul" else None
     if operands is None or len(operands) != 2:
         return None
     for value, other in (operands, operands[::-1]):
         maker = ir.producer(value)
-        if maker is not None and maker.op_type in _GATE_OPS[worth] and ir.require_input(maker) is other:
+        if (
+            maker is not None
+            and maker.op_type in _GATE_OPS[worth]
+            and ir.require_input(maker) is other
+        ):
             single = ir.sole_consumer(value) is node
-            return SkipReason(node, f"{value.name} is {'another function' if single else 'read elsewhere too'}")
+            return SkipReason(
+                node, f"{value.name} is {'another function' if single else 'read elsewhere too'}"
+            )
     return None
 
 
@@ -90,12 +102,21 @@ def _computed_operands(node: ir.Node) -> list[ir.Value] | None:
     rank = len(ir.get_shape(node.outputs[0]) or ())
     for value in node.inputs:
         array = ir.const_value(value)
-        if value is None or (array is not None and (array.size != 1 or array.ndim > rank or array.dtype.kind != "f")):
+        if value is None or (
+            array is not None and (array.size != 1 or array.ndim > rank or array.dtype.kind != "f")
+        ):
             return None
         if array is None and value not in computed:
             computed.append(value)
-    same = all(ir.get_shape(v) is not None and ir.get_shape(v) == ir.get_shape(node.outputs[0]) for v in computed)
-    whole = len(node.inputs) == 3 and len(computed) == 1 if node.op_type == "Clip" else len(node.inputs) <= 2
+    same = all(
+        ir.get_shape(v) is not None and ir.get_shape(v) == ir.get_shape(node.outputs[0])
+        for v in computed
+    )
+    whole = (
+        len(node.inputs) == 3 and len(computed) == 1
+        if node.op_type == "Clip"
+        else len(node.inputs) <= 2
+    )
     return computed if same and computed and whole else None
 
 
@@ -134,7 +155,9 @@ def _is_worth_fusing(nodes: list[ir.Node], source: ir.Value) -> bool:
     kinds = [n.op_type for n in nodes]
     if _TABLE_ONLY_OPS & set(kinds):
         return True
-    products = sum(n.op_type == "Mul" and all(ir.const_value(v) is None for v in n.inputs) for n in nodes)
+    products = sum(
+        n.op_type == "Mul" and all(ir.const_value(v) is None for v in n.inputs) for n in nodes
+    )
     return products > 0 and ("Tanh" in kinds or sorted(kinds) == ["Mul", "Sigmoid"])
 
 
@@ -142,7 +165,10 @@ def _matches_known_function(nodes: list[ir.Node], source: ir.Value) -> bool:
     kinds = {n.op_type for n in nodes}
     names = [name for name, marks in _MARKER_OPS.items() if marks & kinds]
     with np.errstate(all="ignore"):  # what is tried may have a root or a logarithm in it
-        return bool(names) and _match_known_values(_evaluate_on_grid(nodes[0].outputs[0], source), names) != ""
+        return (
+            bool(names)
+            and _match_known_values(_evaluate_on_grid(nodes[0].outputs[0], source), names) != ""
+        )
 
 
 #: What stands in the gate of a product that may be such a function.
@@ -185,10 +211,17 @@ def _replace_with_function(model: ir.Model, nodes: list[ir.Node], source: ir.Val
         inner[id(node.outputs[0])] = copy.outputs[0]
         body.append(copy)
     version = ir.get_opset(model)
-    graph = ir.Graph([x], [body[-1].outputs[0]], nodes=body, opset_imports={"": version}, name="Curve")
+    graph = ir.Graph(
+        [x], [body[-1].outputs[0]], nodes=body, opset_imports={"": version}, name="Curve"
+    )
     name = _declare_function(model, graph)
     new = ir.make_node(
-        name, [source], domain=ir.FUNCTION_DOMAIN, origin=nodes[-1], output="", like=nodes[-1].outputs[0]
+        name,
+        [source],
+        domain=ir.FUNCTION_DOMAIN,
+        origin=nodes[-1],
+        output="",
+        like=nodes[-1].outputs[0],
     )
     ir.mark_fused(new, nodes)
     ir.replace_nodes(model, nodes, [new])
@@ -239,7 +272,10 @@ def _match_known_values(values: np.ndarray, names: Iterable[str]) -> str:
     for name in names:
         kind, attrs = _KNOWN_FUNCTIONS[name]
         if np.allclose(
-            values, evaluate_node(ir.node(kind, [ir.Value(name="x")], attrs), _SAMPLE_POINTS), rtol=0, atol=1e-6
+            values,
+            evaluate_node(ir.node(kind, [ir.Value(name="x")], attrs), _SAMPLE_POINTS),
+            rtol=0,
+            atol=1e-6,
         ):
             return name
     return ""

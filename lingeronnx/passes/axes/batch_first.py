@@ -1,14 +1,17 @@
 """Stretches of a graph in which the batch leaves axis 0 are computed with the batch in front.
 
-torch's attention layers work on [T, N, E] and fold heads into the batch, [N*H, T, D]. A tensor of such a stretch is
-told by its `atoms`; Transposes, Reshapes and the like only tell them in another order. What computes is made again on
-a tensor that has the batch in front and every other atom, or the last axis as a whole, on an axis of its own:
+torch's attention layers work on [T, N, E] and fold heads into the batch, [N*H, T, D]. A tensor of
+such a stretch is told by its `atoms`; Transposes, Reshapes and the like only tell them in another
+order. What computes is made again on a tensor that has the batch in front and every other atom, or
+the last axis as a whole, on an axis of its own:
 
-    x @ W, Gemm, mean, softmax and layer norm along one axis, products and sums of two such tensors, element by element
+    x @ W, Gemm, mean, softmax and layer norm along one axis, products and sums of two such tensors,
+    element by element
 
-A stretch begins at a Transpose that moves the batch away, at a Reshape that puts windows of a sample beside samples,
-[N*w, T, D], or at a graph input that has the batch elsewhere. It ends where the batch is in front again, or at a graph
-output. What is read by other operators stays as it was. Needs traced shapes, in which only the batch is not known.
+A stretch begins at a Transpose that moves the batch away, at a Reshape that puts windows of a
+sample beside samples, [N*w, T, D], or at a graph input that has the batch elsewhere. It ends where
+the batch is in front again, or at a graph output. What is read by other operators stays as it was.
+Needs traced shapes, in which only the batch is not known.
 """
 
 from __future__ import annotations
@@ -46,11 +49,17 @@ _LAST_AXIS_OPS = ("Softmax", "LayerNormalization")
 def move_batch_to_front(model: ir.Model) -> PassResult:
     """Rewrite the stretches of `model`, counted by the tensors at their ends that were made anew."""
     changed = _BatchFirstRewriter(model).run()
-    return PassResult(changed, [reason for node in model.graph if (reason := _explain_unchanged(node)) is not None])
+    return PassResult(
+        changed,
+        [reason for node in model.graph if (reason := _explain_unchanged(node)) is not None],
+    )
 
 
 def _explain_unchanged(node: ir.Node) -> SkipReason | None:
-    """Return why the Transpose `node` still moves the batch away from axis 0; None for any other node."""
+    """Return why the Transpose `node` still moves the batch away from axis 0.
+
+    None for any other node.
+    """
     perm = ir.get_attr(node, "perm") if node.op_type == "Transpose" and not node.domain else None
     sizes = ir.get_shape(node.inputs[0]) if perm else None
     if not perm or perm[0] == 0 or not sizes or sizes[0] is not None:
@@ -58,8 +67,14 @@ def _explain_unchanged(node: ir.Node) -> SkipReason | None:
     readers = sorted({use.node.op_type for use in node.outputs[0].uses()})
     if readers and operators.RECURRENT_OPS.issuperset(readers):
         return None  # these read time first
-    what = f"not all that it is computed into ({', '.join(readers)}, ..)" if readers else "an output of the graph"
-    return SkipReason(node, f"{what} can be computed with the batch in front" if readers else f"it is {what}")
+    what = (
+        f"not all that it is computed into ({', '.join(readers)}, ..)"
+        if readers
+        else "an output of the graph"
+    )
+    return SkipReason(
+        node, f"{what} can be computed with the batch in front" if readers else f"it is {what}"
+    )
 
 
 class _BatchFirstRewriter:
@@ -87,7 +102,9 @@ class _BatchFirstRewriter:
             if views:
                 self._viewed_nodes.append(node)
             for value, view in zip(node.outputs, views, strict=False):
-                if view.axes[:1] == BATCH_AXIS or (value.is_graph_output() and isinstance(view.base, PendingNode)):
+                if view.axes[:1] == BATCH_AXIS or (
+                    value.is_graph_output() and isinstance(view.base, PendingNode)
+                ):
                     changed += self._materialize_output(node, value, view)
                 else:
                     self.views[value] = view
@@ -118,18 +135,29 @@ class _BatchFirstRewriter:
     def _register_graph_input(self, value: ir.Value) -> None:
         """Tell a graph input whose batch is on another axis than 0."""
         sizes, readers = ir.get_shape(value), [use.node for use in value.uses()]
-        if not sizes or sizes[0] is None or sizes.count(None) != 1 or value.shape is None or not readers:
+        if (
+            not sizes
+            or sizes[0] is None
+            or sizes.count(None) != 1
+            or value.shape is None
+            or not readers
+        ):
             return
         place = sizes.index(None)
         self._batch = value.shape[place]
         axes = tuple((BATCH_FACTOR,) if size is None else self._make_axis(size) for size in sizes)
         order = [place, *(i for i in range(len(axes)) if i != place)]
-        transpose = PendingNode(readers[0], "Transpose", ((FactoredView(value, axes, axes), axes),), {"perm": order})
+        transpose = PendingNode(
+            readers[0], "Transpose", ((FactoredView(value, axes, axes), axes),), {"perm": order}
+        )
         self._input_transposes.add(transpose)
         self.views[value] = FactoredView(transpose, tuple(axes[i] for i in order), axes)
 
     def _infer_output_views(self, node: ir.Node) -> list[FactoredView]:
-        """Return the views of the node's outputs; none where it is in no stretch, or cannot be told."""
+        """Return the views of the node's outputs.
+
+        None where it is in no stretch, or cannot be told.
+        """
         if node.op_type == "Split":
             return self._infer_split_views(node)
         view = self._infer_view(node) if len(node.outputs) == 1 else None
@@ -147,10 +175,19 @@ class _BatchFirstRewriter:
             if view is None or not perm:
                 return None
             axes = tuple(view.axes[p] for p in perm)
-            return None if view.base in self._input_transposes and axes[:1] == BATCH_AXIS else replace(view, axes=axes)
+            return (
+                None
+                if view.base in self._input_transposes and axes[:1] == BATCH_AXIS
+                else replace(view, axes=axes)
+            )
         if kind in operators.AFFINE_OPS:
             return self._infer_binary_view(node)
-        if view is None and kind == "Reshape" and source is not None and _folds_windows_into_batch(node):
+        if (
+            view is None
+            and kind == "Reshape"
+            and source is not None
+            and _folds_windows_into_batch(node)
+        ):
             view = self._make_input_view(source)
         if view is None:
             return None
@@ -164,25 +201,42 @@ class _BatchFirstRewriter:
             return self._infer_gemm_view(node, view)
         if kind == "ReduceMean":
             return self._infer_mean_view(node, view)
-        constant = all(value is None or ir.const_value(value) is not None for value in node.inputs[1:])
+        constant = all(
+            value is None or ir.const_value(value) is not None for value in node.inputs[1:]
+        )
         if kind in _UNARY_OPS and constant:
             return replace(
-                view, base=PendingNode(node, kind, ((view, view.held), *node.inputs[1:]), _get_attributes(node))
+                view,
+                base=PendingNode(
+                    node, kind, ((view, view.held), *node.inputs[1:]), _get_attributes(node)
+                ),
             )
-        if kind in _LAST_AXIS_OPS and constant and ir.get_attr(node, "axis", -1) in (-1, len(view.axes) - 1):
+        if (
+            kind in _LAST_AXIS_OPS
+            and constant
+            and ir.get_attr(node, "axis", -1) in (-1, len(view.axes) - 1)
+        ):
             return self._infer_last_axis_view(node, view)
         return None
 
     def _infer_gather_view(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
         """Gather of one position of an axis."""
         index, axis = ir.const_value(node.inputs[1]), ir.get_attr(node, "axis", 0) % len(view.axes)
-        return None if index is None or index.ndim else self._slice_position(node, view, int(index), axis)
+        return (
+            None
+            if index is None or index.ndim
+            else self._slice_position(node, view, int(index), axis)
+        )
 
     def _infer_split_views(self, node: ir.Node) -> list[FactoredView]:
         """Split into the positions of an axis, which stays."""
         view = self.views.get(ir.require_input(node))
         axis = None if view is None else ir.get_attr(node, "axis", 0) % len(view.axes)
-        if view is None or axis is None or math.prod(a.size for a in view.axes[axis]) != len(node.outputs):
+        if (
+            view is None
+            or axis is None
+            or math.prod(a.size for a in view.axes[axis]) != len(node.outputs)
+        ):
             return []
         parts = []
         for index in range(len(node.outputs)):
@@ -192,10 +246,14 @@ class _BatchFirstRewriter:
             parts.append(replace(part, axes=(*part.axes[:axis], (), *part.axes[axis:])))
         return parts
 
-    def _slice_position(self, node: ir.Node, view: FactoredView, index: int, axis: int) -> FactoredView | None:
-        """Take a position of an axis that is the first part of an axis of what is held: a Slice of that.
+    def _slice_position(
+        self, node: ir.Node, view: FactoredView, index: int, axis: int
+    ) -> FactoredView | None:
+        """Take a position of an axis that is the first part of an axis of what is held.
 
-        Of a layer's outputs: the layer that makes these alone, so that a factor behind it can go into its weights.
+        A Slice of that.
+        Of a layer's outputs: the layer that makes these alone, so that a factor behind it can go
+        into its weights.
         """
         if len(view.axes[axis]) != 1:
             return None
@@ -207,7 +265,9 @@ class _BatchFirstRewriter:
         start = index % atom.size * rest
         bounds = [np.array([n], np.int64) for n in (start, start + rest, place)]
         groups = tuple(group[1:] if i == place else group for i, group in enumerate(view.held))
-        part = slice_layer_outputs(view.base, start, groups[-1]) if place == len(groups) - 1 else None
+        part = (
+            slice_layer_outputs(view.base, start, groups[-1]) if place == len(groups) - 1 else None
+        )
         if part is None:
             part = PendingNode(node, "Slice", ((view, view.held), *bounds), {})
         return FactoredView(part, groups, view.axes[:axis] + view.axes[axis + 1 :])
@@ -225,7 +285,11 @@ class _BatchFirstRewriter:
             return None
         first.remove(BATCH_FACTOR)
         crowded = first and 1 + len(first) + count > _MAX_RANK
-        return (*BATCH_AXIS, *([tuple(first)] if crowded else ((a,) for a in first)), *view.axes[behind:])
+        return (
+            *BATCH_AXIS,
+            *([tuple(first)] if crowded else ((a,) for a in first)),
+            *view.axes[behind:],
+        )
 
     def _infer_matmul_view(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
         weight = ir.const_value(node.inputs[1])
@@ -255,7 +319,10 @@ class _BatchFirstRewriter:
         if target is None:
             return None
         along = PendingNode(
-            node, node.op_type, ((view, target), *node.inputs[1:]), {**_get_attributes(node), "axis": -1}
+            node,
+            node.op_type,
+            ((view, target), *node.inputs[1:]),
+            {**_get_attributes(node), "axis": -1},
         )
         return FactoredView(along, target, view.axes)
 
@@ -267,27 +334,44 @@ class _BatchFirstRewriter:
             return None
         last = (self._make_axis(units),)
         return FactoredView(
-            PendingNode(node, "MatMul", ((view, target), weight), {}), (*target[:-1], *last), (*view.axes[:-1], *last)
+            PendingNode(node, "MatMul", ((view, target), weight), {}),
+            (*target[:-1], *last),
+            (*view.axes[:-1], *last),
         )
 
     def _infer_gemm_view(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
         weight = ir.const_value(node.inputs[1])
-        plain = all(ir.get_attr(node, name, 1.0) == 1.0 for name in ("alpha", "beta")) and not ir.get_attr(
-            node, "transA", 0
+        plain = all(
+            ir.get_attr(node, name, 1.0) == 1.0 for name in ("alpha", "beta")
+        ) and not ir.get_attr(node, "transA", 0)
+        bias = (
+            ir.const_value(node.inputs[2])
+            if len(node.inputs) > 2 and node.inputs[2] is not None
+            else None
         )
-        bias = ir.const_value(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] is not None else None
-        if weight is None or not plain or (bias is None) != (len(node.inputs) < 3 or node.inputs[2] is None):
+        if (
+            weight is None
+            or not plain
+            or (bias is None) != (len(node.inputs) < 3 or node.inputs[2] is None)
+        ):
             return None
         turned = weight.T if ir.get_attr(node, "transB", 0) else weight
         product = self._infer_linear_view(node, view, np.ascontiguousarray(turned), turned.shape[1])
         if product is None or bias is None or bias.ndim != 1:
             return product if bias is None else None
-        return replace(product, base=PendingNode(node, "Add", ((product, product.held), node.inputs[2]), {}))
+        return replace(
+            product, base=PendingNode(node, "Add", ((product, product.held), node.inputs[2]), {})
+        )
 
     def _infer_mean_view(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
         array = ir.const_value(node.inputs[1]) if len(node.inputs) > 1 else None
         axes = ir.get_attr(node, "axes") if array is None else array.reshape(-1).tolist()
-        if not axes or len(axes) != 1 or len(view.axes[axes[0]]) != 1 or view.axes[axes[0]] == (BATCH_FACTOR,):
+        if (
+            not axes
+            or len(axes) != 1
+            or len(view.axes[axes[0]]) != 1
+            or view.axes[axes[0]] == (BATCH_FACTOR,)
+        ):
             return None
         axis, keep = axes[0] % len(view.axes), bool(ir.get_attr(node, "keepdims", 1))
         (atom,) = view.axes[axis]
@@ -297,7 +381,9 @@ class _BatchFirstRewriter:
         more = () if array is None else (np.array([place], np.int64),)
         kept = target[:place] + target[place + 1 :]
         mean = PendingNode(node, "ReduceMean", ((view, target), *more), attributes)
-        return FactoredView(mean, kept, view.axes[:axis] + (((),) if keep else ()) + view.axes[axis + 1 :])
+        return FactoredView(
+            mean, kept, view.axes[:axis] + (((),) if keep else ()) + view.axes[axis + 1 :]
+        )
 
     def _infer_binary_view(self, node: ir.Node) -> FactoredView | None:
         views = [self.views.get(ir.require_input(node, i)) for i in (0, 1)]
@@ -309,7 +395,11 @@ class _BatchFirstRewriter:
             target = self._separate_batch(one, 0)
             if other is None or target is None:
                 return None
-            return FactoredView(PendingNode(node, node.op_type, ((one, target), (other, target)), {}), target, one.axes)
+            return FactoredView(
+                PendingNode(node, node.op_type, ((one, target), (other, target)), {}),
+                target,
+                one.axes,
+            )
         view = one or two
         constant = ir.require_input(node, 1 if one is not None else 0)
         array = ir.const_value(constant)
@@ -325,8 +415,13 @@ class _BatchFirstRewriter:
             target is not None and array.size > 1 and len(target) > _MAX_RANK
         ):  # all that it may differ along is one axis
             behind = target[-array.ndim :]
-            array = np.broadcast_to(array, [math.prod(a.size for a in axis) for axis in behind]).reshape(-1)
-            target = (*target[: len(target) - len(behind)], tuple(a for axis in behind for a in axis))
+            array = np.broadcast_to(
+                array, [math.prod(a.size for a in axis) for axis in behind]
+            ).reshape(-1)
+            target = (
+                *target[: len(target) - len(behind)],
+                tuple(a for axis in behind for a in axis),
+            )
         if target is None or array.ndim >= len(target):
             return None
         operand = constant if array is whole else np.ascontiguousarray(array)
@@ -341,7 +436,9 @@ class _BatchFirstRewriter:
         if value.is_graph_output() and new not in self._unnamed_values:
             new = self._add_node("Identity", [new], {}, view.axes, node, node)
         ir.replace_all_uses(value, new)
-        if new in self._unnamed_values:  # what is made anew is the tensor that was there, and has its name
+        if (
+            new in self._unnamed_values
+        ):  # what is made anew is the tensor that was there, and has its name
             self._unnamed_values.remove(new)
             name, value.name = value.name, ir.unique_tensor_name(self.model, f"{value.name}_before")
             new.name = name
@@ -355,13 +452,17 @@ class _BatchFirstRewriter:
             self._built_values[key] = self._emit_permutation(value, view.held, target, at)
         return self._built_values[key]
 
-    def _materialize_base(self, of: ir.Value | PendingNode, held: FactoredAxes, at: ir.Node) -> ir.Value:
+    def _materialize_base(
+        self, of: ir.Value | PendingNode, held: FactoredAxes, at: ir.Node
+    ) -> ir.Value:
         if not isinstance(of, PendingNode):
             return of
         key = (of, None)
         if key not in self._built_values:
             inputs = [self._materialize_input(of, i, at) for i in range(len(of.inputs))]
-            self._built_values[key] = self._add_node(of.op_type, inputs, of.attributes, held, of.node, at)
+            self._built_values[key] = self._add_node(
+                of.op_type, inputs, of.attributes, held, of.node, at
+            )
         return self._built_values[key]
 
     def _materialize_input(self, made: PendingNode, index: int, at: ir.Node) -> ir.Value | None:
@@ -372,8 +473,13 @@ class _BatchFirstRewriter:
             return self._add_constant(source, made.node)
         return source
 
-    def _emit_permutation(self, value: ir.Value, held: FactoredAxes, target: FactoredAxes, at: ir.Node) -> ir.Value:
-        """Return `value`, whose axes are `held`, with the axes `target`: a Reshape, a Transpose, a Reshape at most."""
+    def _emit_permutation(
+        self, value: ir.Value, held: FactoredAxes, target: FactoredAxes, at: ir.Node
+    ) -> ir.Value:
+        """Return `value`, whose axes are `held`, with the axes `target`.
+
+        A Reshape, a Transpose, a Reshape at most.
+        """
         have, want = ([a for group in groups for a in group] for groups in (held, target))
         if have != want:
             runs = merge_adjacent_factors(have, want)
@@ -383,15 +489,28 @@ class _BatchFirstRewriter:
             value = self._add_node("Transpose", [value], {"perm": order}, held, at, at)
         return self._emit_reshape(value, held, target, at)
 
-    def _emit_reshape(self, value: ir.Value, held: FactoredAxes, target: FactoredAxes, at: ir.Node) -> ir.Value:
+    def _emit_reshape(
+        self, value: ir.Value, held: FactoredAxes, target: FactoredAxes, at: ir.Node
+    ) -> ir.Value:
         if held == target:
             return value
-        sizes = [-1 if BATCH_FACTOR in group else math.prod(a.size for a in group) for group in target]
+        sizes = [
+            -1 if BATCH_FACTOR in group else math.prod(a.size for a in group) for group in target
+        ]
         sizes[0] = 0 if target[0] == held[0] == (BATCH_FACTOR,) else sizes[0]
-        return self._add_node("Reshape", [value, self._add_constant(np.array(sizes, np.int64), at)], {}, target, at, at)
+        return self._add_node(
+            "Reshape",
+            [value, self._add_constant(np.array(sizes, np.int64), at)],
+            {},
+            target,
+            at,
+            at,
+        )
 
     def _add_constant(self, array: np.ndarray, of: ir.Node) -> ir.Value:
-        return ir.add_initializer(self.model, ir.unique_tensor_name(self.model, f"{of.outputs[0].name}_const"), array)
+        return ir.add_initializer(
+            self.model, ir.unique_tensor_name(self.model, f"{of.outputs[0].name}_const"), array
+        )
 
     def _add_node(
         self,
@@ -405,12 +524,16 @@ class _BatchFirstRewriter:
         """Add a node in front of `at`, made after `of`; return its output."""
         name = ir.unique_tensor_name(self.model, f"{of.outputs[0].name}_front")
         self._count += 1
-        node = ir.make_node(op_type, inputs, attributes, origin=of, suffix=f"front{self._count}", output=name)
+        node = ir.make_node(
+            op_type, inputs, attributes, origin=of, suffix=f"front{self._count}", output=name
+        )
         node.outputs[0].type = of.outputs[0].type
         sizes = [math.prod(a.size for a in group) for group in axes]
         node.outputs[0].shape = ir.make_shape(
             [
-                (self._batch if group == (BATCH_FACTOR,) else None) if BATCH_FACTOR in group else size
+                (self._batch if group == (BATCH_FACTOR,) else None)
+                if BATCH_FACTOR in group
+                else size
                 for group, size in zip(axes, sizes, strict=True)
             ]
         )

@@ -1,9 +1,10 @@
 """Transposes of converted graphs cancelled: channel-last islands turned into channel-first ones.
 
-With ``x = Transpose_p(a)``: an element-wise operator of x, or one along an axis of x, is the same operator of `a`
-(axes, pads and constants permuted) and a Transpose_p behind it. Two Transposes in a row are one, or none. Transposes
-sink that way as long as it makes the graph have fewer of them; where it does not, nothing changes. A Transpose that
-moves axes of size one only, in front of a Reshape or Flatten, goes too.
+With ``x = Transpose_p(a)``: an element-wise operator of x, or one along an axis of x, is the same
+operator of `a` (axes, pads and constants permuted) and a Transpose_p behind it. Two Transposes in a
+row are one, or none. Transposes sink that way as long as it makes the graph have fewer of them;
+where it does not, nothing changes. A Transpose that moves axes of size one only, in front of a
+Reshape or Flatten, goes too.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ def cancel_transposes(model: ir.Model) -> PassResult:
 
 
 def _find_remaining_transposes(model: ir.Model) -> list[ir.Node]:
-    """Return the Transposes, without those that a Reshape follows: the linear layer behind it can take them up.
+    """Return the Transposes, without those that a Reshape follows.
 
+    The linear layer behind it can take them up.
     Not so where the batch is moved.
     """
     return [
@@ -71,7 +73,9 @@ def _sink_transposes(model: ir.Model) -> int:
         for node in list(model.graph):
             if not node.domain and node.graph is not None:
                 changed += (
-                    _merge_transposes(model, node) if node.op_type == "Transpose" else _sink_through_node(model, node)
+                    _merge_transposes(model, node)
+                    if node.op_type == "Transpose"
+                    else _sink_through_node(model, node)
                 )
         ir.remove_unused(model)
         done += changed
@@ -104,12 +108,18 @@ def _sink_through_node(model: ir.Model, node: ir.Node) -> int:
     data = range(len(node.inputs)) if kind in (*operators.BROADCASTING_OPS, "Concat") else (0,)
     if kind not in _SINKABLE_OPS or not node.inputs:
         return 0
-    moved = [i for i in data if node.inputs[i] is not None and ir.const_value(node.inputs[i]) is None]
+    moved = [
+        i for i in data if node.inputs[i] is not None and ir.const_value(node.inputs[i]) is None
+    ]
     perms = {_get_permutation(ir.producer(node.inputs[i])) for i in moved}
     perm = perms.pop() if len(perms) == 1 else None
     if perm is None:
         return 0
-    constants = {i: ir.const_value(node.inputs[i]) for i in data if i not in moved and node.inputs[i] is not None}
+    constants = {
+        i: ir.const_value(node.inputs[i])
+        for i in data
+        if i not in moved and node.inputs[i] is not None
+    }
     if any(a is not None and a.ndim > len(perm) for a in constants.values()):
         return 0
     if kind == "Dropout" and any(v.uses() for v in node.outputs[1:]):
@@ -123,7 +133,9 @@ def _sink_through_node(model: ir.Model, node: ir.Node) -> int:
     for i, array in constants.items():
         if array is not None and (array.size > 1 or kind == "Concat"):
             full = array.reshape((1,) * (len(perm) - array.ndim) + array.shape)
-            ir.set_constant_input(model, node, i, np.transpose(full, _invert_permutation(perm)), "moved")
+            ir.set_constant_input(
+                model, node, i, np.transpose(full, _invert_permutation(perm)), "moved"
+            )
     if len(change):
         for value in list(node.outputs):
             _insert_transpose_after(model, node, value, perm)
@@ -140,7 +152,13 @@ def _insert_transpose_after(model: ir.Model, node: ir.Node, value: ir.Value, per
     if not name:
         return
     turn = ir.make_node(
-        "Transpose", [value], {"perm": list(perm)}, origin=node, suffix=f"{name}_turn", output=name, like=value
+        "Transpose",
+        [value],
+        {"perm": list(perm)},
+        origin=node,
+        suffix=f"{name}_turn",
+        output=name,
+        like=value,
     )
     result = turn.outputs[0]
     for user, index in users:
@@ -151,7 +169,9 @@ def _insert_transpose_after(model: ir.Model, node: ir.Node, value: ir.Value, per
                 model.graph.outputs[index] = result
     dims = value.shape
     value.name = ir.unique_tensor_name(model, f"{name}_moved")
-    value.shape = None if dims is None else ir.make_shape([dims[i] for i in _invert_permutation(perm)])
+    value.shape = (
+        None if dims is None else ir.make_shape([dims[i] for i in _invert_permutation(perm)])
+    )
     model.graph.insert_after(node, turn)
 
 
@@ -278,7 +298,13 @@ def _drop_transposes_before_reshape(model: ir.Model) -> int:
         maker = ir.producer(node.inputs[0])
         perm = _get_permutation(maker)
         dims = ir.get_shape(maker.inputs[0]) if maker is not None else None
-        if perm is None or dims is None or perm[0] != 0 or maker is None or ir.get_attr(node, "axis", 1) != 1:
+        if (
+            perm is None
+            or dims is None
+            or perm[0] != 0
+            or maker is None
+            or ir.get_attr(node, "axis", 1) != 1
+        ):
             continue
         long = [i for i in perm if i and dims[i] != 1]
         target = ir.const_value(node.inputs[1]) if node.op_type == "Reshape" else np.zeros(1)

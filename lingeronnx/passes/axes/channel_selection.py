@@ -1,10 +1,12 @@
-"""Channels chosen through the batch axis become a Gather: ShuffleNet's halves as its authors write them.
+"""Channels chosen through the batch axis become a Gather.
 
-    [N, C, H, W] -> Reshape [N*C/2, 2, H*W] -> Transpose -> Reshape [2, N, C/2, H, W] -> Gather 0: channels 0, 2, 4, ..
+ShuffleNet's halves as its authors write them.
+    [N, C, H, W] -> Reshape [N*C/2, 2, H*W] -> Transpose -> Reshape [2, N, C/2, H, W] -> Gather 0:
+    channels 0, 2, 4, ..
 
-What lies between two tensors of which axis 0 counts the samples, and only moves data, is run on numbered elements.
-Where whole channels of a sample end up in the same sample, it is a Gather of them (and a Reshape, where the sizes
-differ).
+What lies between two tensors of which axis 0 counts the samples, and only moves data, is run on
+numbered elements. Where whole channels of a sample end up in the same sample, it is a Gather of
+them (and a Reshape, where the sizes differ).
 """
 
 from __future__ import annotations
@@ -34,7 +36,11 @@ def fold_channel_selection(model: ir.Model) -> PassResult:
             _emit_gather(model, node, ir.require_input(chain[0]), chosen)
             changed += 1
         elif chain is not None:
-            why.append(SkipReason(node, "the moves up to it do not choose whole channels of the same sample"))
+            why.append(
+                SkipReason(
+                    node, "the moves up to it do not choose whole channels of the same sample"
+                )
+            )
     return PassResult(changed, why)
 
 
@@ -62,8 +68,13 @@ def _collect_move_chain(end: ir.Node) -> tuple[ir.Node, list[ir.Node]] | None:
     return None
 
 
-def _trace_channel_order(model: ir.Model, first: ir.Node, nodes: Sequence[ir.Node]) -> np.ndarray | None:
-    """Return which channels of the input of `first` the last of `nodes` holds, in their order; None for other moves."""
+def _trace_channel_order(
+    model: ir.Model, first: ir.Node, nodes: Sequence[ir.Node]
+) -> np.ndarray | None:
+    """Return which channels of the input of `first` the last of `nodes` holds, in their order.
+
+    None for other moves.
+    """
     sizes = [int(d or 1) for d in (ir.get_shape(first.inputs[0]) or ())[1:]]
     count, each = math.prod(sizes), math.prod(sizes[1:])
     kind = ir.require_input(first).dtype
@@ -76,7 +87,11 @@ def _trace_channel_order(model: ir.Model, first: ir.Node, nodes: Sequence[ir.Nod
         both, alone = (fallback.run_batch([x])[wanted] for x in (numbers, numbers[:1]))
     except ModelError:
         return None
-    if len(alone) != 1 or len(both) != 2 or not all(np.array_equal(both[i], alone[0] + i * count) for i in (0, 1)):
+    if (
+        len(alone) != 1
+        or len(both) != 2
+        or not all(np.array_equal(both[i], alone[0] + i * count) for i in (0, 1))
+    ):
         return None
     if alone.size % each:
         return None
@@ -87,11 +102,20 @@ def _trace_channel_order(model: ir.Model, first: ir.Node, nodes: Sequence[ir.Nod
 
 def _emit_gather(model: ir.Model, node: ir.Node, source: ir.Value, chosen: np.ndarray) -> None:
     """Put a Gather of channels, and a Reshape where the sizes differ, in the place of `node`."""
-    shape, result = list(source.shape or ()), [int(d or 1) for d in (ir.get_shape(node.outputs[0]) or ())[1:]]
+    shape, result = (
+        list(source.shape or ()),
+        [int(d or 1) for d in (ir.get_shape(node.outputs[0]) or ())[1:]],
+    )
     make = SubgraphBuilder(model, node)
     value, sizes = source, [len(chosen), *(int(d) for d in shape[2:])]  # type: ignore[arg-type]
     if not np.array_equal(chosen, np.arange(int(shape[1]))):  # type: ignore[arg-type]
-        value = make("Gather", [value, make.constant(chosen, "channels")], [shape[0], *sizes], "chosen", {"axis": 1})
+        value = make(
+            "Gather",
+            [value, make.constant(chosen, "channels")],
+            [shape[0], *sizes],
+            "chosen",
+            {"axis": 1},
+        )
     if sizes != result or value is source:
         make.reshape(value, result, "sizes")
     make.replace_node()

@@ -1,7 +1,7 @@
 """Tensors told by their axes, each a product of atoms: [T, N*H, D] is ((T), (N, H), (D)).
 
-Transposes, Reshapes and the like tell the atoms in another order; nothing is computed for them. `batch_first` walks
-with these.
+Transposes, Reshapes and the like tell the atoms in another order; nothing is computed for them.
+`batch_first` walks with these.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class AxisFactor:
-    """A part of an axis; number 0 is the batch, of size 0. Parts of size 1 are left out: an axis may have none."""
+    """A part of an axis; number 0 is the batch, of size 0.
+
+    Parts of size 1 are left out: an axis may have none.
+    """
 
     number: int
     size: int
@@ -45,7 +48,10 @@ BATCH_AXIS = ((BATCH_FACTOR,),)
 
 @dataclass(frozen=True, eq=False)
 class PendingNode:
-    """An operator to be made after `node`; of its inputs, views are arranged as the axes beside them say."""
+    """An operator to be made after `node`.
+
+    Of its inputs, views are arranged as the axes beside them say.
+    """
 
     node: ir.Node
     op_type: str
@@ -55,7 +61,10 @@ class PendingNode:
 
 @dataclass(frozen=True, eq=False)
 class FactoredView:
-    """A tensor of the graph told by its `axes`: what `base` gives, whose own axes are `held`, the batch in front."""
+    """A tensor of the graph told by its `axes`.
+
+    What `base` gives, whose own axes are `held`, the batch in front.
+    """
 
     base: ir.Value | PendingNode
     held: FactoredAxes
@@ -64,12 +73,18 @@ class FactoredView:
 
 def substitute_factors(view: FactoredView, names: Mapping[AxisFactor, AxisFactor]) -> FactoredView:
     """Return `view` with other atoms of the same sizes."""
-    held, axes = (tuple(tuple(names.get(a, a) for a in group) for group in groups) for groups in (view.held, view.axes))
+    held, axes = (
+        tuple(tuple(names.get(a, a) for a in group) for group in groups)
+        for groups in (view.held, view.axes)
+    )
     return FactoredView(view.base, held, axes)
 
 
 def match_leading_axes(view: FactoredView, axes: FactoredAxes) -> FactoredView | None:
-    """Return `view` with the atoms of `axes` for its own in its first axes; None where they have other sizes."""
+    """Return `view` with the atoms of `axes` for its own in its first axes.
+
+    None where they have other sizes.
+    """
     names: dict[AxisFactor, AxisFactor] = {}
     for mine, wanted in zip(view.axes, axes, strict=False):
         if [a.size for a in mine] != [a.size for a in wanted]:
@@ -83,12 +98,16 @@ def regroup_factors(
 ) -> FactoredView | None:
     """Return `view` with its atoms in axes of `sizes`, of which one, with the batch, is not known; None where it fails.
 
-    make_factor : makes an atom of a size. An atom that is larger than its axis is cut in two, in `held` also.
+    make_factor : makes an atom of a size. An atom that is larger than its axis is cut in two, in
+    `held` also.
     """
     if sizes is None or list(sizes).count(None) != 1:
         return None
     place = list(sizes).index(None)
-    atoms, cuts = [a for axis in view.axes for a in axis], dict[AxisFactor, tuple[AxisFactor, AxisFactor]]()
+    atoms, cuts = (
+        [a for axis in view.axes for a in axis],
+        dict[AxisFactor, tuple[AxisFactor, AxisFactor]](),
+    )
     groups: tuple[list[tuple[AxisFactor, ...]], list[tuple[AxisFactor, ...]]] = ([], [])
     for own, part, end in zip(groups, (sizes[:place], sizes[:place:-1]), (0, -1), strict=True):
         for size in part:
@@ -121,8 +140,13 @@ def _product_of_sizes(atoms: Sequence[AxisFactor]) -> int:
     return math.prod(atom.size for atom in atoms)
 
 
-def merge_adjacent_factors(have: Sequence[AxisFactor], want: Sequence[AxisFactor]) -> list[tuple[AxisFactor, ...]]:
-    """Return the atoms `have`, joined where they follow each other in `want` too; the batch stays alone."""
+def merge_adjacent_factors(
+    have: Sequence[AxisFactor], want: Sequence[AxisFactor]
+) -> list[tuple[AxisFactor, ...]]:
+    """Return the atoms `have`, joined where they follow each other in `want` too.
+
+    The batch stays alone.
+    """
     runs: list[tuple[AxisFactor, ...]] = []
     for atom in have:
         last = runs[-1][-1] if runs else None
@@ -134,10 +158,16 @@ def merge_adjacent_factors(have: Sequence[AxisFactor], want: Sequence[AxisFactor
     return runs
 
 
-def slice_layer_outputs(of: ir.Value | PendingNode, start: int, last: tuple[AxisFactor, ...]) -> PendingNode | None:
+def slice_layer_outputs(
+    of: ir.Value | PendingNode, start: int, last: tuple[AxisFactor, ...]
+) -> PendingNode | None:
     """Return the layer, a product and perhaps a bias, that makes only `last` of the outputs of `of`, from `start`."""
     stop = start + _product_of_sizes(last)
-    if not isinstance(of, PendingNode) or of.op_type not in ("MatMul", "Add") or len(of.inputs) != 2:
+    if (
+        not isinstance(of, PendingNode)
+        or of.op_type not in ("MatMul", "Add")
+        or len(of.inputs) != 2
+    ):
         return None
     index = 0 if isinstance(of.inputs[0], tuple) else 1
     source, constant = of.inputs[index], of.inputs[1 - index]
@@ -149,8 +179,14 @@ def slice_layer_outputs(of: ir.Value | PendingNode, start: int, last: tuple[Axis
     if of.op_type == "MatMul":
         return replace(of, inputs=(source, np.ascontiguousarray(array[:, start:stop])))
     view, target = source
-    inner = slice_layer_outputs(view.base, start, last) if array.ndim == 1 and view.held[-1] == target[-1] else None
+    inner = (
+        slice_layer_outputs(view.base, start, last)
+        if array.ndim == 1 and view.held[-1] == target[-1]
+        else None
+    )
     if inner is None or array.size == 1:
         return None
     less = FactoredView(inner, (*view.held[:-1], last), view.axes)
-    return replace(of, inputs=((less, (*target[:-1], last)), np.ascontiguousarray(array[start:stop])))
+    return replace(
+        of, inputs=((less, (*target[:-1], last)), np.ascontiguousarray(array[start:stop]))
+    )

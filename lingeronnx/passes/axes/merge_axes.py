@@ -1,9 +1,11 @@
-"""Transposes of many axes as transposes of few: axes that stay together are merged before and told apart after.
+"""Transposes of many axes as transposes of few.
 
-``[N, g, c, H, W] -> [N, c, g, H, W]``, the shuffling of channels, moves two blocks of ``H*W`` and is a transpose of
-``[N, g, c, H*W]``. Where too many groups of axes move, it is as few transposes of three groups as lead there: windows
-of an image, ``[N, a, h, b, w*C] -> [N, a, b, h, w*C]``, are two. A Reshape in front or behind is merged with the new
-ones. Needs static sizes; from five axes on.
+Axes that stay together are merged before and told apart after.
+``[N, g, c, H, W] -> [N, c, g, H, W]``, the shuffling of channels, moves two blocks of ``H*W`` and
+is a transpose of ``[N, g, c, H*W]``. Where too many groups of axes move, it is as few transposes of
+three groups as lead there: windows of an image, ``[N, a, h, b, w*C] -> [N, a, b, h, w*C]``, are
+two. A Reshape in front or behind is merged with the new ones. Needs static sizes; from five axes
+on.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ def merge_axes(model: ir.Model) -> PassResult:
     """Merge axes of the Transpose nodes of `model`."""
     changed, why = 0, list[SkipReason]()
     for node in list(model.graph):
-        perm = ir.get_attr(node, "perm") if node.op_type == "Transpose" and not node.domain else None
+        perm = (
+            ir.get_attr(node, "perm") if node.op_type == "Transpose" and not node.domain else None
+        )
         shape = ir.get_shape(node.inputs[0]) if perm is not None else None
         if shape is None or perm is None or len(perm) <= _MIN_RANK or perm == sorted(perm):
             continue
@@ -36,9 +40,15 @@ def merge_axes(model: ir.Model) -> PassResult:
         if perm[0] != 0 or None in shape[1:]:
             why.append(SkipReason(node, "it moves the batch, or sizes are not known"))
         elif len(groups) > _MAX_GROUPS:
-            why.append(SkipReason(node, f"{len(groups)} groups of its axes move apart, at most {_MAX_GROUPS} may"))
+            why.append(
+                SkipReason(
+                    node, f"{len(groups)} groups of its axes move apart, at most {_MAX_GROUPS} may"
+                )
+            )
         else:
-            _emit_transposes(model, node, _find_transpose_steps(groups), [int(d or 0) for d in shape])
+            _emit_transposes(
+                model, node, _find_transpose_steps(groups), [int(d or 0) for d in shape]
+            )
             changed += 1
     return PassResult(changed, why)
 
@@ -55,7 +65,10 @@ def _group_axes(perm: Sequence[int]) -> _AxisGroups:
 
 
 def _find_transpose_steps(wanted: _AxisGroups) -> list[tuple[_AxisGroups, tuple[int, ...]]]:
-    """Return the fewest transposes of three blocks at most: [(blocks of axes, their order)], from sorted groups on."""
+    """Return the fewest transposes of three blocks at most.
+
+    [(blocks of axes, their order)], from sorted groups on.
+    """
     start = tuple(sorted(wanted))
     ways: dict[_AxisGroups, list[tuple[_AxisGroups, tuple[int, ...]]]] = {start: []}
     line = [start]
@@ -79,7 +92,10 @@ def _expand_orders(
 
 
 def _emit_transposes(
-    model: ir.Model, node: ir.Node, steps: Sequence[tuple[_AxisGroups, tuple[int, ...]]], shape: list[int]
+    model: ir.Model,
+    node: ir.Node,
+    steps: Sequence[tuple[_AxisGroups, tuple[int, ...]]],
+    shape: list[int],
 ) -> None:
     source, result = ir.require_input(node), node.outputs[0]
     first = _find_preceding_reshape(source)
@@ -94,11 +110,21 @@ def _emit_transposes(
         sizes = [math.prod(shape[axis] for axis in block) for block in blocks]
         narrow = build.reshape(value, sizes, f"merged{step}")
         perm = [0, *(place + 1 for place in order)]
-        value = build("Transpose", [narrow], [batch, *(sizes[p] for p in order)], f"turned{step}", {"perm": perm})
+        value = build(
+            "Transpose",
+            [narrow],
+            [batch, *(sizes[p] for p in order)],
+            f"turned{step}",
+            {"perm": perm},
+        )
     blocks, order = steps[-1]
     build.reshape(value, [shape[axis] for place in order for axis in blocks[place]], "apart")
     build.replace_node()
-    target = ir.const_value(apart.inputs[1]) if apart is not None and apart.op_type == "Reshape" else None
+    target = (
+        ir.const_value(apart.inputs[1])
+        if apart is not None and apart.op_type == "Reshape"
+        else None
+    )
     if apart is not None and target is not None and not np.any(target.reshape(-1)[1:] == 0):
         apart.replace_input_with(0, value)
         model.graph.remove(build.nodes[-1], safe=True)

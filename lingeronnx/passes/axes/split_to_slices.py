@@ -1,5 +1,6 @@
-"""Split as one Slice per part that somebody reads: every node of the integer graph then has one output.
+"""Split as one Slice per part that somebody reads.
 
+Every node of the integer graph then has one output.
 The names of the parts stay. Needs a static size along the axis; the batch axis is left alone.
 """
 
@@ -20,11 +21,16 @@ def convert_split_to_slices(model: ir.Model) -> PassResult:
         shape = ir.get_shape(node.inputs[0])
         sizes = _get_split_sizes(node, shape) if shape else None
         if not shape or sizes is None:
-            why.append(SkipReason(node, "it splits the batch, or the sizes of its parts are not known"))
+            why.append(
+                SkipReason(node, "it splits the batch, or the sizes of its parts are not known")
+            )
             continue
         axis = ir.get_attr(node, "axis", 0) % len(shape)
         ends = np.cumsum(sizes)
-        parts = [(v, int(end - size), int(end)) for v, size, end in zip(node.outputs, sizes, ends, strict=True)]
+        parts = [
+            (v, int(end - size), int(end))
+            for v, size, end in zip(node.outputs, sizes, ends, strict=True)
+        ]
         names = {}
         for part, start, end in parts:
             if part.name and (part.uses() or part.is_graph_output()):
@@ -37,7 +43,10 @@ def convert_split_to_slices(model: ir.Model) -> PassResult:
 
 
 def _get_split_sizes(node: ir.Node, shape: tuple[int | None, ...]) -> list[int] | None:
-    """Return the sizes of the parts; None when they, or the axis, are not known or the axis is the batch."""
+    """Return the sizes of the parts.
+
+    None when they, or the axis, are not known or the axis is the batch.
+    """
     axis = ir.get_attr(node, "axis", 0) % len(shape)
     size, count = shape[axis], len(node.outputs)
     if axis == 0 or size is None:
@@ -53,13 +62,27 @@ def _get_split_sizes(node: ir.Node, shape: tuple[int | None, ...]) -> list[int] 
     return sizes if len(sizes) == count and sum(sizes) == size and min(sizes) >= 0 else None
 
 
-def _insert_slice(model: ir.Model, node: ir.Node, part: ir.Value, bounds: tuple[int, int, int]) -> ir.Value:
-    """Put a Slice (start, end, axis) in front of `node` in place of its output `part`; return what it writes."""
+def _insert_slice(
+    model: ir.Model, node: ir.Node, part: ir.Value, bounds: tuple[int, int, int]
+) -> ir.Value:
+    """Put a Slice (start, end, axis) in front of `node` in place of its output `part`.
+
+    Return what it writes.
+    """
     constants = [
-        ir.add_initializer(model, ir.unique_tensor_name(model, f"{part.name}_{key}"), np.array([value], np.int64))
+        ir.add_initializer(
+            model, ir.unique_tensor_name(model, f"{part.name}_{key}"), np.array([value], np.int64)
+        )
         for key, value in zip(("start", "end", "axis"), bounds, strict=True)
     ]
-    new = ir.make_node("Slice", [node.inputs[0], *constants], origin=node, suffix=str(part.name), output="", like=part)
+    new = ir.make_node(
+        "Slice",
+        [node.inputs[0], *constants],
+        origin=node,
+        suffix=str(part.name),
+        output="",
+        like=part,
+    )
     model.graph.insert_before(node, new)
     ir.replace_all_uses(part, new.outputs[0])
     return new.outputs[0]

@@ -1,7 +1,9 @@
-"""Linear layers behind a channel-last Flatten take up its Transpose: the columns of the weight are permuted instead.
+"""Linear layers behind a channel-last Flatten take up its Transpose.
 
-``Linear(Flatten(Transpose(a)))`` with weight [O, H*W*C] is ``Linear(Flatten(a))`` with weight [O, C*H*W]. Clip and Relu
-may stand between. The flattened tensors get new names: they hold the same numbers in another order.
+The columns of the weight are permuted instead.
+``Linear(Flatten(Transpose(a)))`` with weight [O, H*W*C] is ``Linear(Flatten(a))`` with weight [O,
+C*H*W]. Clip and Relu may stand between. The flattened tensors get new names: they hold the same
+numbers in another order.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ def fold_transpose_into_linear(model: ir.Model) -> PassResult:
             continue
         columns = weight.reshape(-1, *(int(d or 1) for d in dims[1:]))  # [O, H, W, C]
         order = [perm.index(i) for i in range(len(perm))]
-        ir.set_constant_input(model, node, 1, columns.transpose(order).reshape(weight.shape), "order")
+        ir.set_constant_input(
+            model, node, 1, columns.transpose(order).reshape(weight.shape), "order"
+        )
         flat.replace_input_with(0, ir.require_input(turn))
         for between in chain:
             value = between.outputs[0]
@@ -57,7 +61,11 @@ def _explain_unchanged(
         return "it moves the batch"
     if dims is None or None in dims[1:] or result is None:
         return "sizes are not known"
-    if len(result) != 2 or result[1] != weight.shape[1] or weight.shape[1] != math.prod(int(d or 1) for d in dims[1:]):
+    if (
+        len(result) != 2
+        or result[1] != weight.shape[1]
+        or weight.shape[1] != math.prod(int(d or 1) for d in dims[1:])
+    ):
         return "the layer behind it does not read one whole sample per row"
     return ""
 

@@ -1,6 +1,8 @@
-"""Parts taken from the front of a transposed tensor are taken before the transpose: fused queries, keys and values.
+"""Parts taken from the front of a transposed tensor are taken before the transpose.
 
-    [N, T, 3*H*D] -> Reshape [N, T, 3, H, D] -> Transpose [3, N, H, T, D] -> Gather i, or Split and Squeeze
+Fused queries, keys and values.
+    [N, T, 3*H*D] -> Reshape [N, T, 3, H, D] -> Transpose [3, N, H, T, D] -> Gather i, or Split and
+    Squeeze
 
 becomes, for each part that is read,
 
@@ -28,7 +30,12 @@ def slice_before_transpose(model: ir.Model) -> PassResult:
             _emit_slices(model, node, *match)
             changed += 1
         elif _moves_split_axis_first(node):
-            why.append(SkipReason(node, "its parts are not all taken one by one, or do not lie side by side before it"))
+            why.append(
+                SkipReason(
+                    node,
+                    "its parts are not all taken one by one, or do not lie side by side before it",
+                )
+            )
     return PassResult(changed, why)
 
 
@@ -39,20 +46,30 @@ def _moves_split_axis_first(node: ir.Node) -> bool:
     return split is not None and split.op_type == "Reshape"
 
 
-def _match_unbind(node: ir.Node) -> tuple[ir.Value, list[int], list[tuple[int, list[ir.Node]]]] | None:
+def _match_unbind(
+    node: ir.Node,
+) -> tuple[ir.Value, list[int], list[tuple[int, list[ir.Node]]]] | None:
     """Return (the tensor before the reshape, the reshape's sizes, [(part, the nodes that take it)]) of a Transpose."""
     perm = ir.get_attr(node, "perm") if node.op_type == "Transpose" and not node.domain else None
     if not perm or len(perm) < 3 or perm[1] != 0:
         return None
     split = ir.producer(node.inputs[0])
-    if split is None or split.op_type != "Reshape" or ir.sole_consumer(split.outputs[0]) is not node:
+    if (
+        split is None
+        or split.op_type != "Reshape"
+        or ir.sole_consumer(split.outputs[0]) is not node
+    ):
         return None
     whole, sizes = ir.get_shape(split.inputs[0]), ir.get_shape(split.outputs[0])
     axis = perm[0]
     if not whole or not sizes or None in whole[1:] or None in sizes[1:] or len(whole) != axis + 1:
         return None
     known = [int(d or 1) for d in sizes]
-    if whole[1:axis] != sizes[1:axis] or whole[axis] != math.prod(known[axis:]) or node.outputs[0].is_graph_output():
+    if (
+        whole[1:axis] != sizes[1:axis]
+        or whole[axis] != math.prod(known[axis:])
+        or node.outputs[0].is_graph_output()
+    ):
         return None
     taken: list[tuple[int, list[ir.Node]]] = []
     for use in node.outputs[0].uses():
@@ -63,8 +80,13 @@ def _match_unbind(node: ir.Node) -> tuple[ir.Value, list[int], list[tuple[int, l
     return (ir.require_input(split), known, taken) if taken else None
 
 
-def _match_taken_parts(user: ir.Node, index: int, count: int) -> list[tuple[int, list[ir.Node]]] | None:
-    """Return [(part, nodes)] that `user` takes from axis 0, without that axis; None where it is no such use."""
+def _match_taken_parts(
+    user: ir.Node, index: int, count: int
+) -> list[tuple[int, list[ir.Node]]] | None:
+    """Return [(part, nodes)] that `user` takes from axis 0, without that axis.
+
+    None where it is no such use.
+    """
     if user.domain or index != 0:
         return None
     if user.op_type == "Gather" and not ir.get_attr(user, "axis", 0):
@@ -76,14 +98,23 @@ def _match_taken_parts(user: ir.Node, index: int, count: int) -> list[tuple[int,
     parts = []
     for part, value in enumerate(user.outputs):  # as many parts as there are: one each
         squeeze = ir.sole_consumer(value)
-        if squeeze is None or squeeze.op_type != "Squeeze" or squeeze.domain or ir.get_axes(squeeze) != [0]:
+        if (
+            squeeze is None
+            or squeeze.op_type != "Squeeze"
+            or squeeze.domain
+            or ir.get_axes(squeeze) != [0]
+        ):
             return None
         parts.append((part, [user, squeeze]))
     return parts
 
 
 def _emit_slices(
-    model: ir.Model, node: ir.Node, source: ir.Value, sizes: list[int], parts: list[tuple[int, list[ir.Node]]]
+    model: ir.Model,
+    node: ir.Node,
+    source: ir.Value,
+    sizes: list[int],
+    parts: list[tuple[int, list[ir.Node]]],
 ) -> None:
     perm = ir.get_attr(node, "perm")
     axis, split = perm[0], ir.producer(node.inputs[0])
@@ -93,8 +124,14 @@ def _emit_slices(
     for part, nodes in parts:
         result, base = nodes[-1].outputs[0], nodes[-1].outputs[0].name
         ends = [
-            ir.add_initializer(model, ir.unique_tensor_name(model, f"{base}_{key}"), np.array([value], np.int64))
-            for key, value in (("start", part * length), ("end", (part + 1) * length), ("axis", axis))
+            ir.add_initializer(
+                model, ir.unique_tensor_name(model, f"{base}_{key}"), np.array([value], np.int64)
+            )
+            for key, value in (
+                ("start", part * length),
+                ("end", (part + 1) * length),
+                ("axis", axis),
+            )
         ]
         target = ir.add_initializer(
             model, ir.unique_tensor_name(model, f"{base}_shape"), np.array([0, *rest], np.int64)
@@ -117,7 +154,9 @@ def _emit_slices(
             like=source,
         )
         apart.outputs[0].shape = ir.make_shape([batch, *rest])
-        last = ir.make_node("Transpose", apart.outputs, {"perm": turn}, origin=nodes[-1], output="", like=result)
+        last = ir.make_node(
+            "Transpose", apart.outputs, {"perm": turn}, origin=nodes[-1], output="", like=result
+        )
         model.graph.insert_before(node, [cut, apart, last])
         name = result.name
         ir.replace_all_uses(result, last.outputs[0])

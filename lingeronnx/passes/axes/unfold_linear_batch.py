@@ -1,9 +1,11 @@
-"""A fully connected layer of every step keeps the axis of steps: exporters fold it into the batch for a Gemm.
+"""A fully connected layer of every step keeps the axis of steps.
 
+Exporters fold it into the batch for a Gemm.
     [N, T, K] -> Reshape [N*T, K] -> Linear, activations -> Reshape [N, T, O]
 
-becomes the same operators on [N, T, K]: they work along the last axis, or element by element. Where other sizes stand
-in front, as [N, T, H, K/H], or behind, a Reshape of one sample stays there. Needs traced shapes.
+becomes the same operators on [N, T, K]: they work along the last axis, or element by element. Where
+other sizes stand in front, as [N, T, H, K/H], or behind, a Reshape of one sample stays there. Needs
+traced shapes.
 """
 
 from __future__ import annotations
@@ -26,7 +28,10 @@ def unfold_linear_batch(model: ir.Model) -> PassResult:
         chains = [_match_layer_chain(node, use.node) for use in node.outputs[0].uses()]
         if None in chains:
             why.append(
-                SkipReason(node, "what follows it, up to where the axis of steps is back, is no chain of layers")
+                SkipReason(
+                    node,
+                    "what follows it, up to where the axis of steps is back, is no chain of layers",
+                )
             )
         matched = [chain for chain in chains if chain is not None]
         straight = [chain for chain in matched if _keeps_leading_axes(node, chain)]
@@ -52,7 +57,11 @@ def _folds_steps_into_batch(node: ir.Node) -> bool:
     before, after = ir.get_shape(node.inputs[0]), ir.get_shape(node.outputs[0])
     if before is None or after is None or len(before) < 3 or len(after) != 2 or not after[-1]:
         return False
-    return None not in before[1:] and _sample_size(before) % after[-1] == 0 and ir.has_folded_batch(node.outputs[0])
+    return (
+        None not in before[1:]
+        and _sample_size(before) % after[-1] == 0
+        and ir.has_folded_batch(node.outputs[0])
+    )
 
 
 def _sample_size(shape: tuple[int | None, ...]) -> int:
@@ -72,7 +81,11 @@ def _match_layer_chain(fold: ir.Node, reader: ir.Node) -> list[ir.Node] | None:
             sizes, width = ir.get_shape(node.outputs[0]) or (), (ir.get_shape(value) or (None,))[-1]
             back = len(sizes) > 2 and sizes[0] is None and None not in sizes[1:]
             whole = back and width is not None and _sample_size(sizes) == steps * width
-            return chain if len(chain) > 1 and whole and not ir.has_folded_batch(node.outputs[0]) else None
+            return (
+                chain
+                if len(chain) > 1 and whole and not ir.has_folded_batch(node.outputs[0])
+                else None
+            )
         if (node.domain, node.op_type) != (ir.FUNCTION_DOMAIN, "Linear") and (
             node.domain or node.op_type not in operators.UNARY_ELEMENTWISE_OPS
         ):
@@ -107,7 +120,9 @@ def _reshape_to_steps(model: ir.Model, fold: ir.Node) -> ir.Value:
 
 def _fix_reshape_target(model: ir.Model, reshape: ir.Node) -> None:
     """Let `reshape` give the same sizes whatever it reads."""
-    target = np.array([0, *(int(d or 0) for d in ir.require_shape(reshape.outputs[0])[1:])], np.int64)
+    target = np.array(
+        [0, *(int(d or 0) for d in ir.require_shape(reshape.outputs[0])[1:])], np.int64
+    )
     reshape.replace_input_with(1, SubgraphBuilder(model, reshape).constant(target, "shape"))
 
 
@@ -120,4 +135,6 @@ def _apply_unfolded(model: ir.Model, source: ir.Value, chain: list[ir.Node]) -> 
         value = each.outputs[0]
         value.shape = ir.make_shape([*whole[:-1], (ir.get_shape(value) or (None,))[-1]])
         ir.mark_folded_batch(value, False)
-        value.name = ir.unique_tensor_name(model, f"{value.name}_steps")  # of another shape than the tensor it was
+        value.name = ir.unique_tensor_name(
+            model, f"{value.name}_steps"
+        )  # of another shape than the tensor it was

@@ -1,7 +1,9 @@
-"""Every node is what its operator's schema says: inputs, attributes and their types; every input has an element type.
+"""Every node is what its operator's schema says: inputs, attributes and their types.
 
-onnxruntime checks the same when it opens a model, but the passes in front of its first run want to trust it already.
-Operators of other domains, and of opsets onnx does not know, are left to onnxruntime.
+Every input has an element type.
+onnxruntime checks the same when it opens a model, but the passes in front of its first run want to
+trust it already. Operators of other domains, and of opsets onnx does not know, are left to
+onnxruntime.
 """
 
 from __future__ import annotations
@@ -14,10 +16,18 @@ from .reject_unsupported import iter_all_nodes
 
 
 def check_schemas(model: ir.Model) -> int:
-    """Raise ModelError, naming the node, where `model` breaks an operator's schema; changes nothing."""
-    for what, version in (("ir_version", model.ir_version or 0), *(("opset", v) for v in model.opset_imports.values())):
+    """Raise ModelError, naming the node, where `model` breaks an operator's schema.
+
+    Changes nothing.
+    """
+    for what, version in (
+        ("ir_version", model.ir_version or 0),
+        *(("opset", v) for v in model.opset_imports.values()),
+    ):
         if not 0 <= version < 1 << 31:
-            raise ModelError(f"{what} = {version}: there is none; the file is damaged, export it again")
+            raise ModelError(
+                f"{what} = {version}: there is none; the file is damaged, export it again"
+            )
     context = onnx.checker.C.CheckerContext()
     context.ir_version = model.ir_version or 8
     imports = dict(model.opset_imports)
@@ -39,8 +49,13 @@ def check_schemas(model: ir.Model) -> int:
             onnx.checker.check_node(proto, context)
         except onnx.checker.ValidationError as error:
             what = str(error).strip().partition("\n")[0]
-            raise ModelError(f"{node.op_type} {node.name}: {what}; the file is damaged, export it again") from error
+            raise ModelError(
+                f"{node.op_type} {node.name}: {what}; the file is damaged, export it again"
+            ) from error
     for value in model.graph.inputs:
         if value.type is None or value.dtype in (None, ir.DataType.UNDEFINED):
-            raise ModelError(f"graph input '{value.name}' has no element type; the file is damaged, export it again")
+            raise ModelError(
+                f"graph input '{value.name}' has no element type; the file is damaged, export it "
+                "again"
+            )
     return 0

@@ -1,15 +1,19 @@
-"""A batch size that the file fixes becomes a dynamic one: calibration and comparison run many samples, chips one.
+"""A batch size that the file fixes becomes a dynamic one.
 
-The batch is axis 0 of the inputs (of what recurrent layers read time first, axis 1) where all of them have the same
-size N there; the axes other than 0 go into the model's metadata (`batch_axes`). Its inputs are declared dynamic,
-Reshape targets and Expand shapes that spell N out are rewritten from a run on N samples, constants of N equal rows keep
-one, zero initial states of recurrent layers go. Then the new model must give, on N samples and on single ones, what the
-old one gives. Where it does not: a model for one sample stays as it is; a ModelError for another N.
+Calibration and comparison run many samples, chips one.
+The batch is axis 0 of the inputs (of what recurrent layers read time first, axis 1) where all of
+them have the same size N there; the axes other than 0 go into the model's metadata (`batch_axes`).
+Its inputs are declared dynamic, Reshape targets and Expand shapes that spell N out are rewritten
+from a run on N samples, constants of N equal rows keep one, zero initial states of recurrent layers
+go. Then the new model must give, on N samples and on single ones, what the old one gives. Where it
+does not: a model for one sample stays as it is; a ModelError for another N.
 
-Where the batch is on axis 0 by default alone and that does not hold, other axes of size 1 are tried out.
+Where the batch is on axis 0 by default alone and that does not hold, other axes of size 1 are tried
+out.
 
-A file may leave the batch open and yet hold a Reshape to sizes, or states of a recurrent layer, that only one sample
-has: where the model runs on one sample and not on two, it is taken as one that fixes 1.
+A file may leave the batch open and yet hold a Reshape to sizes, or states of a recurrent layer,
+that only one sample has: where the model runs on one sample and not on two, it is taken as one that
+fixes 1.
 """
 
 from __future__ import annotations
@@ -51,7 +55,11 @@ def make_batch_dynamic(model: ir.Model) -> PassResult:
     small = _is_small_enough(specs)
     for inside in (False, True):
         trial = ir.clone(model)
-        if small and _apply_dynamic_batch(trial, size, inside) and (grow := _compare_with_original(model, trial, size)):
+        if (
+            small
+            and _apply_dynamic_batch(trial, size, inside)
+            and (grow := _compare_with_original(model, trial, size))
+        ):
             _apply_dynamic_batch(model, size, inside, grow)
             return PassResult(1)
     if not told and _free_batch_by_trial(model, specs):
@@ -61,22 +69,27 @@ def make_batch_dynamic(model: ir.Model) -> PassResult:
         what = "its outputs do not follow the samples" if small else open_ones
         return PassResult(0, [SkipReason(None, f"made for one sample; {what}")])
     raise ModelError(
-        f"the model is made for batches of {size} and its samples cannot be told apart; export it with a dynamic "
+        f"the model is made for batches of {size} and its samples cannot be told apart; export it "
+        "with a dynamic "
         "batch axis, or for one sample"
     )
 
 
 def _is_small_enough(specs: Sequence[InputSpec]) -> bool:
     """Whether all sizes are known, and small enough to try out."""
-    known = all(s.shape is not None and None not in s.shape and s.dtype.kind in "fiub" for s in specs)
-    return known and all(math.prod(int(d or 1) for d in s.shape or ()) <= _MAX_INPUT_ELEMENTS for s in specs)
+    known = all(
+        s.shape is not None and None not in s.shape and s.dtype.kind in "fiub" for s in specs
+    )
+    return known and all(
+        math.prod(int(d or 1) for d in s.shape or ()) <= _MAX_INPUT_ELEMENTS for s in specs
+    )
 
 
 def _free_batch_by_trial(model: ir.Model, specs: Sequence[InputSpec]) -> bool:
     """Free the batch of `model`, which is not on axis 0 of all inputs, where it is found: by trial.
 
-    Unrolled cells take [T, 1, I], or [T, N, I], and nothing in the graph tells which axis is time. Axes of size 1 are
-    tried, and the only open one.
+    Unrolled cells take [T, 1, I], or [T, N, I], and nothing in the graph tells which axis is time.
+    Axes of size 1 are tried, and the only open one.
     """
     names = [spec.name for spec in specs if spec.axis is not None]
     choices = [_candidate_batch_axes(spec) for spec in specs if spec.axis is not None]
@@ -103,7 +116,10 @@ def _free_batch_by_trial(model: ir.Model, specs: Sequence[InputSpec]) -> bool:
 
 
 def _candidate_batch_axes(spec: InputSpec) -> list[int]:
-    """Return the axes of an input that may count its samples: of size 1, or open alone behind a fixed axis 0."""
+    """Return the axes of an input that may count its samples.
+
+    Of size 1, or open alone behind a fixed axis 0.
+    """
     shape = spec.shape or ()
     if None in shape:
         return [shape.index(None)] if shape.count(None) == 1 and shape[0] != 1 else []
@@ -123,7 +139,12 @@ def _explain_mixed_batch_sizes(model: ir.Model, specs: Sequence[InputSpec]) -> l
         return []
     return [
         SkipReason(
-            value, f"made for {'any number of' if (size := sizes[value.name]) is None else size} samples, unlike others"
+            value,
+            (
+                f"made for {'any number of' if (size := sizes[value.name]) is None else size} "
+                "samples, "
+                "unlike others"
+            ),
         )
         for value in model.graph.inputs
         if value.name in sizes
@@ -132,25 +153,44 @@ def _explain_mixed_batch_sizes(model: ir.Model, specs: Sequence[InputSpec]) -> l
 
 def _requires_single_sample(model: ir.Model, specs: Sequence[InputSpec]) -> bool:
     """Whether `model`, whose inputs leave the number of samples open, runs on one sample and not on two."""
-    targets = [ir.const_value(n.inputs[1]) for n in model.graph if n.op_type == "Reshape" and not n.domain]
-    states = (v for n in model.graph if n.op_type in operators.RECURRENT_OPS and not n.domain for v in n.inputs[5:7])
+    targets = [
+        ir.const_value(n.inputs[1]) for n in model.graph if n.op_type == "Reshape" and not n.domain
+    ]
+    states = (
+        v
+        for n in model.graph
+        if n.op_type in operators.RECURRENT_OPS and not n.domain
+        for v in n.inputs[5:7]
+    )
     written_out = any(v is not None and not v.is_graph_input() for v in states)
     if not written_out and not any(target is not None and (target > 0).all() for target in targets):
-        return False  # every Reshape follows what it is given, and no layer begins with states for one sample
+        # every Reshape follows what it is given, and no layer begins with states for one sample
+        return False
     for spec in specs:
         shape = spec.shape or ()
-        if any(d is None for i, d in enumerate(shape) if i != spec.axis) or (spec.axis is not None and not shape):
+        if any(d is None for i, d in enumerate(shape) if i != spec.axis) or (
+            spec.axis is not None and not shape
+        ):
             return False
         if math.prod(int(d or 1) for d in shape) > _MAX_INPUT_ELEMENTS:
             return False
-    runner, feed = FloatRunner(model, [str(v.name) for v in model.graph.outputs]), _make_random_feed(model, 0)
+    runner, feed = (
+        FloatRunner(model, [str(v.name) for v in model.graph.outputs]),
+        _make_random_feed(model, 0),
+    )
     batched = _batched_inputs(model)
     try:
         _run_feed(runner, feed)
     except ModelError:
         return False
     try:
-        _run_feed(runner, {n: np.repeat(a, 2, batched[n].axis or 0) if n in batched else a for n, a in feed.items()})
+        _run_feed(
+            runner,
+            {
+                n: np.repeat(a, 2, batched[n].axis or 0) if n in batched else a
+                for n, a in feed.items()
+            },
+        )
     except ModelError:
         return True
     return False
@@ -161,7 +201,9 @@ def _declare_single_sample(model: ir.Model) -> None:
     axes = {name: spec.axis for name, spec in _batched_inputs(model).items()}
     for value in model.graph.inputs:
         if (axis := axes.get(str(value.name))) is not None:
-            value.shape = ir.make_shape([1 if i == axis else d for i, d in enumerate(ir.get_shape(value) or ())])
+            value.shape = ir.make_shape(
+                [1 if i == axis else d for i, d in enumerate(ir.get_shape(value) or ())]
+            )
 
 
 def _batched_inputs(model: ir.Model) -> dict[str, InputSpec]:
@@ -175,7 +217,9 @@ def _make_random_feed(model: ir.Model, seed: int) -> _Feed:
     for spec in get_input_specs(model):
         size = tuple(int(d or 1) for d in spec.shape or ())
         feed[spec.name] = (
-            rng.standard_normal(size).astype(spec.dtype) if spec.dtype.kind == "f" else np.zeros(size, spec.dtype)
+            rng.standard_normal(size).astype(spec.dtype)
+            if spec.dtype.kind == "f"
+            else np.zeros(size, spec.dtype)
         )
     return feed
 
@@ -188,8 +232,8 @@ def _apply_dynamic_batch(
 ) -> bool:
     """Rewrite what spells N out; False where the model does not run on synthetic inputs.
 
-    allow_inner_batch : see `_reshape_batch_axis`. grow : {output: the axis of its samples}; the shapes of others are
-    told by nobody.
+    allow_inner_batch : see `_reshape_batch_axis`. grow : {output: the axis of its samples}; the
+    shapes of others are told by nobody.
     """
     fold_constants(model)
     runner = FloatRunner(model)
@@ -214,7 +258,9 @@ def _apply_dynamic_batch(
     axes = {name: spec.axis for name, spec in _batched_inputs(model).items()}
     for value in model.graph.inputs:
         if (axis := axes.get(str(value.name))) is not None:
-            value.shape = ir.make_shape(["N" if i == axis else d for i, d in enumerate(ir.get_shape(value) or (None,))])
+            value.shape = ir.make_shape(
+                ["N" if i == axis else d for i, d in enumerate(ir.get_shape(value) or (None,))]
+            )
     for node in model.graph:
         for value in node.outputs:
             if not value.is_graph_output():
@@ -224,14 +270,21 @@ def _apply_dynamic_batch(
         if value.const_value is None and not value.is_graph_input():
             free = "N" if axis is not None and dims[axis] == size else None
             told = bool(dims) and axis is not None
-            value.shape = ir.make_shape([free if i == axis else d for i, d in enumerate(dims)]) if told else None
+            value.shape = (
+                ir.make_shape([free if i == axis else d for i, d in enumerate(dims)])
+                if told
+                else None
+            )
     return True
 
 
 def _make_reshape_dynamic(
     model: ir.Model, node: ir.Node, size: int, shapes: Mapping[str, tuple[int, ...]], inside: bool
 ) -> None:
-    """Write the target with 0 or -1 where the batch is: on axis 0, or, where that is something else, behind it."""
+    """Write the target with 0 or -1 where the batch is.
+
+    On axis 0, or, where that is something else, behind it.
+    """
     before, after = (shapes.get(n, ()) for n in (ir.input_name(node), ir.output_name(node)))
     target = ir.const_value(node.inputs[1])
     if target is None or not before or not after or 0 in (*before, *after):
@@ -246,13 +299,19 @@ def _make_reshape_dynamic(
     ir.set_constant_input(model, node, 1, array, "free")
 
 
-def _reshape_batch_axis(before: tuple[int, ...], after: tuple[int, ...], size: int, inside: bool) -> int:
+def _reshape_batch_axis(
+    before: tuple[int, ...], after: tuple[int, ...], size: int, inside: bool
+) -> int:
     """Return the axis of a Reshape's result that the batch is on, or folded into.
 
-    inside : a batch of one sample behind the first axis is folded into the axis in its place, as the heads of attention
-    are, [T, 1, E] to [T, 1*H, D]; not into the last one.
+    inside : a batch of one sample behind the first axis is folded into the axis in its place, as
+    the heads of attention are, [T, 1, E] to [T, 1*H, D]; not into the last one.
     """
-    if before[0] % size and size in after[1:] or (size == 1 and before[0] == after[0] != 1 and 1 in after[1:]):
+    if (
+        before[0] % size
+        and size in after[1:]
+        or (size == 1 and before[0] == after[0] != 1 and 1 in after[1:])
+    ):
         return after.index(size, 1)
     if not (inside and size == 1 and 1 in before[1:] and before[0] != 1):
         return 0
@@ -260,7 +319,9 @@ def _reshape_batch_axis(before: tuple[int, ...], after: tuple[int, ...], size: i
     return at if before[:at] == after[:at] and at < len(after) - 1 else 0
 
 
-def _make_expand_dynamic(model: ir.Model, node: ir.Node, size: int, shapes: Mapping[str, tuple[int, ...]]) -> None:
+def _make_expand_dynamic(
+    model: ir.Model, node: ir.Node, size: int, shapes: Mapping[str, tuple[int, ...]]
+) -> None:
     target, source = ir.const_value(node.inputs[1]), shapes.get(ir.input_name(node), ())
     if target is not None and len(target) == len(source) and target[0] == size == source[0]:
         ir.set_constant_input(model, node, 1, np.array([1, *target[1:]], np.int64), "free")
@@ -276,21 +337,29 @@ def _make_states_dynamic(model: ir.Model, node: ir.Node) -> None:
             node.replace_input_with(index, _repeat_state_per_sample(model, node, index, array))
 
 
-def _repeat_state_per_sample(model: ir.Model, node: ir.Node, index: int, array: np.ndarray) -> ir.Value:
+def _repeat_state_per_sample(
+    model: ir.Model, node: ir.Node, index: int, array: np.ndarray
+) -> ir.Value:
     """Return the state `array`, input `index` of `node`, repeated as often as its first input has samples."""
     name = ir.input_name(node, index)
 
     def constant(*values: int) -> ir.Value:
-        return ir.add_initializer(model, ir.unique_tensor_name(model, f"{name}_size"), np.array(values, np.int64))
+        return ir.add_initializer(
+            model, ir.unique_tensor_name(model, f"{name}_size"), np.array(values, np.int64)
+        )
 
     def add(op_type: str, what: str, inputs: list[ir.Value | None], **attributes: int) -> ir.Value:
         output = ir.unique_tensor_name(model, f"{name}_{what}")
-        new = ir.make_node(op_type, inputs, attributes, origin=node, suffix=f"{what}{index}", output=output)
+        new = ir.make_node(
+            op_type, inputs, attributes, origin=node, suffix=f"{what}{index}", output=output
+        )
         model.graph.insert_before(node, new)
         return new.outputs[0]
 
     samples = add("Gather", "rows", [add("Shape", "sizes", [node.inputs[0]]), constant(1)], axis=0)
-    shape = add("Concat", "all", [constant(array.shape[0]), samples, constant(array.shape[2])], axis=0)
+    shape = add(
+        "Concat", "all", [constant(array.shape[0]), samples, constant(array.shape[2])], axis=0
+    )
     return add("Expand", "each", [node.inputs[index], shape])
 
 
@@ -303,13 +372,20 @@ def _deduplicate_constant_rows(
     for index, value in enumerate(node.inputs):
         array = ir.const_value(value)
         full = len(shapes.get(ir.output_name(node), ()))
-        if array is not None and full and array.ndim == full and len(array) == size and (array == array[:1]).all():
+        if (
+            array is not None
+            and full
+            and array.ndim == full
+            and len(array) == size
+            and (array == array[:1]).all()
+        ):
             ir.set_constant_input(model, node, index, array[:1], "row")
 
 
 def _compare_with_original(model: ir.Model, trial: ir.Model, size: int) -> dict[str, int] | None:
-    """Return {output: the axis along which samples follow each other}; None where `trial` gives something else.
+    """Return {output: the axis along which samples follow each other}.
 
+    None where `trial` gives something else.
     It must give what `model` gives on N samples, and on each of them alone.
     """
     names = [str(v.name) for v in model.graph.outputs]
@@ -327,13 +403,21 @@ def _compare_with_original(model: ir.Model, trial: ir.Model, size: int) -> dict[
         want = _run_feed(FloatRunner(model, names), feed)
         twice = _run_feed(new, others)
         alone = [
-            _run_feed(new, {n: batched[n].slice_samples(a, i, i + 1) if n in batched else a for n, a in feed.items()})
+            _run_feed(
+                new,
+                {
+                    n: batched[n].slice_samples(a, i, i + 1) if n in batched else a
+                    for n, a in feed.items()
+                },
+            )
             for i in some
         ]
     except ModelError:
         return None
     axes = {
-        name: _find_batch_axis(array, twice[name], [(i, run[name]) for i, run in zip(some, alone, strict=True)], size)
+        name: _find_batch_axis(
+            array, twice[name], [(i, run[name]) for i, run in zip(some, alone, strict=True)], size
+        )
         for name, array in want.items()
     }
     found = {name: axis for name, axis in axes.items() if axis is not None}
@@ -344,19 +428,26 @@ def _find_batch_axis(
     array: np.ndarray, twice: np.ndarray, alone: Sequence[tuple[int, np.ndarray]], size: int
 ) -> int | None:
     """Return the axis of the samples where a batch twice as large and single samples give what `array` holds."""
-    longer = [axis for axis in range(min(array.ndim, twice.ndim)) if array.shape[axis] != twice.shape[axis]]
+    longer = [
+        axis
+        for axis in range(min(array.ndim, twice.ndim))
+        if array.shape[axis] != twice.shape[axis]
+    ]
     if array.ndim != twice.ndim or len(longer) != 1:
         return None
     array, twice = (np.moveaxis(a, longer[0], 0) for a in (array, twice))
     rows = len(array) // size
-    if longer[0] and rows != 1:  # what lies behind one another there is time, or places, of all samples
+    if (
+        longer[0] and rows != 1
+    ):  # what lies behind one another there is time, or places, of all samples
         return None
     same = (
         len(array) % size == 0
         and len(twice) == 2 * len(array)
         and _is_close(twice[: len(array)], array)
         and all(
-            one.ndim == array.ndim and _is_close(np.moveaxis(one, longer[0], 0), array[i * rows : (i + 1) * rows])
+            one.ndim == array.ndim
+            and _is_close(np.moveaxis(one, longer[0], 0), array[i * rows : (i + 1) * rows])
             for i, one in alone
         )
     )

@@ -1,7 +1,8 @@
 """One float type: float16, bfloat16 and double tensors become float32, the graph's inputs and outputs included.
 
-The simulator's reference is float32, and integer inputs and outputs are scaled from it. Constants that float32 cannot
-hold (masks of -1e308) become its largest number. Integer arithmetic is left alone.
+The simulator's reference is float32, and integer inputs and outputs are scaled from it. Constants
+that float32 cannot hold (masks of -1e308) become its largest number. Integer arithmetic is left
+alone.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ _TYPE_ATTRIBUTES = ("to", "dtype", "output_datatype")
 
 
 def _find_other_float(model: ir.Model) -> str | None:
-    return next((f"'{v.name}' is {v.dtype}" for v in ir.iter_values(model) if v.dtype in _OTHER_FLOAT_TYPES), None)
+    return next(
+        (
+            f"'{v.name}' is {v.dtype}"
+            for v in ir.iter_values(model)
+            if v.dtype in _OTHER_FLOAT_TYPES
+        ),
+        None,
+    )
 
 
 FLOAT32 = Condition("float32 as the only float type", _find_other_float)
@@ -26,7 +34,9 @@ FLOAT32 = Condition("float32 as the only float type", _find_other_float)
 
 def convert_to_float32(model: ir.Model) -> int:
     """Convert the other float types of `model`; return how many tensors and attributes changed."""
-    values: dict[int, ir.Value] = {id(v): v for v in (*model.graph.inputs, *model.graph.initializers.values())}
+    values: dict[int, ir.Value] = {
+        id(v): v for v in (*model.graph.inputs, *model.graph.initializers.values())
+    }
     changed = 0
     for node in iter_all_nodes(model):
         changed += _convert_attributes(node)
@@ -46,8 +56,13 @@ def convert_to_float32(model: ir.Model) -> int:
 def _convert_attributes(node: ir.Node) -> int:
     changed = 0
     for name, attribute in list(node.attributes.items()):
-        if attribute.type == ir.AttributeType.TENSOR and attribute.value.dtype in _OTHER_FLOAT_TYPES:
-            node.attributes[name] = ir.Attr(name, ir.AttributeType.TENSOR, _convert_tensor(attribute.value))
+        if (
+            attribute.type == ir.AttributeType.TENSOR
+            and attribute.value.dtype in _OTHER_FLOAT_TYPES
+        ):
+            node.attributes[name] = ir.Attr(
+                name, ir.AttributeType.TENSOR, _convert_tensor(attribute.value)
+            )
             changed += 1
         elif (
             name in _TYPE_ATTRIBUTES

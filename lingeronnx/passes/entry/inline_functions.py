@@ -1,4 +1,7 @@
-"""Model-local functions of exporters are inlined; our own (`ir.FUNCTION_DOMAIN`) stay: they are one operator each."""
+"""Model-local functions of exporters are inlined.
+
+Our own (`ir.FUNCTION_DOMAIN`) stay: they are one operator each.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,13 @@ from ...graph import ir
 
 
 def inline_functions(model: ir.Model) -> int:
-    """Inline the functions of `model`; return how many there were. ModelError where that cannot be done."""
-    foreign = [function for function in model.functions.values() if function.domain != ir.FUNCTION_DOMAIN]
+    """Inline the functions of `model`; return how many there were.
+
+    ModelError where that cannot be done.
+    """
+    foreign = [
+        function for function in model.functions.values() if function.domain != ir.FUNCTION_DOMAIN
+    ]
     if not foreign:
         return 0
     for function in foreign:
@@ -16,7 +24,8 @@ def inline_functions(model: ir.Model) -> int:
         own = model.graph.opset_imports.setdefault("", version or 13)
         if version is not None and version != own:
             raise ModelError(
-                f"function {function.name} is written in opset {version}, the model in {own}; export "
+                f"function {function.name} is written in opset {version}, the model in {own}; "
+                "export "
                 "the model without functions"
             )
     try:

@@ -1,5 +1,6 @@
-"""Bring any ONNX container into one form: functions inlined, Constant nodes as initializers, dead nodes gone.
+"""Bring any ONNX container into one form.
 
+Functions inlined, Constant nodes as initializers, dead nodes gone.
 Initializers that are also listed as graph inputs (IR version 3) are constants here.
 """
 

@@ -1,9 +1,11 @@
-"""Opsets 6 to 11 become opset 12, the oldest that integer graphs are written in; too new ones become `MAX_OPSET`.
+"""Opsets 6 to 11 become opset 12, the oldest that integer graphs are written in.
 
-Operators whose form changed on the way are rewritten one by one, exactly; the others mean the same in both. Models of
-opset 12 to `MAX_OPSET` keep their own; a newer one is relabelled where none of its operators changed since. An operator
-that opset 12 does not have any more and that is not in the table, and a model older than opset 6, are a ModelError.
-A file format (IR version) that is newer than onnxruntime's is declared to be the newest of those.
+Too new ones become `MAX_OPSET`.
+Operators whose form changed on the way are rewritten one by one, exactly; the others mean the same
+in both. Models of opset 12 to `MAX_OPSET` keep their own; a newer one is relabelled where none of
+its operators changed since. An operator that opset 12 does not have any more and that is not in the
+table, and a model older than opset 6, are a ModelError. A file format (IR version) that is newer
+than onnxruntime's is declared to be the newest of those.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ READABLE_OPSET = Condition(f"opset {TARGET_OPSET} or a newer one", _find_old_ops
 def convert_opset(model: ir.Model) -> PassResult:
     """Bring `model` to opset `TARGET_OPSET` where it is older, counted by the nodes that were rewritten, plus one."""
     version = model.opset_imports.get("")
-    if (model.ir_version or 0) > MAX_IR_VERSION:  # what a newer format can say, onnxruntime reads or names
+    if (
+        model.ir_version or 0
+    ) > MAX_IR_VERSION:  # what a newer format can say, onnxruntime reads or names
         model.ir_version = MAX_IR_VERSION
     if version is not None and version > MAX_OPSET:
         return _relabel_opset(model, version)
@@ -44,7 +48,8 @@ def convert_opset(model: ir.Model) -> PassResult:
         return PassResult(0)
     if version < MIN_OPSET:
         raise ModelError(
-            f"the model uses opset {version}; opset {MIN_OPSET} is the oldest that can be read: export it "
+            f"the model uses opset {version}; opset {MIN_OPSET} is the oldest that can be read: "
+            "export it "
             "again with a newer one"
         )
     changed = 1
@@ -65,8 +70,13 @@ def _relabel_opset(model: ir.Model, version: int) -> PassResult:
         if not node.domain and onnx.defs.has(node.op_type):
             schema = onnx.defs.get_schema(node.op_type, version)
             if schema.since_version > MAX_OPSET:
-                known = f"it is of opset {schema.since_version}; {MAX_OPSET} is the newest that was tried"
-                return PassResult(0, [SkipReason(node, known)])  # onnxruntime may know it; else it says so
+                known = (
+                    f"it is of opset {schema.since_version}; {MAX_OPSET} is the newest that "
+                    "was tried"
+                )
+                return PassResult(
+                    0, [SkipReason(node, known)]
+                )  # onnxruntime may know it; else it says so
     model.graph.opset_imports[""] = MAX_OPSET
     return PassResult(1)
 
@@ -80,16 +90,23 @@ def _check_exists(node: ir.Node) -> None:
     if schema.deprecated or unknown:
         what = f"its attribute '{unknown[0]}'" if unknown else "it"
         raise ModelError(
-            f"{node.op_type} {node.name}: {what} is gone in opset {TARGET_OPSET}; export the model with it"
+            f"{node.op_type} {node.name}: {what} is gone in opset {TARGET_OPSET}; export the model "
+            "with it"
         )
 
 
-def _make_attribute_rewrite(*names: str, dtype: type = np.int64) -> Callable[[ir.Model, ir.Node], int]:
-    """Return a rewrite that turns attributes into inputs 1, 2 ... in this order; an absent one stays absent."""
+def _make_attribute_rewrite(
+    *names: str, dtype: type = np.int64
+) -> Callable[[ir.Model, ir.Node], int]:
+    """Return a rewrite that turns attributes into inputs 1, 2 ...
+
+    In this order; an absent one stays absent.
+    """
 
     def rewrite(model: ir.Model, node: ir.Node) -> int:
         arrays: list[np.ndarray | None] = [
-            None if (v := ir.get_attr(node, name)) is None else np.asarray(v, dtype) for name in names
+            None if (v := ir.get_attr(node, name)) is None else np.asarray(v, dtype)
+            for name in names
         ]
         convert_attributes_to_inputs(model, node, arrays, names)
         return 1
@@ -99,14 +116,20 @@ def _make_attribute_rewrite(*names: str, dtype: type = np.int64) -> Callable[[ir
 
 def _convert_pad(model: ir.Model, node: ir.Node) -> int:
     value = ir.get_attr(node, "value", 0.0)
-    arrays = [np.asarray(ir.get_attr(node, "pads"), np.int64), np.asarray(value, np.float32) if value else None]
+    arrays = [
+        np.asarray(ir.get_attr(node, "pads"), np.int64),
+        np.asarray(value, np.float32) if value else None,
+    ]
     convert_attributes_to_inputs(model, node, arrays, ("pads", "value"))
     return 1
 
 
 def _convert_slice(model: ir.Model, node: ir.Node) -> int:
     starts, ends, axes = (ir.get_attr(node, name) for name in ("starts", "ends", "axes"))
-    arrays = [np.asarray(v, np.int64) for v in (starts, ends, axes if axes is not None else range(len(starts)))]
+    arrays = [
+        np.asarray(v, np.int64)
+        for v in (starts, ends, axes if axes is not None else range(len(starts)))
+    ]
     convert_attributes_to_inputs(model, node, arrays, ("starts", "ends", "axes"))
     return 1
 
@@ -128,8 +151,9 @@ def _infer_ranks(model: ir.Model) -> dict[str, int]:
 
 
 def _align_broadcast(model: ir.Model, node: ir.Node, axis: int | None) -> int:
-    """Let the axes of the constant operand 1 begin at `axis` of operand 0; None: they end with its last, as ever since.
+    """Let the axes of the constant operand 1 begin at `axis` of operand 0.
 
+    None: they end with its last, as ever since.
     Raises ModelError where the sizes are not known.
     """
     if axis is None:
@@ -138,16 +162,21 @@ def _align_broadcast(model: ir.Model, node: ir.Node, axis: int | None) -> int:
     rank, own = ranks.get(ir.input_name(node)), ranks.get(ir.input_name(node, 1))
     if rank is None or own is None:
         raise ModelError(
-            f"{node.op_type} {node.name}: how it broadcasts in opset 6 depends on sizes that the file does not tell; "
+            f"{node.op_type} {node.name}: how it broadcasts in opset 6 depends on sizes that the "
+            "file does not tell; "
             f"export the model with opset {TARGET_OPSET}"
         )
     missing = rank - axis % rank - own
     if missing > 0 and array is not None:
-        ir.set_constant_input(model, node, 1, array.reshape((*array.shape, *[1] * missing)), "aligned")
+        ir.set_constant_input(
+            model, node, 1, array.reshape((*array.shape, *[1] * missing)), "aligned"
+        )
     elif missing > 0:
         name = ir.unique_tensor_name(model, f"{node.outputs[0].name}_aligned")
         axes = {"axes": list(range(own, own + missing))}
-        unsqueeze = ir.make_node("Unsqueeze", [node.inputs[1]], axes, origin=node, suffix="aligned", output=name)
+        unsqueeze = ir.make_node(
+            "Unsqueeze", [node.inputs[1]], axes, origin=node, suffix="aligned", output=name
+        )
         model.graph.insert_before(node, unsqueeze)
         node.replace_input_with(1, unsqueeze.outputs[0])
     return 1
@@ -173,10 +202,16 @@ def _convert_gemm(model: ir.Model, node: ir.Node) -> int:
 
 def _convert_batch_norm(model: ir.Model, node: ir.Node) -> int:
     if not ir.get_attr(node, "is_test", 1):
-        raise ModelError(f"{node.op_type} {node.name}: the model is in training mode; call eval() before the export")
+        raise ModelError(
+            f"{node.op_type} {node.name}: the model is in training mode; call eval() before the "
+            "export"
+        )
     node.attributes.pop("is_test", None)
     if ir.get_attr(node, "spatial", 1) != 1:
-        raise ModelError(f"{node.op_type} {node.name}: spatial = 0 has no newer form; export the model with opset 9")
+        raise ModelError(
+            f"{node.op_type} {node.name}: spatial = 0 has no newer form; export the model with "
+            "opset 9"
+        )
     node.attributes.pop("spatial", None)
     return 1
 
@@ -203,7 +238,9 @@ def _convert_resize(model: ir.Model, node: ir.Node) -> int:
 
 
 def _convert_top_k(model: ir.Model, node: ir.Node) -> int:
-    convert_attributes_to_inputs(model, node, [np.array([ir.get_attr(node, "k")], np.int64)], ("k",))
+    convert_attributes_to_inputs(
+        model, node, [np.array([ir.get_attr(node, "k")], np.int64)], ("k",)
+    )
     return 1
 
 

@@ -1,8 +1,9 @@
 """Sequences that are taken apart again where they are made: exporters write `split` and `stack` so.
 
-``SequenceAt(SplitToSequence(x, sizes), i)`` is an output of Split; ``SequenceAt(SequenceConstruct(...), i)`` is the
-i-th element; ``ConcatFromSequence(SequenceConstruct(...))`` is a Concat, of unsqueezed elements where it makes a new
-axis. Constant sizes and indices only; `refuse` names what is left.
+``SequenceAt(SplitToSequence(x, sizes), i)`` is an output of Split;
+``SequenceAt(SequenceConstruct(...), i)`` is the i-th element;
+``ConcatFromSequence(SequenceConstruct(...))`` is a Concat, of unsqueezed elements where it makes a
+new axis. Constant sizes and indices only; `refuse` names what is left.
 """
 
 from __future__ import annotations
@@ -26,14 +27,21 @@ def replace_sequences(model: ir.Model) -> PassResult:
         elif node.op_type == "ConcatFromSequence":
             changed += _replace_concat_from_sequence(model, node)
     return PassResult(
-        changed, [_explain_unchanged(n) for n in model.graph if n.op_type in operators.SEQUENCE_OPS and not n.domain]
+        changed,
+        [
+            _explain_unchanged(n)
+            for n in model.graph
+            if n.op_type in operators.SEQUENCE_OPS and not n.domain
+        ],
     )
 
 
 def _explain_unchanged(node: ir.Node) -> SkipReason:
     """Return why `node` is left."""
     if node.op_type == "SplitToSequence":
-        return SkipReason(node, "its sizes are not known, or not every reader takes one element that is known")
+        return SkipReason(
+            node, "its sizes are not known, or not every reader takes one element that is known"
+        )
     return SkipReason(node, "it does not read a sequence made in place, at a place that is known")
 
 
@@ -47,9 +55,17 @@ def _replace_split_to_sequence(model: ir.Model, node: ir.Node) -> int:
     sizes = ir.const_value(node.inputs[1]) if len(node.inputs) > 1 else None
     users = [use.node for use in node.outputs[0].uses()]
     axis, shape = ir.get_attr(node, "axis", 0), ir.get_shape(node.inputs[0])
-    if sizes is not None and sizes.ndim == 0 and shape is not None and shape[axis] is not None and int(sizes) > 0:
+    if (
+        sizes is not None
+        and sizes.ndim == 0
+        and shape is not None
+        and shape[axis] is not None
+        and int(sizes) > 0
+    ):
         whole, part = int(shape[axis] or 0), int(sizes)
-        sizes = np.array([part] * (whole // part) + ([whole % part] if whole % part else []), np.int64)
+        sizes = np.array(
+            [part] * (whole // part) + ([whole % part] if whole % part else []), np.int64
+        )
     if sizes is None or sizes.ndim != 1 or node.outputs[0].is_graph_output():
         return 0
     if not users or any(u.op_type != "SequenceAt" or _constant_index(u) is None for u in users):
@@ -59,8 +75,14 @@ def _replace_split_to_sequence(model: ir.Model, node: ir.Node) -> int:
     inputs: list[ir.Value | None] = [node.inputs[0]]
     base = str(node.outputs[0].name)
     if newer:
-        inputs.append(ir.add_initializer(model, ir.unique_tensor_name(model, f"{base}_sizes"), sizes.astype(np.int64)))
-    results = [ir.Value(name=ir.unique_tensor_name(model, f"{base}_{i}")) for i in range(len(sizes))]
+        inputs.append(
+            ir.add_initializer(
+                model, ir.unique_tensor_name(model, f"{base}_sizes"), sizes.astype(np.int64)
+            )
+        )
+    results = [
+        ir.Value(name=ir.unique_tensor_name(model, f"{base}_{i}")) for i in range(len(sizes))
+    ]
     split = ir.node("Split", inputs, attributes, outputs=results, name=node.name)
     ir.mark_origin(split, node)
     model.graph.insert_before(node, split)
@@ -89,13 +111,21 @@ def _replace_concat_from_sequence(model: ir.Model, node: ir.Node) -> int:
     axis, new = ir.get_attr(node, "axis"), []
     if ir.get_attr(node, "new_axis", 0):
         newer = ir.get_opset(model) >= 13
-        where = ir.add_initializer(model, ir.unique_tensor_name(model, f"{node.name}_axis"), np.array([axis], np.int64))
+        where = ir.add_initializer(
+            model, ir.unique_tensor_name(model, f"{node.name}_axis"), np.array([axis], np.int64)
+        )
         for index, part in enumerate(parts):
             inputs, attributes = ([part, where], None) if newer else ([part], {"axes": [axis]})
             name = ir.unique_tensor_name(model, f"{node.outputs[0].name}_{index}")
-            new.append(ir.make_node("Unsqueeze", inputs, attributes, origin=node, suffix=str(index), output=name))
+            new.append(
+                ir.make_node(
+                    "Unsqueeze", inputs, attributes, origin=node, suffix=str(index), output=name
+                )
+            )
         parts = [row.outputs[0] for row in new]
-    whole = ir.make_node("Concat", parts, {"axis": axis}, origin=node, output="", like=node.outputs[0])
+    whole = ir.make_node(
+        "Concat", parts, {"axis": axis}, origin=node, output="", like=node.outputs[0]
+    )
     ir.replace_nodes(model, [node], [*new, whole])
     _remove_if_unused(model, maker)
     return 1

@@ -1,1 +1,4 @@
-"""What is known before the run: constants, shapes, control flow that is decided, nodes that do nothing."""
+"""What is known before the run.
+
+Constants, shapes, control flow that is decided, nodes that do nothing.
+"""

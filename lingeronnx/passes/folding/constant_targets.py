@@ -1,8 +1,10 @@
-"""Make the target of Reshape and Expand and the sizes of Resize constants: exporters compute them at run time.
+"""Make the target of Reshape and Expand and the sizes of Resize constants.
 
-A Reshape of whose traced result only the batch is not known becomes ``Reshape(x, [0, ...])``, an Expand of these
-``Expand(x, [1, ...])``; a Resize whose samples have one size before and one behind gets the factors in place
-of sizes. The chain of Shape, Gather and Concat that computed these dies with it.
+Exporters compute them at run time.
+A Reshape of whose traced result only the batch is not known becomes ``Reshape(x, [0, ...])``, an
+Expand of these ``Expand(x, [1, ...])``; a Resize whose samples have one size before and one behind
+gets the factors in place of sizes. The chain of Shape, Gather and Concat that computed these dies
+with it.
 """
 
 from __future__ import annotations
@@ -61,7 +63,10 @@ def _fix_reshape_target(model: ir.Model, node: ir.Node) -> str:
 
 
 def _separate_batch(shape: Sequence[int | None]) -> tuple[int, list[int] | None]:
-    """Return the axis that is not known, else the first, and the sizes of the others; None where one is not known."""
+    """Return the axis that is not known, else the first, and the sizes of the others.
+
+    None where one is not known.
+    """
     axis = shape.index(None) if None in shape else 0
     others = [size for size in (*shape[:axis], *shape[axis + 1 :]) if size is not None]
     return axis, others if len(others) + 1 == len(shape) else None
@@ -88,12 +93,17 @@ def _fix_resize_scales(model: ir.Model, node: ir.Node) -> str:
     source, result = (ir.get_shape(v) or () for v in (node.inputs[0], node.outputs[0]))
     if not result or len(source) != len(result) or None in (*source[1:], *result[1:]):
         return "an axis other than the first is not known"
-    if ir.get_attr(node, "axes") or ir.get_attr(node, "keep_aspect_ratio_policy", "stretch") != "stretch":
+    if (
+        ir.get_attr(node, "axes")
+        or ir.get_attr(node, "keep_aspect_ratio_policy", "stretch") != "stretch"
+    ):
         return "it resizes some axes, or keeps their ratio"
     sizes = [(int(n or 0), int(m or 0)) for n, m in zip(source[1:], result[1:], strict=True)]
     factors = np.array([1.0, *(m / max(n, 1) for n, m in sizes)], np.float32)
     reached = [int(n * float(f)) for (n, _), f in zip(sizes, factors[1:], strict=True)]
-    if source[0] != result[0] or reached != [m for _, m in sizes]:  # a factor that float32 rounds down loses a row
+    if source[0] != result[0] or reached != [
+        m for _, m in sizes
+    ]:  # a factor that float32 rounds down loses a row
         return "no factor leads to its sizes"
     name = ir.unique_tensor_name(model, f"{node.outputs[0].name}_scales")
     node.replace_input_with(2, ir.add_initializer(model, name, factors))

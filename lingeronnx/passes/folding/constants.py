@@ -1,7 +1,7 @@
 """Fold nodes whose inputs are all constant, by running them once in onnxruntime.
 
-Random and state-carrying operators are left alone, and so are results larger than `MAX_FOLDED_ELEMENTS` elements that
-would bloat the file (a big ConstantOfShape, a Tile).
+Random and state-carrying operators are left alone, and so are results larger than
+`MAX_FOLDED_ELEMENTS` elements that would bloat the file (a big ConstantOfShape, a Tile).
 """
 
 from __future__ import annotations
@@ -18,8 +18,15 @@ def fold_constants(model: ir.Model) -> PassResult:
     constant: set[str] = set()
     nodes = []
     for node in model.graph:
-        known = all(v is None or v.name in constant or ir.const_value(v) is not None for v in node.inputs)
-        if known and not ir.has_subgraphs(node) and node.inputs and node.op_type not in operators.RANDOM_OPS:
+        known = all(
+            v is None or v.name in constant or ir.const_value(v) is not None for v in node.inputs
+        )
+        if (
+            known
+            and not ir.has_subgraphs(node)
+            and node.inputs
+            and node.op_type not in operators.RANDOM_OPS
+        ):
             nodes.append(node)
             constant.update(str(v.name) for v in node.outputs)
     if not nodes:
@@ -32,7 +39,8 @@ def fold_constants(model: ir.Model) -> PassResult:
             why.append(SkipReason(node, "it is an output of the graph"))
             continue
         if any(
-            name in results and results[name].size > MAX_FOLDED_ELEMENTS for name in (str(v.name) for v in node.outputs)
+            name in results and results[name].size > MAX_FOLDED_ELEMENTS
+            for name in (str(v.name) for v in node.outputs)
         ):
             why.append(SkipReason(node, f"it makes more than {MAX_FOLDED_ELEMENTS} elements"))
             continue

@@ -1,7 +1,9 @@
-"""Control flow that is decided before the run: If on a constant inlined, Loop with a known number of turns unrolled.
+"""Control flow that is decided before the run.
 
-A Loop is unrolled where it runs at most `MAX_UNROLLED_ITERATIONS` times, as `loop_turns` finds. Everything else is
-refused by `reject_control_flow`, with the node's name: the chips run straight lines.
+If on a constant inlined, Loop with a known number of turns unrolled.
+A Loop is unrolled where it runs at most `MAX_UNROLLED_ITERATIONS` times, as `loop_turns` finds.
+Everything else is refused by `reject_control_flow`, with the node's name: the chips run straight
+lines.
 """
 
 from __future__ import annotations
@@ -43,12 +45,19 @@ def reject_control_flow(model: ir.Model) -> int:
 def _explain_and_advise(node: ir.Node) -> tuple[str, str]:
     """Return why `node`, which has subgraphs, is left, and what the user can do."""
     if node.op_type == "If" and (value := _find_scalar_input(node.inputs[0])) is not None:
-        return f"its condition depends on input '{value.name}'", f"fix that input: {format_fix_option(value)}"
+        return (
+            f"its condition depends on input '{value.name}'",
+            f"fix that input: {format_fix_option(value)}",
+        )
     if (
         node.op_type == "Loop"
-        and (value := _find_scalar_input(node.inputs[0]) or _find_scalar_input(node.inputs[1])) is not None
+        and (value := _find_scalar_input(node.inputs[0]) or _find_scalar_input(node.inputs[1]))
+        is not None
     ):
-        return f"its number of turns depends on input '{value.name}'", f"fix that input: {format_fix_option(value)}"
+        return (
+            f"its number of turns depends on input '{value.name}'",
+            f"fix that input: {format_fix_option(value)}",
+        )
     why = _UNSUPPORTED_REASONS.get(node.op_type, "it runs a graph of its own")
     return why, "export the model without it, or what lies behind it as a model of its own"
 
@@ -75,7 +84,10 @@ def _find_scalar_input(value: ir.Value | None) -> ir.Value | None:
 
 _UNSUPPORTED_REASONS = {
     "If": "its condition is computed at run time",
-    "Loop": f"it is not a loop of at most {MAX_UNROLLED_ITERATIONS} turns whose number is known before the run",
+    "Loop": (
+        f"it is not a loop of at most {MAX_UNROLLED_ITERATIONS} turns whose number is known "
+        "before the run"
+    ),
     "Scan": "it loops over a sequence",
 }
 
@@ -84,7 +96,9 @@ def _inline_if(model: ir.Model, node: ir.Node) -> int:
     condition = ir.const_value(node.inputs[0])
     if condition is None or condition.size != 1:
         return 0
-    branch = node.attributes["then_branch" if condition.reshape(())[()] else "else_branch"].as_graph()
+    branch = node.attributes[
+        "then_branch" if condition.reshape(())[()] else "else_branch"
+    ].as_graph()
     results = _move_subgraph(model, node, branch.clone(allow_outer_scope_values=True), [])
     _replace_outputs(model, node, results)
     return 1
@@ -97,10 +111,16 @@ def _unroll_loop(model: ir.Model, node: ir.Node) -> int:
     states: list[ir.Value] = list(node.inputs[2:])  # type: ignore[arg-type]
     carried = len(states)
     scans: list[list[ir.Value]] = [[] for _ in body.outputs[1 + carried :]]
-    true = ir.add_initializer(model, ir.unique_tensor_name(model, f"{node.name}_true"), np.array(True))
+    true = ir.add_initializer(
+        model, ir.unique_tensor_name(model, f"{node.name}_true"), np.array(True)
+    )
     for turn in range(count):
-        number = ir.add_initializer(model, ir.unique_tensor_name(model, f"{node.name}_turn"), np.array(turn, np.int64))
-        results = _move_subgraph(model, node, body.clone(allow_outer_scope_values=True), [number, true, *states])
+        number = ir.add_initializer(
+            model, ir.unique_tensor_name(model, f"{node.name}_turn"), np.array(turn, np.int64)
+        )
+        results = _move_subgraph(
+            model, node, body.clone(allow_outer_scope_values=True), [number, true, *states]
+        )
         states = results[1 : 1 + carried]
         for column, value in zip(scans, results[1 + carried :], strict=True):
             column.append(value)
@@ -109,8 +129,13 @@ def _unroll_loop(model: ir.Model, node: ir.Node) -> int:
     return 1
 
 
-def _move_subgraph(model: ir.Model, before: ir.Node, graph: ir.Graph, given: list[ir.Value]) -> list[ir.Value]:
-    """Move the nodes of `graph`, with its inputs replaced by `given`, in front of `before`; return its outputs."""
+def _move_subgraph(
+    model: ir.Model, before: ir.Node, graph: ir.Graph, given: list[ir.Value]
+) -> list[ir.Value]:
+    """Move the nodes of `graph`, with its inputs replaced by `given`, in front of `before`.
+
+    Return its outputs.
+    """
     outputs = list(graph.outputs)
     replaced: dict[int, ir.Value] = {}
     for value, new in zip(graph.inputs, given, strict=True):
@@ -135,7 +160,9 @@ def _move_subgraph(model: ir.Model, before: ir.Node, graph: ir.Graph, given: lis
 def _stack_iterations(model: ir.Model, node: ir.Node, values: list[ir.Value]) -> ir.Value:
     """Return the values of all turns, stacked along a new axis 0."""
     newer = ir.get_opset(model) >= 13
-    axis = ir.add_initializer(model, ir.unique_tensor_name(model, f"{node.name}_axis"), np.array([0], np.int64))
+    axis = ir.add_initializer(
+        model, ir.unique_tensor_name(model, f"{node.name}_axis"), np.array([0], np.int64)
+    )
     rows = []
     for value in values:
         row = ir.make_node(
@@ -167,7 +194,9 @@ def _replace_outputs(model: ir.Model, node: ir.Node, results: list[ir.Value]) ->
         if not name or not (old.uses() or old.is_graph_output()):
             continue
         old.name = None
-        same = ir.make_node("Identity", [value], origin=node, suffix=str(name), output=str(name), like=old)
+        same = ir.make_node(
+            "Identity", [value], origin=node, suffix=str(name), output=str(name), like=old
+        )
         model.graph.insert_before(node, same)
         ir.replace_all_uses(old, same.outputs[0])
     model.graph.remove(node, safe=True)

@@ -1,7 +1,9 @@
-"""Drop nodes that pass their input on: Identity, Dropout at inference, no-op Cast, Pad, Transpose, Concat of one.
+"""Drop nodes that pass their input on.
 
-Also arithmetic with a neutral constant (x*1, x/1, x+0, x-0, x^1), Reshape, Flatten, Expand, Squeeze, Slice and Clip
-that change nothing, and Expand before products that repeat their factor just so: chips multiply by one per channel.
+Identity, Dropout at inference, no-op Cast, Pad, Transpose, Concat of one.
+Also arithmetic with a neutral constant (x*1, x/1, x+0, x-0, x^1), Reshape, Flatten, Expand,
+Squeeze, Slice and Clip that change nothing, and Expand before products that repeat their factor
+just so: chips multiply by one per channel.
 
 Where the node stands between a graph input and a graph output both names are needed and it stays.
 """
@@ -24,7 +26,11 @@ def drop_identity(model: ir.Model) -> PassResult:
         if not node.inputs or node.inputs[0] is None or not _is_no_op(node):
             continue
         keep = node.inputs[0]
-        if ir.const_value(keep) is not None and len(node.inputs) == 2 and node.op_type in ("Add", "Mul"):
+        if (
+            ir.const_value(keep) is not None
+            and len(node.inputs) == 2
+            and node.op_type in ("Add", "Mul")
+        ):
             keep = ir.require_input(node, 1)
         if any(extra.uses() or extra.is_graph_output() for extra in node.outputs[1:]):
             why.append(SkipReason(node, "another output of it is read"))
@@ -44,9 +50,15 @@ def _is_no_op(node: ir.Node) -> bool:
         mode = ir.const_value(training)
         return training is None or (mode is not None and not mode.any())
     if kind == "Cast":
-        return source is not None and source.dtype is not None and int(source.dtype) == ir.get_attr(node, "to")
+        return (
+            source is not None
+            and source.dtype is not None
+            and int(source.dtype) == ir.get_attr(node, "to")
+        )
     if kind == "Pad":
-        pads = ir.get_attr(node, "pads") or (ir.const_value(node.inputs[1]) if len(node.inputs) > 1 else None)
+        pads = ir.get_attr(node, "pads") or (
+            ir.const_value(node.inputs[1]) if len(node.inputs) > 1 else None
+        )
         return pads is not None and not np.any(np.asarray(pads))
     if kind == "Transpose":
         perm = ir.get_attr(node, "perm")
@@ -59,7 +71,9 @@ def _is_no_op(node: ir.Node) -> bool:
     if kind == "Expand" and _is_broadcast_by_readers(node):
         return True
     if kind in (*operators.RESHAPING_OPS, "Expand", "Slice"):
-        return _has_same_shape(node.inputs[0], node.outputs[0]) and (kind != "Slice" or _has_positive_steps(node))
+        return _has_same_shape(node.inputs[0], node.outputs[0]) and (
+            kind != "Slice" or _has_positive_steps(node)
+        )
     if kind == "Clip":
         return get_clip_bounds(node) == (-math.inf, math.inf)
     return kind == "Concat" and len(node.inputs) == 1
@@ -72,9 +86,16 @@ def _has_identity_operand(node: ir.Node, number: int) -> bool:
         return False
     array, other = ir.const_value(node.inputs[index]), ir.require_input(node, 1 - index)
     shape = ir.get_shape(other)
-    if array is None or shape is None or ir.const_value(other) is not None or array.ndim > len(shape):
+    if (
+        array is None
+        or shape is None
+        or ir.const_value(other) is not None
+        or array.ndim > len(shape)
+    ):
         return False
-    if not (array == number).all() or (other.dtype is not None and array.dtype != other.dtype.numpy()):
+    if not (array == number).all() or (
+        other.dtype is not None and array.dtype != other.dtype.numpy()
+    ):
         return False
     tail = shape[len(shape) - array.ndim :]
     return all(have in (1, want) for have, want in zip(array.shape, tail, strict=True))
@@ -91,12 +112,23 @@ def _is_broadcast_by_readers(node: ir.Node) -> bool:
     result = node.outputs[0]
 
     def sized(user: ir.Node, other: ir.Value | None) -> bool:
-        return user.op_type == "Mul" and not user.domain and other is not result and _has_same_shape(result, other)
+        return (
+            user.op_type == "Mul"
+            and not user.domain
+            and other is not result
+            and _has_same_shape(result, other)
+        )
 
     uses = [] if result.is_graph_output() else list(result.uses())
-    return bool(uses) and all(len(u.node.inputs) == 2 and sized(u.node, u.node.inputs[1 - u.idx]) for u in uses)
+    return bool(uses) and all(
+        len(u.node.inputs) == 2 and sized(u.node, u.node.inputs[1 - u.idx]) for u in uses
+    )
 
 
 def _has_positive_steps(node: ir.Node) -> bool:
-    steps = ir.const_value(node.inputs[4]) if len(node.inputs) > 4 and node.inputs[4] is not None else np.ones(1)
+    steps = (
+        ir.const_value(node.inputs[4])
+        if len(node.inputs) > 4 and node.inputs[4] is not None
+        else np.ones(1)
+    )
     return steps is not None and bool((steps > 0).all())

@@ -1,7 +1,8 @@
-"""Sizes that are known become constants: what exporters compute with Shape, Gather and Slice, apart from the batch.
+"""Sizes that are known become constants.
 
-Needs traced shapes. ``Shape(x)`` whose dimensions are all numbers is a constant; else ``Gather`` and ``Slice`` of it
-that take known dimensions only are. ``Size(x)`` likewise.
+What exporters compute with Shape, Gather and Slice, apart from the batch.
+Needs traced shapes. ``Shape(x)`` whose dimensions are all numbers is a constant; else ``Gather``
+and ``Slice`` of it that take known dimensions only are. ``Size(x)`` likewise.
 """
 
 from __future__ import annotations
@@ -31,7 +32,11 @@ def fold_known_shapes(model: ir.Model) -> PassResult:
             changed += _replace_with_constant(model, node, np.array(dims, np.int64))
             continue
         for use in list(node.outputs[0].uses()):
-            picked = _select_known_dims(use.node, dims) if use.idx == 0 and use.node.graph is model.graph else None
+            picked = (
+                _select_known_dims(use.node, dims)
+                if use.idx == 0 and use.node.graph is model.graph
+                else None
+            )
             if picked is not None:
                 changed += _replace_with_constant(model, use.node, picked)
     left = [n for n in model.graph if n.op_type in ("Shape", "Size") and not n.domain]
@@ -43,7 +48,9 @@ def _explain_unchanged(node: ir.Node) -> str:
     if node.outputs[0].is_graph_output():
         return "it is an output of the graph"
     unknown = ir.get_shape(node.inputs[0]) is None
-    return "the shape is not known" if unknown else "a size is read that is not known before the run"
+    return (
+        "the shape is not known" if unknown else "a size is read that is not known before the run"
+    )
 
 
 def _select_known_dims(node: ir.Node, dims: tuple[int | None, ...]) -> np.ndarray | None:
@@ -52,7 +59,12 @@ def _select_known_dims(node: ir.Node, dims: tuple[int | None, ...]) -> np.ndarra
     positions = np.arange(len(dims))
     if node.op_type == "Gather" and not node.domain:
         array = ir.const_value(node.inputs[1])
-        if array is not None and array.size and (array >= -len(dims)).all() and (array < len(dims)).all():
+        if (
+            array is not None
+            and array.size
+            and (array >= -len(dims)).all()
+            and (array < len(dims)).all()
+        ):
             index = positions[array]
     elif node.op_type == "Slice" and not node.domain:
         arrays = [ir.const_value(v) for v in node.inputs[1:]]
@@ -66,13 +78,18 @@ def _select_known_dims(node: ir.Node, dims: tuple[int | None, ...]) -> np.ndarra
 
 
 def _replace_with_constant(model: ir.Model, node: ir.Node, array: np.ndarray) -> int:
-    """Let the readers of `node` read the constant `array`; 0 where nobody does or the outside reads it."""
+    """Let the readers of `node` read the constant `array`.
+
+    0 where nobody does or the outside reads it.
+    """
     result = node.outputs[0]
     if result.is_graph_output():
         return 0
     uses = list(result.uses())
     if uses:
-        value = ir.add_initializer(model, ir.unique_tensor_name(model, f"{result.name}_known"), array)
+        value = ir.add_initializer(
+            model, ir.unique_tensor_name(model, f"{result.name}_known"), array
+        )
         for user, index in uses:
             user.replace_input_with(index, value)
     model.graph.remove(node, safe=True)

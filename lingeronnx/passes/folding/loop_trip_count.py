@@ -1,7 +1,9 @@
-"""How often a Loop turns, where constants alone say it: a number, or a condition that is reckoned from a counter.
+"""How often a Loop turns, where constants alone say it.
 
-A `while` of TensorFlow comes without a number: its body adds 1 to a state and compares it. Such a condition is computed
-turn by turn here, from the states that it depends on, where these begin with constants.
+A number, or a condition that is reckoned from a counter.
+A `while` of TensorFlow comes without a number: its body adds 1 to a state and compares it. Such a
+condition is computed turn by turn here, from the states that it depends on, where these begin with
+constants.
 """
 
 from __future__ import annotations
@@ -37,7 +39,11 @@ def find_trip_count(model: ir.Model, node: ir.Node) -> int | None:
 def _has_true_condition(body: ir.Graph) -> bool:
     """Whether the condition that `body` hands to the next turn is always true."""
     value = body.outputs[0]
-    while (maker := value.producer()) is not None and maker.op_type in ("Identity", "Cast") and maker.inputs[0]:
+    while (
+        (maker := value.producer()) is not None
+        and maker.op_type in ("Identity", "Cast")
+        and maker.inputs[0]
+    ):
         value = maker.inputs[0]
     if maker is not None and maker.op_type == "Constant":
         constant = ir.get_attr(maker, "value")
@@ -46,8 +52,13 @@ def _has_true_condition(body: ir.Graph) -> bool:
     return value is body.inputs[1] or (array is not None and bool(np.all(array)))
 
 
-def _simulate_trip_count(model: ir.Model, node: ir.Node, body: ir.Graph, limit: int | None) -> int | None:
-    """Return the turns after which the condition of `body` is false, or `limit`; None where it is not known by then."""
+def _simulate_trip_count(
+    model: ir.Model, node: ir.Node, body: ir.Graph, limit: int | None
+) -> int | None:
+    """Return the turns after which the condition of `body` is false, or `limit`.
+
+    None where it is not known by then.
+    """
     from onnx.reference import ReferenceEvaluator  # takes a while to import
 
     goes_on, following = body.outputs[0], dict(zip(body.inputs[2:], body.outputs[1:], strict=False))
@@ -62,9 +73,17 @@ def _simulate_trip_count(model: ir.Model, node: ir.Node, body: ir.Graph, limit: 
         return None
     made = [value for value in wanted if value.producer() in nodes]
     given = {str(value.name): value for value in leaves}
-    step = ReferenceEvaluator(extract_submodel(model, nodes, given, [str(value.name) for value in made], {}))
+    step = ReferenceEvaluator(
+        extract_submodel(model, nodes, given, [str(value.name) for value in made], {})
+    )
     for turn in range(1, MAX_UNROLLED_ITERATIONS + 1):
-        results = dict(zip(made, step.run(None, {name: now[value] for name, value in given.items()}), strict=True))
+        results = dict(
+            zip(
+                made,
+                step.run(None, {name: now[value] for name, value in given.items()}),
+                strict=True,
+            )
+        )
         after = {value: results.get(value, now.get(value)) for value in wanted}
         if turn == limit or not np.all(after[goes_on]):
             return turn
@@ -73,7 +92,9 @@ def _simulate_trip_count(model: ir.Model, node: ir.Node, body: ir.Graph, limit: 
     return None
 
 
-def _collect_dependencies(body: ir.Graph, wanted: Sequence[ir.Value]) -> tuple[list[ir.Node], set[ir.Value]]:
+def _collect_dependencies(
+    body: ir.Graph, wanted: Sequence[ir.Value]
+) -> tuple[list[ir.Node], set[ir.Value]]:
     """Return the nodes of `body` that make the `wanted` values, in order, and what these read of others."""
     nodes = find_ancestors(body, {str(value.name) for value in wanted})
     read = {value for node in nodes for value in node.inputs if value is not None}
@@ -81,4 +102,6 @@ def _collect_dependencies(body: ir.Graph, wanted: Sequence[ir.Value]) -> tuple[l
 
 
 def _is_evaluable(node: ir.Node) -> bool:
-    return not node.domain and not ir.has_subgraphs(node) and node.op_type not in operators.RANDOM_OPS
+    return (
+        not node.domain and not ir.has_subgraphs(node) and node.op_type not in operators.RANDOM_OPS
+    )

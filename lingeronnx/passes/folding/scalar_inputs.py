@@ -1,7 +1,8 @@
-"""Settings: inputs of one number beside the data, such as a threshold. Which number a model would take there.
+"""Settings: inputs of one number beside the data, such as a threshold.
 
-Said is what the graph itself tells: what the number is compared with, or what leaves the data as they are. A user who
-knows better gives another one.
+Which number a model would take there.
+Said is what the graph itself tells: what the number is compared with, or what leaves the data as
+they are. A user who knows better gives another one.
 """
 
 from __future__ import annotations
@@ -16,9 +17,13 @@ __all__ = ["find_scalar_inputs", "format_fix_option", "format_fix_suggestion", "
 
 _PASS_THROUGH_OPS = operators.IDENTITY_OPS | operators.RESHAPING_OPS | {"Cast", "Expand"}
 _SELECTING_OPS = {
-    kind for kind, how in {**operators.POOL_KINDS, **operators.REDUCTION_KINDS}.items() if how in ("max", "min")
+    kind
+    for kind, how in {**operators.POOL_KINDS, **operators.REDUCTION_KINDS}.items()
+    if how in ("max", "min")
 }
-_VALUE_PRESERVING_OPS = _PASS_THROUGH_OPS | operators.DATA_MOVEMENT_OPS | _SELECTING_OPS | {"Max", "TopK"}
+_VALUE_PRESERVING_OPS = (
+    _PASS_THROUGH_OPS | operators.DATA_MOVEMENT_OPS | _SELECTING_OPS | {"Max", "TopK"}
+)
 _PROBABILITY_OPS = ("Sigmoid", "Softmax")
 _IDENTITY_OPERANDS: Mapping[tuple[str, int], float] = {
     **{(kind, 1): number for kind, number in operators.IDENTITY_OPERANDS.items()},
@@ -46,11 +51,18 @@ _NMS_DEFAULTS: Mapping[int, tuple[float, str]] = {
 
 def find_scalar_inputs(model: ir.Model) -> list[str]:
     """Return the inputs of `model` that are one number, with no axis of samples."""
-    return [str(v.name) for v in model.graph.inputs if v.const_value is None and ir.get_shape(v) in ((), (1,))]
+    return [
+        str(v.name)
+        for v in model.graph.inputs
+        if v.const_value is None and ir.get_shape(v) in ((), (1,))
+    ]
 
 
 def format_fix_suggestion(model: ir.Model, names: Sequence[str]) -> str:
-    """Return what to say of the settings `names`, for which nobody gave a number: the options to paste, and why."""
+    """Return what to say of the settings `names`, for which nobody gave a number.
+
+    The options to paste, and why.
+    """
     values = {str(v.name): v for v in model.graph.inputs}
     options, reasons = [], dict[str, list[str]]()
     for name in names:
@@ -76,8 +88,16 @@ def suggest_value(value: ir.Value) -> float | None:
 def _choose_suggestion(value: ir.Value) -> tuple[float | None, str]:
     """Return (number, why); a number that changes nothing is the last choice."""
     whole = value.dtype is not None and np.dtype(value.dtype.numpy()).kind in "iub"
-    told = [(number, why) for number, why in _iter_suggestions(value) if number == int(number) or not whole]
-    return min(told, key=lambda one: one[1] == _NO_EFFECT_REASON, default=(None, "whole number" if whole else "number"))
+    told = [
+        (number, why)
+        for number, why in _iter_suggestions(value)
+        if number == int(number) or not whole
+    ]
+    return min(
+        told,
+        key=lambda one: one[1] == _NO_EFFECT_REASON,
+        default=(None, "whole number" if whole else "number"),
+    )
 
 
 def _format_number(number: float) -> str:
@@ -92,9 +112,15 @@ def _iter_suggestions(value: ir.Value) -> Iterator[tuple[float, str]]:
             yield from _iter_suggestions(node.outputs[0])
         elif (node.op_type, index) in _COMPARISON_SIDES:
             yield from _iter_comparison_suggestions(node, index)
-        elif node.op_type == "Equal" and (table := ir.const_value(node.inputs[1 - index])) is not None and table.size:
+        elif (
+            node.op_type == "Equal"
+            and (table := ir.const_value(node.inputs[1 - index])) is not None
+            and table.size
+        ):
             yield float(table.reshape(-1)[0]), "the model compares it with that number"
-        elif node.op_type in operators.IDENTITY_OPERANDS and (index == 1 or node.op_type in ("Add", "Mul")):
+        elif node.op_type in operators.IDENTITY_OPERANDS and (
+            index == 1 or node.op_type in ("Add", "Mul")
+        ):
             yield operators.IDENTITY_OPERANDS[node.op_type], _NO_EFFECT_REASON
         elif node.op_type == "NonMaxSuppression" and index in _NMS_DEFAULTS:
             yield _NMS_DEFAULTS[index]
@@ -103,7 +129,10 @@ def _iter_suggestions(value: ir.Value) -> Iterator[tuple[float, str]]:
 
 
 def _iter_comparison_suggestions(node: ir.Node, index: int) -> Iterator[tuple[float, str]]:
-    """Yield what lets pass all of what it is compared with; of shares, which are 0 to 1, their middle."""
+    """Yield what lets pass all of what it is compared with.
+
+    Of shares, which are 0 to 1, their middle.
+    """
     other, side = node.inputs[1 - index], _COMPARISON_SIDES[node.op_type, index]
     table = None if other is None else ir.const_value(other)
     if table is not None and table.size and np.isfinite(table).all():
@@ -111,7 +140,13 @@ def _iter_comparison_suggestions(node: ir.Node, index: int) -> Iterator[tuple[fl
         least, most = float(numbers.min()), float(numbers.max())
         room = 0.0 if "Equal" in node.op_type else (most - least) / max(numbers.size - 1, 1) or 1.0
         bound = least - room if side == _AT_LEAST else most + room
-        yield bound, f"compared with {_format_number(least)} to {_format_number(most)}, all of which it lets pass"
+        yield (
+            bound,
+            (
+                f"compared with {_format_number(least)} to {_format_number(most)}, all of which it "
+                "lets pass"
+            ),
+        )
     elif _is_probability(other):
         yield 0.5, "compared with shares of 0 to 1"
 

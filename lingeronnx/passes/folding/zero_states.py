@@ -1,6 +1,7 @@
 """Initial states of recurrent layers that are zeros are left out: absent means zero.
 
-Exporters compute them from the batch size, with ConstantOfShape or Expand and operators that only move data.
+Exporters compute them from the batch size, with ConstantOfShape or Expand and operators that only
+move data.
 """
 
 from __future__ import annotations
@@ -8,7 +9,9 @@ from __future__ import annotations
 from ...graph import ir, operators
 from .._pass import PassResult, SkipReason
 
-_VALUE_PRESERVING_OPS = operators.PERMUTATION_OPS | operators.SELECTION_OPS | operators.REPEAT_OPS | {"Cast"}
+_VALUE_PRESERVING_OPS = (
+    operators.PERMUTATION_OPS | operators.SELECTION_OPS | operators.REPEAT_OPS | {"Cast"}
+)
 
 
 def drop_zero_states(model: ir.Model) -> PassResult:
@@ -24,13 +27,21 @@ def drop_zero_states(model: ir.Model) -> PassResult:
                 node.replace_input_with(index, None)
                 dropped += 1
             else:
-                why.append(SkipReason(node, f"its state '{ir.input_name(node, index)}' is not known to be zero"))
+                why.append(
+                    SkipReason(
+                        node, f"its state '{ir.input_name(node, index)}' is not known to be zero"
+                    )
+                )
     return PassResult(dropped, why)
 
 
 def has_initial_state(node: ir.Node) -> bool:
     """Whether `node` is a recurrent layer of the standard with an initial state."""
-    return node.op_type in operators.RECURRENT_OPS and not node.domain and any(v is not None for v in node.inputs[5:7])
+    return (
+        node.op_type in operators.RECURRENT_OPS
+        and not node.domain
+        and any(v is not None for v in node.inputs[5:7])
+    )
 
 
 def _is_zero(value: ir.Value | None) -> bool:

@@ -1,10 +1,11 @@
 """Fold multiplication and addition by constants, one per channel, into the layer in front of them.
 
-Mul, Div, Add and Sub with one constant operand of one value, or one value per output channel, and Neg, right after a
-Conv or Linear whose output nobody else reads; a Squeeze, an Unsqueeze or a Transpose may stand between, and for
-positive factors Relu, LeakyRelu, pools, and for one factor Reshape and Flatten. Elsewhere, on four-dimensional tensors,
-they become a BatchNormalization, which the NPU has as an operator (`y = a*x + c` per channel: mean 0, variance 1,
-epsilon 0). What is left of Div and Sub by several constants becomes Mul and Add.
+Mul, Div, Add and Sub with one constant operand of one value, or one value per output channel, and
+Neg, right after a Conv or Linear whose output nobody else reads; a Squeeze, an Unsqueeze or a
+Transpose may stand between, and for positive factors Relu, LeakyRelu, pools, and for one factor
+Reshape and Flatten. Elsewhere, on four-dimensional tensors, they become a BatchNormalization, which
+the NPU has as an operator (`y = a*x + c` per channel: mean 0, variance 1, epsilon 0). What is left
+of Div and Sub by several constants becomes Mul and Add.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ def fold_affine(model: ir.Model) -> PassResult:
 
 
 def fold_factor(model: ir.Model, node: ir.Node) -> bool:
-    """Fold the Mul `node` by a constant into the layer in front; False, and nothing is changed, where none takes it."""
+    """Fold the Mul `node` by a constant into the layer in front.
+
+    False, and nothing is changed, where none takes it.
+    """
     operands = _match_constant_operand(node)
     return operands is not None and _fold_into_layer(model, node, node.op_type, *operands)
 
@@ -68,14 +72,21 @@ def _fold_into_layer(
     between: list[ir.Value] = []
     while (maker := ir.producer(value)) is not None and ir.sole_consumer(value) is user:
         if is_weight_layer(maker):
-            folded = channel_affine_coefficients(kind, moved, flipped, ir.get_shape(value), channel_axis(maker))
+            folded = channel_affine_coefficients(
+                kind, moved, flipped, ir.get_shape(value), channel_axis(maker)
+            )
             if folded is None or not scale_layer_outputs(model, maker, *folded):
                 return False
             for inner in between:  # these are no longer what the user called so
                 inner.name = ir.unique_tensor_name(model, f"{inner.name}_folded")
             ir.absorb_consumer(model, ir.producer(source) or maker, node)
             return True
-        positive = kind in operators.SCALING_OPS and not flipped and moved.dtype.kind == "f" and bool((moved > 0).all())
+        positive = (
+            kind in operators.SCALING_OPS
+            and not flipped
+            and moved.dtype.kind == "f"
+            and bool((moved > 0).all())
+        )
         before = _move_constant_before(maker, moved, positive)
         if before is None:
             return False
@@ -125,23 +136,39 @@ def _move_constant_before(node: ir.Node, array: np.ndarray, positive: bool) -> n
     return np.squeeze(full, places) if all(full.shape[place] == 1 for place in places) else None
 
 
-def _explain_unchanged(node: ir.Node, layer: ir.Node | None, source: ir.Value, array: np.ndarray, flipped: bool) -> str:
+def _explain_unchanged(
+    node: ir.Node, layer: ir.Node | None, source: ir.Value, array: np.ndarray, flipped: bool
+) -> str:
     """Return why `node`, which combines `source` and a constant, stays."""
     if layer is None or not is_weight_layer(layer):
-        return "no Conv or Linear stands in front, and its input is not four-dimensional with a constant per channel"
+        return (
+            "no Conv or Linear stands in front, and its input is not four-dimensional with a "
+            "constant per channel"
+        )
     if ir.sole_consumer(source) is not node:
         return f"the output of {layer.name} is read elsewhere too"
-    if channel_affine_coefficients(node.op_type, array, flipped, ir.get_shape(source), channel_axis(layer)) is None:
+    if (
+        channel_affine_coefficients(
+            node.op_type, array, flipped, ir.get_shape(source), channel_axis(layer)
+        )
+        is None
+    ):
         if node.op_type == "Div":
-            return "it divides by zero, by the activation, or by another number than one per channel"
-        return f"its constant of shape {list(array.shape)} is neither one number nor one per channel"
+            return (
+                "it divides by zero, by the activation, or by another number than one per channel"
+            )
+        return (
+            f"its constant of shape {list(array.shape)} is neither one number nor one per channel"
+        )
     return f"weight or bias of {layer.name} is computed at run time"
 
 
 def _match_constant_operand(node: ir.Node) -> tuple[ir.Value, np.ndarray, bool] | None:
-    """Return (what is computed, the constant, whether that stands first); None also where it is infinite.
+    """Return (what is computed, the constant, whether that stands first).
 
-    A weight that is infinite gives sums that are no numbers, where the layer's output times infinity is infinite.
+    None also where it is infinite.
+    A weight that is infinite gives sums that are no numbers, where the layer's output times
+    infinity is infinite.
     """
     left, right = node.inputs
     if left is None or right is None:
@@ -149,7 +176,10 @@ def _match_constant_operand(node: ir.Node) -> tuple[ir.Value, np.ndarray, bool] 
     constants = ir.const_value(left), ir.const_value(right)
     if (constants[0] is None) == (constants[1] is None):
         return None
-    if any(array is not None and array.dtype.kind == "f" and not np.isfinite(array).all() for array in constants):
+    if any(
+        array is not None and array.dtype.kind == "f" and not np.isfinite(array).all()
+        for array in constants
+    ):
         return None
     if constants[1] is not None:
         return left, constants[1], False
@@ -171,7 +201,10 @@ def channel_affine_coefficients(
             return None
         full = (1,) * (len(shape) - array.ndim) + array.shape
         channel = axis % len(shape)
-        if any(d != 1 for i, d in enumerate(full) if i != channel) or full[channel] != shape[channel]:
+        if (
+            any(d != 1 for i, d in enumerate(full) if i != channel)
+            or full[channel] != shape[channel]
+        ):
             return None
         row = array.reshape(-1).astype(np.float64)
     one, zero = np.ones_like(row), np.zeros_like(row)
@@ -184,20 +217,41 @@ def channel_affine_coefficients(
     return (-one, row) if flipped else (one, -row)
 
 
-def _convert_to_batch_norm(model: ir.Model, node: ir.Node, source: ir.Value, array: np.ndarray, flipped: bool) -> int:
+def _convert_to_batch_norm(
+    model: ir.Model, node: ir.Node, source: ir.Value, array: np.ndarray, flipped: bool
+) -> int:
     shape = ir.get_shape(source)
-    if shape is None or len(shape) != 4 or shape[1] is None or source.dtype is None or source.dtype.name != "FLOAT":
+    if (
+        shape is None
+        or len(shape) != 4
+        or shape[1] is None
+        or source.dtype is None
+        or source.dtype.name != "FLOAT"
+    ):
         return 0
     per_channel = channel_affine_coefficients(node.op_type, array, flipped, shape, 1)
     if per_channel is None:
         return 0
     channels = int(shape[1])
     a, c = (np.broadcast_to(v, (channels,)).astype(np.float32) for v in per_channel)
-    parts = {"scale": a, "offset": c, "mean": np.zeros(channels, np.float32), "var": np.ones(channels, np.float32)}
+    parts = {
+        "scale": a,
+        "offset": c,
+        "mean": np.zeros(channels, np.float32),
+        "var": np.ones(channels, np.float32),
+    }
     base = node.outputs[0].name
-    inputs = [ir.add_initializer(model, ir.unique_tensor_name(model, f"{base}_{k}"), v) for k, v in parts.items()]
+    inputs = [
+        ir.add_initializer(model, ir.unique_tensor_name(model, f"{base}_{k}"), v)
+        for k, v in parts.items()
+    ]
     new = ir.make_node(
-        "BatchNormalization", [source, *inputs], {"epsilon": 0.0}, origin=node, output="", like=node.outputs[0]
+        "BatchNormalization",
+        [source, *inputs],
+        {"epsilon": 0.0},
+        origin=node,
+        output="",
+        like=node.outputs[0],
     )
     ir.replace_nodes(model, [node], [new])
     return 1

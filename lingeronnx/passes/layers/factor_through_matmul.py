@@ -2,8 +2,9 @@
 
     (Q K^T) * s  with  Q = reshape(Linear(x))        ->  the weights of that layer times s
 
-as attention has it, so that no operator is spent on it and nothing is rounded twice. Mul and Div by a constant; every
-tensor on the way has one reader. The tensors whose meaning changes are called `<name>_scaled`.
+as attention has it, so that no operator is spent on it and nothing is rounded twice. Mul and Div by
+a constant; every tensor on the way has one reader. The tensors whose meaning changes are called
+`<name>_scaled`.
 """
 
 from __future__ import annotations
@@ -28,10 +29,16 @@ def fold_factor_through_matmul(model: ir.Model) -> PassResult:
         path, product = _find_path_to_layer(source), ir.producer(source)
         if path is None or len(path) < 2:
             if product is not None and product.op_type == "MatMul" and not product.domain:
-                why.append(SkipReason(node, "the way back from it to a layer is barred, or read elsewhere too"))
+                why.append(
+                    SkipReason(
+                        node, "the way back from it to a layer is barred, or read elsewhere too"
+                    )
+                )
             continue
         if not scale_layer_outputs(model, path[-1], np.array([factor]), np.zeros(1)):
-            why.append(SkipReason(node, f"weight or bias of {path[-1].name} is computed at run time"))
+            why.append(
+                SkipReason(node, f"weight or bias of {path[-1].name} is computed at run time")
+            )
             continue
         for between in path[1:]:
             value = between.outputs[0]
@@ -48,7 +55,12 @@ def _match_positive_factor(node: ir.Node) -> tuple[ir.Value, float] | None:
     arrays = [ir.const_value(value) for value in node.inputs]
     index = 0 if arrays[0] is None else 1
     array = arrays[1 - index]
-    if arrays[index] is not None or array is None or array.size != 1 or (node.op_type == "Div" and index == 1):
+    if (
+        arrays[index] is not None
+        or array is None
+        or array.size != 1
+        or (node.op_type == "Div" and index == 1)
+    ):
         return None
     number = float(array.reshape(()))
     if not 0 < number < np.inf or ir.get_shape(node.inputs[index]) != ir.get_shape(node.outputs[0]):

@@ -1,11 +1,13 @@
 """What scales and shifts channels in front of a Conv or Linear goes into its weight and bias.
 
-`fold_factor_into_next_layer` takes one factor: Mul and Div by one constant, and Neg. `fold_batch_norm_into_next_layer`
-takes a BatchNormalization that no layer in front took up, behind an activation for instance; where the layer pads, only
-one without an offset. Two that follow each other become one. Each saves a rounding.
+`fold_factor_into_next_layer` takes one factor: Mul and Div by one constant, and Neg.
+`fold_batch_norm_into_next_layer` takes a BatchNormalization that no layer in front took up, behind
+an activation for instance; where the layer pads, only one without an offset. Two that follow each
+other become one. Each saves a rounding.
 
-After the compositions of functions have been found, which may end in such a factor. Nobody else reads the product, and
-it is not what the model is fed: pixels over 255 would need a scale that chips hardly hold.
+After the compositions of functions have been found, which may end in such a factor. Nobody else
+reads the product, and it is not what the model is fed: pixels over 255 would need a scale that
+chips hardly hold.
 """
 
 from __future__ import annotations
@@ -24,15 +26,34 @@ def fold_factor_into_next_layer(model: ir.Model) -> PassResult:
     for node in list(model.graph):
         match = _match_scalar_factor(node)
         layer = ir.sole_consumer(node.outputs[0]) if match is not None else None
-        weight = ir.const_value(layer.inputs[1]) if layer is not None and is_weight_layer(layer) else None
-        if match is None or layer is None or weight is None or layer.inputs[0] is not node.outputs[0]:
-            layers = [use.node for use in node.outputs[0].uses() if is_weight_layer(use.node) and use.idx == 0]
+        weight = (
+            ir.const_value(layer.inputs[1])
+            if layer is not None and is_weight_layer(layer)
+            else None
+        )
+        if (
+            match is None
+            or layer is None
+            or weight is None
+            or layer.inputs[0] is not node.outputs[0]
+        ):
+            layers = [
+                use.node
+                for use in node.outputs[0].uses()
+                if is_weight_layer(use.node) and use.idx == 0
+            ]
             if match is not None and layers:
-                known = "it is read elsewhere too" if layer is None else f"the weight of {layer.name} is computed"
+                known = (
+                    "it is read elsewhere too"
+                    if layer is None
+                    else f"the weight of {layer.name} is computed"
+                )
                 why.append(SkipReason(node, known))
             continue
         source, factor = match
-        ir.set_constant_input(model, layer, 1, (weight * np.float64(factor)).astype(weight.dtype), "scaled")
+        ir.set_constant_input(
+            model, layer, 1, (weight * np.float64(factor)).astype(weight.dtype), "scaled"
+        )
         layer.replace_input_with(0, source)
         model.graph.remove(node, safe=True)
         changed += 1
@@ -65,8 +86,13 @@ def fold_batch_norm_into_next_layer(model: ir.Model) -> PassResult:
     return PassResult(changed, why)
 
 
-def _compose_batch_norms(model: ir.Model, node: ir.Node, factor: np.ndarray, offset: np.ndarray) -> bool:
-    """Make the BatchNormalization `node` do first what ``factor * x + offset`` does, [C] both; False if it cannot."""
+def _compose_batch_norms(
+    model: ir.Model, node: ir.Node, factor: np.ndarray, offset: np.ndarray
+) -> bool:
+    """Make the BatchNormalization `node` do first what ``factor * x + offset`` does, [C] both.
+
+    False if it cannot.
+    """
     own = fold_batch_norm_parameters(node)
     if own is None or node.domain or ir.get_attr(node, "training_mode", 0):
         return False
@@ -77,15 +103,22 @@ def _compose_batch_norms(model: ir.Model, node: ir.Node, factor: np.ndarray, off
     return True
 
 
-def _fold_into_layer(model: ir.Model, layer: ir.Node, factor: np.ndarray, offset: np.ndarray) -> bool:
-    """Make the `layer` read what ``factor * x + offset`` was computed from, [C] both; False if it cannot."""
+def _fold_into_layer(
+    model: ir.Model, layer: ir.Node, factor: np.ndarray, offset: np.ndarray
+) -> bool:
+    """Make the `layer` read what ``factor * x + offset`` was computed from, [C] both.
+
+    False if it cannot.
+    """
     if not is_weight_layer(layer) or ir.const_value(layer.inputs[1]) is None:
         return False
     shape, padded = ir.get_shape(layer.inputs[0]), any(ir.get_attr(layer, "pads", ()) or ())
     if layer.op_type == "Linear":
         fits = shape is not None and len(shape) == 2
     else:
-        fits = ir.get_attr(layer, "auto_pad", "NOTSET") in ("NOTSET", "VALID") and not (padded and offset.any())
+        fits = ir.get_attr(layer, "auto_pad", "NOTSET") in ("NOTSET", "VALID") and not (
+            padded and offset.any()
+        )
     return fits and fold_affine_into_layer_inputs(model, layer, factor, offset)
 
 
@@ -93,9 +126,15 @@ def _match_scalar_factor(node: ir.Node) -> tuple[ir.Value, float] | None:
     """Return (x, the number) of a node that multiplies a computed x by one number."""
     if node.domain or node.op_type not in (*operators.SCALING_OPS, "Neg"):
         return None
-    computed = [value for value in node.inputs if value is not None and ir.const_value(value) is None]
+    computed = [
+        value for value in node.inputs if value is not None and ir.const_value(value) is None
+    ]
     arrays = [array for value in node.inputs if (array := ir.const_value(value)) is not None]
-    if len(computed) != 1 or computed[0].is_graph_input() or ir.get_shape(computed[0]) != ir.get_shape(node.outputs[0]):
+    if (
+        len(computed) != 1
+        or computed[0].is_graph_input()
+        or ir.get_shape(computed[0]) != ir.get_shape(node.outputs[0])
+    ):
         return None
     kind = computed[0].dtype
     if kind is None or kind.name != "FLOAT" or any(array.size != 1 for array in arrays):

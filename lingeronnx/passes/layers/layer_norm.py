@@ -1,14 +1,17 @@
 """Layer normalisation written out becomes LayerNormalization, whatever operators it was written with.
 
-    y = (x - mean(x)) / sqrt(variance(x) + eps) [* gamma] [+ beta]         over the last axes, or over one other axis
+    y = (x - mean(x)) / sqrt(variance(x) + eps) [* gamma] [+ beta]         over the last axes, or
+    over one other axis
 
-Every square root, or batch normalisation with computed statistics, may belong to one. What lies around it and is
-computed from one tensor x alone is run on a few random x; it is a layer normalisation where all results agree with the
-formula. Exporters write it in many ways: d / sqrt(mean(d^2) + eps), x*m + (beta - mean*m) with m = gamma / sqrt(..),
-mean(x^2) - mean(x)^2, or a batch normalisation whose channels are rows (Keras).
+Every square root, or batch normalisation with computed statistics, may belong to one. What lies
+around it and is computed from one tensor x alone is run on a few random x; it is a layer
+normalisation where all results agree with the formula. Exporters write it in many ways: d /
+sqrt(mean(d^2) + eps), x*m + (beta - mean*m) with m = gamma / sqrt(..), mean(x^2) - mean(x)^2, or a
+batch normalisation whose channels are rows (Keras).
 
-From opset 17 on a LayerNormalization is standard; before, the node calls a model-local function with the same
-operators, ``lingeronnx.LayerNormalization``. An axis that is not the last is made so by Transpose.
+From opset 17 on a LayerNormalization is standard; before, the node calls a model-local function
+with the same operators, ``lingeronnx.LayerNormalization``. An axis that is not the last is made so
+by Transpose.
 """
 
 from __future__ import annotations
@@ -31,13 +34,18 @@ _RELATIVE_TOLERANCE = 1e-3  # of the largest value
 _MAX_EPSILON = 0.1
 #: Means and deviations, as sums and norms along an axis.
 _REDUCTION_OPS = {
-    kind for kind, what in operators.REDUCTION_KINDS.items() if what in ("mean", "sum", "squares", "length")
+    kind
+    for kind, what in operators.REDUCTION_KINDS.items()
+    if what in ("mean", "sum", "squares", "length")
 }
 
 
 @dataclass(frozen=True)
 class _FittedNorm:
-    """What was found: x is normalised over `axes`; gamma and beta have one value per element of a row."""
+    """What was found: x is normalised over `axes`.
+
+    Gamma and beta have one value per element of a row.
+    """
 
     axes: tuple[int, ...]
     epsilon: float
@@ -53,7 +61,9 @@ def fuse_layer_norm(model: ir.Model) -> PassResult:
             continue
         match = _find_layer_norm(model, root)
         if match is None:
-            why.append(SkipReason(root, "what lies around it does not compute a layer normalisation"))
+            why.append(
+                SkipReason(root, "what lies around it does not compute a layer normalisation")
+            )
             continue
         nodes, x, norm = match
         _replace_with_layer_norm(model, nodes, x, norm)
@@ -67,11 +77,18 @@ def _is_square_root(node: ir.Node) -> bool:
     if node.op_type == "BatchNormalization":
         return any(ir.const_value(value) is None for value in node.inputs[3:5])
     power = ir.const_value(node.inputs[1]) if node.op_type == "Pow" else None
-    return node.op_type == "Sqrt" or (power is not None and power.size == 1 and abs(float(power.reshape(()))) == 0.5)
+    return node.op_type == "Sqrt" or (
+        power is not None and power.size == 1 and abs(float(power.reshape(()))) == 0.5
+    )
 
 
-def _find_layer_norm(model: ir.Model, root: ir.Node) -> tuple[list[ir.Node], ir.Value, _FittedNorm] | None:
-    """Return (nodes, x, what they compute) of the layer normalisation around `root`; its result is the last node's."""
+def _find_layer_norm(
+    model: ir.Model, root: ir.Node
+) -> tuple[list[ir.Node], ir.Value, _FittedNorm] | None:
+    """Return (nodes, x, what they compute) of the layer normalisation around `root`.
+
+    Its result is the last node's.
+    """
     place = {id(node): number for number, node in enumerate(model.graph)}
     for x in _iter_source_candidates(root, place):
         ends = _find_end_candidates(root, x, place)
@@ -81,7 +98,9 @@ def _find_layer_norm(model: ir.Model, root: ir.Node) -> tuple[list[ir.Node], ir.
         probed = _probe_region(region, x)
         best: tuple[list[ir.Node], ir.Value, _FittedNorm] | None = None
         for y, nodes in ends if probed[0] else []:
-            if best is not None and not all(_is_affine(node) for node in nodes if node not in best[0]):
+            if best is not None and not all(
+                _is_affine(node) for node in nodes if node not in best[0]
+            ):
                 break
             name = str(y.name)
             norm = _fit_layer_norm(probed[0], [out[name] for out in probed[1]], nodes, region, name)
@@ -123,10 +142,17 @@ def _computed_inputs(node: ir.Node) -> list[ir.Value]:
 
 def _is_float_matrix(value: ir.Value) -> bool:
     shape = ir.get_shape(value)
-    return value.dtype is not None and value.dtype.numpy().kind == "f" and shape is not None and len(shape) > 1
+    return (
+        value.dtype is not None
+        and value.dtype.numpy().kind == "f"
+        and shape is not None
+        and len(shape) > 1
+    )
 
 
-def _find_end_candidates(root: ir.Node, x: ir.Value, place: dict[int, int]) -> list[tuple[ir.Value, list[ir.Node]]]:
+def _find_end_candidates(
+    root: ir.Node, x: ir.Value, place: dict[int, int]
+) -> list[tuple[ir.Value, list[ir.Node]]]:
     """Return (y, nodes) of tensors like `x` that nodes, `root` among them, compute from `x` alone, nearest first.
 
     Nobody else reads what lies between, but sizes.
@@ -138,16 +164,28 @@ def _find_end_candidates(root: ir.Node, x: ir.Value, place: dict[int, int]) -> l
     after = [node for node in behind if first is None or place[id(node)] > place[id(first)]]
     known, joined, candidates = {id(x)}, list[ir.Node](), list[tuple[ir.Value, list[ir.Node]]]()
     for node in after:
-        if node.domain or ir.has_subgraphs(node) or not all(id(v) in known for v in _computed_inputs(node)):
+        if (
+            node.domain
+            or ir.has_subgraphs(node)
+            or not all(id(v) in known for v in _computed_inputs(node))
+        ):
             continue
         joined.append(node)
         known.update(id(v) for v in node.outputs)
         y = node.outputs[0]
-        if place[id(node)] >= place[id(root)] and ir.get_shape(y) == ir.get_shape(x) and y.dtype == x.dtype:
+        if (
+            place[id(node)] >= place[id(root)]
+            and ir.get_shape(y) == ir.get_shape(x)
+            and y.dtype == x.dtype
+        ):
             nodes = _select_contributing(y, joined)
             kinds = {n.op_type for n in nodes}
             roots = [n for n in nodes if _is_square_root(n)]
-            if roots == [root] and not kinds.isdisjoint(_REDUCTION_OPS) and _is_closed_region(nodes, y):
+            if (
+                roots == [root]
+                and not kinds.isdisjoint(_REDUCTION_OPS)
+                and _is_closed_region(nodes, y)
+            ):
                 candidates.append((y, nodes))
     return candidates
 
@@ -177,23 +215,35 @@ def _select_contributing(y: ir.Value, joined: Sequence[ir.Node]) -> list[ir.Node
 def _is_closed_region(nodes: Sequence[ir.Node], y: ir.Value) -> bool:
     """Whether nobody but `nodes` reads the real numbers that they compute, `y` apart."""
     inner = [
-        v for node in nodes for v in node.outputs if v is not y and (v.dtype is None or v.dtype.numpy().kind == "f")
+        v
+        for node in nodes
+        for v in node.outputs
+        if v is not y and (v.dtype is None or v.dtype.numpy().kind == "f")
     ]
-    return not any(v.is_graph_output() or any(use.node not in nodes for use in v.uses()) for v in inner)
+    return not any(
+        v.is_graph_output() or any(use.node not in nodes for use in v.uses()) for v in inner
+    )
 
 
 # ---- what they compute -------------------------------------------------------------------------------------------
 
 
-def _probe_region(region: FloatFallback, x: ir.Value) -> tuple[list[np.ndarray], list[dict[str, np.ndarray]]]:
+def _probe_region(
+    region: FloatFallback, x: ir.Value
+) -> tuple[list[np.ndarray], list[dict[str, np.ndarray]]]:
     """Return random inputs and the results for them; none where it does not run."""
     if region.inputs != (str(x.name),):
         return [], []
     rng = np.random.default_rng(0)
     size = [2 if d is None else int(d) for d in ir.get_shape(x) or ()]
-    feeds = [(3 * rng.standard_normal(size) + rng.standard_normal()).astype(np.float32) for _ in range(_PROBE_COUNT)]
+    feeds = [
+        (3 * rng.standard_normal(size) + rng.standard_normal()).astype(np.float32)
+        for _ in range(_PROBE_COUNT)
+    ]
     try:
-        return feeds, [dict(zip(region.outputs, region.run_batch([feed]), strict=True)) for feed in feeds]
+        return feeds, [
+            dict(zip(region.outputs, region.run_batch([feed]), strict=True)) for feed in feeds
+        ]
     except ModelError:
         return [], []
 
@@ -201,7 +251,9 @@ def _probe_region(region: FloatFallback, x: ir.Value) -> tuple[list[np.ndarray],
 def _normalize(x: np.ndarray, axes: tuple[int, ...], epsilon: float) -> np.ndarray:
     wide = x.astype(np.float64)
     centred = wide - wide.mean(axes, keepdims=True)
-    with np.errstate(invalid="ignore", divide="ignore"):  # a row of one value has no variance: no epsilon fits
+    with np.errstate(
+        invalid="ignore", divide="ignore"
+    ):  # a row of one value has no variance: no epsilon fits
         return np.asarray(centred / np.sqrt((centred**2).mean(axes, keepdims=True) + epsilon))
 
 
@@ -213,16 +265,24 @@ def _fit_layer_norm(
     name: str,
 ) -> _FittedNorm | None:
     """Return the layer normalisation that gives `results`, what `region` calls `name`, for `feeds`; None for others."""
-    if any(y.shape != x.shape or not np.isfinite(y).all() for x, y in zip(feeds, results, strict=True)):
+    if any(
+        y.shape != x.shape or not np.isfinite(y).all() for x, y in zip(feeds, results, strict=True)
+    ):
         return None
     rank = feeds[0].ndim
-    for axes in [tuple(range(rank - k, rank)) for k in range(1, rank)] + [(axis,) for axis in range(1, rank - 1)]:
+    for axes in [tuple(range(rank - k, rank)) for k in range(1, rank)] + [
+        (axis,) for axis in range(1, rank - 1)
+    ]:
         for epsilon in _candidate_epsilons(nodes):
-            gamma, beta = _fit_gamma_beta([_normalize(x, axes, epsilon) for x in feeds], results, axes)
-            norm = _FittedNorm(axes, epsilon, *(_snap_to_constants(a, nodes) for a in (gamma, beta)))
-            if all(_matches(norm, x, y) for x, y in zip(feeds, results, strict=True)) and _matches_small_inputs(
-                norm, region, feeds[0], name
-            ):
+            gamma, beta = _fit_gamma_beta(
+                [_normalize(x, axes, epsilon) for x in feeds], results, axes
+            )
+            norm = _FittedNorm(
+                axes, epsilon, *(_snap_to_constants(a, nodes) for a in (gamma, beta))
+            )
+            if all(
+                _matches(norm, x, y) for x, y in zip(feeds, results, strict=True)
+            ) and _matches_small_inputs(norm, region, feeds[0], name):
                 return norm
     return None
 
@@ -240,7 +300,10 @@ def _fit_gamma_beta(
 
 
 def _snap_to_constants(values: np.ndarray, nodes: Sequence[ir.Node]) -> np.ndarray:
-    """Return the constant of `nodes`, or 0 or 1, that `values` are but for rounding; else `values`."""
+    """Return the constant of `nodes`, or 0 or 1, that `values` are but for rounding.
+
+    Else `values`.
+    """
     near = _RELATIVE_TOLERANCE / 10 * max(float(np.abs(values).max()), 1.0)
     constants = [
         array
@@ -250,7 +313,9 @@ def _snap_to_constants(values: np.ndarray, nodes: Sequence[ir.Node]) -> np.ndarr
     ]
     for array in [np.zeros(1), np.ones(1), *constants]:
         if array.size in (1, values.size):
-            tried = np.broadcast_to(array.reshape(values.shape if array.size > 1 else 1), values.shape)
+            tried = np.broadcast_to(
+                array.reshape(values.shape if array.size > 1 else 1), values.shape
+            )
             if np.abs(tried - values).max() < near:
                 return tried.astype(np.float32)
     return values.astype(np.float32)
@@ -261,7 +326,11 @@ def _candidate_epsilons(nodes: Sequence[ir.Node]) -> list[float]:
     epsilons = {0.0}
     for node in nodes:
         arrays = [ir.const_value(value) for value in node.inputs]
-        epsilons |= {float(a.reshape(())) for a in arrays if a is not None and a.size == 1 and a.dtype.kind == "f"}
+        epsilons |= {
+            float(a.reshape(()))
+            for a in arrays
+            if a is not None and a.size == 1 and a.dtype.kind == "f"
+        }
         if node.op_type == "BatchNormalization":
             epsilons.add(float(ir.get_attr(node, "epsilon", 1e-5)))
     return sorted((e for e in epsilons if 0 <= e <= _MAX_EPSILON), reverse=True)
@@ -272,7 +341,9 @@ def _matches(norm: _FittedNorm, x: np.ndarray, y: np.ndarray) -> bool:
     return float(np.abs(want - y).max()) <= _RELATIVE_TOLERANCE * float(np.abs(y).max())
 
 
-def _matches_small_inputs(norm: _FittedNorm, region: FloatFallback, like: np.ndarray, name: str) -> bool:
+def _matches_small_inputs(
+    norm: _FittedNorm, region: FloatFallback, like: np.ndarray, name: str
+) -> bool:
     """Whether small inputs agree as well, of a variance that epsilon matters for."""
     if not norm.epsilon:
         return True
@@ -287,7 +358,9 @@ def _matches_small_inputs(norm: _FittedNorm, region: FloatFallback, like: np.nda
 # ---- writing -----------------------------------------------------------------------------------------------------
 
 
-def _replace_with_layer_norm(model: ir.Model, nodes: list[ir.Node], x: ir.Value, norm: _FittedNorm) -> None:
+def _replace_with_layer_norm(
+    model: ir.Model, nodes: list[ir.Node], x: ir.Value, norm: _FittedNorm
+) -> None:
     """Put the node, between Transposes where its axes are not the last, in the place of `nodes`."""
     last = nodes[-1]
     base, rank = str(last.outputs[0].name), len(ir.get_shape(x) or ())
@@ -296,7 +369,9 @@ def _replace_with_layer_norm(model: ir.Model, nodes: list[ir.Node], x: ir.Value,
     order = [a for a in range(rank) if a not in norm.axes] + list(norm.axes)
     sizes = [norm.gamma.shape[axis] for axis in norm.axes]
     parameters = [
-        ir.add_initializer(model, ir.unique_tensor_name(model, f"{base}_{what}"), array.reshape(sizes))
+        ir.add_initializer(
+            model, ir.unique_tensor_name(model, f"{base}_{what}"), array.reshape(sizes)
+        )
         for what, array in (("gamma", norm.gamma), ("beta", norm.beta))
     ]
     added, rows = [], x
@@ -318,11 +393,17 @@ def _replace_with_layer_norm(model: ir.Model, nodes: list[ir.Node], x: ir.Value,
     if trailing:
         new.outputs[0].shape, new.outputs[0].type = last.outputs[0].shape, last.outputs[0].type
     else:
-        added.append(_make_transpose(model, new.outputs[0], [order.index(a) for a in range(rank)], last, "back"))
+        added.append(
+            _make_transpose(
+                model, new.outputs[0], [order.index(a) for a in range(rank)], last, "back"
+            )
+        )
     ir.replace_nodes(model, _removable_nodes(nodes), added)
 
 
-def _make_transpose(model: ir.Model, value: ir.Value, order: list[int], of: ir.Node, what: str) -> ir.Node:
+def _make_transpose(
+    model: ir.Model, value: ir.Value, order: list[int], of: ir.Node, what: str
+) -> ir.Node:
     node = ir.make_node(
         "Transpose",
         [value],
@@ -332,15 +413,24 @@ def _make_transpose(model: ir.Model, value: ir.Value, order: list[int], of: ir.N
         output=ir.unique_tensor_name(model, f"{of.outputs[0].name}_{what}"),
     )
     shape = list(value.shape or ())
-    node.outputs[0].type, node.outputs[0].shape = value.type, ir.make_shape([shape[axis] for axis in order])
+    node.outputs[0].type, node.outputs[0].shape = (
+        value.type,
+        ir.make_shape([shape[axis] for axis in order]),
+    )
     return node
 
 
 def _removable_nodes(nodes: list[ir.Node]) -> list[ir.Node]:
-    """Return the nodes that nobody needs but the last of `nodes`, which goes: sizes may have other readers."""
+    """Return the nodes that nobody needs but the last of `nodes`, which goes.
+
+    Sizes may have other readers.
+    """
     gone = [nodes[-1]]
     for node in reversed(nodes[:-1]):
-        if not any(v.is_graph_output() or any(use.node not in gone for use in v.uses()) for v in node.outputs):
+        if not any(
+            v.is_graph_output() or any(use.node not in gone for use in v.uses())
+            for v in node.outputs
+        ):
             gone.insert(0, node)
     return gone
 
@@ -378,13 +468,21 @@ def _declare_function(model: ir.Model, axes: int, epsilon: float) -> str:
     result = step("Add", [step("Mul", [normal, gamma]), beta])
     version = ir.get_opset(model)
     graph = ir.Graph(
-        [x, gamma, beta], [result], nodes=body, opset_imports={"": version}, name=name, doc_string=f"{axes} {epsilon!r}"
+        [x, gamma, beta],
+        [result],
+        nodes=body,
+        opset_imports={"": version},
+        name=name,
+        doc_string=f"{axes} {epsilon!r}",
     )
     function = ir.Function(
         ir.FUNCTION_DOMAIN,
         name,
         graph=graph,
-        attributes=[ir.Attr("axis", ir.AttributeType.INT, -1), ir.Attr("epsilon", ir.AttributeType.FLOAT, 1e-5)],
+        attributes=[
+            ir.Attr("axis", ir.AttributeType.INT, -1),
+            ir.Attr("epsilon", ir.AttributeType.FLOAT, 1e-5),
+        ],
     )
     model.functions[ir.FUNCTION_DOMAIN, name, ""] = function
     model.graph.opset_imports[ir.FUNCTION_DOMAIN] = 1

@@ -1,8 +1,9 @@
 """One form for fully connected layers: ``lingeronnx.Linear(x, weight [O, I], bias [O])``.
 
-Gemm with constant B and MatMul with constant B, the bias Add after it merged (in either operand order), become a call
-of a model-local function with the body ``Add(MatMul(x, Transpose(weight)), bias)``: one node for the quantizer, plain
-ONNX for onnxruntime. A bias that is not constant, or does not match the last axis, is left as a separate Add.
+Gemm with constant B and MatMul with constant B, the bias Add after it merged (in either operand
+order), become a call of a model-local function with the body ``Add(MatMul(x, Transpose(weight)),
+bias)``: one node for the quantizer, plain ONNX for onnxruntime. A bias that is not constant, or
+does not match the last axis, is left as a separate Add.
 """
 
 from __future__ import annotations
@@ -51,7 +52,12 @@ def _match_gemm(node: ir.Node) -> tuple[list[ir.Node], np.ndarray, np.ndarray] |
     weight = ir.const_value(node.inputs[1])
     extra = node.inputs[2] if len(node.inputs) > 2 else None
     bias = ir.const_value(extra)
-    if weight is None or weight.ndim != 2 or ir.get_attr(node, "transA", 0) or (extra is not None and bias is None):
+    if (
+        weight is None
+        or weight.ndim != 2
+        or ir.get_attr(node, "transA", 0)
+        or (extra is not None and bias is None)
+    ):
         return None
     if not ir.get_attr(node, "transB", 0):
         weight = weight.T
@@ -76,7 +82,9 @@ def _match_matmul(node: ir.Node) -> tuple[list[ir.Node], np.ndarray, np.ndarray]
     if add is not None and add.op_type == "Add" and not add.domain:
         other = add.inputs[1] if add.inputs[0] is node.outputs[0] else add.inputs[0]
         array = ir.const_value(other)
-        narrow = array is not None and array.ndim <= (len(source) if source is not None else 1)  # keeps the rank
+        narrow = array is not None and array.ndim <= (
+            len(source) if source is not None else 1
+        )  # keeps the rank
         row = _bias_per_output(array, len(weight)) if array is not None and narrow else None
         if row is not None:
             return [node, add], weight, row
@@ -90,13 +98,17 @@ def _bias_per_output(bias: np.ndarray, size: int) -> np.ndarray | None:
     return bias.reshape(-1) if bias.size == size and bias.shape[-1] == size else None
 
 
-def _replace_with_linear(model: ir.Model, nodes: list[ir.Node], weight: np.ndarray, bias: np.ndarray) -> None:
+def _replace_with_linear(
+    model: ir.Model, nodes: list[ir.Node], weight: np.ndarray, bias: np.ndarray
+) -> None:
     first, last = nodes[0], nodes[-1]
     base = ir.input_name(first, 1)
     free = ir.sole_consumer(ir.require_input(first, 1)) is not None
     source = first.inputs[0]
     new_weight = ir.add_initializer(model, ir.unique_tensor_name(model, f"{base}_linear"), weight)
-    new_bias = ir.add_initializer(model, ir.unique_tensor_name(model, f"{last.outputs[0].name}_bias"), bias)
+    new_bias = ir.add_initializer(
+        model, ir.unique_tensor_name(model, f"{last.outputs[0].name}_bias"), bias
+    )
     new = ir.make_node(
         "Linear",
         [source, new_weight, new_bias],
@@ -123,7 +135,11 @@ def declare_linear_function(model: ir.Model) -> None:
     for node, name in ((turn, "w_t"), (product, "xw"), (total, "y")):
         node.outputs[0].name = name
     body = ir.Graph(
-        [x, weight, bias], [total.outputs[0]], nodes=[turn, product, total], opset_imports={"": version}, name="Linear"
+        [x, weight, bias],
+        [total.outputs[0]],
+        nodes=[turn, product, total],
+        opset_imports={"": version},
+        name="Linear",
     )
     function = ir.Function(ir.FUNCTION_DOMAIN, "Linear", graph=body, attributes=[])
     model.functions[function.identifier()] = function

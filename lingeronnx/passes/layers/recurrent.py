@@ -1,16 +1,20 @@
-"""LSTM and GRU as one model-local function per direction, batch first: ``lingeronnx.LSTM(x, W, R, B) -> y, h, c``.
+"""LSTM and GRU as one model-local function per direction, batch first.
 
-x [N, T, I] -> y [N, T, H] and, of an LSTM, the last state and cell [N, 1, H]; W, R and B keep ONNX's gate order; states
-start at zero. Where the node is given lengths [N], a state h or a cell c [N, 1, H], they are further inputs, and the
-attribute `optional_input_indices` names them: ``LSTM_lhc <given=["lengths", "h", "c"]> (x, W, R, B, lengths, h, c)``.
-Such a function has a body, and so a name, of its own; nobody reads the name. States that are the same for every sample
-are constants [1, 1, H]. Functions of that kind all give h.
+``lingeronnx.LSTM(x, W, R, B) -> y, h, c``.
+x [N, T, I] -> y [N, T, H] and, of an LSTM, the last state and cell [N, 1, H]; W, R and B keep
+ONNX's gate order; states start at zero. Where the node is given lengths [N], a state h or a cell c
+[N, 1, H], they are further inputs, and the attribute `optional_input_indices` names them:
+``LSTM_lhc <given=["lengths", "h", "c"]> (x, W, R, B, lengths, h, c)``. Such a function has a body,
+and so a name, of its own; nobody reads the name. States that are the same for every sample are
+constants [1, 1, H]. Functions of that kind all give h.
 
-What else the ONNX operator gives is made of y, h and c: Y by a Concat of the directions and Transposes, Y_h by a Slice
-of the last step (the first one of the reverse direction), or h where lengths are given. The Transposes meet those of
-exporters and cancel (`layout`). `ops.recurrent.obstacle` says which nodes stay as they are.
+What else the ONNX operator gives is made of y, h and c: Y by a Concat of the directions and
+Transposes, Y_h by a Slice of the last step (the first one of the reverse direction), or h where
+lengths are given. The Transposes meet those of exporters and cancel (`layout`).
+`ops.recurrent.obstacle` says which nodes stay as they are.
 
-onnxruntime does not run layout 1 (batch first) of the operators themselves: `convert_to_time_first` makes it layout 0.
+onnxruntime does not run layout 1 (batch first) of the operators themselves: `convert_to_time_first`
+makes it layout 0.
 """
 
 from __future__ import annotations
@@ -40,7 +44,11 @@ _BATCH_TIME_PERM = (1, 0, 2)
 
 def is_batch_first(node: ir.Node) -> bool:
     """Whether `node` is a recurrent layer of the standard that is told to read [N, T, I]."""
-    return node.op_type in (*_RECURRENT_OPS, "RNN") and not node.domain and bool(ir.get_attr(node, "layout", 0))
+    return (
+        node.op_type in (*_RECURRENT_OPS, "RNN")
+        and not node.domain
+        and bool(ir.get_attr(node, "layout", 0))
+    )
 
 
 def convert_to_time_first(model: ir.Model) -> int:
@@ -64,19 +72,29 @@ def convert_to_time_first(model: ir.Model) -> int:
                 turn.outputs[0].type = value.type
                 model.graph.insert_before(node, turn)
                 node.replace_input_with(index, turn.outputs[0])
-        for value, perm in zip(list(node.outputs), ((2, 0, 1, 3), _BATCH_TIME_PERM, _BATCH_TIME_PERM), strict=False):
+        for value, perm in zip(
+            list(node.outputs), ((2, 0, 1, 3), _BATCH_TIME_PERM, _BATCH_TIME_PERM), strict=False
+        ):
             if value.name:
                 _insert_transpose_after(model, node, value, perm)
         changed += 1
     return changed
 
 
-def _insert_transpose_after(model: ir.Model, node: ir.Node, value: ir.Value, perm: Sequence[int]) -> None:
+def _insert_transpose_after(
+    model: ir.Model, node: ir.Node, value: ir.Value, perm: Sequence[int]
+) -> None:
     """Let the readers of `value`, an output of `node`, read it transposed."""
     name = str(value.name)
     value.name = ir.unique_tensor_name(model, f"{name}_time_first")
     turn = ir.make_node(
-        "Transpose", [value], {"perm": perm}, origin=node, suffix=f"{name}_turn", output=name, like=value
+        "Transpose",
+        [value],
+        {"perm": perm},
+        origin=node,
+        suffix=f"{name}_turn",
+        output=name,
+        like=value,
     )
     ir.replace_all_uses(value, turn.outputs[0])
     turn.replace_input_with(0, value)
@@ -114,13 +132,19 @@ class _RecurrentRewriter:
         self._optional_inputs = optional_input_indices(node)
         if has_full_length_sequences(node):
             del self._optional_inputs["lengths"]
-        self._function = declare_recurrent_function(model, node.op_type, list(self._optional_inputs))
+        self._function = declare_recurrent_function(
+            model, node.op_type, list(self._optional_inputs)
+        )
 
     def run(self) -> None:
         """Put the functions and what their outputs need in place of the node."""
         model, node = self._model, self._node
         x = self._batch_first_input()
-        states = {key: self._initial_states(index) for key, index in self._optional_inputs.items() if key != "lengths"}
+        states = {
+            key: self._initial_states(index)
+            for key, index in self._optional_inputs.items()
+            if key != "lengths"
+        }
         kinds = get_directions(node)
         each = [self._add_direction(x, number, kind, states) for number, kind in enumerate(kinds)]
         if node.outputs[0].uses() or node.outputs[0].is_graph_output():
@@ -128,7 +152,10 @@ class _RecurrentRewriter:
         if len(node.outputs) > 1 and (node.outputs[1].uses() or node.outputs[1].is_graph_output()):
             length = int(self._sizes[0] or 0)
             ends = [(0, 1) if kind == "reverse" else (length - 1, length) for kind in kinds]
-            last = [self._add_slice(y, *end, f"last{i}") for i, (y, end) in enumerate(zip(each, ends, strict=True))]
+            last = [
+                self._add_slice(y, *end, f"last{i}")
+                for i, (y, end) in enumerate(zip(each, ends, strict=True))
+            ]
             if "lengths" in self._optional_inputs:
                 last = [layer.outputs[1] for y in each if (layer := y.producer()) is not None]
             joined = (
@@ -142,7 +169,9 @@ class _RecurrentRewriter:
             both = (
                 cells[0]
                 if len(cells) == 1
-                else self._add_node("Concat", cells, "cells", (len(cells), self._units), {"axis": 1})
+                else self._add_node(
+                    "Concat", cells, "cells", (len(cells), self._units), {"axis": 1}
+                )
             )
             self._replace_output(node.outputs[2], both, _BATCH_TIME_PERM)
         model.graph.remove(node, safe=True)
@@ -158,7 +187,9 @@ class _RecurrentRewriter:
     ) -> ir.Value:
         """Add a node with output [N, *sizes] in front of the old one."""
         name = ir.unique_tensor_name(self._model, f"{self._base}_{suffix}")
-        new = ir.make_node(kind, inputs, attrs, origin=self._node, suffix=suffix, output=name, domain=domain)
+        new = ir.make_node(
+            kind, inputs, attrs, origin=self._node, suffix=suffix, output=name, domain=domain
+        )
         new.outputs[0].type = ir.require_input(self._node).type
         new.outputs[0].shape = ir.make_shape([self._batch, *sizes])
         self._model.graph.insert_before(self._node, new)
@@ -177,7 +208,9 @@ class _RecurrentRewriter:
         ):
             return ir.require_input(maker)
         length, width = (int(self._sizes[i] or 0) for i in (0, 2))
-        return self._add_node("Transpose", [source], "x", (length, width), {"perm": _BATCH_TIME_PERM})
+        return self._add_node(
+            "Transpose", [source], "x", (length, width), {"perm": _BATCH_TIME_PERM}
+        )
 
     def _hoist_transpose(self, rows: list[ir.Node]) -> ir.Value:
         """Transpose the graph input that the layers `rows` work on, the last one first, in place of their result."""
@@ -190,8 +223,12 @@ class _RecurrentRewriter:
         rows[-1].replace_input_with(0, turned)
         for row in rows:
             value = row.outputs[0]
-            value.name = ir.unique_tensor_name(self._model, f"{value.name}_batch_first")  # another shape, another name
-            value.shape = ir.make_shape([self._batch, sizes[0], (ir.get_shape(value) or (None,))[-1]])
+            value.name = ir.unique_tensor_name(
+                self._model, f"{value.name}_batch_first"
+            )  # another shape, another name
+            value.shape = ir.make_shape(
+                [self._batch, sizes[0], (ir.get_shape(value) or (None,))[-1]]
+            )
         return rows[0].outputs[0]
 
     def _initial_states(self, index: int) -> list[ir.Value]:
@@ -199,7 +236,10 @@ class _RecurrentRewriter:
         value, count = ir.require_input(self._node, index), len(get_directions(self._node))
         array = constant_state_row(value)
         if array is not None:
-            names = [ir.unique_tensor_name(self._model, f"{value.name}_{kind}") for kind in get_directions(self._node)]
+            names = [
+                ir.unique_tensor_name(self._model, f"{value.name}_{kind}")
+                for kind in get_directions(self._node)
+            ]
             return [
                 ir.add_initializer(self._model, name, np.ascontiguousarray(array[i : i + 1]))
                 for i, name in enumerate(names)
@@ -212,10 +252,18 @@ class _RecurrentRewriter:
         ):
             turned = ir.require_input(maker)
         else:
-            turned = self._add_node("Transpose", [value], what, (count, self._units), {"perm": _BATCH_TIME_PERM})
-        return [turned] if count == 1 else [self._add_slice(turned, i, i + 1, f"{what}_{i}") for i in range(count)]
+            turned = self._add_node(
+                "Transpose", [value], what, (count, self._units), {"perm": _BATCH_TIME_PERM}
+            )
+        return (
+            [turned]
+            if count == 1
+            else [self._add_slice(turned, i, i + 1, f"{what}_{i}") for i in range(count)]
+        )
 
-    def _add_direction(self, x: ir.Value, number: int, direction: str, states: dict[str, list[ir.Value]]) -> ir.Value:
+    def _add_direction(
+        self, x: ir.Value, number: int, direction: str, states: dict[str, list[ir.Value]]
+    ) -> ir.Value:
         """Add the function of one direction and return its y [N, T, H]."""
         node, model = self._node, self._model
         weights: list[ir.Value | None] = [x]
@@ -233,7 +281,9 @@ class _RecurrentRewriter:
         if self._optional_inputs:
             attrs["given"] = list(self._optional_inputs)
         for key, index in self._optional_inputs.items():
-            weights.append(ir.require_input(node, index) if key == "lengths" else states[key][number])
+            weights.append(
+                ir.require_input(node, index) if key == "lengths" else states[key][number]
+            )
         what, sizes = f"y_{direction}" if many else "y", (int(self._sizes[0] or 0), self._units)
         y = self._add_node(self._function, weights, what, sizes, attrs, ir.FUNCTION_DOMAIN)
         layer = ir.require_producer(y)
@@ -263,12 +313,18 @@ class _RecurrentRewriter:
         for use in list(whole.uses()):
             if _concatenates_directions(use.node, len(each)):
                 width = len(each) * self._units
-                both = each[0] if len(each) == 1 else self._find_or_add_concat("both", each, (length, width))
+                both = (
+                    each[0]
+                    if len(each) == 1
+                    else self._find_or_add_concat("both", each, (length, width))
+                )
                 self._replace_output(_flat_output(use.node), both, _BATCH_TIME_PERM)
                 continue
             for result, number in _find_single_directions(use.node, len(each)):
                 self._replace_output(result, each[number], _BATCH_TIME_PERM)
-            if use.node.graph is not None and not any(v.uses() or v.is_graph_output() for v in use.node.outputs):
+            if use.node.graph is not None and not any(
+                v.uses() or v.is_graph_output() for v in use.node.outputs
+            ):
                 self._model.graph.remove(use.node, safe=True)
         if whole.uses() or whole.is_graph_output():
             axis = np.array([1], np.int64)
@@ -280,13 +336,23 @@ class _RecurrentRewriter:
                     if self._has_axes_attribute
                     else [
                         ir.add_initializer(
-                            self._model, ir.unique_tensor_name(self._model, f"{self._base}_axis{number}"), axis
+                            self._model,
+                            ir.unique_tensor_name(self._model, f"{self._base}_axis{number}"),
+                            axis,
                         )
                     ]
                 )
-                parts.append(self._add_node("Unsqueeze", [y, *more], f"y{number}", (1, length, self._units), attrs))
+                parts.append(
+                    self._add_node(
+                        "Unsqueeze", [y, *more], f"y{number}", (1, length, self._units), attrs
+                    )
+                )
             sizes = (len(each), length, self._units)
-            apart = parts[0] if len(parts) == 1 else self._add_node("Concat", parts, "apart", sizes, {"axis": 1})
+            apart = (
+                parts[0]
+                if len(parts) == 1
+                else self._add_node("Concat", parts, "apart", sizes, {"axis": 1})
+            )
             self._replace_output(whole, apart, (2, 1, 0, 3))
 
     @property
@@ -294,18 +360,30 @@ class _RecurrentRewriter:
         """Whether axes are attributes (before opset 13)."""
         return ir.get_opset(self._model) < 13
 
-    def _find_or_add_concat(self, what: str, each: list[ir.Value], sizes: Sequence[int]) -> ir.Value:
+    def _find_or_add_concat(
+        self, what: str, each: list[ir.Value], sizes: Sequence[int]
+    ) -> ir.Value:
         for use in each[0].uses():
-            if use.node.op_type == "Concat" and list(use.node.inputs) == each and ir.get_attr(use.node, "axis") == 2:
+            if (
+                use.node.op_type == "Concat"
+                and list(use.node.inputs) == each
+                and ir.get_attr(use.node, "axis") == 2
+            ):
                 return use.node.outputs[0]
         return self._add_node("Concat", each, what, sizes, {"axis": 2})
 
     def _replace_output(self, old: ir.Value, new: ir.Value, perm: Sequence[int]) -> None:
-        """Let the readers of `old` read `new` transposed; a reader that turns it back reads `new` itself."""
+        """Let the readers of `old` read `new` transposed.
+
+        A reader that turns it back reads `new` itself.
+        """
         model = self._model
         for use in list(old.uses()):
             turn = use.node
-            if turn.op_type == "Transpose" and tuple(ir.get_attr(turn, "perm", ())) == tuple(perm) == _BATCH_TIME_PERM:
+            if (
+                turn.op_type == "Transpose"
+                and tuple(ir.get_attr(turn, "perm", ())) == tuple(perm) == _BATCH_TIME_PERM
+            ):
                 ir.bypass_node(model, turn, new) if ir.can_bypass_node(turn, new) else None
         maker = ir.require_producer(old)
         if not old.uses() and not old.is_graph_output():
@@ -314,7 +392,13 @@ class _RecurrentRewriter:
             return
         name = str(old.name)
         turn = ir.make_node(
-            "Transpose", [new], {"perm": perm}, origin=self._node, suffix=f"{name}_turn", output="", like=old
+            "Transpose",
+            [new],
+            {"perm": perm},
+            origin=self._node,
+            suffix=f"{name}_turn",
+            output="",
+            like=old,
         )
         model.graph.insert_before(self._node, turn)
         ir.replace_all_uses(old, turn.outputs[0])
@@ -333,7 +417,12 @@ def _collect_last_axis_chain(value: ir.Value) -> list[ir.Node]:
         linear = node.op_type == "MatMul" and weight is not None and weight.ndim == 2
         summand = node.op_type in operators.AFFINE_OPS and weight is not None and weight.ndim <= 1
         unary = node.op_type in operators.UNARY_ELEMENTWISE_OPS
-        if node.domain or not (linear or summand or unary) or len(value.uses()) != 1 or value.is_graph_output():
+        if (
+            node.domain
+            or not (linear or summand or unary)
+            or len(value.uses()) != 1
+            or value.is_graph_output()
+        ):
             return []
         nodes.append(node)
         value = ir.require_input(node)
@@ -358,18 +447,28 @@ def constant_state_row(value: ir.Value | None) -> np.ndarray | None:
         return None
     result = constant_rows if axis else constant_rows.transpose(_BATCH_TIME_PERM)
     sizes = ir.get_shape(value)
-    whole = sizes is not None and len(sizes) == 3 and (result.shape[0], result.shape[2]) == (sizes[0], sizes[2])
+    whole = (
+        sizes is not None
+        and len(sizes) == 3
+        and (result.shape[0], result.shape[2]) == (sizes[0], sizes[2])
+    )
     return result if whole else None
 
 
 def _repeated_constant(node: ir.Node | None) -> np.ndarray | None:
     """Return the constant that `node` repeats."""
-    return ir.const_value(node.inputs[0]) if node is not None and node.op_type in ("Expand", "Tile") else None
+    return (
+        ir.const_value(node.inputs[0])
+        if node is not None and node.op_type in ("Expand", "Tile")
+        else None
+    )
 
 
 def _reads_cell(node: ir.Node) -> bool:
     """Whether anybody reads Y_c."""
-    return len(node.outputs) > 2 and bool(node.outputs[2].uses() or node.outputs[2].is_graph_output())
+    return len(node.outputs) > 2 and bool(
+        node.outputs[2].uses() or node.outputs[2].is_graph_output()
+    )
 
 
 def _concatenates_directions(node: ir.Node, count: int) -> bool:
@@ -382,8 +481,17 @@ def _concatenates_directions(node: ir.Node, count: int) -> bool:
     if node.op_type != "Transpose" or tuple(ir.get_attr(node, "perm", ())) != (0, 2, 1, 3):
         return False
     flat = ir.sole_consumer(node.outputs[0])
-    before, after = ir.get_shape(node.outputs[0]), ir.get_shape(flat.outputs[0]) if flat is not None else None
-    if flat is None or flat.op_type != "Reshape" or before is None or after is None or len(after) != 3:
+    before, after = (
+        ir.get_shape(node.outputs[0]),
+        ir.get_shape(flat.outputs[0]) if flat is not None else None,
+    )
+    if (
+        flat is None
+        or flat.op_type != "Reshape"
+        or before is None
+        or after is None
+        or len(after) != 3
+    ):
         return False
     return after[0] == before[0] and after[2] == int(before[2] or 0) * int(before[3] or 0)
 
@@ -399,15 +507,25 @@ def _find_single_directions(node: ir.Node, count: int) -> list[tuple[ir.Value, i
     if node.op_type == "Slice":
         taken = sliced_positions(node, 1)
         parts = list(taken) if taken is not None and len(taken) == 1 else []
-    elif node.op_type == "Split" and ir.get_attr(node, "axis", 0) in (1, -3) and len(node.outputs) == count:
+    elif (
+        node.op_type == "Split"
+        and ir.get_attr(node, "axis", 0) in (1, -3)
+        and len(node.outputs) == count
+    ):
         parts = list(range(count))
     else:
         return []
-    squeezed = [(ir.sole_consumer(value), number) for value, number in zip(node.outputs, parts, strict=False)]
+    squeezed = [
+        (ir.sole_consumer(value), number)
+        for value, number in zip(node.outputs, parts, strict=False)
+    ]
     return [
         (flat.outputs[0], number)
         for flat, number in squeezed
-        if flat is not None and flat.op_type == "Squeeze" and not flat.domain and ir.get_axes(flat) in ([1], [-3])
+        if flat is not None
+        and flat.op_type == "Squeeze"
+        and not flat.domain
+        and ir.get_axes(flat) in ([1], [-3])
     ]
 
 

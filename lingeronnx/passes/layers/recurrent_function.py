@@ -1,4 +1,7 @@
-"""The model-local function of a recurrent layer, as `recurrent` calls it: standard operators, for any runtime."""
+"""The model-local function of a recurrent layer, as `recurrent` calls it.
+
+Standard operators, for any runtime.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ __all__ = ["declare_recurrent_function"]
 
 
 def declare_recurrent_function(model: ir.Model, kind: str, optional_inputs: Sequence[str]) -> str:
-    """Add the function of an LSTM or GRU that is given `optional_inputs` to the model, once; return its name."""
+    """Add the function of an LSTM or GRU that is given `optional_inputs` to the model, once.
+
+    Return its name.
+    """
     function = "_".join(filter(None, (kind, "".join(key[0] for key in optional_inputs))))
     if any(f.domain == ir.FUNCTION_DOMAIN and f.name == function for f in model.functions.values()):
         return function
@@ -23,7 +29,10 @@ def declare_recurrent_function(model: ir.Model, kind: str, optional_inputs: Sequ
     nodes: list[ir.Node] = []
 
     def add(
-        op_type: str, inputs: Sequence[ir.Value | None], output: str, attrs: dict[str, Any] | None = None
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        output: str,
+        attrs: dict[str, Any] | None = None,
     ) -> ir.Value:
         new = ir.node(op_type, inputs, attrs or {})
         new.outputs[0].name = output
@@ -33,7 +42,9 @@ def declare_recurrent_function(model: ir.Model, kind: str, optional_inputs: Sequ
     def axes(op_type: str, value: ir.Value, axis: int, output: str) -> ir.Value:
         if version < 13:
             return add(op_type, [value], output, {"axes": [axis]})
-        number = add("Constant", [], f"{output}_axis", {"value": ir.tensor(np.array([axis], np.int64))})
+        number = add(
+            "Constant", [], f"{output}_axis", {"value": ir.tensor(np.array([axis], np.int64))}
+        )
         return add(op_type, [value, number], output)
 
     turned = add("Transpose", [x], "x_t", {"perm": [1, 0, 2]})
@@ -73,9 +84,16 @@ def declare_recurrent_function(model: ir.Model, kind: str, optional_inputs: Sequ
     y = add("Transpose", [flat], "y", {"perm": [1, 0, 2]})
     # all outputs are passed on: one without a reader would lose its name
     ends = ("h_last", "c_last") if optional_inputs else ("h", "c")
-    last = [add("Transpose", [v], n, {"perm": [1, 0, 2]}) for v, n in zip(steps.outputs[1:], ends, strict=False)]
+    last = [
+        add("Transpose", [v], n, {"perm": [1, 0, 2]})
+        for v, n in zip(steps.outputs[1:], ends, strict=False)
+    ]
     body = ir.Graph(
-        [x, w, r, b, *further.values()], [y, *last], nodes=nodes, opset_imports={"": version}, name=function
+        [x, w, r, b, *further.values()],
+        [y, *last],
+        nodes=nodes,
+        opset_imports={"": version},
+        name=function,
     )
     told = {"given": ir.AttributeType.STRINGS} if optional_inputs else {}
     options = [ir.Attr(name, of, None) for name, of in (kinds | told).items()]

@@ -1,9 +1,11 @@
-"""Padding as the four numbers the NPU takes: auto_pad resolved, a zero Pad in front of a window merged.
+"""Padding as the four numbers the NPU takes.
 
-Convolutions pad with zeros themselves; an average without padding counts them (count_include_pad); a maximum of
-numbers that are not negative, behind a Relu, is the same with zeros as without.
+Auto_pad resolved, a zero Pad in front of a window merged.
+Convolutions pad with zeros themselves; an average without padding counts them (count_include_pad);
+a maximum of numbers that are not negative, behind a Relu, is the same with zeros as without.
 
-Needs static spatial dimensions for SAME padding; without them the node is left as it is (and later stays in float).
+Needs static spatial dimensions for SAME padding; without them the node is left as it is (and later
+stays in float).
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ def resolve_padding(model: ir.Model) -> PassResult:
         if node.op_type in _WINDOWED_OPS and not node.domain:
             changed += _resolve_auto_pad(node)
             if ir.get_attr(node, "auto_pad", "NOTSET") != "NOTSET":
-                why.append(SkipReason(node, "auto_pad needs static spatial dimensions and a known kernel"))
+                why.append(
+                    SkipReason(node, "auto_pad needs static spatial dimensions and a known kernel")
+                )
             pad = ir.producer(node.inputs[0])
             merged = _merge_pad(model, node)
             changed += merged
@@ -52,14 +56,21 @@ def _resolve_auto_pad(node: ir.Node) -> int:
         return 0
     source = ir.get_shape(node.inputs[0])
     weight = ir.const_value(node.inputs[1]) if node.op_type == "Conv" else None
-    kernel = ir.get_attr(node, "kernel_shape") or (list(weight.shape[2:]) if weight is not None else None)
+    kernel = ir.get_attr(node, "kernel_shape") or (
+        list(weight.shape[2:]) if weight is not None else None
+    )
     if kernel is None or source is None or any(d is None for d in source[2:]):
         return 0
     rank = len(kernel)
-    strides, dilations = ir.get_attr(node, "strides", [1] * rank), ir.get_attr(node, "dilations", [1] * rank)
+    strides, dilations = (
+        ir.get_attr(node, "strides", [1] * rank),
+        ir.get_attr(node, "dilations", [1] * rank),
+    )
     begins, ends = [0] * rank, [0] * rank
     if mode in ("SAME_UPPER", "SAME_LOWER"):
-        for axis, (size, k, s, d) in enumerate(zip(source[2:], kernel, strides, dilations, strict=True)):
+        for axis, (size, k, s, d) in enumerate(
+            zip(source[2:], kernel, strides, dilations, strict=True)
+        ):
             assert size is not None
             total = max(0, (-(-size // s) - 1) * s + (k - 1) * d + 1 - size)
             small, large = total // 2, total - total // 2
@@ -71,7 +82,12 @@ def _resolve_auto_pad(node: ir.Node) -> int:
 
 def _merge_pad(model: ir.Model, node: ir.Node) -> int:
     pad = ir.producer(node.inputs[0])
-    if pad is None or pad.op_type != "Pad" or pad.domain or ir.sole_consumer(pad.outputs[0]) is not node:
+    if (
+        pad is None
+        or pad.op_type != "Pad"
+        or pad.domain
+        or ir.sole_consumer(pad.outputs[0]) is not node
+    ):
         return 0
     if ir.get_attr(node, "auto_pad", "NOTSET") != "NOTSET":
         return 0
@@ -92,13 +108,20 @@ def _merge_pad(model: ir.Model, node: ir.Node) -> int:
 
 def _get_zero_pads(pad: ir.Node) -> list[int] | None:
     """Return the pads of a Pad with zeros, for all axes; None for another Pad."""
-    pads = ir.get_attr(pad, "pads") or (ir.const_value(pad.inputs[1]) if len(pad.inputs) > 1 else None)
+    pads = ir.get_attr(pad, "pads") or (
+        ir.const_value(pad.inputs[1]) if len(pad.inputs) > 1 else None
+    )
     value = (
         ir.const_value(pad.inputs[2])
         if len(pad.inputs) > 2 and pad.inputs[2] is not None
         else ir.get_attr(pad, "value", 0.0)
     )
-    if pads is None or value is None or ir.get_attr(pad, "mode", "constant") != "constant" or np.any(value):
+    if (
+        pads is None
+        or value is None
+        or ir.get_attr(pad, "mode", "constant") != "constant"
+        or np.any(value)
+    ):
         return None
     pads = [int(p) for p in pads]
     if len(pad.inputs) > 3 and pad.inputs[3] is not None:
@@ -107,13 +130,19 @@ def _get_zero_pads(pad: ir.Node) -> list[int] | None:
             return None
         full = [0] * 2 * len(shape)
         for i, axis in enumerate(axes.reshape(-1)):
-            full[int(axis) % len(shape)], full[len(shape) + int(axis) % len(shape)] = pads[i], pads[len(axes) + i]
+            full[int(axis) % len(shape)], full[len(shape) + int(axis) % len(shape)] = (
+                pads[i],
+                pads[len(axes) + i],
+            )
         pads = full
     return pads
 
 
 def _can_merge_into_pool(node: ir.Node, pad: ir.Node, own: list[int], more: list[int]) -> bool:
-    """Whether pooling with pads of its own is pooling over zeros; each must be smaller than the kernel."""
+    """Whether pooling with pads of its own is pooling over zeros.
+
+    Each must be smaller than the kernel.
+    """
     kernel = ir.get_attr(node, "kernel_shape")
     if (
         any(p >= k for p, k in zip(more, [*kernel, *kernel], strict=True))

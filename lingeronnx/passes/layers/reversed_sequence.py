@@ -2,9 +2,10 @@
 
     y = LSTM(x[:, ::-1])    z = y[:, ::-1]        becomes        z = LSTM_reverse(x)
 
-Step t of y is step T-1-t of z. The states that come out are the same: both walk over the same steps in the same order.
-Acts where y is read in reverse, or one step at a time; chips have no operator that reverses. Runs behind `recurrent`
-and `layout`, on functions that are batch first, and leaves those with lengths alone.
+Step t of y is step T-1-t of z. The states that come out are the same: both walk over the same steps
+in the same order. Acts where y is read in reverse, or one step at a time; chips have no operator
+that reverses. Runs behind `recurrent` and `layout`, on functions that are batch first, and leaves
+those with lengths alone.
 """
 
 from __future__ import annotations
@@ -31,15 +32,26 @@ def fold_sequence_reversal(model: ir.Model) -> PassResult:
         y = node.outputs[0]
         readers = [(use.node, _single_step(use.node)) for use in y.uses()]
         backs = [reader for reader, _ in readers if _is_reversal(reader)]
-        if y.is_graph_output() or any(step is None for reader, step in readers if reader not in backs):
-            why.append(SkipReason(node, "what it computes is read otherwise than in reverse, or one step at a time"))
+        if y.is_graph_output() or any(
+            step is None for reader, step in readers if reader not in backs
+        ):
+            why.append(
+                SkipReason(
+                    node,
+                    "what it computes is read otherwise than in reverse, or one step at a time",
+                )
+            )
             continue
         if sum(reader.outputs[0].is_graph_output() for reader in backs) > 1:
             why.append(SkipReason(node, "what it computes is several outputs of the graph"))
             continue
         node.replace_input_with(0, ir.require_input(turn))
-        ir.set_attr(node, "direction", _OPPOSITE_DIRECTION[ir.get_attr(node, "direction", "forward")])
-        y.name = ir.unique_tensor_name(model, f"{y.name}_backward")  # its steps stand in another order now
+        ir.set_attr(
+            node, "direction", _OPPOSITE_DIRECTION[ir.get_attr(node, "direction", "forward")]
+        )
+        y.name = ir.unique_tensor_name(
+            model, f"{y.name}_backward"
+        )  # its steps stand in another order now
         for reader, step in readers:
             if reader in backs:
                 ir.bypass_node(model, reader, y)
@@ -63,7 +75,10 @@ def _sequence_length(node: ir.Node) -> int:
 
 
 def _sliced_steps(node: ir.Node) -> range | None:
-    """Return the steps that the Slice `node` takes of [N, T, units], along axis 1 alone; None for anything else."""
+    """Return the steps that the Slice `node` takes of [N, T, units], along axis 1 alone.
+
+    None for anything else.
+    """
     shape = ir.get_shape(node.inputs[0]) if node.inputs else None
     return sliced_positions(node, 1) if shape is not None and len(shape) == 3 else None
 

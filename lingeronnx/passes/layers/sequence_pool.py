@@ -1,10 +1,12 @@
-"""The mean or the maximum of a sequence is pooling over a line: ReduceMean, ReduceMax over an axis of [N, A, B].
+"""The mean or the maximum of a sequence is pooling over a line.
 
+ReduceMean, ReduceMax over an axis of [N, A, B].
     axis 1    Transpose -> [N, B, A], then as axis 2
-    axis 2    Reshape -> [N, A, 1, B], AveragePool or MaxPool 1 x B, Reshape -> [N, A] (or [N, A, 1])
+    axis 2    Reshape -> [N, A, 1, B], AveragePool or MaxPool 1 x B, Reshape -> [N, A] (or [N, A,
+    1])
 
-so that no operator but pooling divides or compares. GlobalAveragePool and GlobalMaxPool of [N, A, B] likewise, and
-AveragePool and MaxPool of [N, A, B], with windows 1 x k: chips pool maps.
+so that no operator but pooling divides or compares. GlobalAveragePool and GlobalMaxPool of [N, A,
+B] likewise, and AveragePool and MaxPool of [N, A, B], with windows 1 x k: chips pool maps.
 """
 
 from __future__ import annotations
@@ -32,14 +34,26 @@ def convert_sequence_pools(model: ir.Model) -> PassResult:
         if node.op_type in _POOL_OPS and not node.domain:
             changed += _convert_1d_pool(model, node)
             continue
-        shape = ir.get_shape(node.inputs[0]) if node.op_type in _POOL_BY_OP and not node.domain else None
+        shape = (
+            ir.get_shape(node.inputs[0])
+            if node.op_type in _POOL_BY_OP and not node.domain
+            else None
+        )
         if shape is None or len(shape) != 3 or not _is_float32(node):
             continue
-        axes = [2] if node.op_type.startswith("Global") else sorted(a % 3 for a in ir.get_axes(node) or ())
+        axes = (
+            [2]
+            if node.op_type.startswith("Global")
+            else sorted(a % 3 for a in ir.get_axes(node) or ())
+        )
         if axes not in ([1], [2]):
             continue
         if None in shape[1:]:
-            why.append(SkipReason(node, "the length of the sequence, or the number of channels, is not known"))
+            why.append(
+                SkipReason(
+                    node, "the length of the sequence, or the number of channels, is not known"
+                )
+            )
             continue
         _replace_with_pool(model, node, axes[0])
         changed += 1
@@ -52,10 +66,19 @@ def _is_float32(node: ir.Node) -> bool:
 
 
 def _convert_1d_pool(model: ir.Model, node: ir.Node) -> bool:
-    """Let the pool `node` of lines [N, A, B] pool maps [N, A, 1, B]; False where it pools something else."""
+    """Let the pool `node` of lines [N, A, B] pool maps [N, A, 1, B].
+
+    False where it pools something else.
+    """
     before, after = ir.get_shape(node.inputs[0]), ir.get_shape(node.outputs[0])
     whole = len(node.outputs) == 1 and ir.get_attr(node, "auto_pad", "NOTSET") == "NOTSET"
-    if not whole or before is None or after is None or len(before) != 3 or None in (*before[1:], *after[1:]):
+    if (
+        not whole
+        or before is None
+        or after is None
+        or len(before) != 3
+        or None in (*before[1:], *after[1:])
+    ):
         return False
     if not _is_float32(node):
         return False
@@ -83,7 +106,11 @@ def _replace_with_pool(model: ir.Model, node: ir.Node, axis: int) -> None:
     keep = node.op_type.startswith("Global") or ir.get_attr(node, "keepdims", 1)
     kept = ([1, channels] if axis == 1 else [channels, 1]) if keep else [channels]
     line, back = (
-        ir.add_initializer(model, ir.unique_tensor_name(model, f"{base}_{key}_shape"), np.array([0, *dims], np.int64))
+        ir.add_initializer(
+            model,
+            ir.unique_tensor_name(model, f"{base}_{key}_shape"),
+            np.array([0, *dims], np.int64),
+        )
         for key, dims in (("line", [channels, 1, length]), ("back", kept))
     )
     window = {"kernel_shape": [1, length], "strides": [1, length]}
@@ -106,5 +133,7 @@ def _replace_with_pool(model: ir.Model, node: ir.Node, axis: int) -> None:
         value = new.outputs[0]
         value.type, value.shape = node.outputs[0].type, ir.make_shape([batch, *dims])
         added.append(new)
-    added.append(ir.make_node("Reshape", [value, back], origin=node, output="", like=node.outputs[0]))
+    added.append(
+        ir.make_node("Reshape", [value, back], origin=node, output="", like=node.outputs[0])
+    )
     ir.replace_nodes(model, [node], added)

@@ -1,10 +1,11 @@
-"""Averages and maxima over space as pools: GlobalAveragePool and ReduceMean over the last two axes of a 4-D tensor.
+"""Averages and maxima over space as pools.
 
-``ReduceMean(axes=(2, 3), keepdims=0)`` is an AveragePool over the whole map and a Flatten; GlobalMaxPool and ReduceMax
-are a MaxPool likewise. Needs static spatial
-dimensions. A ceil_mode that changes nothing is dropped; one that counts becomes padding behind the map. An average
-whose padding does not count is one whose padding does, times (size of the window) / (what of it counts), a constant per
-place.
+GlobalAveragePool and ReduceMean over the last two axes of a 4-D tensor.
+``ReduceMean(axes=(2, 3), keepdims=0)`` is an AveragePool over the whole map and a Flatten;
+GlobalMaxPool and ReduceMax are a MaxPool likewise. Needs static spatial
+dimensions. A ceil_mode that changes nothing is dropped; one that counts becomes padding behind the
+map. An average whose padding does not count is one whose padding does, times (size of the window) /
+(what of it counts), a constant per place.
 """
 
 from __future__ import annotations
@@ -33,13 +34,20 @@ def convert_spatial_pools(model: ir.Model) -> PassResult:
         if keep is None:
             continue
         if shape is None or len(shape) != 4 or shape[2] is None or shape[3] is None:
-            why.append(SkipReason(node, "its input is not four-dimensional with static spatial dimensions"))
+            why.append(
+                SkipReason(node, "its input is not four-dimensional with static spatial dimensions")
+            )
             continue
         size = [int(shape[2]), int(shape[3])]
         kind = "MaxPool" if "Max" in node.op_type else "AveragePool"
-        pool = ir.make_node(kind, [source], {"kernel_shape": size, "strides": size}, origin=node, output="")
+        pool = ir.make_node(
+            kind, [source], {"kernel_shape": size, "strides": size}, origin=node, output=""
+        )
         if keep:
-            pool.outputs[0].shape, pool.outputs[0].type = node.outputs[0].shape, node.outputs[0].type
+            pool.outputs[0].shape, pool.outputs[0].type = (
+                node.outputs[0].shape,
+                node.outputs[0].type,
+            )
             ir.replace_nodes(model, [node], [pool])
         else:
             pool.outputs[0].name = ir.unique_tensor_name(model, f"{node.outputs[0].name}_pool")
@@ -76,11 +84,18 @@ def _match_spatial_reduction(node: ir.Node) -> bool | None:
 
 def _drop_ceil_mode(node: ir.Node) -> int:
     source = ir.get_shape(node.inputs[0]) if node.inputs[0] is not None else None
-    if not ir.get_attr(node, "ceil_mode", 0) or source is None or any(d is None for d in source[2:]):
+    if (
+        not ir.get_attr(node, "ceil_mode", 0)
+        or source is None
+        or any(d is None for d in source[2:])
+    ):
         return 0
     kernel = ir.get_attr(node, "kernel_shape")
     rank = len(kernel)
-    strides, pads = ir.get_attr(node, "strides", [1] * rank), ir.get_attr(node, "pads", [0] * 2 * rank)
+    strides, pads = (
+        ir.get_attr(node, "strides", [1] * rank),
+        ir.get_attr(node, "pads", [0] * 2 * rank),
+    )
     dilations = ir.get_attr(node, "dilations", [1] * rank)
     for i, size in enumerate(source[2:]):
         assert size is not None
@@ -92,10 +107,23 @@ def _drop_ceil_mode(node: ir.Node) -> int:
 
 
 def _make_windows_full(model: ir.Model, node: ir.Node) -> int:
-    """Let every window of the pool `node` of maps be full, its padding counted; 1 where that changed something."""
+    """Let every window of the pool `node` of maps be full, its padding counted.
+
+    1 where that changed something.
+    """
     before, after = ir.get_shape(node.inputs[0]), ir.get_shape(node.outputs[0])
-    plain = len(node.outputs) == 1 and ir.get_attr(node, "auto_pad", "NOTSET") == "NOTSET" and not node.domain
-    if not plain or before is None or after is None or len(before) != 4 or None in (*before[2:], *after[2:]):
+    plain = (
+        len(node.outputs) == 1
+        and ir.get_attr(node, "auto_pad", "NOTSET") == "NOTSET"
+        and not node.domain
+    )
+    if (
+        not plain
+        or before is None
+        or after is None
+        or len(before) != 4
+        or None in (*before[2:], *after[2:])
+    ):
         return 0
     kernel, pads = ir.get_attr(node, "kernel_shape"), list(ir.get_attr(node, "pads") or [0] * 4)
     strides, dilations = (ir.get_attr(node, name) or [1, 1] for name in ("strides", "dilations"))
@@ -105,7 +133,9 @@ def _make_windows_full(model: ir.Model, node: ir.Node) -> int:
         return 0
     sizes = [(int(n or 0), int(m or 0)) for n, m in zip(before[2:], after[2:], strict=True)]
     counts = []
-    for i, ((size, places), k, step, wide) in enumerate(zip(sizes, kernel, strides, dilations, strict=True)):
+    for i, ((size, places), k, step, wide) in enumerate(
+        zip(sizes, kernel, strides, dilations, strict=True)
+    ):
         reach = [p * step - pads[i] + wide * tap for p in range(places) for tap in range(k)]
         least, most = (-pads[i], size + pads[2 + i]) if counted else (0, size)
         counts.append(np.reshape([least <= x < most for x in reach], (places, k)).sum(1))

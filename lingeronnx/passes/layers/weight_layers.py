@@ -15,13 +15,19 @@ def is_weight_layer(node: ir.Node) -> bool:
 
 
 def channel_axis(node: ir.Node) -> int:
-    """Return the axis of the output that the weight's axis 0 runs along: 1 for Conv, the last for Linear."""
+    """Return the axis of the output that the weight's axis 0 runs along.
+
+    1 for Conv, the last for Linear.
+    """
     return 1 if node.op_type == "Conv" else -1
 
 
-def scale_layer_outputs(model: ir.Model, node: ir.Node, factor: np.ndarray, offset: np.ndarray) -> bool:
-    """Make `node` compute ``factor * y + offset`` per output channel; False when it has no constant weight.
+def scale_layer_outputs(
+    model: ir.Model, node: ir.Node, factor: np.ndarray, offset: np.ndarray
+) -> bool:
+    """Make `node` compute ``factor * y + offset`` per output channel.
 
+    False when it has no constant weight.
     factor, offset : float64 [O].
     """
     if not is_weight_layer(node):
@@ -47,9 +53,12 @@ def scale_layer_outputs(model: ir.Model, node: ir.Node, factor: np.ndarray, offs
     return True
 
 
-def fold_affine_into_layer_inputs(model: ir.Model, node: ir.Node, factor: np.ndarray, offset: np.ndarray) -> bool:
-    """Make `node` compute what it does of ``factor * x + offset`` per input channel; False when it has no constants.
+def fold_affine_into_layer_inputs(
+    model: ir.Model, node: ir.Node, factor: np.ndarray, offset: np.ndarray
+) -> bool:
+    """Make `node` compute what it does of ``factor * x + offset`` per input channel.
 
+    False when it has no constants.
     factor, offset : float64 [I]. Nothing is padded where the offset is not 0.
     """
     weight = ir.const_value(node.inputs[1])
@@ -59,14 +68,18 @@ def fold_affine_into_layer_inputs(model: ir.Model, node: ir.Node, factor: np.nda
         return False
     group = int(ir.get_attr(node, "group", 1)) if node.op_type == "Conv" else 1
     rows = (len(weight) // group, weight.shape[1])
-    of = np.arange(group)[:, None, None] * rows[1] + np.arange(rows[1])  # [G, 1, I/G]: the input channel
+    of = np.arange(group)[:, None, None] * rows[1] + np.arange(
+        rows[1]
+    )  # [G, 1, I/G]: the input channel
     channels = np.broadcast_to(of, (group, *rows)).reshape(weight.shape[:2])
     lines = weight.astype(np.float64).reshape(*weight.shape[:2], -1)
     shift = (lines.sum(axis=2) * offset[channels]).sum(axis=1)
     scaled = (lines * factor[channels][..., None]).reshape(weight.shape)
     ir.set_constant_input(model, node, 1, scaled.astype(weight.dtype), "scaled")
     if old is not None and bias is not None:
-        ir.set_constant_input(model, node, 2, (bias.astype(np.float64) + shift).astype(weight.dtype), "scaled")
+        ir.set_constant_input(
+            model, node, 2, (bias.astype(np.float64) + shift).astype(weight.dtype), "scaled"
+        )
     elif shift.any():
         node.resize_inputs(3)
         name = ir.unique_tensor_name(model, f"{ir.input_name(node, 1)}_bias")

@@ -7,7 +7,13 @@ from collections import Counter
 from ...graph import ir
 from .functions import DOMAIN
 from .tie_offsets import FLOAT32_EXACT_LIMIT
-from .verification import MatchCount, compare_with_simulator, make_batch_dynamic, open_as_user, random_feeds
+from .verification import (
+    MatchCount,
+    compare_with_simulator,
+    make_batch_dynamic,
+    open_as_user,
+    random_feeds,
+)
 from .write import ExactGraph, write_exact
 
 __all__ = ["ExactFile"]
@@ -17,10 +23,12 @@ _INPUT_KINDS = {True: "like calibration data", False: "all over the range, half 
 
 
 class ExactFile:
-    """What was written for an integer graph, which is left as it is; see `write_exact` for what it raises.
+    """What was written for an integer graph, which is left as it is.
 
-    graph : the file. written : how its operators are written. compared : beside the simulator, by what the inputs are
-    like; empty where sizes of inputs are open. batch : why the file has batch 1; "" where it takes any.
+    See `write_exact` for what it raises.
+    graph : the file. written : how its operators are written. compared : beside the simulator, by
+    what the inputs are like; empty where sizes of inputs are open. batch : why the file has batch
+    1; "" where it takes any.
     """
 
     def __init__(self, model: ir.Model, functions: bool) -> None:
@@ -48,13 +56,17 @@ class ExactFile:
         written, told = self.written, list(self.written.standard.notes)
         if written.tie_offsets:
             told.append(
-                f"half a step of the sum is added before {len(written.tie_offsets)} QuantizeLinear, so that ties go "
+                f"half a step of the sum is added before {len(written.tie_offsets)} "
+                "QuantizeLinear, so that ties go "
                 "up; "
-                f"proved to change nothing else: sums below {FLOAT32_EXACT_LIMIT} steps, and shifts that leave float32 "
+                f"proved to change nothing else: sums below {FLOAT32_EXACT_LIMIT} steps, and "
+                "shifts that leave float32 "
                 "room for it"
             )
         if written.function_of:
-            calls = Counter(name.rpartition("_")[0] for name in dict.fromkeys(written.function_of.values()))
+            calls = Counter(
+                name.rpartition("_")[0] for name in dict.fromkeys(written.function_of.values())
+            )
             names = ", ".join(f"{count} {name}" for name, count in calls.items())
             told.append(f"functions of operators on integers (domain {DOMAIN}): {names}")
         reasons: dict[tuple[str, str], list[str]] = {}
@@ -65,11 +77,14 @@ class ExactFile:
         if reasons and not written.function_of:
             told.append("`--functions` writes what has an exact form in integer operators so")
         if self.compared:
-            counts = ", ".join(f"{one.equal} of {one.count} samples {what}" for what, one in self.compared.items())
+            counts = ", ".join(
+                f"{one.equal} of {one.count} samples {what}" for what, one in self.compared.items()
+            )
             told.append(f"outputs equal to the simulator's, bit for bit, in onnxruntime: {counts}")
             if not self.all_equal and not reasons:
                 told.append(
-                    "WARNING: this onnxruntime computes otherwise than the bounds say; or a float operator does"
+                    "WARNING: this onnxruntime computes otherwise than the bounds say; or a float "
+                    "operator does"
                 )
         else:
             told.append("not compared with the simulator: sizes of inputs are open")

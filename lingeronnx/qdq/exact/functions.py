@@ -19,7 +19,11 @@ __all__ = ["DOMAIN", "build_kernel_function"]
 #: The domain of the functions.
 DOMAIN = "lingeronnx.integers"
 
-_WRITERS: Mapping[type[Kernel], KernelWriter] = {**LAYER_WRITERS, **ROW_WRITERS, **RECURRENT_WRITERS}
+_WRITERS: Mapping[type[Kernel], KernelWriter] = {
+    **LAYER_WRITERS,
+    **ROW_WRITERS,
+    **RECURRENT_WRITERS,
+}
 
 
 def build_kernel_function(
@@ -28,7 +32,8 @@ def build_kernel_function(
     """Return the function `name` that maps integers of `types` as `kernel` does.
 
     Raises NotExactError where there is none.
-    shapes : of the inputs; the first size, of the batch, is not looked at where the kernel works sample by sample.
+    shapes : of the inputs; the first size, of the batch, is not looked at where the kernel works
+    sample by sample.
     """
     if type(kernel) not in _WRITERS:
         raise NotExactError(f"{type(kernel).__name__} has no form in integer operators")

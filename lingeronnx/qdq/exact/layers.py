@@ -1,7 +1,8 @@
-"""Kernels whose results depend on few numbers, in nodes on integers: layers, sums, products, pools, tables.
+"""Kernels whose results depend on few numbers, in nodes on integers.
 
-Each function takes the nodes so far, the kernel, the inputs (integers of their own types) and their shapes, and returns
-the outputs in the kernel's types. Raises NotExact where there is no form.
+Layers, sums, products, pools, tables.
+Each function takes the nodes so far, the kernel, the inputs (integers of their own types) and their
+shapes, and returns the outputs in the kernel's types. Raises NotExact where there is no form.
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ from typing import Any
 import numpy as np
 
 from simulator import kernels as k
-from simulator.fixed_point import ChainedRescale, LunaDivide, Rescale, luna_multiply_reciprocal, luna_reciprocal
+from simulator.fixed_point import (
+    ChainedRescale,
+    LunaDivide,
+    Rescale,
+    luna_multiply_reciprocal,
+    luna_reciprocal,
+)
 from simulator.kernel import Kernel
 
 from ...graph import ir
@@ -22,7 +29,9 @@ from .nodes import IntegerNodes, NotExactError
 __all__ = ["KernelWriter", "LAYER_WRITERS", "Shapes", "max_magnitude"]
 
 Shapes = Sequence[tuple[int, ...]]
-KernelWriter = Callable[[IntegerNodes, Any, Sequence[ir.Value], Shapes, Sequence[np.dtype]], list[ir.Value]]
+KernelWriter = Callable[
+    [IntegerNodes, Any, Sequence[ir.Value], Shapes, Sequence[np.dtype]], list[ir.Value]
+]
 
 _FLOAT = int(ir.DataType.FLOAT)
 _UINT8 = int(ir.DataType.UINT8)
@@ -36,7 +45,9 @@ def max_magnitude(dtype: np.dtype) -> int:
     return 1 << (8 * dtype.itemsize - 1)
 
 
-def _bias_and_sum_bound(weight: np.ndarray, bias: np.ndarray | None, zero: int, reach: int) -> tuple[np.ndarray, int]:
+def _bias_and_sum_bound(
+    weight: np.ndarray, bias: np.ndarray | None, zero: int, reach: int
+) -> tuple[np.ndarray, int]:
     """Return the bias int64 [O], and the largest |sum| of weights [O, ...] on inputs up to `reach` less `zero`."""
     wide = np.abs(weight.reshape(len(weight), -1).astype(np.int64)).sum(axis=1)
     biases = np.zeros(len(weight), np.int64) if bias is None else np.asarray(bias).astype(np.int64)
@@ -46,8 +57,8 @@ def _bias_and_sum_bound(weight: np.ndarray, bias: np.ndarray | None, zero: int, 
 def _to_uint8(builder: IntegerNodes, x: ir.Value | np.ndarray) -> ir.Value:
     """Return int8 x as uint8, 128 higher.
 
-    onnxruntime's products of uint8 by int8 saturate in 16 bits on processors without instructions for them; those of
-    uint8 by uint8 are exact everywhere.
+    onnxruntime's products of uint8 by int8 saturate in 16 bits on processors without instructions
+    for them; those of uint8 by uint8 are exact everywhere.
     """
     if isinstance(x, np.ndarray):
         return builder.constant((x.astype(np.int16) + 128).astype(np.uint8))
@@ -60,7 +71,11 @@ def _uint8_zero_point(builder: IntegerNodes, zero: int = 0) -> ir.Value:
 
 
 def _conv(
-    builder: IntegerNodes, kernel: k.Conv, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
+    builder: IntegerNodes,
+    kernel: k.Conv,
+    xs: Sequence[ir.Value],
+    shapes: Shapes,
+    types: Sequence[np.dtype],
 ) -> list[ir.Value]:
     """ConvInteger pads with the zero point."""
     if kernel.weight.dtype != np.int8 or types[0] != np.int8:
@@ -73,7 +88,13 @@ def _conv(
         "group": kernel.group,
     }
     zeros = _uint8_zero_point(builder, kernel.zero), _uint8_zero_point(builder)
-    sums = builder("ConvInteger", _to_uint8(builder, xs[0]), _to_uint8(builder, kernel.weight), *zeros, **settings)
+    sums = builder(
+        "ConvInteger",
+        _to_uint8(builder, xs[0]),
+        _to_uint8(builder, kernel.weight),
+        *zeros,
+        **settings,
+    )
     bias, bound = _bias_and_sum_bound(kernel.weight, kernel.bias, kernel.zero, 128)
     view = (1, -1, *[1] * spatial)
     acc = builder("Add", builder.to_int64(sums), bias.reshape(view))
@@ -85,7 +106,9 @@ def _conv(
     ]
 
 
-def integer_matmul(builder: IntegerNodes, x: ir.Value, weight: np.ndarray, dtype: np.dtype, zero: int = 0) -> ir.Value:
+def integer_matmul(
+    builder: IntegerNodes, x: ir.Value, weight: np.ndarray, dtype: np.dtype, zero: int = 0
+) -> ir.Value:
     """Return the sums of x [..., I] less `zero` with weight [I, O]."""
     if dtype == weight.dtype == np.int8:
         return builder.to_int64(
@@ -101,7 +124,11 @@ def integer_matmul(builder: IntegerNodes, x: ir.Value, weight: np.ndarray, dtype
 
 
 def _linear(
-    builder: IntegerNodes, kernel: k.Linear, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
+    builder: IntegerNodes,
+    kernel: k.Linear,
+    xs: Sequence[ir.Value],
+    shapes: Shapes,
+    types: Sequence[np.dtype],
 ) -> list[ir.Value]:
     weight = kernel.scaled_weight
     bias, bound = _bias_and_sum_bound(weight, kernel.bias, kernel.zero, max_magnitude(types[0]))
@@ -111,7 +138,11 @@ def _linear(
 
 
 def _matmul(
-    builder: IntegerNodes, kernel: k.MatMul, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
+    builder: IntegerNodes,
+    kernel: k.MatMul,
+    xs: Sequence[ir.Value],
+    shapes: Shapes,
+    types: Sequence[np.dtype],
 ) -> list[ir.Value]:
     if all(dtype == np.int8 for dtype in types):
         acc = builder.to_int64(
@@ -124,7 +155,9 @@ def _matmul(
         )
     else:
         acc = builder("MatMul", *map(builder.to_int64, xs))
-    form = kernel.rescale.compile_for_bound(shapes[0][-1] * math.prod(map(max_magnitude, types)), kernel.clip_bounds)
+    form = kernel.rescale.compile_for_bound(
+        shapes[0][-1] * math.prod(map(max_magnitude, types)), kernel.clip_bounds
+    )
     return [builder.narrow(builder.rescale(acc, form), kernel.rescale.dtype)]
 
 
@@ -137,7 +170,9 @@ def _sum(
 ) -> list[ir.Value]:
     """Both operands are requantized, then their sum."""
     if isinstance(kernel, k.AddShift):
-        *each, out = (Rescale.from_shift(shift, kernel.bits) for shift in (kernel.shift_x, kernel.shift_y, 0))
+        *each, out = (
+            Rescale.from_shift(shift, kernel.bits) for shift in (kernel.shift_x, kernel.shift_y, 0)
+        )
     else:
         *each, out = kernel.rescale_x, kernel.rescale_y, kernel.out
     bounds = [max_magnitude(dtype) for dtype in types]
@@ -147,45 +182,79 @@ def _sum(
     ]
     total = builder("Add" if kernel.sign > 0 else "Sub", *parts)
     whole = sum(r.output_bound(bound) for r, bound in zip(each, bounds, strict=True))
-    return [builder.narrow(builder.rescale(total, out.compile_for_bound(whole, kernel.clip_bounds)), out.dtype)]
+    return [
+        builder.narrow(
+            builder.rescale(total, out.compile_for_bound(whole, kernel.clip_bounds)), out.dtype
+        )
+    ]
 
 
 def _mul(
-    builder: IntegerNodes, kernel: k.Mul, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
+    builder: IntegerNodes,
+    kernel: k.Mul,
+    xs: Sequence[ir.Value],
+    shapes: Shapes,
+    types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    form = kernel.rescale.compile_for_bound(math.prod(map(max_magnitude, types)), kernel.clip_bounds)
-    return [builder.narrow(builder.rescale(builder("Mul", *map(builder.to_int64, xs)), form), kernel.rescale.dtype)]
+    form = kernel.rescale.compile_for_bound(
+        math.prod(map(max_magnitude, types)), kernel.clip_bounds
+    )
+    return [
+        builder.narrow(
+            builder.rescale(builder("Mul", *map(builder.to_int64, xs)), form), kernel.rescale.dtype
+        )
+    ]
 
 
 def _affine(
-    builder: IntegerNodes, kernel: k.ChannelAffine, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
+    builder: IntegerNodes,
+    kernel: k.ChannelAffine,
+    xs: Sequence[ir.Value],
+    shapes: Shapes,
+    types: Sequence[np.dtype],
 ) -> list[ir.Value]:
     view = (1, -1, *[1] * (len(shapes[0]) - 2))
     weight = np.asarray(kernel.weight).astype(np.int64)
-    bias, bound = _bias_and_sum_bound(weight[:, None], kernel.bias, kernel.zero, max_magnitude(types[0]))
-    acc = builder("Add", builder("Mul", builder.to_int64(xs[0], kernel.zero), weight.reshape(view)), bias.reshape(view))
+    bias, bound = _bias_and_sum_bound(
+        weight[:, None], kernel.bias, kernel.zero, max_magnitude(types[0])
+    )
+    acc = builder(
+        "Add",
+        builder("Mul", builder.to_int64(xs[0], kernel.zero), weight.reshape(view)),
+        bias.reshape(view),
+    )
     return [
         builder.narrow(
-            builder.rescale(acc, kernel.rescale.compile_for_bound(bound, kernel.clip_bounds)), kernel.rescale.dtype
+            builder.rescale(acc, kernel.rescale.compile_for_bound(bound, kernel.clip_bounds)),
+            kernel.rescale.dtype,
         )
     ]
 
 
 def _requant(
-    builder: IntegerNodes, kernel: k.Requant, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
+    builder: IntegerNodes,
+    kernel: k.Requant,
+    xs: Sequence[ir.Value],
+    shapes: Shapes,
+    types: Sequence[np.dtype],
 ) -> list[ir.Value]:
     right, x = kernel.rescale.pow2_shift, builder.to_int64(xs[0])
     if right is not None and right < 0 and not kernel.saturate:
         return [builder.narrow(builder("Mul", x, 1 << -right), kernel.rescale.dtype)]
     return [
         builder.narrow(
-            builder.rescale(x, kernel.rescale.compile_for_bound(max_magnitude(types[0]))), kernel.rescale.dtype
+            builder.rescale(x, kernel.rescale.compile_for_bound(max_magnitude(types[0]))),
+            kernel.rescale.dtype,
         )
     ]
 
 
 def _concat(
-    builder: IntegerNodes, kernel: k.Concat, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
+    builder: IntegerNodes,
+    kernel: k.Concat,
+    xs: Sequence[ir.Value],
+    shapes: Shapes,
+    types: Sequence[np.dtype],
 ) -> list[ir.Value]:
     parts = [
         builder.rescale(builder.to_int64(x), rescale.compile_for_bound(max_magnitude(dtype)))
@@ -195,27 +264,43 @@ def _concat(
 
 
 def _centered(
-    builder: IntegerNodes, kernel: k.ZeroPointKernel, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
+    builder: IntegerNodes,
+    kernel: k.ZeroPointKernel,
+    xs: Sequence[ir.Value],
+    shapes: Shapes,
+    types: Sequence[np.dtype],
 ) -> list[ir.Value]:
     moved = [
         builder.narrow(builder.to_int64(x, zero), np.dtype(np.int16)) if zero else x
         for x, zero in zip(xs, kernel.zero_points, strict=True)
     ]
-    kinds = [np.dtype(np.int16) if zero else dtype for dtype, zero in zip(types, kernel.zero_points, strict=True)]
+    kinds = [
+        np.dtype(np.int16) if zero else dtype
+        for dtype, zero in zip(types, kernel.zero_points, strict=True)
+    ]
     if type(kernel.kernel) not in LAYER_WRITERS:
         raise NotExactError(f"{type(kernel.kernel).__name__} with a zero point")
     return LAYER_WRITERS[type(kernel.kernel)](builder, kernel.kernel, moved, shapes, kinds)
 
 
 def _average(
-    builder: IntegerNodes, kernel: k.AvgPool, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
+    builder: IntegerNodes,
+    kernel: k.AvgPool,
+    xs: Sequence[ir.Value],
+    shapes: Shapes,
+    types: Sequence[np.dtype],
 ) -> list[ir.Value]:
-    """The window's sum by a convolution with ones, exact in float32; a division is a table of all sums."""
+    """The window's sum by a convolution with ones, exact in float32.
+
+    A division is a table of all sums.
+    """
     spatial, bound = len(kernel.kernel), math.prod(kernel.kernel) * max_magnitude(types[0])
     if kernel.ceil_mode:
         raise NotExactError("windows may reach beyond the padding (ceil_mode)")
     if bound >= _FLOAT32_EXACT_LIMIT:
-        raise NotExactError(f"sums up to {bound} of a pool; float32 counts to {_FLOAT32_EXACT_LIMIT}")
+        raise NotExactError(
+            f"sums up to {bound} of a pool; float32 counts to {_FLOAT32_EXACT_LIMIT}"
+        )
     channels = shapes[0][1]
     ones = builder.constant(np.ones((channels, 1, *kernel.kernel), np.float32))
     sums = builder(
@@ -229,8 +314,16 @@ def _average(
     )
     acc, rule = builder.to_int64(sums), kernel.rule
     if isinstance(rule, Rescale | ChainedRescale):
-        return [builder.narrow(builder.rescale(acc, rule.compile_for_bound(bound, kernel.clip_bounds)), rule.dtype)]
-    return [builder.gather(build_quotient_table(rule, bound, kernel.clip_bounds), builder("Add", acc, bound))]
+        return [
+            builder.narrow(
+                builder.rescale(acc, rule.compile_for_bound(bound, kernel.clip_bounds)), rule.dtype
+            )
+        ]
+    return [
+        builder.gather(
+            build_quotient_table(rule, bound, kernel.clip_bounds), builder("Add", acc, bound)
+        )
+    ]
 
 
 def build_quotient_table(rule: LunaDivide, bound: int, clip: tuple[int, int] | None) -> np.ndarray:
@@ -246,14 +339,22 @@ def build_quotient_table(rule: LunaDivide, bound: int, clip: tuple[int, int] | N
 
 
 def _table(
-    builder: IntegerNodes, kernel: k.Table, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
+    builder: IntegerNodes,
+    kernel: k.Table,
+    xs: Sequence[ir.Value],
+    shapes: Shapes,
+    types: Sequence[np.dtype],
 ) -> list[ir.Value]:
     values = np.asarray(kernel.values).reshape(-1)
     return [builder.gather(values, builder("Add", builder.to_int64(xs[0]), len(values) // 2))]
 
 
 def _glu(
-    builder: IntegerNodes, kernel: k.Glu, xs: Sequence[ir.Value], shapes: Shapes, types: Sequence[np.dtype]
+    builder: IntegerNodes,
+    kernel: k.Glu,
+    xs: Sequence[ir.Value],
+    shapes: Shapes,
+    types: Sequence[np.dtype],
 ) -> list[ir.Value]:
     axis = kernel.axis % len(shapes[0])
     half = shapes[0][axis] // 2
@@ -263,7 +364,9 @@ def _glu(
     gates = builder.gather(np.asarray(kernel.sigmoid_table, np.int64), builder("Add", gate, 128))
     return [
         builder.narrow(
-            builder.rescale(builder("Mul", value, gates), kernel.rescale.compile_for_bound(128 << 15)),
+            builder.rescale(
+                builder("Mul", value, gates), kernel.rescale.compile_for_bound(128 << 15)
+            ),
             kernel.rescale.dtype,
         )
     ]

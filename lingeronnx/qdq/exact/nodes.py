@@ -1,9 +1,10 @@
 """Standard operators on 64-bit integers: the body of a function, or of a loop in one.
 
-The counterpart of `simulator.fixed_point` in ONNX. All values are int64 unless said otherwise. ONNX has no arithmetic
-shift;
+The counterpart of `simulator.fixed_point` in ONNX. All values are int64 unless said otherwise. ONNX
+has no arithmetic shift;
 
-    v >> s  =  (v - Mod(v, 2^s)) / 2^s        Mod has the sign of the divisor, so the division leaves no rest
+    v >> s  =  (v - Mod(v, 2^s)) / 2^s        Mod has the sign of the divisor, so the division
+    leaves no rest
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ class NotExactError(Exception):
 
 
 class IntegerNodes:
-    """Makes nodes one after another; `names` numbers their outputs, across a function and the loops in it."""
+    """Makes nodes one after another.
+
+    `names` numbers their outputs, across a function and the loops in it.
+    """
 
     def __init__(self, names: Iterator[int] | None = None) -> None:
         self.nodes: list[ir.Node] = []
@@ -48,7 +52,10 @@ class IntegerNodes:
         self, op_type: str, *inputs: Operand | None, outputs: int, **attributes: Any
     ) -> list[ir.Value]:  # noqa: ANN401
         """Append a node with so many outputs; return these."""
-        values = [v if v is None or isinstance(v, ir.Value) else self.constant(np.asarray(v, np.int64)) for v in inputs]
+        values = [
+            v if v is None or isinstance(v, ir.Value) else self.constant(np.asarray(v, np.int64))
+            for v in inputs
+        ]
         node = ir.node(op_type, values, {}, num_outputs=outputs)
         for key, attribute in attributes.items():
             ir.set_attr(node, key, attribute)
@@ -116,7 +123,10 @@ class IntegerNodes:
         return self.clamp_max(self.clamp_min(x, low), high)
 
     def clamp_min(self, x: ir.Value, low: Operand) -> ir.Value:
-        """Return x, `low` where it is less. (Max of int64 is wrong near 2^31 in onnxruntime 1.22, and so is Min.)."""
+        """Return x, `low` where it is less.
+
+        (Max of int64 is wrong near 2^31 in onnxruntime 1.22, and so is Min.).
+        """
         return self("Where", self("Less", x, low), low, x)
 
     def clamp_max(self, x: ir.Value, high: Operand) -> ir.Value:
@@ -142,16 +152,21 @@ class IntegerNodes:
 
     # ---- requantization ------------------------------------------------------------------------------------------
 
-    def rescale(self, acc: ir.Value, form: RescaleForm | ChannelScaleForms, view: Sequence[int] = ()) -> ir.Value:
-        """Return accumulators as `form` brings them to another scale. view : the shape of one number for each channel.
+    def rescale(
+        self, acc: ir.Value, form: RescaleForm | ChannelScaleForms, view: Sequence[int] = ()
+    ) -> ir.Value:
+        """Return accumulators as `form` brings them to another scale.
 
+        View : the shape of one number for each channel.
         Raises NotExactError for a form that rounds otherwise than half up.
         """
         if isinstance(form, ChainedForm):
             return self.rescale(self.rescale(acc, form.first, view), form.second, view)
         if isinstance(form, ShiftForm):
             return self.clamp(
-                self.shift_right_floor(self("Add", acc, int(form.half)), int(form.shift)), int(form.low), int(form.high)
+                self.shift_right_floor(self("Add", acc, int(form.half)), int(form.shift)),
+                int(form.low),
+                int(form.high),
             )
         if isinstance(form, WideScaleForm):
             return self._rescale_wide(acc, form)
@@ -164,7 +179,9 @@ class IntegerNodes:
         else:
             raise NotExactError("its results are not rounded half up")
         product = self("Mul", self.clamp(acc, -limit, limit), multiplier)
-        return self.clamp(self.shift_right_floor(self("Add", product, half), shift), form.low, form.high)
+        return self.clamp(
+            self.shift_right_floor(self("Add", product, half), shift), form.low, form.high
+        )
 
     def _rescale_wide(self, acc: ir.Value, form: WideScaleForm) -> ir.Value:
         """As `simulator.fixed_point` does it: in two halves of 32 bits."""
@@ -173,13 +190,22 @@ class IntegerNodes:
         upper = self("Mul", whole, form.multiplier)
         lower = self("Mul", self("Mod", acc, 1 << 32), form.multiplier)
         if form.shift <= 32:
-            y = self("Add", self("Mul", upper, 1 << (32 - form.shift)), self.shift_right_round(lower, form.shift))
+            y = self(
+                "Add",
+                self("Mul", upper, 1 << (32 - form.shift)),
+                self.shift_right_round(lower, form.shift),
+            )
         else:
-            y = self.shift_right_round(self("Add", upper, self.shift_right_floor(lower, 32)), form.shift - 32)
+            y = self.shift_right_round(
+                self("Add", upper, self.shift_right_floor(lower, 32)), form.shift - 32
+            )
         return self.clamp(self("Add", y, form.zero_point), form.low, form.high)
 
     def apply_piecewise(self, table: Piecewise, x: ir.Value, bits: int) -> ir.Value:
-        """Return the value of a curve at integers x, with `bits` bits: `simulator.piecewise.evaluate_curve`."""
+        """Return the value of a curve at integers x, with `bits` bits.
+
+        `simulator.piecewise.evaluate_curve`.
+        """
         curve = table.curve(bits)
         if curve.values.size:
             place = self("Add", self.clamp(x, -32768, 32768), 32768)
@@ -192,5 +218,8 @@ class IntegerNodes:
         bias = self.gather(rows[32:64], self("Add", piece, self("Mul", negative, 16)))
         line = self("Add", self("Mul", self.gather(rows[16:32], piece), x), bias)
         return self.saturate(
-            self.shift_right_round(self.shift_right_floor(line, self.gather(rows[64:80], piece)), curve.shift), bits
+            self.shift_right_round(
+                self.shift_right_floor(line, self.gather(rows[64:80], piece)), curve.shift
+            ),
+            bits,
         )

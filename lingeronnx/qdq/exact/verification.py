@@ -1,7 +1,9 @@
-"""A written file beside the simulator: outputs of single samples, bit for bit, and whether its batch may be open.
+"""A written file beside the simulator.
 
-onnxruntime opens the file with its own settings, all its fusions among them. An output that a Dequant makes is compared
-by the integers that it stands for: where a scale is no power of two, `1 / scale` in float32 is one unit off.
+Outputs of single samples, bit for bit, and whether its batch may be open.
+onnxruntime opens the file with its own settings, all its fusions among them. An output that a
+Dequant makes is compared by the integers that it stands for: where a scale is no power of two,
+`1 / scale` in float32 is one unit off.
 """
 
 from __future__ import annotations
@@ -58,15 +60,20 @@ def open_as_user(model: ir.Model) -> OrtSession:
     return open_default_ort_session(ir.to_bytes(model))
 
 
-def random_feeds(model: ir.Model, like_calibration: bool, count: int) -> list[dict[str, np.ndarray]] | None:
+def random_feeds(
+    model: ir.Model, like_calibration: bool, count: int
+) -> list[dict[str, np.ndarray]] | None:
     """Return `count` inputs for the integer graph `model`; None where sizes are open.
 
-    like_calibration : normal, the range of the input's integers at four standard deviations; else all over the range
-    and a tenth beyond, with values half way between integers, where the simulator and the standard round otherwise.
+    like_calibration : normal, the range of the input's integers at four standard deviations; else
+    all over the range and a tenth beyond, with values half way between integers, where the
+    simulator and the standard round otherwise.
     """
     runner, rng, found = IntegerRunner(model), np.random.default_rng(0), []
     for spec in runner.inputs:
-        if spec.shape is None or any(size is None for i, size in enumerate(spec.shape) if i != spec.axis):
+        if spec.shape is None or any(
+            size is None for i, size in enumerate(spec.shape) if i != spec.axis
+        ):
             return None
     for _ in range(count):
         feed = {}
@@ -76,18 +83,24 @@ def random_feeds(model: ir.Model, like_calibration: bool, count: int) -> list[di
             if spec.dtype.kind != "f":
                 feed[spec.name] = np.zeros(size, spec.dtype)
             elif like_calibration:
-                feed[spec.name] = (rng.standard_normal(size) * (q.high + 1) / 4 / q.scale).astype(spec.dtype)
+                feed[spec.name] = (rng.standard_normal(size) * (q.high + 1) / 4 / q.scale).astype(
+                    spec.dtype
+                )
             else:
                 top = (q.high + 1) * 1.1
                 counts = np.where(
-                    rng.random(size) < 0.5, np.rint(rng.uniform(-top, top, size) * 2) / 2, rng.uniform(-top, top, size)
+                    rng.random(size) < 0.5,
+                    np.rint(rng.uniform(-top, top, size) * 2) / 2,
+                    rng.uniform(-top, top, size),
                 )
                 feed[spec.name] = (counts / q.scale).astype(spec.dtype)
         found.append(feed)
     return found
 
 
-def compare_with_simulator(model: ir.Model, session: OrtSession, feeds: Iterable[Feeds]) -> MatchCount:
+def compare_with_simulator(
+    model: ir.Model, session: OrtSession, feeds: Iterable[Feeds]
+) -> MatchCount:
     """Compare the integer graph `model` with what was written for it, on samples one by one."""
     simulator, names = Session(model), [value.name for value in session.get_outputs()]
     scales = output_qparams(model)
@@ -95,7 +108,10 @@ def compare_with_simulator(model: ir.Model, session: OrtSession, feeds: Iterable
     for feed in feeds:
         want, got = simulator.run(names, dict(feed)), session.run(names, dict(feed))
         count += 1
-        equal += all(outputs_match(a, b, scales.get(name)) for name, a, b in zip(names, want, got, strict=True))
+        equal += all(
+            outputs_match(a, b, scales.get(name))
+            for name, a, b in zip(names, want, got, strict=True)
+        )
     return MatchCount(equal, count)
 
 
@@ -120,7 +136,9 @@ def outputs_match(want: np.ndarray, got: np.ndarray, qparams: Affine | None) -> 
     return bool(np.array_equal(integers, counts) and np.allclose(want, got, rtol=1e-6, atol=0))
 
 
-def make_batch_dynamic(model: ir.Model, standard: ir.Model, feeds: list[dict[str, np.ndarray]]) -> ir.Model | str:
+def make_batch_dynamic(
+    model: ir.Model, standard: ir.Model, feeds: list[dict[str, np.ndarray]]
+) -> ir.Model | str:
     """Return the graph `standard`, written for the integer graph `model` of batch 1, for any batch; or why it has 1.
 
     feeds : samples, which must give the same together.
@@ -132,7 +150,9 @@ def make_batch_dynamic(model: ir.Model, standard: ir.Model, feeds: list[dict[str
     list(runner.run(feeds[0]))
     if not runner.per_sample:
         return "some operator mixes what lies along the first axis"
-    other = {node.op_type for node in model.graph if not node.domain and not ir.get_attr(node, "scale_o")}
+    other = {
+        node.op_type for node in model.graph if not node.domain and not ir.get_attr(node, "scale_o")
+    }
     if strange := sorted(other - _BATCH_SAFE_OPS - {"Constant"}):
         return f"{', '.join(strange)} may mix samples"
     found = ir.clone(standard)
@@ -144,13 +164,17 @@ def make_batch_dynamic(model: ir.Model, standard: ir.Model, feeds: list[dict[str
                 return "a size is worked out at run time"
             if target[0] > 0:  # heads of attention may stand on that axis, too
                 first = 0 if (target[1:] == -1).any() else -1
-                ir.set_constant_input(found, node, 1, np.array([first, *target[1:]], np.int64), "any_batch")
+                ir.set_constant_input(
+                    found, node, 1, np.array([first, *target[1:]], np.int64), "any_batch"
+                )
     _clear_static_shapes(found)
     names = [str(value.name) for value in standard.graph.outputs]
     try:
         session = open_as_user(found)
         alone = [session.run(names, feed) for feed in feeds]
-        together = session.run(names, {name: np.concatenate([feed[name] for feed in feeds]) for name in feeds[0]})
+        together = session.run(
+            names, {name: np.concatenate([feed[name] for feed in feeds]) for name in feeds[0]}
+        )
     except Exception as error:  # noqa: BLE001 - onnxruntime raises classes of its own, and the answer is the same
         return f"onnxruntime does not run it with more ({str(error).splitlines()[0][:80]})"
     same = all(

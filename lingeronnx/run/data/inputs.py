@@ -1,4 +1,7 @@
-"""What a graph input takes: its shape and type, and which axis counts the samples; and what batches of samples are."""
+"""What a graph input takes: its shape and type, and which axis counts the samples.
+
+And what batches of samples are.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,8 @@ Progress = Callable[[str, int, int | None], None]
 class InputSpec:
     """A graph input: name, shape with None where any size is accepted, dtype, and the axis that counts the samples.
 
-    Of that axis any size is accepted. An axis of None is an input without samples, such as a setting (a single number):
-    it is fed as it is.
+    Of that axis any size is accepted. An axis of None is an input without samples, such as a
+    setting (a single number): it is fed as it is.
     """
 
     name: str
@@ -31,7 +34,10 @@ class InputSpec:
 
     @property
     def accepts_any_batch(self) -> bool:
-        """Whether any number of samples may be fed: not where the model fixes the axis to a size other than 1."""
+        """Whether any number of samples may be fed.
+
+        Not where the model fixes the axis to a size other than 1.
+        """
         return self.axis is not None and (not self.shape or self.shape[self.axis] in (None, 1))
 
     @property
@@ -44,11 +50,21 @@ class InputSpec:
         return 1 if self.axis is None or array.ndim <= self.axis else int(array.shape[self.axis])
 
     def slice_samples(self, array: np.ndarray, start: int, stop: int) -> np.ndarray:
-        """Return the samples start..stop-1 of `array`; the array itself where the input has no samples."""
-        return array if self.axis is None else array[(slice(None),) * self.axis + (slice(start, stop),)]
+        """Return the samples start..stop-1 of `array`.
+
+        The array itself where the input has no samples.
+        """
+        return (
+            array
+            if self.axis is None
+            else array[(slice(None),) * self.axis + (slice(start, stop),)]
+        )
 
     def concatenate(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the samples of all `arrays`, one after another; the first array where the input has no samples."""
+        """Return the samples of all `arrays`, one after another.
+
+        The first array where the input has no samples.
+        """
         return arrays[0] if self.axis is None else np.concatenate(arrays, self.axis)
 
     def kind(self, array: np.ndarray) -> tuple[object, ...]:

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Pictures", "is_picture"]
 
-_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+_SUFFIXES = frozenset(
+    {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+)
 _CHUNK_VALUES = 1 << 22  # elements of one item
 _MAX_SIDE = 1 << 14  # of a picture for a model
 _MAX_PIXELS = 1 << 24  # of one for a model
@@ -42,7 +44,9 @@ def is_picture(path: Path) -> bool:
 
 
 class Pictures:
-    """The pictures of a folder, in the order of their names; sub-folders are classes, numbered in that order.
+    """The pictures of a folder, in the order of their names.
+
+    Sub-folders are classes, numbered in that order.
 
     Parameters
     ----------
@@ -57,8 +61,9 @@ class Pictures:
     color
         Order of the colours; "gray" has one channel.
     resize
-        "fit": both sides are scaled to `size`, whatever that does to the proportions. "crop": scaled until it covers
-        `size`, the middle is kept. "pad": scaled until it lies within `size`, black around it.
+        "fit": both sides are scaled to `size`, whatever that does to the proportions. "crop":
+        scaled until it covers `size`, the middle is kept. "pad": scaled until it lies within
+        `size`, black around it.
 
     Raises
     ------
@@ -88,12 +93,20 @@ class Pictures:
                 raise ConfigError(f"pictures: {what} '{value}'; it is one of {', '.join(known)}")
         if not all(0 < side <= _MAX_SIDE for side in size) or size[0] * size[1] > _MAX_PIXELS:
             raise ConfigError(
-                f"pictures: size {size}; it is width and height, 1 to {_MAX_SIDE} each, {_MAX_PIXELS} pixels together "
+                f"pictures: size {size}; it is width and height, 1 to {_MAX_SIDE} each, "
+                f"{_MAX_PIXELS} pixels together "
                 "at most"
             )
-        self.size, self.layout, self.color, self.resize = (int(size[0]), int(size[1])), layout, color, resize
+        self.size, self.layout, self.color, self.resize = (
+            (int(size[0]), int(size[1])),
+            layout,
+            color,
+            resize,
+        )
         channels = 1 if color == "gray" else 3
-        self._mean, self._std = (_per_channel(v, channels, n) for v, n in ((mean, "mean"), (std, "std")))
+        self._mean, self._std = (
+            _per_channel(v, channels, n) for v, n in ((mean, "mean"), (std, "std"))
+        )
         if not (self._std > 0).all():
             raise ConfigError(f"pictures: std {std}; it must be positive")
         self.folder = Path(folder)
@@ -118,7 +131,10 @@ class Pictures:
             pixels = np.stack([self._read_pixels(path) for path, _ in part])
             values = (pixels - self._mean) / self._std
             array = values if self.layout == "nhwc" else np.moveaxis(values, 3, 1)
-            yield np.ascontiguousarray(array, np.float32), None if None in labels else np.array(labels, np.int64)
+            yield (
+                np.ascontiguousarray(array, np.float32),
+                None if None in labels else np.array(labels, np.int64),
+            )
 
     def _list_files(self) -> list[tuple[Path, int | None]]:
         """Return (file, class or None) of every picture."""
@@ -126,9 +142,12 @@ class Pictures:
             entries = sorted(self.folder.iterdir())
         except OSError as error:
             raise DataError(
-                f"pictures: cannot read the folder {self.folder}: {error.strerror}; give a folder of pictures"
+                f"pictures: cannot read the folder {self.folder}: {error.strerror}; give a folder "
+                "of pictures"
             ) from error
-        found: list[tuple[Path, int | None]] = [(path, None) for path in entries if is_picture(path)]
+        found: list[tuple[Path, int | None]] = [
+            (path, None) for path in entries if is_picture(path)
+        ]
         if not found:
             folders = [path for path in entries if path.is_dir()]
             found = [
@@ -139,7 +158,8 @@ class Pictures:
             ]
         if not found:
             raise DataError(
-                f"pictures: the folder {self.folder} holds no picture ({', '.join(sorted(_SUFFIXES))}); put some there"
+                f"pictures: the folder {self.folder} holds no picture "
+                f"({', '.join(sorted(_SUFFIXES))}); put some there"
             )
         return found
 
@@ -147,12 +167,18 @@ class Pictures:
         """Return uint8 pixels [H, W, C]."""
         image = _import_pillow()
         if (odd := describe_irregular_file(path)) is not None:
-            raise DataError(f"pictures: {path} is {odd}, no regular file; remove it from the folder")
+            raise DataError(
+                f"pictures: {path} is {odd}, no regular file; remove it from the folder"
+            )
         try:
-            with warnings.catch_warnings(action="ignore"), image.open(path) as opened:  # large ones have a limit here
+            with (
+                warnings.catch_warnings(action="ignore"),
+                image.open(path) as opened,
+            ):  # large ones have a limit here
                 if opened.width * opened.height > _MAX_FILE_PIXELS:
                     raise DataError(
-                        f"pictures: {path} has {opened.width} x {opened.height} pixels; {_MAX_FILE_PIXELS} are the "
+                        f"pictures: {path} has {opened.width} x {opened.height} pixels; "
+                        f"{_MAX_FILE_PIXELS} are the "
                         "limit, "
                         "make it smaller first"
                     )
@@ -161,11 +187,14 @@ class Pictures:
             raise
         except image.DecompressionBombError as error:
             raise DataError(
-                f"pictures: {path} has far more than {_MAX_FILE_PIXELS} pixels, which are the limit; make it smaller "
+                f"pictures: {path} has far more than {_MAX_FILE_PIXELS} pixels, which are the "
+                "limit; make it smaller "
                 "first"
             ) from error
         except Exception as error:  # Pillow raises OSError, SyntaxError, ... for damaged files
-            raise DataError(f"pictures: {path} is not a readable picture; take it out, or save it again") from error
+            raise DataError(
+                f"pictures: {path} is not a readable picture; take it out, or save it again"
+            ) from error
         pixels = np.asarray(self._resize(picture)).reshape(self.size[1], self.size[0], -1)
         return pixels[:, :, ::-1] if self.color == "bgr" else pixels
 
@@ -177,7 +206,9 @@ class Pictures:
             return picture.resize(self.size, filtered)
         ratios = width / picture.width, height / picture.height
         ratio = max(ratios) if self.resize == "crop" else min(ratios)
-        scaled = picture.resize((max(round(picture.width * ratio), 1), max(round(picture.height * ratio), 1)), filtered)
+        scaled = picture.resize(
+            (max(round(picture.width * ratio), 1), max(round(picture.height * ratio), 1)), filtered
+        )
         left, top = (scaled.width - width) // 2, (scaled.height - height) // 2
         return scaled.crop((left, top, left + width, top + height))  # beyond the edges it is black
 
@@ -185,7 +216,9 @@ class Pictures:
 def _per_channel(value: float | Sequence[float], channels: int, what: str) -> np.ndarray:
     array = np.asarray(value, np.float32).reshape(-1)
     if array.size not in (1, channels) or not np.isfinite(array).all():
-        raise ConfigError(f"pictures: {what} {value}; give one number, or {channels} as the colours are")
+        raise ConfigError(
+            f"pictures: {what} {value}; give one number, or {channels} as the colours are"
+        )
     return np.broadcast_to(array, channels)
 
 

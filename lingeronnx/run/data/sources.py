@@ -65,7 +65,9 @@ class ItemSource:
             yield from self.create_iterator()
 
 
-def open_items(source: object, what: str, names: Collection[str] = (), by_row: Collection[str] = ()) -> ItemSource:
+def open_items(
+    source: object, what: str, names: Collection[str] = (), by_row: Collection[str] = ()
+) -> ItemSource:
     """Return how to read `source`, whatever form it has; DataError where it has none that is known.
 
     names, by_row : the model's inputs, as `iter_file_items` takes them.
@@ -78,15 +80,31 @@ def open_items(source: object, what: str, names: Collection[str] = (), by_row: C
     if isinstance(source, Mapping):
         return ItemSource(lambda: iter([_separate_labels(source, names)]), True, what)
     if hasattr(source, "get_next"):
-        return ItemSource(lambda: map(pair, _iter_calibration_reader(source)), hasattr(source, "rewind"), what, True)
-    if hasattr(source, "__getitem__") and hasattr(source, "__len__") and not isinstance(source, Sequence):
-        return ItemSource(lambda: (_add_batch_axis(source[index], names) for index in range(len(source))), True, what)
+        return ItemSource(
+            lambda: map(pair, _iter_calibration_reader(source)),
+            hasattr(source, "rewind"),
+            what,
+            True,
+        )
+    if (
+        hasattr(source, "__getitem__")
+        and hasattr(source, "__len__")
+        and not isinstance(source, Sequence)
+    ):
+        return ItemSource(
+            lambda: (_add_batch_axis(source[index], names) for index in range(len(source))),
+            True,
+            what,
+        )
     if callable(source) and not isinstance(source, Iterable):
         return ItemSource(lambda: map(pair, _check_iterable(source(), what)), True, what, True)
     if isinstance(source, Iterable):
         again = not isinstance(source, Iterator)
         return ItemSource(lambda: map(pair, source), again, what, not hasattr(source, "__len__"))
-    raise DataError(f"{what}: cannot read a {type(source).__name__}; give a path, arrays or an iterable of feeds")
+    raise DataError(
+        f"{what}: cannot read a {type(source).__name__}; give a path, arrays or an iterable of "
+        "feeds"
+    )
 
 
 def _open_path(text: str, what: str, names: Collection[str], by_row: Collection[str]) -> ItemSource:
@@ -97,13 +115,18 @@ def _open_path(text: str, what: str, names: Collection[str], by_row: Collection[
         files = sorted(f for f in path.iterdir() if f.suffix in (".npz", ".npy"))
         if not files and any(is_picture(f) for f in [*path.iterdir(), *path.glob("*/*")]):
             raise DataError(
-                f"{what}: the folder {path} holds pictures: say how the model wants them with --image-size W,H (--mean"
+                f"{what}: the folder {path} holds pictures: say how the model wants them with "
+                "--image-size W,H (--mean"
                 ", --std, --layout, --color, --resize) or lingeronnx.Pictures"
             )
         if not files:
-            raise DataError(f"{what}: the folder {path} holds no .npz or .npy file; numpy.savez writes one")
+            raise DataError(
+                f"{what}: the folder {path} holds no .npz or .npy file; numpy.savez writes one"
+            )
         return ItemSource(
-            lambda: (item for file in files for item in iter_file_items(file, what, names, by_row)), True, what
+            lambda: (item for file in files for item in iter_file_items(file, what, names, by_row)),
+            True,
+            what,
         )
     if path.suffix in (".npz", ".npy"):
         return ItemSource(lambda: iter_file_items(path, what, names, by_row), True, what)
@@ -111,9 +134,15 @@ def _open_path(text: str, what: str, names: Collection[str], by_row: Collection[
     if colon and module and name.isidentifier():
         function = import_function(module, name, what)
         return ItemSource(
-            lambda: map(partial(_split_item, names=names), _check_iterable(function(), what)), True, what, True
+            lambda: map(partial(_split_item, names=names), _check_iterable(function(), what)),
+            True,
+            what,
+            True,
         )
-    raise DataError(f"{what}: '{text}' is none of these; give an .npz or .npy file, a folder, or module:function")
+    raise DataError(
+        f"{what}: '{text}' is none of these; give an .npz or .npy file, a folder, or "
+        "module:function"
+    )
 
 
 def resolve_source_path(source: object) -> object:
@@ -127,8 +156,13 @@ def resolve_source_path(source: object) -> object:
     return os.path.abspath(text) if Path(text).exists() else source
 
 
-def _separate_labels(arrays: Mapping[str, object], names: Collection[str]) -> tuple[dict[str, np.ndarray], object]:
-    """Take out the labels, no input in `names`; drop arrays that are not numbers (class names and the like)."""
+def _separate_labels(
+    arrays: Mapping[str, object], names: Collection[str]
+) -> tuple[dict[str, np.ndarray], object]:
+    """Take out the labels, no input in `names`.
+
+    Drop arrays that are not numbers (class names and the like).
+    """
     key = find_labels(arrays, names)
     feeds = {name: np.asarray(value) for name, value in arrays.items() if name != key}
     numeric = {name: value for name, value in feeds.items() if value.dtype.kind in "fiub"}
@@ -147,16 +181,28 @@ def _check_iterable(items: object, what: str) -> Iterable[object]:
 
 
 def _split_item(item: object, names: Collection[str]) -> Item:
-    """Return (feeds, labels) of what an iterable yields: a dict, an array, or two things as data loaders give them."""
-    if isinstance(item, tuple | list) and len(item) == 2 and (isinstance(item, tuple) or hasattr(item[0], "shape")):
-        return _separate_labels(item[0], names)[0] if isinstance(item[0], Mapping) else item[0], item[1]
+    """Return (feeds, labels) of what an iterable yields.
+
+    A dict, an array, or two things as data loaders give them.
+    """
+    if (
+        isinstance(item, tuple | list)
+        and len(item) == 2
+        and (isinstance(item, tuple) or hasattr(item[0], "shape"))
+    ):
+        return _separate_labels(item[0], names)[0] if isinstance(item[0], Mapping) else item[
+            0
+        ], item[1]
     if isinstance(item, tuple | list) and len(item) == 1:
         return item[0], None
     return _separate_labels(item, names) if isinstance(item, Mapping) else (item, None)
 
 
 def _add_batch_axis(item: object, names: Collection[str]) -> Item:
-    """Return (feeds, labels) of one entry of a data set: one sample, to which the batch axis is added."""
+    """Return (feeds, labels) of one entry of a data set.
+
+    One sample, to which the batch axis is added.
+    """
     feeds, label = _split_item(item, names)
     if isinstance(feeds, Mapping):
         feeds = {name: np.asarray(value)[None] for name, value in feeds.items()}

@@ -1,6 +1,7 @@
 """Nodes of an integer graph as simulator steps, types and scales inferred on the way.
 
-Float nodes between integer ones become steps too (`runners.FloatFallback`). Knows operators only through `formats`.
+Float nodes between integer ones become steps too (`runners.FloatFallback`). Knows operators only
+through `formats`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ __all__ = ["Binder", "BoundGraph", "bind_kernel"]
 class BoundGraph:
     """The steps of a graph, and of every tensor its type, of the integer ones how they are held.
 
-    integer_names : {tensor that the graph does not have: the float tensor of the graph whose integers it holds}
+    integer_names : {tensor that the graph does not have: the float tensor of the graph whose
+    integers it holds}
     """
 
     steps: Sequence[Step]
@@ -60,7 +62,13 @@ class Binder:
         keep: Collection[str] | None = (),
         fallback_sessions: FallbackSessionCache | None = None,
     ) -> None:
-        self._model, self._side, self._consts, self._batched, self._keep = model, side, consts, batched, keep
+        self._model, self._side, self._consts, self._batched, self._keep = (
+            model,
+            side,
+            consts,
+            batched,
+            keep,
+        )
         self._opened = fallback_sessions
         self.specs = dict(specs)
         self.held: dict[str, Affine] = {}
@@ -94,8 +102,14 @@ class Binder:
         if form is None or form.domain:
             return None
         source = str(node.inputs[0].name) if node.inputs and node.inputs[0] is not None else ""
-        known = self.specs.get(source, self._consts.get(source))  # a Gather may read a constant table
-        return form if known is not None and known.dtype.kind == "i" and known.dtype.itemsize < 8 else None
+        known = self.specs.get(
+            source, self._consts.get(source)
+        )  # a Gather may read a constant table
+        return (
+            form
+            if known is not None and known.dtype.kind == "i" and known.dtype.itemsize < 8
+            else None
+        )
 
     def _bind_node(self, op_format: Format, node: ir.Node) -> None:
         attrs = read_attributes(op_format, node)
@@ -106,10 +120,14 @@ class Binder:
                 self._append_constant(names[index], consts[index])
             elif names[index] not in self.specs:
                 raise ModelError(
-                    f"{node.op_type} {node.name}: its input '{names[index]}' is computed nowhere; the file is damaged"
+                    f"{node.op_type} {node.name}: its input '{names[index]}' is computed nowhere; "
+                    "the file is damaged"
                 )
         self._check_scales(op_format, node, attrs, names)
-        if not self._side.target.zero_points and (key := find_nonzero_zero_point(attrs)) is not None:
+        if (
+            not self._side.target.zero_points
+            and (key := find_nonzero_zero_point(attrs)) is not None
+        ):
             raise ModelError(
                 f"{node.op_type} {node.name}: {key} = {attrs[key]}; "
                 f"on {self._side.target.name} the integer 0 stands for 0"
@@ -127,7 +145,9 @@ class Binder:
         inputs = tuple(names[i] for i in op_format.kernel_inputs(node))
         reals = {str(node.outputs[i].name) for i in op_format.float_outputs(bound)}
         outputs = tuple(str(v.name) for v in node.outputs if v.name)
-        inside = {name: ir.unique_name(f"{name}_q", self._taken) for name in outputs if name in reals}
+        inside = {
+            name: ir.unique_name(f"{name}_q", self._taken) for name in outputs if name in reals
+        }
         self._append(Step(fn, inputs, tuple(inside.get(name, name) for name in outputs)))
         written = op_format.all_output_qparams(bound, [self.held.get(name) for name in names])
         for value, q in zip(node.outputs, written, strict=False):
@@ -144,23 +164,33 @@ class Binder:
         self.integer_names[held] = name
         self._taken.add(held)
 
-    def _check_scales(self, op_format: Format, node: ir.Node, attrs: Attributes, names: Sequence[str]) -> None:
+    def _check_scales(
+        self, op_format: Format, node: ir.Node, attrs: Attributes, names: Sequence[str]
+    ) -> None:
         read = op_format.input_qparams(attrs)
         for index, q in read.items():
             own = self.held.get(names[index]) if index < len(names) else None
             if own is not None and own.scale != q.scale:
                 raise ModelError(
-                    f"{node.op_type} {node.name}: reads '{names[index]}' at scale {q.scale:g}, its producer writes "
+                    f"{node.op_type} {node.name}: reads '{names[index]}' at scale {q.scale:g}, its "
+                    "producer writes "
                     f"{own.scale:g}; repair the graph with fix-dequant"
                 )
         for index, name in enumerate(names):
             if name not in self.held:
                 continue
             zero = self.held[name].zero_point
-            taken = read[index].zero_point if index in read else zero if op_format.supports_zero_points else 0
+            taken = (
+                read[index].zero_point
+                if index in read
+                else zero
+                if op_format.supports_zero_points
+                else 0
+            )
             if zero != taken:
                 raise ModelError(
-                    f"{node.op_type} {node.name}: reads '{name}' with zero point {taken}, its producer writes {zero}; "
+                    f"{node.op_type} {node.name}: reads '{name}' with zero point {taken}, its "
+                    f"producer writes {zero}; "
                     "quantize the model again"
                 )
 
@@ -173,7 +203,8 @@ class Binder:
     def _append(self, call: Step) -> None:
         if lost := next((name for name in call.inputs if name not in self.specs), ""):
             raise ModelError(
-                f"the node that writes '{call.outputs[0]}': its input '{lost}' is neither computed nor a constant; a "
+                f"the node that writes '{call.outputs[0]}': its input '{lost}' is neither computed "
+                "nor a constant; a "
                 "graph input with a default value is none, store it as a constant alone"
             )
         self.steps.append(call)
@@ -183,7 +214,8 @@ class Binder:
             raise ModelError(f"the node that writes '{call.outputs[0]}': {error}") from error
         if len(results) < len(call.outputs):
             raise ModelError(
-                f"the node that writes '{call.outputs[0]}': it has {len(call.outputs)} outputs; its operator gives "
+                f"the node that writes '{call.outputs[0]}': it has {len(call.outputs)} outputs; "
+                "its operator gives "
                 f"{len(results)}"
             )
         self.specs.update(zip(call.outputs, results, strict=False))
@@ -202,9 +234,11 @@ class Binder:
 
 
 def bind_kernel(op_format: Format, bound: KernelInfo) -> Kernel:
-    """Return the kernel of a bound node; what the simulator refuses becomes a ModelError naming the node.
+    """Return the kernel of a bound node.
 
-    Raises InternalError for a platform's row that has an arithmetic of another kind for the operator.
+    What the simulator refuses becomes a ModelError naming the node.
+    Raises InternalError for a platform's row that has an arithmetic of another kind for the
+    operator.
     """
     bound.expect_arithmetic(op_format.kind)
     try:

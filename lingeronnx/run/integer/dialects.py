@@ -1,9 +1,11 @@
 """The dialects of integer graphs: which one a graph is of, and whose arithmetic its numbers mean.
 
-    dialect v1    domain `thinker`, operators called Conv2dInt, iqAdd, ...      by default the executor's arithmetic
-    dialect v3    domain `linger`, operators called QConv2d, QAdd, ...          by default the training side's
+    dialect v1    domain `thinker`, operators called Conv2dInt, iqAdd, ...      by default the
+    executor's arithmetic dialect v3    domain `linger`, operators called QConv2d, QAdd, ...
+    by default the training side's
 
-Owns the choice between the two arithmetics. Names are the formats'; must not know what either computes.
+Owns the choice between the two arithmetics. Names are the formats'; must not know what either
+computes.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ def detect_dialect(model: ir.Model) -> int:
 class ArithmeticSide:
     """Whose arithmetic a graph's operators have: the executor's or the training side's.
 
-    target : the platform. dialect : of the graph, where the training side's arithmetic is meant; 0: the executor's.
+    target : the platform. dialect : of the graph, where the training side's arithmetic is meant; 0:
+    the executor's.
     """
 
     target: Target
@@ -42,9 +45,14 @@ class ArithmeticSide:
 
     @classmethod
     def resolve(cls, model: ir.Model, target: Target, name: str | None) -> ArithmeticSide:
-        """Return the side called `name`, None for the graph's default; ConfigError for an unknown name."""
+        """Return the side called `name`, None for the graph's default.
+
+        ConfigError for an unknown name.
+        """
         if name not in (None, *ARITHMETICS):
-            raise ConfigError(f"arithmetic '{name}'; it is {' or '.join(repr(a) for a in ARITHMETICS)}")
+            raise ConfigError(
+                f"arithmetic '{name}'; it is {' or '.join(repr(a) for a in ARITHMETICS)}"
+            )
         number = detect_dialect(model)
         trains = name == "training" or (name is None and number == 3)
         return cls(target, number if trains else 0)
@@ -57,8 +65,11 @@ class ArithmeticSide:
             return found
         if self.dialect:
             raise ModelError(
-                f"{node.op_type} {node.name}: what the training side computes for it on {self.target.name}, in a graph "
+                f"{node.op_type} {node.name}: what the training side computes for it on "
+                f"{self.target.name}, in a graph "
                 f"of generation {self.dialect}, is not known; use arithmetic='executor'"
             )
         more = "; it exists in arithmetic='training' only" if trained is not None else ""
-        raise ModelError(f"{node.op_type} {node.name}: {self.target.name} has no such operator{more}")
+        raise ModelError(
+            f"{node.op_type} {node.name}: {self.target.name} has no such operator{more}"
+        )

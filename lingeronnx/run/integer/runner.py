@@ -1,7 +1,7 @@
 """Running integer graphs: batches through compiled programs of simulator steps.
 
-`IntegerRunner.run` yields the same stream as `runners.FloatRunner`. `bind` makes the steps, `walk` goes through them
-one by one.
+`IntegerRunner.run` yields the same stream as `runners.FloatRunner`. `bind` makes the steps, `walk`
+goes through them one by one.
 """
 
 from __future__ import annotations
@@ -31,18 +31,22 @@ if TYPE_CHECKING:
 
 __all__ = ["IntegerRunner", "detect_target"]
 
-_MAX_DIRECT_PROGRAMS = 64  # types and shapes of feeds whose program is found without looking at the graph
+_MAX_DIRECT_PROGRAMS = (
+    64  # types and shapes of feeds whose program is found without looking at the graph
+)
 
 
 class IntegerRunner:
     """An integer graph in the simulator; float nodes between integer ones run as float fallbacks.
 
-    model : a graph after lowering, or a vendor's. Raises ModelError for operators and attributes it cannot take.
-    arithmetic : "executor" or "training"; None is what the graph's dialect means by default.
-    row : the platform; None is the one that the graph was made for.
+    model : a graph after lowering, or a vendor's. Raises ModelError for operators and attributes it
+    cannot take. arithmetic : "executor" or "training"; None is what the graph's dialect means by
+    default. row : the platform; None is the one that the graph was made for.
     """
 
-    def __init__(self, model: ir.Model, arithmetic: str | None = None, target: Target | None = None) -> None:
+    def __init__(
+        self, model: ir.Model, arithmetic: str | None = None, target: Target | None = None
+    ) -> None:
         self.model = model
         self.target = detect_target(model) if target is None else target
         self.side = ArithmeticSide.resolve(model, self.target, arithmetic)
@@ -61,9 +65,13 @@ class IntegerRunner:
         #: inputs for one sample is no such case: it goes along with every sample.
         self.runs_whole_batch = any(not spec.accepts_any_batch for spec in self.inputs)
         if any(spec.is_single_sample for spec in self.inputs):
-            self.runs_whole_batch = any(not spec.accepts_any_batch for spec in self.inputs if spec.axis is not None)
+            self.runs_whole_batch = any(
+                not spec.accepts_any_batch for spec in self.inputs if spec.axis is not None
+            )
         #: Float tensors that have the batch at another axis, such as the last states of a recurrent layer.
-        self.batch_axes = {str(v.name): axis for v in ir.iter_values(model) if (axis := find_dynamic_axis(v))}
+        self.batch_axes = {
+            str(v.name): axis for v in ir.iter_values(model) if (axis := find_dynamic_axis(v))
+        }
         self.batch_axes.update({spec.name: spec.axis or 0 for spec in self.inputs})
         self._programs: dict[Any, tuple[Program, dict[str, Affine]]] = {}
         self._direct: dict[Any, _DirectProgram] = {}
@@ -83,7 +91,10 @@ class IntegerRunner:
 
     @property
     def input_qparams(self) -> dict[str, Affine | None]:
-        """How the Quant nodes that read an input hold it, by input; None where there is none, or several disagree."""
+        """How the Quant nodes that read an input hold it, by input.
+
+        None where there is none, or several disagree.
+        """
         found: dict[str, Affine | None] = {}
         for value in self.model.graph.inputs:
             nodes = [use.node for use in value.uses() if use.node.op_type == QUANT.name]
@@ -99,22 +110,35 @@ class IntegerRunner:
     ) -> Stream:
         """Run a batch and yield `(name, array, how it is held or None)` in graph order.
 
-        feed : by input name; real values, or for an input that feeds a Quant an array of its integer type, which is
-            taken as quantized already. keep : the tensors to yield, None for all. force : tensors to replace by given
-            integers (or reals), which must be kept; DataError where they do not fit.
+        feed : by input name; real values, or for an input that feeds a Quant an array of its
+        integer type, which is
+            taken as quantized already. keep : the tensors to yield, None for all. force : tensors
+            to replace by given integers (or reals), which must be kept; DataError where they do not
+            fit.
         """
         given = {spec.name: np.asarray(feed[spec.name]) for spec in self.inputs}
-        known = tuple((array.dtype, array.shape) for array in given.values()), None if keep is None else tuple(keep)
+        known = (
+            tuple((array.dtype, array.shape) for array in given.values()),
+            None if keep is None else tuple(keep),
+        )
         if not force and (direct := self._direct.get(known)) is not None:
-            for name, array in direct.program.run({to: given[name] for to, name in direct.feeds.items()}):
+            for name, array in direct.program.run(
+                {to: given[name] for to, name in direct.feeds.items()}
+            ):
                 yield name, array, direct.held.get(name)
             return
-        quantized = frozenset(name for name, array in given.items() if self._is_quantized(name, array))
+        quantized = frozenset(
+            name for name, array in given.items() if self._is_quantized(name, array)
+        )
         count = self._count(given)
-        fed = self._program_feed(given if self.runs_whole_batch else self._stack_samples(given), quantized)
+        fed = self._program_feed(
+            given if self.runs_whole_batch else self._stack_samples(given), quantized
+        )
         rows = 1 if self.runs_whole_batch else count
         specs = {
-            name: TensorSpec((len(array) // rows, *array.shape[1:]) if array.ndim else (), array.dtype)
+            name: TensorSpec(
+                (len(array) // rows, *array.shape[1:]) if array.ndim else (), array.dtype
+            )
             for name, array in fed.items()
         }
         key = tuple(specs.items()), None if keep is None else frozenset(keep)
@@ -128,8 +152,14 @@ class IntegerRunner:
         }
         try:
             for name, array in run_program(program, fed, forced, count):
-                yield name, _unstack_samples(array, count, self.batch_axes.get(name, 0)), held.get(name)
-        except SimulatorError as error:  # the feeds were checked: what is forced has another type, shape or name
+                yield (
+                    name,
+                    _unstack_samples(array, count, self.batch_axes.get(name, 0)),
+                    held.get(name),
+                )
+        except (
+            SimulatorError
+        ) as error:  # the feeds were checked: what is forced has another type, shape or name
             raise DataError(str(error)) from error
 
     def _cache_direct_program(
@@ -144,17 +174,25 @@ class IntegerRunner:
         names = {id(array): name for name, array in given.items()}
         as_it_is = all(id(array) in names for array in fed.values()) and len(names) == len(given)
         plain = self.runs_whole_batch or (
-            program.accepts_batches and not set(program.output_names) & {n for n, a in self.batch_axes.items() if a}
+            program.accepts_batches
+            and not set(program.output_names) & {n for n, a in self.batch_axes.items() if a}
         )
         if as_it_is and plain and len(self._direct) < _MAX_DIRECT_PROGRAMS:
-            self._direct[known] = _DirectProgram(program, {to: names[id(array)] for to, array in fed.items()}, held)
+            self._direct[known] = _DirectProgram(
+                program, {to: names[id(array)] for to, array in fed.items()}, held
+            )
 
-    def walk(self, feed: Mapping[str, np.ndarray], wanted: Collection[str] | None = None) -> GraphWalk:
+    def walk(
+        self, feed: Mapping[str, np.ndarray], wanted: Collection[str] | None = None
+    ) -> GraphWalk:
         """Return a `GraphWalk` on one batch of real inputs through the steps that lead to `wanted` (None: all)."""
         given = {spec.name: np.asarray(feed[spec.name]) for spec in self.inputs}
         count = self._count(given)
         given = given if self.runs_whole_batch else self._stack_samples(given)
-        specs = {n: TensorSpec((len(a) // count, *a.shape[1:]) if a.ndim else (), a.dtype) for n, a in given.items()}
+        specs = {
+            n: TensorSpec((len(a) // count, *a.shape[1:]) if a.ndim else (), a.dtype)
+            for n, a in given.items()
+        }
         binder = Binder(
             self.model,
             self.side,
@@ -182,15 +220,22 @@ class IntegerRunner:
     def _count(self, given: Mapping[str, np.ndarray]) -> int:
         """Return the number of samples fed."""
         first = next((spec for spec in self.inputs if spec.axis is not None), None)
-        return 1 if self.runs_whole_batch or first is None else first.count_samples(given[first.name])
+        return (
+            1 if self.runs_whole_batch or first is None else first.count_samples(given[first.name])
+        )
 
     def _stack_samples(self, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the feed with the samples of every input one after another along axis 0; what has none is repeated."""
+        """Return the feed with the samples of every input one after another along axis 0.
+
+        What has none is repeated.
+        """
         count, found = self._count(given), {}
         for spec in self.inputs:
             array = found[spec.name] = given[spec.name]
             if spec.axis:
-                found[spec.name] = np.concatenate(np.split(array, array.shape[spec.axis], spec.axis))
+                found[spec.name] = np.concatenate(
+                    np.split(array, array.shape[spec.axis], spec.axis)
+                )
             elif spec.axis is None and array.ndim and count > 1:
                 found[spec.name] = np.concatenate([array] * count)
         return found
@@ -204,17 +249,24 @@ class IntegerRunner:
         found = self.input_qparams[name]
         if found is None:
             raise DataError(
-                f"input '{name}' is {array.dtype}: it feeds no Quant, or several of different scales; give real values"
+                f"input '{name}' is {array.dtype}: it feeds no Quant, or several of different "
+                "scales; give real values"
             )
         bits = 8 * array.dtype.itemsize
         if bits != (8 if found.bits <= 8 else 16):
             raise DataError(
-                f"input '{name}' is {array.dtype}, its Quant writes {found.bits} bits; give that type or real values"
+                f"input '{name}' is {array.dtype}, its Quant writes {found.bits} bits; give that "
+                "type or real values"
             )
         return True
 
-    def _program_feed(self, given: Mapping[str, np.ndarray], quantized: Collection[str]) -> dict[str, np.ndarray]:
-        """Return the program's feed: for quantized inputs, the outputs of their Quants in place of the input."""
+    def _program_feed(
+        self, given: Mapping[str, np.ndarray], quantized: Collection[str]
+    ) -> dict[str, np.ndarray]:
+        """Return the program's feed.
+
+        For quantized inputs, the outputs of their Quants in place of the input.
+        """
         feed: dict[str, np.ndarray] = {}
         for value in self.model.graph.inputs:
             name = str(value.name)
@@ -233,12 +285,21 @@ class IntegerRunner:
         return feed
 
     def _compile(
-        self, specs: Mapping[str, TensorSpec], keep: Collection[str] | None, quantized: Collection[str]
+        self,
+        specs: Mapping[str, TensorSpec],
+        keep: Collection[str] | None,
+        quantized: Collection[str],
     ) -> tuple[Program, dict[str, Affine]]:
         from simulator import program
 
         binder = Binder(
-            self.model, self.side, self.consts, specs, not self.runs_whole_batch, keep, self.fallback_sessions
+            self.model,
+            self.side,
+            self.consts,
+            specs,
+            not self.runs_whole_batch,
+            keep,
+            self.fallback_sessions,
         )
         binder.run()
         for value in self.model.graph.inputs:
@@ -268,7 +329,10 @@ def _check_simd_settings() -> None:
 
 @dataclass(frozen=True)
 class _DirectProgram:
-    """A program that takes feeds of certain types and shapes as they are; feeds: its input -> the graph's."""
+    """A program that takes feeds of certain types and shapes as they are.
+
+    Feeds: its input -> the graph's.
+    """
 
     program: Program
     feeds: Mapping[str, str]
@@ -276,16 +340,27 @@ class _DirectProgram:
 
 
 def detect_target(model: ir.Model) -> Target:
-    """Return the platform a graph was made for: our metadata, else any node's `platform`, else the first chip."""
+    """Return the platform a graph was made for.
+
+    Our metadata, else any node's `platform`, else the first chip.
+    """
     name = model.metadata_props.get("lingeronnx.platform")
     if name is None:
-        name = next((n for node in model.graph if (n := ir.get_attr(node, "platform"))), DEFAULT.name)
+        name = next(
+            (n for node in model.graph if (n := ir.get_attr(node, "platform"))), DEFAULT.name
+        )
     return get_target(str(name))
 
 
 def _unstack_samples(array: np.ndarray, count: int, axis: int) -> np.ndarray:
     """Return an array whose samples, one of them at `axis` of each, came out one after another along axis 0."""
-    if not axis or count == 1 or array.ndim <= axis or array.shape[axis] != 1 or array.shape[0] % count:
+    if (
+        not axis
+        or count == 1
+        or array.ndim <= axis
+        or array.shape[axis] != 1
+        or array.shape[0] % count
+    ):
         return array
     return np.concatenate(np.split(array, count), axis=axis)
 

@@ -1,4 +1,7 @@
-"""Sizes of the tensors of integer graphs, of wrong ones too: nothing is run, and no scale is looked at."""
+"""Sizes of the tensors of integer graphs, of wrong ones too.
+
+Nothing is run, and no scale is looked at.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ __all__ = ["infer_shapes"]
 
 
 class _ShapeBinder(Binder):
-    """Binds what it can, whatever the scales: for the sizes of tensors in graphs that may be wrong."""
+    """Binds what it can, whatever the scales.
+
+    For the sizes of tensors in graphs that may be wrong.
+    """
 
     def _bind_node(self, op_format: Format, node: ir.Node) -> None:
         with contextlib.suppress(ModelError, ValueError, KeyError, IndexError, TypeError):
@@ -31,7 +37,9 @@ class _ShapeBinder(Binder):
             return super()._integer_format(node)
         return None
 
-    def _check_scales(self, op_format: Format, node: ir.Node, attrs: Attributes, names: Sequence[str]) -> None:
+    def _check_scales(
+        self, op_format: Format, node: ir.Node, attrs: Attributes, names: Sequence[str]
+    ) -> None:
         pass
 
     def _append_float_fallback(self) -> None:
@@ -49,6 +57,13 @@ def infer_shapes(model: ir.Model) -> dict[ir.Value, tuple[int | None, ...]]:
         for s in runner.inputs
         if s.shape and None not in s.shape[1:]
     }
-    binder = _ShapeBinder(model, ArithmeticSide(GENERIC), runner.consts, specs, not runner.runs_whole_batch)
+    binder = _ShapeBinder(
+        model, ArithmeticSide(GENERIC), runner.consts, specs, not runner.runs_whole_batch
+    )
     binder.run()
-    return {v: binder.specs[v.name].shape for node in model.graph for v in node.outputs if v.name in binder.specs}
+    return {
+        v: binder.specs[v.name].shape
+        for node in model.graph
+        for v in node.outputs
+        if v.name in binder.specs
+    }

@@ -1,4 +1,7 @@
-"""A walk through an integer graph: step by step over one batch, any step done again before the next."""
+"""A walk through an integer graph.
+
+Step by step over one batch, any step done again before the next.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,8 @@ class WalkStep:
     """One step of a walk: the tensor it writes, the kernel that computed it, what it read and wrote (whole batch).
 
     The inputs are let go when the walk goes on.
-    Where a node writes floats, two steps have its output: that with the integers, and their Dequant.
+    Where a node writes floats, two steps have its output: that with the integers, and their
+    Dequant.
     """
 
     output: str
@@ -34,7 +38,10 @@ class WalkStep:
 
 
 class GraphWalk:
-    """Runs a graph step by step over one batch; a step can be done again with another kernel before going on."""
+    """Runs a graph step by step over one batch.
+
+    A step can be done again with another kernel before going on.
+    """
 
     def __init__(self, binder: Binder, feed: Mapping[str, np.ndarray]) -> None:
         self._binder, self._arrays = binder, dict(feed)
@@ -47,7 +54,9 @@ class GraphWalk:
             self._step = call
             self._compute(call)
             name, read = call.outputs[0], [self._arrays[n] for n in call.inputs]
-            self._shown = WalkStep(self._binder.integer_names.get(name, name), call.kernel, read, self._arrays[name])
+            self._shown = WalkStep(
+                self._binder.integer_names.get(name, name), call.kernel, read, self._arrays[name]
+            )
             yield self._shown
             read.clear()
             for name in dict.fromkeys(call.inputs):  # a step may read one tensor twice
@@ -59,8 +68,9 @@ class GraphWalk:
         return self._arrays.get(name)
 
     def redo(self, kernel: Kernel) -> None:
-        """Compute the current step again with `kernel`, for later steps too; the step holds the new result.
+        """Compute the current step again with `kernel`, for later steps too.
 
+        The step holds the new result.
         The old one is let go first.
         """
         assert self._step is not None
@@ -77,9 +87,14 @@ class GraphWalk:
         specs = {name: self._binder.specs[name] for name in call.inputs}
         program = machine.compile_program([call], specs, call.outputs)
         feed = {name: self._arrays[name] for name in call.inputs}
-        rows = {name: max(specs[name].shape[:1], default=1) for name in call.inputs}  # of one sample
+        rows = {
+            name: max(specs[name].shape[:1], default=1) for name in call.inputs
+        }  # of one sample
         count = max((len(a) // rows[n] for n, a in feed.items() if a.ndim), default=1)
-        feed = {n: np.concatenate([a] * count) if a.ndim and len(a) == rows[n] else a for n, a in feed.items()}
+        feed = {
+            n: np.concatenate([a] * count) if a.ndim and len(a) == rows[n] else a
+            for n, a in feed.items()
+        }
         self._arrays.update(run_program(program, feed, {}, count))
 
 
@@ -92,7 +107,10 @@ def run_program(
         return
 
     def sample(arrays: Mapping[str, np.ndarray], i: int) -> dict[str, np.ndarray]:
-        return {n: a[i * len(a) // count : (i + 1) * len(a) // count] if a.ndim else a for n, a in arrays.items()}
+        return {
+            n: a[i * len(a) // count : (i + 1) * len(a) // count] if a.ndim else a
+            for n, a in arrays.items()
+        }
 
     runs = [program.run(sample(feed, i), sample(force, i)) for i in range(count)]
     for items in zip(*runs, strict=True):

@@ -1,6 +1,15 @@
-"""Running float operators by onnxruntime: a whole model, a part of it, or a step between integer ones."""
+"""Running float operators by onnxruntime.
 
-from .float_fallbacks import FallbackSessionCache, FloatFallback, extract_submodel, find_ancestors, iter_read_values
+A whole model, a part of it, or a step between integer ones.
+"""
+
+from .float_fallbacks import (
+    FallbackSessionCache,
+    FloatFallback,
+    extract_submodel,
+    find_ancestors,
+    iter_read_values,
+)
 from .float_runner import FloatRunner, Item, ShapeRunner, Stream, get_input_specs
 from .sessions import open_ort_session
 

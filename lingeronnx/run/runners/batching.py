@@ -1,9 +1,9 @@
 """How samples go through float nodes so that none depends on those beside it, to the last bit.
 
-onnxruntime computes whole vectors of numbers one way, and what is left at the end of a tensor another way; sums along
-an axis depend on where a row begins in memory; products of matrices depend on the number of rows. One unit in the last
-place is enough for another integer behind. What each operator does was measured (docs/reliability.md); of one that was
-not, nothing is assumed.
+onnxruntime computes whole vectors of numbers one way, and what is left at the end of a tensor
+another way; sums along an axis depend on where a row begins in memory; products of matrices depend
+on the number of rows. One unit in the last place is enough for another integer behind. What each
+operator does was measured (docs/reliability.md); of one that was not, nothing is assumed.
 """
 
 from __future__ import annotations
@@ -41,17 +41,24 @@ _VECTOR_LENGTH = 16
 _ALIGNMENT_BYTES = 64  # bytes to whose multiples onnxruntime's own tensors are placed
 _MAX_PARALLEL_NODES = 16  # that `build_parallel_model` repeats
 _MAX_PARALLEL_ELEMENTS = 1 << 15  # of a sample: beyond, a call costs nothing beside the computing
-_MAX_PADDED_ELEMENTS = 256  # numbers of a sample of which a vector of samples takes no longer than a few more calls
+_MAX_PADDED_ELEMENTS = (
+    256  # numbers of a sample of which a vector of samples takes no longer than a few more calls
+)
 
 _MAX_EXTRA_ELEMENTS = 1024  # further numbers of a sample that take no longer than nodes of its own
 
 #: Of one number each, or of several at one place.
 _ELEMENTWISE_OPS = operators.UNARY_ELEMENTWISE_OPS | operators.BROADCASTING_OPS
 #: The same for any batch: each number is rounded once or moved, each row computed by itself.
-_BATCH_INVARIANT_OPS = operators.CORRECTLY_ROUNDED_OPS | operators.DATA_MOVEMENT_OPS | operators.SOFTMAX_FAMILY_OPS
+_BATCH_INVARIANT_OPS = (
+    operators.CORRECTLY_ROUNDED_OPS | operators.DATA_MOVEMENT_OPS | operators.SOFTMAX_FAMILY_OPS
+)
 #: What keeps all its numbers: a multiple of a vector stays one, and each sample begins on a line as the first one does.
 _INVARIANT_IF_ALIGNED_OPS = (
-    operators.PERMUTATION_OPS | operators.SOFTMAX_FAMILY_OPS | operators.NORMALIZATION_OPS | _ELEMENTWISE_OPS
+    operators.PERMUTATION_OPS
+    | operators.SOFTMAX_FAMILY_OPS
+    | operators.NORMALIZATION_OPS
+    | _ELEMENTWISE_OPS
 )
 #: Of these a sample alone, whose end fills no vector, has the same bits as one of a multiple.
 _INVARIANT_IF_REPEATED_OPS = (
@@ -102,26 +109,37 @@ def choose_batching(
 
 def repeats_to_fill_vectors(specs: Sequence[TensorSpec]) -> int:
     """Return how often a sample must follow itself until whole vectors are full, in every tensor of `specs`."""
-    return max((_VECTOR_LENGTH // math.gcd(math.prod(spec.shape), _VECTOR_LENGTH) for spec in specs), default=1)
+    return max(
+        (_VECTOR_LENGTH // math.gcd(math.prod(spec.shape), _VECTOR_LENGTH) for spec in specs),
+        default=1,
+    )
 
 
 def _repeatable(nodes: Sequence[ir.Node], specs: Sequence[TensorSpec]) -> bool:
     """Whether `build_parallel_model` can repeat nodes, and it is worth while."""
-    plain = all(spec.dtype == np.float32 for spec in specs) and not any(ir.has_subgraphs(node) for node in nodes)
-    few = len(nodes) <= _MAX_PARALLEL_NODES and sum(math.prod(spec.shape) for spec in specs) <= _MAX_PARALLEL_ELEMENTS
+    plain = all(spec.dtype == np.float32 for spec in specs) and not any(
+        ir.has_subgraphs(node) for node in nodes
+    )
+    few = (
+        len(nodes) <= _MAX_PARALLEL_NODES
+        and sum(math.prod(spec.shape) for spec in specs) <= _MAX_PARALLEL_ELEMENTS
+    )
     return plain and few
 
 
 def build_parallel_model(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Build a model of `PARALLEL_SAMPLES` samples that computes each sample by separate nodes.
 
-    onnxruntime puts each sample that is split off, and each tensor behind it, where a tensor of its own begins; so the
-    numbers are those of as many calls.
+    onnxruntime puts each sample that is split off, and each tensor behind it, where a tensor of its
+    own begins; so the numbers are those of as many calls.
     """
     found, held = onnx.ModelProto(), {tensor.name for tensor in proto.graph.initializer}
     found.CopyFrom(proto)
     version = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 0)
-    splits = [onnx.helper.make_node("Split", [v.name], _numbered_names(v.name), axis=0) for v in proto.graph.input]
+    splits = [
+        onnx.helper.make_node("Split", [v.name], _numbered_names(v.name), axis=0)
+        for v in proto.graph.input
+    ]
     for split in splits if version >= 18 else ():
         split.attribute.append(onnx.helper.make_attribute("num_outputs", PARALLEL_SAMPLES))
     made = splits
@@ -130,7 +148,9 @@ def build_parallel_model(proto: onnx.ModelProto) -> onnx.ModelProto:
             one = onnx.NodeProto()
             one.CopyFrom(node)
             one.name = f"{node.name}#{index}"
-            one.input[:] = [name if name in held or not name else f"{name}#{index}" for name in node.input]
+            one.input[:] = [
+                name if name in held or not name else f"{name}#{index}" for name in node.input
+            ]
             one.output[:] = [f"{name}#{index}" if name else "" for name in node.output]
             made.append(one)
     made += [
@@ -166,7 +186,9 @@ def _allocate_aligned(size: int) -> np.ndarray:
 
 def repeat_samples(array: np.ndarray, times: int) -> np.ndarray:
     """Return a batch with each sample `times` times in turn, the first one where a tensor of its own would begin."""
-    samples = _allocate_aligned(array.nbytes * times).view(array.dtype).reshape(len(array), times, -1)
+    samples = (
+        _allocate_aligned(array.nbytes * times).view(array.dtype).reshape(len(array), times, -1)
+    )
     samples[...] = array.reshape(len(array), 1, -1)
     return samples.reshape(len(array) * times, *array.shape[1:])
 
@@ -188,6 +210,8 @@ def split_aligned(array: np.ndarray) -> list[np.ndarray]:
         return [array[i : i + 1] for i in range(len(array))]
     size = array.nbytes // len(array)
     each = -(-size // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
-    rows = _allocate_aligned(len(array) * each).reshape(len(array), each)[:, :size].view(array.dtype)
+    rows = (
+        _allocate_aligned(len(array) * each).reshape(len(array), each)[:, :size].view(array.dtype)
+    )
     rows[...] = array.reshape(len(array), -1)
     return [row.reshape(1, *array.shape[1:]) for row in rows]

@@ -1,4 +1,7 @@
-"""Float nodes between integer ones: `FloatFallback`, one step of a simulator program that onnxruntime computes."""
+"""Float nodes between integer ones.
+
+`FloatFallback`, one step of a simulator program that onnxruntime computes.
+"""
 
 from __future__ import annotations
 
@@ -31,15 +34,28 @@ from .sessions import open_ort_session
 if TYPE_CHECKING:
     from .sessions import OrtSession
 
-__all__ = ["FallbackSessionCache", "FloatFallback", "extract_submodel", "find_ancestors", "iter_read_values"]
+__all__ = [
+    "FallbackSessionCache",
+    "FloatFallback",
+    "extract_submodel",
+    "find_ancestors",
+    "iter_read_values",
+]
 
 #: Float nodes opened in onnxruntime, by what they and their constants are.
 FallbackSessionCache = dict[bytes, "OrtSession"]
 
 
 def _random_like(rng: np.random.Generator, like: np.ndarray) -> np.ndarray:
-    """Return random values in place of `like`: normal ones, or 0 and 1, which counts and indices may be."""
-    values = rng.standard_normal(like.shape) if like.dtype.kind == "f" else rng.integers(0, 2, like.shape)
+    """Return random values in place of `like`.
+
+    Normal ones, or 0 and 1, which counts and indices may be.
+    """
+    values = (
+        rng.standard_normal(like.shape)
+        if like.dtype.kind == "f"
+        else rng.integers(0, 2, like.shape)
+    )
     return values.astype(like.dtype)
 
 
@@ -51,12 +67,17 @@ def iter_read_values(node: ir.Node) -> Iterator[ir.Value | None]:
             inner = list(ir.iter_nodes_recursive(attribute.value))
             for value in (v for part in inner for v in part.inputs if v is not None):
                 maker = value.producer()
-                if (maker is None and value.graph is node.graph) or (maker is not None and maker.graph is node.graph):
+                if (maker is None and value.graph is node.graph) or (
+                    maker is not None and maker.graph is node.graph
+                ):
                     yield value
 
 
 def find_ancestors(graph: Iterable[ir.Node], wanted: Collection[str]) -> list[ir.Node]:
-    """Return the nodes of `graph` that make the tensors `wanted`, in its order; subgraphs count as their node."""
+    """Return the nodes of `graph` that make the tensors `wanted`, in its order.
+
+    Subgraphs count as their node.
+    """
     needed, found = set(wanted), []
     for node in reversed(list(graph)):
         if any(value.name in needed for value in node.outputs):
@@ -87,10 +108,15 @@ def extract_submodel(
     outputs: Sequence[str],
     constants: Mapping[str, np.ndarray],
 ) -> onnx.ModelProto:
-    """Return `nodes` of `model` as a model of their own, of open shapes; inputs and constants by name."""
+    """Return `nodes` of `model` as a model of their own, of open shapes.
+
+    Inputs and constants by name.
+    """
     graph = onnx.GraphProto(name="island")
     graph.node.extend(ir.node_proto(node) for node in nodes)
-    graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in constants.items())
+    graph.initializer.extend(
+        onnx.numpy_helper.from_array(array, name) for name, array in constants.items()
+    )
     for name, value in inputs.items():
         kind = onnx.TensorProto.FLOAT if value.dtype is None else int(value.dtype)
         graph.input.append(onnx.helper.make_tensor_value_info(name, kind, None))
@@ -106,10 +132,20 @@ def extract_submodel(
 
 
 def _hash_model(proto: onnx.ModelProto) -> bytes:
-    """Return what tells models of float nodes apart, piece by piece: as a whole one may be too large for protobuf."""
+    """Return what tells models of float nodes apart, piece by piece.
+
+    As a whole one may be too large for protobuf.
+    """
     made = hashlib.blake2b(digest_size=16)
     graph = proto.graph
-    for piece in (*proto.opset_import, *proto.functions, *graph.initializer, *graph.node, *graph.input, *graph.output):
+    for piece in (
+        *proto.opset_import,
+        *proto.functions,
+        *graph.initializer,
+        *graph.node,
+        *graph.input,
+        *graph.output,
+    ):
         content = piece.SerializeToString(deterministic=True)
         made.update(len(content).to_bytes(8, "little"))
         made.update(content)
@@ -119,12 +155,13 @@ def _hash_model(proto: onnx.ModelProto) -> bytes:
 class FloatFallback(NumpyKernel):
     """Float nodes between integer ones, run by onnxruntime as one step of a simulator program.
 
-    nodes : consecutive nodes of the graph. The step's inputs and outputs are `inputs` and `outputs`, in that order.
-    A sample's outputs are the same in any batch, to the last bit: see `choose_batching`. Sample by sample when the
-    nodes mix samples or were written for one sample only.
+    nodes : consecutive nodes of the graph. The step's inputs and outputs are `inputs` and
+    `outputs`, in that order. A sample's outputs are the same in any batch, to the last bit: see
+    `choose_batching`. Sample by sample when the nodes mix samples or were written for one sample
+    only.
 
-    fallback_sessions : {digest: session} of islands that are shared; one of the same nodes and constants is taken from
-    there, or put there.
+    fallback_sessions : {digest: session} of islands that are shared; one of the same nodes and
+    constants is taken from there, or put there.
     """
 
     def __init__(
@@ -140,7 +177,9 @@ class FloatFallback(NumpyKernel):
             str(v.name)
             for node in nodes
             for v in node.outputs
-            if v.name in keep or v.is_graph_output() or any(use.node not in nodes for use in v.uses())
+            if v.name in keep
+            or v.is_graph_output()
+            or any(use.node not in nodes for use in v.uses())
         }
         seen: dict[str, ir.Value] = {}
         constants: dict[str, ir.Value] = {}
@@ -148,9 +187,13 @@ class FloatFallback(NumpyKernel):
             for value in iter_read_values(node):
                 if value is None or value.name in inside:
                     continue
-                (constants if ir.find_constant(value) is not None else seen)[str(value.name)] = value
+                (constants if ir.find_constant(value) is not None else seen)[str(value.name)] = (
+                    value
+                )
         self.inputs = tuple(seen)
-        self.outputs = tuple(str(o.name) for node in nodes for o in node.outputs if o.name in outside_reads)
+        self.outputs = tuple(
+            str(o.name) for node in nodes for o in node.outputs if o.name in outside_reads
+        )
         self.names = tuple(str(node.name) for node in nodes)
         #: The nodes as a model of their own.
         self.proto = extract_submodel(
@@ -163,7 +206,10 @@ class FloatFallback(NumpyKernel):
         self._mixes: bool | None = None
         self._specs: tuple[TensorSpec, ...] = ()
         #: Whether axis 0 of some input or output is no batch axis: then arrays are taken as they come.
-        self._whole = any(node.op_type in (*operators.SHAPE_QUERY_OPS, "NonZero") and not node.domain for node in nodes)
+        self._whole = any(
+            node.op_type in (*operators.SHAPE_QUERY_OPS, "NonZero") and not node.domain
+            for node in nodes
+        )
 
     def _open_session(self, proto: onnx.ModelProto) -> OrtSession:
         key = _hash_model(proto)
@@ -180,10 +226,13 @@ class FloatFallback(NumpyKernel):
         session = self._abreast if several else self._session
         assert session is not None
         try:
-            return list(session.run(list(self.outputs), dict(zip(self.inputs, arrays, strict=True))))
+            return list(
+                session.run(list(self.outputs), dict(zip(self.inputs, arrays, strict=True)))
+            )
         except Exception as error:
             raise ModelError(
-                f"float node {self.names[0]} does not run ({explain_ort_error(error)}); does the model run in "
+                f"float node {self.names[0]} does not run ({explain_ort_error(error)}); does the "
+                "model run in "
                 "onnxruntime?"
             ) from error
 
@@ -196,10 +245,14 @@ class FloatFallback(NumpyKernel):
         for name, result in zip(self.outputs, results, strict=True):
             if isinstance(result, np.ndarray) and not result.dtype.hasobject:
                 continue
-            kind = {np.ndarray: "text", list: "a sequence"}.get(type(result), f"a {type(result).__name__}")
+            kind = {np.ndarray: "text", list: "a sequence"}.get(
+                type(result), f"a {type(result).__name__}"
+            )
             raise ModelError(
-                f"float node {self.names[0]}: '{name}' is {kind}; float nodes beside integers hand on tensors of "
-                "numbers only: leave it to the program around the model, or take a sequence apart where it is made"
+                f"float node {self.names[0]}: '{name}' is {kind}; float nodes beside integers hand "
+                "on tensors of "
+                "numbers only: leave it to the program around the model, or take a sequence apart "
+                "where it is made"
             )
         return list(results)
 
@@ -226,12 +279,16 @@ class FloatFallback(NumpyKernel):
         return self._mixes
 
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Compute the outputs of a batch; ModelError when their shapes are not those that `infer` found."""
+        """Compute the outputs of a batch.
+
+        ModelError when their shapes are not those that `infer` found.
+        """
         results = self._compute(arrays)
         for name, result, spec in zip(self.outputs, results, self._specs, strict=False):
             if result.shape[1:] != spec.shape[1:] or (self._whole and result.shape != spec.shape):
                 raise ModelError(
-                    f"float node {self.names[0]}: the shape of '{name}' depends on the values it is given; "
+                    f"float node {self.names[0]}: the shape of '{name}' depends on the values it "
+                    "is given; "
                     "take the node out, and compute it in your program"
                 )
         return results
@@ -243,7 +300,8 @@ class FloatFallback(NumpyKernel):
         if how is Batching.FLATTENED:
             shape = arrays[0].shape
             return tuple(
-                r.reshape(-1)[: arrays[0].size].reshape(shape) for r in self._run([flatten_padded(a) for a in arrays])
+                r.reshape(-1)[: arrays[0].size].reshape(shape)
+                for r in self._run([flatten_padded(a) for a in arrays])
             )
         if how is Batching.REPEATED:
             if not self._mixes_samples(arrays):
@@ -252,7 +310,8 @@ class FloatFallback(NumpyKernel):
             how = Batching.PARALLEL
         if how is Batching.PARALLEL and count >= _MIN_PARALLEL_SAMPLES:
             runs = [
-                self._run([_take_padded_chunk(a, at) for a in arrays], True) for at in range(0, count, PARALLEL_SAMPLES)
+                self._run([_take_padded_chunk(a, at) for a in arrays], True)
+                for at in range(0, count, PARALLEL_SAMPLES)
             ]
             return tuple(np.concatenate(column)[:count] for column in zip(*runs, strict=True))
         if how in (Batching.SINGLE, Batching.PARALLEL) or (
@@ -265,26 +324,34 @@ class FloatFallback(NumpyKernel):
         return tuple(self._run([align_array(a) for a in arrays]))
 
     def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Return the outputs' specs, by running on zeros; the inputs are of the types given, whatever the file says."""
+        """Return the outputs' specs, by running on zeros.
+
+        The inputs are of the types given, whatever the file says.
+        """
         for value, spec in zip(self.proto.graph.input, specs, strict=True):
             value.type.tensor_type.elem_type = onnx.helper.np_dtype_to_tensor_dtype(spec.dtype)
         self._whole = self._whole or any(spec.shape[:1] != (1,) for spec in specs)
         try:
             results = self._run([np.zeros(spec.shape, spec.dtype) for spec in specs])
         except ModelError as error:
-            whole = [spec.dtype.kind in "iu" and spec.dtype.itemsize >= 4 for spec in specs]  # such as a shape has
+            whole = [
+                spec.dtype.kind in "iu" and spec.dtype.itemsize >= 4 for spec in specs
+            ]  # such as a shape has
             numbers = [name for name, is_whole in zip(self.inputs, whole, strict=True) if is_whole]
             if not numbers:
                 raise
             raise ModelError(
-                f"float node {self.names[0]}: its sizes depend on the values of {', '.join(numbers)}; where that is a "
+                f"float node {self.names[0]}: its sizes depend on the values of "
+                f"{', '.join(numbers)}; where that is a "
                 "setting, fix it with --fix NAME=VALUE"
             ) from error
         self._check_results(results)
         self._whole = self._whole or any(result.shape[:1] != (1,) for result in results)
         self._specs = tuple(TensorSpec(result.shape, result.dtype) for result in results)
         self._times = repeats_to_fill_vectors((*specs, *self._specs))
-        self._batching = choose_batching(self._nodes, self.proto.graph.initializer, (*specs, *self._specs))
+        self._batching = choose_batching(
+            self._nodes, self.proto.graph.initializer, (*specs, *self._specs)
+        )
         return self._specs
 
     def supports_batch(self, specs: Sequence[TensorSpec], batched: Sequence[bool]) -> bool:

@@ -45,7 +45,8 @@ def get_input_specs(model: ir.Model) -> list[InputSpec]:
 def _clear_folded_batch_dims(proto: onnx.ModelProto, model: ir.Model) -> None:
     """Take out the first size of tensors that hold samples and something else on axis 0.
 
-    It is written as N, and onnxruntime takes tensors whose sizes read alike for equally large: they share memory.
+    It is written as N, and onnxruntime takes tensors whose sizes read alike for equally large: they
+    share memory.
     """
     folded = {str(value.name) for value in ir.iter_values(model) if ir.has_folded_batch(value)}
     for info in proto.graph.value_info:
@@ -56,14 +57,20 @@ def _clear_folded_batch_dims(proto: onnx.ModelProto, model: ir.Model) -> None:
 class ShapeRunner:
     """The shapes of all tensors of a float model, by runs in which no tensor is held longer than it is read.
 
-    Raises ModelError where onnxruntime refuses the model, or can tell no shape of what is no tensor.
+    Raises ModelError where onnxruntime refuses the model, or can tell no shape of what is no
+    tensor.
     """
 
     def __init__(self, model: ir.Model) -> None:
         proto, self._apart = ir.detach_large_constants(model)
         self._inputs = [str(v.name) for v in model.graph.inputs if v.const_value is None]
-        self._names = [name for v in ir.iter_values(model) if (name := str(v.name)) not in self._inputs]
-        del proto.graph.output[:], proto.graph.value_info[:]  # what a file says of shapes may be wrong
+        self._names = [
+            name for v in ir.iter_values(model) if (name := str(v.name)) not in self._inputs
+        ]
+        del (
+            proto.graph.output[:],
+            proto.graph.value_info[:],
+        )  # what a file says of shapes may be wrong
         for name in self._names:
             proto.graph.node.add(op_type="Shape", input=[name], output=[f"{name}#shape"])
             proto.graph.output.append(onnx.ValueInfoProto(name=f"{name}#shape"))
@@ -72,41 +79,57 @@ class ShapeRunner:
         )
 
     def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
-        """Return {tensor: shape}, the inputs among them; ModelError where the model does not run on `feed`."""
+        """Return {tensor: shape}, the inputs among them.
+
+        ModelError where the model does not run on `feed`.
+        """
         given = {name: np.asarray(feed[name]) for name in self._inputs}
         try:
             found = self._session.run([f"{name}#shape" for name in self._names], given)
         except Exception as error:
             raise ModelError(_format_run_error(given, error)) from error
         shapes = {name: array.shape for name, array in given.items()}
-        return {**shapes, **{n: tuple(map(int, shape)) for n, shape in zip(self._names, found, strict=True)}}
+        return {
+            **shapes,
+            **{n: tuple(map(int, shape)) for n, shape in zip(self._names, found, strict=True)},
+        }
 
 
 def _format_run_error(given: Mapping[str, np.ndarray], error: Exception) -> str:
     shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in given.items())
-    return f"the model does not run on inputs {shapes}: {explain_ort_error(error)}; give shapes that it runs with"
+    return (
+        f"the model does not run on inputs {shapes}: {explain_ort_error(error)}; give shapes "
+        "that it runs with"
+    )
 
 
 class FloatRunner:
     """A float model in onnxruntime that yields all, or the named, tensors of a run.
 
     model : a graph before lowering.
-    outputs : names to yield; None for every tensor. Raises ModelError when onnxruntime refuses the model.
+    outputs : names to yield; None for every tensor. Raises ModelError when onnxruntime refuses the
+    model.
     """
 
     def __init__(self, model: ir.Model, outputs: Collection[str] | None = None) -> None:
         proto, self._apart = ir.detach_large_constants(model)
         _clear_folded_batch_dims(proto, model)
-        self._names = [str(v.name) for v in ir.iter_values(model) if outputs is None or v.name in outputs]
+        self._names = [
+            str(v.name) for v in ir.iter_values(model) if outputs is None or v.name in outputs
+        ]
         self._inputs = [str(v.name) for v in model.graph.inputs if v.const_value is None]
         del proto.graph.output[:]
         specs = get_input_specs(model)
         #: The inputs of a model that is written for one sample: larger batches are run one by one.
         self._single = {spec.name: spec for spec in specs if spec.is_single_sample}
-        sized = all(spec.shape is not None and None not in spec.shape for spec in specs)  # else open axes mean nothing
+        sized = all(
+            spec.shape is not None and None not in spec.shape for spec in specs
+        )  # else open axes mean nothing
         self._model, self._sized = model, sized
         #: Outputs that are held at once: of a model with large tensors not all.
-        self.groups = group_tensors_by_size(model, [name for name in self._names if name not in self._inputs])
+        self.groups = group_tensors_by_size(
+            model, [name for name in self._names if name not in self._inputs]
+        )
         if len(self.groups) == 1:
             self._stages = [ModelStage(proto, self._inputs, self.groups[0], ())]
         else:
@@ -116,13 +139,21 @@ class FloatRunner:
         self._sessions = [self._open_stage(stage) for stage in self._stages]
 
     def _open_stage(self, stage: ModelStage) -> OrtSession:
-        stage.proto.graph.output.extend(onnx.ValueInfoProto(name=n) for n in (*stage.outputs, *stage.handed_on))
+        stage.proto.graph.output.extend(
+            onnx.ValueInfoProto(name=n) for n in (*stage.outputs, *stage.handed_on)
+        )
         return open_ort_session(stage.proto, "the float model", external_constants=self._apart)
 
     @cached_property
     def _axes(self) -> dict[str, int]:
-        """The axis of the samples in every tensor; asked for late, when the graph's shapes may have been traced."""
-        axes = {str(v.name): find_dynamic_axis(v) if self._sized else 0 for v in ir.iter_values(self._model)}
+        """The axis of the samples in every tensor.
+
+        Asked for late, when the graph's shapes may have been traced.
+        """
+        axes = {
+            str(v.name): find_dynamic_axis(v) if self._sized else 0
+            for v in ir.iter_values(self._model)
+        }
         return {**axes, **{name: spec.axis or 0 for name, spec in self._single.items()}}
 
     def has_batch_first(self, names: Collection[str]) -> bool:
@@ -136,15 +167,23 @@ class FloatRunner:
         """
         wanted = [name for name in self._names if names is None or name in names]
         given = {name: np.asarray(feed[name]) for name in self._inputs}
-        count = max((spec.count_samples(given[name]) for name, spec in self._single.items()), default=1)
+        count = max(
+            (spec.count_samples(given[name]) for name, spec in self._single.items()), default=1
+        )
         if count == 1:
             yield from self._run(given, wanted)
             return
 
         def sample(name: str, i: int) -> np.ndarray:
-            return self._single[name].slice_samples(given[name], i, i + 1) if name in self._single else given[name]
+            return (
+                self._single[name].slice_samples(given[name], i, i + 1)
+                if name in self._single
+                else given[name]
+            )
 
-        runs = [list(self._run({name: sample(name, i) for name in given}, wanted)) for i in range(count)]
+        runs = [
+            list(self._run({name: sample(name, i) for name in given}, wanted)) for i in range(count)
+        ]
         for items in zip(*runs, strict=True):
             name, arrays = items[0][0], [np.atleast_1d(array) for _, array, _ in items]
             axis = (
@@ -160,9 +199,15 @@ class FloatRunner:
             if not left:
                 return
             later = {name for stage in self._stages[number + 1 :] for name in stage.inputs}
-            fetch = [name for name in (*stage.outputs, *stage.handed_on) if name in left or name in later]
+            fetch = [
+                name for name in (*stage.outputs, *stage.handed_on) if name in left or name in later
+            ]
             try:
-                found = run_session(session, fetch, {name: held[name] for name in stage.inputs}) if fetch else ()
+                found = (
+                    run_session(session, fetch, {name: held[name] for name in stage.inputs})
+                    if fetch
+                    else ()
+                )
             except Exception as error:
                 raise ModelError(_format_run_error(given, error)) from error
             results = dict(zip(fetch, found, strict=True))

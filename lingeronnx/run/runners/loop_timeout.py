@@ -1,4 +1,7 @@
-"""A run of a model with loops ends after a while: how often they turn may be computed, and have no end."""
+"""A run of a model with loops ends after a while.
+
+How often they turn may be computed, and have no end.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +27,9 @@ def contains_op(proto: onnx.ModelProto, op_type: str) -> bool:
 
 
 def with_loop_timeout(run: Callable[..., Any], options: Callable[[], Any]) -> Callable[..., Any]:
-    """Return onnxruntime's `run` with an end: ModelError after the seconds that LINGERONNX_LOOP_SECONDS says.
+    """Return onnxruntime's `run` with an end.
 
+    ModelError after the seconds that LINGERONNX_LOOP_SECONDS says.
     options : makes onnxruntime's options of one run.
     """
 
@@ -39,7 +43,8 @@ def with_loop_timeout(run: Callable[..., Any], options: Callable[[], Any]) -> Ca
         except Exception as error:
             if own.terminate:
                 raise ModelError(
-                    f"its loops turned for {limit:g} seconds, which is the limit ({_ENVIRONMENT_VARIABLE}); give fewer "
+                    f"its loops turned for {limit:g} seconds, which is the limit "
+                    f"({_ENVIRONMENT_VARIABLE}); give fewer "
                     "samples at "
                     "once, or export the model with fewer turns"
                 ) from error

@@ -1,7 +1,7 @@
 """A float model in stages that run one after the other, each handing on what later ones read.
 
-A session holds all that it may be asked for until a run ends. Where that is too much the model is cut: no node is
-computed twice.
+A session holds all that it may be asked for until a run ends. Where that is too much the model is
+cut: no node is computed twice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ MAX_STAGE_BYTES = 1 << 26
 
 @dataclass(frozen=True)
 class ModelStage:
-    """Nodes that run together: as a model without outputs, what it reads, is asked for, and hands on."""
+    """Nodes that run together.
+
+    As a model without outputs, what it reads, is asked for, and hands on.
+    """
 
     proto: onnx.ModelProto
     inputs: Sequence[str]
@@ -56,24 +59,38 @@ def split_into_stages(
 ) -> list[ModelStage]:
     """Cut `proto` behind the last node of each group of tensors.
 
-    types : the element types of all tensors. Nodes that nothing wanted is computed from are left out.
+    types : the element types of all tensors. Nodes that nothing wanted is computed from are left
+    out.
     """
     nodes = _find_ancestors(proto, {name for group in wanted for name in group})
     place = {name: index for index, node in enumerate(nodes) for name in node.output}
     held = {tensor.name: tensor for tensor in proto.graph.initializer}
     found, start = [], 0
     for number, group in enumerate(wanted):
-        end = len(nodes) if number == len(wanted) - 1 else max(start, *(place[name] + 1 for name in group))
+        end = (
+            len(nodes)
+            if number == len(wanted) - 1
+            else max(start, *(place[name] + 1 for name in group))
+        )
         part, later = nodes[start:end], {name for node in nodes[end:] for name in node.input}
         made = {name for node in part for name in node.output}
-        reads = dict.fromkeys(name for node in part for name in node.input if name and name not in made)
+        reads = dict.fromkeys(
+            name for node in part for name in node.input if name and name not in made
+        )
         inputs = [name for name in reads if name not in held]
         model = onnx.ModelProto()
         model.CopyFrom(proto)
-        del model.graph.node[:], model.graph.initializer[:], model.graph.input[:], model.graph.value_info[:]
+        del (
+            model.graph.node[:],
+            model.graph.initializer[:],
+            model.graph.input[:],
+            model.graph.value_info[:],
+        )
         model.graph.node.extend(part)
         model.graph.initializer.extend(held[name] for name in reads if name in held)
-        model.graph.input.extend(onnx.helper.make_tensor_value_info(name, types[name], None) for name in inputs)
+        model.graph.input.extend(
+            onnx.helper.make_tensor_value_info(name, types[name], None) for name in inputs
+        )
         border = sorted(name for name in made & later if name not in group)
         found.append(ModelStage(model, inputs, list(group), border))
         start = end

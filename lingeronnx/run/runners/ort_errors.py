@@ -1,7 +1,7 @@
 """Why onnxruntime refuses a model or a run, in one line of plain words.
 
-Its own texts begin with codes and the signatures of its functions. What is known of them is said in words of ours, with
-the remedy; of the rest stays what stands behind the last signature.
+Its own texts begin with codes and the signatures of its functions. What is known of them is said in
+words of ours, with the remedy; of the rest stays what stands behind the last signature.
 """
 
 from __future__ import annotations
@@ -14,15 +14,24 @@ __all__ = ["explain_ort_error"]
 _ERROR_PATTERNS = (
     (
         r"Unsupported model IR version: (\d+), max supported IR version: (\d+)",
-        r"its file format, IR version \1, is newer than it reads (\2); save the model with an older onnx",
+        (
+            r"its file format, IR version \1, is newer than it reads (\2); save the model with an "
+            r"older onnx"
+        ),
     ),
     (
         r"ONNX Runtime only \*guarantees\*.* for domain (\S+) is till opset (\d+)",
-        r"an operator has a form that is newer than opset \2 of \1, the newest it reads; export with an older opset",
+        (
+            r"an operator has a form that is newer than opset \2 of \1, the newest it reads; export "
+            r"with an older opset"
+        ),
     ),
     (
         r"(?:Could not find an implementation|Failed to find kernel) for (\w+)\((\d+)\)",
-        r"it has no \1 (form of opset \2) for these types; export the model with other operators, or in float32",
+        (
+            r"it has no \1 (form of opset \2) for these types; export the model with other operators, "
+            r"or in float32"
+        ),
     ),
     (
         r"(?:Fatal error: )?(\S+?)\(-1\) is not a registered function/op",
@@ -38,17 +47,25 @@ _ERROR_PATTERNS = (
         r"\2 has operands of different types, \3",
     ),
     (
-        r"Type '(.+?)' of input parameter \((\S+)\) of operator \((\w+)\) in node \((.*?)\) is invalid",
+        (
+            r"Type '(.+?)' of input parameter \((\S+)\) of operator \((\w+)\) in node \((.*?)\) is "
+            r"invalid"
+        ),
         r"\3 \4: its input '\2' may not be of type \1",
     ),
-    (r"Failed to construct locale with name:\s*([\w.-]+)", r"this computer has no locale \1; install it"),
+    (
+        r"Failed to construct locale with name:\s*([\w.-]+)",
+        r"this computer has no locale \1; install it",
+    ),
     (r"while running (\w+) node\. Name:'(.*?)' Status Message: (.+)", r"\1 \2: \3"),
 )
 _CODE = re.compile(r"\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
 _CONTEXT = re.compile(r" *==> Context.*$")
 _CONDITION = re.compile(r"(?:Exception during initialization: )?[^.]*\bstd::[^.]* was false\.")
 _PLACE = re.compile(r"\S*/onnxruntime_src/\S+:\d+ |\b\w+\.(cc|cpp|h):\d+ (\w+ )?")
-_DROPPED = re.compile(r"^[^.]* was false\. |^\[with .*?\] | If you need support create a github issue.*$")
+_DROPPED = re.compile(
+    r"^[^.]* was false\. |^\[with .*?\] | If you need support create a github issue.*$"
+)
 
 
 def explain_ort_error(error: Exception) -> str:

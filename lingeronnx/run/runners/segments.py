@@ -1,7 +1,7 @@
 """A float graph in pieces, so that of a changed run only what lies behind the change is computed again.
 
-A piece is one node, with those before it that nobody else reads, and has an onnxruntime session of its own, of one
-thread: what it computes does not depend on the machine's load. Knows no plan.
+A piece is one node, with those before it that nobody else reads, and has an onnxruntime session of
+its own, of one thread: what it computes does not depend on the machine's load. Knows no plan.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ __all__ = ["Segment", "Segments"]
 class Segment:
     """Nodes that are computed together.
 
-    nodes : their names. inputs, outputs : the tensors it reads and gives. constants : what it holds, by name.
-    macs : multiply-accumulates of one sample.
+    nodes : their names. inputs, outputs : the tensors it reads and gives. constants : what it
+    holds, by name. macs : multiply-accumulates of one sample.
     """
 
     nodes: Sequence[str]
@@ -45,7 +45,13 @@ class Segments:
     cuts : tensors that must be seen: no piece hides one. apart : nodes of which no piece holds two.
     """
 
-    def __init__(self, model: ir.Model, cuts: Collection[str], wanted: Collection[str], apart: Collection[str]) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        cuts: Collection[str],
+        wanted: Collection[str],
+        apart: Collection[str],
+    ) -> None:
         self._model = model
         shown = {*cuts, *wanted, *(str(v.name) for v in model.graph.outputs)}
         nodes = [node for node in find_ancestors(model.graph, wanted) if not _is_constant(node)]
@@ -64,7 +70,8 @@ class Segments:
     ) -> dict[str, np.ndarray]:
         """Return the outputs of piece `index`, given its inputs.
 
-        changed : other values of some of its constants; an array of other values is another object, and lives as
+        changed : other values of some of its constants; an array of other values is another object,
+        and lives as
             long as this does.
         """
         piece = self.segments[index]
@@ -72,7 +79,9 @@ class Segments:
         if key not in self._sessions:
             self._sessions[key] = self._open(index, changed)
         try:
-            arrays = self._sessions[key].run(list(piece.outputs), {name: tensors[name] for name in piece.inputs})
+            arrays = self._sessions[key].run(
+                list(piece.outputs), {name: tensors[name] for name in piece.inputs}
+            )
         except Exception as error:
             raise ModelError(f"onnxruntime failed on node {piece.nodes[-1]}: {error}") from error
         return dict(zip(piece.outputs, arrays, strict=True))
@@ -80,9 +89,14 @@ class Segments:
     def _open(self, index: int, changed: Mapping[str, np.ndarray]) -> OrtSession:
         piece, nodes = self.segments[index], self._nodes[index]
         inputs = {
-            str(v.name): v for node in nodes for v in iter_read_values(node) if v is not None and v.name in piece.inputs
+            str(v.name): v
+            for node in nodes
+            for v in iter_read_values(node)
+            if v is not None and v.name in piece.inputs
         }
-        proto = extract_submodel(self._model, nodes, inputs, piece.outputs, {**piece.constants, **changed})
+        proto = extract_submodel(
+            self._model, nodes, inputs, piece.outputs, {**piece.constants, **changed}
+        )
         return open_ort_session(proto, f"node {piece.nodes[-1]}", threads=1)
 
 
@@ -90,7 +104,9 @@ def _is_constant(node: ir.Node) -> bool:
     return ir.find_constant(node.outputs[0]) is not None
 
 
-def _group_nodes(nodes: Sequence[ir.Node], shown: Collection[str], apart: Collection[str]) -> list[list[ir.Node]]:
+def _group_nodes(
+    nodes: Sequence[ir.Node], shown: Collection[str], apart: Collection[str]
+) -> list[list[ir.Node]]:
     """Join each node that only one other reads to that one's group."""
     readers: dict[str, dict[int, ir.Node]] = {}
     for node in nodes:
@@ -113,8 +129,17 @@ def _group_nodes(nodes: Sequence[ir.Node], shown: Collection[str], apart: Collec
 
 def _make_segment(nodes: Sequence[ir.Node], shown: Collection[str]) -> Segment:
     made = {str(value.name) for node in nodes for value in node.outputs}
-    read = {str(v.name): v for node in nodes for v in iter_read_values(node) if v is not None and v.name not in made}
-    held = {name: array for name, value in read.items() if (array := ir.find_constant(value)) is not None}
+    read = {
+        str(v.name): v
+        for node in nodes
+        for v in iter_read_values(node)
+        if v is not None and v.name not in made
+    }
+    held = {
+        name: array
+        for name, value in read.items()
+        if (array := ir.find_constant(value)) is not None
+    }
     outputs = [str(v.name) for v in nodes[-1].outputs if v.name and (v.uses() or v.name in shown)]
     return Segment(
         [str(node.name) for node in nodes],

@@ -61,7 +61,8 @@ ARCS = Target(
             **make_support_rows(LayerArithmetic(ZERO_ON_LEFT_SHIFT), "Conv1dInt"),
             **make_support_rows(DivArithmetic(NO_LEFT_SHIFT), "iqDiv"),
             **make_support_rows(
-                LutArithmetic(NO_LEFT_SHIFT, ActivationTable.ARCS, TableInputRule.SATURATED), "iqSigmoid"
+                LutArithmetic(NO_LEFT_SHIFT, ActivationTable.ARCS, TableInputRule.SATURATED),
+                "iqSigmoid",
             ),
             **make_support_rows(
                 SoftmaxArithmetic(NO_LEFT_SHIFT, SoftmaxDivision.DIVIDE, SoftmaxRowRule.FROM_FIRST),
@@ -69,12 +70,16 @@ ARCS = Target(
                 limits=SOFTMAX_LIMITS,
             ),
             **make_support_rows(
-                LstmArithmetic(NO_LEFT_SHIFT, ActivationTable.ARCS, from_zero=True, form=LstmFormat.Q27),
+                LstmArithmetic(
+                    NO_LEFT_SHIFT, ActivationTable.ARCS, from_zero=True, form=LstmFormat.Q27
+                ),
                 "LSTMInt",
                 limits=RecurrentLimits(),
             ),
             **make_support_rows(
-                GruArithmetic(NO_LEFT_SHIFT, ActivationTable.ARCS, from_zero=True, form=GruVariant.HALVED),
+                GruArithmetic(
+                    NO_LEFT_SHIFT, ActivationTable.ARCS, from_zero=True, form=GruVariant.HALVED
+                ),
                 "GRUInt",
                 limits=RecurrentLimits(),
                 miscompiled=True,
@@ -90,7 +95,9 @@ ARCS = Target(
     external_memory=8 * 1024 * 1024,
     node_attributes=MappingProxyType(
         {
-            "": MappingProxyType({"platform": "arcs", "platform_quant": "luna_quant", "quant_mode": "floor_add"}),
+            "": MappingProxyType(
+                {"platform": "arcs", "platform_quant": "luna_quant", "quant_mode": "floor_add"}
+            ),
             **ARCS_VENUSA_ATTRIBUTES,
         }
     ),

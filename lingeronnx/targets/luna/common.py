@@ -78,11 +78,18 @@ SOFTMAX_LIMITS = SoftmaxLimits(max_length=2048)
 _MAX_TRANSPOSE_BYTES = 65536
 
 
-def make_common_ops(kind: PackerProfile, *, zeroes_larger_scales: bool = False) -> dict[str, OperatorSupport]:
-    """Return what runs right on all three alike. raises_only : of iqCat, whether it cannot shift right."""
+def make_common_ops(
+    kind: PackerProfile, *, zeroes_larger_scales: bool = False
+) -> dict[str, OperatorSupport]:
+    """Return what runs right on all three alike.
+
+    Raises_only : of iqCat, whether it cannot shift right.
+    """
     broken = kind.transpose.crashing_perms + kind.transpose.wrong_between_convolutions
     return {
-        **make_support_rows(QuantArithmetic(NO_LEFT_SHIFT, QuantFloatPrecision.PRODUCT, widest=16), "Quant"),
+        **make_support_rows(
+            QuantArithmetic(NO_LEFT_SHIFT, QuantFloatPrecision.PRODUCT, widest=16), "Quant"
+        ),
         **make_support_rows(
             Arithmetic(),
             "Dequant",
@@ -98,11 +105,15 @@ def make_common_ops(kind: PackerProfile, *, zeroes_larger_scales: bool = False) 
             "ArgMax",
         ),
         **make_support_rows(RequantArithmetic(LEFT_SHIFT, wraps=True), "Requant"),
-        **make_support_rows(ConcatArithmetic(LEFT_SHIFT, raises_only=zeroes_larger_scales), "iqCat"),
+        **make_support_rows(
+            ConcatArithmetic(LEFT_SHIFT, raises_only=zeroes_larger_scales), "iqCat"
+        ),
         **make_support_rows(
             Arithmetic(),
             "Transpose",
-            limits=TransposeLimits(max_rank=4, unsupported_perms=broken, max_bytes=_MAX_TRANSPOSE_BYTES),
+            limits=TransposeLimits(
+                max_rank=4, unsupported_perms=broken, max_bytes=_MAX_TRANSPOSE_BYTES
+            ),
         ),
         **make_support_rows(Arithmetic(), "Slice", limits=SliceLimits(steps=(1,))),
         "LinearInt": OperatorSupport(
@@ -110,9 +121,13 @@ def make_common_ops(kind: PackerProfile, *, zeroes_larger_scales: bool = False) 
             MatrixLimits(rank=3),
             weight_bits=_get_narrow_weight_bits(kind, "LinearInt"),
         ),
-        **make_support_rows(LayerArithmetic(REJECT_LEFT_SHIFT), "BmmInt", limits=MatrixLimits(rank=3)),
         **make_support_rows(
-            MulArithmetic(REJECT_LEFT_SHIFT), "iqMul", limits=BinaryOperandLimits(supports_per_channel=True)
+            LayerArithmetic(REJECT_LEFT_SHIFT), "BmmInt", limits=MatrixLimits(rank=3)
+        ),
+        **make_support_rows(
+            MulArithmetic(REJECT_LEFT_SHIFT),
+            "iqMul",
+            limits=BinaryOperandLimits(supports_per_channel=True),
         ),
     }
 
@@ -123,20 +138,29 @@ def _get_narrow_weight_bits(kind: PackerProfile, operator: str) -> tuple[int, ..
 
 
 def make_layer_ops(requantize: Requantization, kind: PackerProfile) -> dict[str, OperatorSupport]:
-    """Return layers of two dimensions; a 2-D convolution writes saturated int8, whatever o_bits says."""
+    """Return layers of two dimensions.
+
+    A 2-D convolution writes saturated int8, whatever o_bits says.
+    """
     convolution = LayerArithmetic(replace(requantize, bits=8))
     return {
-        "Conv2dInt": OperatorSupport(convolution, kind.conv, weight_bits=_get_narrow_weight_bits(kind, "Conv2dInt")),
+        "Conv2dInt": OperatorSupport(
+            convolution, kind.conv, weight_bits=_get_narrow_weight_bits(kind, "Conv2dInt")
+        ),
         **make_support_rows(LayerArithmetic(requantize), "ConvTranspose2dInt"),
         **make_support_rows(LayerArithmetic(requantize), "BatchNorm2dInt"),
         **make_support_rows(Arithmetic(), "MaxPool", limits=kind.pool),
     }
 
 
-def make_add_ops(requantize: Requantization, *, can_shift_either: bool) -> dict[str, OperatorSupport]:
+def make_add_ops(
+    requantize: Requantization, *, can_shift_either: bool
+) -> dict[str, OperatorSupport]:
     """Return sums and differences. either : whether either operand may be the one to be shifted."""
     limits = BinaryOperandLimits(supports_images=False, can_shift_either=can_shift_either)
-    return make_support_rows(AddArithmetic(requantize, AddOperandPrecision.BYTES), "iqAdd", "iqSub", limits=limits)
+    return make_support_rows(
+        AddArithmetic(requantize, AddOperandPrecision.BYTES), "iqAdd", "iqSub", limits=limits
+    )
 
 
 def make_average_pool_ops(kind: PackerProfile) -> dict[str, OperatorSupport]:
@@ -190,7 +214,9 @@ ARCS_VENUSA_FAULTS = (
 )
 
 
-def make_layer_norm_ops(gamma_bits: int | None = None, min_length: int = 1) -> dict[str, OperatorSupport]:
+def make_layer_norm_ops(
+    gamma_bits: int | None = None, min_length: int = 1
+) -> dict[str, OperatorSupport]:
     """Return the row of LayerNormInt; factor_bits : width in which the packer wants the factor."""
     return make_support_rows(
         LayerNormArithmetic(NO_LEFT_SHIFT, gamma_bits),

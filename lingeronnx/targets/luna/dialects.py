@@ -3,8 +3,8 @@
     thinker -> linger     Conv2dInt -> QConv2d, data_bits -> x_bits, ..., domain `linger`
     linger  -> thinker    back, with the attributes that the platform's packer wants
 
-Numbers stay as they are but for layer normalisation, whose summand has five more fractional bits in dialect v3. Owns
-the edits of graphs; names and attributes of both dialects are the formats'.
+Numbers stay as they are but for layer normalisation, whose summand has five more fractional bits in
+dialect v3. Owns the edits of graphs; names and attributes of both dialects are the formats'.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ def convert_dialect(graph: ir.Model, domain: str, target: Target) -> Sequence[st
     """
     number, version = _DOMAINS[domain]
     work = _Conversion(graph, target)
-    one: Callable[[_Conversion, Format, ir.Node], None] = _convert_node_to_v3 if number == 3 else _convert_node_to_v1
+    one: Callable[[_Conversion, Format, ir.Node], None] = (
+        _convert_node_to_v3 if number == 3 else _convert_node_to_v1
+    )
     for node in list(work.model.graph):
         form = find_integer_op(node)
         if is_quantized_domain(node):
@@ -83,7 +85,9 @@ def convert_dialect(graph: ir.Model, domain: str, target: Target) -> Sequence[st
             else:
                 one(work, form, node)
     if work.obstacles:
-        raise ModelError(f"no counterpart in domain {domain}: {', '.join(merge_similar_lines(work.obstacles))}")
+        raise ModelError(
+            f"no counterpart in domain {domain}: {', '.join(merge_similar_lines(work.obstacles))}"
+        )
     _convert_container(work, domain, version)
     return work.notes
 
@@ -95,7 +99,9 @@ def _convert_container(work: _Conversion, to: str, version: int) -> None:
     model.graph.opset_imports[to] = 1
     model.ir_version = max(version, model.ir_version) if model.functions else version
     other = "training side's" if to == "linger" else "executor's"
-    work.add_note(f"by default Session computes the {other} arithmetic for it (docs/generations.md)")
+    work.add_note(
+        f"by default Session computes the {other} arithmetic for it (docs/generations.md)"
+    )
     opset = model.graph.opset_imports.get("", 0)
     if to == "thinker" and opset > 12:
         work.add_note(f"opset {opset} stays; the packer was made for graphs of opset 11 and 12")
@@ -103,7 +109,9 @@ def _convert_container(work: _Conversion, to: str, version: int) -> None:
 
 def _get_v1_attributes(node: ir.Node) -> dict[str, Any]:
     """Return the node's attributes by the names of dialect v1, without the packer's."""
-    attributes = {ATTRIBUTE_RENAMES.get(name, name): ir.get_attr(node, name) for name in node.attributes}
+    attributes = {
+        ATTRIBUTE_RENAMES.get(name, name): ir.get_attr(node, name) for name in node.attributes
+    }
     return {name: value for name, value in attributes.items() if name not in _PACKER_ATTRIBUTES}
 
 
@@ -131,7 +139,11 @@ def _convert_node_to_v3(work: _Conversion, form: Format, node: ir.Node) -> None:
         _absorb_requant(work, form, node, attrs)
     elif (change := _V3_CONVERTERS.get(form)) is not None and not change(work, form, node, attrs):
         return
-    attrs = {form.v3_attribute_names.get(key, key): value for key, value in attrs.items() if value is not None}
+    attrs = {
+        form.v3_attribute_names.get(key, key): value
+        for key, value in attrs.items()
+        if value is not None
+    }
     if form.v3_name != form.name:
         attrs |= {"platform": work.target.name, "quant_mode": "floor_add"}
     elif form is QUANT:
@@ -140,8 +152,13 @@ def _convert_node_to_v3(work: _Conversion, form: Format, node: ir.Node) -> None:
 
 
 def _is_lut_widening(node: ir.Node) -> bool:
-    """Whether a Requant does nothing but what QSigmoid and QTanh do themselves: int8 to int16, 2^8 times as fine."""
-    wide = ir.get_attr(node, "o_bits", 8) == 16 and ir.get_attr(node, "scale_o") == 256 * ir.get_attr(node, "scale_x")
+    """Whether a Requant does nothing but what QSigmoid and QTanh do themselves.
+
+    Int8 to int16, 2^8 times as fine.
+    """
+    wide = ir.get_attr(node, "o_bits", 8) == 16 and ir.get_attr(
+        node, "scale_o"
+    ) == 256 * ir.get_attr(node, "scale_x")
     out = node.outputs[0]
     readers = [find_integer_op(use.node) for use in out.uses()]
     return wide and not out.is_graph_output() and all(form in _LUT_FORMATS for form in readers)
@@ -165,9 +182,16 @@ def _needs_int16_input(target: Target, form: Format) -> bool:
     return how is not None and how.reading is TableInputRule.RIGHT_ONLY
 
 
-def _convert_recurrent_to_v3(work: _Conversion, form: Format, node: ir.Node, attrs: dict[str, Any]) -> bool:
+def _convert_recurrent_to_v3(
+    work: _Conversion, form: Format, node: ir.Node, attrs: dict[str, Any]
+) -> bool:
     between = next(
-        (i for i, v in enumerate(node.inputs) if i and (a := ir.const_value(v)) is not None and a.ndim == 2), 1
+        (
+            i
+            for i, v in enumerate(node.inputs)
+            if i and (a := ir.const_value(v)) is not None and a.ndim == 2
+        ),
+        1,
     )
     if between > 1 and node.inputs[1] is not None:
         work.add_obstacle(node, "lengths")
@@ -176,13 +200,16 @@ def _convert_recurrent_to_v3(work: _Conversion, form: Format, node: ir.Node, att
         work.add_obstacle(node, "its output is real")
         return False
     shape = ir.get_shape(node.inputs[0])
-    if "batch_first" in work.target.node_attributes.get(form.name, {}) and not attrs.get("batch_first", 0):
+    if "batch_first" in work.target.node_attributes.get(form.name, {}) and not attrs.get(
+        "batch_first", 0
+    ):
         if shape is None or len(shape) != 3 or shape[0] not in (None, 1):
             work.add_obstacle(node, "which axis is time is not known")
             return False
         attrs["batch_first"] = 1
         work.add_note(
-            f"{form.name} {node.name}: batch_first is 1, as the training side reads its axes; the packer wants 0"
+            f"{form.name} {node.name}: batch_first is 1, as the training side reads its axes; the "
+            "packer wants 0"
         )
     if not attrs.pop("linear_before_reset", 1):
         work.add_obstacle(node, "its reset gate acts before the product")
@@ -209,12 +236,19 @@ def _refine_beta(work: _Conversion, form: Format, node: ir.Node, attrs: dict[str
         work.add_obstacle(node, "its summand does not fit 32 bits with five bits more")
         return False
     ir.set_constant_input(work.model, node, 2, finer.astype(np.int32), "q15")
-    work.add_note(f"{form.name} {node.name}: normalised numbers have 15 fractional bits, not 10: last bits differ")
+    work.add_note(
+        f"{form.name} {node.name}: normalised numbers have 15 fractional bits, not 10: last bits "
+        "differ"
+    )
     return True
 
 
 #: What becomes of the numbers and inputs of some; false where there is no counterpart.
-_V3_CONVERTERS = {LSTM: _convert_recurrent_to_v3, GRU: _convert_recurrent_to_v3, LAYER_NORM: _refine_beta}
+_V3_CONVERTERS = {
+    LSTM: _convert_recurrent_to_v3,
+    GRU: _convert_recurrent_to_v3,
+    LAYER_NORM: _refine_beta,
+}
 
 
 # ---- to dialect v1 ---------------------------------------------------------------------------------------------
@@ -230,11 +264,19 @@ def _convert_node_to_v1(work: _Conversion, form: Format, node: ir.Node) -> None:
         work.add_obstacle(node, why or "")
         return
     if (mode := ir.get_attr(node, "quant_mode", "floor_add")) != "floor_add":
-        work.add_note(f"{node.op_type} {node.name}: quant_mode {mode}; the executor rounds half up all the same")
+        work.add_note(
+            f"{node.op_type} {node.name}: quant_mode {mode}; the executor rounds half up all the "
+            "same"
+        )
     attrs = form.to_v1_attributes(attributes, node)
     if first is AVG_POOL2D and attrs.get("scale_o", attrs["scale_x"]) != attrs["scale_x"]:
-        work.add_note(f"{node.op_type} {node.name}: average pooling changes the scale, which the executor mishandles")
-    elif form in _RECURRENT_FORMATS and any(attributes.get(key, 0) for key in ("has_hidden", "has_cell")):
+        work.add_note(
+            f"{node.op_type} {node.name}: average pooling changes the scale, which the executor "
+            "mishandles"
+        )
+    elif form in _RECURRENT_FORMATS and any(
+        attributes.get(key, 0) for key in ("has_hidden", "has_cell")
+    ):
         _insert_lengths_input(node)
     elif form is LAYER_NORM:
         _coarsen_beta(work, node)
@@ -253,13 +295,20 @@ def _insert_lengths_input(node: ir.Node) -> None:
 
 
 def _coarsen_beta(work: _Conversion, node: ir.Node) -> None:
-    work.add_note(f"{node.op_type} {node.name}: normalised numbers have 10 fractional bits, not 15: last bits differ")
+    work.add_note(
+        f"{node.op_type} {node.name}: normalised numbers have 10 fractional bits, not 15: last "
+        "bits differ"
+    )
     beta = ir.const_value(node.inputs[2]) if len(node.inputs) > 2 else None
     if beta is None:
         return
-    coarse = (beta.astype(np.int64) + (1 << (_EXTRA_BETA_FRACTION_BITS - 1))) >> _EXTRA_BETA_FRACTION_BITS
+    coarse = (
+        beta.astype(np.int64) + (1 << (_EXTRA_BETA_FRACTION_BITS - 1))
+    ) >> _EXTRA_BETA_FRACTION_BITS
     if np.any(coarse << _EXTRA_BETA_FRACTION_BITS != beta):
-        work.add_note(f"{node.op_type} {node.name}: the last five bits of its summand are rounded away")
+        work.add_note(
+            f"{node.op_type} {node.name}: the last five bits of its summand are rounded away"
+        )
     ir.set_constant_input(work.model, node, 2, coarse.astype(np.int32), "q10")
 
 
@@ -269,13 +318,23 @@ def _insert_requant(work: _Conversion, form: Format, node: ir.Node, attrs: dict[
         return
     source = ir.require_input(node)
     known = next(
-        (use.node for use in source.uses() if use.node.op_type == REQUANT.name and _is_lut_widening(use.node)), None
+        (
+            use.node
+            for use in source.uses()
+            if use.node.op_type == REQUANT.name and _is_lut_widening(use.node)
+        ),
+        None,
     )
     scale = float(attrs["scale_x"])
     if known is None:
         output = ir.unique_tensor_name(work.model, f"{source.name}_q16")
-        known = ir.make_node(REQUANT.name, [source], {}, name=f"{node.name}_wide", output=output, domain="thinker")
-        known.outputs[0].shape, known.outputs[0].type = source.shape, ir.make_tensor_type(np.dtype(np.int16))
+        known = ir.make_node(
+            REQUANT.name, [source], {}, name=f"{node.name}_wide", output=output, domain="thinker"
+        )
+        known.outputs[0].shape, known.outputs[0].type = (
+            source.shape,
+            ir.make_tensor_type(np.dtype(np.int16)),
+        )
         packer = work.target.node_attributes.get("", {})
         told = REQUANT.scales(Affine(scale), Affine(scale * 256, 16))
         _rewrite_node(known, "thinker", REQUANT.name, {**told, **packer})

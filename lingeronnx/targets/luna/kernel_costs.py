@@ -1,7 +1,7 @@
 """What a chip's kernels cost: figures of one chip, as data.
 
-Cycles are of one clock for the NPU, its DMA and the host core. The figures of arcs come from the estimator that its
-vendor publishes; its constants are fitted to calls that were measured on a chip.
+Cycles are of one clock for the NPU, its DMA and the host core. The figures of arcs come from the
+estimator that its vendor publishes; its constants are fitted to calls that were measured on a chip.
 """
 
 from __future__ import annotations
@@ -17,15 +17,19 @@ __all__ = ["ARCS", "CopyCost", "CostCorrection", "KernelCosts", "VectorKernelCos
 class CopyCost:
     """One kind of copy.
 
-    measured_points : (bytes, cycles) as measured, rising. fit : coefficients of the vendor's polynomial, highest power
-    first; it goes through the points and is wrong above the last one, so it is used below the first one only.
+    measured_points : (bytes, cycles) as measured, rising. fit : coefficients of the vendor's
+    polynomial, highest power first; it goes through the points and is wrong above the last one, so
+    it is used below the first one only.
     """
 
     measured_points: Sequence[tuple[int, int]]
     polynomial_coefficients: Sequence[float]
 
     def cycles(self, size: int) -> float:
-        """Return the cycles of a copy of `size` bytes: between two points a line, beyond them the last slope."""
+        """Return the cycles of a copy of `size` bytes.
+
+        Between two points a line, beyond them the last slope.
+        """
         at = bisect.bisect_left(self.measured_points, (size,))
         if at == 0 and size < self.measured_points[0][0]:
             return self.estimate_cycles_by_fit(size)
@@ -49,8 +53,9 @@ class CopyCost:
 class VectorKernelCost:
     """A kernel on vectors: cycles = start + max(bits read / 64, bits written / 128).
 
-    start_cycles : {(bits of an element read, bits of one written): cycles before the first element}.
-    is_half_rate : whether elements of 8 bits are read four a cycle in place of eight, where they are written so too.
+    start_cycles : {(bits of an element read, bits of one written): cycles before the first
+    element}. is_half_rate : whether elements of 8 bits are read four a cycle in place of eight,
+    where they are written so too.
     """
 
     start_cycles: Mapping[tuple[int, int], int]
@@ -59,7 +64,10 @@ class VectorKernelCost:
 
 @dataclass(frozen=True)
 class CostCorrection:
-    """How a board differs from the formulas of a kernel: times its start, and times the rest of it."""
+    """How a board differs from the formulas of a kernel.
+
+    Times its start, and times the rest of it.
+    """
 
     start: float = 1.0
     rest: float = 1.0
@@ -69,10 +77,11 @@ class CostCorrection:
 class KernelCosts:
     """What the kernels of one chip cost, in cycles.
 
-    vector_kernels : by the kernel's name. fills : {bits: start of a memset}. copies : by route. fft : {points: cycles}.
-    corrections : by the kernel's family, of a row that is fitted to a board. node : cycles of the host core for each
-    node. relative_spread : how far off the whole may be, as a share of it, where that was measured; None: what `timing`
-    says. clock_mhz : MHz, where a board's row tells them.
+    vector_kernels : by the kernel's name. fills : {bits: start of a memset}. copies : by route. fft
+    : {points: cycles}. corrections : by the kernel's family, of a row that is fitted to a board.
+    node : cycles of the host core for each
+    node. relative_spread : how far off the whole may be, as a share of it, where that was measured;
+    None: what `timing` says. clock_mhz : MHz, where a board's row tells them.
     """
 
     vector_kernels: Mapping[str, VectorKernelCost]

@@ -1,7 +1,8 @@
-"""What the vendor's packer (3.0.4) takes and what its executor then computes right: numbers, one row per chip.
+"""What the vendor's packer (3.0.4) takes and what its executor then computes right.
 
-The one-line rules of `packer.limits` are filled in from here. Sizes in elements, memory in bytes of int8. Every number
-was measured with graphs on both sides of it.
+Numbers, one row per chip.
+The one-line rules of `packer.limits` are filled in from here. Sizes in elements, memory in bytes of
+int8. Every number was measured with graphs on both sides of it.
 """
 
 from __future__ import annotations
@@ -39,28 +40,38 @@ __all__ = [
 class ConvPackerLimits(ConvLimits):
     """Limits of convolutions.
 
-    A slab is the line buffer, what one row of results reads: channels, rounded up to `channel_align`, times the width,
-    rounded up to 8 times the stride, times the kernel's height. The packer tries it along both axes.
+    A slab is the line buffer, what one row of results reads: channels, rounded up to
+    `channel_align`, times the width, rounded up to 8 times the stride, times the kernel's height.
+    The packer tries it along both axes.
     """
 
     dilations: tuple[int, ...]
     line_buffer_bytes: int
     depthwise_line_buffer_bytes: int
-    second_line_buffer_bytes: int  # of the second check: channels rounded up to 8, the axes as chosen
+    second_line_buffer_bytes: (
+        int  # of the second check: channels rounded up to 8, the axes as chosen
+    )
     second_width_align: int  # the width is rounded up to this times the stride there
-    weight_slice_outputs: int  # a convolution's weights are cut over its outputs, into shares of a multiple of it
+    weight_slice_outputs: (
+        int  # a convolution's weights are cut over its outputs, into shares of a multiple of it
+    )
     weight_slice_bytes: int
-    max_weight_slices: int | None  # of a convolution's weights: what ran; None: no more was seen to fail
+    max_weight_slices: (
+        int | None
+    )  # of a convolution's weights: what ran; None: no more was seen to fail
     max_depthwise_weight_bytes: int | None  # kernel times channels rounded up to 8
     supports_depthwise_multiplier: bool
     supports_groups_1d: bool  # whether a 1-D convolution of several groups packs
     hoists_padding: bool  # whether a map smaller than the kernel is padded in a node of its own
     max_input_bytes: (
         int | None
-    )  # the input, channels rounded up to 8, width to 8 times the stride: the largest that was right
+        # the input, channels rounded up to 8, width to 8 times the stride: the largest that was right
+    )
     max_input_output_bytes: int | None  # input and output together
     max_depthwise_input_output_bytes: int  # input and output together
-    depthwise_output_align: int  # outputs of stored depthwise weights are rounded up to a multiple of it
+    depthwise_output_align: (
+        int  # outputs of stored depthwise weights are rounded up to a multiple of it
+    )
     depthwise_kernel_row_align: int  # and the kernel's height to a multiple of this
 
 
@@ -71,7 +82,9 @@ class PoolPackerLimits(PoolLimits):
     needs_same_scale: bool = True
 
     max_pad: int  # max pooling
-    max_kernel_with_platform: int | None  # the same of a node with the attribute `platform`; None: as large as can be
+    max_kernel_with_platform: (
+        int | None
+    )  # the same of a node with the attribute `platform`; None: as large as can be
     max_pad_with_platform: int | None
     channel_align: int
     line_buffer_bytes: int
@@ -90,12 +103,17 @@ class TransposePackerLimits:
     max_rotation_bytes: int | None = None  # bytes that a transpose of `rotations` takes
     rotations: tuple[tuple[int, ...], ...] = ((0, 2, 1), (0, 2, 3, 1))
     wrong_between_convolutions: tuple[tuple[int, ...], ...] = ()  # wrong there
-    crashing_perms: tuple[tuple[int, ...], ...] = ()  # crash unless input and output lie in external memory ...
+    crashing_perms: tuple[
+        tuple[int, ...], ...
+    ] = ()  # crash unless input and output lie in external memory ...
     max_crashing_perm_bytes: int = 65536  # ... and are no larger than this
 
 
 class Int4Support(Enum):
-    """What becomes of a node that says its weights have 4 bits; of an operator without an entry nobody reads it."""
+    """What becomes of a node that says its weights have 4 bits.
+
+    Of an operator without an entry nobody reads it.
+    """
 
     PACKED = "two weights in a byte"
     WRONG = "packs and is wrong"
@@ -185,9 +203,9 @@ class LayerSplitLimits:
 class PackerProfile:
     """One chip as the packer sees it.
 
-    name : for its argument -p. attribute : what nodes say in their attribute `platform`, None where they have none.
-    rounding_attribute : the attribute that integer layers must have. softmax_axis : the attribute that SoftmaxInt must
-    have.
+    name : for its argument -p. attribute : what nodes say in their attribute `platform`, None where
+    they have none. rounding_attribute : the attribute that integer layers must have. softmax_axis :
+    the attribute that SoftmaxInt must have.
     """
 
     name: str
@@ -204,8 +222,12 @@ class PackerProfile:
     linear_output_bits: tuple[int, ...] = (8, 32)  # o_bits of a LinearInt that is right
     layer_norm_weight_bytes: int = 1  # bytes of a LayerNormInt's weight
     min_layer_norm_length: int = 1  # elements of a line of a LayerNormInt that comes out right
-    layer_norm_writes_past_bias: bool = True  # whether it writes lines behind a bias that lies in shared memory
-    supports_2d_layer_norm: bool = False  # whether a LayerNormInt of two axes does, which always computes two lines
+    layer_norm_writes_past_bias: bool = (
+        True  # whether it writes lines behind a bias that lies in shared memory
+    )
+    supports_2d_layer_norm: bool = (
+        False  # whether a LayerNormInt of two axes does, which always computes two lines
+    )
     lstm_batch_first: bool = False  # how LSTMInt is right
     needs_even_lstm_units: bool = False  # whether an LSTMInt is right with an even hidden size only
     conv_transpose_needs_shared_io: bool = (
@@ -213,7 +235,9 @@ class PackerProfile:
     )
     conv_transpose_needs_shared_weight: bool = False  # and its weight
     reserves_workspace_name: bool = True  # whether 'workspace' in a tensor's name does harm
-    has_32bit_lstm_state: bool = False  # whether LSTMInt writes its last state in 32 bits, planned in 8
+    has_32bit_lstm_state: bool = (
+        False  # whether LSTMInt writes its last state in 32 bits, planned in 8
+    )
     multirow_linear_needs_psram: bool = (
         False  # whether LinearInt of several rows is right with its output in PSRAM only
     )
@@ -221,9 +245,15 @@ class PackerProfile:
         True  # whether an integer graph input is right only where its first reader tells its scale
     )
     supports_batch: bool = False  # whether convolutions compute more than the first sample
-    unverified_operators: tuple[str, ...] = ()  # operators that pack and whose results could not be measured
-    lut_input_bits: Mapping[str, int] = field(default_factory=dict)  # what a curve reads; others are not right
-    correct_softmax_axes: tuple[int, ...] | None = None  # what its attribute may say where SoftmaxInt comes out right
+    unverified_operators: tuple[
+        str, ...
+    ] = ()  # operators that pack and whose results could not be measured
+    lut_input_bits: Mapping[str, int] = field(
+        default_factory=dict
+    )  # what a curve reads; others are not right
+    correct_softmax_axes: tuple[int, ...] | None = (
+        None  # what its attribute may say where SoftmaxInt comes out right
+    )
     layer_norm_scratch_bytes: tuple[int, int] = (
         27,
         8,
@@ -302,7 +332,9 @@ VENUS = PackerProfile(
         max_average_area=127,
         max_global_area_per_channel=None,
     ),
-    transpose=TransposePackerLimits(max_rotation_bytes=65536, wrong_between_convolutions=((0, 1, 3, 2),)),
+    transpose=TransposePackerLimits(
+        max_rotation_bytes=65536, wrong_between_convolutions=((0, 1, 3, 2),)
+    ),
     layer_split=LayerSplitLimits(
         weight_bytes=32768,
         threshold_lowers_limit=True,

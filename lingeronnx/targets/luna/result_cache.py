@@ -1,4 +1,7 @@
-"""Answers about graphs that are asked for again: as many of the last as a number of bytes allows."""
+"""Answers about graphs that are asked for again.
+
+As many of the last as a number of bytes allows.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,9 @@ class ResultCache(Generic[_Answer]):
     def __init__(self) -> None:
         self._answers: deque[tuple[bytes, Target, _Answer, int]] = deque()
 
-    def get_or_compute(self, key_bytes: bytes, target: Target, compute: Callable[[], _Answer]) -> _Answer:
+    def get_or_compute(
+        self, key_bytes: bytes, target: Target, compute: Callable[[], _Answer]
+    ) -> _Answer:
         """Return what was found of a graph for this very `target`, or what `compute` finds now.
 
         key_bytes : the graph, and all else that the answer hangs on.
@@ -34,6 +39,9 @@ class ResultCache(Generic[_Answer]):
                 return known
         answer = compute()
         self._answers.append((digest, target, answer, len(key_bytes)))
-        while len(self._answers) > _MIN_ENTRIES and sum(size for *_, size in self._answers) > _MAX_GRAPH_BYTES:
+        while (
+            len(self._answers) > _MIN_ENTRIES
+            and sum(size for *_, size in self._answers) > _MAX_GRAPH_BYTES
+        ):
             self._answers.popleft()
         return answer

@@ -1,7 +1,8 @@
-"""What networks are trained with: how that software computes the operators of each dialect of graphs.
+"""What networks are trained with.
 
-Both dialects compute most operators alike on every chip: exact sums, one rounding, which the node may choose. The
-first dialect knew one chip; for others it has no curves.
+How that software computes the operators of each dialect of graphs.
+Both dialects compute most operators alike on every chip: exact sums, one rounding, which the node
+may choose. The first dialect knew one chip; for others it has no curves.
 """
 
 from __future__ import annotations
@@ -88,11 +89,19 @@ _V1_TABLE_ARITHMETIC: Mapping[ActivationTable, Mapping[str, Arithmetic]] = {
     ActivationTable.VENUS: {
         **dict.fromkeys(
             ("iqSigmoid", "iqTanh"),
-            LutArithmetic(_NODE_ROUNDING, ActivationTable.VENUS, TableInputRule.WRAPPED, as_told=True),
+            LutArithmetic(
+                _NODE_ROUNDING, ActivationTable.VENUS, TableInputRule.WRAPPED, as_told=True
+            ),
         ),
-        "SoftmaxInt": SoftmaxArithmetic(_NODE_ROUNDING, SoftmaxDivision.NEWTON, SoftmaxRowRule.AXIS),
-        "LSTMInt": LstmArithmetic(_NODE_ROUNDING, ActivationTable.VENUS, trained=True, form=LstmFormat.Q7),
-        "GRUInt": GruArithmetic(_NODE_ROUNDING, ActivationTable.VENUS, trained=True, form=GruVariant.Q7),
+        "SoftmaxInt": SoftmaxArithmetic(
+            _NODE_ROUNDING, SoftmaxDivision.NEWTON, SoftmaxRowRule.AXIS
+        ),
+        "LSTMInt": LstmArithmetic(
+            _NODE_ROUNDING, ActivationTable.VENUS, trained=True, form=LstmFormat.Q7
+        ),
+        "GRUInt": GruArithmetic(
+            _NODE_ROUNDING, ActivationTable.VENUS, trained=True, form=GruVariant.Q7
+        ),
     }
 }
 
@@ -106,7 +115,9 @@ _V3_VARIANTS = {
 
 def _make_v3_arithmetic(table: ActivationTable, curves: tuple[str, ...]) -> dict[str, Arithmetic]:
     shares, lstm, gru = _V3_VARIANTS[table]
-    reading = TableInputRule.WRAPPED if table.input_fraction_bits == 11 else TableInputRule.SATURATED
+    reading = (
+        TableInputRule.WRAPPED if table.input_fraction_bits == 11 else TableInputRule.SATURATED
+    )
     return {
         **_COMMON,
         "QGlobalAveragePool2d": AveragePoolArithmetic(_NODE_ROUNDING, AverageDivisor.COUNTED),

@@ -34,7 +34,10 @@ class LunaVendor(PackerVendor):
         return f"tpacker -p {self.packing.name}"
 
     def get_limit_checks(self, operator: str) -> tuple[LimitCheck, ...]:
-        """Return the limits of what slides a window, and of fully connected layers; others have columns."""
+        """Return the limits of what slides a window, and of fully connected layers.
+
+        Others have columns.
+        """
         from .packer.limits.limit_tables import get_layer_limits
 
         return get_layer_limits(operator)
@@ -63,13 +66,17 @@ class LunaVendor(PackerVendor):
 
         return find_triggered_faults(node, target)
 
-    def run_backend_passes(self, graph: ir.Model, target: Target) -> tuple[ir.Model, Sequence[AppliedRewrite]]:
+    def run_backend_passes(
+        self, graph: ir.Model, target: Target
+    ) -> tuple[ir.Model, Sequence[AppliedRewrite]]:
         """Bring the graph into the form that packs and is right, cut maps that are too large, take what is faster."""
         from .backend_passes.pipeline import run_backend_passes
 
         return run_backend_passes(graph, target)
 
-    def assign_resident_constants(self, graphs: Sequence[ir.Model], target: Target) -> Sequence[PackerArguments | None]:
+    def assign_resident_constants(
+        self, graphs: Sequence[ir.Model], target: Target
+    ) -> Sequence[PackerArguments | None]:
         """Let parts keep their constants in shared memory where that saves most, as long as all fit."""
         from .packer.arguments.resident_constants import assign_resident_constants
 
@@ -98,7 +105,9 @@ class LunaVendor(PackerVendor):
         """Say why nothing is known of the time on a chip; empty where it is."""
         if self.prices is not None:
             return ""
-        return f"nothing is published of the time on {target.name}; profile-board takes a board's log"
+        return (
+            f"nothing is published of the time on {target.name}; profile-board takes a board's log"
+        )
 
     def with_timing_calibration(self, calibration: TimingCalibration, target: Target) -> LunaVendor:
         """Return the same with the prices of a board."""
@@ -119,7 +128,9 @@ class LunaVendor(PackerVendor):
         from .timing.board_log import analyze_board_log
 
         verdicts = [self.evaluate_packing(graph, target, argv).verdict for graph in graphs]
-        return analyze_board_log([v for v in verdicts if isinstance(v, DetailedVerdict)], target, log_text, clock_mhz)
+        return analyze_board_log(
+            [v for v in verdicts if isinstance(v, DetailedVerdict)], target, log_text, clock_mhz
+        )
 
     @property
     def clock_mhz(self) -> float | None:

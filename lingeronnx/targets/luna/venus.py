@@ -78,10 +78,14 @@ VENUS = Target(
                 limits=packer_profile.VENUS.pool,
             ),
             **make_support_rows(
-                PadArithmetic(NO_LEFT_SHIFT, swapped=True), "iqPad", limits=PadLimits(rank=4, modes=("constant",))
+                PadArithmetic(NO_LEFT_SHIFT, swapped=True),
+                "iqPad",
+                limits=PadLimits(rank=4, modes=("constant",)),
             ),
             **make_support_rows(
-                LutArithmetic(NO_LEFT_SHIFT, ActivationTable.VENUS, TableInputRule.RIGHT_ONLY), "iqSigmoid", "iqTanh"
+                LutArithmetic(NO_LEFT_SHIFT, ActivationTable.VENUS, TableInputRule.RIGHT_ONLY),
+                "iqSigmoid",
+                "iqTanh",
             ),
             **make_support_rows(
                 SoftmaxArithmetic(NO_LEFT_SHIFT, SoftmaxDivision.NEWTON),
@@ -90,12 +94,16 @@ VENUS = Target(
                 miscompiled=True,
             ),
             **make_support_rows(
-                LstmArithmetic(NO_LEFT_SHIFT, ActivationTable.VENUS, from_zero=True, form=LstmFormat.Q11),
+                LstmArithmetic(
+                    NO_LEFT_SHIFT, ActivationTable.VENUS, from_zero=True, form=LstmFormat.Q11
+                ),
                 "LSTMInt",
                 limits=RecurrentLimits(needs_square_input=True),
             ),
             **make_support_rows(
-                GruArithmetic(NO_LEFT_SHIFT, ActivationTable.VENUS, from_zero=True, form=GruVariant.HALVED),
+                GruArithmetic(
+                    NO_LEFT_SHIFT, ActivationTable.VENUS, from_zero=True, form=GruVariant.HALVED
+                ),
                 "GRUInt",
                 limits=RecurrentLimits(),
                 miscompiled=True,
@@ -111,7 +119,9 @@ VENUS = Target(
     exponents=SCALE_EXPONENT_RANGE,
     shared_memory=640 * 1024,
     external_memory=8 * 1024 * 1024,
-    node_attributes=MappingProxyType({"": MappingProxyType({"platform_quant": "luna_quant"}), **ADD_MODE_ATTRIBUTES}),
+    node_attributes=MappingProxyType(
+        {"": MappingProxyType({"platform_quant": "luna_quant"}), **ADD_MODE_ATTRIBUTES}
+    ),
     faults=FAULTS,
     why=build_unsupported_reasons(FAULTS),
     vendor=LunaVendor(packer_profile.VENUS),

@@ -69,7 +69,9 @@ VENUSA = Target(
             **make_layer_ops(ZERO_ON_LEFT_SHIFT, packer_profile.VENUSA),
             **make_add_ops(LEFT_SHIFT, can_shift_either=False),
             **make_average_pool_ops(packer_profile.VENUSA),
-            **make_support_rows(DivArithmetic(NO_LEFT_SHIFT, DivisionMethod.UNSCALED), "iqDiv", miscompiled=True),
+            **make_support_rows(
+                DivArithmetic(NO_LEFT_SHIFT, DivisionMethod.UNSCALED), "iqDiv", miscompiled=True
+            ),
             **make_support_rows(GluArithmetic(NO_LEFT_SHIFT, ActivationTable.VENUSA), "GluInt"),
             **make_support_rows(
                 LutArithmetic(NO_LEFT_SHIFT, ActivationTable.VENUSA, TableInputRule.NOTHING),
@@ -84,12 +86,19 @@ VENUSA = Target(
                 limits=SOFTMAX_LIMITS,
             ),
             **make_support_rows(
-                LstmArithmetic(NO_LEFT_SHIFT, ActivationTable.VENUSA, from_zero=True, form=LstmFormat.Q27),
+                LstmArithmetic(
+                    NO_LEFT_SHIFT, ActivationTable.VENUSA, from_zero=True, form=LstmFormat.Q27
+                ),
                 "LSTMInt",
                 limits=RecurrentLimits(),
             ),
             **make_support_rows(
-                GruArithmetic(NO_LEFT_SHIFT, ActivationTable.VENUSA, from_zero=True, form=GruVariant.HALVED_APART),
+                GruArithmetic(
+                    NO_LEFT_SHIFT,
+                    ActivationTable.VENUSA,
+                    from_zero=True,
+                    form=GruVariant.HALVED_APART,
+                ),
                 "GRUInt",
                 limits=RecurrentLimits(),
                 miscompiled=True,
@@ -105,12 +114,16 @@ VENUSA = Target(
     external_memory=8 * 1024 * 1024,
     node_attributes=MappingProxyType(
         {
-            "": MappingProxyType({"platform": "venusA", "platform_quant": "luna_quant", "quant_mode": "floor_add"}),
+            "": MappingProxyType(
+                {"platform": "venusA", "platform_quant": "luna_quant", "quant_mode": "floor_add"}
+            ),
             **ARCS_VENUSA_ATTRIBUTES,
         }
     ),
     faults=FAULTS,
     why=build_unsupported_reasons(FAULTS),
     vendor=LunaVendor(packer_profile.VENUSA),
-    training=make_training_arithmetic(ActivationTable.VENUSA, ("iqSigmoid", "iqTanh", "QGelu", "QSwish")),
+    training=make_training_arithmetic(
+        ActivationTable.VENUSA, ("iqSigmoid", "iqTanh", "QGelu", "QSwish")
+    ),
 )

@@ -1,11 +1,12 @@
 """How torch stores the weights of LSTM, GRU and RNN layers, and how ONNX wants them.
 
-torch keeps, per layer k and direction, ``weight_ih_lk [G*H, I]``, ``weight_hh_lk [G*H, H]``, ``bias_ih_lk [G*H]`` and
-``bias_hh_lk [G*H]`` (the reverse direction with ``_reverse`` behind the name), gates in the order i f g o (LSTM) and
-r z n (GRU). ONNX has, per node, W [D, G*H, I], R [D, G*H, H] and B [D, 2*G*H], gates in the order i o f c and z r h.
+torch keeps, per layer k and direction, ``weight_ih_lk [G*H, I]``, ``weight_hh_lk [G*H, H]``,
+``bias_ih_lk [G*H]`` and ``bias_hh_lk [G*H]`` (the reverse direction with ``_reverse`` behind the
+name), gates in the order i f g o (LSTM) and r z n (GRU). ONNX has, per node, W [D, G*H, I], R [D,
+G*H, H] and B [D, 2*G*H], gates in the order i o f c and z r h.
 
-An exported graph keeps W under the name of torch's ``weight_ih_lk``, R under ``weight_hh_lk`` and B under ``bias_lk``.
-Knows numpy and these names; no torch.
+An exported graph keeps W under the name of torch's ``weight_ih_lk``, R under ``weight_hh_lk`` and B
+under ``bias_lk``. Knows numpy and these names; no torch.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ _INPUT_PARAMETERS = {
 class PackedWeights(NamedTuple):
     """Torch's parameters in one input of one ONNX node.
 
-    name : of the initializer. keys : for each direction, the names of the parameters. gates : torch's places.
+    name : of the initializer. keys : for each direction, the names of the parameters. gates :
+    torch's places.
     """
 
     name: str
@@ -44,7 +46,8 @@ class PackedWeights(NamedTuple):
     def pack(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return what ONNX wants, [D, ...], of torch's parameters by their names."""
         rows = [
-            np.concatenate([self._reorder_gates(arrays[key], self.gate_order) for key in keys]) for keys in self.keys
+            np.concatenate([self._reorder_gates(arrays[key], self.gate_order) for key in keys])
+            for keys in self.keys
         ]
         return np.stack(rows)
 
@@ -61,7 +64,11 @@ class PackedWeights(NamedTuple):
         """Whether `array` has a size that `unpack` can take apart."""
         vector = len(self.keys[0]) > 1  # the biases
         rows = len(self.gate_order) * len(self.keys[0])
-        return array.ndim == (2 if vector else 3) and len(array) == len(self.keys) and array.shape[1] % rows == 0
+        return (
+            array.ndim == (2 if vector else 3)
+            and len(array) == len(self.keys)
+            and array.shape[1] % rows == 0
+        )
 
     @staticmethod
     def _reorder_gates(array: np.ndarray, order: Sequence[int]) -> np.ndarray:
@@ -81,6 +88,8 @@ def match_packed_weights(node: ir.Node, index: int, name: str) -> PackedWeights 
     if match is None:
         return None
     module, layer = match.group(1) or "", match.group(2)
-    ends = {"bidirectional": ("", "_reverse"), "reverse": ("_reverse",)}.get(ir.get_attr(node, "direction", ""), ("",))
+    ends = {"bidirectional": ("", "_reverse"), "reverse": ("_reverse",)}.get(
+        ir.get_attr(node, "direction", ""), ("",)
+    )
     keys = tuple(tuple(f"{module}{key}_l{layer}{end}" for key in parameters) for end in ends)
     return PackedWeights(f"{module}{base}_l{layer}{ends[0]}", keys, _GATE_ORDERS[node.op_type])

@@ -1,5 +1,6 @@
-"""From a torch module to a clean float ONNX file; the name `export` belongs to the call ``lo.torch.export``.
+"""From a torch module to a clean float ONNX file.
 
-Owns: how a module is called and traced, what a clean graph is, the proof that both compute the same. Must not know:
-integers, plans, training.
+The name `export` belongs to the call ``lo.torch.export``.
+Owns: how a module is called and traced, what a clean graph is, the proof that both compute the
+same. Must not know: integers, plans, training.
 """

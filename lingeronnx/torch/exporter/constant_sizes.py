@@ -1,9 +1,9 @@
 """Sizes that a graph computes from shapes become constants, found by running it.
 
-Exporters write ``x.view(x.size(0), -1)`` as Shape, Gather, Concat and Reshape, and lose what they knew of a tensor
-behind a recurrent layer. What depends on shapes alone and is the same on all the given runs, which differ in every
-dynamic axis, is a constant; a Reshape target that is not has 0 ("as before") or -1 ("the rest") where it varies. Knows
-graphs; no torch.
+Exporters write ``x.view(x.size(0), -1)`` as Shape, Gather, Concat and Reshape, and lose what they
+knew of a tensor behind a recurrent layer. What depends on shapes alone and is the same on all the
+given runs, which differ in every dynamic axis, is a constant; a Reshape target that is not has 0
+("as before") or -1 ("the rest") where it varies. Knows graphs; no torch.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ def _find_shape_tensors(model: ir.Model) -> set[ir.Value]:
     for node in model.graph:
         shape = node.op_type in operators.SHAPE_QUERY_OPS and not node.domain
         known = [value for value in node.inputs if value and ir.const_value(value) is None]
-        if shape or (known and all(value in found for value in known) and node.op_type not in _DATA_OPERATORS):
+        if shape or (
+            known and all(value in found for value in known) and node.op_type not in _DATA_OPERATORS
+        ):
             found.update(node.outputs)
     return found - set(model.graph.outputs)
 
@@ -81,7 +83,10 @@ def _make_reshape_target(arrays: Arrays, sources: Arrays) -> np.ndarray | None:
             target.append(int(first))
             if first == 0:
                 return None  # an empty tensor, or "as before" already
-        elif all(axis < s.ndim and s.shape[axis] == array[axis] for array, s in zip(arrays, sources, strict=True)):
+        elif all(
+            axis < s.ndim and s.shape[axis] == array[axis]
+            for array, s in zip(arrays, sources, strict=True)
+        ):
             target.append(0)
         elif -1 in target:
             return None

@@ -1,8 +1,10 @@
-"""Torch's two ONNX exporters behind one face: a model in, an `ir.Model` out whose nodes carry the path of their module.
+"""Torch's two ONNX exporters behind one face.
 
-``dynamo`` goes through `torch.export` and writes opset 18 and newer; ``torchscript`` traces one run and writes opset 9
-to 20. Both are told not to fold or fuse anything: that is `cleanup`'s work, the same for both. What stops them is a
-ModelError of one line, an operator without an ONNX form with the path of its module.
+A model in, an `ir.Model` out whose nodes carry the path of their module.
+``dynamo`` goes through `torch.export` and writes opset 18 and newer; ``torchscript`` traces one run
+and writes opset 9 to 20. Both are told not to fold or fuse anything: that is `cleanup`'s work, the
+same for both. What stops them is a ModelError of one line, an operator without an ONNX form with
+the path of its module.
 """
 
 from __future__ import annotations
@@ -69,7 +71,8 @@ def trace_model(
 ) -> ir.Model:
     """Export `model`, a `FlattenedModel`, and return what the exporter wrote, nodes marked with `SCOPE_KEY`.
 
-    on_warning : called with what the exporter says the user should know. dump_text : called with the traced program.
+    on_warning : called with what the exporter says the user should know. dump_text : called with
+    the traced program.
     """
     write = {"dynamo": _dynamo, "torchscript": _torchscript}[exporter]
     with suppress_output() as said:
@@ -80,7 +83,8 @@ def trace_model(
     written = graph.opset_imports.get("")
     if written != opset:
         raise ModelError(
-            f"torch's {exporter} exporter wrote opset {written} where {opset} was asked for; choose "
+            f"torch's {exporter} exporter wrote opset {written} where {opset} was asked for; "
+            "choose "
             f"--opset {written} or the other exporter"
         )
     return graph
@@ -88,7 +92,10 @@ def trace_model(
 
 @contextlib.contextmanager
 def suppress_output() -> Iterator[Callable[[], list[str]]]:
-    """Keep the exporters from printing; yield what returns those of their warnings that speak of the user's model."""
+    """Keep the exporters from printing.
+
+    Yield what returns those of their warnings that speak of the user's model.
+    """
     before = logging.root.manager.disable
     with (
         warnings.catch_warnings(record=True) as caught,
@@ -102,7 +109,8 @@ def suppress_output() -> Iterator[Callable[[], list[str]]]:
                 dict.fromkeys(
                     f"{Path(w.filename).name} line {w.lineno}: {str(w.message).partition('. ')[0]}"
                     for w in caught
-                    if issubclass(w.category, torch.jit.TracerWarning) and not w.filename.startswith(_TORCH)
+                    if issubclass(w.category, torch.jit.TracerWarning)
+                    and not w.filename.startswith(_TORCH)
                 )
             )
         finally:
@@ -123,7 +131,9 @@ def _dynamo(
     free = torch.export.Dim.DYNAMIC
     shapes = tuple(dict.fromkeys(axes[name], free) if axes.get(name) else None for name in inputs)
     try:
-        program = torch.export.export(model, tuple(inputs.values()), dynamic_shapes=(shapes,), strict=False)
+        program = torch.export.export(
+            model, tuple(inputs.values()), dynamic_shapes=(shapes,), strict=False
+        )
     except Exception as error:
         raise _make_trace_error(error, list(inputs)) from error
     dump_text(str(program))
@@ -140,7 +150,8 @@ def _dynamo(
         proto = written.model_proto
     except Exception as error:
         raise _find_unsupported_operator(error, opset) or ModelError(
-            f"torch's dynamo exporter cannot write the model: {_get_first_line(_get_root_cause(error))}; try "
+            "torch's dynamo exporter cannot write the model: "
+            f"{_get_first_line(_get_root_cause(error))}; try "
             "--exporter torchscript"
         ) from error
     graph = ir.from_proto(proto, "what torch's dynamo exporter wrote")
@@ -157,18 +168,24 @@ def _make_trace_error(error: Exception, inputs: Sequence[str]) -> ModelError:
     fixed = re.search(r"L\['tensors'\]\[(\d+)\]\.size\(\)\[(\d+)\]", text)
     if fixed and "Constraint" in text:
         return ModelError(
-            f"torch.export: the model fixes axis {fixed.group(2)} of input '{inputs[int(fixed.group(1))]}', which is "
-            "to be dynamic; leave it out of --dynamic-axes (none: all sizes fixed), or try --exporter torchscript"
+            f"torch.export: the model fixes axis {fixed.group(2)} of input "
+            f"'{inputs[int(fixed.group(1))]}', which is "
+            "to be dynamic; leave it out of --dynamic-axes (none: all sizes fixed), or try "
+            "--exporter torchscript"
         )
     call = re.search(r'following call raised this error:\s+File "([^"]+)", line (\d+)', text)
     place = f" ({Path(call.group(1)).name} line {call.group(2)})" if call else ""
     return ModelError(
-        f"torch.export cannot trace the model{place}: {_get_first_line(error)}; try --exporter torchscript"
+        f"torch.export cannot trace the model{place}: {_get_first_line(error)}; try --exporter "
+        "torchscript"
     )
 
 
 def _find_unsupported_operator(error: BaseException, opset: int) -> ModelError | None:
-    """Return the error for an operator that has no ONNX form, with its module; None where that is not the cause."""
+    """Return the error for an operator that has no ONNX form, with its module.
+
+    None where that is not the cause.
+    """
     chain = list(_iterate_causes(error))
     if not any(type(e).__name__ == "DispatchError" for e in chain):
         return None
@@ -185,7 +202,8 @@ def _make_unsupported_error(operator: str, path: str, exporter: str, opset: int)
     where = f"module '{path}'" if path else "the model's own forward"
     other = next(name for name in OPSETS if name != exporter)
     return ModelError(
-        f"operator {operator} in {where} has no ONNX form (exporter {exporter}, opset {opset}); write it "
+        f"operator {operator} in {where} has no ONNX form (exporter {exporter}, opset {opset}); "
+        "write it "
         f"with other operators, or try --exporter {other}"
     )
 
@@ -232,14 +250,16 @@ def _torchscript(
                     input_names=list(inputs),
                     output_names=list(outputs),
                     dynamic_axes={name: dict(free) for name, free in axes.items()},
-                    training=torch.onnx.TrainingMode.PRESERVE,  # anything else folds normalisation into convolutions
+                    # anything else folds normalisation into convolutions
+                    training=torch.onnx.TrainingMode.PRESERVE,
                     do_constant_folding=False,
                 )
         except torch.onnx.errors.UnsupportedOperatorError as error:
             raise _make_torchscript_error(model, str(error), "".join(said), opset) from error
         except Exception as error:
             raise ModelError(
-                f"torch's torchscript exporter cannot write the model: {_get_first_line(error)}; try --exporter dynamo"
+                f"torch's torchscript exporter cannot write the model: {_get_first_line(error)}; "
+                "try --exporter dynamo"
             ) from error
         graph = ir.load(path)
     dump_text("\n".join(f"{n.op_type} {n.name}" for n in graph.graph) + "\n")
@@ -254,13 +274,16 @@ def _torchscript(
 def _make_torchscript_error(model: nn.Module, message: str, said: str, opset: int) -> ModelError:
     """Return the error for an operator that this exporter does not know.
 
-    Its module stands in the traced graph, which the exporter prints when it fails: ``aten::x(...), scope: T::name/``.
+    Its module stands in the traced graph, which the exporter prints when it fails: ``aten::x(...),
+    scope: T::name/``.
     """
     found = re.search(r"'([\w:]+)'", message)
     kind = found.group(1) if found else message
     line = re.search(rf"= {re.escape(kind)}\(.*?\), scope: (\S+)", said)
     steps = [part.partition("::")[2] for part in line.group(1).split("/")] if line else []
-    path = _module_path([step for step in steps if step], [name for name, _ in model.named_modules()])
+    path = _module_path(
+        [step for step in steps if step], [name for name, _ in model.named_modules()]
+    )
     return _make_unsupported_error(kind, _strip_root(path), "torchscript", opset)
 
 
@@ -284,20 +307,26 @@ def _capture_output(said: list[str]) -> Iterator[None]:
 def _module_path(steps: Sequence[str], paths: Sequence[str]) -> str:
     """Return the module path of a scope of this exporter, whose steps are attribute names with the numbers behind them.
 
-    ``layer1/layer1.0/conv`` is ``layer1.0.conv``, ``encoder/blocks.3`` is ``encoder.blocks.3``: each step is a module
-    below the one before it, the nearest that is so called. The second call of a module ``fc`` has the step ``fc_1``.
+    ``layer1/layer1.0/conv`` is ``layer1.0.conv``, ``encoder/blocks.3`` is ``encoder.blocks.3``:
+    each step is a module below the one before it, the nearest that is so called. The second call of
+    a module ``fc`` has the step ``fc_1``.
     """
     path = ""
     for step in steps:
         inside = [p for p in paths if not path or p.startswith(f"{path}.")]
         again = re.sub(r"_\d+$", "", step)
-        below = [p for p in inside if _get_scope_name(p) == step] or [p for p in inside if _get_scope_name(p) == again]
+        below = [p for p in inside if _get_scope_name(p) == step] or [
+            p for p in inside if _get_scope_name(p) == again
+        ]
         path = min(below, key=lambda p: p.count("."), default=f"{path}.{step}".lstrip("."))
     return path
 
 
 def _get_scope_name(path: str) -> str:
-    """Return what the exporter calls the module `path`: its last word that is no number, and the numbers behind it."""
+    """Return what the exporter calls the module `path`.
+
+    Its last word that is no number, and the numbers behind it.
+    """
     words = path.split(".")
     first = next((i for i in reversed(range(len(words))) if not words[i].isnumeric()), 0)
     return ".".join(words[first:])

@@ -1,4 +1,7 @@
-"""Torch modules followed while they are called, by forward hooks: what submodules put out; the same calls in ONNX."""
+"""Torch modules followed while they are called, by forward hooks: what submodules put out.
+
+The same calls in ONNX.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +19,25 @@ from ...run.session import Session
 from .float_export import export
 from .signature import ModuleCall
 
-__all__ = ["count_module_calls", "export_session", "export_session_for", "mirror_calls", "watch_outputs"]
+__all__ = [
+    "count_module_calls",
+    "export_session",
+    "export_session_for",
+    "mirror_calls",
+    "watch_outputs",
+]
 
 
 @contextlib.contextmanager
 def watch_outputs(
-    model: nn.Module, is_wanted: Callable[[str], bool], watch: Callable[[str, np.ndarray, None], None]
+    model: nn.Module,
+    is_wanted: Callable[[str], bool],
+    watch: Callable[[str, np.ndarray, None], None],
 ) -> Iterator[None]:
     """Call `watch` with (path, array, None) for every tensor that a submodule with a `is_wanted` path puts out.
 
-    A submodule with several tensors adds their numbers to the path. Raises ConfigError where no path is wanted.
+    A submodule with several tensors adds their numbers to the path. Raises ConfigError where no
+    path is wanted.
     """
     named = [(name, module) for name, module in model.named_modules() if name and is_wanted(name)]
     if not named:
@@ -62,11 +74,14 @@ def _iterate_tensors(output: Any) -> Iterator[Tensor]:
 
 
 def count_module_calls(model: nn.Module, args: Any) -> list[tuple[str, str, int]]:
-    """Return (path, type, number) of the modules without modules in them: how often one call of `model` calls each.
+    """Return (path, type, number) of the modules without modules in them.
 
+    How often one call of `model` calls each.
     args : as `export_session` takes them. A module that stands under several paths has the first.
     """
-    counted = {path: 0 for path, module in model.named_modules() if path and not [*module.children()]}
+    counted = {
+        path: 0 for path, module in model.named_modules() if path and not [*module.children()]
+    }
 
     def hook(path: str) -> Callable[..., None]:
         def seen(*_: Any) -> None:
@@ -74,7 +89,11 @@ def count_module_calls(model: nn.Module, args: Any) -> list[tuple[str, str, int]
 
         return seen
 
-    handles = [module.register_forward_hook(hook(path)) for path, module in model.named_modules() if path in counted]
+    handles = [
+        module.register_forward_hook(hook(path))
+        for path, module in model.named_modules()
+        if path in counted
+    ]
     training = model.training
     try:
         model.eval()
@@ -91,14 +110,24 @@ def count_module_calls(model: nn.Module, args: Any) -> list[tuple[str, str, int]
     return [(path, type(modules[path]).__name__, number) for path, number in counted.items()]
 
 
-def export_session(model: nn.Module, args: Any, path: str | os.PathLike[str], kwargs: Any = None) -> Session:
-    """Export `model`, called with `args`, to `path` and return a session on it; raises what `export` raises."""
+def export_session(
+    model: nn.Module, args: Any, path: str | os.PathLike[str], kwargs: Any = None
+) -> Session:
+    """Export `model`, called with `args`, to `path` and return a session on it.
+
+    Raises what `export` raises.
+    """
     args = args if isinstance(args, tuple | dict) else (args,)
     return Session(export(model, args, path, kwargs=kwargs or None).path)
 
 
-def export_session_for(model: nn.Module, feeds: Mapping[str, np.ndarray], path: str | os.PathLike[str]) -> Session:
-    """Export `model`, called with the arrays of `feeds` in their order, which name its inputs; see `export_session`."""
+def export_session_for(
+    model: nn.Module, feeds: Mapping[str, np.ndarray], path: str | os.PathLike[str]
+) -> Session:
+    """Export `model`, called with the arrays of `feeds` in their order, which name its inputs.
+
+    See `export_session`.
+    """
     args = tuple(torch.from_numpy(np.array(array)) for array in feeds.values())
     return Session(export(model, args, path, input_names=list(feeds)).path)
 
@@ -121,7 +150,13 @@ def mirror_calls(
                 session = export_session(model, args, path, kwargs)
                 on_session(session)
             call = ModuleCall(model, args, kwargs, None)
-            session.run(None, {n: t.detach().cpu().numpy() for n, t in zip(call.names, call.tensors, strict=True)})
+            session.run(
+                None,
+                {
+                    n: t.detach().cpu().numpy()
+                    for n, t in zip(call.names, call.tensors, strict=True)
+                },
+            )
         finally:
             busy = False
 

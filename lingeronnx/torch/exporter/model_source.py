@@ -1,7 +1,7 @@
 """A torch model by name: ``file.py:name`` or ``module:name``, a Module or what returns one.
 
-Knows Python modules and nothing of ONNX. The file is run as ``python file.py`` would find it: its own folder is on the
-import path meanwhile, so that it may import its neighbours.
+Knows Python modules and nothing of ONNX. The file is run as ``python file.py`` would find it: its
+own folder is on the import path meanwhile, so that it may import its neighbours.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ __all__ = ["load_model"]
 def load_model(text: str) -> tuple[nn.Module, Any]:
     """Return the Module that `text` names, and the arguments that came with it or None.
 
-    The name is a Module, or a class or function without arguments that returns one, or returns ``(Module, arguments)``.
-    Raises ConfigError.
+    The name is a Module, or a class or function without arguments that returns one, or returns
+    ``(Module, arguments)``. Raises ConfigError.
     """
     home, colon, name = text.rpartition(":")
     if not (colon and home and name.isidentifier()):
@@ -38,7 +38,9 @@ def load_model(text: str) -> tuple[nn.Module, Any]:
     if isinstance(made, tuple) and len(made) == 2:
         made, args = made
     if not isinstance(made, nn.Module):
-        raise ConfigError(f"{text} is a {type(made).__name__}; give a torch.nn.Module, or what returns one")
+        raise ConfigError(
+            f"{text} is a {type(made).__name__}; give a torch.nn.Module, or what returns one"
+        )
     return made, args
 
 

@@ -1,13 +1,16 @@
-"""LSTM with a projected state, in the form that exports: torch's exporters write ``nn.LSTM(proj_size=...)`` wrongly.
+"""LSTM with a projected state, in the form that exports.
 
+Torch's exporters write ``nn.LSTM(proj_size=...)`` wrongly.
     gates = W x_t + R r_(t-1) + b        h_t = o * tanh(c_t)        r_t = P h_t
 
-W [4C, I], R [4C, P], P [P, C]: C cells, P values of projected state, gates in torch's order i, f, g, o. Nothing bends
-the state between P and R, so ``R r = (R P) h``: the layer is an LSTM of C units with recurrent weights R P, whose
-outputs are projected all at once. That is the same function, in two standard operators, and chips have both. It takes
-4*C*C + C*P products a step, besides those with x, where the layer itself takes 4*C*P + C*P.
+W [4C, I], R [4C, P], P [P, C]: C cells, P values of projected state, gates in torch's order i, f,
+g, o. Nothing bends the state between P and R, so ``R r = (R P) h``: the layer is an LSTM of C units
+with recurrent weights R P, whose outputs are projected all at once. That is the same function, in
+two standard operators, and chips have both. It takes 4*C*C + C*P products a step, besides those
+with x, where the layer itself takes 4*C*P + C*P.
 
-A projected state that is given enters as further inputs of the first step, [x, r] with [W, R]; they are zero behind it.
+A projected state that is given enters as further inputs of the first step, [x, r] with [W, R]; they
+are zero behind it.
 """
 
 from __future__ import annotations
@@ -49,12 +52,15 @@ def is_exporting() -> bool:
 
 
 def run_direction(
-    x: Tensor, hx: tuple[Tensor | None, Tensor | None], parts: DirectionWeights, forward: bool = True
+    x: Tensor,
+    hx: tuple[Tensor | None, Tensor | None],
+    parts: DirectionWeights,
+    forward: bool = True,
 ) -> tuple[Tensor, States]:
     """Run one direction of one layer.
 
-    x : [N, T, I]. hx : the projected state [N, P] and the cell [N, C] to begin with, None for zeros. forward : False
-    walks from the last step to the first one.
+    x : [N, T, I]. hx : the projected state [N, P] and the cell [N, C] to begin with, None for
+    zeros. forward : False walks from the last step to the first one.
     Returns y [N, T, P], y[:, t] made at step t, and the last state [N, P] and cell [N, C].
     """
     h, c = hx
@@ -65,10 +71,23 @@ def run_direction(
         wide = torch.cat([wide, parts.of_state], dim=1)
     none = x.new_zeros(x.shape[0], units)
     bias = x.new_zeros(4 * units)
-    flat = [wide, parts.of_state @ parts.projection, bias if parts.bias is None else parts.bias, bias]
+    flat = [
+        wide,
+        parts.of_state @ parts.projection,
+        bias if parts.bias is None else parts.bias,
+        bias,
+    ]
     start = [none[None], (none if c is None else c)[None]]
     y, _, last = torch._VF.lstm(
-        x, start, flat, has_biases=True, num_layers=1, dropout=0.0, train=False, bidirectional=False, batch_first=True
+        x,
+        start,
+        flat,
+        has_biases=True,
+        num_layers=1,
+        dropout=0.0,
+        train=False,
+        bidirectional=False,
+        batch_first=True,
     )
     y = (y if forward else y.flip(1)) @ parts.projection.t()
     return y, (y[:, -1 if forward else 0], last[0])
@@ -78,7 +97,10 @@ def run_direction(
 
 
 def get_layer_weights(lstm: nn.LSTM, flat: Sequence[Tensor]) -> list[list[DirectionWeights]]:
-    """Return the weights of `lstm`, in torch's flat order, by layer and direction; two biases are added up."""
+    """Return the weights of `lstm`, in torch's flat order, by layer and direction.
+
+    Two biases are added up.
+    """
     each = 5 if lstm.bias else 3
     found = []
     for start in range(0, len(flat), each):
@@ -88,10 +110,17 @@ def get_layer_weights(lstm: nn.LSTM, flat: Sequence[Tensor]) -> list[list[Direct
     return [found[i : i + sides] for i in range(0, len(found), sides)]
 
 
-def run_projected_lstm(lstm: nn.LSTM, flat: Sequence[Tensor], x: Tensor, hx: States | None) -> tuple[Tensor, States]:
-    """Run `lstm`, whose proj_size is not 0, in evaluation mode with the weights `flat`; as its own forward does."""
+def run_projected_lstm(
+    lstm: nn.LSTM, flat: Sequence[Tensor], x: Tensor, hx: States | None
+) -> tuple[Tensor, States]:
+    """Run `lstm`, whose proj_size is not 0, in evaluation mode with the weights `flat`.
+
+    As its own forward does.
+    """
     if isinstance(x, PackedSequence):
-        raise ModelError("an LSTM with proj_size is exported for padded sequences only; give it a tensor")
+        raise ModelError(
+            "an LSTM with proj_size is exported for padded sequences only; give it a tensor"
+        )
     single = x.dim() == 2
     x = x[None] if single else x if lstm.batch_first else x.transpose(0, 1)
     if hx is not None and single:
@@ -113,7 +142,10 @@ def run_projected_lstm(lstm: nn.LSTM, flat: Sequence[Tensor], x: Tensor, hx: Sta
 
 @contextlib.contextmanager
 def traceable_lstms(model: nn.Module) -> Iterator[None]:
-    """Let each ``nn.LSTM`` with proj_size in `model` be traced as `run_projected_lstm`; other runs stay torch's own."""
+    """Let each ``nn.LSTM`` with proj_size in `model` be traced as `run_projected_lstm`.
+
+    Other runs stay torch's own.
+    """
     found = [module for module in model.modules() if type(module) is nn.LSTM and module.proj_size]
 
     def forward_of(lstm: nn.LSTM) -> Any:
@@ -122,7 +154,9 @@ def traceable_lstms(model: nn.Module) -> Iterator[None]:
         def forward(input: Tensor, hx: States | None = None) -> Any:
             if not is_exporting():
                 return own(input, hx)
-            return run_projected_lstm(lstm, [getattr(lstm, name) for name in lstm._flat_weights_names], input, hx)
+            return run_projected_lstm(
+                lstm, [getattr(lstm, name) for name in lstm._flat_weights_names], input, hx
+            )
 
         return forward
 

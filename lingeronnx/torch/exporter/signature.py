@@ -1,7 +1,9 @@
-"""What a model is called with and what it returns, as flat lists of named tensors; and which axes are free.
+"""What a model is called with and what it returns, as flat lists of named tensors.
 
-Arguments may be nested in tuples, lists and dicts, and hold values that are no tensors: those become part of the graph.
-Names come from the parameters of `forward`, from keys and from positions: ``x``, ``batch.mask``, ``states.0``.
+And which axes are free.
+Arguments may be nested in tuples, lists and dicts, and hold values that are no tensors: those
+become part of the graph. Names come from the parameters of `forward`, from keys and from positions:
+``x``, ``batch.mask``, ``states.0``.
 """
 
 from __future__ import annotations
@@ -18,7 +20,15 @@ from torch import Tensor, nn
 
 from ...errors import ConfigError, DataError, ModelError, suggest_nearest
 
-__all__ = ["Axes", "ModuleCall", "FlattenedModel", "InputShape", "resolve_dynamic_axes", "make_inputs", "resize_inputs"]
+__all__ = [
+    "Axes",
+    "ModuleCall",
+    "FlattenedModel",
+    "InputShape",
+    "resolve_dynamic_axes",
+    "make_inputs",
+    "resize_inputs",
+]
 
 _PLAIN_TYPES = (type(None), bool, int, float, complex, str)
 
@@ -31,11 +41,14 @@ BATCH_SYMBOL = "N"
 class ModuleCall:
     """One call of a model: `tensors` under `names`, and how to put them back into its arguments.
 
-    args : a tensor, a tuple of positional arguments, or a dict of keyword arguments. names : instead of the derived
-    ones, one for each tensor. Raises ConfigError for arguments without a tensor and for names that do not fit.
+    args : a tensor, a tuple of positional arguments, or a dict of keyword arguments. names :
+    instead of the derived ones, one for each tensor. Raises ConfigError for arguments without a
+    tensor and for names that do not fit.
     """
 
-    def __init__(self, model: nn.Module, args: Any, kwargs: Mapping[str, Any], names: Sequence[str] | None) -> None:
+    def __init__(
+        self, model: nn.Module, args: Any, kwargs: Mapping[str, Any], names: Sequence[str] | None
+    ) -> None:
         if isinstance(args, Mapping):
             args, kwargs = (), {**args, **kwargs}
         elif not isinstance(args, tuple | list):
@@ -59,10 +72,11 @@ class ModuleCall:
 
 
 class FlattenedModel(nn.Module):
-    """A model with tensors for arguments and a tuple of tensors for a result; its modules are below ``model``.
+    """A model with tensors for arguments and a tuple of tensors for a result.
 
-    It stays in training mode itself, which has no meaning here but one: the TorchScript exporter merges parameters of
-    equal values when the outermost module is in evaluation mode.
+    Its modules are below ``model``.
+    It stays in training mode itself, which has no meaning here but one: the TorchScript exporter
+    merges parameters of equal values when the outermost module is in evaluation mode.
     """
 
     def __init__(self, model: nn.Module, call: ModuleCall) -> None:
@@ -71,7 +85,10 @@ class FlattenedModel(nn.Module):
         self._call = call
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Return the tensors of the result, in their order; copies of what has a name in the graph already."""
+        """Return the tensors of the result, in their order.
+
+        Copies of what has a name in the graph already.
+        """
         taken = [*tensors, *self.model.parameters(), *self.model.buffers()]
         found: list[Tensor] = []
         for tensor in self.run_by_name(*tensors).values():
@@ -88,29 +105,42 @@ class FlattenedModel(nn.Module):
                 found[_make_output_name(path, self._call.names)] = leaf
             elif not isinstance(leaf, _PLAIN_TYPES):
                 raise ModelError(
-                    f"the model returns a {type(leaf).__name__}; return tensors, or tuples, lists and dicts of them"
+                    f"the model returns a {type(leaf).__name__}; return tensors, or tuples, lists "
+                    "and dicts of them"
                 )
         if not found:
             raise ModelError("the model returns no tensor; a graph needs at least one output")
         return found
 
-    def choose_output_names(self, derived: Sequence[str], names: Sequence[str] | None) -> tuple[str, ...]:
-        """Return the names of the outputs, `names` where given; ConfigError where they do not fit."""
+    def choose_output_names(
+        self, derived: Sequence[str], names: Sequence[str] | None
+    ) -> tuple[str, ...]:
+        """Return the names of the outputs, `names` where given.
+
+        ConfigError where they do not fit.
+        """
         chosen = _choose_names(names, derived, "output")
         if both := set(chosen) & set(self._call.names):
-            raise ConfigError(f"'{min(both)}' is the name of an input and of an output; names must differ")
+            raise ConfigError(
+                f"'{min(both)}' is the name of an input and of an output; names must differ"
+            )
         return chosen
 
 
 def _get_positional_parameters(model: nn.Module) -> list[str]:
     """Return the names of the positional parameters of `forward`."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [name for name, p in inspect.signature(model.forward).parameters.items() if p.kind in kinds]
+    return [
+        name for name, p in inspect.signature(model.forward).parameters.items() if p.kind in kinds
+    ]
 
 
 def _format_tree_path(path: Sequence[Any]) -> list[str]:
     """Return the steps of a tree path as words."""
-    return [str(next(v for k in ("idx", "key", "name") if (v := getattr(step, k, None)) is not None)) for step in path]
+    return [
+        str(next(v for k in ("idx", "key", "name") if (v := getattr(step, k, None)) is not None))
+        for step in path
+    ]
 
 
 def _make_input_name(path: Sequence[Any], parameters: Sequence[str]) -> str:
@@ -126,11 +156,15 @@ def _make_output_name(path: Sequence[Any], taken: Sequence[str]) -> str:
     return f"{name}_out" if name in taken else name
 
 
-def _choose_names(names: Sequence[str] | None, derived: Sequence[str], what: str) -> tuple[str, ...]:
+def _choose_names(
+    names: Sequence[str] | None, derived: Sequence[str], what: str
+) -> tuple[str, ...]:
     if names is None:
         return tuple(derived)
     if len(names) != len(derived):
-        raise ConfigError(f"{len(names)} {what} names for {len(derived)} {what}s ({', '.join(derived)})")
+        raise ConfigError(
+            f"{len(names)} {what} names for {len(derived)} {what}s ({', '.join(derived)})"
+        )
     if len(set(names)) < len(names) or not all(names):
         raise ConfigError(f"{what} names must differ and not be empty: {', '.join(names)}")
     return tuple(names)
@@ -147,11 +181,14 @@ class InputShape(NamedTuple):
     dtype: str = "float32"
 
 
-def make_inputs(model: nn.Module, shapes: Sequence[InputShape]) -> tuple[Any, dict[str, Any], list[str] | None]:
+def make_inputs(
+    model: nn.Module, shapes: Sequence[InputShape]
+) -> tuple[Any, dict[str, Any], list[str] | None]:
     """Return positional and keyword arguments of seeded random tensors, and the names of the inputs where given.
 
-    Floats are standard normal, integers and booleans 0 or 1 (an index into any table). Names that are parameters of
-    `forward` are passed as such; otherwise the order counts. Raises ConfigError where only some are.
+    Floats are standard normal, integers and booleans 0 or 1 (an index into any table). Names that
+    are parameters of `forward` are passed as such; otherwise the order counts. Raises ConfigError
+    where only some are.
     """
     generator = torch.Generator().manual_seed(0)
     shapes = [InputShape(*shape) for shape in shapes]
@@ -166,7 +203,8 @@ def make_inputs(model: nn.Module, shapes: Sequence[InputShape]) -> tuple[Any, di
     if matching and len(matching) < len(names):
         other = next(name for name in names if name not in known)
         raise ConfigError(
-            f"forward has no parameter '{other}'{suggest_nearest(other, known)}; its parameters are {', '.join(known)}"
+            f"forward has no parameter '{other}'{suggest_nearest(other, known)}; its parameters "
+            f"are {', '.join(known)}"
         )
     if matching:
         return (), dict(zip(names, tensors, strict=True)), None
@@ -179,10 +217,14 @@ _MAX_ELEMENTS = 2**28  # elements of an example: a gigabyte
 def _make_random_tensor(shape: InputShape, generator: torch.Generator) -> Tensor:
     dtype = getattr(torch, shape.dtype, None)
     if not isinstance(dtype, torch.dtype):
-        raise ConfigError(f"input '{shape.name}': '{shape.dtype}' is no dtype of torch; float32, int64 and bool are")
+        raise ConfigError(
+            f"input '{shape.name}': '{shape.dtype}' is no dtype of torch; float32, int64 and bool "
+            "are"
+        )
     if math.prod(shape.sizes) > _MAX_ELEMENTS:
         raise ConfigError(
-            f"input '{shape.name}' has {math.prod(shape.sizes)} elements; an example has {_MAX_ELEMENTS} at most"
+            f"input '{shape.name}' has {math.prod(shape.sizes)} elements; an example has "
+            f"{_MAX_ELEMENTS} at most"
         )
     if dtype.is_floating_point:
         return torch.randn(shape.sizes, generator=generator).to(dtype)
@@ -197,9 +239,10 @@ def resolve_dynamic_axes(
 ) -> tuple[dict[str, dict[int, str]], dict[str, dict[int, str]], str | None]:
     """Return the free axes of inputs and of outputs, and a note for the user or None.
 
-    given : None for the batch, axis 0 of all inputs, where they agree on its size; {} for none; else by tensor name a
-    list of axes, a dict of axis -> name, or both mixed. Unnamed sizes are ``N`` on axis 0, else ``<tensor>_<axis>``.
-    Raises ConfigError for a tensor or an axis that is not there, and for one name with two sizes.
+    given : None for the batch, axis 0 of all inputs, where they agree on its size; {} for none;
+    else by tensor name a list of axes, a dict of axis -> name, or both mixed. Unnamed sizes are
+    ``N`` on axis 0, else ``<tensor>_<axis>``. Raises ConfigError for a tensor or an axis that is
+    not there, and for one name with two sizes.
     """
     if given is None:
         return _resolve_batch_axis(inputs)
@@ -207,17 +250,24 @@ def resolve_dynamic_axes(
     asked: dict[str, dict[int, str | None]] = {}
     for name, axes in given.items():
         if name not in known:
-            raise ConfigError(f"dynamic axes: there is no input or output '{name}'{suggest_nearest(name, known)}")
+            raise ConfigError(
+                f"dynamic axes: there is no input or output '{name}'{suggest_nearest(name, known)}"
+            )
         asked[name] = _parse_axes(name, axes, known[name].dim())
     first = {inputs[name].shape[0] for name in inputs if asked.get(name, {}).get(0, "") is None}
     found: dict[str, dict[int, str]] = {}
     sizes: dict[str, int] = {}
     for name, tensor in inputs.items():
         for axis, symbol in asked.get(name, {}).items():
-            symbol = symbol or (BATCH_SYMBOL if axis == 0 and len(first) == 1 else f"{name.replace('.', '_')}_{axis}")
+            symbol = symbol or (
+                BATCH_SYMBOL
+                if axis == 0 and len(first) == 1
+                else f"{name.replace('.', '_')}_{axis}"
+            )
             if sizes.setdefault(symbol, tensor.shape[axis]) != tensor.shape[axis]:
                 raise ConfigError(
-                    f"dynamic axes: '{symbol}' is {sizes[symbol]} in one place and {tensor.shape[axis]} on axis {axis} "
+                    f"dynamic axes: '{symbol}' is {sizes[symbol]} in one place and "
+                    f"{tensor.shape[axis]} on axis {axis} "
                     f"of '{name}'; give the second another name"
                 )
             found.setdefault(name, {})[axis] = symbol
@@ -232,7 +282,11 @@ def _resolve_batch_axis(
     if len(set(sizes.values())) == 1:
         return {name: {0: BATCH_SYMBOL} for name in sizes}, {}, None
     told = ", ".join(f"{name} {size}" for name, size in sizes.items())
-    return {}, {}, f"no axis is dynamic: inputs differ on axis 0 ({told}); name dynamic axes to change that"
+    return (
+        {},
+        {},
+        f"no axis is dynamic: inputs differ on axis 0 ({told}); name dynamic axes to change that",
+    )
 
 
 def _parse_axes(name: str, axes: Any, rank: int) -> dict[int, str | None]:
@@ -242,18 +296,28 @@ def _parse_axes(name: str, axes: Any, rank: int) -> dict[int, str | None]:
     elif isinstance(axes, Sequence) and not isinstance(axes, str):
         pairs = [(axis, None) for axis in axes]
     else:
-        raise ConfigError(f"dynamic axes of '{name}': give a list of axes or a dict of axis and name, not {axes!r}")
+        raise ConfigError(
+            f"dynamic axes of '{name}': give a list of axes or a dict of axis and name, not "
+            f"{axes!r}"
+        )
     found: dict[int, str | None] = {}
     for axis, symbol in pairs:
         if not isinstance(axis, int) or isinstance(axis, bool) or not -rank <= axis < rank:
-            raise ConfigError(f"dynamic axes of '{name}': there is no axis {axis!r}; it has {rank} axes")
+            raise ConfigError(
+                f"dynamic axes of '{name}': there is no axis {axis!r}; it has {rank} axes"
+            )
         if symbol is not None and not (isinstance(symbol, str) and symbol.isidentifier()):
-            raise ConfigError(f"dynamic axes of '{name}': {symbol!r} is no name for a size; use letters and digits")
+            raise ConfigError(
+                f"dynamic axes of '{name}': {symbol!r} is no name for a size; use letters and "
+                "digits"
+            )
         found[axis % rank] = symbol
     return found
 
 
-def resize_inputs(inputs: Mapping[str, Tensor], axes: Axes, sizes: Mapping[str, int]) -> tuple[Tensor, ...]:
+def resize_inputs(
+    inputs: Mapping[str, Tensor], axes: Axes, sizes: Mapping[str, int]
+) -> tuple[Tensor, ...]:
     """Return the inputs with every free axis at the size of its name, rows repeated in turn where it grows."""
     found = []
     for name, tensor in inputs.items():

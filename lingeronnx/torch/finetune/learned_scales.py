@@ -1,8 +1,9 @@
 """Learned scales: one logarithm per class of tensors that share a scale.
 
-With power-of-two scales the logarithm is rounded on its way into the plan, straight through (Jain et al. 2019); without
-it is the scale itself (LSQ). After every change the plan is legalized, so that training never leaves what the platform
-can hold. Must not know: how gradients come about (`rounding`), training.
+With power-of-two scales the logarithm is rounded on its way into the plan, straight through (Jain
+et al. 2019); without it is the scale itself (LSQ). After every change the plan is legalized, so
+that training never leaves what the platform can hold. Must not know: how gradients come about
+(`rounding`), training.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ class LearnedScales:
     parts : of the normalised float graph that `plan` speaks of. fixed : tensors whose scale stays.
     """
 
-    def __init__(self, parts: Partition, plan: Plan, target: Target, fixed: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, parts: Partition, plan: Plan, target: Target, fixed: frozenset[str] = frozenset()
+    ) -> None:
         self._parts, self._row, self._plan = parts, target, plan
         self._shared = group_shared_scales(parts, target)
         classes = [group.tensors for group in self._shared]
@@ -38,7 +41,9 @@ class LearnedScales:
         self.log2_scales: dict[str, Any] = {}
         for names in classes:
             present = [name for name in names if name in plan.tensors]
-            several = any(not plan.tensors[name].single for name in present)  # they stay as calibrated
+            several = any(
+                not plan.tensors[name].single for name in present
+            )  # they stay as calibrated
             if not present or several or fixed.intersection(present):
                 continue
             log = torch.nn.Parameter(torch.tensor(math.log2(plan.tensors[present[0]].scale)))
@@ -46,7 +51,10 @@ class LearnedScales:
             self.log2_scales.update(dict.fromkeys(present, log))
 
     def plan(self) -> Plan:
-        """Return the plan that the parameters stand for now, legalized; those that were moved are moved, too."""
+        """Return the plan that the parameters stand for now, legalized.
+
+        Those that were moved are moved, too.
+        """
         power = self._plan.mode == "q-value"
         tensors = dict(self._plan.tensors)
         for name, log in self.log2_scales.items():

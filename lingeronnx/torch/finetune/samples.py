@@ -28,7 +28,8 @@ class Samples:
             size += sum(array.nbytes for array in feeds.values())
             if size > _MAX_INPUT_BYTES:
                 raise DataError(
-                    f"{data.what}: more than {_MAX_INPUT_BYTES >> 30} GiB of inputs; use fewer samples with --limit"
+                    f"{data.what}: more than {_MAX_INPUT_BYTES >> 30} GiB of inputs; use fewer "
+                    "samples with --limit"
                 )
             parts.append(feeds)
             labels.append(own)
@@ -42,7 +43,10 @@ class Samples:
 
     def get_inputs(self, index: Any) -> dict[str, Any]:
         """Return the inputs of some samples as tensors."""
-        return {name: torch.from_numpy(array[index]).to(self.device) for name, array in self.arrays.items()}
+        return {
+            name: torch.from_numpy(array[index]).to(self.device)
+            for name, array in self.arrays.items()
+        }
 
     def get_labels(self, index: Any) -> Any:
         """Return the labels of some samples as a tensor, None where there are none."""
@@ -51,7 +55,9 @@ class Samples:
     def iterate_shuffled(self, size: int, seed: int, epoch: int) -> Iterator[np.ndarray]:
         """Yield the indices of batches of `size`, a new order every epoch, the same for the same seed."""
         order = np.random.default_rng((seed, epoch)).permutation(len(self))
-        last = max(len(self) - size + 1, 1)  # a short batch at the end would weigh as much as a full one
+        last = max(
+            len(self) - size + 1, 1
+        )  # a short batch at the end would weigh as much as a full one
         for start in range(0, last, size):
             yield order[start : start + size]
 
@@ -71,7 +77,10 @@ class Teacher:
         """Return the tensors of some samples by name."""
         arrays = {name: array[index] for name, array in self._samples.arrays.items()}
         found = {name: array for name, array, _ in self._runner.run(arrays)}
-        return {name: torch.from_numpy(np.asarray(a)).to(self._samples.device) for name, a in found.items()}
+        return {
+            name: torch.from_numpy(np.asarray(a)).to(self._samples.device)
+            for name, a in found.items()
+        }
 
     def all(self, names: Collection[str]) -> Mapping[str, Any]:
         """Return the tensors `names` of all samples."""

@@ -1,8 +1,10 @@
-"""Soft rounding (AdaRound, Nagel et al. 2020): learn for every weight whether it is rounded down or up.
+"""Soft rounding (AdaRound, Nagel et al. 2020).
 
+Learn for every weight whether it is rounded down or up.
     counts = floor(w * scale) + h,   h = clamp(1.2 * sigmoid(v) - 0.1, 0, 1)
 
-The penalty ``sum(1 - |2h - 1|^beta)`` drives h to 0 or 1 while beta falls. `settle` puts the weights onto the grid.
+The penalty ``sum(1 - |2h - 1|^beta)`` drives h to 0 or 1 while beta falls. `settle` puts the
+weights onto the grid.
 """
 
 from __future__ import annotations
@@ -48,13 +50,19 @@ class SoftRounding:
 
     def _make_rule(self, name: str) -> Any:
         def rule(parameter: Any, source: Any) -> Any:
-            counts = torch.floor(parameter.detach().double() * get_scale_factor(source.held, parameter))
-            return torch.clamp(counts + self._get_round_up_fraction(name), source.held.low, source.held.high)
+            counts = torch.floor(
+                parameter.detach().double() * get_scale_factor(source.held, parameter)
+            )
+            return torch.clamp(
+                counts + self._get_round_up_fraction(name), source.held.low, source.held.high
+            )
 
         return rule
 
     def _get_round_up_fraction(self, name: str) -> Any:
-        return torch.clamp(_STRETCH * torch.sigmoid(self.rounding_logits[name]) - (_STRETCH - 1) / 2, 0.0, 1.0)
+        return torch.clamp(
+            _STRETCH * torch.sigmoid(self.rounding_logits[name]) - (_STRETCH - 1) / 2, 0.0, 1.0
+        )
 
     def compute_penalty(self, progress: float) -> Any:
         """Return the penalty at a time of training between 0 and 1."""
@@ -64,7 +72,8 @@ class SoftRounding:
             1 - (progress - _WARMUP_SHARE) / (1 - _WARMUP_SHARE)
         )
         return _PENALTY_WEIGHT * sum(
-            (1 - (2 * self._get_round_up_fraction(n) - 1).abs() ** beta).mean() for n in self.rounding_logits
+            (1 - (2 * self._get_round_up_fraction(n) - 1).abs() ** beta).mean()
+            for n in self.rounding_logits
         )
 
     def finalize(self) -> None:
@@ -73,6 +82,8 @@ class SoftRounding:
             for name in self.rounding_logits:
                 parameter, q = self._bridge.parameter_of[name], self._bridge.plan.tensors[name]
                 scale = get_scale_factor(q, parameter)
-                counts = torch.floor(parameter.double() * scale) + (self._get_round_up_fraction(name) >= 0.5)
+                counts = torch.floor(parameter.double() * scale) + (
+                    self._get_round_up_fraction(name) >= 0.5
+                )
                 parameter.copy_(torch.clamp(counts, q.low, q.high) / scale)
         self._bridge.rounding_rules = {}

@@ -1,6 +1,8 @@
-"""A planned graph as a torch module: fake quantizers for integer operators, plain torch for what stays in float.
+"""A planned graph as a torch module.
 
-Owns: the simulator's integers in torch, and their gradients. Must not know: torch modules of users, training, files.
+Fake quantizers for integer operators, plain torch for what stays in float.
+Owns: the simulator's integers in torch, and their gradients. Must not know: torch modules of users,
+training, files.
 """
 
 from .qat_module import QatModule

@@ -1,4 +1,7 @@
-"""What fake quantizers share: where one stands, counts as tensors, exact widths, what the simulator computes."""
+"""What fake quantizers share.
+
+Where one stands, counts as tensors, exact widths, what the simulator computes.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +38,11 @@ __all__ = [
 class FakeQuantContext:
     """Where a fake quantizer stands.
 
-    input_dtypes : of the inputs, as the simulator has them. given : parameters in counts, in place of the integers that
-    the kernel holds, by the node's input index; of a recurrent layer, whose weights stand behind what it is given, by
-    the kernel's field, or "h" and "c". probe : log2 of the output's scale, where its gradient is wanted. floats : of a
-    float island, tensors in place of its own constants, by name.
+    input_dtypes : of the inputs, as the simulator has them. given : parameters in counts, in place
+    of the integers that the kernel holds, by the node's input index; of a recurrent layer, whose
+    weights stand behind what it is given, by the kernel's field, or "h" and "c". probe : log2 of
+    the output's scale, where its gradient is wanted. floats : of a float island, tensors in place
+    of its own constants, by name.
     """
 
     input_dtypes: Sequence[np.dtype]
@@ -61,13 +65,21 @@ FakeQuantizer = Callable[[Any, Sequence[Any], FakeQuantContext], tuple[Any, ...]
 
 
 def to_counts(array: np.ndarray, like: Any) -> Any:
-    """Return an integer array as a tensor of counts on the device of `like`: float32 where that holds them exactly."""
-    wide = array.dtype.itemsize > 2 and bool(np.abs(array.astype(np.float64)).max(initial=0) >= 1 << 24)
+    """Return an integer array as a tensor of counts on the device of `like`.
+
+    Float32 where that holds them exactly.
+    """
+    wide = array.dtype.itemsize > 2 and bool(
+        np.abs(array.astype(np.float64)).max(initial=0) >= 1 << 24
+    )
     return torch.from_numpy(array.astype(np.float64 if wide else np.float32)).to(like.device)
 
 
 def get_accumulator_bound(weight: Any, bias: Any, size: int) -> int:
-    """Return the largest |accumulator| for inputs of at most `size`; `weight` has the outputs on axis 0."""
+    """Return the largest |accumulator| for inputs of at most `size`.
+
+    `weight` has the outputs on axis 0.
+    """
     sums = weight.detach().abs().flatten(1).sum(1, dtype=torch.float64) * size
     if bias is not None:
         sums = sums + bias.detach().abs()
@@ -80,7 +92,9 @@ def cast_to_exact_dtype(bound: int, *tensors: Any) -> list[Any]:
     return [None if t is None else t.to(kind) for t in tensors]
 
 
-def pad_window(x: Any, window: SlidingWindow, axes: int, value: float = 0.0, extra_ends: Sequence[int] = (0, 0)) -> Any:
+def pad_window(
+    x: Any, window: SlidingWindow, axes: int, value: float = 0.0, extra_ends: Sequence[int] = (0, 0)
+) -> Any:
     """Return `x` with the window's padding around, and `extra_ends` at the ends."""
     top, left, bottom, right = window.pads
     around = [left, right + extra_ends[1], top, bottom + extra_ends[0]][: 2 * axes]
@@ -98,11 +112,16 @@ def to_image(x: Any) -> Any:
 
 
 def run_kernel(kernel: Kernel, arrays: Sequence[np.ndarray], like: Any) -> list[Any]:
-    """Return what the simulator's kernel gives for integer (or float) arrays; of a single one, axis 0 is the batch."""
+    """Return what the simulator's kernel gives for integer (or float) arrays.
+
+    Of a single one, axis 0 is the batch.
+    """
     names = [f"x{i}" for i in range(len(arrays))]
     ones = [TensorSpec((1, *a.shape[1:]), a.dtype) for a in arrays]
     follows = len(arrays) == 1 and arrays[0].ndim > 0 and kernel.supports_batch(ones, [True])
-    specs = dict(zip(names, ones if follows else [TensorSpec(a.shape, a.dtype) for a in arrays], strict=True))
+    specs = dict(
+        zip(names, ones if follows else [TensorSpec(a.shape, a.dtype) for a in arrays], strict=True)
+    )
     outputs = [f"y{i}" for i in range(len(kernel.infer(*specs.values())))]
     program = machine.compile_program([Step(kernel, tuple(names), tuple(outputs))], specs, outputs)
     made = dict(program.run(dict(zip(names, arrays, strict=True))))

@@ -27,7 +27,13 @@ from .fake_common import (
     to_image,
     to_integers,
 )
-from .rounding import FLOAT32_EXACT, get_multiplier, requantize, round_with_gradient, straight_through
+from .rounding import (
+    FLOAT32_EXACT,
+    get_multiplier,
+    requantize,
+    round_with_gradient,
+    straight_through,
+)
 
 __all__ = ["VALUE_FAKE_QUANTIZERS"]
 
@@ -42,7 +48,11 @@ def _quant(kernel: k.Quant, inputs: Sequence[Any], at: FakeQuantContext) -> tupl
     if not kernel.zero_point:
         return (round_with_gradient(smooth, -top, top - 1, at.log2_scale, exact),)
     moved = round_with_gradient(
-        smooth, -top - kernel.zero_point, top - 1 - kernel.zero_point, at.log2_scale, exact - kernel.zero_point
+        smooth,
+        -top - kernel.zero_point,
+        top - 1 - kernel.zero_point,
+        at.log2_scale,
+        exact - kernel.zero_point,
     )
     return (moved + kernel.zero_point,)
 
@@ -58,7 +68,14 @@ def _requant(kernel: k.Requant, inputs: Sequence[Any], at: FakeQuantContext) -> 
         moved = x.double() * 2.0**-right
         wrapped = torch.remainder(moved.detach() + 2.0 ** (bits - 1), 2.0**bits) - 2.0 ** (bits - 1)
         return (straight_through(moved if bits > 24 else moved.float(), wrapped),)
-    return (requantize(x.double() if at.size() >= FLOAT32_EXACT else x, kernel.rescale, at.size(), at.log2_scale),)
+    return (
+        requantize(
+            x.double() if at.size() >= FLOAT32_EXACT else x,
+            kernel.rescale,
+            at.size(),
+            at.log2_scale,
+        ),
+    )
 
 
 def _clip(kernel: k.Clip, inputs: Sequence[Any], at: FakeQuantContext) -> tuple[Any, ...]:
@@ -76,7 +93,10 @@ def _table(kernel: k.Table, inputs: Sequence[Any], at: FakeQuantContext) -> tupl
 
 
 def _estimate_slopes(values: np.ndarray, like: Any) -> Any:
-    """Return the mean slope of a table around each entry: of a span wide enough to see past the rounding."""
+    """Return the mean slope of a table around each entry.
+
+    Of a span wide enough to see past the rounding.
+    """
     reach, last = max(len(values) // 64, 1), len(values) - 1
     at = np.arange(len(values))
     left, right = np.maximum(at - reach, 0), np.minimum(at + reach, last)
@@ -94,7 +114,11 @@ def _glu(kernel: k.Glu, inputs: Sequence[Any], at: FakeQuantContext) -> tuple[An
     index = b.detach().to(torch.int64) + 128
     gate = torch.from_numpy(kernel.sigmoid_table.astype(np.float64)).to(b.device)
     slope = _estimate_slopes(kernel.sigmoid_table, b).double()[index]
-    return (requantize(a * straight_through(b * slope, gate[index]), kernel.rescale, 128 << 15, at.log2_scale),)
+    return (
+        requantize(
+            a * straight_through(b * slope, gate[index]), kernel.rescale, 128 << 15, at.log2_scale
+        ),
+    )
 
 
 # ---- windows -----------------------------------------------------------------------------------------------------
@@ -106,7 +130,11 @@ def _get_ceil_mode_overhang(kernel: Any, x: Any, window: SlidingWindow) -> list[
     rows, places = image_size(x.shape[2:]), image_size(spec.shape[2:])
     more = []
     for axis in (0, 1):
-        reach = (places[axis] - 1) * window.strides[axis] + window.dilations[axis] * (window.kernel[axis] - 1) + 1
+        reach = (
+            (places[axis] - 1) * window.strides[axis]
+            + window.dilations[axis] * (window.kernel[axis] - 1)
+            + 1
+        )
         more.append(max(reach - rows[axis] - window.pads[axis] - window.pads[axis + 2], 0))
     return more
 
@@ -116,7 +144,13 @@ def _max_pool(kernel: k.MaxPool, inputs: Sequence[Any], at: FakeQuantContext) ->
     window, axes = kernel._window(), x.ndim - 2
     filled = pad_window(x, window, axes, -math.inf, _get_ceil_mode_overhang(kernel, x, window))
     pool = F.max_pool2d if axes == 2 else F.max_pool1d
-    y = pool(filled, window.kernel[2 - axes :], window.strides[2 - axes :], 0, window.dilations[2 - axes :])
+    y = pool(
+        filled,
+        window.kernel[2 - axes :],
+        window.strides[2 - axes :],
+        0,
+        window.dilations[2 - axes :],
+    )
     (spec,) = kernel.infer(TensorSpec(tuple(x.shape), np.dtype(np.int8)))
     y = y[tuple(slice(n) for n in spec.shape)]
     # A window that lies in the padding only gives the least integer of the input's type.
@@ -134,7 +168,10 @@ def _avg_pool(kernel: k.AvgPool, inputs: Sequence[Any], at: FakeQuantContext) ->
 def _sum_windows(kernel: Any, x: Any, window: SlidingWindow, padding_value: float = 0.0) -> Any:
     """Return the sum of each window; `padding_value` fills the padding, zeros what lies beyond."""
     more = _get_ceil_mode_overhang(kernel, x, window)
-    filled = F.pad(pad_window(x, window, x.ndim - 2, padding_value), [0, more[1], 0, more[0]][: 2 * (x.ndim - 2)])
+    filled = F.pad(
+        pad_window(x, window, x.ndim - 2, padding_value),
+        [0, more[1], 0, more[0]][: 2 * (x.ndim - 2)],
+    )
     total = F.avg_pool2d(to_image(filled), window.kernel, window.strides, divisor_override=1)
     (spec,) = kernel.infer(TensorSpec(tuple(x.shape), np.dtype(np.int8)))
     places = image_size(spec.shape[2:])
@@ -144,11 +181,17 @@ def _sum_windows(kernel: Any, x: Any, window: SlidingWindow, padding_value: floa
 def _mean_pool(kernel: k.Mean, inputs: Sequence[Any], at: FakeQuantContext) -> tuple[Any, ...]:
     (x,) = inputs
     window = kernel._window(TensorSpec(tuple(x.shape), at.input_dtypes[0]))
-    number = _sum_windows(kernel, torch.ones_like(x[:1, :1]), window, float(kernel.count_include_pad)).clamp(min=1)
+    number = _sum_windows(
+        kernel, torch.ones_like(x[:1, :1]), window, float(kernel.count_include_pad)
+    ).clamp(min=1)
     total = _sum_windows(kernel, x.double(), window) * 2.0**kernel.shift
     (exact,) = run_kernel(kernel, [to_integers(x, at.input_dtypes[0])], x)
     top = 1 << (kernel.bits - 1)
-    return (round_with_gradient(total / (kernel.divisor or number), -top, top - 1, at.log2_scale, exact),)
+    return (
+        round_with_gradient(
+            total / (kernel.divisor or number), -top, top - 1, at.log2_scale, exact
+        ),
+    )
 
 
 # ---- moving ------------------------------------------------------------------------------------------------------
@@ -181,7 +224,9 @@ def _pick(kernel: k.IndexSelect, inputs: Sequence[Any], at: FakeQuantContext) ->
     for axis, index in enumerate(kernel.indices):
         if index is None:
             continue
-        place = torch.from_numpy(np.array(index, np.int64)).to(x.device)  # a copy: indices may run backwards
+        place = torch.from_numpy(np.array(index, np.int64)).to(
+            x.device
+        )  # a copy: indices may run backwards
         x = x.index_select(axis, place.clamp(min=0))
         gaps = (place < 0).reshape(-1, *(1,) * (x.ndim - axis - 1))
         if bool(gaps.any()):
@@ -203,7 +248,8 @@ def _lookup(kernel: k.Lookup, inputs: Sequence[Any], at: FakeQuantContext) -> tu
     index = x.to(torch.int64)
     if index.numel() and not (int(index.min()) >= 0 and int(index.max()) < len(kernel.table)):
         raise ModelError(
-            f"an index from {int(index.min())} to {int(index.max())}: the table has {len(kernel.table)} rows"
+            f"an index from {int(index.min())} to {int(index.max())}: the table has "
+            f"{len(kernel.table)} rows"
         )
     return (at.held(0, kernel.table, x)[index],)
 
@@ -223,13 +269,17 @@ def _softmax(kernel: k.Softmax, inputs: Sequence[Any], at: FakeQuantContext) -> 
     return _softmax_rows(kernel, inputs[0], at, torch.softmax)
 
 
-def _log_softmax(kernel: k.LogSoftmax, inputs: Sequence[Any], at: FakeQuantContext) -> tuple[Any, ...]:
+def _log_softmax(
+    kernel: k.LogSoftmax, inputs: Sequence[Any], at: FakeQuantContext
+) -> tuple[Any, ...]:
     return _softmax_rows(kernel, inputs[0], at, torch.log_softmax)
 
 
 def _softmax_rows(kernel: Any, x: Any, at: FakeQuantContext, function: Any) -> tuple[Any, ...]:
     entry, top = kernel.input_table, len(kernel.input_table) // 2
-    unit = (int(entry[top + 16]) - int(entry[top - 16])) / 32 / 2.0**25  # of one count, in real numbers
+    unit = (
+        (int(entry[top + 16]) - int(entry[top - 16])) / 32 / 2.0**25
+    )  # of one count, in real numbers
     first = kernel.axis % x.ndim
     rows = x * unit if kernel.single_axis else (x * unit).reshape(*x.shape[:first], -1)
     smooth = function(rows, first if kernel.single_axis else -1).reshape(x.shape) * (
@@ -240,23 +290,27 @@ def _softmax_rows(kernel: Any, x: Any, at: FakeQuantContext, function: Any) -> t
     return (round_with_gradient(smooth, -bits, bits - 1, at.log2_scale, exact),)
 
 
-def _layer_norm(kernel: k.LayerNorm, inputs: Sequence[Any], at: FakeQuantContext) -> tuple[Any, ...]:
+def _layer_norm(
+    kernel: k.LayerNorm, inputs: Sequence[Any], at: FakeQuantContext
+) -> tuple[Any, ...]:
     (x,) = inputs
     gamma, beta = at.held(1, kernel.gamma, x), at.held(2, kernel.beta, x)
     count = gamma.numel()
     flat = x.reshape(*x.shape[: x.ndim - kernel.row_axes], count)
     spread = flat.var(-1, unbiased=False, keepdim=True) + kernel.epsilon / count**2
     normal = (flat - flat.mean(-1, keepdim=True)) * torch.rsqrt(spread.clamp(min=1e-12))
-    smooth = (normal * gamma.reshape(-1) * 2.0**kernel.fraction_bits + beta.reshape(-1)) * get_multiplier(
-        kernel.rescale
-    )
+    smooth = (
+        normal * gamma.reshape(-1) * 2.0**kernel.fraction_bits + beta.reshape(-1)
+    ) * get_multiplier(kernel.rescale)
     own = replace(kernel, gamma=to_flat_int64(gamma), beta=to_flat_int64(beta))
     (exact,) = run_kernel(own, [to_integers(x, at.input_dtypes[0])], x)
     top = 1 << (kernel.rescale.bits - 1)
     return (round_with_gradient(smooth.reshape(x.shape), -top, top - 1, at.log2_scale, exact),)
 
 
-def _run_without_gradient(kernel: Any, inputs: Sequence[Any], at: FakeQuantContext) -> tuple[Any, ...]:
+def _run_without_gradient(
+    kernel: Any, inputs: Sequence[Any], at: FakeQuantContext
+) -> tuple[Any, ...]:
     """Only forwards: a result that no gradient goes through, such as an index."""
     with torch.no_grad():
         arrays = [to_integers(x, dtype) for x, dtype in zip(inputs, at.input_dtypes, strict=True)]

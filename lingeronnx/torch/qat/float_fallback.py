@@ -1,8 +1,8 @@
 """Float operators in torch: what an island between integer steps computes, with gradients.
 
-An interpreter of the island's small ONNX model, model-local functions included. The operators stand in `float_ops`,
-`float_shapes`, `float_windows` and `float_recurrent`. Results agree with onnxruntime's to float32 rounding, not to the
-bit. Must not know: integers, plans.
+An interpreter of the island's small ONNX model, model-local functions included. The operators stand
+in `float_ops`, `float_shapes`, `float_windows` and `float_recurrent`. Results agree with
+onnxruntime's to float32 rounding, not to the bit. Must not know: integers, plans.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ FLOAT_OPERATORS: Mapping[str, Callable[..., Any]] = {**OPERATORS, **SHAPES, **WI
 
 
 class TorchFallback:
-    """A float island in torch, with gradients; ModelError where it holds an operator that no gradient is known for."""
+    """A float island in torch, with gradients.
+
+    ModelError where it holds an operator that no gradient is known for.
+    """
 
     def __init__(self, fallback: FloatFallback) -> None:
         proto = fallback.proto
@@ -51,10 +54,13 @@ class TorchFallback:
         if function is not None:
             for inner in function.node:
                 self._check(inner)
-        elif node.domain not in ("", "ai.onnx") or (node.op_type not in FLOAT_OPERATORS and node.op_type != "Constant"):
+        elif node.domain not in ("", "ai.onnx") or (
+            node.op_type not in FLOAT_OPERATORS and node.op_type != "Constant"
+        ):
             name = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
             raise ModelError(
-                f"{name} {node.name or node.output[0]} stays in float, and no gradient is known for it; "
+                f"{name} {node.name or node.output[0]} stays in float, and no gradient is known "
+                "for it; "
                 "cut the graph before it to fine-tune the rest"
             )
 
@@ -62,19 +68,32 @@ class TorchFallback:
         """Compute the island's outputs from real inputs, sample by sample where its nodes mix samples."""
         if not kernel.needs_single_samples([x.detach().cpu().numpy() for x in inputs]):
             return self._run_samples(kernel, inputs, at.floats)
-        parts = [self._run_samples(kernel, [x[i : i + 1] for x in inputs], at.floats) for i in range(len(inputs[0]))]
+        parts = [
+            self._run_samples(kernel, [x[i : i + 1] for x in inputs], at.floats)
+            for i in range(len(inputs[0]))
+        ]
         return tuple(torch.cat(column) for column in zip(*parts, strict=True))
 
-    def _run_samples(self, kernel: FloatFallback, inputs: Sequence[Any], floats: Mapping[str, Any]) -> tuple[Any, ...]:
+    def _run_samples(
+        self, kernel: FloatFallback, inputs: Sequence[Any], floats: Mapping[str, Any]
+    ) -> tuple[Any, ...]:
         like = inputs[0] if inputs else next(iter(floats.values()), torch.zeros(()))
         known = {"": None, **dict(zip(kernel.inputs, inputs, strict=True))}
-        known.update({name: _to_tensor(a, like) for name, a in self._initializers.items() if name not in floats})
+        known.update(
+            {
+                name: _to_tensor(a, like)
+                for name, a in self._initializers.items()
+                if name not in floats
+            }
+        )
         known.update({name: floats[name] for name in self._initializers if name in floats})
         for node in self._graph.node:
             self._run_node(node, known, like, self._version)
         return tuple(known[name] for name in kernel.outputs)
 
-    def _run_node(self, node: onnx.NodeProto, known: dict[str, Any], like: Any, version: int) -> None:
+    def _run_node(
+        self, node: onnx.NodeProto, known: dict[str, Any], like: Any, version: int
+    ) -> None:
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
         inputs = [known[name] for name in node.input]
         function = self._functions.get((node.domain, node.op_type))
@@ -93,9 +112,13 @@ class TorchFallback:
             results = _to_tensor(_get_constant_value(attributes), like)
         else:
             wanted = len(node.output)
-            results = FLOAT_OPERATORS[node.op_type](Attributes(attributes, node, version, wanted), *inputs)
+            results = FLOAT_OPERATORS[node.op_type](
+                Attributes(attributes, node, version, wanted), *inputs
+            )
         results = results if isinstance(results, tuple | list) else (results,)
-        known.update((name, value) for name, value in zip(node.output, results, strict=False) if name)
+        known.update(
+            (name, value) for name, value in zip(node.output, results, strict=False) if name
+        )
 
 
 def _get_opset_version(imports: Sequence[onnx.OperatorSetIdProto]) -> int:

@@ -1,7 +1,8 @@
-"""Float operators that compute: arithmetic, curves, reductions, normalisations. And what all of them are told.
+"""Float operators that compute: arithmetic, curves, reductions, normalisations.
 
-Each is called with its node's attributes and its inputs, None for absent ones. Versions matter where an operator
-changed its meaning or took attributes for inputs. Must not know: graphs, islands.
+And what all of them are told.
+Each is called with its node's attributes and its inputs, None for absent ones. Versions matter
+where an operator changed its meaning or took attributes for inputs. Must not know: graphs, islands.
 """
 
 from __future__ import annotations
@@ -21,9 +22,14 @@ __all__ = ["COMPUTE_OPERATORS", "Attributes", "get_int_list", "to_int_list", "ge
 
 
 class Attributes(dict[str, Any]):
-    """A node's attributes; `get` decodes text. version : of the operator set. wanted : outputs the node has."""
+    """A node's attributes; `get` decodes text. version : of the operator set.
 
-    def __init__(self, values: Mapping[str, Any], node: onnx.NodeProto, version: int, wanted: int) -> None:
+    Wanted : outputs the node has.
+    """
+
+    def __init__(
+        self, values: Mapping[str, Any], node: onnx.NodeProto, version: int, wanted: int
+    ) -> None:
         super().__init__(values)
         self.version, self.wanted = version, wanted
         self._where = f"{node.op_type} {node.name or ' '.join(node.output)}"
@@ -37,7 +43,9 @@ class Attributes(dict[str, Any]):
 
     def make_error(self, what: str) -> ModelError:
         """Return the error that the node asks for `what`."""
-        return ModelError(f"{self._where}: {what}; fine-tuning cannot compute that, cut the graph before it")
+        return ModelError(
+            f"{self._where}: {what}; fine-tuning cannot compute that, cut the graph before it"
+        )
 
 
 def to_int_list(value: Any) -> list[int] | None:
@@ -336,11 +344,15 @@ COMPUTE_OPERATORS: Mapping[str, Callable[..., Any]] = {
     "ReduceProd": _make_reduction(_reduce_prod),
     "ReduceSum": _make_reduction(lambda x, axes, keep: x.sum(axes, keep, dtype=x.dtype)),
     "ReduceSumSquare": _make_reduction(lambda x, axes, keep: x.square().sum(axes, keep)),
-    "Selu": lambda a, x: a.get("gamma", 1.0507009873554805) * F.elu(x, a.get("alpha", 1.6732632423543772)),
+    "Selu": lambda a, x: (
+        a.get("gamma", 1.0507009873554805) * F.elu(x, a.get("alpha", 1.6732632423543772))
+    ),
     "Shrink": _wrap_parametric(_shrink, lambd=0.5, bias=0.0),
     "Softmax": _make_softmax(torch.softmax),
     "Sum": _wrap_variadic(torch.add),
     "Swish": _wrap_parametric(lambda x, alpha: x * torch.sigmoid(alpha * x), alpha=1.0),
-    "ThresholdedRelu": _wrap_parametric(lambda x, alpha: torch.where(x > alpha, x, 0.0 * x), alpha=1.0),
+    "ThresholdedRelu": _wrap_parametric(
+        lambda x, alpha: torch.where(x > alpha, x, 0.0 * x), alpha=1.0
+    ),
     "TopK": _topk,
 }

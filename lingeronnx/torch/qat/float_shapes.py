@@ -1,5 +1,6 @@
-"""Float operators that move numbers, make them or choose among them: shapes, slices, paddings, gathers, scatters.
+"""Float operators that move numbers, make them or choose among them.
 
+Shapes, slices, paddings, gathers, scatters.
 Must not know: graphs, islands.
 """
 
@@ -23,7 +24,11 @@ __all__ = ["SHAPE_OPERATORS"]
 
 def _reshape(a: Attributes, x: Any, shape: Any) -> Any:
     copies = not a.get("allowzero", 0)
-    return x.reshape(tuple(x.shape[i] if n == 0 and copies else n for i, n in enumerate(to_int_list(shape) or ())))
+    return x.reshape(
+        tuple(
+            x.shape[i] if n == 0 and copies else n for i, n in enumerate(to_int_list(shape) or ())
+        )
+    )
 
 
 def _flatten(a: Attributes, x: Any) -> Any:
@@ -57,13 +62,21 @@ def _shape(a: Attributes, x: Any) -> Any:
 
 def _split(a: Attributes, x: Any, sizes: Any = None) -> Any:
     axis, parts = a.get("axis", 0), get_int_list(a, "split", sizes)
-    return tuple(x.split(parts if parts is not None else max(-(-x.shape[axis] // a.wanted), 1), axis))
+    return tuple(
+        x.split(parts if parts is not None else max(-(-x.shape[axis] // a.wanted), 1), axis)
+    )
 
 
-def _slice(a: Attributes, x: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Any:
+def _slice(
+    a: Attributes, x: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None
+) -> Any:
     first, last = to_int_list(starts) or [], to_int_list(ends) or []
     for begin, end, axis, step in zip(
-        first, last, to_int_list(axes) or range(len(first)), to_int_list(steps) or [1] * len(first), strict=True
+        first,
+        last,
+        to_int_list(axes) or range(len(first)),
+        to_int_list(steps) or [1] * len(first),
+        strict=True,
     ):
         places = range(*slice(begin, end, step).indices(x.shape[axis]))
         x = x.index_select(axis, torch.tensor(list(places), dtype=torch.int64, device=x.device))
@@ -71,8 +84,13 @@ def _slice(a: Attributes, x: Any, starts: Any, ends: Any, axes: Any = None, step
 
 
 def _pad(a: Attributes, x: Any, pads: Any, value: Any = None, axes: Any = None) -> Any:
-    amounts, along = to_int_list(pads) or [], [i % x.ndim for i in to_int_list(axes) or range(x.ndim)]
-    around = dict(zip(along, zip(amounts[: len(along)], amounts[len(along) :], strict=True), strict=True))
+    amounts, along = (
+        to_int_list(pads) or [],
+        [i % x.ndim for i in to_int_list(axes) or range(x.ndim)],
+    )
+    around = dict(
+        zip(along, zip(amounts[: len(along)], amounts[len(along) :], strict=True), strict=True)
+    )
     mode = a.get("mode", "constant")
     if mode == "constant":
         flat = [n for axis in reversed(range(x.ndim)) for n in around.get(axis, (0, 0))]
@@ -87,7 +105,9 @@ def _pad(a: Attributes, x: Any, pads: Any, value: Any = None, axes: Any = None) 
 def _space_to_depth(a: Attributes, x: Any) -> Any:
     (n, c, h, w), b = x.shape, a.get("blocksize")
     order = (0, 3, 5, 1, 2, 4) if a.get("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
-    return x.reshape(n, c, h // b, b, w // b, b).permute(*order).reshape(n, c * b * b, h // b, w // b)
+    return (
+        x.reshape(n, c, h // b, b, w // b, b).permute(*order).reshape(n, c * b * b, h // b, w // b)
+    )
 
 
 def _depth_to_space(a: Attributes, x: Any) -> Any:
@@ -104,7 +124,11 @@ def _depth_to_space(a: Attributes, x: Any) -> Any:
 
 def _constant_of_shape(a: Attributes, shape: Any) -> Any:
     value = a.get("value")
-    fill = torch.zeros(1) if value is None else torch.from_numpy(np.array(numpy_helper.to_array(value)))
+    fill = (
+        torch.zeros(1)
+        if value is None
+        else torch.from_numpy(np.array(numpy_helper.to_array(value)))
+    )
     return fill.to(shape.device).reshape(()).expand(to_int_list(shape) or [])
 
 
@@ -189,7 +213,11 @@ def _scatter_nd(a: Attributes, x: Any, index: Any, updates: Any) -> Any:
     depth = index.shape[-1]
     sizes = x.shape[:depth]
     strides = torch.tensor([math.prod(sizes[i + 1 :]) for i in range(depth)], device=x.device)
-    places = (_normalize_indices(index, torch.tensor(sizes, device=x.device)) * strides).sum(-1).reshape(-1, 1)
+    places = (
+        (_normalize_indices(index, torch.tensor(sizes, device=x.device)) * strides)
+        .sum(-1)
+        .reshape(-1, 1)
+    )
     rows = x.reshape(math.prod(sizes), -1)
     values = updates.reshape(len(places), -1)
     return _scatter(a, rows, 0, places.expand(values.shape), values).reshape(x.shape)

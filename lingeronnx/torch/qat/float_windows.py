@@ -1,7 +1,9 @@
-"""Float operators that slide windows over space, and those that resample it: any number of spatial axes.
+"""Float operators that slide windows over space, and those that resample it.
 
-Padding is worked out once for all of them (`_resolve_padding`); pools look at the windows as further axes of the
-tensor, so that every kernel, stride, dilation and ceil_mode is one case. Must not know: graphs, islands.
+Any number of spatial axes.
+Padding is worked out once for all of them (`_resolve_padding`); pools look at the windows as
+further axes of the tensor, so that every kernel, stride, dilation and ceil_mode is one case. Must
+not know: graphs, islands.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ __all__ = ["WINDOW_OPERATORS"]
 
 @dataclass(frozen=True)
 class _PaddedWindow:
-    """A window: one value per spatial axis. `overhang`: how far the last one hangs over the padded end (ceil_mode)."""
+    """A window: one value per spatial axis.
+
+    `overhang`: how far the last one hangs over the padded end (ceil_mode).
+    """
 
     kernel: Sequence[int]
     strides: Sequence[int]
@@ -64,7 +69,9 @@ def _pad(x: Any, window: _PaddedWindow, value: float, further: bool = True) -> A
 
 def _unfold_windows(x: Any, window: _PaddedWindow) -> Any:
     """Return the windows of a padded x [N, C, *space] as [N, C, *places, *kernel]."""
-    for i, (size, stride, dilation) in enumerate(zip(window.kernel, window.strides, window.dilations, strict=True)):
+    for i, (size, stride, dilation) in enumerate(
+        zip(window.kernel, window.strides, window.dilations, strict=True)
+    ):
         x = x.unfold(2 + i, dilation * (size - 1) + 1, stride)[..., ::dilation]
     return x
 
@@ -82,7 +89,11 @@ def _conv(a: Attributes, x: Any, w: Any, b: Any = None) -> Any:
 def _conv_transpose(a: Attributes, x: Any, w: Any, b: Any = None) -> Any:
     rank, kernel = w.ndim - 2, w.shape[2:]
     strides, dilations = (a.get(name) or [1] * rank for name in ("strides", "dilations"))
-    added, pads, auto = a.get("output_padding") or [0] * rank, a.get("pads") or [0] * 2 * rank, a.get("auto_pad")
+    added, pads, auto = (
+        a.get("output_padding") or [0] * rank,
+        a.get("pads") or [0] * 2 * rank,
+        a.get("auto_pad"),
+    )
     wanted = a.get("output_shape")
     if wanted is not None:
         wanted = wanted[-rank:]
@@ -94,7 +105,13 @@ def _conv_transpose(a: Attributes, x: Any, w: Any, b: Any = None) -> Any:
     for i in reversed(range(rank)):
         begin, end = pads[i], pads[i + rank]
         if wanted is not None:
-            total = strides[i] * (x.shape[2 + i] - 1) + added[i] + dilations[i] * (kernel[i] - 1) + 1 - wanted[i]
+            total = (
+                strides[i] * (x.shape[2 + i] - 1)
+                + added[i]
+                + dilations[i] * (kernel[i] - 1)
+                + 1
+                - wanted[i]
+            )
             begin = total // 2 if auto == "SAME_UPPER" else total - total // 2
             end = total - begin
         around += [-begin, added[i] - end]
@@ -112,8 +129,11 @@ def _max_pool(a: Attributes, x: Any) -> Any:
     seen = _unfold_windows(_pad(x, window, lowest), window).flatten(2 + rank)
     if a.wanted == 1:
         return seen.amax(-1)
-    # where each maximum stands in the whole tensor, space counted by rows or (storage_order) by columns
-    space = np.arange(math.prod(x.shape[2:])).reshape(x.shape[2:], order="F" if a.get("storage_order", 0) else "C")
+    # where each maximum stands in the whole tensor, space counted by rows or (storage_order) by
+    # columns
+    space = np.arange(math.prod(x.shape[2:])).reshape(
+        x.shape[2:], order="F" if a.get("storage_order", 0) else "C"
+    )
     images = np.arange(x.shape[0] * x.shape[1]).reshape(*x.shape[:2], *(1,) * rank) * space.size
     places = torch.from_numpy(images + space).to(x.device)
     numbered = _unfold_windows(_pad(places, window, 0), window).flatten(2 + rank)
@@ -128,7 +148,8 @@ def _average_pool(a: Attributes, x: Any) -> Any:
     ones = x.new_ones(1, 1, *x.shape[2:])
     if a.get("count_include_pad", 0):  # what hangs over the padding counts in no case
         ones = F.pad(
-            _pad(ones, window, 1.0, further=False), [n for more in reversed(window.overhang) for n in (0, more)]
+            _pad(ones, window, 1.0, further=False),
+            [n for more in reversed(window.overhang) for n in (0, more)],
         )
     else:
         ones = _pad(ones, window, 0.0)
@@ -161,13 +182,18 @@ def _resize(a: Attributes, x: Any, roi: Any = None, scales: Any = None, sizes: A
     given_sizes = to_int_list(sizes) if sizes is not None and sizes.numel() else None
     factors = [] if given_sizes is not None else [float(s) for s in scales.reshape(-1).tolist()]
     if given_sizes is not None:
-        factors = [float(np.float32(n) / np.float32(x.shape[i])) for i, n in zip(along, given_sizes, strict=True)]
+        factors = [
+            float(np.float32(n) / np.float32(x.shape[i]))
+            for i, n in zip(along, given_sizes, strict=True)
+        ]
         policy = a.get("keep_aspect_ratio_policy", "stretch")
         if policy != "stretch":
             same = (min if policy == "not_larger" else max)(factors)
             factors = [same] * len(along)
             given_sizes = [math.floor(same * x.shape[i] + 0.5) for i in along]
-    corners = None if roi is None or not roi.numel() else [float(v) for v in roi.reshape(-1).tolist()]
+    corners = (
+        None if roi is None or not roi.numel() else [float(v) for v in roi.reshape(-1).tolist()]
+    )
     mode, outside = a.get("mode", "nearest"), []
     for order, axis in enumerate(along):
         size, factor = x.shape[axis], factors[order]
@@ -179,10 +205,14 @@ def _resize(a: Attributes, x: Any, roi: Any = None, scales: Any = None, sizes: A
         if a.get("coordinate_transformation_mode") == "tf_crop_and_resize":
             outside.append((axis, (at < 0) | (at > size - 1)))
         if mode == "nearest":
-            index = np.clip(_round_coordinates(at, a.get("nearest_mode", "round_prefer_floor")), 0, size - 1)
+            index = np.clip(
+                _round_coordinates(at, a.get("nearest_mode", "round_prefer_floor")), 0, size - 1
+            )
             x = x.index_select(axis, torch.from_numpy(index.astype(np.int64)).to(x.device))
             continue
-        matrix = torch.from_numpy(_make_resample_matrix(a, mode, at, size, factor)).to(x.device, x.dtype)
+        matrix = torch.from_numpy(_make_resample_matrix(a, mode, at, size, factor)).to(
+            x.device, x.dtype
+        )
         x = (x.movedim(axis, -1) @ matrix.t()).movedim(-1, axis)
     for axis, where in outside:
         gaps = torch.from_numpy(where).to(x.device).reshape(-1, *(1,) * (x.ndim - axis - 1))
@@ -221,17 +251,25 @@ def _round_coordinates(at: np.ndarray, mode: str) -> np.ndarray:
         return np.floor(at)
     if mode == "ceil":
         return np.ceil(at)
-    return np.ceil(at - np.float32(0.5)) if mode == "round_prefer_floor" else np.floor(at + np.float32(0.5))
+    return (
+        np.ceil(at - np.float32(0.5))
+        if mode == "round_prefer_floor"
+        else np.floor(at + np.float32(0.5))
+    )
 
 
-def _make_resample_matrix(a: Attributes, mode: str, at: np.ndarray, size: int, factor: float) -> np.ndarray:
+def _make_resample_matrix(
+    a: Attributes, mode: str, at: np.ndarray, size: int, factor: float
+) -> np.ndarray:
     """Return float64 [outputs, inputs]: how much of each input is in each output."""
     spread = max(1.0 / factor, 1.0) if a.get("antialias", 0) else 1.0
     reach = 1.0 if mode == "linear" else 2.0
     matrix = np.zeros((len(at), size))
     for row, place in enumerate(at.astype(np.float64)):
         near = np.arange(math.floor(place - reach * spread), math.ceil(place + reach * spread) + 1)
-        weights = _get_interpolation_weight((near - place) / spread, mode, a.get("cubic_coeff_a", -0.75))
+        weights = _get_interpolation_weight(
+            (near - place) / spread, mode, a.get("cubic_coeff_a", -0.75)
+        )
         if a.get("exclude_outside", 0):
             weights = np.where((near >= 0) & (near < size), weights, 0.0)
         np.add.at(matrix[row], np.clip(near, 0, size - 1), weights / weights.sum())
@@ -253,7 +291,9 @@ WINDOW_OPERATORS: Mapping[str, Callable[..., Any]] = {
     "Conv": _conv,
     "ConvTranspose": _conv_transpose,
     "GlobalAveragePool": lambda a, x: x.mean(_get_spatial_axes(x), keepdim=True),
-    "GlobalLpPool": lambda a, x: torch.linalg.vector_norm(x, a.get("p", 2), _get_spatial_axes(x), keepdim=True),
+    "GlobalLpPool": lambda a, x: torch.linalg.vector_norm(
+        x, a.get("p", 2), _get_spatial_axes(x), keepdim=True
+    ),
     "GlobalMaxPool": lambda a, x: x.amax(_get_spatial_axes(x), keepdim=True),
     "LRN": _lrn,
     "LpPool": _lp_pool,

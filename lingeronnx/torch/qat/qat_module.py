@@ -1,9 +1,9 @@
 """The bridge: a float graph and its plan as a torch module that computes what the integer simulator computes.
 
-The graph is lowered under the plan. Then its steps are walked with fake quantizers, so that the module has the integers
-of the integer graph, to the last bit, and gradients to the float initializers. Those are its parameters, by their names
-in the graph: ``state_dict`` speaks the user's names. After a change of scales the graph is lowered again; nothing is
-edited in place.
+The graph is lowered under the plan. Then its steps are walked with fake quantizers, so that the
+module has the integers of the integer graph, to the last bit, and gradients to the float
+initializers. Those are its parameters, by their names in the graph: ``state_dict`` speaks the
+user's names. After a change of scales the graph is lowered again; nothing is edited in place.
 
 Owns: parameters, the walk. Must not know: training, operators (it asks the fake quantizers), files.
 """
@@ -61,11 +61,11 @@ class FakeQuantStep:
 class FakeQuantNetwork:
     """The steps of an integer graph as fake quantizers: the walk, without parameters of its own.
 
-    graph : an integer graph. sizes : shapes of the fed inputs for one sample, batch of 1 on axis 0. sources : the
-    integer initializers that hold a float one. fed : the types of the fed tensors, where these are others than the
-    inputs, such as the outputs of Quants. floats : the float tensors that integer ones hold, where the two have
-    different names. row : the platform, None for the graph's own. Raises ModelError for a kernel or a float operator
-    without a fake quantizer.
+    graph : an integer graph. sizes : shapes of the fed inputs for one sample, batch of 1 on axis 0.
+    sources : the integer initializers that hold a float one. fed : the types of the fed tensors,
+    where these are others than the inputs, such as the outputs of Quants. floats : the float
+    tensors that integer ones hold, where the two have different names. row : the platform, None for
+    the graph's own. Raises ModelError for a kernel or a float operator without a fake quantizer.
     """
 
     def __init__(
@@ -117,7 +117,10 @@ class FakeQuantNetwork:
                 }
             )
             dtypes = [found.specs[name].dtype for name in call.inputs]
-            written, moves = self.get_plan_name(call.outputs[0]), isinstance(call.kernel, _DATA_MOVEMENT_KERNELS)
+            written, moves = (
+                self.get_plan_name(call.outputs[0]),
+                isinstance(call.kernel, _DATA_MOVEMENT_KERNELS),
+            )
             self.steps.append(
                 FakeQuantStep(
                     kernel=call.kernel,
@@ -132,7 +135,9 @@ class FakeQuantNetwork:
             )
         self._last = {name: i for i, step in enumerate(self.steps) for name in step.inputs}
         #: Whether samples go through side by side; otherwise a step mixes them, and they go one by one.
-        self.is_per_sample = runner.runs_whole_batch or _is_per_sample(found.steps, found.specs, specs)
+        self.is_per_sample = runner.runs_whole_batch or _is_per_sample(
+            found.steps, found.specs, specs
+        )
         self._axes = runner.batch_axes
 
     def get_plan_name(self, tensor: str) -> str:
@@ -150,9 +155,10 @@ class FakeQuantNetwork:
     ) -> Iterator[tuple[str, Any]]:
         """Yield (name, tensor) of every step's outputs; integers as counts.
 
-        feed : real inputs, or where `step_range` of the steps is walked, what that reads. parameters : counts by
-        integer initializer. probes : log2 of scales by the plan's name. limits : the plan's name -> what |counts| are
-        cut at, counted from the zero point. floats : tensors in place of float constants, by name.
+        feed : real inputs, or where `step_range` of the steps is walked, what that reads.
+        parameters : counts by integer initializer. probes : log2 of scales by the plan's name.
+        limits : the plan's name -> what |counts| are cut at, counted from the zero point. floats :
+        tensors in place of float constants, by name.
         """
         if not self.is_per_sample and self._get_batch_size(feed) > 1:
             yield from self._run_sample_by_sample(
@@ -162,13 +168,21 @@ class FakeQuantNetwork:
         like = next(iter(feed.values()))
         known = {**feed, **{name: to_counts(array, like) for name, array in self.constants.items()}}
         known.update(
-            {name: parameters[source] for name, source in self.parameter_tensors.items() if source in parameters}
+            {
+                name: parameters[source]
+                for name, source in self.parameter_tensors.items()
+                if source in parameters
+            }
         )
         for index in range(*step_range.indices(len(self.steps))):
             step = self.steps[index]
             at = FakeQuantContext(
                 step.dtypes,
-                {i: parameters[name] for i, name in step.parameter_sources.items() if name in parameters},
+                {
+                    i: parameters[name]
+                    for i, name in step.parameter_sources.items()
+                    if name in parameters
+                },
                 log2_scales.get(step.plan_tensor),
                 float_overrides,
             )
@@ -176,7 +190,9 @@ class FakeQuantNetwork:
             for name, tensor in zip(step.outputs, results, strict=True):
                 limit = clip_limits.get(step.plan_tensor)
                 zero = self.held[name].zero_point if name in self.held else 0
-                known[name] = tensor if limit is None else torch.clamp(tensor, zero - limit, zero + limit)
+                known[name] = (
+                    tensor if limit is None else torch.clamp(tensor, zero - limit, zero + limit)
+                )
                 yield name, known[name]
             for name in step.inputs:
                 if self._last[name] == index and name not in feed:
@@ -219,7 +235,9 @@ class FakeQuantNetwork:
         return int(first.shape[self._axes.get(name, 0)])
 
 
-def _is_per_sample(steps: Sequence[Step], specs: Mapping[str, TensorSpec], fed: Collection[str]) -> bool:
+def _is_per_sample(
+    steps: Sequence[Step], specs: Mapping[str, TensorSpec], fed: Collection[str]
+) -> bool:
     batched = set(fed)
     for call in steps:
         flags = [name in batched for name in call.inputs]
@@ -235,11 +253,12 @@ def _is_per_sample(steps: Sequence[Step], specs: Mapping[str, TensorSpec], fed: 
 class QatModule(nn.Module):
     """A float graph under a plan, as the integers will compute it, with gradients.
 
-    model : the normalised float graph, which is left as it is. plan, row : its scales and the platform. feed : one
-    sample (or several) of real inputs, for the sizes. trainable : the initializers to train; None for every float one
-    that the integer graph holds.
+    model : the normalised float graph, which is left as it is. plan, row : its scales and the
+    platform. feed : one sample (or several) of real inputs, for the sizes. trainable : the
+    initializers to train; None for every float one that the integer graph holds.
 
-    Called with a dict of real inputs (tensors, batch on axis 0) it returns a dict of the graph's outputs.
+    Called with a dict of real inputs (tensors, batch on axis 0) it returns a dict of the graph's
+    outputs.
     """
 
     def __init__(
@@ -256,7 +275,9 @@ class QatModule(nn.Module):
         self.partition = Partition.build(self.model, plan.floats, target)
         axes = {spec.name: spec.axis for spec in get_input_specs(model)}
         self._sizes = {
-            name: [1 if i == axes.get(name, 0) else n for i, n in enumerate(np.asarray(array).shape)]
+            name: [
+                1 if i == axes.get(name, 0) else n for i, n in enumerate(np.asarray(array).shape)
+            ]
             for name, array in feed.items()
         }
         self.plan = plan
@@ -285,16 +306,30 @@ class QatModule(nn.Module):
         )
 
     def _register(self, name: str, parameter: nn.Parameter) -> None:
-        """Register a parameter under the graph's name as it is, whatever it holds: dots, slashes, a method's name."""
-        self._parameters[name] = parameter  # register_parameter refuses such names; nothing else minds them
+        """Register a parameter under the graph's name as it is, whatever it holds.
+
+        Dots, slashes, a method's name.
+        """
+        self._parameters[name] = (
+            parameter  # register_parameter refuses such names; nothing else minds them
+        )
         self.parameter_of[name] = parameter
 
     def _load_from_state_dict(
-        self, state_dict: Any, prefix: str, metadata: Any, strict: bool, missing: Any, unexpected: Any, errors: Any
+        self,
+        state_dict: Any,
+        prefix: str,
+        metadata: Any,
+        strict: bool,
+        missing: Any,
+        unexpected: Any,
+        errors: Any,
     ) -> None:
         """Take a dot in a name as part of it, not as the name of a module that is not there."""
         unknown: list[str] = []
-        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unknown, errors)
+        super()._load_from_state_dict(
+            state_dict, prefix, metadata, strict, missing, unknown, errors
+        )
         unexpected += [key for key in unknown if key.removeprefix(prefix) not in self._parameters]
 
     def set_plan(self, plan: Plan) -> None:
@@ -305,8 +340,13 @@ class QatModule(nn.Module):
 
     @property
     def used_initializers(self) -> set[str]:
-        """The float initializers that are computed with: those that integer ones hold, and those of float nodes."""
-        fallbacks = (step.compute for step in self.network.steps if isinstance(step.compute, TorchFallback))
+        """The float initializers that are computed with.
+
+        Those that integer ones hold, and those of float nodes.
+        """
+        fallbacks = (
+            step.compute for step in self.network.steps if isinstance(step.compute, TorchFallback)
+        )
         return {s.name for s in self._sources.values()} | {
             name for fallback in fallbacks for name in fallback.constant_names
         }
@@ -330,7 +370,10 @@ class QatModule(nn.Module):
 
     @property
     def untrainable_initializers(self) -> list[str]:
-        """The float initializers that integer nodes hold in a form nothing is trained in; not single bounds."""
+        """The float initializers that integer nodes hold in a form nothing is trained in.
+
+        Not single bounds.
+        """
         held = {source.name for source in self._sources.values()}
         return [
             str(name)
@@ -364,14 +407,22 @@ class QatModule(nn.Module):
         limits = _NONE
         if self.training and self.output_clip_limits:
             held = self.plan.tensors
-            limits = {name: top * held[name].scale for name, top in self.output_clip_limits.items() if name in held}
+            limits = {
+                name: top * held[name].scale
+                for name, top in self.output_clip_limits.items()
+                if name in held
+            }
         return self.network.walk(
             feed, self._quantize_parameters(part), self.log2_scales, part, limits, self.substituted
         )
 
     def _quantize_parameters(self, part: slice = _ALL) -> dict[str, Any]:
         """Return the integer initializers that `part` of the steps reads and that have parameters."""
-        read = {name for step in self.network.steps[part] for name in (*step.parameter_sources.values(), *step.inputs)}
+        read = {
+            name
+            for step in self.network.steps[part]
+            for name in (*step.parameter_sources.values(), *step.inputs)
+        }
         return {
             name: self._quantize_parameter(name, source)
             for name, source in self._sources.items()
@@ -386,7 +437,9 @@ class QatModule(nn.Module):
             return self._rearrange(rule(self.parameter_of[source.name], source), name, source)
         parameter = self.parameter_of[source.name]
         probe = None if wide else self.log2_scales.get(source.name)
-        moved = self._rearrange(parameter.double() * get_scale_factor(source.held, parameter), name, source)
+        moved = self._rearrange(
+            parameter.double() * get_scale_factor(source.held, parameter), name, source
+        )
         return round_with_gradient(moved, source.held.low, source.held.high, probe)
 
     def _rearrange(self, parameter: Any, name: str, source: ConstantSource) -> Any:
@@ -395,8 +448,13 @@ class QatModule(nn.Module):
         if key not in self._views:
             places = np.arange(1, parameter.numel() + 1).reshape(parameter.shape)
             moved = np.asarray(source.view(places))
-            same = moved.size == places.size and np.array_equal(moved.reshape(-1), places.reshape(-1))
-            self._views[key] = moved.shape, None if same else torch.from_numpy(moved.reshape(-1).copy())
+            same = moved.size == places.size and np.array_equal(
+                moved.reshape(-1), places.reshape(-1)
+            )
+            self._views[key] = (
+                moved.shape,
+                None if same else torch.from_numpy(moved.reshape(-1).copy()),
+            )
         shape, index = self._views[key]
         if index is None:
             return parameter.reshape(shape)

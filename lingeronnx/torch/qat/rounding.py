@@ -1,10 +1,12 @@
 """Rounding with straight-through gradients: integers, exact to the bit, held in floating point.
 
-A quantized tensor is a float tensor of whole numbers (counts). `requantize` and `round_with_gradient` give the
-simulator's integers in the forward pass; backwards they pass the gradient where the value was not cut off, and give the
-gradient of the scale's logarithm at the place where the tensor is written:
+A quantized tensor is a float tensor of whole numbers (counts). `requantize` and
+`round_with_gradient` give the simulator's integers in the forward pass; backwards they pass the
+gradient where the value was not cut off, and give the gradient of the scale's logarithm at the
+place where the tensor is written:
 
-    x = q / s,  q = clamp(round(v)),  v = real * s        dL/dlog2(s) = ln 2 * sum(dL/dq * (v - q))     inside
+    x = q / s,  q = clamp(round(v)),  v = real * s        dL/dlog2(s) = ln 2 * sum(dL/dq * (v - q))
+    inside
                                                                       = ln 2 * sum(dL/dq * (-q))        cut off
 
 which is LSQ's gradient (Esser et al. 2020) in terms of counts. Must not know: operators, graphs.
@@ -92,10 +94,13 @@ def straight_through(smooth: Any, exact: Any) -> Any:
     return _StraightThroughFunction.apply(smooth, exact)
 
 
-def round_with_gradient(v: Any, low: float, high: float, log2_scale: Any = None, exact: Any = None) -> Any:
+def round_with_gradient(
+    v: Any, low: float, high: float, log2_scale: Any = None, exact: Any = None
+) -> Any:
     """Return ``clamp(floor(v + 1/2), low, high)``, or the integers `exact` where they are worked out otherwise.
 
-    v : counts before rounding. probe : log2 of the scale of the result as a tensor, where its gradient is wanted.
+    v : counts before rounding. probe : log2 of the scale of the result as a tensor, where its
+    gradient is wanted.
     """
     if exact is None:
         exact = torch.clamp(torch.floor(v.detach() + 0.5), low, high)
@@ -105,11 +110,18 @@ def round_with_gradient(v: Any, low: float, high: float, log2_scale: Any = None,
 def get_scale_factor(held: Affine, like: Any) -> Any:
     """Return the scale, or where there are several a tensor of them, that multiplies `like`."""
     factor = held.broadcast(tuple(like.shape))
-    return torch.from_numpy(factor.copy()).to(like.device) if isinstance(factor, np.ndarray) else factor
+    return (
+        torch.from_numpy(factor.copy()).to(like.device)
+        if isinstance(factor, np.ndarray)
+        else factor
+    )
 
 
 def get_multiplier(rule: RequantizationRule) -> Any:
-    """Return what the accumulator is multiplied by: a number, float64 [channels] for `ChannelRescale`."""
+    """Return what the accumulator is multiplied by.
+
+    A number, float64 [channels] for `ChannelRescale`.
+    """
     if isinstance(rule, ChannelRescale):
         return torch.tensor([get_multiplier(each) for each in rule.rescales], dtype=torch.float64)
     if isinstance(rule, Rescale):
@@ -121,15 +133,18 @@ def get_multiplier(rule: RequantizationRule) -> Any:
     return math.ldexp(1.0 / rule.divisor, rule.shift)
 
 
-def requantize(acc: Any, rule: RequantizationRule, bound: int, log2_scale: Any = None, axis: int = 1) -> Any:
+def requantize(
+    acc: Any, rule: RequantizationRule, bound: int, log2_scale: Any = None, axis: int = 1
+) -> Any:
     """Return the accumulator `acc` (whole numbers of at most `bound`) requantized by `rule`, as the simulator does.
 
-    axis : of the channels, for a `ChannelRescale`. float32, or float64 where the result has more than 24 bits.
-    ModelError for sums that no float64 holds.
+    axis : of the channels, for a `ChannelRescale`. float32, or float64 where the result has more
+    than 24 bits. ModelError for sums that no float64 holds.
     """
     if bound > FLOAT64_WHOLE and bool((acc.detach().abs() >= FLOAT64_WHOLE).any()):
         raise ModelError(
-            f"sums reach 2^{math.log2(acc.detach().abs().max().item()):.0f}; a bridge holds whole numbers "
+            f"sums reach 2^{math.log2(acc.detach().abs().max().item()):.0f}; a bridge holds whole "
+            "numbers "
             "below 2^53: quantize to fewer bits"
         )
     bits = rule.second.bits if isinstance(rule, ChainedRescale) else rule.bits
@@ -145,7 +160,10 @@ def requantize(acc: Any, rule: RequantizationRule, bound: int, log2_scale: Any =
     if not zero:
         return _QuantizeFunction.apply((acc * factor).to(kind), exact, log2_scale, -top, top - 1)
     return (
-        _QuantizeFunction.apply((acc * factor).to(kind), exact - zero, log2_scale, -top - zero, top - 1 - zero) + zero
+        _QuantizeFunction.apply(
+            (acc * factor).to(kind), exact - zero, log2_scale, -top - zero, top - 1 - zero
+        )
+        + zero
     )
 
 
@@ -160,15 +178,24 @@ def _requantize_by_channel(form: ChannelScaleForms, acc: Any, shape: list[int]) 
 
     `shape` puts [channels] along their axis.
     """
-    limit, multiplier, half, shift, wide = (torch.from_numpy(a).to(acc.device).reshape(shape) for a in form[:5])
+    limit, multiplier, half, shift, wide = (
+        torch.from_numpy(a).to(acc.device).reshape(shape) for a in form[:5]
+    )
     acc = torch.maximum(torch.minimum(acc, limit), -limit)
     y = (acc * multiplier + half) >> shift
     if bool((wide > 1).any()):  # all of them: a target has one rounding
-        forms = zip(*(array.reshape(-1).tolist() for array in (limit, multiplier, shift, half, wide)), strict=True)
+        forms = zip(
+            *(array.reshape(-1).tolist() for array in (limit, multiplier, shift, half, wide)),
+            strict=True,
+        )
         axis = next(i for i, n in enumerate(shape) if n != 1) if len(form.limit) > 1 else 0
         parts = [
-            _apply_form_int64(RoundedScaleForm(top, factor, right, form.low, form.high, zero, way - 2), part)
-            for (top, factor, right, zero, way), part in zip(forms, torch.unbind(acc, axis), strict=True)
+            _apply_form_int64(
+                RoundedScaleForm(top, factor, right, form.low, form.high, zero, way - 2), part
+            )
+            for (top, factor, right, zero, way), part in zip(
+                forms, torch.unbind(acc, axis), strict=True
+            )
         ]
         return torch.stack(parts, axis)
     if bool(wide.any()):  # there the product needs more than 64 bits: two halves
@@ -222,7 +249,11 @@ def _apply_tied(form: RoundedScaleForm, acc: Any) -> Any:
     upper, lower = (acc >> 32) * form.multiplier, (acc & 0xFFFFFFFF) * form.multiplier
     if form.shift <= 32:
         y = (upper << (32 - form.shift)) + (lower >> form.shift)
-        more, less, half = lower & ((1 << form.shift) - 1), torch.zeros_like(lower), 1 << (form.shift - 1)
+        more, less, half = (
+            lower & ((1 << form.shift) - 1),
+            torch.zeros_like(lower),
+            1 << (form.shift - 1),
+        )
     else:
         whole = upper + (lower >> 32)
         y, less, half = whole >> (form.shift - 32), lower & 0xFFFFFFFF, 1 << (form.shift - 33)

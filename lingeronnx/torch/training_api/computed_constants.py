@@ -1,10 +1,11 @@
 """Constants that a net computes from its parameters, as it is called.
 
-These are R P of a projected LSTM, sums of two biases, clamped weights, g v / |v| of weight normalisation. An exporter
-leaves these operators in the graph, and the passes fold them, into numbers that no longer follow the parameters. So
-what is computed from parameters alone is cut out of an exported graph before that. Its result becomes a constant under
-a name of its own, which all later stages take for a parameter, and which is computed here, in torch, with gradients to
-the parameters that it is made of.
+These are R P of a projected LSTM, sums of two biases, clamped weights, g v / |v| of weight
+normalisation. An exporter leaves these operators in the graph, and the passes fold them, into
+numbers that no longer follow the parameters. So what is computed from parameters alone is cut out
+of an exported graph before that. Its result becomes a constant under a name of its own, which all
+later stages take for a parameter, and which is computed here, in torch, with gradients to the
+parameters that it is made of.
 """
 
 from __future__ import annotations
@@ -31,14 +32,20 @@ _ELEMENT_MOVING_OPERATORS = operators.DATA_MOVEMENT_OPS | {"Constant", "Pad"}
 
 @dataclass(frozen=True)
 class _ComputedConstant:
-    """How one constant is computed: the tensor of that name, of an island that reads constants only."""
+    """How one constant is computed.
+
+    The tensor of that name, of an island that reads constants only.
+    """
 
     output: str
     fallback: FloatFallback
     torch: TorchFallback
 
     def tensor(self, effective: Mapping[str, Tensor]) -> Tensor:
-        """Return the constant, made of parameters in effect; of others as they were at the trace."""
+        """Return the constant, made of parameters in effect.
+
+        Of others as they were at the trace.
+        """
         results = self.torch(self.fallback, (), FakeQuantContext((), floats=effective))
         found: Tensor = dict(zip(self.fallback.outputs, results, strict=True))[self.output]
         return found
@@ -48,13 +55,21 @@ class ComputedConstants:
     """What was cut out of an exported graph."""
 
     def __init__(self, graph: ir.Model) -> None:
-        """Cut the expressions out of `graph`, in place; one that torch does not compute alike stays."""
+        """Cut the expressions out of `graph`, in place.
+
+        One that torch does not compute alike stays.
+        """
         self._parts: dict[str, _ComputedConstant] = {}
         whole = ir.clone(graph)
         values = {str(value.name): value for node in graph.graph for value in node.outputs}
         for name, cone in _find_constant_subgraphs(whole).items():
             leaf = next(
-                (str(v.name) for node in cone for v in node.inputs if v is not None and _is_parameter_initializer(v)),
+                (
+                    str(v.name)
+                    for node in cone
+                    for v in node.inputs
+                    if v is not None and _is_parameter_initializer(v)
+                ),
                 None,
             )
             fallback = FloatFallback(whole, cone, {name})
@@ -106,6 +121,10 @@ def _find_constant_subgraphs(model: ir.Model) -> dict[str, list[ir.Node]]:
     found = {}
     for value, cone in alone.items():
         used = any(use.node not in inside for use in value.uses())
-        if used and not value.is_graph_output() and any(node.op_type not in _ELEMENT_MOVING_OPERATORS for node in cone):
+        if (
+            used
+            and not value.is_graph_output()
+            and any(node.op_type not in _ELEMENT_MOVING_OPERATORS for node in cone)
+        ):
             found[str(value.name)] = sorted(cone, key=order.__getitem__)
     return found

@@ -1,9 +1,11 @@
-"""Where a net's own Python reads the numbers it is given: an `if` on a tensor, `.item()`, a size that depends on data.
+"""Where a net's own Python reads the numbers it is given.
 
-A trace keeps what the example inputs gave there, for all inputs to come, and says nothing. So the run beside the trace
-is followed: tensors that depend on the inputs are known, and each time that Python asks one of them for a number, the
-place in the user's code is noted. Sizes may be asked for, where they do not depend on what tensors hold. What torch's
-own layers do is sound, and so are numbers of parameters and buffers.
+An `if` on a tensor, `.item()`, a size that depends on data.
+A trace keeps what the example inputs gave there, for all inputs to come, and says nothing. So the
+run beside the trace is followed: tensors that depend on the inputs are known, and each time that
+Python asks one of them for a number, the place in the user's code is noted. Sizes may be asked for,
+where they do not depend on what tensors hold. What torch's own layers do is sound, and so are
+numbers of parameters and buffers.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ from torch.utils.weak import WeakIdKeyDictionary
 __all__ = ["DataDependenceTracker"]
 
 _TORCH = str(Path(torch.__file__).parent)
-_TENSOR_METHOD_FILES = ("overrides.py", "_tensor.py")  # of torch: what a tensor's own methods stand behind
+_TENSOR_METHOD_FILES = (
+    "overrides.py",
+    "_tensor.py",
+)  # of torch: what a tensor's own methods stand behind
 
 #: What makes a Python value of what a tensor holds -> what people write.
 _VALUE_READS: Mapping[Any, str] = {
@@ -81,16 +86,23 @@ class DataDependenceTracker(TorchFunctionMode):
     def lines(self) -> list[str]:
         """Return what a user should know of each place."""
         return [
-            f"{place}: the data decide there, by {what}; the graph keeps what the example inputs gave, whatever other "
+            f"{place}: the data decide there, by {what}; the graph keeps what the example inputs "
+            "gave, whatever other "
             "inputs would decide: use torch.where, or take it out of forward"
             for place, what in self.locations.items()
         ]
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Call `func`, and note what it makes of what."""
-        given = [leaf for leaf in pytree.tree_leaves((args, kwargs or {})) if isinstance(leaf, Tensor)]
+        given = [
+            leaf for leaf in pytree.tree_leaves((args, kwargs or {})) if isinstance(leaf, Tensor)
+        ]
         depends = any(tensor in self._given for tensor in given)
         counted = any(tensor in self._counted for tensor in given)
         if (depends and func in _VALUE_READS) or (counted and func in _SIZE_READS):
@@ -98,7 +110,11 @@ class DataDependenceTracker(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         if not depends:
             return result
-        counts = counted or func in _DATA_SIZED_FUNCTIONS or (func is Tensor.__getitem__ and _is_boolean_index(args[1]))
+        counts = (
+            counted
+            or func in _DATA_SIZED_FUNCTIONS
+            or (func is Tensor.__getitem__ and _is_boolean_index(args[1]))
+        )
         changed = [args[0]] if func is Tensor.__setitem__ else pytree.tree_leaves(result)
         for leaf in changed:
             if isinstance(leaf, Tensor):
@@ -113,9 +129,13 @@ class DataDependenceTracker(TorchFunctionMode):
             if Path(frame.f_code.co_filename).name not in _TENSOR_METHOD_FILES:
                 return  # a layer of torch
             frame = frame.f_back
-        self.locations.setdefault(f"{Path(frame.f_code.co_filename).name} line {frame.f_lineno}", what)
+        self.locations.setdefault(
+            f"{Path(frame.f_code.co_filename).name} line {frame.f_lineno}", what
+        )
 
 
 def _is_boolean_index(index: Any) -> bool:
     """Whether an index picks elements by truths."""
-    return any(isinstance(leaf, Tensor) and leaf.dtype == torch.bool for leaf in pytree.tree_leaves(index))
+    return any(
+        isinstance(leaf, Tensor) and leaf.dtype == torch.bool for leaf in pytree.tree_leaves(index)
+    )

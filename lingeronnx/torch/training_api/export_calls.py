@@ -1,7 +1,7 @@
 """`lo.torch.export`: the float graph of a module, or after `init` the integer graph, with the keywords people know.
 
-Owns: what the keywords mean for an integer graph, and the reason where one is refused. The graph itself comes from
-`quantized_net`, a float one from `float_export`.
+Owns: what the keywords mean for an integer graph, and the reason where one is refused. The graph
+itself comes from `quantized_net`, a float one from `float_export`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ _IGNORED_KEYWORDS: Mapping[str, tuple[Any, ...]] = {
     "custom_opsets": (None, {}),
     "export_modules_as_functions": (False,),
     # how torch's exporters write, which are not asked for an integer graph
-    **dict.fromkeys(("autograd_inlining", "dynamo", "external_data", "optimize"), (None, True, False)),
+    **dict.fromkeys(
+        ("autograd_inlining", "dynamo", "external_data", "optimize"), (None, True, False)
+    ),
 }
 
 
@@ -74,13 +76,13 @@ def export(
     input_names, output_names
         In the order of the tensors; default those that the trace found.
     dynamic_axes
-        ``{"x": [0]}``, ``{"x": {0: "N"}}`` or both mixed. In an integer graph only the batch can be dynamic, and on
-        a chip nothing is.
+        ``{"x": [0]}``, ``{"x": {0: "N"}}`` or both mixed. In an integer graph only the batch can be
+        dynamic, and on a chip nothing is.
     opset_version
         Of a float graph; an integer graph has the one of its format.
     is_update_dequant
-        False leaves the Dequants out: float outputs and float operators then read integers. (There are no Identities to
-        be taken out.)
+        False leaves the Dequants out: float outputs and float operators then read integers. (There
+        are no Identities to be taken out.)
     is_scoped_info
         False calls nodes and inner tensors by operator and number instead of module path.
     debug_dump
@@ -98,11 +100,17 @@ def export(
     _check_keywords(export_params, operator_export_type, others)
     folder = _dump_folder(path, debug_dump)
     if not isinstance(net, QuantizedNet):
-        names = {"input_names": input_names, "output_names": output_names, "dynamic_axes": dynamic_axes}
+        names = {
+            "input_names": input_names,
+            "output_names": output_names,
+            "dynamic_axes": dynamic_axes,
+        }
         settings = {**names, "opset": opset_version, "scopes": is_scoped_info}
         return _write_float(net, args, path, settings, folder, verbose)
     state = _ensure_traced(net, args)
-    result = _rename_io(state.build_quantized_model(), _map_io_names(state, input_names, output_names))
+    result = _rename_io(
+        state.build_quantized_model(), _map_io_names(state, input_names, output_names)
+    )
     result = _apply_dynamic_axes(result, net, args, state, dynamic_axes, input_names)
     result = _apply_form_options(result, opset_version, is_scoped_info, is_update_dequant)
     if folder is not None:
@@ -120,27 +128,42 @@ def _ensure_traced(net: nn.Module, args: Any) -> QatState:
     return state
 
 
-def _apply_form_options(model: QuantizedModel, opset: int | None, scoped: bool, dequants: bool) -> QuantizedModel:
-    """Return `model` with module paths in names or without, with Dequants or without; ConfigError for its opset."""
+def _apply_form_options(
+    model: QuantizedModel, opset: int | None, scoped: bool, dequants: bool
+) -> QuantizedModel:
+    """Return `model` with module paths in names or without, with Dequants or without.
+
+    ConfigError for its opset.
+    """
     result = model if scoped else _drop_scopes(model)
     result = result if dequants else _without_dequants(result)
     written = result.graph.opset_imports[""]
     if opset not in (None, written):
-        raise ConfigError(f"opset_version {opset}: this integer graph has opset {written}; leave it out")
+        raise ConfigError(
+            f"opset_version {opset}: this integer graph has opset {written}; leave it out"
+        )
     return result
 
 
-def _check_keywords(export_params: bool, operator_export_type: Any, others: Mapping[str, Any]) -> None:
+def _check_keywords(
+    export_params: bool, operator_export_type: Any, others: Mapping[str, Any]
+) -> None:
     """Raise ConfigError for keywords of torch's export that cannot be honoured."""
     if not export_params:
-        raise ConfigError("export_params=False: an integer graph is its weights; the packer takes no graph without")
+        raise ConfigError(
+            "export_params=False: an integer graph is its weights; the packer takes no graph "
+            "without"
+        )
     kind = getattr(operator_export_type, "name", operator_export_type)
     if kind not in (None, "ONNX", "ONNX_ATEN_FALLBACK"):  # nothing has to fall back
-        raise ConfigError(f"operator_export_type {kind}: the packer reads no aten node; leave it out, or ONNX")
+        raise ConfigError(
+            f"operator_export_type {kind}: the packer reads no aten node; leave it out, or ONNX"
+        )
     for name, value in others.items():
         if name not in _IGNORED_KEYWORDS:
             raise ConfigError(
-                f"export has no keyword '{name}'{suggest_nearest(name, [*_IGNORED_KEYWORDS, *_KEYWORDS])}"
+                "export has no keyword "
+                f"'{name}'{suggest_nearest(name, [*_IGNORED_KEYWORDS, *_KEYWORDS])}"
             )
         if value not in _IGNORED_KEYWORDS[name]:
             raise ConfigError(f"{name}={value!r} cannot be honoured; leave it out")
@@ -160,15 +183,19 @@ _KEYWORDS = (
 )
 
 
-def export_debug(net: nn.Module, args: Any, path: OutputTarget, **settings: Any) -> QuantizedModel | Exported:
+def export_debug(
+    net: nn.Module, args: Any, path: OutputTarget, **settings: Any
+) -> QuantizedModel | Exported:
     """Do what `export` does: its other name."""
     return export(net, args, path, **settings)
 
 
 def patch_torch_onnx_export() -> None:
-    """Let `torch.onnx.export` write the integer graph of an initialised net; of any other module it does what it did.
+    """Let `torch.onnx.export` write the integer graph of an initialised net.
 
-    Scripts for these chips call it behind `init`. Of an opset that the integer graph does not have, a warning tells.
+    Of any other module it does what it did.
+    Scripts for these chips call it behind `init`. Of an opset that the integer graph does not have,
+    a warning tells.
     """
     own = torch.onnx.export
     if getattr(own, "knows_initialised", False):
@@ -179,12 +206,17 @@ def patch_torch_onnx_export() -> None:
         if not isinstance(model, QuantizedNet):
             return own(model, args, f, *rest, **settings)
         if rest or f is None:
-            raise ConfigError("torch.onnx.export of a net after init: give a path, and everything behind it by keyword")
+            raise ConfigError(
+                "torch.onnx.export of a net after init: give a path, and everything behind it by "
+                "keyword"
+            )
         wanted = settings.pop("opset_version", None)
         written = export(model, args, f, **{**settings, "verbose": bool(settings.get("verbose"))})
         assert isinstance(written, QuantizedModel)
         if wanted not in (None, opset := written.graph.opset_imports[""]):
-            warnings.warn(f"opset_version {wanted}: the integer graph has opset {opset}", stacklevel=2)
+            warnings.warn(
+                f"opset_version {wanted}: the integer graph has opset {opset}", stacklevel=2
+            )
         return None
 
     through.knows_initialised = True  # type: ignore[attr-defined]
@@ -200,12 +232,17 @@ def _dump_folder(path: OutputTarget, wanted: bool | str | os.PathLike[str]) -> P
     if not isinstance(wanted, bool):
         return Path(wanted)
     if not isinstance(path, str | os.PathLike):
-        raise ConfigError("debug_dump=True: an open file has no folder beside it; give debug_dump a folder")
+        raise ConfigError(
+            "debug_dump=True: an open file has no folder beside it; give debug_dump a folder"
+        )
     return Path(path).with_name(f"{Path(path).stem}_debug")
 
 
 def _write(model: QuantizedModel, path: OutputTarget, verbose: bool) -> None:
-    """Write the graph, and to a path also the part for the packer, where there is one; print it if `verbose`."""
+    """Write the graph, and to a path also the part for the packer, where there is one.
+
+    Print it if `verbose`.
+    """
     if isinstance(path, str | os.PathLike):
         model.write(path)
     else:
@@ -217,7 +254,12 @@ def _write(model: QuantizedModel, path: OutputTarget, verbose: bool) -> None:
 
 
 def _write_float(
-    net: nn.Module, args: Any, path: OutputTarget, settings: Mapping[str, Any], folder: Path | None, verbose: bool
+    net: nn.Module,
+    args: Any,
+    path: OutputTarget,
+    settings: Mapping[str, Any],
+    folder: Path | None,
+    verbose: bool,
 ) -> Exported:
     with temporary_folder() as place:
         home = path if isinstance(path, str | os.PathLike) else place / "net.onnx"
@@ -242,19 +284,28 @@ def _dump(folder: Path, state: QatState, model: QuantizedModel) -> None:
 # ---- names -------------------------------------------------------------------------------------------------------
 
 
-def _map_io_names(state: QatState, inputs: Sequence[str] | None, outputs: Sequence[str] | None) -> dict[str, str]:
+def _map_io_names(
+    state: QatState, inputs: Sequence[str] | None, outputs: Sequence[str] | None
+) -> dict[str, str]:
     """Return {name in the trace: the name that is wanted}."""
     assert state.traced is not None
     found: dict[str, str] = {}
-    own = {"input": list(state.traced.inputs), "output": [n for n in state.traced.outputs if n is not None]}
+    own = {
+        "input": list(state.traced.inputs),
+        "output": [n for n in state.traced.outputs if n is not None],
+    }
     for kind, wanted in (("input", inputs), ("output", outputs)):
         if wanted is None:
             continue
         if len(wanted) != len(own[kind]):
-            raise ConfigError(f"{len(wanted)} {kind} names for {len(own[kind])} {kind}s ({', '.join(own[kind])})")
+            raise ConfigError(
+                f"{len(wanted)} {kind} names for {len(own[kind])} {kind}s ({', '.join(own[kind])})"
+            )
         found.update(zip(own[kind], wanted, strict=True))
     if len({*found.values()}) < len(found) or not all(found.values()):
-        raise ConfigError(f"names of inputs and outputs must differ and not be empty: {', '.join(found.values())}")
+        raise ConfigError(
+            f"names of inputs and outputs must differ and not be empty: {', '.join(found.values())}"
+        )
     return {old: new for old, new in found.items() if old != new}
 
 
@@ -265,14 +316,25 @@ def _rename_io(model: QuantizedModel, names: Mapping[str, str]) -> QuantizedMode
     ends = {str(v.name) for v in (*model.graph.graph.inputs, *model.graph.graph.outputs)}
     taken = ir.get_tensor_names(model.graph) - names.keys()
     if both := taken.intersection(names.values()):
-        raise ConfigError(f"'{min(both)}' is the name of another tensor of the graph; choose another")
-    return replace(model, graph=_rename_graph(model.graph, {old: new for old, new in names.items() if old in ends}, {}))
+        raise ConfigError(
+            f"'{min(both)}' is the name of another tensor of the graph; choose another"
+        )
+    return replace(
+        model,
+        graph=_rename_graph(
+            model.graph, {old: new for old, new in names.items() if old in ends}, {}
+        ),
+    )
 
 
-def _rename_graph(graph: ir.Model, tensors: Mapping[str, str], nodes: Mapping[str, str]) -> ir.Model:
+def _rename_graph(
+    graph: ir.Model, tensors: Mapping[str, str], nodes: Mapping[str, str]
+) -> ir.Model:
     """Return a copy of `graph` with other names, in what its metadata say of tensors as well."""
     copy = ir.clone(graph)
-    both = set(tensors.values()) & set(tensors)  # an old name may be another's new one: by way of names of no one
+    both = set(tensors.values()) & set(
+        tensors
+    )  # an old name may be another's new one: by way of names of no one
     aside = {old: ir.unique_tensor_name(copy, f"{old}_aside") for old in tensors} if both else {}
     if aside:
         ir.rename(copy, aside, {})
@@ -280,7 +342,9 @@ def _rename_graph(graph: ir.Model, tensors: Mapping[str, str], nodes: Mapping[st
     for key in (BATCH_AXES_KEY, "lingeronnx.transforms"):
         if key in copy.metadata_props:
             held = json.loads(copy.metadata_props[key])
-            copy.metadata_props[key] = json.dumps({tensors.get(name, name): value for name, value in held.items()})
+            copy.metadata_props[key] = json.dumps(
+                {tensors.get(name, name): value for name, value in held.items()}
+            )
     return copy
 
 
@@ -300,7 +364,11 @@ def _drop_scopes(model: QuantizedModel) -> QuantizedModel:
 def _without_dequants(model: QuantizedModel) -> QuantizedModel:
     """Return `model` without its Dequants: what read them reads the integers."""
     copy = ir.clone(model.graph)
-    for node in [node for node in copy.graph if node.op_type == DEQUANT.name and node.domain == DEQUANT.domain]:
+    for node in [
+        node
+        for node in copy.graph
+        if node.op_type == DEQUANT.name and node.domain == DEQUANT.domain
+    ]:
         source, result = ir.require_input(node), node.outputs[0]
         name = str(result.name)
         given = result.is_graph_output() and not source.is_graph_output()
@@ -322,7 +390,10 @@ def _apply_dynamic_axes(
     given: Mapping[str, Any] | None,
     names: Sequence[str] | None,
 ) -> QuantizedModel:
-    """Return `model` with the sizes that `given` leaves open; ConfigError where an integer graph fixes one of them."""
+    """Return `model` with the sizes that `given` leaves open.
+
+    ConfigError where an integer graph fixes one of them.
+    """
     traced = state.traced
     assert traced is not None
     feed = traced.get_feed(net, args, {})
@@ -338,15 +409,20 @@ def _apply_dynamic_axes(
         for axis in free:
             if model.platform.single_sample:
                 raise ConfigError(
-                    f"dynamic axes: graphs for {model.platform.name} hold one sample, and all sizes are fixed; leave "
+                    f"dynamic axes: graphs for {model.platform.name} hold one sample, and all "
+                    "sizes are fixed; leave "
                     "dynamic_axes out"
                 )
             if axis != batch.get(name):
                 raise ConfigError(
-                    f"dynamic axes: axis {axis} of '{name}' is fixed in an integer graph; only the batch can be dynamic"
+                    f"dynamic axes: axis {axis} of '{name}' is fixed in an integer graph; only the "
+                    "batch can be dynamic"
                 )
     return replace(
-        model, graph=_open_batch_axes(model.graph, axes, labels, {n: t.shape for n, t in inputs.items()}, batch)
+        model,
+        graph=_open_batch_axes(
+            model.graph, axes, labels, {n: t.shape for n, t in inputs.items()}, batch
+        ),
     )
 
 
@@ -365,10 +441,19 @@ def _open_batch_axes(
             dims: list[Any] = list(ir.get_shape(value) or ())
             dims[axis] = axes.get(name, {}).get(axis, sizes[name][axis])
             value.shape = ir.make_shape(dims)
-    open_name = next((free[k] for name, free in axes.items() if (k := batch.get(name)) is not None and k in free), None)
+    open_name = next(
+        (
+            free[k]
+            for name, free in axes.items()
+            if (k := batch.get(name)) is not None and k in free
+        ),
+        None,
+    )
     count = next((sizes[name][axis] for name, axis in batch.items() if axis is not None), 1)
     for value in copy.graph.outputs:
         dims = list(ir.get_shape(value) or ())
         own = labels.get(str(value.name), {})
-        value.shape = ir.make_shape([own.get(i, (open_name or count) if d is None else d) for i, d in enumerate(dims)])
+        value.shape = ir.make_shape(
+            [own.get(i, (open_name or count) if d is None else d) for i, d in enumerate(dims)]
+        )
     return copy

@@ -1,12 +1,14 @@
 """What the calls note about single modules, and the counterparts that stand in for them.
 
-A module that is clamped, folded or quantized gets another class, a subclass of its own, and keeps everything else: its
-parameters stay the same objects under the same names. `print` shows the new class. Its weights in effect are
+A module that is clamped, folded or quantized gets another class, a subclass of its own, and keeps
+everything else: its parameters stay the same objects under the same names. `print` shows the new
+class. Its weights in effect are
 
-    fold     w' = w * a,  b' = (b - mean) * a + beta,  a = gamma / sqrt(var + eps)     of the batch norm behind it
-    clamp    clamp(w', -limit, limit)
+    fold     w' = w * a,  b' = (b - mean) * a + beta,  a = gamma / sqrt(var + eps)     of the batch
+    norm behind it clamp    clamp(w', -limit, limit)
 
-with gradients to all of w, b, gamma and beta; mean and var stay as they are. Knows torch modules; no graph.
+with gradients to all of w, b, gamma and beta; mean and var stay as they are. Knows torch modules;
+no graph.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ _KEY = "lingeronnx_marks"
 class Clamp:
     """Largest |value| of a layer's weight, bias and output, None for no limit.
 
-    percent : the share of the values that a limit holds, between 0 and 1, where that gives a smaller one.
+    percent : the share of the values that a limit holds, between 0 and 1, where that gives a
+    smaller one.
     """
 
     weight: float | None
@@ -68,10 +71,11 @@ class LayerBits:
 class ModuleAnnotations:
     """What was said about a module.
 
-    original_class : its class. quantize : whether it may be. widths : its own. clamp : its limits; exempt : it has
-    none. folded_norm : the batch norm that is folded into it. folded : whether it is such a batch norm. chosen :
-    whether `init` chose it. quantized : whether the graph has it in integers. inside : whether it belongs to an
-    initialised net. trace_args : what `trace_layers` called it with, () where that was a part of it.
+    original_class : its class. quantize : whether it may be. widths : its own. clamp : its limits;
+    exempt : it has none. folded_norm : the batch norm that is folded into it. folded : whether it
+    is such a batch norm. chosen : whether `init` chose it. quantized : whether the graph has it in
+    integers. inside : whether it belongs to an initialised net. trace_args : what `trace_layers`
+    called it with, () where that was a part of it.
     """
 
     original_class: type[nn.Module]
@@ -104,7 +108,10 @@ def get_annotations(module: nn.Module) -> ModuleAnnotations:
 
 
 def get_effective_parameters(module: nn.Module) -> dict[str, Tensor]:
-    """Return the weight and the bias of `module` that count instead of its own, by attribute; nothing where they do."""
+    """Return the weight and the bias of `module` that count instead of its own, by attribute.
+
+    Nothing where they do.
+    """
     marks = get_annotations(module)
     found: dict[str, Tensor] = {}
     if marks.folded_norm is not None:
@@ -134,7 +141,10 @@ def _fold_batch_norm(layer: nn.Module, norm: nn.Module) -> dict[str, Tensor]:
         scaled = parts * factor.reshape(groups, 1, -1, *[1] * (weight.dim() - 2))
     else:
         scaled = weight.double() * factor.reshape(-1, *[1] * (weight.dim() - 1))
-    return {"weight": scaled.reshape(weight.shape).to(weight.dtype), "bias": offset.to(weight.dtype)}
+    return {
+        "weight": scaled.reshape(weight.shape).to(weight.dtype),
+        "bias": offset.to(weight.dtype),
+    }
 
 
 # ---- counterparts ------------------------------------------------------------------------------------------------
@@ -163,10 +173,17 @@ class WrappedModule(nn.Module):
         said = [super().extra_repr()]
         if marks.is_quantized and marks.bits is not None:
             widths = marks.bits
-            said.append(f"data_bits={widths.data}, parameter_bits={widths.parameter_bits}, out_bits={widths.out_bits}")
+            said.append(
+                f"data_bits={widths.data}, parameter_bits={widths.parameter_bits}, "
+                f"out_bits={widths.out_bits}"
+            )
         if marks.clamp is not None:
             kinds = ("weight", "bias", "output")
-            said += [f"normalize_{kind}={v:g}" for kind in kinds if (v := getattr(marks.clamp, kind)) is not None]
+            said += [
+                f"normalize_{kind}={v:g}"
+                for kind in kinds
+                if (v := getattr(marks.clamp, kind)) is not None
+            ]
         if marks.folded_norm is not None:
             said.append("batch norm folded in")
         return ", ".join(text for text in said if text)
@@ -186,12 +203,17 @@ def _rebuild_wrapped(*recipe: Any) -> nn.Module:
 def make_wrapped_class(prefix: str, original: Any, base: Any) -> type[nn.Module]:
     """Return the class that stands for `original`: `base` before it."""
     return type(
-        f"{prefix}{original.__name__}", (base, original), {"__module__": __name__, "recipe": (prefix, original, base)}
+        f"{prefix}{original.__name__}",
+        (base, original),
+        {"__module__": __name__, "recipe": (prefix, original, base)},
     )
 
 
 def update_module_class(module: nn.Module, base: type[nn.Module] = WrappedModule) -> None:
-    """Give `module` the class that its marks ask for; `base` : what stands before its own, of a whole net."""
+    """Give `module` the class that its marks ask for.
+
+    `base` : what stands before its own, of a whole net.
+    """
     marks = get_or_create_annotations(module)
     if marks.is_quantized or base is not WrappedModule:
         prefix = "Quantized"
@@ -211,9 +233,13 @@ def original_classes(net: nn.Module) -> Iterator[None]:
     before = [(module, module.__class__) for module in net.modules()]
     for module, _ in before:
         marks = get_annotations(module)
-        limited = marks.clamp is not None and marks.clamp.output is not None and not marks.is_selected
+        limited = (
+            marks.clamp is not None and marks.clamp.output is not None and not marks.is_selected
+        )
         module.__class__ = (
-            make_wrapped_class("Limited", marks.original_class, _ClampedOutput) if limited else marks.original_class
+            make_wrapped_class("Limited", marks.original_class, _ClampedOutput)
+            if limited
+            else marks.original_class
         )
     try:
         yield

@@ -2,11 +2,12 @@
 
     parameter --fold, clamp--> in effect --move, repeat, pad--> normalised --factor--> planned
 
-The first step is `marks.in_effect`. What the passes do to a parameter is found by letting them work on two copies of
-the graph whose parameters count their elements, from 1 on and from K + 1 on. An element that is c times element i comes
-out as c i and c (i + K), which gives c and i; one that is the same in both is a constant. All is checked on the real
-numbers. The other factors are those that ranges and equalization move into the weights. A constant that some pass
-computes otherwise has no such form: it stays as it is, and its parameters are told. What the net itself computes from
+The first step is `marks.in_effect`. What the passes do to a parameter is found by letting them work
+on two copies of the graph whose parameters count their elements, from 1 on and from K + 1 on. An
+element that is c times element i comes out as c i and c (i + K), which gives c and i; one that is
+the same in both is a constant. All is checked on the real numbers. The other factors are those that
+ranges and equalization move into the weights. A constant that some pass computes otherwise has no
+such form: it stays as it is, and its parameters are told. What the net itself computes from
 parameters alone, such as a product of two, counts as a parameter of its own (`expressions`).
 """
 
@@ -44,7 +45,8 @@ _LAYERS = operators.LAYER_OPS - operators.RECURRENT_OPS - {"MatMul"}  # with a b
 class NetParameters:
     """The parameters and buffers of a net by the names of its state_dict, as they are at any time.
 
-    computed_constants : what the net computes from them alone, by names of its own; None before the net is exported.
+    computed_constants : what the net computes from them alone, by names of its own; None before the
+    net is exported.
     """
 
     def __init__(self, net: nn.Module) -> None:
@@ -65,15 +67,20 @@ class NetParameters:
     def get_module_chain(self, path: str) -> list[nn.Module]:
         """Return the modules from the net itself to the one at `path`."""
         words = path.split(".") if path else []
-        return [self._modules[p] for n in range(len(words) + 1) if (p := ".".join(words[:n])) in self._modules]
+        return [
+            self._modules[p]
+            for n in range(len(words) + 1)
+            if (p := ".".join(words[:n])) in self._modules
+        ]
 
     def get_owner_chains(self, names: Collection[str]) -> list[list[nn.Module]]:
         """Return for each of the parameters `names` the modules from the net itself to its owner."""
         return [self.get_module_chain(name.rpartition(".")[0]) for name in names]
 
     def get_effective_tensors(self) -> dict[str, Tensor]:
-        """Return all parameters that hold floats by name, folded and clamped; also biases that folding adds.
+        """Return all parameters that hold floats by name, folded and clamped.
 
+        Also biases that folding adds.
         What the net computes from these alone stands beside them.
         """
         found: dict[str, Tensor] = {}
@@ -83,22 +90,49 @@ class NetParameters:
             if tensor is not None and tensor.is_floating_point():
                 found[name] = tensor
                 changed.add(id(module))
-        for module in {id(m): m for m, _ in self.owner_of_name.values() if id(m) in changed}.values():
-            found.update({self.name_of(module, key): t for key, t in get_effective_parameters(module).items()})
-        return found if self.computed_constants is None else {**found, **self.computed_constants.tensors(found)}
+        for module in {
+            id(m): m for m, _ in self.owner_of_name.values() if id(m) in changed
+        }.values():
+            found.update(
+                {
+                    self.name_of(module, key): t
+                    for key, t in get_effective_parameters(module).items()
+                }
+            )
+        return (
+            found
+            if self.computed_constants is None
+            else {**found, **self.computed_constants.tensors(found)}
+        )
 
 
 def fold_norms(graph: ir.Model, parameters: NetParameters) -> None:
     """Fold the batch norms behind layers of `graph`, an exported one, in place, and mark their modules so.
 
-    Each pair must be of two modules that nothing else in the graph uses. The layers' weights are left as they are.
+    Each pair must be of two modules that nothing else in the graph uses. The layers' weights are
+    left as they are.
     """
     for node in list(graph.graph):
-        layer = ir.producer(node.inputs[0]) if node.op_type == "BatchNormalization" and not node.domain else None
-        if layer is None or layer.op_type not in _LAYERS or layer.domain or ir.sole_consumer(layer.outputs[0]) != node:
+        layer = (
+            ir.producer(node.inputs[0])
+            if node.op_type == "BatchNormalization" and not node.domain
+            else None
+        )
+        if (
+            layer is None
+            or layer.op_type not in _LAYERS
+            or layer.domain
+            or ir.sole_consumer(layer.outputs[0]) != node
+        ):
             continue
-        weight, mean = (parameters.owner_of_name.get(ir.input_name(n, i)) for n, i in ((layer, 1), (node, 3)))
-        if weight is None or mean is None or not (_is_sole_consumer(layer, 1) and _is_sole_consumer(node, 3)):
+        weight, mean = (
+            parameters.owner_of_name.get(ir.input_name(n, i)) for n, i in ((layer, 1), (node, 3))
+        )
+        if (
+            weight is None
+            or mean is None
+            or not (_is_sole_consumer(layer, 1) and _is_sole_consumer(node, 3))
+        ):
             continue
         if weight[1] != "weight" or mean[1] != "running_mean" or not _is_standard_linear(layer):
             continue
@@ -140,7 +174,9 @@ def number_elements(arrays: Mapping[str, np.ndarray], offset: int = 0) -> dict[s
     """
     total = sum(array.size for array in arrays.values())
     if total >= _MAX_ELEMENTS:
-        raise ModelError(f"the net has {total} parameters; up to {_MAX_ELEMENTS - 1} can be trained as integers")
+        raise ModelError(
+            f"the net has {total} parameters; up to {_MAX_ELEMENTS - 1} can be trained as integers"
+        )
     found, start = {}, offset + 1
     for name, array in arrays.items():
         found[name] = np.arange(start, start + array.size, dtype=np.float32).reshape(array.shape)
@@ -150,8 +186,9 @@ def number_elements(arrays: Mapping[str, np.ndarray], offset: int = 0) -> dict[s
 
 @dataclass(frozen=True)
 class _ElementOrigin:
-    """Where the elements of a constant come from: one parameter as it is, or places among all, 0 for a zero.
+    """Where the elements of a constant come from.
 
+    One parameter as it is, or places among all, 0 for a zero.
     factor : float64 of its shape, or 1, that they are multiplied by.
     """
 
@@ -164,27 +201,38 @@ class _ElementOrigin:
 class ConstantOrigins:
     """The constants of a normalised graph that follow from parameters, and how.
 
-    numbers : the parameters in effect that `normal` was made with, by name. marked : the same graph made from them
-    `number_elements`, from 1 on and from their total + 1 on.
+    numbers : the parameters in effect that `normal` was made with, by name. marked : the same graph
+    made from them `number_elements`, from 1 on and from their total + 1 on.
     """
 
-    def __init__(self, normal: ir.Model, marked: tuple[ir.Model, ir.Model], numbers: Mapping[str, np.ndarray]) -> None:
+    def __init__(
+        self, normal: ir.Model, marked: tuple[ir.Model, ir.Model], numbers: Mapping[str, np.ndarray]
+    ) -> None:
         self._order = list(numbers)
-        self._flat = np.concatenate([np.zeros(1, np.float32), *(a.reshape(-1) for a in numbers.values())])
+        self._flat = np.concatenate(
+            [np.zeros(1, np.float32), *(a.reshape(-1) for a in numbers.values())]
+        )
         self._starts = np.cumsum([1, *(array.size for array in numbers.values())])
         #: (node, index of its input) -> how that constant comes about, None where no element is one of a parameter's.
         self.at: dict[tuple[str, int], _ElementOrigin | None] = {}
         for node, *others in _match_nodes(normal, *marked):
             for index, value in enumerate(node.inputs):
                 real = ir.const_value(value)
-                first, second = (ir.const_value(n.inputs[index]) if index < len(n.inputs) else None for n in others)
+                first, second = (
+                    ir.const_value(n.inputs[index]) if index < len(n.inputs) else None
+                    for n in others
+                )
                 if real is None or first is None or second is None or real.dtype != np.float32:
                     continue
                 if first.shape != second.shape or not np.array_equal(first, second, equal_nan=True):
                     same = real.shape == first.shape == second.shape
-                    self.at[str(node.name), index] = self._trace_elements(real, first, second) if same else None
+                    self.at[str(node.name), index] = (
+                        self._trace_elements(real, first, second) if same else None
+                    )
 
-    def _trace_elements(self, real: np.ndarray, first: np.ndarray, second: np.ndarray) -> _ElementOrigin | None:
+    def _trace_elements(
+        self, real: np.ndarray, first: np.ndarray, second: np.ndarray
+    ) -> _ElementOrigin | None:
         """Return where the elements come from; None where they are no multiples of single ones."""
         free = first != second
         if not (np.isfinite(first).all() and np.isfinite(second).all()) or real[~free].any():
@@ -232,7 +280,9 @@ class ConstantOrigins:
                     frozen += [ir.input_name(node, index)] if place in self.at else []
                 else:
                     factor = scales[str(node.name), index] * moved.factor
-                    scale = None if np.all(factor == 1) else torch.from_numpy(factor.astype(np.float64))
+                    scale = (
+                        None if np.all(factor == 1) else torch.from_numpy(factor.astype(np.float64))
+                    )
                     found[ir.input_name(node, index)] = moved, scale
         return PlannedConstants(self._order, found, tuple(frozen))
 
@@ -240,7 +290,8 @@ class ConstantOrigins:
 class PlannedConstants:
     """The constants of a planned graph, with gradients to the parameters.
 
-    frozen : the names of those that stay as they were at the trace, whatever becomes of their parameters.
+    frozen : the names of those that stay as they were at the trace, whatever becomes of their
+    parameters.
     """
 
     def __init__(
@@ -253,10 +304,17 @@ class PlannedConstants:
 
     def find_untrained_parameters(self, wanted: Collection[str]) -> list[str]:
         """Return the parameters that none of the constants in `wanted` is made of."""
-        used = {name for key, (moved, _) in self._held.items() if key in wanted for name in moved.parameter_names}
+        used = {
+            name
+            for key, (moved, _) in self._held.items()
+            if key in wanted
+            for name in moved.parameter_names
+        }
         return [name for name in self._order if name not in used]
 
-    def tensors(self, effective: Mapping[str, Tensor], wanted: Collection[str]) -> dict[str, Tensor]:
+    def tensors(
+        self, effective: Mapping[str, Tensor], wanted: Collection[str]
+    ) -> dict[str, Tensor]:
         """Return the constants in `wanted` as float32 tensors, made of the parameters in effect."""
         flat: Tensor | None = None
         found: dict[str, Tensor] = {}
@@ -271,12 +329,19 @@ class PlannedConstants:
                     flat = torch.cat([parts[0].new_zeros(1), *parts])
                 tensor = flat[moved.indices.to(flat.device)]
             tensor = tensor.reshape(moved.shape)
-            found[name] = tensor if factor is None else (tensor.double() * factor.to(tensor.device)).to(tensor.dtype)
+            found[name] = (
+                tensor
+                if factor is None
+                else (tensor.double() * factor.to(tensor.device)).to(tensor.dtype)
+            )
         return found
 
 
 def _match_nodes(*graphs: ir.Model) -> Iterator[tuple[ir.Node, ...]]:
-    """Yield the nodes that stand for each other: in order where the graphs have the same operators, else by name."""
+    """Yield the nodes that stand for each other.
+
+    In order where the graphs have the same operators, else by name.
+    """
     nodes = [list(graph.graph) for graph in graphs]
     if len({tuple(node.op_type for node in each) for each in nodes}) == 1:
         yield from zip(*nodes, strict=True)
@@ -288,14 +353,18 @@ def _match_nodes(*graphs: ir.Model) -> Iterator[tuple[ir.Node, ...]]:
 
 
 def _get_transform_factors(planned: PlannedModel) -> dict[tuple[str, int], np.ndarray]:
-    """Return what the plan's transforms multiply the constants of the planned graph by: (node, index) -> factors."""
+    """Return what the plan's transforms multiply the constants of the planned graph by.
+
+    (node, index) -> factors.
+    """
     ones = ir.clone(planned.graph)
     for value in ones.graph.initializers.values():
         array = ir.const_value(value)
         if array is not None and array.dtype == np.float32:
             ir.set_initializer_value(value, np.ones_like(array))
     factors.apply_factors(
-        planned.partition.with_graph(ones), {name: np.array(t.factor) for name, t in planned.plan.transforms.items()}
+        planned.partition.with_graph(ones),
+        {name: np.array(t.factor) for name, t in planned.plan.transforms.items()},
     )
     return {
         (str(node.name), index): array

@@ -4,8 +4,9 @@ In training the scales follow the running extremes of the float net's tensors,
 
     r <- r + (extreme of the batch - r) / 10
 
-and those of the weights their extremes as they are; in evaluation all stay. With calibration data they stay throughout.
-The first call traces the net, where `init` did not. `state_dict` keeps plan and extremes beside the weights.
+and those of the weights their extremes as they are; in evaluation all stay. With calibration data
+they stay throughout. The first call traces the net, where `init` did not. `state_dict` keeps plan
+and extremes beside the weights.
 
 Owns: the running extremes, what is saved. Must not know: how a net is traced (`trace_net`), files.
 """
@@ -45,7 +46,10 @@ Ranges = dict[str, tuple[float, float]]
 
 
 class QatState:
-    """What an initialised net has besides its modules; told : what its plan depends on besides weights, as text."""
+    """What an initialised net has besides its modules.
+
+    Told : what its plan depends on besides weights, as text.
+    """
 
     def __init__(self, settings: Settings, settings_fingerprint: str) -> None:
         self.settings, self.told = settings, settings_fingerprint
@@ -58,16 +62,26 @@ class QatState:
         """Trace `net` on the given arguments and show in it what is quantized."""
         if self._saved and self._saved["settings"] != self.told:
             raise ConfigError(
-                "the checkpoint was saved with other settings of init; initialise the net as it was then, or load the "
+                "the checkpoint was saved with other settings of init; initialise the net as it "
+                "was then, or load the "
                 "float checkpoint"
             )
         plan = Plan.from_json(self._saved["plan"], "the checkpoint") if self._saved else None
-        found = self.traced = trace_net(net, args, kwargs, self.settings, plan, self._saved.get("frozen", {}))
+        found = self.traced = trace_net(
+            net, args, kwargs, self.settings, plan, self._saved.get("frozen", {})
+        )
         basis = found.planned.basis.stats
         wanted = found.planned.partition.activations
-        self._ranges = {name: _clip_range(found, name, s.low, s.high) for name, s in basis.items() if name in wanted}
+        self._ranges = {
+            name: _clip_range(found, name, s.low, s.high)
+            for name, s in basis.items()
+            if name in wanted
+        }
         if self._saved:
-            self._ranges = {name: (float(low), float(high)) for name, (low, high) in self._saved["ranges"].items()}
+            self._ranges = {
+                name: (float(low), float(high))
+                for name, (low, high) in self._saved["ranges"].items()
+            }
         elif found.output_limits and self.settings.calib is None:
             with torch.no_grad():
                 found.update_constants()
@@ -90,11 +104,14 @@ class QatState:
 
     # ---- running extremes ------------------------------------------------------------------------------------------
 
-    def _update_ranges(self, traced: Traced, feed: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
+    def _update_ranges(
+        self, traced: Traced, feed: Mapping[str, Tensor], tensors: Mapping[str, Tensor]
+    ) -> None:
         """Let the running extremes follow this batch, and the plan follow them."""
         with torch.no_grad():
             seen = {
-                name: (float(x.min()), float(x.max())) for name, x in self._compute_activations(traced, feed, tensors)
+                name: (float(x.min()), float(x.max()))
+                for name, x in self._compute_activations(traced, feed, tensors)
             }
         for name, (low, high) in seen.items():
             new = _clip_range(traced, name, low, high)
@@ -112,7 +129,11 @@ class QatState:
         assert planned.basis.policy is not None
         parts = planned.partition.with_graph(traced.bridge.export_float_graph())
         plan, _ = assign_qparams(
-            parts, group_shared_scales(parts, traced.bridge.target), stats, traced.bridge.target, planned.basis.policy
+            parts,
+            group_shared_scales(parts, traced.bridge.target),
+            stats,
+            traced.bridge.target,
+            planned.basis.policy,
         )
         traced.bridge.set_plan(replace(plan, transforms=planned.plan.transforms))
 
@@ -126,14 +147,19 @@ class QatState:
             self._fallback = FloatFallback(graph, list(graph.graph), wanted)
             self._floats = TorchFallback(self._fallback)
         fallback = self._fallback
-        results = self._floats(fallback, [feed[name] for name in fallback.inputs], FakeQuantContext((), floats=tensors))
+        results = self._floats(
+            fallback, [feed[name] for name in fallback.inputs], FakeQuantContext((), floats=tensors)
+        )
         found = [*feed.items(), *zip(fallback.outputs, results, strict=True)]
         return [(name, tensor) for name, tensor in found if name in wanted and tensor.numel()]
 
     # ---- what is kept ----------------------------------------------------------------------------------------------
 
     def to_state_dict(self) -> dict[str, Any]:
-        """Return the settings, the plan as JSON, the running extremes and what is frozen; nothing before the trace."""
+        """Return the settings, the plan as JSON, the running extremes and what is frozen.
+
+        Nothing before the trace.
+        """
         if self.traced is None:
             return dict(self._saved)
         ranges = {name: list(pair) for name, pair in self._ranges.items()}
@@ -156,19 +182,25 @@ class QatState:
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         settings = state["settings"]
-        fresh = QatState(Settings(**{**settings, "platform": get_target(settings["platform"])}), state["told"])
+        fresh = QatState(
+            Settings(**{**settings, "platform": get_target(settings["platform"])}), state["told"]
+        )
         fresh.load_state_dict(state["saved"])
         self.__dict__.update(fresh.__dict__)
 
     def build_quantized_model(self) -> QuantizedModel:
         """Return the integer graph of the net as it stands; ConfigError before the trace."""
         if self.traced is None:
-            raise ConfigError("the net has not been traced yet: call it once, or give init example_inputs")
+            raise ConfigError(
+                "the net has not been traced yet: call it once, or give init example_inputs"
+            )
         with torch.no_grad():
             self.traced.update_constants()
         bridge = self.traced.bridge
         return build_quantized_model(
-            self.traced.prepared, replace(self.traced.planned, plan=bridge.plan), bridge.export_float_graph()
+            self.traced.prepared,
+            replace(self.traced.planned, plan=bridge.plan),
+            bridge.export_float_graph(),
         )
 
 
@@ -185,7 +217,10 @@ def _make_range_stats(low: float, high: float) -> TensorStats:
 
 
 def _insert_output_clamps(graph: ir.Model, limits: Mapping[str, float]) -> ir.Model:
-    """Return `graph` with clamped outputs cut for whatever reads them; their names stay those of what is cut."""
+    """Return `graph` with clamped outputs cut for whatever reads them.
+
+    Their names stay those of what is cut.
+    """
     if not limits:
         return graph
     copy = ir.clone(graph)
@@ -195,9 +230,15 @@ def _insert_output_clamps(graph: ir.Model, limits: Mapping[str, float]) -> ir.Mo
         after = ir.producer(value)
         assert after is not None
         for kind, bound in (("Min", top), ("Max", -top)):
-            limit = ir.add_initializer(copy, ir.unique_tensor_name(copy, f"{value.name}_{kind}"), bound)
+            limit = ir.add_initializer(
+                copy, ir.unique_tensor_name(copy, f"{value.name}_{kind}"), bound
+            )
             node = ir.make_node(
-                kind, [value, limit], output=ir.unique_tensor_name(copy, f"{value.name}_cut"), origin=after, suffix=kind
+                kind,
+                [value, limit],
+                output=ir.unique_tensor_name(copy, f"{value.name}_cut"),
+                origin=after,
+                suffix=kind,
             )
             copy.graph.insert_after(after, node)
             after, value = node, node.outputs[0]
@@ -222,10 +263,19 @@ class QuantizedNet(WrappedModule):
         get_qat_state(self).load_state_dict(state)
 
     def _load_from_state_dict(
-        self, state_dict: Any, prefix: str, metadata: Any, strict: bool, missing: Any, unexpected: Any, errors: Any
+        self,
+        state_dict: Any,
+        prefix: str,
+        metadata: Any,
+        strict: bool,
+        missing: Any,
+        unexpected: Any,
+        errors: Any,
     ) -> None:
         """Take the state_dict of the float net as well: then the net is traced anew."""
-        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
+        super()._load_from_state_dict(
+            state_dict, prefix, metadata, strict, missing, unexpected, errors
+        )
         if f"{prefix}{_EXTRA}" in missing:
             missing.remove(f"{prefix}{_EXTRA}")
             get_qat_state(self).load_state_dict({})
@@ -235,7 +285,9 @@ def get_qat_state(net: nn.Module) -> QatState:
     """Return the state of an initialised net; ConfigError for another module."""
     found = net.__dict__.get(_KEY)
     if found is None:
-        raise ConfigError(f"the {type(net).__name__} has not been initialised: call lo.torch.init first")
+        raise ConfigError(
+            f"the {type(net).__name__} has not been initialised: call lo.torch.init first"
+        )
     state: QatState = found
     return state
 
@@ -252,7 +304,8 @@ def initialise_net(net: nn.Module, settings: Settings) -> QatState:
         marks = get_or_create_annotations(module)
         marks.is_selected, marks.is_quantized, marks.bits = True, True, widths
     layers = {
-        path: (repr(widths), repr(get_or_create_annotations(module).clamp)) for path, (module, widths) in chosen.items()
+        path: (repr(widths), repr(get_or_create_annotations(module).clamp))
+        for path, (module, widths) in chosen.items()
     }
     told = json.dumps([settings.platform.name, settings.mode, repr(settings.widths), layers])
     state = net.__dict__[_KEY] = QatState(settings, told)

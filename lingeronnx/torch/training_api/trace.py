@@ -1,11 +1,12 @@
-"""A torch module traced once: its float graph, its plan, and a bridge that computes with the module's own parameters.
+"""A torch module traced once.
 
-    export -> fold batch norms -> cut out what parameters make -> prepare -> what becomes integer -> plan -> bridge,
-    constants from parameters
+Its float graph, its plan, and a bridge that computes with the module's own parameters.
+    export -> fold batch norms -> cut out what parameters make -> prepare -> what becomes integer ->
+    plan -> bridge, constants from parameters
 
-Of the nodes that hold parameters those become integer whose modules are chosen. What holds none does where all that it
-reads is integer already, if the layers' outputs are to be integers at all. Knows torch modules and graphs; nothing of
-training.
+Of the nodes that hold parameters those become integer whose modules are chosen. What holds none
+does where all that it reads is integer already, if the layers' outputs are to be integers at all.
+Knows torch modules and graphs; nothing of training.
 """
 
 from __future__ import annotations
@@ -53,8 +54,9 @@ __all__ = ["Settings", "Traced", "export_with_folded_norms", "get_layer_bits", "
 class Settings:
     """What `init` was told.
 
-    kinds : the types of modules that are quantized. widths : of their inputs, weights and outputs. calib : data that
-    the scales come from, None for the running maximum. exporter : the one that traces.
+    kinds : the types of modules that are quantized. widths : of their inputs, weights and outputs.
+    calib : data that the scales come from, None for the running maximum. exporter : the one that
+    traces.
     """
 
     kinds: tuple[type[nn.Module], ...]
@@ -67,8 +69,9 @@ class Settings:
 
 @dataclass(frozen=True)
 class ExportedNet:
-    """A float graph as exported, batch norms folded; what goes in and comes out; {node: path of its module}.
+    """A float graph as exported, batch norms folded; what goes in and comes out.
 
+    {node: path of its module}.
     unused : the parameters that it does not hold: this way through `forward` has no use for them.
     """
 
@@ -83,9 +86,10 @@ class ExportedNet:
 class Traced:
     """A net after its trace.
 
-    inputs : the names of the tensors of a call, in order. outputs : those of the results, None in place of what is no
-    tensor; form : how to put these together. constants : how the bridge's constants follow from `parameters`.
-    output_limits : {tensor: largest |value| of a clamped output}. chosen : the modules that are quantized.
+    inputs : the names of the tensors of a call, in order. outputs : those of the results, None in
+    place of what is no tensor; form : how to put these together. constants : how the bridge's
+    constants follow from `parameters`. output_limits : {tensor: largest |value| of a clamped
+    output}. chosen : the modules that are quantized.
     """
 
     inputs: tuple[str, ...]
@@ -109,25 +113,36 @@ class Traced:
     def input_sizes(self) -> dict[str, list[int | None]]:
         """The sizes of each input, None for the batch."""
         specs = get_input_specs(self.planned.graph)
-        return {s.name: [None if i == s.axis else d for i, d in enumerate(s.shape or ())] for s in specs}
+        return {
+            s.name: [None if i == s.axis else d for i, d in enumerate(s.shape or ())] for s in specs
+        }
 
     @property
     def frozen_constants(self) -> dict[str, Tensor]:
         """The constants that depend on parameters and do not follow them."""
         held = self.planned.graph.graph.initializers
-        return {name: torch.from_numpy(np.array(ir.const_value(held[name]))) for name in self.constants.frozen}
+        return {
+            name: torch.from_numpy(np.array(ir.const_value(held[name])))
+            for name in self.constants.frozen
+        }
 
     def get_feed(self, net: nn.Module, args: Any, kwargs: Any) -> dict[str, Tensor]:
-        """Return the tensors of a call by the graph's names; DataError where sizes are others than in the trace."""
+        """Return the tensors of a call by the graph's names.
+
+        DataError where sizes are others than in the trace.
+        """
         call = ModuleCall(net, args, kwargs, self.inputs)
         known = {spec.name for spec in self.bridge.network.inputs}
         found = {name: x for name, x in zip(call.names, call.tensors, strict=True) if name in known}
         for name, tensor in found.items():
             sizes = self.input_sizes[name]
-            if len(sizes) != tensor.dim() or any(a not in (None, b) for a, b in zip(sizes, tensor.shape, strict=True)):
+            if len(sizes) != tensor.dim() or any(
+                a not in (None, b) for a, b in zip(sizes, tensor.shape, strict=True)
+            ):
                 told = ["N" if size is None else size for size in sizes]
                 raise DataError(
-                    f"input '{name}' is {list(tensor.shape)}; the net was traced with {told}; only the batch may differ"
+                    f"input '{name}' is {list(tensor.shape)}; the net was traced with {told}; only "
+                    "the batch may differ"
                 )
         return found
 
@@ -141,7 +156,9 @@ class Traced:
 
     def update_constants(self) -> dict[str, Tensor]:
         """Let the bridge compute with the parameters as they are now, and return its constants."""
-        tensors = self.constants.tensors(self.parameters.get_effective_tensors(), self.bridge.used_initializers)
+        tensors = self.constants.tensors(
+            self.parameters.get_effective_tensors(), self.bridge.used_initializers
+        )
         self.bridge.substitute_initializers(tensors)
         return tensors
 
@@ -156,20 +173,28 @@ def export_with_folded_norms(
         graph = ir.load(done.path)
         names = ModuleCall(net, args, kwargs, None).names
     held = state_dict(graph)
-    unused = tuple(name for name, p in net.named_parameters() if p.requires_grad and name not in held)
+    unused = tuple(
+        name for name, p in net.named_parameters() if p.requires_grad and name not in held
+    )
     fold_norms(graph, parameters)
     parameters.computed_constants = ComputedConstants(graph)
     return ExportedNet(graph, tuple(names), tuple(done.outputs), done.scopes, unused), parameters
 
 
 def trace_net(
-    net: nn.Module, args: Any, kwargs: Any, settings: Settings, plan: Plan | None, frozen: Mapping[str, Tensor]
+    net: nn.Module,
+    args: Any,
+    kwargs: Any,
+    settings: Settings,
+    plan: Plan | None,
+    frozen: Mapping[str, Tensor],
 ) -> Traced:
     """Trace `net` on the given arguments, which give sizes and the first ranges.
 
-    plan : scales and factors to take over, None for new ones. frozen : `Traced.frozen_constants` of the net that the
-    parameters come from; its constants stay. Warns of places where the net's own code decides by its data. Raises
-    ModelError for what cannot be traced, with the module's name, and as `quantize` does.
+    plan : scales and factors to take over, None for new ones. frozen : `Traced.frozen_constants` of
+    the net that the parameters come from; its constants stay. Warns of places where the net's own
+    code decides by its data. Raises ModelError for what cannot be traced, with the module's name,
+    and as `quantize` does.
     """
     args, kwargs = pytree.tree_map_only(Tensor, torch.Tensor.detach, (args, kwargs))
     made, parameters = export_with_folded_norms(net, args, kwargs, settings.exporter)
@@ -185,12 +210,18 @@ def trace_net(
     plain = tuple(None if isinstance(leaf, Tensor) else leaf for leaf in leaves)
     with torch.no_grad():
         effective = parameters.get_effective_tensors()
-        numbers = {name: _get_planning_array(effective[name]) for name in state_dict(made.graph) if name in effective}
+        numbers = {
+            name: _get_planning_array(effective[name])
+            for name in state_dict(made.graph)
+            if name in effective
+        }
     feeds = {name: x.cpu().numpy() for name, x in zip(call.names, call.tensors, strict=True)}
     data = feeds if settings.calib is None else settings.calib
     conf = _make_config(settings, {})
     counts = _counted_graphs(made.graph, numbers, feeds, conf)
-    prepared = prepare_model(with_parameter_values(made.graph, numbers), data, None, conf, hold_out=False)
+    prepared = prepare_model(
+        with_parameter_values(made.graph, numbers), data, None, conf, hold_out=False
+    )
     constants = ConstantOrigins(prepared.graph, counts, numbers)
     layers = _ChosenLayers(prepared, constants, parameters, made.scopes, settings)
     prepared = prepared.with_host_nodes(layers.floats)
@@ -219,18 +250,27 @@ def trace_net(
         *planned_constants.find_untrained_parameters(bridge.used_initializers),
         *(f"constants of {name}" for name in constants.untraceable_nodes),
     ]
-    _warn_untrained(others, () if decisions.locations else made.unused)  # those of the other branch are no news
+    _warn_untrained(
+        others, () if decisions.locations else made.unused
+    )  # those of the other branch are no news
     return traced
 
 
 def _counted_graphs(
-    graph: ir.Model, numbers: Mapping[str, np.ndarray], feeds: Mapping[str, np.ndarray], conf: dict[str, Any]
+    graph: ir.Model,
+    numbers: Mapping[str, np.ndarray],
+    feeds: Mapping[str, np.ndarray],
+    conf: dict[str, Any],
 ) -> tuple[ir.Model, ir.Model]:
     """Run the passes on two copies of `graph` whose parameters number their elements (`ConstantOrigins`)."""
     total = sum(array.size for array in numbers.values())
     first, second = (
         prepare_model(
-            with_parameter_values(graph, number_elements(numbers, above)), feeds, None, conf, hold_out=False
+            with_parameter_values(graph, number_elements(numbers, above)),
+            feeds,
+            None,
+            conf,
+            hold_out=False,
         ).graph
         for above in (0, total)
     )
@@ -240,21 +280,30 @@ def _counted_graphs(
 def _warn_untrained(constants: Sequence[str], unused: Sequence[str]) -> None:
     """Warn of `constants` that do not follow the parameters, and of parameters that `forward` does not use."""
     if constants:
-        warnings.warn(f"not trained, since the graph holds them in another form: {', '.join(constants)}", stacklevel=3)
+        warnings.warn(
+            f"not trained, since the graph holds them in another form: {', '.join(constants)}",
+            stacklevel=3,
+        )
     if unused:
-        warnings.warn(f"not trained, since forward in evaluation does not use them: {', '.join(unused)}", stacklevel=3)
+        warnings.warn(
+            f"not trained, since forward in evaluation does not use them: {', '.join(unused)}",
+            stacklevel=3,
+        )
 
 
 _NONZERO_PLACEHOLDER = 1e-30
 
 
 def _get_planning_array(tensor: Tensor) -> np.ndarray:
-    """Return what stands for a parameter while the net is planned: nearly zero for a vector of zeros.
+    """Return what stands for a parameter while the net is planned.
 
+    Nearly zero for a vector of zeros.
     Passes drop a fresh bias of zeros, which would then have no place in the integer graph.
     """
     array = tensor.cpu().numpy().copy()
-    return np.full_like(array, _NONZERO_PLACEHOLDER) if array.ndim == 1 and not array.any() else array
+    return (
+        np.full_like(array, _NONZERO_PLACEHOLDER) if array.ndim == 1 and not array.any() else array
+    )
 
 
 def _make_config(settings: Settings, overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -269,7 +318,10 @@ def _make_config(settings: Settings, overrides: Mapping[str, Any]) -> dict[str, 
 
 
 def get_layer_bits(modules: Sequence[nn.Module], settings: Settings) -> LayerBits | None:
-    """Return the bits of the last of `modules`, which contain each other; None where it is not quantized."""
+    """Return the bits of the last of `modules`, which contain each other.
+
+    None where it is not quantized.
+    """
     if not all(get_annotations(m).allows_quantization for m in modules):
         return None
     own = [w for m in modules if (w := get_annotations(m).bits) is not None]
@@ -297,7 +349,11 @@ class _ChosenLayers:
         refused: set[str] = set()
         while True:
             self.floats, self._integer = self._partition_nodes(prepared, refused)
-            more = prepared.with_host_nodes(self.floats).parts.floats.keys() - self.floats.keys() - refused
+            more = (
+                prepared.with_host_nodes(self.floats).parts.floats.keys()
+                - self.floats.keys()
+                - refused
+            )
             if not more:
                 break
             refused |= more
@@ -309,7 +365,10 @@ class _ChosenLayers:
         ]
 
     def _get_module_chain(self, node: ir.Node) -> list[nn.Module]:
-        """Return the modules from the net itself to the one that a node belongs to: its parameters', or its trace's."""
+        """Return the modules from the net itself to the one that a node belongs to.
+
+        Its parameters', or its trace's.
+        """
         names = self._constants.get_parameter_names(node)
         chains = self._parameters.get_owner_chains(sorted(names)) or [
             self._parameters.get_module_chain(self._scopes.get(ir.origin_name(node), ""))
@@ -322,7 +381,10 @@ class _ChosenLayers:
     def _partition_nodes(
         self, prepared: PreparedModel, refused: Collection[str]
     ) -> tuple[dict[str, str], list[ir.Node]]:
-        """Return the nodes that stay in float, with the reason, and those that become integer; `refused` cannot."""
+        """Return the nodes that stay in float, with the reason, and those that become integer.
+
+        `refused` cannot.
+        """
         integers: set[str] = set()
         floats: dict[str, str] = {}
         inside: list[ir.Node] = []
@@ -346,7 +408,9 @@ class _ChosenLayers:
             else:
                 inside.append(node)
                 integers |= reads  # a layer has them quantized
-                integers.update(str(node.outputs[index].name) for index in op.quantized_outputs(node))
+                integers.update(
+                    str(node.outputs[index].name) for index in op.quantized_outputs(node)
+                )
         return floats, inside
 
     def get_overrides(self, prepared: PreparedModel) -> dict[str, dict[str, Any]]:
@@ -365,7 +429,9 @@ class _ChosenLayers:
             if widths.data != usual.data:
                 for index in op.data(node):
                     found.setdefault(ir.input_name(node, index), {})["bits"] = widths.data
-            read = any(id(use.node) in prepared.parts.integer_node_ids for use in node.outputs[0].uses())
+            read = any(
+                id(use.node) in prepared.parts.integer_node_ids for use in node.outputs[0].uses()
+            )
             if widths.out_bits is None:
                 result.update({"out_bits": "float"} if op.allows_wide_output and not read else {})
             elif widths.out_bits != usual.data:
@@ -373,12 +439,19 @@ class _ChosenLayers:
         return {name: settings for name, settings in found.items() if settings}
 
     def get_output_limits(self, planned: PlannedModel) -> dict[str, float]:
-        """Return the largest |values| of clamped outputs by tensor: of channels with factors, the largest one's."""
+        """Return the largest |values| of clamped outputs by tensor.
+
+        Of channels with factors, the largest one's.
+        """
         found = {}
         for node in self._integer:
             modules = self._get_module_chain(node)
             clamp = get_annotations(modules[-1]).clamp
-            if clamp is None or clamp.output is None or not self._constants.depends_on_parameters(node):
+            if (
+                clamp is None
+                or clamp.output is None
+                or not self._constants.depends_on_parameters(node)
+            ):
                 continue
             name = ir.output_name(node)
             transform = planned.plan.transforms.get(name)

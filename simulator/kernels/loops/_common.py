@@ -28,7 +28,10 @@ __all__ = [
 
 
 class ClampableKernel(Kernel):
-    """A kernel that ends in a saturation; its `clip_bounds` (low, high) can absorb a following Relu or Clip."""
+    """A kernel that ends in a saturation.
+
+    Its `clip_bounds` (low, high) can absorb a following Relu or Clip.
+    """
 
     clip_bounds: tuple[int, int] | None
 
@@ -62,8 +65,13 @@ def broadcast_shape(specs: Sequence[TensorSpec]) -> tuple[int, ...]:
 
 
 def broadcast_flat(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Return `x` broadcast to `shape`, contiguous and flat; writeable, as compiled loops take their arguments."""
-    return np.require(x if x.shape == shape else np.broadcast_to(x, shape), requirements=("C", "W")).reshape(-1)
+    """Return `x` broadcast to `shape`, contiguous and flat.
+
+    Writeable, as compiled loops take their arguments.
+    """
+    return np.require(
+        x if x.shape == shape else np.broadcast_to(x, shape), requirements=("C", "W")
+    ).reshape(-1)
 
 
 def image_size(space: Sequence[int]) -> tuple[int, int]:
@@ -99,7 +107,8 @@ class SlidingWindow:
     def output_size(self, space: Sequence[int], ceil_mode: bool = False) -> tuple[int, ...]:
         """Return the number of windows along each axis of `space`.
 
-        With `ceil_mode` a last window may hang over the end of the padded image, but must not start behind the image.
+        With `ceil_mode` a last window may hang over the end of the padded image, but must not start
+        behind the image.
         """
         require(
             len(space) == self.spatial_rank,
@@ -112,7 +121,9 @@ class SlidingWindow:
             count = (-(-free // stride) if ceil_mode else free // stride) + 1
             if ceil_mode and (count - 1) * stride >= size + begin:
                 count -= 1
-            require(count > 0, f"a window of {list(self.kernel)} does not fit a space of {list(space)}")
+            require(
+                count > 0, f"a window of {list(self.kernel)} does not fit a space of {list(space)}"
+            )
             counts.append(count)
         return tuple(counts[2 - self.spatial_rank :])
 
@@ -124,17 +135,28 @@ def make_window(
     dilations: Sequence[int] | None,
     group: int = 1,
 ) -> SlidingWindow:
-    """Return the window for one value per axis (ONNX order of pads: all begins, all ends); None stands for 1 and 0."""
+    """Return the window for one value per axis (ONNX order of pads: all begins, all ends).
+
+    None stands for 1 and 0.
+    """
     axes = len(kernel)
     steps, gaps = (tuple(value or (1,) * axes) for value in (strides, dilations))
     edges = tuple(pads or (0,) * 2 * axes)
     fits = axes in (1, 2) and (len(steps), len(gaps), len(edges)) == (axes, axes, 2 * axes)
     require(
         fits and min((*kernel, *steps, *gaps)) > 0 and min(edges) >= 0,
-        f"kernel {list(kernel)}, strides {list(steps)}, pads {list(edges)} and dilations {list(gaps)} make no window",
+        (
+            f"kernel {list(kernel)}, strides {list(steps)}, pads {list(edges)} and dilations "
+            f"{list(gaps)} make no window"
+        ),
     )
     if axes == 1:
-        kernel, steps, gaps, edges = (1, *kernel), (1, *steps), (1, *gaps), (0, edges[0], 0, edges[1])
+        kernel, steps, gaps, edges = (
+            (1, *kernel),
+            (1, *steps),
+            (1, *gaps),
+            (0, edges[0], 0, edges[1]),
+        )
     return SlidingWindow(
         (kernel[0], kernel[1]),
         (steps[0], steps[1]),

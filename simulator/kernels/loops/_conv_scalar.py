@@ -1,8 +1,9 @@
-"""Convolution as plain loops: any integer type, any processor; the oracle and the fallback of `_simd`.
+"""Convolution as plain loops: any integer type, any processor.
 
-Owns: `convolve_dense` (any groups) and `convolve_depthwise` (groups == inputs == outputs). Both vectorise over output
-channels by themselves. Arrays are channel-last. The accumulator has the dtype of the bias, int32 or int64: the caller
-proves that it suffices.
+The oracle and the fallback of `_simd`.
+Owns: `convolve_dense` (any groups) and `convolve_depthwise` (groups == inputs == outputs). Both
+vectorise over output channels by themselves. Arrays are channel-last. The accumulator has the dtype
+of the bias, int32 or int64: the caller proves that it suffices.
 """
 
 from __future__ import annotations
@@ -18,7 +19,12 @@ __all__ = ["convolve_dense", "convolve_depthwise"]
 
 @jit
 def convolve_dense(
-    x: Array, weight: Array, bias: Array, geometry: tuple[int, ...], rescale: RescaleForm, out: Array
+    x: Array,
+    weight: Array,
+    bias: Array,
+    geometry: tuple[int, ...],
+    rescale: RescaleForm,
+    out: Array,
 ) -> None:
     """Convolve x [N, H, W, C] with weight [g, kh, kw, C/g, O/g] into out [N, Ho, Wo, O]."""
     stride_y, stride_x, top, left, dilation_y, dilation_x = geometry
@@ -53,7 +59,12 @@ def convolve_dense(
 
 @jit
 def convolve_depthwise(
-    x: Array, weight: Array, bias: Array, geometry: tuple[int, ...], rescale: RescaleForm, out: Array
+    x: Array,
+    weight: Array,
+    bias: Array,
+    geometry: tuple[int, ...],
+    rescale: RescaleForm,
+    out: Array,
 ) -> None:
     """Convolve x [N, H, W, C] with weight [kh, kw, C], channel by channel, into out [N, Ho, Wo, C]."""
     stride_y, stride_x, top, left, dilation_y, dilation_x = geometry

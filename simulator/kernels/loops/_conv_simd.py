@@ -1,16 +1,17 @@
 """Convolution with dot instructions: packing, and the walk over images.
 
-Owns: the packing of weights for a row of `rows`, the padding of images, the loop that hands bands of rows to the
-register tile (`_register_tile`). Rounding is the caller's `fixed` form. Must not know: operators, layouts other than
-channel-last.
+Owns: the packing of weights for a row of `rows`, the padding of images, the loop that hands bands
+of rows to the register tile (`_register_tile`). Rounding is the caller's `fixed` form. Must not
+know: operators, layouts other than channel-last.
 
-A window is a list of *taps*, dwords of neighbouring numbers in the padded image. Without horizontal dilation and groups
-the kw * C numbers of a kernel row lie side by side; otherwise every element of the kernel begins a dword of its own.
-What a last dword reads too much meets zero weights. Weights are dwords packed [group][block of V * lanes
-outputs][tap][V][lane].
+A window is a list of *taps*, dwords of neighbouring numbers in the padded image. Without horizontal
+dilation and groups the kw * C numbers of a kernel row lie side by side; otherwise every element of
+the kernel begins a dword of its own. What a last dword reads too much meets zero weights. Weights
+are dwords packed [group][block of V * lanes outputs][tap][V][lane].
 
-Channel by channel (`own`) the lanes are channels, and a dword holds neighbours along the line: the padded line is
-spread so that dword c of a pixel holds the numbers of channel c at as many elements of the kernel as a dword takes.
+Channel by channel (`own`) the lanes are channels, and a dword holds neighbours along the line: the
+padded line is spread so that dword c of a pixel holds the numbers of channel c at as many elements
+of the kernel as a dword takes.
 
 `fits_int32` proves from the weights that no partial sum leaves 32 bits.
 """
@@ -46,7 +47,9 @@ __all__ = [
 ]
 
 _numba_intrinsic: Any = intrinsic  # a call leaves out the first argument, the typing context
-_BAND_BYTES = 64 * 1024  # bytes of the padded image that are held at a time, so that they stay in a core's own cache
+_BAND_BYTES = (
+    64 * 1024
+)  # bytes of the padded image that are held at a time, so that they stay in a core's own cache
 _MAX_BAND_PIXELS = 2048  # outputs that are done at a time at most
 _OPERAND_TYPES = {
     "quads": (np.uint8, 128),
@@ -128,18 +131,24 @@ def pack_convolution(
 ) -> Any:
     """Return `loop(source, target)` for weights [O, I/g, kh, kw] and int64 bias [O].
 
-    x : what is convolved, logical. dtype : of the output. The loop takes x and the output channel-last, of rank 4.
+    x : what is convolved, logical. dtype : of the output. The loop takes x and the output
+    channel-last, of rank 4.
     """
     outputs, channels, kh, kw = weight.shape
     group = window.group
-    deep = 1 < group == channels * group == outputs  # a single channel is a row of numbers, see below
+    deep = (
+        1 < group == channels * group == outputs
+    )  # a single channel is a row of numbers, see below
     operands = row.int8_operands if x.dtype == np.int8 and weight.dtype == np.int8 else "pairs"
     kind, zero = _OPERAND_TYPES[operands]
     size, per = np.dtype(kind).itemsize, 4 // np.dtype(kind).itemsize
     rows, width = image_size(x.shape[2:])
     out_rows, out_columns = image_size(window.output_size(x.shape[2:]))
     top, left, bottom, right = window.pads
-    columns, flat = width + left + right, (kh, kw, *window.strides, *window.pads) == (1, 1, 1, 1, 0, 0, 0, 0)
+    columns, flat = (
+        width + left + right,
+        (kh, kw, *window.strides, *window.pads) == (1, 1, 1, 1, 0, 0, 0, 0),
+    )
     if flat and not deep:  # any number of rows, whatever `x` says
         columns, rows, out_rows, out_columns = 1, rows * width, 1 << 20, 1
     spread = None
@@ -154,9 +163,15 @@ def pack_convolution(
         spread = InterleavePlan(code, -(-kw // per), per, kw, window.dilations[1], across)
 
     # bytes of one row of the padded image, and of the steps in it
-    line = spread.columns * spread.dwords * outputs * 4 if spread else columns * channels * group * size
+    line = (
+        spread.columns * spread.dwords * outputs * 4
+        if spread
+        else columns * channels * group * size
+    )
     reach = window.dilations[0] * (kh - 1) + 1
-    band = max((_BAND_BYTES // line - reach) // window.strides[0] + 1, min(4, out_rows)) if line else 1
+    band = (
+        max((_BAND_BYTES // line - reach) // window.strides[0] + 1, min(4, out_rows)) if line else 1
+    )
     band = max(min(band, out_rows, max(_MAX_BAND_PIXELS // out_columns, 1)), 1)
     form_name, numbers = _make_tile_form(form, 8 * dtype.itemsize)
     own = 1 if deep else outputs // group
@@ -165,21 +180,29 @@ def pack_convolution(
         group, own = 1, outputs
     lanes = v * row.lanes
     blocks = -(-own // lanes)
-    shape = _register_tile.TileShape(operands, deep, p, v, form_name, 32 if form_name == "sums" else 8 * dtype.itemsize)
+    shape = _register_tile.TileShape(
+        operands, deep, p, v, form_name, 32 if form_name == "sums" else 8 * dtype.itemsize
+    )
     tile = _llvm.get_function_address(
         _register_tile.write_tile_ir, (row, shape), _register_tile.FUNCTION_NAME, row.features
     )
 
     lined, offsets = _order_weights_by_tap(weight, window, per, deep)
-    wide = np.zeros((group, blocks * lanes, *lined.shape[1:]), kind if kind != np.uint8 else np.int8)
+    wide = np.zeros(
+        (group, blocks * lanes, *lined.shape[1:]), kind if kind != np.uint8 else np.int8
+    )
     wide[:, :own] = lined.reshape(group, own, *lined.shape[1:])
-    packed = np.ascontiguousarray(wide.reshape(group, blocks, lanes, -1, per).transpose(0, 1, 3, 2, 4))
+    packed = np.ascontiguousarray(
+        wide.reshape(group, blocks, lanes, -1, per).transpose(0, 1, 3, 2, 4)
+    )
     excess = zero * weight.reshape(len(weight), -1).sum(axis=1, dtype=np.int64)
     biases = np.zeros((group, blocks * lanes), np.int32)
     biases[:, :own] = (bias - excess).reshape(group, own)
 
     pixel = (outputs * 4 if spread else channels * group * size) * window.strides[1]
-    table = np.add.outer(np.arange(band) * window.strides[0] * line, np.arange(out_columns) * pixel).reshape(-1)
+    table = np.add.outer(
+        np.arange(band) * window.strides[0] * line, np.arange(out_columns) * pixel
+    ).reshape(-1)
     table = np.concatenate([table, np.repeat(table[-1:], -len(table) % p)]).astype(np.int32)
     taps = _tap_byte_offsets(offsets, window, line, columns, channels * group * size, spread)
     geometry = WindowGeometry(
@@ -198,7 +221,9 @@ def pack_convolution(
         len(taps),
         zero,
     )
-    constants = PackedConv(tile, packed.reshape(-1).view(np.int32), biases.reshape(-1), table, taps, numbers)
+    constants = PackedConv(
+        tile, packed.reshape(-1).view(np.int32), biases.reshape(-1), table, taps, numbers
+    )
     held = ((band - 1) * window.strides[0] + reach) * line // size + 256
     late = form if form_name == "sums" else None
     sums = Scratch(p * -(-band * out_columns // p) * lanes if late is not None else 1, np.int32)
@@ -209,7 +234,9 @@ def pack_convolution(
             source = InputRef(source.index, (1, -1, 1, channels * window.group))
             target = OutputRef(target.index, (1, -1, 1, outputs))
         memory = Scratch(held * size // 4 if deep else held, np.int32 if deep else kind)
-        return NativeLoop(convolve, (source, constants, geometry, spread, late, padded, memory, sums, target))
+        return NativeLoop(
+            convolve, (source, constants, geometry, spread, late, padded, memory, sums, target)
+        )
 
     return loop
 
@@ -230,12 +257,20 @@ def _order_weights_by_tap(
 
 
 def _tap_byte_offsets(
-    offsets: tuple[int, int], window: SlidingWindow, line: int, columns: int, pixel: int, spread: InterleavePlan | None
+    offsets: tuple[int, int],
+    window: SlidingWindow,
+    line: int,
+    columns: int,
+    pixel: int,
+    spread: InterleavePlan | None,
 ) -> np.ndarray:
     """Return the byte offset of every dword of a window, int32."""
     runs, dwords = offsets
     if spread is not None:
-        starts, inner = np.arange(runs) * window.dilations[0] * line, np.arange(dwords) * (line // dwords)
+        starts, inner = (
+            np.arange(runs) * window.dilations[0] * line,
+            np.arange(dwords) * (line // dwords),
+        )
     else:
         kh, kw = window.kernel
         rows, inner = np.arange(kh) * window.dilations[0] * line, np.arange(dwords) * 4
@@ -267,7 +302,10 @@ def array_address(x: Any) -> Any:
 
 
 def run_record(words: Any) -> None:
-    """Start a loop by its record, see `native.Called`; without machine code by what stands for that."""
+    """Start a loop by its record, see `native.Called`.
+
+    Without machine code by what stands for that.
+    """
     words()
 
 
@@ -287,7 +325,9 @@ def _copy_xor(x: Array, flip: int, out: Array) -> None:
 
 
 @jit
-def _copy_padded_rows(x: Array, n: int, first: int, rows: int, g: WindowGeometry, padded: Array) -> None:
+def _copy_padded_rows(
+    x: Array, n: int, first: int, rows: int, g: WindowGeometry, padded: Array
+) -> None:
     """Copy `rows` rows of padded image n of x [N, H, W, C], the first of them `first`, to flat `padded`."""
     _, height, width, channels = x.shape
     flip = -128 if g.padding_value else 0
@@ -305,7 +345,9 @@ def _copy_padded_rows(x: Array, n: int, first: int, rows: int, g: WindowGeometry
         target = padded[r * line : (r + 1) * line]
         if 0 <= y < height:
             fill_flat(target[:left], g.padding_value)
-            _copy_xor(flat[base + y * size : base + (y + 1) * size], flip, target[left : left + size])
+            _copy_xor(
+                flat[base + y * size : base + (y + 1) * size], flip, target[left : left + size]
+            )
             fill_flat(target[left + size :], g.padding_value)
         else:
             fill_flat(target, g.padding_value)
@@ -313,7 +355,14 @@ def _copy_padded_rows(x: Array, n: int, first: int, rows: int, g: WindowGeometry
 
 @jit
 def _interleave_rows(
-    x: Array, n: int, first: int, rows: int, g: WindowGeometry, s: InterleavePlan, line: Array, padded: Array
+    x: Array,
+    n: int,
+    first: int,
+    rows: int,
+    g: WindowGeometry,
+    s: InterleavePlan,
+    line: Array,
+    padded: Array,
 ) -> None:
     """Spread `rows` rows of padded image n, the first of them `first`, over dwords [row, dword, column, C]."""
     _, height, width, channels = x.shape
@@ -334,7 +383,17 @@ def _interleave_rows(
                 s.kernel - 1 - s.numbers_per_dword * j,
             )  # neighbours beyond the kernel meet zero weights
             start = source + at * step
-            call_code(s.code, (start, place, length, min(1, left) * step, min(2, left) * step, min(3, left) * step))
+            call_code(
+                s.code,
+                (
+                    start,
+                    place,
+                    length,
+                    min(1, left) * step,
+                    min(2, left) * step,
+                    min(3, left) * step,
+                ),
+            )
             place += 4 * length
 
 
@@ -368,7 +427,10 @@ def convolve(
             place, pixels = (n * out_rows + first) * columns * outputs, rows * columns
             for block in range(g.groups * g.blocks):
                 group, inner = block // g.blocks, block % g.blocks
-                at, count = place + group * g.own + inner * g.lanes, min(g.lanes, g.own - inner * g.lanes)
+                at, count = (
+                    place + group * g.own + inner * g.lanes,
+                    min(g.lanes, g.own - inner * g.lanes),
+                )
                 target, step = array_address(out) + at * out.itemsize, outputs
                 if deferred_form is not None:
                     target, step = array_address(sums), g.lanes
@@ -412,10 +474,20 @@ def run_matrix_record(words: Any, x: Any, out: Any) -> Any:
 
 @jit
 def _rescale_sums(
-    sums: Array, lanes: int, rescale: RescaleForm, out: Array, at: int, step: int, pixels: int, count: int
+    sums: Array,
+    lanes: int,
+    rescale: RescaleForm,
+    out: Array,
+    at: int,
+    step: int,
+    pixels: int,
+    count: int,
 ) -> None:
     """Rescale the first `count` lanes of `pixels` pixels of sums [P, lanes] into flat out at `at`, `step` apart."""
     for p in range(pixels):
-        source, target = sums[p * lanes : (p + 1) * lanes], out[at + p * step : at + p * step + count]
+        source, target = (
+            sums[p * lanes : (p + 1) * lanes],
+            out[at + p * step : at + p * step + count],
+        )
         for i in range(count):
             target[i] = apply_rescale(rescale, source[i])

@@ -1,7 +1,7 @@
 """Copies of integers (or reals) from place to place, compiled.
 
-Owns: `make_strided_copy`, a copy along up to five axes, `make_indexed_copy`, a copy number by number,
-`broadcast_into_scratch` for operands that broadcast. Must not know: operators, rounding.
+Owns: `make_strided_copy`, a copy along up to five axes, `make_indexed_copy`, a copy number by
+number, `broadcast_into_scratch` for operands that broadcast. Must not know: operators, rounding.
 """
 
 from __future__ import annotations
@@ -81,9 +81,12 @@ def make_copy() -> NativeLoop:
     return NativeLoop(_copy, (FLAT_IN, FLAT_OUT))
 
 
-def make_strided_copy(first: int, sizes: Sequence[int], steps: Sequence[int], index: int = 0) -> NativeLoop | None:
-    """Return the copy to output `index` of `sizes`; the input's places begin at `first` and are `steps` apart.
+def make_strided_copy(
+    first: int, sizes: Sequence[int], steps: Sequence[int], index: int = 0
+) -> NativeLoop | None:
+    """Return the copy to output `index` of `sizes`.
 
+    The input's places begin at `first` and are `steps` apart.
     The first axis follows the batch. None where there are too many axes.
     """
     merged: list[tuple[int, int]] = [(sizes[0], steps[0])]
@@ -98,14 +101,18 @@ def make_strided_copy(first: int, sizes: Sequence[int], steps: Sequence[int], in
     if padded[-1][0] == 1:
         padded[-1] = (1, 1)
     shape = (-1, *(size for size, _ in padded[1:]))
-    return NativeLoop(_copy_strided, (FLAT_IN, first, tuple(step for _, step in padded), OutputRef(index, shape)))
+    return NativeLoop(
+        _copy_strided, (FLAT_IN, first, tuple(step for _, step in padded), OutputRef(index, shape))
+    )
 
 
 def make_indexed_copy(size: int, index: np.ndarray, fill: int | None, kind: np.dtype) -> NativeLoop:
     """Return the copy of the numbers at `index` of every sample of `size` numbers."""
     flat = np.ascontiguousarray(index, np.int32).reshape(-1)
     value = np.zeros(1, kind)[0] if fill is None else np.array(fill).astype(kind)[()]
-    return NativeLoop(_copy_indexed, (InputRef(0, (-1, size)), flat, value, OutputRef(0, (-1, flat.size))))
+    return NativeLoop(
+        _copy_indexed, (InputRef(0, (-1, size)), flat, value, OutputRef(0, (-1, flat.size)))
+    )
 
 
 def physical_shape(spec: TensorSpec, channel_last: bool) -> tuple[int, ...]:
@@ -136,7 +143,11 @@ def broadcast_into_scratch(x: Array, shape: tuple[int, ...], scratch: Array) -> 
     for i in range(a):
         for j in range(b):
             for k in range(c):
-                row = x[i if x.shape[0] > 1 else 0, j if x.shape[1] > 1 else 0, k if x.shape[2] > 1 else 0]
+                row = x[
+                    i if x.shape[0] > 1 else 0,
+                    j if x.shape[1] > 1 else 0,
+                    k if x.shape[2] > 1 else 0,
+                ]
                 first = ((i * b + j) * c + k) * d
                 target = scratch[first : first + d]
                 for m in range(d):

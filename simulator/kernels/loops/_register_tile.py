@@ -1,6 +1,7 @@
 """The register tile: sums of products for P pixels by V vectors of outputs, for any row of dot instructions.
 
-`write_tile_ir` writes one function in LLVM's language. All arguments are 64-bit integers, addresses among them:
+`write_tile_ir` writes one function in LLVM's language. All arguments are 64-bit integers, addresses
+among them:
 
     source   address of the padded image, as dwords of the row's operands
     table    int32 [pixels rounded up to P]: byte offset of each pixel's window
@@ -14,12 +15,12 @@
     length   how many taps there are
     limit, multiplier, half, shift, low, high    of the `fixed` form
 
-What a window holds at a tap is either one dword for all lanes, or (`own`) one dword for each lane: the channels of a
-depthwise convolution. The form is worked out on whole vectors:
+What a window holds at a tap is either one dword for all lanes, or (`own`) one dword for each lane:
+the channels of a depthwise convolution. The form is worked out on whole vectors:
 
     "shift"   clamp((sum + half) >> shift)                                    in 32 bits
-    "scale"   clamp((clamp(sum, +-limit) * multiplier + half) >> shift)       in 64 bits, both factors within 32
-    "sums"    the sums themselves, int32
+    "scale"   clamp((clamp(sum, +-limit) * multiplier + half) >> shift)       in 64 bits, both
+    factors within 32 "sums"    the sums themselves, int32
 
 Owns: the instructions. Must not know: windows, layouts, how weights are packed.
 """
@@ -96,7 +97,10 @@ class TileShape(NamedTuple):
 
 
 def choose_tile_size(row: InstructionSet, outputs: int, pixels: int) -> tuple[int, int]:
-    """Return (P, V) for so many outputs and pixels: the fewest loads and wasted products within the registers."""
+    """Return (P, V) for so many outputs and pixels.
+
+    The fewest loads and wasted products within the registers.
+    """
     vectors = -(-outputs // row.lanes)
     wide, most = (4, 24) if row.registers >= 32 else (3, 12)
     v = min(range(wide, 0, -1), key=lambda v: -(-vectors // v) * (v + 1))
@@ -120,8 +124,8 @@ INTERLEAVE_ARGUMENTS = ("source", "out", "count", "second", "third", "fourth")
 def write_interleave_ir(row: InstructionSet, operands: str, bits: int) -> str:
     """Write the LLVM module of a function `FUNCTION_NAME` that interleaves strided values into dwords, one per lane.
 
-    Dword i holds the number i of `source`, of `bits` bits, and its neighbours. Up to a vector more than `count` is read
-    and written.
+    Dword i holds the number i of `source`, of `bits` bits, and its neighbours. Up to a vector more
+    than `count` is read and written.
     """
     writer = TileIrWriter(row, INTERLEAVE_ARGUMENTS)
     b, a, lanes = writer.b, writer.arguments, row.lanes
@@ -139,7 +143,9 @@ def write_interleave_ir(row: InstructionSet, operands: str, bits: int) -> str:
             value = b.sext(value, writer.vector) if bits < width else b.zext(value, writer.vector)
             if bits < width and not last:
                 value = b.and_(value, writer.splat(ir.Constant(DWORD, (1 << width) - 1)))
-            value = b.shl(value, writer.splat(ir.Constant(DWORD, width * number))) if number else value
+            value = (
+                b.shl(value, writer.splat(ir.Constant(DWORD, width * number))) if number else value
+            )
             total = value if total is None else b.or_(total, value)
         if operands == "quads":
             total = b.xor(total, writer.splat(ir.Constant(DWORD, 0x80808080)))
@@ -150,12 +156,19 @@ def write_interleave_ir(row: InstructionSet, operands: str, bits: int) -> str:
 
 
 class TileIrWriter:
-    """Writes the function `FUNCTION_NAME` of a module; `arguments` holds its arguments by name, 64-bit integers."""
+    """Writes the function `FUNCTION_NAME` of a module.
 
-    def __init__(self, row: InstructionSet, names: Sequence[str], shape: TileShape | None = None) -> None:
+    `arguments` holds its arguments by name, 64-bit integers.
+    """
+
+    def __init__(
+        self, row: InstructionSet, names: Sequence[str], shape: TileShape | None = None
+    ) -> None:
         self.target, self.module = row, ir.Module(FUNCTION_NAME)
         self.shape = shape or TileShape("pairs", False, 1, 1, "sums", 32)
-        function = ir.Function(self.module, ir.FunctionType(ir.VoidType(), [INDEX] * len(names)), FUNCTION_NAME)
+        function = ir.Function(
+            self.module, ir.FunctionType(ir.VoidType(), [INDEX] * len(names)), FUNCTION_NAME
+        )
         for argument, name in zip(function.args, names, strict=True):
             argument.name = name
         self.b = ir.IRBuilder(function.append_basic_block("entry"))
@@ -170,12 +183,15 @@ class TileIrWriter:
             offsets = self.element_address(self.arguments["table"], first, 4)
             starts = [
                 self.b.add(
-                    self.arguments["source"], self.b.sext(self.load(self.add_offset(offsets, 4 * p), DWORD), INDEX)
+                    self.arguments["source"],
+                    self.b.sext(self.load(self.add_offset(offsets, 4 * p), DWORD), INDEX),
                 )
                 for p in range(pixels)
             ]
             for v in range(vectors):
-                bias = self.load(self.add_offset(self.arguments["bias"], 4 * self.target.lanes * v), self.vector)
+                bias = self.load(
+                    self.add_offset(self.arguments["bias"], 4 * self.target.lanes * v), self.vector
+                )
                 for p in range(pixels):
                     self.b.store(bias, sums[p][v])
             self._emit_products(starts, sums)
@@ -186,14 +202,23 @@ class TileIrWriter:
         """Add the products of all taps."""
         size = 4 * self.target.lanes
         with self.loop(self.arguments["length"], 1) as tap:
-            at = self.b.sext(self.load(self.element_address(self.arguments["taps"], tap, 4), DWORD), INDEX)
+            at = self.b.sext(
+                self.load(self.element_address(self.arguments["taps"], tap, 4), DWORD), INDEX
+            )
             weight = self.element_address(self.arguments["weight"], tap, size * len(sums[0]))
-            weights = [self.load(self.add_offset(weight, size * v), self.vector) for v in range(len(sums[0]))]
+            weights = [
+                self.load(self.add_offset(weight, size * v), self.vector)
+                for v in range(len(sums[0]))
+            ]
             for start, totals in zip(starts, sums, strict=True):
                 place = self.b.add(start, at)
                 same = None if self.shape.own else self.splat(self.load(place, DWORD))
                 for v, total in enumerate(totals):
-                    x = self.load(self.add_offset(place, size * v), self.vector) if same is None else same
+                    x = (
+                        self.load(self.add_offset(place, size * v), self.vector)
+                        if same is None
+                        else same
+                    )
                     self.b.store(self._emit_dot(self.b.load(total), x, weights[v]), total)
 
     def _emit_dot(self, total: Any, x: Any, w: Any) -> Any:
@@ -203,13 +228,17 @@ class TileIrWriter:
             words = ir.VectorType(_WORD, 2 * lanes)
             if self.target.splits_word_products:
                 low = self.b.mul(*(self._extract_words(v, left=True) for v in (x, w)))
-                return self.b.add(self.b.add(total, low), self.b.mul(*(self._extract_words(v) for v in (x, w))))
+                return self.b.add(
+                    self.b.add(total, low), self.b.mul(*(self._extract_words(v) for v in (x, w)))
+                )
             if name is None:  # LLVM knows x86's oldest form of the instruction by this
                 wide = ir.VectorType(DWORD, 2 * lanes)
                 product = self.b.mul(*(self.b.sext(self.b.bitcast(v, words), wide) for v in (x, w)))
                 even, odd = (
                     self.b.shuffle_vector(
-                        product, product, ir.Constant(self.vector, [2 * lane + half for lane in range(lanes)])
+                        product,
+                        product,
+                        ir.Constant(self.vector, [2 * lane + half for lane in range(lanes)]),
                     )
                     for half in range(2)
                 )
@@ -217,7 +246,9 @@ class TileIrWriter:
             pairs = self._declare_intrinsic(name, self.vector, [words, words])
             return self.b.add(total, self.b.call(pairs, [self.b.bitcast(v, words) for v in (x, w)]))
         assert name is not None
-        operand = ir.VectorType(_BYTE, 4 * lanes) if self.shape.operands == "signed" else self.vector
+        operand = (
+            ir.VectorType(_BYTE, 4 * lanes) if self.shape.operands == "signed" else self.vector
+        )
         dot = self._declare_intrinsic(name, self.vector, [self.vector, operand, operand])
         return self.b.call(dot, [total, *(self.b.bitcast(v, operand) for v in (x, w))])
 
@@ -237,20 +268,30 @@ class TileIrWriter:
         masked = f"llvm.masked.store.v{lanes}i{self.shape.bits}.p0"
         for p, row in enumerate(sums):
             pixel = self.b.add(first, ir.Constant(INDEX, p))
-            with self.b.if_then(self.b.icmp_signed("<", pixel, self.arguments["pixels"]), likely=True):
+            with self.b.if_then(
+                self.b.icmp_signed("<", pixel, self.arguments["pixels"]), likely=True
+            ):
                 out = self.element_address(
-                    self.arguments["out"], self.b.mul(pixel, self.arguments["step"]), self.shape.bits // 8
+                    self.arguments["out"],
+                    self.b.mul(pixel, self.arguments["step"]),
+                    self.shape.bits // 8,
                 )
                 for v, total in enumerate(row):
                     value = self._emit_rescale(self.b.load(total), constants)
-                    place = self.b.inttoptr(self.add_offset(out, lanes * v * self.shape.bits // 8), narrow.as_pointer())
+                    place = self.b.inttoptr(
+                        self.add_offset(out, lanes * v * self.shape.bits // 8), narrow.as_pointer()
+                    )
                     left = self.b.sub(self.arguments["count"], ir.Constant(INDEX, lanes * v))
-                    with self.b.if_else(self.b.icmp_signed(">=", left, ir.Constant(INDEX, lanes))) as (whole, part):
+                    with self.b.if_else(
+                        self.b.icmp_signed(">=", left, ir.Constant(INDEX, lanes))
+                    ) as (whole, part):
                         with whole:
                             self.b.store(value, place).align = 1
                         with part:
                             numbers = ir.Constant(self.vector, list(range(lanes)))
-                            mask = self.b.icmp_signed("<", numbers, self.splat(self.b.trunc(left, DWORD)))
+                            mask = self.b.icmp_signed(
+                                "<", numbers, self.splat(self.b.trunc(left, DWORD))
+                            )
                             call = self._declare_intrinsic(masked, ir.VoidType(), list(store.args))
                             self.b.call(call, [value, place, ir.Constant(DWORD, 1), mask])
 
@@ -265,7 +306,11 @@ class TileIrWriter:
         found = {}
         for name in names:
             narrow = DWORD if name in ("limit", "multiplier") else kind
-            value = self.splat(self.arguments[name] if narrow is INDEX else self.b.trunc(self.arguments[name], narrow))
+            value = self.splat(
+                self.arguments[name]
+                if narrow is INDEX
+                else self.b.trunc(self.arguments[name], narrow)
+            )
             found[name] = value
         return found
 
@@ -279,8 +324,14 @@ class TileIrWriter:
             zero = ir.Constant(self.vector, [0] * self.target.lanes)
             total = self.clamp(total, self.b.sub(zero, c["limit"]), c["limit"])
             total = self.b.mul(self.b.sext(total, wide), self.b.sext(c["multiplier"], wide))
-        total = self.clamp(self.b.ashr(self.b.add(total, c["half"]), c["shift"]), c["low"], c["high"])
-        return total if self.shape.bits == 32 and self.shape.form == "shift" else self.b.trunc(total, kind)
+        total = self.clamp(
+            self.b.ashr(self.b.add(total, c["half"]), c["shift"]), c["low"], c["high"]
+        )
+        return (
+            total
+            if self.shape.bits == 32 and self.shape.form == "shift"
+            else self.b.trunc(total, kind)
+        )
 
     def clamp(self, value: Any, low: Any, high: Any) -> Any:
         value = self.b.select(self.b.icmp_signed(">", value, low), value, low)
@@ -325,4 +376,6 @@ class TileIrWriter:
         kind = ir.VectorType(value.type, self.target.lanes)
         unknown = ir.Constant(kind, ir.Undefined)
         first = self.b.insert_element(unknown, value, ir.Constant(DWORD, 0))
-        return self.b.shuffle_vector(first, unknown, ir.Constant(self.vector, [0] * self.target.lanes))
+        return self.b.shuffle_vector(
+            first, unknown, ir.Constant(self.vector, [0] * self.target.lanes)
+        )

@@ -1,16 +1,19 @@
 """A curve of 16 straight pieces for whole vectors, of any row of instructions.
 
-The piece of every lane is found without memory: the numbers of a piece replace those of the piece before it where |x|
-lies beyond the border between them. The bias for x < 0 is `turn` - bias, where one `turn` fits all pieces.
+The piece of every lane is found without memory: the numbers of a piece replace those of the piece
+before it where |x| lies beyond the border between them. The bias for x < 0 is `turn` - bias, where
+one `turn` fits all pieces.
 
-    y = min(rsh(slope * x + (bias << up), total), 2^(bits-1) - 1)            "wide": x of 32 bits, products of 64
-    y = min(rsh(bias + (slope * x >> down), total), 2^(bits-1) - 1)          "narrow": x of 16 bits, all in 32
-    y = rsh(y, after)
+    y = min(rsh(slope * x + (bias << up), total), 2^(bits-1) - 1)            "wide": x of 32 bits,
+    products of 64 y = min(rsh(bias + (slope * x >> down), total), 2^(bits-1) - 1)
+    "narrow": x of 16 bits, all in 32 y = rsh(y, after)
 
-"wide" has the table's own shift and the rounding behind it in one: floor((floor(p / 2^d) + 2^(s-1)) / 2^s) =
-floor((p + 2^(d+s-1)) / 2^(d+s)). In "narrow" every piece has a shift `down` of its own, which is its `up` too.
+"wide" has the table's own shift and the rounding behind it in one: floor((floor(p / 2^d) + 2^(s-1))
+/ 2^s) = floor((p + 2^(d+s-1)) / 2^(d+s)). In "narrow" every piece has a shift `down` of its own,
+which is its `up` too.
 
-Owns: the instructions and the choice of them. Must not know: layers, gates. The values are `lut.follow`'s.
+Owns: the instructions and the choice of them. Must not know: layers, gates. The values are
+`lut.follow`'s.
 """
 
 from __future__ import annotations
@@ -34,14 +37,18 @@ __all__ = ["ARGUMENTS", "Curve", "evaluate_curve_rows", "make_curve", "write_cur
 #: line to the next, lines, address of the int64 table.
 ARGUMENTS = ("source", "out", "count", "step", "lines", "table")
 _PIECES = 16
-_LEAST, _TURN, _UP, _HALF, _TOTAL = range(5 * _PIECES, 5 * _PIECES + 5)  # places in the table, behind the pieces'
+_LEAST, _TURN, _UP, _HALF, _TOTAL = range(
+    5 * _PIECES, 5 * _PIECES + 5
+)  # places in the table, behind the pieces'
 
 
 class VectorCurve(NamedTuple):
     """A curve by vector code."""
 
     code: int  # address
-    table: np.ndarray  # int64: borders, slopes, biases, shifts, biases for x < 0 of the pieces, then see above
+    table: (
+        np.ndarray
+    )  # int64: borders, slopes, biases, shifts, biases for x < 0 of the pieces, then see above
     after: int
 
 
@@ -66,7 +73,10 @@ def make_curve(table: Piecewise, bits: int, output_shift: int = 0) -> Curve:
         return ScalarCurve(curve, output_shift)
     turned = len(set((table.positive + table.negative).tolist())) == 1
     code = _llvm.get_function_address(
-        write_curve_ir, (row, table.bits > 16, turned, bits, output_shift), _register_tile.FUNCTION_NAME, row.features
+        write_curve_ir,
+        (row, table.bits > 16, turned, bits, output_shift),
+        _register_tile.FUNCTION_NAME,
+        row.features,
     )
     return VectorCurve(code, numbers, output_shift)
 
@@ -87,7 +97,13 @@ def _pack_vector_table(table: Piecewise, curve: KernelCurve) -> np.ndarray | Non
         if not (np.array_equal(table.up, table.down) and widest < 1 << 16):
             return None
     half = 1 << (total - 1) if shift else 0
-    last = [curve.min_input, int(table.positive[0] + table.negative[0]), int(table.up[0]), half, total]
+    last = [
+        curve.min_input,
+        int(table.positive[0] + table.negative[0]),
+        int(table.up[0]),
+        half,
+        total,
+    ]
     pieces = (table.borders, table.slopes, table.positive, table.down, table.negative)
     return np.concatenate([*pieces, last]).astype(np.int64)
 
@@ -95,7 +111,8 @@ def _pack_vector_table(table: Piecewise, curve: KernelCurve) -> np.ndarray | Non
 def evaluate_curve_rows(curve: Curve, x: Array, first: int, width: int, out: Array) -> None:
     """Fill columns first..first+width of int32 out [R, S] with the curve's values at those of int32 x [R, S].
 
-    Up to a vector more than `width` is read and written in every line: the last lanes of S are for that.
+    Up to a vector more than `width` is read and written in every line: the last lanes of S are for
+    that.
     """
     _evaluate_scalar(curve, x, first, width, out)
 
@@ -110,9 +127,13 @@ def _evaluate_scalar(curve: Any, x: Any, first: Any, width: Any, out: Any) -> No
 
 @register_inline
 def _evaluate_vector(curve: Any, x: Any, first: Any, width: Any, out: Any) -> None:
-    source, target = _conv_simd.array_address(x) + 4 * first, _conv_simd.array_address(out) + 4 * first
+    source, target = (
+        _conv_simd.array_address(x) + 4 * first,
+        _conv_simd.array_address(out) + 4 * first,
+    )
     _conv_simd.call_code(
-        curve.code, (source, target, width, 4 * x.shape[1], len(x), _conv_simd.array_address(curve.table))
+        curve.code,
+        (source, target, width, 4 * x.shape[1], len(x), _conv_simd.array_address(curve.table)),
     )
 
 
@@ -126,7 +147,9 @@ def _overload_evaluate_curve_rows(curve: Any, x: Any, first: Any, width: Any, ou
     return compiled
 
 
-def write_curve_ir(row: InstructionSet, wide: bool, mirrors_bias: bool, bits: int, after: int) -> str:
+def write_curve_ir(
+    row: InstructionSet, wide: bool, mirrors_bias: bool, bits: int, after: int
+) -> str:
     """Write the LLVM module of a curve: results of `bits` bits, then shifted right by `after`.
 
     The function is `_register_tile.FUNCTION_NAME`.
@@ -149,7 +172,11 @@ def write_curve_ir(row: InstructionSet, wide: bool, mirrors_bias: bool, bits: in
     )
     kinds = [slopes, biases, *([] if mirrors_bias else [others]), *([] if wide else [shifts])]
     ends = [b.sub(zero, border) for border in borders[:-1]]  # -|x| fits where |x| may not
-    least, turn, up, half, total = (number(_LEAST), number(_TURN), *(number(p, sort) for p in (_UP, _HALF, _TOTAL)))
+    least, turn, up, half, total = (
+        number(_LEAST),
+        number(_TURN),
+        *(number(p, sort) for p in (_UP, _HALF, _TOTAL)),
+    )
     with writer.loop(a["lines"], 1) as line:
         source, target = (b.add(a[name], b.mul(line, a["step"])) for name in ("source", "out"))
         with writer.loop(a["count"], lanes) as index:
@@ -160,8 +187,14 @@ def write_curve_ir(row: InstructionSet, wide: bool, mirrors_bias: bool, bits: in
             found = [kind[0] for kind in kinds]
             for j, end in enumerate(ends):
                 beyond = b.icmp_signed("<", size, end)
-                found = [b.select(beyond, kind[j + 1], one) for kind, one in zip(kinds, found, strict=True)]
-            slope, bias = found[0], b.select(negative, b.sub(turn, found[1]) if mirrors_bias else found[2], found[1])
+                found = [
+                    b.select(beyond, kind[j + 1], one)
+                    for kind, one in zip(kinds, found, strict=True)
+                ]
+            slope, bias = (
+                found[0],
+                b.select(negative, b.sub(turn, found[1]) if mirrors_bias else found[2], found[1]),
+            )
             if wide:
                 longer = ir.VectorType(_register_tile.INDEX, lanes)
                 product = b.mul(b.sext(slope, longer), b.sext(x, longer))
@@ -174,6 +207,8 @@ def write_curve_ir(row: InstructionSet, wide: bool, mirrors_bias: bool, bits: in
             y = b.trunc(y, writer.vector) if wide else y
             if after:  # rounded without leaving 32 bits
                 y = b.ashr(b.add(b.ashr(y, all_lanes(after - 1)), all_lanes(1)), all_lanes(1))
-            b.store(y, b.inttoptr(writer.element_address(target, index, 4), writer.vector.as_pointer())).align = 1
+            b.store(
+                y, b.inttoptr(writer.element_address(target, index, 4), writer.vector.as_pointer())
+            ).align = 1
     b.ret_void()
     return str(writer.module)

@@ -1,9 +1,9 @@
 """The walk of a recurrent layer through all its steps, in compiled code.
 
-Samples walk together, so that a step's states are one product with the weights; the inputs of some steps are another
-one. What a step does with the sums is the layer's `cell`, a named tuple with its constants and memory, whose `rule`
-works on whole lines of numbers: a loop of its own, compiled apart, since all layers share the walk. Order of time,
-lengths and first states: see `recurrent`.
+Samples walk together, so that a step's states are one product with the weights; the inputs of some
+steps are another one. What a step does with the sums is the layer's `cell`, a named tuple with its
+constants and memory, whose `rule` works on whole lines of numbers: a loop of its own, compiled
+apart, since all layers share the walk. Order of time, lengths and first states: see `recurrent`.
 
 Must not know: gates, formats, rounding.
 """
@@ -34,9 +34,9 @@ __all__ = [
 
 _SAMPLES_PER_GROUP = 32  # samples that walk together
 _ROWS_PER_PRODUCT = 64  # inputs, of samples and steps, whose gate sums are made at once
-VECTOR_PADDING = (
-    16  # numbers that a vector may read and write behind the end of a line, see `_curve.evaluate_curve_rows`
-)
+# numbers that a vector may read and write behind the end of a line, see
+# `_curve.evaluate_curve_rows`
+VECTOR_PADDING = 16
 
 
 @register_inline
@@ -55,7 +55,8 @@ def add_saturated(a: Any, b: Any, bits: Any, out: Any) -> Any:
 class SequenceMemory(NamedTuple):
     """What a walk holds of at most `_SAMPLES_PER_GROUP` samples, flat; its cell reads it too."""
 
-    now: Any  # int64: samples that walk, number of the step, row of `sums` where those of the step begin
+    # int64: samples that walk, number of the step, row of `sums` where those of the step begin
+    now: Any
     h: Any  # [N, H] in y's type: the states
     c: Any  # int32 [N, H]: the cells
     lengths: Any  # int64 [N]: steps of each sample, from 0 to T
@@ -64,26 +65,42 @@ class SequenceMemory(NamedTuple):
 
 @register_inline
 def unpack_step(memory: Any) -> Any:
-    """Return, for a cell's rule: sums a of the inputs int32 [N, G*H], h and c [N, H], lengths [N], number of the step.
+    """Return, for a cell's rule.
 
+    Sums a of the inputs int32 [N, G*H], h and c [N, H], lengths [N], number of the step.
     The rule does the step in h and c, for the samples that have it.
     """
     count, step, first = memory.now[0], memory.now[1], memory.now[2]
     units, gates = memory.h.size // _SAMPLES_PER_GROUP, memory.sums.size // _ROWS_PER_PRODUCT
-    h, c = memory.h.reshape((_SAMPLES_PER_GROUP, units))[:count], memory.c.reshape((_SAMPLES_PER_GROUP, units))[:count]
+    h, c = (
+        memory.h.reshape((_SAMPLES_PER_GROUP, units))[:count],
+        memory.c.reshape((_SAMPLES_PER_GROUP, units))[:count],
+    )
     a = memory.sums.reshape((_ROWS_PER_PRODUCT, gates))[first : first + count]
     return a, h, c, memory.lengths[:count], step
 
 
 @jit
 def _initialize_states(
-    memory: SequenceMemory, units: int, first: int, count: int, times: int, lengths: Array, h0: Array, c0: Array
+    memory: SequenceMemory,
+    units: int,
+    first: int,
+    count: int,
+    times: int,
+    lengths: Array,
+    h0: Array,
+    c0: Array,
 ) -> tuple[Array, Array, Array, int]:
     """Return h, c and lengths of samples first..first+count to begin with, and the greatest length."""
-    h, c = memory.h.reshape((_SAMPLES_PER_GROUP, units))[:count], memory.c.reshape((_SAMPLES_PER_GROUP, units))[:count]
+    h, c = (
+        memory.h.reshape((_SAMPLES_PER_GROUP, units))[:count],
+        memory.c.reshape((_SAMPLES_PER_GROUP, units))[:count],
+    )
     found, longest = memory.lengths[:count], 0
     for n in range(count):
-        found[n] = min(max(lengths[(first + n) % len(lengths)], 0), times) if len(lengths) else times
+        found[n] = (
+            min(max(lengths[(first + n) % len(lengths)], 0), times) if len(lengths) else times
+        )
         longest = max(longest, found[n])
         for u in range(units):
             h[n, u] = h0[(first + n) % len(h0), u] if len(h0) else 0
@@ -122,13 +139,13 @@ def run_sequence(
     lines
         Memory for inputs [_ROWS, I].
     lengths, h0, c0
-        Integers [N], states and cells [N, H] to begin with, or [1] and [1, H] for all samples; none stand for T and
-        zeros.
+        Integers [N], states and cells [N, H] to begin with, or [1] and [1, H] for all samples; none
+        stand for T and zeros.
     packed
         Whether cells go out as int16, in the first half of the bytes; the rest is 0.
     y, last, end
-        Outputs: states at every step, ordered as x, at the end [N, H], and cells int32 [N, H]; empty where not asked
-        for.
+        Outputs: states at every step, ordered as x, at the end [N, H], and cells int32 [N, H];
+        empty where not asked for.
     """
     samples, times = (x.shape[1], x.shape[0]) if time_first else (x.shape[0], x.shape[1])
     inputs, now = input_scratch.reshape((_ROWS_PER_PRODUCT, x.shape[2])), memory.now
@@ -140,15 +157,27 @@ def run_sequence(
             steps = min(_ROWS_PER_PRODUCT // count, longest - begin)
             for k in range(steps * count):
                 n = k % count
-                _read_step_input(x, base + n, step_time(begin + k // count, long[n], forward), time_first, inputs[k])
-            compute_gate_sums(inputs[: steps * count], weights[0], weights[1], sums[: steps * count])
+                _read_step_input(
+                    x,
+                    base + n,
+                    step_time(begin + k // count, long[n], forward),
+                    time_first,
+                    inputs[k],
+                )
+            compute_gate_sums(
+                inputs[: steps * count], weights[0], weights[1], sums[: steps * count]
+            )
             for k in range(steps):
                 now[0], now[1], now[2] = count, begin + k, k * count
                 run_record(cell)
                 for n in range(count if y.size else 0):
                     if begin + k < long[n]:
-                        _write_step_output(h[n], base + n, step_time(begin + k, long[n], forward), time_first, y)
-        _write_final_states(h, c, long, base, times if y.size else 0, time_first, packed, y, last_state, last_cell)
+                        _write_step_output(
+                            h[n], base + n, step_time(begin + k, long[n], forward), time_first, y
+                        )
+        _write_final_states(
+            h, c, long, base, times if y.size else 0, time_first, packed, y, last_state, last_cell
+        )
 
 
 @jit
@@ -180,7 +209,10 @@ def _write_final_states(
     last: Array,
     end: Array,
 ) -> None:
-    """Write what a walk leaves: zeros in y from each sample's length on, the last states and cells."""
+    """Write what a walk leaves.
+
+    Zeros in y from each sample's length on, the last states and cells.
+    """
     samples, units = h.shape
     for n in range(samples):
         for t in range(lengths[n], times):
@@ -198,7 +230,10 @@ def _write_final_states(
 
 @register_inline
 def _pack_int16_pairs(c: Any, out: Any) -> Any:
-    """Fill int32 out [H] with the 16-bit numbers c [H], two by two, the first one lower; the rest is 0."""
+    """Fill int32 out [H] with the 16-bit numbers c [H], two by two, the first one lower.
+
+    The rest is 0.
+    """
     for i in range(c.size):
         low = c[2 * i] & 0xFFFF if 2 * i < c.size else 0
         out[i] = low | (c[2 * i + 1] << 16 if 2 * i + 1 < c.size else 0)
@@ -232,7 +267,11 @@ class CompiledRecurrentKernel(RecurrentKernel):
         shapes = {name: (-1, *array.shape[1:]) for name, array in begin.items()}
         begin |= {name: np.array(array).reshape(shapes[name]) for name, array in self.fixed.items()}
         begin |= {name: InputRef(1 + i, shapes[name]) for i, name in enumerate(self.given)}
-        outs: list[Any] = [np.zeros((0, 0, 0), kind), np.zeros((0, 0), kind), np.zeros((0, 0), np.int32)]
+        outs: list[Any] = [
+            np.zeros((0, 0, 0), kind),
+            np.zeros((0, 0), kind),
+            np.zeros((0, 0), np.int32),
+        ]
         for place, output in enumerate(self.kept):
             outs[output] = OutputRef(place, (-1, units) if output else None)
         memory = SequenceMemory(
@@ -246,7 +285,9 @@ class CompiledRecurrentKernel(RecurrentKernel):
         cell, taken = self.make_cell(), Scratch(_ROWS_PER_PRODUCT * x.shape[2], x.dtype)
         step = NestedLoop(NativeLoop(cell.rule(), (cell, memory)))
         begins, ends = begin.values(), (bool(self.is_forward), self.packs_cells, memory, *outs)
-        return NativeLoop(run_sequence, (InputRef(0), time_first, weights, step, units, taken, *begins, *ends))
+        return NativeLoop(
+            run_sequence, (InputRef(0), time_first, weights, step, units, taken, *begins, *ends)
+        )
 
 
 def make_line_scratch(numbers: int, spare: int = VECTOR_PADDING) -> Scratch:

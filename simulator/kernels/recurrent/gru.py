@@ -1,13 +1,14 @@
-"""Gated recurrent unit (GRU), with gates r, z, n: as it is defined, and as the chips' executor computes it.
+"""Gated recurrent unit (GRU), with gates r, z, n.
 
+As it is defined, and as the chips' executor computes it.
 a are the sums of the input, b those of the state (`recurrent`), for the gate in question.
 
 As it is defined (`Gru`): sums in Q27, gates in Q31 (or Q15, `gate_bits` 16):
 
     r, z = sigmoid(sat32(a + b))
     n    = tanh(sat32(a + r*b))                   reset after the product, or
-    n    = tanh(sat32(a + b[r*h]))                `reset_after` False: before it, r*h rounded to the state's integers
-    n    -> the state's scale                     h = sat(n + rsh(z*(h - n)))
+    n    = tanh(sat32(a + b[r*h]))                `reset_after` False: before it, r*h rounded to the
+    state's integers n    -> the state's scale                     h = sat(n + rsh(z*(h - n)))
 
 As the executor computes it (`ExecutorGru`): sums in Q11, gates in Q7 (8 bits):
 
@@ -15,8 +16,8 @@ As the executor computes it (`ExecutorGru`): sums in Q11, gates in Q7 (8 bits):
     n    = tanh(sat16(a + rsh(r*b, 7)))
     h    = sat8(rescale(z*rsh(h, 1) + (128 - z)*n))
 
-This is not a right GRU: h is halved, and time always runs forwards. Sums are never shifted left, and some chips hand
-them to tables that take Q27.
+This is not a right GRU: h is halved, and time always runs forwards. Sums are never shifted left,
+and some chips hand them to tables that take Q27.
 """
 
 from __future__ import annotations
@@ -48,7 +49,11 @@ def _executor_step(cell: Any, memory: Any) -> None:
     """Do a step as the executor does."""
     a, h, _, lengths, step = unpack_step(memory)
     samples, units = h.shape
-    own, sums, rz = view_lines(cell.own, samples), view_lines(cell.sums, samples), view_lines(cell.rz, samples)
+    own, sums, rz = (
+        view_lines(cell.own, samples),
+        view_lines(cell.sums, samples),
+        view_lines(cell.rz, samples),
+    )
     inner, n = view_lines(cell.inner, samples), view_lines(cell.n, samples)
     compute_gate_sums(h, cell.weights[0], cell.weights[1], own)
     for k in range(samples):
@@ -64,13 +69,16 @@ def _executor_step(cell: Any, memory: Any) -> None:
     for k in range(samples):
         z, line, state = rz[k, units:], n[k], h[k]
         for u in range(units if step < lengths[k] else 0):
-            state[u] = apply_rescale(cell.out, z[u] * round_shift_right(np.int64(state[u]), 1) + (128 - z[u]) * line[u])
+            state[u] = apply_rescale(
+                cell.out, z[u] * round_shift_right(np.int64(state[u]), 1) + (128 - z[u]) * line[u]
+            )
 
 
 class _ExecutorCell(NamedTuple):
     """A step of the executor's unit."""
 
-    weights: Any  # `words` and `plain` of the states' sums, see `recurrent.products`; result int32 in Q11
+    # `words` and `plain` of the states' sums, see `recurrent.products`; result int32 in Q11
+    weights: Any
     sigmoid: Curve  # the chip's tables with results of int8 Q7
     tanh: Curve
     out: RescaleForm  # the new state in Q14 -> output
@@ -89,7 +97,9 @@ class _ExecutorCell(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ExecutorGru(CompiledRecurrentKernel):
-    """The unit as the chips' executor computes it, faults included; `rescale_o` takes Q14 to the state.
+    """The unit as the chips' executor computes it, faults included.
+
+    `rescale_o` takes Q14 to the state.
 
     Parameters
     ----------
@@ -106,8 +116,14 @@ class ExecutorGru(CompiledRecurrentKernel):
 
     def make_cell(self) -> _ExecutorCell:
         """Return the step with tables of 8 bits."""
-        sigmoid, tanh = (make_curve(load_piecewise(name, self.table), 8) for name in ("sigmoid", "tanh"))
-        weights, out, units = self.make_hidden_sums().arguments(), self.rescale_o.compile_for_bound(1 << 16), self.units
+        sigmoid, tanh = (
+            make_curve(load_piecewise(name, self.table), 8) for name in ("sigmoid", "tanh")
+        )
+        weights, out, units = (
+            self.make_hidden_sums().arguments(),
+            self.rescale_o.compile_for_bound(1 << 16),
+            self.units,
+        )
         memory = (
             make_line_scratch(3 * units, 0),
             make_line_scratch(2 * units),
@@ -123,7 +139,11 @@ def _defined_step(cell: Any, memory: Any) -> None:
     """Do a step as the unit is defined."""
     a, h, _, lengths, step = unpack_step(memory)
     samples, units = h.shape
-    b, m, gated = view_lines(cell.b, samples), view_lines(cell.m, samples), cell.gated.reshape((-1, units))[:samples]
+    b, m, gated = (
+        view_lines(cell.b, samples),
+        view_lines(cell.m, samples),
+        cell.gated.reshape((-1, units))[:samples],
+    )
     sums, rz = view_lines(cell.sums, samples), view_lines(cell.rz, samples)
     inner, n = view_lines(cell.inner, samples), view_lines(cell.n, samples)
     compute_gate_sums(h, cell.weights[0], cell.weights[1], b)
@@ -133,13 +153,19 @@ def _defined_step(cell: Any, memory: Any) -> None:
     for k in range(samples):
         r, state, line = rz[k], h[k], gated[k]
         for u in range(units):
-            line[u] = state[u] if cell.reset_after else round_shift_right(np.int64(r[u]) * state[u], cell.down)
+            line[u] = (
+                state[u]
+                if cell.reset_after
+                else round_shift_right(np.int64(r[u]) * state[u], cell.down)
+            )
     compute_gate_sums(gated, cell.weights_n[0], cell.weights_n[1], m)
     for k in range(samples):
         given, r, own, line = a[k, 2 * units :], rz[k], m[k], inner[k]
         if cell.reset_after:
             for u in range(units):
-                line[u] = saturate(given[u] + round_shift_right(np.int64(r[u]) * own[u], cell.down), 32)
+                line[u] = saturate(
+                    given[u] + round_shift_right(np.int64(r[u]) * own[u], cell.down), 32
+                )
         else:
             add_saturated(given, own, 32, line)
     evaluate_curve_rows(cell.tanh, inner, 0, units, n)
@@ -147,13 +173,16 @@ def _defined_step(cell: Any, memory: Any) -> None:
         z, line, state = rz[k, units:], n[k], h[k]
         for u in range(units if step < lengths[k] else 0):
             new = np.int64(apply_rescale(cell.new, line[u]))
-            state[u] = saturate(new + round_shift_right(z[u] * (state[u] - new), cell.down), cell.bits)
+            state[u] = saturate(
+                new + round_shift_right(z[u] * (state[u] - new), cell.down), cell.bits
+            )
 
 
 class _DefinedCell(NamedTuple):
     """A step of the unit as it is defined."""
 
-    weights: Any  # `words` and `plain` of the states' sums of r and z, see `compute_gate_sums`; in int32 Q27
+    # `words` and `plain` of the states' sums of r and z, see `compute_gate_sums`; in int32 Q27
+    weights: Any
     weights_n: Any  # the same for n
     sigmoid: Curve  # int32 Q27 -> Q31 or Q15
     tanh: Curve  # int32 Q27 -> Q31
@@ -182,7 +211,8 @@ class Gru(CompiledRecurrentKernel):
     Parameters
     ----------
     reset_after
-        Whether the reset gate acts on the product with the weights (and its bias) or on the state before it.
+        Whether the reset gate acts on the product with the weights (and its bias) or on the state
+        before it.
     gate_bits
         Width of r and z: 32 (Q31) or 16 (Q15).
     table
@@ -196,7 +226,10 @@ class Gru(CompiledRecurrentKernel):
     gates: ClassVar[int] = 3
 
     def make_cell(self) -> _DefinedCell:
-        """Return the step with the weights of n apart: they may read another state than those of r and z."""
+        """Return the step with the weights of n apart.
+
+        They may read another state than those of r and z.
+        """
         sigmoid, tanh = (
             make_curve(load_piecewise("sigmoid", self.table), self.gate_bits),
             make_curve(load_piecewise("tanh", self.table), 32),

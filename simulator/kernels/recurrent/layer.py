@@ -3,11 +3,11 @@
     a[t] = rescale_x(W_x x[t] + b_x)        for all times at once
     b[t] = rescale_h(W_h h[t-1] + b_h)      step by step
 
-Arrays: x [N, T, I] -> y [N, T, H], last state [N, 1, H]; with `time_axis` 0: [T, N, I] -> [T, N, H], [1, N, H]. States
-start at 0 unless they are given, in the form of the last ones. Of a sample of length L (default T) the steps from L on
-are left out: y is 0 there and the state stays. Backwards, y stays at the place of its input, the walk begins at the
-sample's own last step and the last state is the one at time 0. Must not know: what the gates do with the sums, how
-that is rounded.
+Arrays: x [N, T, I] -> y [N, T, H], last state [N, 1, H]; with `time_axis` 0: [T, N, I] -> [T, N,
+H], [1, N, H]. States start at 0 unless they are given, in the form of the last ones. Of a sample of
+length L (default T) the steps from L on are left out: y is 0 there and the state stays. Backwards,
+y stays at the place of its input, the walk begins at the sample's own last step and the last state
+is the one at time 0. Must not know: what the gates do with the sums, how that is rounded.
 """
 
 from __future__ import annotations
@@ -26,12 +26,21 @@ from simulator.kernels.loops._common import SlidingWindow, max_magnitude
 from simulator.kernels.loops._conv_simd import run_matrix_record
 from simulator.native import InputRef, NativeLoop, NestedLoop, OutputRef
 
-__all__ = ["GateSums", "RecurrentKernel", "compute_gate_sums", "matmul_rescale", "prepare_gate_weights"]
+__all__ = [
+    "GateSums",
+    "RecurrentKernel",
+    "compute_gate_sums",
+    "matmul_rescale",
+    "prepare_gate_weights",
+]
 
 
 @jit
 def matmul_rescale(x: Array, weight: Array, bias: Array, rescale: RescaleForm, out: Array) -> None:
-    """Fill out [R, O] with rescale(x [R, I] weight [I, O] + bias [O]); the bias has the type of the accumulator."""
+    """Fill out [R, O] with rescale(x [R, I] weight [I, O] + bias [O]).
+
+    The bias has the type of the accumulator.
+    """
     acc = np.empty_like(bias)
     for r in range(x.shape[0]):
         for o in range(acc.size):
@@ -53,7 +62,8 @@ def compute_gate_sums(x: Any, words: Any, plain: Any, out: Any) -> Any:
     x
         Integers [R, I]: the inputs, or the states of R samples.
     words
-        The record of a loop with dot instructions, see `_conv_simd.run_matrix_record`; None where `plain` is used.
+        The record of a loop with dot instructions, see `_conv_simd.run_matrix_record`; None where
+        `plain` is used.
     plain
         (weight [I, O], bias [O], rescaling) for the plain loop; None where `words` are used.
     out
@@ -83,7 +93,12 @@ class GateSums:
     """
 
     def __init__(
-        self, weight: np.ndarray, bias: np.ndarray, dtype: np.dtype, largest: int, rescale: Rescale | ChainedRescale
+        self,
+        weight: np.ndarray,
+        bias: np.ndarray,
+        dtype: np.dtype,
+        largest: int,
+        rescale: Rescale | ChainedRescale,
     ):
         self.plain = prepare_gate_weights(weight, bias, largest, rescale)
         self._loop: NestedLoop | None = None
@@ -139,7 +154,8 @@ class RecurrentKernel(Kernel):
     kept
         Which of the outputs (sequence, last state, ...) are asked for.
     given
-        The inputs behind x, of "lengths" (integers [N]), "h" (integers of the state's type) and "c" (int32).
+        The inputs behind x, of "lengths" (integers [N]), "h" (integers of the state's type) and "c"
+        (int32).
     fixed
         Those of them that are constants, of one sample.
     """
@@ -165,7 +181,10 @@ class RecurrentKernel(Kernel):
         shapes = [a.shape for a in (self.weight_x, self.weight_h, self.bias_x, self.bias_h)]
         require(
             shapes == [(rows, self.weight_x.shape[-1]), (rows, self.units), (rows,), (rows,)],
-            f"weights of {self.gates} gates do not fit together: {', '.join(str(list(s)) for s in shapes)}",
+            (
+                f"weights of {self.gates} gates do not fit together: "
+                f"{', '.join(str(list(s)) for s in shapes)}"
+            ),
         )
         require(self.time_axis in (0, 1), f"time is axis 0 or 1, not {self.time_axis}")
         for name, array in self.fixed.items():
@@ -190,7 +209,10 @@ class RecurrentKernel(Kernel):
         x, *more = specs
         fits = len(x.shape) == 3 and x.dtype.kind == "i" and x.shape[-1] == self.weight_x.shape[1]
         require(fits, f"a recurrent layer of {self.weight_x.shape[1]} inputs does not take {x}")
-        require(len(more) == len(self.given), f"it takes x, {', '.join(self.given)}, not {len(specs)} inputs")
+        require(
+            len(more) == len(self.given),
+            f"it takes x, {', '.join(self.given)}, not {len(specs)} inputs",
+        )
         for name, spec in zip(self.given, more, strict=True):
             self._check_state(name, spec, x.shape[1 - self.time_axis])
         y = TensorSpec((*x.shape[:2], self.units), self.rescale_o.dtype)
@@ -203,20 +225,32 @@ class RecurrentKernel(Kernel):
     def _check_state(self, name: str, spec: TensorSpec, samples: int) -> None:
         states = dict(zip(("h", "c"), self.final_state_specs(samples), strict=False))
         if name == "lengths":
-            fits, want = spec.dtype.kind == "i" and spec.shape == (samples,), f"integers [{samples}]"
+            fits, want = (
+                spec.dtype.kind == "i" and spec.shape == (samples,),
+                f"integers [{samples}]",
+            )
         else:
             require(name in states, f"a layer of this kind has no '{name}'")
             one, units = states[name].shape[1:]
             shape = (samples, one, units) if self.time_axis else (one, samples, units)
-            fits, want = spec == TensorSpec(shape, states[name].dtype), str(TensorSpec(shape, states[name].dtype))
+            fits, want = (
+                spec == TensorSpec(shape, states[name].dtype),
+                str(TensorSpec(shape, states[name].dtype)),
+            )
         require(fits, f"'{name}' must be {want}, not {spec}")
 
     def build(self, specs: Sequence[TensorSpec], channel_last: bool) -> RunFunction:
         """Turn the weights and bound the sums."""
         x = specs[0]
-        into = NativeLoop(_compute_gate_sums, (InputRef(0), self.make_input_sums(x.dtype).arguments(), OutputRef(0)))
+        into = NativeLoop(
+            _compute_gate_sums,
+            (InputRef(0), self.make_input_sums(x.dtype).arguments(), OutputRef(0)),
+        )
         step = self.make_step_function()
-        shapes = [TensorSpec((*x.shape[:2], self.units), self.rescale_o.dtype), *self.final_state_specs(1)]
+        shapes = [
+            TensorSpec((*x.shape[:2], self.units), self.rescale_o.dtype),
+            *self.final_state_specs(1),
+        ]
 
         def run(ins: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
             given = ins[0] if self.time_axis else np.ascontiguousarray(ins[0].swapaxes(0, 1))
@@ -239,7 +273,10 @@ class RecurrentKernel(Kernel):
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return states [N, H] of y's type, cells [N, H] int64 and lengths [N] int64, from 0 to T, to begin with."""
         found = {**self.fixed, **dict(zip(self.given, more, strict=True))}
-        h, c = np.zeros((samples, self.units), self.rescale_o.dtype), np.zeros((samples, self.units), np.int64)
+        h, c = (
+            np.zeros((samples, self.units), self.rescale_o.dtype),
+            np.zeros((samples, self.units), np.int64),
+        )
         for name, array in (("h", h), ("c", c)):
             if name in found:
                 array[:] = found[name].reshape(-1, self.units)
@@ -266,7 +303,9 @@ class RecurrentKernel(Kernel):
 
     def hidden_weights(self) -> tuple[np.ndarray, np.ndarray, RescaleForm]:
         """Return weight [H, G*H], bias and rescaling of the states' sums."""
-        return prepare_gate_weights(self.weight_h, self.bias_h, max_magnitude(self.rescale_o.dtype), self.rescale_h)
+        return prepare_gate_weights(
+            self.weight_h, self.bias_h, max_magnitude(self.rescale_o.dtype), self.rescale_h
+        )
 
 
 def prepare_gate_weights(

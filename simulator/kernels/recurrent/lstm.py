@@ -1,5 +1,6 @@
-"""Long short-term memory (LSTM), gates i, f, g, o: two arithmetics of the chips, and one with more room for the cell.
+"""Long short-term memory (LSTM), gates i, f, g, o.
 
+Two arithmetics of the chips, and one with more room for the cell.
     s = sat(a + b)                                   the sums of `recurrent`
     i, f, o = sigmoid(s), g = tanh(s)
     c = f*c + i*g                                    h = o*tanh(c)
@@ -14,8 +15,8 @@ c         Q27 for the tanh, kept in Q15          Q14, Q11 for the tanh, kept in 
 h         o*tanh(c) in Q30 -> output             Q14 -> output
 ========  =====================================  =========================================
 
-"wide" (generic) is "q27" without the cut of f*c to 32 bits: a cell reaches 2^16, not 2. The tanh reads it cut to 32
-bits of Q27.
+"wide" (generic) is "q27" without the cut of f*c to 32 bits: a cell reaches 2^16, not 2. The tanh
+reads it cut to 32 bits of Q27.
 """
 
 from __future__ import annotations
@@ -46,7 +47,11 @@ __all__ = ["Lstm"]
 def _compute_gates(cell: Any, a: Any, h: Any, bits: Any) -> Any:
     """Return the gates int32 [N, 4H and more] of sums a and states h, the sums saturated to `bits` bits."""
     samples, units = h.shape
-    own, sums, gates = view_lines(cell.own, samples), view_lines(cell.sums, samples), view_lines(cell.gates, samples)
+    own, sums, gates = (
+        view_lines(cell.own, samples),
+        view_lines(cell.sums, samples),
+        view_lines(cell.gates, samples),
+    )
     compute_gate_sums(h, cell.weights[0], cell.weights[1], own)
     for n in range(samples):
         add_saturated(a[n], own[n], bits, sums[n])
@@ -79,7 +84,9 @@ def _q27_step(cell: Any, memory: Any) -> None:
         cells, line = c[n], inner[n]
         for u in range(units if step < lengths[n] else 0):
             kept = np.int64(f[u]) * cells[u]
-            wide = round_shift_right((kept if cell.wide else saturate(kept, 32)) + np.int64(i[u]) * g[u], 3)
+            wide = round_shift_right(
+                (kept if cell.wide else saturate(kept, 32)) + np.int64(i[u]) * g[u], 3
+            )
             cells[u] = saturate(round_shift_right(wide, 12), 32)
             line[u] = saturate(wide, 32)
     _compute_output(cell, gates, inner, h, lengths, step)
@@ -104,7 +111,8 @@ def _q11_step(cell: Any, memory: Any) -> None:
 class _Q27Cell(NamedTuple):
     """A step of "q27" and "wide"."""
 
-    weights: Any  # `words` and `plain` of the states' sums, see `recurrent.products`; result int32 in Q27
+    # `words` and `plain` of the states' sums, see `recurrent.products`; result int32 in Q27
+    weights: Any
     sigmoid: Curve  # int32 Q27 -> Q31, rounded to Q15
     tanh: Curve
     out: RescaleForm  # o*tanh(c) in Q30 -> output
@@ -145,8 +153,8 @@ class _Q11Cell(NamedTuple):
 class Lstm(CompiledRecurrentKernel):
     """Map x to the sequence, the last state and the last cell.
 
-    The cell is int32: Q15 for "q27" and "wide"; for "q11" the H int16 values (Q7) fill the first half of its
-    bytes, the rest is 0.
+    The cell is int32: Q15 for "q27" and "wide"; for "q11" the H int16 values (Q7) fill the first
+    half of its bytes, the rest is 0.
 
     Parameters
     ----------
@@ -162,11 +170,18 @@ class Lstm(CompiledRecurrentKernel):
     gates: ClassVar[int] = 4
 
     #: Fractional bits: gate sums, o * tanh(c).
-    fraction_bits: ClassVar[dict[str, tuple[int, int]]] = {"q27": (27, 30), "wide": (27, 30), "q11": (11, 14)}
+    fraction_bits: ClassVar[dict[str, tuple[int, int]]] = {
+        "q27": (27, 30),
+        "wide": (27, 30),
+        "q11": (11, 14),
+    }
 
     def final_state_specs(self, samples: int) -> list[TensorSpec]:
         """Return the specs of the last state and of the last cell."""
-        return [*super().final_state_specs(samples), TensorSpec((samples, 1, self.units), np.dtype(np.int32))]
+        return [
+            *super().final_state_specs(samples),
+            TensorSpec((samples, 1, self.units), np.dtype(np.int32)),
+        ]
 
     @property
     def packs_cells(self) -> bool:
@@ -176,8 +191,15 @@ class Lstm(CompiledRecurrentKernel):
     def make_cell(self) -> _Q27Cell | _Q11Cell:
         """Return the step of `arithmetic` with its tables and weights."""
         kind, bits, after = (_Q11Cell, 8, 0) if self.packs_cells else (_Q27Cell, 32, 16)
-        sigmoid, tanh = (make_curve(load_piecewise(name, self.table), bits, after) for name in ("sigmoid", "tanh"))
-        weights, out, units = self.make_hidden_sums().arguments(), self.rescale_o.compile_for_bound(1 << 31), self.units
+        sigmoid, tanh = (
+            make_curve(load_piecewise(name, self.table), bits, after)
+            for name in ("sigmoid", "tanh")
+        )
+        weights, out, units = (
+            self.make_hidden_sums().arguments(),
+            self.rescale_o.compile_for_bound(1 << 31),
+            self.units,
+        )
         memory = (
             make_line_scratch(4 * units, 0),
             make_line_scratch(4 * units),

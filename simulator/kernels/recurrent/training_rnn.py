@@ -19,13 +19,16 @@ Gated recurrent unit (`TrainedGru`), d fractional bits in a gate, n brought to t
 "q15"       15    sums in Q11; n = tanh(a + r*b); h = h + z*(n - h), n - h cut to 16 bits
 "q7"        7     sums in Q11; n = tanh(a + r*b); h = n + z*(h - n) in Q14, h read in Q7
 "before"    31    sums in Q27; n = tanh(a + b[r*h])
-"common"    31    sums at the finer of their scales, brought to Q27 where a gate reads them; n = tanh(a + r*b)
+"common"    31    sums at the finer of their scales, brought to Q27 where a gate reads them; n =
+tanh(a + r*b)
 ==========  ====  ============================================================================================
 
-For the last two h = n + z*(h - n). n is not saturated before, h is. The units read sums in Q11 as they are: beyond the
-table there is 0 (`Piecewise.unsaturated`). The state that goes round is the output, for "q7" requantized once more.
+For the last two h = n + z*(h - n). n is not saturated before, h is. The units read sums in Q11 as
+they are: beyond the table there is 0 (`Piecewise.unsaturated`). The state that goes round is the
+output, for "q7" requantized once more.
 
-All loops take the same arguments, with G = 4 gates in the order i, f, g, o or G = 3 in the order r, z, n:
+All loops take the same arguments, with G = 4 gates in the order i, f, g, o or G = 3 in the order r,
+z, n:
 
 ===============  ===========================================================================================
 sums             int32 [N, T, G*H]: the inputs' sums a, in the format of the sums
@@ -37,8 +40,8 @@ sigmoid, tanh    the chip's tables
 out              the new state -> output
 again            output -> the state that the next step multiplies; "q7" only
 forward          whether time runs from 0 on; otherwise from a sample's last step to 0
-y                [N, T, H], filled at every step that a sample has: the output, at the output's scale
-last             [N, H] in y's type: the state to begin with, and in the end the last one
+y                [N, T, H], filled at every step that a sample has: the output, at the output's
+scale last             [N, H] in y's type: the state to begin with, and in the end the last one
 c                int64 [N, H]: the cell to begin with, and in the end the last one
 ===============  ===========================================================================================
 """
@@ -83,7 +86,10 @@ def _lstm_q15(
     last: Array,
     c: Array,
 ) -> None:
-    """Walk through all steps of an LSTM with gates in Q15; tables int16 Q11 -> int16 Q15, c Q15, o*tanh(c) Q30."""
+    """Walk through all steps of an LSTM with gates in Q15.
+
+    Tables int16 Q11 -> int16 Q15, c Q15, o*tanh(c) Q30.
+    """
     samples, _, units = y.shape
     h, b = np.empty((1, units), y.dtype), np.empty((1, 4 * units), np.int64)
     for n in range(samples):
@@ -99,7 +105,9 @@ def _lstm_q15(
                 o = evaluate_curve(sigmoid, saturate(a[3 * units + u] + b[0, 3 * units + u], 16))
                 cell = f * c[n, u] + i * g
                 c[n, u] = saturate(round_shift_right(cell, 15), 32)
-                h[0, u] = apply_rescale(out, o * evaluate_curve(tanh, saturate(round_shift_right(cell, 19), 16)))
+                h[0, u] = apply_rescale(
+                    out, o * evaluate_curve(tanh, saturate(round_shift_right(cell, 19), 16))
+                )
                 y[n, t, u] = h[0, u]
         last[n] = h[0]
 
@@ -120,7 +128,10 @@ def _lstm_q7(
     last: Array,
     c: Array,
 ) -> None:
-    """Walk through all steps of an LSTM with gates in Q7; tables int16 Q11 -> int8 Q7, c Q14, o*tanh(c) Q14."""
+    """Walk through all steps of an LSTM with gates in Q7.
+
+    Tables int16 Q11 -> int8 Q7, c Q14, o*tanh(c) Q14.
+    """
     samples, _, units = y.shape
     h, b = np.empty((1, units), y.dtype), np.empty((1, 4 * units), np.int64)
     for n in range(samples):
@@ -134,9 +145,13 @@ def _lstm_q7(
                 i = max(evaluate_curve(sigmoid, saturate(a[u] + b[0, u], 16)), 0)
                 f = max(evaluate_curve(sigmoid, saturate(a[units + u] + b[0, units + u], 16)), 0)
                 g = evaluate_curve(tanh, saturate(a[2 * units + u] + b[0, 2 * units + u], 16))
-                o = max(evaluate_curve(sigmoid, saturate(a[3 * units + u] + b[0, 3 * units + u], 16)), 0)
+                o = max(
+                    evaluate_curve(sigmoid, saturate(a[3 * units + u] + b[0, 3 * units + u], 16)), 0
+                )
                 c[n, u] = f * round_shift_right(c[n, u], 7) + i * g
-                last[n, u] = apply_rescale(out, o * evaluate_curve(tanh, saturate(round_shift_right(c[n, u], 3), 16)))
+                last[n, u] = apply_rescale(
+                    out, o * evaluate_curve(tanh, saturate(round_shift_right(c[n, u], 3), 16))
+                )
                 y[n, t, u] = last[n, u]
 
 
@@ -174,10 +189,14 @@ def _gru_q15(
                 r = _evaluate_unsaturated(sigmoid, saturate(a[u] + b[0, u], 32))
                 z = _evaluate_unsaturated(sigmoid, saturate(a[units + u] + b[0, units + u], 32))
                 n = round_shift_right(
-                    _evaluate_unsaturated(tanh, saturate(a[2 * units + u] + round_shift_right(r * m[0, u], 15), 32)),
+                    _evaluate_unsaturated(
+                        tanh, saturate(a[2 * units + u] + round_shift_right(r * m[0, u], 15), 32)
+                    ),
                     new,
                 )
-                h[0, u] = saturate(h[0, u] + round_shift_right(z * saturate(n - h[0, u], 16), 15), bits)
+                h[0, u] = saturate(
+                    h[0, u] + round_shift_right(z * saturate(n - h[0, u], 16), 15), bits
+                )
                 y[k, t, u] = h[0, u]
         last[k] = h[0]
 
@@ -196,9 +215,11 @@ def _gru_q7(
     y: Array,
     last: Array,
 ) -> None:
-    """Walk through all steps of a GRU with gates in Q7: tables int16 Q11 -> int8 Q7, the new state in Q14.
+    """Walk through all steps of a GRU with gates in Q7.
 
-    formats : (0, bits of the state, output -> the state that the next step multiplies, output -> h in Q7).
+    Tables int16 Q11 -> int8 Q7, the new state in Q14.
+    formats : (0, bits of the state, output -> the state that the next step multiplies, output -> h
+    in Q7).
     """
     samples, _, units = y.shape
     weight, bias, inner, inner_bias = weights
@@ -216,8 +237,12 @@ def _gru_q7(
             for u in range(units):
                 r = max(_evaluate_unsaturated(sigmoid, a[u] + b[0, u]), 0)
                 z = max(_evaluate_unsaturated(sigmoid, a[units + u] + b[0, units + u]), 0)
-                n = _evaluate_unsaturated(tanh, a[2 * units + u] + round_shift_right(r * m[0, u], 7))
-                last[k, u] = apply_rescale(out, (n << 7) + z * (apply_rescale(read, last[k, u]) - n))
+                n = _evaluate_unsaturated(
+                    tanh, a[2 * units + u] + round_shift_right(r * m[0, u], 7)
+                )
+                last[k, u] = apply_rescale(
+                    out, (n << 7) + z * (apply_rescale(read, last[k, u]) - n)
+                )
                 y[k, t, u] = last[k, u]
 
 
@@ -235,16 +260,21 @@ def _gru_q31(
     y: Array,
     last: Array,
 ) -> None:
-    """Walk through all steps of a GRU with gates in Q31 ("before", "common"): tables int32 Q27 -> int32 Q31.
+    """Walk through all steps of a GRU with gates in Q31 ("before", "common").
 
-    formats : (right shift of n from Q31 to the state's scale, bits of the state, whether r multiplies the state before
-    the product, right shift of the sums to Q27). out : not used.
+    Tables int32 Q27 -> int32 Q31.
+    formats : (right shift of n from Q31 to the state's scale, bits of the state, whether r
+    multiplies the state before the product, right shift of the sums to Q27). out : not used.
     """
     samples, _, units = y.shape
     weight, bias, inner, inner_bias = weights
     new, bits, before, down = formats
     h, b = np.empty((1, units), y.dtype), np.empty((1, 2 * units), np.int64)
-    gated, m, r = np.empty((1, units), y.dtype), np.empty((1, units), np.int64), np.empty(units, np.int64)
+    gated, m, r = (
+        np.empty((1, units), y.dtype),
+        np.empty((1, units), np.int64),
+        np.empty(units, np.int64),
+    )
     for k in range(samples):
         h[0] = last[k]
         for step in range(lengths[k]):
@@ -252,14 +282,21 @@ def _gru_q31(
             matmul_rescale(h, weight, bias, form, b)
             a = sums[k, t]
             for u in range(units):
-                r[u] = evaluate_curve(sigmoid, saturate(round_shift_right(a[u] + b[0, u], down), 32))
+                r[u] = evaluate_curve(
+                    sigmoid, saturate(round_shift_right(a[u] + b[0, u], down), 32)
+                )
                 gated[0, u] = round_shift_right(r[u] * h[0, u], 31) if before else h[0, u]
             matmul_rescale(gated, inner, inner_bias, form, m)
             for u in range(units):
                 own = m[0, u] if before else round_shift_right(r[u] * m[0, u], 31)
-                z = evaluate_curve(sigmoid, saturate(round_shift_right(a[units + u] + b[0, units + u], down), 32))
+                z = evaluate_curve(
+                    sigmoid, saturate(round_shift_right(a[units + u] + b[0, units + u], down), 32)
+                )
                 n = round_shift_right(
-                    evaluate_curve(tanh, saturate(round_shift_right(a[2 * units + u] + own, down), 32)), new
+                    evaluate_curve(
+                        tanh, saturate(round_shift_right(a[2 * units + u] + own, down), 32)
+                    ),
+                    new,
                 )
                 h[0, u] = saturate(n + round_shift_right(z * (h[0, u] - n), 31), bits)
                 y[k, t, u] = h[0, u]
@@ -286,7 +323,9 @@ class _TrainingRecurrentKernel(RecurrentKernel):
 
     def hidden_weights(self) -> tuple[np.ndarray, np.ndarray, RescaleForm]:
         """Return weight [H, G*H], bias and rescaling of the states' sums."""
-        largest = max(max_magnitude(self.rescale_o.dtype), max_magnitude(self.feedback_rescale.dtype))
+        largest = max(
+            max_magnitude(self.rescale_o.dtype), max_magnitude(self.feedback_rescale.dtype)
+        )
         return prepare_gate_weights(self.weight_h, self.bias_h, largest, self.rescale_h)
 
 
@@ -297,16 +336,24 @@ class TrainedLstm(_TrainingRecurrentKernel):
     gates: ClassVar[int] = 4
 
     #: Fractional bits of o * tanh(c), bits of a gate, fractional bits of the cell.
-    fraction_bits: ClassVar[dict[str, tuple[int, int, int]]] = {"q15": (30, 16, 15), "q7": (14, 8, 14)}
+    fraction_bits: ClassVar[dict[str, tuple[int, int, int]]] = {
+        "q15": (30, 16, 15),
+        "q7": (14, 8, 14),
+    }
 
     def final_state_specs(self, samples: int) -> list[TensorSpec]:
         """Return the specs of the last state and of the last cell."""
-        return [*super().final_state_specs(samples), TensorSpec((samples, 1, self.units), np.dtype(np.int32))]
+        return [
+            *super().final_state_specs(samples),
+            TensorSpec((samples, 1, self.units), np.dtype(np.int32)),
+        ]
 
     def make_step_function(self) -> Any:
         """Return the loop of `arithmetic` with its tables and weights."""
         fine, (product, bits, _) = self.arithmetic == "q15", self.fraction_bits[self.arithmetic]
-        sigmoid, tanh = (load_piecewise(name, self.table).curve(bits) for name in ("sigmoid", "tanh"))
+        sigmoid, tanh = (
+            load_piecewise(name, self.table).curve(bits) for name in ("sigmoid", "tanh")
+        )
         weight, bias, form = self.hidden_weights()
         out, again = (
             self.rescale_o.compile_for_bound(1 << product),
@@ -343,17 +390,37 @@ class TrainedGru(_TrainingRecurrentKernel):
     gates: ClassVar[int] = 3
 
     def make_step_function(self) -> Any:
-        """Return the loop of `arithmetic` with the weights of n apart: they may read another state."""
+        """Return the loop of `arithmetic` with the weights of n apart.
+
+        They may read another state.
+        """
         bits = {"q15": 16, "q7": 8}.get(self.arithmetic, 32)
-        sigmoid, tanh = (load_piecewise(name, self.table).curve(bits) for name in ("sigmoid", "tanh"))
-        form, cut = self.hidden_weights()[2], 2 * self.units
-        largest = max(max_magnitude(self.rescale_o.dtype), max_magnitude(self.feedback_rescale.dtype))
-        weights = (
-            *prepare_gate_weights(self.weight_h[:cut], self.bias_h[:cut], largest, self.rescale_h)[:2],
-            *prepare_gate_weights(self.weight_h[cut:], self.bias_h[cut:], largest, self.rescale_h)[:2],
+        sigmoid, tanh = (
+            load_piecewise(name, self.table).curve(bits) for name in ("sigmoid", "tanh")
         )
-        kernel, out, width = _gru_q31, self.rescale_o.compile_for_bound(1 << 16), self.rescale_o.bits
-        formats: tuple[Any, ...] = (31 - self.scale, width, self.arithmetic == "before", self.sums - 27)
+        form, cut = self.hidden_weights()[2], 2 * self.units
+        largest = max(
+            max_magnitude(self.rescale_o.dtype), max_magnitude(self.feedback_rescale.dtype)
+        )
+        weights = (
+            *prepare_gate_weights(self.weight_h[:cut], self.bias_h[:cut], largest, self.rescale_h)[
+                :2
+            ],
+            *prepare_gate_weights(self.weight_h[cut:], self.bias_h[cut:], largest, self.rescale_h)[
+                :2
+            ],
+        )
+        kernel, out, width = (
+            _gru_q31,
+            self.rescale_o.compile_for_bound(1 << 16),
+            self.rescale_o.bits,
+        )
+        formats: tuple[Any, ...] = (
+            31 - self.scale,
+            width,
+            self.arithmetic == "before",
+            self.sums - 27,
+        )
         if self.arithmetic == "q15":
             kernel, formats = _gru_q15, (15 - self.scale, width)
         elif self.arithmetic == "q7":
@@ -361,11 +428,18 @@ class TrainedGru(_TrainingRecurrentKernel):
             read = Rescale.from_shift(self.scale - 7, 32)
             kernel, formats = (
                 _gru_q7,
-                (0, width, self.feedback_rescale.compile_for_bound(size), read.compile_for_bound(size)),
+                (
+                    0,
+                    width,
+                    self.feedback_rescale.compile_for_bound(size),
+                    read.compile_for_bound(size),
+                ),
             )
 
         constants = weights, form, sigmoid, tanh, out, formats, self.is_forward
-        loop = NativeLoop(kernel, (InputRef(0), InputRef(1), *constants, OutputRef(0), OutputRef(1)))
+        loop = NativeLoop(
+            kernel, (InputRef(0), InputRef(1), *constants, OutputRef(0), OutputRef(1))
+        )
 
         def step(sums: Array, lengths: Array, y: Array, h: Array, c: Array) -> list[Array]:
             loop([sums, lengths], [y, h])

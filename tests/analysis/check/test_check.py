@@ -1,4 +1,6 @@
-"""`check` and `structure` take files and graphs, float and integer alike, and refuse what they cannot judge."""
+"""`check` and `structure` take files and graphs, float and integer alike, and refuse what they
+cannot judge.
+"""
 
 import dataclasses
 
@@ -54,20 +56,34 @@ def test_structure_of_a_float_model_needs_data(made):
 
 
 def test_a_graph_in_parts(tmp_path):
-    """Each part is judged as it is packed; what stands between them is told, and what would merge them."""
+    """Each part is judged as it is packed; what stands between them is told, and what would merge
+    them.
+    """
     net = make_two_chip_parts()
     result = quantized(net, "venus", samples(net, 16), effort="fast")
     result.write(tmp_path / "net.onnx")
     found = check(tmp_path / "net.onnx")
-    assert (found.packs, found.runs_right, found.sound) == (True, True, False)  # it is not chip-ready
+    assert (found.packs, found.runs_right, found.sound) == (
+        True,
+        True,
+        False,
+    )  # it is not chip-ready
     assert [part.name for part in found.program.parts] == ["chip1", "host1", "chip2", "host2"]
-    assert found.verdict == "venus: 1 limit is broken at 1 node; each of its 2 chip parts packs and is right"
+    assert (
+        found.verdict
+        == "venus: 1 limit is broken at 1 node; each of its 2 chip parts packs and is right"
+    )
     lines = found.lines()
-    assert f"runs on venus: {result.report.program.format_line(result.report.integer_macs)}, 3 crossings" in lines
+    assert (
+        f"runs on venus: {result.report.program.format_line(result.report.integer_macs)}, 3 "
+        "crossings"
+    ) in lines
     for number in (1, 2):
         part = check(tmp_path / f"net_chip{number}.onnx")
         assert part.sound
-        assert f"chip{number}: packed with {part.choice.command_line}: it packs and is right" in lines
+        assert (
+            f"chip{number}: packed with {part.choice.command_line}: it packs and is right" in lines
+        )
         assert f"  {part.cost.format_totals()}" in lines
     assert any(line.startswith("fewer parts: Softmax") and "arcs" in line for line in lines)
     assert not any("the packer refuses" in line for line in lines)
@@ -86,6 +102,9 @@ def test_a_graph_in_parts_one_of_which_does_not_run(tmp_path):
     parts = (dataclasses.replace(first, runs=False, verdict=verdict), *others)
     found = dataclasses.replace(found, program=ProgramReport(parts))
     assert (found.packs, found.sound) == (False, False)
-    assert found.verdict == "venus: the packer refuses it, 1 rule is broken at 1 node; 1 limit is broken at 1 node"
+    assert (
+        found.verdict
+        == "venus: the packer refuses it, 1 rule is broken at 1 node; 1 limit is broken at 1 node"
+    )
     assert f"chip1: packed with {first.packer_args}: it does not run on the chip" in found.lines()
     assert any("a rule; here a value; a remedy" in line for line in found.lines())

@@ -12,7 +12,11 @@ from tests.analysis.check.helpers import small
 def test_float_graph_says_what_fit_would_do():
     found = lo.check(small())
     (violation,) = found
-    assert (violation.node, violation.tensor, violation.value) == ("Conv_short", "short", "stride 2 > kernel 1")
+    assert (violation.node, violation.tensor, violation.value) == (
+        "Conv_short",
+        "short",
+        "stride 2 > kernel 1",
+    )
     assert [f.node for f in found.fitted] == ["Conv_short"]
     assert found.remaining == []
     assert "with --fit nothing would remain" in found.lines()
@@ -28,20 +32,27 @@ def test_float_graph_with_nothing_wrong():
 
 @pytest.mark.parametrize("form", ["qdq", "qoperator"])
 def test_what_another_tool_quantized_is_judged_as_its_float_model(form):
-    """The operators that hold integers are none of the model's: the verdict is that on the float model."""
+    """The operators that hold integers are none of the model's: the verdict is that on the float
+    model.
+    """
     x = np.random.default_rng(0).standard_normal((16, 4, 8, 8)).astype(np.float32)
     held = lo.convert(lo.quantize(small(), x, platform="generic", effort="fast").graph, form).graph
     found, wanted = lo.check(held, platform="venus"), lo.check(small(), platform="venus")
     assert found.verdict == wanted.verdict
     assert [f.op_type for f in found.host_part] == [f.op_type for f in wanted.host_part]
-    assert any("already (QuantizeLinear): judged is the float model" in note for note in found.notes)
+    assert any(
+        "already (QuantizeLinear): judged is the float model" in note for note in found.notes
+    )
 
 
 def test_all_violations_of_a_node_and_fallbacks():
     net = nets.Net(4, 20, 20, seed=3)
     a = net.conv("x", (8, 4, 6, 3), strides=[3, 1], pads=[0, 5, 0, 0], out="a")
     b = net.node("Relu", a, out="b")
-    found = lo.check(net.graph(net.node("Softmax", net.conv(b, (4, 8, 3, 3), out="c"), out="y")), platform="venus")
+    found = lo.check(
+        net.graph(net.node("Softmax", net.conv(b, (4, 8, 3, 3), out="c"), out="y")),
+        platform="venus",
+    )
     assert [v.node for v in found][:3] == ["Conv_a"] * 3
     assert {v.value for v in found if v.node == "Conv_a"} == {"6x3", "3", "pads [0, 5, 0, 0]"}
 
@@ -50,7 +61,11 @@ def test_a_float_fallback_is_a_violation():
     net = nets.Net(4, 8, 8, seed=3)
     a = net.conv("x", (4, 4, 3, 3), out="a")
     found = lo.check(
-        net.graph(net.conv(net.node("Mod", a, net.const(np.float32(3)), out="b", fmod=1), (4, 4, 3, 3), out="y"))
+        net.graph(
+            net.conv(
+                net.node("Mod", a, net.const(np.float32(3)), out="b", fmod=1), (4, 4, 3, 3), out="y"
+            )
+        )
     )
     reason = "Mod has no integer form: it stays in float between integer operators"
     assert [(v.node, v.rule) for v in found] == [("Mod_b", reason)]

@@ -31,13 +31,21 @@ def test_a_float_model_is_priced_before_calibration():
     "target", [target for target in PLATFORMS if target.has_packer], ids=lambda target: target.name
 )
 def test_what_is_foretold_of_the_digits_comes_true(target):
-    """ReLU6, which saturation makes, packs; of the average, which has a scale of its own, no fault is told."""
+    """ReLU6, which saturation makes, packs; of the average, which has a scale of its own, no fault
+    is told.
+    """
     path = Path(__file__).resolve().parents[3] / "models" / "digits_cnn.onnx"
-    ahead, made = lo.check(path, platform=target), lo.quantize(path, platform=target, effort="fast").report
+    ahead, made = (
+        lo.check(path, platform=target),
+        lo.quantize(path, platform=target, effort="fast").report,
+    )
     assert (ahead.packs, ahead.runs_right) == (True, True)
     assert (ahead.choice.command_line, ahead.cost) == (made.packer_args, made.cost)
     assert "clip" in {met.fault for met in ahead.faults}
-    assert not {met.fault for met in ahead.faults} & {LunaFault.AVGPOOL_SCALE.key, LunaFault.AVGPOOL_GLOBAL.key}
+    assert not {met.fault for met in ahead.faults} & {
+        LunaFault.AVGPOOL_SCALE.key,
+        LunaFault.AVGPOOL_GLOBAL.key,
+    }
 
 
 def test_a_float_model_that_does_not_fit_says_which_layers_and_what_helps():
@@ -61,12 +69,16 @@ def across():
 
 
 def test_the_time_of_parts_is_foretold():
-    """The sum of the chip's parts, within the tenth that is promised; the host's share is said to be unknown."""
+    """The sum of the chip's parts, within the tenth that is promised; the host's share is said to
+    be unknown.
+    """
     ahead = lo.check(across(), platform="arcs")
     made = nets.quantized(across(), platform="arcs", effort="fast").report
     assert len(ahead.program.chip) == 2
     assert ahead.time.latency.total == pytest.approx(made.time.latency.total, rel=0.1)
-    assert ahead.time.latency.total == sum(part.verdict.latency.total for part in ahead.program.chip)
+    assert ahead.time.latency.total == sum(
+        part.verdict.latency.total for part in ahead.program.chip
+    )
     assert ahead.time.has_host_parts
     assert made.time.has_host_parts
 
@@ -74,10 +86,18 @@ def test_the_time_of_parts_is_foretold():
 @pytest.mark.parametrize("platform", ["venus", "arcs"])
 def test_parts_are_foretold(platform):
     """As many parts, the same work and the same reasons as `quantize` has; as JSON too."""
-    found, made = lo.check(across(), platform=platform), nets.quantized(across(), platform=platform, effort="fast")
+    found, made = (
+        lo.check(across(), platform=platform),
+        nets.quantized(across(), platform=platform, effort="fast"),
+    )
     assert found.cost is None
-    parts = [(part.name, part.nodes, part.macs, part.float_operations, part.runs) for part in found.program.parts]
-    assert parts == [(p.name, p.nodes, p.macs, p.float_operations, p.runs) for p in made.report.program.parts]
+    parts = [
+        (part.name, part.nodes, part.macs, part.float_operations, part.runs)
+        for part in found.program.parts
+    ]
+    assert parts == [
+        (p.name, p.nodes, p.macs, p.float_operations, p.runs) for p in made.report.program.parts
+    ]
     assert len(found.program.chip) == (3 if platform == "venus" else 2)
     assert {node.node: node.why for node in found.host_nodes} == {
         node.node: node.why for node in (*made.report.float_nodes, *made.report.host_part)
@@ -97,7 +117,10 @@ def test_a_part_that_is_refused_is_foretold():
     flat = net.node("Flatten", net.conv("x", (80, 8, 1, 1)))
     target = dataclasses.replace(ARCS, shared_memory=31000)
     model = net.graph(net.linear(flat, (32000, 2), out="y"))
-    found, made = lo.check(model, platform=target), nets.quantized(model, platform=target, effort="fast").report
+    found, made = (
+        lo.check(model, platform=target),
+        nets.quantized(model, platform=target, effort="fast").report,
+    )
     assert not made.chip_ready
     parts = [[(part.name, part.runs) for part in report.program.parts] for report in (found, made)]
     assert parts[0] == parts[1] == [("chip1", False)]

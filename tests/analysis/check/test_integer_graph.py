@@ -1,4 +1,6 @@
-"""What breaks a platform's limits: float graphs before and after --fit, integer graphs as they are."""
+"""What breaks a platform's limits: float graphs before and after --fit, integer graphs as they
+are.
+"""
 
 import itertools
 import json
@@ -36,7 +38,9 @@ def attr(op_type, name, value, which=0):
         node = [n for n in proto.graph.node if n.op_type == op_type][which]
         kept = [a for a in node.attribute if a.name != name]
         del node.attribute[:]
-        node.attribute.extend(kept + ([] if value is None else [onnx.helper.make_attribute(name, value)]))
+        node.attribute.extend(
+            kept + ([] if value is None else [onnx.helper.make_attribute(name, value)])
+        )
 
     return change
 
@@ -52,7 +56,9 @@ def rename(op_type, new, domain="thinker"):
 def int16_bias(proto):
     node = next(n for n in proto.graph.node if n.op_type == "LinearInt")
     old = next(t for t in proto.graph.initializer if t.name == node.input[2])
-    old.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(old).astype(np.int16), old.name))
+    old.CopyFrom(
+        onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(old).astype(np.int16), old.name)
+    )
 
 
 def two_samples(proto):
@@ -65,7 +71,9 @@ def float_between(proto):
     """A Dequant, an Erf and a Quant in the middle."""
     index, node = next((i, n) for i, n in enumerate(proto.graph.node) if n.op_type == "Relu")
     made = [
-        onnx.helper.make_node("Dequant", [node.input[0]], ["d"], "dq", domain="thinker", scale_o=16.0),
+        onnx.helper.make_node(
+            "Dequant", [node.input[0]], ["d"], "dq", domain="thinker", scale_o=16.0
+        ),
         onnx.helper.make_node("Erf", ["d"], ["e"], "erf"),
         onnx.helper.make_node("Quant", ["e"], ["q"], "qu", domain="thinker", scale_x=16.0),
     ]
@@ -113,7 +121,10 @@ OTHERS = [
     (rename("Relu", "Erf", ""), "a float operator reads real numbers; here it reads the integers"),
     (attr("Conv2dInt", "kernel_shape", [7, 3]), "kernel sides are at most 5"),
     (attr("Quant", "scale_x", -1.0), "attributes have values that make sense"),
-    (float_between, "no float operator stands between the first Quant and the last Dequant; here Erf does"),
+    (
+        float_between,
+        "no float operator stands between the first Quant and the last Dequant; here Erf does",
+    ),
 ]
 
 
@@ -130,7 +141,9 @@ def test_sizes_are_found_without_value_info(integer):
     """The packer's limits need the sizes of tensors, which vendor graphs do not state."""
     proto = onnx.ModelProto.FromString(integer)
     del proto.graph.value_info[:]
-    for dim, size in zip(proto.graph.input[0].type.tensor_type.shape.dim, (1, 4, 8000, 8000), strict=True):
+    for dim, size in zip(
+        proto.graph.input[0].type.tensor_type.shape.dim, (1, 4, 8000, 8000), strict=True
+    ):
         dim.dim_value = size
     attr("AvgPool2dInt", "kernel_shape", [2, 2])(proto)
     found = lo.check(ir.from_proto(proto))
@@ -146,26 +159,38 @@ def test_every_measured_fault_is_reported():
     faulty = [case for case in cases if case.get("executor_fault")]
     assert faulty
     for case in faulty:
-        assert len(lo.check(GOLDEN / f"{case['name']}.onnx", platform=case["platform"])), case["name"]
+        assert len(lo.check(GOLDEN / f"{case['name']}.onnx", platform=case["platform"])), case[
+            "name"
+        ]
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("form", INTEGER_OPS, ids=lambda form: form.name)
 def test_half_a_node_is_judged(form):
-    """A node that lacks inputs or sizes, or has a number where a list belongs, is no crash of the check."""
+    """A node that lacks inputs or sizes, or has a number where a list belongs, is no crash of the
+    check.
+    """
     scalars = {"f": 1.0, "i": 1, "s": ""}
     needed = {a.name: scalars.get(a.kind, [1, 1]) for a in form.attributes if a.is_required}
     numbers = {a.name: 3 for a in form.attributes if a.kind == "ints"}
     for attrs, shape, count in itertools.product(
-        (needed, {**needed, **numbers}), (None, [], [1], [1, 4], [1, 2, 6, 6], ["N", "C", "H", "W"]), range(4)
+        (needed, {**needed, **numbers}),
+        (None, [], [1], [1, 4], [1, 2, 6, 6], ["N", "C", "H", "W"]),
+        range(4),
     ):
-        values = [helper.make_tensor_value_info(f"x{i}", TensorProto.INT8, shape) for i in range(count)]
-        node = helper.make_node(form.name, [v.name for v in values], ["y"], name="n", domain=form.domain, **attrs)
+        values = [
+            helper.make_tensor_value_info(f"x{i}", TensorProto.INT8, shape) for i in range(count)
+        ]
+        node = helper.make_node(
+            form.name, [v.name for v in values], ["y"], name="n", domain=form.domain, **attrs
+        )
         graph = helper.make_graph([node], "g", values, [onnx.ValueInfoProto(name="y")])
         opsets = [helper.make_opsetid("", 12), helper.make_opsetid("thinker", 1)]
         try:
             model = ir.from_proto(helper.make_model(graph, opset_imports=opsets, ir_version=7))
-        except lo.ModelError as error:  # a standard operator is held against its schema when it is read
+        except (
+            lo.ModelError
+        ) as error:  # a standard operator is held against its schema when it is read
             if "the file is damaged" not in str(error):
                 raise
             continue

@@ -29,7 +29,15 @@ def test_a_float_model_that_breaks_limits(tmp_path):
     """The command writes it beside check.txt, where something is wrong as well."""
     graph = net()
     lo.graph.ir.save(graph, tmp_path / "m.onnx")
-    words = ["check", str(tmp_path / "m.onnx"), "--platform", "venus", "-o", str(tmp_path / "out"), "--json"]
+    words = [
+        "check",
+        str(tmp_path / "m.onnx"),
+        "--platform",
+        "venus",
+        "-o",
+        str(tmp_path / "out"),
+        "--json",
+    ]
     done = CliRunner().invoke(main, words)
     text = (tmp_path / "out/check.html").read_text()
     body = data(text, "check")

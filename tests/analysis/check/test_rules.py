@@ -49,7 +49,12 @@ def one(op_type, platform, **attributes):
         **attributes,
     )
     last = onnx.helper.make_node(
-        "Dequant", ["y_q"], ["y"], "dequant", domain="thinker", scale_o=attributes.get("scale_o", 128.0)
+        "Dequant",
+        ["y_q"],
+        ["y"],
+        "dequant",
+        domain="thinker",
+        scale_o=attributes.get("scale_o", 128.0),
     )
     given = [onnx.helper.make_tensor_value_info(f"x{i}", 1, [1, 4]) for i in range(len(quants))]
     graph = onnx.helper.make_graph(
@@ -70,21 +75,42 @@ def test_faults_that_scales_bring_about():
         assert [v.value for v in lo.check(model, platform=platform) if v.rule in texts] == values
 
     cases = [
-        (one("iqSigmoid", "venus", inputs=[(2048.0, 16)], scale_x=2048.0, scale_o=128.0), "venus", []),
-        (one("iqSigmoid", "venus", inputs=[(256.0, 16)], scale_x=256.0, scale_o=128.0), "venus", ["scale_x = 256"]),
+        (
+            one("iqSigmoid", "venus", inputs=[(2048.0, 16)], scale_x=2048.0, scale_o=128.0),
+            "venus",
+            [],
+        ),
+        (
+            one("iqSigmoid", "venus", inputs=[(256.0, 16)], scale_x=256.0, scale_o=128.0),
+            "venus",
+            ["scale_x = 256"],
+        ),
         (
             one("iqSigmoid", "venusA", inputs=[(16.0, 8)], scale_x=16.0, scale_o=128.0),
             "venusA",
             [LunaFault.LUT_CONSTANT.text],
         ),
-        (one("iqDiv", "arcs", inputs=[(16.0, 32)] * 2, scale_x=16.0, scale_y=16.0, scale_o=4.0), "arcs", []),
         (
-            one("iqDiv", "arcs", inputs=[(16.0, 32), (2.0, 32)], scale_x=16.0, scale_y=2.0, scale_o=4.0),
+            one("iqDiv", "arcs", inputs=[(16.0, 32)] * 2, scale_x=16.0, scale_y=16.0, scale_o=4.0),
+            "arcs",
+            [],
+        ),
+        (
+            one(
+                "iqDiv",
+                "arcs",
+                inputs=[(16.0, 32), (2.0, 32)],
+                scale_x=16.0,
+                scale_y=2.0,
+                scale_o=4.0,
+            ),
             "arcs",
             ["a shift of -1"],
         ),
         (
-            one("iqDiv", "venusA", inputs=[(16.0, 32)] * 2, scale_x=16.0, scale_y=16.0, scale_o=4.0),
+            one(
+                "iqDiv", "venusA", inputs=[(16.0, 32)] * 2, scale_x=16.0, scale_y=16.0, scale_o=4.0
+            ),
             "venusA",
             ["a shift of 2"],
         ),

@@ -1,4 +1,6 @@
-"""The five parts of model_check_result.txt, each suspicion on both sides of its limit, and the commands with them."""
+"""The five parts of model_check_result.txt, each suspicion on both sides of its limit, and the
+commands with them.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def found(graph, x, platform="venus", **settings) -> dict[str, Suspicion]:
 def layer(weight, bias=None, shape=(2, 6, 6), **attributes) -> Net:
     """One Conv, called Conv_y, with the weight given."""
     net = Net(*shape)
-    names = [net.const(np.asarray(array, np.float32)) for array in (weight, bias) if array is not None]
+    names = [
+        net.const(np.asarray(array, np.float32)) for array in (weight, bias) if array is not None
+    ]
     net.node("Conv", "x", *names, out="y", **attributes)
     return net
 
@@ -57,7 +61,9 @@ def test_output_at_8_bits_where_more_is_to_be_had() -> None:
     assert option == "--override"
     tensor, setting = text.split("=")
     key, bits = setting.split(":")
-    assert "output at 8 bits" not in found(graph, x, "generic", overrides={tensor: {key: int(bits)}})
+    assert "output at 8 bits" not in found(
+        graph, x, "generic", overrides={tensor: {key: int(bits)}}
+    )
     assert "output at 8 bits" not in found(graph, x, "venus")  # which has 8 bits only
 
 
@@ -70,7 +76,9 @@ def test_a_bias_that_saturates() -> None:
 
 
 def test_a_scale_that_the_chip_cuts() -> None:
-    """Two nearly equal channels are subtracted: the difference wants a finer scale than their products have."""
+    """Two nearly equal channels are subtracted: the difference wants a finer scale than their
+    products have.
+    """
     net = layer([[[[1.0]], [[-1.0]]]])
     x = 100 + 0.01 * data(net)
     x[:4] = -x[:4]
@@ -86,7 +94,10 @@ def test_dead_channels(size, lost) -> None:
     weight[2] *= size
     net = layer(weight)
     suspicion = found(net.graph("y"), data(net))["dead channels"]
-    assert suspicion.measured == f"1 of 4 output channels have no weight (2), {lost} of them by rounding"
+    assert (
+        suspicion.measured
+        == f"1 of 4 output channels have no weight (2), {lost} of them by rounding"
+    )
 
 
 def test_outlier_ranges() -> None:
@@ -95,7 +106,10 @@ def test_outlier_ranges() -> None:
     net = layer(weight, shape=(8, 6, 6))
     suspicion = found(net.graph("y"), data(net))["outlier range"]
     dynamic = np.quantile(np.abs(weight), 0.99)
-    assert suspicion.measured == f"largest value 50, {50 / dynamic:.3g} times the 0.99 quantile {dynamic:.4g}"
+    assert (
+        suspicion.measured
+        == f"largest value 50, {50 / dynamic:.3g} times the 0.99 quantile {dynamic:.4g}"
+    )
     net = layer(even(4, 2, 3, 3))
     x = data(net)
     x[0, 0, 0, 0] = 300
@@ -106,12 +120,17 @@ def test_outlier_ranges() -> None:
 
 def concat(gain: float) -> Net:
     net = Net(2, 6, 6)
-    parts = [net.node("Conv", "x", net.const((size * even(2, 2, 1, 1)).astype(np.float32))) for size in (1.0, gain)]
+    parts = [
+        net.node("Conv", "x", net.const((size * even(2, 2, 1, 1)).astype(np.float32)))
+        for size in (1.0, gain)
+    ]
     net.node("Concat", *parts, out="y", axis=1)
     return net
 
 
-@pytest.mark.parametrize("platform", ["venus", "arcs"])  # one requantizes the inputs, the other ties them
+@pytest.mark.parametrize(
+    "platform", ["venus", "arcs"]
+)  # one requantizes the inputs, the other ties them
 def test_inputs_of_a_concat_that_do_not_go_together(platform) -> None:
     net = concat(0.02)
     suspicion = found(net.graph("y"), data(net), platform)["scales at a concat"]
@@ -141,12 +160,16 @@ def test_an_output_without_dequant() -> None:
     proto.graph.node.remove(last)
     del proto.graph.output[:]
     proto.graph.output.append(helper.make_tensor_value_info(last.input[0], 3, None))
-    (suspicion,) = (s for s in api.structure(ir.from_proto(proto)).suspicions if s.kind == "no Dequant")
+    (suspicion,) = (
+        s for s in api.structure(ir.from_proto(proto)).suspicions if s.kind == "no Dequant"
+    )
     assert suspicion.layer == last.input[0]
 
 
 def twice() -> Net:
-    """A weight that two layers share, an input and a layer that nothing needs, a batch norm that cannot be folded."""
+    """A weight that two layers share, an input and a layer that nothing needs, a batch norm that
+    cannot be folded.
+    """
     net = Net(2, 6, 6)
     net.inputs.append(helper.make_tensor_value_info("idle", 1, ["N", 2]))
     weight = net.const(even(2, 2, 1, 1).astype(np.float32))
@@ -166,7 +189,13 @@ def test_what_is_left_unfused_and_used_twice() -> None:
     assert (name, kind) == ("BatchNormalization_t1", "BatchNormalization")
     assert why == "the output of Conv_t0 is read elsewhere too"
     used = {row[0]: row[2] for row in built.use_counts}
-    assert (used["k0"], used["idle"], used["Relu_lost"], used["x"], used["Conv_t0"]) == ("2", "0", "0", "1", "1")
+    assert (used["k0"], used["idle"], used["Relu_lost"], used["x"], used["Conv_t0"]) == (
+        "2",
+        "0",
+        "0",
+        "1",
+        "1",
+    )
     assert "weight k0: used 2 times" in built.lines()
 
 
@@ -179,8 +208,18 @@ def test_rows_say_how_each_tensor_is_held() -> None:
     low, high = result.ranges["y"]
     scale = result.plan.tensors["y"]
     assert (name, kind) == ("Conv_y", "Conv")
-    assert said == ["int8", "int8", "-", "percentile 99.9", f"2^{scale.exponent}", f"{low:g}", f"{high:g}"]
-    channels = lo.quantize(net.graph("y"), data(net), platform="generic", mode="max-value", weight_scales="channel")
+    assert said == [
+        "int8",
+        "int8",
+        "-",
+        "percentile 99.9",
+        f"2^{scale.exponent}",
+        f"{low:g}",
+        f"{high:g}",
+    ]
+    channels = lo.quantize(
+        net.graph("y"), data(net), platform="generic", mode="max-value", weight_scales="channel"
+    )
     (weight,) = api.structure(channels).weights
     assert weight[2:5] == ("int8", "0", "mse")
 
@@ -213,7 +252,10 @@ def test_the_commands(tmp_path, monkeypatch) -> None:
     assert "looks wrong: Conv_y: dead channels" in done.stdout
     loud = run("quantize", "m.onnx", "--calib", "c.npz", "--effort", "fast", "--verbose", "--json")
     assert loud.exit_code == 0, loud.output
-    assert any(note.startswith("looks wrong: Conv_y: dead channels") for note in json.loads(loud.stdout)["notes"])
+    assert any(
+        note.startswith("looks wrong: Conv_y: dead channels")
+        for note in json.loads(loud.stdout)["notes"]
+    )
     quiet = run("quantize", "m.onnx", "--calib", "c.npz", "--effort", "fast", "--json")
     assert not any("looks wrong" in note for note in json.loads(quiet.stdout)["notes"])
 
@@ -265,7 +307,9 @@ def floats_between() -> ir.Model:
 
 
 def test_what_stays_in_float_is_told_as_float() -> None:
-    """A float operator has float types, whatever reads it; between integers it looks wrong, at the end it does not."""
+    """A float operator has float types, whatever reads it; between integers it looks wrong, at the
+    end it does not.
+    """
     graph = floats_between()
     x = np.random.default_rng(0).standard_normal((8, 2, 6, 6)).astype(np.float32)
     result = lo.quantize(graph, x, platform="venus", effort="fast", parts=None)

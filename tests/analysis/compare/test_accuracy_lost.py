@@ -1,4 +1,6 @@
-"""The story of docs/accuracy-lost.md, as it stands there: accuracy is lost, `compare` says why, its options mend it."""
+"""The story of docs/accuracy-lost.md, as it stands there: accuracy is lost, `compare` says why, its
+options mend it.
+"""
 
 import json
 import re
@@ -16,7 +18,9 @@ SHARED = Path(__file__).resolve().parents[4] / "shared"
 
 def run(line):
     """Run a command of the page with --json; return the object."""
-    line = line.replace("cifar_", f"{SHARED}/models/cifar_").replace("loaders.py", f"{SHARED}/data/loaders.py")
+    line = line.replace("cifar_", f"{SHARED}/models/cifar_").replace(
+        "loaders.py", f"{SHARED}/data/loaders.py"
+    )
     words = shlex.split(line)[1:]
     done = CliRunner().invoke(main, [*words, "--json"])
     assert done.exit_code == 0, done.stderr
@@ -36,7 +40,9 @@ def test_the_story(tmp_path, monkeypatch):
     advice = Path("lost/abnormal_layer_advisor.txt").read_text()
     options = advice.split("All options together:\n")[1].strip().splitlines()[0]
     assert options == found["options"]
-    assert mended == f"{plain.split(' -o ')[0]} {options} -o {mended.split(' -o ')[1]}", "the page pastes other options"
+    assert mended == f"{plain.split(' -o ')[0]} {options} -o {mended.split(' -o ')[1]}", (
+        "the page pastes other options"
+    )
     again = run(mended)
     assert (again["integer_macs"], again["chip_ready"]) == (1.0, True)
     before, after = (run(f"{line} --limit 500")["value"] for line in measured)

@@ -28,7 +28,12 @@ from benchmarks.fault_injection import (
     inject_wrong_pads,
 )
 from lingeronnx.analysis.compare import advice
-from lingeronnx.analysis.compare.advice import _extend_to_shared_scale, _user_fixed_tensors, diagnose, find_parent_rows
+from lingeronnx.analysis.compare.advice import (
+    _extend_to_shared_scale,
+    _user_fixed_tensors,
+    diagnose,
+    find_parent_rows,
+)
 from lingeronnx.analysis.compare.compare import compare
 from lingeronnx.analysis.compare.finding import make_finding
 from lingeronnx.analysis.compare.input_layout import check_input_layout
@@ -58,7 +63,10 @@ def sampled_dense():
 def find_first(spoiled):
     """Find the first finding of `compare`, without trying its options."""
     joined = join_tensors(open_source(spoiled.model), open_source(spoiled.graph), spoiled.data)
-    answers = {spec.name: check_input_layout(joined.base, spec.name, spoiled.data) for spec in joined.base.inputs}
+    answers = {
+        spec.name: check_input_layout(joined.base, spec.name, spoiled.data)
+        for spec in joined.base.inputs
+    }
     closer = {name: array[:16] for name, array in spoiled.data.items()}
     return diagnose(joined, closer, answers)[0]
 
@@ -67,14 +75,18 @@ def check_fault(net, kind):
     """Plant a fault and assert that the first finding names its layer and its cause."""
     spoiled = kind(net, np.random.default_rng(3))
     found = find_first(spoiled)
-    message = f"{sorted(spoiled.causes)} at {sorted(spoiled.layers)}; found {found.kind} at {found.layer}"
+    message = (
+        f"{sorted(spoiled.causes)} at {sorted(spoiled.layers)}; found {found.kind} at {found.layer}"
+    )
     assert found.layer in spoiled.layers, message
     assert found.kind in spoiled.causes, message
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize(
-    "kind", (inject_small_scale, inject_concat_scale, inject_large_scale), ids=lambda kind: kind.__name__
+    "kind",
+    (inject_small_scale, inject_concat_scale, inject_large_scale),
+    ids=lambda kind: kind.__name__,
 )
 def test_a_wrong_scale_is_the_first_finding(dense, kind):
     check_fault(dense, kind)
@@ -90,7 +102,9 @@ def test_a_layer_that_computes_something_else_is_the_first_finding(dense, kind):
     check_fault(dense, kind)
 
 
-@pytest.mark.parametrize("kind", (inject_outlier_channel, inject_dead_channel), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind", (inject_outlier_channel, inject_dead_channel), ids=lambda kind: kind.__name__
+)
 def test_a_channel_that_spoils_the_others_is_the_first_finding(dense, kind):
     check_fault(dense, kind)
 
@@ -138,16 +152,22 @@ def test_every_kind_is_planted():
 
 
 def test_a_scale_that_calibration_chose_is_not_called_too_small(dense):
-    """Weights of one channel, silent but for a few values, make the chip's rules bind the scale: these are the cause.
+    """Weights of one channel, silent but for a few values, make the chip's rules bind the scale:
+    these are the cause.
 
-    Of a graph that does not say who chose its scales, and where the user chose this one, the scale itself is named.
+    Of a graph that does not say who chose its scales, and where the user chose this one, the scale
+    itself is named.
     """
     proto = onnx.ModelProto()
     proto.CopyFrom(dense.proto)
     nodes = _inner(proto)[-1]
-    values, cut = Session(dense.model).run([nodes[0].output[0], nodes[1].output[0]], {dense.input: dense.calib})
+    values, cut = Session(dense.model).run(
+        [nodes[0].output[0], nodes[1].output[0]], {dense.input: dense.calib}
+    )
     channel, gain = int(cut.max(axis=(0, 2, 3)).argmax()), 600.0
-    _Weights(proto).affine(nodes[0], channel, gain, 15 * float(cut.max()) - gain * float(values[:, channel].max()))
+    _Weights(proto).affine(
+        nodes[0], channel, gain, 15 * float(cut.max()) - gain * float(values[:, channel].max())
+    )
     joined = join_tensors(*map(open_source, dense.quantized(proto)), dense.data)
     unknown = diagnose(joined, dense.data)[0]
     assert unknown.kind == "scale too small"
@@ -162,28 +182,40 @@ def test_a_scale_that_calibration_chose_is_not_called_too_small(dense):
 def test_the_scales_that_the_user_gave_are_known(dense):
     """By tensor, by pattern or by type, as the override says it."""
     joined = TensorJoin(*map(open_source, (dense.model, dense.lowered)))
-    for overrides in ({"block0_0_a": {"scale": 2.0}}, {"block0_0_[a]": {"scale": 2.0}, "scores": {"bits": 8}}):
-        store_provenance(joined.other.graph, compute_output_digest(joined.base.graph), {"overrides": overrides})
+    for overrides in (
+        {"block0_0_a": {"scale": 2.0}},
+        {"block0_0_[a]": {"scale": 2.0}, "scores": {"bits": 8}},
+    ):
+        store_provenance(
+            joined.other.graph, compute_output_digest(joined.base.graph), {"overrides": overrides}
+        )
         assert _user_fixed_tensors(joined) == {"block0_0_a"}
     store_provenance(
-        joined.other.graph, compute_output_digest(joined.base.graph), {"overrides": {"type:MaxPool": {"scale": 2.0}}}
+        joined.other.graph,
+        compute_output_digest(joined.base.graph),
+        {"overrides": {"type:MaxPool": {"scale": 2.0}}},
     )
     assert _user_fixed_tensors(joined) == {"pool"}
     store_provenance(
-        joined.other.graph, compute_output_digest(joined.base.graph), {"overrides": {"unknown": {"scale": 2.0}}}
+        joined.other.graph,
+        compute_output_digest(joined.base.graph),
+        {"overrides": {"unknown": {"scale": 2.0}}},
     )
     assert not _user_fixed_tensors(joined)
 
 
 def test_few_bits_of_channels_hide_no_layer_that_is_wrong(dense):
-    """A channel that leaves the others few bits, and a Relu left out behind it: this comes first."""
+    """A channel that leaves the others few bits, and a Relu left out behind it: this comes
+    first.
+    """
     spoiled = inject_outlier_channel(dense, np.random.default_rng(0))
     graph = ir.clone(spoiled.graph)
     users = Session(graph).floats
     (relu,) = [
         node
         for node in graph.graph
-        if node.op_type == "Relu" and users.get(ir.output_name(node), ir.output_name(node)) in spoiled.layers
+        if node.op_type == "Relu"
+        and users.get(ir.output_name(node), ir.output_name(node)) in spoiled.layers
     ]
     name = users.get(ir.output_name(relu), ir.output_name(relu))
     for use in list(relu.outputs[0].uses()):
@@ -198,7 +230,9 @@ def test_few_bits_of_channels_hide_no_layer_that_is_wrong(dense):
 def test_a_sound_graph_that_says_nothing_of_itself_computes_nothing_else(dense):
     """Also with a channel that leaves the others few bits."""
     for spoiled in (None, inject_outlier_channel(dense, np.random.default_rng(0))):
-        model, graph = (dense.model, dense.lowered) if spoiled is None else (spoiled.model, spoiled.graph)
+        model, graph = (
+            (dense.model, dense.lowered) if spoiled is None else (spoiled.model, spoiled.graph)
+        )
         graph = ir.clone(graph)
         graph.metadata_props.pop(METADATA_KEY, None)
         found = diagnose(join_tensors(*map(open_source, (model, graph)), dense.data), dense.data)
@@ -206,7 +240,9 @@ def test_a_sound_graph_that_says_nothing_of_itself_computes_nothing_else(dense):
 
 
 def test_a_scale_that_the_user_gave_is_theirs_wherever_it_holds(dense):
-    """Of a Conv's output that is the Relu's, too, and of all that a Concat joins; of nothing behind a layer."""
+    """Of a Conv's output that is the Relu's, too, and of all that a Concat joins; of nothing behind
+    a layer.
+    """
     one = {name: array[:1] for name, array in dense.data.items()}
     rows = join_tensors(*map(open_source, (dense.model, dense.lowered)), one)
     found = _extend_to_shared_scale({"block0_0_a"}, rows.rows, find_parent_rows(rows))
@@ -217,21 +253,28 @@ def test_a_scale_that_the_user_gave_is_theirs_wherever_it_holds(dense):
 
 
 def test_what_a_given_scale_binds_is_not_called_the_users(dense):
-    """One scale 8 times too large makes the rules of the chip bind others: that is told of them, behind the cause."""
+    """One scale 8 times too large makes the rules of the chip bind others: that is told of them,
+    behind the cause.
+    """
     for seed in range(2):
         spoiled = inject_large_scale(dense, np.random.default_rng(seed))
         assert find_first(spoiled).layer in spoiled.layers
 
 
 def test_dead_channels_of_a_layer_are_its_own(monkeypatch):
-    """They are told with those of the Relu behind, and apart from those of a layer of the same scale by chance."""
+    """They are told with those of the Relu behind, and apart from those of a layer of the same
+    scale by chance.
+    """
     monkeypatch.setattr(advice, "has_same_scale", lambda *_: True)
     rows = {
         name: ComparedTensor(name, (kind, ""), ("", ""))
         for name, kind in zip("abc", ("Conv", "Relu", "Conv"), strict=True)
     }
     words = {"measured": "m", "limit": "l", "remedy": "r", "order": 3, "sqnr_db": 30.0}
-    for kind, groups in (("dead channel", [("a", ("b",)), ("c", ())]), ("scale too large", [("a", ("b", "c"))])):
+    for kind, groups in (
+        ("dead channel", [("a", ("b",)), ("c", ())]),
+        ("scale too large", [("a", ("b", "c"))]),
+    ):
         found = {name: make_finding(row, kind=kind, **words) for name, row in rows.items()}
         made = advice._group_findings(found, rows, {"a": [], "b": ["a"], "c": ["b"]})
         assert [(finding.layer, finding.also) for finding in made] == groups
@@ -240,17 +283,26 @@ def test_dead_channels_of_a_layer_are_its_own(monkeypatch):
 @pytest.mark.deep
 @pytest.mark.parametrize("kind", FAULT_INJECTORS, ids=lambda kind: kind.__name__)
 def test_the_whole_table(sampled_dense, kind):
-    """Four models of each kind, and two of a trained net where one lies beside the repository and has it.
+    """Four models of each kind, and two of a trained net where one lies beside the repository and
+    has it.
 
     Of them one may be missed. What plain scales have without a fault, too, is left out.
     `benchmarks.fault_injection_advice` has all nets.
     """
     nets = [(sampled_dense, 4)] + ([(NETS["resnet"](), 2)] if "resnet" in NETS else [])
-    there = [(net, many) for net, many in nets if FAULT_INJECTORS.index(kind) in get_applicable_faults(net)]
+    there = [
+        (net, many)
+        for net, many in nets
+        if FAULT_INJECTORS.index(kind) in get_applicable_faults(net)
+    ]
     found = []
     for net, many in there:
         spoiled = [kind(net, np.random.default_rng(seed)) for seed in range(many)]
-        plain = compare(*net.quantized(net.proto), net.data).findings if spoiled[0].line == PLAIN else ()
+        plain = (
+            compare(*net.quantized(net.proto), net.data).findings
+            if spoiled[0].line == PLAIN
+            else ()
+        )
         own = {(finding.kind, finding.layer) for finding in plain}
         found += [evaluate_first_finding(one, own) for one in spoiled]
     missed = [f"{o.wanted}; said: {o.first}" for o in found if not (o.layer and o.cause)]

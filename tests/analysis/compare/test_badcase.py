@@ -20,7 +20,9 @@ from tests.nets import residual
 
 @pytest.fixture(scope="module")
 def both():
-    """Return a float net, its integer graph and samples, of which some are far larger than what calibration saw."""
+    """Return a float net, its integer graph and samples, of which some are far larger than what
+    calibration saw.
+    """
     rng = np.random.default_rng(6)
     net = residual()
     x = rng.standard_normal((40, 4, 12, 12)).astype(np.float32)
@@ -68,8 +70,12 @@ def test_own_function_and_steps(both, tmp_path):
     values = (a - b)[:, 0]
     own = f"{tmp_path}/own.py:first"
     assert find_bad_case(net, graph, x, metric=own, order="ascending").index == int(values.argmin())
-    assert find_bad_case(net, graph, x, metric=own, order="descending").index == int(values.argmax())
-    by_call = find_bad_case(net, graph, x, metric=lambda p, q: float(p[0, 0] - q[0, 0]), order="ascending")
+    assert find_bad_case(net, graph, x, metric=own, order="descending").index == int(
+        values.argmax()
+    )
+    by_call = find_bad_case(
+        net, graph, x, metric=lambda p, q: float(p[0, 0] - q[0, 0]), order="ascending"
+    )
     assert by_call.index == int(values.argmin())
     early = find_bad_case(net, graph, x, metric="L1", batch=5, steps=4)
     assert early.samples == 20
@@ -77,7 +83,9 @@ def test_own_function_and_steps(both, tmp_path):
 
 
 def test_equal_models(both):
-    """The first sample stands for all where nothing differs, and what is infinitely good is not the worst."""
+    """The first sample stands for all where nothing differs, and what is infinitely good is not the
+    worst.
+    """
     net, _, x = both
     found = find_bad_case(net, net, x[:3], metric="SQNR")
     assert (found.index, found.value) == (0, math.inf)
@@ -104,7 +112,10 @@ def test_refused(both):
         ({"metric": "sqnrr"}, "unknown metric 'sqnrr'; did you mean 'sqnr'"),
         ({"metric": "L1", "order": "ascending"}, "order: what is worse is known of L1"),
         ({"metric": fails}, "a metric of your own has no order; give ascending or descending"),
-        ({"metric": fails, "order": "ascending"}, r"the metric function failed \(RuntimeError: no\)"),
+        (
+            {"metric": fails, "order": "ascending"},
+            r"the metric function failed \(RuntimeError: no\)",
+        ),
         ({"output": "z"}, "the model has no output 'z'"),
     ]
     check_each(check, cases)
@@ -127,7 +138,15 @@ def test_command(both, tmp_path):
     with np.load(tmp_path / "bad.npz") as saved:
         assert np.array_equal(saved["x"], x[want : want + 1])
         assert saved["labels"].tolist() == [want]
-    compared = ["compare", line[1], line[2], "--data", f"{tmp_path}/bad.npz", "-o", f"{tmp_path}/compared"]
+    compared = [
+        "compare",
+        line[1],
+        line[2],
+        "--data",
+        f"{tmp_path}/bad.npz",
+        "-o",
+        f"{tmp_path}/compared",
+    ]
     assert CliRunner().invoke(cli.main, compared).exit_code == 0
     refused = CliRunner().invoke(cli.main, [*line, f"{tmp_path}/bad.txt"])
     assert refused.exit_code == 1

@@ -55,17 +55,32 @@ def compared(tmp_path_factory):
 
 def test_files_and_columns(compared):
     folder, _, _, q, _ = compared
-    names = {"compare_per_layer_out.txt", "compare_per_layer_out.csv", "abnormal_layer_advisor.txt", "profiler.html"}
+    names = {
+        "compare_per_layer_out.txt",
+        "compare_per_layer_out.csv",
+        "abnormal_layer_advisor.txt",
+        "profiler.html",
+    }
     assert {path.name for path in folder.iterdir()} == names
     text = (folder / "compare_per_layer_out.txt").read_text().splitlines()
     assert text[0].split() == KNOWN
     with (folder / "compare_per_layer_out.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert list(rows[0]) == ["", *KNOWN, *CSV_ONLY_COLUMNS] == [*COLUMNS, *CSV_ONLY_COLUMNS]
-    assert {f"local_{name}" for name in ("Cosine", "SQNR", "KL")} | {"saturation"} <= set(CSV_ONLY_COLUMNS)
-    assert [row[""] for row in rows] == [str(i) for i in range(len(rows))] == [line.split()[0] for line in text[1:]]
+    assert {f"local_{name}" for name in ("Cosine", "SQNR", "KL")} | {"saturation"} <= set(
+        CSV_ONLY_COLUMNS
+    )
+    assert (
+        [row[""] for row in rows]
+        == [str(i) for i in range(len(rows))]
+        == [line.split()[0] for line in text[1:]]
+    )
     conv = next(row for row in rows if row["mod_name"] == "t0")
-    assert (conv["base_op_type"], conv["analy_op_type"], conv["quant_dtype"]) == ("Conv", "Conv2dInt", "int8")
+    assert (conv["base_op_type"], conv["analy_op_type"], conv["quant_dtype"]) == (
+        "Conv",
+        "Conv2dInt",
+        "int8",
+    )
     assert float(conv["qscale"]) == q.plan.tensors["t0"].scale
 
 
@@ -75,12 +90,18 @@ def test_values_are_numpys(compared):
     names = [row.name for row in found.rows]
     floats = dict(zip(names, lo.Session(model).run(names, data), strict=True))
     held = q.session().floats
-    ours = {held.get(name, name): (array, scale) for name, array, scale in q.session().taps(data) if scale is not None}
+    ours = {
+        held.get(name, name): (array, scale)
+        for name, array, scale in q.session().taps(data)
+        if scale is not None
+    }
     with (folder / "compare_per_layer_out.csv").open(newline="") as file:
         for row in csv.DictReader(file):
             x, (array, scale) = floats[row["mod_name"]].astype(np.float64), ours[row["mod_name"]]
             factor = np.array(
-                q.plan.transforms[row["mod_name"]].factor if row["mod_name"] in q.plan.transforms else [1.0]
+                q.plan.transforms[row["mod_name"]].factor
+                if row["mod_name"] in q.plan.transforms
+                else [1.0]
             )
             y = array / scale / factor.reshape(-1, *[1] * (x.ndim - 2))
             want = {
@@ -96,7 +117,10 @@ def test_values_are_numpys(compared):
                 "saturation": ((array == 127) | (array == -128)).mean(),
             }
             for name, value in want.items():
-                assert float(row[name]) == pytest.approx(value, rel=1e-5, abs=1e-9), (row["mod_name"], name)
+                assert float(row[name]) == pytest.approx(value, rel=1e-5, abs=1e-9), (
+                    row["mod_name"],
+                    name,
+                )
 
 
 def test_a_sound_model_has_no_finding(compared):
@@ -110,7 +134,9 @@ def test_a_sound_model_has_no_finding(compared):
 
 
 def test_the_page_needs_nothing_else(compared):
-    """No address but SVG's name; all rows, their histograms and the graph are in it; no text can end the script."""
+    """No address but SVG's name; all rows, their histograms and the graph are in it; no text can
+    end the script.
+    """
     folder, found, *_ = compared
     page = (folder / "profiler.html").read_text()
     assert set(re.findall(r"https?://[^\"' ]+", page)) == {"http://www.w3.org/2000/svg"}
@@ -141,7 +167,9 @@ def test_names_cannot_break_the_page(tmp_path):
 
 @pytest.mark.slow
 def test_five_hundred_layers(tmp_path):
-    """A net of 500 tensors: a page of a megabyte and a half at most, every layer with its neighbours."""
+    """A net of 500 tensors: a page of a megabyte and a half at most, every layer with its
+    neighbours.
+    """
     net = Net(4, 4, 4, seed=4)
     x = "x"
     for _ in range(250):
@@ -160,7 +188,13 @@ def test_command(compared, tmp_path):
     lo.graph.ir.save(model, tmp_path / "model.onnx")
     q.save(tmp_path / "q.onnx")
     np.savez(tmp_path / "data.npz", **data)
-    words = ["compare", str(tmp_path / "model.onnx"), str(tmp_path / "q.onnx"), "--data", str(tmp_path / "data.npz")]
+    words = [
+        "compare",
+        str(tmp_path / "model.onnx"),
+        str(tmp_path / "q.onnx"),
+        "--data",
+        str(tmp_path / "data.npz"),
+    ]
     done = CliRunner().invoke(main, [*words, "-o", str(tmp_path / "out"), "--json"])
     assert done.exit_code == 0, done.output
     body = json.loads(done.stdout)
@@ -176,7 +210,9 @@ def test_command(compared, tmp_path):
 
 
 def test_scales_that_are_wrong_are_named_with_the_option(tmp_path):
-    """A fixed scale 16 times too large: the concat's, whose inputs share it; the option brings the accuracy back."""
+    """A fixed scale 16 times too large: the concat's, whose inputs share it; the option brings the
+    accuracy back.
+    """
     model = concat()
     bad = quantized(model, "venus", effort="fast", overrides={"t4": {"scale": 128.0}})
     found = lo.compare(model, bad, samples(model, 32, seed=2), tmp_path)
@@ -184,7 +220,9 @@ def test_scales_that_are_wrong_are_named_with_the_option(tmp_path):
     assert (first.layer, first.kind) == ("t4", "scale too large")
     _, setting = shlex.split(first.options[0])
     selector, scale = re.fullmatch(r"(\S+)=scale:2\^(-?\d+)", setting).groups()
-    mended = quantized(model, "venus", effort="fast", overrides={selector: {"scale": 2.0 ** int(scale)}})
+    mended = quantized(
+        model, "venus", effort="fast", overrides={selector: {"scale": 2.0 ** int(scale)}}
+    )
     assert not lo.compare(model, mended, samples(model, 32, seed=2)).findings
     assert first.options[0] in (tmp_path / "abnormal_layer_advisor.txt").read_text()
 

@@ -26,7 +26,9 @@ print(found.join.samples, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak as Linux gives it, in kilobytes")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="reads the peak as Linux gives it, in kilobytes"
+)
 def test_peak_of_compare():
     """64 and 2048 samples: within 10 %."""
     found = []

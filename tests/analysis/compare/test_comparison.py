@@ -34,7 +34,10 @@ CASES = {
     "residual": (residual, {"platform": "arcs"}),
     "channel": (net, {"platform": "venus", "effort": "fast", "calibrator": "max"}),
     "small": (net, {"platform": "venus", "overrides": {"second": {"scale": 2.0**-1}}}),
-    "large": (net, {"platform": "venus", "effort": "fast", "overrides": {"second": {"scale": 2.0**9}}}),
+    "large": (
+        net,
+        {"platform": "venus", "effort": "fast", "overrides": {"second": {"scale": 2.0**9}}},
+    ),
 }
 
 
@@ -61,19 +64,26 @@ def test_each_finding_breaks_the_limit_that_it_names(compared) -> None:
         if finding["kind"] not in NUMBERS or "weights" in finding["measured"]:
             continue
         pattern, below, limit = NUMBERS[finding["kind"]]
-        value, bound = float(re.search(pattern, finding["measured"])[1]), float(re.match(r"[\d.]+", limit)[0])
+        value, bound = (
+            float(re.search(pattern, finding["measured"])[1]),
+            float(re.match(r"[\d.]+", limit)[0]),
+        )
         assert value < bound if below else value > bound, finding
         assert limit in finding["limit"], finding
 
 
 def test_cut_off_shares_and_ranges_are_those_of_the_data(compared) -> None:
-    """The largest value that a finding of a scale names is the float model's, and the integers' end lies below it."""
+    """The largest value that a finding of a scale names is the float model's, and the integers' end
+    lies below it.
+    """
     session = Session(compared.join.base.graph)
     rows = {row.name: row for row in compared.rows}
     for finding in compared.findings:
         if finding.kind != "scale too large":
             continue
-        low, high, least, most = map(float, re.findall(r"-?[\d.]+(?:e[-+]?\d+)?", finding.measured.split(": ")[1]))
+        low, high, least, most = map(
+            float, re.findall(r"-?[\d.]+(?:e[-+]?\d+)?", finding.measured.split(": ")[1])
+        )
         (values,) = session.run([finding.layer], data_for(compared))
         window = rows[finding.layer].consumed_range or (-np.inf, np.inf)
         values = np.clip(values, *window)
@@ -90,9 +100,14 @@ def test_the_text_has_the_outputs_of_the_numbers(compared) -> None:
 
 
 def test_options_are_advised_by_what_they_gave(compared) -> None:
-    """Never all together where fewer give more, never what gives less than half a dB, and the figures are told."""
+    """Never all together where fewer give more, never what gives less than half a dB, and the
+    figures are told.
+    """
     said, text = told(compared), compared.format_advice()
-    tried, every = said["options_tried"], {option for f in said["findings"] for option in f["options"]}
+    tried, every = (
+        said["options_tried"],
+        {option for f in said["findings"] for option in f["options"]},
+    )
     if not every:
         assert said["options"] == ""
         assert "option" not in text
@@ -107,10 +122,14 @@ def test_options_are_advised_by_what_they_gave(compared) -> None:
         assert f"No option gives {MIN_GAIN_DB:g} dB" in text
         assert tried["every"] - tried["now"] < MIN_GAIN_DB
         assert said["options"] == ""
-    assert ("All options together:" in text) == (bool(tried["best"]) and set(tried["best"]) == every)
+    assert ("All options together:" in text) == (
+        bool(tried["best"]) and set(tried["best"]) == every
+    )
     if "All options together:" in text:
         assert tried["value"] == pytest.approx(tried["every"], abs=1e-9)
 
 
 def test_nothing_out_of_the_ordinary_is_said_of_no_findings_alone(compared) -> None:
-    assert ("Nothing is out of the ordinary." in compared.format_advice()) == (not compared.findings)
+    assert ("Nothing is out of the ordinary." in compared.format_advice()) == (
+        not compared.findings
+    )

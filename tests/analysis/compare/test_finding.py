@@ -25,16 +25,32 @@ class Measured(PairMeasures):
 
 
 def row(sqnr):
-    return ComparedTensor("t 1", ("Conv", "Conv2dInt"), ("conv", "conv_q"), module="net.conv", arrived=Measured(sqnr))
+    return ComparedTensor(
+        "t 1", ("Conv", "Conv2dInt"), ("conv", "conv_q"), module="net.conv", arrived=Measured(sqnr)
+    )
 
 
-@pytest.mark.parametrize("sqnr, level, weight", [(20.0, None, 15.0), (50.0, None, 0.0), (20.0, 5.0, 30.0)])
+@pytest.mark.parametrize(
+    "sqnr, level, weight", [(20.0, None, 15.0), (50.0, None, 0.0), (20.0, 5.0, 30.0)]
+)
 def test_the_weight_is_what_is_missing_to_8_bits(sqnr, level, weight):
     finding = make_finding(
-        row(sqnr), kind="scale too large", measured="m", limit="l", remedy="r", options=("--o",), order=1, sqnr_db=level
+        row(sqnr),
+        kind="scale too large",
+        measured="m",
+        limit="l",
+        remedy="r",
+        options=("--o",),
+        order=1,
+        sqnr_db=level,
     )
     assert finding.weight == weight
-    assert (finding.layer, finding.node, finding.operator, finding.module) == ("t 1", "conv", "Conv", "net.conv")
+    assert (finding.layer, finding.node, finding.operator, finding.module) == (
+        "t 1",
+        "conv",
+        "Conv",
+        "net.conv",
+    )
     assert finding.to_dict()["options"] == ["--o"]
     assert finding.place == "net.conv: Conv conv 't 1'"  # the user's own name first
 
@@ -61,7 +77,8 @@ def test_an_option_with_a_name_that_cannot_be_seen():
 
 
 @pytest.mark.parametrize(
-    "value, limit, text", [(10.04, 10.0, "10.04"), (12.0, 10.0, "12.0"), (0.3, 10.0, "0.3"), (9.9999, 10.0, "9.9999")]
+    "value, limit, text",
+    [(10.04, 10.0, "10.04"), (12.0, 10.0, "12.0"), (0.3, 10.0, "0.3"), (9.9999, 10.0, "9.9999")],
 )
 def test_a_number_never_reads_as_its_limit(value, limit, text):
     assert format_distinct_from(value, limit) == text

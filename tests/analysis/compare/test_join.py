@@ -1,4 +1,6 @@
-"""Two models joined tensor by tensor: transforms are divided out, local errors stay local, no split of data matters."""
+"""Two models joined tensor by tensor: transforms are divided out, local errors stay local, no split
+of data matters.
+"""
 
 import numpy as np
 import onnx
@@ -17,7 +19,9 @@ from tests.ops.test_recurrent_forms import WIDTH, T, streaming
 
 
 def spoiled(graph, tensor):
-    """Return the graph with the weight of the layer that writes `tensor` turned round, channel by channel."""
+    """Return the graph with the weight of the layer that writes `tensor` turned round, channel by
+    channel.
+    """
     copy = ir.clone(graph)
     node = next(n for n in copy.graph if any(v.name == tensor for v in n.outputs))
     weight = ir.const_value(node.inputs[1])
@@ -28,7 +32,9 @@ def spoiled(graph, tensor):
 @pytest.mark.sweep
 @pytest.mark.parametrize("net", (depthwise, asymmetric, branches))
 def test_every_tensor_of_both_is_measured(net):
-    """The plan in float and the integers are both near the float model, tensor by tensor, and near each other."""
+    """The plan in float and the integers are both near the float model, tensor by tensor, and near
+    each other.
+    """
     model = net()
     data, q = samples(model, 20, seed=3), quantized(model, "venus")
     integers = join_tensors(open_source(model), open_source(q), data)
@@ -39,7 +45,9 @@ def test_every_tensor_of_both_is_measured(net):
         assert row.local is not None
         assert row.effective.sqnr > 20, name
         assert row.arrived.count == 20 * np.prod(row.shape[1:])
-        if row.held is not None and net is not depthwise:  # where a Clip's bound is the top of the range
+        if (
+            row.held is not None and net is not depthwise
+        ):  # where a Clip's bound is the top of the range
             assert row.effective.clipped < 0.02, name
             if row.arrived.count > 1000:  # few numbers tell little
                 assert abs(planned.rows[name].effective.sqnr - row.effective.sqnr) < 4, name
@@ -48,7 +56,9 @@ def test_every_tensor_of_both_is_measured(net):
 
 
 def test_equalized_channels_are_no_error():
-    """What equalization multiplied a channel by is divided out: without that the tensor would look like another."""
+    """What equalization multiplied a channel by is divided out: without that the tensor would look
+    like another.
+    """
     model = depthwise()
     q, data = quantized(model, "venus"), samples(model, 8, seed=5)
     moved = {n: t.factor for n, t in q.plan.transforms.items() if len(set(t.factor)) > 1}
@@ -68,14 +78,18 @@ def test_a_local_error_stays_where_it_is_made():
     model = residual()
     q, data = quantized(model, "venus"), samples(model, 16, seed=7)
     bad = spoiled(q.graph, "t2")
-    good, found = (join_tensors(open_source(model), open_source(graph), data) for graph in (q.graph, bad))
+    good, found = (
+        join_tensors(open_source(model), open_source(graph), data) for graph in (q.graph, bad)
+    )
     for name, row in found.rows.items():
         if name == "t2":
             assert row.effective.sqnr < 5
         else:
             assert row.local.to_dict() == good.rows[name].local.to_dict()
     assert found.rows["t5"].arrived.sqnr < good.rows["t5"].arrived.sqnr - 6
-    planned = join_tensors(open_source(model), PlannedSource(spoiled(q.float_graph, "t2"), q.plan), data)
+    planned = join_tensors(
+        open_source(model), PlannedSource(spoiled(q.float_graph, "t2"), q.plan), data
+    )
     assert [n for n, r in planned.rows.items() if r.effective.sqnr < 15] == ["t2"]
     between = join_tensors(open_source(q.graph), open_source(bad), data)
     assert [n for n, r in between.rows.items() if r.local.sqnr < 100] == ["t2"]
@@ -105,7 +119,9 @@ def test_a_dump_is_what_was_dumped(tmp_path):
     q, data = quantized(model, "venus"), samples(model, 10)
     q.save(tmp_path / "q.onnx")
     lo.api.simulate(tmp_path / "q.onnx", data, dump=tmp_path / "dump", batch=3)
-    from_dump = join_tensors(open_source(tmp_path / "q.onnx"), open_source(tmp_path / "dump"), data, batch=4)
+    from_dump = join_tensors(
+        open_source(tmp_path / "q.onnx"), open_source(tmp_path / "dump"), data, batch=4
+    )
     assert {"t0", "t3", "y"} <= from_dump.rows.keys()
     for row in from_dump.rows.values():
         assert (row.arrived.cosine, row.arrived.mse, row.local) == (1.0, 0.0, None)
@@ -119,7 +135,9 @@ def test_a_dump_is_what_was_dumped(tmp_path):
 def test_what_cannot_be_compared():
     model = plain()
     with pytest.raises(DataError, match="no tensor in common"):
-        join_tensors(open_source(model), DumpSource({"other": (np.zeros((4, 2)), None)}), samples(model, 4))
+        join_tensors(
+            open_source(model), DumpSource({"other": (np.zeros((4, 2)), None)}), samples(model, 4)
+        )
     with pytest.raises(lo.ConfigError, match="cannot be compared"):
         open_source(3)
     assert isinstance(open_source(open_source(model)), FloatSource)
@@ -129,9 +147,14 @@ def test_what_cannot_be_compared():
 
 @pytest.mark.slow
 def test_states_are_fed_back_each_side_its_own():
-    """What arrives after five calls is what two streams give; the local error is that of one call."""
+    """What arrives after five calls is what two streams give; the local error is that of one
+    call.
+    """
     model, state = streaming("GRU"), {"h_out": "h"}
-    calls = [{"x": x} for x in np.random.default_rng(5).standard_normal((5, 3, T, WIDTH)).astype(np.float32)]
+    calls = [
+        {"x": x}
+        for x in np.random.default_rng(5).standard_normal((5, 3, T, WIDTH)).astype(np.float32)
+    ]
     q = lo.quantize(model, calls, platform="generic", state=state)
     found = lo.compare(model, q, calls, state=state)
     name = str(model.graph.outputs[0].name)
@@ -140,14 +163,18 @@ def test_states_are_fed_back_each_side_its_own():
     x, y = (np.concatenate(side) for side in zip(*pairs, strict=True))
     row = found.join.rows[name]
     assert found.join.samples == 15
-    assert row.arrived.mse == pytest.approx(float(np.mean((x - y).astype(np.float64) ** 2)), rel=1e-6)
+    assert row.arrived.mse == pytest.approx(
+        float(np.mean((x - y).astype(np.float64) ** 2)), rel=1e-6
+    )
     assert row.local is not None
     assert row.local.sqnr >= row.arrived.sqnr - 1
 
 
 @pytest.mark.parametrize("factor", [(1.0,), (1.0, 2.0)])
 def test_what_a_clip_cuts_is_no_error(factor):
-    """Held up to 7.9 or 3.97, where the model goes to 20 and a Clip at 3 follows: nothing is lost."""
+    """Held up to 7.9 or 3.97, where the model goes to 20 and a Clip at 3 follows: nothing is
+    lost.
+    """
     form = StoredForm(Affine(16.0, 8), factor)
     x = np.linspace(-20, 20, 640, dtype=np.float32).reshape(2, 2, 160)
     y = form.quantize(np.round(x * 16) / 16, np.dtype(np.int8))
@@ -164,8 +191,18 @@ def test_the_window_of_a_clip(stored):
     """Its ends are read from initializers and from Constant nodes."""
     net = Net(4, 8, 8)
     ends = [np.array(end, np.float32) for end in (0.0, 6.0)]
-    held = [net.const(e) if stored else net.node("Constant", value=onnx.numpy_helper.from_array(e)) for e in ends]
-    net.node("Clip", net.node("Conv", "x", net.const(np.ones((4, 4, 1, 1), np.float32)), out="c"), *held, out="y")
+    held = [
+        net.const(e) if stored else net.node("Constant", value=onnx.numpy_helper.from_array(e))
+        for e in ends
+    ]
+    net.node(
+        "Clip",
+        net.node("Conv", "x", net.const(np.ones((4, 4, 1, 1), np.float32)), out="c"),
+        *held,
+        out="y",
+    )
     model = net.graph("y")
-    rows = join_tensors(open_source(model), open_source(model), {"x": np.ones((1, 4, 8, 8), np.float32)}).rows
+    rows = join_tensors(
+        open_source(model), open_source(model), {"x": np.ones((1, 4, 8, 8), np.float32)}
+    ).rows
     assert next(row.consumed_range for row in rows.values() if row.kinds[0] == "Conv") == (0.0, 6.0)

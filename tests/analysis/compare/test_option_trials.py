@@ -1,4 +1,6 @@
-"""Options are tried before they are advised; rows of recurrent layers; names that can be read; turned inputs."""
+"""Options are tried before they are advised; rows of recurrent layers; names that can be read;
+turned inputs.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,15 @@ WILD = {"x": np.random.default_rng(1).standard_normal((48, 3, 8, 8)).astype(np.f
 
 
 def finding(*options: str, **more: str) -> LayerFinding:
-    words = {"layer": "second", "node": "n", "operator": "Conv", "kind": "k", "measured": "m", "limit": "l", **more}
+    words = {
+        "layer": "second",
+        "node": "n",
+        "operator": "Conv",
+        "kind": "k",
+        "measured": "m",
+        "limit": "l",
+        **more,
+    }
     return LayerFinding(**words, remedy="r", options=options, weight=1.0, order=2)
 
 
@@ -44,11 +54,15 @@ def join_models(model: ir.Model, quantized: lo.QuantizedModel) -> TensorJoin:
 def compared() -> Comparison:
     """A net with one channel far larger than the others, made without equalization."""
     model = net()
-    return lo.compare(model, lo.quantize(model, WILD, platform="venus", effort="fast", calibrator="max"), WILD)
+    return lo.compare(
+        model, lo.quantize(model, WILD, platform="venus", effort="fast", calibrator="max"), WILD
+    )
 
 
 def test_what_is_advised_was_tried(compared) -> None:
-    """No more than the best is advised, and it gives at least half a dB; the text tells what it gave."""
+    """No more than the best is advised, and it gives at least half a dB; the text tells what it
+    gave.
+    """
     found = compared.option_results
     assert found is not None
     assert found.value > found.every - MIN_GAIN_DB
@@ -66,13 +80,17 @@ def test_a_harmful_option_is_left_out(compared) -> None:
     found = try_options(compared.join, [finding("--effort normal"), finding(harm)], WILD)
     assert found.best == ("--effort normal",)
     assert found.value > found.every + MIN_GAIN_DB
-    told = replace(compared, findings=[finding("--effort normal"), finding(harm)], option_results=found).format_advice()
+    told = replace(
+        compared, findings=[finding("--effort normal"), finding(harm)], option_results=found
+    ).format_advice()
     assert "The options that give 0.5 dB each" in told
     assert told.rstrip().splitlines()[-2].strip() == "--effort normal"
 
 
 def test_options_are_tried_behind_those_that_the_graph_was_made_with() -> None:
-    """A wrong scale that the user gave stays unless the advice takes it back; what helps only without it is none."""
+    """A wrong scale that the user gave stays unless the advice takes it back; what helps only
+    without it is none.
+    """
     model = net()
     wrong = {"second": {"scale": 2.0**9}}
     made = lo.quantize(model, WILD, platform="venus", overrides=wrong)
@@ -88,7 +106,9 @@ def test_options_are_tried_behind_those_that_the_graph_was_made_with() -> None:
 
 
 def test_without_options_the_trial_is_the_graph() -> None:
-    """Scales of calibration, of data three times as far as those compared, are what the trial counts with."""
+    """Scales of calibration, of data three times as far as those compared, are what the trial
+    counts with.
+    """
     model, own = net(), {"first": {"scale": 2.0**3}}
     levels = []
     for data in ({"x": 3 * WILD["x"]}, WILD):
@@ -101,7 +121,9 @@ def test_without_options_the_trial_is_the_graph() -> None:
 
 
 def test_trials_with_refined_weights_are_what_quantize_makes() -> None:
-    """Calibrated and compared on the same data: bit for bit the same outputs, with the options and without."""
+    """Calibrated and compared on the same data: bit for bit the same outputs, with the options and
+    without.
+    """
     model, wrong, right = net(), {"second": {"scale": 2.0**-3}}, {"second": {"scale": 2.0**-1}}
     levels = []
     for overrides in (wrong, right):
@@ -109,7 +131,9 @@ def test_trials_with_refined_weights_are_what_quantize_makes() -> None:
         levels += found.outputs.values()
         if overrides is wrong:
             trial = _OptionTrial(found.base, found.other, WILD).with_refined_weights
-    assert [trial.value(()), trial.value(("--override second=scale:2^-1",))] == pytest.approx(levels, abs=1e-6)
+    assert [trial.value(()), trial.value(("--override second=scale:2^-1",))] == pytest.approx(
+        levels, abs=1e-6
+    )
 
 
 def test_options_that_help_only_refined_weights_are_advised(compared, monkeypatch) -> None:
@@ -117,14 +141,21 @@ def test_options_that_help_only_refined_weights_are_advised(compared, monkeypatc
     made = lo.quantize(net(), WILD, platform="venus", overrides={"second": {"scale": 2.0**-3}})
     found = join_models(net(), made)
     given = _OptionTrial.value
-    monkeypatch.setattr(_OptionTrial, "value", lambda self, words: given(self, words) if self.refines_weights else 20.0)
+    monkeypatch.setattr(
+        _OptionTrial,
+        "value",
+        lambda self, words: given(self, words) if self.refines_weights else 20.0,
+    )
     right = replace(finding("--override second=scale:2^-1"), order=1)
     gave = try_options(found, [right], WILD)
     assert gave.refined
     assert gave.best == right.options
     assert gave.value >= gave.now + MIN_GAIN_DB
     assert not try_options(found, [replace(right, order=2)], WILD).best
-    assert "weights refined" in replace(compared, findings=[right], option_results=gave).format_advice()
+    assert (
+        "weights refined"
+        in replace(compared, findings=[right], option_results=gave).format_advice()
+    )
 
 
 def test_options_that_help_nothing_are_not_advised(compared) -> None:
@@ -165,7 +196,10 @@ def test_recurrent_layers_have_a_row(kind) -> None:
     """Normalising gives their outputs another layout and name; the values are those of Y."""
     made = Net(5, 4, seed=2)  # [N, T, I]
     gates = {"LSTM": 4, "GRU": 3}[kind]
-    weights = [made.const((0.4 * made.rng.standard_normal((1, gates * 6, n))).astype(np.float32)) for n in (4, 6)]
+    weights = [
+        made.const((0.4 * made.rng.standard_normal((1, gates * 6, n))).astype(np.float32))
+        for n in (4, 6)
+    ]
     x = made.node("Transpose", "x", perm=[1, 0, 2])
     more = {"linear_before_reset": 1} if kind == "GRU" else {}
     y = made.node(kind, x, *weights, hidden_size=6, out="whole", **more)
@@ -190,14 +224,20 @@ def pictures(count: int = 64) -> np.ndarray:
 
 
 def normed(data: np.ndarray | None) -> ir.Model:
-    """Conv, and behind it a BatchNormalization that holds the moments of what it was trained with."""
+    """Conv, and behind it a BatchNormalization that holds the moments of what it was trained
+    with.
+    """
     made = Net(3, 16, 16, seed=5)
     conv = made.conv("x", (8, 3, 3, 3), out="conv")
     if data is None:
         return made.graph(made.node("Relu", conv, out="y"))
     answers = lo.Session(made.graph(conv)).run(None, {"x": data})[0]
     held = np.ones(8), np.zeros(8), answers.mean((0, 2, 3)), answers.var((0, 2, 3))
-    return made.graph(made.node("BatchNormalization", conv, *(made.const(a.astype(np.float32)) for a in held), out="y"))
+    return made.graph(
+        made.node(
+            "BatchNormalization", conv, *(made.const(a.astype(np.float32)) for a in held), out="y"
+        )
+    )
 
 
 def test_turned_pictures_are_found_by_what_the_first_layer_answers() -> None:
@@ -206,19 +246,38 @@ def test_turned_pictures_are_found_by_what_the_first_layer_answers() -> None:
     assert check_input_layout(base, "x", {"x": right}).kind == ""
     turned = np.ascontiguousarray(right.swapaxes(2, 3))
     assert check_input_layout(base, "x", {"x": turned}).kind == "input height and width swapped"
-    assert check_input_layout(base, "x", {"x": np.ascontiguousarray(right[:, ::-1])}).kind == "input channels swapped"
+    assert (
+        check_input_layout(base, "x", {"x": np.ascontiguousarray(right[:, ::-1])}).kind
+        == "input channels swapped"
+    )
 
 
 def test_what_cannot_be_told_is_said() -> None:
     right = pictures()
-    assert "no BatchNormalization" in check_input_layout(open_source(normed(None)), "x", {"x": right}).undecided
-    assert "from 8 samples" in check_input_layout(open_source(normed(right)), "x", {"x": right[:8]}).undecided
-    alike = np.random.default_rng(0).standard_normal((64, 1, 16, 16)).repeat(3, axis=1).astype(np.float32)
-    assert "cannot be told from channels" in check_input_layout(open_source(normed(alike)), "x", {"x": alike}).undecided
+    assert (
+        "no BatchNormalization"
+        in check_input_layout(open_source(normed(None)), "x", {"x": right}).undecided
+    )
+    assert (
+        "from 8 samples"
+        in check_input_layout(open_source(normed(right)), "x", {"x": right[:8]}).undecided
+    )
+    alike = (
+        np.random.default_rng(0)
+        .standard_normal((64, 1, 16, 16))
+        .repeat(3, axis=1)
+        .astype(np.float32)
+    )
+    assert (
+        "cannot be told from channels"
+        in check_input_layout(open_source(normed(alike)), "x", {"x": alike}).undecided
+    )
 
 
 def test_what_gives_most_comes_first_of_what_was_tried() -> None:
-    """Behind findings without an option: nothing behind wrong data or a broken layer can be judged."""
+    """Behind findings without an option: nothing behind wrong data or a broken layer can be
+    judged.
+    """
     data, one, other, more = finding(), finding("--a"), finding("--b"), finding("--b", layer="more")
     gave = OptionTrialResult(("--b",), 9.0, 9.0, 1.0, 1.0)
     assert rank_findings([one, other, more], gave) == [other, one, more]
@@ -231,7 +290,9 @@ def test_what_gives_most_comes_first_of_what_was_tried() -> None:
 
 
 def test_a_gain_is_more_than_the_trial_is_off() -> None:
-    """Planned anew without any option the outputs have 20 dB, the graph itself `graph`: so far are trials off."""
+    """Planned anew without any option the outputs have 20 dB, the graph itself `graph`: so far are
+    trials off.
+    """
 
     def check(value: float, graph: float, sure: bool) -> None:
         assert OptionTrialResult(("--a",), value, value, 20.0, graph).is_certain == sure
@@ -246,6 +307,8 @@ def test_a_gain_that_the_trial_cannot_tell_is_not_advised(compared, monkeypatch)
     monkeypatch.setattr(_OptionTrial, "graph", 25.0)
     gave = try_options(found, [finding("--effort normal")], WILD)
     assert gave.best == ()
-    text = replace(compared, findings=[finding("--effort normal")], option_results=gave).format_advice()
+    text = replace(
+        compared, findings=[finding("--effort normal")], option_results=gave
+    ).format_advice()
     assert "No option is sure to give 0.5 dB: with all options 21 dB, without 20 dB" in text
     assert "the graph itself has 25 dB" in " ".join(text.split())

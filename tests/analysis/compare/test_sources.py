@@ -7,7 +7,13 @@ import pytest
 
 import lingeronnx as lo
 from lingeronnx.analysis.compare.real_values import RealValues
-from lingeronnx.analysis.compare.sources import DumpSource, FloatSource, IntegerSource, PlannedSource, open_source
+from lingeronnx.analysis.compare.sources import (
+    DumpSource,
+    FloatSource,
+    IntegerSource,
+    PlannedSource,
+    open_source,
+)
 from lingeronnx.errors import ConfigError, DataError
 from tests import nets
 from tests.artefacts import quantized
@@ -50,7 +56,9 @@ def test_integers_forced_to_what_they_are_stay_so(made):
     _, quantized, feeds = made
     integers = IntegerSource(quantized.session())
     ran = {name: (array, held) for name, array, held in integers.run(feeds)}
-    real = {name: array if held is None else held.real(array) for name, (array, held) in ran.items()}
+    real = {
+        name: array if held is None else held.real(array) for name, (array, held) in ran.items()
+    }
     for name, array, _ in integers.run_isolated(feeds, real):
         assert np.array_equal(array, ran[name][0]), name
 
@@ -60,7 +68,9 @@ def test_real_values_are_those_of_the_source(made):
     _, quantized, feeds = made
     session = quantized.session()
     integers, values = IntegerSource(session), RealValues(session)
-    by_user = {name: held.real(array) for name, array, held in integers.run(feeds) if held is not None}
+    by_user = {
+        name: held.real(array) for name, array, held in integers.run(feeds) if held is not None
+    }
     compared = 0
     for name, array, held in session.tensors(feeds):
         user = integers.user_names.get(name)

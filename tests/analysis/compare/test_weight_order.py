@@ -1,4 +1,6 @@
-"""Channels that have each other's weights are told by the weights, of every layout; sound layers are left alone."""
+"""Channels that have each other's weights are told by the weights, of every layout; sound layers
+are left alone.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,19 @@ from tests.nets import Net, depthwise, plain
 
 
 def layers(net):
-    """Return (integer layer, float layer) of what `quantize` makes of a net, in the order of the graph.
+    """Return (integer layer, float layer) of what `quantize` makes of a net, in the order of the
+    graph.
 
     An average by weights of one value has no bias, and is none of them.
     """
     shape = [d if isinstance(d, int) else 16 for d in ir.get_shape(net.graph.inputs[0])]
     data = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     graph = lo.quantize(net, {"x": data}, platform="venus", effort="fast").graph
-    ours = [node for node in graph.graph if node.op_type in ("Conv2dInt", "LinearInt") and len(node.inputs) > 2]
+    ours = [
+        node
+        for node in graph.graph
+        if node.op_type in ("Conv2dInt", "LinearInt") and len(node.inputs) > 2
+    ]
     theirs = [node for node in net.graph if node.op_type in ("Conv", "Gemm")]
     return list(zip(ours, theirs, strict=True))
 
@@ -31,16 +38,25 @@ def layers(net):
 def linear(turned):
     """A square matrix, which may lie either way."""
     net = Net(8, seed=7)
-    weight, bias = (net.const(a.astype(np.float32)) for a in (net.rng.standard_normal((8, 8)), np.ones(8)))
+    weight, bias = (
+        net.const(a.astype(np.float32)) for a in (net.rng.standard_normal((8, 8)), np.ones(8))
+    )
     return net.graph(net.node("Gemm", "x", weight, bias, out="y", transB=turned))
 
 
-NETS = {"depthwise": depthwise, "plain": plain, "linear": partial(linear, 0), "turned": partial(linear, 1)}
+NETS = {
+    "depthwise": depthwise,
+    "plain": plain,
+    "linear": partial(linear, 0),
+    "turned": partial(linear, 1),
+}
 
 
 @pytest.mark.parametrize("build", NETS.values(), ids=NETS)
 def test_the_two_that_were_swapped_are_told(build):
-    """Whichever two; and nothing of the layers as they were made, nor where signs are turned round."""
+    """Whichever two; and nothing of the layers as they were made, nor where signs are turned
+    round.
+    """
     rng = np.random.default_rng(1)
     for ours, theirs in layers(build()):
         weight = np.array(ir.const_value(ours.inputs[1]))
@@ -55,7 +71,9 @@ def test_the_two_that_were_swapped_are_told(build):
 
 
 def test_a_row_of_a_few_counts_is_told_by_the_other():
-    """Its own direction is rounding's; a row that holds another's and nothing of its own is enough."""
+    """Its own direction is rounding's; a row that holds another's and nothing of its own is
+    enough.
+    """
     ours, theirs = layers(plain())[1]
     meant, made = (np.array(ir.const_value(node.inputs[1])) for node in (theirs, ours))
     meant[3] *= 1e-3
@@ -68,7 +86,9 @@ def test_a_row_of_a_few_counts_is_told_by_the_other():
 
 
 def test_factors_of_inputs_are_taken_out():
-    """Equalization multiplies inputs by up to a hundred times each other: without them rows look strange."""
+    """Equalization multiplies inputs by up to a hundred times each other: without them rows look
+    strange.
+    """
     ours, theirs = layers(plain())[1]
     factor = np.geomspace(0.1, 10, 8)
     weight = np.array(ir.const_value(theirs.inputs[1])) / factor.reshape(1, 8, 1, 1)
@@ -89,13 +109,19 @@ def test_what_cannot_be_compared_is_not():
 
 
 def test_a_swap_is_told_where_no_sample_shows_it():
-    """Both channels are cut off by a Relu whatever the input: the outputs are right, and the graph is not."""
+    """Both channels are cut off by a Relu whatever the input: the outputs are right, and the graph
+    is not.
+    """
     net = Net(3, 8, 8, seed=4)
     weight = net.rng.standard_normal((6, 3, 3, 3)).astype(np.float32)
-    first = net.node("Conv", "x", net.const(weight), net.const(np.array([0, 0, 0, 0, -99, -99], np.float32)))
+    first = net.node(
+        "Conv", "x", net.const(weight), net.const(np.array([0, 0, 0, 0, -99, -99], np.float32))
+    )
     graph = net.graph(net.node("GlobalAveragePool", net.node("Relu", first), out="y"))
     data = {"x": np.random.default_rng(1).standard_normal((48, 3, 8, 8)).astype(np.float32)}
-    made = onnx.load_from_string(ir.to_bytes(lo.quantize(graph, data, platform="venus", effort="fast").graph))
+    made = onnx.load_from_string(
+        ir.to_bytes(lo.quantize(graph, data, platform="venus", effort="fast").graph)
+    )
     held = next(t for t in made.graph.initializer if list(t.dims) == [6, 3, 3, 3])
     array = np.array(onnx.numpy_helper.to_array(held))
     array[[4, 5]] = array[[5, 4]]

@@ -28,7 +28,12 @@ def event_class():
         ],
         "Value": [("tag", 1, "s"), ("histo", 5, "m:Histo")],
         "Summary": [("value", 1, "m*:Value")],
-        "Event": [("wall_time", 1, "d"), ("step", 2, "i"), ("file_version", 3, "s"), ("summary", 5, "m:Summary")],
+        "Event": [
+            ("wall_time", 1, "d"),
+            ("step", 2, "i"),
+            ("file_version", 3, "s"),
+            ("summary", 5, "m:Summary"),
+        ],
     }.items():
         message = file.message_type.add(name=name)
         for field, number, kind in fields:
@@ -65,7 +70,10 @@ def read_events(path) -> list:
         body = data[at + 12 : at + 12 + length]
         for start, part in ((at + 8, data[at : at + 8]), (at + 12 + length, body)):
             crc = naive_crc(part)
-            assert struct.unpack_from("<I", data, start)[0] == (((crc >> 15) | (crc << 17)) + 0xA282EAD8) % 2**32
+            assert (
+                struct.unpack_from("<I", data, start)[0]
+                == (((crc >> 15) | (crc << 17)) + 0xA282EAD8) % 2**32
+            )
         events.append(kind.FromString(body))
         at += 16 + length
     return events
@@ -85,10 +93,14 @@ def test_events_are_what_the_format_says(made, tmp_path) -> None:
     (y,) = session.run(None, {"x": x})
     histo = rest[-1].summary.value[0].histo
     assert (histo.min, histo.max, histo.num) == (y.min(), y.max(), y.size)
-    np.testing.assert_allclose([histo.sum, histo.sum_squares], [y.sum(dtype=float), (y.astype(float) ** 2).sum()])
+    np.testing.assert_allclose(
+        [histo.sum, histo.sum_squares], [y.sum(dtype=float), (y.astype(float) ** 2).sum()]
+    )
     assert len(histo.bucket) == len(histo.bucket_limit)
     assert sum(histo.bucket) == y.size
-    np.testing.assert_array_equal(histo.bucket[1:], np.histogram(y.astype(np.float64), np.array(histo.bucket_limit))[0])
+    np.testing.assert_array_equal(
+        histo.bucket[1:], np.histogram(y.astype(np.float64), np.array(histo.bucket_limit))[0]
+    )
 
 
 def test_a_histogram_per_channel(made) -> None:

@@ -1,4 +1,6 @@
-"""Tables of weights and outputs: against numpy on whole arrays, through files, Dumper and the command line."""
+"""Tables of weights and outputs: against numpy on whole arrays, through files, Dumper and the
+command line.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def cells(text: str) -> list[list[str]]:
     assert lines[0] == lines[2] == lines[-1]
     assert re.fullmatch(r"\+(-+\+){6}", lines[0])
     assert {len(line) for line in lines} == {len(lines[0])}
-    assert [i for i, c in enumerate(lines[1]) if c == "|"] == [i for i, c in enumerate(lines[0]) if c == "+"]
+    assert [i for i, c in enumerate(lines[1]) if c == "|"] == [
+        i for i, c in enumerate(lines[0]) if c == "+"
+    ]
     return [[cell.strip() for cell in line[1:-1].split("|")] for line in (lines[1], *lines[3:-1])]
 
 
@@ -50,11 +54,20 @@ def test_weights_against_numpy(tmp_path) -> None:
     rng = np.random.default_rng(0)
     spiked = rng.standard_normal((4, 3, 3, 3))
     spiked[1, 2, 0, 0] = 400.0
-    state = {"a.weight": rng.standard_normal((8, 5)), "b.weight": spiked, "a.num_batches_tracked": np.array(7)}
+    state = {
+        "a.weight": rng.standard_normal((8, 5)),
+        "b.weight": spiked,
+        "a.num_batches_tracked": np.array(7),
+    }
     rows = lo.compat.wb_analyse(state, log=tmp_path / "w.log")
     table = cells((tmp_path / "w.log").read_text())
     assert " | ".join(table[0]) == HEAD_W == " | ".join(WEIGHT_COLUMNS)
-    assert [line[0] for line in table[1:]] == ["a.weight", "b.weight", "!!!", "a.num_batches_tracked"]
+    assert [line[0] for line in table[1:]] == [
+        "a.weight",
+        "b.weight",
+        "!!!",
+        "a.num_batches_tracked",
+    ]
     assert table[3] == ["!!!"] * 6
     for row, array in zip(rows, state.values(), strict=True):
         np.testing.assert_allclose(row.values(), expect(array), rtol=1e-12)
@@ -63,7 +76,9 @@ def test_weights_against_numpy(tmp_path) -> None:
 
 
 def test_zeros_are_no_outlier_and_nan_is_one() -> None:
-    zeros, sparse, broken = compute_outlier_rows({"z": np.zeros(3), "s": np.eye(1, 1000), "n": np.array([1.0, np.nan])})
+    zeros, sparse, broken = compute_outlier_rows(
+        {"z": np.zeros(3), "s": np.eye(1, 1000), "n": np.array([1.0, np.nan])}
+    )
     assert (zeros.multiple, zeros.versu, zeros.is_outlier) == (1, 1, False)
     assert math.isinf(sparse.versu)
     assert sparse.is_outlier
@@ -82,16 +97,29 @@ def test_initializers_and_constants_of_an_onnx_file(tmp_path) -> None:
         }""")
     onnx.save(model, tmp_path / "m.onnx")
     rows = lo.compat.wb_analyse(tmp_path / "m.onnx", log=None)
-    assert {row.name: (row.mean, row.max_abs) for row in rows} == {"w": (2.0, 3.0), "c": (0.375, 0.5)}
+    assert {row.name: (row.mean, row.max_abs) for row in rows} == {
+        "w": (2.0, 3.0),
+        "c": (0.375, 0.5),
+    }
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
 
 
 @limit_examples(40)
-@given(st.integers(0, 2**32 - 1), st.integers(2, 9), st.integers(1, 1500), st.integers(1, 8), st.floats(1, 12))
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(2, 9),
+    st.integers(1, 1500),
+    st.integers(1, 8),
+    st.floats(1, 12),
+)
 def test_outputs_over_batches_are_those_of_the_whole(seed, rows, columns, cut, spread) -> None:
-    """Law: mean, Max and Multiple to rounding; Dynamic exactly up to 4096 elements, else to Max / 4096."""
+    """Law: mean, Max and Multiple to rounding; Dynamic exactly up to 4096 elements, else to Max /
+    4096.
+    """
     rng = np.random.default_rng(seed)
-    array = (rng.standard_normal((rows, columns)) * np.exp(spread * rng.standard_normal(columns))).astype(np.float32)
+    array = (
+        rng.standard_normal((rows, columns)) * np.exp(spread * rng.standard_normal(columns))
+    ).astype(np.float32)
     seen = OutputCollector()
     for part in np.array_split(array, min(cut, rows)):
         seen.add("t", part, None)
@@ -104,7 +132,9 @@ def test_outputs_over_batches_are_those_of_the_whole(seed, rows, columns, cut, s
     else:
         near = np.sort(np.abs(array.astype(np.float64)).ravel())
         place = int(0.99 * (array.size - 1))
-        assert near[place - 1] - largest / 4096 <= row.quantile_99 <= near[place + 2] + largest / 4096
+        assert (
+            near[place - 1] - largest / 4096 <= row.quantile_99 <= near[place + 2] + largest / 4096
+        )
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +167,9 @@ def test_dumper_over_calls(nets, tmp_path) -> None:
     for name, array, _ in session.taps({"x": x}):
         for layer in (node for node, output in nodes.items() if output == name):
             np.testing.assert_allclose([float(c) for c in lines[layer]], expect(array), rtol=2e-3)
-            assert [float(c) for c in lines[layer]][:2] == pytest.approx(expect(array)[:2], rel=1e-5)
+            assert [float(c) for c in lines[layer]][:2] == pytest.approx(
+                expect(array)[:2], rel=1e-5
+            )
 
 
 def test_dumper_on_the_integers(nets, tmp_path) -> None:
@@ -147,7 +179,9 @@ def test_dumper_on_the_integers(nets, tmp_path) -> None:
         got = quantized(x)
         (row,) = d.save_out_analyse_log(save_log_path=tmp_path / "o.log")
     np.testing.assert_array_equal(got, quantized.session()(x))
-    ((name, array, scale),) = quantized.session().taps({"x": x}, [_output(quantized, row.name.removeprefix("root."))])
+    ((name, array, scale),) = quantized.session().taps(
+        {"x": x}, [_output(quantized, row.name.removeprefix("root."))]
+    )
     np.testing.assert_allclose(row.values(), expect(array / scale), rtol=1e-12)
 
 
@@ -193,7 +227,11 @@ def test_checkpoints(tmp_path) -> None:
     for row, tensor in zip(rows, net.state_dict().values(), strict=True):
         if tensor.any():
             np.testing.assert_allclose(row.values(), expect(tensor.numpy()), rtol=1e-12)
-    assert lo.compat.wb_analyse(net.state_dict(), log=None) == rows == lo.compat.wb_analyse(net, log=None)
+    assert (
+        lo.compat.wb_analyse(net.state_dict(), log=None)
+        == rows
+        == lo.compat.wb_analyse(net, log=None)
+    )
     half = lo.compat.wb_analyse({"w": torch.tensor([1.0, -2.0], dtype=torch.bfloat16)}, log=None)
     assert half[0].max_abs == 2
 
@@ -264,10 +302,24 @@ def test_analyze_outputs(nets, tmp_path, monkeypatch) -> None:
     )
     assert done.exit_code == 0, done.output
     rows = json.loads(done.stdout)["rows"]
-    assert [row["name"] for row in rows] == [str(n.name) for n in session.model.graph if n.op_type == "Conv"]
-    first = session.run([str(next(n for n in session.model.graph if n.op_type == "Conv").outputs[0].name)], {"x": x})
+    assert [row["name"] for row in rows] == [
+        str(n.name) for n in session.model.graph if n.op_type == "Conv"
+    ]
+    first = session.run(
+        [str(next(n for n in session.model.graph if n.op_type == "Conv").outputs[0].name)], {"x": x}
+    )
     assert rows[0]["mean"] == pytest.approx(np.abs(first[0]).mean(), rel=1e-6)
     assert " | ".join(cells((tmp_path / "Analyse_layer_output.log").read_text())[0]) == HEAD_O
-    wrong = run("analyze", "outputs", folder / "net.onnx", "--data", folder / "data.npz", "--match", "Lstm", "-o", "l")
+    wrong = run(
+        "analyze",
+        "outputs",
+        folder / "net.onnx",
+        "--data",
+        folder / "data.npz",
+        "--match",
+        "Lstm",
+        "-o",
+        "l",
+    )
     assert wrong.exit_code == 1
     assert not (tmp_path / "l").exists()

@@ -1,4 +1,6 @@
-"""Profiles: the table against numpy, TensorBoard's file against the format's definition, files that are read again."""
+"""Profiles: the table against numpy, TensorBoard's file against the format's definition, files that
+are read again.
+"""
 
 from __future__ import annotations
 
@@ -33,21 +35,32 @@ def test_every_row_against_numpy(made) -> None:
     home, x, _ = made
     session = lo.Session(home / "net.onnx")
     real = {name: array for name, array, _ in session.taps({"x": x})}
-    real |= {name: ir.const_value(value) for name, value in session.model.graph.initializers.items()}
+    real |= {
+        name: ir.const_value(value) for name, value in session.model.graph.initializers.items()
+    }
     rows = table((home / "p" / "statistic.txt").read_text())
     assert " | ".join(rows[0]) == HEAD == " | ".join(COLUMNS)
     operators = list(dict.fromkeys(row["Mod Name"] for row in rows))
     assert [row["Index"] for row in rows] == [str(operators.index(row["Mod Name"])) for row in rows]
     want = []
     for node in session.model.graph:
-        kinds = {"Conv": ["input", "weight", "bias"], "Gemm": ["input", "weight", "bias"]}.get(node.op_type, ["input"])
-        want += [(node.op_type, node.name, kind, str(v.name)) for kind, v in zip(kinds, node.inputs, strict=False)]
+        kinds = {"Conv": ["input", "weight", "bias"], "Gemm": ["input", "weight", "bias"]}.get(
+            node.op_type, ["input"]
+        )
+        want += [
+            (node.op_type, node.name, kind, str(v.name))
+            for kind, v in zip(kinds, node.inputs, strict=False)
+        ]
         want += [(node.op_type, node.name, "output", str(node.outputs[0].name))]
-    assert [(row["Op Name"], row["Mod Name"], row["Attr"]) for row in rows] == [line[:3] for line in want]
+    assert [(row["Op Name"], row["Mod Name"], row["Attr"]) for row in rows] == [
+        line[:3] for line in want
+    ]
     for row, (_, _, attr, name) in zip(rows, want, strict=True):
         array = real[name].astype(np.float64)
         found = [float(row[key]) for key in ("Min", "Max", "Mean", "Var")]
-        np.testing.assert_allclose(found, [array.min(), array.max(), array.mean(), array.var()], rtol=1e-5, atol=1e-9)
+        np.testing.assert_allclose(
+            found, [array.min(), array.max(), array.mean(), array.var()], rtol=1e-5, atol=1e-9
+        )
         assert (row["Dtype"], row["Scale"]) == ("float32", "-")
         shape = array.shape if attr in ("weight", "bias") else (7, *array.shape[1:])
         assert json.loads(row["Shape"]) == list(shape)
@@ -99,10 +112,14 @@ def node_with(**told):
 
 def test_the_place_in_the_source() -> None:
     dynamo = (
-        'File "/home/me/net.py", line 7, in forward\n    return self.r(x)\n  File "/env/torch/nn/modules/a.py", '
+        'File "/home/me/net.py", line 7, in forward\n    return self.r(x)\n  File '
+        '"/env/torch/nn/modules/a.py", '
         "line 143, in forward\n    return F.relu(input)"
     )
-    script = "/env/torch/nn/functional.py(5): relu\n/home/me/net.py(7): forward\n/home/me/main.py(90): <module>\n"
+    script = (
+        "/env/torch/nn/functional.py(5): relu\n/home/me/net.py(7): "
+        "forward\n/home/me/main.py(90): <module>\n"
+    )
     assert source_location(node_with(meta=dynamo)) == "/home/me/net.py:7 in forward"
     assert source_location(node_with(doc=script)) == "/home/me/net.py:7 in forward"
     assert source_location(node_with(doc="made by hand")) == ""
@@ -116,7 +133,12 @@ def test_stack_column_of_torchs_own_export(tmp_path) -> None:
     net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU()).eval()
     with suppress_output():
         torch.onnx.export(
-            net, (torch.zeros(1, 4),), tmp_path / "n.onnx", dynamo=True, verbose=False, external_data=False
+            net,
+            (torch.zeros(1, 4),),
+            tmp_path / "n.onnx",
+            dynamo=True,
+            verbose=False,
+            external_data=False,
         )
     profile = lo.profile(tmp_path / "n.onnx", np.zeros((1, 4), np.float32))
     stacks = {row["Op Name"]: row["Stack"] for row in table(profile.text(with_stack=True))}
@@ -139,8 +161,13 @@ def test_model_profiler(made, tmp_path) -> None:
     p.get_info_manager.table(out_dir=tmp_path / "q", with_stack=True)
     assert table((tmp_path / "q" / "statistic.txt").read_text())[0]["Stack"] == "unknown"
     p.get_info_manager.tensorboard(types=["Gemm"], force_per_channel=True)
-    tags = {e.summary.value[0].tag for e in read_events(next((tmp_path / "p" / "tensorboard").iterdir()))[1:]}
-    gemm = next(e for e in list_operator_tensors(session.model) if e.op == "Gemm" and e.attr == "output")
+    tags = {
+        e.summary.value[0].tag
+        for e in read_events(next((tmp_path / "p" / "tensorboard").iterdir()))[1:]
+    }
+    gemm = next(
+        e for e in list_operator_tensors(session.model) if e.op == "Gemm" and e.attr == "output"
+    )
     assert {f"{gemm.module}/output/{gemm.tensor}/{c}" for c in range(5)} < tags
     assert sorted(path.name for path in (tmp_path / "p").iterdir()) == [
         "profile.npz",
@@ -203,7 +230,9 @@ def test_the_command(made, tmp_path, monkeypatch) -> None:
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_data(tmp_path) -> None:
-    """Law: the peak with 2,048 samples is that with 64, to a tenth; each run has a process of its own."""
+    """Law: the peak with 2,048 samples is that with 64, to a tenth; each run has a process of its
+    own.
+    """
     digits = ROOT / "models" / "digits_cnn.onnx"
     code = (
         "import resource, sys, numpy as np, lingeronnx as lo\n"

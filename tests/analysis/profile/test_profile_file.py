@@ -18,7 +18,12 @@ def test_a_profile_that_is_read_goes_on_as_the_one_written(made, tmp_path) -> No
     }
     for name, seen in profile.tensors.items():
         have, want = again.tensors[name].distribution, seen.distribution
-        assert (have.count, have.low, have.high, have.mean) == (want.count, want.low, want.high, want.mean)
+        assert (have.count, have.low, have.high, have.mean) == (
+            want.count,
+            want.low,
+            want.high,
+            want.mean,
+        )
         assert have.variance == pytest.approx(want.variance)
         np.testing.assert_array_equal(
             have.histogram.bins(have.low, have.high), want.histogram.bins(want.low, want.high)

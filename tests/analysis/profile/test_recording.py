@@ -29,7 +29,9 @@ def test_kept_tensors_stand_for_the_model(made, tmp_path) -> None:
             np.testing.assert_allclose(np.concatenate(arrays), want[name], atol=1e-5)
     (last,) = recorded.run(None, {"x": x[::-7]})  # in any order
     np.testing.assert_allclose(last, session.run(None, {"x": x[::-7]})[0], atol=1e-5)
-    with pytest.raises(lo.DataError, match="sample 1 of the batch is not among those of the profile"):
+    with pytest.raises(
+        lo.DataError, match="sample 1 of the batch is not among those of the profile"
+    ):
         recorded.run(None, {"x": np.stack([x[0], x[1] + 1])})
     with pytest.raises(lo.DataError, match="was made of another model"):
         RecordedSession(lo.Session(home / "quant.onnx"), home / "p")
@@ -47,7 +49,9 @@ def test_compare_from_profiles(made, tmp_path, monkeypatch) -> None:
 
     models = home / "net.onnx", home / "quant.onnx"
     for model, out in zip(models, ("f", "q"), strict=True):
-        assert run("profile", model, "--data", home / "data.npz", "-o", out, "--keep").exit_code == 0
+        assert (
+            run("profile", model, "--data", home / "data.npz", "-o", out, "--keep").exit_code == 0
+        )
     done = run("compare", *models, "--profiles", "f", "q", "-o", "kept", "--json")
     assert done.exit_code == 0, done.output
     again = run("compare", *models, "--data", home / "data.npz", "-o", "run", "--json")

@@ -14,7 +14,9 @@ NETS = ("plain", "residual", "depthwise", "concat", "asymmetric", "branches")
 
 
 def small_net():
-    """Build two convolutions with an Add, a global average and a linear layer: few trials, each of them short."""
+    """Build two convolutions with an Add, a global average and a linear layer: few trials, each of
+    them short.
+    """
     net = Net(4, 6, 6, seed=7)
     shortcut = net.node("Relu", net.conv("x", (6, 4, 3, 3)))
     total = net.node("Add", net.conv(shortcut, (6, 6, 1, 1)), shortcut)
@@ -29,7 +31,9 @@ def data(net, count=24, seed=3):
 
 
 def planned(net, **more):
-    return plan_model(prepare_model(net, data(net), None, {"effort": "fast", **more}, hold_out=False))
+    return plan_model(
+        prepare_model(net, data(net), None, {"effort": "fast", **more}, hold_out=False)
+    )
 
 
 def engine_of(net, **more):

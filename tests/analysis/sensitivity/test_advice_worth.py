@@ -1,4 +1,6 @@
-"""What sensitivity advises is worth it: a least gain, a cap on float work, and 16 bits that are predicted as such."""
+"""What sensitivity advises is worth it: a least gain, a cap on float work, and 16 bits that are
+predicted as such.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,16 @@ def test_a_least_gain() -> None:
     none = found(platform="venus", min_gain=1000.0)
     assert none.best is None
     assert none.finding
-    assert f"no layer left in float helps (at least 1000 dB); compare says why: {none.finding}" in none.text()
+    assert (
+        f"no layer left in float helps (at least 1000 dB); compare says why: {none.finding}"
+        in none.text()
+    )
 
 
 def test_a_cap_on_what_is_left_in_float() -> None:
-    """Layers with more than their share of the multiply-accumulates are in no advice; without a cap they are."""
+    """Layers with more than their share of the multiply-accumulates are in no advice; without a cap
+    they are.
+    """
     free, capped = (found(platform="venus", max_float_macs=share) for share in (1.0, 0.01))
     names = {name for advice in free.advice for name in advice.operators}
     assert {name for advice in capped.advice for name in advice.operators} < names
@@ -57,11 +64,17 @@ def test_a_prediction_is_what_quantizing_so_measures(platform) -> None:
 @pytest.mark.parametrize("platform", ["generic", "venus"])
 @pytest.mark.parametrize("op_type", ["LSTM", "GRU"])
 def test_what_is_rounded_inside_a_recurrent_layer_is_predicted(op_type: str, platform: str) -> None:
-    """Everything rounded, and in 16 bits where the platform has these, is what `quantize` then gives."""
+    """Everything rounded, and in 16 bits where the platform has these, is what `quantize` then
+    gives.
+    """
     gates = {"LSTM": 4, "GRU": 3}[op_type]
     made = Net(3, 4, seed=2)
-    weights = [made.const((made.rng.standard_normal((1, gates * 4, n))).astype(np.float32)) for n in (4, 4)]
-    y = made.node(op_type, made.node("Transpose", "x", perm=[1, 0, 2]), *weights, hidden_size=4, out="whole")
+    weights = [
+        made.const((made.rng.standard_normal((1, gates * 4, n))).astype(np.float32)) for n in (4, 4)
+    ]
+    y = made.node(
+        op_type, made.node("Transpose", "x", perm=[1, 0, 2]), *weights, hidden_size=4, out="whole"
+    )
     graph = made.graph(made.node("Squeeze", y, made.const(np.array([1], np.int64)), out="y"))
     feeds = {"x": np.random.default_rng(0).standard_normal((16, 3, 4)).astype(np.float32)}
     given = lo.sensitivity(graph, feeds, platform=platform, effort="fast")

@@ -48,7 +48,10 @@ def test_half_a_line_is_cut_off(tmp_path):
 
 @pytest.mark.parametrize(
     "other, said",
-    [({"model": hash_parts(b"b")}, "results of another model"), ({"metric": ["KL"]}, r'metric = \["L1"\]')],
+    [
+        ({"model": hash_parts(b"b")}, "results of another model"),
+        ({"metric": ["KL"]}, r'metric = \["L1"\]'),
+    ],
 )
 def test_results_of_something_else_are_refused(tmp_path, other, said):
     path = filled(tmp_path / "j.jsonl")

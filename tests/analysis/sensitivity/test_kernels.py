@@ -1,4 +1,6 @@
-"""Integer kernels of single operators against whole runs in the simulator, and against the function itself."""
+"""Integer kernels of single operators against whole runs in the simulator, and against the function
+itself.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,15 @@ def curve(op_type, platform):
     net = Net(6, 16, seed=1)
 
     def layer(x):
-        return net.node("MatMul", x, net.const((0.5 * net.rng.standard_normal((16, 16))).astype(np.float32)))
+        return net.node(
+            "MatMul", x, net.const((0.5 * net.rng.standard_normal((16, 16))).astype(np.float32))
+        )
 
     middle = net.node(op_type, layer("x"), out="curved")
     graph = net.graph(net.node("MatMul", middle, net.const(np.eye(16, dtype=np.float32)), out="y"))
-    plan = plan_model(prepare_model(graph, X, None, {"effort": "fast", "platform": platform}, hold_out=False))
+    plan = plan_model(
+        prepare_model(graph, X, None, {"effort": "fast", "platform": platform}, hold_out=False)
+    )
     node = next(node for node in plan.graph.graph if ir.output_name(node) == "curved")
     fine = {
         name: Affine(q.scale * 2.0 ** max(FINE_BITS - 2 - q.bits, 0), FINE_BITS)
@@ -35,7 +41,9 @@ def curve(op_type, platform):
 
 @pytest.mark.parametrize("platform", ["generic", "venusA"])
 def test_inputs_left_in_float(platform):
-    """A softmax is within two counts of the function of what its inputs hold, in 16 bits or as planned."""
+    """A softmax is within two counts of the function of what its inputs hold, in 16 bits or as
+    planned.
+    """
     plan, node, every = curve("Softmax", platform)
     (name,) = every[str(node.name)].inputs
     q = plan.plan.tensors["curved"]
@@ -56,8 +64,13 @@ def test_a_curve_of_single_numbers(platform):
     (name,) = every[str(node.name)].inputs
     assert set(every[str(node.name)].variants) == {(True, "plan")}
     x = plan.plan.tensors[name].on_grid(np.linspace(-3, 3, 96, dtype=np.float32).reshape(1, 6, 16))
-    (found,) = KernelRunner(every).run(str(node.name), (True, "plan"), {name: x}, ["curved"]).values()
-    assert np.abs(found - 1 / (1 + np.exp(-x.astype(np.float64)))).max() <= 2 / plan.plan.tensors["curved"].scale
+    (found,) = (
+        KernelRunner(every).run(str(node.name), (True, "plan"), {name: x}, ["curved"]).values()
+    )
+    assert (
+        np.abs(found - 1 / (1 + np.exp(-x.astype(np.float64)))).max()
+        <= 2 / plan.plan.tensors["curved"].scale
+    )
 
 
 def _ends(q):

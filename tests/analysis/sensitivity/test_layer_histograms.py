@@ -17,11 +17,19 @@ from tests.analysis.sensitivity.helpers import data, small_net
 from tests.nets import residual
 
 X = np.random.default_rng(3).standard_normal((24, 4, 12, 12)).astype(np.float32)
-FILES = [f"{side}_{kind}_hist_result.pdf" for side in ("best", "worst") for kind in ("weight", "act")]
+FILES = [
+    f"{side}_{kind}_hist_result.pdf" for side in ("best", "worst") for kind in ("weight", "act")
+]
 
 
 @pytest.mark.parametrize(
-    "q", (Affine(32.0), Affine(100.0, 8), Affine(4.0, 4), Affine((64.0, 8.0, 32.0, 16.0), 8, PerAxis(1)))
+    "q",
+    (
+        Affine(32.0),
+        Affine(100.0, 8),
+        Affine(4.0, 4),
+        Affine((64.0, 8.0, 32.0, 16.0), 8, PerAxis(1)),
+    ),
 )
 def test_what_is_cut_off(q):
     """Counted one by one in plain Python: what rounds to an integer beyond the ends."""
@@ -59,18 +67,28 @@ def test_files(tmp_path):
         for content in pages.values():
             assert content.startswith(b"%PDF")
             assert len(re.findall(rb"/Type /Page\b", content)) == 2
-        sensitivity(small_net(), data(small_net()), folder=tmp_path, plots=2, effort="fast", resume=True)
+        sensitivity(
+            small_net(), data(small_net()), folder=tmp_path, plots=2, effort="fast", resume=True
+        )
     assert pages == {name: (tmp_path / name).read_bytes() for name in FILES}
 
 
 def test_without_matplotlib(tmp_path, monkeypatch):
     there = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "matplotlib" else there(name, *a))
-    with pytest.raises(ConfigError, match=r"histograms need matplotlib: pip install 'lingeronnx\[report\]'"):
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *a: None if name == "matplotlib" else there(name, *a),
+    )
+    with pytest.raises(
+        ConfigError, match=r"histograms need matplotlib: pip install 'lingeronnx\[report\]'"
+    ):
         sensitivity(residual(), X, folder=tmp_path, plots=1, effort="fast")
 
 
 def test_a_folder_is_needed(monkeypatch):
-    monkeypatch.setattr("lingeronnx.analysis.sensitivity.sensitivity.check_matplotlib", lambda: None)
+    monkeypatch.setattr(
+        "lingeronnx.analysis.sensitivity.sensitivity.check_matplotlib", lambda: None
+    )
     with pytest.raises(ConfigError, match="plots are files: give a folder"):
         sensitivity(residual(), X, plots=1, effort="fast")

@@ -1,4 +1,6 @@
-"""The page of `sensitivity`: of the two files that a run leaves, with the options that it advises."""
+"""The page of `sensitivity`: of the two files that a run leaves, with the options that it
+advises.
+"""
 
 import json
 
@@ -29,7 +31,9 @@ def test_where_nothing_is_advised():
     assert parse_advised_options(ranking(quantized=40.0).text()) == ""
 
 
-@pytest.mark.parametrize(("text", "rows"), [("", "[]"), ("op_name\n", "{"), ("op_name\n", "3"), ("\xff", "[]")])
+@pytest.mark.parametrize(
+    ("text", "rows"), [("", "[]"), ("op_name\n", "{"), ("op_name\n", "3"), ("\xff", "[]")]
+)
 def test_what_no_run_left_is_refused(tmp_path, text, rows):
     (tmp_path / "sensitive_ops.txt").write_bytes(text.encode("latin-1"))
     (tmp_path / "sensitive_ops.json").write_text(rows)

@@ -10,7 +10,10 @@ from lingeronnx.analysis.sensitivity.ranking import RankedTrial, Sensitivity, Sk
 
 def ranking(by="SQNR", quantized=20.0, values=(25.0, 29.0, 30.0), **more):
     advice = [SkipAdvice(("a",) * n, ("--skip x",) * n, value) for n, value in enumerate(values, 1)]
-    rows = [RankedTrial("conv", "both", "Conv", (0.5, math.inf)), RankedTrial("fc", "weight", "Gemm", (0.25, 1.0))]
+    rows = [
+        RankedTrial("conv", "both", "Conv", (0.5, math.inf)),
+        RankedTrial("fc", "weight", "Gemm", (0.25, 1.0)),
+    ]
     return Sensitivity(
         ranking=rows,
         metrics=("L1", "SQNR"),
@@ -50,7 +53,8 @@ def test_a_gain_that_is_not_worth_its_options():
     """Least gain: below it nothing is advised, at it the shortest that has it."""
     assert ranking(min_gain=11.0).best is None
     assert (
-        "no layer left in float helps (at least 11 dB); compare says why: nothing is" in ranking(min_gain=11.0).text()
+        "no layer left in float helps (at least 11 dB); compare says why: nothing is"
+        in ranking(min_gain=11.0).text()
     )
     assert ranking(min_gain=10.0).best.value == 30.0
 

@@ -1,4 +1,6 @@
-"""Trials against whole runs, rankings with known answers, runs that are killed, workers, the command."""
+"""Trials against whole runs, rankings with known answers, runs that are killed, workers, the
+command.
+"""
 
 from __future__ import annotations
 
@@ -87,8 +89,13 @@ def test_values_are_those_of_the_formulas():
 
 
 def test_kinds_and_what():
-    """Every operator once; three rows for one with weights under "all"; only the first input begins as integers."""
-    rows = {what: run(small_net(), what=what).ranking for what in ("both", "weight", "activation", "all")}
+    """Every operator once; three rows for one with weights under "all"; only the first input begins
+    as integers.
+    """
+    rows = {
+        what: run(small_net(), what=what).ranking
+        for what in ("both", "weight", "activation", "all")
+    }
     convs = {row.name for row in rows["weight"]}
     assert {row.kind for row in rows["weight"]} == {"weight"}
     assert {row.kind for row in rows["activation"]} == {"activation"}
@@ -98,7 +105,13 @@ def test_kinds_and_what():
     assert len(rows["all"]) == 3 * len(convs) + len(rows["activation"]) - len(convs)
     kinds = {row.name: row.op_type for row in rows["both"]}
     assert kinds["x"] == "Quant"
-    assert set(kinds.values()) == {"Quant", "Conv", "Add", "GlobalAveragePool", "Gemm"}  # no Relu, no Flatten
+    assert set(kinds.values()) == {
+        "Quant",
+        "Conv",
+        "Add",
+        "GlobalAveragePool",
+        "Gemm",
+    }  # no Relu, no Flatten
     by_pair = {(row.name, row.kind): row.values for row in rows["all"]}
     for part in ("both", "weight", "activation"):
         assert all(by_pair[row.name, row.kind] == row.values for row in rows[part])
@@ -108,7 +121,12 @@ def test_kinds_and_what():
 @pytest.mark.parametrize("model", ("digits_lstm", "digits_gru", "digits_attention"))
 def test_other_kinds_of_nets(model):
     found = sensitivity(
-        MODELS / f"{model}.onnx", MODELS / "digits_calib.npz", limit=8, what="all", metric="SQNR", effort="fast"
+        MODELS / f"{model}.onnx",
+        MODELS / "digits_calib.npz",
+        limit=8,
+        what="all",
+        metric="SQNR",
+        effort="fast",
     )
     assert all(math.isfinite(value) or value > 0 for row in found.ranking for value in row.values)
     assert found.macs < 0.9 * found.whole
@@ -117,7 +135,9 @@ def test_other_kinds_of_nets(model):
 
 @pytest.mark.slow
 def test_the_options_work():
-    """What stands at the end can be pasted, and what is predicted comes: a chip skips, elsewhere 16 bits are given."""
+    """What stands at the end can be pasted, and what is predicted comes: a chip skips, elsewhere 16
+    bits are given.
+    """
     net = nets.residual()
 
     def sqnr(**more):
@@ -134,9 +154,11 @@ def test_the_options_work():
 
 
 def test_what_gives_nothing_back_is_no_advice():
-    """Oracle: of an operator that is skipped, what the plan of `quantize --skip` still holds in integers stays rounded.
+    """Oracle: of an operator that is skipped, what the plan of `quantize --skip` still holds in
+    integers stays rounded.
 
-    An average in the middle of a chip's net hands its output to the next layer, which rounds it as before.
+    An average in the middle of a chip's net hands its output to the next layer, which rounds it as
+    before.
     """
     net = nets.residual()
     plan = planned(net)
@@ -146,13 +168,16 @@ def test_what_gives_nothing_back_is_no_advice():
         rest = planned(net, skip=(layer.selector,))
         found = restored_by_options(plan, [layer], every)
         assert found.tensors == {name for name in whole.tensors if name not in rest.plan.tensors}
-        assert found.weights == {str(n.name) for n, _ in plan.partition.integer_nodes if n.name in whole.weights} - {
-            str(n.name) for n, _ in rest.partition.integer_nodes
-        }
+        assert found.weights == {
+            str(n.name) for n, _ in plan.partition.integer_nodes if n.name in whole.weights
+        } - {str(n.name) for n, _ in rest.partition.integer_nodes}
         assert (found == RoundedSet()) == (layer.op_type in ("GlobalAveragePool", "Add"))
     advised = {name for advice in run(net, metric="SQNR").advice for name in advice.operators}
     assert advised <= {layer.name for layer in every if layer.op_type in ("Conv", "Gemm")}
-    assert restored_by_options(planned(net, platform="generic"), every[:1], every) == every[0].all_rounded
+    assert (
+        restored_by_options(planned(net, platform="generic"), every[:1], every)
+        == every[0].all_rounded
+    )
 
 
 # ---- metrics of the user's -----------------------------------------------------------------------------------------
@@ -160,18 +185,29 @@ def test_what_gives_nothing_back_is_no_advice():
 
 def test_own_metric_and_order(tmp_path):
     (tmp_path / "own.py").write_text(
-        "import numpy as np\ndef right(outputs, labels):\n    return float((outputs.argmax(1) == labels).mean())\n"
+        "import numpy as np\ndef right(outputs, labels):\n    return float((outputs.argmax(1) == "
+        "labels).mean())\n"
         "def wrong(outputs, labels):\n    return 1 - right(outputs, labels)\n"
     )
     net = nets.residual()
     x = data(net, 64)
     (y,) = (a for n, a, _ in FloatRunner(net, ["y"]).run({"x": x}))
     given = [({"x": x}, y.argmax(1))]
-    right = sensitivity(net, x, given, metric=[f"{tmp_path}/own.py:right", "top1"], effort="fast", **COARSE)
+    right = sensitivity(
+        net, x, given, metric=[f"{tmp_path}/own.py:right", "top1"], effort="fast", **COARSE
+    )
     assert right.ranking[0].name == "Conv_t7"
     for row in right.ranking:
         assert row.values[1] == pytest.approx(100 * row.values[0])
-    wrong = sensitivity(net, x, given, metric=f"{tmp_path}/own.py:wrong", order="descending", effort="fast", **COARSE)
+    wrong = sensitivity(
+        net,
+        x,
+        given,
+        metric=f"{tmp_path}/own.py:wrong",
+        order="descending",
+        effort="fast",
+        **COARSE,
+    )
     assert wrong.ranking[0].name == "Conv_t7"
     assert right.exact == 1.0
     assert right.advised_by.endswith("own.py:right")
@@ -180,7 +216,9 @@ def test_own_metric_and_order(tmp_path):
 
 
 def minus_error(model):
-    """Return a number that is the larger the closer the model is to itself in float: a user's evaluation."""
+    """Return a number that is the larger the closer the model is to itself in float: a user's
+    evaluation.
+    """
     x = data(nets.residual(), 16, seed=9)
     (want,) = (a for n, a, _ in FloatRunner(nets.residual(), ["y"]).run({"x": x}))
     assert model.inputs[0].name == "x"
@@ -236,7 +274,9 @@ def contents(folder):
 
 @pytest.mark.slow
 def test_killed_anywhere_and_resumed(tmp_path):
-    """Law: cut off at any byte, the run goes on and ends with the same files, and computes only what is missing."""
+    """Law: cut off at any byte, the run goes on and ends with the same files, and computes only
+    what is missing.
+    """
     net = small_net()
     more = {"metric": ["SQNR", "KL"], "batch": 4}
     whole = tmp_path / "whole"
@@ -245,7 +285,13 @@ def test_killed_anywhere_and_resumed(tmp_path):
     want = contents(whole)
     lines = want[JOURNAL_FILE].splitlines(keepends=True)
     rng = np.random.default_rng(4)
-    for cut in (0, 5, len(lines[0]), len(want[JOURNAL_FILE]), *rng.integers(0, len(want[JOURNAL_FILE]), 6)):
+    for cut in (
+        0,
+        5,
+        len(lines[0]),
+        len(want[JOURNAL_FILE]),
+        *rng.integers(0, len(want[JOURNAL_FILE]), 6),
+    ):
         folder = tmp_path / f"cut{cut}"
         folder.mkdir(exist_ok=True)
         (folder / JOURNAL_FILE).write_bytes(want[JOURNAL_FILE][:cut])
@@ -270,7 +316,10 @@ def test_results_of_something_else(tmp_path):
         ({"metric": "KL"}, r'results of metric = \["L1"\], not \["KL"\]; drop --resume'),
         ({"what": "all"}, 'results of what = "both", not "all"'),
         ({"all_but_one": True}, "results of all_but_one = false, not true"),
-        ({"calibrator": "max", "bits": 8, "mode": "q-value", "effort": "normal"}, r"another plan \(calibration"),
+        (
+            {"calibrator": "max", "bits": 8, "mode": "q-value", "effort": "normal"},
+            r"another plan \(calibration",
+        ),
         ({"batch": 4}, "results of samples of a block = 8, not 4"),
     ):
         with pytest.raises(ConfigError, match=said):
@@ -286,7 +335,8 @@ def test_results_of_something_else(tmp_path):
     assert run(net, **{**same, "resume": False}).samples == 24
 
 
-@pytest.mark.deep  # a cluster of processes, below, and a function of the user's, above, say the same
+# a cluster of processes, below, and a function of the user's, above, say the same
+@pytest.mark.deep
 def test_workers_write_the_same_files(tmp_path):
     net = nets.residual()
     for name, more in (("one", {}), ("two", {"workers": 2})):
@@ -312,7 +362,13 @@ def test_cluster_writes_the_same_files(tmp_path):
                 killed.append(next(iter(cluster.workers.values())).pid)
                 os.kill(killed[0], signal.SIGKILL)
 
-        run(net, folder=tmp_path / "two", batch=2, cluster=cluster.scheduler_address, progress=kill_one)
+        run(
+            net,
+            folder=tmp_path / "two",
+            batch=2,
+            cluster=cluster.scheduler_address,
+            progress=kill_one,
+        )
     assert killed
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
@@ -335,7 +391,9 @@ def test_command(tmp_path):
         "-o",
         tmp_path / "out",
     ]
-    done = CliRunner().invoke(cli.main, [str(word) for word in (*line, "--json", "--metric", "SQNR", "--metric", "L1")])
+    done = CliRunner().invoke(
+        cli.main, [str(word) for word in (*line, "--json", "--metric", "SQNR", "--metric", "L1")]
+    )
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     listed = json.loads((tmp_path / "out/sensitive_ops.json").read_text())
@@ -347,12 +405,16 @@ def test_command(tmp_path):
     assert found["macs"] < found["macs_of_whole_runs"]
     refused = CliRunner().invoke(cli.main, [str(word) for word in (*line, "--resume")])
     assert refused.exit_code == 1
-    assert refused.stderr.splitlines()[-1].startswith(f"error: {tmp_path}/out/{JOURNAL_FILE} holds results of metric")
+    assert refused.stderr.splitlines()[-1].startswith(
+        f"error: {tmp_path}/out/{JOURNAL_FILE} holds results of metric"
+    )
 
 
 @pytest.mark.slow
 def test_a_real_kill(tmp_path):
-    """The process is killed with -9 while it works; --resume goes on and ends with the files of a whole run."""
+    """The process is killed with -9 while it works; --resume goes on and ends with the files of a
+    whole run.
+    """
     line = [
         "sensitivity",
         str(MODELS / "digits_cnn.onnx"),
@@ -378,16 +440,25 @@ def test_a_real_kill(tmp_path):
     process.kill()
     assert process.wait() == -signal.SIGKILL
     assert not (tmp_path / "killed/sensitive_ops.txt").exists()
-    assert CliRunner().invoke(cli.main, [*line, "--resume", "-o", str(tmp_path / "killed")]).exit_code == 0
+    assert (
+        CliRunner().invoke(cli.main, [*line, "--resume", "-o", str(tmp_path / "killed")]).exit_code
+        == 0
+    )
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
 
 
 def test_notes():
     net = small_net()
     assert run(net).notes == (
-        "effort fast leaves uneven channels as they are: try --effort normal before you skip a layer",
+        (
+            "effort fast leaves uneven channels as they are: try --effort normal before you skip a "
+            "layer"
+        ),
     )
     normal = sensitivity(net, data(net), what="weight")
     assert normal.notes == ()
     look = api.quantize(net, effort="fast").plan
-    assert "calibrated on synthetic inputs" in sensitivity(net, data(net), plan=look, what="weight").notes[0]
+    assert (
+        "calibrated on synthetic inputs"
+        in sensitivity(net, data(net), plan=look, what="weight").notes[0]
+    )

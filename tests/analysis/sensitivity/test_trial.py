@@ -35,7 +35,9 @@ def test_pieces_are_the_model(name):
 @pytest.mark.parametrize("platform", ["generic", "venus"])
 @pytest.mark.parametrize("name", NETS)
 def test_everything_rounded_is_the_simulator(name, platform):
-    """Where all is rounded, a trial has the outputs of the integer graph in the simulator, to the last bit."""
+    """Where all is rounded, a trial has the outputs of the integer graph in the simulator, to the
+    last bit.
+    """
     net = getattr(nets, name)()
     plan, every, engine = engine_of(net, platform=platform)
     x = data(net, 5)

@@ -1,4 +1,6 @@
-"""What only explains survives every number: infinities, nan, and the lowest float32, which masks are made of."""
+"""What only explains survives every number: infinities, nan, and the lowest float32, which masks
+are made of.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lingeronnx as lo
-from lingeronnx.analysis.compare.layer_examiner import _channel_offsets, _detect_swapped_channels, _sqnr_db
+from lingeronnx.analysis.compare.layer_examiner import (
+    _channel_offsets,
+    _detect_swapped_channels,
+    _sqnr_db,
+)
 from lingeronnx.analysis.stats.channels import ChannelSums
 from lingeronnx.analysis.stats.pair_measures import PairMeasures
 from lingeronnx.analysis.stats.stored_form import StoredForm
@@ -40,7 +46,10 @@ def test_a_level_is_a_number_or_nan_never_an_error(signal, noise):
 @limit_examples(100)
 @given(st.lists(st.tuples(ANY, ANY), min_size=4, max_size=40))
 def test_every_measure_is_there_for_any_two_streams(pairs):
-    x, y = (np.array(side, np.float64)[: len(pairs) // 4 * 4].reshape(-1, 4) for side in zip(*pairs, strict=True))
+    x, y = (
+        np.array(side, np.float64)[: len(pairs) // 4 * 4].reshape(-1, 4)
+        for side in zip(*pairs, strict=True)
+    )
     with np.errstate(all="ignore"):
         x, y = x.astype(np.float32), y.astype(np.float32)
     seen = Agreement()
@@ -68,10 +77,17 @@ def test_what_is_not_finite_in_the_reference_is_left_out_and_in_the_other_alone_
 
 
 def masked() -> onnx.ModelProto:
-    """Return attention over 6 steps whose mask is 0 or the lowest float32, as Hugging Face writes it."""
+    """Return attention over 6 steps whose mask is 0 or the lowest float32, as Hugging Face writes
+    it.
+    """
     net = Net(6, 8, seed=3)
     net.inputs.append(onnx.helper.make_tensor_value_info("mask", 1, ["N", 1, 6]))
-    hidden = net.node("Mul", net.node("Sub", net.const(np.float32(1)), "mask"), net.const(np.float32(LOWEST)), out="m")
+    hidden = net.node(
+        "Mul",
+        net.node("Sub", net.const(np.float32(1)), "mask"),
+        net.const(np.float32(LOWEST)),
+        out="m",
+    )
     query = net.node("MatMul", "x", net.const(net.rng.standard_normal((8, 8)).astype(np.float32)))
     scores = net.node("MatMul", query, net.node("Transpose", "x", perm=[0, 2, 1]), out="scores")
     weights = net.node("Softmax", net.node("Add", scores, hidden, out="sum"), axis=-1)
@@ -105,9 +121,13 @@ def test_words_on_where_it_breaks_come_from_any_levels(monkeypatch):
 
     for level, said in ((math.nan, "not finite"), (-math.inf, "-60.0 dB"), (3.0, "3.0 dB")):
         monkeypatch.setattr(
-            "lingeronnx.flow.report.fidelity.measure_tensor_sqnr", lambda *_, value=level: {"a": value, "y": value}
+            "lingeronnx.flow.report.fidelity.measure_tensor_sqnr",
+            lambda *_, value=level: {"a": value, "y": value},
         )
         text = _explain_safely(lambda: _locate_break(Data, exact, exact, None))
         assert f"'a': {said}" in text
-    assert _explain_safely(lambda: str(1 / 0)) == "; where it breaks could not be found (ZeroDivisionError)"
+    assert (
+        _explain_safely(lambda: str(1 / 0))
+        == "; where it breaks could not be found (ZeroDivisionError)"
+    )
     assert ir.get_tensor_names(exact)

@@ -52,7 +52,9 @@ def test_factors_belong_to_axis_1_of_sequences():
 
 
 def test_a_channel_that_8_bits_cannot_tell_from_a_constant_does_not_speak():
-    """Nor one that a Relu cuts off; the level of a channel in the middle is that of those that carry something."""
+    """Nor one that a Relu cuts off; the level of a channel in the middle is that of those that
+    carry something.
+    """
     rng = np.random.default_rng(0)
     x = np.maximum(rng.standard_normal((64, 4, 5, 5)), 0)
     raw = x.copy()

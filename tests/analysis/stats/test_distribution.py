@@ -39,7 +39,9 @@ def test_what_is_not_finite_is_counted_apart():
 
 @pytest.mark.parametrize("size", [0, 9, 5000])
 def test_parts_merge_and_are_written_down(size):
-    """Law: parts merged in order give the bits of one that saw all; so does one that was written down between."""
+    """Law: parts merged in order give the bits of one that saw all; so does one that was written
+    down between.
+    """
     first, second = np.random.default_rng(1).standard_normal((2, size))
     whole, part, other = Distribution(), Distribution(), Distribution()
     whole.add(first)

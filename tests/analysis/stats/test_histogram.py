@@ -1,4 +1,6 @@
-"""Histograms: every value is counted once, and nothing is lost when one is written down and read."""
+"""Histograms: every value is counted once, and nothing is lost when one is written down and
+read.
+"""
 
 import numpy as np
 from hypothesis import given
@@ -11,13 +13,18 @@ from tests.case_selection import limit_examples
 @limit_examples(40)
 @given(st.integers(1, 20000), st.sampled_from([64, 2048]), st.integers(0, 9))
 def test_histograms_hold_every_value_once(count, number, seed):
-    """Law: every value is in the bin it belongs to, or where that bin begins or ends in a neighbour of it."""
+    """Law: every value is in the bin it belongs to, or where that bin begins or ends in a neighbour
+    of it.
+    """
     x = np.random.default_rng(seed).gamma(2.0, size=count) - 1
     found = Histogram()
     for part in np.array_split(x, 7):
         found.add(part)
     low, high = float(x.min()), float(x.max())
-    have, want = found.bins(low, high, number), np.histogram(x, number, (low, high) if high > low else None)[0]
+    have, want = (
+        found.bins(low, high, number),
+        np.histogram(x, number, (low, high) if high > low else None)[0],
+    )
     assert have.sum() == count
     if count <= 4096:
         assert np.array_equal(have, want)
@@ -31,7 +38,9 @@ def test_histograms_hold_every_value_once(count, number, seed):
 @limit_examples(20)
 @given(st.integers(1, 20000), st.integers(0, 9))
 def test_values_stand_for_all_that_was_seen(count, seed):
-    """Law: as many as were added, each within half a bin, so that their sum is that of the values but for that."""
+    """Law: as many as were added, each within half a bin, so that their sum is that of the values
+    but for that.
+    """
     x = np.random.default_rng(seed).gamma(2.0, size=count) - 1
     found = Histogram()
     found.add(x)

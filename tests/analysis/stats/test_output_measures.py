@@ -25,7 +25,9 @@ def test_names():
         "top1",
         "own.py:metric",
     ]
-    with pytest.raises(ConfigError, match="unknown metric 'SQMR', did you mean 'sqnr'|unknown metric 'SQMR'"):
+    with pytest.raises(
+        ConfigError, match="unknown metric 'SQMR', did you mean 'sqnr'|unknown metric 'SQMR'"
+    ):
         normalize_metric_name("SQMR")
     assert [metric_unit(name) for name in ("top5", "SQNR", "L1")] == ["%", "dB", ""]
     assert [is_lower_better(name) for name in ("MSE", "Cosine", "top1")] == [True, False, False]
@@ -55,7 +57,9 @@ def test_the_worst_value_comes_first(name, order, values):
 
 
 def test_parts_add_up():
-    """Law: measures that take in the states of parts say what one says that saw these parts as batches."""
+    """Law: measures that take in the states of parts say what one says that saw these parts as
+    batches.
+    """
     rng = np.random.default_rng(0)
     makers = MeasureFactory(["KL", "L1", "top1"])
     whole, total = makers(), makers()

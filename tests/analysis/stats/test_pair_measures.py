@@ -1,4 +1,6 @@
-"""Measures of one tensor and of two: against plain formulas over whole arrays, and whatever way the data are split."""
+"""Measures of one tensor and of two: against plain formulas over whole arrays, and whatever way the
+data are split.
+"""
 
 import json
 import math
@@ -21,13 +23,19 @@ def plain(x, y):
     """All measures by their formulas, in float64 over whole arrays."""
     x, y = np.asarray(x, np.float64).reshape(-1), np.asarray(y, np.float64).reshape(-1)
     low, high = min(x.min(), y.min()), max(x.max(), y.max())
-    points = np.linspace(low, high, 128)  # of each point what is nearer to it than one step, by how near
+    points = np.linspace(
+        low, high, 128
+    )  # of each point what is nearer to it than one step, by how near
     p, q = (
-        np.array([np.maximum(1 - np.abs(a - at) * 127 / (high - low), 0).sum() / a.size for at in points])
+        np.array(
+            [np.maximum(1 - np.abs(a - at) * 127 / (high - low), 0).sum() / a.size for at in points]
+        )
         for a in (x, y)
     )
     p, q = np.maximum(p, 1e-12), np.maximum(q, 1e-12)
-    rtol = max((abs(a - b) / abs(a) if a else (LARGEST if b else 0.0)) for a, b in zip(x, y, strict=True))
+    rtol = max(
+        (abs(a - b) / abs(a) if a else (LARGEST if b else 0.0)) for a, b in zip(x, y, strict=True)
+    )
     error = ((x - y) ** 2).sum()
     return {
         "Cosine": (x * y).sum() / math.sqrt((x * x).sum() * (y * y).sum()),
@@ -68,20 +76,30 @@ def test_every_measure_against_its_formula(shape, offset):
 
 
 def test_large_tensors():
-    """Beyond 4096 elements KL's points share what at least 4096 finer bins count; all else is the formula's."""
+    """Beyond 4096 elements KL's points share what at least 4096 finer bins count; all else is the
+    formula's.
+    """
     rng = np.random.default_rng(1)
     x = rng.standard_normal((20, 3000)).astype(np.float32)
     y = (np.rint(x * 16) / 16).astype(np.float32)
     found = pair(x, y, split=20).to_dict()
     for name, want in plain(x, y).items():
-        assert found[name] == pytest.approx(want, **({"abs": 3e-4} if name == "KL" else {"rel": 1e-9})), name
+        assert found[name] == pytest.approx(
+            want, **({"abs": 3e-4} if name == "KL" else {"rel": 1e-9})
+        ), name
 
 
 def test_equal_tensors_and_zeros():
     """Cosine 1, SQNR infinite, KL 0; zeros are no error."""
     for x in (np.arange(12.0), np.zeros(5), np.full(3, 1e-42), np.full(9000, 7.25)):
         found = pair(x, x)
-        assert (found.cosine, found.sqnr, found.kl, found.mse, found.rtol) == (1.0, math.inf, 0.0, 0.0, 0.0)
+        assert (found.cosine, found.sqnr, found.kl, found.mse, found.rtol) == (
+            1.0,
+            math.inf,
+            0.0,
+            0.0,
+            0.0,
+        )
     lost = pair(np.zeros(4), np.ones(4))
     assert (lost.cosine, lost.sqnr, lost.rtol) == (0.0, -math.inf, LARGEST)
     gone = pair(np.ones(4), np.zeros(4))
@@ -120,16 +138,22 @@ def test_kl_rises_with_noise(shape, size):
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_kl_rises_as_bits_fall(shape):
-    """Law: the fewer integers hold a tensor, the larger its KL; 8 bits that fit are next to none."""
+    """Law: the fewer integers hold a tensor, the larger its KL; 8 bits that fit are next to
+    none.
+    """
     x = getattr(np.random.default_rng(0), shape)(size=40000)
     scales = [(2 ** (bits - 1) - 1) / np.abs(x).max() for bits in (8, 7, 6, 5, 4, 3, 2)]
-    found = [pair(x, np.rint(x * s).astype(np.int8), StoredForm(Affine(float(s)))).kl for s in scales]
+    found = [
+        pair(x, np.rint(x * s).astype(np.int8), StoredForm(Affine(float(s)))).kl for s in scales
+    ]
     assert found == sorted(set(found))
     assert found[0] < 0.01
 
 
 def test_integers_and_what_they_can_hold():
-    """Saturation counts the ends of the type, clipped what x has beyond them, used the share that is reached."""
+    """Saturation counts the ends of the type, clipped what x has beyond them, used the share that
+    is reached.
+    """
     x = np.array([0.0, 1.0, 3.97, 4.5, -9.0, -2.0], np.float32)
     q = np.clip(np.rint(x * 32), -128, 127).astype(np.int8)
     found = pair(x, q, StoredForm(Affine(32.0)))
@@ -167,7 +191,9 @@ SIZES = st.lists(st.integers(0, 6000), min_size=1, max_size=5)
 @limit_examples(40)
 @given(SIZES, st.integers(-120, 100), st.floats(-3, 3), st.integers(0, 9))
 def test_no_split_matters(sizes, exponent, offset, seed):
-    """Law: counts are the same for any split; parts merged in order are what was added in order, to the bit."""
+    """Law: counts are the same for any split; parts merged in order are what was added in order, to
+    the bit.
+    """
     rng = np.random.default_rng(seed)
     x = np.ldexp(rng.standard_normal(sum(sizes)) + offset, exponent)
     y = x * rng.uniform(0.5, 3)
@@ -188,7 +214,9 @@ def test_no_split_matters(sizes, exponent, offset, seed):
 
 
 def test_state_of_a_pair():
-    """Law: a pair written down and read again is the same, with or without its histograms, and goes on the same."""
+    """Law: a pair written down and read again is the same, with or without its histograms, and goes
+    on the same.
+    """
     rng = np.random.default_rng(0)
     for size in (0, 9, 5000):
         one, two = PairMeasures(), PairMeasures()

@@ -16,6 +16,9 @@ def test_an_outlier_is_marked(here: CommandFolder) -> None:
     array[0, 0, 0, 0] = 5.0
     weight.CopyFrom(numpy_helper.from_array(array, "w"))
     onnx.save(model, here.folder / "far.onnx")
-    rows = {each["name"]: each for each in here.json("analyze", "weights", "far.onnx", "-o", "far.log")["rows"]}
+    rows = {
+        each["name"]: each
+        for each in here.json("analyze", "weights", "far.onnx", "-o", "far.log")["rows"]
+    }
     assert [name for name, row in rows.items() if row["outlier"]] == ["w"]
     assert "!!!" in (here.folder / "far.log").read_text()

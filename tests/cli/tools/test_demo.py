@@ -18,7 +18,14 @@ def test_what_it_writes_is_what_it_measured(here: CommandFolder) -> None:
     assert re.search(r"^  integer accuracy  9[89]\.\d\d % of 500 held-out digits$", text, re.M)
     assert "  chip-ready        yes\n" in text
     assert max(len(line) for line in text.splitlines() if "--input" not in line) <= 100
-    assert re.findall(r"\d", text.split("\n\n")[1].splitlines()[-1]) == ["2", "0", "3", "8", "4", "1"]
+    assert re.findall(r"\d", text.split("\n\n")[1].splitlines()[-1]) == [
+        "2",
+        "0",
+        "3",
+        "8",
+        "4",
+        "1",
+    ]
     assert "build/digits_cnn_quant.onnx" in here.files()
     assert body["output"] == "build/digits_cnn_quant.onnx"
     assert body["accuracy"]["samples"] == 500

@@ -29,7 +29,9 @@ def test_as_json(here: CommandFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     assert body["problems"] == []
 
 
-def test_a_kernel_that_computes_something_else(here: CommandFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_computes_something_else(
+    here: CommandFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(self_test, "run_self_test", lambda _: BAD)
     result = here("doctor")
     assert result.exit_code == 1
@@ -37,7 +39,9 @@ def test_a_kernel_that_computes_something_else(here: CommandFolder, monkeypatch:
     assert "3 of 10 integers of 'y' differ" in result.stdout
 
 
-def test_a_row_that_cannot_run_is_told_without_a_test(here: CommandFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_cannot_run_is_told_without_a_test(
+    here: CommandFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LINGERONNX_SIMD", "mmx")
     result = here("doctor")
     assert result.exit_code == 1

@@ -2,7 +2,11 @@
 
 import pytest
 
-from lingeronnx.deployment.c_program.call_writer import format_scale, get_quantize_function, make_c_names
+from lingeronnx.deployment.c_program.call_writer import (
+    format_scale,
+    get_quantize_function,
+    make_c_names,
+)
 from lingeronnx.deployment.c_program.program import ProgramTensor
 
 

@@ -24,14 +24,18 @@ needs_programs = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Six steps of one matrix and a Softmax on the host, and a layer of their sum: all but the first read alike."""
+    """Six steps of one matrix and a Softmax on the host, and a layer of their sum: all but the
+    first read alike.
+    """
     net = nets.Net(8, seed=5)
     weight = net.const((net.rng.standard_normal((8, 8)) * 2).astype(np.float32))
     held = [net.node("Softmax", "x", axis=1)]
     for _ in range(6):
         held.append(net.node("Softmax", net.node("MatMul", held[-1], weight), axis=1))
     model = net.graph(net.linear(net.node("Concat", *held[1:], axis=1), (48, 3), out="y"))
-    return programs.deploy_case(tmp_path_factory.mktemp("steps") / "board", model, nets.samples(model, 32), "steps")
+    return programs.deploy_case(
+        tmp_path_factory.mktemp("steps") / "board", model, nets.samples(model, 32), "steps"
+    )
 
 
 @needs_programs
@@ -92,7 +96,9 @@ def test_equal_but_for_names(made):
         assert set(names) >= {*part.inputs, *part.outputs}
         assert (first == part.name) == all(one == two for one, two in names.items())
     one = next(part for part in made.parts.chip if equal[part.name][0] != part.name)
-    weight = next(v for v in one.graph.graph.initializers.values() if v.const_value.numpy().dtype == np.int8)
+    weight = next(
+        v for v in one.graph.graph.initializers.values() if v.const_value.numpy().dtype == np.int8
+    )
     held = weight.const_value
     try:
         weight.const_value = type(held)(held.numpy() ^ 1)

@@ -25,15 +25,27 @@ needs_generator = pytest.mark.skipif(
 def deployed(tmp_path, model, *words):
     ir.save(model, tmp_path / "net.onnx")
     np.savez(tmp_path / "calib.npz", **nets.samples(model, 16))
-    words = ["deploy", tmp_path / "net.onnx", "--calib", tmp_path / "calib.npz", "-o", tmp_path / "board", *words]
+    words = [
+        "deploy",
+        tmp_path / "net.onnx",
+        "--calib",
+        tmp_path / "calib.npz",
+        "-o",
+        tmp_path / "board",
+        *words,
+    ]
     return CliRunner().invoke(main, [str(word) for word in (*words, "--effort", "fast")])
 
 
 @needs_generator
 @pytest.mark.parametrize("packages", ("one", "many"))
 def test_try(tmp_path, packages):
-    """A model that is not chip-ready gets a program, which is proved; the README says so, and what fails means."""
-    found = deployed(tmp_path, programs.make_two_chip_parts(), "--try", "--packages", packages, "--json")
+    """A model that is not chip-ready gets a program, which is proved; the README says so, and what
+    fails means.
+    """
+    found = deployed(
+        tmp_path, programs.make_two_chip_parts(), "--try", "--packages", packages, "--json"
+    )
     assert found.exit_code == 0, found.output
     told = json.loads(found.stdout)
     assert told["proof"]["failed"] == []
@@ -41,11 +53,15 @@ def test_try(tmp_path, packages):
     assert "tried on a PC" in text
     assert "2 chip parts, 2 host parts" in text
     script = (tmp_path / "board" / "pack.sh").read_text()
-    assert ("cat net_quant_chip1.pkg net_quant_chip2.pkg > net_quant.pkg" in script) == (packages == "one")
+    assert ("cat net_quant_chip1.pkg net_quant_chip2.pkg > net_quant.pkg" in script) == (
+        packages == "one"
+    )
     for number in range(3):
         for part in ("chip1", "chip2"):
             place = tmp_path / "board/golden" / str(number) / part
-            assert verify(tmp_path / f"board/net_quant_{part}.onnx", place / "input.npz", dump=place).agrees
+            assert verify(
+                tmp_path / f"board/net_quant_{part}.onnx", place / "input.npz", dump=place
+            ).agrees
 
 
 @needs_generator
@@ -58,7 +74,9 @@ def test_prefix(tmp_path):
     assert "int kws2_b_run(" in (tmp_path / "board/kws2_b.h").read_text()
 
 
-@pytest.mark.parametrize("prefix", ("main", "math", "chip", "all", "Kws", "9x", "a__b", "a.b", "", "a_", "naïve"))
+@pytest.mark.parametrize(
+    "prefix", ("main", "math", "chip", "all", "Kws", "9x", "a__b", "a.b", "", "a_", "naïve")
+)
 def test_prefix_that_c_does_not_take(tmp_path, prefix):
     found = deployed(tmp_path, programs.make_single_part(), "--prefix", prefix)
     assert found.exit_code == 1
@@ -86,33 +104,63 @@ def test_names_that_c_has_files_for(tmp_path, name, stem):
         tmp_path / f"{name}.onnx"
     )
     np.savez(tmp_path / "in.npz", **data)
-    words = ["deploy", tmp_path / f"{name}.onnx", "--input", tmp_path / "in.npz", "-o", tmp_path / "board", "--try"]
+    words = [
+        "deploy",
+        tmp_path / f"{name}.onnx",
+        "--input",
+        tmp_path / "in.npz",
+        "-o",
+        tmp_path / "board",
+        "--try",
+    ]
     found = CliRunner().invoke(main, [str(word) for word in words])
     assert found.exit_code == 0, found.output
     assert (tmp_path / "board" / f"{stem}.c").is_file()
-    assert (f"files and C names begin with {stem}: {name} means" in found.output.replace("\n", " ")) == (name != stem)
+    assert (
+        f"files and C names begin with {stem}: {name} means" in found.output.replace("\n", " ")
+    ) == (name != stem)
 
 
 def test_parts_1_has_no_program(tmp_path):
-    """Nothing is cut, so that a model which is not one part is not deployed; the others are as they were."""
+    """Nothing is cut, so that a model which is not one part is not deployed; the others are as they
+    were.
+    """
     found = deployed(tmp_path, programs.make_two_chip_parts(), "--parts", "1")
     assert found.exit_code == 1
     assert found.output.startswith("error: parts 1 cuts nothing, and the model is not chip-ready")
     assert not (tmp_path / "board").exists()
     assert deployed(tmp_path, programs.make_single_part(), "--parts", "1").exit_code == 0
-    words = ["quantize", tmp_path / "net.onnx", "--calib", tmp_path / "calib.npz", "-o", tmp_path / "q.onnx"]
+    words = [
+        "quantize",
+        tmp_path / "net.onnx",
+        "--calib",
+        tmp_path / "calib.npz",
+        "-o",
+        tmp_path / "q.onnx",
+    ]
     words += ["--parts", "1", "--effort", "fast", "--deploy"]
     ir.save(programs.make_two_chip_parts(), tmp_path / "net.onnx")
     found = CliRunner().invoke(main, [str(word) for word in (*words, tmp_path / "third")])
-    assert (found.exit_code, (tmp_path / "third").exists(), (tmp_path / "q.onnx").exists()) == (1, False, False)
+    assert (found.exit_code, (tmp_path / "third").exists(), (tmp_path / "q.onnx").exists()) == (
+        1,
+        False,
+        False,
+    )
     found = deployed(tmp_path, programs.make_two_chip_parts(), "--parts", "1", "--max-parts", "4")
-    assert found.output == "error: the options: max_parts = 4: parts 1 cuts nothing; give one of the two\n"
+    assert (
+        found.output
+        == "error: the options: max_parts = 4: parts 1 cuts nothing; give one of the two\n"
+    )
 
 
 def test_without_the_generator(tmp_path, monkeypatch):
-    """A chip-ready model has its program; one with host parts a line that says what is missing, and no C."""
+    """A chip-ready model has its program; one with host parts a line that says what is missing, and
+    no C.
+    """
     monkeypatch.setattr(
-        host_source, "explain_missing_generator", lambda: "host parts in C need emx: pip install 'lingeronnx[c]'"
+        host_source,
+        "explain_missing_generator",
+        lambda: "host parts in C need emx: pip install 'lingeronnx[c]'",
     )
     found = deployed(tmp_path, programs.make_single_part(), "--try")
     assert found.exit_code == 0, found.output

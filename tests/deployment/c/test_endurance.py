@@ -1,4 +1,6 @@
-"""Long streams: equal bit for bit to a session with the program's host parts, and near the plain one."""
+"""Long streams: equal bit for bit to a session with the program's host parts, and near the plain
+one.
+"""
 
 import itertools
 import shutil
@@ -20,13 +22,21 @@ pytestmark = pytest.mark.skipif(
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("stream") / "board"
     return programs.deploy_case(
-        folder, streaming("LSTM"), programs.stream_calls(6), "spotter", programs.STATE, 6, platform="arcs"
+        folder,
+        streaming("LSTM"),
+        programs.stream_calls(6),
+        "spotter",
+        programs.STATE,
+        6,
+        platform="arcs",
     )
 
 
 def calls(made, count):
     fed = {one.tensor for one, _ in made.program.states}
-    items = [{name: array for name, array in feed.items() if name not in fed} for feed in made.feeds]
+    items = [
+        {name: array for name, array in feed.items() if name not in fed} for feed in made.feeds
+    ]
     return itertools.islice(itertools.cycle(items), count)
 
 
@@ -42,7 +52,9 @@ def test_a_state_that_is_not_fed_back_is_found(made, tmp_path):
     folder = tmp_path / "faulty"
     shutil.copytree(made.folder, folder)
     text = (folder / "spotter.c").read_text()
-    wrong = "\n".join(line for line in text.splitlines() if not line.startswith("    memcpy(state0"))
+    wrong = "\n".join(
+        line for line in text.splitlines() if not line.startswith("    memcpy(state0")
+    )
     assert wrong != text
     (folder / "spotter.c").write_text(wrong + "\n")
     assert stream_test.run_stream_test(made.program, made.parts, folder, calls(made, 10)).failed

@@ -1,4 +1,6 @@
-"""Programs as a firmware has them: several in one, with its own memory, built by other compilers and by CMake."""
+"""Programs as a firmware has them: several in one, with its own memory, built by other compilers
+and by CMake.
+"""
 
 import re
 import shutil
@@ -18,7 +20,9 @@ from . import programs
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here"),
-    pytest.mark.skipif(host_source.explain_missing_generator() is not None, reason="emx-onnx-cgen is not installed"),
+    pytest.mark.skipif(
+        host_source.explain_missing_generator() is not None, reason="emx-onnx-cgen is not installed"
+    ),
 ]
 STAND_IN = (build.get_stub_folder() / "standin.c", ("-std=c99", f"-I{build.get_stub_folder()}"))
 
@@ -27,7 +31,9 @@ def _made(tmp_path_factory, net, stem):
     place = tmp_path_factory.mktemp(stem)
     found = programs.deploy_case(place / "board", net, nets.samples(net, 24), stem)
     vectors = [collect_vectors(found.program, call) for call in found.calls]
-    packages = build.build_stub_containers(found.program, compute_crcs(found.folder, found.program), vectors)
+    packages = build.build_stub_containers(
+        found.program, compute_crcs(found.folder, found.program), vectors
+    )
     (place / "packages").write_bytes(b"".join(packages.values()))
     return found
 
@@ -43,12 +49,20 @@ def alone(tmp_path_factory):
 
 
 def ran(place, main, found, flags=(), files=None):
-    """Compile `main` with the programs `found` and the stand-in, run it on `files`; return what it prints."""
+    """Compile `main` with the programs `found` and the stand-in, run it on `files`; return what it
+    prints.
+    """
     (place / "firmware.c").write_text(main)
-    own = [(path, (*words, *flags)) for made in found for path, words in list_sources(made.program, made.folder)]
+    own = [
+        (path, (*words, *flags))
+        for made in found
+        for path, words in list_sources(made.program, made.folder)
+    ]
     folders = [f"-I{made.folder}" for made in found]
     build.compile_program(
-        [(place / "firmware.c", ("-std=c11", *folders)), *own, STAND_IN], place / "all", build.SANITIZER_FLAGS
+        [(place / "firmware.c", ("-std=c11", *folders)), *own, STAND_IN],
+        place / "all",
+        build.SANITIZER_FLAGS,
     )
     files = files or [made.folder.parent / "packages" for made in found]
     words = [str(place / "all"), *map(str, files)]
@@ -104,7 +118,9 @@ def test_two_programs(several, alone, tmp_path):
     """They run in turn in one shared memory, and one that is closed leaves the other open."""
     files = [made.folder.parent / "packages" for made in (several, alone)]
     macros = [
-        f"-D{stem}_{macro}" for stem in ("GAP", "ALONE") for macro in ("EXECUTOR_READY", "SHARED_MEMORY=everybodys")
+        f"-D{stem}_{macro}"
+        for stem in ("GAP", "ALONE")
+        for macro in ("EXECUTOR_READY", "SHARED_MEMORY=everybodys")
     ]
     include = f'#include "{build.get_stub_folder()}/thinker/thinker.h"'
     main = READ + TWO.replace('#include "thinker/thinker.h"', include)
@@ -132,7 +148,9 @@ int main(int argc, char **argv)
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("macro, want", (("COMMON", "-7"), ("PSRAM", "-7"), ("SHARED", "cannot be more"), ("", "0")))
+@pytest.mark.parametrize(
+    "macro, want", (("COMMON", "-7"), ("PSRAM", "-7"), ("SHARED", "cannot be more"), ("", "0"))
+)
 def test_too_little_memory(several, tmp_path, macro, want):
     """A code, or the compiler's word, and nothing is written past an array."""
     flags = (f"-DGAP_{macro}_BYTES=64u",) * bool(macro)
@@ -159,14 +177,19 @@ def test_ports_of_another_program(several, tmp_path, at):
     size = struct.unpack_from("<I", blob, 60)[0]
     body = bytearray(blob[64 : 64 + size])
     rank = struct.unpack_from("<I", body, 52)[0]
-    value = {48: struct.pack("<I", 0x6902), 56: struct.pack("<I", 7), 84: struct.pack("<f", 99.5)}[at]
+    value = {48: struct.pack("<I", 0x6902), 56: struct.pack("<I", 7), 84: struct.pack("<f", 99.5)}[
+        at
+    ]
     assert rank
     assert bytes(body[at : at + 4]) != value
     body[at : at + 4] = value
     words = first.choice.argv
     head = blob[:56]
     assert head == make_package_header(
-        "venus", 0, compute_crcs(several.folder, several.program)[first.name], build.compute_arguments_crc(words)
+        "venus",
+        0,
+        compute_crcs(several.folder, several.program)[first.name],
+        build.compute_arguments_crc(words),
     )
     changed = make_package(head, bytes(body))
     (tmp_path / "odd").write_bytes(changed + blob[64 + -(-size // 64) * 64 :])
@@ -241,9 +264,15 @@ int main(int argc, char **argv)
 def test_the_stand_in_sees_constants_that_are_overwritten(tmp_path):
     """Shared memory with constants must be at each call what it was after init."""
     port = struct.pack("<II7If", 0x6901, 1, 4, 0, 0, 0, 0, 0, 0, 3.0)
-    package = struct.pack("<8s12sIIIIIII", b"LNGRPLAY", b"arcs", 1, 256, 64, 1, 1, 1, 1) + port * 2 + bytes(16)
+    package = (
+        struct.pack("<8s12sIIIIIII", b"LNGRPLAY", b"arcs", 1, 256, 64, 1, 1, 1, 1)
+        + port * 2
+        + bytes(16)
+    )
     (tmp_path / "package").write_bytes(package)
-    main = READ + OVERWRITTEN.replace("thinker/thinker.h", f"{build.get_stub_folder()}/thinker/thinker.h")
+    main = READ + OVERWRITTEN.replace(
+        "thinker/thinker.h", f"{build.get_stub_folder()}/thinker/thinker.h"
+    )
     assert ran(tmp_path, main, (), files=[tmp_path / "package"]) == "0 0 0 30002\n"
 
 
@@ -251,7 +280,12 @@ COMPILERS = {
     "gcc": ("gcc",),
     "clang": ("clang",),
     "Cortex-M4": ("arm-none-eabi-gcc", "-mcpu=cortex-m4", "-mthumb"),
-    "RV32": ("riscv64-unknown-elf-gcc", "-march=rv32imafc", "-mabi=ilp32f", "--specs=picolibc.specs"),
+    "RV32": (
+        "riscv64-unknown-elf-gcc",
+        "-march=rv32imafc",
+        "-mabi=ilp32f",
+        "--specs=picolibc.specs",
+    ),
 }
 
 
@@ -275,7 +309,9 @@ def test_no_warning(several, alone, tmp_path, which):
                 str(tmp_path / "o"),
             ]
             for watched in ([], [f"-D{made.program.prefix.upper()}_WATCH"]):
-                done = subprocess.run([*words, *watched], cwd=made.folder, capture_output=True, text=True, check=False)
+                done = subprocess.run(
+                    [*words, *watched], cwd=made.folder, capture_output=True, text=True, check=False
+                )
                 assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -286,7 +322,14 @@ def test_cmake(several, tmp_path):
     shutil.copytree(build.get_stub_folder(), thinker / "include")
     (thinker / "lib").mkdir()
     build.compile_program([(STAND_IN[0], (*STAND_IN[1], "-fPIC"))], thinker / "lib/libthinker.so")
-    words = ["cmake", "-S", str(several.folder), "-B", str(tmp_path / "build"), f"-DTHINKER={thinker}"]
+    words = [
+        "cmake",
+        "-S",
+        str(several.folder),
+        "-B",
+        str(tmp_path / "build"),
+        f"-DTHINKER={thinker}",
+    ]
     subprocess.run(words, check=True, capture_output=True)
     subprocess.run(["cmake", "--build", str(tmp_path / "build")], check=True, capture_output=True)
     words = [str(tmp_path / "build/gap_test"), str(several.folder.parent / "packages")]

@@ -29,7 +29,9 @@ edge: { sourcename: "a.c:again" targetname: "a.c:again" label: "a.c:5:39" }
 
 
 def test_the_deepest_chain():
-    """Bytes are added up along the calls; the deepest need not be the one with the largest function."""
+    """Bytes are added up along the calls; the deepest need not be the one with the largest
+    function.
+    """
     found = footprint.CallGraph()
     found.add_callgraph_info(GRAPH)
     assert found.find_deepest_chain("run") == (96, ("run", "two", "three"))
@@ -42,12 +44,16 @@ def test_the_deepest_chain():
 
 def test_sections():
     """Of `size -A`: constants and small data of RISC-V too, debugging and notes not."""
-    said = ".text 100 0\n.text.f 20 0\n.rodata 7 0\n.srodata.cst4 4 0\n.bss 5 0\n.sbss 3 0\n.comment 9 0\n"
+    said = (
+        ".text 100 0\n.text.f 20 0\n.rodata 7 0\n.srodata.cst4 4 0\n.bss 5 0\n.sbss 3 "
+        "0\n.comment 9 0\n"
+    )
     assert dict(footprint._parse_sections(said)) == {"code": 120, "constants": 11, "ram": 8}
 
 
 EQUAL = """
-#define BODY { volatile float t[40]; for (int i = 0; i < n; i++) { t[i % 40] = a[i]; a[i] = t[(i + 7) % 40]; } }
+#define BODY { volatile float t[40]; for (int i = 0; i < n; i++) { t[i % 40] = a[i]; a[i] = t[(i +
+#7) % 40]; } }
 static void __attribute__((noinline)) one(float *a, int n) BODY
 static void __attribute__((noinline)) two(float *a, int n) BODY
 void run(float *a, int n) { one(a, n); a[0] *= 2.0f; two(a, n); }
@@ -61,7 +67,15 @@ def test_equal_functions(core, tmp_path):
     if shutil.which(cc) is None:
         pytest.skip(f"no {cc} here")
     (tmp_path / "a.c").write_text(EQUAL)
-    words = [cc, *flags, *footprint._OPTIMIZED, "-c", "-o", str(tmp_path / "a.o"), str(tmp_path / "a.c")]
+    words = [
+        cc,
+        *flags,
+        *footprint._OPTIMIZED,
+        "-c",
+        "-o",
+        str(tmp_path / "a.o"),
+        str(tmp_path / "a.c"),
+    ]
     subprocess.run(words, check=True, capture_output=True)
     found = footprint.CallGraph()
     found.add_callgraph_info((tmp_path / "a.ci").read_text())
@@ -76,7 +90,10 @@ def test_equal_functions(core, tmp_path):
 def test_a_program_on_cores(tmp_path, monkeypatch):
     """The static RAM is what the header says and some words; arrays lie in it, not on the stack."""
     made = programs.deploy_case(
-        tmp_path / "board", programs.make_two_chip_parts(), nets.samples(programs.make_two_chip_parts(), 24), "gap"
+        tmp_path / "board",
+        programs.make_two_chip_parts(),
+        nets.samples(programs.make_two_chip_parts(), 24),
+        "gap",
     )
     for core, (cc, *_) in footprint.CORES.items():
         if shutil.which(cc) is None:
@@ -90,5 +107,6 @@ def test_a_program_on_cores(tmp_path, monkeypatch):
     assert footprint.count_host_warnings(made.program, made.folder) is not None
     monkeypatch.setenv("PATH", "")
     assert footprint.format_footprints(made.program, made.folder) == [
-        f"not compiled for a {core}: no {cc} on the PATH" for core, (cc, *_) in footprint.CORES.items()
+        f"not compiled for a {core}: no {cc} on the PATH"
+        for core, (cc, *_) in footprint.CORES.items()
     ]

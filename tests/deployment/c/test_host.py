@@ -30,14 +30,20 @@ def chain(op="Softmax"):
 
 @needs_generator
 def test_arrays_lie_in_given_memory():
-    """No array is left on the stack of the model's function, nothing is global but the function, no heap."""
+    """No array is left on the stack of the model's function, nothing is global but the function, no
+    heap.
+    """
     x = np.zeros((1, 8, 4), np.float32)
     found = host_source.generate_host_source(ir.to_proto(chain()), "m_host1", [x], [x])
     assert found.declaration == "void m_host1(const float *x, float *y, void *scratch__)"
     body = found.text.partition("static void m_host1_nodes(")[2]
     assert not re.search(r"^ +\w+ \w+(\[\d+\])+;", body, re.M)
-    assert found.scratch_bytes == 2 * x.nbytes  # three arrays between four nodes; the first's bytes serve the third
-    assert not re.search(r"^(?!static|EMX_NODE_FN|void m_host1\(|#|/|\s|\}|typedef)[\w ]+\(", found.text, re.M)
+    assert (
+        found.scratch_bytes == 2 * x.nbytes
+    )  # three arrays between four nodes; the first's bytes serve the third
+    assert not re.search(
+        r"^(?!static|EMX_NODE_FN|void m_host1\(|#|/|\s|\}|typedef)[\w ]+\(", found.text, re.M
+    )
     assert "#define EMX_NODE_FN static inline" in found.text
     assert "malloc" not in found.text
 
@@ -48,13 +54,22 @@ def test_arrays_lie_in_given_memory():
 @pytest.mark.parametrize("roi", ([], [0] * 4 + [1] * 4))
 @pytest.mark.parametrize("mode", ("half_pixel", "pytorch_half_pixel", "asymmetric"))
 def test_resize_with_inputs_that_say_nothing(mode, roi, given, tmp_path):
-    """As exporters write it in opset 11, an empty roi, or one that is not read: the C gives onnxruntime's floats."""
-    x, half = np.random.default_rng(0).standard_normal((1, 3, 8, 6)).astype(np.float32), np.float32([1, 1, 0.5, 0.5])
+    """As exporters write it in opset 11, an empty roi, or one that is not read: the C gives
+    onnxruntime's floats.
+    """
+    x, half = (
+        np.random.default_rng(0).standard_normal((1, 3, 8, 6)).astype(np.float32),
+        np.float32([1, 1, 0.5, 0.5]),
+    )
     arrays = {"roi": np.float32(roi), "scales": half if given == "scales" else np.float32([])}
     if given == "sizes":
         arrays["sizes"] = np.int64([1, 3, 4, 3])
-    node = helper.make_node("Resize", ["x", *arrays], ["y"], mode="linear", coordinate_transformation_mode=mode)
-    ends = [helper.make_tensor_value_info(n, 1, s) for n, s in (("x", x.shape), ("y", (1, 3, 4, 3)))]
+    node = helper.make_node(
+        "Resize", ["x", *arrays], ["y"], mode="linear", coordinate_transformation_mode=mode
+    )
+    ends = [
+        helper.make_tensor_value_info(n, 1, s) for n, s in (("x", x.shape), ("y", (1, 3, 4, 3)))
+    ]
     stored = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
     graph = helper.make_graph([node], "g", ends[:1], ends[1:], stored)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 11)], ir_version=8)
@@ -62,7 +77,8 @@ def test_resize_with_inputs_that_say_nothing(mode, roi, given, tmp_path):
     found = host_source.generate_host_source(model, "m_host1", [x], [want])
     (tmp_path / "a.c").write_text(found.text)
     subprocess.run(
-        ["cc", *HOST_FLAGS, "-shared", "-fPIC", "-o", tmp_path / "a.so", tmp_path / "a.c", "-lm"], check=True
+        ["cc", *HOST_FLAGS, "-shared", "-fPIC", "-o", tmp_path / "a.so", tmp_path / "a.c", "-lm"],
+        check=True,
     )
     have, scratch = np.zeros_like(want), np.zeros(found.scratch_bytes + 16, np.uint8)
     pointers = [ctypes.c_void_p(array.ctypes.data) for array in (x, have, scratch)]
@@ -84,9 +100,16 @@ def test_what_is_not_taken():
 @pytest.mark.parametrize(
     "body, shape, why",
     (
-        ("a = Relu(x) [last] y = Slice(a, s, e, w, m)", (1, 4), "Slice last (not with these attributes and types)"),
         (
-            "a = Relu(x) [last] b = NonZero(a) c = Cast <to = 1> (b) y = ReduceSum <keepdims = 1> (c)",
+            "a = Relu(x) [last] y = Slice(a, s, e, w, m)",
+            (1, 4),
+            "Slice last (not with these attributes and types)",
+        ),
+        (
+            (
+                "a = Relu(x) [last] b = NonZero(a) c = Cast <to = 1> (b) y = ReduceSum <keepdims = 1> "
+                "(c)"
+            ),
             (1, 1),
             "NonZero last (the sizes of what it writes depend on values)",
         ),
@@ -95,10 +118,15 @@ def test_what_is_not_taken():
 def test_the_node_that_is_not_taken(body, shape, why):
     """By its name, in words of our own."""
     constants = "int64[1] s = {3}, int64[1] e = {-9}, int64[1] w = {1}, int64[1] m = {-1}"
-    text = f'<ir_version: 8, opset_import: ["" : 17]> g (float[1,4] x) => (float[1,4] y) <{constants}> {{ {body} }}'
+    text = (
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[1,4] x) => (float[1,4] y) '
+        f"<{constants}> {{ {body} }}"
+    )
     x = np.ones((1, 4), np.float32)
     with pytest.raises(ConstraintError) as told:
-        host_source.generate_host_source(onnx.parser.parse_model(text), "m_host1", [x], [np.ones(shape, np.float32)])
+        host_source.generate_host_source(
+            onnx.parser.parse_model(text), "m_host1", [x], [np.ones(shape, np.float32)]
+        )
     assert f"cannot write m_host1 as C: {why}; take it out of the model" in str(told.value)
 
 

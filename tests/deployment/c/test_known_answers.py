@@ -1,4 +1,6 @@
-"""The folder as its user has it: `make`, the known-answer test, its dumps, and what `verify` says of them."""
+"""The folder as its user has it: `make`, the known-answer test, its dumps, and what `verify` says
+of them.
+"""
 
 import re
 import shutil
@@ -17,7 +19,9 @@ from tests import nets
 from . import programs
 
 pytestmark = pytest.mark.skipif(
-    shutil.which("make") is None or shutil.which("cc") is None or host_source.explain_missing_generator() is not None,
+    shutil.which("make") is None
+    or shutil.which("cc") is None
+    or host_source.explain_missing_generator() is not None,
     reason="no make, no C compiler, or no emx-onnx-cgen",
 )
 
@@ -42,7 +46,11 @@ def faint(tmp_path_factory):
     place = tmp_path_factory.mktemp("faint")
     return packed(
         programs.deploy_case(
-            place / "board", programs.make_small_output_net(), programs.faint_calls(), "faint", samples=2
+            place / "board",
+            programs.make_small_output_net(),
+            programs.faint_calls(),
+            "faint",
+            samples=2,
         ),
         place,
     )
@@ -65,9 +73,13 @@ def packed(found, place):
 
 
 def run(folder, *words):
-    """Build with make in a folder beside the library, run the test with `words`; return its last line."""
+    """Build with make in a folder beside the library, run the test with `words`; return its last
+    line.
+    """
     library = folder.parent / "thinker"
-    subprocess.run(["make", "-s", f"THINKER={library}"], cwd=folder, check=True, capture_output=True)
+    subprocess.run(
+        ["make", "-s", f"THINKER={library}"], cwd=folder, check=True, capture_output=True
+    )
     stem = next(folder.glob("*.pkg")).stem
     words = [f"./{stem}_test", *map(str, words), f"{stem}.pkg"]
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
@@ -122,7 +134,9 @@ def test_dumps_beside_one_part(made, tmp_path):
 def test_dumps_are_measured_by_the_range_of_all_calls(faint, tmp_path):
     """Where all is nearly 0 in the call that was dumped, as in the known-answer test."""
     shutil.copytree(faint.folder / "golden/0", tmp_path / "first/0")
-    assert run(faint.folder, "--golden", tmp_path / "first", "--dump", tmp_path).startswith("PASS: 1 calls")
+    assert run(faint.folder, "--golden", tmp_path / "first", "--dump", tmp_path).startswith(
+        "PASS: 1 calls"
+    )
     (path,) = tmp_path.glob("host1_out0_*")
     most = np.fromfile(faint.folder / "golden/1/host1/output0.bin", np.float32).max()
     right = np.fromfile(path, np.float32)
@@ -130,7 +144,9 @@ def test_dumps_are_measured_by_the_range_of_all_calls(faint, tmp_path):
         wrong = right.copy()
         wrong[0] += off * most
         wrong.tofile(path)
-        found = verify(faint.folder / "faint.onnx", faint.folder / "golden/0/model_input.npz", dump=tmp_path)
+        found = verify(
+            faint.folder / "faint.onnx", faint.folder / "golden/0/model_input.npz", dump=tmp_path
+        )
         assert found.agrees is agrees
 
 
@@ -160,10 +176,19 @@ def test_words_that_mean_nothing(made, words, said):
 
 
 def test_a_wrong_host_part_is_named(made, tmp_path):
-    """The test says which part, and verify which tensor, though everything behind it is wrong too."""
-    folder = changed(made, tmp_path, "gap_host1.c", lambda text: re.sub(r"expf\(", "1.001f * expf(0.99f * ", text))
+    """The test says which part, and verify which tensor, though everything behind it is wrong
+    too.
+    """
+    folder = changed(
+        made,
+        tmp_path,
+        "gap_host1.c",
+        lambda text: re.sub(r"expf\(", "1.001f * expf(0.99f * ", text),
+    )
     assert "gap_self_test returns 2" in run(folder)
-    (folder / "gap_selftest.c").write_text('#include "gap.h"\nint gap_self_test(void) { return 0; }\n')
+    (folder / "gap_selftest.c").write_text(
+        '#include "gap.h"\nint gap_self_test(void) { return 0; }\n'
+    )
     assert "host1 by itself" in run(folder)
     (dump := tmp_path / "dump").mkdir()
     assert "stopped" in run(folder, "--dump", dump, "--stop", 2)
@@ -176,8 +201,15 @@ def test_a_wrong_host_part_is_named(made, tmp_path):
 
 def test_a_wrong_border_is_named(made, tmp_path):
     """What the host quantizes wrongly is an integer of the chip's."""
-    folder = changed(made, tmp_path, "gap.c", lambda text: text.replace("floorf(scaled + 0.5f)", "floorf(scaled)"))
-    assert run(folder).startswith("FAIL: call 0: gap_run")  # each part by itself is right; no such call is replayed
+    folder = changed(
+        made,
+        tmp_path,
+        "gap.c",
+        lambda text: text.replace("floorf(scaled + 0.5f)", "floorf(scaled)"),
+    )
+    assert run(folder).startswith(
+        "FAIL: call 0: gap_run"
+    )  # each part by itself is right; no such call is replayed
     (dump := tmp_path / "dump").mkdir()
     run(folder, "--dump", dump, "--stop", 1)
     found = verify(folder / "gap.onnx", folder / "golden/0/model_input.npz", dump=dump)
@@ -185,16 +217,24 @@ def test_a_wrong_border_is_named(made, tmp_path):
     assert "rounding" in {cause.kind for cause in found.first.causes}
 
 
-@pytest.mark.parametrize("off, end", ((0.5e-5, "PASS: 2 calls"), (2e-5, "FAIL: call 0, host1 by itself, output 0")))
+@pytest.mark.parametrize(
+    "off, end", ((0.5e-5, "PASS: 2 calls"), (2e-5, "FAIL: call 0, host1 by itself, output 0"))
+)
 @pytest.mark.parametrize("file", ("host1/output0.bin", "model_output0.bin"))
 def test_floats_are_measured_by_the_range_of_all_calls(faint, tmp_path, off, end, file):
-    """What is far off in a call where all is nearly 0 is near in the range of the calls: of parts and of the whole."""
+    """What is far off in a call where all is nearly 0 is near in the range of the calls: of parts
+    and of the whole.
+    """
     folder = changed(faint, tmp_path, "main.c", lambda text: text + "\n")
     wanted = [np.fromfile(folder / f"golden/{call}/{file}", np.float32) for call in range(2)]
     assert wanted[0].max() < 1e-3 * wanted[1].max()
     wanted[0][0] += off * wanted[1].max()
     wanted[0].tofile(folder / "golden/0" / file)
-    end = end.replace("host1 by itself, output 0", "output out_y") if file.startswith("model") else end
+    end = (
+        end.replace("host1 by itself, output 0", "output out_y")
+        if file.startswith("model")
+        else end
+    )
     assert run(folder).startswith(end)
 
 
@@ -202,13 +242,19 @@ def test_sizes_that_differ(made, tmp_path):
     assert run(made.folder, "--dump", tmp_path).startswith("PASS")
     path = next(tmp_path.glob("host1_*"))
     path.write_bytes(path.read_bytes()[:-4])
-    found = verify(made.folder / "gap.onnx", made.folder / "golden/2/model_input.npz", dump=tmp_path)
+    found = verify(
+        made.folder / "gap.onnx", made.folder / "golden/2/model_input.npz", dump=tmp_path
+    )
     assert not found.agrees
     assert "bytes, ours are" in found.first.remarks[0]
     assert found.first.index is None
 
 
 def test_tolerance_is_measured(made):
-    """It is what moved floats do to the outputs: more than host floats alone, and much less than the range."""
-    assert made.program.tolerance == measure_tolerance(made.program, made.parts, made.calls, made.feeds)
+    """It is what moved floats do to the outputs: more than host floats alone, and much less than
+    the range.
+    """
+    assert made.program.tolerance == measure_tolerance(
+        made.program, made.parts, made.calls, made.feeds
+    )
     assert 1e-5 < made.program.tolerance < 0.05

@@ -29,9 +29,19 @@ def run(tmp_path, steps, name):
         ]
     )
     (tmp_path / f"{name}.c").write_text(text)
-    words = ["cc", "-std=c99", "-Wall", "-Werror", "-o", str(tmp_path / name), str(tmp_path / f"{name}.c")]
+    words = [
+        "cc",
+        "-std=c99",
+        "-Wall",
+        "-Werror",
+        "-o",
+        str(tmp_path / name),
+        str(tmp_path / f"{name}.c"),
+    ]
     subprocess.run(words, check=True)
-    return subprocess.run([str(tmp_path / name)], capture_output=True, text=True, check=True).stdout, lines
+    return subprocess.run(
+        [str(tmp_path / name)], capture_output=True, text=True, check=True
+    ).stdout, lines
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
@@ -44,17 +54,23 @@ def test_loops_do_what_the_steps_do(seed, tmp_path):
     order = [k for block in rng.integers(0, 2, 9) for k in kinds[block]]
     for number, kind in enumerate(order):
         places = rng.integers(0, 4, kind + 1)
-        steps.append((f"s{number}", [f"    SHOW({number}, {kind});", *(f"    AT({p});" for p in places)]))
+        steps.append(
+            (f"s{number}", [f"    SHOW({number}, {kind});", *(f"    AT({p});" for p in places)])
+        )
         want.append(f"({number} {kind}) " + "".join(f"{p} " for p in places))
     assert run(tmp_path, steps, "steps")[0] == "".join(want)
 
 
 def test_what_is_worth_a_loop():
-    """Three in a row are, with the shortest period; what is the same in all turns stays a number."""
+    """Three in a row are, with the shortest period; what is the same in all turns stays a
+    number.
+    """
     step = [[f"    SHOW({k}, 0);", f"    AT({16 * k});", "    AT(7);"] for k in range(6)]
     text = "\n".join(loop_rolling.roll_loops([(f"s{k}", lines) for k, lines in enumerate(step)]))
     assert text.count("AT(") == 2
     assert "step < 6" in text
     assert "{80}," in text
     assert "AT(7)" in text
-    assert "for" not in "\n".join(loop_rolling.roll_loops([(f"s{k}", lines) for k, lines in enumerate(step[:2])]))
+    assert "for" not in "\n".join(
+        loop_rolling.roll_loops([(f"s{k}", lines) for k, lines in enumerate(step[:2])])
+    )

@@ -27,7 +27,11 @@ def test_no_two_in_use_overlap(uses):
 
 
 def test_bytes_are_used_again():
-    uses = {"a": BufferLifetime(100, 0, 1), "b": BufferLifetime(60, 1, 2), "c": BufferLifetime(100, 2, 3)}
+    uses = {
+        "a": BufferLifetime(100, 0, 1),
+        "b": BufferLifetime(60, 1, 2),
+        "c": BufferLifetime(100, 2, 3),
+    }
     offsets, size = plan_arena(uses)
     assert offsets["a"] == offsets["c"] == 0
     assert size == round_up(100) + round_up(60)

@@ -16,7 +16,9 @@ from lingeronnx.deployment.c_program.packages import (
 
 def test_header():
     """64 bytes with the CRC-32, padding to 64."""
-    whole = make_package(make_package_header("venus", 3, 0x01020304, compute_arguments_crc(["-p", "venus"])), b"abc")
+    whole = make_package(
+        make_package_header("venus", 3, 0x01020304, compute_arguments_crc(["-p", "venus"])), b"abc"
+    )
     assert len(whole) == 128
     assert whole[:8] == b"LNGRPKG1"
     assert whole[8:20] == b"venus".ljust(12, b"\0")

@@ -1,4 +1,6 @@
-"""Long sums in blocks: generated C and C written here, compiled, beside sums in double precision."""
+"""Long sums in blocks: generated C and C written here, compiled, beside sums in double
+precision.
+"""
 
 import ctypes
 import re
@@ -21,14 +23,26 @@ needs_generator = pytest.mark.skipif(
 
 #: name -> (operator, constants, shapes of input and output, opset)
 OPERATORS = {
-    "conv": ("Conv<pads = [1, 1, 1, 1]>(x, w)", {"w": rand(4, 170, 3, 3)}, (1, 170, 5, 5), (1, 4, 5, 5), 17),
+    "conv": (
+        "Conv<pads = [1, 1, 1, 1]>(x, w)",
+        {"w": rand(4, 170, 3, 3)},
+        (1, 170, 5, 5),
+        (1, 4, 5, 5),
+        17,
+    ),
     "spectrum": ("Conv(x, w)", {"w": rand(16, 400, 1)}, (1, 400, 30), (1, 16, 30), 17),
     "depthwise": ("Conv<group = 3>(x, w)", {"w": rand(3, 1, 500)}, (1, 3, 520), (1, 3, 21), 17),
     "transposed": ("ConvTranspose(x, w)", {"w": rand(300, 4, 3)}, (1, 300, 9), (1, 4, 11), 17),
     "matmul": ("MatMul(x, w)", {"w": rand(900, 7)}, (1, 9, 900), (1, 9, 7), 17),
     "gemm": ("Gemm(x, w, b)", {"w": rand(900, 7), "b": rand(7)}, (9, 900), (9, 7), 17),
     "mean": ("ReduceMean<axes = [2, 3]>(x)", {}, (1, 16, 30, 41), (1, 16, 1, 1), 13),
-    "groups": ("InstanceNormalization(x, s, b)", {"s": rand(3), "b": rand(3)}, (1, 3, 64, 63), (1, 3, 64, 63), 17),
+    "groups": (
+        "InstanceNormalization(x, s, b)",
+        {"s": rand(3), "b": rand(3)},
+        (1, 3, 64, 63),
+        (1, 3, 64, 63),
+        17,
+    ),
     "rows": ("LayerNormalization(x, s)", {"s": rand(1000)}, (1, 9, 1000), (1, 9, 1000), 17),
     "gates": (
         "LSTM<hidden_size = 16>(x, w, r)",
@@ -43,7 +57,9 @@ OPERATORS = {
 def computed(text, call, folder, *arrays):
     (folder / "a.c").write_text(text)
     made = folder / "a.so"
-    subprocess.run(["cc", *HOST_FLAGS, "-shared", "-fPIC", "-o", made, folder / "a.c", "-lm"], check=True)
+    subprocess.run(
+        ["cc", *HOST_FLAGS, "-shared", "-fPIC", "-o", made, folder / "a.c", "-lm"], check=True
+    )
     getattr(ctypes.CDLL(str(made)), call)(*(ctypes.c_void_p(array.ctypes.data) for array in arrays))
 
 
@@ -55,8 +71,14 @@ def test_generated_sums_are_nearer(name, tmp_path, monkeypatch):
     """The same function of what lies far from zero, nearer to double precision."""
     operator, constants, shape, result, opset = OPERATORS[name]
     sizes = [",".join(map(str, one)) for one in (shape, result)]
-    model = proto(f"g (float[{sizes[0]}] x) => (float[{sizes[1]}] y) {{ y = {operator} }}", opset=opset, **constants)
-    x = np.random.default_rng(3).standard_normal(shape).astype(np.float32) * (0.05 if name == "gates" else 1)
+    model = proto(
+        f"g (float[{sizes[0]}] x) => (float[{sizes[1]}] y) {{ y = {operator} }}",
+        opset=opset,
+        **constants,
+    )
+    x = np.random.default_rng(3).standard_normal(shape).astype(np.float32) * (
+        0.05 if name == "gates" else 1
+    )
     x += np.float32(0.05 if name == "gates" else 20)
     exact, off = run_in_double_precision(model, {"x": x})["y"], {}
     for word, change in (("plain", lambda text: text), ("blocks", block_long_sums)):
@@ -91,10 +113,15 @@ def written(body, limit="1000"):
 @pytest.mark.parametrize("limit", ("1000", "many", "65", "97"))
 def test_every_term_is_added_once(limit, tmp_path):
     """Whole numbers of float have one sum, whatever the order."""
-    text = block_long_sums(written("float t = x[i];\n        acc += t;\n        last += 2.0f * t;", limit))
+    text = block_long_sums(
+        written("float t = x[i];\n        acc += t;\n        last += 2.0f * t;", limit)
+    )
     assert text.count("_part += ") == 2
     assert re.search(r"i_first \+= (\d+)", text)
-    x, y = np.random.default_rng(0).integers(-99, 99, 1000).astype(np.float32), np.zeros(1, np.float32)
+    x, y = (
+        np.random.default_rng(0).integers(-99, 99, 1000).astype(np.float32),
+        np.zeros(1, np.float32),
+    )
     computed(text.replace("static void", "void"), "part", tmp_path, x, y)
     assert y[0] == 3 * x[: 1000 if limit == "many" else int(limit)].sum()
 

@@ -21,10 +21,26 @@ def test_fresh_data():
     reason="no C compiler, or no generator",
 )
 def test_a_row(tmp_path, capsys):
-    """One model: proved, with the sanitizers; the log is read again, and the page says what was not run."""
-    words = ["--chips", "venus", "--effort", "fast", "--samples", "2", "--log", str(tmp_path / "log")]
-    assert benchmark.main(["--only", "digits_cnn", "digits_lstm", "--sanitize", "--jobs", "2", *words]) == 0
-    made = {told["model"]: told for told in map(json.loads, (tmp_path / "log").read_text().splitlines())}
+    """One model: proved, with the sanitizers; the log is read again, and the page says what was not
+    run.
+    """
+    words = [
+        "--chips",
+        "venus",
+        "--effort",
+        "fast",
+        "--samples",
+        "2",
+        "--log",
+        str(tmp_path / "log"),
+    ]
+    assert (
+        benchmark.main(["--only", "digits_cnn", "digits_lstm", "--sanitize", "--jobs", "2", *words])
+        == 0
+    )
+    made = {
+        told["model"]: told for told in map(json.loads, (tmp_path / "log").read_text().splitlines())
+    }
     assert set(made) == {"digits_cnn", "digits_lstm"}
     told = made["digits_cnn"]
     assert (told["failed"], told["differing"]) == ([], 0)
@@ -45,18 +61,46 @@ def test_a_row(tmp_path, capsys):
     reason="no C compiler, or no generator",
 )
 def test_a_stream(tmp_path, capsys):
-    """A net with states runs for as many calls as are asked for, longer than its data, beside two sessions."""
-    words = ["--only", "stream_lstm", "--chips", "arcs", "--effort", "fast", "--stream-calls", "5", "--calls", "1000"]
+    """A net with states runs for as many calls as are asked for, longer than its data, beside two
+    sessions.
+    """
+    words = [
+        "--only",
+        "stream_lstm",
+        "--chips",
+        "arcs",
+        "--effort",
+        "fast",
+        "--stream-calls",
+        "5",
+        "--calls",
+        "1000",
+    ]
     assert benchmark.main([*words, "--log", str(tmp_path / "log")]) == 0
     stream = json.loads((tmp_path / "log").read_text())["stream"]
-    assert (stream["calls"], stream["failed"], stream["grows"], len(stream["errors"])) == (1000, [], False, 1)
+    assert (stream["calls"], stream["failed"], stream["grows"], len(stream["errors"])) == (
+        1000,
+        [],
+        False,
+        1,
+    )
     assert "| stream_lstm | arcs | 1,000 | yes | 0 of 3,000 |" in capsys.readouterr().out
 
 
 def test_a_row_that_takes_too_long(tmp_path, capsys):
     """It is ended and told; it is made again under a larger limit only, and the others go on."""
     log = tmp_path / "log"
-    words = ["--only", "digits_lstm", "digits_cnn", "--chips", "arcs", "--log", str(log), "--jobs", "2"]
+    words = [
+        "--only",
+        "digits_lstm",
+        "digits_cnn",
+        "--chips",
+        "arcs",
+        "--log",
+        str(log),
+        "--jobs",
+        "2",
+    ]
     assert benchmark.main([*words, "--limit", "0.02"]) == 0
     rows = [json.loads(line) for line in log.read_text().splitlines()]
     assert [(told["model"], told["failed"]) for told in rows] == [
@@ -73,7 +117,12 @@ def test_a_row_that_takes_too_long(tmp_path, capsys):
 def test_a_process_that_dies(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(benchmark.sys, "executable", "/bin/false")
     log = tmp_path / "log"
-    assert benchmark.main(["--only", "digits_cnn", "--chips", "arcs", "--log", str(log), "--limit", "60"]) == 0
+    assert (
+        benchmark.main(
+            ["--only", "digits_cnn", "--chips", "arcs", "--log", str(log), "--limit", "60"]
+        )
+        == 0
+    )
     assert json.loads(log.read_text())["failed"] == "the process ended with 1"
     with pytest.raises(SystemExit):
         benchmark.main(["--only", "digits_ccn"])
@@ -104,15 +153,35 @@ def test_a_kind_of_warning_that_nobody_judged():
 
 
 def test_rows_of_the_page_stay(tmp_path, capsys):
-    """A log has the rows made last: the others stay where they stand, with what is told of them below."""
+    """A log has the rows made last: the others stay where they stand, with what is told of them
+    below.
+    """
     cells = ["1"] * 9 + ["3 calls"] + ["0"] * 5
-    lines = [" | ".join([name, chip, *cells]) for name in ("digits_cnn", "digits_lstm") for chip in benchmark.CHIPS]
+    lines = [
+        " | ".join([name, chip, *cells])
+        for name in ("digits_cnn", "digits_lstm")
+        for chip in benchmark.CHIPS
+    ]
     large = "- digits_cnn on arcs: host1, 200,000 bytes, 5 float operations"
-    old = "\n".join([*(f"| {line} |" for line in lines), "", large, "- digits_lstm on arcs: host1, 9 bytes", ""])
+    old = "\n".join(
+        [*(f"| {line} |" for line in lines), "", large, "- digits_lstm on arcs: host1, 9 bytes", ""]
+    )
     page, log = tmp_path / "page.md", tmp_path / "log"
     page.write_text(f"# Programs\n\n{benchmark.START}{old}{benchmark.END}\nbelow\n")
-    log.write_text(json.dumps({"model": "digits_lstm", "chip": "arcs", "failed": "not chip-ready"}) + "\n")
-    words = ["--log", str(log), "--write", str(page), "--only", "digits_lstm", "digits_gru", "--chips", "arcs"]
+    log.write_text(
+        json.dumps({"model": "digits_lstm", "chip": "arcs", "failed": "not chip-ready"}) + "\n"
+    )
+    words = [
+        "--log",
+        str(log),
+        "--write",
+        str(page),
+        "--only",
+        "digits_lstm",
+        "digits_gru",
+        "--chips",
+        "arcs",
+    ]
     for _ in range(2):
         assert benchmark.main(words) == 0
         capsys.readouterr()

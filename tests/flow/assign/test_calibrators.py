@@ -46,9 +46,13 @@ def error(array, scale, bits=8):
     ),
 )
 def test_full_ranges(values, exponent, calibrator):
-    """A range that fits a power of two exactly gets it: [-1, 127/128] 2^7, 0..255 2^-1, 0..127 2^0."""
+    """A range that fits a power of two exactly gets it: [-1, 127/128] 2^7, 0..255 2^-1, 0..127
+    2^0.
+    """
     seen = TensorStats.from_array(values.astype(np.float32))
-    assert choose_symmetric_scale(seen, 8, power_of_two=True, calibrator=calibrator) == 2.0**exponent
+    assert (
+        choose_symmetric_scale(seen, 8, power_of_two=True, calibrator=calibrator) == 2.0**exponent
+    )
 
 
 @pytest.mark.parametrize("bits", (4, 8, 16))
@@ -56,27 +60,34 @@ def test_full_ranges(values, exponent, calibrator):
 @pytest.mark.parametrize("power", (True, False))
 def test_all_zero(calibrator, power, bits):
     """A tensor of zeros gets 2^(bits-1), whatever is asked."""
-    assert choose_symmetric_scale(stats(0, 0, 0), bits, power_of_two=power, calibrator=calibrator) == 2.0 ** (bits - 1)
+    assert choose_symmetric_scale(
+        stats(0, 0, 0), bits, power_of_two=power, calibrator=calibrator
+    ) == 2.0 ** (bits - 1)
 
 
 @pytest.mark.parametrize("bits", (4, 8, 16))
 def test_max_value_formula(bits):
     """MaxValue: scale = (2^(b-1)-1) / max|x|, from either side of the range."""
     top = 2 ** (bits - 1) - 1
-    assert choose_symmetric_scale(stats(-0.3, 1.7), bits, power_of_two=False, calibrator="max") == pytest.approx(
-        top / np.float32(1.7)
-    )
-    assert choose_symmetric_scale(stats(-2.5, 1.7), bits, power_of_two=False, calibrator="max") == pytest.approx(
-        top / 2.5
-    )
+    assert choose_symmetric_scale(
+        stats(-0.3, 1.7), bits, power_of_two=False, calibrator="max"
+    ) == pytest.approx(top / np.float32(1.7))
+    assert choose_symmetric_scale(
+        stats(-2.5, 1.7), bits, power_of_two=False, calibrator="max"
+    ) == pytest.approx(top / 2.5)
 
 
 @pytest.mark.parametrize("power", (True, False))
 def test_single_outlier(power):
     """One far value: mse cuts it and has the smaller error, max keeps it."""
-    array = np.concatenate([np.random.default_rng(0).uniform(-1, 1, 200_000), [4.0]]).astype(np.float32)
+    array = np.concatenate([np.random.default_rng(0).uniform(-1, 1, 200_000), [4.0]]).astype(
+        np.float32
+    )
     seen = TensorStats.from_array(array)
-    found = {kind: choose_symmetric_scale(seen, 8, power_of_two=power, calibrator=kind) for kind in ("max", "mse")}
+    found = {
+        kind: choose_symmetric_scale(seen, 8, power_of_two=power, calibrator=kind)
+        for kind in ("max", "mse")
+    }
     assert found["max"] * array.max() <= 128
     assert found["mse"] > found["max"]
     assert error(array, found["mse"]) < 0.7 * error(array, found["max"])
@@ -85,7 +96,9 @@ def test_single_outlier(power):
 @few
 @given(st.lists(st.floats(-1e4, 1e4, width=32, allow_subnormal=False), min_size=1, max_size=40))
 def test_full_range_holds_everything(values):
-    """At the full-range scale no value is off by more than half a step; at a larger one some value is."""
+    """At the full-range scale no value is off by more than half a step; at a larger one some value
+    is.
+    """
     array = np.array(values, np.float32)
     if np.abs(array).max() < 1e-6:
         return
@@ -99,9 +112,13 @@ def test_full_range_holds_everything(values):
 @few
 @given(st.integers(0, 2**32 - 1), st.sampled_from([1e-3, 0.4, 1.0, 77.0]), st.sampled_from([4, 8]))
 def test_power_of_two_is_the_best(seed, size, bits):
-    """Among the powers of two, mse is the brute-force minimum (or within 2 % of it: bins, not values, are counted)."""
+    """Among the powers of two, mse is the brute-force minimum (or within 2 % of it: bins, not
+    values, are counted).
+    """
     array = (np.random.default_rng(seed).standard_normal(3000) * size).astype(np.float32)
-    scale = choose_symmetric_scale(TensorStats.from_array(array), bits, power_of_two=True, calibrator="mse")
+    scale = choose_symmetric_scale(
+        TensorStats.from_array(array), bits, power_of_two=True, calibrator="mse"
+    )
     assert np.frexp(scale)[0] == 0.5
     best = min(error(array, 2.0**e, bits) for e in range(-10, 24))
     assert error(array, scale, bits) <= 1.02 * best
@@ -112,8 +129,12 @@ def test_power_of_two_is_the_best(seed, size, bits):
 def test_free_scale_is_no_worse(seed, bits):
     """A free scale is at least as good as the best power of two, to a few percent of its grid."""
     array = np.random.default_rng(seed).laplace(size=3000).astype(np.float32)
-    free = choose_symmetric_scale(TensorStats.from_array(array), bits, power_of_two=False, calibrator="mse")
-    bound = choose_symmetric_scale(TensorStats.from_array(array), bits, power_of_two=True, calibrator="mse")
+    free = choose_symmetric_scale(
+        TensorStats.from_array(array), bits, power_of_two=False, calibrator="mse"
+    )
+    bound = choose_symmetric_scale(
+        TensorStats.from_array(array), bits, power_of_two=True, calibrator="mse"
+    )
     assert error(array, free, bits) <= 1.03 * error(array, bound, bits)
 
 
@@ -122,20 +143,30 @@ def test_scaling_the_tensor_by_a_power_of_two(calibrator):
     """Law: twice the tensor, half the scale."""
     seen = TensorStats.from_array(np.random.default_rng(3).standard_normal(5000).astype(np.float32))
     scale = choose_symmetric_scale(seen, 8, power_of_two=True, calibrator=calibrator)
-    assert choose_symmetric_scale(seen.scaled(4.0), 8, power_of_two=True, calibrator=calibrator) == scale / 4
+    assert (
+        choose_symmetric_scale(seen.scaled(4.0), 8, power_of_two=True, calibrator=calibrator)
+        == scale / 4
+    )
 
 
 def test_max_takes_the_whole_range():
     """Q-value with max: the largest power of two that holds the range, to half a step."""
     for top, exponent in ((127.4, 0), (127.6, -1), (1.0, 6), (0.99, 7), (0.9, 7)):
-        assert choose_symmetric_scale(stats(0, top), 8, power_of_two=True, calibrator="max") == 2.0**exponent
+        assert (
+            choose_symmetric_scale(stats(0, top), 8, power_of_two=True, calibrator="max")
+            == 2.0**exponent
+        )
 
 
 # ---- percentile ------------------------------------------------------------------------------------------------------
 
 
 @few
-@given(st.integers(0, 2**32 - 1), st.sampled_from([90.0, 99.0, 99.9, 100.0]), st.sampled_from([0.01, 1.0, 300.0]))
+@given(
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([90.0, 99.0, 99.9, 100.0]),
+    st.sampled_from([0.01, 1.0, 300.0]),
+)
 def test_threshold_is_the_percentile(seed, share, size):
     """Up to T lies the share of |x|, to a bin's width."""
     array = (np.random.default_rng(seed).standard_normal(20_000) * size).astype(np.float32)
@@ -151,24 +182,37 @@ def test_threshold_is_the_percentile(seed, share, size):
 
 
 def test_threshold_of_known_distributions():
-    """99.99 % of a Gaussian lie within 3.891 sigma, of a half-normal too, of a uniform within all but 1e-4."""
+    """99.99 % of a Gaussian lie within 3.891 sigma, of a half-normal too, of a uniform within all
+    but 1e-4.
+    """
     rng = np.random.default_rng(0)
     gauss = rng.standard_normal(2_000_000).astype(np.float32)
-    assert percentile_threshold(TensorStats.from_array(gauss), PERCENTILE) == pytest.approx(3.891, abs=0.06)
-    assert percentile_threshold(TensorStats.from_array(np.abs(gauss)), PERCENTILE) == pytest.approx(3.891, abs=0.06)
+    assert percentile_threshold(TensorStats.from_array(gauss), PERCENTILE) == pytest.approx(
+        3.891, abs=0.06
+    )
+    assert percentile_threshold(TensorStats.from_array(np.abs(gauss)), PERCENTILE) == pytest.approx(
+        3.891, abs=0.06
+    )
     uniform = rng.uniform(-1, 1, 200_000).astype(np.float32)
-    assert percentile_threshold(TensorStats.from_array(uniform), PERCENTILE) == pytest.approx(0.9999, abs=5e-4)
+    assert percentile_threshold(TensorStats.from_array(uniform), PERCENTILE) == pytest.approx(
+        0.9999, abs=5e-4
+    )
     assert (
         percentile_threshold(stats(0.0, 0.0, 0.0, 5.0), 60.0) <= 2.0**-9
     )  # zeros count: the range is never zero itself
 
 
 def test_percentile_knows_the_sign():
-    """One-sided data keep the half step beyond 127 that two-sided ones keep, and the share may be chosen."""
+    """One-sided data keep the half step beyond 127 that two-sided ones keep, and the share may be
+    chosen.
+    """
     array = np.linspace(0, 1, 100_001).astype(np.float32)
     seen = TensorStats.from_array(array)
     assert choose_symmetric_scale(seen, 8, power_of_two=True, calibrator="percentile") == 64.0
-    assert choose_symmetric_scale(seen, 8, power_of_two=True, calibrator="percentile", percentile=99.0) == 128.0
+    assert (
+        choose_symmetric_scale(seen, 8, power_of_two=True, calibrator="percentile", percentile=99.0)
+        == 128.0
+    )
     assert choose_symmetric_scale(
         seen, 8, power_of_two=False, calibrator="percentile", percentile=80.0
     ) == pytest.approx(127 / 0.8, 1e-3)
@@ -178,7 +222,9 @@ def test_percentile_knows_the_sign():
 
 
 def entropy_by_hand(array, scale, seen, low=-128, high=127):
-    """Return KL of the module's docstring with plain loops over the bins of a histogram of its own."""
+    """Return KL of the module's docstring with plain loops over the bins of a histogram of its
+    own.
+    """
     width = 2.0**seen.exponent
     count = {}
     for value in array:
@@ -200,10 +246,16 @@ def entropy_by_hand(array, scale, seen, low=-128, high=127):
 @pytest.mark.parametrize("scale", (20.0, 32.0, 64.0, 200.0))
 def test_relative_entropy_by_hand(scale):
     rng = np.random.default_rng(1)
-    for array in (rng.standard_normal(3000), np.maximum(rng.standard_normal(3000), 0), rng.uniform(-1, 3, 2000)):
+    for array in (
+        rng.standard_normal(3000),
+        np.maximum(rng.standard_normal(3000), 0),
+        rng.uniform(-1, 3, 2000),
+    ):
         values = array.astype(np.float32)
         seen = TensorStats.from_array(values)
-        assert kl_divergence(seen, scale, -128, 127) == pytest.approx(entropy_by_hand(values, scale, seen), abs=1e-12)
+        assert kl_divergence(seen, scale, -128, 127) == pytest.approx(
+            entropy_by_hand(values, scale, seen), abs=1e-12
+        )
 
 
 def test_relative_entropy_ends():
@@ -228,28 +280,45 @@ def test_relative_entropy_ends():
 def test_what_is_held_of_known_distributions(kind, make, low, high):
     """The largest value held at the free scale, in units of the distribution."""
     seen = TensorStats.from_array(make(np.random.default_rng(2), 400_000).astype(np.float32))
-    assert low <= 127 / choose_symmetric_scale(seen, 8, power_of_two=False, calibrator=kind) <= high * 1.001
+    assert (
+        low
+        <= 127 / choose_symmetric_scale(seen, 8, power_of_two=False, calibrator=kind)
+        <= high * 1.001
+    )
 
 
 @pytest.mark.parametrize("outlier", (12.0, -30.0, 100.0))
 @pytest.mark.parametrize("kind", ("kl", "percentile"))
 def test_a_single_outlier_is_ignored(kind, outlier):
-    """One value in 400 000 far outside moves neither the free scale by half nor the exponent by more than one."""
+    """One value in 400 000 far outside moves neither the free scale by half nor the exponent by
+    more than one.
+    """
     array = np.random.default_rng(3).standard_normal(400_000)
-    without, with_it = (TensorStats.from_array(a.astype(np.float32)) for a in (array, np.append(array, outlier)))
-    free = [choose_symmetric_scale(seen, 8, power_of_two=False, calibrator=kind) for seen in (without, with_it)]
+    without, with_it = (
+        TensorStats.from_array(a.astype(np.float32)) for a in (array, np.append(array, outlier))
+    )
+    free = [
+        choose_symmetric_scale(seen, 8, power_of_two=False, calibrator=kind)
+        for seen in (without, with_it)
+    ]
     assert 1 / 1.5 < free[0] / free[1] < 1.5
     bound = [
-        np.log2(choose_symmetric_scale(seen, 8, power_of_two=True, calibrator=kind)) for seen in (without, with_it)
+        np.log2(choose_symmetric_scale(seen, 8, power_of_two=True, calibrator=kind))
+        for seen in (without, with_it)
     ]
     assert abs(bound[0] - bound[1]) <= 1
-    assert bound[1] >= np.log2(choose_symmetric_scale(with_it, 8, power_of_two=True, calibrator="max")) + 1
+    assert (
+        bound[1]
+        >= np.log2(choose_symmetric_scale(with_it, 8, power_of_two=True, calibrator="max")) + 1
+    )
 
 
 def test_sixteen_bits_keep_room():
     """mse holds twice what was seen above 8 bits; max still takes the whole range exactly."""
     seen = stats(-1.0, 0.5, 1.0)
-    assert choose_symmetric_scale(seen, 16, power_of_two=False, calibrator="mse") == pytest.approx(32767 / 2)
+    assert choose_symmetric_scale(seen, 16, power_of_two=False, calibrator="mse") == pytest.approx(
+        32767 / 2
+    )
     assert choose_symmetric_scale(seen, 16, power_of_two=False, calibrator="max") == 32767
 
 
@@ -263,10 +332,14 @@ def test_what_saturates_a_curve_anyway_is_cut():
     def sigmoid(x):
         return 1 / (1 + np.exp(-x))
 
-    values = np.concatenate([np.linspace(-40, -8, 900), np.linspace(-7.5, 3, 100)]).astype(np.float32)
+    values = np.concatenate([np.linspace(-40, -8, 900), np.linspace(-7.5, 3, 100)]).astype(
+        np.float32
+    )
     seen = TensorStats.from_array(values)
     plain = choose_symmetric_scale(seen, 8, power_of_two=True, calibrator="mse")
-    behind = choose_symmetric_scale(seen, 8, power_of_two=True, calibrator="mse", consumer=ConsumerFunction(sigmoid))
+    behind = choose_symmetric_scale(
+        seen, 8, power_of_two=True, calibrator="mse", consumer=ConsumerFunction(sigmoid)
+    )
 
     def off(scale):
         held = np.clip(np.floor(values * scale + 0.5), -128, 127) / scale
@@ -277,12 +350,17 @@ def test_what_saturates_a_curve_anyway_is_cut():
 
 
 @pytest.mark.parametrize(
-    "reader, finer", (("Sigmoid", True), ("Tanh", True), ("Softplus", False), ("both", False), ("output", False))
+    "reader, finer",
+    (("Sigmoid", True), ("Tanh", True), ("Softplus", False), ("both", False), ("output", False)),
 )
 def test_only_a_tensor_that_a_curve_alone_reads_is_cut_for_it(reader, finer):
-    """The float sigmoid of the host is one; a second reader, or a graph output, wants the values as they are."""
+    """The float sigmoid of the host is one; a second reader, or a graph output, wants the values as
+    they are.
+    """
     net = nets.Net(4, 3, 3)
-    logits = net.node("Reshape", net.conv("x", (4, 4, 1, 1), gain=30.0), net.const(np.array([0, 36], np.int64)))
+    logits = net.node(
+        "Reshape", net.conv("x", (4, 4, 1, 1), gain=30.0), net.const(np.array([0, 36], np.int64))
+    )
     kinds = {"both": ("Sigmoid", "Softplus"), "output": ("Sigmoid",)}.get(reader, (reader,))
     outputs = [net.node(kind, logits, out=f"y{i}") for i, kind in enumerate(kinds)]
     model = net.graph(*outputs, *([logits] if reader == "output" else []))

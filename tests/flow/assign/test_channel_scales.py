@@ -1,4 +1,6 @@
-"""Weights with a scale for each output channel: plan, graph, simulator, plain classes, and who takes them."""
+"""Weights with a scale for each output channel: plan, graph, simulator, plain classes, and who
+takes them.
+"""
 
 import dataclasses
 import json
@@ -24,15 +26,21 @@ GOLDEN = sorted((Path(__file__).parents[2] / "golden" / "channels").glob("*.onnx
 
 
 def layers():
-    """Every layer with a weight: plain, depthwise, grouped, transposed in groups, fully connected."""
+    """Every layer with a weight: plain, depthwise, grouped, transposed in groups, fully
+    connected.
+    """
     net = Net(4, 7, 6, seed=11)
     a = net.node("Relu", net.conv("x", (12, 4, 3, 3), pads=[1] * 4))
     b = net.node("Relu", net.conv(a, (12, 1, 3, 3), group=12, pads=[1] * 4))
     c = net.conv(b, (8, 3, 3, 3), group=4, pads=[1] * 4)
-    w = net.const((0.3 * net.rng.standard_normal((8, 3, 2, 2)) * [[[[9]], [[1]], [[0.1]]]]).astype(np.float32))
+    w = net.const(
+        (0.3 * net.rng.standard_normal((8, 3, 2, 2)) * [[[[9]], [[1]], [[0.1]]]]).astype(np.float32)
+    )
     bias = net.const(net.rng.standard_normal(6).astype(np.float32))
     d = net.node("ConvTranspose", c, w, bias, strides=[2, 2], group=2)
-    return net.graph(net.linear(net.node("Flatten", net.node("GlobalAveragePool", d)), (6, 5), out="y"))
+    return net.graph(
+        net.linear(net.node("Flatten", net.node("GlobalAveragePool", d)), (6, 5), out="y")
+    )
 
 
 def by_channel(build, **settings):
@@ -44,7 +52,9 @@ def by_channel(build, **settings):
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
 def test_golden(path):
-    """The simulator and the plain classes give the integers that were computed from the definition."""
+    """The simulator and the plain classes give the integers that were computed from the
+    definition.
+    """
     held, proto = np.load(path.with_suffix(".npz")), onnx.load(path)
     scale = next(a.f for a in proto.graph.node[0].attribute if a.name == "scale_x")
     feed = {"x": held["x"] / np.float64(scale)}
@@ -53,7 +63,9 @@ def test_golden(path):
     np.testing.assert_array_equal(got["x_q"], held["x"])
     assert got["y_q"].dtype == held["y"].dtype
     np.testing.assert_array_equal(got["y_q"], held["y"])
-    plain = ReferenceEvaluator(proto, new_ops=lo.reference_ops("generic")).run(None, feed, intermediate=True)
+    plain = ReferenceEvaluator(proto, new_ops=lo.reference_ops("generic")).run(
+        None, feed, intermediate=True
+    )
     assert plain["y_q"].dtype == held["y"].dtype
     np.testing.assert_array_equal(plain["y_q"], held["y"])
     lo.check_model(proto)
@@ -62,7 +74,13 @@ def test_golden(path):
 def test_golden_vectors_are_there():
     """Ten layers, with scales that differ by far within one layer."""
     assert len(GOLDEN) == 10
-    lists = [a.floats for p in GOLDEN for n in onnx.load(p).graph.node for a in n.attribute if a.name == "scale_w"]
+    lists = [
+        a.floats
+        for p in GOLDEN
+        for n in onnx.load(p).graph.node
+        for a in n.attribute
+        if a.name == "scale_w"
+    ]
     assert all(max(scales) > 100 * min(scales) for scales in lists)
 
 
@@ -108,7 +126,9 @@ def test_plan_graph_and_integers(build, settings):
 
 @pytest.mark.parametrize("mode", ["max-value", "q-value"])
 def test_refined_weights_lie_on_the_grid(mode):
-    """Law: refinement leaves integers: a weight times its channels' scales is whole, and what the graph holds."""
+    """Law: refinement leaves integers: a weight times its channels' scales is whole, and what the
+    graph holds.
+    """
     result = by_channel(layers, mode=mode)
     constants = {str(v.name): ir.const_value(v) for v in result.graph.graph.initializers.values()}
     seen = 0
@@ -116,14 +136,20 @@ def test_refined_weights_lie_on_the_grid(mode):
         if "scale_w" in node.attributes and node.domain == "thinker":
             held = constants[node.inputs[1].name]
             axis = 1 if node.op_type.startswith("ConvT") else 0
-            peaks = np.abs(np.moveaxis(held, axis, 0).reshape(held.shape[axis], -1).astype(int)).max(axis=1)
-            assert peaks.min() >= (90 if mode == "max-value" else 45), node.op_type  # every channel fills its range
+            peaks = np.abs(
+                np.moveaxis(held, axis, 0).reshape(held.shape[axis], -1).astype(int)
+            ).max(axis=1)
+            assert peaks.min() >= (90 if mode == "max-value" else 45), (
+                node.op_type
+            )  # every channel fills its range
             seen += 1
     assert seen == 5
 
 
 def test_better_where_channels_differ():
-    """Channels a hundred times apart: a scale for each keeps the small ones, one for all loses them."""
+    """Channels a hundred times apart: a scale for each keeps the small ones, one for all loses
+    them.
+    """
     net = Net(4, 6, 6, seed=13)
     gains = np.float32(10.0 ** np.linspace(-2, 0, 8)).reshape(8, 1, 1, 1)
     weight = net.rng.standard_normal((8, 4, 3, 3)).astype(np.float32) * gains
@@ -133,7 +159,13 @@ def test_better_where_channels_differ():
     ratios = {}
     for kind in ("tensor", "channel"):
         result = nets.quantized(
-            graph, platform="generic", mode="max-value", weight_scales=kind, weight_bits=4, bits=16, effort="fast"
+            graph,
+            platform="generic",
+            mode="max-value",
+            weight_scales=kind,
+            weight_bits=4,
+            bits=16,
+            effort="fast",
         )
         got = lo.Session(result.graph).run(None, {"x": x})[0]
         error = np.square(got - want).mean(axis=(0, 2, 3)) / np.square(want).mean(axis=(0, 2, 3))
@@ -159,14 +191,18 @@ def test_a_layer_that_writes_floats():
 
 
 def test_dead_channels():
-    """A channel of zeros, and one whose weights are nothing beside its bias: the bias survives in its integer type."""
+    """A channel of zeros, and one whose weights are nothing beside its bias: the bias survives in
+    its integer type.
+    """
     net = Net(3, 5, 5, seed=14)
     weight = net.rng.standard_normal((6, 3, 3, 3)).astype(np.float32)
     weight[1], weight[2] = 0, weight[2] * 1e-12
     bias = np.float32([0.5, -3, 2, 0, 1, -1])
     graph = net.graph(net.node("Conv", "x", net.const(weight), net.const(bias), out="y"))
     for mode in ("max-value", "q-value"):
-        result = nets.quantized(graph, platform="generic", mode=mode, weight_scales="channel", effort="fast")
+        result = nets.quantized(
+            graph, platform="generic", mode=mode, weight_scales="channel", effort="fast"
+        )
         x = nets.samples(graph, 4, seed=3)
         (want,) = ReferenceEvaluator(ir.to_proto(graph)).run(None, x)
         got = lo.Session(result.graph).run(None, x)[0]
@@ -177,7 +213,9 @@ def test_dead_channels():
 
 @pytest.mark.parametrize("seed", range(8))
 def test_biases_fit(seed):
-    """Law: after `legalize` no bias fills more than a quarter of its integer type, and no scale has grown."""
+    """Law: after `legalize` no bias fills more than a quarter of its integer type, and no scale has
+    grown.
+    """
     rng = np.random.default_rng(seed)
     graph = nets.prepared(layers())
     parts = Partition.build(graph, {}, GENERIC)
@@ -190,13 +228,20 @@ def test_biases_fit(seed):
             weights[ir.input_name(node, index)] = node, Affine(scales, 8, PerAxis(axis))
     tensors |= {name: q for name, (_, q) in weights.items()}
     plan, _ = legalize(
-        Plan("generic", "max-value", tensors=tensors), parts, group_shared_scales(parts, GENERIC), GENERIC
+        Plan("generic", "max-value", tensors=tensors),
+        parts,
+        group_shared_scales(parts, GENERIC),
+        GENERIC,
     )
     for name, (node, q) in weights.items():
         held, x = plan.tensors[name], plan.tensors[ir.input_name(node)]
         assert all(new <= np.float32(old) for new, old in zip(held.scales, q.scales, strict=True))
         bias = ir.const_value(node.inputs[2]) if len(node.inputs) > 2 else np.zeros(1)
-        counts = np.abs(bias.reshape(-1, *([held.scales.size] if bias.size > 1 else []))) * x.scale * held.scales
+        counts = (
+            np.abs(bias.reshape(-1, *([held.scales.size] if bias.size > 1 else [])))
+            * x.scale
+            * held.scales
+        )
         assert counts.max() <= 2.0**29 * 1.0001
 
 
@@ -251,10 +296,26 @@ def test_a_plan_is_taken_over():
     again = nets.quantized(line(), platform="generic", plan=result.plan, effort="fast")
     assert ir.to_proto(again.graph).graph.node == ir.to_proto(result.graph).graph.node
     for name, q, message in (
-        ("k0", Affine((1.0, 2.0), 8, PerAxis(0)), "2 scales along axis 0 for 'k0'; it has 8 along axis 0"),
-        ("k0", Affine((1.0,) * 6, 8, PerAxis(1)), "6 scales along axis 1 for 'k0'; it has 8 along axis 0"),
-        ("x", Affine((1.0,) * 6, 8, PerAxis(1)), "6 scales along axis 1 for 'x'; it takes one scale"),
-        ("k0", Affine(1.0, zero_point=3), "the plan holds 'k0' with zero point 3; a weight takes 0 only"),
+        (
+            "k0",
+            Affine((1.0, 2.0), 8, PerAxis(0)),
+            "2 scales along axis 0 for 'k0'; it has 8 along axis 0",
+        ),
+        (
+            "k0",
+            Affine((1.0,) * 6, 8, PerAxis(1)),
+            "6 scales along axis 1 for 'k0'; it has 8 along axis 0",
+        ),
+        (
+            "x",
+            Affine((1.0,) * 6, 8, PerAxis(1)),
+            "6 scales along axis 1 for 'x'; it takes one scale",
+        ),
+        (
+            "k0",
+            Affine(1.0, zero_point=3),
+            "the plan holds 'k0' with zero point 3; a weight takes 0 only",
+        ),
     ):
         changed = result.plan.with_tensors({**result.plan.tensors, name: q})
         with pytest.raises(lo.ConfigError, match=message):
@@ -273,12 +334,15 @@ def test_chips_refuse(chip):
     result = by_channel(line, effort="fast")
     plan = dataclasses.replace(result.plan, platform=chip)
     with pytest.raises(
-        lo.ConfigError, match=f"the plan has 8 scales for 'k0'; on {chip} a weight has one scale per tensor"
+        lo.ConfigError,
+        match=f"the plan has 8 scales for 'k0'; on {chip} a weight has one scale per tensor",
     ):
         nets.quantized(line(), platform=chip, plan=plan)
     graph = ir.clone(result.graph)
     graph.metadata_props["lingeronnx.platform"] = chip
-    with pytest.raises(lo.ModelError, match="scale_w is a list of 8; this platform takes one scale for a weight"):
+    with pytest.raises(
+        lo.ModelError, match="scale_w is a list of 8; this platform takes one scale for a weight"
+    ):
         lo.Session(graph).run(None, nets.samples(line(), 1))
 
 
@@ -304,6 +368,7 @@ def test_which_layers_have_channels():
     found = {
         node.op_type
         for node in nets.prepared(layers()).graph
-        if (op := find_lowering_rule(node, GENERIC)[0]) is not None and op.integer_op.channel_axis is not None
+        if (op := find_lowering_rule(node, GENERIC)[0]) is not None
+        and op.integer_op.channel_axis is not None
     }
     assert found == {"Conv", "ConvTranspose", "Linear"}

@@ -1,4 +1,6 @@
-"""What an override says of a layer, and of the tensor that it gives, where the layer moves to the host."""
+"""What an override says of a layer, and of the tensor that it gives, where the layer moves to the
+host.
+"""
 
 import pytest
 
@@ -15,7 +17,10 @@ def prepared():
     middle = net.conv("x", (4, 3, 1, 1), out="t")
     model = net.graph(net.conv(net.node("Relu", middle), (4, 4, 1, 1), out="y"))
     return prepare_model(
-        model, samples(model, 4), None, {"platform": "venusA", "overrides": {"t": SAID, "y": {"scale": 8.0}}}
+        model,
+        samples(model, 4),
+        None,
+        {"platform": "venusA", "overrides": {"t": SAID, "y": {"scale": 8.0}}},
     )
 
 
@@ -39,7 +44,10 @@ def test_of_a_layer_on_the_host_what_it_says_of_the_tensor_holds(prepared):
     assert own["t"] == {"scale": 64.0}
     assert {"bits": 8} not in own.values()
     assert describe_ineffective_overrides(first) == [
-        "override 't': 't' is computed by the host (too large); weight_bits 8, out_bits 32 has no effect"
+        (
+            "override 't': 't' is computed by the host (too large); weight_bits 8, out_bits 32 has no "
+            "effect"
+        )
     ]
     last = prepared.with_host_nodes({node_of(prepared, "y"): "too large"})
     assert describe_ineffective_overrides(last) == [

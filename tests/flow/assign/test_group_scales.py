@@ -1,4 +1,6 @@
-"""Weights with a scale for each group of a row: plan, graph, simulator, plain classes, files, QDQ, who takes them."""
+"""Weights with a scale for each group of a row: plan, graph, simulator, plain classes, files, QDQ,
+who takes them.
+"""
 
 import dataclasses
 import math
@@ -28,25 +30,35 @@ def uneven(net, shape):
 
 
 def flat():
-    """Rows of 70 and of 33 in groups of 16: the last ones are shorter; the second layer has no bias."""
+    """Rows of 70 and of 33 in groups of 16: the last ones are shorter; the second layer has no
+    bias.
+    """
     net = Net(70, seed=3)
     hidden = net.node("Relu", net.linear("x", (70, 33)))
-    return net.graph(net.node("MatMul", hidden, net.const(uneven(net, (33, 10)).astype(np.float32)), out="y"))
+    return net.graph(
+        net.node("MatMul", hidden, net.const(uneven(net, (33, 10)).astype(np.float32)), out="y")
+    )
 
 
 def rows():
     """The same over the last of three axes, with a bias behind one product."""
     net = Net(9, 70, seed=4)
     first = net.node("MatMul", "x", net.const(uneven(net, (70, 33)).astype(np.float32)))
-    hidden = net.node("Relu", net.node("Add", first, net.const(net.rng.standard_normal(33).astype(np.float32))))
-    return net.graph(net.node("MatMul", hidden, net.const(uneven(net, (33, 10)).astype(np.float32)), out="y"))
+    hidden = net.node(
+        "Relu", net.node("Add", first, net.const(net.rng.standard_normal(33).astype(np.float32)))
+    )
+    return net.graph(
+        net.node("MatMul", hidden, net.const(uneven(net, (33, 10)).astype(np.float32)), out="y")
+    )
 
 
 def grouped(build, **settings):
     return artefacts.quantized(build(), "generic", **{"weight_scales": "group:16", **settings})
 
 
-SETTINGS = [{"mode": mode, "weight_bits": bits, "effort": "normal"} for mode in MODES for bits in WIDTHS]
+SETTINGS = [
+    {"mode": mode, "weight_bits": bits, "effort": "normal"} for mode in MODES for bits in WIDTHS
+]
 
 
 # ---- the scales ------------------------------------------------------------------------------------------------------
@@ -62,7 +74,9 @@ SETTINGS = [{"mode": mode, "weight_bits": bits, "effort": "normal"} for mode in 
     calibrator=st.sampled_from(("max", "mse")),
 )
 def test_scales_stand_in_whole_ratios(seed, shape, size, bits, power, calibrator):
-    """Law: factors are 1 to 255, powers of two where only these are held, also of zero rows and zero groups."""
+    """Law: factors are 1 to 255, powers of two where only these are held, also of zero rows and
+    zero groups.
+    """
     rng = np.random.default_rng(seed)
     values = rng.standard_normal(shape) * np.exp(3 * rng.standard_normal(shape))
     values[rng.integers(shape[0])] *= rng.integers(2)
@@ -78,27 +92,41 @@ def test_scales_stand_in_whole_ratios(seed, shape, size, bits, power, calibrator
     spread = np.repeat(q.scales, size, axis=1)[:, : shape[1]]
     integers = np.clip(np.floor(values * spread + 0.5), q.low, q.high)
     np.testing.assert_array_equal(q.integers(values), integers)
-    if calibrator == "max":  # what is cut off is less than what any factor and any power of two round
+    if (
+        calibrator == "max"
+    ):  # what is cut off is less than what any factor and any power of two round
         assert (np.abs(values * spread) <= (q.high + 0.5) * (1 if power else 1.5)).all()
 
 
 @pytest.mark.parametrize("power", (False, True))
 def test_error_is_below_that_of_channels(power):
-    """Of uneven weights a scale for each 8 of a row loses less than one for the row, in the sum over all rows."""
+    """Of uneven weights a scale for each 8 of a row loses less than one for the row, in the sum
+    over all rows.
+    """
     values = uneven(Net(1, seed=5), (20, 64))
     q = compute_group_qparams(values, 8, 4, power_of_two=power, calibrator="mse")
     peaks = 7 / np.abs(values).max(axis=1)
     tried = [peaks * 4.0 ** (step / 48) for step in range(49)]
-    rounded = [np.square(Affine(scale, 4, PerAxis(0)).on_grid(values) - values).sum(axis=1) for scale in tried]
+    rounded = [
+        np.square(Affine(scale, 4, PerAxis(0)).on_grid(values) - values).sum(axis=1)
+        for scale in tried
+    ]
     assert np.square(q.on_grid(values) - values).sum() < 0.7 * np.min(rounded, axis=0).sum()
 
 
 def test_room_for_refinement():
-    """Few bits that are refined: no scale cuts off the largest weight by more than a factor's rounding."""
+    """Few bits that are refined: no scale cuts off the largest weight by more than a factor's
+    rounding.
+    """
     values = np.random.default_rng(6).standard_normal((30, 64))
     of = np.abs(values.reshape(30, 2, 32)).max(axis=2)
     cut = compute_group_qparams(values, 32, 4, power_of_two=False, calibrator="mse").scales * of
-    room = compute_group_qparams(values, 32, 4, power_of_two=False, calibrator="mse", weights_refined=True).scales * of
+    room = (
+        compute_group_qparams(
+            values, 32, 4, power_of_two=False, calibrator="mse", weights_refined=True
+        ).scales
+        * of
+    )
     assert cut.max() > 7.5
     assert room.max() <= 7.05
     assert room.min() >= 0.74 * 7
@@ -107,7 +135,9 @@ def test_room_for_refinement():
 def test_factors_that_are_none():
     """Scales in no ratio of whole numbers up to 255 have no factors."""
     for scales in ([[1.0, math.pi]], [[1.0, 256.0]]):
-        with pytest.raises(ValueError, match="the scales of row 0 stand in no ratio of whole numbers from 1 to 255"):
+        with pytest.raises(
+            ValueError, match="the scales of row 0 stand in no ratio of whole numbers from 1 to 255"
+        ):
             _ = Affine(scales, 4, PerGroup(1, 2)).factors
     assert Affine([[1.0, 255.0]], 4, PerGroup(1, 2)).factors[1].tolist() == [[255, 1]]
 
@@ -119,7 +149,9 @@ def test_factors_that_are_none():
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: f"{s['mode']}-{s['weight_bits']}")
 @pytest.mark.parametrize("build", [flat, rows], ids=lambda f: f.__name__)
 def test_plan_graph_and_integers(build, settings, tmp_path):
-    """The graph holds the plan, also from a file; the plain classes, and sums written out, give the same integers."""
+    """The graph holds the plan, also from a file; the plain classes, and sums written out, give the
+    same integers.
+    """
     result = grouped(build, **settings)
     held = [q for q in result.plan.tensors.values() if isinstance(q.granularity, PerGroup)]
     assert sorted(q.scales.shape for q in held) == [(10, 3), (33, 5)]
@@ -130,7 +162,9 @@ def test_plan_graph_and_integers(build, settings, tmp_path):
     lo.check_model(proto)
     feed = nets.samples(build(), 3, seed=5)
     feed["x"][1] *= 100
-    plain = ReferenceEvaluator(proto, new_ops=lo.reference_ops("generic")).run(None, feed, intermediate=True)
+    plain = ReferenceEvaluator(proto, new_ops=lo.reference_ops("generic")).run(
+        None, feed, intermediate=True
+    )
     seen = {name: array for name, array, _ in lo.Session(tmp_path / "net.onnx").taps(feed)}
     for name, array in seen.items():
         assert array.dtype == plain[name].dtype, name
@@ -141,17 +175,26 @@ def test_plan_graph_and_integers(build, settings, tmp_path):
 
 
 def written_out(node, seen):
-    """Compare a LinearInt with Python's integers: sum_g m * (sum_i q * x), the bias, and floor(r * acc + 1/2)."""
+    """Compare a LinearInt with Python's integers: sum_g m * (sum_i q * x), the bias, and floor(r *
+    acc + 1/2).
+    """
     weight, factors = (ir.const_value(node.inputs[i]).astype(object) for i in (1, 3))
     x, y = seen[node.inputs[0].name], seen[node.outputs[0].name]
-    bias = ir.const_value(node.inputs[2]) if node.inputs[2] is not None else np.zeros(len(weight), np.int64)
+    bias = (
+        ir.const_value(node.inputs[2])
+        if node.inputs[2] is not None
+        else np.zeros(len(weight), np.int64)
+    )
     size, out = ir.get_attr(node, "group_size"), float(np.float32(ir.get_attr(node, "scale_o")))
     for index in np.ndindex(x.shape[:-1]):
         for o in range(len(weight)):
             acc = int(bias[o])
             for i, value in enumerate(x[index].tolist()):
                 acc += int(weight[o, i]) * int(factors[o, i // size]) * value
-            scales = float(np.float32(ir.get_attr(node, "scale_x"))), float(np.float32(ir.get_attr(node, "scale_w")[o]))
+            scales = (
+                float(np.float32(ir.get_attr(node, "scale_x"))),
+                float(np.float32(ir.get_attr(node, "scale_w")[o])),
+            )
             mantissa, exponent = math.frexp(out / (scales[0] * scales[1]))
             shift, factor = 31 - exponent, math.floor(math.ldexp(mantissa, 31) + 0.5)
             want = (acc * factor + (1 << (shift - 1))) >> shift
@@ -159,19 +202,25 @@ def written_out(node, seen):
 
 
 def test_better_where_weights_are_uneven():
-    """Held-back inputs, 4 bits: groups come nearer to the float model than channels, rounded and refined."""
+    """Held-back inputs, 4 bits: groups come nearer to the float model than channels, rounded and
+    refined.
+    """
     x = nets.samples(flat(), 64, seed=8)
     (want,) = ReferenceEvaluator(ir.to_proto(flat())).run(None, x)
     for effort in ("fast", "normal"):
         noise = {}
         for scales in ("channel", "group:16"):
-            made = grouped(flat, weight_scales=scales, weight_bits=4, mode="max-value", effort=effort)
+            made = grouped(
+                flat, weight_scales=scales, weight_bits=4, mode="max-value", effort=effort
+            )
             noise[scales] = np.square(made.session().run(None, x)[0] - want).mean()
         assert noise["group:16"] < 0.9 * noise["channel"], effort
 
 
 def test_layers_that_have_none():
-    """Convolutions have a scale per channel, weights of 16 bits and rows of one group as well; others stay."""
+    """Convolutions have a scale per channel, weights of 16 bits and rows of one group as well;
+    others stay.
+    """
     net = Net(4, 6, 6, seed=9)
     mean = net.node("Flatten", net.node("GlobalAveragePool", net.conv("x", (20, 4, 3, 3))))
     graph = net.graph(net.linear(mean, (20, 5), out="y"))
@@ -187,10 +236,21 @@ def test_layers_that_have_none():
 def test_a_layer_that_writes_floats():
     """out_bits float: the sum is divided by the scale of its row's products."""
     result = grouped(flat, overrides={"y": {"out_bits": "float"}}, weight_bits=4)
-    node = next(n for n in result.graph.graph if n.op_type == "LinearInt" and "scale_o" not in n.attributes)
-    seen = {name: array for name, array, _ in lo.Session(result.graph).taps(nets.samples(flat(), 2, seed=1))}
-    weight, factors = ir.const_value(node.inputs[1]).astype(np.int64), ir.const_value(node.inputs[3]).astype(np.int64)
-    sums = seen[node.inputs[0].name].astype(np.int64) @ (weight * np.repeat(factors, 16, axis=1)[:, :33]).T
+    node = next(
+        n for n in result.graph.graph if n.op_type == "LinearInt" and "scale_o" not in n.attributes
+    )
+    seen = {
+        name: array
+        for name, array, _ in lo.Session(result.graph).taps(nets.samples(flat(), 2, seed=1))
+    }
+    weight, factors = (
+        ir.const_value(node.inputs[1]).astype(np.int64),
+        ir.const_value(node.inputs[3]).astype(np.int64),
+    )
+    sums = (
+        seen[node.inputs[0].name].astype(np.int64)
+        @ (weight * np.repeat(factors, 16, axis=1)[:, :33]).T
+    )
     sums = sums if node.inputs[2] is None else sums + ir.const_value(node.inputs[2])
     scale = ir.get_attr(node, "scale_x") * np.array(ir.get_attr(node, "scale_w"))
     np.testing.assert_array_equal(seen["y"], (sums / scale).astype(np.float32))
@@ -203,16 +263,24 @@ def test_a_layer_that_writes_floats():
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: f"{s['mode']}-{s['weight_bits']}")
 @pytest.mark.parametrize("build", [flat, rows], ids=lambda f: f.__name__)
 def test_blocked_dequantize_linear(build, settings, tmp_path):
-    """onnxruntime gives the simulator's integers but for ties, with functions every one; all scales come back."""
+    """onnxruntime gives the simulator's integers but for ties, with functions every one; all scales
+    come back.
+    """
     result, path = grouped(build, **settings), tmp_path / "net_qdq.onnx"
     lo.convert(result.graph, "qdq").save(path)
-    blocks = [n for n in ir.load(path).graph if n.op_type == "DequantizeLinear" and "block_size" in n.attributes]
+    blocks = [
+        n
+        for n in ir.load(path).graph
+        if n.op_type == "DequantizeLinear" and "block_size" in n.attributes
+    ]
     assert [ir.get_attr(n, "block_size") for n in blocks] == [16, 16]
     feed = nets.samples(build(), 16, seed=6)
     (want,) = lo.Session(result.graph).run(None, feed)
     scale = result.plan.tensors["y"].scale
     counts = np.rint(np.abs(ort.InferenceSession(path).run(None, feed)[0] - want) * scale)
-    assert counts.max() <= (4 if settings["mode"] == "q-value" else 1)  # ties of the first layer go through the second
+    assert counts.max() <= (
+        4 if settings["mode"] == "q-value" else 1
+    )  # ties of the first layer go through the second
     assert (counts > 0).mean() < (0.1 if settings["mode"] == "q-value" else 0.002)
     lo.convert(result.graph, "qdq", exact=True, functions=True).save(tmp_path / "exact.onnx")
     exact = ort.InferenceSession(tmp_path / "exact.onnx").run(None, feed)[0]
@@ -235,7 +303,11 @@ def test_blocks_of_another_tool(tmp_path):
             noise = np.random.default_rng(1).uniform(0.9, 1.1, step.shape)
             ir.set_constant_input(graph, node, 1, (step * noise).astype(np.float32), "other")
     again = lo.quantize(graph, nets.samples(flat(), 8, seed=7), platform="generic")
-    sizes = {q.granularity.size for q in again.plan.tensors.values() if isinstance(q.granularity, PerGroup)}
+    sizes = {
+        q.granularity.size
+        for q in again.plan.tensors.values()
+        if isinstance(q.granularity, PerGroup)
+    }
     assert sizes == {16}
     assert any("2 weights are quantized anew" in note for note in again.report.notes)
 
@@ -247,25 +319,30 @@ def test_blocks_of_another_tool(tmp_path):
 def test_chips_refuse(chip):
     """One line from the platform's row: as a setting, as a plan, and in a graph."""
     with pytest.raises(
-        lo.ConfigError, match=f"weight_scales group:16 on platform {chip}: a weight has one scale per t"
+        lo.ConfigError,
+        match=f"weight_scales group:16 on platform {chip}: a weight has one scale per t",
     ):
         nets.quantized(flat(), platform=chip, weight_scales="group:16")
     result = grouped(flat, effort="fast")
     plan = dataclasses.replace(result.plan, platform=chip)
     with pytest.raises(
-        lo.ConfigError, match=f"the plan has 165 scales for .*; on {chip} a weight has one scale per te"
+        lo.ConfigError,
+        match=f"the plan has 165 scales for .*; on {chip} a weight has one scale per te",
     ):
         nets.quantized(flat(), platform=chip, plan=plan)
     graph = ir.clone(result.graph)
     graph.metadata_props["lingeronnx.platform"] = chip
-    with pytest.raises(lo.ModelError, match="scale_w is a list of 33; this platform takes one scale for a weight"):
+    with pytest.raises(
+        lo.ModelError, match="scale_w is a list of 33; this platform takes one scale for a weight"
+    ):
         lo.Session(graph).run(None, nets.samples(flat(), 1))
 
 
 @pytest.mark.parametrize("text", ["group", "group:0", "group:-3", "group:2.5", "rows", "channel:3"])
 def test_settings_that_are_none(text):
     with pytest.raises(
-        lo.ConfigError, match="weight_scales = .*: it is tensor, channel, or group:N for N weights of a"
+        lo.ConfigError,
+        match="weight_scales = .*: it is tensor, channel, or group:N for N weights of a",
     ):
         nets.quantized(flat(), platform="generic", weight_scales=text)
 
@@ -277,14 +354,25 @@ def test_plans_that_do_not_fit():
     q = plan.tensors[name]
     odd = q.scales * np.array([1.0, 1.1371, 1.0, 1.0, 1.0])
     for held, message in (
-        (Affine(q.scales[:, :4], 8, PerGroup(1, 16)), r"\[33, 4\] scales of groups of 16 along axis 1 in 8 bits for"),
-        (Affine(q.scales, 8, PerGroup(1, 15)), rf"{name}'; it has \[33, 5\] along axis 1|stand in no ratio"),
+        (
+            Affine(q.scales[:, :4], 8, PerGroup(1, 16)),
+            r"\[33, 4\] scales of groups of 16 along axis 1 in 8 bits for",
+        ),
+        (
+            Affine(q.scales, 8, PerGroup(1, 15)),
+            rf"{name}'; it has \[33, 5\] along axis 1|stand in no ratio",
+        ),
         (Affine(q.scales, 16, PerGroup(1, 16)), "in 16 bits for"),
         (Affine(odd, 8, PerGroup(1, 16)), "stand in no ratio of whole numbers from 1 to 255"),
     ):
         changed = plan.with_tensors({**plan.tensors, name: held})
         if held.granularity.size == 15:  # five groups of 15 hold 70 as well
-            assert nets.quantized(flat(), platform="generic", plan=changed, effort="fast").plan.tensors[name] == held
+            assert (
+                nets.quantized(
+                    flat(), platform="generic", plan=changed, effort="fast"
+                ).plan.tensors[name]
+                == held
+            )
             continue
         with pytest.raises(lo.ConfigError, match=message):
             nets.quantized(flat(), platform="generic", plan=changed, effort="fast")
@@ -299,7 +387,13 @@ def test_plans_that_do_not_fit():
         ("size", "group_size = 0, weights of int8"),
         ("one scale", "it has a group_size, and no factors|group_size = 16, weights of int8"),
         ("no factors", "it has a group_size, and no factors of its rows"),
-        ("fewer", r"factors \[33, 4\] from \d+; weights \[33, 70\] in groups of 16 have \[33, 5\], from 1 to 255"),
+        (
+            "fewer",
+            (
+                r"factors \[33, 4\] from \d+; weights \[33, 70\] in groups of 16 have \[33, 5\], from "
+                r"1 to 255"
+            ),
+        ),
         ("zero", r"factors \[33, 5\] from 0; weights"),
         ("no size", "it has factors of groups, and no group_size"),
     ],
@@ -319,6 +413,8 @@ def test_damaged_graphs(what, message):
         del node.attributes["group_size"]
     else:
         factors[0, 0] = 0
-        ir.set_constant_input(graph, node, 3, factors if what == "zero" else factors[:, 1:], "damaged")
+        ir.set_constant_input(
+            graph, node, 3, factors if what == "zero" else factors[:, 1:], "damaged"
+        )
     with pytest.raises(lo.ModelError, match=message):
         lo.Session(graph).run(None, nets.samples(flat(), 1))

@@ -41,22 +41,35 @@ def legal(plan, model, row):
 
 
 def _sum_bias(mode, factor):
-    """Return the mean error of y = Add(Conv, Relu) on generic in steps of y; the Conv's range is `factor` of y's."""
+    """Return the mean error of y = Add(Conv, Relu) on generic in steps of y; the Conv's range is
+    `factor` of y's.
+    """
     net = nets.Net(4, 8, 8, seed=7)
     shortcut = net.node("Relu", net.conv("x", (8, 4, 3, 3), pads=[1] * 4))
     y = net.node("Add", net.conv(shortcut, (8, 8, 3, 3), pads=[1] * 4, gain=factor), shortcut)
     model = net.graph(net.node("MaxPool", y, out="z", kernel_shape=[1, 1]))
     feeds = nets.samples(model, 64)
     result = quantize(model, feeds, platform="generic", mode=mode, effort="fast", calibrator="max")
-    names = [ir.input_name(node, i) for node in result.float_graph.graph if node.op_type == "Add" for i in (0, 1)]
+    names = [
+        ir.input_name(node, i)
+        for node in result.float_graph.graph
+        if node.op_type == "Add"
+        for i in (0, 1)
+    ]
     held = [result.plan.tensors[name].scale for name in (*names, y)]
-    want = quantize(model, feeds, platform="generic", mode=mode, effort="fast", bits=16).session().run(None, feeds)[0]
+    want = (
+        quantize(model, feeds, platform="generic", mode=mode, effort="fast", bits=16)
+        .session()
+        .run(None, feeds)[0]
+    )
     have = result.session().run(None, feeds)[0]
     return held, float((have - want).mean()) * held[-1]
 
 
 def test_a_sum_at_powers_of_two_is_not_written_half_way_between_integers():
-    """An operand that the sum alone reads has no finer scale: rounding half up would add a quarter of a step."""
+    """An operand that the sum alone reads has no finer scale: rounding half up would add a quarter
+    of a step.
+    """
     (conv, shortcut, out), bias = _sum_bias("q-value", 0.3)
     assert conv == out >= shortcut
     assert abs(bias) < 0.05
@@ -99,7 +112,9 @@ def test_relu_of_a_graph_output_does_not_govern():
 def test_moves_and_pools_are_tied():
     """MaxPool, average pooling of parts of a map (on chips) and reshapes pass the scale on."""
     model = nets.branches()
-    groups = {name: i for i, g in enumerate(shared_by(prepared(model), VENUS)) for name in g.tensors}
+    groups = {
+        name: i for i, g in enumerate(shared_by(prepared(model), VENUS)) for name in g.tensors
+    }
     by_output = {str(v.name): node for node in model.graph for v in node.outputs}
     for kind in ("MaxPool", "AveragePool", "Transpose", "Reshape"):
         for name, node in by_output.items():
@@ -126,13 +141,17 @@ def test_every_tensor_is_in_one_class():
 
 
 def inequalities(model, tensors):
-    """Return what breaks q_o <= q_x + q_w (layers, products) or q_o <= q_x, q_y (sums), or a shared scale."""
+    """Return what breaks q_o <= q_x + q_w (layers, products) or q_o <= q_x, q_y (sums), or a shared
+    scale.
+    """
     q = {name: int(np.log2(p.scale)) for name, p in tensors.items()}
     wrong = []
     for node in model.graph:
         names = [str(v.name) for v in node.inputs]
         out = q[str(node.outputs[0].name)]
-        if node.op_type in POOLS and is_lowered_to_linear(node, VENUS):  # by weights of 2^q_w / area in 8 bits
+        if node.op_type in POOLS and is_lowered_to_linear(
+            node, VENUS
+        ):  # by weights of 2^q_w / area in 8 bits
             area = np.prod(ir.get_shape(node.inputs[0])[2:])
             limit = q[names[0]] + min(16, int(np.floor(np.log2(127 * area))))
         elif node.op_type in ("Conv", "Linear", "BatchNormalization", "Mul"):
@@ -156,11 +175,15 @@ def prepared_once(net):
 @few
 @given(st.sampled_from(nets.NETS), st.integers(0, 2**32 - 1))
 def test_legalize(net, seed):
-    """Law: whatever the exponents, afterwards every inequality holds, scales were only lowered, twice is once."""
+    """Law: whatever the exponents, afterwards every inequality holds, scales were only lowered,
+    twice is once.
+    """
     model = prepared_once(net)
     rng = np.random.default_rng(seed)
     parameters = {
-        str(n.inputs[i].name) for n, op in Partition.build(model, {}, VENUS).integer_nodes for i in op.weight_inputs(n)
+        str(n.inputs[i].name)
+        for n, op in Partition.build(model, {}, VENUS).integer_nodes
+        for i in op.weight_inputs(n)
     }
     tensors = {
         name: Affine(2.0 ** int(rng.integers(2, 20)))
@@ -175,7 +198,8 @@ def test_legalize(net, seed):
     assert all(after.tensors[name].scale <= p.scale for name, p in tensors.items())
     assert all(after.tensors[name] == p for name, p in tensors.items() if name in parameters)
     assert all(
-        2.0**-3 <= after.tensors[name].scale <= 2.0**16 for name in Partition.build(model, {}, VENUS).activations
+        2.0**-3 <= after.tensors[name].scale <= 2.0**16
+        for name in Partition.build(model, {}, VENUS).activations
     )
     again, more = legal(after, model, VENUS)
     assert again == after
@@ -225,7 +249,9 @@ def test_legalize_refuses_free_scales_on_a_chip():
 def test_scale_below_the_smallest():
     """A scale below 2^-3 that the user fixes cannot be held; the error says what to do."""
     model = nets.plain()
-    with pytest.raises(ConstraintError, match=r"tensor 'x' needs scale 2\^-6, venus holds 2\^-3 at least"):
+    with pytest.raises(
+        ConstraintError, match=r"tensor 'x' needs scale 2\^-6, venus holds 2\^-3 at least"
+    ):
         quantize(model, nets.samples(model), overrides={"x": {"scale": 2.0**-6}}, effort="fast")
 
 

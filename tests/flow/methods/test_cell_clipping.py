@@ -1,4 +1,6 @@
-"""Cells of LSTM layers: the float recurrence against onnxruntime, and the note where a chip cuts them."""
+"""Cells of LSTM layers: the float recurrence against onnxruntime, and the note where a chip cuts
+them.
+"""
 
 import numpy as np
 import pytest
@@ -14,7 +16,9 @@ from tests.nets import Net, prepared
 
 
 def model(direction="forward", open_gates=False, seed=0):
-    """Return a net of one layer with 4 units on 12 steps of 3 elements, whose gates may all stand open."""
+    """Return a net of one layer with 4 units on 12 steps of 3 elements, whose gates may all stand
+    open.
+    """
     net = Net(12, 3, seed=seed)
     w, r = ((0.5 * net.rng.standard_normal((1, 16, n))).astype(np.float32) for n in (3, 4))
     b = (0.1 * net.rng.standard_normal((1, 32))).astype(np.float32)
@@ -22,7 +26,11 @@ def model(direction="forward", open_gates=False, seed=0):
         b += 5
     x = net.node("Transpose", "x", perm=[1, 0, 2])
     held = [net.const(a) for a in (w, r, b)]
-    net.nodes.append(helper.make_node("LSTM", [x, *held], ["y4"], name="layer", hidden_size=4, direction=direction))
+    net.nodes.append(
+        helper.make_node(
+            "LSTM", [x, *held], ["y4"], name="layer", hidden_size=4, direction=direction
+        )
+    )
     y = net.node("Squeeze", "y4", net.const(np.array([1])))
     return net.graph(net.node("Transpose", y, perm=[1, 0, 2]))
 
@@ -36,7 +44,9 @@ def test_recurrence(direction):
     kept = simulate_retained_cells(node, x)
     assert kept.shape == (5, 12, 4)
     assert not kept[:, 0].any()
-    y = next(a for n, a, _ in FloatRunner(graph, [ir.output_name(node)]).run({"x": x})).astype(np.float64)
+    y = next(a for n, a, _ in FloatRunner(graph, [ir.output_name(node)]).run({"x": x})).astype(
+        np.float64
+    )
     w, r, b = (ir.const_value(v).astype(np.float64) for v in node.inputs[1:])
     order = slice(None) if direction == "forward" else slice(None, None, -1)
     steps, before = x[:, order], np.concatenate([np.zeros((5, 1, 4)), y[:, order][:, :-1]], axis=1)
@@ -46,16 +56,24 @@ def test_recurrence(direction):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("row, cut", (("venus", False), ("arcs", True), ("venusA", True), ("generic", True)))
+@pytest.mark.parametrize(
+    "row, cut", (("venus", False), ("arcs", True), ("venusA", True), ("generic", True))
+)
 def test_note(row, cut):
-    """A cell that grows beyond what the platform holds is told of, with the share; others are not."""
+    """A cell that grows beyond what the platform holds is told of, with the share; others are
+    not.
+    """
     x = np.random.default_rng(2).standard_normal((16, 12, 3)).astype(np.float32)
     notes = quantize(model(open_gates=True), {"x": x}, platform=row).report.notes
-    found = [note for note in notes if note.startswith("LSTM layer: what is kept of its cells reaches")]
+    found = [
+        note for note in notes if note.startswith("LSTM layer: what is kept of its cells reaches")
+    ]
     assert bool(found) == cut
     if cut:
         assert f"{row} cuts it at 2 (" in found[0]
-    assert not any("cells" in note for note in quantize(model(), {"x": x}, platform=row).report.notes)
+    assert not any(
+        "cells" in note for note in quantize(model(), {"x": x}, platform=row).report.notes
+    )
 
 
 @pytest.mark.parametrize("direction", ("forward", "reverse"))
@@ -71,7 +89,12 @@ def test_recurrence_from_given_states(direction):
     x = net.node("Transpose", "x", perm=[1, 0, 2])
     net.nodes.append(
         helper.make_node(
-            "LSTM", [x, *held, "lengths", "h0", "c0"], ["y", "h", "c"], name="layer", hidden_size=4, direction=direction
+            "LSTM",
+            [x, *held, "lengths", "h0", "c0"],
+            ["y", "h", "c"],
+            name="layer",
+            hidden_size=4,
+            direction=direction,
         )
     )
     model = net.graph("y", "h", "c")

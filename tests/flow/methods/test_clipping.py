@@ -19,7 +19,9 @@ VENUS = get_target("venus")
 
 
 def samples():
-    """Return x [64, 4, 8, 8]: small values all over, and up to 1.2 at one place in four thousand."""
+    """Return x [64, 4, 8, 8]: small values all over, and up to 1.2 at one place in four
+    thousand.
+    """
     rng = np.random.default_rng(0)
     x = np.clip(0.2 * rng.standard_normal((64, 4, 8, 8)), -0.9, 0.9).astype(np.float32)
     x[::16, 0, 3, 3] = (1.1, 1.15, 1.18, 1.2)
@@ -44,18 +46,26 @@ def given(model, pieces):
 
 
 def found(model, feed, calibrator="mse", own=None, zero_point=0):
-    """Return (the plan, what `find_costly_clipping` changes) without the other methods; `x` is held with
+    """Return (the plan, what `find_costly_clipping` changes) without the other methods; `x` is held
+    with
     `zero_point`.
     """
     normalize(model)
     trace_shapes(model, {name: array[:1] for name, array in feed.items()})
     parts = partition_graph(model, VENUS, {})
     stats = collect_stats(FloatRunner(model), [(feed, None)], set(parts.activations))
-    shared, choice = group_shared_scales(parts, VENUS), ScalePolicy("q-value", 8, 8, calibrator, 99.99, own or {})
+    shared, choice = (
+        group_shared_scales(parts, VENUS),
+        ScalePolicy("q-value", 8, 8, calibrator, 99.99, own or {}),
+    )
     plan, _ = assign_qparams(parts, shared, stats, VENUS, choice)
-    plan = plan.with_tensors({**plan.tensors, "x": plan.tensors["x"].changed(zero_point=zero_point)})
+    plan = plan.with_tensors(
+        {**plan.tensors, "x": plan.tensors["x"].changed(zero_point=zero_point)}
+    )
     pieces = [{"x": part} for part in np.split(feed["x"], 4)]
-    return plan, find_costly_clipping(parts, plan, shared, stats, choice, pieces, lambda: given(model, pieces))
+    return plan, find_costly_clipping(
+        parts, plan, shared, stats, choice, pieces, lambda: given(model, pieces)
+    )
 
 
 def test_an_output_of_rare_values_keeps_them():
@@ -78,7 +88,9 @@ def test_the_outputs_together_decide():
     assert changed == {"x": 64}
 
 
-@pytest.mark.parametrize(("calibrator", "own"), [("max", None), ("percentile", None), ("mse", {"x": {"scale": 128.0}})])
+@pytest.mark.parametrize(
+    ("calibrator", "own"), [("max", None), ("percentile", None), ("mse", {"x": {"scale": 128.0}})]
+)
 def test_what_the_user_chose_stays(calibrator, own):
     """Another calibrator, or a scale of the user's own, is not questioned."""
     _, changed = found(detector(1.0), samples(), calibrator, own)
@@ -92,7 +104,9 @@ def test_zero_points():
 
 
 def test_a_weight():
-    """A large weight that the output alone is made of is not cut: 0.52 among many small ones, at scale 256."""
+    """A large weight that the output alone is made of is not cut: 0.52 among many small ones, at
+    scale 256.
+    """
     rng = np.random.default_rng(1)
     weight = np.clip(0.05 * rng.standard_normal((64, 64, 1, 1)), -0.4, 0.4).astype(np.float32)
     weight[0, 0] = 0.52
@@ -100,7 +114,11 @@ def test_a_weight():
     hidden = net.node("Conv", "x", net.const(weight), net.const(np.zeros(64, np.float32)))
     first = np.zeros((1, 64, 1, 1), np.float32)
     first[0, 0] = 1
-    net.node("Relu", net.node("Conv", hidden, net.const(first), net.const(np.array([-0.48], np.float32))), out="y")
+    net.node(
+        "Relu",
+        net.node("Conv", hidden, net.const(first), net.const(np.array([-0.48], np.float32))),
+        out="y",
+    )
     x = np.zeros((32, 64, 4, 4), np.float32)
     x[:, 1:] = 0.02 * rng.standard_normal(x[:, 1:].shape)
     x[::8, 0, 1, 1] = 1
@@ -113,6 +131,8 @@ def test_quantize_says_so():
     """The result is better than with the cut, and the report names the tensor."""
     model, feed = detector(1.0), samples()
     made = quantize(ir.clone(model), [(feed, None)], platform="venus")
-    cut = quantize(ir.clone(model), [(feed, None)], platform="venus", overrides={"x": {"scale": 128.0}})
+    cut = quantize(
+        ir.clone(model), [(feed, None)], platform="venus", overrides={"x": {"scale": 128.0}}
+    )
     assert any("'x' keeps its largest values" in note for note in made.report.notes)
     assert made.report.outputs["y0"]["sqnr"] > cut.report.outputs["y0"]["sqnr"] + 6

@@ -24,7 +24,9 @@ PLAIN = ScalePolicy("q-value", 8, 8, "mse", 100.0, {})
 
 
 def uneven(seed=0, dead=()):
-    """Conv, Relu, depthwise Conv, Relu, Conv whose channels differ by up to 2^5 in range, the function unharmed."""
+    """Conv, Relu, depthwise Conv, Relu, Conv whose channels differ by up to 2^5 in range, the
+    function unharmed.
+    """
     net = Net(3, 10, 10, seed=seed)
     rng = np.random.default_rng(seed + 1)
     s1, s2 = 2.0 ** rng.uniform(-2.5, 2.5, 16), 2.0 ** rng.uniform(-2.5, 2.5, 16)
@@ -53,7 +55,10 @@ def prepared(graph, feed):
 
 
 def outputs(graph, feed):
-    return {name: array for name, array, _ in FloatRunner(graph, [v.name for v in graph.graph.outputs]).run(feed)}
+    return {
+        name: array
+        for name, array, _ in FloatRunner(graph, [v.name for v in graph.graph.outputs]).run(feed)
+    }
 
 
 def test_equalize_keeps_the_function_and_evens_the_channels():
@@ -102,7 +107,9 @@ def test_range_factors_are_an_octave_and_keep_the_function():
     parts = prepared(graph, feed)
     before = outputs(graph, feed)["y"]
     stats = collect_stats(FloatRunner(graph), [(feed, None)], set(parts.activations))
-    found = fit_range_factors(parts, group_shared_scales(parts, VENUS), stats, VENUS, policy=PLAIN, optimize=True)
+    found = fit_range_factors(
+        parts, group_shared_scales(parts, VENUS), stats, VENUS, policy=PLAIN, optimize=True
+    )
     assert not {"x", "y"} & set(found)
     assert all(1 <= f[0] < 2 for f in found.values())
     factors.apply_factors(parts, found)
@@ -111,7 +118,9 @@ def test_range_factors_are_an_octave_and_keep_the_function():
 
 @pytest.mark.parametrize("net", ("uneven", "shortcut"))
 def test_widths_of_single_tensors_count(net):
-    """Law: widths that are given tensor by tensor move channels and ranges as the same widths given for all."""
+    """Law: widths that are given tensor by tensor move channels and ranges as the same widths given
+    for all.
+    """
     graph = uneven() if net == "uneven" else nets.shortcut()
     feed = data(graph)
     usual = {"platform": "generic", "mode": "q-value", "weight_scales": "tensor"}
@@ -122,7 +131,9 @@ def test_widths_of_single_tensors_count(net):
 
 
 def test_relu6_saturates_exactly_at_six():
-    """On a chip the largest integer is 6.0 and nothing needs a Clip: values above 6 come out as 127."""
+    """On a chip the largest integer is 6.0 and nothing needs a Clip: values above 6 come out as
+    127.
+    """
     net = Net(3, 8, 8, seed=2)
     net.conv(net.relu6(net.conv("x", (8, 3, 3, 3), gain=6.0), out="six"), (4, 8, 1, 1), out="y")
     graph = net.graph("y")
@@ -139,9 +150,13 @@ def test_relu6_saturates_exactly_at_six():
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize(("gain_in", "gain_out"), [(1e4, 1.0), (1.0, 1e4), (1e5, 1e5), (1e-6, 1.0), (1.0, 1e-7)])
+@pytest.mark.parametrize(
+    ("gain_in", "gain_out"), [(1e4, 1.0), (1.0, 1e4), (1e5, 1e5), (1e-6, 1.0), (1.0, 1e-7)]
+)
 def test_ranges_beyond_the_chip_are_scaled_by_the_host(gain_in, gain_out):
-    """Inputs and outputs of any magnitude become chip-ready, with a Mul in the host part, at full accuracy."""
+    """Inputs and outputs of any magnitude become chip-ready, with a Mul in the host part, at full
+    accuracy.
+    """
     net = Net(3, 8, 8, seed=4)
     a = net.node("Relu", net.conv("x", (8, 3, 3, 3), bias=False, gain=1 / gain_in))
     net.conv(a, (4, 8, 1, 1), bias=False, gain=gain_out, out="y")
@@ -150,15 +165,25 @@ def test_ranges_beyond_the_chip_are_scaled_by_the_host(gain_in, gain_out):
     result = quantize(graph, feed)
     assert result.report.chip_ready
     assert result.report.outputs["y"]["sqnr"] > 28
-    assert all(-3 <= q.exponent <= 16 for name, q in result.plan.tensors.items() if not name.startswith("k"))
-    assert [n.op_type for n in result.report.host_part] == ["Mul"] * ((gain_in != 1) + (gain_out != 1))
+    assert all(
+        -3 <= q.exponent <= 16
+        for name, q in result.plan.tensors.items()
+        if not name.startswith("k")
+    )
+    assert [n.op_type for n in result.report.host_part] == ["Mul"] * (
+        (gain_in != 1) + (gain_out != 1)
+    )
 
 
 def test_layers_over_a_last_axis_are_left_alone():
-    """Channels of such a layer lie on the last axis, those of the convolution before it on axis 1."""
+    """Channels of such a layer lie on the last axis, those of the convolution before it on axis
+    1.
+    """
     net = nets.Net(2, 4, 4, seed=3)
     weight = net.const(np.random.default_rng(1).standard_normal((4, 3)).astype(np.float32))
-    model = net.graph(net.node("MatMul", net.conv("x", (3, 2, 3, 3), pads=[1] * 4, out="c"), weight, out="z"))
+    model = net.graph(
+        net.node("MatMul", net.conv("x", (3, 2, 3, 3), pads=[1] * 4, out="c"), weight, out="z")
+    )
     result = nets.quantized(model)
     assert "c" not in result.plan.transforms or len(result.plan.transforms["c"].factor) == 1
     assert result.report.outputs["z"]["sqnr"] > 25

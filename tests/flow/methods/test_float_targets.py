@@ -20,16 +20,25 @@ PIECES = 3
 
 @pytest.fixture(scope="module")
 def made():
-    """Return ({tensor: layer}, a runner, pieces of samples): a convolution with a Relu and one without, a product."""
+    """Return ({tensor: layer}, a runner, pieces of samples): a convolution with a Relu and one
+    without, a product.
+    """
     net = Net(3, 12, 12, seed=5)
     a = net.node("Relu", net.conv("x", (5, 3, 3, 3)), out="a")
     f = net.node("Flatten", net.node("GlobalAveragePool", net.conv(a, (9, 5, 1, 1))))
     net.linear(f, (9, 4), out="y")
     model = net.graph("y")
-    pieces = [{"x": np.random.default_rng(i).standard_normal((8, 3, 12, 12), np.float32)} for i in range(PIECES)]
+    pieces = [
+        {"x": np.random.default_rng(i).standard_normal((8, 3, 12, 12), np.float32)}
+        for i in range(PIECES)
+    ]
     normalize(model)
     trace_shapes(model, {"x": pieces[0]["x"][:1]})
-    return find_refinable_layers(partition_graph(model, get_target("generic"), {})), FloatRunner(model), pieces
+    return (
+        find_refinable_layers(partition_graph(model, get_target("generic"), {})),
+        FloatRunner(model),
+        pieces,
+    )
 
 
 def plan(layers, scale, zero):
@@ -47,21 +56,34 @@ def whole(layers, runner, pieces):
 @pytest.mark.parametrize("means", (False, True))
 @pytest.mark.parametrize(("scale", "zero"), [(32.0, 0), (50.3, -128), (1e4, 7), (1e-3, 0)])
 def test_the_mean_error_is_that_of_a_plain_loop(made, scale, zero, means):
-    """It counts values that the integers can hold, and that the Relu behind the first layer lets through.
+    """It counts values that the integers can hold, and that the Relu behind the first layer lets
+    through.
 
-    With `means` all that the Relu gives count, and the sum is shared among the integers that it lets through.
+    With `means` all that the Relu gives count, and the sum is shared among the integers that it
+    lets through.
     """
     layers, runner, pieces = made
     compared = set(layers) if means else set()
     found = collect_layer_targets(
-        layers, plan(layers, scale, zero), runner, pieces, 1, set(), share_positions=False, match_means_for=compared
+        layers,
+        plan(layers, scale, zero),
+        runner,
+        pieces,
+        1,
+        set(),
+        share_positions=False,
+        match_means_for=compared,
     )
     values = whole(layers, runner, pieces)
     rng = np.random.default_rng(1)
     for number, name in enumerate(layers):
         held = number < len(layers) - 1
         shape = values[name].shape
-        integers = rng.integers(-128, 128, shape).astype(np.int8) if held else values[name] + np.float32(0.25)
+        integers = (
+            rng.integers(-128, 128, shape).astype(np.int8)
+            if held
+            else values[name] + np.float32(0.25)
+        )
         channels = shape[1]
         want = np.moveaxis(values[name], 1, -1).reshape(-1, channels)
         have = np.moveaxis(integers, 1, -1).reshape(-1, channels)
@@ -78,13 +100,17 @@ def test_the_mean_error_is_that_of_a_plain_loop(made, scale, zero, means):
                     total += ((h - zero) / scale if held else h) - w
                     count += passes
             expected.append(total / (count + 32))
-        np.testing.assert_allclose(found[name].mean_error(integers), expected, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(
+            found[name].mean_error(integers), expected, rtol=1e-9, atol=1e-12
+        )
 
 
 @pytest.mark.parametrize("scale, zero", [(32.0, 0), (50.3, -128)])
 @pytest.mark.parametrize("slopes", [[0.1], [0.25, 0.0, 0.5, 0.1]])
 def test_behind_a_leaky_relu_the_mean_error_is_counted_there(scale, zero, slopes):
-    """An error below 0 counts for the slope; the bias moves the sum behind by the slopes of the values inside."""
+    """An error below 0 counts for the slope; the bias moves the sum behind by the slopes of the
+    values inside.
+    """
     net = Net(3, 6, 6, seed=8)
     c = net.conv("x", (4, 3, 3, 3))
     slope = net.const(np.float32(slopes).reshape(-1, 1, 1))
@@ -95,8 +121,13 @@ def test_behind_a_leaky_relu_the_mean_error_is_counted_there(scale, zero, slopes
     trace_shapes(model, {"x": feed["x"][:1]})
     layers = find_refinable_layers(partition_graph(model, get_target("generic"), {}))
     (name,) = layers
-    runner, held = FloatRunner(model), Plan("generic", "q-value", tensors={name: Affine(scale, zero_point=zero)})
-    found = collect_layer_targets(layers, held, runner, [feed], 1 << 20, set(), share_positions=False)[name]
+    runner, held = (
+        FloatRunner(model),
+        Plan("generic", "q-value", tensors={name: Affine(scale, zero_point=zero)}),
+    )
+    found = collect_layer_targets(
+        layers, held, runner, [feed], 1 << 20, set(), share_positions=False
+    )[name]
     values = whole(layers, runner, [feed])[name]
     integers = np.random.default_rng(1).integers(-128, 128, values.shape).astype(np.int8)
     steep = np.resize(np.float32(slopes).astype(np.float64), 4)
@@ -106,15 +137,21 @@ def test_behind_a_leaky_relu_the_mean_error_is_counted_there(scale, zero, slopes
         for want, have in zip(values[:, channel].flat, integers[:, channel].flat, strict=True):
             if low < want < high:
                 real = (float(have) - zero) / scale
-                total += real * (steep[channel] if real < 0 else 1) - want * (steep[channel] if want < 0 else 1)
+                total += real * (steep[channel] if real < 0 else 1) - want * (
+                    steep[channel] if want < 0 else 1
+                )
                 moves += steep[channel] if want < 0 else 1
-        assert found.mean_error(integers)[channel] == pytest.approx(total / moves, rel=1e-5, abs=1e-7)
+        assert found.mean_error(integers)[channel] == pytest.approx(
+            total / moves, rel=1e-5, abs=1e-7
+        )
 
 
 def test_large_maps_are_compared_at_some_positions_of_every_piece(made):
     """At 1024 positions where the memory allows no more; small maps at all."""
     layers, runner, pieces = made
-    found = collect_layer_targets(layers, plan(layers, 32.0, 0), runner, pieces, 1, set(), share_positions=False)
+    found = collect_layer_targets(
+        layers, plan(layers, 32.0, 0), runner, pieces, 1, set(), share_positions=False
+    )
     counts = [len(found[name].index) for name in layers]
     assert counts == [1024, 1024, 24]
     for target in found.values():
@@ -127,7 +164,9 @@ def test_values_are_kept_where_they_are_looked_at(made):
     """Of other layers an eighth of a byte for each stays."""
     layers, runner, pieces = made
     first, second, _ = layers
-    found = collect_layer_targets(layers, plan(layers, 32.0, 0), runner, pieces, 1, {second}, share_positions=True)
+    found = collect_layer_targets(
+        layers, plan(layers, 32.0, 0), runner, pieces, 1, {second}, share_positions=True
+    )
     values = np.moveaxis(whole(layers, runner, pieces)[second], 1, -1).reshape(-1, 9)
     assert np.array_equal(found[second].values, values[found[second].index])
     assert found[first].values.nbytes == 0

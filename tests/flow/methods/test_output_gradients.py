@@ -1,4 +1,6 @@
-"""What errors of weights do at the outputs: gradients against differences of the float model itself."""
+"""What errors of weights do at the outputs: gradients against differences of the float model
+itself.
+"""
 
 import numpy as np
 import pytest
@@ -16,18 +18,24 @@ from tests.nets import Net
 
 
 def branching():
-    """Groups, dilations, strides, asymmetric pads, bounds, both poolings, two branches and one output of two values."""
+    """Groups, dilations, strides, asymmetric pads, bounds, both poolings, two branches and one
+    output of two values.
+    """
     n = Net(4, 11, 9, seed=5)
     a = n.node("Relu", n.conv("x", (4, 2, 3, 1), pads=[1, 0, 2, 1], strides=[2, 1], group=2))
     b = n.conv(a, (4, 1, 3, 3), pads=[2, 2, 2, 2], dilations=[2, 2], group=4)
     s = n.node("Add", n.node("Clip", b, n.const(np.float32(-0.5)), n.const(np.float32(0.5))), a)
     m = n.node("MaxPool", s, kernel_shape=[2, 2], strides=[2, 2])
-    n.linear(n.node("Flatten", n.node("GlobalAveragePool", n.conv(m, (3, 4, 2, 1)))), (3, 2), out="y")
+    n.linear(
+        n.node("Flatten", n.node("GlobalAveragePool", n.conv(m, (3, 4, 2, 1)))), (3, 2), out="y"
+    )
     return n.graph("y")
 
 
 def _prepared(graph, feed):
-    planned = plan_model(prepare_model(graph, feed, None, {"platform": "generic", "effort": "fast"}))
+    planned = plan_model(
+        prepare_model(graph, feed, None, {"platform": "generic", "effort": "fast"})
+    )
     return planned.graph, find_refinable_layers(planned.partition)
 
 
@@ -46,23 +54,32 @@ def _tensor(graph, feed, name):
 
 
 def _moved(graph, node, feed, change, before):
-    """Return by how much a change of the weights moves the output, its mean made up for by the bias; by differences.
+    """Return by how much a change of the weights moves the output, its mean made up for by the
+    bias; by differences.
 
     before : the layer's output without the change.
     """
     name, none = ir.output_name(node), np.zeros(len(change))
     moved = _tensor(_changed(graph, node, change, none), feed, name) - before
     mean = moved.mean(axis=tuple(axis for axis in range(moved.ndim) if axis != 1))
-    ends = [_tensor(_changed(graph, node, sign * change, -sign * mean), feed, "y") for sign in (1, -1)]
+    ends = [
+        _tensor(_changed(graph, node, sign * change, -sign * mean), feed, "y") for sign in (1, -1)
+    ]
     return (ends[0] - ends[1]) / 2
 
 
 def test_gradients_say_how_far_a_weight_moves_the_outputs(monkeypatch):
-    """The diagonals of H and G are summed squares of what single weights do to the outputs, told by differences."""
+    """The diagonals of H and G are summed squares of what single weights do to the outputs, told by
+    differences.
+    """
     graph, mixtures, step = branching(), 1500, 2e-3
     feed = {"x": np.random.default_rng(2).standard_normal((2, 4, 11, 9)).astype(np.float32)}
-    monkeypatch.setattr("lingeronnx.flow.methods.output_gradients._PROJECTIONS_PER_SAMPLE", mixtures)
-    planned = plan_model(prepare_model(graph, feed, None, {"platform": "generic", "effort": "fast"}))
+    monkeypatch.setattr(
+        "lingeronnx.flow.methods.output_gradients._PROJECTIONS_PER_SAMPLE", mixtures
+    )
+    planned = plan_model(
+        prepare_model(graph, feed, None, {"platform": "generic", "effort": "fast"})
+    )
     model, layers = planned.graph, find_refinable_layers(planned.partition)
     power = np.square(_tensor(model, feed, "y")).sum()
     found = compute_output_moments(model, layers, ["y"], [feed])
@@ -74,10 +91,15 @@ def test_gradients_say_how_far_a_weight_moves_the_outputs(monkeypatch):
         for place in np.ndindex(shape):
             change = np.zeros(shape)
             change[place] = step
-            squares[place] = np.square(_moved(model, node, feed, change, before) / step).sum() / power * mixtures
+            squares[place] = (
+                np.square(_moved(model, node, feed, change, before) / step).sum() / power * mixtures
+            )
         moments = found[name]
         want = squares.reshape(*moments.of_outputs.shape[:2], -1)
-        for have, sums in ((moments.of_inputs, want.sum(axis=1)), (moments.of_outputs, want.sum(axis=2))):
+        for have, sums in (
+            (moments.of_inputs, want.sum(axis=1)),
+            (moments.of_outputs, want.sum(axis=2)),
+        ):
             diagonal = np.diagonal(have, axis1=1, axis2=2)
             assert np.allclose(diagonal, sums, rtol=0.2, atol=0.02 * sums.max()), name
 
@@ -93,7 +115,9 @@ def test_a_layer_in_front_of_an_unknown_operator_has_none():
     planned = plan_model(prepare_model(graph, feed, None, {"platform": "generic"}))
     layers = find_refinable_layers(planned.partition)
     assert len(layers) == 3
-    assert compute_output_moments(planned.graph, layers, ["y"], [feed]).keys() == layers.keys() - {a}
+    assert compute_output_moments(planned.graph, layers, ["y"], [feed]).keys() == layers.keys() - {
+        a
+    }
 
 
 def test_a_mix_keeps_traces_and_falls_back_on_the_inputs():
@@ -114,20 +138,33 @@ def test_a_mix_keeps_traces_and_falls_back_on_the_inputs():
 
 @pytest.mark.parametrize("bits", [4, 8])
 def test_outputs_come_nearer_on_unseen_data(bits):
-    """With 4 bits they do, on other samples than those that were rounded for; wider weights are left as they were."""
+    """With 4 bits they do, on other samples than those that were rounded for; wider weights are
+    left as they were.
+    """
     graph, test = net(), {"x": smooth(128, 1)}
-    planned = plan_model(prepare_model(graph, {"x": smooth(64, 0)}, None, {"platform": "generic", "weight_bits": bits}))
+    planned = plan_model(
+        prepare_model(
+            graph, {"x": smooth(64, 0)}, None, {"platform": "generic", "weight_bits": bits}
+        )
+    )
     methods = RefinementOptions(outputs=True)
-    assert RefinementOptions().is_equivalent(methods, planned.partition, planned.plan) == (bits == 8)
+    assert RefinementOptions().is_equivalent(methods, planned.partition, planned.plan) == (
+        bits == 8
+    )
     graphs = [refine_weights(planned, each) for each in (RefinementOptions(), methods)]
     if bits == 8:
-        both = [[value.const_value.numpy() for value in each.graph.initializers.values()] for each in graphs]
+        both = [
+            [value.const_value.numpy() for value in each.graph.initializers.values()]
+            for each in graphs
+        ]
         assert all(np.array_equal(*pair) for pair in zip(*both, strict=True))
         return
     errors = []
     for each in graphs:
         measure = Agreement()
-        session = Session(lower(planned.partition.with_graph(each), planned.plan, planned.target).graph)
+        session = Session(
+            lower(planned.partition.with_graph(each), planned.plan, planned.target).graph
+        )
         measure.add(_tensor(graph, test, "y"), session.run(["y"], test)[0])
         errors.append(measure.mse)
     assert errors[1] < errors[0]

@@ -39,7 +39,11 @@ def test_refined_integers_are_closer_on_unseen_data():
     graph = net()
     calib, test = {"x": smooth(64, 0)}, {"x": smooth(256, 1)}
     result = quantize(graph, calib)
-    plain = Session(lower(Partition.build(result.float_graph, result.plan.floats, VENUS), result.plan, VENUS).graph)
+    plain = Session(
+        lower(
+            Partition.build(result.float_graph, result.plan.floats, VENUS), result.plan, VENUS
+        ).graph
+    )
     want = next(a for n, a, _ in FloatRunner(graph, ["y"]).run(test))
     errors = []
     for session in (plain, result.session()):
@@ -66,11 +70,18 @@ def test_methods_that_are_alike_leave_the_same_weights(model, bits, idle):
     """With 4 bits all but `block` is done anyway; without a sum there is nothing to make up for."""
     graph = model()
     feed = {"x": smooth(16, 0)} if model is net else nets.samples(graph, 16)
-    planned = plan_model(prepare_model(graph, feed, None, {"platform": "generic", "weight_bits": bits}))
+    planned = plan_model(
+        prepare_model(graph, feed, None, {"platform": "generic", "weight_bits": bits})
+    )
     plain = _weights(planned, RefinementOptions())
     methods = {
         switch: RefinementOptions(**{switch: True})
-        for switch in ("match_float_outputs", "compensate_summands", "coordinate_descent", "block_reconstruction")
+        for switch in (
+            "match_float_outputs",
+            "compensate_summands",
+            "coordinate_descent",
+            "block_reconstruction",
+        )
     }
     assert {
         name
@@ -99,7 +110,9 @@ def test_effort_best_tries_no_method_twice():
     made = quantize(net(), {"x": smooth(16, 0)}, platform="generic", weight_bits=4, effort="best")
     lines = [note for note in made.report.notes if note.startswith("effort best: ")]
     assert lines
-    assert not [line for line in lines if "aiming" in line or "descent" in line or "other side" in line]
+    assert not [
+        line for line in lines if "aiming" in line or "descent" in line or "other side" in line
+    ]
     assert [line for line in lines if "behind the next layer" in line]
 
 
@@ -107,7 +120,9 @@ def test_layers_are_told_one_by_one():
     """Progress says which of how many layers is refined."""
     told = []
     quantize(net(), {"x": smooth(8, 0)}, progress=lambda *said: told.append(said))
-    assert [said[1:] for said in told if said[0] == "refining"] == [(number, 4) for number in range(4)]
+    assert [said[1:] for said in told if said[0] == "refining"] == [
+        (number, 4) for number in range(4)
+    ]
 
 
 def test_scales_are_the_plans():

@@ -1,4 +1,6 @@
-"""Error-compensated rounding never does worse than rounding to nearest where it matters: in the layer's output."""
+"""Error-compensated rounding never does worse than rounding to nearest where it matters: in the
+layer's output.
+"""
 
 import itertools
 
@@ -8,18 +10,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingeronnx.flow.methods import rounding
-from lingeronnx.flow.methods.rounding import minimize_by_coordinate_descent, output_error, round_with_compensation
+from lingeronnx.flow.methods.rounding import (
+    minimize_by_coordinate_descent,
+    output_error,
+    round_with_compensation,
+)
 from tests.case_selection import limit_examples
 
 
 def moments_of(rng, size, samples=400):
-    """Second moments [1, size, size] of inputs that share a common part, as neighbouring pixels do."""
+    """Second moments [1, size, size] of inputs that share a common part, as neighbouring pixels
+    do.
+    """
     x = rng.standard_normal((samples, size)) + 2 * rng.standard_normal((samples, 1))
     return (x.T @ x / samples)[None]
 
 
 def one_by_one(weight, moments, samples, low, high):
-    """The same as it was published: each error goes to the columns left, by the Cholesky factor of the inverse."""
+    """The same as it was published: each error goes to the columns left, by the Cholesky factor of
+    the inverse.
+    """
     diagonal = np.diag(moments)
     shrink = len(moments) / (len(moments) + samples)
     h = moments * (1 - shrink) + np.diag(diagonal * shrink + 0.01 * diagonal.mean())
@@ -39,16 +49,23 @@ def test_as_published(groups, rows, size):
     weight = rng.uniform(-140, 140, (groups, rows, size))
     moments = np.concatenate([moments_of(rng, size) for _ in range(groups)])
     moments[groups // 2] *= groups == 1  # else a dead group
-    want = [one_by_one(w, m, 400, -128, 127) for w, m in zip(weight, moments, strict=True) if m.any()]
+    want = [
+        one_by_one(w, m, 400, -128, 127) for w, m in zip(weight, moments, strict=True) if m.any()
+    ]
     found = round_with_compensation(weight, moments, 400, -128, 127)
     assert np.array_equal([r for r, m in zip(found, moments, strict=True) if m.any()], want)
-    assert np.array_equal(found[groups // 2], np.clip(np.floor(weight[groups // 2] + 0.5), -128, 127)) or groups == 1
+    assert (
+        np.array_equal(found[groups // 2], np.clip(np.floor(weight[groups // 2] + 0.5), -128, 127))
+        or groups == 1
+    )
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(2, 24), st.integers(1, 6))
 @limit_examples(40, derandomize=True)
 def test_results_are_integers_in_range_and_near(seed, size, rows):
-    """Every result is an integer of the range; where the range does not bind, it moves by few steps only."""
+    """Every result is an integer of the range; where the range does not bind, it moves by few steps
+    only.
+    """
     rng = np.random.default_rng(seed)
     weight = rng.uniform(-140, 140, (1, rows, size))
     result = round_with_compensation(weight, moments_of(rng, size), 400, -128, 127)
@@ -58,7 +75,9 @@ def test_results_are_integers_in_range_and_near(seed, size, rows):
 
 
 def test_correlated_inputs_gain():
-    """On strongly correlated inputs the output error drops well below that of rounding to nearest."""
+    """On strongly correlated inputs the output error drops well below that of rounding to
+    nearest.
+    """
     rng = np.random.default_rng(3)
     moments = moments_of(rng, 32)
     weight = rng.uniform(-20, 20, (1, 16, 32))
@@ -75,7 +94,9 @@ def test_uncorrelated_inputs_round_to_nearest():
 
 
 def test_close_to_the_best_of_all_roundings():
-    """On a case small enough to try all combinations it is within a factor two of the best of them."""
+    """On a case small enough to try all combinations it is within a factor two of the best of
+    them.
+    """
     rng = np.random.default_rng(5)
     moments = moments_of(rng, 8)
     weight = rng.uniform(-9, 9, (1, 1, 8))
@@ -99,7 +120,8 @@ def damped(moments, samples):
     level = sum(moments[k][k] for k in range(size)) / size
     share = samples / (samples + size)
     return [
-        [moments[i][j] * (share if i != j else 1) + 0.01 * level * (i == j) for j in range(size)] for i in range(size)
+        [moments[i][j] * (share if i != j else 1) + 0.01 * level * (i == j) for j in range(size)]
+        for i in range(size)
     ]
 
 
@@ -112,9 +134,14 @@ def squared(row, target, h):
 @given(st.integers(0, 2**32 - 1), st.integers(2, 8), st.sampled_from([(-8, 7), (-128, 127)]))
 @limit_examples(30, derandomize=True)
 def test_no_single_integer_could_move(seed, size, bounds):
-    """Behind coordinate descent no integer can move by one with gain, and the error is not above that of its start."""
+    """Behind coordinate descent no integer can move by one with gain, and the error is not above
+    that of its start.
+    """
     rng = np.random.default_rng(seed)
-    weight, moments = rng.uniform(1.1 * bounds[0], 1.1 * bounds[1], (1, 2, size)), moments_of(rng, size)
+    weight, moments = (
+        rng.uniform(1.1 * bounds[0], 1.1 * bounds[1], (1, 2, size)),
+        moments_of(rng, size),
+    )
     start = round_with_compensation(weight, moments, 400, *bounds)
     found = minimize_by_coordinate_descent(start, weight, moments, 400, *bounds)
     assert np.array_equal(found, np.clip(np.rint(found), *bounds))
@@ -124,7 +151,9 @@ def test_no_single_integer_could_move(seed, size, bounds):
         assert least <= squared(before, target, h) * (1 + 1e-9)
         for k, step in itertools.product(range(size), (-1, 1)):
             other = [value + step * (i == k) for i, value in enumerate(row)]
-            assert not bounds[0] <= other[k] <= bounds[1] or squared(other, target, h) >= least * (1 - 1e-9)
+            assert not bounds[0] <= other[k] <= bounds[1] or squared(other, target, h) >= least * (
+                1 - 1e-9
+            )
 
 
 def test_descent_in_blocks_is_descent_by_elements():
@@ -148,10 +177,15 @@ def test_descent_in_blocks_is_descent_by_elements():
 
 
 def test_with_room_for_all_nothing_is_better():
-    """Oracle: of all choices of the two integers around what each column is rounded from, tried one after another."""
+    """Oracle: of all choices of the two integers around what each column is rounded from, tried one
+    after another.
+    """
     rng = np.random.default_rng(11)
     for _ in range(8):
-        weight, moments = rng.uniform(-8, 7, (2, 3, 6)), np.concatenate([moments_of(rng, 6) for _ in range(2)])
+        weight, moments = (
+            rng.uniform(-8, 7, (2, 3, 6)),
+            np.concatenate([moments_of(rng, 6) for _ in range(2)]),
+        )
         h = np.array([damped(m, 4000) for m in moments])
         found = round_with_compensation(weight, moments, 4000, -8, 7, beam_width=1 << 6)
         for g, o in itertools.product(range(2), range(3)):
@@ -160,9 +194,13 @@ def test_with_room_for_all_nothing_is_better():
 
 
 def least_of_all(weight, h):
-    """Return the least error of all the roundings of a row that go on with either integer, column by column."""
+    """Return the least error of all the roundings of a row that go on with either integer, column
+    by column.
+    """
     order = np.argsort(-np.diag(h), kind="stable")
-    inverse = np.linalg.inv(h[np.ix_(order, order)])  # which tells what the columns left are best moved by
+    inverse = np.linalg.inv(
+        h[np.ix_(order, order)]
+    )  # which tells what the columns left are best moved by
     upper = np.linalg.cholesky(inverse).T
     best = np.inf
     for sides in itertools.product((0, 1), repeat=len(weight)):
@@ -180,12 +218,17 @@ def least_of_all(weight, h):
 @pytest.mark.parametrize(("groups", "rows", "size"), [(1, 6, 150), (5, 1, 9), (2, 4, 70)])
 @pytest.mark.parametrize("stepped", [False, True])
 def test_several_roundings_are_nearer_than_one(groups, rows, size, stepped):
-    """Integers times steps, in range; less error in sum than by going on with one; a dead group is rounded."""
+    """Integers times steps, in range; less error in sum than by going on with one; a dead group is
+    rounded.
+    """
     rng = np.random.default_rng(size)
     weight = rng.uniform(-9, 8, (groups, rows, size))
     moments = np.concatenate([moments_of(rng, size) for _ in range(groups)])
     step = rng.choice([1.0, 2.0], weight.shape) if stepped else None
-    one, several = (round_with_compensation(weight, moments, 4000, -8, 7, step, beam_width=ways) for ways in (1, 8))
+    one, several = (
+        round_with_compensation(weight, moments, 4000, -8, 7, step, beam_width=ways)
+        for ways in (1, 8)
+    )
     count = several if step is None else several / step
     assert np.array_equal(count, np.rint(count))
     assert np.abs(count + 0.5).max() <= 7.5
@@ -200,5 +243,7 @@ def test_where_there_is_no_room_one_is_kept(monkeypatch):
     monkeypatch.setattr(rounding, "_MAX_BEAM_ELEMENTS", 99)
     rng = np.random.default_rng(1)
     weight, moments = rng.uniform(-9, 8, (1, 5, 10)), moments_of(rng, 10)
-    one, several = (round_with_compensation(weight, moments, 400, -8, 7, beam_width=ways) for ways in (1, 8))
+    one, several = (
+        round_with_compensation(weight, moments, 400, -8, 7, beam_width=ways) for ways in (1, 8)
+    )
     assert np.array_equal(one, several)

@@ -1,4 +1,6 @@
-"""Scales chosen by the error at the outputs: what is moved, what stays, and what the platform does not hold."""
+"""Scales chosen by the error at the outputs: what is moved, what stays, and what the platform does
+not hold.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +36,21 @@ def climbing(plan, score):
     return better
 
 
-@pytest.mark.parametrize(("platform", "mode", "step"), [("venus", "q-value", 1.0), ("generic", "max-value", 0.25)])
+@pytest.mark.parametrize(
+    ("platform", "mode", "step"), [("venus", "q-value", 1.0), ("generic", "max-value", 0.25)]
+)
 def test_climbs_to_the_best_scale_that_is_held(platform, mode, step):
-    """A score with its top some steps away, in both directions: the scales are the wished ones, shared ones too."""
+    """A score with its top some steps away, in both directions: the scales are the wished ones,
+    shared ones too.
+    """
     made = planned(platform=platform, mode=mode)
     parts, plan, target = made.partition, made.plan, made.target
-    shared = [group for group in group_shared_scales(parts, target) if group.tensors[0] in plan.tensors]
-    wish = {group.tensors[0]: -2 * step if number % 2 else step for number, group in enumerate(shared)}
+    shared = [
+        group for group in group_shared_scales(parts, target) if group.tensors[0] in plan.tensors
+    ]
+    wish = {
+        group.tensors[0]: -2 * step if number % 2 else step for number, group in enumerate(shared)
+    }
     wish[shared[0].tensors[0]] = 0.0
 
     def off(found):
@@ -66,7 +76,10 @@ def test_what_is_fixed_or_gains_nothing_stays():
     made = planned()
     parts, plan, target = made.partition, made.plan, made.target
     shared = group_shared_scales(parts, target)
-    assert search_scales_by_output_error(parts, plan, shared, target, frozenset(), lambda _: False) is plan
+    assert (
+        search_scales_by_output_error(parts, plan, shared, target, frozenset(), lambda _: False)
+        is plan
+    )
     fixed = frozenset(name for group in shared for name in group.tensors)
     assert search_scales_by_output_error(parts, plan, shared, target, fixed, lambda _: True) is plan
 

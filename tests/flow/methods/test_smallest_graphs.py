@@ -39,7 +39,9 @@ def chain(gain_in=1.0, gain_out=1.0, bias=True):
 
 
 def ready(model, gain=1.0, count=16):
-    """Return (the samples, the partition, the statistics) of a model that is normalised in place."""
+    """Return (the samples, the partition, the statistics) of a model that is normalised in
+    place.
+    """
     x = gain * np.random.default_rng(3).standard_normal((count, 3, 6, 6))
     feed = {"x": x.astype(np.float32)}
     for run in (lambda: None, lambda: normalize(model)):
@@ -58,16 +60,23 @@ def test_factors_move_into_the_weights(factor):
     model = chain()
     feed, parts, _ = ready(model)
     before = {name: array for name, array, _ in FloatRunner(model).run(feed)}
-    made = {"a": np.array(factor), next(str(n.outputs[0].name) for n in model.graph): np.array(factor)}
+    made = {
+        "a": np.array(factor),
+        next(str(n.outputs[0].name) for n in model.graph): np.array(factor),
+    }
     factors.apply_factors(parts, made)
     after = {name: array for name, array, _ in FloatRunner(model).run(feed)}
-    np.testing.assert_allclose(after["a"], before["a"] * np.reshape(factor, (-1, 1, 1)), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        after["a"], before["a"] * np.reshape(factor, (-1, 1, 1)), rtol=1e-5, atol=1e-5
+    )
     np.testing.assert_allclose(after["y"], before["y"], rtol=1e-4, atol=1e-5)
 
 
 def test_factors_combine():
     """Two sets one after the other are their product."""
-    found = factors.multiply_factors({"a": np.array([2.0]), "b": np.array([3.0])}, {"b": np.array([1.0, 5.0])})
+    found = factors.multiply_factors(
+        {"a": np.array([2.0]), "b": np.array([3.0])}, {"b": np.array([1.0, 5.0])}
+    )
     assert {name: list(value) for name, value in found.items()} == {"a": [2.0], "b": [3.0, 15.0]}
 
 
@@ -106,11 +115,15 @@ def test_a_tensor_that_leaves_is_left_alone():
     ),
 )
 def test_borders_beyond_the_chip_get_a_product(gain_in, gain_out, left):
-    """By 1 at first, which changes nothing; the names of input and output stay, and the statistics are there."""
+    """By 1 at first, which changes nothing; the names of input and output stay, and the statistics
+    are there.
+    """
     model = chain(gain_in, gain_out, bias=False)
     feed, parts, stats = ready(model, gain_in)
     before = outputs(model, feed)["y"]
-    added, alike = insert_host_scaling(parts, group_shared_scales(parts, VENUS), stats, VENUS, PLAIN)
+    added, alike = insert_host_scaling(
+        parts, group_shared_scales(parts, VENUS), stats, VENUS, PLAIN
+    )
     assert ops(model) == left
     assert set(alike.values()) <= set(stats)
     assert set(added.values()) <= {HOST_SCALING_REASON}
@@ -123,19 +136,30 @@ def test_a_platform_without_exponents_needs_none():
     """A float scale holds any range."""
     model = chain(1e5, bias=False)
     _, parts, stats = ready(model, 1e5)
-    assert insert_host_scaling(parts, group_shared_scales(parts, GENERIC), stats, GENERIC, PLAIN) == ({}, {})
+    assert insert_host_scaling(
+        parts, group_shared_scales(parts, GENERIC), stats, GENERIC, PLAIN
+    ) == ({}, {})
     assert ops(model) == ["Conv", "Relu", "Conv"]
 
 
 @pytest.mark.parametrize("gain_in, gain_out", ((1e5, 1.0), (1.0, 1e5)))
 def test_the_constants_are_settled(gain_in, gain_out):
-    """With the factors moved into the weights and written into the products, the outputs are the same again."""
+    """With the factors moved into the weights and written into the products, the outputs are the
+    same again.
+    """
     model = chain(gain_in, gain_out, bias=False)
     feed, parts, stats = ready(model, gain_in)
     before = outputs(model, feed)["y"]
-    added, alike = insert_host_scaling(parts, group_shared_scales(parts, VENUS), stats, VENUS, PLAIN)
-    parts, stats = parts.with_added_floats(added), {**stats, **{new: stats[name] for new, name in alike.items()}}
-    found = fit_range_factors(parts, group_shared_scales(parts, VENUS), stats, VENUS, policy=PLAIN, optimize=False)
+    added, alike = insert_host_scaling(
+        parts, group_shared_scales(parts, VENUS), stats, VENUS, PLAIN
+    )
+    parts, stats = (
+        parts.with_added_floats(added),
+        {**stats, **{new: stats[name] for new, name in alike.items()}},
+    )
+    found = fit_range_factors(
+        parts, group_shared_scales(parts, VENUS), stats, VENUS, policy=PLAIN, optimize=False
+    )
     assert found
     assert all(math.log2(f[0]).is_integer() for f in found.values())
     factors.apply_factors(parts, found)
@@ -146,10 +170,14 @@ def test_the_constants_are_settled(gain_in, gain_out):
 
 @pytest.mark.parametrize("gain_in, gain_out", ((1e5, 1.0), (1.0, 1e5), (1e5, 1e5)))
 def test_a_saved_plan_makes_the_products_again(gain_in, gain_out):
-    """Law: the plan's own model under the plan gives the same file, products of the host and all."""
+    """Law: the plan's own model under the plan gives the same file, products of the host and
+    all.
+    """
     model, feed = chain(gain_in, gain_out), {"x": gain_in * samples(chain(), 24)["x"]}
     made = quantize(model, feed)
-    assert set(made.plan.scaled.values()) == {n for n, gain in (("x", gain_in), ("y", gain_out)) if gain > 1}
+    assert set(made.plan.scaled.values()) == {
+        n for n, gain in (("x", gain_in), ("y", gain_out)) if gain > 1
+    }
     plan = Plan.from_json(made.plan.to_json())
     assert plan == made.plan
     again = quantize(model, feed, plan=plan)
@@ -158,11 +186,16 @@ def test_a_saved_plan_makes_the_products_again(gain_in, gain_out):
 
 
 def test_a_plan_with_products_of_another_model_is_refused():
-    """One line says which product has no place; a plan without products says nothing of them in its file."""
+    """One line says which product has no place; a plan without products says nothing of them in its
+    file.
+    """
     feed = {"x": 1e5 * samples(chain(), 24)["x"]}
     plan = quantize(chain(1e5), feed).plan
     other = replace(plan, scaled={"x_scaled": "elsewhere"})
-    with pytest.raises(ConfigError, match="the plan has the host scale 'x_scaled' for 'elsewhere'; this model takes"):
+    with pytest.raises(
+        ConfigError,
+        match="the plan has the host scale 'x_scaled' for 'elsewhere'; this model takes",
+    ):
         quantize(chain(1e5), feed, plan=other)
     assert '"scaled"' not in quantize(chain(), samples(chain(), 24), effort="fast").plan.to_json()
 
@@ -177,16 +210,30 @@ def planned(model):
 
 def planned_for(parts, stats):
     return assign_qparams(
-        parts, group_shared_scales(parts, VENUS), stats, VENUS, ScalePolicy("q-value", 8, 8, "mse", 99.99, {})
+        parts,
+        group_shared_scales(parts, VENUS),
+        stats,
+        VENUS,
+        ScalePolicy("q-value", 8, 8, "mse", 99.99, {}),
     )[0]
 
 
 def test_refined_weights_lie_on_the_grid():
-    """They are integers over the weight's scale, at most one step from where they were; biases move."""
+    """They are integers over the weight's scale, at most one step from where they were; biases
+    move.
+    """
     model = chain()
     feed, parts, plan = planned(model)
-    before = {str(n.name): [ir.const_value(v) for v in n.inputs[1:]] for n in model.graph if n.op_type == "Conv"}
-    scales = {str(n.name): plan.tensors[ir.input_name(n, 1)].scale for n in model.graph if n.op_type == "Conv"}
+    before = {
+        str(n.name): [ir.const_value(v) for v in n.inputs[1:]]
+        for n in model.graph
+        if n.op_type == "Conv"
+    }
+    scales = {
+        str(n.name): plan.tensors[ir.input_name(n, 1)].scale
+        for n in model.graph
+        if n.op_type == "Conv"
+    }
     refine_layers(parts, plan, VENUS, feed, FloatRunner(model))
     moved = 0
     for node in model.graph:
@@ -215,7 +262,9 @@ def test_a_shared_weight_is_not_rounded_again():
         run()
         trace_shapes(model, {"x": feed["x"][:1]})
     parts = partition_graph(model, VENUS, {})
-    plan = planned_for(parts, collect_stats(FloatRunner(model), [(feed, None)], set(parts.activations)))
+    plan = planned_for(
+        parts, collect_stats(FloatRunner(model), [(feed, None)], set(parts.activations))
+    )
     old = ir.const_value(next(iter(model.graph)).inputs[1])
     refine_layers(parts, plan, VENUS, feed, FloatRunner(model))
     layers = [n for n in model.graph if n.op_type == "Conv"]

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from lingeronnx.flow import RefinementOptions, build_candidate, plan_model, prepare_model, refine_weights
+from lingeronnx.flow import (
+    RefinementOptions,
+    build_candidate,
+    plan_model,
+    prepare_model,
+    refine_weights,
+)
 from lingeronnx.graph import ir
 from lingeronnx.run.metrics import Agreement
 from lingeronnx.run.session import open_lowered_session
@@ -27,7 +33,9 @@ def smooth(count, seed):
 
 
 def test_the_sum_comes_nearer_on_unseen_data():
-    """The side that is left makes up for the coarse one; without the switch it aims at its own float output."""
+    """The side that is left makes up for the coarse one; without the switch it aims at its own
+    float output.
+    """
     model, test = net(), {"x": smooth(64, 1)}
     prepared = prepare_model(
         model, {"x": smooth(128, 0)}, None, {"platform": "generic", "overrides": {"a": {"bits": 4}}}
@@ -41,7 +49,9 @@ def test_the_sum_comes_nearer_on_unseen_data():
     ):
         made = build_candidate(prepared, planned, refine_weights(planned, methods))
         measure = Agreement()
-        measure.add(want, open_lowered_session(made.lowered.graph, prepared.target).run(["s"], test)[0])
+        measure.add(
+            want, open_lowered_session(made.lowered.graph, prepared.target).run(["s"], test)[0]
+        )
         levels.append(measure.sqnr)
     assert levels[1] > levels[0] + 0.1
 
@@ -49,8 +59,15 @@ def test_the_sum_comes_nearer_on_unseen_data():
 def test_few_bits_take_every_method_by_themselves():
     """Weights of 4 bits are refined by all methods, whatever is asked for; others are not."""
     for bits, alike in ((4, True), (8, False)):
-        prepared = prepare_model(net(), {"x": smooth(64, 0)}, None, {"platform": "generic", "weight_bits": bits})
+        prepared = prepare_model(
+            net(), {"x": smooth(64, 0)}, None, {"platform": "generic", "weight_bits": bits}
+        )
         planned = plan_model(prepared)
-        graphs = [refine_weights(planned, methods) for methods in (RefinementOptions(), RefinementOptions.all())]
-        weights = [[ir.const_value(v) for v in graph.graph.initializers.values()] for graph in graphs]
+        graphs = [
+            refine_weights(planned, methods)
+            for methods in (RefinementOptions(), RefinementOptions.all())
+        ]
+        weights = [
+            [ir.const_value(v) for v in graph.graph.initializers.values()] for graph in graphs
+        ]
         assert all(map(np.array_equal, *weights)) == alike

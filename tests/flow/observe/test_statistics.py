@@ -9,7 +9,12 @@ from hypothesis.extra import numpy as hnp
 import lingeronnx as lo
 from lingeronnx.errors import DataError
 from lingeronnx.flow import calibrate_model, prepare_model
-from lingeronnx.flow.observe.statistics import HALF_BINS, TensorStats, _clip_softmax_logits, collect_stats
+from lingeronnx.flow.observe.statistics import (
+    HALF_BINS,
+    TensorStats,
+    _clip_softmax_logits,
+    collect_stats,
+)
 from lingeronnx.run.runners import FloatRunner
 from tests import nets
 from tests.case_selection import limit_examples
@@ -17,7 +22,9 @@ from tests.passes.helpers import graph
 
 few = limit_examples(60, derandomize=True)
 FLOATS = st.floats(-1e6, 1e6, width=32, allow_subnormal=False)
-ARRAYS = hnp.arrays(np.float32, hnp.array_shapes(min_dims=2, max_dims=3, min_side=1, max_side=6), elements=FLOATS)
+ARRAYS = hnp.arrays(
+    np.float32, hnp.array_shapes(min_dims=2, max_dims=3, min_side=1, max_side=6), elements=FLOATS
+)
 
 
 def same(left, right):
@@ -40,7 +47,9 @@ def naive_bins(array, exponent):
 @few
 @given(ARRAYS)
 def test_one_array(array):
-    """Every field is what the plain definition gives; the bins are the finest that hold the range."""
+    """Every field is what the plain definition gives; the bins are the finest that hold the
+    range.
+    """
     seen = TensorStats.from_array(array)
     assert seen.count == array.size == seen.bins.sum()
     assert (seen.low, seen.high) == (array.min(), array.max())
@@ -65,14 +74,19 @@ def test_merge_is_exact(array, data):
 @few
 @given(ARRAYS, ARRAYS, ARRAYS)
 def test_merge_is_associative(a, b, c):
-    """Law: the order of merging does not matter, also for arrays of very different size and range."""
+    """Law: the order of merging does not matter, also for arrays of very different size and
+    range.
+    """
     a, b, c = (TensorStats.from_array(array.reshape(-1)) for array in (a, b, c))
     same(a.merge(b).merge(c), a.merge(b.merge(c)))
 
 
 def test_merge_of_distant_ranges():
     """Small values next to a huge one end in the two bins around zero, by sign."""
-    small, huge = TensorStats.from_array(np.float32([1e-30, -1e-30, 0])), TensorStats.from_array(np.float32([1e9]))
+    small, huge = (
+        TensorStats.from_array(np.float32([1e-30, -1e-30, 0])),
+        TensorStats.from_array(np.float32([1e9])),
+    )
     merged = small.merge(huge)
     assert merged.bins[HALF_BINS] == 2
     assert merged.bins[HALF_BINS - 1] == 1
@@ -84,7 +98,8 @@ def test_memory_is_constant():
     rng = np.random.default_rng(0)
     sizes = {
         count: sum(
-            np.asarray(field).nbytes for field in vars(TensorStats.from_array(rng.standard_normal((count, 4)))).values()
+            np.asarray(field).nbytes
+            for field in vars(TensorStats.from_array(rng.standard_normal((count, 4)))).values()
         )
         for count in (10, 250_000)
     }
@@ -116,11 +131,17 @@ def test_scaled(array, factor):
 def test_error_against_the_raw_array(scale):
     """The error counted at the bins' centres is that of the values, to a few percent."""
     rng = np.random.default_rng(1)
-    for array in (rng.standard_normal(20000), rng.exponential(1.0, 20000), rng.uniform(-3, 1, 20000)):
+    for array in (
+        rng.standard_normal(20000),
+        rng.exponential(1.0, 20000),
+        rng.uniform(-3, 1, 20000),
+    ):
         array = array.astype(np.float32)
         held = np.clip(np.floor(array.astype(np.float64) * scale + 0.5), -128, 127) / scale
         brute = np.mean((held - array) ** 2)
-        assert TensorStats.from_array(array).quantization_error(scale, -128, 127) == pytest.approx(brute, rel=0.03)
+        assert TensorStats.from_array(array).quantization_error(scale, -128, 127) == pytest.approx(
+            brute, rel=0.03
+        )
 
 
 @few
@@ -166,7 +187,12 @@ def test_any_batch_split(size):
 def test_progress():
     """on_batch hears the number of samples of each batch."""
     seen = []
-    collect_stats(FloatRunner(graph(MODEL)), batches(np.ones((10, 4), np.float32), 4), {"y"}, on_batch=seen.append)
+    collect_stats(
+        FloatRunner(graph(MODEL)),
+        batches(np.ones((10, 4), np.float32), 4),
+        {"y"},
+        on_batch=seen.append,
+    )
     assert seen == [4, 4, 2]
 
 
@@ -174,13 +200,17 @@ def test_progress():
 def test_nan_is_named(value):
     """Log of a negative number is NaN, of zero infinite: the error names the first such tensor."""
     data = np.array([[1, 2, 3, 4], [1, 2, 3, value]], np.float32)
-    with pytest.raises(DataError, match="tensor 'l' becomes NaN or infinite on the calibration data") as caught:
+    with pytest.raises(
+        DataError, match="tensor 'l' becomes NaN or infinite on the calibration data"
+    ) as caught:
         collect_stats(FloatRunner(graph(MODEL)), batches(data, 1), {"e", "l", "y"})
     assert "\n" not in str(caught.value)
 
 
 def test_what_is_known_is_not_counted_again():
-    """A tensor whose factors are the same is taken over; the others are as if nothing had been known."""
+    """A tensor whose factors are the same is taken over; the others are as if nothing had been
+    known.
+    """
     model = nets.residual()
     prepared = prepare_model(model, nets.samples(model, 40), None, {})
     before = calibrate_model(prepared)
@@ -198,7 +228,9 @@ def test_what_is_known_is_not_counted_again():
 @limit_examples(40)
 @given(st.lists(ARRAYS, min_size=2, max_size=4))
 def test_counting_on_is_merging(arrays):
-    """Law: an array more is as if its own statistics were merged in, to the last bit of the bins."""
+    """Law: an array more is as if its own statistics were merged in, to the last bit of the
+    bins.
+    """
     merged, counted = TensorStats.from_array(arrays[0]), TensorStats.from_array(arrays[0])
     for array in arrays[1:]:
         merged = merged.merge(TensorStats.from_array(array))
@@ -211,7 +243,9 @@ def test_counting_on_is_merging(arrays):
 def test_factors_of_channels(samples, channels, length, seed):
     """Law: counted with factors is counted after the product, which is rounded to float32."""
     rng = np.random.default_rng(seed)
-    array = rng.normal(0, 3, (samples, channels, length) if length else (samples, channels)).astype(np.float32)
+    array = rng.normal(0, 3, (samples, channels, length) if length else (samples, channels)).astype(
+        np.float32
+    )
     factors = rng.uniform(0.1, 9, channels if seed % 3 else 1)
     product = (array * factors.reshape(-1, *[1] * (array.ndim - 2))).astype(np.float32)
     same(TensorStats.from_array(array, factors=factors), TensorStats.from_array(product))
@@ -238,7 +272,9 @@ def test_logits_that_a_softmax_alone_reads(axis):
 
 @pytest.mark.parametrize("mode", ["q-value", "max-value"])
 def test_logits_that_fit_are_not_cut(mode):
-    """Steps of 1/4 hold the shares: what a softmax reads keeps its range there, also where a row is very sure."""
+    """Steps of 1/4 hold the shares: what a softmax reads keeps its range there, also where a row is
+    very sure.
+    """
     text = "g (float[N,4] x) => (float[N,3] y) { a = Gemm(x, w, b) y = Softmax(a) }"
     held = {"w": np.eye(4, 3, dtype=np.float32), "b": np.float32([0, 0, -20])}
     x = np.random.default_rng(0).normal(0, 2, (64, 4)).astype(np.float32)
@@ -248,7 +284,9 @@ def test_logits_that_fit_are_not_cut(mode):
 
 
 def test_scale_of_last_logits():
-    """A logit far below the others is cut where a softmax of the host is all that reads it; not at an output."""
+    """A logit far below the others is cut where a softmax of the host is all that reads it; not at
+    an output.
+    """
     text = "g (float[N,4] x) => (float[N,3] {0}) {{ a = Gemm(x, w, b) y = Softmax(a) }}"
     held = {"w": np.eye(4, 3, dtype=np.float32), "b": np.float32([0, 0, -500])}
     data = {"x": np.random.default_rng(0).normal(0, 4, (64, 4)).astype(np.float32)}

@@ -1,4 +1,6 @@
-"""A plan makes the file again, byte by byte: also the note of the settings that its scales come from."""
+"""A plan makes the file again, byte by byte: also the note of the settings that its scales come
+from.
+"""
 
 from __future__ import annotations
 
@@ -30,16 +32,26 @@ def again(text, **options):
     """Quantize a net under the plan of this text; only what is no scale is said once more."""
     plan = lo.Plan.from_json(text)
     kept = {key: options[key] for key in ("effort", "fit") if key in options}
-    return nets.quantized(nets.shortcut(), plan=plan, platform=plan.platform, mode=plan.mode, **kept)
+    return nets.quantized(
+        nets.shortcut(), plan=plan, platform=plan.platform, mode=plan.mode, **kept
+    )
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("options", mark_rest_slow(4, SETTINGS), ids=lambda o: "-".join(o) or "defaults")
+@pytest.mark.parametrize(
+    "options", mark_rest_slow(4, SETTINGS), ids=lambda o: "-".join(o) or "defaults"
+)
 def test_a_plan_makes_the_file_again(options):
-    """Law: whatever the settings, their plan alone gives the same bytes, and a plan of these bytes knows them."""
+    """Law: whatever the settings, their plan alone gives the same bytes, and a plan of these bytes
+    knows them.
+    """
     made = nets.quantized(nets.shortcut(), **options)
     assert ir.to_bytes(again(made.plan.to_json(), **options).graph) == ir.to_bytes(made.graph)
-    assert extract_plan(made.graph).settings == made.plan.settings == load_quantize_settings(made.graph)
+    assert (
+        extract_plan(made.graph).settings
+        == made.plan.settings
+        == load_quantize_settings(made.graph)
+    )
     named = {key for key in options if key not in ("platform", "skip", "overrides")}
     assert named <= made.plan.settings.keys()
 
@@ -60,5 +72,7 @@ def test_a_plan_of_old_knows_no_settings():
 def test_settings_are_a_record(settings):
     """Anything else is refused in a line."""
     body = json.loads(nets.quantized(nets.shortcut(), effort="fast").plan.to_json())
-    with pytest.raises(ConfigError, match="p.json: 'settings' is .*; it holds settings by name.*--save-plan"):
+    with pytest.raises(
+        ConfigError, match="p.json: 'settings' is .*; it holds settings by name.*--save-plan"
+    ):
         lo.Plan.from_json(json.dumps({**body, "settings": settings}), "p.json")

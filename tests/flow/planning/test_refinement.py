@@ -1,4 +1,6 @@
-"""What two plans for one model have in common is done once: layers refined, outputs of the user's model computed."""
+"""What two plans for one model have in common is done once: layers refined, outputs of the user's
+model computed.
+"""
 
 from __future__ import annotations
 
@@ -36,15 +38,23 @@ def graph(text):
     ),
 )
 def test_a_change_is_seen_in_all_that_is_computed_from_it(old, new, alike):
-    """Law: two tensors have one digest where operators, attributes, constants and inputs behind them are the same."""
-    first, second = compute_value_digests(graph(MODEL)), compute_value_digests(graph(MODEL.replace(old, new)))
+    """Law: two tensors have one digest where operators, attributes, constants and inputs behind
+    them are the same.
+    """
+    first, second = (
+        compute_value_digests(graph(MODEL)),
+        compute_value_digests(graph(MODEL.replace(old, new))),
+    )
     assert {name for name in first if first[name] == second[name]} == alike
 
 
 def test_names_do_not_count():
     """But for those of graph inputs."""
     other = (
-        MODEL.replace("a =", "other =").replace("Add(a,", "Add(other,").replace(" d ", " e ").replace(", d)", ", e)")
+        MODEL.replace("a =", "other =")
+        .replace("Add(a,", "Add(other,")
+        .replace(" d ", " e ")
+        .replace(", d)", ", e)")
     )
     assert compute_value_digests(graph(MODEL))["y"] == compute_value_digests(graph(other))["y"]
     assert (
@@ -84,17 +94,25 @@ def test_a_tail_left_to_the_host_changes_no_layer():
     )
     first = plan_model(prepared)
     before = first, refine_weights(first)
-    tail = [str(node.name) for node in prepared.graph.graph if node.op_type in ("Sqrt", "Abs", "Curve")]
-    second = plan_model(prepared.with_host_nodes(dict.fromkeys(tail, "for a test")), previous=first.calibration)
+    tail = [
+        str(node.name) for node in prepared.graph.graph if node.op_type in ("Sqrt", "Abs", "Curve")
+    ]
+    second = plan_model(
+        prepared.with_host_nodes(dict.fromkeys(tail, "for a test")), previous=first.calibration
+    )
     heard = []
     again = refine_weights(second, previous=before, progress=lambda what, *_: heard.append(what))
     names = find_refinable_layers(second.partition).keys()
     assert len(names) == 3
     for name in names:
-        for want, have in zip(constants(refine_weights(second), name), constants(again, name), strict=True):
+        for want, have in zip(
+            constants(refine_weights(second), name), constants(again, name), strict=True
+        ):
             np.testing.assert_array_equal(want, have)
     assert heard.count("refining") < len(names)
-    pairs = [zip(constants(first.graph, name), constants(again, name), strict=True) for name in names]
+    pairs = [
+        zip(constants(first.graph, name), constants(again, name), strict=True) for name in names
+    ]
     assert any(not np.array_equal(old, new) for pair in pairs for old, new in pair)
 
 
@@ -134,7 +152,9 @@ def test_outputs_are_computed_once_as_far_as_there_is_room():
     want = [{n: a for n, a, _ in FloatRunner(graph(MODEL)).run(feed)} for feed in pieces]
     for _ in range(2):
         for number, feed in enumerate(pieces):
-            np.testing.assert_array_equal(reference.outputs("first", number, feed)["y"], want[number]["y"])
+            np.testing.assert_array_equal(
+                reference.outputs("first", number, feed)["y"], want[number]["y"]
+            )
     assert runner.runs == 4  # the third piece had no room
     short = {"x": pieces[0]["x"][:3]}
     np.testing.assert_array_equal(reference.outputs("first", 0, short)["y"], want[0]["y"][:3])

@@ -1,4 +1,6 @@
-"""Sizes that a file leaves open and a user tells: as if they stood in the file, with the axis of samples open."""
+"""Sizes that a file leaves open and a user tells: as if they stood in the file, with the axis of
+samples open.
+"""
 
 import numpy as np
 import onnx
@@ -96,7 +98,9 @@ def _stream(tmp_path, x, h):
             n = Concat <axis = 0> (u, b)
         }}"""
     )
-    model.graph.initializer.append(onnx.numpy_helper.from_array(WEIGHT[:2, :, 0, 0].reshape(3, 2), "w"))
+    model.graph.initializer.append(
+        onnx.numpy_helper.from_array(WEIGHT[:2, :, 0, 0].reshape(3, 2), "w")
+    )
     path = tmp_path / "stream.onnx"
     onnx.save(model, path)
     return path
@@ -118,7 +122,8 @@ def test_samples_of_a_state_stay_open_beside_those_of_an_input(tmp_path, x, h, t
 
 def test_all_open_inputs_are_told_at_once(tmp_path):
     said = (
-        "input 'x', 'h'; give calibration data with --calib, or sizes with --input-shape x=1,? --input-shape h=2,?,2$"
+        "input 'x', 'h'; give calibration data with --calib, or sizes with --input-shape x=1,? "
+        "--input-shape h=2,?,2$"
     )
     with pytest.raises(lo.ConfigError, match=said.replace("?", r"\?")):
         lo.check(_stream(tmp_path, "?, ?", "2, ?, 2"))

@@ -1,4 +1,6 @@
-"""What preparation leaves to the host: infinite values of a constant, in whatever sample they show."""
+"""What preparation leaves to the host: infinite values of a constant, in whatever sample they
+show.
+"""
 
 import numpy as np
 import pytest
@@ -30,7 +32,9 @@ def test_infinite_values_are_the_hosts(target, first):
         "v": rand(8, 8),
         "places": np.arange(8)[None, ::-1].copy(),
     }
-    report = quantize(ir.from_proto(proto(TEXT, **held)), samples(first), platform=target, effort="fast").report
+    report = quantize(
+        ir.from_proto(proto(TEXT, **held)), samples(first), platform=target, effort="fast"
+    ).report
     why = {node.op_type: node.why for node in report.float_nodes}.get("Softmax", "")
     assert ("infinite values" in why) == (first < 48 and target.is_computed_correctly("SoftmaxInt"))
     assert np.isfinite(report.outputs["y"]["sqnr"])

@@ -1,4 +1,6 @@
-"""A rewrite that fails, or after which an output is another one: the graph without it is used, and a line says so."""
+"""A rewrite that fails, or after which an output is another one: the graph without it is used, and
+a line says so.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +40,19 @@ def _refused(model):
 
 
 def _with(monkeypatch, step, run):
-    changed = tuple(p._replace(run=run) if p.name == step else p for p in passes.NORMALIZATION_PASSES)
+    changed = tuple(
+        p._replace(run=run) if p.name == step else p for p in passes.NORMALIZATION_PASSES
+    )
     monkeypatch.setattr(passes, "NORMALIZATION_PASSES", changed)
 
 
 @pytest.mark.parametrize(
     ("run", "words"),
-    ((_wrong, "first at node Relu_"), (_failing, "it failed: 'k'"), (_refused, "onnxruntime cannot run")),
+    (
+        (_wrong, "first at node Relu_"),
+        (_failing, "it failed: 'k'"),
+        (_refused, "onnxruntime cannot run"),
+    ),
 )
 def test_a_pass_that_breaks_the_law_is_left_out(run, words, monkeypatch):
     monkeypatch.setenv("LINGERONNX_STRICT", "0")
@@ -62,7 +70,11 @@ def test_two_wrong_passes_are_both_left_out(monkeypatch):
     _with(monkeypatch, "split", _wrong)
     _with(monkeypatch, "curves", _wrong)
     notes = nets.quantized(nets.plain(), platform="generic", effort="fast").report.notes
-    assert [name for name in ("split", "curves") if any(f"the rewrite {name} is left out" in n for n in notes)]
+    assert [
+        name
+        for name in ("split", "curves")
+        if any(f"the rewrite {name} is left out" in n for n in notes)
+    ]
     assert sum("is left out" in note for note in notes) == 2
 
 
@@ -95,7 +107,9 @@ def test_factors_that_break_the_law_are_left_out(monkeypatch):
         if kwargs["optimize"]:
             wrong["seen"] = True
             weight = next(n for n in parts.graph.graph if n.op_type == "Conv")
-            ir.set_constant_input(parts.graph, weight, 1, 2 * ir.const_value(weight.inputs[1]), "twice")
+            ir.set_constant_input(
+                parts.graph, weight, 1, 2 * ir.const_value(weight.inputs[1]), "twice"
+            )
         return real(parts, *args, **kwargs)
 
     monkeypatch.setattr(scale_assignment, "fit_range_factors", doubled)
@@ -110,4 +124,7 @@ def test_random_numbers_are_the_models_own(monkeypatch):
     net = nets.Net(3, 8, 8)
     noise = net.node("RandomNormalLike", net.conv("x", (4, 3, 3, 3)))
     with pytest.raises(ModelError, match="output 'y' is another one in every run"):
-        lo.quantize(net.graph(net.conv(noise, (4, 4, 3, 3), out="y")), {"x": np.ones((4, 3, 8, 8), np.float32)})
+        lo.quantize(
+            net.graph(net.conv(noise, (4, 4, 3, 3), out="y")),
+            {"x": np.ones((4, 3, 8, 8), np.float32)},
+        )

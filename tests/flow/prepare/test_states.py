@@ -1,4 +1,6 @@
-"""States that are fed back: taken apart by the host, held in 16 bits, cells with room; and the ends of a graph."""
+"""States that are fed back: taken apart by the host, held in 16 bits, cells with room; and the ends
+of a graph.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def _graph(nodes, weights, inputs, outputs) -> ir.Model:
 
 
 def _packed() -> ir.Model:
-    """A state of a small part (tanh, within 1) and one that counts up to some hundreds, in one tensor [1, 8]."""
+    """A state of a small part (tanh, within 1) and one that counts up to some hundreds, in one
+    tensor [1, 8].
+    """
     weights = {
         "w": (0.5 * RNG.standard_normal((4, 4))).astype(np.float32),
         "v": np.abs(4 * np.eye(4)).astype(np.float32),
@@ -89,14 +93,31 @@ def test_a_packed_state_is_taken_apart_by_the_host(platform: str, least: float) 
 
 def test_what_a_state_is_made_of_is_wide_where_the_platform_has_it() -> None:
     model = _packed()
-    assert set(find_state_ancestors(model, {"out": "s"})) >= {"x", "more", "h", "hw", "sum", "h2", "c", "kept", "c2"}
+    assert set(find_state_ancestors(model, {"out": "s"})) >= {
+        "x",
+        "more",
+        "h",
+        "hw",
+        "sum",
+        "h2",
+        "c",
+        "kept",
+        "c2",
+    }
     assert not {"small", "y"} & set(find_state_ancestors(model, {"out": "s"}))
     result = lo.quantize(model, _calls(60), platform="generic", state={"out": "s"})
     assert result.plan.tensors["c2"].bits == result.plan.tensors["h"].bits == 16
     assert result.plan.tensors["y"].bits == 8
-    assert any("that states are made of are held in 16 bits" in note for note in result.report.notes)
+    assert any(
+        "that states are made of are held in 16 bits" in note for note in result.report.notes
+    )
     own = lo.quantize(
-        model, _calls(60), platform="generic", state={"out": "s"}, effort="fast", overrides={"count": {"bits": 8}}
+        model,
+        _calls(60),
+        platform="generic",
+        state={"out": "s"},
+        effort="fast",
+        overrides={"count": {"bits": 8}},
     )
     assert own.plan.tensors["c2"].bits == 8
 
@@ -118,7 +139,10 @@ def _two_cells(names: tuple[str, ...] = ("a", "b")) -> onnx.ModelProto:
 
 @pytest.mark.parametrize(
     "data",
-    ({"x": RISING}, {"x": RISING, "a": np.ones((1, 4), np.float32), "b": np.ones((1, 4), np.float32)}),
+    (
+        {"x": RISING},
+        {"x": RISING, "a": np.ones((1, 4), np.float32), "b": np.ones((1, 4), np.float32)},
+    ),
 )
 def test_data_without_states_are_answered_with_the_states(data: dict[str, np.ndarray]) -> None:
     """No array for them, or one value for all samples."""
@@ -153,11 +177,20 @@ def _lstm(units: int = 3) -> ir.Model:
     nodes = [
         helper.make_node("Unsqueeze", ["x", "axis"], ["xs"], name="in"),
         helper.make_node(
-            "LSTM", ["xs", "W", "R", "B", "", "h", "c"], ["Y", "h2", "c2"], name="lstm", hidden_size=units
+            "LSTM",
+            ["xs", "W", "R", "B", "", "h", "c"],
+            ["Y", "h2", "c2"],
+            name="lstm",
+            hidden_size=units,
         ),
         helper.make_node("Squeeze", ["h2", "axis"], ["y"], name="out"),
     ]
-    return _graph(nodes, weights, [("x", [1, 4]), ("h", [1, 1, units]), ("c", [1, 1, units])], ["y", "h2", "c2"])
+    return _graph(
+        nodes,
+        weights,
+        [("x", [1, 4]), ("h", [1, 1, units]), ("c", [1, 1, units])],
+        ["y", "h2", "c2"],
+    )
 
 
 def test_a_cell_of_generic_has_room() -> None:
@@ -182,7 +215,9 @@ def test_two_dots_name_what_is_behind_and_before() -> None:
 
 
 def _detector() -> ir.Model:
-    """Two layers and the decoding of boxes: 200 * d + priors, exp(d) * sizes, far beyond what 8 bits resolve."""
+    """Two layers and the decoding of boxes: 200 * d + priors, exp(d) * sizes, far beyond what 8
+    bits resolve.
+    """
     weights = {
         "w": RNG.standard_normal((4, 8)).astype(np.float32),
         "v": (0.3 * RNG.standard_normal((8, 4))).astype(np.float32),
@@ -219,7 +254,9 @@ def test_decoding_goes_to_the_host_when_that_is_measured_to_be_better() -> None:
 
 
 def test_a_try_that_no_chip_runs_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With require_chip the first result is ready; leaving out a node between integer ones would not be."""
+    """With require_chip the first result is ready; leaving out a node between integer ones would
+    not be.
+    """
     tried = []
 
     def middle(model: ir.Model, *lost: bool) -> list[dict[str, str]]:
@@ -249,7 +286,11 @@ def test_a_spectrum_goes_to_the_host_when_that_is_measured_to_be_better() -> Non
     ]
     weights["u"] = RNG.standard_normal((4, 3)).astype(np.float32)
     model = _graph(nodes, weights, [("x", ["N", 16])], ["y"])
-    x = {"x": (RNG.standard_normal((128, 16)) * 10 ** RNG.uniform(-2, 0, (128, 1))).astype(np.float32)}
+    x = {
+        "x": (RNG.standard_normal((128, 16)) * 10 ** RNG.uniform(-2, 0, (128, 1))).astype(
+            np.float32
+        )
+    }
     report = lo.quantize(model, x).report
     assert {"transform", "log"} <= {node.node for node in report.host_part}
     assert "layer" not in {node.node for node in report.host_part}
@@ -257,7 +298,8 @@ def test_a_spectrum_goes_to_the_host_when_that_is_measured_to_be_better() -> Non
 
 
 def _counter() -> ir.Model:
-    """A cell that forgets slowly, c' = 0.98 c + 0.02 w f(x): one step of it is far below one of 128.
+    """A cell that forgets slowly, c' = 0.98 c + 0.02 w f(x): one step of it is far below one of
+    128.
 
     f has no integer form on a chip, so that the graph is not chip-ready anyway.
     """
@@ -282,7 +324,9 @@ def _counter() -> ir.Model:
 def test_cells_stay_in_float_when_that_is_measured_to_be_better() -> None:
     calls = _calls(100)
     best = lo.quantize(_counter(), calls, platform="venus", state={"next": "c"}, parts=1).report
-    fast = lo.quantize(_counter(), calls, platform="venus", state={"next": "c"}, effort="fast").report
+    fast = lo.quantize(
+        _counter(), calls, platform="venus", state={"next": "c"}, effort="fast"
+    ).report
     why = {node.node: node.why for node in (*best.float_nodes, *best.host_part)}
     assert "it adds to a state from call to call" in why["cell"]
     assert "layer" not in why
@@ -299,10 +343,11 @@ def test_cells_are_held_in_sixteen_bits_where_there_are_such() -> None:
 
 
 def _gated(curve: str = "Softsign") -> ir.Model:
-    """A cell c' = f*c + curve(g) that forgets slowly, f = sigmoid(a + b + bias), and a mask for what comes out.
+    """A cell c' = f*c + curve(g) that forgets slowly, f = sigmoid(a + b + bias), and a mask for
+    what comes out.
 
-    1 - f is 1/60 and f has steps of 1/128, so a float cell alone is not enough. No chip has Softsign: the graph is not
-    chip-ready anyway.
+    1 - f is 1/60 and f has steps of 1/128, so a float cell alone is not enough. No chip has
+    Softsign: the graph is not chip-ready anyway.
     """
     w, near = np.random.default_rng(5).standard_normal((2, 6, 4)).astype(np.float32)
     weights = {
@@ -338,13 +383,16 @@ def test_gates_go_back_to_the_layers() -> None:
     step = {"kept", "cell", "forget", "biased", "sum", "bend"}
     assert set(find_gates(model, state, chip)) == step
     assert set(find_gates(model, state, chip, masks=True)) == step | {"masked", "mask"}
-    assert not find_gates(model, state, get_target("generic"), masks=True)  # it has 16 bits for states
+    assert not find_gates(
+        model, state, get_target("generic"), masks=True
+    )  # it has 16 bits for states
     assert not find_gates(model, {}, chip, masks=True)
 
 
 @pytest.mark.parametrize("platform", ("venus", "arcs", "venusA"))
 def test_gates_go_back_over_a_tanh_as_a_chip_has_it(platform: str) -> None:
-    """arcs and venusA have no table of tanh: it is a sigmoid between sums and products there, in front and behind.
+    """arcs and venusA have no table of tanh: it is a sigmoid between sums and products there, in
+    front and behind.
 
     All but the layers are the gates' then as with a Tanh, which is the mask's, too.
     """
@@ -355,7 +403,9 @@ def test_gates_go_back_over_a_tanh_as_a_chip_has_it(platform: str) -> None:
 
 
 def test_what_others_read_is_no_gate() -> None:
-    """A sum that is an output, or that a layer reads, stays where it is; so does what only it reads."""
+    """A sum that is an output, or that a layer reads, stays where it is; so does what only it
+    reads.
+    """
     model = _gated()
     model.graph.outputs.append(next(v for v in ir.iter_values(model) if v.name == "decided"))
     found = set(find_gates(model, {"next": "c"}, get_target("venus")))
@@ -382,15 +432,23 @@ def test_gates_stay_in_float_when_that_is_measured_to_be_better(platform: str) -
 @pytest.mark.parametrize("build", [forms.bidirectional_gru, forms.stacked_gru])
 @pytest.mark.parametrize("chip", ["venus", "arcs"])
 def test_products_are_not_the_cells(build: Callable[[], object], chip: str) -> None:
-    """Of a layer that is written out all of a step is the cell's but its products: they are the chip's."""
+    """Of a layer that is written out all of a step is the cell's but its products: they are the
+    chip's.
+    """
     _, model, _ = fitted(build(), chip)
     found = find_unrolled_steps(model, all_of_them=True)
     rows = {
-        str(node.name): (ir.get_shape(node.outputs[0]) or ())[1] for node in model.graph if node.op_type == "Linear"
+        str(node.name): (ir.get_shape(node.outputs[0]) or ())[1]
+        for node in model.graph
+        if node.op_type == "Linear"
     }
     assert {1, forms.T} <= set(rows.values())  # of one step, and of all at once
     assert not rows.keys() & found.keys()
-    of_steps = {str(node.name) for node in model.graph if ir.has_constant_base_name(node) and not count_macs(node)}
+    of_steps = {
+        str(node.name)
+        for node in model.graph
+        if ir.has_constant_base_name(node) and not count_macs(node)
+    }
     assert found.keys() == of_steps != set()
 
 
@@ -400,7 +458,9 @@ def test_cells_that_are_wanted_on_the_host_leave_the_products_to_the_chip(platfo
     """All multiply-accumulates of the gates are the chip's, and not one sum of a cell."""
     rng = np.random.default_rng(4)
     calls = [{"x": rng.uniform(-1, 1, (1, 6)).astype(np.float32)} for _ in range(50)]
-    report = lo.quantize(_gated(), calls, platform=platform, state={"next": "c"}, cells="host").report
+    report = lo.quantize(
+        _gated(), calls, platform=platform, state={"next": "c"}, cells="host"
+    ).report
     host = {node.node for node in (*report.float_nodes, *report.host_part)}
     assert {"kept", "cell"} <= host
     assert not host & {"there", "again", "new", "mask_layer", "spectrum", "last"}
@@ -408,12 +468,18 @@ def test_cells_that_are_wanted_on_the_host_leave_the_products_to_the_chip(platfo
 
 
 def test_states_are_proposed() -> None:
-    """Where the user names none: by name in the report, by shape too where the data have no such input."""
+    """Where the user names none: by name in the report, by shape too where the data have no such
+    input.
+    """
     x = RNG.uniform(0, 1, (8, 4)).astype(np.float32)
-    report = lo.quantize(_lstm(), {"x": x[:1], "h": np.zeros((1, 1, 3)), "c": np.zeros((1, 1, 3))}).report
+    report = lo.quantize(
+        _lstm(), {"x": x[:1], "h": np.zeros((1, 1, 3)), "c": np.zeros((1, 1, 3))}
+    ).report
     assert not any("--state" in note for note in report.notes)  # h2 or c2: nobody can tell
     model = _counter()
-    with pytest.raises(lo.DataError, match=r"no array for input 'c'; found x; is 'next' its .* --state next=c$"):
+    with pytest.raises(
+        lo.DataError, match=r"no array for input 'c'; found x; is 'next' its .* --state next=c$"
+    ):
         lo.quantize(model, {"x": x})
     ir.rename(model, {"next": "c_out"}, {})
     report = lo.quantize(model, {"x": x, "c": x}).report

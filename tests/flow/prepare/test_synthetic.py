@@ -1,4 +1,6 @@
-"""Models without data: `quantize` alone runs, says so wherever the result is read later, and nobody else runs."""
+"""Models without data: `quantize` alone runs, says so wherever the result is read later, and nobody
+else runs.
+"""
 
 import json
 
@@ -32,7 +34,9 @@ def look():
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Return a folder with the float model, its data, and what the command makes of it without data."""
+    """Return a folder with the float model, its data, and what the command makes of it without
+    data.
+    """
     folder = tmp_path_factory.mktemp("look")
     ir.save(NET, folder / "net.onnx")
     np.savez(folder / "data.npz", **DATA)
@@ -58,7 +62,9 @@ def run(*words, code=0):
 )
 def test_all_inputs_have_as_many_samples(sizes, count):
     """As many as the file states for one of them, and few where one is large."""
-    dtypes = [np.dtype(np.int8 if 1 << 23 in shape else np.float32) for shape in sizes]  # zeros are made sooner
+    dtypes = [
+        np.dtype(np.int8 if 1 << 23 in shape else np.float32) for shape in sizes
+    ]  # zeros are made sooner
     specs = [InputSpec(*each) for each in zip("ab", map(tuple, sizes), dtypes, strict=True)]
     assert {len(array) for array in generate_synthetic_inputs(specs, 0).values()} == {count}
 
@@ -94,7 +100,16 @@ def test_with_data_nothing_is_said():
         ("convert", "net_quant.onnx", "--to", "qdq", "-o", "qdq.onnx"),
         ("convert", "net_quant.onnx", "--to", "qoperator", "-o", "qoperator.onnx"),
         ("deploy", "net_quant.onnx", "-o", "board"),
-        ("quantize", "net.onnx", "--calib", "data.npz", "--plan", "plan.json", "-o", "planned.onnx"),
+        (
+            "quantize",
+            "net.onnx",
+            "--calib",
+            "data.npz",
+            "--plan",
+            "plan.json",
+            "-o",
+            "planned.onnx",
+        ),
     ],
 )
 def test_who_reads_it_later_is_warned(files, monkeypatch, words):
@@ -105,7 +120,9 @@ def test_who_reads_it_later_is_warned(files, monkeypatch, words):
 
 
 def test_what_is_made_of_it_says_it_too(files, monkeypatch):
-    """Converted, deployed, planned anew: the metadata go along, and so does the warning, from there on as well."""
+    """Converted, deployed, planned anew: the metadata go along, and so does the warning, from there
+    on as well.
+    """
     monkeypatch.chdir(files)
     for form in ("linger", "qdq", "qoperator"):
         run("convert", "net_quant.onnx", "--to", form, "-o", f"{form}.onnx")
@@ -114,14 +131,19 @@ def test_what_is_made_of_it_says_it_too(files, monkeypatch):
     assert ir.load("board/net_quant.onnx").metadata_props[CALIBRATION_KEY] == "synthetic"
     assert ir.load("board/net_quant_chip.onnx").metadata_props[CALIBRATION_KEY] == "synthetic"
     assert SYNTHETIC_WARNING in (files / "board/README.md").read_text()
-    assert any(SYNTHETIC_WARNING in note for note in json.loads((files / "board/manifest.json").read_text())["notes"])
+    assert any(
+        SYNTHETIC_WARNING in note
+        for note in json.loads((files / "board/manifest.json").read_text())["notes"]
+    )
     again = lo.quantize("qdq.onnx", DATA)
     assert again.report.warnings[0] == SYNTHETIC_WARNING
     assert lo.convert("linger.onnx", "thinker").graph.metadata_props[CALIBRATION_KEY] == "synthetic"
 
 
 def test_weights_refined_on_random_inputs_are_told():
-    """A plan's own scales are taken without data; weights that are refined for them are not the user's."""
+    """A plan's own scales are taken without data; weights that are refined for them are not the
+    user's.
+    """
     plan = lo.quantize(NET, DATA, effort="fast").plan
     assert SYNTHETIC_WARNING not in lo.quantize(NET, plan=plan, effort="fast").report.warnings
     assert lo.quantize(NET, plan=plan).report.warnings[0] == SYNTHETIC_WARNING
@@ -132,15 +154,27 @@ def test_weights_refined_on_random_inputs_are_told():
 
 def test_deploy_without_data_is_refused(files, tmp_path):
     said = run("deploy", files / "net.onnx", "-o", tmp_path / "board", code=1)
-    assert "deploy needs data to calibrate a float model: give --calib DATA, or --input DATA" in said
-    said = run("quantize", files / "net.onnx", "-o", tmp_path / "q.onnx", "--deploy", tmp_path / "board", code=1)
+    assert (
+        "deploy needs data to calibrate a float model: give --calib DATA, or --input DATA" in said
+    )
+    said = run(
+        "quantize",
+        files / "net.onnx",
+        "-o",
+        tmp_path / "q.onnx",
+        "--deploy",
+        tmp_path / "board",
+        code=1,
+    )
     assert "--deploy writes what is shipped: give --calib DATA" in said
     assert list(tmp_path.iterdir()) == []
 
 
 def test_deploy_calibrates_on_its_input_and_says_so(files, tmp_path):
     data = files / "data.npz"
-    said = run("deploy", files / "net.onnx", "--input", data, "--effort", "fast", "-o", tmp_path / "a")
+    said = run(
+        "deploy", files / "net.onnx", "--input", data, "--effort", "fast", "-o", tmp_path / "a"
+    )
     assert "calibrated on the samples of --input" in said
     assert "calibrated on the samples of --input" in (tmp_path / "a/README.md").read_text()
     run("deploy", files / "net.onnx", "--calib", data, "--effort", "fast", "-o", tmp_path / "b")
@@ -158,7 +192,9 @@ def test_deploy_calibrates_on_its_input_and_says_so(files, tmp_path):
         lambda folder: sensitivity(NET, None, DATA),
         lambda folder: sensitivity(NET, plan=lo.quantize(NET, DATA, effort="fast").plan),
         lambda folder: sensitivity(NET, function=lambda session: 1.0),
-        lambda folder: AnalysisQuant(save(folder), eval_function=lambda session: 1.0, save_dir=folder / "a").analysis(),
+        lambda folder: AnalysisQuant(
+            save(folder), eval_function=lambda session: 1.0, save_dir=folder / "a"
+        ).analysis(),
         lambda folder: lo.compat.quantize_static(save(folder), folder / "q.onnx"),
         lambda folder: api.structure(NET),
         lambda folder: lo.compat.check_qat_model(NET, None),
@@ -172,7 +208,9 @@ def test_deploy_calibrates_on_its_input_and_says_so(files, tmp_path):
     ],
 )
 def test_nobody_else_runs_without_data(call, tmp_path):
-    with pytest.raises(ConfigError, match="--calib|--train|calibration_data_reader|--eval|data_loader") as raised:
+    with pytest.raises(
+        ConfigError, match="--calib|--train|calibration_data_reader|--eval|data_loader"
+    ) as raised:
         call(tmp_path)
     assert "\n" not in str(raised.value)
     assert {path.name for path in tmp_path.iterdir()} <= {"net.onnx"}
@@ -188,7 +226,9 @@ def halves():
     model = lo.convert(lo.quantize(NET, DATA, effort="fast", platform="generic").graph, "qdq").graph
     net = nets.Net(1, 1, 1)
     last = model.graph.outputs[0]
-    weight = ir.add_initializer(model, "late", (net.rng.standard_normal((4, ir.get_shape(last)[1]))).astype(np.float32))
+    weight = ir.add_initializer(
+        model, "late", (net.rng.standard_normal((4, ir.get_shape(last)[1]))).astype(np.float32)
+    )
     node = ir.make_node("Gemm", [last, weight], {"transB": 1}, name="late_fc", output="late_y")
     model.graph.append(node)
     node.outputs[0].shape, node.outputs[0].type = ir.make_shape(["N", 4]), last.type
@@ -199,8 +239,15 @@ def halves():
 def test_check_leaves_out_what_data_tell(files, tmp_path):
     """Scales of no data are no finding: a line says what is left out."""
     said = run("check", files / "net.onnx", "-o", tmp_path / "a")
-    assert "model_check_result.txt tells scales and ranges: it is written with --calib DATA only" in said
-    assert {path.name for path in (tmp_path / "a").iterdir()} == {"check.txt", "check.json", "check.html"}
+    assert (
+        "model_check_result.txt tells scales and ranges: it is written with --calib DATA only"
+        in said
+    )
+    assert {path.name for path in (tmp_path / "a").iterdir()} == {
+        "check.txt",
+        "check.json",
+        "check.html",
+    }
     run("check", files / "net.onnx", "--calib", files / "data.npz", "-o", tmp_path / "b")
     assert (tmp_path / "b/model_check_result.txt").is_file()
 

@@ -1,4 +1,6 @@
-"""The figures a report gives: on samples held back, over streams, with warnings where the integers are no good."""
+"""The figures a report gives: on samples held back, over streams, with warnings where the integers
+are no good.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ def test_held_samples_do_not_keep_their_whole_files_in_memory() -> None:
     assert not any(np.shares_memory(feeds["x"], rows) for feeds in data.held())
 
 
-def _model(nodes: list[onnx.NodeProto], weights: dict[str, np.ndarray], outputs: list[str], state: int) -> ir.Model:
+def _model(
+    nodes: list[onnx.NodeProto], weights: dict[str, np.ndarray], outputs: list[str], state: int
+) -> ir.Model:
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 4])]
     if state:
         inputs.append(helper.make_tensor_value_info("s", TensorProto.FLOAT, ["N", state]))
@@ -76,7 +80,10 @@ def test_the_report_says_what_was_measured() -> None:
     rng = np.random.default_rng(0)
     model = _linear(rng)
     many, few = ({"x": rng.standard_normal((count, 4)).astype(np.float32)} for count in (640, 40))
-    assert lo.quantize(model, many, effort="fast").report.measured_on == "on 16 samples held back from calibration"
+    assert (
+        lo.quantize(model, many, effort="fast").report.measured_on
+        == "on 16 samples held back from calibration"
+    )
     assert lo.quantize(model, few, effort="fast").report.measured_on == "on the calibration data"
 
 
@@ -94,16 +101,24 @@ def _accumulator() -> ir.Model:
 def test_streams_are_measured_with_their_own_states_and_stand_still_loudly() -> None:
     rng = np.random.default_rng(1)
     calls = [{"x": rng.uniform(0.2, 0.5, (1, 4)).astype(np.float32)} for _ in range(640)]
-    report = lo.quantize(_accumulator(), calls, platform="venus", state={"out": "s"}, effort="fast").report
+    report = lo.quantize(
+        _accumulator(), calls, platform="venus", state={"out": "s"}, effort="fast"
+    ).report
     assert report.measured_on == "on 64 calls held back from calibration"
-    assert report.outputs["out"]["sqnr"] < 15  # a step of less than half a count is lost, call after call
+    assert (
+        report.outputs["out"]["sqnr"] < 15
+    )  # a step of less than half a count is lost, call after call
     assert any("output '" in w and "dB from the float model" in w for w in report.warnings)
-    assert any(w.startswith("state 'out' stands still in integers: 4 of its 4") for w in report.warnings)
+    assert any(
+        w.startswith("state 'out' stands still in integers: 4 of its 4") for w in report.warnings
+    )
 
 
 def test_a_good_model_has_no_warning() -> None:
     rng = np.random.default_rng(2)
-    report = lo.quantize(_linear(rng), {"x": rng.standard_normal((128, 4)).astype(np.float32)}).report
+    report = lo.quantize(
+        _linear(rng), {"x": rng.standard_normal((128, 4)).astype(np.float32)}
+    ).report
     assert not report.warnings
     assert report.outputs["y"]["sqnr"] > 25
 
@@ -122,7 +137,9 @@ def test_the_layer_that_breaks_is_named() -> None:
         helper.make_node("MatMul", ["c", "pick"], ["y"], name="last"),
     ]
     x = {"x": rng.standard_normal((64, 4)).astype(np.float32)}
-    report = lo.quantize(_model(nodes, weights, ["y"], 0), x, platform="generic", effort="fast").report
+    report = lo.quantize(
+        _model(nodes, weights, ["y"], 0), x, platform="generic", effort="fast"
+    ).report
     assert report.warnings
     assert "it breaks at" in report.warnings[0]
     assert "spoils" in report.warnings[0] or "last" in report.warnings[0]
@@ -141,7 +158,10 @@ def test_what_a_softmax_reads_is_measured_beside_the_output() -> None:
     """Oracle: the scores in numpy, and those that a session over all samples gives."""
     rng = np.random.default_rng(3)
     weight = rng.normal(size=(4, 5)).astype(np.float32)
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["z"]), helper.make_node("Softmax", ["z"], ["y"])]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["z"]),
+        helper.make_node("Softmax", ["z"], ["y"]),
+    ]
     net = _model(nodes, {"w": weight}, ["y"], 0)
     x = rng.normal(size=(48, 4)).astype(np.float32)
     prepared = prepare_model(net, {"x": x}, None, {"platform": "generic"}, hold_out=False)
@@ -152,6 +172,8 @@ def test_what_a_softmax_reads_is_measured_beside_the_output() -> None:
     power = np.square(x.astype(np.float64) @ weight).sum()
     assert made.fidelity.measured_errors[0] == pytest.approx(each, rel=1e-3)
     assert made.fidelity.measured_power == pytest.approx([power], rel=1e-4)
-    assert made.fidelity.min_measured_sqnr_db == pytest.approx(10 * np.log10(power / each.sum()), abs=1e-3)
+    assert made.fidelity.min_measured_sqnr_db == pytest.approx(
+        10 * np.log10(power / each.sum()), abs=1e-3
+    )
     assert made.fidelity.errors.shape == made.fidelity.measured_errors.shape
     assert made.fidelity.power[0] < power  # shares, of one each

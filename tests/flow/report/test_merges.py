@@ -1,4 +1,6 @@
-"""What would merge parts of a program: another chip that takes the operator, or an activation that this chip has."""
+"""What would merge parts of a program: another chip that takes the operator, or an activation that
+this chip has.
+"""
 
 import pytest
 
@@ -28,7 +30,8 @@ def test_an_activation_has_one_in_its_place(operator):
     found = gap(operator).merges
     assert found
     assert all(
-        merge.instead and set(merge.instead) <= set(operators.ACTIVATION_SUBSTITUTES[operator]) for merge in found
+        merge.instead and set(merge.instead) <= set(operators.ACTIVATION_SUBSTITUTES[operator])
+        for merge in found
     )
 
 

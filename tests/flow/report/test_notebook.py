@@ -4,7 +4,9 @@ from tests.nets import plain, quantized
 
 
 def test_report_and_worst_layers():
-    """The platform, the outputs, the five tensors farthest from the float model; names are escaped."""
+    """The platform, the outputs, the five tensors farthest from the float model; names are
+    escaped.
+    """
     q = quantized(plain(), effort="fast")
     shown = q._repr_html_()
     worst = sorted(q.layers, key=q.layers.get)[:5]

@@ -1,4 +1,6 @@
-"""Outputs that join parts of different range: each part is measured by itself, and the join goes to the host."""
+"""Outputs that join parts of different range: each part is measured by itself, and the join goes to
+the host.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from lingeronnx.flow.report.output_parts import PartAgreement, find_part_boundar
 from lingeronnx.graph import ir
 from tests.passes.helpers import graph, rand
 
-_HEADS = "a = MatMul(x, w) c = Relu(a) d = MatMul(c, u) b = Mul(d, big) e = MatMul(c, v) s = Sigmoid(e)"
+_HEADS = (
+    "a = MatMul(x, w) c = Relu(a) d = MatMul(c, u) b = Mul(d, big) e = MatMul(c, v) s = Sigmoid(e)"
+)
 _WEIGHTS = {
     "w": rand(6, 16),
     "u": rand(16, 4),
@@ -34,27 +38,55 @@ _WEIGHTS = {
 #: How boxes b [N,4] and scores s [N,3] become y, its shape, and the places where its parts end
 _JOINS = {
     "a Concat": ("y = Concat<axis=1>(b, s)", "N,7", {1: [4]}),
-    "three parts, one of them joined": ("j = Concat<axis=1>(b, s) y = Concat<axis=1>(j, e)", "N,10", {1: [4, 7]}),
+    "three parts, one of them joined": (
+        "j = Concat<axis=1>(b, s) y = Concat<axis=1>(j, e)",
+        "N,10",
+        {1: [4, 7]},
+    ),
     "a Concat that is moved": (
-        "j = Concat<axis=-1>(b, s) k = Unsqueeze(j, one) t = Transpose<perm=[0, 2, 1]>(k) y = Identity(t)",
+        (
+            "j = Concat<axis=-1>(b, s) k = Unsqueeze(j, one) t = Transpose<perm=[0, 2, 1]>(k) y = "
+            "Identity(t)"
+        ),
         "N,7,1",
         {1: [4]},
     ),
-    "a Concat behind which all are changed alike": ("j = Concat<axis=1>(b, s) y = Relu(j)", "N,7", {1: [4]}),
-    "a sum of padded tensors": ("p = Pad(b, back) q = Pad(s, front) y = Add(p, q)", "N,7", {1: [4]}),
+    "a Concat behind which all are changed alike": (
+        "j = Concat<axis=1>(b, s) y = Relu(j)",
+        "N,7",
+        {1: [4]},
+    ),
+    "a sum of padded tensors": (
+        "p = Pad(b, back) q = Pad(s, front) y = Add(p, q)",
+        "N,7",
+        {1: [4]},
+    ),
     "a stack": (
-        "i, j = Split<axis=1>(b, half) p = Unsqueeze(i, one) q = Unsqueeze(j, one) y = Concat<axis=1>(p, q)",
+        (
+            "i, j = Split<axis=1>(b, half) p = Unsqueeze(i, one) q = Unsqueeze(j, one) y = "
+            "Concat<axis=1>(p, q)"
+        ),
         "N,2,2",
         {1: [1]},
     ),
     "parts of several axes": (
-        "r = Reshape(b, rows) i, j = Split<axis=2, num_outputs=2>(r) t = Concat<axis=1>(i, j) y = Concat<axis=2>(t, t)",
+        (
+            "r = Reshape(b, rows) i, j = Split<axis=2, num_outputs=2>(r) t = Concat<axis=1>(i, j) y = "
+            "Concat<axis=2>(t, t)"
+        ),
         "N,4,2",
         {1: [2], 2: [1]},
     ),
-    "parts that are written over": ("p = Pad(b, back) y = ScatterND(p, late, three)", "1,7", {1: [4]}),
+    "parts that are written over": (
+        "p = Pad(b, back) y = ScatterND(p, late, three)",
+        "1,7",
+        {1: [4]},
+    ),
     "a part of a Concat": (
-        "j = Concat<axis=1>(b, s) i, z = Split<axis=1>(j, five) k = Unsqueeze(i, one) y = Concat<axis=1>(k, k)",
+        (
+            "j = Concat<axis=1>(b, s) i, z = Split<axis=1>(j, five) k = Unsqueeze(i, one) y = "
+            "Concat<axis=1>(k, k)"
+        ),
         "N,2,5",
         {1: [1]},
     ),
@@ -67,7 +99,11 @@ def _model(text: str, shape: str) -> ir.Model:
     used = set(re.findall(r"\w+", f"{_HEADS} {text}"))
     held = {name: array for name, array in _WEIGHTS.items() if name in used}
     opset = 18 if "num_outputs" in text else 13
-    return graph(f"g (float[{shape[0]},6] x) => (float[{shape}] y) {{ {_HEADS} {text} }}", opset=opset, **held)
+    return graph(
+        f"g (float[{shape[0]},6] x) => (float[{shape}] y) {{ {_HEADS} {text} }}",
+        opset=opset,
+        **held,
+    )
 
 
 @pytest.mark.parametrize("name", _JOINS)
@@ -79,14 +115,18 @@ def test_where_parts_end(name: str) -> None:
 
 
 def test_a_part_is_measured_as_a_whole_output_would_be() -> None:
-    want = np.concatenate([rand(5, 4) * 100, rand(5, 3, seed=1), np.zeros((5, 2), np.float32)], axis=1)
+    want = np.concatenate(
+        [rand(5, 4) * 100, rand(5, 3, seed=1), np.zeros((5, 2), np.float32)], axis=1
+    )
     have = want + np.float32(0.1)
     seen = PartAgreement("y", {1: [4, 7]})
     for rows in (slice(0, 2), slice(2, 5)):
         seen.add(want[rows], have[rows])
     boxes, scores = seen.parts  # what is zero in the float model has no level
     assert (boxes.first, boxes.last, scores.first, scores.last) == (0, 3, 4, 6)
-    assert scores.sqnr == pytest.approx(10 * math.log10(np.square(want[:, 4:7]).sum() / (15 * 0.01)), abs=1e-3)
+    assert scores.sqnr == pytest.approx(
+        10 * math.log10(np.square(want[:, 4:7]).sum() / (15 * 0.01)), abs=1e-3
+    )
     assert boxes.sqnr > scores.sqnr + 30
     assert str(scores) == "4 to 6 of axis 1"
 
@@ -109,7 +149,10 @@ def test_a_part_that_is_lost_is_said_and_what_would_be_tried() -> None:
     report = lo.quantize(model, x, platform="generic", effort="fast").report
     assert report.outputs["y"]["sqnr"] > 30  # of the boxes
     (line,) = report.warnings
-    assert re.search(r"output 'y': 4 to 6 of axis 1 is .* dB from the float model, which .* of the whole do not", line)
+    assert re.search(
+        r"output 'y': 4 to 6 of axis 1 is .* dB from the float model, which .* of the whole do not",
+        line,
+    )
     assert any("effort is fast" in note and "--effort normal" in note for note in report.notes)
     once = lo.quantize(model, iter([x]), platform="generic").report
     assert any("the data are read once" in note for note in once.notes)

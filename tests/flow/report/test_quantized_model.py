@@ -1,4 +1,6 @@
-"""What `QuantizedModel.write` writes: the graph, the part for the packer, the plan, and the line that packs them."""
+"""What `QuantizedModel.write` writes: the graph, the part for the packer, the plan, and the line
+that packs them.
+"""
 
 import shlex
 
@@ -39,10 +41,17 @@ def test_the_part_stands_beside_and_the_line_names_it(tmp_path):
     """All files, and nothing else; the packer takes no Softmax, so its line is about the part."""
     result = quantized()
     done = result.write(tmp_path / "net.onnx", plan=tmp_path / "plan.json")
-    assert (done.graph, done.chip, done.plan) == tuple(tmp_path / n for n in ("net.onnx", "net_chip.onnx", "plan.json"))
+    assert (done.graph, done.chip, done.plan) == tuple(
+        tmp_path / n for n in ("net.onnx", "net_chip.onnx", "plan.json")
+    )
     assert sorted(p.name for p in tmp_path.iterdir()) == ["net.onnx", "net_chip.onnx", "plan.json"]
-    assert line(done) == {"-g": str(tmp_path / "net_chip.onnx"), "-o": str(tmp_path / "net_chip.pkg")}
-    kinds = [[node.op_type for node in onnx.load(path).graph.node] for path in (done.graph, done.chip)]
+    assert line(done) == {
+        "-g": str(tmp_path / "net_chip.onnx"),
+        "-o": str(tmp_path / "net_chip.pkg"),
+    }
+    kinds = [
+        [node.op_type for node in onnx.load(path).graph.node] for path in (done.graph, done.chip)
+    ]
     assert kinds[0] == [*kinds[1], "Softmax"]
     assert lo.Plan.from_json(done.plan.read_text()) == result.plan
 
@@ -53,7 +62,9 @@ def test_the_line_before_anything_is_written():
         "-g": "model_quant_chip.onnx",
         "-o": "model_quant_chip.pkg",
     }
-    assert line(type("", (), {"report": quantized(softmax=False).report}))["-g"] == "model_quant.onnx"
+    assert (
+        line(type("", (), {"report": quantized(softmax=False).report}))["-g"] == "model_quant.onnx"
+    )
 
 
 def test_without_a_host_part_there_is_one_file(tmp_path):
@@ -104,23 +115,40 @@ def test_what_cannot_be_converted_writes_nothing(tmp_path):
 
 
 def test_quantize_measures_what_it_is_given(tmp_path):
-    """The accuracy of the report is that of `evaluate` on the written file; values beyond calibration are noted."""
+    """The accuracy of the report is that of `evaluate` on the written file; values beyond
+    calibration are noted.
+    """
     onnx.save(ir.to_proto(net()), tmp_path / "float.onnx")
     data = {"x": 8 * X[:8]}
     result = quantized(eval_data=data, metric="sqnr")
     result.save(tmp_path / "net.onnx")
-    found = lo.evaluate(tmp_path / "net.onnx", data, metric="sqnr", baseline=tmp_path / "float.onnx")
+    found = lo.evaluate(
+        tmp_path / "net.onnx", data, metric="sqnr", baseline=tmp_path / "float.onnx"
+    )
     assert result.report.accuracy == found.accuracy
     assert any("beyond what calibration saw" in note for note in result.report.notes)
 
 
 def test_parts_of_an_earlier_run_are_told(tmp_path):
-    """They stay, since nobody knows whose they are; those that are written anew, and other names, are not named."""
-    for name in ("net_chip.onnx", "net_chip2.onnx", "net_chip12.onnx", "net_chips.onnx", "other_chip1.onnx"):
+    """They stay, since nobody knows whose they are; those that are written anew, and other names,
+    are not named.
+    """
+    for name in (
+        "net_chip.onnx",
+        "net_chip2.onnx",
+        "net_chip12.onnx",
+        "net_chips.onnx",
+        "other_chip1.onnx",
+    ):
         (tmp_path / name).write_bytes(b"old")
     done = quantized().write(tmp_path / "net.onnx")
     told = [note for note in done.report.notes if "of an earlier run" in note]
-    assert told == ["net_chip12.onnx, net_chip2.onnx beside net.onnx: of an earlier run, and no part of this graph"]
+    assert told == [
+        (
+            "net_chip12.onnx, net_chip2.onnx beside net.onnx: of an earlier run, and no part of this "
+            "graph"
+        )
+    ]
     assert (tmp_path / "net_chip2.onnx").read_bytes() == b"old"
     clean = quantized().write(tmp_path / "clean.onnx")
     assert not [note for note in clean.report.notes if "of an earlier run" in note]

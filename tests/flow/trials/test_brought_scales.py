@@ -1,4 +1,6 @@
-"""A model quantized elsewhere: its scales kept against its weights quantized anew, by samples that neither saw."""
+"""A model quantized elsewhere: its scales kept against its weights quantized anew, by samples that
+neither saw.
+"""
 
 import json
 
@@ -34,12 +36,16 @@ def sqnr(made, feeds):
 
 
 def test_the_better_is_taken_and_told(foreign):
-    """Measured again here, on samples that nobody has seen: what was taken is the better of the two by far."""
+    """Measured again here, on samples that nobody has seen: what was taken is the better of the two
+    by far.
+    """
     path, feeds = foreign
     made = lo.quantize(path, feeds, platform="venus")
     [note] = told(made)
     assert "measured on 12 samples set aside" in note
-    kept, anew = (lo.quantize(path, feeds, platform="venus", requantize=wish) for wish in (False, True))
+    kept, anew = (
+        lo.quantize(path, feeds, platform="venus", requantize=wish) for wish in (False, True)
+    )
     assert not told(kept)
     assert not told(anew)
     fresh = samples(nets.shortcut(), 64, seed=9)
@@ -67,7 +73,9 @@ def test_scales_that_all_stay_are_not_questioned(foreign):
 )
 def test_what_is_not_measured_is_named(foreign, settings, count, word):
     path, feeds = foreign
-    made = lo.quantize(path, {name: array[:count] for name, array in feeds.items()}, platform="venus", **settings)
+    made = lo.quantize(
+        path, {name: array[:count] for name, array in feeds.items()}, platform="venus", **settings
+    )
     [note] = told(made)
     assert "not measured" in note
     assert word in note
@@ -84,7 +92,9 @@ def test_command(foreign, tmp_path):
     np.savez(tmp_path / "x.npz", **feeds)
     for options, many in (((), 1), (("--no-requantize",), 0), (("--requantize",), 0)):
         files = [str(path), "-o", str(tmp_path / "q.onnx"), "--calib", str(tmp_path / "x.npz")]
-        done = CliRunner().invoke(cli.main, ["quantize", *files, "--json", "--platform", "venus", *options])
+        done = CliRunner().invoke(
+            cli.main, ["quantize", *files, "--json", "--platform", "venus", *options]
+        )
         assert done.exit_code == 0, done.output
         notes = json.loads(done.stdout)["notes"]
         assert sum("samples set aside" in note for note in notes) == many

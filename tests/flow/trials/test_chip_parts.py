@@ -1,4 +1,6 @@
-"""What a part for the chip is refused for, or is not worth, goes to the host; what is chip-ready stays as it is."""
+"""What a part for the chip is refused for, or is not worth, goes to the host; what is chip-ready
+stays as it is.
+"""
 
 import dataclasses
 
@@ -77,8 +79,12 @@ def test_a_tiny_island_goes_to_the_host():
 
 
 @pytest.mark.parametrize(("kernel", "parts"), [(1, 2), (3, 1)])
-def test_what_is_not_worth_a_crossing_stays_where_it_is_more_than_a_tenth_of_the_work(kernel, parts):
-    """A depthwise layer with two products for each number: beside 1x1 a fourth of the work, beside 3x3 hardly any."""
+def test_what_is_not_worth_a_crossing_stays_where_it_is_more_than_a_tenth_of_the_work(
+    kernel, parts
+):
+    """A depthwise layer with two products for each number: beside 1x1 a fourth of the work, beside
+    3x3 hardly any.
+    """
     net = Net(8, 8, 8)
     a = net.node("Erf", net.conv("x", (8, 8, kernel, kernel), pads=[kernel // 2] * 4))
     result = made(net.graph(net.conv(a, (8, 1, 2, 2), group=8, out="y")), max_parts=9)
@@ -89,7 +95,9 @@ def test_what_is_not_worth_a_crossing_stays_where_it_is_more_than_a_tenth_of_the
 
 @pytest.mark.parametrize(("outputs", "parts"), [(12, 2), (32, 1)])
 def test_what_left_before_is_no_reason_to_leave(outputs, parts):
-    """The user keeps 11 or 25 % of the work in float. Just below nine tenths nothing more leaves, far below it does."""
+    """The user keeps 11 or 25 % of the work in float. Just below nine tenths nothing more leaves,
+    far below it does.
+    """
     net = Net(8, 8, 8)
     a = net.node("Erf", net.conv("x", (8, 8, 3, 3), pads=[1] * 4))
     b = net.node("Erf", net.conv(a, (8, 1, 2, 2), group=8))
@@ -102,12 +110,16 @@ def test_what_left_before_is_no_reason_to_leave(outputs, parts):
 @pytest.mark.parametrize("said", [{"out_bits": 32}, {"scale": 64.0}])
 @pytest.mark.parametrize("chip", ["venus", "arcs"])
 def test_an_override_of_a_layer_that_moves_has_no_effect_and_is_told(chip, said):
-    """The chip's part of the file is the one without it; where the layer stays, the override holds."""
+    """The chip's part of the file is the one without it; where the layer stays, the override
+    holds.
+    """
     net = Net(8, 8, 8)
     a = net.node("Erf", net.conv("x", (8, 8, 3, 3), pads=[1] * 4))
     flat = net.node("Flatten", net.node("Erf", net.conv(a, (8, 8, 3, 3), pads=[1] * 4)))
     model = net.graph(net.linear(flat, (512, 4), out="y"))
-    plain, told = (made(model, platform=chip, max_parts=9, **more) for more in ({}, {"overrides": {"y": said}}))
+    plain, told = (
+        made(model, platform=chip, max_parts=9, **more) for more in ({}, {"overrides": {"y": said}})
+    )
     assert [node.why for node in told.report.host_part if node.macs] == [
         "only 2,048 multiply-accumulates for 516 numbers to hand over"
     ]
@@ -129,14 +141,21 @@ def test_what_is_chip_ready_is_never_cut():
 
 
 def test_what_an_end_on_the_host_makes_chip_ready_is_not_cut(monkeypatch):
-    """Behind a float operator a sum that 8 bits cannot hold: by evidence alone the host computes all of the end."""
+    """Behind a float operator a sum that 8 bits cannot hold: by evidence alone the host computes
+    all of the end.
+    """
     monkeypatch.setattr(
         "lingeronnx.flow.trials.chip_parts.plan_model", None
     )  # planned no more often than without parts
     net = Net(8, 8, 8)
     a = net.node("Exp", net.node("Erf", net.conv("x", (8, 8, 3, 3), pads=[1] * 4)))
-    model = net.graph(net.node("Add", a, net.const(np.full((1, 8, 1, 1), 100, np.float32)), out="y"))
-    plain, cut = (quantize(model, samples(model, 32), platform="venus", **more) for more in ({}, {"max_parts": 9}))
+    model = net.graph(
+        net.node("Add", a, net.const(np.full((1, 8, 1, 1), 100, np.float32)), out="y")
+    )
+    plain, cut = (
+        quantize(model, samples(model, 32), platform="venus", **more)
+        for more in ({}, {"max_parts": 9})
+    )
     assert plain.report.chip_ready
     assert ir.to_bytes(plain.graph) == ir.to_bytes(cut.graph)
 
@@ -144,7 +163,9 @@ def test_what_an_end_on_the_host_makes_chip_ready_is_not_cut(monkeypatch):
 def test_a_model_of_which_nothing_would_be_left_stays_and_is_refused():
     net = Net(4, 20, 20)
     small = dataclasses.replace(ARCS, shared_memory=3100)
-    report = made(net.graph(net.conv("x", (800, 4, 3, 3), out="y")), platform=small, max_parts=9).report
+    report = made(
+        net.graph(net.conv("x", (800, 4, 3, 3), out="y")), platform=small, max_parts=9
+    ).report
     assert [(part.name, part.runs) for part in report.program.parts] == [("chip1", False)]
     assert "bytes are needed" in report.why_not[0]
 
@@ -152,7 +173,11 @@ def test_a_model_of_which_nothing_would_be_left_stays_and_is_refused():
 def test_parts_are_written_with_a_line_each(tmp_path):
     result = made(islands())
     done = result.write(tmp_path / "m.onnx")
-    assert [path.name for path in done.chip_parts] == ["m_chip1.onnx", "m_chip2.onnx", "m_chip3.onnx"]
+    assert [path.name for path in done.chip_parts] == [
+        "m_chip1.onnx",
+        "m_chip2.onnx",
+        "m_chip3.onnx",
+    ]
     for path, part in zip(done.chip_parts, done.report.program.chip, strict=True):
         assert path.is_file()
         assert str(path) in part.packer
@@ -160,7 +185,9 @@ def test_parts_are_written_with_a_line_each(tmp_path):
 
 
 def test_a_wide_convolution_over_a_line_stands_upright():
-    """Venus pads a line that several parts of a cut convolution read; as a column nothing is padded."""
+    """Venus pads a line that several parts of a cut convolution read; as a column nothing is
+    padded.
+    """
     net = Net(64, 1, 64)
     weight = (0.05 * np.random.default_rng(1).standard_normal((256, 64, 1, 5))).astype(np.float32)
     model = net.graph(
@@ -179,7 +206,9 @@ def test_a_wide_convolution_over_a_line_stands_upright():
 
 
 def test_a_tiny_island_goes_to_the_host_and_numbers_are_counted_by_the_files_names():
-    """Names that the packer does not take are others in the file; the numbers handed over are still counted."""
+    """Names that the packer does not take are others in the file; the numbers handed over are still
+    counted.
+    """
     net = Net(8, 8, 8)
     a = net.node("Erf", net.conv("x", (8, 8, 3, 3), pads=[1] * 4), out="in:0")
     b = net.node("Add", a, net.const(np.full((1, 8, 1, 1), 0.3, np.float32)), out="sum:0")
@@ -189,7 +218,9 @@ def test_a_tiny_island_goes_to_the_host_and_numbers_are_counted_by_the_files_nam
     result = made(model, max_parts=9)
     assert result.report.names
     assert len(result.report.program.chip) == 2
-    assert "numbers to hand over" in next(n.why for n in result.report.float_nodes if n.op_type == "Add")
+    assert "numbers to hand over" in next(
+        n.why for n in result.report.float_nodes if n.op_type == "Add"
+    )
 
 
 def wide_layer():
@@ -201,14 +232,19 @@ def wide_layer():
 
 
 def test_a_layer_that_needs_too_much_memory_goes_alone():
-    """The layer that takes most of the memory leaves, and not all of its part; without parts nothing does."""
+    """The layer that takes most of the memory leaves, and not all of its part; without parts
+    nothing does.
+    """
     small = dataclasses.replace(ARCS, shared_memory=31000)
     one = made(wide_layer(), platform=small, parts=1)
     assert not one.report.chip_ready
     assert not any(node.op_type == "Conv" for node in one.report.host_part)
     result = made(wide_layer(), platform=small, max_parts=9)
     assert result.report.chip_ready or result.report.program.runs_correctly
-    assert any("bytes are needed" in node.why for node in [*result.report.host_part, *result.report.float_nodes])
+    assert any(
+        "bytes are needed" in node.why
+        for node in [*result.report.host_part, *result.report.float_nodes]
+    )
     assert 0 < result.report.integer_macs < 1
 
 
@@ -221,7 +257,9 @@ def test_of_many_layers_that_are_too_large_one_in_the_middle_leaves_first():
     model = net.graph(net.conv(x, (4, 4, 3), pads=[1, 1], out="y"))
     (part,) = made(model, platform=small).report.program.chip
     curves = [name for name in part.members if name.startswith("Sigmoid")]
-    large = [layer for layer in part.verdict.cost.layers if layer.work_area + layer.activations > 31000]
+    large = [
+        layer for layer in part.verdict.cost.layers if layer.work_area + layer.activations > 31000
+    ]
     assert len(curves) == 4
     assert len(large) == 9  # each of them by itself
     assert part.refused == (curves[2],)
@@ -244,7 +282,11 @@ def test_a_part_of_little_work_goes_to_the_host_where_that_is_nearer():
 def test_what_would_merge_parts_is_told(tmp_path):
     """Another chip that runs the operator, or another activation in its place."""
     net = Net(8, 8, 8)
-    a = net.node("PRelu", net.conv("x", (8, 8, 3, 3), pads=[1] * 4), net.const(np.full((8, 8, 8), -1.5, np.float32)))
+    a = net.node(
+        "PRelu",
+        net.conv("x", (8, 8, 3, 3), pads=[1] * 4),
+        net.const(np.full((8, 8, 8), -1.5, np.float32)),
+    )
     b = net.node("Softmax", net.conv(a, (8, 8, 3, 3), pads=[1] * 4), axis=3)
     c = net.node("Softsign", net.conv(b, (8, 8, 3, 3), pads=[1] * 4))
     result = made(net.graph(net.conv(c, (8, 8, 3, 3), pads=[1] * 4, out="y")))
@@ -256,13 +298,26 @@ def test_what_would_merge_parts_is_told(tmp_path):
 
 
 def test_shared_memory_and_psram_are_planned_over_all_parts():
-    """Parts share the largest region; one that keeps its constants there has one of its own; psram is the sum."""
+    """Parts share the largest region; one that keeps its constants there has one of its own; psram
+    is the sum.
+    """
     parts = [
         PartReport("chip1", True, 1, (), (), shared=100, psram=1000),
         PartReport("host1", False, 1, (), ()),
-        PartReport("chip2", True, 1, (), (), shared=300, psram=20, packer_args="-p arcs -m params:share-mem"),
+        PartReport(
+            "chip2",
+            True,
+            1,
+            (),
+            (),
+            shared=300,
+            psram=20,
+            packer_args="-p arcs -m params:share-mem",
+        ),
         PartReport("chip3", True, 1, (), (), shared=250, psram=3),
-        PartReport("chip4", True, 1, (), (), shared=50, psram=0, packer_args="-p arcs -m params:share-mem"),
+        PartReport(
+            "chip4", True, 1, (), (), shared=50, psram=0, packer_args="-p arcs -m params:share-mem"
+        ),
     ]
     program = ProgramReport(tuple(parts))
     assert program.shared == 300 + 50 + 250

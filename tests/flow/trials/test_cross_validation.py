@@ -1,4 +1,6 @@
-"""Trials on samples set aside: the gain and its error, what is clear, and what `effort: best` makes of it."""
+"""Trials on samples set aside: the gain and its error, what is clear, and what `effort: best` makes
+of it.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def test_a_gain_and_its_error(n, outputs, seed):
     power = rng.uniform(10.0, 20.0, outputs)
 
     def between(keep):
-        each = [level(new[o, keep], power[o]) - level(old[o, keep], power[o]) for o in range(outputs)]
+        each = [
+            level(new[o, keep], power[o]) - level(old[o, keep], power[o]) for o in range(outputs)
+        ]
         return sum(each) / outputs
 
     found = compute_gain(old, new, power, n)
@@ -61,7 +65,9 @@ def test_a_gain_and_its_error(n, outputs, seed):
 
 
 def test_what_is_clear():
-    """One lucky sample is no gain, however large; many small ones are; a worst output that loses is none."""
+    """One lucky sample is no gain, however large; many small ones are; a worst output that loses is
+    none.
+    """
     old = np.ones((1, 40))
     lucky, steady = old.copy(), 0.9 * old
     lucky[0, 0] = 0.0
@@ -80,20 +86,29 @@ def test_what_is_clear():
 
 
 def test_every_sample_is_set_aside_once_and_not_seen():
-    """Law: in each part weights are those that the other parts give; a part's samples move nothing of its own trial."""
+    """Law: in each part weights are those that the other parts give; a part's samples move nothing
+    of its own trial.
+    """
     net = classifier()
     x = nets.samples(net, 32)["x"]
     prepared = prepare_model(net, {"x": x}, None, {}, hold_out=False)
     planned = plan_model(prepared)
-    trial = CrossValidation(prepared, planned, {"x": x}, 32, ["z"]).evaluate_baseline(planned, RefinementOptions())
+    trial = CrossValidation(prepared, planned, {"x": x}, 32, ["z"]).evaluate_baseline(
+        planned, RefinementOptions()
+    )
     assert [errors.shape for errors in trial.errors] == [(1, 8)] * 4
     other = x.copy()
     other[[0, 17]] *= -1.5  # of the first part: the first 4 of every 16
-    moved = CrossValidation(prepared, planned, {"x": other}, 32, ["z"]).evaluate_baseline(planned, RefinementOptions())
+    moved = CrossValidation(prepared, planned, {"x": other}, 32, ["z"]).evaluate_baseline(
+        planned, RefinementOptions()
+    )
     changed = np.flatnonzero(trial.errors[0][0] != moved.errors[0][0])
     assert set(changed) <= {0, 5}
     assert len(changed)
-    same = [_weights(a) == _weights(b) for a, b in zip(trial.float_graphs, moved.float_graphs, strict=True)]
+    same = [
+        _weights(a) == _weights(b)
+        for a, b in zip(trial.float_graphs, moved.float_graphs, strict=True)
+    ]
     assert same == [True, False, False, False]
 
 
@@ -101,10 +116,13 @@ def test_samples_on_another_axis_are_dealt_there():
     """Frames first, as many as there are samples: each part has its samples of every frame."""
     weight = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
     value = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, [16, "n", size]) for name, size in (("x", 3), ("y", 4))
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [16, "n", size])
+        for name, size in (("x", 3), ("y", 4))
     ]
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
-    graph = helper.make_graph([node], "frames", value[:1], value[1:], [numpy_helper.from_array(weight, "w")])
+    graph = helper.make_graph(
+        [node], "frames", value[:1], value[1:], [numpy_helper.from_array(weight, "w")]
+    )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     x = np.random.default_rng(1).normal(size=(16, 16, 3)).astype(np.float32)
     prepared = prepare_model(model, {"x": x}, None, {"platform": "generic"}, hold_out=False)
@@ -113,7 +131,9 @@ def test_samples_on_another_axis_are_dealt_there():
     trials = CrossValidation(prepared, planned, {"x": x}, 16, ["y"])
     found = trials.evaluate_baseline(planned, RefinementOptions())
     for k, (exact, errors) in enumerate(zip(found.float_graphs, found.errors, strict=True)):
-        session = Session(lower(planned.partition.with_graph(exact), planned.plan, planned.target).graph)
+        session = Session(
+            lower(planned.partition.with_graph(exact), planned.plan, planned.target).graph
+        )
         part = x[:, 4 * k : 4 * k + 4]
         assert errors.sum() == pytest.approx(
             np.square(part @ weight - session.run(["y"], {"x": part})[0]).sum(), rel=1e-3
@@ -121,7 +141,10 @@ def test_samples_on_another_axis_are_dealt_there():
 
 
 def _weights(graph):
-    return {name: value.const_value.numpy().tobytes() for name, value in graph.graph.initializers.items()}
+    return {
+        name: value.const_value.numpy().tobytes()
+        for name, value in graph.graph.initializers.items()
+    }
 
 
 def test_effort_tells_of_its_progress():
@@ -129,7 +152,10 @@ def test_effort_tells_of_its_progress():
     net = classifier()
     told = []
     api.quantize(
-        net, nets.samples(net, 16), effort="best", progress=lambda what, done, total: told.append((what, done))
+        net,
+        nets.samples(net, 16),
+        effort="best",
+        progress=lambda what, done, total: told.append((what, done)),
     )
     after = told[[what for what, _ in told].index("setting samples aside") :]
     assert ("refining", 1) in after
@@ -137,7 +163,9 @@ def test_effort_tells_of_its_progress():
 
 
 def test_the_search_and_quantize_give_the_same_best():
-    """Law: "effort best" as an attempt of a search is what `quantize --effort best` gives, wide outputs and all."""
+    """Law: "effort best" as an attempt of a search is what `quantize --effort best` gives, wide
+    outputs and all.
+    """
     net = classifier()
     feed = nets.samples(net, 48)
     alone = artefacts.quantized(net, "venus", feed, effort="best")
@@ -148,11 +176,15 @@ def test_the_search_and_quantize_give_the_same_best():
     assert result.report.search["met"]
     assert result.report.search["options"] == ["--effort best"]
     assert ir.to_bytes(result.graph) == ir.to_bytes(alone.graph)
-    assert [n for n in result.report.notes if "effort" in n] == [n for n in alone.report.notes if "effort" in n]
+    assert [n for n in result.report.notes if "effort" in n] == [
+        n for n in alone.report.notes if "effort" in n
+    ]
 
 
 def test_a_net_that_ends_in_a_softmax_is_measured_in_front_of_it():
-    """The host's Softmax is no evidence: trials compare its input, which is no output of the user's model."""
+    """The host's Softmax is no evidence: trials compare its input, which is no output of the user's
+    model.
+    """
     net = nets.Net(2, 5, 5, seed=8)
     f = net.node("Flatten", net.node("Relu", net.conv("x", (3, 2, 3, 3))), out="f")
     graph = net.graph(net.node("Softmax", net.linear(f, (27, 4), out="z"), out="y"))
@@ -160,9 +192,14 @@ def test_a_net_that_ends_in_a_softmax_is_measured_in_front_of_it():
     prepared = prepare_model(graph, feed, None, {"platform": "generic"}, hold_out=False)
     planned = plan_model(prepared)
     assert select_measured_tensors(planned) == ["z"]
-    trial = CrossValidation(prepared, planned, feed, 16, ["z"]).evaluate_baseline(planned, RefinementOptions())
+    trial = CrossValidation(prepared, planned, feed, 16, ["z"]).evaluate_baseline(
+        planned, RefinementOptions()
+    )
     without = ir.from_proto(net.proto("z"))
-    power = [np.square(array, dtype=np.float64).sum() for _, array, _ in FloatRunner(without, ["z"]).run(feed)]
+    power = [
+        np.square(array, dtype=np.float64).sum()
+        for _, array, _ in FloatRunner(without, ["z"]).run(feed)
+    ]
     assert 0 < sum(errors.sum() for errors in trial.errors) < 0.01 * sum(power)
     best = api.quantize(graph, feed, platform="generic", effort="best")
     assert any(note.startswith("effort best: ") for note in best.report.notes)

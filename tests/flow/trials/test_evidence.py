@@ -1,4 +1,6 @@
-"""What counts as evidence: gains beyond chance, enough rows behind a Softmax, data that are real."""
+"""What counts as evidence: gains beyond chance, enough rows behind a Softmax, data that are
+real.
+"""
 
 from types import SimpleNamespace
 
@@ -7,7 +9,12 @@ import pytest
 
 from lingeronnx.flow import build_candidate, plan_model, prepare_model, refine_weights
 from lingeronnx.flow.report.fidelity import Fidelity
-from lingeronnx.flow.trials.evidence import clamp_sqnr_db, has_decisive_samples, is_better, mean_sqnr_gain_db
+from lingeronnx.flow.trials.evidence import (
+    clamp_sqnr_db,
+    has_decisive_samples,
+    is_better,
+    mean_sqnr_gain_db,
+)
 from tests import nets
 
 
@@ -17,7 +24,9 @@ def test_what_a_single_sample_gains_is_chance(samples):
 
     def compared(errors):
         level = 10 * np.log10(1000 / sum(errors))
-        fidelity = Fidelity({"y": {"sqnr": level}}, "", (), errors=np.array([errors]), power=np.array([1000.0]))
+        fidelity = Fidelity(
+            {"y": {"sqnr": level}}, "", (), errors=np.array([errors]), power=np.array([1000.0])
+        )
         return SimpleNamespace(fidelity=fidelity)
 
     rest = [1.0] * (samples - 1)
@@ -54,6 +63,8 @@ def test_real_data_and_effort_are_evidence(settings, data, expected):
     prepared = prepare_model(model, nets.samples(model, 24) if data else None, None, settings)
     planned = plan_model(prepared)
     assert (
-        has_decisive_samples(build_candidate(prepared, planned, refine_weights(planned), locate_break=False))
+        has_decisive_samples(
+            build_candidate(prepared, planned, refine_weights(planned), locate_break=False)
+        )
         is expected
     )

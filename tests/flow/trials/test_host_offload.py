@@ -1,4 +1,6 @@
-"""Front ends inside the graph: spectra, mel filters and logarithms go to the host where that is measured to win."""
+"""Front ends inside the graph: spectra, mel filters and logarithms go to the host where that is
+measured to win.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +20,26 @@ _BINS, _MEL, _FRAMES, _WINDOW = 17, 8, 12, 32
 
 
 def _waves(count: int) -> np.ndarray:
-    """Return tones of random pitch under noise, of loudness over three decades, [count, frames, window]."""
+    """Return tones of random pitch under noise, of loudness over three decades, [count, frames,
+    window].
+    """
     rng = np.random.default_rng(5)
     time = np.arange(_FRAMES * _WINDOW)
     pitch, loud = rng.uniform(0.02, 0.4, (count, 1)), 10 ** rng.uniform(-3, 0, (count, 1))
-    wave = loud * (np.sin(2 * np.pi * pitch * time) + 0.05 * rng.standard_normal((count, len(time))))
+    wave = loud * (
+        np.sin(2 * np.pi * pitch * time) + 0.05 * rng.standard_normal((count, len(time)))
+    )
     return wave.reshape(count, _FRAMES, _WINDOW).astype(np.float32)
 
 
 def _front(net: Net, kind: str) -> str:
-    """Append a spectrum of x: two transforms, a power and what `kind` says; return [N, frames, features]."""
+    """Append a spectrum of x: two transforms, a power and what `kind` says; return [N, frames,
+    features].
+    """
     angle = 2 * np.pi * np.outer(np.arange(_WINDOW), np.arange(_BINS)) / _WINDOW
     real, imaginary = (
-        net.node("MatMul", "x", net.const(part.astype(np.float32))) for part in (np.cos(angle), -np.sin(angle))
+        net.node("MatMul", "x", net.const(part.astype(np.float32)))
+        for part in (np.cos(angle), -np.sin(angle))
     )
     power = net.node("Add", net.node("Mul", real, real), net.node("Mul", imaginary, imaginary))
     if kind == "magnitude":
@@ -39,7 +48,9 @@ def _front(net: Net, kind: str) -> str:
     bands = net.node("MatMul", power, net.const(mel))
     floor = net.node("Clip", bands, net.const(np.float32(1e-6)))
     level = net.node("Log", floor)
-    return net.node("Mul", net.node("Add", level, net.const(np.float32(3))), net.const(np.float32(0.3)))
+    return net.node(
+        "Mul", net.node("Add", level, net.const(np.float32(3))), net.const(np.float32(0.3))
+    )
 
 
 def _network(net: Net, features: str, size: int, out: str = "y") -> str:
@@ -73,7 +84,9 @@ def test_a_front_of_several_transforms_goes_to_the_host(kind: str, platform: str
     assert all("measured, that is better" in node.why for node in report.host_part)
     size = _BINS if kind == "magnitude" else _MEL
     behind = _FRAMES * (size * 48 + 48 * 48 + 48 * 4)
-    assert report.integer_macs == pytest.approx(behind / (behind + sum(counts)))  # no layer of the network is lost
+    assert report.integer_macs == pytest.approx(
+        behind / (behind + sum(counts))
+    )  # no layer of the network is lost
     if platform == "venus":
         assert report.chip_ready
 
@@ -82,7 +95,9 @@ def test_a_front_of_several_transforms_goes_to_the_host(kind: str, platform: str
 def test_a_logarithm_within_the_network_is_no_front(bend: str) -> None:
     net = Net(_FRAMES, _WINDOW)
     inner = net.node(bend, net.node("MatMul", "x", net.const(_weight(_WINDOW, 8))))
-    more = net.node("Add", net.node("MatMul", inner, net.const(np.abs(_weight(8, 8)))), net.const(np.float32(3)))
+    more = net.node(
+        "Add", net.node("MatMul", inner, net.const(np.abs(_weight(8, 8)))), net.const(np.float32(3))
+    )
     model = net.graph(_network(net, net.node("Log", net.node("Relu", more)), 8))
     assert find_offload_candidates(model, is_far_off=True) == []
 
@@ -92,12 +107,21 @@ def test_any_activation_tells_a_network(bend: str) -> None:
     """A logarithm behind it alone, of sums that are positive, is none of a front."""
     net = Net(_FRAMES, _WINDOW, opset=24)
     inner = net.node(bend, net.node("MatMul", "x", net.const(_weight(_WINDOW, 8))))
-    more = net.node("Add", net.node("MatMul", inner, net.const(np.abs(_weight(8, 8)))), net.const(np.float32(30)))
-    assert find_offload_candidates(net.graph(_network(net, net.node("Log", more), 8)), is_far_off=True) == []
+    more = net.node(
+        "Add",
+        net.node("MatMul", inner, net.const(np.abs(_weight(8, 8)))),
+        net.const(np.float32(30)),
+    )
+    assert (
+        find_offload_candidates(net.graph(_network(net, net.node("Log", more), 8)), is_far_off=True)
+        == []
+    )
 
 
 def test_what_is_float_stays_float(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sum between floats, in float with the layers in front of it, does not come back where these go, too."""
+    """A sum between floats, in float with the layers in front of it, does not come back where these
+    go, too.
+    """
     net = Net(4, 8, 8, seed=5)
     curves = [net.node("Erf", net.conv("x", (4, 4, 1, 1))) for _ in range(2)]
     both = net.node("Erf", net.node("Add", *curves))
@@ -105,12 +129,16 @@ def test_what_is_float_stays_float(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"platform": "venus", "effort": "normal", "max_parts": 9}
     prepared = prepare_model(model, samples(model, 16), None, settings)
     layers = [str(node.name) for node in prepared.graph.graph if node.op_type == "Conv"][:2]
-    assert {"Add", "Erf"} == {node.op_type for node in prepared.graph.graph if str(node.name) in prepared.parts.floats}
+    assert {"Add", "Erf"} == {
+        node.op_type for node in prepared.graph.graph if str(node.name) in prepared.parts.floats
+    }
     planned = plan_model(prepared, None, None)
     best = build_candidate(prepared, planned, planned.graph)
     monkeypatch.setattr(host_offload, "output_sqnr_levels", lambda one: [0.0])
     monkeypatch.setattr(
-        host_offload, "select_low_sqnr_nodes_to_offload", lambda *rest: dict.fromkeys(layers, "for a test")
+        host_offload,
+        "select_low_sqnr_nodes_to_offload",
+        lambda *rest: dict.fromkeys(layers, "for a test"),
     )
     monkeypatch.setattr(host_offload, "_is_better_placement", lambda old, new, gain: True)
     floats = try_host_offload(best).prepared.parts.floats

@@ -12,7 +12,11 @@ from tests import nets
 
 LOUD = 16  # one sample of so many
 RNG = np.random.default_rng(4)
-WEIGHTS = [RNG.uniform(0.2, 1.0, (12, 8)), -RNG.uniform(0.05, 0.3, (10, 12)), RNG.normal(size=(5, 10))]
+WEIGHTS = [
+    RNG.uniform(0.2, 1.0, (12, 8)),
+    -RNG.uniform(0.05, 0.3, (10, 12)),
+    RNG.normal(size=(5, 10)),
+]
 BIASES = [np.zeros(12), np.full(10, 9.0), np.zeros(5)]
 
 
@@ -23,18 +27,27 @@ def far(monkeypatch):
 
 
 def model():
-    """Three layers with Relus between: where the first gives much, the second gives nothing, be it twice as much."""
+    """Three layers with Relus between: where the first gives much, the second gives nothing, be it
+    twice as much.
+    """
     nodes, value = [], "x"
     parameters = {}
     for k, (weight, bias) in enumerate(zip(WEIGHTS, BIASES, strict=True)):
         parameters |= {f"w{k}": weight.astype(np.float32), f"b{k}": bias.astype(np.float32)}
-        nodes.append(helper.make_node("Gemm", [value, f"w{k}", f"b{k}"], [f"h{k}" if k < 2 else "y"], transB=1))
+        nodes.append(
+            helper.make_node(
+                "Gemm", [value, f"w{k}", f"b{k}"], [f"h{k}" if k < 2 else "y"], transB=1
+            )
+        )
         if k < 2:
             nodes.append(helper.make_node("Relu", [f"h{k}"], [value := f"r{k}"]))
     ends = [
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", size])] for name, size in (("x", 8), ("y", 5))
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", size])]
+        for name, size in (("x", 8), ("y", 5))
     ]
-    graph = helper.make_graph(nodes, "loud", *ends, [numpy_helper.from_array(a, n) for n, a in parameters.items()])
+    graph = helper.make_graph(
+        nodes, "loud", *ends, [numpy_helper.from_array(a, n) for n, a in parameters.items()]
+    )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
@@ -68,7 +81,9 @@ def made(net, calib, **settings):
 
 @pytest.mark.parametrize("platform", ("venus", "arcs"))
 def test_what_hardly_reaches_the_outputs_is_cut(far, monkeypatch, platform):
-    """The scale that the line names is twice as fine; outputs of other samples come nearer, by half of the noise."""
+    """The scale that the line names is twice as fine; outputs of other samples come nearer, by half
+    of the noise.
+    """
     found = made(model(), loud(160, 1), platform=platform)
     monkeypatch.setattr(noisy_scales, "_MAX_SCALES", 0)
     usual = made(model(), loud(160, 1), platform=platform)

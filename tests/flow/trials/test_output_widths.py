@@ -1,4 +1,6 @@
-"""Outputs of a chip in 32 bits: raw integers that the host scales; and sums in 16 bits, which a curve reads."""
+"""Outputs of a chip in 32 bits: raw integers that the host scales; and sums in 16 bits, which a
+curve reads.
+"""
 
 import json
 import math
@@ -33,7 +35,9 @@ def classifier(softmax=True):
 @pytest.mark.parametrize("softmax", (True, False), ids=("tail", "end"))
 @pytest.mark.parametrize("target", CHIPS, ids=lambda target: target.name)
 def test_the_chip_writes_integers_and_the_host_scales_them(target, softmax):
-    """The chip's part ends in the layer's int32; with the host's tail it computes the outputs of the whole graph."""
+    """The chip's part ends in the layer's int32; with the host's tail it computes the outputs of
+    the whole graph.
+    """
     model = classifier(softmax)
     feed = nets.samples(model, 3)
     result = lo.quantize(model, feed, platform=target, effort="fast", overrides=WIDE)
@@ -47,7 +51,9 @@ def test_the_chip_writes_integers_and_the_host_scales_them(target, softmax):
     raw = lo.Session(result.chip).run(None, feed)[0]
     ((_, got, _),) = FloatRunner(tail, {"y" if softmax else "z"}).run({"z_q32": raw})
     want = result.session().run(None, feed)[0]
-    np.testing.assert_allclose(got, want, rtol=1e-6) if softmax else np.testing.assert_array_equal(got, want)
+    np.testing.assert_allclose(got, want, rtol=1e-6) if softmax else np.testing.assert_array_equal(
+        got, want
+    )
 
 
 def test_nothing_is_rounded_behind_the_sums():
@@ -72,7 +78,9 @@ def test_a_file_and_a_plan(target, tmp_path):
     found = lo.check(tmp_path / "m.onnx")
     assert found.packs
     assert found.runs_right
-    assert [o.type.tensor_type.elem_type for o in onnx.load(written.chip).graph.output] == [onnx.TensorProto.INT32]
+    assert [o.type.tensor_type.elem_type for o in onnx.load(written.chip).graph.output] == [
+        onnx.TensorProto.INT32
+    ]
     plan = Plan.from_json(result.plan.to_json())
     again = lo.quantize(model, feed, platform=target, effort="fast", plan=plan)
     assert ir.to_bytes(again.graph) == ir.to_bytes(result.graph)
@@ -92,7 +100,10 @@ def test_deploy(tmp_path):
     raw = np.fromfile(tmp_path / "board" / "golden" / "0" / "output0.bin", np.int32)
     want = result.session().run(None, {"x": feed["x"][:1]})[0].reshape(-1)
     np.testing.assert_array_equal((raw / 2.0**exponent).astype(np.float32), want)
-    assert json.loads((tmp_path / "board" / "manifest.json").read_text())["outputs"][0]["dtype"] == "int32"
+    assert (
+        json.loads((tmp_path / "board" / "manifest.json").read_text())["outputs"][0]["dtype"]
+        == "int32"
+    )
 
 
 def test_best_effort_takes_what_gains():
@@ -104,14 +115,21 @@ def test_best_effort_takes_what_gains():
     (note,) = [note for note in best.report.notes if "last outputs in all bits" in note]
     assert note.startswith("effort best: last outputs in all bits of their sums gave +")
     assert lo.quantize(model, feed).plan.tensors["z"].bits == 8
-    assert lo.quantize(model, feed, effort="best", overrides={"z": {"out_bits": 8}}).plan.tensors["z"].bits == 8
+    assert (
+        lo.quantize(model, feed, effort="best", overrides={"z": {"out_bits": 8}})
+        .plan.tensors["z"]
+        .bits
+        == 8
+    )
 
 
 def test_rows_of_more_axes_are_refused():
     """Of four axes a chip writes rows and moves them: those have 8 bits."""
     net = nets.Net(2, 4, 4)
     weight = net.const(np.eye(4, 3, dtype=np.float32))
-    model = net.graph(net.node("MatMul", net.conv("x", (3, 2, 3, 3), pads=[1] * 4), weight, out="z"))
+    model = net.graph(
+        net.node("MatMul", net.conv("x", (3, 2, 3, 3), pads=[1] * 4), weight, out="z")
+    )
     with pytest.raises(ConfigError, match="only a fully connected layer"):
         lo.quantize(model, nets.samples(model), overrides=WIDE)
 
@@ -131,7 +149,9 @@ def curved(op):
 
 @pytest.mark.parametrize("op", ("Sigmoid", "Tanh"))
 def test_a_curve_reads_16_bits_of_the_sums(op, tmp_path):
-    """Oracle: the sums shifted to Q11 and cut to 16 bits, then the table. No Requant; the plan makes it again."""
+    """Oracle: the sums shifted to Q11 and cut to 16 bits, then the table. No Requant; the plan
+    makes it again.
+    """
     model = curved(op)
     feed = nets.samples(model, 6)
     result = lo.quantize(model, feed, effort="fast", overrides=FINE)
@@ -144,7 +164,9 @@ def test_a_curve_reads_16_bits_of_the_sums(op, tmp_path):
     sums = taps["f"].astype(int) @ weight.T + bias
     want = [[sat(rsh(int(v), down), 16) for v in row] for row in sums]
     np.testing.assert_array_equal(taps["z"], want)
-    np.testing.assert_array_equal(taps["s"], [[curve(op.lower(), "venus", v, 8) for v in row] for row in want])
+    np.testing.assert_array_equal(
+        taps["s"], [[curve(op.lower(), "venus", v, 8) for v in row] for row in want]
+    )
     result.save(tmp_path / "m.onnx")
     found = lo.check(tmp_path / "m.onnx")
     assert (found.packs, found.runs_right) == (True, True)
@@ -158,7 +180,10 @@ def test_best_effort_takes_16_bits_in_front_of_a_curve():
     feed = nets.samples(model, 32)
     best = lo.quantize(model, feed, effort="best")
     assert best.plan.tensors["z"].bits == 16
-    assert any(note.startswith("effort best: 16 bits in front of curves gave +") for note in best.report.notes)
+    assert any(
+        note.startswith("effort best: 16 bits in front of curves gave +")
+        for note in best.report.notes
+    )
     assert lo.quantize(model, feed).plan.tensors["z"].bits == 8
 
 
@@ -166,12 +191,16 @@ def test_best_effort_takes_16_bits_in_front_of_a_curve():
 def test_best_effort_leaves_the_users_width_in_front_of_a_curve():
     """As `test_best_effort_takes_what_gains` has it for outputs."""
     model = curved("Tanh")
-    result = lo.quantize(model, nets.samples(model, 32), effort="best", overrides={"z": {"out_bits": 8}})
+    result = lo.quantize(
+        model, nets.samples(model, 32), effort="best", overrides={"z": {"out_bits": 8}}
+    )
     assert result.plan.tensors["z"].bits == 8
 
 
 def test_16_bits_where_nothing_reads_them_right():
-    """Only venus has them, only between a layer and a curve, and only where the sums are as fine as the table."""
+    """Only venus has them, only between a layer and a curve, and only where the sums are as fine as
+    the table.
+    """
     model = curved("Sigmoid")
     feed = nets.samples(model, 6)
     with pytest.raises(ConfigError, match="out_bits 16 on platform arcs"):

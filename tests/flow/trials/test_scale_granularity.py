@@ -1,4 +1,6 @@
-"""Where the usual scales are far off, and the target has finer ones, these are tried, and told of."""
+"""Where the usual scales are far off, and the target has finer ones, these are tried, and told
+of.
+"""
 
 import pytest
 
@@ -35,7 +37,9 @@ def least(result):
 def test_they_are_kept_where_they_are_clearly_better(far, usual):
     found = made()
     (line,) = told(found)
-    assert line.startswith("weights have a scale for each output channel and scales are any numbers: ")
+    assert line.startswith(
+        "weights have a scale for each output channel and scales are any numbers: "
+    )
     assert line.endswith("; the usual scales: --weight-scales tensor --mode q-value")
     assert not told(usual)
     assert least(found) >= least(usual) + scale_granularity._MIN_GAIN_DB

@@ -1,4 +1,6 @@
-"""A stage that takes the outputs away from the float model's is taken back, and the report says so."""
+"""A stage that takes the outputs away from the float model's is taken back, and the report says
+so.
+"""
 
 import numpy as np
 import pytest
@@ -32,7 +34,9 @@ def _spoiled(planned, *args, **kwargs):
     copy = ir.clone(planned.graph)
     for node in copy.graph:
         if node.op_type == "Conv":
-            ir.set_constant_input(copy, node, 2, ir.const_value(node.inputs[2]) + np.float32(0.5), "spoiled")
+            ir.set_constant_input(
+                copy, node, 2, ir.const_value(node.inputs[2]) + np.float32(0.5), "spoiled"
+            )
     return copy
 
 
@@ -65,7 +69,9 @@ def test_a_given_plan_makes_the_same_graph(monkeypatch):
 def test_ranges_that_lose_are_taken_back(monkeypatch, platform):
     """The tensor that a wrong choice cuts to nothing has the scale that it has without effort."""
     monkeypatch.setattr(
-        scale_assignment, "find_costly_clipping", lambda parts, *args: dict.fromkeys(parts.activations[2:4], 2.0**12)
+        scale_assignment,
+        "find_costly_clipping",
+        lambda parts, *args: dict.fromkeys(parts.activations[2:4], 2.0**12),
     )
     usual = {"mode": "q-value", "weight_scales": "tensor"}
     result = quantize(net(), CALIB, platform=platform, **usual)

@@ -13,7 +13,11 @@ from tests.flow.trials.test_cross_validation import classifier
 def test_a_verdict_is_logged_as_json(caplog):
     with caplog.at_level(logging.DEBUG, LOGGER.name):
         accepted = log_verdict(
-            "ends", False, criterion={"some_db": 3.0}, measured={"gain_db": 1 / 3, "error_db": math.inf}, label="tail"
+            "ends",
+            False,
+            criterion={"some_db": 3.0},
+            measured={"gain_db": 1 / 3, "error_db": math.inf},
+            label="tail",
         )
     assert accepted is False
     (record,) = map(json.loads, caplog.messages)
@@ -32,7 +36,9 @@ def test_nothing_is_logged_by_default(caplog):
 
 
 def test_trials_log_their_verdicts(caplog):
-    """On a net of random weights: refinement is judged, and each verdict says by which thresholds."""
+    """On a net of random weights: refinement is judged, and each verdict says by which
+    thresholds.
+    """
     model = classifier()
     with caplog.at_level(logging.DEBUG, LOGGER.name):
         lo.quantize(model, nets.samples(model, 16), platform="venus", effort="best")

@@ -1,4 +1,6 @@
-"""The families of random nets: name -> `build(draw)`, which draws a net and returns the names of its outputs."""
+"""The families of random nets: name -> `build(draw)`, which draws a net and returns the names of
+its outputs.
+"""
 
 from tests.fuzz.families import (
     attention,
@@ -16,7 +18,19 @@ from tests.fuzz.families import (
 
 FAMILIES = {
     module.__name__.rpartition(".")[2]: module.build
-    for module in (attention, curves, ends, image, line, moves, recurrent, rows, streaming, twice, unet)
+    for module in (
+        attention,
+        curves,
+        ends,
+        image,
+        line,
+        moves,
+        recurrent,
+        rows,
+        streaming,
+        twice,
+        unet,
+    )
 }
 
 __all__ = ["FAMILIES"]

@@ -1,4 +1,6 @@
-"""Attention and transformers: heads, masks, layer norms before and after, several kinds of feed-forward layers."""
+"""Attention and transformers: heads, masks, layer norms before and after, several kinds of
+feed-forward layers.
+"""
 
 import numpy as np
 

@@ -1,4 +1,6 @@
-"""Every function of one number, and constants added, multiplied and divided by, between layers of all ranks."""
+"""Every function of one number, and constants added, multiplied and divided by, between layers of
+all ranks.
+"""
 
 import numpy as np
 
@@ -19,18 +21,24 @@ def safe(net, x):
         return net.add_elementwise("Mish", x)
     if kind == "Clip":
         low, high = net.pick((-1.0, 1.0), (0.0, 1.0), (-0.5, 2.0), (0.0, 20.0))
-        return net.add_elementwise("Clip", x, net.const(np.float32(low)), net.const(np.float32(high)))
+        return net.add_elementwise(
+            "Clip", x, net.const(np.float32(low)), net.const(np.float32(high))
+        )
     return net.act(x, kind)
 
 
 def positive(net, x):
     """A function that takes numbers above 0."""
     above = net.add_elementwise(
-        "Add", net.add_elementwise(net.pick("Abs", "Softplus", "Sigmoid"), x), net.const(np.float32(0.3))
+        "Add",
+        net.add_elementwise(net.pick("Abs", "Softplus", "Sigmoid"), x),
+        net.const(np.float32(0.3)),
     )
     kind = net.pick(*POSITIVE)
     if kind == "Pow":
-        return net.add_elementwise("Pow", above, net.const(np.float32(net.pick(0.5, 2.0, 1.5, -1.0))))
+        return net.add_elementwise(
+            "Pow", above, net.const(np.float32(net.pick(0.5, 2.0, 1.5, -1.0)))
+        )
     if kind == "Div":
         return net.add_elementwise("Div", x, above)
     return net.add_elementwise(kind, above)
@@ -40,7 +48,9 @@ def growing(net, x):
     """The exponential of small numbers."""
     return net.add_elementwise(
         "Exp",
-        net.add_elementwise("Mul", net.add_elementwise("Tanh", x), net.const(np.float32(net.pick(-1.0, 0.5, 2.0)))),
+        net.add_elementwise(
+            "Mul", net.add_elementwise("Tanh", x), net.const(np.float32(net.pick(-1.0, 0.5, 2.0)))
+        ),
     )
 
 

@@ -1,4 +1,6 @@
-"""Several inputs and outputs: joined in all ways, read in the middle, with float operators of the host around them."""
+"""Several inputs and outputs: joined in all ways, read in the middle, with float operators of the
+host around them.
+"""
 
 import numpy as np
 from onnx import TensorProto
@@ -34,7 +36,11 @@ def mixed(net):
     y = net.enter(net.between(1, 10))
     x = net.global_mean(net.act(net.convolve(x, net.between(2, 8), 3), "Relu", "relu6"))
     y = net.act(net.linear(y, net.pick(net.size[x][0], net.between(2, 9))), "Relu", "Tanh", "none")
-    z = net.add_elementwise("Mul", x, y) if net.size[x] == net.size[y] and net.chance(0.5) else net.concat(x, y)
+    z = (
+        net.add_elementwise("Mul", x, y)
+        if net.size[x] == net.size[y] and net.chance(0.5)
+        else net.concat(x, y)
+    )
     found = [y] if net.chance(0.3) else []
     return [net.linear(rows.block(net, z), net.between(1, 6)), *found]
 
@@ -46,7 +52,9 @@ def vectors(net):
     x = net.pick(
         lambda: net.add_elementwise(net.pick("Add", "Sub", "Mul"), a, b),
         lambda: net.concat(a, b, axis=len(shape)),
-        lambda: net.add_elementwise("Sub", net.add_elementwise("Add", a, b), net.add_elementwise("Mul", a, b)),
+        lambda: net.add_elementwise(
+            "Sub", net.add_elementwise("Add", a, b), net.add_elementwise("Mul", a, b)
+        ),
     )()
     found = []
     for _ in range(net.between(1, 2)):
@@ -62,9 +70,15 @@ def products(net):
     b = net.enter(net.between(1, 6), net.size[a][1])
     b = net.transpose(net.linear(b, net.size[a][1]) if net.chance(0.5) else b, 0, 2, 1)
     y = net.add(
-        "MatMul", [net.linear(a, net.size[a][1]) if net.chance(0.5) else a, b], (net.size[a][0], net.size[b][1])
+        "MatMul",
+        [net.linear(a, net.size[a][1]) if net.chance(0.5) else a, b],
+        (net.size[a][0], net.size[b][1]),
     )
-    return [net.linear(y, net.between(1, 5)), y] if net.chance(0.5) else [net.linear(y, net.between(1, 5))]
+    return (
+        [net.linear(y, net.between(1, 5)), y]
+        if net.chance(0.5)
+        else [net.linear(y, net.between(1, 5))]
+    )
 
 
 def looked_up(net):
@@ -93,9 +107,15 @@ def hosted(net):
     y = net.act(net.convolve(x, net.between(2, 8), 3), "Relu")
     z = net.linear(net.global_mean(net.convolve(y, net.between(2, 6), 3)), net.between(2, 6))
     p = net.add_elementwise("Softmax", z, axis=-1)
-    return [z, net.add_elementwise("Sqrt", p)] if net.chance(0.5) else [p, net.add_elementwise("Abs", x)]
+    return (
+        [z, net.add_elementwise("Sqrt", p)]
+        if net.chance(0.5)
+        else [p, net.add_elementwise("Abs", x)]
+    )
 
 
 def build(net):
     """Draw a net of several ends."""
-    return net.pick(images, images, mixed, mixed, vectors, vectors, products, looked_up, hosted)(net)
+    return net.pick(images, images, mixed, mixed, vectors, vectors, products, looked_up, hosted)(
+        net
+    )

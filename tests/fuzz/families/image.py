@@ -1,4 +1,6 @@
-"""Convolutional nets on images: residual, depthwise, dense and gated blocks, pools, strides, uneven pads, odd sizes."""
+"""Convolutional nets on images: residual, depthwise, dense and gated blocks, pools, strides, uneven
+pads, odd sizes.
+"""
 
 __all__ = ["block", "build", "head"]
 
@@ -7,7 +9,9 @@ def plain(net, x):
     """A convolution of any shape, with an activation."""
     kernel = [net.pick(1, 2, 3, 3, 5, 7), net.pick(1, 2, 3, 3, 5)]
     pads = [net.between(0, k - 1) for k in kernel * 2] if net.chance(0.5) else None
-    return net.act(net.convolve(x, net.between(1, 12), kernel, [net.pick(1, 1, 2), net.pick(1, 1, 2)], pads))
+    return net.act(
+        net.convolve(x, net.between(1, 12), kernel, [net.pick(1, 1, 2), net.pick(1, 1, 2)], pads)
+    )
 
 
 def grouped(net, x):
@@ -27,7 +31,12 @@ def residual(net, x):
     around = x if stride == 1 else net.convolve(x, wide, 1, stride, pads=[0] * 4)
     if net.size[around] != net.size[after]:
         return after
-    return net.act(net.add_elementwise("Add", *net.pick((after, around), (around, after))), "Relu", "none", "relu6")
+    return net.act(
+        net.add_elementwise("Add", *net.pick((after, around), (around, after))),
+        "Relu",
+        "none",
+        "relu6",
+    )
 
 
 def separable(net, x):
@@ -36,7 +45,12 @@ def separable(net, x):
     if net.chance(0.5):
         x = net.act(net.convolve(x, 2 * channels, 1), "relu6", "Relu", "HardSwish")
     wide = net.size[x][0]
-    x = net.act(net.convolve(x, wide, net.pick(3, 3, 5), net.pick(1, 1, 2), group=wide), "relu6", "Relu", "none")
+    x = net.act(
+        net.convolve(x, wide, net.pick(3, 3, 5), net.pick(1, 1, 2), group=wide),
+        "relu6",
+        "Relu",
+        "none",
+    )
     x = net.convolve(x, channels if net.chance(0.6) else net.between(2, 10), 1)
     return net.add_elementwise("Add", x, around) if net.size[x] == net.size[around] else x
 
@@ -65,11 +79,24 @@ def pooled(net, x):
     return net.pool(x, kind, kernel, stride, pads, **more)
 
 
-BLOCKS = (plain, plain, residual, residual, separable, dense, gated, pooled, grouped, lambda net, x: net.norm(x))
+BLOCKS = (
+    plain,
+    plain,
+    residual,
+    residual,
+    separable,
+    dense,
+    gated,
+    pooled,
+    grouped,
+    lambda net, x: net.norm(x),
+)
 
 
 def block(net, x):
-    """One block; the tensor itself where the block drawn does not fit, or where it became too wide."""
+    """One block; the tensor itself where the block drawn does not fit, or where it became too
+    wide.
+    """
     made = net.pick(*BLOCKS)
     if net.size[x][0] > 24 and made is dense:
         return x

@@ -1,4 +1,6 @@
-"""Nets along time: causal and dilated convolutions, depthwise ones, pools, transposed ones, residuals."""
+"""Nets along time: causal and dilated convolutions, depthwise ones, pools, transposed ones,
+residuals.
+"""
 
 __all__ = ["build"]
 
@@ -9,7 +11,9 @@ def causal(net, x):
     kernel, dilation = net.between(2, 4), net.pick(1, 1, 2, 4)
     reach = (kernel - 1) * dilation
     if net.chance(0.5):
-        y = net.convolve(net.pad(x, 0, reach, 0, 0), channels, kernel, dilation=dilation, pads=[0, 0])
+        y = net.convolve(
+            net.pad(x, 0, reach, 0, 0), channels, kernel, dilation=dilation, pads=[0, 0]
+        )
     else:
         y = net.convolve(x, channels, kernel, dilation=dilation, pads=[reach, 0])
     y = net.act(y, "Relu", "LeakyRelu", "Tanh", "silu")
@@ -20,7 +24,9 @@ def wavenet(net, x):
     """A gate of tanh and sigmoid."""
     channels = net.size[x][0]
     a, b = (net.convolve(x, channels, 3) for _ in range(2))
-    y = net.add_elementwise("Mul", net.add_elementwise("Tanh", a), net.add_elementwise("Sigmoid", b))
+    y = net.add_elementwise(
+        "Mul", net.add_elementwise("Tanh", a), net.add_elementwise("Sigmoid", b)
+    )
     return net.add_elementwise("Add", net.convolve(y, channels, 1), x)
 
 
@@ -70,7 +76,18 @@ def _last(net):
     return numpy_helper.to_array(net.constants[-1])[0]
 
 
-BLOCKS = (causal, causal, wavenet, plain, plain, separable, pooled, longer, on_images, lambda net, x: net.norm(x))
+BLOCKS = (
+    causal,
+    causal,
+    wavenet,
+    plain,
+    plain,
+    separable,
+    pooled,
+    longer,
+    on_images,
+    lambda net, x: net.norm(x),
+)
 
 
 def build(net):

@@ -1,4 +1,6 @@
-"""Everything that moves data, between layers: reshapes, transposes, slices, splits, gathers, tiles, pads."""
+"""Everything that moves data, between layers: reshapes, transposes, slices, splits, gathers, tiles,
+pads.
+"""
 
 import numpy as np
 from onnx import helper
@@ -22,7 +24,9 @@ def reshaped(net, x):
     parts = [d for d in range(1, shape[at] + 1) if shape[at] % d == 0]
     first = net.pick(*parts)
     if len(shape) > 2:
-        return net.reshape(x, *shape[:at], first, shape[at] // first * int(np.prod(shape[at + 1 :])))
+        return net.reshape(
+            x, *shape[:at], first, shape[at] // first * int(np.prod(shape[at + 1 :]))
+        )
     return net.reshape(x, *shape[:at], first, shape[at] // first, *shape[at + 1 :])
 
 
@@ -37,7 +41,9 @@ def sliced(net, x):
     step = net.between(1, 3)
     shape = list(net.size[x])
     shape[axis - 1] = -(-(stop - start) // step)
-    return net.add("Slice", [x, net.ints(start), net.ints(stop), net.ints(axis), net.ints(step)], shape)
+    return net.add(
+        "Slice", [x, net.ints(start), net.ints(stop), net.ints(axis), net.ints(step)], shape
+    )
 
 
 def split(net, x):
@@ -49,7 +55,9 @@ def split(net, x):
     first = net.between(1, length - 1)
     names = [f"t{len(net.nodes)}_{i}" for i in range(2)]
     net.nodes.append(
-        helper.make_node("Split", [x, net.ints(first, length - first)], names, f"Split_{names[0]}", axis=axis)
+        helper.make_node(
+            "Split", [x, net.ints(first, length - first)], names, f"Split_{names[0]}", axis=axis
+        )
     )
     for name, part in zip(names, (first, length - first), strict=True):
         shape = list(net.size[x])
@@ -76,13 +84,19 @@ def tiled(net, x):
         return x
     times = [1] * len(net.size[x])
     times[net.between(0, len(times) - 1)] = net.between(2, 3)
-    return net.add("Tile", [x, net.ints(1, *times)], [s * t for s, t in zip(net.size[x], times, strict=True)])
+    return net.add(
+        "Tile", [x, net.ints(1, *times)], [s * t for s, t in zip(net.size[x], times, strict=True)]
+    )
 
 
 def padded(net, x):
     """Zeros around."""
     axes = len(net.size[x])
-    return net.pad(x, *([0] + [net.between(0, 2) for _ in range(axes - 1)]), *[net.between(0, 1) for _ in range(axes)])
+    return net.pad(
+        x,
+        *([0] + [net.between(0, 2) for _ in range(axes - 1)]),
+        *[net.between(0, 1) for _ in range(axes)],
+    )
 
 
 def squeezed(net, x):
@@ -114,7 +128,20 @@ def kept(net, x):
     return net.add_elementwise(net.pick("Identity", "Dropout"), x)
 
 
-MOVES = (transposed, transposed, reshaped, reshaped, sliced, split, gathered, tiled, padded, squeezed, expanded, kept)
+MOVES = (
+    transposed,
+    transposed,
+    reshaped,
+    reshaped,
+    sliced,
+    split,
+    gathered,
+    tiled,
+    padded,
+    squeezed,
+    expanded,
+    kept,
+)
 
 
 def layer(net, x):

@@ -1,4 +1,6 @@
-"""LSTM and GRU: forward, reverse, bidirectional, stacked, behind convolutions, with residuals; 1 to 16 units."""
+"""LSTM and GRU: forward, reverse, bidirectional, stacked, behind convolutions, with residuals; 1 to
+16 units.
+"""
 
 import numpy as np
 
@@ -18,9 +20,11 @@ def weights(net, kind, inputs, units, count):
 
 
 def layer(net, x, kind, units, direction, last):
-    """Return a layer's sequence [steps, units * directions] on rows [steps, width], or what it ends with.
+    """Return a layer's sequence [steps, units * directions] on rows [steps, width], or what it ends
+    with.
 
-    last : "steps" the sequence, "state" the last state (of one direction), "step" the last step of the sequence.
+    last : "steps" the sequence, "state" the last state (of one direction), "step" the last step of
+    the sequence.
     """
     steps, width = net.size[x]
     count = 2 if direction == "bidirectional" else 1
@@ -29,7 +33,9 @@ def layer(net, x, kind, units, direction, last):
     time_first = net.node("Transpose", x, perm=[1, 0, 2])
     y = f"t{len(net.nodes)}"
     outputs = [y, f"{y}_h"] if last == "state" else [y]
-    net.nodes.append(_node(kind, [time_first, *names], outputs, hidden_size=units, direction=direction, **more))
+    net.nodes.append(
+        _node(kind, [time_first, *names], outputs, hidden_size=units, direction=direction, **more)
+    )
     wide = units * count
     if last == "state":
         if count == 1:
@@ -53,7 +59,9 @@ def _node(kind, inputs, outputs, **attributes):
 
 
 def front(net):
-    """Return rows [steps, width] behind nothing, a layer, or convolutions in time or of an image."""
+    """Return rows [steps, width] behind nothing, a layer, or convolutions in time or of an
+    image.
+    """
     kind = net.pick("none", "none", "none", "layer", "line", "image")
     if kind == "image":
         x = net.enter(net.between(1, 3), net.between(4, 10), net.between(5, 14))
@@ -64,7 +72,9 @@ def front(net):
     if kind == "line":
         y = net.act(net.convolve(net.transpose(x, 0, 2, 1), net.between(2, 8), 3), "Relu")
         return net.transpose(y, 0, 2, 1)
-    return net.act(net.linear(x, net.between(2, 10)), "Relu", "Tanh", "none") if kind == "layer" else x
+    return (
+        net.act(net.linear(x, net.between(2, 10)), "Relu", "Tanh", "none") if kind == "layer" else x
+    )
 
 
 def build(net):
@@ -80,7 +90,11 @@ def build(net):
         if last == "steps" and direction != "bidirectional" and net.chance(0.3):
             units = net.size[x][-1]
         y = layer(net, x, kind, min(units, 16), direction, last)
-        x = net.add_elementwise("Add", y, x) if net.size[y] == net.size[x] and net.chance(0.7) else y
+        x = (
+            net.add_elementwise("Add", y, x)
+            if net.size[y] == net.size[x] and net.chance(0.7)
+            else y
+        )
         if not final and net.chance(0.2):
             x = net.layer_norm(x)
     if len(net.size[x]) == 2 and net.chance(0.5):

@@ -1,4 +1,6 @@
-"""Fully connected nets on one or several rows: residuals, gates, norms, splits and joins, any width."""
+"""Fully connected nets on one or several rows: residuals, gates, norms, splits and joins, any
+width.
+"""
 
 __all__ = ["block", "build"]
 
@@ -19,7 +21,9 @@ def gated(net, x):
     """The product of a layer and the sigmoid of another one."""
     width = net.between(1, 16)
     gate = net.add_elementwise("Sigmoid", net.linear(x, width))
-    return net.add_elementwise("Mul", *net.pick((net.linear(x, width), gate), (gate, net.linear(x, width))))
+    return net.add_elementwise(
+        "Mul", *net.pick((net.linear(x, width), gate), (gate, net.linear(x, width)))
+    )
 
 
 def halves(net, x):
@@ -42,7 +46,9 @@ def joined(net, x):
 
 def normal(net, x):
     """A layer norm, with or without a layer before it."""
-    return net.layer_norm(net.linear(x, net.between(2, 16)) if net.chance(0.4) or net.size[x][-1] < 2 else x)
+    return net.layer_norm(
+        net.linear(x, net.between(2, 16)) if net.chance(0.4) or net.size[x][-1] < 2 else x
+    )
 
 
 def batch_norm(net, x):
@@ -69,4 +75,8 @@ def build(net):
         x = net.mean(x, 1, keep=False) if net.chance(0.6) else net.flat(x)
     y = net.linear(x, net.between(1, 9))
     end = net.pick("none", "none", "none", "Softmax", "LogSoftmax", "Sigmoid")
-    return [y if end == "none" else net.add_elementwise(end, y, **({"axis": -1} if "Softmax" in end else {}))]
+    return [
+        y
+        if end == "none"
+        else net.add_elementwise(end, y, **({"axis": -1} if "Softmax" in end else {}))
+    ]

@@ -1,4 +1,6 @@
-"""Nets that are called step after step, with states that go in and out: caches of convolutions, LSTM and GRU."""
+"""Nets that are called step after step, with states that go in and out: caches of convolutions,
+LSTM and GRU.
+"""
 
 import numpy as np
 
@@ -13,7 +15,9 @@ def cached(net, x, number):
     kernel = net.between(2, 4)
     state = net.enter(channels, kernel - 1, name=f"cache{number}")
     whole = net.concat(state, x, axis=2)
-    y = net.act(net.convolve(whole, net.between(2, 8), kernel, pads=[0, 0]), "Relu", "LeakyRelu", "none")
+    y = net.act(
+        net.convolve(whole, net.between(2, 8), kernel, pads=[0, 0]), "Relu", "LeakyRelu", "none"
+    )
     new = net.slice(whole, 2, steps, steps + kernel - 1)
     net.state[new] = state
     return y
@@ -36,11 +40,15 @@ def recurrent(net, x, number, kind):
     y = f"t{len(net.nodes)}"
     results = [y, *(f"{y}_{what}" for what in held)]
     more = {"linear_before_reset": 1} if kind == "GRU" else {}
-    net.nodes.append(_node(kind, [time_first, *names, "", *ready], results, hidden_size=units, **more))
+    net.nodes.append(
+        _node(kind, [time_first, *names, "", *ready], results, hidden_size=units, **more)
+    )
     for state, result in zip(states, results[1:], strict=True):
         new = net.add("Squeeze", [result, net.ints(0)], (units,))
         net.state[new] = state
-    return net.add("Transpose", [net.node("Squeeze", y, net.ints(1))], (steps, units), perm=[1, 0, 2])
+    return net.add(
+        "Transpose", [net.node("Squeeze", y, net.ints(1))], (steps, units), perm=[1, 0, 2]
+    )
 
 
 def _node(kind, inputs, outputs, **attributes):

@@ -1,4 +1,6 @@
-"""One tensor read twice in a node, or by several nodes: graph inputs, inner tensors, of all ranks."""
+"""One tensor read twice in a node, or by several nodes: graph inputs, inner tensors, of all
+ranks.
+"""
 
 __all__ = ["build"]
 

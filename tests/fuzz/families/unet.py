@@ -1,4 +1,6 @@
-"""U-Nets: down by pools or strides, up by ConvTranspose or Resize, with concatenations or sums across."""
+"""U-Nets: down by pools or strides, up by ConvTranspose or Resize, with concatenations or sums
+across.
+"""
 
 import numpy as np
 
@@ -19,7 +21,13 @@ def twice_as_large(net, x):
     how = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     if net.batch == "N" and len(up) == 4:
         up = [x, "", net.const(np.array([1, 1, 2, 2], np.float32))]
-    return net.add("Resize", up, (channels, 2 * height, 2 * width), mode="nearest", **(how if net.chance(0.7) else {}))
+    return net.add(
+        "Resize",
+        up,
+        (channels, 2 * height, 2 * width),
+        mode="nearest",
+        **(how if net.chance(0.7) else {}),
+    )
 
 
 def fitting(net, x, like):
@@ -43,7 +51,11 @@ def build(net):
         x = net.act(net.convolve(x, net.between(3, 8), 3), "Relu", "LeakyRelu", "relu6")
         x = net.norm(x) if net.chance(0.2) else x
         across.append(x)
-        x = net.pool(x, net.pick("MaxPool", "AveragePool"), 2, 2) if net.chance(0.6) else net.convolve(x, 6, 3, 2)
+        x = (
+            net.pool(x, net.pick("MaxPool", "AveragePool"), 2, 2)
+            if net.chance(0.6)
+            else net.convolve(x, 6, 3, 2)
+        )
     x = net.act(net.convolve(x, net.between(4, 10), 3), "Relu", "silu")
     for skip in reversed(across):
         x = fitting(net, twice_as_large(net, x), skip)

@@ -12,14 +12,19 @@ def session(model):
 
 def called(kernel, *arrays, opset=13):
     """What onnxruntime computes for the function of a kernel."""
-    written = build_kernel_function(kernel, "f", [a.shape for a in arrays], [a.dtype for a in arrays], opset)
+    written = build_kernel_function(
+        kernel, "f", [a.shape for a in arrays], [a.dtype for a in arrays], opset
+    )
     inputs = [
-        ir.Value(name=f"x{i}", shape=ir.Shape(a.shape), type=ir.make_tensor_type(a.dtype)) for i, a in enumerate(arrays)
+        ir.Value(name=f"x{i}", shape=ir.Shape(a.shape), type=ir.make_tensor_type(a.dtype))
+        for i, a in enumerate(arrays)
     ]
     call = ir.node("f", inputs, {}, domain=DOMAIN, num_outputs=len(written.outputs))
     for number, value in enumerate(call.outputs):
         value.name = f"out{number}"
-    graph = ir.Graph(inputs, call.outputs, nodes=[call], opset_imports={"": opset, DOMAIN: 1}, name="g")
+    graph = ir.Graph(
+        inputs, call.outputs, nodes=[call], opset_imports={"": opset, DOMAIN: 1}, name="g"
+    )
     model = ir.Model(graph, ir_version=8, functions=[written])
     proto = ir.to_proto(model)
     for value, spec in zip(proto.graph.output, call.outputs, strict=True):

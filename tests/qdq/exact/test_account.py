@@ -1,4 +1,6 @@
-"""Files of whole graphs: every output the simulator's, bit for bit, in onnxruntime with its own settings."""
+"""Files of whole graphs: every output the simulator's, bit for bit, in onnxruntime with its own
+settings.
+"""
 
 import json
 
@@ -30,7 +32,10 @@ def equal(graph, found):
     names = [value.name for value in opened.get_outputs()]
     feeds = [*random_feeds(graph, True, 3), *random_feeds(graph, False, 3)]
     return [
-        all(np.array_equal(a, b) for a, b in zip(opened.run(names, f), simulator.run(names, f), strict=True))
+        all(
+            np.array_equal(a, b)
+            for a, b in zip(opened.run(names, f), simulator.run(names, f), strict=True)
+        )
         for f in feeds
     ]
 
@@ -39,7 +44,9 @@ def equal(graph, found):
 @pytest.mark.parametrize("platform", mark_rest_slow(1, ("venus", "arcs", "venusA")))
 @pytest.mark.parametrize("net", mark_rest_slow(3, NETS), ids=lambda net: net.__name__)
 def test_nets_on_chips_need_no_functions(net, platform):
-    """Law: convolutions, sums, pools, concatenations and linear layers are exact by amounts alone."""
+    """Law: convolutions, sums, pools, concatenations and linear layers are exact by amounts
+    alone.
+    """
     made = quantized(net(), platform=platform, effort="fast").graph
     found = write_exact(made, functions=False)
     onnx.checker.check_model(ir.to_proto(found.standard.graph), full_check=True)
@@ -55,7 +62,9 @@ def test_nets_on_chips_need_no_functions(net, platform):
 @pytest.mark.parametrize("settings", (FREE, MOVED), ids=("free", "zero points"))
 @pytest.mark.parametrize("net", mark_rest_slow(2, NETS), ids=lambda net: net.__name__)
 def test_free_scales_take_functions(net, settings):
-    """Law: with scales of any size and zero points every integer is the simulator's, by functions."""
+    """Law: with scales of any size and zero points every integer is the simulator's, by
+    functions.
+    """
     made = quantized(net(), effort="fast", **settings).graph
     found = write_exact(made, functions=True)
     assert found.function_of
@@ -70,7 +79,9 @@ def test_free_scales_take_functions(net, settings):
 @pytest.mark.parametrize("name", ("lstm", "gru", "attention"))
 def test_sequences(name, platform):
     """Recurrent layers and attention, every sample bit for bit, the batch open."""
-    made = lo.quantize(f"models/digits_{name}.onnx", "models/digits_calib.npz", platform=platform, effort="fast")
+    made = lo.quantize(
+        f"models/digits_{name}.onnx", "models/digits_calib.npz", platform=platform, effort="fast"
+    )
     file = ExactFile(made.graph, functions=True)
     assert not file.written.inexact
     assert file.all_equal
@@ -83,12 +94,16 @@ def test_sequences(name, platform):
 
 
 def test_full_weights_do_not_saturate():
-    """Weights and inputs at the ends of their range: onnxruntime's integer kernels cut such sums on some processors."""
+    """Weights and inputs at the ends of their range: onnxruntime's integer kernels cut such sums on
+    some processors.
+    """
     net = Net(16, 6, 6)
     rng = np.random.default_rng(0)
     weight = np.where(rng.random((8, 16, 3, 3)) < 0.5, -1.0, 0.992).astype(np.float32)
     made = quantized(
-        net.graph(net.node("Conv", "x", net.const(weight), out="y")), effort="fast", platform="venus"
+        net.graph(net.node("Conv", "x", net.const(weight), out="y")),
+        effort="fast",
+        platform="venus",
     ).graph
     file = ExactFile(made, functions=True)
     assert file.all_equal
@@ -115,7 +130,9 @@ def test_large_sums_are_written_as_integers():
 
 
 def converted(path, *options):
-    return CliRunner().invoke(cli.main, ["convert", str(path), "-o", str(path.with_name("exact.onnx")), *options])
+    return CliRunner().invoke(
+        cli.main, ["convert", str(path), "-o", str(path.with_name("exact.onnx")), *options]
+    )
 
 
 def test_command(tmp_path):

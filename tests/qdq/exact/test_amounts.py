@@ -12,7 +12,9 @@ from tests.case_selection import limit_examples
 
 
 def to_even(total, shift, half):
-    """What QuantizeLinear makes of float32 (total + half) / 2^shift, as float32 adds and rounds; int8."""
+    """What QuantizeLinear makes of float32 (total + half) / 2^shift, as float32 adds and rounds;
+    int8.
+    """
     real = np.float32(np.float32(total) + np.float32(half)) / np.float32(2.0**shift)
     return np.clip(np.rint(real), -128, 127)
 
@@ -24,16 +26,22 @@ def half_up(total, shift):
 @limit_examples(30)
 @given(st.integers(0, 16), st.integers(-130, 130), st.integers(-3, 3), st.booleans())
 def test_half_a_step_makes_ties_go_up(shift, count, near, tie):
-    """Law: around every tie, and around every whole number, the amount gives the chip's integer and no other."""
+    """Law: around every tie, and around every whole number, the amount gives the chip's integer and
+    no other.
+    """
     total = (count << shift) + (1 << shift >> 1 if tie else 0) + near
-    amount = tie_offset_for_sum(IntegerSum(1 << 22, 1.0), Rescale.from_shift(shift, 8), 2.0**-shift, 8)
+    amount = tie_offset_for_sum(
+        IntegerSum(1 << 22, 1.0), Rescale.from_shift(shift, 8), 2.0**-shift, 8
+    )
     assert amount.value == (0.5 if shift else 0.0)
     assert to_even(total, shift, amount.value) == half_up(total, shift)
 
 
 def test_the_largest_sums_saturate():
     """Beyond 2^23 half a step has no room any more, and at shifts up to 16 none is needed."""
-    totals = np.concatenate([np.arange((1 << 24) - 5000, 1 << 24), np.arange((1 << 23) - 40000, (1 << 23) + 40000)])
+    totals = np.concatenate(
+        [np.arange((1 << 24) - 5000, 1 << 24), np.arange((1 << 23) - 40000, (1 << 23) + 40000)]
+    )
     for total in (totals, -totals):
         for shift in (14, 15, 16):
             assert np.array_equal(to_even(total, shift, 0.5), half_up(total, shift))
@@ -41,7 +49,12 @@ def test_the_largest_sums_saturate():
 
 def test_what_has_no_amount():
     """Both limits, from both sides; at a shift of 17 half a step is lost in a sum that decides."""
-    assert tie_offset_for_sum(IntegerSum((1 << 24) - 1, 1.0), Rescale.from_shift(16, 8), 2.0**-16, 8).value == 0.5
+    assert (
+        tie_offset_for_sum(
+            IntegerSum((1 << 24) - 1, 1.0), Rescale.from_shift(16, 8), 2.0**-16, 8
+        ).value
+        == 0.5
+    )
     with pytest.raises(NotExactError, match="float32 counts to 16777216"):
         tie_offset_for_sum(IntegerSum(1 << 24, 1.0), Rescale.from_shift(15, 8), 2.0**-15, 8)
     with pytest.raises(NotExactError, match="its shift is 17"):

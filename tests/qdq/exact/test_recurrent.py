@@ -28,7 +28,12 @@ def outputs(kernel, *arrays):
     feed = dict(zip(names, arrays, strict=True))
     wanted = tuple(f"y{i}" for i in range(len(kernel.kept)))
     specs = {name: TensorSpec(a.shape, a.dtype) for name, a in feed.items()}
-    return [array for _, array in compile_program([Step(kernel, tuple(names), wanted)], specs, keep=wanted).run(feed)]
+    return [
+        array
+        for _, array in compile_program(
+            [Step(kernel, tuple(names), wanted)], specs, keep=wanted
+        ).run(feed)
+    ]
 
 
 @pytest.mark.parametrize("forward", (True, False))
@@ -36,7 +41,9 @@ def outputs(kernel, *arrays):
     ("arithmetic", "chip"), (("q27", "arcs"), ("q27", "venusA"), ("wide", "arcs"), ("q11", "venus"))
 )
 def test_lstm(arithmetic, chip, forward):
-    """Sequence, last state and last cell (packed on one chip); from the beginning and from given states."""
+    """Sequence, last state and last cell (packed on one chip); from the beginning and from given
+    states.
+    """
     out, shift = (
         k.Lstm.make_output_rescale(arithmetic, 100.0 if arithmetic == "wide" else 64.0, 8),
         6 if chip == "venus" else -12,
@@ -65,10 +72,23 @@ def test_lstm(arithmetic, chip, forward):
 def test_gru(time_axis):
     """As it is defined, both places of the reset gate, and as the executor computes it."""
     out, kept = k.Gru.make_output_rescale(64.0, 8), {"kept": (0, 1), "time_axis": time_axis}
-    made = [recurrent(k.Gru, 3, -12, rescale_o=out, reset_after=after, **kept) for after in (True, False)]
+    made = [
+        recurrent(k.Gru, 3, -12, rescale_o=out, reset_after=after, **kept)
+        for after in (True, False)
+    ]
     for joined in (True, False):
         to_state = Rescale.from_shift(7, 8)
-        made.append(recurrent(k.ExecutorGru, 3, 6, rescale_o=to_state, table="venus", uses_state_sums=joined, **kept))
+        made.append(
+            recurrent(
+                k.ExecutorGru,
+                3,
+                6,
+                rescale_o=to_state,
+                table="venus",
+                uses_state_sums=joined,
+                **kept,
+            )
+        )
     for kernel, x, *_ in made:
         for a, b in zip(called(kernel, x), outputs(kernel, x), strict=True):
             assert np.array_equal(a, b)
@@ -76,6 +96,8 @@ def test_gru(time_axis):
 
 
 def test_lengths_have_no_function():
-    kernel, x, *_ = recurrent(k.Lstm, 4, -12, rescale_o=k.Lstm.make_output_rescale("q27", 64.0, 8), given=("lengths",))
+    kernel, x, *_ = recurrent(
+        k.Lstm, 4, -12, rescale_o=k.Lstm.make_output_rescale("q27", 64.0, 8), given=("lengths",)
+    )
     with pytest.raises(NotExactError, match="lengths"):
         called(kernel, x, np.array([1, 2, 3]))

@@ -1,4 +1,6 @@
-"""Exact forms chosen by price: the same integers in fewer cycles, taken only where the whole is promised as before."""
+"""Exact forms chosen by price: the same integers in fewer cycles, taken only where the whole is
+promised as before.
+"""
 
 import itertools
 
@@ -21,14 +23,22 @@ from lingeronnx.targets.luna.backend_passes.cost_rewrites.data_movement import (
     propose_transposed_slice,
 )
 from lingeronnx.targets.luna.backend_passes.cost_rewrites.graph_editor import RewriteEditor
-from lingeronnx.targets.luna.backend_passes.cost_rewrites.layers import propose_depthwise_conv, propose_pointwise_conv
+from lingeronnx.targets.luna.backend_passes.cost_rewrites.layers import (
+    propose_depthwise_conv,
+    propose_pointwise_conv,
+)
 from lingeronnx.targets.luna.backend_passes.cost_rewrites.node_costs import NodeCostModel
 from lingeronnx.targets.luna.backend_passes.cost_rewrites.upsampling import propose_conv_transpose
 from lingeronnx.targets.luna.backend_passes.packer_view import PackerGraphView
 from lingeronnx.targets.luna.kernel_costs import ARCS
 from lingeronnx.targets.luna.packer.arguments import selection as arguments
 from lingeronnx.targets.luna.packer.evaluation import prepare_graph
-from lingeronnx.targets.objective import OBJECTIVE_KEY, PARTS_KEY, can_keep_constants_resident, get_objective
+from lingeronnx.targets.objective import (
+    OBJECTIVE_KEY,
+    PARTS_KEY,
+    can_keep_constants_resident,
+    get_objective,
+)
 from tests.case_selection import limit_examples
 from tests.packer import judge
 from tests.targets.luna.packer.integer_nets import IntNet
@@ -37,7 +47,9 @@ CHIPS = {"venus": "venus", "arcs": "arcs", "venusA": "venusa"}
 
 
 def written(model, *rewrites, platform="arcs"):
-    """Write every node that a rewrite takes in its form, whatever it costs; return the graph and how many were."""
+    """Write every node that a rewrite takes in its form, whatever it costs; return the graph and
+    how many were.
+    """
     graph, count = ir.from_proto(model), 0
     sheet = RewriteEditor(graph, get_target(platform), NodeCostModel(ARCS))
     for rewrite in rewrites:
@@ -54,7 +66,9 @@ def written(model, *rewrites, platform="arcs"):
 
 
 def assert_same(model, graph, seed=0):
-    """Assert that both graphs give the same numbers on random integers, the ends of the range among them."""
+    """Assert that both graphs give the same numbers on random integers, the ends of the range among
+    them.
+    """
     before, after = Session(ir.from_proto(model)), Session(graph)
     rng = np.random.default_rng(seed)
     feed = {
@@ -62,20 +76,27 @@ def assert_same(model, graph, seed=0):
         for value in before.get_inputs()
     }
     for name, have, want in zip(
-        [v.name for v in before.get_outputs()], after.run(None, feed), before.run(None, feed), strict=True
+        [v.name for v in before.get_outputs()],
+        after.run(None, feed),
+        before.run(None, feed),
+        strict=True,
     ):
         np.testing.assert_array_equal(have, want, err_msg=name)
 
 
 def model_of(net, *outputs):
-    """Return the model of a net, with the sizes and types of its tensors, as lowering leaves them."""
+    """Return the model of a net, with the sizes and types of its tensors, as lowering leaves
+    them.
+    """
     model = net.model(*outputs)
     for name, shape in net.shapes.items():
         kind = TensorProto.FLOAT if name.endswith("_float") else TensorProto.INT8
         model.graph.value_info.append(helper.make_tensor_value_info(name, kind, shape))
     del model.graph.value_info[-len(outputs) :]  # those of the outputs
     for value, name in zip(model.graph.output, outputs, strict=True):
-        value.CopyFrom(helper.make_tensor_value_info(value.name, TensorProto.FLOAT, net.shapes[name]))
+        value.CopyFrom(
+            helper.make_tensor_value_info(value.name, TensorProto.FLOAT, net.shapes[name])
+        )
     return model
 
 
@@ -89,7 +110,9 @@ def drawn(net, rng):
         array = numpy_helper.to_array(held)
         top = 120 if array.dtype == np.int8 else 3000
         net.constants[index].CopyFrom(
-            numpy_helper.from_array(rng.integers(-top, top, array.shape).astype(array.dtype), held.name)
+            numpy_helper.from_array(
+                rng.integers(-top, top, array.shape).astype(array.dtype), held.name
+            )
         )
 
 
@@ -117,7 +140,9 @@ def test_a_transpose_is_one_of_matrices(sizes, order):
 @pytest.mark.parametrize("perm", [p for p in itertools.permutations(range(3)) if p != (0, 1, 2)])
 def test_all_orders_of_three_axes(perm):
     net = IntNet("arcs", (1, 4, 6, 8))
-    model = model_of(net, net.transpose(net.relu("xq", "a"), [0, *(axis + 1 for axis in perm)], "y"))
+    model = model_of(
+        net, net.transpose(net.relu("xq", "a"), [0, *(axis + 1 for axis in perm)], "y")
+    )
     graph, count = written(model, propose_matrix_transposes)
     assert count == 1
     assert_same(model, graph)
@@ -185,13 +210,17 @@ def test_a_slice_of_a_matrix_that_is_turned(data):
 
 
 def joined(scale=16.0):
-    """Return a net in which two tensors of 6 and 4 columns are joined, the second held at `scale`."""
+    """Return a net in which two tensors of 6 and 4 columns are joined, the second held at
+    `scale`.
+    """
     net = IntNet("arcs", (1, 5, 6))
     net.cat([net.relu("xq", "a"), net.input("x1", (1, 5, 4), scale)], 2, "c")
     return net
 
 
-@pytest.mark.parametrize(("start", "end", "whole"), [(0, 6, True), (6, 10, True), (0, 5, False), (2, 8, False)])
+@pytest.mark.parametrize(
+    ("start", "end", "whole"), [(0, 6, True), (6, 10, True), (0, 5, False), (2, 8, False)]
+)
 def test_a_slice_of_what_was_joined(start, end, whole):
     """A whole part is what was joined; a piece of one, or of two, is not."""
     net = joined()
@@ -207,7 +236,9 @@ def test_a_part_at_another_scale_is_no_whole_one():
 
 
 def test_a_slice_and_a_concatenation_share_what_is_turned():
-    """Of one joined tensor two slices are taken: it is turned once, and nothing is turned back in between."""
+    """Of one joined tensor two slices are taken: it is turned once, and nothing is turned back in
+    between.
+    """
     net = joined()
     model = model_of(net, sliced(net, "c", 2, 0, 3, "y"), sliced(net, "c", 2, 4, 9, "z"))
     graph, count = written(model, propose_transposed_concat, propose_transposed_slice)
@@ -226,7 +257,9 @@ def test_what_a_reader_further_behind_turns_is_there_for_one_before_it():
     assert count == 3
     made = set()
     for node in graph.graph:
-        assert all(ir.producer(value) is None or ir.producer(value) in made for value in node.inputs)
+        assert all(
+            ir.producer(value) is None or ir.producer(value) in made for value in node.inputs
+        )
         made.add(node)
     assert_same(model, graph)
 
@@ -235,7 +268,9 @@ def test_what_a_reader_further_behind_turns_is_there_for_one_before_it():
 
 
 def nearest(net, x, down, across, name):
-    """Add an enlargement by copies, as the quantizer writes it: of lines, then of single elements."""
+    """Add an enlargement by copies, as the quantizer writes it: of lines, then of single
+    elements.
+    """
     n, c, h, w = net.shapes[x]
     shape = [n, c, h, w]
 
@@ -261,26 +296,41 @@ def test_an_enlargement_by_copies_is_a_transposed_convolution(channels, down, ac
     net = IntNet("arcs", (1, channels, 5, 6))
     model = model_of(net, nearest(net, net.relu("xq", "a"), down, across, "y"))
     graph, count = written(model, propose_conv_transpose)
-    assert (count, kinds(graph).count("ConvTranspose2dInt"), kinds(graph).count("iqCat")) == (1, 1, 0)
+    assert (count, kinds(graph).count("ConvTranspose2dInt"), kinds(graph).count("iqCat")) == (
+        1,
+        1,
+        0,
+    )
     assert_same(model, graph)
 
 
 def test_three_copies_stay():
     """A stride of 3 is none that the chip takes."""
     net = IntNet("arcs", (1, 4, 5, 6))
-    assert written(model_of(net, nearest(net, net.relu("xq", "a"), 1, 3, "y")), propose_conv_transpose)[1] == 0
+    assert (
+        written(
+            model_of(net, nearest(net, net.relu("xq", "a"), 1, 3, "y")), propose_conv_transpose
+        )[1]
+        == 0
+    )
 
 
 def test_a_repeated_tensor_at_another_scale_stays():
     net = IntNet("arcs", (1, 8, 1))
-    assert written(model_of(net, net.cat(["xq", "xq"], 2, "y", scale=8.0)), propose_conv_transpose)[1] == 0
+    assert (
+        written(model_of(net, net.cat(["xq", "xq"], 2, "y", scale=8.0)), propose_conv_transpose)[1]
+        == 0
+    )
 
 
 # ---- layers --------------------------------------------------------------------------------------------------------
 
 
 @limit_examples(30)
-@given(shape=st.tuples(st.integers(1, 70), st.integers(1, 6), st.integers(1, 9)), seed=st.integers(0, 9))
+@given(
+    shape=st.tuples(st.integers(1, 70), st.integers(1, 6), st.integers(1, 9)),
+    seed=st.integers(0, 9),
+)
 def test_factors_of_channels_are_a_depthwise_convolution(shape, seed):
     net = IntNet("arcs", (1, *shape))
     y = net.batch_norm(net.relu("xq", "a"), "y")
@@ -312,7 +362,12 @@ def test_very_many_channels_are_convolved_in_parts():
 
 
 @limit_examples(30)
-@given(inputs=st.integers(1, 40), outputs=st.integers(1, 40), bias=st.booleans(), seed=st.integers(0, 9))
+@given(
+    inputs=st.integers(1, 40),
+    outputs=st.integers(1, 40),
+    bias=st.booleans(),
+    seed=st.integers(0, 9),
+)
 def test_a_product_of_one_row_is_a_convolution_over_a_point(inputs, outputs, bias, seed):
     net = IntNet("arcs", (1, 1, inputs))
     y = net.linear(net.relu("xq", "a"), outputs, "y", bias=bias)
@@ -329,7 +384,10 @@ def test_a_diagonal_product_keeps_channels_apart():
     net.constants[0].raw_data = np.diag(np.arange(-12, 12)).astype(np.int8).tobytes()
     model = model_of(net, y)
     graph, _ = written(model, propose_pointwise_conv)
-    assert next(ir.get_attr(node, "group") for node in graph.graph if node.op_type == "Conv2dInt") == 24
+    assert (
+        next(ir.get_attr(node, "group") for node in graph.graph if node.op_type == "Conv2dInt")
+        == 24
+    )
     assert_same(model, graph)
 
 
@@ -366,7 +424,9 @@ def test_a_product_of_several_rows_stays(shape):
 
 
 def detector(platform):
-    """Return a net like the head of a detector, made for time: short lines joined, sliced and scaled."""
+    """Return a net like the head of a detector, made for time: short lines joined, sliced and
+    scaled.
+    """
     net = IntNet(platform, (1, 8, 12, 12))
     a = net.transpose(net.conv("xq", 6, 3, "a"), [0, 2, 3, 1], "b")
     held = net.const(np.array([1, 432, 2], np.int64))
@@ -406,7 +466,9 @@ def test_what_is_not_promised_is_not_taken(monkeypatch):
 
     monkeypatch.setattr(selection, "_REWRITES", (refused,))
     model = detector("arcs")
-    graph, done, saved = apply_cost_rewrites(PackerGraphView(ir.from_proto(model), get_target("arcs")))
+    graph, done, saved = apply_cost_rewrites(
+        PackerGraphView(ir.from_proto(model), get_target("arcs"))
+    )
     assert not done
     assert saved.before >= saved.after  # by arguments alone
     assert kinds(graph) == kinds(ir.from_proto(model))
@@ -415,7 +477,9 @@ def test_what_is_not_promised_is_not_taken(monkeypatch):
 def test_plain_nodes_keep_their_forms():
     model = detector("arcs")
     model.metadata_props[0].value = "plain"
-    graph, done, saved = apply_cost_rewrites(PackerGraphView(ir.from_proto(model), get_target("arcs")))
+    graph, done, saved = apply_cost_rewrites(
+        PackerGraphView(ir.from_proto(model), get_target("arcs"))
+    )
     assert (done, saved, kinds(graph)) == ([], None, kinds(ir.from_proto(model)))
 
 
@@ -424,19 +488,25 @@ def test_matrices_are_turned_whatever_else_decides(objective):
     """Equal integers: time decides, by default too."""
     model = detector("arcs")
     model.metadata_props[0].value = objective
-    graph, done, saved = apply_cost_rewrites(PackerGraphView(ir.from_proto(model), get_target("arcs")))
+    graph, done, saved = apply_cost_rewrites(
+        PackerGraphView(ir.from_proto(model), get_target("arcs"))
+    )
     assert any("turned" in fitted.what for fitted in done)
     assert saved.before > 1.05 * saved.after
     assert_same(model, graph)
 
 
 def scaled(platform="arcs"):
-    """Return a net of factors of channels, a form of which keeps a batch; nothing is said of what decides."""
+    """Return a net of factors of channels, a form of which keeps a batch; nothing is said of what
+    decides.
+    """
     net = IntNet(platform, (1, 24, 6, 5))
     return model_of(net, net.batch_norm(net.conv("xq", 24, 1, "a"), "y"))
 
 
-@pytest.mark.parametrize(("objective", "taken"), [(None, True), ("accuracy", True), ("memory", True), ("plain", False)])
+@pytest.mark.parametrize(
+    ("objective", "taken"), [(None, True), ("accuracy", True), ("memory", True), ("plain", False)]
+)
 def test_forms_are_chosen_by_default(objective, taken):
     """What computes over samples at once still does so, and the packer promises it."""
     graph = ir.from_proto(scaled())
@@ -451,7 +521,9 @@ def test_forms_are_chosen_by_default(objective, taken):
     assert saved.before > 2 * saved.after
     assert_same(scaled(), made)
     assert IntegerRunner(made).per_sample
-    assert judge(ir.to_proto(made), "arcs", list(get_target("arcs").evaluate_packing(made).argv)).right
+    assert judge(
+        ir.to_proto(made), "arcs", list(get_target("arcs").evaluate_packing(made).argv)
+    ).right
 
 
 @pytest.mark.parametrize("platform", ["venus", "venusA"])
@@ -465,17 +537,27 @@ def test_another_chips_prices_do_not_decide_by_default(platform):
 
 
 def test_nothing_is_judged_where_forms_cannot_save_enough(monkeypatch):
-    """A small product beside a large convolution: its form saves next to nothing, and the packer is not asked."""
+    """A small product beside a large convolution: its form saves next to nothing, and the packer is
+    not asked.
+    """
     net = IntNet("arcs", (1, 32, 40, 40))
-    model = model_of(net, net.conv("xq", 64, 3, "y"), net.linear(net.relu(net.input("row", (1, 32)), "a"), 10, "z"))
+    model = model_of(
+        net,
+        net.conv("xq", 64, 3, "y"),
+        net.linear(net.relu(net.input("row", (1, 32)), "a"), 10, "z"),
+    )
     monkeypatch.setattr(PackerGraphView, "fastest_arguments", None)
-    graph, done, saved = apply_cost_rewrites(PackerGraphView(ir.from_proto(model), get_target("arcs")))
+    graph, done, saved = apply_cost_rewrites(
+        PackerGraphView(ir.from_proto(model), get_target("arcs"))
+    )
     assert (done, saved, kinds(graph)) == ([], None, kinds(ir.from_proto(model)))
 
 
 def test_what_saves_little_of_the_whole_is_not_taken(monkeypatch):
     monkeypatch.setattr(selection, "_MIN_GRAPH_SAVING", 0.99)
-    graph, done, saved = apply_cost_rewrites(PackerGraphView(ir.from_proto(detector("arcs")), get_target("arcs")))
+    graph, done, saved = apply_cost_rewrites(
+        PackerGraphView(ir.from_proto(detector("arcs")), get_target("arcs"))
+    )
     assert not done
     assert saved.before >= saved.after  # by arguments alone
     assert kinds(graph) == kinds(ir.from_proto(detector("arcs")))
@@ -485,7 +567,9 @@ def test_a_kind_that_is_promised_is_taken_without_the_others(monkeypatch):
     def refused(sheet, node):
         if node.op_type != "Slice":
             return None
-        return selection.RewriteProposal("no form at all", 0.0, lambda: ir.set_attr(node, "axes", [1, 2]))
+        return selection.RewriteProposal(
+            "no form at all", 0.0, lambda: ir.set_attr(node, "axes", [1, 2])
+        )
 
     monkeypatch.setattr(selection, "_REWRITES", (refused, propose_matrix_transposes))
     monkeypatch.setattr(selection, "_MIN_GRAPH_SAVING", 0.0)
@@ -498,7 +582,9 @@ def test_a_kind_that_is_promised_is_taken_without_the_others(monkeypatch):
 def test_what_does_not_run_stays_as_it_is():
     net = IntNet("arcs", (1, 600, 700))
     model = model_of(net, net.softmax(net.relu("xq", "a"), "y"))
-    graph, done, saved = apply_cost_rewrites(PackerGraphView(ir.from_proto(model), get_target("arcs")))
+    graph, done, saved = apply_cost_rewrites(
+        PackerGraphView(ir.from_proto(model), get_target("arcs"))
+    )
     assert (done, saved, kinds(graph)) == ([], None, kinds(ir.from_proto(model)))
 
 
@@ -508,14 +594,16 @@ def test_what_was_saved_stands_in_the_graph():
     assert CycleSavings.read_metadata(metadata, "arcs") == CycleSavings(200, 100, "arcs")
     assert CycleSavings.read_metadata({}, "arcs") is None
     assert CycleSavings.read_metadata({"lingeronnx.cycles": "[]"}, "arcs") is None
-    assert CycleSavings.sum_parts([CycleSavings(2, 1, "arcs"), CycleSavings(3, 2, "arcs")]) == CycleSavings(
-        5, 3, "arcs"
-    )
+    assert CycleSavings.sum_parts(
+        [CycleSavings(2, 1, "arcs"), CycleSavings(3, 2, "arcs")]
+    ) == CycleSavings(5, 3, "arcs")
     assert CycleSavings.sum_parts([]) is None
 
 
 def test_added_nodes_leave_names_to_the_users():
-    """A layer that is called as an added node would be keeps its name, and no two nodes have one."""
+    """A layer that is called as an added node would be keeps its name, and no two nodes have
+    one.
+    """
     model = detector("arcs")
     next(node for node in model.graph.node if node.op_type == "Conv2dInt").name = "b_turned"
     graph, done, _ = apply_cost_rewrites(PackerGraphView(ir.from_proto(model), get_target("arcs")))
@@ -539,7 +627,9 @@ def test_added_nodes_leave_names_to_the_users():
     ],
 )
 def test_forms_take_a_batch(form):
-    """Matrices that are turned, too: the simulator computes samples side by side, and gives the same."""
+    """Matrices that are turned, too: the simulator computes samples side by side, and gives the
+    same.
+    """
     net = IntNet("arcs", (1, 8, 5, 6))
     source = net.relu("xq", "a")
     if form is propose_depthwise_conv:
@@ -561,7 +651,10 @@ def test_forms_take_a_batch(form):
     graph, count = written(model, form)
     runners = IntegerRunner(ir.from_proto(model)), IntegerRunner(graph)
     rng = np.random.default_rng(0)
-    feed = {v.name: rng.integers(-90, 90, (3, *v.shape[1:])).astype(np.float32) / 16 for v in runners[0].inputs}
+    feed = {
+        v.name: rng.integers(-90, 90, (3, *v.shape[1:])).astype(np.float32) / 16
+        for v in runners[0].inputs
+    }
     name = str(graph.graph.outputs[0].name)
     before, after = ([array for _, array, _ in runner.run(feed, keep={name})] for runner in runners)
     assert count == 1
@@ -575,7 +668,9 @@ def test_forms_take_a_batch(form):
 def layers(platform="arcs"):
     """Return a net of three layers whose constants come by DMA."""
     net = IntNet(platform, (1, 64))
-    return model_of(net, net.linear(net.relu(net.linear(net.linear("xq", 64, "a"), 64, "b"), "c"), 64, "y"))
+    return model_of(
+        net, net.linear(net.relu(net.linear(net.linear("xq", 64, "a"), 64, "b"), "c"), 64, "y")
+    )
 
 
 def decided(model, objective):
@@ -599,7 +694,9 @@ def test_constants_lie_in_shared_memory_where_that_saves_waiting():
 def test_a_graph_is_not_judged_twice(monkeypatch):
     """The answer is kept for the same graph and the same that decides."""
     asked = []
-    monkeypatch.setattr(arguments, "prepare_graph", lambda *given: asked.append(given) or prepare_graph(*given))
+    monkeypatch.setattr(
+        arguments, "prepare_graph", lambda *given: asked.append(given) or prepare_graph(*given)
+    )
     model = layers()
     model.graph.name = "judged_once"
     first = arguments.select_fastest_arguments(model, get_target("arcs"))
@@ -628,7 +725,10 @@ def test_a_chip_without_prices_keeps_its_first_arguments():
     graph = ir.from_proto(layers("venus"))
     assert get_target("venus").evaluate_packing(graph).command_line == "-p venus -d False"
     graph.metadata_props[OBJECTIVE_KEY] = "time"
-    assert get_target("venus").evaluate_packing(graph).command_line == "-p venus -d False -m params:share-mem"
+    assert (
+        get_target("venus").evaluate_packing(graph).command_line
+        == "-p venus -d False -m params:share-mem"
+    )
 
 
 def test_memory_takes_no_form_that_needs_more():

@@ -1,4 +1,6 @@
-"""The form that a packer wants: what was judged wrong before is right after, and no integer has changed."""
+"""The form that a packer wants: what was judged wrong before is right after, and no integer has
+changed.
+"""
 
 import importlib
 from pathlib import Path
@@ -39,13 +41,20 @@ def judged(result, platform, *arguments):
     That is the outputs of fully connected layers, and the iqCat that makes room for a softmax.
     """
     names = [n.output[0] for n in named(result.graph).graph.node if n.op_type == "LinearInt"]
-    names += [n.output[0] for n in named(result.graph).graph.node if n.output[0].endswith("_repeated")]
-    arguments = [",".join(f"{name}:psram" for name in names) if word == "LINEAR" else word for word in arguments]
+    names += [
+        n.output[0] for n in named(result.graph).graph.node if n.output[0].endswith("_repeated")
+    ]
+    arguments = [
+        ",".join(f"{name}:psram" for name in names) if word == "LINEAR" else word
+        for word in arguments
+    ]
     return judge(named(result.graph), platform, ["-d", "False", "-p", CHIPS[platform], *arguments])
 
 
 def mended(monkeypatch, model, platform, text, *arguments):
-    """Quantize with and without the remedies and compare; `text` is what is wrong without. Return (before, after)."""
+    """Quantize with and without the remedies and compare; `text` is what is wrong without. Return
+    (before, after).
+    """
     feed = nets.samples(model, 12)
     after = quantize(model, feed, platform=platform, effort="fast")
     with monkeypatch.context() as patch:
@@ -62,7 +71,9 @@ def mended(monkeypatch, model, platform, text, *arguments):
     kept = [(name, array) for name, array, _ in old.taps(feed) if name in fed or name not in feed]
     for name, array in kept:
         np.testing.assert_array_equal(tensors[name], array)
-    onnx.checker.check_model(helper.make_model(named(after.graph).graph, opset_imports=named(after.graph).opset_import))
+    onnx.checker.check_model(
+        helper.make_model(named(after.graph).graph, opset_imports=named(after.graph).opset_import)
+    )
     return before, after
 
 
@@ -91,12 +102,16 @@ def test_nodes_that_share_all_constants_share_them_still():
     net = nets.Net(4, 5, 5, seed=1)
     weight = net.const(np.ones((4, 4, 1, 1), np.float32))
     left, right = (net.node("Conv", "x", weight) for _ in range(2))
-    result = nets.quantized(net.graph(net.node("Add", left, right, out="y")), platform="arcs", effort="fast")
+    result = nets.quantized(
+        net.graph(net.node("Add", left, right, out="y")), platform="arcs", effort="fast"
+    )
     assert (kinds(result).count("Conv2dInt"), result.report.fitted) == (2, [])
 
 
 def test_every_reader_has_an_iqpad_of_its_own(monkeypatch):
-    """The first layer of keyword spotting: its kernel of 10 rows is split, and both parts read the padded input."""
+    """The first layer of keyword spotting: its kernel of 10 rows is split, and both parts read the
+    padded input.
+    """
     net = nets.Net(1, 29, 10, seed=2)
     model = net.graph(net.conv("x", (4, 1, 10, 4), strides=[2, 2], pads=[4, 1, 5, 1], out="y"))
     before, after = mended(monkeypatch, model, "venus", "several readers of a padded tensor")
@@ -108,7 +123,9 @@ def test_added_nodes_have_names_of_their_own(monkeypatch):
     net = nets.Net(1, 29, 10, seed=2)
     model = net.graph(net.conv("x", (4, 1, 10, 4), strides=[2, 2], pads=[4, 1, 5, 1], out="y"))
     before, _ = mended(monkeypatch, model, "venus", "several readers of a padded tensor")
-    pad, last = (next(n for n in before.graph.graph if n.op_type == op) for op in ("iqPad", "Dequant"))
+    pad, last = (
+        next(n for n in before.graph.graph if n.op_type == op) for op in ("iqPad", "Dequant")
+    )
     last.name = f"{pad.name}_2"
     made, _ = get_target("venus").run_backend_passes(before.graph)
     names = [node.name for node in made.graph]
@@ -124,13 +141,20 @@ def test_padding_that_is_moved_has_an_input_of_its_own(monkeypatch):
     model = net.graph(net.node("Add", a, b, out="y"))
     before, after = mended(monkeypatch, model, "venus", "")
     assert kinds(after).count("Conv2dInt") == kinds(before).count("Conv2dInt") + 1
-    assert kinds(quantize(model, nets.samples(model), platform="arcs", effort="fast")).count("Conv2dInt") == 2
+    assert (
+        kinds(quantize(model, nets.samples(model), platform="arcs", effort="fast")).count(
+            "Conv2dInt"
+        )
+        == 2
+    )
 
 
 def test_no_copy_for_the_only_reader():
     net = nets.Net(2, 9, 9, seed=3)
     a = net.conv("x", (2, 2, 3, 3))
-    result = nets.quantized(net.graph(net.conv(a, (4, 2, 3, 3), pads=[1] * 4, out="y")), platform="venus")
+    result = nets.quantized(
+        net.graph(net.conv(a, (4, 2, 3, 3), pads=[1] * 4, out="y")), platform="venus"
+    )
     assert result.report.fitted == []
 
 
@@ -138,7 +162,11 @@ def test_no_copy_for_the_only_reader():
 @pytest.mark.parametrize("shape", ((3, 8, 8), (5, 8)))
 def test_a_graph_without_a_weight_gets_one(monkeypatch, platform, shape):
     net = nets.Net(*shape, seed=4)
-    y = net.node("Relu", "x") if len(shape) == 2 else net.node("MaxPool", "x", kernel_shape=[2, 2], strides=[2, 2])
+    y = (
+        net.node("Relu", "x")
+        if len(shape) == 2
+        else net.node("MaxPool", "x", kernel_shape=[2, 2], strides=[2, 2])
+    )
     model = net.graph(net.node("Relu", y, out="y"))
     _, after = mended(monkeypatch, model, platform, "constant")
     assert kinds(after).count("Conv2dInt") == 1
@@ -156,7 +184,11 @@ def test_an_input_that_nobody_reads_is_left_out(monkeypatch):
 
 def test_rows_of_a_linear_layer_have_their_work_area(monkeypatch):
     net = nets.Net(6, 16, seed=6)
-    model = net.graph(net.node("MatMul", "x", net.const(net.rng.standard_normal((16, 48)).astype(np.float32)), out="y"))
+    model = net.graph(
+        net.node(
+            "MatMul", "x", net.const(net.rng.standard_normal((16, 48)).astype(np.float32)), out="y"
+        )
+    )
     _, after = mended(monkeypatch, model, "venusA", "past the planned memory", "--threshold4", "1")
     assert kinds(after) == ["Quant", "LinearInt", "LinearInt", "iqCat", "Dequant"]
     assert kinds(quantize(model, nets.samples(model), platform="arcs", effort="fast")) == [
@@ -166,15 +198,21 @@ def test_rows_of_a_linear_layer_have_their_work_area(monkeypatch):
     ]
 
 
-@pytest.mark.parametrize(("turned", "outputs"), [(False, 48), (True, 1)], ids=["rows", "mean over steps"])
+@pytest.mark.parametrize(
+    ("turned", "outputs"), [(False, 48), (True, 1)], ids=["rows", "mean over steps"]
+)
 def test_rows_of_32_bits_stay_whole(turned, outputs):
-    """An iqCat of parts, and a convolution in a layer's place, write 8 bits: sums of 32 would be cut off."""
+    """An iqCat of parts, and a convolution in a layer's place, write 8 bits: sums of 32 would be
+    cut off.
+    """
     net = nets.Net(6, 16, seed=6)
     source = net.node("Transpose", "x", perm=[0, 2, 1]) if turned else "x"
     weight = net.rng.standard_normal((6 if turned else 16, outputs)).astype(np.float32)
     model = net.graph(net.node("MatMul", source, net.const(weight), out="y"))
     feed = nets.samples(model, 12)
-    result = quantize(model, feed, platform="venusA", effort="fast", overrides={"y": {"out_bits": 32}})
+    result = quantize(
+        model, feed, platform="venusA", effort="fast", overrides={"y": {"out_bits": 32}}
+    )
     assert kinds(result).count("LinearInt") == 1
     assert judged(result, "venusA", "-m", "LINEAR").problems == []
     x = feed["x"][:1].swapaxes(1, 2) if turned else feed["x"][:1]
@@ -189,13 +227,20 @@ def test_a_softmax_has_its_work_area(monkeypatch):
     model = net.graph(net.node("MatMul", soft, weights[1], out="y"))
     _, after = mended(monkeypatch, model, "venusA", "SoftmaxInt", "-m", "LINEAR")
     assert kinds(after).count("SoftmaxInt") == kinds(after).count("Slice") > 1
-    assert kinds(quantize(model, nets.samples(model), platform="arcs", effort="fast")).count("SoftmaxInt") == 1
+    assert (
+        kinds(quantize(model, nets.samples(model), platform="arcs", effort="fast")).count(
+            "SoftmaxInt"
+        )
+        == 1
+    )
 
 
 def test_an_lstm_has_its_work_area(monkeypatch):
     """8 steps of 8 pixels: the layer that changes nothing is widened, and cut again."""
     model = ir.load(Path(__file__).resolve().parents[3] / "models" / "digits_lstm.onnx")
-    _, after = mended(monkeypatch, model, "venus", "LSTMInt", "--dma_prefetch", "False", "--threshold4", "1")
+    _, after = mended(
+        monkeypatch, model, "venus", "LSTMInt", "--dma_prefetch", "False", "--threshold4", "1"
+    )
     start = kinds(after).index("LSTMInt")
     assert kinds(after)[start + 1 : start + 3] == ["LinearInt", "Slice"]
     arcs = quantize(model, nets.samples(model, 12), platform="arcs", effort="fast")
@@ -224,5 +269,8 @@ def test_two_that_are_joined_have_names_of_their_own():
     net = nets.Net(4, 6)
     graph = net.graph(net.node("Relu", "x", out="y"))
     node = graph.graph[0]
-    made = [insert_concat(graph, node, [node.inputs[0]] * 2, 1, 16.0, "x_repeated").producer() for _ in range(2)]
+    made = [
+        insert_concat(graph, node, [node.inputs[0]] * 2, 1, 16.0, "x_repeated").producer()
+        for _ in range(2)
+    ]
     assert len({node.name for node in made}) == len({node.outputs[0].name for node in made}) == 2

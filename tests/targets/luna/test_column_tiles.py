@@ -1,4 +1,6 @@
-"""Runs in strips of columns, each in tiles of rows: the same integers, and what had to be mended before."""
+"""Runs in strips of columns, each in tiles of rows: the same integers, and what had to be mended
+before.
+"""
 
 import dataclasses
 import itertools
@@ -53,7 +55,12 @@ def windows(rng, seed):
         pads = [int(rng.integers(0, side)) for side in (high, wide, high, wide)]
         strides = [int(rng.integers(1, min(side, 2) + 1)) for side in (high, wide)]
         y = net.conv(x, (4, 4, high, wide), pads=pads, strides=strides)
-        x = net.node("Relu", net.node("Add", y, net.conv(y, (4, 4, 3, 3), pads=[1] * 4)) if rng.random() < 0.5 else y)
+        x = net.node(
+            "Relu",
+            net.node("Add", y, net.conv(y, (4, 4, 3, 3), pads=[1] * 4))
+            if rng.random() < 0.5
+            else y,
+        )
     return net.graph(net.conv(x, (4, 4, 1, 1), out="y"))
 
 
@@ -136,7 +143,9 @@ def heavy():
 
 @pytest.mark.parametrize("chip", ["venus", "arcs"])
 def test_convolutions_in_parts_of_their_outputs(chip):
-    """Of parts the packer makes no parts, the integers are the same; a chip that takes the whole has no parts."""
+    """Of parts the packer makes no parts, the integers are the same; a chip that takes the whole
+    has no parts.
+    """
     model = heavy()
     feed = nets.samples(model, 2)
     made = quantize(model, feed, platform=chip, effort="fast").graph
@@ -156,11 +165,17 @@ def test_convolutions_in_parts_of_their_outputs(chip):
 @pytest.mark.sweep
 @pytest.mark.parametrize(("chip", "memory"), [("venus", 9000), ("arcs", 20000), ("venusA", 14000)])
 def test_a_net_of_which_no_row_fits(chip, memory):
-    """Three rows of the map are larger than the shared memory: strips make it ready, with the same integers."""
+    """Three rows of the map are larger than the shared memory: strips make it ready, with the same
+    integers.
+    """
     net = nets.Net(16, 12, 240, seed=5, batch=1)
     x = net.node("Relu", net.conv("x", (16, 16, 3, 3), pads=[1] * 4))
-    x = net.node("MaxPool", net.conv(x, (8, 16, 3, 3), pads=[1] * 4), kernel_shape=[2, 2], strides=[2, 2])
-    model = net.graph(net.conv(net.node("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2]), (4, 8, 1, 1), out="y"))
+    x = net.node(
+        "MaxPool", net.conv(x, (8, 16, 3, 3), pads=[1] * 4), kernel_shape=[2, 2], strides=[2, 2]
+    )
+    model = net.graph(
+        net.conv(net.node("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2]), (4, 8, 1, 1), out="y")
+    )
     feed = nets.samples(model, 2)
     whole = quantize(model, feed, platform=chip, effort="fast", fit=False)
     target = dataclasses.replace(ROWS[chip], shared_memory=memory)
@@ -168,13 +183,17 @@ def test_a_net_of_which_no_row_fits(chip, memory):
     assert found is not None
     assert any(cut.strips for cut in found[1])
     one = {"x": feed["x"][:1]}
-    np.testing.assert_array_equal(Session(found[0].graph).run(None, one)[0], Session(whole.graph).run(None, one)[0])
+    np.testing.assert_array_equal(
+        Session(found[0].graph).run(None, one)[0], Session(whole.graph).run(None, one)[0]
+    )
     words = found[0].fastest_arguments.argv
     assert judge(found[0].proto, chip, [*words, "-r", str(memory)]).right
 
 
 def sliced(kind):
-    """A convolution of which Slices take all outputs, two readers the same ones, or of which a sum reads, too."""
+    """A convolution of which Slices take all outputs, two readers the same ones, or of which a sum
+    reads, too.
+    """
     net = nets.Net(8, 12, 10, seed=6, batch=1)
     x = net.conv("x", (12, 8, 3, 3), pads=[1] * 4)
     bounds = [(0, 8), (4, 12)] if kind == "twice" else [(0, 8), (8, 12)]
@@ -189,12 +208,16 @@ def sliced(kind):
 
 @pytest.mark.parametrize("kind", ["apart", "twice", "read"])
 def test_slices_behind_a_convolution_are_convolutions(kind):
-    """A convolution for each Slice gives the same integers; none where products would be computed twice."""
+    """A convolution for each Slice gives the same integers; none where products would be computed
+    twice.
+    """
     model = sliced(kind)
     feed = nets.samples(model, 2)
     made = quantize(model, feed, platform="venusA", effort="fast").graph
     copy = ir.clone(made)
-    assert [one.node for one in replace_slices_by_convs(copy)] == [made.graph[1].name] * (kind == "apart")
+    assert [one.node for one in replace_slices_by_convs(copy)] == [made.graph[1].name] * (
+        kind == "apart"
+    )
     counts = [[node.op_type for node in graph.graph].count("Slice") for graph in (made, copy)]
     assert counts == [2, 0 if kind == "apart" else 2]
     one = {"x": feed["x"][:1]}

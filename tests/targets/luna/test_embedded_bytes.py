@@ -1,4 +1,6 @@
-"""Embeddings whose index the host prepares: the chip's part begins at the index, before any Quant."""
+"""Embeddings whose index the host prepares: the chip's part begins at the index, before any
+Quant.
+"""
 
 import numpy as np
 import onnx
@@ -20,7 +22,9 @@ STEPS, WIDTH, HIDDEN = 8, 8, 6
 
 
 def reader(*, cast, softmax):
-    """A table of 256 rows, an LSTM, a fully connected layer; the index as it is fed, or cast from bytes."""
+    """A table of 256 rows, an LSTM, a fully connected layer; the index as it is fed, or cast from
+    bytes.
+    """
     net = nets.Net(STEPS, seed=3)
     kind = TensorProto.UINT8 if cast else TensorProto.INT64
     net.inputs = [helper.make_tensor_value_info("x", kind, ["N", STEPS])]
@@ -31,7 +35,9 @@ def reader(*, cast, softmax):
 
     steps = net.node("Transpose", net.node("Gather", weight(256, WIDTH), index), perm=[1, 0, 2])
     given = (weight(1, 4 * HIDDEN, WIDTH), weight(1, 4 * HIDDEN, HIDDEN), weight(1, 8 * HIDDEN))
-    net.nodes.append(helper.make_node("LSTM", [steps, *given], ["", "last"], "lstm", hidden_size=HIDDEN))
+    net.nodes.append(
+        helper.make_node("LSTM", [steps, *given], ["", "last"], "lstm", hidden_size=HIDDEN)
+    )
     last = net.node("Squeeze", "last", net.const(np.array([0])))
     y = net.linear(last, (HIDDEN, 5), out=None if softmax else "y")
     return net.graph(net.node("Softmax", y, axis=1, out="y") if softmax else y)
@@ -47,7 +53,9 @@ def letters(cast, count=16):
 def test_the_part_for_the_chip(platform, cast, softmax):
     """It is ready, as both judges say; its input is the index."""
     feed = letters(cast)
-    result = api.quantize(reader(cast=cast, softmax=softmax), feed, platform=platform, effort="fast")
+    result = api.quantize(
+        reader(cast=cast, softmax=softmax), feed, platform=platform, effort="fast"
+    )
     report = result.report
     assert report.chip_ready
     assert report.integer_macs == 1
@@ -69,7 +77,9 @@ def test_the_part_for_the_chip(platform, cast, softmax):
 
 
 def test_host_and_chip_together(tmp_path, monkeypatch):
-    """What the folder for a board holds computes the whole graph, part by part; C of host parts takes long."""
+    """What the folder for a board holds computes the whole graph, part by part; C of host parts
+    takes long.
+    """
     monkeypatch.setattr(host_source, "explain_missing_generator", lambda: "no C is asked for")
     feed = letters(True)
     result = api.quantize(reader(cast=True, softmax=True), feed, platform="arcs", effort="fast")
@@ -77,19 +87,34 @@ def test_host_and_chip_together(tmp_path, monkeypatch):
     known = {"x": feed["x"][:1]}
     for part in ("host_head", "chip", "host_tail"):
         file = done.folder / f"reader_{part}.onnx"
-        session = Session(file) if part == "chip" else ort.InferenceSession(file, providers=["CPUExecutionProvider"])
+        session = (
+            Session(file)
+            if part == "chip"
+            else ort.InferenceSession(file, providers=["CPUExecutionProvider"])
+        )
         names = [value.name for value in session.get_outputs()]
         given = {value.name: known[value.name] for value in session.get_inputs()}
         known |= dict(zip(names, session.run(names, given), strict=True))
-    np.testing.assert_array_equal(known["y"], Session(result.graph).run(["y"], {"x": feed["x"][:1]})[0])
-    assert onnx.load(done.folder / "reader_chip.onnx").graph.input[0].type.tensor_type.elem_type == TensorProto.INT64
+    np.testing.assert_array_equal(
+        known["y"], Session(result.graph).run(["y"], {"x": feed["x"][:1]})[0]
+    )
+    assert (
+        onnx.load(done.folder / "reader_chip.onnx").graph.input[0].type.tensor_type.elem_type
+        == TensorProto.INT64
+    )
 
 
 def test_a_float_operator_on_integers_is_still_named():
-    """Only a Cast of what is fed reads integers rightly: a Cast of an integer layer's output does not."""
+    """Only a Cast of what is fed reads integers rightly: a Cast of an integer layer's output does
+    not.
+    """
     feed = letters(False)
     result = api.quantize(reader(cast=False, softmax=False), feed, platform="arcs", effort="fast")
     proto = ir.to_proto(result.graph)
     (dequant,) = [node for node in proto.graph.node if node.op_type == "Dequant"]
-    dequant.CopyFrom(helper.make_node("Cast", dequant.input, dequant.output, "cast", to=TensorProto.FLOAT))
-    assert any("a float operator reads real numbers" in str(v) for v in check_packed(proto).violations)
+    dequant.CopyFrom(
+        helper.make_node("Cast", dequant.input, dequant.output, "cast", to=TensorProto.FLOAT)
+    )
+    assert any(
+        "a float operator reads real numbers" in str(v) for v in check_packed(proto).violations
+    )

@@ -19,13 +19,17 @@ def made(monkeypatch):
     """Return the graphs that rewrites are made of from here on."""
     seen = []
     make = module._run_passes
-    monkeypatch.setattr(module, "_run_passes", lambda graph, target: seen.append(graph) or make(graph, target))
+    monkeypatch.setattr(
+        module, "_run_passes", lambda graph, target: seen.append(graph) or make(graph, target)
+    )
     monkeypatch.setattr(module, "_CACHE", ResultCache())
     return seen
 
 
 def test_a_graph_is_finished_once(made):
-    """Asked again for the same graph and chip the answer is the same, and nothing is made; another chip is asked."""
+    """Asked again for the same graph and chip the answer is the same, and nothing is made; another
+    chip is asked.
+    """
     model = nets.residual()
     feed = nets.samples(model)
     graph = quantize(model, feed, platform="venus", effort="fast", fit=False).graph

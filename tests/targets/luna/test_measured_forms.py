@@ -1,7 +1,9 @@
-"""What a packer refused or an executor computed wrong, quantized again: the graph has a form that was measured right.
+"""What a packer refused or an executor computed wrong, quantized again: the graph has a form that
+was measured right.
 
-Each net is the float net behind a wrong measured row, or a relative. The integers are those of the graph without the
-rewrite, and both judges, which share no code, call the graph right with the arguments that are printed.
+Each net is the float net behind a wrong measured row, or a relative. The integers are those of the
+graph without the rewrite, and both judges, which share no code, call the graph right with the
+arguments that are printed.
 """
 
 import importlib
@@ -29,7 +31,11 @@ def weight(net, *shape):
 
 
 def kinds(result):
-    return [node.op_type for node in result.graph.graph if node.op_type not in ("Quant", "Dequant", "Reshape")]
+    return [
+        node.op_type
+        for node in result.graph.graph
+        if node.op_type not in ("Quant", "Dequant", "Reshape")
+    ]
 
 
 def nodes(result, op_type):
@@ -43,13 +49,16 @@ def shape(value):
 def right(result, platform):
     """Assert that both judges call the written graph right, with the printed arguments."""
     part = result.graph if result.chip is None else result.chip
-    ours = evaluate_graph(ir.to_proto(part), get_target(platform), get_printed_arguments(result.report))
+    ours = evaluate_graph(
+        ir.to_proto(part), get_target(platform), get_printed_arguments(result.report)
+    )
     assert ours.is_chip_ready, [str(finding) for finding in ours.findings]
     assert evaluate_result(result, platform).problems == []
 
 
 def rewritten(monkeypatch, model, platform, **patches):
-    """Quantize with and without rewrites; return both results. Their integers are the same, and the first is right.
+    """Quantize with and without rewrites; return both results. Their integers are the same, and the
+    first is right.
 
     Nodes keep their forms otherwise, whatever they cost.
     """
@@ -60,7 +69,9 @@ def rewritten(monkeypatch, model, platform, **patches):
         for name, function in patches.items():
             patch.setattr(LAYER_NORM, name, function)
         before = quantize(model, feed, platform=platform, effort="fast", objective="plain")
-    old, new = ({name: array for name, array, _ in Session(r.graph).taps(feed)} for r in (before, after))
+    old, new = (
+        {name: array for name, array, _ in Session(r.graph).taps(feed)} for r in (before, after)
+    )
     shared = set(old) & set(new)
     assert {str(v.name) for v in before.graph.graph.outputs} <= shared
     for name in shared:
@@ -93,7 +104,9 @@ def product():
 
 def tripled():
     net = nets.Net(4, 6, seed=1)
-    return net.graph(net.node("MatMul", net.node("Concat", "x", "x", "x", axis=2), weight(net, 18, 5), out="y"))
+    return net.graph(
+        net.node("MatMul", net.node("Concat", "x", "x", "x", axis=2), weight(net, 18, 5), out="y")
+    )
 
 
 def added():
@@ -105,8 +118,14 @@ def added():
 def reread(graph):
     """Return the nodes that read what a Quant writes in several operands."""
     makers = [[ir.producer(value) for value in node.inputs] for node in graph.graph]
-    quants = [Counter(id(m) for m in row if m is not None and m.op_type == "Quant") for row in makers]
-    return [node.op_type for node, count in zip(graph.graph, quants, strict=True) if any(n > 1 for n in count.values())]
+    quants = [
+        Counter(id(m) for m in row if m is not None and m.op_type == "Quant") for row in makers
+    ]
+    return [
+        node.op_type
+        for node, count in zip(graph.graph, quants, strict=True)
+        if any(n > 1 for n in count.values())
+    ]
 
 
 @pytest.mark.sweep
@@ -122,7 +141,9 @@ def reread(graph):
     ),
 )
 def test_operands_that_read_one_graph_input_read_a_copy(monkeypatch, platform, net, op_type, row):
-    """An inner tensor may be read twice, and a 1x1 convolution reads any graph input, reshaped or not."""
+    """An inner tensor may be read twice, and a 1x1 convolution reads any graph input, reshaped or
+    not.
+    """
     assert all(
         measured_rows.has_correct_row(name, platform)
         for name in (row, "reshape_first", "squeeze_attr", "consumers_input_c1")
@@ -141,19 +162,27 @@ def test_operands_that_read_one_graph_input_read_a_copy(monkeypatch, platform, n
 def test_one_copy_of_an_input_is_enough():
     net = nets.Net(4, 6, 6, seed=1)
     both = net.node("Concat", net.node("Mul", "x", "x"), net.node("Add", "x", "x"), axis=1)
-    result = nets.quantized(net.graph(net.conv(both, (3, 8, 1, 1), out="y")), platform="arcs", effort="fast")
+    result = nets.quantized(
+        net.graph(net.conv(both, (3, 8, 1, 1), out="y")), platform="arcs", effort="fast"
+    )
     assert kinds(result).count("Conv2dInt") == 2
 
 
 def test_no_copy_where_the_packer_has_no_say():
-    assert kinds(nets.quantized(doubled(), platform="generic", effort="fast")).count("Conv2dInt") == 0
+    assert (
+        kinds(nets.quantized(doubled(), platform="generic", effort="fast")).count("Conv2dInt") == 0
+    )
 
 
 @pytest.mark.parametrize(("steps", "width"), ((3, 32), (8, 16)))
 def test_a_softmax_of_a_graph_input_reads_it_once(monkeypatch, steps, width):
-    """On venusA its rows are cut out of a tensor that an iqCat makes of the same operand five times."""
+    """On venusA its rows are cut out of a tensor that an iqCat makes of the same operand five
+    times.
+    """
     net = nets.Net(steps, width, seed=3)
-    model = net.graph(net.node("MatMul", net.node("Softmax", "x", axis=-1), weight(net, width, 5), out="y"))
+    model = net.graph(
+        net.node("MatMul", net.node("Softmax", "x", axis=-1), weight(net, width, 5), out="y")
+    )
     assert measured_rows.has_correct_row("cat_twice", "venusA")
     _, after = rewritten(monkeypatch, model, "venusA")
     assert reread(after.graph) == []
@@ -165,7 +194,9 @@ def test_a_softmax_of_a_graph_input_reads_it_once(monkeypatch, steps, width):
 def normed(*sizes, outputs=5):
     """A layer norm of the last axis, and a linear layer."""
     net = nets.Net(*sizes, seed=1, opset=17)
-    gamma, beta = (net.const(net.rng.uniform(0.5, 1.5, sizes[-1]).astype(np.float32)) for _ in range(2))
+    gamma, beta = (
+        net.const(net.rng.uniform(0.5, 1.5, sizes[-1]).astype(np.float32)) for _ in range(2)
+    )
     y = net.node("LayerNormalization", "x", gamma, beta, axis=-1)
     return net.graph(net.node("MatMul", y, weight(net, sizes[-1], outputs), out="y"))
 
@@ -176,20 +207,26 @@ AS_IT_IS = {"needs_rank3_rows": lambda node, row: False, "_row_repeats": lambda 
 @pytest.mark.parametrize("platform", CHIPS)
 @pytest.mark.parametrize(("sizes", "outputs"), (((10,), 10), ((16,), 5), ((2, 4, 8), 6)))
 def test_layer_norm_has_an_axis_of_rows(monkeypatch, platform, sizes, outputs):
-    """The rows ln_rank2_t10_l10 and ln_rank2_t16_l5; four axes were never measured. Right ones have three."""
+    """The rows ln_rank2_t10_l10 and ln_rank2_t16_l5; four axes were never measured. Right ones have
+    three.
+    """
     assert measured_rows.has_correct_row("layernorm_only_6x16", platform)
     before, after = rewritten(monkeypatch, normed(*sizes, outputs=outputs), platform, **AS_IT_IS)
     assert [shape(n.inputs[0])[1:] for n in nodes(before, "LayerNormInt")] == [sizes]
-    assert [shape(n.inputs[0]) for n in nodes(after, "LayerNormInt")] == [(1, int(np.prod(sizes[:-1])), sizes[-1])]
+    assert [shape(n.inputs[0]) for n in nodes(after, "LayerNormInt")] == [
+        (1, int(np.prod(sizes[:-1])), sizes[-1])
+    ]
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize(("sizes", "wide"), (((4, 2), 4), ((4, 3), 6), ((3,), 6), ((2, 3, 2), 4), ((4, 1), 4)))
+@pytest.mark.parametrize(
+    ("sizes", "wide"), (((4, 2), 4), ((4, 3), 6), ((3,), 6), ((2, 3, 2), 4), ((4, 1), 4))
+)
 def test_short_lines_stand_several_times_side_by_side(monkeypatch, sizes, wide):
     """The rows ln_venus_t2_m4 and ln_venus_t3_m4.
 
-    A line of 4 elements was right, and one behind a LinearInt. The integers are the same as far as epsilon is: at these
-    scales it is below one half.
+    A line of 4 elements was right, and one behind a LinearInt. The integers are the same as far as
+    epsilon is: at these scales it is below one half.
     """
     assert measured_rows.has_correct_row("ln_venus_t4_m4", "venus")
     assert measured_rows.has_correct_row("layernorm_8", "venus")
@@ -210,7 +247,8 @@ def test_lines_of_four_elements_stay_as_they_are():
 @pytest.mark.parametrize("platform", CHIPS)
 @pytest.mark.parametrize(("sizes", "outputs"), (((4, 32), 40), ((16,), 5), ((2, 4, 8), 6)))
 def test_a_layer_norm_has_its_work_area(platform, sizes, outputs):
-    """Nothing is written behind the plan: where no argument helps, a BatchNorm2dInt makes the area large enough.
+    """Nothing is written behind the plan: where no argument helps, a BatchNorm2dInt makes the area
+    large enough.
 
     On venus all measured rows with an area that large are right; on the others none had one.
     """
@@ -235,10 +273,14 @@ def lstm(units, steps, width, direction="forward", layers=1, last=False):
     x = net.node("Transpose", "x", perm=[1, 0, 2])
     for number in range(layers):
         sizes = ((count, 4 * units, width), (count, 4 * units, units), (count, 8 * units))
-        held = [net.const((0.4 * net.rng.standard_normal(size)).astype(np.float32)) for size in sizes]
+        held = [
+            net.const((0.4 * net.rng.standard_normal(size)).astype(np.float32)) for size in sizes
+        ]
         outputs = [f"Y{number}", f"H{number}"]
         net.nodes.append(
-            helper.make_node("LSTM", [x, *held], outputs, name=outputs[0], hidden_size=units, direction=direction)
+            helper.make_node(
+                "LSTM", [x, *held], outputs, name=outputs[0], hidden_size=units, direction=direction
+            )
         )
         width = count * units
         both = net.node("Transpose", outputs[0], perm=[0, 2, 1, 3])
@@ -246,7 +288,11 @@ def lstm(units, steps, width, direction="forward", layers=1, last=False):
     net.node("MatMul", net.node("Transpose", x, perm=[1, 0, 2]), weight(net, width, 6), out="y")
     if not last:
         return net.graph("y")
-    state = net.node("Reshape", net.node("Transpose", outputs[1], perm=[1, 0, 2]), net.const(np.array([-1, width])))
+    state = net.node(
+        "Reshape",
+        net.node("Transpose", outputs[1], perm=[1, 0, 2]),
+        net.const(np.array([-1, width])),
+    )
     return net.graph("y", net.linear(state, (width, 3), out="z"))
 
 
@@ -264,10 +310,15 @@ def lstm(units, steps, width, direction="forward", layers=1, last=False):
     ids=("h5_t4_f8", "h7_t6_f6", "h1", "both_ways", "two_layers", "h13"),
 )
 def test_an_lstm_has_an_even_number_of_units_on_venus(monkeypatch, model):
-    """The rows lstm_h5_t4_f8 and lstm_h7_t6_f6; of 6 units it was right, with the same nodes behind it."""
+    """The rows lstm_h5_t4_f8 and lstm_h7_t6_f6; of 6 units it was right, with the same nodes behind
+    it.
+    """
     assert measured_rows.has_correct_row("lstm_h6_t4_f8", "venus")
     before, after = rewritten(monkeypatch, model, "venus")
-    sizes = [[int(ir.get_attr(n, "hidden_size")) for n in nodes(result, "LSTMInt")] for result in (before, after)]
+    sizes = [
+        [int(ir.get_attr(n, "hidden_size")) for n in nodes(result, "LSTMInt")]
+        for result in (before, after)
+    ]
     assert all(size % 2 for size in sizes[0])
     assert sizes[1] == [size + 1 for size in sizes[0]]
     for node, units in zip(nodes(after, "LSTMInt"), sizes[1], strict=True):
@@ -286,28 +337,43 @@ def test_an_even_lstm_and_other_chips_stay_as_they_are():
 
 
 def embedded(steps, width, outputs, constant):
-    """A linear layer of several rows, a sum with a constant, an activation and another linear layer."""
+    """A linear layer of several rows, a sum with a constant, an activation and another linear
+    layer.
+    """
     net = nets.Net(steps, width, seed=1)
     y = net.node("Add", net.node("MatMul", "x", weight(net, width, outputs)), weight(net, outputs))
-    y = net.node("Relu", net.node("Add", y, net.const(net.rng.standard_normal(constant).astype(np.float32))))
+    y = net.node(
+        "Relu", net.node("Add", y, net.const(net.rng.standard_normal(constant).astype(np.float32)))
+    )
     return net.graph(net.node("MatMul", y, weight(net, outputs, 4), out="y"))
 
 
 @pytest.mark.parametrize(("steps", "width", "outputs"), ((4, 8, 8), (5, 4, 14), (8, 32, 16)))
-def test_rows_that_a_batch_norm_reads_are_joined_in_shared_memory(monkeypatch, steps, width, outputs):
-    """The row bn_m4_n8_printed: a LinearInt of several rows writes outside, what a BatchNorm2dInt reads lies inside.
+def test_rows_that_a_batch_norm_reads_are_joined_in_shared_memory(
+    monkeypatch, steps, width, outputs
+):
+    """The row bn_m4_n8_printed: a LinearInt of several rows writes outside, what a BatchNorm2dInt
+    reads lies inside.
 
-    Parts that were written outside and joined inside were right, and so was a BatchNorm2dInt that reads inside.
+    Parts that were written outside and joined inside were right, and so was a BatchNorm2dInt that
+    reads inside.
     """
     assert measured_rows.has_correct_row("ln_linear_t8_m5_l32", "venusA")
     assert measured_rows.has_correct_row("ew_bn", "venusA")
     _, after = rewritten(monkeypatch, embedded(steps, width, outputs, (steps, outputs)), "venusA")
-    node = next(n for n in nodes(after, "BatchNorm2dInt") if len(set(np.ravel(ir.const_value(n.inputs[2])))) > 1)
+    node = next(
+        n
+        for n in nodes(after, "BatchNorm2dInt")
+        if len(set(np.ravel(ir.const_value(n.inputs[2])))) > 1
+    )
     maker = ir.producer(ir.producer(node.inputs[0]).inputs[0])
     assert maker.op_type == "iqCat"
     assert {ir.producer(value).op_type for value in maker.inputs} == {"LinearInt"}
     outside = [
-        word for words in get_printed_arguments(after.report) for word in words.split(",") if word.endswith(":psram")
+        word
+        for words in get_printed_arguments(after.report)
+        for word in words.split(",")
+        if word.endswith(":psram")
     ]
     assert {f"{value.name}:psram" for value in maker.inputs} <= set(outside)
     assert f"{maker.outputs[0].name}:psram" not in outside
@@ -326,12 +392,18 @@ def averaged(steps, width, before=True):
     """A mean over steps, of the input or of a linear layer."""
     net = nets.Net(steps, width, seed=1)
     y = net.node("MatMul", "x", weight(net, width, width)) if before else "x"
-    return net.graph(net.linear(net.node("ReduceMean", y, axes=[1], keepdims=0), (width, 5), out="y"))
+    return net.graph(
+        net.linear(net.node("ReduceMean", y, axes=[1], keepdims=0), (width, 5), out="y")
+    )
 
 
-@pytest.mark.parametrize(("steps", "width", "before"), ((6, 8, True), (12, 5, True), (9, 16, False)))
+@pytest.mark.parametrize(
+    ("steps", "width", "before"), ((6, 8, True), (12, 5, True), (9, 16, False))
+)
 def test_a_mean_over_steps_is_a_convolution(monkeypatch, steps, width, before):
-    """As a LinearInt of one output it writes behind its plan; 1x1 convolutions over a line were right."""
+    """As a LinearInt of one output it writes behind its plan; 1x1 convolutions over a line were
+    right.
+    """
     assert measured_rows.has_correct_row("squeeze_attr", "venusA")
     old, after = rewritten(monkeypatch, averaged(steps, width, before), "venusA")
     assert any(shape(n.inputs[1])[0] == 1 for n in nodes(old, "LinearInt"))
@@ -349,7 +421,9 @@ def test_a_mean_over_steps_stays_elsewhere():
 # ---- nothing is forgotten -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not measured_rows.WHOLE, reason="the measured rows are not beside the repository")
+@pytest.mark.skipif(
+    not measured_rows.WHOLE, reason="the measured rows are not beside the repository"
+)
 def test_every_wrong_form_is_quantized_here():
     """The cases that no argument makes right."""
     assert {name for name, *_ in measured_rows.get_wrong_rows("input_twice")} == {
@@ -357,6 +431,13 @@ def test_every_wrong_form_is_quantized_here():
         "twice_cat_8",
         "twice_bmm_4",
     }
-    assert {name for name, *_ in measured_rows.get_wrong_rows("lstm_hidden")} == {"lstm_h5_t4_f8", "lstm_h7_t6_f6"}
-    rank2 = {name for name, *_ in measured_rows.get_wrong_rows("layernorm") if not name.startswith("ln_linear")}
+    assert {name for name, *_ in measured_rows.get_wrong_rows("lstm_hidden")} == {
+        "lstm_h5_t4_f8",
+        "lstm_h7_t6_f6",
+    }
+    rank2 = {
+        name
+        for name, *_ in measured_rows.get_wrong_rows("layernorm")
+        if not name.startswith("ln_linear")
+    }
     assert rank2 == {"ln_rank2_t10_l10", "ln_rank2_t16_l5", "ln_venus_t2_m4", "ln_venus_t3_m4"}

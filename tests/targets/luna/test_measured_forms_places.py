@@ -1,7 +1,9 @@
-"""What was wrong only as it was placed, quantized again: the printed arguments place it another way.
+"""What was wrong only as it was placed, quantized again: the printed arguments place it another
+way.
 
-Each net is the float net behind wrong measured rows. Both judges call the graph right with what is printed, and the
-place that was wrong is not in it. The rules for places are the judge's (`lingeronnx/targets/luna/packer`).
+Each net is the float net behind wrong measured rows. Both judges call the graph right with what is
+printed, and the place that was wrong is not in it. The rules for places are the judge's
+(`lingeronnx/targets/luna/packer`).
 """
 
 import numpy as np
@@ -39,7 +41,9 @@ def outside(report):
 def right(result, platform):
     """Assert that both judges call the written graph right, with the printed arguments."""
     part = result.graph if result.chip is None else result.chip
-    ours = evaluate_graph(ir.to_proto(part), get_target(platform), get_printed_arguments(result.report))
+    ours = evaluate_graph(
+        ir.to_proto(part), get_target(platform), get_printed_arguments(result.report)
+    )
     assert ours.is_chip_ready, [str(finding) for finding in ours.findings]
     assert evaluate_result(result, platform).problems == []
 
@@ -53,7 +57,9 @@ def nodes(result, op_type):
 
 
 def places(result, node):
-    """Return whether the computed inputs, and the output, of a node lie in PSRAM, as far as -m says it."""
+    """Return whether the computed inputs, and the output, of a node lie in PSRAM, as far as -m says
+    it.
+    """
     moved = outside(result.report)
     values = [value for value in node.inputs if value is not None and ir.const_value(value) is None]
     names = [str(value.name).removesuffix("_q") for value in (*values, node.outputs[0])]
@@ -71,7 +77,9 @@ def residual(seed):
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("platform", CHIPS)
 def test_operands_of_a_sum_lie_side_by_side(platform, seed):
-    """One operand in PSRAM and the output in shared memory hangs; both there, or the output too, was right."""
+    """One operand in PSRAM and the output in shared memory hangs; both there, or the output too,
+    was right.
+    """
     if platform != "venus":
         assert measured_rows.has_correct_row("add_m4_n8_s0_both", platform)
         assert measured_rows.has_correct_row("add_m4_n8_s0_second_out", platform)
@@ -97,7 +105,8 @@ def turned(perm, *sizes):
 
 @pytest.mark.parametrize("platform", CHIPS)
 @pytest.mark.parametrize(
-    ("perm", "sizes", "row"), (([0, 2, 1], (5, 8), "t021_5x8_none"), ([0, 2, 3, 1], (4, 6, 5), "t0231_4x6x5_none"))
+    ("perm", "sizes", "row"),
+    (([0, 2, 1], (5, 8), "t021_5x8_none"), ([0, 2, 3, 1], (4, 6, 5), "t0231_4x6x5_none")),
 )
 def test_a_transpose_writes_to_psram_only_from_there(platform, perm, sizes, row):
     """The other way it crashes."""
@@ -130,13 +139,17 @@ def test_a_concatenation_of_unlike_scales_stays_in_shared_memory_on_venus(platfo
 def embedded():
     """The rows bn_m4_n8: a BatchNorm2dInt between two linear layers."""
     net = nets.Net(4, 8, seed=1)
-    y = net.node("Add", dense(net, "x", 8, 8), net.const(net.rng.standard_normal((4, 8)).astype(np.float32)))
+    y = net.node(
+        "Add", dense(net, "x", 8, 8), net.const(net.rng.standard_normal((4, 8)).astype(np.float32))
+    )
     return net.graph(dense(net, net.node("Relu", y), 8, 4))
 
 
 @pytest.mark.parametrize("platform", CHIPS)
 def test_a_batch_norm_reads_and_writes_in_shared_memory(platform):
-    assert measured_rows.has_correct_row("bn_m4_n8_printed" if platform != "venusA" else "ew_bn", platform)
+    assert measured_rows.has_correct_row(
+        "bn_m4_n8_printed" if platform != "venusA" else "ew_bn", platform
+    )
     result = quantized(embedded(), platform)
     right(result, platform)
     for node in nodes(result, "BatchNorm2dInt") if platform != "venus" else []:
@@ -153,12 +166,16 @@ def normed(steps, width, outputs):
 
 @pytest.mark.parametrize("platform", CHIPS)
 @pytest.mark.parametrize(("steps", "width", "outputs"), ((11, 16, 16), (5, 8, 32), (4, 32, 40)))
-def test_a_layer_norm_is_not_packed_with_its_constants_in_shared_memory(platform, steps, width, outputs):
+def test_a_layer_norm_is_not_packed_with_its_constants_in_shared_memory(
+    platform, steps, width, outputs
+):
     """It writes among them, and over an input that lies behind its area."""
     assert measured_rows.has_correct_row("layernorm_only_6x16", platform)
     result = quantized(normed(steps, width, outputs), platform)
     right(result, platform)
-    assert platform == "venus" or "params:share-mem" not in " ".join(get_printed_arguments(result.report))
+    assert platform == "venus" or "params:share-mem" not in " ".join(
+        get_printed_arguments(result.report)
+    )
 
 
 def softened(steps, width):
@@ -179,7 +196,9 @@ def block(net, x, count):
         for part, perm in zip(split, ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]), strict=True)
     )
     scores = net.node("Div", net.node("MatMul", q, k), net.const(np.float32(np.sqrt(8 // count))))
-    mixed = net.node("Transpose", net.node("MatMul", net.node("Softmax", scores, axis=-1), v), perm=[0, 2, 1, 3])
+    mixed = net.node(
+        "Transpose", net.node("MatMul", net.node("Softmax", scores, axis=-1), v), perm=[0, 2, 1, 3]
+    )
     mixed = dense(net, net.node("Reshape", mixed, net.const(np.array([0, 16, 8]))), 8, 8)
     gamma, beta = (net.const(net.rng.uniform(0.5, 1.5, 8).astype(np.float32)) for _ in range(2))
     return net.node("LayerNormalization", net.node("Add", x, mixed), gamma, beta, axis=-1)
@@ -211,10 +230,34 @@ def test_whole_models_of_attention(name, platform):
     right(packability.quantize_net(name, platform), platform)
 
 
-@pytest.mark.skipif(not measured_rows.WHOLE, reason="the measured rows are not beside the repository")
+@pytest.mark.skipif(
+    not measured_rows.WHOLE, reason="the measured rows are not beside the repository"
+)
 def test_every_wrong_place_is_quantized_here():
-    topics = ("add_places", "transpose_places", "concat_places", "batchnorm_places", "softmax_area", "whole_models")
+    topics = (
+        "add_places",
+        "transpose_places",
+        "concat_places",
+        "batchnorm_places",
+        "softmax_area",
+        "whole_models",
+    )
     found = {name for topic in topics for name, *_ in measured_rows.get_wrong_rows(topic)}
-    found |= {name for name, *_ in measured_rows.get_wrong_rows("layernorm") if name.startswith("ln_linear")}
-    known = ("add_m4_n8_", "t021_5x8_", "t0231_4x6x5_", "cat_c4_n8_", "bn_m4_n8_", "attention_seed10025", "ln_linear_")
-    assert {name for name in found if not name.startswith(known)} == {"digits_attention", "fsdd_attention"}
+    found |= {
+        name
+        for name, *_ in measured_rows.get_wrong_rows("layernorm")
+        if name.startswith("ln_linear")
+    }
+    known = (
+        "add_m4_n8_",
+        "t021_5x8_",
+        "t0231_4x6x5_",
+        "cat_c4_n8_",
+        "bn_m4_n8_",
+        "attention_seed10025",
+        "ln_linear_",
+    )
+    assert {name for name in found if not name.startswith(known)} == {
+        "digits_attention",
+        "fsdd_attention",
+    }

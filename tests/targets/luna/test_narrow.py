@@ -1,4 +1,6 @@
-"""4-bit weights on the chips: what is written packs, is right by both judges, and has the integers it had before."""
+"""4-bit weights on the chips: what is written packs, is right by both judges, and has the integers
+it had before.
+"""
 
 import importlib
 
@@ -26,7 +28,9 @@ def quantized(model, platform, **settings):
 def widths(result):
     """Return {node: (operator, bits of its weights)} of a result."""
     nodes = [node for node in result.graph.graph if "parameter_bits" in node.attributes]
-    return {str(node.name): (str(node.op_type), ir.get_attr(node, "parameter_bits")) for node in nodes}
+    return {
+        str(node.name): (str(node.op_type), ir.get_attr(node, "parameter_bits")) for node in nodes
+    }
 
 
 def right(result, platform):
@@ -38,7 +42,9 @@ def right(result, platform):
 
 
 def unchanged(monkeypatch, model, platform, **settings):
-    """Return the result; every tensor has the integers that it has where nothing is rewritten for the packer."""
+    """Return the result; every tensor has the integers that it has where nothing is rewritten for
+    the packer.
+    """
     after = quantized(model, platform, **settings)
     with monkeypatch.context() as patch:
         patch.setattr(LAST_STAGE, "apply_fault_workarounds", lambda graph, target: [])
@@ -64,8 +70,15 @@ def odd(kernel, channels=8, outputs=2, group=1, bias=True):
 def rows(count, inputs, outputs):
     """Fully connected layers over several rows, or one."""
     net = nets.Net(*([count] if count > 1 else []), inputs, seed=4)
-    weights = [net.const(net.rng.standard_normal(s).astype(np.float32)) for s in ((inputs, outputs), (outputs, 4))]
-    return net.graph(net.node("MatMul", net.node("Relu", net.node("MatMul", "x", weights[0])), weights[1], out="y"))
+    weights = [
+        net.const(net.rng.standard_normal(s).astype(np.float32))
+        for s in ((inputs, outputs), (outputs, 4))
+    ]
+    return net.graph(
+        net.node(
+            "MatMul", net.node("Relu", net.node("MatMul", "x", weights[0])), weights[1], out="y"
+        )
+    )
 
 
 NETS = {
@@ -92,7 +105,9 @@ NETS = {
 @pytest.mark.parametrize("platform", CHIPS)
 @pytest.mark.parametrize("net", mark_rest_slow(5, NETS))
 def test_what_is_written_is_right(monkeypatch, net, platform):
-    """And no integer has changed on the way; weights said to have 4 bits are integers from -8 to 7."""
+    """And no integer has changed on the way; weights said to have 4 bits are integers from -8 to
+    7.
+    """
     result = unchanged(monkeypatch, NETS[net](), platform)
     assert right(result, platform), result.report.findings
     for node in result.graph.graph:
@@ -104,9 +119,15 @@ def test_what_is_written_is_right(monkeypatch, net, platform):
 
 
 def test_a_kernel_gets_zeros():
-    """3x3 becomes 3x4, which takes fewer bytes than at 8 bits; a 1x1 would not, and stays at 8 by a note."""
+    """3x3 becomes 3x4, which takes fewer bytes than at 8 bits; a 1x1 would not, and stays at 8 by a
+    note.
+    """
     result = quantized(odd((3, 3)), "arcs")
-    shapes = [ir.require_const_value(n.inputs[1]).shape for n in result.graph.graph if n.op_type == "Conv2dInt"]
+    shapes = [
+        ir.require_const_value(n.inputs[1]).shape
+        for n in result.graph.graph
+        if n.op_type == "Conv2dInt"
+    ]
     assert shapes[0] in ((2, 8, 3, 4), (2, 8, 4, 3))
     assert any("has zeros up to" in fitted.what for fitted in result.report.fitted)
     stays = quantized(odd((1, 1)), "arcs")
@@ -115,7 +136,9 @@ def test_a_kernel_gets_zeros():
 
 
 def test_layers_of_rows():
-    """LinearInt on arcs where it is right there, 1x1 convolutions elsewhere; rows are turned before and after."""
+    """LinearInt on arcs where it is right there, 1x1 convolutions elsewhere; rows are turned before
+    and after.
+    """
     assert {op for op, _ in widths(quantized(rows(1, 32, 16), "arcs")).values()} == {"LinearInt"}
     for platform, count in (("venusA", 1), ("venusA", 6)):
         result = quantized(rows(count, 32, 16), platform)
@@ -125,21 +148,30 @@ def test_layers_of_rows():
 
 def test_an_override_of_one_layer():
     """The others keep 8 bits; the constants of both lie where they are."""
-    result = quantized(nets.plain(), "arcs", weight_bits=8, overrides={"Conv_t0": {"weight_bits": 4}})
+    result = quantized(
+        nets.plain(), "arcs", weight_bits=8, overrides={"Conv_t0": {"weight_bits": 4}}
+    )
     assert sorted(bits for _, bits in widths(result).values())[:2] == [4, 8]
     assert right(result, "arcs")
 
 
 @pytest.mark.parametrize("platform", CHIPS)
 def test_what_has_no_four_bits_stays(platform):
-    """A recurrent layer and a transposed convolution are named in the notes, told by default or by override."""
+    """A recurrent layer and a transposed convolution are named in the notes, told by default or by
+    override.
+    """
     net = nets.Net(4, 6, 6, seed=5)
     weight = net.const(net.rng.standard_normal((4, 4, 2, 2)).astype(np.float32))
     model = net.graph(net.node("ConvTranspose", "x", weight, strides=[2, 2], out="y"))
-    for settings in ({}, {"weight_bits": 8, "overrides": {"type:ConvTranspose": {"weight_bits": 4}}}):
+    for settings in (
+        {},
+        {"weight_bits": 8, "overrides": {"type:ConvTranspose": {"weight_bits": 4}}},
+    ):
         result = quantized(model, platform, **settings)
         assert all(bits == 8 for _, bits in widths(result).values())
-        assert any("stay at 8 bits: the chip has none of 4 bits" in note for note in result.report.notes)
+        assert any(
+            "stay at 8 bits: the chip has none of 4 bits" in note for note in result.report.notes
+        )
 
 
 def test_wide_outputs_stay():
@@ -153,11 +185,15 @@ def test_the_package_is_smaller():
     """By nearly half, and the cost says 8x4."""
     whole, few = (quantized(nets.residual(), "arcs", weight_bits=bits) for bits in (8, 4))
     assert few.report.cost.weights < 0.75 * whole.report.cost.weights
-    assert few.report.cost.macs["8x4"] > 100 * few.report.cost.macs["8x8"]  # the mean has weights of its own
+    assert (
+        few.report.cost.macs["8x4"] > 100 * few.report.cost.macs["8x8"]
+    )  # the mean has weights of its own
 
 
 def test_nothing_is_fetched_ahead():
-    """With biases the constants lie in shared memory: nothing waits. Read outside they have no price, which is told."""
+    """With biases the constants lie in shared memory: nothing waits. Read outside they have no
+    price, which is told.
+    """
     result = quantized(nets.plain(), "arcs")
     assert "params:share-mem" in result.report.packer_args
     assert lo.latency(result.graph).waits == 0
@@ -179,6 +215,8 @@ def test_as_standard_operators(tmp_path, platform):
     result.save(tmp_path / "g.onnx")
     lo.convert(tmp_path / "g.onnx", to="qdq").save(tmp_path / "q.onnx")
     model = onnx.load(tmp_path / "q.onnx")
-    assert onnx.TensorProto.INT4 in {initializer.data_type for initializer in model.graph.initializer}
+    assert onnx.TensorProto.INT4 in {
+        initializer.data_type for initializer in model.graph.initializer
+    }
     assert model.opset_import[0].version >= 21
     onnx.checker.check_model(model)

@@ -1,7 +1,8 @@
-"""Law: what `quantize` writes packs with the command it prints, runs, and comes out right, as tests/packer judges it.
+"""Law: what `quantize` writes packs with the command it prints, runs, and comes out right, as
+tests/packer judges it.
 
-Each net is quantized with defaults for each chip and must be chip-ready with all its MACs in integers. `READY_NOT`
-names the exceptions with their reasons.
+Each net is quantized with defaults for each chip and must be chip-ready with all its MACs in
+integers. `READY_NOT` names the exceptions with their reasons.
 """
 
 import copy
@@ -18,7 +19,9 @@ from tests.packer import judge
 SEQUENCES = ("models/digits_attention", "shared/fsdd_attention", "shared/fsdd_attention_op13")
 
 #: (net, platform) -> why it cannot be chip-ready there
-READY_NOT = {(name, "venus"): "softmax is not measured on venus and stays on the host" for name in SEQUENCES}
+READY_NOT = {
+    (name, "venus"): "softmax is not measured on venus and stays on the host" for name in SEQUENCES
+}
 #: random nets hold layers that no chip takes; of these the judge only asks that the report says so
 RANDOM = tuple(f"zoo/stress{seed}" for seed in range(12))
 
@@ -90,7 +93,9 @@ def test_conv1d_stays_one_dimensional():
 
 
 def measured_form(net, platform):
-    """Return the graph of a net with names that a packer takes, so that only what a test spoils is wrong."""
+    """Return the graph of a net with names that a packer takes, so that only what a test spoils is
+    wrong.
+    """
     result = quantized(net(), platform, effort="fast")
     model = ir.to_proto(result.graph if result.chip is None else result.chip)
     graph = model.graph
@@ -109,7 +114,17 @@ def good():
     models = [measured_form(net, "venus") for net in zoo]
     assert [judge(model, "venus", "-p venus").problems for model in models] == [[]] * len(models)
     ops = {node.op_type for model in models for node in model.graph.node}
-    assert ops >= {"Conv2dInt", "LinearInt", "MaxPool", "AvgPool2dInt", "iqAdd", "iqMul", "iqCat", "Relu", "Transpose"}
+    assert ops >= {
+        "Conv2dInt",
+        "LinearInt",
+        "MaxPool",
+        "AvgPool2dInt",
+        "iqAdd",
+        "iqMul",
+        "iqCat",
+        "Relu",
+        "Transpose",
+    }
     return models
 
 
@@ -130,9 +145,15 @@ def retype(index, dtype):
     """Return a change of the type of input `index` of the first convolution that has one."""
 
     def change(model):
-        node = next(n for n in model.graph.node if n.op_type == "Conv2dInt" and len(n.input) > index)
+        node = next(
+            n for n in model.graph.node if n.op_type == "Conv2dInt" and len(n.input) > index
+        )
         tensor = next(t for t in model.graph.initializer if t.name == node.input[index])
-        tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor).astype(dtype), tensor.name))
+        tensor.CopyFrom(
+            onnx.numpy_helper.from_array(
+                onnx.numpy_helper.to_array(tensor).astype(dtype), tensor.name
+            )
+        )
 
     return change
 
@@ -178,7 +199,10 @@ SPOILED = {
     "pool form": (spoil("AvgPool2dInt", "ceil_mode", None), "ceil_mode is missing"),
     "dequant": (spoil("Dequant", "scale_o", 0.5), "written at"),
     "constants": (lambda model: model.graph.ClearField("initializer"), "no earlier node wrote"),
-    "order": (lambda model: model.graph.node.insert(0, model.graph.node.pop()), "no earlier node wrote"),
+    "order": (
+        lambda model: model.graph.node.insert(0, model.graph.node.pop()),
+        "no earlier node wrote",
+    ),
     "scale name": (call("Scale_1"), "begins with 'Scale'"),
     "buffer name": (call("dma_buffer1"), "takes the place of a prefetch buffer"),
 }

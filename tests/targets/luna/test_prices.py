@@ -31,6 +31,7 @@ def test_every_measured_point_is_met_and_copies_never_get_cheaper(route):
         cycles for _, cycles in copies.measured_points
     ]
     costs = [
-        copies.cycles(size) for size in range(copies.measured_points[0][0], 3 * copies.measured_points[-1][0], 997)
+        copies.cycles(size)
+        for size in range(copies.measured_points[0][0], 3 * copies.measured_points[-1][0], 997)
     ]
     assert costs == sorted(costs)

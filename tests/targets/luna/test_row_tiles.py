@@ -1,4 +1,6 @@
-"""Runs of layers in tiles of rows: the same integers, chip-ready, and what does not fit at all is named."""
+"""Runs of layers in tiles of rows: the same integers, chip-ready, and what does not fit at all is
+named.
+"""
 
 import dataclasses
 import importlib
@@ -15,7 +17,10 @@ from lingeronnx.targets.luna.backend_passes.tiling.cascades import find_cascades
 from lingeronnx.targets.luna.backend_passes.tiling.emit import emit_tiles
 from lingeronnx.targets.luna.packer.arguments.candidates import iterate_candidates
 from lingeronnx.targets.luna.packer.arguments.psram_first import move_back_to_shared
-from lingeronnx.targets.luna.packer.arguments.selection import make_base_options, select_fastest_arguments
+from lingeronnx.targets.luna.packer.arguments.selection import (
+    make_base_options,
+    select_fastest_arguments,
+)
 from lingeronnx.targets.luna.packer.evaluation import prepare_graph
 from lingeronnx.targets.luna.packer.limits.limit_tables import TILING_LIMITS
 from lingeronnx.targets.luna.packer.memory.lower_bounds import compute_min_shared_bytes
@@ -58,7 +63,9 @@ def strided():
     net = nets.Net(8, 31, 32, seed=3, batch=1)
     a = net.node("Relu", net.conv("x", (16, 8, 5, 3), pads=[2, 1, 2, 1]))
     b = net.conv(a, (8, 16, 3, 3), strides=[2, 2], pads=[1, 1, 0, 1])
-    c = net.node("AveragePool", b, kernel_shape=[3, 3], strides=[1, 1], pads=[1] * 4, count_include_pad=1)
+    c = net.node(
+        "AveragePool", b, kernel_shape=[3, 3], strides=[1, 1], pads=[1] * 4, count_include_pad=1
+    )
     return net.graph(net.conv(c, (8, 8, 3, 3), dilations=[1, 1], pads=[1] * 4, out="y"))
 
 
@@ -77,14 +84,18 @@ def both(model, platform, monkeypatch, row=None):
 def same(feed, tiled, whole):
     """Assert that both give the same integers."""
     one = {name: array[:1] for name, array in feed.items()}
-    for have, want in zip(Session(tiled.graph).run(None, one), Session(whole.graph).run(None, one), strict=True):
+    for have, want in zip(
+        Session(tiled.graph).run(None, one), Session(whole.graph).run(None, one), strict=True
+    ):
         np.testing.assert_array_equal(have, want)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("platform", ROWS)
 def test_three_convolutions_on_160x160(platform, monkeypatch):
-    """Chip-ready by tiles, as both judges say, and equal to the layers in one piece, which are not."""
+    """Chip-ready by tiles, as both judges say, and equal to the layers in one piece, which are
+    not.
+    """
     feed, tiled, whole = both(three(160), platform, monkeypatch)
     report = tiled.report
     assert report.chip_ready
@@ -103,7 +114,9 @@ def test_three_convolutions_on_160x160(platform, monkeypatch):
 
 
 def pyramid(size, channels):
-    """Two levels of a pyramid: the smaller one's map is enlarged by copies side by side and added."""
+    """Two levels of a pyramid: the smaller one's map is enlarged by copies side by side and
+    added.
+    """
     net = nets.Net(8, size, size, seed=4, batch=1)
     a = net.node("Relu", net.conv("x", (16, 8, 3, 3), pads=[1] * 4))
     a = net.node("Relu", net.conv(a, (16, 1, 3, 3), pads=[1] * 4, group=16))
@@ -112,7 +125,11 @@ def pyramid(size, channels):
     c = net.node("Relu", net.conv(net.node("MaxPool", b, **HALF), (channels, channels, 1, 1)))
     d = net.node("Relu", net.conv(net.node("MaxPool", c, **HALF), (channels, channels, 1, 1)))
     twice = net.const(np.array([1, 1, 2, 2], np.float32))
-    nearest = {"coordinate_transformation_mode": "asymmetric", "mode": "nearest", "nearest_mode": "floor"}
+    nearest = {
+        "coordinate_transformation_mode": "asymmetric",
+        "mode": "nearest",
+        "nearest_mode": "floor",
+    }
     large = net.node("Resize", d, "", twice, **nearest)
     return net.graph(net.conv(net.node("Add", c, large), (8, channels, 1, 1), out="y"))
 
@@ -120,7 +137,8 @@ def pyramid(size, channels):
 @pytest.mark.slow
 @pytest.mark.parametrize("platform", ("venus",))
 def test_copies_in_place_that_are_in_the_way(platform, monkeypatch):
-    """What is reshaped in place may have a block that it does not use: it is moved away, though fuller nodes stand
+    """What is reshaped in place may have a block that it does not use: it is moved away, though
+    fuller nodes stand
     elsewhere.
     """
     feed, tiled, whole = both(pyramid(152, 64), platform, monkeypatch)
@@ -133,7 +151,9 @@ def test_copies_in_place_that_are_in_the_way(platform, monkeypatch):
 
 
 def leaky():
-    """A LeakyRelu, which a chip writes with factors per channel, between a layer and a pool whose windows overlap."""
+    """A LeakyRelu, which a chip writes with factors per channel, between a layer and a pool whose
+    windows overlap.
+    """
     net = nets.Net(8, 32, 32, seed=5, batch=1)
     a = net.node("LeakyRelu", net.conv("x", (8, 8, 3, 3), pads=[1] * 4), alpha=0.1)
     return ends(net, net.node("MaxPool", a, kernel_shape=[4, 4], strides=[2, 2], pads=[1] * 4))
@@ -198,7 +218,9 @@ def test_any_run_in_any_number_of_tiles(seed):
 @pytest.mark.sweep
 @pytest.mark.parametrize("seed", range(6))
 def test_runs_with_factors_per_channel_and_windows_that_overlap(seed):
-    """Law: LeakyRelu as chips write it and pools with pads, in any number of tiles, are the whole."""
+    """Law: LeakyRelu as chips write it and pools with pads, in any number of tiles, are the
+    whole.
+    """
     rng = np.random.default_rng(seed)
     net = nets.Net(4, int(rng.integers(20, 30)), 12, seed=seed, batch=1)
     x = net.conv("x", (4, 4, 3, 1), pads=[1, 0, 1, 0], strides=[int(rng.choice([1, 2])), 1])
@@ -206,7 +228,9 @@ def test_runs_with_factors_per_channel_and_windows_that_overlap(seed):
         x = net.node("LeakyRelu", x, alpha=float(rng.uniform(0.05, 0.4)))
         kernel, above, below = int(rng.integers(2, 5)), *map(int, rng.integers(0, 2, 2))
         strides = [int(rng.integers(1, kernel + 1)), 1]
-        x = net.node("MaxPool", x, kernel_shape=[kernel, 1], strides=strides, pads=[above, 0, below, 0])
+        x = net.node(
+            "MaxPool", x, kernel_shape=[kernel, 1], strides=strides, pads=[above, 0, below, 0]
+        )
     model = net.graph(net.conv(x, (4, 4, 1, 1), out="y"))
     feed = nets.samples(model)
     whole = quantize(model, feed, platform="venusA", effort="fast", fit=False).graph
@@ -229,7 +253,9 @@ def test_runs_with_factors_per_channel_and_windows_that_overlap(seed):
 
 
 def shuffled(blocks=3, side=32):
-    """Blocks on maps of one size, of which each is too large, between shuffles of channels, which are not cut."""
+    """Blocks on maps of one size, of which each is too large, between shuffles of channels, which
+    are not cut.
+    """
     net, x = nets.Net(8, side, side, seed=6, batch=1), "x"
     for _ in range(blocks):
         x = net.node("LeakyRelu", net.conv(x, (8, 8, 3, 3), pads=[1] * 4), alpha=0.1)
@@ -244,7 +270,9 @@ def shuffled(blocks=3, side=32):
 @pytest.mark.slow
 @pytest.mark.parametrize("platform", ("arcs", "venusA"))
 def test_a_net_most_layers_of_which_are_too_large(platform, monkeypatch):
-    """One cut after the other is not found by arguments that begin with few tensors outside; in rounds they are."""
+    """One cut after the other is not found by arguments that begin with few tensors outside; in
+    rounds they are.
+    """
     target = dataclasses.replace(ROWS[platform], shared_memory=22500)
     feed, tiled, whole = both(shuffled(), platform, monkeypatch, target)
     assert tiled.report.chip_ready
@@ -258,13 +286,17 @@ def test_a_net_most_layers_of_which_are_too_large(platform, monkeypatch):
 
 @pytest.fixture
 def only_rounds(monkeypatch):
-    """Skip the search that precedes the rounds, which takes most of the time and finds nothing for these nets."""
+    """Skip the search that precedes the rounds, which takes most of the time and finds nothing for
+    these nets.
+    """
     choice = importlib.import_module("lingeronnx.targets.luna.backend_passes.tiling.search")
     monkeypatch.setattr(choice, "_find_schedule", lambda read, large: None)
 
 
 def quantize_small_shuffled(row):
-    """Quantize two small shuffled blocks for a chip with 5800 bytes of shared memory; return the samples, too."""
+    """Quantize two small shuffled blocks for a chip with 5800 bytes of shared memory; return the
+    samples, too.
+    """
     model = shuffled(2, 16)
     feed = nets.samples(model, 2)
     target = dataclasses.replace(row, shared_memory=5800)
@@ -273,7 +305,9 @@ def quantize_small_shuffled(row):
 
 @pytest.mark.parametrize(("platform", "tiled_runs"), (("arcs", 3), ("venusA", 2)))
 def test_rounds_make_a_small_net_ready(platform, tiled_runs, monkeypatch, only_rounds):
-    """Several runs are cut in rounds: chip-ready by both judges within the memory, and equal to the whole."""
+    """Several runs are cut in rounds: chip-ready by both judges within the memory, and equal to the
+    whole.
+    """
     feed, tiled = quantize_small_shuffled(ROWS[platform])
     assert tiled.report.chip_ready
     assert sum("tiles of" in f.what for f in tiled.report.fitted) == tiled_runs
@@ -287,8 +321,12 @@ def test_rounds_make_a_small_net_ready(platform, tiled_runs, monkeypatch, only_r
 
 
 def test_what_is_never_cut_does_not_use_up_the_tries(monkeypatch, only_rounds):
-    """Whole maps live at the shuffles too, which no run of layers holds: not one try is spent on them."""
-    rounds = importlib.import_module("lingeronnx.targets.luna.backend_passes.tiling.iterative_search")
+    """Whole maps live at the shuffles too, which no run of layers holds: not one try is spent on
+    them.
+    """
+    rounds = importlib.import_module(
+        "lingeronnx.targets.luna.backend_passes.tiling.iterative_search"
+    )
     tried, best = [], rounds._find_schedule
 
     def counted(now, layer):
@@ -307,7 +345,9 @@ def test_what_is_never_cut_does_not_use_up_the_tries(monkeypatch, only_rounds):
 @pytest.mark.parametrize("near", [True, False])
 def test_rounds_with_less_of_the_memory(near, monkeypatch):
     """Where tiles for most of the shared memory nearly do, all is cut again for less of it."""
-    rounds = importlib.import_module("lingeronnx.targets.luna.backend_passes.tiling.iterative_search")
+    rounds = importlib.import_module(
+        "lingeronnx.targets.luna.backend_passes.tiling.iterative_search"
+    )
     asked = []
 
     def cut_down(now):
@@ -325,40 +365,58 @@ def test_rounds_with_less_of_the_memory(near, monkeypatch):
 
 
 def large_maps():
-    """Three layers that fit and are wrong with their maps in PSRAM, before rows of outputs that may not fit."""
+    """Three layers that fit and are wrong with their maps in PSRAM, before rows of outputs that may
+    not fit.
+    """
     net, x = nets.Net(3, 96, 96, seed=5, batch=1), "x"
     for channels in (3, 8, 8):
         x = net.node("Relu", net.conv(x, (8, channels, 3, 3), pads=[1] * 4))
-    x = net.node("Reshape", net.conv(x, (120, 8, 12, 12), strides=[12, 12]), net.const(np.array([1, 120, 64])))
+    x = net.node(
+        "Reshape",
+        net.conv(x, (120, 8, 12, 12), strides=[12, 12]),
+        net.const(np.array([1, 120, 64])),
+    )
     weight = 0.1 * net.rng.standard_normal((120, 12000)).astype(np.float32)
     net.node("MatMul", net.node("Transpose", x, perm=[0, 2, 1]), net.const(weight), out="y")
     return net.graph("y")
 
 
 def test_what_has_no_room_is_told_alone():
-    """A layer without room does not make others wrong that have it: they are not said to lie in the wrong place."""
+    """A layer without room does not make others wrong that have it: they are not said to lie in the
+    wrong place.
+    """
     result = quantize(large_maps(), nets.samples(large_maps(), 2), platform="venus", effort="fast")
     assert result.report.chip_ready
-    said = select_fastest_arguments(result.graph, dataclasses.replace(VENUS, shared_memory=300000)).verdict
+    said = select_fastest_arguments(
+        result.graph, dataclasses.replace(VENUS, shared_memory=300000)
+    ).verdict
     assert {finding.node for finding in said.findings} == {"shared memory"}
 
 
 def test_what_was_ready_before_is_not_searched_in_rounds(monkeypatch):
-    """Neither rounds nor their arguments are asked for where the first search has something ready."""
+    """Neither rounds nor their arguments are asked for where the first search has something
+    ready.
+    """
     searches = [
         ("backend_passes.tiling.search", "search_iteratively"),
         ("packer.arguments.selection", "place_large_tensors_in_psram"),
     ]
     for module, name in searches:
-        monkeypatch.setattr(importlib.import_module(f"lingeronnx.targets.luna.{module}"), name, None)
+        monkeypatch.setattr(
+            importlib.import_module(f"lingeronnx.targets.luna.{module}"), name, None
+        )
     for build, row in ((residual, ARCS), (strided, VENUSA)):
         target = dataclasses.replace(row, shared_memory=14000)
-        assert quantize(build(), nets.samples(build(), 2), platform=target, effort="fast").report.chip_ready
+        assert quantize(
+            build(), nets.samples(build(), 2), platform=target, effort="fast"
+        ).report.chip_ready
 
 
 def test_the_search_in_rounds_has_an_end(monkeypatch, only_rounds):
     """However much there is to try: no graph is judged once so many nodes were."""
-    rounds = importlib.import_module("lingeronnx.targets.luna.backend_passes.tiling.iterative_search")
+    rounds = importlib.import_module(
+        "lingeronnx.targets.luna.backend_passes.tiling.iterative_search"
+    )
     sizes = []
 
     def counted(ready, *args, **kinds):
@@ -374,7 +432,9 @@ def test_the_search_in_rounds_has_an_end(monkeypatch, only_rounds):
 
 
 def uneven():
-    """A large first map, and behind it two depthwise layers that need as much as the tiles of the first leave."""
+    """A large first map, and behind it two depthwise layers that need as much as the tiles of the
+    first leave.
+    """
     net = nets.Net(3, 128, 128, seed=4, batch=1)
     a = net.node("Relu", net.conv("x", (16, 3, 3, 3), pads=[1] * 4))
     b = net.node("Relu", net.conv(a, (16, 16, 3, 3), pads=[1] * 4, strides=[2, 2]))
@@ -386,9 +446,13 @@ def uneven():
 
 @pytest.mark.slow
 def test_what_the_tiles_leave_crowded_is_cut_too():
-    """The fullest node may be a tile, or need no tiles itself: the next layer that is whole is looked at then."""
+    """The fullest node may be a tile, or need no tiles itself: the next layer that is whole is
+    looked at then.
+    """
     small = dataclasses.replace(VENUS, shared_memory=400000)
-    result = quantize(uneven(), {"x": nets.samples(uneven(), 2)["x"]}, platform=small, effort="fast")
+    result = quantize(
+        uneven(), {"x": nets.samples(uneven(), 2)["x"]}, platform=small, effort="fast"
+    )
     cut = [done.node for done in result.report.fitted if "tiles of" in done.what]
     assert result.report.chip_ready, result.report.findings
     assert len(cut) > 1
@@ -396,7 +460,8 @@ def test_what_the_tiles_leave_crowded_is_cut_too():
 
 def test_a_graph_that_fits_is_left_alone():
     assert not any(
-        "tiles of" in f.what for f in nets.quantized(nets.residual(), platform="arcs", effort="fast").report.fitted
+        "tiles of" in f.what
+        for f in nets.quantized(nets.residual(), platform="arcs", effort="fast").report.fitted
     )
 
 
@@ -424,7 +489,9 @@ def test_the_limit_of_large_maps():
 
 @pytest.mark.parametrize(("height", "value"), ((128, None), (129, "an input of 264192 bytes")))
 def test_the_limit_of_large_inputs(height, value):
-    """However small the result: venus reads no more than the largest map that was right, 262144 bytes."""
+    """However small the result: venus reads no more than the largest map that was right, 262144
+    bytes.
+    """
     (limit,) = TILING_LIMITS
     net = nets.Net(8, height, 256, batch=1)
     graph = net.graph(net.conv("x", (1, 8, 4, 4), strides=[4, 4], out="y"))
@@ -434,7 +501,9 @@ def test_the_limit_of_large_inputs(height, value):
 
 
 def test_a_large_input_of_a_small_result_is_cut():
-    """Input and result fit together, but no map as large was measured: two tiles of rows, by both judges right."""
+    """Input and result fit together, but no map as large was measured: two tiles of rows, by both
+    judges right.
+    """
     net = nets.Net(8, 146, 288, batch=1)
     model = net.graph(net.conv("x", (4, 8, 4, 4), strides=[4, 4], out="y"))
     result = quantize(model, nets.samples(model, 2), platform="venus", effort="fast")
@@ -447,14 +516,20 @@ def wide_sigmoid():
     """A SiLU whose Sigmoid needs a work area that alone exceeds the shared memory of venus."""
     net = nets.Net(8, 160, 160, seed=4, batch=1)
     a = net.conv("x", (16, 8, 3, 3), pads=[1] * 4)
-    return net.graph(net.conv(net.node("Mul", a, net.node("Sigmoid", a)), (8, 16, 3, 3), strides=[4, 4], out="y"))
+    return net.graph(
+        net.conv(net.node("Mul", a, net.node("Sigmoid", a)), (8, 16, 3, 3), strides=[4, 4], out="y")
+    )
 
 
 def test_what_no_place_helps_is_known_before_any_trial(monkeypatch):
-    """Nothing is tried where a node that is never cut has no room, and the verdict is the same with all trials."""
+    """Nothing is tried where a node that is never cut has no room, and the verdict is the same with
+    all trials.
+    """
     trials = []
     monkeypatch.setattr(READ, "select_safest_for", lambda *args: trials.append(args))
-    found = quantize(wide_sigmoid(), nets.samples(wide_sigmoid(), 2), platform="venus", effort="fast")
+    found = quantize(
+        wide_sigmoid(), nets.samples(wide_sigmoid(), 2), platform="venus", effort="fast"
+    )
     assert not trials
     assert not found.report.chip_ready
     assert "shared memory" in {
@@ -469,9 +544,13 @@ def test_what_no_place_helps_is_known_before_any_trial(monkeypatch):
     ids=lambda part: part if isinstance(part, str) else part.__name__,
 )
 def test_no_plan_needs_less_than_the_bound(build, platform):
-    """Law: under any candidate's arguments the plan needs at least what is said to be needed wherever tensors lie."""
+    """Law: under any candidate's arguments the plan needs at least what is said to be needed
+    wherever tensors lie.
+    """
     row, model = ROWS[platform], build()
-    proto = ir.to_proto(quantize(model, nets.samples(model, 2), platform=platform, effort="fast").graph)
+    proto = ir.to_proto(
+        quantize(model, nets.samples(model, 2), platform=platform, effort="fast").graph
+    )
     base = make_base_options(proto, row)
     ready = prepare_graph(proto, row, base)
     assert ready.net is not None
@@ -492,9 +571,11 @@ def test_no_plan_needs_less_than_the_bound(build, platform):
     ],
 )
 def test_the_search_begins_further_back_until_something_is_ready(ready, found, tried, monkeypatch):
-    """Of the runs that begin at node 5 or up to four before it, the first that is ready; else the first that was found.
+    """Of the runs that begin at node 5 or up to four before it, the first that is ready; else the
+    first that was found.
 
-    At node 5 itself nothing is found unless it is ready; what begins further back is judged once under all arguments.
+    At node 5 itself nothing is found unless it is ready; what begins further back is judged once
+    under all arguments.
     """
     choice = importlib.import_module("lingeronnx.targets.luna.backend_passes.tiling.search")
     asked = []
@@ -511,19 +592,31 @@ def test_the_search_begins_further_back_until_something_is_ready(ready, found, t
 
 
 def narrow():
-    """Few channels, then many: what the widest layer reads has no room beside it, and is computed in tiles too."""
+    """Few channels, then many: what the widest layer reads has no room beside it, and is computed
+    in tiles too.
+    """
     net = nets.Net(4, 32, 32, seed=2, batch=1)
     x = net.node("Relu", net.conv("x", (4, 4, 3, 3), pads=[1] * 4))
     x = net.node("Relu", net.conv(x, (8, 4, 1, 1)))
     x = net.node("Relu", net.conv(x, (8, 8, 3, 3), pads=[1] * 4))
     x = net.node("Relu", net.conv(x, (16, 8, 1, 1)))
-    return net.graph(net.conv(net.node("MaxPool", x, kernel_shape=[4, 4], strides=[4, 4]), (8, 16, 1, 1), out="y"))
+    return net.graph(
+        net.conv(
+            net.node("MaxPool", x, kernel_shape=[4, 4], strides=[4, 4]), (8, 16, 1, 1), out="y"
+        )
+    )
 
 
 def test_a_net_that_is_ready_only_where_the_run_begins_further_back(monkeypatch):
-    """Tiles from the layer that is too large on do not suffice; from the one before it on they do."""
+    """Tiles from the layer that is too large on do not suffice; from the one before it on they
+    do.
+    """
     choice = importlib.import_module("lingeronnx.targets.luna.backend_passes.tiling.search")
-    target, best_from, seen = dataclasses.replace(ARCS, shared_memory=13000), choice._find_schedule_from, []
+    target, best_from, seen = (
+        dataclasses.replace(ARCS, shared_memory=13000),
+        choice._find_schedule_from,
+        [],
+    )
 
     def noted(read, start, large, most):
         found = best_from(read, start, large, most)
@@ -543,7 +636,9 @@ def test_a_net_that_is_ready_only_where_the_run_begins_further_back(monkeypatch)
 
 
 def test_a_run_that_begins_further_back_holds_the_layer_and_gives_the_same():
-    """The runs around one layer that begin with an earlier one: each holds both, and in tiles is the whole."""
+    """The runs around one layer that begin with an earlier one: each holds both, and in tiles is
+    the whole.
+    """
     model = three(20, 8)
     feed = nets.samples(model)
     whole = quantize(model, feed, platform="arcs", effort="fast")

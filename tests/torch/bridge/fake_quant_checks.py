@@ -1,4 +1,6 @@
-"""The simulator's kernels against their fake quantizers: equal to the last bit, with finite gradients."""
+"""The simulator's kernels against their fake quantizers: equal to the last bit, with finite
+gradients.
+"""
 
 import numpy as np
 import torch
@@ -27,10 +29,11 @@ _OPERANDS = (
 
 @st.composite
 def operands(draw, bits=(4, 8, 16, 32), shifts=None, *, rounded=False):
-    """Draw the types of two operands with the bits of their result, or with its requantization if `shifts` are given.
+    """Draw the types of two operands with the bits of their result, or with its requantization if
+    `shifts` are given.
 
-    Every type, width and rule comes in some combination. For 8 bits the rule is a shift, a ratio or, if `rounded`, a
-    shift with another rounding; wider operands have one rule each.
+    Every type, width and rule comes in some combination. For 8 bits the rule is a shift, a ratio
+    or, if `rounded`, a shift with another rounding; wider operands have one rule each.
     """
     first, second, widths, by_ratio = draw(st.sampled_from(_OPERANDS))
     widths = [width for width in widths if width in bits]
@@ -43,7 +46,11 @@ def operands(draw, bits=(4, 8, 16, 32), shifts=None, *, rounded=False):
     if rounding is not RoundingMode.HALF_UP:
         return first, second, RoundedShift(shift, width, rounding)
     if by_ratio:
-        return first, second, Rescale.from_ratio(draw(st.floats(0.5, 2.0, exclude_max=True)) * 2.0**-shift, width)
+        return (
+            first,
+            second,
+            Rescale.from_ratio(draw(st.floats(0.5, 2.0, exclude_max=True)) * 2.0**-shift, width),
+        )
     return first, second, Rescale.from_shift(shift, width)
 
 
@@ -64,7 +71,11 @@ def simulated(kernel, arrays):
 
 def tensor(array):
     """Return counts, or real values, as the bridge holds them; gradients wanted."""
-    held = torch.from_numpy(array.copy()) if array.dtype.kind == "f" else to_counts(array, torch.zeros(()))
+    held = (
+        torch.from_numpy(array.copy())
+        if array.dtype.kind == "f"
+        else to_counts(array, torch.zeros(()))
+    )
     return held.requires_grad_()
 
 
@@ -76,9 +87,13 @@ def equal(got, want):
 
 
 def check_exact_and_differentiable(kernel, *arrays, flat=False):
-    """Assert that the fake quantizer gives the simulator's integers, and finite gradients (none where `flat`)."""
+    """Assert that the fake quantizer gives the simulator's integers, and finite gradients (none
+    where `flat`).
+    """
     tensors = [tensor(a) for a in arrays]
-    results = get_fake_quantizer(kernel)(kernel, tensors, FakeQuantContext([a.dtype for a in arrays]))
+    results = get_fake_quantizer(kernel)(
+        kernel, tensors, FakeQuantContext([a.dtype for a in arrays])
+    )
     want = simulated(kernel, arrays)
     assert len(results) == len(want)
     for got, array in zip(results, want, strict=True):

@@ -1,4 +1,6 @@
-"""Law: fake quantizers give the simulator's integers to the last bit: on every measured graph, for every kernel."""
+"""Law: fake quantizers give the simulator's integers to the last bit: on every measured graph, for
+every kernel.
+"""
 
 import importlib
 import json
@@ -57,7 +59,9 @@ def kernels():
 
 
 def test_no_kernel_lacks_a_fake_quantizer():
-    """Each kernel that a step of an integer graph can hold has one, and there is none for what no step can hold."""
+    """Each kernel that a step of an integer graph can hold has one, and there is none for what no
+    step can hold.
+    """
     named = {getattr(k, name) for name in k.__all__ if isinstance(getattr(k, name), type)}
     assert named <= kernels()
     assert not set(FAKE_QUANTIZERS) & set(UNTRAINABLE_KERNELS)
@@ -72,10 +76,15 @@ def trained(kind):
 
 
 def test_out_of_reach():
-    """The reason is told, and it is one: no platform's own words mean the training side's arithmetic."""
+    """The reason is told, and it is one: no platform's own words mean the training side's
+    arithmetic.
+    """
     for kind in UNTRAINABLE_KERNELS:
         with pytest.raises(
-            ModelError, match=f"^{kind.__name__} has no fake quantizer to train through: it is the training side"
+            ModelError,
+            match=(
+                f"^{kind.__name__} has no fake quantizer to train through: it is the training side"
+            ),
         ):
             get_fake_quantizer(trained(kind))
     known = [entry.arithmetic for target in PLATFORMS for entry in target.ops.values()]
@@ -88,7 +97,9 @@ def test_a_kernel_without_a_fake_quantizer():
     class Odd(NumpyKernel):
         pass
 
-    with pytest.raises(ModelError, match="^Odd has no fake quantizer to train through; leave the node in float$"):
+    with pytest.raises(
+        ModelError, match="^Odd has no fake quantizer to train through; leave the node in float$"
+    ):
         get_fake_quantizer(Odd())
     with pytest.raises(ModelError, match="constant"):
         get_fake_quantizer(k.Constant(np.zeros(1, np.int8)))(None, [], None)
@@ -100,13 +111,20 @@ CASES = json.loads((LUNA / "index.json").read_text())["cases"]
 
 
 def walked(case):
-    """Return (kinds of kernels, number of tensors) of a measured graph whose every tensor is the simulator's."""
+    """Return (kinds of kernels, number of tensors) of a measured graph whose every tensor is the
+    simulator's.
+    """
     vectors = np.load(LUNA / f"{case['name']}.npz")
     session = Session(LUNA / f"{case['name']}.onnx")
     runner = IntegerRunner(session.model)
     feeds = {spec.name: np.asarray(vectors[spec.name]) for spec in runner.inputs}
-    fed = runner._program_feed(feeds, frozenset(n for n, a in feeds.items() if runner._is_quantized(n, a)))
-    specs = {n: TensorSpec(a.shape if runner.runs_whole_batch else (1, *a.shape[1:]), a.dtype) for n, a in fed.items()}
+    fed = runner._program_feed(
+        feeds, frozenset(n for n, a in feeds.items() if runner._is_quantized(n, a))
+    )
+    specs = {
+        n: TensorSpec(a.shape if runner.runs_whole_batch else (1, *a.shape[1:]), a.dtype)
+        for n, a in fed.items()
+    }
     network = FakeQuantNetwork(session.model, {}, {}, specs)
     want = {name: array for name, array, _ in runner.run(feeds)}
     walk = dict(network.walk({n: tensor(a).detach() for n, a in fed.items()}, {}, {}))
@@ -154,10 +172,14 @@ def test_names_of_what_a_node_holds():
         [helper.make_tensor_value_info("y", 1, None)],
         [numpy_helper.from_array(a, n) for n, a in arrays.items()],
     )
-    model = ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("thinker", 1)], ir_version=8))
+    model = ir.from_proto(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("thinker", 1)], ir_version=8)
+    )
     rule = Rescale.from_shift(0, 8)
     kernel = k.Lstm(w, w, zero.astype(np.int64), zero.astype(np.int64), rule, rule, rule)
     found = {key: v.name for key, v in map_parameter_inputs(kernel, model.graph.node(0)).items()}
     assert found == {"lengths": "n", "h": "h", "weight_x": "w", "weight_h": "r", "bias_x": "b"}
-    found = map_parameter_inputs(k.Conv(np.ones((1, 1, 1, 1), np.int8), None, rule), model.graph.node(1))
+    found = map_parameter_inputs(
+        k.Conv(np.ones((1, 1, 1, 1), np.int8), None, rule), model.graph.node(1)
+    )
     assert {key: v.name for key, v in found.items()} == {0: "x", 1: "w", 2: "b"}

@@ -1,4 +1,6 @@
-"""Fake quantizers of recurrent layers: the simulator's integers to the last bit, and what trains through them."""
+"""Fake quantizers of recurrent layers: the simulator's integers to the last bit, and what trains
+through them.
+"""
 
 from dataclasses import replace
 
@@ -14,14 +16,28 @@ from simulator import kernels as k
 from simulator.fixed_point import ChainedRescale, Rescale
 from tests.case_selection import limit_examples
 from tests.simulator.helpers import SEEDS, integers
-from tests.torch.bridge.fake_quant_checks import check_exact_and_differentiable, equal, few, simulated, tensor
+from tests.torch.bridge.fake_quant_checks import (
+    check_exact_and_differentiable,
+    equal,
+    few,
+    simulated,
+    tensor,
+)
 
 
 @pytest.mark.slow
 @limit_examples(12, derandomize=True)  # most of them are compiled anew
-@given(st.data(), SEEDS, st.sampled_from((k.Lstm, k.ExecutorGru, k.Gru)), st.sampled_from((8, 16)), st.integers(0, 1))
+@given(
+    st.data(),
+    SEEDS,
+    st.sampled_from((k.Lstm, k.ExecutorGru, k.Gru)),
+    st.sampled_from((8, 16)),
+    st.integers(0, 1),
+)
 def test_recurrent(data, seed, kind, bits, time_axis):
-    """Each arithmetic, both directions, time on either axis, any of the outputs; states and lengths given or fixed."""
+    """Each arithmetic, both directions, time on either axis, any of the outputs; states and lengths
+    given or fixed.
+    """
     draw, rng = data.draw, np.random.default_rng(seed)
     units, inputs, gates = 5, 4, kind.gates
     whole = {
@@ -40,13 +56,21 @@ def test_recurrent(data, seed, kind, bits, time_axis):
         whole["forward"] = draw(st.booleans())
     if kind is k.Lstm:
         arithmetic = "q11" if coarse else "q27"
-        whole |= {"arithmetic": arithmetic, "table": "venus" if coarse else draw(st.sampled_from(("arcs", "venusA")))}
+        whole |= {
+            "arithmetic": arithmetic,
+            "table": "venus" if coarse else draw(st.sampled_from(("arcs", "venusA"))),
+        }
         whole["rescale_o"] = k.Lstm.make_output_rescale(arithmetic, 2.0 ** (bits - 1), bits)
         whole["kept"] = draw(st.sampled_from((whole["kept"], (0, 1, 2), (2,))))
     if kind is k.Gru:
         whole |= {"reset_after": draw(st.booleans()), "gate_bits": draw(st.sampled_from((16, 32)))}
-        whole["rescale_o"] = k.Gru.make_output_rescale(2.0 ** (bits - 1) * draw(st.sampled_from((1.0, 0.8))), bits)
-    sums = ChainedRescale(Rescale.from_shift(0, 32), Rescale.from_shift(draw(st.integers(0, 3)) if coarse else -13, 32))
+        whole["rescale_o"] = k.Gru.make_output_rescale(
+            2.0 ** (bits - 1) * draw(st.sampled_from((1.0, 0.8))), bits
+        )
+    sums = ChainedRescale(
+        Rescale.from_shift(0, 32),
+        Rescale.from_shift(draw(st.integers(0, 3)) if coarse else -13, 32),
+    )
     kernel = kind(rescale_x=sums, rescale_h=sums, **whole)
     x = integers(rng, (3, 6, inputs) if time_axis else (6, 3, inputs))
     ways = {key: draw(st.sampled_from(("", "given", "fixed"))) for key in keys(kernel)}
@@ -54,7 +78,9 @@ def test_recurrent(data, seed, kind, bits, time_axis):
         {key: beginning(kernel, rng, key, count) for key, w in ways.items() if w == way}
         for way, count in (("given", 3), ("fixed", 1))
     )
-    check_exact_and_differentiable(replace(kernel, given=tuple(run_time), fixed=held), x, *run_time.values())
+    check_exact_and_differentiable(
+        replace(kernel, given=tuple(run_time), fixed=held), x, *run_time.values()
+    )
 
 
 def keys(kernel):
@@ -75,17 +101,24 @@ def beginning(kernel, rng, key, samples):
 @few
 @given(SEEDS, st.sampled_from((k.Lstm, k.Gru)), st.integers(0, 1), st.booleans())
 def test_states_as_parameters(seed, kind, time_axis, zero):
-    """All that is learned stands in for what the kernel holds, which may be nothing where it was zero."""
+    """All that is learned stands in for what the kernel holds, which may be nothing where it was
+    zero.
+    """
     rng = np.random.default_rng(seed)
     layers = []
     for _ in range(2):
         held = {
             "weight_x": integers(rng, (kind.gates * 5, 4)),
             "weight_h": integers(rng, (kind.gates * 5, 5)),
-            **{key: integers(rng, (kind.gates * 5,)).astype(np.int64) for key in ("bias_x", "bias_h")},
+            **{
+                key: integers(rng, (kind.gates * 5,)).astype(np.int64)
+                for key in ("bias_x", "bias_h")
+            },
         }
         out = (
-            k.Lstm.make_output_rescale("q27", 2.0**15, 16) if kind is k.Lstm else k.Gru.make_output_rescale(2.0**15, 16)
+            k.Lstm.make_output_rescale("q27", 2.0**15, 16)
+            if kind is k.Lstm
+            else k.Gru.make_output_rescale(2.0**15, 16)
         )
         sums = {"rescale_x": Rescale.from_shift(-12, 32), "rescale_h": Rescale.from_shift(-4, 32)}
         made = kind(**held, **sums, rescale_o=out, time_axis=time_axis)
@@ -106,7 +139,9 @@ def test_states_as_parameters(seed, kind, time_axis, zero):
 
 @pytest.mark.slow
 def test_a_sample_waits_beyond_its_end():
-    """What lies there, and a state that no step reads, is without influence; an empty sample keeps its state."""
+    """What lies there, and a state that no step reads, is without influence; an empty sample keeps
+    its state.
+    """
     rng = np.random.default_rng(3)
     out, sums = k.Lstm.make_output_rescale("q27", 2.0**15, 16), Rescale.from_shift(-13, 32)
     for forward in (True, False):
@@ -125,7 +160,9 @@ def test_a_sample_waits_beyond_its_end():
         arrays = [integers(rng, (3, 6, 4)), np.array([6, 2, 0], np.int32)]
         arrays += [beginning(kernel, rng, key, 3) for key in "hc"]
         held = [tensor(a) for a in arrays]
-        y, h, c = get_fake_quantizer(kernel)(kernel, held, FakeQuantContext([a.dtype for a in arrays]))
+        y, h, c = get_fake_quantizer(kernel)(
+            kernel, held, FakeQuantContext([a.dtype for a in arrays])
+        )
         (y.sum() + h.sum() + c.sum()).backward()
         felt = held[0].grad.abs().sum(2) > 0
         assert felt.tolist() == [[True] * 6, [True] * 2 + [False] * 4, [False] * 6]

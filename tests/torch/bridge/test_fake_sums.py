@@ -40,7 +40,9 @@ def test_conv(data, seed, operands):
     weight = integers(rng, (outputs, each, *kernel), weight_kind, extremes)
     space = [draw(st.integers(5, 8)) for _ in range(axes)]
     x = integers(rng, (draw(st.integers(1, 3)), group * each, *space), kind, extremes)
-    check_exact_and_differentiable(k.Conv(weight, biased(draw, rng, outputs), rescale, group=group, **options), x)
+    check_exact_and_differentiable(
+        k.Conv(weight, biased(draw, rng, outputs), rescale, group=group, **options), x
+    )
 
 
 @pytest.mark.slow
@@ -53,13 +55,19 @@ def test_conv_transpose(data, seed, operand, axes):
     kernel, options = windowed(draw, axes)
     options["output_padding"] = draw(st.sampled_from((None, [0, 1][-axes:], [2, 2][-axes:])))
     options["pads"] = [
-        min(p, d * (n - 1)) for p, d, n in zip(options["pads"], options["dilations"] * 2, kernel * 2, strict=True)
+        min(p, d * (n - 1))
+        for p, d, n in zip(options["pads"], options["dilations"] * 2, kernel * 2, strict=True)
     ]
     more_channels = draw(st.integers(1, 2))
     weight = integers(rng, (group * each, more_channels, *kernel), np.int8)
-    x = integers(rng, (draw(st.integers(1, 2)), group * each, *(4, 5)[-axes:]), kind, draw(st.booleans()))
+    x = integers(
+        rng, (draw(st.integers(1, 2)), group * each, *(4, 5)[-axes:]), kind, draw(st.booleans())
+    )
     check_exact_and_differentiable(
-        k.ConvTranspose(weight, biased(draw, rng, group * more_channels), rescale, group=group, **options), x
+        k.ConvTranspose(
+            weight, biased(draw, rng, group * more_channels), rescale, group=group, **options
+        ),
+        x,
     )
 
 
@@ -68,7 +76,9 @@ def test_conv_transpose(data, seed, operand, axes):
 @given(st.data(), SEEDS, operands((8, 16, 32), (-4, 20)))
 def test_linear_and_affine(data, seed, operands):
     draw, rng, (kind, weight_kind, rescale) = data.draw, np.random.default_rng(seed), operands
-    x = integers(rng, [draw(st.integers(1, 3)) for _ in range(draw(st.integers(0, 2)))] + [90], kind)
+    x = integers(
+        rng, [draw(st.integers(1, 3)) for _ in range(draw(st.integers(0, 2)))] + [90], kind
+    )
     weight = integers(rng, (6, 90), weight_kind)
     bias = biased(draw, rng, 6)
     check_exact_and_differentiable(k.Linear(weight, bias, rescale), x)
@@ -108,10 +118,14 @@ SHAPES = st.sampled_from(
 
 @pytest.mark.slow
 @more
-@given(SEEDS, SHAPES, operands(), st.sampled_from((1, -1)), st.integers(-6, 12), st.integers(-6, 12))
+@given(
+    SEEDS, SHAPES, operands(), st.sampled_from((1, -1)), st.integers(-6, 12), st.integers(-6, 12)
+)
 def test_add_shift(seed, shapes, operands, sign, shift_x, shift_y):
     rng, (kind_x, kind_y, bits) = np.random.default_rng(seed), operands
-    if kind_x is not kind_y:  # kernels are compiled for each pair of signs: all pairs for equal types only
+    if (
+        kind_x is not kind_y
+    ):  # kernels are compiled for each pair of signs: all pairs for equal types only
         shift_x, shift_y = abs(shift_x), -abs(shift_y)
     x, y = integers(rng, shapes[0], kind_x), integers(rng, shapes[1], kind_y, seed % 2 > 0)
     check_exact_and_differentiable(k.AddShift(shift_x, shift_y, bits, sign), x, y)
@@ -119,7 +133,14 @@ def test_add_shift(seed, shapes, operands, sign, shift_x, shift_y):
 
 @pytest.mark.slow
 @more
-@given(SEEDS, SHAPES, operands(), st.sampled_from((1, -1)), st.floats(1e-5, 1000), st.floats(1e-5, 1000))
+@given(
+    SEEDS,
+    SHAPES,
+    operands(),
+    st.sampled_from((1, -1)),
+    st.floats(1e-5, 1000),
+    st.floats(1e-5, 1000),
+)
 def test_add_scaled(seed, shapes, operands, sign, ratio_x, ratio_y):
     rng, (kind_x, kind_y, bits) = np.random.default_rng(seed), operands
     x, y = integers(rng, shapes[0], kind_x), integers(rng, shapes[1], kind_y, seed % 2 > 0)
@@ -133,7 +154,9 @@ def test_add_rounded(seed, shapes, sign, one, other):
     """The training side's sum: each operand is rounded as the node says."""
     rng, (kind_x, rule_x), (kind_y, rule_y) = np.random.default_rng(seed), one, other
     x, y = integers(rng, shapes[0], kind_x), integers(rng, shapes[1], kind_y, seed % 2 > 0)
-    check_exact_and_differentiable(k.AddScaled(rule_x, rule_y, Rescale.from_shift(0, 8), sign), x, y)
+    check_exact_and_differentiable(
+        k.AddScaled(rule_x, rule_y, Rescale.from_shift(0, 8), sign), x, y
+    )
 
 
 @pytest.mark.slow
@@ -142,7 +165,9 @@ def test_add_rounded(seed, shapes, sign, one, other):
 def test_mul(seed, shapes, operands):
     rng, (kind_x, kind_y, rescale) = np.random.default_rng(seed), operands
     check_exact_and_differentiable(
-        k.Mul(rescale), integers(rng, shapes[0], kind_x), integers(rng, shapes[1], kind_y, seed % 2 > 0)
+        k.Mul(rescale),
+        integers(rng, shapes[0], kind_x),
+        integers(rng, shapes[1], kind_y, seed % 2 > 0),
     )
 
 
@@ -157,7 +182,9 @@ def test_matmul(seed, shapes, operands):
     rng, (kind_x, kind_y, rescale) = np.random.default_rng(seed), operands
     extremes = seed % 2 > 0
     check_exact_and_differentiable(
-        k.MatMul(rescale), integers(rng, shapes[0], kind_x, extremes), integers(rng, shapes[1], kind_y, extremes)
+        k.MatMul(rescale),
+        integers(rng, shapes[0], kind_x, extremes),
+        integers(rng, shapes[1], kind_y, extremes),
     )
 
 

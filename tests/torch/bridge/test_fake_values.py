@@ -1,4 +1,6 @@
-"""Fake quantizers of one activation, of windows and of what moves: the simulator's integers to the last bit."""
+"""Fake quantizers of one activation, of windows and of what moves: the simulator's integers to the
+last bit.
+"""
 
 import math
 
@@ -36,9 +38,14 @@ def test_borders(seed, scale, bits, luna):
     if luna:
         scale, bits = 2.0 ** round(math.log2(scale)), 8
     ties = (rng.integers(-200, 200, 40) + 0.5) / scale
-    x = np.concatenate([ties, rng.normal(0, 300 / scale, 100), [0, np.inf, -np.inf, np.nan]]).astype(np.float32)
+    x = np.concatenate(
+        [ties, rng.normal(0, 300 / scale, 100), [0, np.inf, -np.inf, np.nan]]
+    ).astype(np.float32)
     kernel = k.Quant(scale, bits, "luna" if luna else "generic")
-    equal(get_fake_quantizer(kernel)(kernel, [tensor(x)], FakeQuantContext([x.dtype]))[0], simulated(kernel, [x])[0])
+    equal(
+        get_fake_quantizer(kernel)(kernel, [tensor(x)], FakeQuantContext([x.dtype]))[0],
+        simulated(kernel, [x])[0],
+    )
     for kind in (np.int8, np.int16, np.int32):
         check_exact_and_differentiable(k.Dequant(scale), integers(rng, (2, 30), kind))
 
@@ -50,7 +57,9 @@ def test_quant(seed, scale, bits, rounding):
     """In float32 with each rounding; and to more integers than float32 holds, as cells are."""
     rng = np.random.default_rng(seed)
     ties = (rng.integers(-200, 200, 40) + 0.5) / scale
-    x = np.concatenate([ties, rng.normal(0, 2.0**bits / scale, 100), [0, 1e30, -1e30]]).astype(np.float32)
+    x = np.concatenate([ties, rng.normal(0, 2.0**bits / scale, 100), [0, 1e30, -1e30]]).astype(
+        np.float32
+    )
     check_exact_and_differentiable(k.Quant(scale, bits, "single", rounding), x)
     check_exact_and_differentiable(k.Quant(scale, bits), x)
 
@@ -62,12 +71,18 @@ def test_requant(seed, operands, saturate):
     first, second, rescale = operands
     kind = np.int32 if (first, second) == (np.int16, np.int16) else first
     check_exact_and_differentiable(
-        k.Requant(rescale, saturate), integers(np.random.default_rng(seed), (3, 50), kind, seed % 3 == 0)
+        k.Requant(rescale, saturate),
+        integers(np.random.default_rng(seed), (3, 50), kind, seed % 3 == 0),
     )
 
 
 @few
-@given(SEEDS, st.sampled_from((np.int8, np.int16, np.int32)), st.integers(-200, 200), st.integers(0, 70000))
+@given(
+    SEEDS,
+    st.sampled_from((np.int8, np.int16, np.int32)),
+    st.integers(-200, 200),
+    st.integers(0, 70000),
+)
 def test_clip(seed, kind, low, span):
     x = integers(np.random.default_rng(seed), (3, 50), kind)
     check_exact_and_differentiable(k.Clip(low, low + span), x)
@@ -79,13 +94,19 @@ def test_clip(seed, kind, low, span):
 def test_table(seed, kind, out):
     rng = np.random.default_rng(seed)
     check_exact_and_differentiable(
-        k.Table(integers(rng, (1 << (8 * kind().itemsize),), out)), integers(rng, (2, 3, 50), kind, seed % 3 == 0)
+        k.Table(integers(rng, (1 << (8 * kind().itemsize),), out)),
+        integers(rng, (2, 3, 50), kind, seed % 3 == 0),
     )
 
 
 @pytest.mark.slow
 @few
-@given(SEEDS, st.integers(0, 8), one_operand((8, 16), (8, 20), rounded=True), st.sampled_from((-1, 1, 2, -2, 3)))
+@given(
+    SEEDS,
+    st.integers(0, 8),
+    one_operand((8, 16), (8, 20), rounded=True),
+    st.sampled_from((-1, 1, 2, -2, 3)),
+)
 def test_glu(seed, q, operand, axis):
     _, rescale = operand
     check_exact_and_differentiable(
@@ -118,10 +139,15 @@ def test_avg_pool(data, seed, operand, ceil_mode):
     kernel, options = windowed(draw, axes)
     x = integers(rng, (2, 3, *(draw(st.integers(5, 8)) for _ in range(axes))), kind)
     of_npu = k.luna_average(
-        draw(st.sampled_from(("venus", "arcs"))), math.prod(kernel), draw(st.integers(0, 8)), draw(st.integers(0, 8))
+        draw(st.sampled_from(("venus", "arcs"))),
+        math.prod(kernel),
+        draw(st.integers(0, 8)),
+        draw(st.integers(0, 8)),
     )
     rule = rescale if kind == np.int16 or draw(st.booleans()) else of_npu
-    check_exact_and_differentiable(k.AvgPool(kernel, options["strides"], options["pads"], rule, ceil_mode), x)
+    check_exact_and_differentiable(
+        k.AvgPool(kernel, options["strides"], options["pads"], rule, ceil_mode), x
+    )
 
 
 @pytest.mark.slow
@@ -133,7 +159,14 @@ def test_mean(data, seed, kind, ceil_mode, padded, divisor, rounding):
     axes = draw(st.integers(1, 2))
     kernel, options = windowed(draw, axes)
     x = integers(rng, (2, 3, *(draw(st.integers(5, 8)) for _ in range(axes))), kind)
-    more = (draw(st.integers(-6, 6)), draw(st.sampled_from((8, 16))), rounding, ceil_mode, padded, divisor)
+    more = (
+        draw(st.integers(-6, 6)),
+        draw(st.sampled_from((8, 16))),
+        rounding,
+        ceil_mode,
+        padded,
+        divisor,
+    )
     check_exact_and_differentiable(k.Mean(kernel, options["strides"], options["pads"], *more), x)
     check_exact_and_differentiable(k.Mean(None, None, None, *more), x)
 
@@ -155,14 +188,20 @@ def test_slope_of_a_mean():
 @more
 @given(st.data(), SEEDS, st.sampled_from((8, 16)))
 def test_concat(data, seed, bits):
-    """Each input at its own width and ratio; one that is narrowed is cut off; a constant's first axis follows."""
+    """Each input at its own width and ratio; one that is narrowed is cut off; a constant's first
+    axis follows.
+    """
     draw, rng = data.draw, np.random.default_rng(seed)
     arrays, rules = [], []
     for _ in range(draw(st.integers(1, 3))):
         kind, shift = draw(INTS), draw(st.sampled_from((0, 0, -2, 3)))
         ratio = draw(st.sampled_from((None, 0.37, 1.9)))
-        rules.append(Rescale.from_shift(shift, bits) if ratio is None else Rescale.from_ratio(ratio, bits))
-        arrays.append(integers(rng, (draw(st.sampled_from((1, 2))), draw(st.integers(1, 4)), 5), kind))
+        rules.append(
+            Rescale.from_shift(shift, bits) if ratio is None else Rescale.from_ratio(ratio, bits)
+        )
+        arrays.append(
+            integers(rng, (draw(st.sampled_from((1, 2))), draw(st.integers(1, 4)), 5), kind)
+        )
     check_exact_and_differentiable(k.Concat(1, tuple(rules)), *arrays)
     same = [a[:1] for a in arrays]
     check_exact_and_differentiable(k.Concat(-2, tuple(rules)), *same)
@@ -188,10 +227,15 @@ def test_moves(data, seed, kind):
     )
     fill = draw(st.sampled_from((None, -7, 100)))
     least = 0 if fill is None else -1
-    indices = [None if draw(st.booleans()) else rng.integers(least, n, draw(st.integers(1, 6))) for n in x.shape]
+    indices = [
+        None if draw(st.booleans()) else rng.integers(least, n, draw(st.integers(1, 6)))
+        for n in x.shape
+    ]
     check_exact_and_differentiable(k.IndexSelect(indices, fill), x)
     check_exact_and_differentiable(
-        k.Lookup(integers(rng, (50, 2, 3), kind)), rng.integers(0, 50, (2, 4)).astype(np.int32), flat=True
+        k.Lookup(integers(rng, (50, 2, 3), kind)),
+        rng.integers(0, 50, (2, 4)).astype(np.int32),
+        flat=True,
     )
 
 
@@ -223,7 +267,9 @@ def test_softmax(seed, kind, way, axis, q, bits, alone, rounding):
     entry = k.make_input_table(2.0 ** (25 - q - (wide - 8)), wide)
     x = integers(rng, (3, 4, 6), kind, seed % 3 == 0)
     rescale, of_logs = (
-        Rescale.from_shift(s, bits) if rounding is RoundingMode.HALF_UP else RoundedShift(s, bits, rounding)
+        Rescale.from_shift(s, bits)
+        if rounding is RoundingMode.HALF_UP
+        else RoundedShift(s, bits, rounding)
         for s in (15 - (bits - 1), 11)
     )
     check_exact_and_differentiable(k.Softmax(entry, rescale, axis, way, alone), x)
@@ -239,8 +285,13 @@ def test_layer_norm(seed, operand, fraction, axes):
     x = integers(rng, (3, 4, 6), kind)
     x[0] = 5  # no spread at all
     count = math.prod(x.shape[-axes:])
-    gamma, beta = integers(rng, (count,)).astype(np.int64), integers(rng, (count,), np.int16).astype(np.int64)
-    check_exact_and_differentiable(k.LayerNorm(gamma, beta, seed % 1000, rescale, axes, fraction), x)
+    gamma, beta = (
+        integers(rng, (count,)).astype(np.int64),
+        integers(rng, (count,), np.int16).astype(np.int64),
+    )
+    check_exact_and_differentiable(
+        k.LayerNorm(gamma, beta, seed % 1000, rescale, axes, fraction), x
+    )
 
 
 @few

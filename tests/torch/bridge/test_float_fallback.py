@@ -1,4 +1,6 @@
-"""Float operators in torch against onnx's own node tests and onnxruntime; tolerance 1e-5 relative, 1e-6 absolute."""
+"""Float operators in torch against onnx's own node tests and onnxruntime; tolerance 1e-5 relative,
+1e-6 absolute.
+"""
 
 import itertools
 import warnings
@@ -29,12 +31,20 @@ few = limit_examples(25, derandomize=True)
 #: onnx's cases that are not computed as they stand there, and why.
 APART = {
     "averagepool_2d_ceil_last_window_starts_on_pad": "its data are written down with four digits",
-    "resize_downsample_scales_linear_align_corners": "onnxruntime, which runs islands, computes something else: below",
+    "resize_downsample_scales_linear_align_corners": (
+        "onnxruntime, which runs islands, computes something else: below"
+    ),
     "resize_downsample_scales_cubic_align_corners": "as the one before",
     "batchnorm_example_training_mode": "refused: training mode",
     "batchnorm_epsilon_training_mode": "refused: training mode",
-    **{f"{name}_batchwise": "refused: layout 1, which a pass turns" for name in ("gru", "lstm", "simple_rnn")},
-    **{f"training_dropout{name}": "refused: training mode" for name in ("", "_mask", "_default", "_default_mask")},
+    **{
+        f"{name}_batchwise": "refused: layout 1, which a pass turns"
+        for name in ("gru", "lstm", "simple_rnn")
+    },
+    **{
+        f"training_dropout{name}": "refused: training mode"
+        for name in ("", "_mask", "_default", "_default_mask")
+    },
 }
 
 #: Operators that no gradient goes through: they give indices, truths, steps, or what only shapes decide.
@@ -68,10 +78,14 @@ FLAT = {
 
 
 def run(model, arrays, outputs=None):
-    """Return the model's outputs, or `outputs`, as an island with these nodes computes them in torch."""
+    """Return the model's outputs, or `outputs`, as an island with these nodes computes them in
+    torch.
+    """
     names = [value.name for value in model.graph.input]
     outputs = outputs or [value.name for value in model.graph.output]
-    fallback = SimpleNamespace(proto=model, inputs=names, outputs=outputs, needs_single_samples=lambda arrays: False)
+    fallback = SimpleNamespace(
+        proto=model, inputs=names, outputs=outputs, needs_single_samples=lambda arrays: False
+    )
     tensors = [a if torch.is_tensor(a) else torch.from_numpy(np.array(a)) for a in arrays]
     return TorchFallback(fallback)(fallback, tensors, FakeQuantContext([]))
 
@@ -83,7 +97,9 @@ def close(got, want, rtol=RTOL, atol=ATOL):
     if want.dtype == np.float16:
         rtol, atol = 2e-3, 1e-3
     if want.dtype.kind == "f":
-        np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=rtol, atol=atol)
+        np.testing.assert_allclose(
+            got.astype(np.float64), want.astype(np.float64), rtol=rtol, atol=atol
+        )
     else:
         np.testing.assert_array_equal(got, want)
 
@@ -107,7 +123,9 @@ def reference(model, arrays):
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
     return session.run(None, {v.name: a for v, a in zip(session.get_inputs(), arrays, strict=True)})
 
 
@@ -132,11 +150,15 @@ def cases():
 def _known(case):
     kinds = {(n.domain, n.op_type) for n in case.model.graph.node}
     arrays = [a for data in case.data_sets for side in data for a in side]
-    return kinds <= {("", name) for name in (*FLOAT_OPERATORS, "Constant")} and all(map(_usual, arrays))
+    return kinds <= {("", name) for name in (*FLOAT_OPERATORS, "Constant")} and all(
+        map(_usual, arrays)
+    )
 
 
 def _usual(array):
-    """Whether torch computes with this type: none of the larger unsigned ones, no text, no sequences."""
+    """Whether torch computes with this type: none of the larger unsigned ones, no text, no
+    sequences.
+    """
     return isinstance(array, np.ndarray | np.generic) and array.dtype in (
         np.float32,
         np.float64,
@@ -174,20 +196,39 @@ def test_node_cases(cases):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.slow
 def test_gradients(cases):
-    """Where the numbers follow the inputs, the gradient is the numerical one (float64, tolerance 1e-5)."""
+    """Where the numbers follow the inputs, the gradient is the numerical one (float64, tolerance
+    1e-5).
+    """
     done, random = set(), torch.Generator().manual_seed(0)
     for name, case in cases.items():
         nodes, (arrays, _), *_ = case.model.graph.node, *case.data_sets
-        if len(nodes) != 1 or nodes[0].op_type in done | FLAT or name in APART or name.endswith("ceil"):
+        if (
+            len(nodes) != 1
+            or nodes[0].op_type in done | FLAT
+            or name in APART
+            or name.endswith("ceil")
+        ):
             continue
         floats = [i for i, a in enumerate(arrays) if a.dtype in (np.float32, np.float64)]
-        if not floats or sum(arrays[i].size for i in floats) > 20000 or 0 in (arrays[i].size for i in floats):
+        if (
+            not floats
+            or sum(arrays[i].size for i in floats) > 20000
+            or 0 in (arrays[i].size for i in floats)
+        ):
             continue
-        if nodes[0].op_type in ("Clip", "Pad", "Pow", "Resize", "Dropout"):  # further inputs are settings
+        if nodes[0].op_type in (
+            "Clip",
+            "Pad",
+            "Pow",
+            "Resize",
+            "Dropout",
+        ):  # further inputs are settings
             floats = floats[:1]
         tensors = [torch.from_numpy(np.array(a)) for a in arrays]
         for i in floats:  # a little aside, off the corners
-            aside = 0.001 + 0.01 * torch.rand(tensors[i].shape, dtype=torch.float64, generator=random)
+            aside = 0.001 + 0.01 * torch.rand(
+                tensors[i].shape, dtype=torch.float64, generator=random
+            )
             tensors[i] = (tensors[i].double() + aside).requires_grad_()
 
         def compute(*given, model=case.model, tensors=tensors, floats=floats):
@@ -197,7 +238,9 @@ def test_gradients(cases):
         given = [tensors[i] for i in floats]
         if not compute(*given):
             continue
-        assert torch.autograd.gradcheck(compute, given, eps=1e-6, atol=1e-5, rtol=1e-3, fast_mode=True), name
+        assert torch.autograd.gradcheck(
+            compute, given, eps=1e-6, atol=1e-5, rtol=1e-3, fast_mode=True
+        ), name
         done.add(nodes[0].op_type)
     assert set(FLOAT_OPERATORS) - FLAT - done == {"GlobalLpPool", "Trilu"}  # no case, integers only
     assert len(done) > 90
@@ -206,7 +249,9 @@ def test_gradients(cases):
 @pytest.mark.parametrize("op_type", ("LSTM", "GRU", "RNN"))
 @pytest.mark.parametrize("direction", ("forward", "reverse", "bidirectional"))
 def test_recurrent_forms(op_type, direction):
-    """Directions, first states, lengths, peepholes, activations, clipping and both resets, in every combination."""
+    """Directions, first states, lengths, peepholes, activations, clipping and both resets, in every
+    combination.
+    """
     rng = np.random.default_rng(0)
     gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[op_type]
     d, t, n, i, h = (2 if direction == "bidirectional" else 1), 5, 3, 4, 6
@@ -217,16 +262,27 @@ def test_recurrent_forms(op_type, direction):
     x, w, r = real(t, n, i), real(d, gates * h, i), real(d, gates * h, h)
     lengths = np.array([5, 2, 3], np.int32)
     extras = {
-        "LSTM": [{}, {"clip": 0.6}, {"input_forget": 1}, {"activations": ["HardSigmoid", "Softsign", "Relu"] * d}],
+        "LSTM": [
+            {},
+            {"clip": 0.6},
+            {"input_forget": 1},
+            {"activations": ["HardSigmoid", "Softsign", "Relu"] * d},
+        ],
         "GRU": [
             {},
             {"linear_before_reset": 1},
-            {"activations": ["Sigmoid", "ScaledTanh"] * d, "activation_alpha": [0.8] * d, "activation_beta": [1.3] * d},
+            {
+                "activations": ["Sigmoid", "ScaledTanh"] * d,
+                "activation_alpha": [0.8] * d,
+                "activation_beta": [1.3] * d,
+            },
         ],
         "RNN": [{}, {"activations": ["LeakyRelu"] * d, "activation_alpha": [0.2, 0.4][:d]}],
     }[op_type]
     # 2: first states, but no peepholes
-    for bias, long, start, extra in itertools.product((0, 1), (0, 1), (0, 1, 2)[: gates - 1], extras):
+    for bias, long, start, extra in itertools.product(
+        (0, 1), (0, 1), (0, 1, 2)[: gates - 1], extras
+    ):
         arrays = [
             x,
             w,
@@ -259,7 +315,9 @@ def per_axis(draw, rank, low, high):
 @few
 @given(st.data())
 def test_windows(data):
-    """Convolutions and pools over one to three axes, all strides, dilations, pads, groups, ceil_mode and auto_pad."""
+    """Convolutions and pools over one to three axes, all strides, dilations, pads, groups,
+    ceil_mode and auto_pad.
+    """
     draw = data.draw
     rng = np.random.default_rng(draw(st.integers(0, 999)))
     rank, kind = (
@@ -289,7 +347,9 @@ def test_windows(data):
         arrays += [rng.standard_normal((*shape, *kernel)).astype(np.float32), bias]
         options["group"] = groups
         if kind == "ConvTranspose" and draw(st.booleans()):
-            options["output_padding"] = [draw(st.integers(0, max(s - 1, 0))) for s in options["strides"]]
+            options["output_padding"] = [
+                draw(st.integers(0, max(s - 1, 0))) for s in options["strides"]
+            ]
     else:
         options["kernel_shape"] = kernel
     outputs = 2 if kind == "MaxPool" and draw(st.booleans()) else 1
@@ -308,13 +368,16 @@ def test_resize(data):
         st.sampled_from(("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"))
     )
     if options["mode"] == "nearest":
-        options["nearest_mode"] = draw(st.sampled_from(("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")))
+        options["nearest_mode"] = draw(
+            st.sampled_from(("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"))
+        )
     sizes, factors = None, None
     if draw(st.booleans()):
         sizes = np.array([1, 2, *(draw(st.integers(2, 14)) for _ in range(2))], np.int64)
     else:
         factors = np.array(
-            [1, 1, *(draw(st.sampled_from((0.5, 0.75, 1.0, 1.5, 2.0, 3.0))) for _ in range(2))], np.float32
+            [1, 1, *(draw(st.sampled_from((0.5, 0.75, 1.0, 1.5, 2.0, 3.0))) for _ in range(2))],
+            np.float32,
         )
     agrees("Resize", [x, None, factors, sizes], opset=18, **options)
 
@@ -324,17 +387,33 @@ def test_onnxruntimes_own_way():
     x = np.arange(1, 9, dtype=np.float32).reshape(1, 1, 2, 4)
     scales = np.array([1, 1, 0.6, 0.6], np.float32)
     for mode in ("linear", "cubic"):
-        agrees("Resize", [x, None, scales], opset=13, mode=mode, coordinate_transformation_mode="align_corners")
-    agrees("GlobalLpPool", [np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype(np.float32)], p=3)
+        agrees(
+            "Resize",
+            [x, None, scales],
+            opset=13,
+            mode=mode,
+            coordinate_transformation_mode="align_corners",
+        )
+    agrees(
+        "GlobalLpPool",
+        [np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype(np.float32)],
+        p=3,
+    )
 
 
 @pytest.mark.parametrize("corners", ((0.0, 1.0), (0.1, 0.6), (-0.3, 1.2)))
 def test_resize_of_a_region(corners):
-    """Beyond the picture the extrapolation value stands, also for places in the last pixel's other half."""
+    """Beyond the picture the extrapolation value stands, also for places in the last pixel's other
+    half.
+    """
     x = np.arange(1, 25, dtype=np.float32).reshape(1, 1, 4, 6)
     first, last = corners
     roi = np.array([0, 0, first, first, 1, 1, last, last], np.float32)
-    options = {"coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": 7.0, "mode": "linear"}
+    options = {
+        "coordinate_transformation_mode": "tf_crop_and_resize",
+        "extrapolation_value": 7.0,
+        "mode": "linear",
+    }
     agrees("Resize", [x, roi, None, np.array([1, 1, 5, 9], np.int64)], opset=13, **options)
 
 
@@ -356,17 +435,25 @@ OLD = (
 )
 
 
-@pytest.mark.parametrize("op_type, options", OLD, ids=[f"{name}{i}" for i, (name, _) in enumerate(OLD)])
+@pytest.mark.parametrize(
+    "op_type, options", OLD, ids=[f"{name}{i}" for i, (name, _) in enumerate(OLD)]
+)
 def test_old_forms(op_type, options):
-    """Before version 13 a softmax goes over several axes, and what are inputs today were attributes."""
+    """Before version 13 a softmax goes over several axes, and what are inputs today were
+    attributes.
+    """
     x = np.random.default_rng(2).standard_normal((2, 1, 4, 5)).astype(np.float32)
     agrees(op_type, [x], **{"opset": 12, **options})
 
 
 def test_unknown_operators():
-    """One line naming the node and a remedy, whether it stands in the graph, in a function or in another domain."""
+    """One line naming the node and a remedy, whether it stands in the graph, in a function or in
+    another domain.
+    """
     x = np.zeros((1, 3), np.float32)
-    with pytest.raises(ModelError, match=r"^NonMaxSuppression it stays in float, .*cut the graph before it.*$"):
+    with pytest.raises(
+        ModelError, match=r"^NonMaxSuppression it stays in float, .*cut the graph before it.*$"
+    ):
         run(single("NonMaxSuppression", [x]), [x])
     model = single("Gelu", [x])
     model.graph.node[0].domain = "com.microsoft"
@@ -375,7 +462,9 @@ def test_unknown_operators():
     model = single("Twice", [x])
     model.graph.node[0].domain = "own"
     inner = helper.make_node("Det", ["a"], ["b"], name="inside")
-    model.functions.append(helper.make_function("own", "Twice", ["a"], ["b"], [inner], [helper.make_opsetid("", 17)]))
+    model.functions.append(
+        helper.make_function("own", "Twice", ["a"], ["b"], [inner], [helper.make_opsetid("", 17)])
+    )
     with pytest.raises(ModelError, match=r"^Det inside stays in float"):
         run(model, [x])
 
@@ -384,7 +473,11 @@ def test_unknown_operators():
     "op_type, arrays, options",
     (
         ("Dropout", [np.ones((2, 2), np.float32), np.float32(0.5), np.bool_(True)], {}),
-        ("BatchNormalization", [np.ones((1, 2, 2), np.float32), *[np.ones(2, np.float32)] * 4], {"training_mode": 1}),
+        (
+            "BatchNormalization",
+            [np.ones((1, 2, 2), np.float32), *[np.ones(2, np.float32)] * 4],
+            {"training_mode": 1},
+        ),
         ("RNN", [np.ones((1, 1, 1), np.float32)] * 3, {"hidden_size": 1, "activations": ["Sine"]}),
         ("RNN", [np.ones((1, 1, 1), np.float32)] * 3, {"hidden_size": 1, "layout": 1}),
         ("Cast", [np.ones(2, np.float32)], {"to": onnx.TensorProto.STRING}),
@@ -421,7 +514,9 @@ def test_functions():
 def test_absent_outputs_and_inputs():
     """An output that is left out does not become the value of inputs that are left out."""
     rng = np.random.default_rng(3)
-    x, w, r = (rng.standard_normal(shape).astype(np.float32) for shape in ((4, 1, 3), (1, 8, 3), (1, 8, 2)))
+    x, w, r = (
+        rng.standard_normal(shape).astype(np.float32) for shape in ((4, 1, 3), (1, 8, 3), (1, 8, 2))
+    )
     model = single("LSTM", [x, w, r], names=["", "h"], hidden_size=2)
     model.graph.node.append(helper.make_node("Clip", ["h", "", "top"], ["y"]))
     model.graph.initializer.append(numpy_helper.from_array(np.float32(0.05), "top"))
@@ -430,7 +525,9 @@ def test_absent_outputs_and_inputs():
 
 
 def test_samples_that_touch_go_one_by_one():
-    """An island that mixes the samples of a batch computes them apart, as in the simulator; others all at once."""
+    """An island that mixes the samples of a batch computes them apart, as in the simulator; others
+    all at once.
+    """
     x = np.random.default_rng(4).standard_normal((3, 4)).astype(np.float32)
     for axis, together in ((0, False), (1, True)):
         model = helper.make_model(

@@ -1,7 +1,9 @@
-"""Every float operator that the bridge knows can be one of its steps: quantized beside integers, it is computed there.
+"""Every float operator that the bridge knows can be one of its steps: quantized beside integers, it
+is computed there.
 
-onnx's own cases are the float nodes. In front of each stands a Reshape of the graph's one input, behind it a Reshape to
-one sample; two integer operators stand beside it. The bridge gives what onnxruntime gives, to 1e-4.
+onnx's own cases are the float nodes. In front of each stands a Reshape of the graph's one input,
+behind it a Reshape to one sample; two integer operators stand beside it. The bridge gives what
+onnxruntime gives, to 1e-4.
 """
 
 import numpy as np
@@ -32,7 +34,9 @@ OWN = {
     "GlobalMaxPool": "r = Reshape(x, five)  p = GlobalMaxPool(r)  y = Reshape(p, row)",
     "IsInf": "e = Exp(x)  q = Mul(e, huge)  i = IsInf(q)  y = Cast<to = 1>(i)",
     "IsNaN": "e = Log(x)  i = IsNaN(e)  y = Cast<to = 1>(i)",
-    "Range": "s = Size(x)  r = Range(zero, s, one)  c = Cast<to = 1>(r)  m = ReduceMax(c)  y = Sub(x, m)",
+    "Range": (
+        "s = Size(x)  r = Range(zero, s, one)  c = Cast<to = 1>(r)  m = ReduceMax(c)  y = Sub(x, m)"
+    ),
     "Reshape": "r = Reshape(x, four)  z = Sin(r)  y = Reshape(z, row)",
     "Shape": "s = Shape(x)  c = ConstantOfShape(s)  y = Sub(c, x)",
     "Size": "s = Size(x)  c = Cast<to = 1>(s)  y = Sub(x, c)",
@@ -56,12 +60,18 @@ def own_model(nodes):
 
 
 def beside_integers(case):
-    """Return (a model in which the case's nodes stand beside a product in integers, its input for one sample)."""
+    """Return (a model in which the case's nodes stand beside a product in integers, its input for
+    one sample).
+    """
     model = onnx.ModelProto()
     model.CopyFrom(case.model)
     model.opset_import[0].version = max(model.opset_import[0].version, 13)
     graph, arrays = model.graph, case.data_sets[0][0]
-    nodes, inputs, outputs = list(graph.node), list(graph.input), [value.name for value in graph.output]
+    nodes, inputs, outputs = (
+        list(graph.node),
+        list(graph.input),
+        [value.name for value in graph.output],
+    )
     for field in ("node", "input", "output", "value_info"):
         graph.ClearField(field)
 
@@ -70,12 +80,16 @@ def beside_integers(case):
         return name
 
     def add(op_type, reads, name, **attributes):
-        graph.node.append(helper.make_node(op_type, reads, [name], name=f"own_{name}", **attributes))
+        graph.node.append(
+            helper.make_node(op_type, reads, [name], name=f"own_{name}", **attributes)
+        )
         return name
 
     data = next((i for i, a in enumerate(arrays) if a.dtype.kind == "f" and a.ndim), 0)
     graph.input.append(helper.make_tensor_value_info("flat", 1, [1, arrays[data].size]))
-    shaped = add("Reshape", ["flat", constant("own_shape", np.array(arrays[data].shape, np.int64))], "shaped")
+    shaped = add(
+        "Reshape", ["flat", constant("own_shape", np.array(arrays[data].shape, np.int64))], "shaped"
+    )
     add("Cast", [shaped], inputs[data].name, to=inputs[data].type.tensor_type.elem_type)
     for i, value in enumerate(inputs):
         if i != data:
@@ -93,7 +107,9 @@ def beside_integers(case):
 
 
 def reaches(model, flat, op_type, monkeypatch, path):
-    """Whether the bridge computes `op_type` for the quantized model; asserts that all outputs are onnxruntime's."""
+    """Whether the bridge computes `op_type` for the quantized model; asserts that all outputs are
+    onnxruntime's.
+    """
     (given,) = (value.name for value in model.graph.input)
     onnx.save(model, path)
     names = [node.name for node in model.graph.node if node.name.startswith("case")]
@@ -101,9 +117,14 @@ def reaches(model, flat, op_type, monkeypatch, path):
         made = lo.quantize(path, [{given: flat}], platform="generic", effort="fast", skip=names)
     except LingerOnnxError:  # a pass took all of these nodes, or one that no platform computes
         return False
-    bridge, session = QatModule(made.float_graph, made.plan, get_target("generic"), {given: flat}), made.session()
+    bridge, session = (
+        QatModule(made.float_graph, made.plan, get_target("generic"), {given: flat}),
+        made.session(),
+    )
     called = set()
-    spies = {n: lambda *xs, n=n, f=f: (called.add(n), f(*xs))[1] for n, f in FLOAT_OPERATORS.items()}
+    spies = {
+        n: lambda *xs, n=n, f=f: (called.add(n), f(*xs))[1] for n, f in FLOAT_OPERATORS.items()
+    }
     monkeypatch.setattr(float_fallback, "FLOAT_OPERATORS", spies)
     got = bridge({given: torch.from_numpy(flat)})
     monkeypatch.undo()
@@ -124,10 +145,13 @@ def test_reached(op_type, cases, monkeypatch, tmp_path):  # noqa: F811
         some = [
             case
             for name, case in cases.items()
-            if name not in APART and op_type in {n.op_type for n in case.model.graph.node} and case.data_sets[0][0]
+            if name not in APART
+            and op_type in {n.op_type for n in case.model.graph.node}
+            and case.data_sets[0][0]
         ]
         some.sort(key=lambda case: len(case.model.graph.node))
         found = any(
-            reaches(*beside_integers(case), op_type, monkeypatch, tmp_path / "case.onnx") for case in some[:TRIES]
+            reaches(*beside_integers(case), op_type, monkeypatch, tmp_path / "case.onnx")
+            for case in some[:TRIES]
         )
     assert found is (op_type not in ELSEWHERE)

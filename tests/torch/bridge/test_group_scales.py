@@ -1,4 +1,6 @@
-"""Groups of a weight's rows through the bridge: the session's real numbers, and gradients that reach every weight."""
+"""Groups of a weight's rows through the bridge: the session's real numbers, and gradients that
+reach every weight.
+"""
 
 import numpy as np
 import pytest

@@ -23,15 +23,28 @@ def plain(a, h, c, wh, bh, alive):
 
 @pytest.mark.parametrize("form", ("whole", "ends", "begins later"))
 def test_gradient(form):
-    """Without rounding the states are the real ones: every gradient is autograd's, whoever waits."""
+    """Without rounding the states are the real ones: every gradient is autograd's, whoever
+    waits.
+    """
     rng = torch.Generator().manual_seed(5)
     sizes = {"a": (T, N, 4 * H), "h": (N, H), "c": (N, H), "wh": (4 * H, H), "bh": (4 * H,)}
-    given = {key: torch.randn(size, generator=rng, dtype=torch.float64) for key, size in sizes.items()}
+    given = {
+        key: torch.randn(size, generator=rng, dtype=torch.float64) for key, size in sizes.items()
+    }
     given["h"] *= 20
     lengths = torch.tensor([T, 4, 0])
     alive = (torch.arange(T)[:, None] < lengths)[..., None]
-    alive = torch.ones_like(alive) if form == "whole" else alive.flip(0) if form == "begins later" else alive
-    weights = [torch.randn(size, generator=rng, dtype=torch.float64) for size in ((T, N, H), (N, H), (N, H))]
+    alive = (
+        torch.ones_like(alive)
+        if form == "whole"
+        else alive.flip(0)
+        if form == "begins later"
+        else alive
+    )
+    weights = [
+        torch.randn(size, generator=rng, dtype=torch.float64)
+        for size in ((T, N, H), (N, H), (N, H))
+    ]
     gradients = []
     for exact in (False, True):
         leaves = [v.clone().requires_grad_() for v in given.values()]
@@ -54,7 +67,9 @@ def test_what_is_cut_off_has_no_gradient():
     a = torch.full((1, 1, 4), 8.0, requires_grad=True)
     h, c, wh, bh = (torch.zeros(size) for size in ((1, 1), (1, 1), (4, 1), (4,)))
     probe = torch.zeros((), requires_grad=True)
-    y, _, _ = apply_lstm(LstmTrace(torch.full((1, 1, 1), 127.0), None, 1.0, 200.0, TOP), a, h, c, wh, bh, probe)
+    y, _, _ = apply_lstm(
+        LstmTrace(torch.full((1, 1, 1), 127.0), None, 1.0, 200.0, TOP), a, h, c, wh, bh, probe
+    )
     y.sum().backward()
     assert not a.grad.any()
     assert probe.grad.item() == pytest.approx(-127.0 * torch.log(torch.tensor(2.0)).item())

@@ -1,8 +1,9 @@
-"""Law: the bridge has the simulator's integers, tensor by tensor; float islands agree to 1e-5 of the largest number.
+"""Law: the bridge has the simulator's integers, tensor by tensor; float islands agree to 1e-5 of
+the largest number.
 
-Each step is exact from the simulator's own tensors. In a whole walk an island's last bit can tip a Quant behind it.
-Everything that other tests build is run: families of nets, single operators, attention; on every platform, one sample
-and several. Recurrent layers: `test_bridge_recurrent`.
+Each step is exact from the simulator's own tensors. In a whole walk an island's last bit can tip a
+Quant behind it. Everything that other tests build is run: families of nets, single operators,
+attention; on every platform, one sample and several. Recurrent layers: `test_bridge_recurrent`.
 """
 
 import itertools
@@ -44,15 +45,19 @@ def tensors(feed):
 
 
 def compare(got, want, behind=()):
-    """Assert that the streams are the same integers, and nearly the same reals; return the number of integer tensors.
+    """Assert that the streams are the same integers, and nearly the same reals; return the number
+    of integer tensors.
 
-    got : name -> tensor. want : of a session's taps, (name, array, scale). behind : tensors that an island's reals
-    reach; a Quant rounds those, so that one number in a thousand may be off by one count.
+    got : name -> tensor. want : of a session's taps, (name, array, scale). behind : tensors that an
+    island's reals reach; a Quant rounds those, so that one number in a thousand may be off by one
+    count.
     """
     count = 0
     for name, array, scale in want:
         if name not in got:
-            assert scale is None, f"{name} is computed nowhere"  # inside an island, or a constant or an input
+            assert scale is None, (
+                f"{name} is computed nowhere"
+            )  # inside an island, or a constant or an input
             continue
         have = got[name].detach().numpy()
         assert have.shape == array.shape, name
@@ -66,7 +71,11 @@ def compare(got, want, behind=()):
             count += 1
         else:
             np.testing.assert_allclose(
-                have, array, rtol=0, atol=ISLANDS * max(np.abs(array).max(initial=0), 1e-9), err_msg=name
+                have,
+                array,
+                rtol=0,
+                atol=ISLANDS * max(np.abs(array).max(initial=0), 1e-9),
+                err_msg=name,
             )
     return count
 
@@ -81,16 +90,21 @@ def behind_fallbacks(network):
 
 
 def step_by_step(bridge, want, feed):
-    """Assert that each step by itself gives the simulator's integers from the simulator's own tensors."""
+    """Assert that each step by itself gives the simulator's integers from the simulator's own
+    tensors.
+    """
     network, parameters = bridge.network, bridge._quantize_parameters()
     known = {name: tensor(array) for name, array, _ in want} | tensors(feed)
     known |= {name: tensor(array) for name, array in network.constants.items()}
     stream = {name: (name, array, scale) for name, array, scale in want}
     for step in network.steps:
-        at = FakeQuantContext(step.dtypes, {i: parameters[name] for i, name in step.parameter_sources.items()})
+        at = FakeQuantContext(
+            step.dtypes, {i: parameters[name] for i, name in step.parameter_sources.items()}
+        )
         results = step.compute(step.kernel, [known[name] for name in step.inputs], at)
         compare(
-            dict(zip(step.outputs, results, strict=True)), [stream[name] for name in step.outputs if name in stream]
+            dict(zip(step.outputs, results, strict=True)),
+            [stream[name] for name in step.outputs if name in stream],
         )
 
 
@@ -103,10 +117,14 @@ def bridged(model, row, feed, **settings):
 def follows(model, row, feed, **settings):
     """Assert the law for one sample and for five, with gradients on and off.
 
-    What a chip's packer wants besides changes no integer: inner tensors are compared before, outputs behind.
+    What a chip's packer wants besides changes no integer: inner tensors are compared before,
+    outputs behind.
     """
     result, bridge = bridged(model, row, feed, **settings)
-    specs, inner = result.session().inputs, Session(lower(bridge.partition, bridge.plan, get_target(row)).graph)
+    specs, inner = (
+        result.session().inputs,
+        Session(lower(bridge.partition, bridge.plan, get_target(row)).graph),
+    )
     for count in (1, 5):
         some = {spec.name: spec.slice_samples(feed[spec.name], 0, count) for spec in specs}
         want = list(inner.taps(some))
@@ -116,11 +134,20 @@ def follows(model, row, feed, **settings):
             step_by_step(bridge, want, some)
         assert integer >= sum(scale is not None for _, _, scale in want)
         outputs = bridge(tensors(some))
-        for value, array in zip(result.graph.graph.outputs, result.session().run(None, some), strict=True):
+        for value, array in zip(
+            result.graph.graph.outputs, result.session().run(None, some), strict=True
+        ):
             assert outputs[value.name].shape == array.shape
-            if all(np.array_equal(got[n].detach().numpy(), a) for n, a, scale in want if scale is not None):
+            if all(
+                np.array_equal(got[n].detach().numpy(), a)
+                for n, a, scale in want
+                if scale is not None
+            ):
                 np.testing.assert_allclose(
-                    outputs[value.name].detach().numpy(), array, rtol=0, atol=ISLANDS * np.abs(array).max()
+                    outputs[value.name].detach().numpy(),
+                    array,
+                    rtol=0,
+                    atol=ISLANDS * np.abs(array).max(),
                 )
     return bridge
 
@@ -129,7 +156,9 @@ def test_a_curve_behind_16_bits():
     """A chip's layer that writes 16 bits for a sigmoid."""
     net = Net(2, 5, 5, seed=8)
     f = net.node("Flatten", net.node("Relu", net.conv("x", (3, 2, 3, 3))), out="f")
-    model = net.graph(net.linear(net.node("Sigmoid", net.linear(f, (27, 6), out="z")), (6, 4), out="y"))
+    model = net.graph(
+        net.linear(net.node("Sigmoid", net.linear(f, (27, 6), out="z")), (6, 4), out="y")
+    )
     bridge = follows(model, "venus", samples(model), overrides={"z": {"out_bits": 16}})
     assert bridge.plan.tensors["z"].bits == 16
 
@@ -167,7 +196,11 @@ def test_widths_and_modes_of_the_generic_target(net, mode, bits):
 @pytest.mark.parametrize("opset", (13, 17))
 @pytest.mark.parametrize("row", ROWS)
 def test_attention(row, opset):
-    follows(attention(opset), row, {"x": np.random.default_rng(0).standard_normal((32, T, D)).astype(np.float32)})
+    follows(
+        attention(opset),
+        row,
+        {"x": np.random.default_rng(0).standard_normal((32, T, D)).astype(np.float32)},
+    )
 
 
 @pytest.mark.slow
@@ -210,7 +243,19 @@ def test_batch_on_another_axis():
 # ---- parameters -------------------------------------------------------------------------------------------------
 
 #: Names that exporters and people give: a module's path, what a module itself has, marks of all kinds, none at all.
-NAMES = ("model.0.weight", "model.0", "forward", "plan", "/a/b/w:0", "..", "a.", ".b", "training", "ß w", "network.x")
+NAMES = (
+    "model.0.weight",
+    "model.0",
+    "forward",
+    "plan",
+    "/a/b/w:0",
+    "..",
+    "a.",
+    ".b",
+    "training",
+    "ß w",
+    "network.x",
+)
 
 
 def renamed(model, names):
@@ -227,10 +272,17 @@ def test_state_dict_has_the_graphs_names():
     feed = samples(model, 8)
     result, bridge = bridged(model, "generic", feed)
     state = bridge.state_dict()
-    assert set(NAMES) <= state.keys() == bridge.parameter_of.keys() == dict(bridge.named_parameters()).keys()
+    assert (
+        set(NAMES)
+        <= state.keys()
+        == bridge.parameter_of.keys()
+        == dict(bridge.named_parameters()).keys()
+    )
     with torch.no_grad():
         for parameter in bridge.parameters():
-            parameter += 0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
+            parameter += 0.05 * torch.randn(
+                parameter.shape, generator=torch.Generator().manual_seed(0)
+            )
     other = QatModule(result.float_graph, result.plan, get_target("generic"), feed)
     assert not torch.equal(other(tensors(feed))["y"], bridge(tensors(feed))["y"])
     other.load_state_dict(bridge.state_dict())
@@ -243,19 +295,27 @@ def test_state_dict_has_the_graphs_names():
 
 @pytest.mark.parametrize("row", ("generic", "venus"))
 def test_other_weights_are_rounded_as_lowering_rounds_them(row):
-    """After a change of the parameters, the integers are those of the graph with these weights under the same plan."""
+    """After a change of the parameters, the integers are those of the graph with these weights
+    under the same plan.
+    """
     model = residual()
     feed = samples(model)
     result, bridge = bridged(model, row, feed)
     with torch.no_grad():
         for parameter in bridge.parameters():
-            parameter *= 1 + 0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
+            parameter *= 1 + 0.3 * torch.randn(
+                parameter.shape, generator=torch.Generator().manual_seed(0)
+            )
     other = ir.clone(result.float_graph)
     for name, array in bridge.get_weights().items():
         assert not np.array_equal(array, ir.const_value(other.graph.initializers[name]))
         other.graph.initializers[name].const_value = oir.tensor(array, name=name)
     runner = IntegerRunner(
-        lower(Partition.build(other, result.plan.floats, get_target(row)), result.plan, get_target(row)).graph
+        lower(
+            Partition.build(other, result.plan.floats, get_target(row)),
+            result.plan,
+            get_target(row),
+        ).graph
     )
     assert compare(dict(bridge.integers(tensors(feed))), runner.run(feed)) > 5
 
@@ -294,21 +354,27 @@ def test_every_parameter_has_a_gradient(row):
 
 
 def trained():
-    """Return the models at hand: of the folder LINGERONNX_MODELS, or of the one beside the repository."""
+    """Return the models at hand: of the folder LINGERONNX_MODELS, or of the one beside the
+    repository.
+    """
     beside = Path(__file__).resolve().parents[3].parent / "shared" / "models"
     return sorted(Path(os.environ.get("LINGERONNX_MODELS", beside)).glob("*.onnx"))
 
 
-@pytest.mark.skipif(not trained(), reason="no trained models are at hand: LINGERONNX_MODELS names no folder of them")
+@pytest.mark.skipif(
+    not trained(), reason="no trained models are at hand: LINGERONNX_MODELS names no folder of them"
+)
 @pytest.mark.parametrize(
     ("path", "row"),
     pair_in_rotation(sorted(trained(), key=lambda path: "gru" not in path.stem), ROWS),
     ids=lambda value: getattr(value, "stem", value),
 )
 def test_trained_models(path, row):
-    """Real weights; inputs of the size that the model's statistics expect are not needed for the law.
+    """Real weights; inputs of the size that the model's statistics expect are not needed for the
+    law.
 
-    The GRU comes first, for generic: written out on chips it takes long, and test_network_recurrent has small ones.
+    The GRU comes first, for generic: written out on chips it takes long, and test_network_recurrent
+    has small ones.
     """
     model = ir.load(path)
     follows(model, row, samples(model, 8))

@@ -1,4 +1,6 @@
-"""Law: the bridge has the simulator's integers for recurrent layers in every form, with everything they are given."""
+"""Law: the bridge has the simulator's integers for recurrent layers in every form, with everything
+they are given.
+"""
 
 import itertools
 
@@ -26,7 +28,10 @@ ALWAYS = ("generic", "arcs")
 
 def layers():
     """Return (kind, direction, platform); on two of the chips only the simplest is no deep test."""
-    simple, every = ("LSTM", "forward"), itertools.product(("LSTM", "GRU"), recurrent.DIRECTIONS, ROWS)
+    simple, every = (
+        ("LSTM", "forward"),
+        itertools.product(("LSTM", "GRU"), recurrent.DIRECTIONS, ROWS),
+    )
     for kind, way, row in every:
         mark = pytest.mark.slow if row in ALWAYS or (kind, way) == simple else pytest.mark.deep
         is_fast = way == "forward" and row == "generic"
@@ -34,17 +39,23 @@ def layers():
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("build", (recurrent.sequence, recurrent.classifier), ids=lambda build: build.__name__)
+@pytest.mark.parametrize(
+    "build", (recurrent.sequence, recurrent.classifier), ids=lambda build: build.__name__
+)
 @pytest.mark.parametrize("reset", (0, 1))
 @pytest.mark.parametrize(("kind", "direction", "row"), [*layers()])
 def test_recurrent(kind, direction, row, reset, build):
     """In integers, and as islands where the platform has none."""
-    model = build(kind, direction, steps=4, **({"linear_before_reset": reset} if kind == "GRU" else {}))
+    model = build(
+        kind, direction, steps=4, **({"linear_before_reset": reset} if kind == "GRU" else {})
+    )
     follows(model, row, {"x": recurrent.inputs(model)})
 
 
 def moved(bridge, model, row, feed, amount):
-    """Move every parameter; assert that the integers are those of the graph lowered with the moved weights."""
+    """Move every parameter; assert that the integers are those of the graph lowered with the moved
+    weights.
+    """
     plan, generator = bridge.plan, torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in bridge.parameters():
@@ -52,7 +63,9 @@ def moved(bridge, model, row, feed, amount):
     other = ir.clone(bridge.model)
     for name, array in bridge.weights().items():
         other.graph.initializers[name].const_value = oir.tensor(array, name=name)
-    runner = IntegerRunner(lower(Partition.build(other, plan.floats, get_target(row)), plan, get_target(row)).graph)
+    runner = IntegerRunner(
+        lower(Partition.build(other, plan.floats, get_target(row)), plan, get_target(row)).graph
+    )
     want = list(runner.run(feed))
     assert compare(dict(bridge.integers(tensors(feed))), want) >= 3
     assert {source.name for source in bridge._sources.values()} == bridge.parameter_of.keys()
@@ -61,7 +74,10 @@ def moved(bridge, model, row, feed, amount):
 def every_parameter_is_felt(bridge, feed):
     """Assert that each has a finite gradient that is not nothing."""
     outputs = bridge(tensors(feed)).values()
-    sum((y * torch.randn(y.shape, generator=torch.Generator().manual_seed(1))).sum() for y in outputs).backward()
+    sum(
+        (y * torch.randn(y.shape, generator=torch.Generator().manual_seed(1))).sum()
+        for y in outputs
+    ).backward()
     for name, parameter in bridge.parameter_of.items():
         assert parameter.grad is not None, name
         assert torch.isfinite(parameter.grad).all(), name
@@ -82,7 +98,9 @@ GIVEN = {
 @pytest.mark.parametrize("kind", ("LSTM", "GRU"))
 @pytest.mark.parametrize("form", GIVEN)
 def test_what_a_layer_is_given(form, kind, bits):
-    """Its weights stand behind it and are found there: moved ones too; initial states that were learned train."""
+    """Its weights stand behind it and are found there: moved ones too; initial states that were
+    learned train.
+    """
     model = GIVEN[form](kind)
     feed = forms.data(model)
     bridge = follows(model, "generic", feed, bits=bits)
@@ -107,7 +125,10 @@ def test_a_gru_written_out(form):
 
 @pytest.mark.parametrize(
     ("given", "row"),
-    pair_in_rotation(itertools.product(GIVEN, ("LSTM", "GRU")), [row for row in ROWS if get_target(row).has_packer]),
+    pair_in_rotation(
+        itertools.product(GIVEN, ("LSTM", "GRU")),
+        [row for row in ROWS if get_target(row).has_packer],
+    ),
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else value,
 )
 def test_what_a_layer_is_given_on_chips(given, row):

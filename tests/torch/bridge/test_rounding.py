@@ -1,6 +1,8 @@
-"""Rounding in torch: the simulator's integers forwards; backwards the real function's slope, none where it is cut off.
+"""Rounding in torch: the simulator's integers forwards; backwards the real function's slope, none
+where it is cut off.
 
-Slopes are measured on the simulator: the same kernel with an output 2^16 times as fine is the real function to 2^-17.
+Slopes are measured on the simulator: the same kernel with an output 2^16 times as fine is the real
+function to 2^-17.
 """
 
 import math
@@ -24,7 +26,12 @@ torch = pytest.importorskip("torch")
 
 from lingeronnx.torch.qat.fake_common import FakeQuantContext  # noqa: E402
 from lingeronnx.torch.qat.fake_quant import get_fake_quantizer  # noqa: E402
-from lingeronnx.torch.qat.rounding import get_multiplier, requantize, round_with_gradient, straight_through  # noqa: E402
+from lingeronnx.torch.qat.rounding import (  # noqa: E402
+    get_multiplier,
+    requantize,
+    round_with_gradient,
+    straight_through,
+)  # noqa: E402
 
 more = limit_examples(60, derandomize=True)
 LN2 = math.log(2.0)
@@ -40,7 +47,12 @@ def rules(draw):
     shift = draw(st.integers(-10, 40))
     kind = draw(st.sampled_from(("shift", "ratio", "chain", "divide", "rounded")))
     if kind == "divide":
-        return LunaDivide(draw(st.sampled_from((3, 9, 25, -7, 100))), draw(st.integers(-1, 12)), bits, underflow=-5)
+        return LunaDivide(
+            draw(st.sampled_from((3, 9, 25, -7, 100))),
+            draw(st.integers(-1, 12)),
+            bits,
+            underflow=-5,
+        )
     if kind == "shift":
         return Rescale.from_shift(shift, bits)
     if kind == "rounded":
@@ -50,7 +62,11 @@ def rules(draw):
         draw(st.sampled_from(RoundingMode)) if kind == "ratio" else RoundingMode.HALF_UP,
     )
     rule = Rescale.from_ratio(ratio * 2.0**-shift, bits, 0, rounding)
-    return ChainedRescale(Rescale.from_shift(draw(st.integers(-2, 8)), 32), rule) if kind == "chain" else rule
+    return (
+        ChainedRescale(Rescale.from_shift(draw(st.integers(-2, 8)), 32), rule)
+        if kind == "chain"
+        else rule
+    )
 
 
 @more
@@ -63,7 +79,9 @@ def test_rescaled_is_the_simulators(rule, seed, width):
     spread = np.ldexp(rng.uniform(-1, 1, 200), rng.integers(0, width + 1, 200)).astype(np.int64)
     half = {Rescale: 31, RoundedShift: 1}  # what the shift is more than that of a half
     tie = 1 << max(rule.shift - half[type(rule)], 0) if type(rule) in half else 1
-    acc = np.clip(np.concatenate([spread, [bound, -bound, 0, 1, -1], tie * np.arange(-9, 9)]), -bound, bound)
+    acc = np.clip(
+        np.concatenate([spread, [bound, -bound, 0, 1, -1], tie * np.arange(-9, 9)]), -bound, bound
+    )
     form = rule.compile_for_bound(bound)
     want = [int(fixed_point.apply_rescale(form, int(v))) for v in acc]
     held = torch.from_numpy(acc.astype(np.float32 if width < 24 else np.float64))
@@ -79,7 +97,9 @@ def test_rescaled_is_the_simulators(rule, seed, width):
 def test_a_ratio_for_each_channel_rounds_as_told(rounding, seed):
     """What the compiled loop gives, with ties and zero points, along any axis."""
     rng = np.random.default_rng(seed)
-    rule = ChannelRescale(tuple(Rescale.from_ratio(r, 8, 3, rounding) for r in (0.25, 0.0173, 2.0**-9)))
+    rule = ChannelRescale(
+        tuple(Rescale.from_ratio(r, 8, 3, rounding) for r in (0.25, 0.0173, 2.0**-9))
+    )
     acc = rng.integers(-(1 << 12), 1 << 12, (40, 3))
     out = np.zeros(acc.shape, np.int64)
     NativeLoop(requantize_channels, (acc, rule.compile_for_bound(1 << 12), out))((), ())
@@ -101,8 +121,12 @@ def test_rounded():
 
 
 def test_straight_through():
-    """The gradient passes as it is up to half a count beyond the ends, and is nothing further out."""
-    v = torch.tensor([-9.0, -4.6, -4.4, 0.3, 3.4, 3.6, 9.0], dtype=torch.float64, requires_grad=True)
+    """The gradient passes as it is up to half a count beyond the ends, and is nothing further
+    out.
+    """
+    v = torch.tensor(
+        [-9.0, -4.6, -4.4, 0.3, 3.4, 3.6, 9.0], dtype=torch.float64, requires_grad=True
+    )
     g = torch.arange(1.0, 8.0, dtype=torch.float64)
     (round_with_gradient(v, -4, 3) * g).sum().backward()
     assert v.grad.tolist() == [0, 0, 3, 4, 5, 0, 0]
@@ -154,20 +178,28 @@ def test_scale_gradient_in_closed_form(seed, spread):
 
 
 def loss(x, log2, target, probe=None):
-    """Return a loss of x held in 5 bits at the scale 2^log2: its mean, and its squared distance from a target."""
+    """Return a loss of x held in 5 bits at the scale 2^log2: its mean, and its squared distance
+    from a target.
+    """
     scale = 2.0**log2
-    y = round_with_gradient(x * scale, -16, 15, probe) / scale  # the probe answers for both uses of the scale
+    y = (
+        round_with_gradient(x * scale, -16, 15, probe) / scale
+    )  # the probe answers for both uses of the scale
     return ((y - target).square() + 0.3 * y).mean()
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("log2", (0.7, 1.5, 2.2, 3.5, 5.0))
 def test_scale_gradient_in_expectation(log2):
-    """The loss over many numbers is smooth in the scale: its slope is the gradient, to 5 % (or 2e-4).
+    """The loss over many numbers is smooth in the scale: its slope is the gradient, to 5 % (or
+    2e-4).
 
     From a scale where nearly all is cut off to one where rounding is all there is.
     """
-    x = torch.randn(1_000_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 2.0
+    x = (
+        torch.randn(1_000_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        * 2.0
+    )
     probe = torch.zeros((), requires_grad=True)
     loss(x, log2, x, probe).backward()
     step = 0.02
@@ -197,21 +229,31 @@ def fine_of(kernel):
 def slope(function, arrays, directions):
     """Return the central difference of the outputs, float64, along integer directions."""
     up, down = (
-        [(a.astype(np.int64) + s * d).astype(a.dtype) for a, d in zip(arrays, directions, strict=True)] for s in (1, -1)
+        [
+            (a.astype(np.int64) + s * d).astype(a.dtype)
+            for a, d in zip(arrays, directions, strict=True)
+        ]
+        for s in (1, -1)
     )
     return (np.asarray(function(up), np.float64) - np.asarray(function(down), np.float64)) / 2
 
 
 def gradient(kernel, arrays, directions, parameters=None):
-    """Return a random sum of the outputs: weights of the sum, and its slope by autograd along directions."""
+    """Return a random sum of the outputs: weights of the sum, and its slope by autograd along
+    directions.
+    """
     tensors = [tensor(a) for a in arrays]
     given = {i: tensor(a) for i, a in (parameters or {}).items()}
-    (y, *_) = get_fake_quantizer(kernel)(kernel, tensors, FakeQuantContext([a.dtype for a in arrays], given))
+    (y, *_) = get_fake_quantizer(kernel)(
+        kernel, tensors, FakeQuantContext([a.dtype for a in arrays], given)
+    )
     g = torch.randn(y.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     (y.double() * g).sum().backward()
     own = [*tensors, *given.values()]
     moved = [torch.from_numpy(np.asarray(d, np.float64)) for d in directions]
-    return g.numpy(), float(sum((t.grad.double() * d).sum() for t, d in zip(own, moved, strict=True)))
+    return g.numpy(), float(
+        sum((t.grad.double() * d).sum() for t, d in zip(own, moved, strict=True))
+    )
 
 
 def small(rng, *shape, top=40, kind=np.int8):
@@ -232,7 +274,10 @@ SMOOTH = {
         ),
         [small(RNG, 2, 4, 6, 6)],
     ),
-    "Conv1d": (k.Conv(small(RNG, 3, 4, 3), None, Rescale.from_shift(7, WIDE), dilations=[2]), [small(RNG, 2, 4, 9)]),
+    "Conv1d": (
+        k.Conv(small(RNG, 3, 4, 3), None, Rescale.from_shift(7, WIDE), dilations=[2]),
+        [small(RNG, 2, 4, 9)],
+    ),
     "ConvTranspose": (
         k.ConvTranspose(
             small(RNG, 2, 3, 3, 3),
@@ -244,16 +289,25 @@ SMOOTH = {
         ),
         [small(RNG, 1, 2, 4, 4)],
     ),
-    "Linear": (k.Linear(small(RNG, 4, 30), None, Rescale.from_ratio(0.021, WIDE)), [small(RNG, 3, 30)]),
+    "Linear": (
+        k.Linear(small(RNG, 4, 30), None, Rescale.from_ratio(0.021, WIDE)),
+        [small(RNG, 3, 30)],
+    ),
     "Affine": (
         k.ChannelAffine(small(RNG, 3), small(RNG, 3, kind=np.int64), Rescale.from_shift(4, WIDE)),
         [small(RNG, 2, 3, 4)],
     ),
-    "AddScaled": (k.AddScaled.from_ratios(0.37, 1.4, WIDE, -1), [small(RNG, 2, 3, 4), small(RNG, 3, 1)]),
+    "AddScaled": (
+        k.AddScaled.from_ratios(0.37, 1.4, WIDE, -1),
+        [small(RNG, 2, 3, 4), small(RNG, 3, 1)],
+    ),
     "Mul": (k.Mul(Rescale.from_ratio(0.05, WIDE)), [small(RNG, 2, 3, 4), small(RNG, 1, 3, 1)]),
     "MatMul": (k.MatMul(Rescale.from_shift(5, WIDE)), [small(RNG, 2, 3, 5), small(RNG, 5, 4)]),
     "Requant": (k.Requant(Rescale.from_ratio(0.7, WIDE)), [small(RNG, 3, 9)]),
-    "AvgPool": (k.AvgPool([2, 3], [1, 2], [1, 0, 0, 1], Rescale.from_ratio(0.9, WIDE)), [small(RNG, 1, 2, 5, 6)]),
+    "AvgPool": (
+        k.AvgPool([2, 3], [1, 2], [1, 0, 0, 1], Rescale.from_ratio(0.9, WIDE)),
+        [small(RNG, 1, 2, 5, 6)],
+    ),
 }
 
 
@@ -298,7 +352,9 @@ def test_slopes_of_shifted_sums():
 
 
 def test_slopes_of_choices():
-    """What moves numbers moves their gradients; a maximum's goes to where it stands; a clip's ends at its bounds."""
+    """What moves numbers moves their gradients; a maximum's goes to where it stands; a clip's ends
+    at its bounds.
+    """
     rng = np.random.default_rng(3)
     x = rng.permutation(np.arange(-60, 60)).reshape(1, 2, 6, 10).astype(np.int8)  # no two are equal
     kernels = (
@@ -312,8 +368,14 @@ def test_slopes_of_choices():
     for kernel in kernels:
         for _ in range(3):
             direction = rng.integers(0, 2, x.shape)
-            wide = (x.astype(np.int16) * 64).astype(np.int16)  # a count up or down passes no neighbour
-            own = replace(kernel, low=-20 * 64 - 30, high=31 * 64 + 30) if isinstance(kernel, k.Clip) else kernel
+            wide = (x.astype(np.int16) * 64).astype(
+                np.int16
+            )  # a count up or down passes no neighbour
+            own = (
+                replace(kernel, low=-20 * 64 - 30, high=31 * 64 + 30)
+                if isinstance(kernel, k.Clip)
+                else kernel
+            )
             want = slope(lambda fed, own=own: simulated(own, fed)[0], [wide], [direction])
             g, got = gradient(own, [wide], [direction])
             assert got == pytest.approx((g * want).sum(), abs=1e-4), kernel
@@ -329,7 +391,9 @@ def along(real, x, direction, step=1e-5):
 
 
 def agrees(kernel, x, real, tolerance, seed=0):
-    """Assert that the slopes are those of `real` (counts to counts), to a share of the slopes' size."""
+    """Assert that the slopes are those of `real` (counts to counts), to a share of the slopes'
+    size.
+    """
     rng = np.random.default_rng(seed)
     for _ in range(3):
         direction = rng.integers(-3, 4, x.shape)
@@ -339,7 +403,9 @@ def agrees(kernel, x, real, tolerance, seed=0):
 
 
 def test_slopes_of_curves():
-    """Tables are followed by mean slopes over a 32nd of their width: to 3 % of the slopes added up. Rows by theory."""
+    """Tables are followed by mean slopes over a 32nd of their width: to 3 % of the slopes added up.
+    Rows by theory.
+    """
     rng = np.random.default_rng(4)
     x = small(rng, 6, 9, top=120)
     agrees(
@@ -364,18 +430,29 @@ def test_slopes_of_curves():
 
     entry = k.make_input_table(2.0**25 / 16, 8)
     agrees(k.Softmax(entry, Rescale.from_shift(0, 32), -1), x, lambda v: rows(v) * 2.0**15, 0.001)
-    agrees(k.LogSoftmax(entry, Rescale.from_shift(0, 32), -1), x, lambda v: np.log(rows(v)) * 2.0**15, 0.001)
+    agrees(
+        k.LogSoftmax(entry, Rescale.from_shift(0, 32), -1),
+        x,
+        lambda v: np.log(rows(v)) * 2.0**15,
+        0.001,
+    )
 
 
 def test_slopes_of_layer_norm():
     """Along the input and along both parameters."""
     rng = np.random.default_rng(6)
-    x, gamma, beta = small(rng, 5, 12, top=100), small(rng, 12, kind=np.int64), small(rng, 12, top=900, kind=np.int64)
+    x, gamma, beta = (
+        small(rng, 5, 12, top=100),
+        small(rng, 12, kind=np.int64),
+        small(rng, 12, top=900, kind=np.int64),
+    )
     kernel = k.LayerNorm(gamma, beta, 40, Rescale.from_shift(3, 32))
 
     def real(v, factor=gamma, summand=beta):
         v = v - v.mean(-1, keepdims=True)
-        return (v / np.sqrt((v * v).mean(-1, keepdims=True) + 40 / 144) * factor * 1024 + summand) / 8
+        return (
+            v / np.sqrt((v * v).mean(-1, keepdims=True) + 40 / 144) * factor * 1024 + summand
+        ) / 8
 
     agrees(kernel, x, real, 0.001)
     d_gamma, d_beta = rng.integers(-3, 4, 12), rng.integers(-3, 4, 12)
@@ -403,27 +480,52 @@ RECURRENT = {
     ),
     "lstm-q11": (
         k.Lstm,
-        {"arithmetic": "q11", "table": "venus", "rescale_o": k.Lstm.make_output_rescale("q11", 2.0**7, 8)},
+        {
+            "arithmetic": "q11",
+            "table": "venus",
+            "rescale_o": k.Lstm.make_output_rescale("q11", 2.0**7, 8),
+        },
         0.08,
     ),
     "gru-after": (k.Gru, {"rescale_o": k.Gru.make_output_rescale(2.0**15, 16)}, 0.01),
-    "gru-before": (k.Gru, {"rescale_o": k.Gru.make_output_rescale(2.0**15, 16), "reset_after": False}, 0.01),
-    "gru-backwards": (k.Gru, {"rescale_o": k.Gru.make_output_rescale(2.0**15, 16), "is_forward": False}, 0.01),
+    "gru-before": (
+        k.Gru,
+        {"rescale_o": k.Gru.make_output_rescale(2.0**15, 16), "reset_after": False},
+        0.01,
+    ),
+    "gru-backwards": (
+        k.Gru,
+        {"rescale_o": k.Gru.make_output_rescale(2.0**15, 16), "is_forward": False},
+        0.01,
+    ),
     "gru-halved": (k.ExecutorGru, {"rescale_o": Rescale.from_shift(7, 8)}, 0.08),
-    "gru-apart": (k.ExecutorGru, {"rescale_o": Rescale.from_shift(7, 8), "uses_state_sums": False}, 0.08),
+    "gru-apart": (
+        k.ExecutorGru,
+        {"rescale_o": Rescale.from_shift(7, 8), "uses_state_sums": False},
+        0.08,
+    ),
     **{
         f"{name}-cut-off": (
             kind,
-            {"rescale_o": kind.make_output_rescale(*how), "is_forward": name != "lstm", "fixed": CUT},
+            {
+                "rescale_o": kind.make_output_rescale(*how),
+                "is_forward": name != "lstm",
+                "fixed": CUT,
+            },
             0.01,
         )
-        for name, kind, how in (("lstm", k.Lstm, ("q27", 2.0**15, 16)), ("gru", k.Gru, (2.0**15, 16)))
+        for name, kind, how in (
+            ("lstm", k.Lstm, ("q27", 2.0**15, 16)),
+            ("gru", k.Gru, (2.0**15, 16)),
+        )
     },
 }
 
 
 def real_layer(kind, options, scale_x, scale_h):
-    """Return the sequence of a layer in counts of its state, as a function of x, parameters and states in counts."""
+    """Return the sequence of a layer in counts of its state, as a function of x, parameters and
+    states in counts.
+    """
     top = 2.0 ** (options["rescale_o"].bits - 1)
     forward, after = options.get("is_forward", True), options.get("reset_after", True)
     cell = 2.0**7 if options.get("arithmetic") == "q11" else 2.0**15
@@ -461,7 +563,9 @@ def real_layer(kind, options, scale_x, scale_h):
 
 @pytest.mark.parametrize("name", RECURRENT)
 def test_slopes_of_recurrent_layers(name):
-    """The sequence along x, all four parameters and the first states, to 1 % of the slopes' size (8 %: of 8 bits)."""
+    """The sequence along x, all four parameters and the first states, to 1 % of the slopes' size (8
+    %: of 8 bits).
+    """
     kind, options, tolerance = RECURRENT[name]
     rng = np.random.default_rng(7)
     held = weights(rng, kind.gates)
@@ -482,7 +586,9 @@ def test_slopes_of_recurrent_layers(name):
     directions = [rng.integers(-3, 4, a.shape) for a in (x, *held.values())]
     point = [a.astype(np.float64) for a in (x, *held.values())]
     step = 1e-4
-    up, down = (real(*(p + s * step * d for p, d in zip(point, directions, strict=True))) for s in (1, -1))
+    up, down = (
+        real(*(p + s * step * d for p, d in zip(point, directions, strict=True))) for s in (1, -1)
+    )
     want = (up - down) / (2 * step)
     g, got = gradient(kernel, [x], directions, held)
     assert got == pytest.approx((g * want).sum(), abs=tolerance * np.abs(g * want).sum())
@@ -490,9 +596,9 @@ def test_slopes_of_recurrent_layers(name):
 
 def test_ratio():
     """A ratio of a chain is the product; a divider's is one over the divisor."""
-    assert get_multiplier(ChainedRescale(Rescale.from_shift(2, 32), Rescale.from_ratio(0.3, 8))) == pytest.approx(
-        0.075, rel=1e-8
-    )
+    assert get_multiplier(
+        ChainedRescale(Rescale.from_shift(2, 32), Rescale.from_ratio(0.3, 8))
+    ) == pytest.approx(0.075, rel=1e-8)
     assert get_multiplier(LunaDivide(9, 3)) == pytest.approx(8 / 9)
     assert (
         get_multiplier(RoundedShift(3, 8, RoundingMode.UP)),

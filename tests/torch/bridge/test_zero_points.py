@@ -1,4 +1,6 @@
-"""Law: with zero points the bridge has the simulator's integers, tensor by tensor, and gradients."""
+"""Law: with zero points the bridge has the simulator's integers, tensor by tensor, and
+gradients.
+"""
 
 from dataclasses import replace
 
@@ -46,14 +48,21 @@ def test_kernels(seed, zero, other, rescale):
     )
     turned = integers(rng, (6, 2, 2, 2))
     check_exact_and_differentiable(
-        k.ConvTranspose(turned, bias, rescale, strides=(2, 1), pads=(1, 0, 0, 1), group=2, zero=zero), x
+        k.ConvTranspose(
+            turned, bias, rescale, strides=(2, 1), pads=(1, 0, 0, 1), group=2, zero=zero
+        ),
+        x,
     )
     check_exact_and_differentiable(k.Linear(integers(rng, (4, 3)), bias, rescale, zero), x)
-    check_exact_and_differentiable(FloatLinear(integers(rng, (4, 3)), bias.astype(np.int64), 777.0, zero), x)
+    check_exact_and_differentiable(
+        FloatLinear(integers(rng, (4, 3)), bias.astype(np.int64), 777.0, zero), x
+    )
     check_exact_and_differentiable(
         k.ChannelAffine(integers(rng, (6,)), integers(rng, (6,), np.int16), rescale, zero), x
     )
-    check_exact_and_differentiable(k.subtract_zero_points(k.Mul(rescale), zero, other), x, integers(rng, x.shape))
+    check_exact_and_differentiable(
+        k.subtract_zero_points(k.Mul(rescale), zero, other), x, integers(rng, x.shape)
+    )
     check_exact_and_differentiable(
         k.subtract_zero_points(k.MatMul(rescale), zero, other), x, integers(rng, (2, 6, 3, 5))
     )
@@ -63,10 +72,17 @@ def test_kernels(seed, zero, other, rescale):
         integers(rng, x.shape),
     )
     check_exact_and_differentiable(
-        k.subtract_zero_points(k.Concat(1, (rescale, Rescale.from_shift(0, 8, rescale.zero))), zero, other), x, x
+        k.subtract_zero_points(
+            k.Concat(1, (rescale, Rescale.from_shift(0, 8, rescale.zero))), zero, other
+        ),
+        x,
+        x,
     )
     check_exact_and_differentiable(
-        k.subtract_zero_points(k.AvgPool((3, 2), (2, 1), (1, 0, 1, 1), replace(rescale, shift=33)), zero), x
+        k.subtract_zero_points(
+            k.AvgPool((3, 2), (2, 1), (1, 0, 1, 1), replace(rescale, shift=33)), zero
+        ),
+        x,
     )
     check_exact_and_differentiable(k.Dequant(3.7, zero), x)
     check_exact_and_differentiable(
@@ -90,7 +106,9 @@ def test_gradient_of_a_scale(scale, zero):
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: "-".join(map(str, s.values())))
-@pytest.mark.parametrize("build", mark_rest_slow(1, [layers, pairs, line]), ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "build", mark_rest_slow(1, [layers, pairs, line]), ids=lambda f: f.__name__
+)
 def test_whole_nets(build, settings):
     """Every integer tensor; every weight and bias gets a gradient; outputs are real values."""
     result, feed = asymmetric(build, **settings), nets.samples(build(), 3, seed=6)
@@ -136,13 +154,22 @@ def test_outputs_are_cut_from_the_zero_point():
     top = float(np.abs(bridge(tensors(feed), [name])[name].detach().numpy()).max()) / 2
     bridge.output_clip_limits = {name: top}
     bridge.train()
-    assert float(bridge(tensors(feed), [name])[name].detach().abs().max()) == pytest.approx(top, abs=1e-5)
+    assert float(bridge(tensors(feed), [name])[name].detach().abs().max()) == pytest.approx(
+        top, abs=1e-5
+    )
 
 
 def test_finetuning():
-    """A few steps of training with learned scales: zero points stay, and the graph is the plan's."""
+    """A few steps of training with learned scales: zero points stay, and the graph is the
+    plan's.
+    """
     feed = nets.samples(line(), 16)
-    settings = {"platform": "generic", "mode": "max-value", "activations": "asymmetric", "epochs": 2}
+    settings = {
+        "platform": "generic",
+        "mode": "max-value",
+        "activations": "asymmetric",
+        "epochs": 2,
+    }
     result = lo.finetune(line(), feed, scales="learned", **settings)
     assert sum(q.zero_point != 0 for q in result.plan.tensors.values()) >= 4
     assert extract_plan(result.graph).tensors == result.plan.tensors

@@ -1,4 +1,6 @@
-"""A net whose own code reads its data cannot be right for all of them: `init` names the place, once."""
+"""A net whose own code reads its data cannot be right for all of them: `init` names the place,
+once.
+"""
 
 import inspect
 import warnings
@@ -28,7 +30,9 @@ class Branch(nn.Module):
 
 
 class Shapes(nn.Module):
-    """Decides by sizes, by a parameter and by a buffer, and asks a layer of torch that looks at its mask."""
+    """Decides by sizes, by a parameter and by a buffer, and asks a layer of torch that looks at its
+    mask.
+    """
 
     def __init__(self):
         super().__init__()
@@ -44,7 +48,9 @@ class Shapes(nn.Module):
 
 
 def test_init_names_the_place():
-    """One line with file and line, at the first call or at once; the other branch would give something else."""
+    """One line with file and line, at the first call or at once; the other branch would give
+    something else.
+    """
     line = inspect.getsourcelines(Branch.forward)[1] + 1
     words = rf"test_decisions.py line {line}: the data decide there, by bool\(\); the graph keeps"
     with pytest.warns(UserWarning, match=words) as seen:
@@ -109,9 +115,13 @@ FREE = {
     "where": lambda x: torch.where(x > 0, x, -x),
     "a mask": lambda x: x[x > 0].sum() + x[x > 0].sum().shape.numel(),
     "iteration": lambda x: sum(row for row in x),
-    "layers of torch": lambda x: nn.MultiheadAttention(4, 2, batch_first=True)(x[None], x[None], x[None])[0],
+    "layers of torch": lambda x: nn.MultiheadAttention(4, 2, batch_first=True)(
+        x[None], x[None], x[None]
+    )[0],
     "recurrent layers": lambda x: nn.LSTM(4, 5)(x)[0],
-    "types": lambda x: x if x.dtype == torch.float32 and x.is_floating_point() and not x.requires_grad else -x,
+    "types": lambda x: (
+        x if x.dtype == torch.float32 and x.is_floating_point() and not x.requires_grad else -x
+    ),
 }
 
 

@@ -76,7 +76,10 @@ def test_dynamic_axes_in_three_forms(generic, axes, batch, tmp_path):
 @pytest.mark.parametrize(
     "axes, told",
     (
-        ({"input": [2]}, "axis 2 of 'input' is fixed in an integer graph; only the batch can be dynamic"),
+        (
+            {"input": [2]},
+            "axis 2 of 'input' is fixed in an integer graph; only the batch can be dynamic",
+        ),
         ({"inptu": [0]}, "no input or output 'inptu'; did you mean 'input'?"),
         ({"input": "N"}, "give a list of axes or a dict"),
     ),
@@ -158,12 +161,21 @@ def test_verbose_prints_the_graph(venus, capsys):
     "settings, told",
     (
         ({"export_params": False}, "export_params=False: an integer graph is its weights"),
-        ({"operator_export_type": "ONNX_ATEN"}, "operator_export_type ONNX_ATEN: the packer reads no aten node"),
+        (
+            {"operator_export_type": "ONNX_ATEN"},
+            "operator_export_type ONNX_ATEN: the packer reads no aten node",
+        ),
         ({"opset_version": 9}, "opset_version 9: this integer graph has opset 12; leave it out"),
         ({"do_constant_folding": False}, "do_constant_folding=False cannot be honoured"),
-        ({"keep_initializers_as_inputs": True}, "keep_initializers_as_inputs=True cannot be honoured"),
+        (
+            {"keep_initializers_as_inputs": True},
+            "keep_initializers_as_inputs=True cannot be honoured",
+        ),
         ({"training": torch.onnx.TrainingMode.TRAINING}, "cannot be honoured; leave it out"),
-        ({"opset_versoin": 12}, "export has no keyword 'opset_versoin'; did you mean 'opset_version'?"),
+        (
+            {"opset_versoin": 12},
+            "export has no keyword 'opset_versoin'; did you mean 'opset_version'?",
+        ),
     ),
 )
 def test_refused(venus, settings, told):
@@ -176,15 +188,30 @@ def test_refused(venus, settings, told):
 def test_honoured_as_they_are(venus):
     """What says what is done anyway."""
     kind = torch.onnx.OperatorExportTypes.ONNX_ATEN_FALLBACK
-    more = {"do_constant_folding": True, "training": torch.onnx.TrainingMode.EVAL, "keep_initializers_as_inputs": None}
-    assert written(*venus, opset_version=12, operator_export_type=kind, export_params=True, **more).graph.node
+    more = {
+        "do_constant_folding": True,
+        "training": torch.onnx.TrainingMode.EVAL,
+        "keep_initializers_as_inputs": None,
+    }
+    assert written(
+        *venus, opset_version=12, operator_export_type=kind, export_params=True, **more
+    ).graph.node
 
 
 def test_torchs_own_export_writes_the_integer_graph(venus, tmp_path):
-    """Behind init it is our export; of any other module torch's own. A warning tells of another opset."""
+    """Behind init it is our export; of any other module torch's own. A warning tells of another
+    opset.
+    """
     net, x = venus
     with pytest.warns(UserWarning, match="opset_version 11: the integer graph has opset 12"):
-        torch.onnx.export(net, x, tmp_path / "net.onnx", export_params=True, opset_version=11, input_names=["image"])
+        torch.onnx.export(
+            net,
+            x,
+            tmp_path / "net.onnx",
+            export_params=True,
+            opset_version=11,
+            input_names=["image"],
+        )
     want = written(net, x, input_names=["image"])
     got = onnx.load(tmp_path / "net.onnx")
     assert [node.op_type for node in got.graph.node] == [node.op_type for node in want.graph.node]
@@ -192,7 +219,9 @@ def test_torchs_own_export_writes_the_integer_graph(venus, tmp_path):
     with pytest.raises(ConfigError, match="everything behind it by keyword"):
         torch.onnx.export(net, x)
     with suppress_output():
-        torch.onnx.export(nn.Linear(2, 2).eval(), (torch.zeros(1, 2),), tmp_path / "plain.onnx", dynamo=False)
+        torch.onnx.export(
+            nn.Linear(2, 2).eval(), (torch.zeros(1, 2),), tmp_path / "plain.onnx", dynamo=False
+        )
     assert [node.op_type for node in onnx.load(tmp_path / "plain.onnx").graph.node] == ["Gemm"]
 
 
@@ -201,15 +230,21 @@ def test_other_sizes(generic):
     net, x = generic
     written(net, x[:2])
     for call in (lambda x: written(net, x), net):
-        with pytest.raises(DataError, match=r"'input' is \[5, 3, 6, 6\]; the net was traced with \['N', 3, 4, 4\]"):
+        with pytest.raises(
+            DataError, match=r"'input' is \[5, 3, 6, 6\]; the net was traced with \['N', 3, 4, 4\]"
+        ):
             call(torch.randn(5, 3, 6, 6))
 
 
 @pytest.mark.slow
 def test_before_init_it_is_the_float_graph(tmp_path):
-    """A module that was not initialised is exported as it is; one that was not traced is traced on the arguments."""
+    """A module that was not initialised is exported as it is; one that was not traced is traced on
+    the arguments.
+    """
     net, x = nn.Sequential(nn.Linear(3, 2)), torch.randn(2, 3)
-    done = lo.torch.export(net, x, tmp_path / "net.onnx", input_names=["x"], opset_version=13, is_scoped_info=False)
+    done = lo.torch.export(
+        net, x, tmp_path / "net.onnx", input_names=["x"], opset_version=13, is_scoped_info=False
+    )
     assert (done.inputs, done.opset) == ({"x": ["N", 3]}, 13)
     assert written(net, x).graph.node[0].op_type == "Gemm"
     lo.torch.init(net, mode=QValue, out_bits=8)

@@ -1,4 +1,6 @@
-"""Parameters that a net computes with before it uses them: all are trained, and saved as what was trained."""
+"""Parameters that a net computes with before it uses them: all are trained, and saved as what was
+trained.
+"""
 
 import copy
 import io
@@ -11,7 +13,10 @@ from torch import nn
 
 import lingeronnx as lo
 from lingeronnx.graph import ir
-from lingeronnx.torch.training_api.computed_constants import ComputedConstants, _find_constant_subgraphs
+from lingeronnx.torch.training_api.computed_constants import (
+    ComputedConstants,
+    _find_constant_subgraphs,
+)
 from lingeronnx.torch.training_api.lstmp import LSTMP, UBLSTMP, FastUBLSTMP, NormalizeFastLSTMP
 from lingeronnx.torch.training_api.parameter_constants import NetParameters
 from lingeronnx.torch.training_api.trace import export_with_folded_norms
@@ -49,7 +54,11 @@ class Normed(nn.Module):
 
 #: Class -> the net, and P and R in it.
 LAYERS = {
-    "LSTMP": (lambda: Projected(LSTMP(WIDTH, P, C), P), "rnn.state_projection.weight", "rnn.state_linearity.weight"),
+    "LSTMP": (
+        lambda: Projected(LSTMP(WIDTH, P, C), P),
+        "rnn.state_projection.weight",
+        "rnn.state_linearity.weight",
+    ),
     "LSTMP backward": (
         lambda: Projected(LSTMP(WIDTH, P, C, go_forward=False), P),
         "rnn.state_projection.weight",
@@ -66,7 +75,9 @@ LAYERS = {
         "rnn.weight_hh_l0",
     ),
     "nn.LSTM in both directions": (
-        lambda: Projected(nn.LSTM(WIDTH, C, proj_size=P, batch_first=True, bidirectional=True), 2 * P),
+        lambda: Projected(
+            nn.LSTM(WIDTH, C, proj_size=P, batch_first=True, bidirectional=True), 2 * P
+        ),
         "rnn.weight_hr_l0_reverse",
         "rnn.weight_hh_l0_reverse",
     ),
@@ -76,7 +87,12 @@ LAYERS = {
         "rnn.forward_lstmp.weight_hh_l0",
     ),
     "NormalizeFastLSTMP": (
-        lambda: Projected(NormalizeFastLSTMP(WIDTH, C, proj_size=P, batch_first=True, normalize_weight_value=0.35), P),
+        lambda: Projected(
+            NormalizeFastLSTMP(
+                WIDTH, C, proj_size=P, batch_first=True, normalize_weight_value=0.35
+            ),
+            P,
+        ),
         "rnn.weight_hr_l0",
         "rnn.weight_hh_l0",
     ),
@@ -105,7 +121,9 @@ def initialised(name, seed=0, **settings):
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", LAYERS)
 def test_trained_and_saved_are_the_same_integers(name, tmp_path):
-    """Every parameter is trained; the checkpoint gives the same outputs elsewhere, and the same graph."""
+    """Every parameter is trained; the checkpoint gives the same outputs elsewhere, and the same
+    graph.
+    """
     net, x = initialised(name, mode=lo.torch.QuantMode.QValue, platform="generic")
     before = {key: p.detach().clone() for key, p in net.named_parameters()}
     trained(net, x, steps=4, rate=0.5)
@@ -117,8 +135,13 @@ def test_trained_and_saved_are_the_same_integers(name, tmp_path):
     again, _ = initialised(name, seed=1, mode=lo.torch.QuantMode.QValue, platform="generic")
     again.load_state_dict(torch.load(file, weights_only=True))
     np.testing.assert_array_equal(numbers(again.eval(), x), want)
-    one, two = (lo.torch.export(each, x, tmp_path / f"{k}.onnx").graph for k, each in enumerate((net, again)))
-    held = [{n: ir.const_value(v) for n, v in graph.graph.initializers.items()} for graph in (one, two)]
+    one, two = (
+        lo.torch.export(each, x, tmp_path / f"{k}.onnx").graph
+        for k, each in enumerate((net, again))
+    )
+    held = [
+        {n: ir.const_value(v) for n, v in graph.graph.initializers.items()} for graph in (one, two)
+    ]
     assert all(np.array_equal(held[0][key], held[1][key]) for key in held[0] | held[1])
     np.testing.assert_array_equal(simulated(tmp_path / "0.onnx", x), want)
 
@@ -127,7 +150,9 @@ def test_trained_and_saved_are_the_same_integers(name, tmp_path):
 @pytest.mark.parametrize("name", LAYERS)
 def test_gradients_against_finite_differences(name):
     """Those of P and R in 16 bits are near the finite differences of the float net, in float64."""
-    net, x = initialised(name, mode=lo.torch.QuantMode.MaxValue, data_bits=16, parameter_bits=16, out_bits=16)
+    net, x = initialised(
+        name, mode=lo.torch.QuantMode.MaxValue, data_bits=16, parameter_bits=16, out_bits=16
+    )
     exact, _ = build(name)
     exact.double().eval()
     x = 0.8 * x  # within the ranges: at their ends a gradient is cut
@@ -152,7 +177,9 @@ def test_gradients_against_finite_differences(name):
 
 
 def test_what_stays_frozen_is_saved_with_its_numbers(tmp_path):
-    """Weights of which a pass made others do not follow; the checkpoint holds them as they were in training."""
+    """Weights of which a pass made others do not follow; the checkpoint holds them as they were in
+    training.
+    """
     net, x = made(Shared, (3, 6, 6))
     with pytest.warns(UserWarning, match="not trained"):
         lo.torch.init(net, mode=lo.torch.QuantMode.QValue, out_bits=8, example_inputs=x)
@@ -204,7 +231,11 @@ class Twofold(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.one, self.other, self.by = nn.Linear(4, 3), nn.Linear(4, 3), nn.Parameter(torch.ones(()))
+        self.one, self.other, self.by = (
+            nn.Linear(4, 3),
+            nn.Linear(4, 3),
+            nn.Parameter(torch.ones(())),
+        )
         self.fixed = nn.Parameter(torch.ones(2), requires_grad=False)
 
     def forward(self, x):
@@ -212,12 +243,19 @@ class Twofold(nn.Module):
 
 
 def test_parameters_that_the_trace_does_not_meet_are_told():
-    with pytest.warns(UserWarning, match=r"not trained, since forward .* use them: by, one.weight, one.bias$"):
+    with pytest.warns(
+        UserWarning, match=r"not trained, since forward .* use them: by, one.weight, one.bias$"
+    ):
         lo.torch.init(Twofold(), out_bits=8, example_inputs=torch.randn(3, 4))
 
 
 def test_what_only_moves_elements_is_no_expression():
-    """It follows its parameter through the passes by itself: blocks of channels, as any other order of the elements."""
+    """It follows its parameter through the passes by itself: blocks of channels, as any other order
+    of the elements.
+    """
     body = "v = DepthToSpace<blocksize = 2>(w) y = Conv(x, v)"
-    graph = parsed(f"g (float[N,2,4,4] x) => (float[N,1,3,3] y) {{ {body} }}", w=np.ones((1, 8, 1, 1), np.float32))
+    graph = parsed(
+        f"g (float[N,2,4,4] x) => (float[N,1,3,3] y) {{ {body} }}",
+        w=np.ones((1, 8, 1, 1), np.float32),
+    )
     assert _find_constant_subgraphs(graph) == {}

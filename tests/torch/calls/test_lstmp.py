@@ -1,4 +1,6 @@
-"""LSTM layers with projection: the formula, torch's own layer, export by both exporters, integers on every platform."""
+"""LSTM layers with projection: the formula, torch's own layer, export by both exporters, integers
+on every platform.
+"""
 
 import numpy as np
 import onnx
@@ -17,7 +19,9 @@ from tests.case_selection import mark_rest_slow
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 
 #: dynamo takes some seconds for each model.
-each = pytest.mark.parametrize("exporter", (pytest.param("dynamo", marks=pytest.mark.slow), "torchscript"))
+each = pytest.mark.parametrize(
+    "exporter", (pytest.param("dynamo", marks=pytest.mark.slow), "torchscript")
+)
 WIDTH, P, C = 5, 3, 6
 
 
@@ -55,9 +59,13 @@ def naive(layer, x, h, c, forward=True):
 
 
 @pytest.mark.parametrize("forward", (True, False))
-@pytest.mark.parametrize("sizes", ((WIDTH, P, C), (2, 7, 4), (1, 1, 1)))  # also more values than cells
+@pytest.mark.parametrize(
+    "sizes", ((WIDTH, P, C), (2, 7, 4), (1, 1, 1))
+)  # also more values than cells
 def test_formula(sizes, forward):
-    """Outputs and states are those of the formula, from zeros and from given states in both shapes."""
+    """Outputs and states are those of the formula, from zeros and from given states in both
+    shapes.
+    """
     inputs, state, cells = sizes
     layer = seeded(LSTMP, inputs, state, cells, go_forward=forward)
     x, h, c = torch.randn(4, 9, inputs), torch.randn(4, state), torch.randn(4, cells)
@@ -95,7 +103,9 @@ def paired(layer, reference):
 
 
 def test_equals_torch():
-    """A UBLSTMP is nn.LSTM with proj_size, bidirectional: outputs, states and gradients, to float rounding."""
+    """A UBLSTMP is nn.LSTM with proj_size, bidirectional: outputs, states and gradients, to float
+    rounding.
+    """
     reference = seeded(nn.LSTM, WIDTH, C, proj_size=P, bidirectional=True, batch_first=True)
     layer = paired(UBLSTMP(WIDTH, P, C), reference)
     x, states = torch.randn(4, 9, WIDTH), (torch.randn(2, 4, P), torch.randn(2, 4, C))
@@ -111,7 +121,10 @@ def test_equals_torch():
         ("input_linearity.bias", "bias_ih_l0"),
     ):
         torch.testing.assert_close(
-            layer.forward_lstmp.get_parameter(mine).grad, getattr(reference, name).grad, rtol=1e-4, atol=1e-5
+            layer.forward_lstmp.get_parameter(mine).grad,
+            getattr(reference, name).grad,
+            rtol=1e-4,
+            atol=1e-5,
         )
 
 
@@ -131,7 +144,9 @@ def test_fast_is_the_same():
 
 
 def test_clamps():
-    """NormalizeFastLSTMP is nn.LSTM of clamped weights and biases, with clamped outputs; its parameters stay."""
+    """NormalizeFastLSTMP is nn.LSTM of clamped weights and biases, with clamped outputs; its
+    parameters stay.
+    """
     args = {"num_layers": 2, "bidirectional": True, "proj_size": P}
     layer = seeded(
         NormalizeFastLSTMP,
@@ -145,7 +160,10 @@ def test_clamps():
     before = {name: tensor.clone() for name, tensor in layer.named_parameters()}
     plain = nn.LSTM(WIDTH, C, **args)
     plain.load_state_dict(
-        {name: tensor.clamp(-(v := 0.1 if "bias" in name else 0.2), v) for name, tensor in before.items()}
+        {
+            name: tensor.clamp(-(v := 0.1 if "bias" in name else 0.2), v)
+            for name, tensor in before.items()
+        }
     )
     x = torch.randn(7, 2, WIDTH)
     (want, (h, c)), (got, (h2, c2)) = plain(x), layer(x)
@@ -172,11 +190,27 @@ def test_clamps():
 @pytest.mark.parametrize(
     "build, kind, text",
     (
-        (lambda: LSTMP(WIDTH, P, C, batch_first=False), ConfigError, "takes the batch on axis 0 only"),
-        (lambda: UBLSTMP(WIDTH, P, C, batch_first=False), ConfigError, "takes the batch on axis 0 only"),
-        (lambda: FastUBLSTMP(WIDTH, P, C, batch_first=False), ConfigError, "takes the batch on axis 0 only"),
+        (
+            lambda: LSTMP(WIDTH, P, C, batch_first=False),
+            ConfigError,
+            "takes the batch on axis 0 only",
+        ),
+        (
+            lambda: UBLSTMP(WIDTH, P, C, batch_first=False),
+            ConfigError,
+            "takes the batch on axis 0 only",
+        ),
+        (
+            lambda: FastUBLSTMP(WIDTH, P, C, batch_first=False),
+            ConfigError,
+            "takes the batch on axis 0 only",
+        ),
         (lambda: LSTMP(WIDTH, 0, C), ConfigError, "hidden_size of an LSTMP is 0; it is at least 1"),
-        (lambda: FastUBLSTMP(WIDTH, C, C), ConfigError, "projects to fewer values than it has cells, not 6 to 6"),
+        (
+            lambda: FastUBLSTMP(WIDTH, C, C),
+            ConfigError,
+            "projects to fewer values than it has cells, not 6 to 6",
+        ),
         (lambda: NormalizeFastLSTMP(WIDTH, C), ConfigError, "needs proj_size"),
         (
             lambda: NormalizeFastLSTMP(WIDTH, C, proj_size=P, normalize_bias_value=0),
@@ -184,14 +218,22 @@ def test_clamps():
             "each is above 0, or None",
         ),
         (
-            lambda: LSTMP(WIDTH, P, C)(torch.randn(2, 4, WIDTH), (torch.randn(2, C), torch.randn(2, C))),
+            lambda: LSTMP(WIDTH, P, C)(
+                torch.randn(2, 4, WIDTH), (torch.randn(2, C), torch.randn(2, C))
+            ),
             DataError,
             r"the state that an LSTMP begins with has shape \[2, 6\]; give \[1, 2, 3\] or \[2, 3\]",
         ),
         (
-            lambda: UBLSTMP(WIDTH, P, C)(torch.randn(2, 4, WIDTH), (torch.randn(2, P), torch.randn(2, C))),
+            lambda: UBLSTMP(WIDTH, P, C)(
+                torch.randn(2, 4, WIDTH), (torch.randn(2, P), torch.randn(2, C))
+            ),
             DataError,
-            r"two directions have shapes \[2, N, P\] and \[2, N, C\]; these have \[2, 3\] and \[2, 6\]",
+            (
+                r"two directions have shapes \[2, N, P\] and \[2, N, C\]; these have \[2, 3\] and "
+                r"\[2, "
+                r"6\]"
+            ),
         ),
     ),
 )
@@ -232,9 +274,13 @@ MODELS = {
     "backward": lambda: LSTMP(WIDTH, P, C, go_forward=False),
     "both": lambda: UBLSTMP(WIDTH, P, C),
     "fast": lambda: FastUBLSTMP(WIDTH, P, C),
-    "torch": lambda: nn.LSTM(WIDTH, C, num_layers=2, bidirectional=True, proj_size=P, batch_first=True),
+    "torch": lambda: nn.LSTM(
+        WIDTH, C, num_layers=2, bidirectional=True, proj_size=P, batch_first=True
+    ),
     "torch, time first": lambda: nn.Sequential(First(nn.LSTM(WIDTH, C, proj_size=P, bias=False))),
-    "clamped": lambda: NormalizeFastLSTMP(WIDTH, C, proj_size=P, batch_first=True, normalize_weight_value=0.2),
+    "clamped": lambda: NormalizeFastLSTMP(
+        WIDTH, C, proj_size=P, batch_first=True, normalize_weight_value=0.2
+    ),
 }
 
 
@@ -242,10 +288,14 @@ MODELS = {
 @each
 @pytest.mark.parametrize("name", MODELS)
 def test_export(name, exporter, tmp_path):
-    """The file runs in onnxruntime as torch runs it (`export` compares), under the parameters' own names."""
+    """The file runs in onnxruntime as torch runs it (`export` compares), under the parameters' own
+    names.
+    """
     model = seeded(MODELS[name])
     axes = {} if "time" in name else None
-    done = lo.export(model, torch.randn(2, 7, WIDTH), tmp_path / "m.onnx", exporter=exporter, dynamic_axes=axes)
+    done = lo.export(
+        model, torch.randn(2, 7, WIDTH), tmp_path / "m.onnx", exporter=exporter, dynamic_axes=axes
+    )
     assert done.difference < 1e-5
     assert not done.notes
     proto = onnx.load(tmp_path / "m.onnx")
@@ -261,16 +311,25 @@ def test_export(name, exporter, tmp_path):
 
 def test_other_weights_go_onto_the_file(tmp_path):
     """A checkpoint of the module goes onto the exported file by name: no weight is folded away."""
-    lo.export(seeded(UBLSTMP, WIDTH, P, C), torch.randn(2, 7, WIDTH), tmp_path / "m.onnx", exporter="torchscript")
+    lo.export(
+        seeded(UBLSTMP, WIDTH, P, C),
+        torch.randn(2, 7, WIDTH),
+        tmp_path / "m.onnx",
+        exporter="torchscript",
+    )
     graph = ir.load(tmp_path / "m.onnx")
     torch.manual_seed(7)
     other = UBLSTMP(WIDTH, P, C)
     load_checkpoint(graph, other.state_dict())
     ir.save(graph, tmp_path / "other.onnx")
     x = torch.randn(3, 7, WIDTH)
-    session = onnxruntime.InferenceSession(str(tmp_path / "other.onnx"), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        str(tmp_path / "other.onnx"), providers=["CPUExecutionProvider"]
+    )
     (name,) = [value.name for value in session.get_inputs()]
-    np.testing.assert_allclose(session.run(None, {name: x.numpy()})[0], array(other(x)[0]), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(
+        session.run(None, {name: x.numpy()})[0], array(other(x)[0]), rtol=0, atol=1e-6
+    )
 
 
 class Packing(nn.Module):
@@ -288,7 +347,11 @@ class Packing(nn.Module):
 def test_packed_sequences_are_refused(tmp_path):
     with pytest.raises(ModelError, match="exported for padded sequences only"):
         lo.export(
-            Packing().eval(), torch.randn(7, 2, WIDTH), tmp_path / "m.onnx", exporter="torchscript", dynamic_axes={}
+            Packing().eval(),
+            torch.randn(7, 2, WIDTH),
+            tmp_path / "m.onnx",
+            exporter="torchscript",
+            dynamic_axes={},
         )
 
 
@@ -325,11 +388,15 @@ def quantized(model, args, path, **settings):
     ),
 )
 def test_net_in_integers(platform, fast, tmp_path):
-    """Both directions are the chip's own LSTM, whatever the length: nothing is reversed, unrolled or left in float."""
+    """Both directions are the chip's own LSTM, whatever the length: nothing is reversed, unrolled
+    or left in float.
+    """
     rng = np.random.default_rng(0)
     x = rng.standard_normal((32, 24, 8)).astype(np.float32)
     net = seeded(Net, fast)
-    done = quantized(net, torch.randn(2, 24, 8), tmp_path / "net.onnx", calib=x, platform=platform, effort="fast")
+    done = quantized(
+        net, torch.randn(2, 24, 8), tmp_path / "net.onnx", calib=x, platform=platform, effort="fast"
+    )
     assert done.report.integer_macs == 1
     assert not done.report.float_nodes
     assert done.report.chip_ready or not done.report.is_chip
@@ -368,6 +435,8 @@ def test_states_go_round(platform, tmp_path):
     assert not done.report.float_nodes
     x = rng.standard_normal((4, 12, WIDTH)).astype(np.float32)
     stream = done.session().stream({"h_out": "h", "c_out": "c"})
-    got = np.concatenate([stream.run(["y"], {"x": x[:, at : at + 4]})[0] for at in range(0, 12, 4)], axis=1)
+    got = np.concatenate(
+        [stream.run(["y"], {"x": x[:, at : at + 4]})[0] for at in range(0, 12, 4)], axis=1
+    )
     want = array(model(torch.from_numpy(x), torch.zeros(4, P), torch.zeros(4, C))[0])
     assert 20 * np.log10(np.linalg.norm(want) / np.linalg.norm(got - want)) > 20

@@ -1,4 +1,6 @@
-"""The calls of a training library: what a module gives in evaluation is what its integer graph gives, to the bit."""
+"""The calls of a training library: what a module gives in evaluation is what its integer graph
+gives, to the bit.
+"""
 
 import copy
 import io
@@ -135,7 +137,9 @@ def numbers(net, *xs):
 
 def simulated(path, *xs):
     session = lo.Session(path)
-    return session.run(None, {v.name: x.numpy() for v, x in zip(session.get_inputs(), xs, strict=True)})[0]
+    return session.run(
+        None, {v.name: x.numpy() for v, x in zip(session.get_inputs(), xs, strict=True)}
+    )[0]
 
 
 @pytest.fixture(scope="module")
@@ -177,10 +181,20 @@ def test_evaluation_is_the_simulator(done, tmp_path):
     ),
 )
 def test_other_layers(kind, shape, row, tmp_path):
-    """The same of transposed convolutions, recurrent layers, attention; every parameter is trained."""
+    """The same of transposed convolutions, recurrent layers, attention; every parameter is
+    trained.
+    """
     net, x = made(kind, shape)
     before = {name: p.detach().clone() for name, p in net.named_parameters()}
-    kinds = (nn.Conv2d, nn.ConvTranspose2d, nn.Linear, nn.LSTM, nn.GRU, nn.Embedding, nn.TransformerEncoderLayer)
+    kinds = (
+        nn.Conv2d,
+        nn.ConvTranspose2d,
+        nn.Linear,
+        nn.LSTM,
+        nn.GRU,
+        nn.Embedding,
+        nn.TransformerEncoderLayer,
+    )
     lo.torch.init(net, kinds, QValue, out_bits=8, platform=row, example_inputs=x)
     trained(net, x)
     assert all(not torch.equal(p, before[name]) for name, p in net.named_parameters())
@@ -203,9 +217,13 @@ def test_structured_calls():
 
 
 def test_what_is_not_trained_is_told(tmp_path):
-    """A batch norm behind one of two uses of a convolution gives that use weights of its own, which stay."""
+    """A batch norm behind one of two uses of a convolution gives that use weights of its own, which
+    stay.
+    """
     net, x = made(Shared, (3, 6, 6))
-    with pytest.warns(UserWarning, match=r"not trained.*norm.weight, norm.bias, constants of /conv/Conv$"):
+    with pytest.warns(
+        UserWarning, match=r"not trained.*norm.weight, norm.bias, constants of /conv/Conv$"
+    ):
         lo.torch.init(net, mode=QValue, out_bits=8, example_inputs=x)
     trained(net, x)
     lo.torch.export(net, x, tmp_path / "net.onnx")
@@ -239,7 +257,9 @@ def test_float_outputs(tmp_path):
 
 
 def test_parameters_stay_the_same_objects():
-    """An optimizer that was made before init trains what init made of the net, the folded batch norm too."""
+    """An optimizer that was made before init trains what init made of the net, the folded batch
+    norm too.
+    """
     net, x = made(Small, (3, 8, 8))
     held = dict(net.named_parameters())
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
@@ -255,7 +275,9 @@ def test_parameters_stay_the_same_objects():
 
 
 def test_gradients_are_straight_through_with_clipping():
-    """Against the formula in numpy: the gradient of a linear layer, zero where input, weight or output is cut."""
+    """Against the formula in numpy: the gradient of a linear layer, zero where input, weight or
+    output is cut.
+    """
     torch.manual_seed(3)
     net = nn.Sequential(nn.Linear(4, 3))
     x = torch.randn(5, 4)
@@ -284,13 +306,19 @@ def test_gradients_are_straight_through_with_clipping():
     assert not inside(w, sw).all()
     assert not inside(real, sx).all()
     assert not inside(acc, sy).all()
-    np.testing.assert_allclose(net[0].weight.grad, (through.T @ held(real, sx)) * inside(w, sw), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        net[0].weight.grad, (through.T @ held(real, sx)) * inside(w, sw), rtol=1e-5, atol=1e-6
+    )
     np.testing.assert_allclose(net[0].bias.grad, through.sum(0), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(big.grad, (through @ held(w, sw)) * inside(real, sx), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        big.grad, (through @ held(w, sw)) * inside(real, sx), rtol=1e-5, atol=1e-6
+    )
 
 
 def test_scales_follow_in_training_and_stay_in_evaluation():
-    """Ten times larger inputs: the scale of the input falls while training, and not in evaluation."""
+    """Ten times larger inputs: the scale of the input falls while training, and not in
+    evaluation.
+    """
     net, x = made(Small, (3, 8, 8))
     lo.torch.init(net, mode=MaxValue, out_bits=8)
 
@@ -311,7 +339,9 @@ def test_scales_follow_in_training_and_stay_in_evaluation():
 
 
 def test_load_state_dict_takes_the_float_keys(done):
-    """The float checkpoint fits by its keys after init, and a trained one gives the same scales back."""
+    """The float checkpoint fits by its keys after init, and a trained one gives the same scales
+    back.
+    """
     net, x, checkpoint = done
     again, _ = made(Small, (3, 8, 8), seed=1)
     lo.torch.init(again, mode=QValue, out_bits=8)
@@ -381,7 +411,10 @@ def test_print_shows_it_before_the_first_call():
 
 def test_types_that_fit_nothing_are_told():
     net, _ = made(Small, (3, 8, 8))
-    with pytest.warns(UserWarning, match=r"quant_modules \(LSTM\) fit no module; the net has BatchNorm2d, Conv2d, Lin"):
+    with pytest.warns(
+        UserWarning,
+        match=r"quant_modules \(LSTM\) fit no module; the net has BatchNorm2d, Conv2d, Lin",
+    ):
         lo.torch.init(net, nn.LSTM)
 
 
@@ -420,7 +453,9 @@ def test_quant_module_where_a_chip_has_no_such_width():
 
 
 def test_trace_layers_folds(done):
-    """The float net gives the same with its batch norm folded, whose statistics stay in training."""
+    """The float net gives the same with its batch norm folded, whose statistics stay in
+    training.
+    """
     net, x = made(Small, (3, 8, 8))
     want = numbers(net.eval(), x)
     assert lo.torch.trace_layers(net, net, x) is net
@@ -433,17 +468,23 @@ def test_trace_layers_folds(done):
 
 
 def test_trace_layers_of_a_part():
-    """Only what is traced is folded; a second call is an error, as is one that does not come first."""
+    """Only what is traced is folded; a second call is an error, as is one that does not come
+    first.
+    """
     net = nn.Sequential(made(Up, (4, 6, 6))[0], made(Up, (4, 6, 6))[0])
     x = torch.randn(2, 4, 6, 6)
     lo.torch.trace_layers(net, net[1], x)
     assert "FoldedConvTranspose2d" not in str(net[0])
     assert "FoldedConvTranspose2d" in str(net[1])
-    with pytest.raises(ConfigError, match="trace_layers was called for this model before; once is all"):
+    with pytest.raises(
+        ConfigError, match="trace_layers was called for this model before; once is all"
+    ):
         lo.torch.trace_layers(net, net[0], x)
     late = made(Up, (4, 6, 6))[0]
     lo.torch.normalize_layers(late)
-    with pytest.raises(ConfigError, match="trace_layers comes first: module 'up|down' was set before"):
+    with pytest.raises(
+        ConfigError, match="trace_layers comes first: module 'up|down' was set before"
+    ):
         lo.torch.trace_layers(late, late, x)
 
 
@@ -485,17 +526,30 @@ def test_normalize_layers_clamps_in_forward():
         for layer in net:
             layer.weight *= 4
             layer.bias += 2
-    x, w = 3 * torch.randn(5, 3), [(p.weight.detach().clone(), p.bias.detach().clone()) for p in net]
+    x, w = (
+        3 * torch.randn(5, 3),
+        [(p.weight.detach().clone(), p.bias.detach().clone()) for p in net],
+    )
     lo.torch.disable_normalize(net[2])
-    lo.torch.normalize_module(net[1], normalize_weight_value=0.5, normalize_bias_value=None, normalize_output_value=1)
-    lo.torch.normalize_layers(net, normalize_weight_value=1, normalize_bias_value=2, normalize_output_value=4)
+    lo.torch.normalize_module(
+        net[1], normalize_weight_value=0.5, normalize_bias_value=None, normalize_output_value=1
+    )
+    lo.torch.normalize_layers(
+        net, normalize_weight_value=1, normalize_bias_value=2, normalize_output_value=4
+    )
     want = torch.clamp(x @ w[0][0].clamp(-1, 1).T + w[0][1].clamp(-2, 2), -4, 4)
     want = torch.clamp(want @ w[1][0].clamp(-0.5, 0.5).T + w[1][1], -1, 1) @ w[2][0].T + w[2][1]
     np.testing.assert_allclose(net(x).detach(), want, rtol=1e-5, atol=1e-5)
     net(x).sum().backward()
     assert not net[0].weight.grad[net[0].weight.abs() > 1].any()
-    assert [type(layer).__name__ for layer in net] == ["NormalizeLinear", "NormalizeLinear", "Linear"]
-    assert list(net.state_dict()) == [f"{i}.{kind}" for i in range(3) for kind in ("weight", "bias")]
+    assert [type(layer).__name__ for layer in net] == [
+        "NormalizeLinear",
+        "NormalizeLinear",
+        "Linear",
+    ]
+    assert list(net.state_dict()) == [
+        f"{i}.{kind}" for i in range(3) for kind in ("weight", "bias")
+    ]
 
 
 @pytest.mark.slow
@@ -511,10 +565,17 @@ def test_init_carries_the_clamps_over(tmp_path):
     lo.torch.init(net, mode=MaxValue, out_bits=8)
     trained(net, x)
     result = lo.torch.export(net, x, tmp_path / "net.onnx")
-    plan, held = result.plan.tensors, {v.name: v for v in onnx.load(tmp_path / "net.onnx").graph.initializer}
+    plan, held = (
+        result.plan.tensors,
+        {v.name: v for v in onnx.load(tmp_path / "net.onnx").graph.initializer},
+    )
     largest = np.abs(onnx.numpy_helper.to_array(held["fc.weight"])).max() / plan["fc.weight"].scale
     assert largest <= 0.25 + 1e-6
-    factor = max(result.plan.transforms["/again/Conv_output_0"].factor, default=1) if result.plan.transforms else 1
+    factor = (
+        max(result.plan.transforms["/again/Conv_output_0"].factor, default=1)
+        if result.plan.transforms
+        else 1
+    )
     assert plan["/again/Conv_output_0"].scale >= 127 / (0.5 * factor) * (1 - 1e-3)
     np.testing.assert_array_equal(numbers(net, x), simulated(tmp_path / "net.onnx", x))
 
@@ -528,7 +589,9 @@ def test_dynamic_percent_is_for_looking():
     inner = np.clip(net[0].weight.detach().numpy()[0], -limit, limit)
     top = np.sort(np.abs(inner))[44]
     np.testing.assert_allclose(net(x).detach().numpy()[:, 0], np.clip(inner, -top, top), rtol=1e-6)
-    with pytest.raises(ConfigError, match="normalize_dynamic_percent, which is for finding odd layers"):
+    with pytest.raises(
+        ConfigError, match="normalize_dynamic_percent, which is for finding odd layers"
+    ):
         lo.torch.init(net)
 
 
@@ -537,13 +600,25 @@ def test_dynamic_percent_is_for_looking():
     (
         (lambda net: lo.torch.normalize_layers(net, (nn.LSTM,)), "LSTM has no clamps"),
         (lambda net: lo.torch.normalize_module(nn.ReLU()), "a ReLU has no clamps"),
-        (lambda net: lo.torch.normalize_layers(net, normalize_weight_value=-1), "normalize_weight_value -1"),
-        (lambda net: lo.torch.normalize_layers(net, normalize_dynamic_percent=99), "normalize_dynamic_percent 99"),
-        (lambda net: lo.torch.init(net, mode=MaxValue, platform="venus"), "QuantMode.MaxValue on venus: a chip takes"),
+        (
+            lambda net: lo.torch.normalize_layers(net, normalize_weight_value=-1),
+            "normalize_weight_value -1",
+        ),
+        (
+            lambda net: lo.torch.normalize_layers(net, normalize_dynamic_percent=99),
+            "normalize_dynamic_percent 99",
+        ),
+        (
+            lambda net: lo.torch.init(net, mode=MaxValue, platform="venus"),
+            "QuantMode.MaxValue on venus: a chip takes",
+        ),
         (lambda net: lo.torch.init(net, mode="QValue"), "mode 'QValue' is no QuantMode"),
         (lambda net: lo.torch.init(net, ("Conv2d",)), "quant_modules holds 'Conv2d'"),
         (lambda net: lo.torch.init(net, data_bits=16, mode=QValue), "bits 16 on platform venus"),
-        (lambda net: lo.torch.init(net, out_bits=12), "init: out_bits 12; generic has 4, 8, 16, 32 or None"),
+        (
+            lambda net: lo.torch.init(net, out_bits=12),
+            "init: out_bits 12; generic has 4, 8, 16, 32 or None",
+        ),
         (lambda net: lo.torch.init("net"), "a str is no torch.nn.Module"),
         (lambda net: lo.torch.disable_quant(3), "disable_quant: a int is no torch.nn.Module"),
     ),
@@ -558,7 +633,12 @@ def test_refused(call, told):
 def test_calls_after_init(done):
     """init is the last call; the others say so."""
     net, x, _ = done
-    for call in (lo.torch.disable_quant, lo.torch.quant_module, lo.torch.normalize_layers, lo.torch.disable_normalize):
+    for call in (
+        lo.torch.disable_quant,
+        lo.torch.quant_module,
+        lo.torch.normalize_layers,
+        lo.torch.disable_normalize,
+    ):
         with pytest.raises(ConfigError, match=f"{call.__name__} comes before init"):
             call(net)
     with pytest.raises(ConfigError, match="normalize_module comes before init"):

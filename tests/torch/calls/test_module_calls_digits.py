@@ -1,4 +1,6 @@
-"""A training script in the vendor's calls on the repository's digits: trained, exported, and the same in integers."""
+"""A training script in the vendor's calls on the repository's digits: trained, exported, and the
+same in integers.
+"""
 
 import importlib.util
 from pathlib import Path
@@ -26,7 +28,9 @@ def net_and_checkpoint():
 
 @pytest.mark.slow
 def test_script(tmp_path):
-    """Every call in its place: half of the calibration pictures to train on, all 500 test pictures alike."""
+    """Every call in its place: half of the calibration pictures to train on, all 500 test pictures
+    alike.
+    """
     pytest.importorskip("sklearn")  # which models/train_digits.py reads its pictures from
     data = np.load(MODELS / "digits_calib.npz")
     x, labels = torch.from_numpy(data["input"]), torch.from_numpy(data["labels"])
@@ -49,7 +53,9 @@ def test_script(tmp_path):
         loss.backward()
         optimizer.step()
     net.eval()
-    result = lo.torch.export(net, x[:1], tmp_path / "digits.onnx", input_names=["input"], output_names=["logits"])
+    result = lo.torch.export(
+        net, x[:1], tmp_path / "digits.onnx", input_names=["input"], output_names=["logits"]
+    )
     assert result.report.chip_ready
 
     test = np.load(MODELS / "digits_test.npz")

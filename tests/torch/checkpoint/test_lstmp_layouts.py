@@ -1,4 +1,6 @@
-"""Checkpoints of LSTM layers with projection: every layout into every other, and what is no such layout."""
+"""Checkpoints of LSTM layers with projection: every layout into every other, and what is no such
+layout.
+"""
 
 import json
 import pickle
@@ -14,7 +16,11 @@ from torch import nn
 import lingeronnx as lo
 from lingeronnx import cli
 from lingeronnx.errors import ConfigError, ModelError
-from lingeronnx.torch.checkpoint.lstmp_layouts import LAYOUTS, convert_checkpoint, convert_state_dict
+from lingeronnx.torch.checkpoint.lstmp_layouts import (
+    LAYOUTS,
+    convert_checkpoint,
+    convert_state_dict,
+)
 from lingeronnx.torch.training_api.lstmp import LSTMP, UBLSTMP, FastUBLSTMP
 from tests.case_selection import limit_examples
 
@@ -31,7 +37,11 @@ def pair(prefix="enc.lstmp", seed=0):
     """Two directions in layout plain, and a tensor that is none of theirs."""
     torch.manual_seed(seed)
     one, two = LSTMP(WIDTH, P, C), LSTMP(WIDTH, P, C, go_forward=False)
-    return {**state_of(one, f"{prefix}."), **state_of(two, f"{prefix}2."), "fc.weight": torch.randn(2, 2 * P)}
+    return {
+        **state_of(one, f"{prefix}."),
+        **state_of(two, f"{prefix}2."),
+        "fc.weight": torch.randn(2, 2 * P),
+    }
 
 
 def same(one, two):
@@ -60,7 +70,9 @@ def test_from_plain_and_back(to):
 
 
 @limit_examples(100)
-@given(st.sampled_from(LAYOUTS), st.sampled_from(LAYOUTS), st.sampled_from(LAYOUTS), st.integers(0, 99))
+@given(
+    st.sampled_from(LAYOUTS), st.sampled_from(LAYOUTS), st.sampled_from(LAYOUTS), st.integers(0, 99)
+)
 def test_ways_agree(first, second, third, seed):
     """Whatever layouts a checkpoint has gone through, plain is plain."""
     state = pair(seed=seed)
@@ -84,14 +96,21 @@ def test_keys_and_gates():
             )
         }
         assert torch.equal(asr[f"enc.lstmp{end}.weight_x"], as_asr(of["input_linearity.weight"]))
-        assert torch.equal(asr[f"enc.lstmp{end}.weight_bias"], as_asr(of["input_linearity.bias"])[None])
+        assert torch.equal(
+            asr[f"enc.lstmp{end}.weight_bias"], as_asr(of["input_linearity.bias"])[None]
+        )
         assert torch.equal(asr[f"enc.lstmp{end}.weight_r"], as_asr(of["state_linearity.weight"]))
         assert torch.equal(asr[f"enc.lstmp{end}.weight_p"], of["state_projection.weight"])
     of_torch = convert_state_dict(state, "torch").state
     reverse = {key.removesuffix("_reverse") for key in of_torch if key.endswith("_reverse")}
-    assert reverse == {f"enc.lstmp.{name}_l0" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")}
+    assert reverse == {
+        f"enc.lstmp.{name}_l0"
+        for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
+    }
     assert not of_torch["enc.lstmp.bias_hh_l0"].any()
-    assert torch.equal(of_torch["enc.lstmp.bias_ih_l0_reverse"], state["enc.lstmp2.input_linearity.bias"])
+    assert torch.equal(
+        of_torch["enc.lstmp.bias_ih_l0_reverse"], state["enc.lstmp2.input_linearity.bias"]
+    )
     assert set(convert_state_dict(state, "ub").state) == {
         "fc.weight",
         *(
@@ -104,7 +123,9 @@ def test_keys_and_gates():
 
 
 def test_torch_modules_compute_the_same():
-    """nn.LSTM, bidirectional, its checkpoint in a UBLSTMP, and that one's in a FastUBLSTMP: equal outputs."""
+    """nn.LSTM, bidirectional, its checkpoint in a UBLSTMP, and that one's in a FastUBLSTMP: equal
+    outputs.
+    """
     torch.manual_seed(3)
     reference = nn.LSTM(WIDTH, C, proj_size=P, bidirectional=True, batch_first=True)
     done = convert_state_dict(state_of(reference), "ub")
@@ -116,7 +137,10 @@ def test_torch_modules_compute_the_same():
     plain = convert_state_dict(state_of(reference, "rnn."), "plain")
     assert {key.partition(".")[0] for key in plain.state} == {"rnn", "rnn2"}
     again.load_state_dict(
-        {key.removeprefix("rnn."): t for key, t in convert_state_dict(plain.state, "torch").state.items()}
+        {
+            key.removeprefix("rnn."): t
+            for key, t in convert_state_dict(plain.state, "torch").state.items()
+        }
     )
     x = torch.randn(2, 7, WIDTH)
     want = reference(x)[0]
@@ -125,7 +149,9 @@ def test_torch_modules_compute_the_same():
 
 
 def test_one_direction_and_strangers():
-    """A single module stays single; ordinary LSTM and GRU layers are passed on; a missing bias is zero."""
+    """A single module stays single; ordinary LSTM and GRU layers are passed on; a missing bias is
+    zero.
+    """
     single = state_of(LSTMP(WIDTH, P, C), "net.")
     others = {**state_of(nn.LSTM(4, 3), "plain."), **state_of(nn.GRU(4, 3), "gru.")}
     done = convert_state_dict({**single, **others}, "torch")
@@ -169,22 +195,49 @@ WRONG = (
             r"forward_lstmp\)"
         ),
     ),
-    (without(PLAIN, "lstmp.state_linearity.weight"), {}, "'lstmp' in layout plain lacks lstmp.state_linearity.weight$"),
+    (
+        without(PLAIN, "lstmp.state_linearity.weight"),
+        {},
+        "'lstmp' in layout plain lacks lstmp.state_linearity.weight$",
+    ),
     (
         {**PLAIN, "lstmp.state_linearity.weight": torch.zeros(24, 4)},
         {},
-        r"'lstmp' in layout plain: R has shape \[24, 4\], not \[24, 3\], where the projection is \[3, 6\]",
+        (
+            r"'lstmp' in layout plain: R has shape \[24, 4\], not \[24, 3\], where the projection is "
+            r"\[3, 6\]"
+        ),
     ),
-    ({**PLAIN, "lstmp.input_linearity.bias": torch.zeros(1, 24)}, {}, r"b has shape \[1, 24\], not \[24\]"),
-    ({**PLAIN, "lstmp.input_linearity.bias": torch.zeros(24, dtype=torch.int8)}, {}, "is int8; weights are floats"),
-    ({**PLAIN, "lstmp.state_projection.weight": torch.zeros(3)}, {}, "it is another layout or no LSTM"),
-    ({"lstmp.weight_x": torch.zeros(24, 5)}, {}, "lacks lstmp.weight_bias, lstmp.weight_r, lstmp.weight_p"),
+    (
+        {**PLAIN, "lstmp.input_linearity.bias": torch.zeros(1, 24)},
+        {},
+        r"b has shape \[1, 24\], not \[24\]",
+    ),
+    (
+        {**PLAIN, "lstmp.input_linearity.bias": torch.zeros(24, dtype=torch.int8)},
+        {},
+        "is int8; weights are floats",
+    ),
+    (
+        {**PLAIN, "lstmp.state_projection.weight": torch.zeros(3)},
+        {},
+        "it is another layout or no LSTM",
+    ),
+    (
+        {"lstmp.weight_x": torch.zeros(24, 5)},
+        {},
+        "lacks lstmp.weight_bias, lstmp.weight_r, lstmp.weight_p",
+    ),
     (
         state_of(nn.LSTM(5, 6, num_layers=2, proj_size=3), "rnn."),
         {"target_layout": "asr"},
         r"'rnn' has several layers \(rnn.weight_hr_l1\)",
     ),
-    (without(state_of(nn.LSTM(5, 6, proj_size=3)), "bias_hh_l0"), {"target_layout": "asr"}, "lacks bias_hh_l0"),
+    (
+        without(state_of(nn.LSTM(5, 6, proj_size=3)), "bias_hh_l0"),
+        {"target_layout": "asr"},
+        "lacks bias_hh_l0",
+    ),
     (
         state_of(LSTMP(5, 3, 6), "net."),
         {"target_layout": "ub"},
@@ -207,10 +260,13 @@ def test_wrong_layouts(state, settings, text):
 
 
 @pytest.mark.parametrize(
-    "settings, wrong", (({"target_layout": "keras"}, "keras"), ({"target_layout": "asr", "layout": "onnx"}, "onnx"))
+    "settings, wrong",
+    (({"target_layout": "keras"}, "keras"), ({"target_layout": "asr", "layout": "onnx"}, "onnx")),
 )
 def test_no_such_layout(settings, wrong):
-    with pytest.raises(ConfigError, match=f"there is no layout '{wrong}' of projected LSTMs; choose "):
+    with pytest.raises(
+        ConfigError, match=f"there is no layout '{wrong}' of projected LSTMs; choose "
+    ):
         convert_state_dict(PLAIN, **settings)
 
 
@@ -240,7 +296,9 @@ def test_command(here):
         "  note: enc.lstmp and enc.lstmp2 are taken for the two directions of one layer",
     ]
     assert same(torch.load("new.pt", weights_only=True), convert_state_dict(pair(), "torch").state)
-    found = json.loads(run("new.pt", "-o", "back.pt", "--from", "torch", "--to", "plain", "--json").stdout)
+    found = json.loads(
+        run("new.pt", "-o", "back.pt", "--from", "torch", "--to", "plain", "--json").stdout
+    )
     assert (found["from"], found["to"], found["kept"]) == ("torch", "plain", ["fc.weight"])
     assert same(torch.load("back.pt", weights_only=True), pair())
 
@@ -251,7 +309,10 @@ def test_command_says_no(here):
     (here / "object.pt").write_bytes(pickle.dumps(np.random.default_rng(0)))
     for args, text in (
         (("in.pt", "-o", "out.pt", "--to", "keras"), "there is no layout 'keras'"),
-        (("in.pt", "-o", "out.pt", "--to", "asr", "--from", "torch"), "in layout torch; it is in layout plain"),
+        (
+            ("in.pt", "-o", "out.pt", "--to", "asr", "--from", "torch"),
+            "in layout torch; it is in layout plain",
+        ),
         (("gone.pt", "-o", "out.pt", "--to", "asr"), "there is no such file"),
         (("object.pt", "-o", "out.pt", "--to", "asr"), "no file of torch.save with tensors only"),
         (("in.pt", "-o", "in.pt", "--to", "asr"), "would be overwritten"),
@@ -270,12 +331,16 @@ def test_in_python(here):
     torch.save({key: tensor.bfloat16() for key, tensor in pair().items()}, "in.pt")
     done = convert_checkpoint("in.pt", "out.pt", "asr")
     assert done.layers == ("enc.lstmp", "enc.lstmp2")
-    assert {tensor.dtype for tensor in torch.load("out.pt", weights_only=True).values()} == {torch.bfloat16}
+    assert {tensor.dtype for tensor in torch.load("out.pt", weights_only=True).values()} == {
+        torch.bfloat16
+    }
 
 
 @pytest.mark.slow
 def test_old_checkpoint_to_a_chip(here):
-    """A checkpoint in layout asr, in the module, exported and quantized: the story from end to end."""
+    """A checkpoint in layout asr, in the module, exported and quantized: the story from end to
+    end.
+    """
     torch.save(convert_state_dict(pair("lstmp"), "asr").state, "old.pt")
     convert_checkpoint("old.pt", "new.pt", "ub")
     net = UBLSTMP(WIDTH, P, C)

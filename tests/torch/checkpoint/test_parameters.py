@@ -1,4 +1,6 @@
-"""Checkpoints onto exported graphs: whatever fits gives the graph of the module itself; what does not is named."""
+"""Checkpoints onto exported graphs: whatever fits gives the graph of the module itself; what does
+not is named.
+"""
 
 import os
 
@@ -55,7 +57,9 @@ WRAPPINGS = {
     "model.": lambda state: {"state_dict": {f"model.{k}": v for k, v in state.items()}, "epoch": 3},
     "any prefix": lambda state: {f"net.backbone.{k}": v for k, v in state.items()},
     "compiled": lambda state: {f"_orig_mod.{k}": v for k, v in state.items()},
-    "compiled inside": lambda state: {k.replace("layer1.0.", "layer1.0._orig_mod."): v for k, v in state.items()},
+    "compiled inside": lambda state: {
+        k.replace("layer1.0.", "layer1.0._orig_mod."): v for k, v in state.items()
+    },
     "model and optimizer": lambda state: {
         "model": state,
         "optimizer": {"state": {0: {"step": torch.ones(1)}}, "param_groups": []},
@@ -63,7 +67,9 @@ WRAPPINGS = {
     "one unknown key": lambda state: {"student": state, "lr": 0.1},
     "nested": lambda state: {"model": {"state_dict": state}},
     "half": lambda state: {k: v.half() if v.is_floating_point() else v for k, v in state.items()},
-    "bfloat16": lambda state: {k: v.bfloat16() if v.is_floating_point() else v for k, v in state.items()},
+    "bfloat16": lambda state: {
+        k: v.bfloat16() if v.is_floating_point() else v for k, v in state.items()
+    },
     "without counters": lambda state: {k: v for k, v in state.items() if "num_batches" not in k},
 }
 
@@ -88,7 +94,9 @@ def test_fits(name, cnn, tmp_path):
 
 
 def test_batch_norm_folds_what_was_loaded(cnn):
-    """Loaded before normalisation, whose passes fold: the quantized graph follows the checkpoint."""
+    """Loaded before normalisation, whose passes fold: the quantized graph follows the
+    checkpoint.
+    """
     graph, model = cnn
     load_checkpoint(graph, model)
     x = torch.rand(32, 2, 6, 6)
@@ -101,7 +109,9 @@ def test_batch_norm_folds_what_was_loaded(cnn):
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("kind", (nn.LSTM, nn.GRU))
-@pytest.mark.parametrize("settings", ({}, {"bidirectional": True, "num_layers": 2}, {"bias": False}), ids=str)
+@pytest.mark.parametrize(
+    "settings", ({}, {"bidirectional": True, "num_layers": 2}, {"bias": False}), ids=str
+)
 def test_recurrent(kind, settings, tmp_path):
     """The weights are turned into ONNX's order on the way."""
     graph = graph_of(seeded(Rnn, kind, **settings), torch.randn(1, 5, 4), tmp_path / "rnn.onnx")
@@ -160,14 +170,26 @@ def changed(state, **changes):
         ({"fc.weight": None}, r"does not fit: it lacks fc\.weight$"),
         ({"head.weight": torch.ones(3)}, r"does not fit: the model has no head\.weight"),
         ({"fc.weight": torch.ones(5, 4)}, r"other shapes: fc\.weight \[5, 4\], not \[3, 4\]"),
-        ({"stem.bias": None, "stem.bais": torch.ones(4)}, r"lacks stem\.bias; did you mean 'stem\.bais'\?"),
+        (
+            {"stem.bias": None, "stem.bais": torch.ones(4)},
+            r"lacks stem\.bias; did you mean 'stem\.bais'\?",
+        ),
         (
             {"fc.bias": None, "extra": torch.ones(9), "fc.weight": torch.ones(3)},
             r"lacks fc\.bias; the model has no extra; other shapes: fc\.weight \[3\], not \[3, 4\]",
         ),
-        ({"fc.bias": torch.tensor([1.0, float("nan"), 0])}, r"'fc\.bias' in the checkpoint holds NaN or infinity"),
-        ({"fc.bias": torch.ones(3, dtype=torch.complex64)}, r"'fc\.bias' .* no plain tensor of real numbers"),
-        ({"fc.bias": torch.ones(3, dtype=torch.int64)}, r"'fc\.bias' in the checkpoint is int64, in the graph float32"),
+        (
+            {"fc.bias": torch.tensor([1.0, float("nan"), 0])},
+            r"'fc\.bias' in the checkpoint holds NaN or infinity",
+        ),
+        (
+            {"fc.bias": torch.ones(3, dtype=torch.complex64)},
+            r"'fc\.bias' .* no plain tensor of real numbers",
+        ),
+        (
+            {"fc.bias": torch.ones(3, dtype=torch.int64)},
+            r"'fc\.bias' in the checkpoint is int64, in the graph float32",
+        ),
     ),
 )
 def test_does_not_fit(changes, message, cnn):
@@ -229,7 +251,9 @@ class Evil:
 def test_nothing_in_a_file_is_executed(tmp_path):
     path, mark = tmp_path / "evil.pt", tmp_path / "mark"
     torch.save({"state_dict": Evil(mark)}, path)
-    with pytest.raises(ModelError, match=r"cannot read the checkpoint .*evil\.pt: .* save model.state_dict\(\)"):
+    with pytest.raises(
+        ModelError, match=r"cannot read the checkpoint .*evil\.pt: .* save model.state_dict\(\)"
+    ):
         read_checkpoint(path)
     assert not mark.exists()
 
@@ -249,7 +273,9 @@ def test_files_that_are_none(tmp_path):
     torch.save([torch.ones(1)], tmp_path / "list.pt")
     with pytest.raises(ModelError, match="holds a list"):
         read_checkpoint(tmp_path / "list.pt")
-    with pytest.raises(ModelError, match="holds no state_dict that could be told apart; its keys are epoch, a, b"):
+    with pytest.raises(
+        ModelError, match="holds no state_dict that could be told apart; its keys are epoch, a, b"
+    ):
         read_checkpoint({"epoch": 3, "a": {"w": torch.ones(1)}, "b": {"w": torch.ones(1)}})
 
 
@@ -263,7 +289,9 @@ def test_save(cnn, tmp_path):
     found = again.load_state_dict(torch.load(path, weights_only=True), strict=False)
     assert found.unexpected_keys == []
     assert all("num_batches" in name for name in found.missing_keys)
-    assert all(torch.equal(a, b) for a, b in zip(again.parameters(), model.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(again.parameters(), model.parameters(), strict=True)
+    )
     with pytest.raises(ConfigError, match="cannot write"):
         save_checkpoint(graph, tmp_path / "no" / "out.pt")
 
@@ -279,7 +307,9 @@ def test_names_of_parameters(name):
     assert is_parameter(name)
 
 
-@pytest.mark.parametrize("name", ("/fc/Constant", "onnx::Conv_12", "val_3", "Constant_7", "Constant_7_output_0"))
+@pytest.mark.parametrize(
+    "name", ("/fc/Constant", "onnx::Conv_12", "val_3", "Constant_7", "Constant_7_output_0")
+)
 def test_names_of_constants(name):
     assert not is_parameter(name)
 
@@ -290,13 +320,19 @@ def test_names_of_constants(name):
 def test_load_into():
     """The same rules for the module that is exported; shared weights may be there once."""
     model, source = seeded(Tagger), other(Tagger)
-    state = {f"module.{k}": v.half() for k, v in source.state_dict().items() if k != "second.weight"}
+    state = {
+        f"module.{k}": v.half() for k, v in source.state_dict().items() if k != "second.weight"
+    }
     load_module_checkpoint(model, {"state_dict": state})
     assert torch.allclose(model.second.weight, source.second.weight, atol=1e-3)
     assert model.second.weight is model.first.weight
     with pytest.raises(ModelError, match=r"lacks table\.weight"):
-        load_module_checkpoint(model, {k: v for k, v in source.state_dict().items() if k != "table.weight"})
+        load_module_checkpoint(
+            model, {k: v for k, v in source.state_dict().items() if k != "table.weight"}
+        )
     with pytest.raises(ModelError, match=r"the model has no more"):
         load_module_checkpoint(model, {**source.state_dict(), "more": torch.full((1,), 7.5)})
     with pytest.raises(ModelError, match="NaN"):
-        load_module_checkpoint(model, {**source.state_dict(), "first.bias": torch.full((4,), float("nan"))})
+        load_module_checkpoint(
+            model, {**source.state_dict(), "first.bias": torch.full((4,), float("nan"))}
+        )

@@ -64,11 +64,20 @@ def here(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_export(here):
-    """What was written, in words and as JSON; a model file may import its neighbours and hold dataclasses."""
-    result = good("net.py:Net", "-o", "net.onnx", "--input-shape", "x=1,3", "--input-shape", "ids=1,2:int64")
+    """What was written, in words and as JSON; a model file may import its neighbours and hold
+    dataclasses.
+    """
+    result = good(
+        "net.py:Net", "-o", "net.onnx", "--input-shape", "x=1,3", "--input-shape", "ids=1,2:int64"
+    )
     lines = result.stdout.splitlines()
     assert lines[0] == "net.onnx: 3 nodes, 16 parameters, opset 18, exporter dynamo"
-    assert lines[1:5] == ["  input x [N, 3]", "  input ids [N, 2]", "  output y [N, 4]", "  output z [N, 2]"]
+    assert lines[1:5] == [
+        "  input x [N, 3]",
+        "  input ids [N, 2]",
+        "  output y [N, 4]",
+        "  output z [N, 2]",
+    ]
     assert lines[5].startswith("same as torch in onnxruntime: differs by at most ")
     assert lines[5].endswith("(N 1; N 2; N 3)")
     assert [n.name for n in onnx.load("net.onnx").graph.node] == ["/fc/Gemm", "/scale/Mul", "/Mul"]
@@ -76,7 +85,16 @@ def test_export(here):
 
 
 def test_json(here):
-    args = ("net.py:Net", "-o", "net.onnx", "--input-shape", "x=1,3", "--input-shape", "ids=1,2:int64", *SCRIPT)
+    args = (
+        "net.py:Net",
+        "-o",
+        "net.onnx",
+        "--input-shape",
+        "x=1,3",
+        "--input-shape",
+        "ids=1,2:int64",
+        *SCRIPT,
+    )
     result = good(*args, "--json")
     found = json.loads(result.stdout)
     assert found["inputs"] == {"x": ["N", 3], "ids": ["N", 2]}
@@ -106,14 +124,35 @@ def test_options(here):
     )
     model = onnx.load("r.onnx")
     dims = [d.dim_param or d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
-    assert (model.graph.input[0].name, dims, model.opset_import[0].version) == ("sound", ["B", "T", 4], 13)
+    assert (model.graph.input[0].name, dims, model.opset_import[0].version) == (
+        "sound",
+        ["B", "T", 4],
+        13,
+    )
     assert model.graph.output[0].name == "logits"
     assert "LSTM_0" in [n.name for n in model.graph.node]
     assert (here / "dump" / "0_traced.txt").is_file()
-    good(f"{MODELS}:Rnn", "-o", "s.onnx", "--input-shape", "2,5,4", "--dynamic-axes", "x=0,1", *SCRIPT)
+    good(
+        f"{MODELS}:Rnn",
+        "-o",
+        "s.onnx",
+        "--input-shape",
+        "2,5,4",
+        "--dynamic-axes",
+        "x=0,1",
+        *SCRIPT,
+    )
     assert json.loads(
         good(
-            f"{MODELS}:Rnn", "-o", "s.onnx", "--input-shape", "2,5,4", "--dynamic-axes", "none", *SCRIPT, "--json"
+            f"{MODELS}:Rnn",
+            "-o",
+            "s.onnx",
+            "--input-shape",
+            "2,5,4",
+            "--dynamic-axes",
+            "none",
+            *SCRIPT,
+            "--json",
         ).stdout
     )["inputs"] == {"x": [2, 5, 4]}
 
@@ -130,7 +169,16 @@ def test_checkpoint(here):
     """Weights from a file, by the names of its module."""
     model = seeded(Cnn)
     torch.save({"state_dict": {f"module.{k}": v for k, v in model.state_dict().items()}}, "best.pt")
-    args = (f"{MODELS}:Cnn", "-o", "cnn.onnx", "--input-shape", "image=1,2,6,6", *SCRIPT, "--checkpoint", "best.pt")
+    args = (
+        f"{MODELS}:Cnn",
+        "-o",
+        "cnn.onnx",
+        "--input-shape",
+        "image=1,2,6,6",
+        *SCRIPT,
+        "--checkpoint",
+        "best.pt",
+    )
     good(*args)
     held = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load("cnn.onnx").graph.initializer}
     assert np.array_equal(held["fc.weight"], model.fc.weight.detach())
@@ -138,21 +186,34 @@ def test_checkpoint(here):
     old = Path("cnn.onnx").read_bytes()
     result = run(*args)
     assert result.exit_code == 1
-    assert result.stderr.startswith("error: the checkpoint does not fit: it lacks stem.weight, stem.bias, ")
+    assert result.stderr.startswith(
+        "error: the checkpoint does not fit: it lacks stem.weight, stem.bias, "
+    )
     assert Path("cnn.onnx").read_bytes() == old
 
 
 def test_then_quantize(here):
-    """The whole way on the command line: export, quantize for a chip, run; nodes keep the module's names."""
+    """The whole way on the command line: export, quantize for a chip, run; nodes keep the module's
+    names.
+    """
     good(f"{MODELS}:Cnn", "-o", "cnn.onnx", "--input-shape", "image=1,2,6,6", *SCRIPT)
-    np.savez("calib.npz", image=np.random.default_rng(0).standard_normal((32, 2, 6, 6)).astype(np.float32))
-    result = CliRunner().invoke(cli.main, ["quantize", "cnn.onnx", "--calib", "calib.npz", "--json"])
+    np.savez(
+        "calib.npz",
+        image=np.random.default_rng(0).standard_normal((32, 2, 6, 6)).astype(np.float32),
+    )
+    result = CliRunner().invoke(
+        cli.main, ["quantize", "cnn.onnx", "--calib", "calib.npz", "--json"]
+    )
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert found["chip_ready"]
     assert found["integer_macs"] == 1
     assert found["outputs"]["output"]["cosine"] > 0.99
-    integer = {n.name for n in onnx.load("cnn_quant.onnx").graph.node if n.op_type in ("Conv2dInt", "LinearInt")}
+    integer = {
+        n.name
+        for n in onnx.load("cnn_quant.onnx").graph.node
+        if n.op_type in ("Conv2dInt", "LinearInt")
+    }
     assert integer <= {*CNN_NODES, *(f"{name}_mean" for name in CNN_NODES)}
     assert {"/stem/Conv", "/fc/Gemm"} <= integer
     assert Session("cnn_quant.onnx")(np.zeros((1, 2, 6, 6), np.float32)).shape == (1, 3)
@@ -175,10 +236,26 @@ def test_then_quantize(here):
         (f"{MODELS}:linear", ("--input-shape", "1,5"), "the model fails on the given inputs"),
         (f"{MODELS}:linear", ("--input-shape", "1,4:float23"), "'float23' is no dtype of torch"),
         (f"{MODELS}:linear", ("--input-shape", "1,4:float16"), "input 'input' is float16"),
-        ("net.py:Net", ("--input-shape", "x=1,3", "--input-shape", "id=1,2"), "no parameter 'id'; did you mean 'ids'?"),
-        ("net.py:Net", ("--input-shape", "x=1,3", "--input-shape", "x=1,2"), "an input is named twice: x, x"),
-        ("net.py:Net", ("--input-shape", "x=1,3", "--input-shape", "1,2"), "name every input or none"),
-        (f"{MODELS}:linear", ("--input-shape", "1,4", "--checkpoint", "x.pt"), "cannot read the checkpoint x.pt"),
+        (
+            "net.py:Net",
+            ("--input-shape", "x=1,3", "--input-shape", "id=1,2"),
+            "no parameter 'id'; did you mean 'ids'?",
+        ),
+        (
+            "net.py:Net",
+            ("--input-shape", "x=1,3", "--input-shape", "x=1,2"),
+            "an input is named twice: x, x",
+        ),
+        (
+            "net.py:Net",
+            ("--input-shape", "x=1,3", "--input-shape", "1,2"),
+            "name every input or none",
+        ),
+        (
+            f"{MODELS}:linear",
+            ("--input-shape", "1,4", "--checkpoint", "x.pt"),
+            "cannot read the checkpoint x.pt",
+        ),
         (f"{MODELS}:linear", ("--input-shape", "1,4", "--opset", "5"), "does not write opset 5"),
     ),
 )
@@ -239,7 +316,9 @@ for call in (
     except Exception as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)})
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)}
+    )
     message = "this needs PyTorch, which is not installed: pip install 'lingeronnx[torch]'"
     assert done.stderr.splitlines() == [
         "status 0",
@@ -254,20 +333,29 @@ for call in (
 @pytest.mark.slow
 def test_without_onnxscript(here):
     """The other half of the extra is told by its name."""
-    code = "import sys; sys.modules['onnxscript'] = None; import torch, lingeronnx as lo; lo.export(torch.nn.ReLU())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)})
+    code = (
+        "import sys; sys.modules['onnxscript'] = None; import torch, lingeronnx as lo; "
+        "lo.export(torch.nn.ReLU())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)}
+    )
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].endswith(
-        "ConfigError: the export needs onnxscript, which is not installed: pip install 'lingeronnx[torch]'"
+        "ConfigError: the export needs onnxscript, which is not installed: pip install "
+        "'lingeronnx[torch]'"
     )
 
 
 def test_help_is_light():
     """--help imports neither torch nor onnx."""
     code = (
-        "import sys; from lingeronnx.cli import main\ntry: main(['export', '--help'])\nexcept SystemExit: pass\n"
+        "import sys; from lingeronnx.cli import main\ntry: main(['export', '--help'])\nexcept "
+        "SystemExit: pass\n"
         "print([m for m in ('torch', 'onnx', 'onnxruntime', 'numpy') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert done.stdout.splitlines()[-1] == "[]"
     assert "lingeronnx export net.py:model -o model.onnx" in done.stdout

@@ -1,4 +1,6 @@
-"""The parts of the export that have laws of their own: packed weights, Reshape targets, resized inputs."""
+"""The parts of the export that have laws of their own: packed weights, Reshape targets, resized
+inputs.
+"""
 
 import itertools
 
@@ -25,7 +27,12 @@ GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 def cell(kind, direction="forward", domain=""):
     values = [ir.Value(name=name) for name in "xwrb"]
     return ir.make_node(
-        kind, values, {"direction": direction, "hidden_size": 2}, name="cell", output="y", domain=domain
+        kind,
+        values,
+        {"direction": direction, "hidden_size": 2},
+        name="cell",
+        output="y",
+        domain=domain,
     )
 
 
@@ -45,14 +52,23 @@ def test_packing_is_a_bijection(kind, direction, index):
     keys = [key for keys in found.keys for key in keys]
     numbers = itertools.count()
     size = (GATES[kind] * 2,) if index == 3 else (GATES[kind] * 2, 5)
-    arrays = {k: np.fromiter(itertools.islice(numbers, int(np.prod(size))), float).reshape(size) for k in keys}
+    arrays = {
+        k: np.fromiter(itertools.islice(numbers, int(np.prod(size))), float).reshape(size)
+        for k in keys
+    }
     whole = found.pack(arrays)
-    assert whole.shape[:2] == (2 if direction == "bidirectional" else 1, size[0] * (2 if index == 3 else 1))
+    assert whole.shape[:2] == (
+        2 if direction == "bidirectional" else 1,
+        size[0] * (2 if index == 3 else 1),
+    )
     assert sorted(whole.ravel()) == list(range(whole.size))
     back = found.unpack(whole)
     assert back.keys() == arrays.keys()
     assert all(np.array_equal(back[k], arrays[k]) for k in keys)
-    assert all(match_packed_weights(cell(kind, direction), index, name) == found for name in (*keys, found.name))
+    assert all(
+        match_packed_weights(cell(kind, direction), index, name) == found
+        for name in (*keys, found.name)
+    )
     assert found.can_unpack(whole)
     assert not found.can_unpack(whole[0])
     if GATES[kind] > 1 or index == 3:
@@ -133,7 +149,9 @@ FLATTEN = """g (float[N, 2, 3] x) => (float[N, K] y) {
 
 
 def test_a_computed_target(tmp_path):
-    """The chain becomes a constant with 0 for the batch; the result is the same; a second run changes nothing."""
+    """The chain becomes a constant with 0 for the batch; the result is the same; a second run
+    changes nothing.
+    """
     model = graph(FLATTEN, zero=np.int64(0), first=np.array([0]), minus=np.array([-1]))
     feeds = [{"x": np.random.default_rng(n).random((n, 2, 3), np.float32)} for n in (1, 2, 4)]
     before = [list(FloatRunner(model, ["y"]).run(feed))[0][1] for feed in feeds]

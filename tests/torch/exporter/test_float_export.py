@@ -1,4 +1,6 @@
-"""Export of torch modules: what the file holds, and that the module and older files stay as they were."""
+"""Export of torch modules: what the file holds, and that the module and older files stay as they
+were.
+"""
 
 import copy
 
@@ -28,7 +30,9 @@ from tests.torch.models import (
 
 EXPORTERS = ("dynamo", "torchscript")
 #: dynamo takes a second for each model.
-each = pytest.mark.parametrize("exporter", (pytest.param("dynamo", marks=pytest.mark.slow), "torchscript"))
+each = pytest.mark.parametrize(
+    "exporter", (pytest.param("dynamo", marks=pytest.mark.slow), "torchscript")
+)
 
 
 def run(path, **feed):
@@ -38,7 +42,9 @@ def run(path, **feed):
 
 
 def export_shared(kind, shape, exporter):
-    """Return the path of a file, exported once for all tests that only read it: a seeded model, a batch of 1."""
+    """Return the path of a file, exported once for all tests that only read it: a seeded model, a
+    batch of 1.
+    """
 
     def build(folder):
         lo.export(seeded(kind), torch.ones(1, *shape), folder / "model.onnx", exporter=exporter)
@@ -53,7 +59,9 @@ def names(path):
 
 def sizes(values):
     """Return the sizes of graph inputs or outputs."""
-    return {v.name: [d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim] for v in values}
+    return {
+        v.name: [d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim] for v in values
+    }
 
 
 @pytest.fixture
@@ -66,19 +74,30 @@ def out(tmp_path):
 
 @each
 def test_cnn(exporter, out):
-    """Nodes by module path, initializers by state_dict name, normalisation unfolded; the same from both."""
+    """Nodes by module path, initializers by state_dict name, normalisation unfolded; the same from
+    both.
+    """
     model = seeded(Cnn)
     done = lo.export(model, torch.randn(2, 2, 6, 6), out, exporter=exporter)
     proto = onnx.load(out)
     onnx.checker.check_model(proto, full_check=True)
-    pool = {"/ReduceMean": "/GlobalAveragePool", "/Reshape": "/Flatten"}  # the exporters' choice of operator
+    pool = {
+        "/ReduceMean": "/GlobalAveragePool",
+        "/Reshape": "/Flatten",
+    }  # the exporters' choice of operator
     assert [pool.get(name, name) for name in names(out)] == CNN_NODES
     parameters = {name: t for name, t in model.state_dict().items() if "num_batches" not in name}
-    held = {t.name: onnx.numpy_helper.to_array(t) for t in proto.graph.initializer if not t.name.startswith("/")}
+    held = {
+        t.name: onnx.numpy_helper.to_array(t)
+        for t in proto.graph.initializer
+        if not t.name.startswith("/")
+    }
     assert list(held) == list(parameters)  # in the order of use, here that of the module
     assert all(np.array_equal(held[name], tensor.numpy()) for name, tensor in parameters.items())
     assert all(n.output[0] == f"{n.name}_output_0" for n in proto.graph.node[:-1])
-    assert not [n for n in proto.graph.node if n.op_type in ("Identity", "Dropout", "Constant", "Shape")]
+    assert not [
+        n for n in proto.graph.node if n.op_type in ("Identity", "Dropout", "Constant", "Shape")
+    ]
     assert not any(n.metadata_props or n.doc_string for n in proto.graph.node)
     assert sizes(proto.graph.input) == {"image": ["N", 2, 6, 6]}
     assert sizes(proto.graph.output) == {"output": ["N", 3]}
@@ -100,13 +119,16 @@ def test_equal_parameters_stay_apart(exporter, out):
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("kind", (nn.LSTM, nn.GRU))
-@pytest.mark.parametrize("settings", ({}, {"bidirectional": True, "num_layers": 2}, {"bias": False}), ids=str)
+@pytest.mark.parametrize(
+    "settings", ({}, {"bidirectional": True, "num_layers": 2}, {"bias": False}), ids=str
+)
 @each
 def test_recurrent(exporter, kind, settings, out, capfd):
-    """One node per layer, its weights ready in ONNX's order, and the state_dict comes back to the bit.
+    """One node per layer, its weights ready in ONNX's order, and the state_dict comes back to the
+    bit.
 
-    Nothing is written on the terminal. The exporters touch the flat weights of recurrent layers; gradients flow as
-    before.
+    Nothing is written on the terminal. The exporters touch the flat weights of recurrent layers;
+    gradients flow as before.
     """
     model = seeded(Rnn, kind, **settings)
     lo.export(model, torch.randn(1, 5, 4), out, exporter=exporter)
@@ -131,7 +153,13 @@ def test_both_exporters_name_attention_alike(exporter):
     """The state_dict is there; linear layers on sequences keep it by a Transpose of the weight."""
     model, out = seeded(Attention), export_shared(Attention, (5, 8), exporter)
     found = names(out)
-    assert {"/q/MatMul", "/k/MatMul", "/out/Transpose", "/Softmax", "/norm/LayerNormalization"} <= set(found)
+    assert {
+        "/q/MatMul",
+        "/k/MatMul",
+        "/out/Transpose",
+        "/Softmax",
+        "/norm/LayerNormalization",
+    } <= set(found)
     assert len(found) == len(set(found))
     back = state_dict(ir.load(out))
     assert back.keys() == model.state_dict().keys()
@@ -139,7 +167,9 @@ def test_both_exporters_name_attention_alike(exporter):
 
 
 def test_attention_of_torch(out):
-    """MultiheadAttention has a fast path at inference that has no ONNX form; it is left, and set again afterwards."""
+    """MultiheadAttention has a fast path at inference that has no ONNX form; it is left, and set
+    again afterwards.
+    """
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     assert torch.backends.mha.get_fastpath_enabled()
     lo.export(layer, torch.randn(1, 5, 8), out, exporter="torchscript")
@@ -154,7 +184,9 @@ def test_no_scopes(exporter, out):
     found = names(out)
     assert found[:5] == ["Conv_0", "Conv_1", "BatchNormalization_0", "Add_0", "Relu_0"]
     assert found[-3:] == ["Gemm_0", "Gemm_1", "Gemm_2"]
-    assert state_dict(ir.load(out)).keys() == {n for n in Cnn().state_dict() if "num_batches" not in n}
+    assert state_dict(ir.load(out)).keys() == {
+        n for n in Cnn().state_dict() if "num_batches" not in n
+    }
 
 
 @each
@@ -175,7 +207,9 @@ def test_nested_arguments_and_results(exporter, out):
 
 @each
 def test_shared_weights(exporter, out):
-    """One initializer, under the first of its names; a buffer that is not in the state_dict is a constant."""
+    """One initializer, under the first of its names; a buffer that is not in the state_dict is a
+    constant.
+    """
     args = {"batch": {"ids": torch.zeros(1, 5, dtype=torch.int64), "features": torch.zeros(1, 3)}}
     lo.export(seeded(Tagger), args, out, exporter=exporter)
     held = {t.name for t in onnx.load(out).graph.initializer if not t.name.startswith("/")}
@@ -184,7 +218,9 @@ def test_shared_weights(exporter, out):
 
 @each
 def test_tensors_with_two_roles(exporter, out):
-    """An input that is an output, one result twice, a parameter and a constant as results, an input nobody reads."""
+    """An input that is an output, one result twice, a parameter and a constant as results, an input
+    nobody reads.
+    """
 
     class Odd(nn.Module):
         def __init__(self):
@@ -207,7 +243,8 @@ def test_tensors_with_two_roles(exporter, out):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "opset, exporter", mark_rest_slow(3, ((9, "torchscript"), (13, "torchscript"), (20, "dynamo"), (18, "dynamo")))
+    "opset, exporter",
+    mark_rest_slow(3, ((9, "torchscript"), (13, "torchscript"), (20, "dynamo"), (18, "dynamo"))),
 )
 def test_opset(opset, exporter, out):
     """The exporter follows from the opset, unless one is named."""
@@ -216,20 +253,29 @@ def test_opset(opset, exporter, out):
     assert onnx.load(out).opset_import[0].version == opset
 
 
-@pytest.mark.parametrize("settings", ({"opset": 8}, {"opset": 99}, {"opset": 13, "exporter": "dynamo"}), ids=str)
+@pytest.mark.parametrize(
+    "settings", ({"opset": 8}, {"opset": 99}, {"opset": 13, "exporter": "dynamo"}), ids=str
+)
 def test_opset_refused(settings, out):
-    with pytest.raises(ConfigError, match="does not write opset .*dynamo 18 to .*, torchscript 9 to 20"):
+    with pytest.raises(
+        ConfigError, match="does not write opset .*dynamo 18 to .*, torchscript 9 to 20"
+    ):
         lo.export(nn.Linear(3, 2), torch.randn(1, 3), out, **settings)
 
 
 def test_names_of_inputs_and_outputs(out):
     model = nn.Linear(3, 2)
-    done = lo.export(model, torch.randn(1, 3), out, exporter="torchscript", input_names=["a"], output_names=["b"])
+    done = lo.export(
+        model, torch.randn(1, 3), out, exporter="torchscript", input_names=["a"], output_names=["b"]
+    )
     assert (list(done.inputs), list(done.outputs)) == (["a"], ["b"])
     for settings, message in (
         ({"input_names": ["a", "b"]}, "2 input names for 1 inputs"),
         ({"output_names": ["a", "b"]}, "2 output names for 1 outputs"),
-        ({"input_names": ["a"], "output_names": ["a"]}, "'a' is the name of an input and of an output"),
+        (
+            {"input_names": ["a"], "output_names": ["a"]},
+            "'a' is the name of an input and of an output",
+        ),
         ({"input_names": [""]}, "must differ and not be empty"),
     ):
         with pytest.raises(ConfigError, match=message):
@@ -255,7 +301,12 @@ PAIR = (torch.ones(2, 4, 3), torch.ones(2, 4))
 
 FORMS = {
     "index lists": ({"x": [0], "mask": [0]}, ["N", 4, 3], ["N", 4], ["N", 4, 2]),
-    "named dicts": ({"x": {0: "A", 1: "B"}, "mask": {0: "A", 1: "B"}}, ["A", "B", 3], ["A", "B"], ["A", "B", 2]),
+    "named dicts": (
+        {"x": {0: "A", 1: "B"}, "mask": {0: "A", 1: "B"}},
+        ["A", "B", 3],
+        ["A", "B"],
+        ["A", "B", 2],
+    ),
     "negative": ({"x": {-3: "A"}, "mask": {-2: "A"}}, ["A", 4, 3], ["A", 4], ["A", 4, 2]),
     "default": (None, ["N", 4, 3], ["N", 4], ["N", 4, 2]),
     "none": ({}, [2, 4, 3], [2, 4], [2, 4, 2]),
@@ -290,11 +341,15 @@ def test_dynamic_axes_mixed(exporter, out):
             return x.relu(), bias * 2
 
     axes = {"x": {0: "B", 2: "T"}, "bias": [0, 1], "output_0": {2: "frames"}}
-    done = lo.export(Two(), (torch.ones(2, 3, 4), torch.ones(5, 6)), out, exporter=exporter, dynamic_axes=axes)
+    done = lo.export(
+        Two(), (torch.ones(2, 3, 4), torch.ones(5, 6)), out, exporter=exporter, dynamic_axes=axes
+    )
     assert done.inputs == {"x": ["B", 3, "T"], "bias": ["N", "bias_1"]}
     assert done.outputs == {"output_0": ["B", 3, "frames"], "output_1": ["N", "bias_1"]}
     assert len(done.sizes) == 3
-    assert run(out, x=np.ones((1, 3, 9), np.float32), bias=np.ones((8, 1), np.float32))[1].shape == (8, 1)
+    assert run(out, x=np.ones((1, 3, 9), np.float32), bias=np.ones((8, 1), np.float32))[
+        1
+    ].shape == (8, 1)
 
 
 @pytest.mark.parametrize(
@@ -324,7 +379,9 @@ class Fixed(nn.Module):
 
 @each
 def test_a_fixed_batch_is_not_dynamic(exporter, out):
-    """By default the batch is dynamic where the model lets it be; asked for, it is an error where not."""
+    """By default the batch is dynamic where the model lets it be; asked for, it is an error where
+    not.
+    """
     done = lo.export(Fixed(), torch.ones(2, 3, 4), out, exporter=exporter)
     assert done.inputs == {"x": [2, 3, 4]}
     assert done.notes == ["no axis is dynamic: the model itself runs at N 2 only"]
@@ -339,7 +396,9 @@ def test_inputs_without_a_common_batch(out):
 
     done = lo.export(Product(), (torch.ones(2, 3), torch.ones(3, 4)), out, exporter="torchscript")
     assert done.inputs == {"a": [2, 3], "b": [3, 4]}
-    assert done.notes == ["no axis is dynamic: inputs differ on axis 0 (a 2, b 3); name dynamic axes to change that"]
+    assert done.notes == [
+        "no axis is dynamic: inputs differ on axis 0 (a 2, b 3); name dynamic axes to change that"
+    ]
 
 
 # ---- the comparison with torch -----------------------------------------------------------------------------------
@@ -375,7 +434,10 @@ def test_the_exporter_speaks_of_the_model(out):
     assert len(done.notes) == 1
     assert "test_float_export.py line" in done.notes[0]
     assert "Python boolean" in done.notes[0]
-    with pytest.raises(ModelError, match=r"cannot trace the model \(test_float_export.py line \d+\): .*try --exporter"):
+    with pytest.raises(
+        ModelError,
+        match=r"cannot trace the model \(test_float_export.py line \d+\): .*try --exporter",
+    ):
         lo.export(Branch(), torch.ones(1, 3), out, exporter="dynamo")
 
 
@@ -391,7 +453,9 @@ def flags(model):
 @pytest.mark.parametrize("model, works", ((Cnn, True), (Unsupported, False)))
 @each
 def test_the_module_is_as_it_was(exporter, model, works, out):
-    """Training flags per submodule, parameters, buffers and gradients, whether the export works or not."""
+    """Training flags per submodule, parameters, buffers and gradients, whether the export works or
+    not.
+    """
     model = seeded(model)
     model.train()
     mixed = [part for name, part in model.named_modules() if name in ("layer1.0.bn", "head.1")]
@@ -415,7 +479,9 @@ def test_the_module_is_as_it_was(exporter, model, works, out):
 
 @each
 def test_an_older_file_survives_a_failure(exporter, tmp_path, capfd):
-    """Not half overwritten, no temporary file left; nothing on the terminal, whether it fails or not."""
+    """Not half overwritten, no temporary file left; nothing on the terminal, whether it fails or
+    not.
+    """
     out = tmp_path / "model.onnx"
     out.write_bytes(b"precious")
     with pytest.raises(ModelError):
@@ -431,19 +497,24 @@ def test_an_older_file_survives_a_failure(exporter, tmp_path, capfd):
 def test_the_same_bytes_again(exporter, tmp_path):
     """Same module, same file."""
     lo.export(seeded(Cnn), torch.ones(1, 2, 6, 6), tmp_path / "again.onnx", exporter=exporter)
-    assert (tmp_path / "again.onnx").read_bytes() == export_shared(Cnn, (2, 6, 6), exporter).read_bytes()
+    assert (tmp_path / "again.onnx").read_bytes() == export_shared(
+        Cnn, (2, 6, 6), exporter
+    ).read_bytes()
 
 
 # ---- refusals ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "exporter, operator", mark_rest_slow(1, (("torchscript", "aten::special_bessel_j0"), ("dynamo", "bessel_j0")))
+    "exporter, operator",
+    mark_rest_slow(1, (("torchscript", "aten::special_bessel_j0"), ("dynamo", "bessel_j0"))),
 )
 def test_operator_without_onnx_form(exporter, operator, out):
     """Named with the path of its module, and with the other exporter as a way out."""
     other = next(name for name in EXPORTERS if name != exporter)
-    message = rf"operator \S*{operator}\S* in module 'head.1.0' has no ONNX form .*try --exporter {other}"
+    message = (
+        rf"operator \S*{operator}\S* in module 'head.1.0' has no ONNX form .*try --exporter {other}"
+    )
     with pytest.raises(ModelError, match=message):
         lo.export(Unsupported(), torch.ones(1, 3), out, exporter=exporter)
 
@@ -452,7 +523,9 @@ def test_operator_without_onnx_form(exporter, operator, out):
 def test_other_float_types(dtype, out):
     """Refused, with the remedy; a file is in float32."""
     kind = str(dtype).removeprefix("torch.")
-    with pytest.raises(ModelError, match=rf"'weight' of the model is {kind}; .* export model.float\(\)"):
+    with pytest.raises(
+        ModelError, match=rf"'weight' of the model is {kind}; .* export model.float\(\)"
+    ):
         lo.export(nn.Linear(3, 2).to(dtype), torch.ones(1, 3, dtype=dtype), out)
     with pytest.raises(ModelError, match=rf"input 'input' is {kind}; .* give input.float\(\)"):
         lo.export(nn.Linear(3, 2), torch.ones(1, 3, dtype=dtype), out)
@@ -477,7 +550,12 @@ class Returns(nn.Module):
         (3, torch.ones(1), ConfigError, "cannot export a int"),
         (nn.Linear(3, 2), None, ConfigError, "no inputs given"),
         (nn.Linear(3, 2), (1.0,), ConfigError, "hold no tensor"),
-        (nn.Linear(3, 2), torch.ones(1, 4), ModelError, "the model fails on the given inputs .RuntimeError"),
+        (
+            nn.Linear(3, 2),
+            torch.ones(1, 4),
+            ModelError,
+            "the model fails on the given inputs .RuntimeError",
+        ),
         (Returns(Opaque()), torch.ones(1), ModelError, "returns a Opaque"),
         (Returns({"a": 3}), torch.ones(1), ModelError, "returns no tensor"),
     ),
@@ -522,13 +600,29 @@ def test_debug_dump(exporter, tmp_path):
 def test_debug_dump_of_a_failure(tmp_path):
     """What was reached is there."""
     with pytest.raises(ModelError):
-        lo.export(Unsupported(), torch.ones(1, 3), tmp_path / "m.onnx", exporter="dynamo", debug_dump=tmp_path / "dump")
+        lo.export(
+            Unsupported(),
+            torch.ones(1, 3),
+            tmp_path / "m.onnx",
+            exporter="dynamo",
+            debug_dump=tmp_path / "dump",
+        )
     assert [path.name for path in (tmp_path / "dump").iterdir()] == ["0_traced.txt"]
 
 
 # ---- module paths of the torchscript exporter --------------------------------------------------------------------
 
-PATHS = ["", "model", "model.a", "model.a.b", "model.a.b.0", "model.a.l.3", "model.fc", "model.0", "model.0.0"]
+PATHS = [
+    "",
+    "model",
+    "model.a",
+    "model.a.b",
+    "model.a.b.0",
+    "model.a.l.3",
+    "model.fc",
+    "model.0",
+    "model.0.0",
+]
 
 
 @pytest.mark.parametrize(
@@ -569,6 +663,10 @@ def test_quantize(exporter, model, shape):
     have = result.session()(x.numpy())
     assert np.dot(want.ravel(), have.ravel()) / np.linalg.norm(want) / np.linalg.norm(have) > 0.99
     known = {name.replace(".", "/") for name, _ in net.named_modules()}
-    layers = [str(node.name) for node in result.graph.graph if node.op_type in ("Conv2dInt", "LinearInt", "LSTMInt")]
+    layers = [
+        str(node.name)
+        for node in result.graph.graph
+        if node.op_type in ("Conv2dInt", "LinearInt", "LSTMInt")
+    ]
     assert layers
     assert all(name.lstrip("/").rpartition("/")[0] in known for name in layers)

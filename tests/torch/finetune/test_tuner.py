@@ -1,4 +1,6 @@
-"""Fine-tuning end to end on small nets: it helps, it holds what it was told to hold, it can be resumed."""
+"""Fine-tuning end to end on small nets: it helps, it holds what it was told to hold, it can be
+resumed.
+"""
 
 import json
 
@@ -40,7 +42,9 @@ def test_training_brings_coarse_weights_nearer_to_the_float_model(platform, mode
     bits = {"weight_bits": 4} if platform == "generic" else {}
     coarse = {"platform": platform, "mode": mode, "calibrator": "max", "effort": "fast", **bits}
     before = lo.quantize(model, samples(), **coarse)
-    after = lo.finetune(model, samples(), method=method, epochs=15, block_epochs=15, batch_size=8, lr=3e-3, **coarse)
+    after = lo.finetune(
+        model, samples(), method=method, epochs=15, block_epochs=15, batch_size=8, lr=3e-3, **coarse
+    )
     assert sqnr(model, after.session(), held_out) > sqnr(model, before.session(), held_out) + 1.0
     assert after.report.integer_macs == 1.0
     assert [line["loss"] for line in after.report.training]
@@ -56,7 +60,9 @@ def test_the_integer_graph_computes_what_the_bridge_computed():
     integers = lower(exact, bridge.plan, ready.target).graph
     (output,) = integers.graph.outputs
     want = lo.Session(integers).run(None, feeds)[0]
-    assert np.array_equal(bridge({"x": torch.from_numpy(feeds["x"])})[output.name].detach().numpy(), want)
+    assert np.array_equal(
+        bridge({"x": torch.from_numpy(feeds["x"])})[output.name].detach().numpy(), want
+    )
     assert bridge.plan != ready.plan or any(
         not np.array_equal(array, ir.const_value(ready.graph.graph.initializers[name]))
         for name, array in bridge.get_weights().items()
@@ -64,7 +70,9 @@ def test_the_integer_graph_computes_what_the_bridge_computed():
 
 
 def test_weights_of_four_bits_learn_from_mirrored_samples_without_labels():
-    """The path of docs/finetune.md: other samples choose the epoch, and a third set tells what it gained."""
+    """The path of docs/finetune.md: other samples choose the epoch, and a third set tells what it
+    gained.
+    """
     model, shape = nets.residual(), (4, 12, 12)
     x = samples(24, shape=shape)["x"]
     mirrored = [{"x": np.concatenate([x, x[..., ::-1], x[..., ::-1, :]])}]
@@ -80,15 +88,23 @@ def test_weights_of_four_bits_learn_from_mirrored_samples_without_labels():
 
 
 def test_what_a_softmax_reads_is_what_it_learns():
-    """Oracle: the same net without its softmax has the same losses, and ends with the same weights."""
+    """Oracle: the same net without its softmax has the same losses, and ends with the same
+    weights.
+    """
     feeds, learned = samples(16, shape=(2, 5, 5)), []
     for ends in ("z", "y"):
         net = nets.Net(2, 5, 5, seed=8)
-        scores = net.linear(net.node("Flatten", net.node("Relu", net.conv("x", (3, 2, 3, 3)))), (27, 4), out="z")
+        scores = net.linear(
+            net.node("Flatten", net.node("Relu", net.conv("x", (3, 2, 3, 3)))), (27, 4), out="z"
+        )
         model = net.graph(scores if ends == "z" else net.node("Softmax", scores, out="y"))
-        ready = plan_model(prepare_model(model, feeds, None, {"platform": "venus", "calibrator": "max"}))
+        ready = plan_model(
+            prepare_model(model, feeds, None, {"platform": "venus", "calibrator": "max"})
+        )
         bridge = QatModule(ready.graph, ready.plan, ready.target, feeds)
-        history = Tuner(bridge, ready.graph, Samples(ready.data), Recipe(epochs=3, batch_size=4, lr=3e-3)).run()
+        history = Tuner(
+            bridge, ready.graph, Samples(ready.data), Recipe(epochs=3, batch_size=4, lr=3e-3)
+        ).run()
         learned.append((list(bridge.get_weights().values()), [line.loss for line in history]))
     (plain, losses), (behind, same) = learned
     assert losses == pytest.approx(same)
@@ -98,8 +114,13 @@ def test_what_a_softmax_reads_is_what_it_learns():
 
 @pytest.mark.slow
 def test_the_same_seed_gives_the_same_bytes():
-    runs = [lo.finetune(nets.plain(), samples(), platform="venus", seed=seed, **QUICK) for seed in (3, 3, 4)]
-    first, again, other = (ir.to_proto(run.graph).SerializeToString(deterministic=True) for run in runs)
+    runs = [
+        lo.finetune(nets.plain(), samples(), platform="venus", seed=seed, **QUICK)
+        for seed in (3, 3, 4)
+    ]
+    first, again, other = (
+        ir.to_proto(run.graph).SerializeToString(deterministic=True) for run in runs
+    )
     assert first == again != other
 
 
@@ -136,7 +157,9 @@ def test_a_killed_run_resumes_to_the_same_result(tmp_path, monkeypatch):
     assert path.exists()
     resumed = lo.finetune(nets.plain(), samples(), checkpoint=path, resume=True, **settings)
     assert ir.to_proto(resumed.graph) == ir.to_proto(whole.graph)
-    assert [line["loss"] for line in resumed.report.training] == [line["loss"] for line in whole.report.training]
+    assert [line["loss"] for line in resumed.report.training] == [
+        line["loss"] for line in whole.report.training
+    ]
 
 
 def test_a_loss_that_is_no_number_stops_with_the_last_good_state_kept(tmp_path):
@@ -146,8 +169,16 @@ def test_a_loss_that_is_no_number_stops_with_the_last_good_state_kept(tmp_path):
         calls.extend([1] * torch.is_grad_enabled())  # what is only measured does not count
         return sum(v.mean() for v in outputs.values()) * (float("nan") if len(calls) == 6 else 1.0)
 
-    with pytest.raises(lo.ConfigError, match=r"the loss became nan in epoch 2, step 2; lower --lr .*state\.pt"):
-        lo.finetune(nets.plain(), samples(), loss=loss, checkpoint=path, **{**QUICK, "method": "whole", "epochs": 3})
+    with pytest.raises(
+        lo.ConfigError, match=r"the loss became nan in epoch 2, step 2; lower --lr .*state\.pt"
+    ):
+        lo.finetune(
+            nets.plain(),
+            samples(),
+            loss=loss,
+            checkpoint=path,
+            **{**QUICK, "method": "whole", "epochs": 3},
+        )
     kept = torch.load(path, weights_only=True)
     assert kept["epochs"] == 1
     assert all(torch.isfinite(t).all() for t in kept["state"].values())
@@ -187,7 +218,9 @@ def test_frozen_layers_keep_their_weights():
     for node in done.graph.graph:
         other = next((n for n in plain.graph.graph if n.name == node.name), None)
         if node.op_type in ("Conv2dInt", "LinearInt") and other is not None:
-            same[str(node.name)] = np.array_equal(ir.const_value(node.inputs[1]), ir.const_value(other.inputs[1]))
+            same[str(node.name)] = np.array_equal(
+                ir.const_value(node.inputs[1]), ir.const_value(other.inputs[1])
+            )
     assert same.pop(first)
     assert not all(same.values())
 
@@ -225,7 +258,14 @@ def test_labels_train_a_classifier():
     labels = (feeds["x"].mean(axis=(1, 2, 3)) > 0).astype(np.int64)
     data = [(feeds, labels)]
     done = lo.finetune(
-        nets.plain(), data, platform="venus", loss="labels", method="whole", epochs=25, lr=0.05, batch_size=16
+        nets.plain(),
+        data,
+        platform="venus",
+        loss="labels",
+        method="whole",
+        epochs=25,
+        lr=0.05,
+        batch_size=16,
     )
     assert lo.evaluate(done.session(), data, metric="top1").value > 80
 
@@ -294,8 +334,20 @@ def test_the_command_takes_zero_and_no_for_an_answer(tmp_path, monkeypatch):
 def test_the_command_refuses_before_any_work(tmp_path):
     ir.save(nets.plain(), tmp_path / "net.onnx")
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
-    for more, code in ((["--resume"], 2), (["--clamp", "type:Conv"], 1), (["--train", "missing.npz"], 1)):
-        args = ["finetune", tmp_path / "net.onnx", "--train", tmp_path / "net.npz", "-o", tmp_path / "o.onnx", *more]
+    for more, code in (
+        (["--resume"], 2),
+        (["--clamp", "type:Conv"], 1),
+        (["--train", "missing.npz"], 1),
+    ):
+        args = [
+            "finetune",
+            tmp_path / "net.onnx",
+            "--train",
+            tmp_path / "net.npz",
+            "-o",
+            tmp_path / "o.onnx",
+            *more,
+        ]
         result = CliRunner().invoke(cli.main, [str(a) for a in args])
         assert result.exit_code == code, result.output
         assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
@@ -324,7 +376,9 @@ def test_batch_normalisation_can_be_estimated_anew():
     ((_, array, _),) = FloatRunner(model, [norm.outputs[0].name]).run(feeds)
     assert np.abs(array.mean(axis=(0, 2, 3))).max() < 1e-4
     assert np.abs(array.std(axis=(0, 2, 3)) - 1).max() < 1e-3
-    done = lo.finetune(normalised_net(), feeds, batch_norm="reestimate", platform="generic", **QUICK)
+    done = lo.finetune(
+        normalised_net(), feeds, batch_norm="reestimate", platform="generic", **QUICK
+    )
     assert lo.evaluate(done.session(), feeds, metric="sqnr", baseline=model).value > 20
 
 
@@ -342,9 +396,16 @@ def test_a_checkpoint_of_the_torch_model_goes_onto_the_graph_first(tmp_path):
     torch.manual_seed(0)
     first, second = Small().eval(), Small().eval()
     feeds = samples(16, shape=(3, 8, 8))
-    lo.export(first, (torch.from_numpy(feeds["x"][:2]),), tmp_path / "net.onnx", exporter="torchscript")
-    torch.save({"state_dict": {f"module.{k}": v for k, v in second.state_dict().items()}}, tmp_path / "second.pt")
-    done = lo.finetune(tmp_path / "net.onnx", feeds, platform="generic", state_dict=tmp_path / "second.pt", **QUICK)
+    lo.export(
+        first, (torch.from_numpy(feeds["x"][:2]),), tmp_path / "net.onnx", exporter="torchscript"
+    )
+    torch.save(
+        {"state_dict": {f"module.{k}": v for k, v in second.state_dict().items()}},
+        tmp_path / "second.pt",
+    )
+    done = lo.finetune(
+        tmp_path / "net.onnx", feeds, platform="generic", state_dict=tmp_path / "second.pt", **QUICK
+    )
     with torch.no_grad():
         want = second(torch.from_numpy(feeds["x"])).numpy()
     got = done.session().run(None, feeds)[0]

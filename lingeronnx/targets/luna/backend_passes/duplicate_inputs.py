@@ -1,8 +1,9 @@
 """A copy of a graph input for the nodes that read it in several operands, which the packer refuses.
 
-The copy is made by a plain convolution of size 1x1, 64 on the diagonal of its weight at scale 64. All operands of the
-node read it, because an inner tensor may be read twice. The input is seen as an image of at most 8 channels, so the
-weight has at most 64 numbers; the chips compute 8 channels side by side.
+The copy is made by a plain convolution of size 1x1, 64 on the diagonal of its weight at scale 64.
+All operands of the node read it, because an inner tensor may be read twice. The input is seen as an
+image of at most 8 channels, so the weight has at most 64 numbers; the chips compute 8 channels side
+by side.
 """
 
 from __future__ import annotations
@@ -37,19 +38,24 @@ def copy_duplicate_inputs(graph: ir.Model, target: Target) -> list[AppliedRewrit
             if count == 1 or maker is None or maker.op_type != QUANT.name:
                 continue
             if value not in copies:
-                copies[value] = _insert_copy(graph, value, float(ir.get_attr(maker, "scale_x")), node, target)
+                copies[value] = _insert_copy(
+                    graph, value, float(ir.get_attr(maker, "scale_x")), node, target
+                )
             for index, operand in enumerate(node.inputs):
                 if operand is value:
                     node.replace_input_with(index, copies[value])
             what = (
-                f"{count} operands read a copy of the graph input, made by an identity convolution: "
+                f"{count} operands read a copy of the graph input, made by an identity "
+                "convolution: "
                 "the packer takes no node that reads an input twice"
             )
             done.append(AppliedRewrite(str(node.name), what, "exact"))
     return done
 
 
-def _insert_copy(graph: ir.Model, value: ir.Value, scale: float, reader: ir.Node, target: Target) -> ir.Value:
+def _insert_copy(
+    graph: ir.Model, value: ir.Value, scale: float, reader: ir.Node, target: Target
+) -> ir.Value:
     """Insert a copy of `value`, held at `scale`, before `reader`; return it."""
     shape = [int(d or 1) for d in ir.get_shape(value) or ()]
     image = _choose_image_shape(shape)
@@ -75,5 +81,9 @@ def _choose_image_shape(shape: list[int]) -> list[int]:
         return shape
     count = math.prod(shape)
     channels = next(c for c in (8, 4, 2, 1) if count % c == 0)
-    width = next(w for w in range(min(_MAX_ROW_LENGTH, count // channels), 0, -1) if count // channels % w == 0)
+    width = next(
+        w
+        for w in range(min(_MAX_ROW_LENGTH, count // channels), 0, -1)
+        if count // channels % w == 0
+    )
     return [1, channels, count // channels // width, width]

@@ -1,29 +1,38 @@
 """The same integers in the form that a chip's packer wants: exact rewrites of an integer graph.
 
-What a platform's row calls a fault is what the packer does to a graph that is right; each has its remedy here:
+What a platform's row calls a fault is what the packer does to a graph that is right; each has its
+remedy here:
 
     unused-input      it wants every graph input read
-    input-twice       it takes no node that reads a graph input in several operands: they read a copy
-    narrow-weights    4-bit weights are right in some operators only, and of some sizes
+    input-twice       it takes no node that reads a graph input in several operands: they read a
+    copy narrow-weights    4-bit weights are right in some operators only, and of some sizes
     no-constant       it wants a weight in the graph: an identity convolution is one
     pad-readers       an iqPad that several nodes read pads one of them twice: one iqPad for each
-    pre-pad           it cuts a convolution with many weights, and moves padding for each part: such a convolution over
+    pre-pad           it cuts a convolution with many weights, and moves padding for each part: such
+    a convolution over
                       a line stands upright, so that nothing is moved
-    pre-pad           it moves the padding of a convolution to the tensor that it reads, for all readers: such a
+    pre-pad           it moves the padding of a convolution to the tensor that it reads, for all
+    readers: such a
                       convolution reads a copy, made by an identity convolution
     lstm-odd          an LSTMInt of an odd number of units is wrong: it gets one more
-    lstm-area         the work area of an LSTMInt is not large enough: a LinearInt that changes nothing plans more
-    lstm-state        nor is the place of its last state: two Slices and an iqCat behind it leave room
-    softmax-area      nor does a SoftmaxInt get enough: it takes some rows at a time, of a tensor that an iqCat has made
+    lstm-area         the work area of an LSTMInt is not large enough: a LinearInt that changes
+    nothing plans more lstm-state        nor is the place of its last state: two Slices and an iqCat
+    behind it leave room softmax-area      nor does a SoftmaxInt get enough: it takes some rows at a
+    time, of a tensor that an iqCat has made
                       large enough
-    linear-area       it plans too small a work area for a LinearInt of several rows: cut over its outputs, the parts
-                      need no more than the iqCat behind them plans; not of 32 bits, which an iqCat cuts off
-    affine-placement  a BatchNorm2dInt reads shared memory, where the rows of a LinearInt may not be written: an iqCat
+    linear-area       it plans too small a work area for a LinearInt of several rows: cut over its
+    outputs, the parts
+                      need no more than the iqCat behind them plans; not of 32 bits, which an iqCat
+                      cuts off
+    affine-placement  a BatchNorm2dInt reads shared memory, where the rows of a LinearInt may not be
+    written: an iqCat
                       of its parts moves them
-    linear-rows       a mean over the steps of a sequence is a convolution instead of a LinearInt of several rows
-    shared-constants  it prefetches the constants of a node together: of nodes that share some of theirs but not all,
+    linear-rows       a mean over the steps of a sequence is a convolution instead of a LinearInt of
+    several rows shared-constants  it prefetches the constants of a node together: of nodes that
+    share some of theirs but not all,
                       each gets its own
-    norm-area         where no argument makes the work area large enough, for a LayerNormInt or for what the remedies
+    norm-area         where no argument makes the work area large enough, for a LayerNormInt or for
+    what the remedies
                       above leave, a BatchNorm2dInt that changes nothing plans more
 
 An identity convolution is depthwise, of size 1x1, its weight 64 at scale 64.
@@ -58,21 +67,34 @@ __all__ = ["HANDLED_FAULTS", "apply_fault_workarounds"]
 
 
 def apply_fault_workarounds(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
-    """Rewrite the integer `graph`, in place, as the packer of `target` wants it; return what was done.
+    """Rewrite the integer `graph`, in place, as the packer of `target` wants it.
 
+    Return what was done.
     Every tensor that was there keeps its name and its integers.
     """
-    return [done for fault, remedy in _WORKAROUNDS if fault in target.faults for done in remedy(graph, target)]
+    return [
+        done
+        for fault, remedy in _WORKAROUNDS
+        if fault in target.faults
+        for done in remedy(graph, target)
+    ]
 
 
 def _drop_unused_inputs(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
     """Drop the graph inputs that nobody reads."""
-    unused = [v for v in graph.graph.inputs if not v.uses() and not v.is_graph_output() and v.const_value is None]
+    unused = [
+        v
+        for v in graph.graph.inputs
+        if not v.uses() and not v.is_graph_output() and v.const_value is None
+    ]
     if len(unused) == len(graph.graph.inputs):
         return []
     for value in unused:
         graph.graph.inputs.remove(value)
-    return [AppliedRewrite(str(v.name), "a graph input that nobody reads is left out", "exact") for v in unused]
+    return [
+        AppliedRewrite(str(v.name), "a graph input that nobody reads is left out", "exact")
+        for v in unused
+    ]
 
 
 def _add_dummy_weight(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
@@ -88,12 +110,20 @@ def _add_dummy_weight(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
         image, where = source, list(range(1, 5 - len(shape)))
         if where:
             full = [1] * (5 - len(shape)) + [int(d or 1) for d in shape[1:]]
-            image = _insert_after(graph, node, "Unsqueeze", [source], {"axes": where}, "image", full)
+            image = _insert_after(
+                graph, node, "Unsqueeze", [source], {"axes": where}, "image", full
+            )
             node = image.producer() or node
         same = insert_identity_conv(graph, node, image, scale, target, "kept")
         if where:
             same = _insert_after(
-                graph, ir.producer(same) or node, "Squeeze", [same], {"axes": where}, "flat", list(shape)
+                graph,
+                ir.producer(same) or node,
+                "Squeeze",
+                [same],
+                {"axes": where},
+                "flat",
+                list(shape),
             )
         for reader, index in readers:
             reader.replace_input_with(index, same)
@@ -116,12 +146,18 @@ def _duplicate_shared_pads(graph: ir.Model, target: Target) -> list[AppliedRewri
                 node.inputs,
                 dict(node.attributes),
                 name=f"{node.name}_{number}",
-                outputs=[_make_value_like(graph, node.outputs[0], f"{node.outputs[0].name}_{number}")],
+                outputs=[
+                    _make_value_like(graph, node.outputs[0], f"{node.outputs[0].name}_{number}")
+                ],
             )
             graph.graph.insert_after(node, copy)
             reader.replace_input_with(index, copy.outputs[0])
         if len(uses) > 1:
-            done.append(AppliedRewrite(str(node.name), f"{len(uses)} equal iqPad, one for each reader", "exact"))
+            done.append(
+                AppliedRewrite(
+                    str(node.name), f"{len(uses)} equal iqPad, one for each reader", "exact"
+                )
+            )
     return done
 
 
@@ -130,32 +166,52 @@ def _copy_inputs_of_padded_convs(graph: ir.Model, target: Target) -> list[Applie
     done = []
     for node in list(graph.graph):
         source = node.inputs[0] if node.inputs else None
-        if source is None or not has_hoisted_padding(node) or len(source.uses()) == 1 and not source.is_graph_output():
+        if (
+            source is None
+            or not has_hoisted_padding(node)
+            or len(source.uses()) == 1
+            and not source.is_graph_output()
+        ):
             continue
         copy = insert_identity_conv(
-            graph, node, source, float(ir.get_attr(node, "scale_x")), target, f"for_{node.name}", before=True
+            graph,
+            node,
+            source,
+            float(ir.get_attr(node, "scale_x")),
+            target,
+            f"for_{node.name}",
+            before=True,
         )
         node.replace_input_with(0, copy)
         what = (
-            "it reads a copy of its input, made by an identity convolution: the packer pads the tensor for all readers"
+            "it reads a copy of its input, made by an identity convolution: the packer pads "
+            "the "
+            "tensor for all readers"
         )
         done.append(AppliedRewrite(str(node.name), what, "exact"))
     return done
 
 
 def _rotate_row_convs(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
-    """Turn a convolution over a line whose weights the packer cuts: its parts would share a tensor with moved padding.
+    """Turn a convolution over a line whose weights the packer cuts.
 
-    The line is read as a column, [1, C, 1, W] as [1, C, W, 1], and the result as a line again: bytes stay in place.
+    Its parts would share a tensor with moved padding.
+    The line is read as a column, [1, C, 1, W] as [1, C, W, 1], and the result as a line again:
+    bytes stay in place.
     """
     done = []
     for node in list(graph.graph):
         if not _needs_rotation(node):
             continue
         source, weight, result = ir.require_input(node), ir.require_input(node, 1), node.outputs[0]
-        shape, wide = [int(d or 1) for d in ir.require_shape(source)], [int(d or 1) for d in ir.require_shape(result)]
+        shape, wide = (
+            [int(d or 1) for d in ir.require_shape(source)],
+            [int(d or 1) for d in ir.require_shape(result)],
+        )
         kernel = ir.require_const_value(weight)
-        column = _insert_reshape(graph, node, source, [1, shape[1], shape[3], 1], f"{source.name}_upright")
+        column = _insert_reshape(
+            graph, node, source, [1, shape[1], shape[3], 1], f"{source.name}_upright"
+        )
         held = ir.add_initializer(
             graph,
             ir.unique_tensor_name(graph, f"{weight.name}_upright"),
@@ -177,7 +233,9 @@ def _rotate_row_convs(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
             like=result,
         )
         turned.outputs[0].shape = ir.make_shape([1, wide[1], wide[3], 1])
-        sizes = ir.add_initializer(graph, ir.unique_tensor_name(graph, f"{name}_shape"), np.array(wide, np.int64))
+        sizes = ir.add_initializer(
+            graph, ir.unique_tensor_name(graph, f"{name}_shape"), np.array(wide, np.int64)
+        )
         back = ir.make_node(
             "Reshape",
             [turned.outputs[0], sizes],
@@ -188,16 +246,26 @@ def _rotate_row_convs(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
         back.outputs[0].shape = ir.make_shape(wide)
         ir.replace_nodes(graph, [node], [turned, back])
         done.append(
-            AppliedRewrite(str(node.name), "a convolution over a line stands upright: no padding has to move", "exact")
+            AppliedRewrite(
+                str(node.name),
+                "a convolution over a line stands upright: no padding has to move",
+                "exact",
+            )
         )
     return done
 
 
-def _insert_reshape(graph: ir.Model, node: ir.Node, source: ir.Value, shape: list[int], name: str) -> ir.Value:
+def _insert_reshape(
+    graph: ir.Model, node: ir.Node, source: ir.Value, shape: list[int], name: str
+) -> ir.Value:
     """Insert a Reshape of `source` in front of `node`; return its output."""
     name = ir.unique_tensor_name(graph, name)
-    sizes = ir.add_initializer(graph, ir.unique_tensor_name(graph, f"{name}_shape"), np.array(shape, np.int64))
-    made = ir.make_node("Reshape", [source, sizes], name=f"Reshape_{name}", output=name, like=source)
+    sizes = ir.add_initializer(
+        graph, ir.unique_tensor_name(graph, f"{name}_shape"), np.array(shape, np.int64)
+    )
+    made = ir.make_node(
+        "Reshape", [source, sizes], name=f"Reshape_{name}", output=name, like=source
+    )
     made.outputs[0].shape = ir.make_shape(shape)
     graph.graph.insert_before(node, made)
     return made.outputs[0]
@@ -208,10 +276,19 @@ def _needs_rotation(node: ir.Node) -> bool:
     if node.op_type != CONV2D.name or ir.get_attr(node, "group", 1) != 1:
         return False
     weight, source = ir.get_shape(node.inputs[1]) or (), ir.get_shape(node.inputs[0]) or ()
-    if len(weight) != 4 or len(source) != 4 or source[2] != 1 or weight[2] != 1 or None in source[1:]:
+    if (
+        len(weight) != 4
+        or len(source) != 4
+        or source[2] != 1
+        or weight[2] != 1
+        or None in source[1:]
+    ):
         return False
     outputs, channels, _, length = (int(d or 0) for d in weight)
-    if any(stride != 1 for stride in ir.get_attr(node, "strides") or [1]) or not 1 < length <= channels:
+    if (
+        any(stride != 1 for stride in ir.get_attr(node, "strides") or [1])
+        or not 1 < length <= channels
+    ):
         return False
     return outputs * -(-channels // 8) * 8 * length > _MAX_UNSPLIT_WEIGHT_BYTES
 
@@ -233,7 +310,8 @@ def has_hoisted_padding(node: ir.Node) -> bool:
 def _split_softmax_rows(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
     """Give every SoftmaxInt, which writes 22 bytes per element, a work area of that size.
 
-    An iqCat of five equal tensors plans five bytes per element; so the rows are taken in five parts or a few more.
+    An iqCat of five equal tensors plans five bytes per element; so the rows are taken in five parts
+    or a few more.
     """
     done = []
     for node in list(graph.graph):
@@ -247,7 +325,12 @@ def _split_softmax_rows(graph: ir.Model, target: Target) -> list[AppliedRewrite]
             continue
         scale, written = float(ir.get_attr(node, "scale_x")), float(ir.get_attr(node, "scale_o"))
         long = insert_concat(
-            graph, node, [ir.require_input(node)] * copies, axis, scale, f"{ir.input_name(node)}_repeated"
+            graph,
+            node,
+            [ir.require_input(node)] * copies,
+            axis,
+            scale,
+            f"{ir.input_name(node)}_repeated",
         )
         parts = []
         for start in range(0, lines, each):
@@ -269,7 +352,10 @@ _MAX_CONCAT_INPUTS = 5
 def _insert_partial_softmax(
     graph: ir.Model, node: ir.Node, long: ir.Value, axis: int, start: int, end: int
 ) -> ir.Value:
-    """Insert a copy of the SoftmaxInt `node` on start .. end-1 of `long` along `axis`; return its output."""
+    """Insert a copy of the SoftmaxInt `node` on start ..
+
+    End-1 of `long` along `axis`; return its output.
+    """
     taken, base = ir.get_tensor_names(graph), f"{node.outputs[0].name}"
     rows = make_slice(graph, long, axis, start, end, f"{base}_rows{start}", taken)
     some = ir.make_node(
@@ -305,7 +391,8 @@ def _duplicate_partly_shared_constants(graph: ir.Model, target: Target) -> list[
     counts = Counter(str(value.name) for value, _ in copies)
     what = "copied {} for nodes that share it but not all the constants beside it"
     return [
-        AppliedRewrite(name, what.format("once" if n == 1 else f"{n} times"), "exact") for name, n in counts.items()
+        AppliedRewrite(name, what.format("once" if n == 1 else f"{n} times"), "exact")
+        for name, n in counts.items()
     ]
 
 
@@ -329,11 +416,16 @@ def insert_identity_conv(
     name_suffix: str,
     before: bool = False,
 ) -> ir.Value:
-    """Insert an identity convolution of `source` [1, C, H, W], held at `scale`, next to `node`; return its output."""
+    """Insert an identity convolution of `source` [1, C, H, W], held at `scale`, next to `node`.
+
+    Return its output.
+    """
     channels = int((ir.get_shape(source) or (1, 1))[1] or 1)
     name = ir.unique_tensor_name(graph, f"{source.name}_{name_suffix}")
     weight = ir.add_initializer(
-        graph, ir.unique_tensor_name(graph, f"{name}_weight"), np.full((channels, 1, 1, 1), IDENTITY_WEIGHT, np.int8)
+        graph,
+        ir.unique_tensor_name(graph, f"{name}_weight"),
+        np.full((channels, 1, 1, 1), IDENTITY_WEIGHT, np.int8),
     )
     attrs = {
         "kernel_shape": [1, 1],
@@ -373,7 +465,9 @@ def _insert_after(
 ) -> ir.Value:
     """Insert a node behind `node`; return its output, a tensor of `shape`."""
     name = ir.unique_tensor_name(graph, f"{inputs[0].name}_{what}")
-    inserted = ir.make_node(op_type, inputs, attributes, name=f"{op_type}_{name}", output=name, like=inputs[0])
+    inserted = ir.make_node(
+        op_type, inputs, attributes, name=f"{op_type}_{name}", output=name, like=inputs[0]
+    )
     inserted.outputs[0].shape = ir.make_shape([1, *shape[1:]])
     graph.graph.insert_after(node, inserted)
     return inserted.outputs[0]
@@ -386,7 +480,10 @@ def _make_value_like(graph: ir.Model, value: ir.Value, name: str) -> ir.Value:
 #: Fault -> what is done about it, in this order.
 _WORKAROUNDS: tuple[tuple[LunaFault, Callable[[ir.Model, Target], list[AppliedRewrite]]], ...] = (
     (LunaFault.UNUSED_INPUT, _drop_unused_inputs),
-    (LunaFault.NARROW_WEIGHTS, legalize_int4_weights),  # before all that asks what a LinearInt needs
+    (
+        LunaFault.NARROW_WEIGHTS,
+        legalize_int4_weights,
+    ),  # before all that asks what a LinearInt needs
     (LunaFault.NO_CONSTANT, _add_dummy_weight),
     (LunaFault.PAD_READERS, _duplicate_shared_pads),
     (LunaFault.PRE_PAD, _rotate_row_convs),
@@ -398,7 +495,10 @@ _WORKAROUNDS: tuple[tuple[LunaFault, Callable[[ir.Model, Target], list[AppliedRe
     (LunaFault.SOFTMAX_AREA, _split_softmax_rows),
     (LunaFault.LINEAR_AREA, split_linear_outputs),  # after it: a SoftmaxInt in parts plans less
     (LunaFault.AFFINE_PLACEMENT, split_linear_before_batch_norm),
-    (LunaFault.INPUT_TWICE, copy_duplicate_inputs),  # after the softmax: its parts read what it reads several times
+    (
+        LunaFault.INPUT_TWICE,
+        copy_duplicate_inputs,
+    ),  # after the softmax: its parts read what it reads several times
     (LunaFault.SHARED_CONSTANTS, _duplicate_partly_shared_constants),
     (LunaFault.NORM_AREA, enlarge_work_area),  # last: it asks what becomes of the graph
 )

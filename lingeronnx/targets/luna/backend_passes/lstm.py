@@ -1,4 +1,7 @@
-"""Exact rewrites of LSTMInt: an even number of units, and room for what it writes beyond its plan."""
+"""Exact rewrites of LSTMInt.
+
+An even number of units, and room for what it writes beyond its plan.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,10 @@ def pad_odd_lstm_units(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
         ir.set_attr(node, "hidden_size", units + 1)
         for value in node.outputs:
             _slice_off_extra_unit(graph, node, value, units)
-        what = f"{units + 1} units, of which one has weights of zero: the chip computes an odd number wrong"
+        what = (
+            f"{units + 1} units, of which one has weights of zero: the chip computes an odd "
+            "number wrong"
+        )
         done.append(AppliedRewrite(str(node.name), what, "exact"))
     return done
 
@@ -68,7 +74,8 @@ def _slice_off_extra_unit(graph: ir.Model, node: ir.Node, value: ir.Value, units
 def enlarge_lstm_work_area(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
     """Put a LinearInt that changes nothing behind an LSTMInt of H units, which writes 40*H bytes and plans 32*H.
 
-    A LinearInt with a bias plans four bytes per output; some outputs are cut off again where the rows are too few.
+    A LinearInt with a bias plans four bytes per output; some outputs are cut off again where the
+    rows are too few.
     """
     done = []
     areas = [
@@ -79,7 +86,12 @@ def enlarge_lstm_work_area(graph: ir.Model, target: Target) -> list[AppliedRewri
     for node in list(graph.graph):
         y = node.outputs[0] if node.outputs else None
         shape = [int(d or 1) for d in ir.get_shape(y) or ()]
-        if node.op_type != LSTM.name or y is None or len(shape) != 3 or max(areas, default=0) >= 10 * shape[-1]:
+        if (
+            node.op_type != LSTM.name
+            or y is None
+            or len(shape) != 3
+            or max(areas, default=0) >= 10 * shape[-1]
+        ):
             continue
         units, readers = shape[-1], list(y.uses())
         wide = units * -(-10 // shape[1])
@@ -116,7 +128,11 @@ def enlarge_lstm_work_area(graph: ir.Model, target: Target) -> list[AppliedRewri
         for reader, index in readers:
             reader.replace_input_with(index, same)
         areas.append(shape[1] * wide)
-        what = "a fully connected layer behind it that changes nothing: the packer plans too small a work area"
+        what = (
+            "a fully connected layer behind it that changes nothing: the packer plans too "
+            "small "
+            "a work area"
+        )
         done.append(AppliedRewrite(str(node.name), what, "exact"))
     return done
 
@@ -124,9 +140,9 @@ def enlarge_lstm_work_area(graph: ir.Model, target: Target) -> list[AppliedRewri
 def reserve_lstm_state(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
     """Cut what an LSTMInt of H units gives into two halves and join them again.
 
-    Its last state takes 4*H bytes and H are planned. The halves live when the LSTMInt is done, both at a time, and with
-    four steps or more each is as large as a state: the packer puts the two states into their places, the largest
-    that are free.
+    Its last state takes 4*H bytes and H are planned. The halves live when the LSTMInt is done, both
+    at a time, and with four steps or more each is as large as a state: the packer puts the two
+    states into their places, the largest that are free.
     """
     done = []
     for node in list(graph.graph):
@@ -137,12 +153,17 @@ def reserve_lstm_state(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
         readers, half = list(y.uses()), shape[1] // 2
         if not readers or half < _STATE_STEPS:
             continue
-        parts = [insert_slice(graph, node, 1, start, end) for start, end in ((0, half), (half, shape[1]))]
+        parts = [
+            insert_slice(graph, node, 1, start, end) for start, end in ((0, half), (half, shape[1]))
+        ]
         scale = float(ir.get_attr(node, "scale_o"))
         first = next(n for n in graph.graph if any(n is reader for reader, _ in readers))
         whole = insert_concat(graph, node, parts, 1, scale, f"{y.name}_whole", before=first)
         for reader, index in readers:
             reader.replace_input_with(index, whole)
-        what = "its steps are cut in two and joined again: the packer plans too small a place for its last state"
+        what = (
+            "its steps are cut in two and joined again: the packer plans too small a place for "
+            "its last state"
+        )
         done.append(AppliedRewrite(str(node.name), what, "exact"))
     return done

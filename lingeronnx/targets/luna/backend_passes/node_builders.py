@@ -48,20 +48,34 @@ def make_slice(
     """
     name = ir.reserve_name(base, taken)
     bounds = [
-        ir.add_initializer(graph, ir.reserve_name(f"{name}_{what}", taken), np.array([number], np.int64))
+        ir.add_initializer(
+            graph, ir.reserve_name(f"{name}_{what}", taken), np.array([number], np.int64)
+        )
         for what, number in (("start", start), ("end", end), ("axis", axis), ("step", 1))
     ]
-    slice_node = ir.make_node("Slice", [value, *bounds], name=f"Slice_{name}", output=name, like=value)
+    slice_node = ir.make_node(
+        "Slice", [value, *bounds], name=f"Slice_{name}", output=name, like=value
+    )
     shape = list(ir.get_shape(value) or ())
     shape[axis] = end - start
     slice_node.outputs[0].shape = ir.make_shape(shape)
     return slice_node
 
 
-def make_concat(parts: Sequence[ir.Value], axis: int, scale: float, like: ir.Node, name: str, output: str) -> ir.Node:
-    """Return an iqCat of `parts`, all held at `scale`, to be inserted; where it runs is taken from `like`."""
+def make_concat(
+    parts: Sequence[ir.Value], axis: int, scale: float, like: ir.Node, name: str, output: str
+) -> ir.Node:
+    """Return an iqCat of `parts`, all held at `scale`, to be inserted.
+
+    Where it runs is taken from `like`.
+    """
     place = {key: ir.get_attr(like, key) for key in _PLACEMENT_ATTRIBUTES if key in like.attributes}
-    attrs = {"dim": axis, **{f"scale_x_{i}": scale for i in range(len(parts))}, "scale_o": scale, **place}
+    attrs = {
+        "dim": axis,
+        **{f"scale_x_{i}": scale for i in range(len(parts))},
+        "scale_o": scale,
+        **place,
+    }
     concat = ir.make_node(
         CONCAT.name,
         parts,
@@ -78,9 +92,14 @@ def make_concat(parts: Sequence[ir.Value], axis: int, scale: float, like: ir.Nod
 
 
 def insert_slice(graph: ir.Model, node: ir.Node, axis: int, start: int, end: int) -> ir.Value:
-    """Insert a Slice of the positions `start` .. `end` - 1 of the first output of `node` behind it; return its own."""
+    """Insert a Slice of the positions `start` ..
+
+    `end` - 1 of the first output of `node` behind it; return its own.
+    """
     value = node.outputs[0]
-    slice_node = make_slice(graph, value, axis, start, end, f"{value.name}_cut", ir.get_tensor_names(graph))
+    slice_node = make_slice(
+        graph, value, axis, start, end, f"{value.name}_cut", ir.get_tensor_names(graph)
+    )
     graph.graph.insert_after(node, slice_node)
     return slice_node.outputs[0]
 
@@ -94,12 +113,15 @@ def insert_concat(
     name: str,
     before: ir.Node | None = None,
 ) -> ir.Value:
-    """Insert an iqCat of `parts`, all held at `scale`, before `before` or else `node`; return its output.
+    """Insert an iqCat of `parts`, all held at `scale`, before `before` or else `node`.
 
+    Return its output.
     Where it runs is taken from `node`. It is named after its output, which no other node has.
     """
     output = ir.unique_tensor_name(graph, name) if name else ""
-    concat = make_concat(parts, axis, scale, node, output or f"{node.outputs[0].name}_joined", output)
+    concat = make_concat(
+        parts, axis, scale, node, output or f"{node.outputs[0].name}_joined", output
+    )
     graph.graph.insert_before(before or node, concat)
     return concat.outputs[0]
 
@@ -118,16 +140,28 @@ def insert_pointwise_conv(
     """Insert a 1x1 Conv2dInt over `value`, seen as an image, before `before`.
 
     Return what it gives, of sizes `output_shape`.
-    image : sizes [1, C, H, W]. constants : weight [N, C, 1, 1], and bias [N] or none. scales : scale_x, scale_w,
-    scale_o. name : that new tensors begin with.
+    image : sizes [1, C, H, W]. constants : weight [N, C, 1, 1], and bias [N] or none. scales :
+    scale_x, scale_w, scale_o. name : that new tensors begin with.
     """
     outputs = [1, len(constants["weight"]), *image[2:]]
-    attrs: dict[str, object] = {**POINTWISE_CONV_ATTRIBUTES, **scales, **target.node_attributes.get("", {})}
+    attrs: dict[str, object] = {
+        **POINTWISE_CONV_ATTRIBUTES,
+        **scales,
+        **target.node_attributes.get("", {}),
+    }
     none: dict[str, object] = {}
-    reshaped, convolved = (RESHAPE.name, "", none), (CONV2D.name, "thinker", dict(sorted(attrs.items())))
+    reshaped, convolved = (
+        (RESHAPE.name, "", none),
+        (CONV2D.name, "thinker", dict(sorted(attrs.items()))),
+    )
     steps = [
         (f"{name}_image", reshaped, {"shape": np.array(image, np.int64)}, image),
-        (name if list(output_shape) == outputs else f"{name}_convolved", convolved, constants, outputs),
+        (
+            name if list(output_shape) == outputs else f"{name}_convolved",
+            convolved,
+            constants,
+            outputs,
+        ),
         (name, reshaped, {"shape": np.array(output_shape, np.int64)}, output_shape),
     ]
     taken = ir.get_tensor_names(graph)
@@ -137,10 +171,19 @@ def insert_pointwise_conv(
         own = ir.reserve_name(base, taken)
         inputs = [
             value,
-            *(ir.add_initializer(graph, ir.reserve_name(f"{own}_{what}", taken), a) for what, a in held.items()),
+            *(
+                ir.add_initializer(graph, ir.reserve_name(f"{own}_{what}", taken), a)
+                for what, a in held.items()
+            ),
         ]
         inserted = ir.make_node(
-            op_type, inputs, attributes, name=f"{op_type}_{own}", output=own, domain=domain, like=value
+            op_type,
+            inputs,
+            attributes,
+            name=f"{op_type}_{own}",
+            output=own,
+            domain=domain,
+            like=value,
         )
         inserted.outputs[0].shape = ir.make_shape(list(sizes))
         graph.graph.insert_before(before, inserted)

@@ -27,12 +27,16 @@ __all__ = ["PackerGraphView"]
 class PackerGraphView:
     """A graph that nobody changes from here on, and what the packer makes of its part for the chip `target`.
 
-    limits : those of `target`, which know what was asked of other graphs. anyway : plan even what a node's limit keeps
-    from being packed, since a rewrite shall mend that.
+    limits : those of `target`, which know what was asked of other graphs. anyway : plan even what a
+    node's limit keeps from being packed, since a rewrite shall mend that.
     """
 
     def __init__(
-        self, graph: ir.Model, target: Target, limits: NodeLimitChecker | None = None, ignore_node_limits: bool = False
+        self,
+        graph: ir.Model,
+        target: Target,
+        limits: NodeLimitChecker | None = None,
+        ignore_node_limits: bool = False,
     ) -> None:
         self.graph, self.target, self.anyway = graph, target, ignore_node_limits
         self.limits = NodeLimitChecker(target) if limits is None else limits
@@ -53,7 +57,9 @@ class PackerGraphView:
     @cached_property
     def proto(self) -> onnx.ModelProto:
         """What the packer gets."""
-        return ir.to_proto(extract_chip_part(apply_file_names(self.graph, self._names), self.target))
+        return ir.to_proto(
+            extract_chip_part(apply_file_names(self.graph, self._names), self.target)
+        )
 
     @cached_property
     def base_options(self) -> PackerOptions:

@@ -1,4 +1,7 @@
-"""All last rewrites of an integer graph, once for each graph: parts of a program are asked for many times."""
+"""All last rewrites of an integer graph, once for each graph.
+
+Parts of a program are asked for many times.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,9 @@ __all__ = ["run_backend_passes"]
 _CACHE: ResultCache[tuple[ir.Model, Sequence[AppliedRewrite]]] = ResultCache()
 
 
-def run_backend_passes(graph: ir.Model, target: Target) -> tuple[ir.Model, Sequence[AppliedRewrite]]:
+def run_backend_passes(
+    graph: ir.Model, target: Target
+) -> tuple[ir.Model, Sequence[AppliedRewrite]]:
     """Return `graph` in the form that packs and is right, in tiles where they are needed, and in what is faster.
 
     The graph is changed, or left as it is. What is returned is nobody else's.

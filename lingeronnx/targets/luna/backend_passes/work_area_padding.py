@@ -1,7 +1,7 @@
 """Room for what nodes write beyond their work area, where no argument of the packer gives it.
 
-All nodes share one work area. A BatchNorm2dInt that changes nothing plans 4 bytes for each element of a channel: of
-some copies of a tensor, where that is small. Then nothing but the area is written.
+All nodes share one work area. A BatchNorm2dInt that changes nothing plans 4 bytes for each element
+of a channel: of some copies of a tensor, where that is small. Then nothing but the area is written.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class _WorkAreaDemand:
     """A node that writes `required_bytes` bytes, and where the BatchNorm2dInt goes.
 
     `value`, held at `scale`, for `readers`.
-    is_unverified : whether only reading supports that it comes out right over its own tensors, as for a single row.
+    is_unverified : whether only reading supports that it comes out right over its own tensors, as
+    for a single row.
     """
 
     node: ir.Node
@@ -54,13 +55,20 @@ class _WorkAreaDemand:
 def enlarge_work_area(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
     """Make room for the LayerNormInt, SoftmaxInt or LinearInt that needs most, or for one of each.
 
-    What makes the graph right, with nothing written behind the plan, is done; nothing where it is right without.
+    What makes the graph right, with nothing written behind the plan, is done; nothing where it is
+    right without.
     """
     area = max((_get_guaranteed_work_area(node, target) for node in graph.graph), default=0)
     finders = [find for fault, find in _DEMAND_FINDERS if fault in target.faults]
-    kinds = [find for find in finders if any(wanted.required_bytes > area for wanted in find(graph, target))]
+    kinds = [
+        find
+        for find in finders
+        if any(wanted.required_bytes > area for wanted in find(graph, target))
+    ]
     doubted = any(
-        wanted.is_unverified and wanted.required_bytes > area for find in kinds for wanted in find(graph, target)
+        wanted.is_unverified and wanted.required_bytes > area
+        for find in kinds
+        for wanted in find(graph, target)
     )
     if not kinds or (not doubted and _is_safe(graph, target)):
         return []
@@ -72,17 +80,26 @@ def enlarge_work_area(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
     return []
 
 
-def _apply_fixes(graph: ir.Model, target: Target, finders: list[_DemandFinder]) -> list[AppliedRewrite]:
+def _apply_fixes(
+    graph: ir.Model, target: Target, finders: list[_DemandFinder]
+) -> list[AppliedRewrite]:
     done = [
-        _insert_dummy_batch_norm(graph, target, max(find(graph, target), key=lambda wanted: wanted.required_bytes))
+        _insert_dummy_batch_norm(
+            graph, target, max(find(graph, target), key=lambda wanted: wanted.required_bytes)
+        )
         for find in finders
     ]
     return [*done, *copy_duplicate_inputs(graph, target)]
 
 
 def _get_guaranteed_work_area(node: ir.Node, target: Target) -> int:
-    """Return the work area that is planned for `node` at least; for an iqCat of parts of a LinearInt, outside."""
-    size = math.prod(int(d or 1) for d in (ir.get_shape(node.inputs[0]) or (0,) if node.inputs else (0,)))
+    """Return the work area that is planned for `node` at least.
+
+    For an iqCat of parts of a LinearInt, outside.
+    """
+    size = math.prod(
+        int(d or 1) for d in (ir.get_shape(node.inputs[0]) or (0,) if node.inputs else (0,))
+    )
     rows = get_linear_shape(node)
     if rows is not None:
         return min(rows[0] * rows[1], 4 * rows[0] * rows[2]) if len(node.inputs) > 2 else 0
@@ -91,9 +108,16 @@ def _get_guaranteed_work_area(node: ir.Node, target: Target) -> int:
         and LunaFault.LINEAR_AREA in target.faults
         and not is_read_by_batch_norm(node.outputs[0])
     ):
-        parts = [get_linear_shape(maker) if (maker := ir.producer(v)) is not None else None for v in node.inputs]
+        parts = [
+            get_linear_shape(maker) if (maker := ir.producer(v)) is not None else None
+            for v in node.inputs
+        ]
         result = math.prod(int(d or 1) for d in ir.get_shape(node.outputs[0]) or ())
-        return min(result, MAX_CONCAT_WORK_AREA) if all(size is not None and size[0] > 1 for size in parts) else 0
+        return (
+            min(result, MAX_CONCAT_WORK_AREA)
+            if all(size is not None and size[0] > 1 for size in parts)
+            else 0
+        )
     if node.op_type == BATCH_NORM2D.name:
         return 4 * math.prod(int(d or 1) for d in (ir.get_shape(node.inputs[0]) or ())[2:])
     return {GLU.name: 7 * size, SOFTMAX.name: 4 * size}.get(node.op_type, 0)
@@ -107,7 +131,9 @@ def _find_layer_norms(graph: ir.Model, target: Target) -> list[_WorkAreaDemand]:
             line = math.prod(int(d or 1) for d in ir.get_shape(node.inputs[1]) or ())
             y, scale = node.outputs[0], float(ir.get_attr(node, "scale_o"))
             single = math.prod(int(d or 1) for d in ir.get_shape(y) or ()) == line
-            norms.append(_WorkAreaDemand(node, per_element * line + more, y, scale, list(y.uses()), single))
+            norms.append(
+                _WorkAreaDemand(node, per_element * line + more, y, scale, list(y.uses()), single)
+            )
     return norms
 
 
@@ -118,7 +144,13 @@ def _find_multirow_linears(graph: ir.Model, target: Target) -> list[_WorkAreaDem
         if rows > 1:
             need = rows * (max(inputs, outputs) + outputs)
             operators.append(
-                _WorkAreaDemand(node, need, ir.require_input(node), float(ir.get_attr(node, "scale_x")), [(node, 0)])
+                _WorkAreaDemand(
+                    node,
+                    need,
+                    ir.require_input(node),
+                    float(ir.get_attr(node, "scale_x")),
+                    [(node, 0)],
+                )
             )
     return operators
 
@@ -127,7 +159,11 @@ def _find_softmaxes(graph: ir.Model, target: Target) -> list[_WorkAreaDemand]:
     softmaxes = []
     for node in graph.graph:
         if node.op_type == SOFTMAX.name:
-            value, readers, scale = ir.require_input(node), [(node, 0)], float(ir.get_attr(node, "scale_x"))
+            value, readers, scale = (
+                ir.require_input(node),
+                [(node, 0)],
+                float(ir.get_attr(node, "scale_x")),
+            )
             need = SOFTMAX_WORK_BYTES * math.prod(int(d or 1) for d in ir.get_shape(value) or ())
             maker = ir.producer(value)
             if maker is not None and maker.op_type == SLICE.name:
@@ -161,7 +197,9 @@ def _is_safe(graph: ir.Model, target: Target) -> bool:
     )
 
 
-def _insert_dummy_batch_norm(graph: ir.Model, target: Target, wanted: _WorkAreaDemand) -> AppliedRewrite:
+def _insert_dummy_batch_norm(
+    graph: ir.Model, target: Target, wanted: _WorkAreaDemand
+) -> AppliedRewrite:
     """Insert the nodes; return what was done."""
     value, name, scale, axis = wanted.value, str(wanted.value.name), wanted.scale, 1
     shape = [int(d or 1) for d in ir.get_shape(value) or ()]
@@ -169,7 +207,9 @@ def _insert_dummy_batch_norm(graph: ir.Model, target: Target, wanted: _WorkAreaD
     first = next(node for node in graph.graph if id(node) in readers)
     least = -(-wanted.required_bytes // 4)
     for count in _split_concat_factor(-(-least // math.prod(shape))):
-        value = insert_concat(graph, wanted.node, [value] * count, axis, scale, f"{name}_repeated", before=first)
+        value = insert_concat(
+            graph, wanted.node, [value] * count, axis, scale, f"{name}_repeated", before=first
+        )
     long = [int(d or 1) for d in ir.get_shape(value) or ()]
     total = math.prod(long)
     channels = next(c for c in range(total // least, 0, -1) if total % c == 0)
@@ -187,11 +227,23 @@ def _insert_dummy_batch_norm(graph: ir.Model, target: Target, wanted: _WorkAreaD
         "scale_o": scale,
         **target.node_attributes.get("", {}),
     }
-    value = _insert_node(graph, RESHAPE.name, value, {"shape": np.array(image, np.int64)}, {}, f"{name}_column", first)
+    value = _insert_node(
+        graph,
+        RESHAPE.name,
+        value,
+        {"shape": np.array(image, np.int64)},
+        {},
+        f"{name}_column",
+        first,
+    )
     value = _insert_node(graph, BATCH_NORM2D.name, value, constants, attrs, f"{name}_same", first)
-    value = _insert_node(graph, RESHAPE.name, value, {"shape": np.array(long, np.int64)}, {}, f"{name}_lines", first)
+    value = _insert_node(
+        graph, RESHAPE.name, value, {"shape": np.array(long, np.int64)}, {}, f"{name}_lines", first
+    )
     if long != shape:
-        cut = make_slice(graph, value, axis, 0, shape[axis], f"{name}_once", ir.get_tensor_names(graph))
+        cut = make_slice(
+            graph, value, axis, 0, shape[axis], f"{name}_once", ir.get_tensor_names(graph)
+        )
         graph.graph.insert_before(first, cut)
         value = cut.outputs[0]
     for reader, index in wanted.readers:
@@ -218,15 +270,27 @@ def _insert_node(
     base: str,
     before: ir.Node,
 ) -> ir.Value:
-    """Insert a node on `value` and constants before `before`; return its output, of the sizes of what is reshaped."""
+    """Insert a node on `value` and constants before `before`.
+
+    Return its output, of the sizes of what is reshaped.
+    """
     name = ir.unique_tensor_name(graph, base)
     inputs = [
         value,
-        *(ir.add_initializer(graph, ir.unique_tensor_name(graph, f"{name}_{k}"), a) for k, a in constants.items()),
+        *(
+            ir.add_initializer(graph, ir.unique_tensor_name(graph, f"{name}_{k}"), a)
+            for k, a in constants.items()
+        ),
     ]
     domain = "" if op_type == RESHAPE.name else "thinker"
     inserted = ir.make_node(
-        op_type, inputs, dict(sorted(attrs.items())), name=f"{op_type}_{name}", output=name, domain=domain, like=value
+        op_type,
+        inputs,
+        dict(sorted(attrs.items())),
+        name=f"{op_type}_{name}",
+        output=name,
+        domain=domain,
+        like=value,
     )
     if "shape" in constants:
         inserted.outputs[0].shape = ir.make_shape([int(d) for d in constants["shape"]])

@@ -1,1 +1,4 @@
-"""What the vendor's packer makes of an integer graph, known without it: limits, memory plan, verdict, arguments."""
+"""What the vendor's packer makes of an integer graph, known without it.
+
+Limits, memory plan, verdict, arguments.
+"""

@@ -1,8 +1,9 @@
 """What is believed of the packer and its executors and was never measured.
 
-A rule that only reading supports bears the mark `unmeasured`; `grep -rn "@unmeasured" lingeronnx/targets/luna` lists
-them. Such a rule may refuse. A promise hangs on a belief only where no arguments make the graph right without it, and
-then the verdict tells it (`Verdict.beliefs`).
+A rule that only reading supports bears the mark `unmeasured`;
+`grep -rn "@unmeasured" lingeronnx/targets/luna` lists them. Such a rule may refuse. A promise hangs
+on a belief only where no arguments make the graph right without it, and then the verdict tells it
+(`Verdict.beliefs`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What a graph costs on a chip: multiply-accumulates, bytes, memory, transfers; per layer and in total."""
+"""What a graph costs on a chip: multiply-accumulates, bytes, memory, transfers.
+
+Per layer and in total.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ __all__ = ["compute_graph_cost"]
 
 
 def compute_graph_cost(net: PackerGraph, memory: MemoryPlan, external_bytes: int) -> GraphCost:
-    """Return what the prepared graph costs under its plan; external : bytes of the memory outside."""
+    """Return what the prepared graph costs under its plan.
+
+    External : bytes of the memory outside.
+    """
     counted: set[str] = set()
     layers = [_compute_layer_cost(net, memory, step, counted) for step in net.steps]
     macs: dict[str, int] = {}
@@ -41,7 +47,9 @@ def compute_graph_cost(net: PackerGraph, memory: MemoryPlan, external_bytes: int
 _PARTIAL_READ_OPERATORS = ("Slice", "Gather")
 
 
-def _compute_layer_cost(net: PackerGraph, memory: MemoryPlan, step: PackerStep, counted: set[str]) -> LayerCost:
+def _compute_layer_cost(
+    net: PackerGraph, memory: MemoryPlan, step: PackerStep, counted: set[str]
+) -> LayerCost:
     """Return one layer; a constant that several read is counted at the first of them."""
     own = net.get_constants(step)
     weights = sum(memory.stored_bytes[t.name] for t in own if t.name not in counted)
@@ -50,10 +58,14 @@ def _compute_layer_cost(net: PackerGraph, memory: MemoryPlan, step: PackerStep, 
     most = (
         sum(t.size_bytes for t in outputs) if step.op in _PARTIAL_READ_OPERATORS else None
     )  # of its input it reads what it writes
-    touched = {t.name: t.size_bytes if most is None else min(t.size_bytes, most) for t in net.data(step)}
+    touched = {
+        t.name: t.size_bytes if most is None else min(t.size_bytes, most) for t in net.data(step)
+    }
     touched |= {t.name: t.size_bytes for t in outputs}
     outside = sum(size for name, size in touched.items() if memory.allocations[name].place == PSRAM)
-    fetched = sum(memory.stored_bytes[t.name] for t in own) if memory.constant_memory == PSRAM else 0
+    fetched = (
+        sum(memory.stored_bytes[t.name] for t in own) if memory.constant_memory == PSRAM else 0
+    )
     return LayerCost(
         node=step.origin or step.name,
         op_type=step.op,

@@ -1,4 +1,7 @@
-"""The form of a file: names, order, operators, attributes, scales. What the packer refuses before it plans."""
+"""The form of a file: names, order, operators, attributes, scales.
+
+What the packer refuses before it plans.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +87,14 @@ REQUIRED_ATTRIBUTES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 
 #: Operators that must say how they round: by Packing.rounding on every chip, or on those where it is platform_quant.
-_ROUNDING_OPERATORS = (CONV1D.name, CONV2D.name, CONV_TRANSPOSE2D.name, LINEAR.name, LSTM.name, GRU.name)
+_ROUNDING_OPERATORS = (
+    CONV1D.name,
+    CONV2D.name,
+    CONV_TRANSPOSE2D.name,
+    LINEAR.name,
+    LSTM.name,
+    GRU.name,
+)
 _ROUNDING_OPERATORS_VENUS = (BMM.name, ADD.name, SUB.name, MUL.name)
 _RENAME_REMEDY = "give the tensor another name"
 
@@ -109,7 +119,9 @@ def check_file(
     return refused
 
 
-def _check_platform(steps: Sequence[PackerStep], target: Target, options: PackerOptions) -> Iterator[VerdictFinding]:
+def _check_platform(
+    steps: Sequence[PackerStep], target: Target, options: PackerOptions
+) -> Iterator[VerdictFinding]:
     names = sorted({str(s.get("platform")) for s in steps if s.get("platform") is not None})
     asked = options.platform
     if asked is not None and (
@@ -123,7 +135,9 @@ def _check_platform(steps: Sequence[PackerStep], target: Target, options: Packer
             f"write -p {get_packer_profile(target).name}",
         )
     if len(names) > 1:
-        yield _make_refusal("graph", "all nodes name one platform", " and ".join(names), "quantize for one chip")
+        yield _make_refusal(
+            "graph", "all nodes name one platform", " and ".join(names), "quantize for one chip"
+        )
     graph = names[0] if names else DEFAULT_PLATFORM_OPTION
     for other, where in ((asked, "-p"), (get_packer_profile(target).name, "the check")):
         if other is not None and other.lower() != graph.lower():
@@ -139,16 +153,24 @@ def _check_platform(steps: Sequence[PackerStep], target: Target, options: Packer
 def _check_names(graph: onnx.GraphProto, steps: Sequence[PackerStep]) -> Iterator[VerdictFinding]:
     for name in sorted({n for s in steps for n in s.inputs if n.startswith("Scale")}):
         yield _make_refusal(
-            name, "no tensor that is read has a name that begins with Scale", f"'{name}'", _RENAME_REMEDY
+            name,
+            "no tensor that is read has a name that begins with Scale",
+            f"'{name}'",
+            _RENAME_REMEDY,
         )
     constants = {i.name for i in graph.initializer}
     writers = {n: s for s in steps for n in s.outputs}
     kept = [v.name for v in graph.input if v.name not in constants]
     last = [s.inputs[0] for s in steps if s.op == DEQUANT.name and s.inputs]
-    last += [v.name for v in graph.output if v.name in writers and writers[v.name].op != DEQUANT.name]
+    last += [
+        v.name for v in graph.output if v.name in writers and writers[v.name].op != DEQUANT.name
+    ]
     for name in sorted({n for n in (*kept, *last) if n.find("@") > 0}):
         yield _make_refusal(
-            name, "no graph input or output has @ in its name, where the packer cuts it", f"'{name}'", _RENAME_REMEDY
+            name,
+            "no graph input or output has @ in its name, where the packer cuts it",
+            f"'{name}'",
+            _RENAME_REMEDY,
         )
     inner = [n for n, s in writers.items() if s.op not in (QUANT.name, DEQUANT.name)] + kept
     for short, count in Counter(n.split("@")[0] for n in inner).items():
@@ -165,7 +187,10 @@ def _check_names(graph: onnx.GraphProto, steps: Sequence[PackerStep]) -> Iterato
         label = f"{node.op_type}_{node.output[0]}" if node.output else ""
         if not node.name and name_counts[label]:
             yield _make_refusal(
-                label, "no node has the name that the packer makes up for one without", f"'{label}'", "name all nodes"
+                label,
+                "no node has the name that the packer makes up for one without",
+                f"'{label}'",
+                "name all nodes",
             )
 
 
@@ -192,16 +217,26 @@ def _check_inputs(graph: onnx.GraphProto, steps: Sequence[PackerStep]) -> Iterat
         if value.name in constants:
             continue
         if value.name not in used:
-            yield _make_refusal(value.name, "every graph input is read", "nobody reads it", "take it out")
+            yield _make_refusal(
+                value.name, "every graph input is read", "nobody reads it", "take it out"
+            )
         kind = value.type.tensor_type.elem_type
         through = any(
             s.op in ("Reshape", "Transpose", "Slice", "Gather", "Squeeze", "Unsqueeze", "Flatten")
             for s in steps
             if value.name in s.inputs
         )
-        if kind == onnx.TensorProto.FLOAT and value.name not in quants and not through and value.name in used:
+        if (
+            kind == onnx.TensorProto.FLOAT
+            and value.name not in quants
+            and not through
+            and value.name in used
+        ):
             yield _make_refusal(
-                value.name, "a graph input without Quant is int8", "float", "declare it int8, or add a Quant"
+                value.name,
+                "a graph input without Quant is int8",
+                "float",
+                "declare it int8, or add a Quant",
             )
 
 
@@ -210,21 +245,35 @@ def _check_operator(step: PackerStep, target: Target) -> Iterator[VerdictFinding
         return
     if step.op not in get_packer_profile(target).operators:
         yield _make_refusal(
-            step.name, f"the packer has this operator for {target.name}", step.op, "leave it out or replace it"
+            step.name,
+            f"the packer has this operator for {target.name}",
+            step.op,
+            "leave it out or replace it",
         )
     if step.op in ("Squeeze", "Unsqueeze") and len(step.inputs) > 1:
         yield _make_refusal(
-            step.name, f"{step.op} has its axes as an attribute", "an input", "write them as an attribute"
+            step.name,
+            f"{step.op} has its axes as an attribute",
+            "an input",
+            "write them as an attribute",
         )
     if step.op == CONCAT.name:
-        missing = [f"scale_x_{i}" for i in range(len(step.inputs)) if step.get(f"scale_x_{i}") is None]
+        missing = [
+            f"scale_x_{i}" for i in range(len(step.inputs)) if step.get(f"scale_x_{i}") is None
+        ]
         if step.get("dim") is None and step.get("axis") is None:
             missing.append("dim")
         if missing:
             yield _make_refusal(
-                step.name, "iqCat has dim and the scale of each input", f"{', '.join(missing)} missing", "add it"
+                step.name,
+                "iqCat has dim and the scale of each input",
+                f"{', '.join(missing)} missing",
+                "add it",
             )
-    if step.op == SOFTMAX.name and step.get(get_packer_profile(target).softmax_axis_attribute) is None:
+    if (
+        step.op == SOFTMAX.name
+        and step.get(get_packer_profile(target).softmax_axis_attribute) is None
+    ):
         yield _make_refusal(
             step.name,
             f"SoftmaxInt has the attribute {get_packer_profile(target).softmax_axis_attribute}",
@@ -256,18 +305,34 @@ def _check_attributes(step: PackerStep, target: Target) -> Iterator[VerdictFindi
         )
     widths = get_packer_profile(target).conv_output_bits if step.op == CONV2D.name else (8, 16, 32)
     bits = step.get("o_bits")
-    if bits is not None and step.op in (*_ROUNDING_OPERATORS, GLU.name, BMM.name) and bits not in widths:
+    if (
+        bits is not None
+        and step.op in (*_ROUNDING_OPERATORS, GLU.name, BMM.name)
+        and bits not in widths
+    ):
         yield _make_refusal(step.name, f"o_bits is one of {widths}", bits, "write 8")
 
 
 def check_net(net: PackerGraph, target: Target) -> list[VerdictFinding]:
-    """Return what the packer refuses of the graph that it has read: nothing left, widths, scales."""
+    """Return what the packer refuses of the graph that it has read.
+
+    Nothing left, widths, scales.
+    """
     if not net.steps:
         return [
-            _make_refusal("graph", "a node is left when Quant and Dequant are taken out", "none", "pack a larger graph")
+            _make_refusal(
+                "graph",
+                "a node is left when Quant and Dequant are taken out",
+                "none",
+                "pack a larger graph",
+            )
         ]
     if not any(net.get_constants(step) for step in net.steps):
-        return [_make_refusal("graph", "a graph has at least one constant", "none", "pack a larger graph")]
+        return [
+            _make_refusal(
+                "graph", "a graph has at least one constant", "none", "pack a larger graph"
+            )
+        ]
     refused: list[VerdictFinding] = []
     scales: dict[str, float | None] = {name: net.tensors[name].scale for name in net.inputs}
     for step in net.steps:
@@ -297,23 +362,38 @@ def _check_empty_tensors(net: PackerGraph, step: PackerStep) -> Iterable[Verdict
         shape = net.tensors[name].shape if name in net.tensors else ()
         if 0 in shape:
             yield _make_refusal(
-                step.name, "tensors have elements", f"'{name}' of shape {list(shape)}", "leave the node out"
+                step.name,
+                "tensors have elements",
+                f"'{name}' of shape {list(shape)}",
+                "leave the node out",
             )
 
 
 def _check_widths(net: PackerGraph, step: PackerStep) -> Iterable[VerdictFinding]:
-    if step.op in (CONV1D.name, CONV2D.name, CONV_TRANSPOSE2D.name, LINEAR.name) and len(step.inputs) > 1:
+    if (
+        step.op in (CONV1D.name, CONV2D.name, CONV_TRANSPOSE2D.name, LINEAR.name)
+        and len(step.inputs) > 1
+    ):
         weight = net.arrays.get(step.inputs[1])
         if weight is not None and weight.dtype.name != "int8":
-            yield _make_refusal(step.name, "weights are int8", weight.dtype.name, "store them as int8")
+            yield _make_refusal(
+                step.name, "weights are int8", weight.dtype.name, "store them as int8"
+            )
     if step.op == TANH.name and net.tensors[step.inputs[0]].width != 2:
         yield _make_refusal(
-            step.name, "iqTanh reads 16 bits", f"{8 * net.tensors[step.inputs[0]].width}", "add a Requant"
+            step.name,
+            "iqTanh reads 16 bits",
+            f"{8 * net.tensors[step.inputs[0]].width}",
+            "add a Requant",
         )
 
 
 def _check_scales(step: PackerStep, scales: dict[str, float | None]) -> Iterable[VerdictFinding]:
-    keys = ["scale_x", "scale_y"] if step.op != CONCAT.name else [f"scale_x_{i}" for i in range(len(step.inputs))]
+    keys = (
+        ["scale_x", "scale_y"]
+        if step.op != CONCAT.name
+        else [f"scale_x_{i}" for i in range(len(step.inputs))]
+    )
     for name, key in zip(step.inputs, keys, strict=False):
         stated, known = step.get(key), scales.get(name)
         if stated is None:
@@ -322,5 +402,8 @@ def _check_scales(step: PackerStep, scales: dict[str, float | None]) -> Iterable
             scales[name] = float(stated)
         elif known is not None and not math.isclose(stated, known, rel_tol=1e-6):
             yield _make_refusal(
-                step.name, f"{key} is the scale of the input", f"{stated:g} and {known:g}", "use one scale"
+                step.name,
+                f"{key} is the scale of the input",
+                f"{stated:g} and {known:g}",
+                "use one scale",
             )

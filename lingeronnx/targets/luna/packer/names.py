@@ -1,8 +1,9 @@
 """Names that the vendor's packer takes: what is unsafe in a name, and how a safe one is made.
 
-The packer cuts a name at an "@", takes a tensor whose name begins with "Scale" for something else, and one that speaks
-of a "workspace" or of its prefetch buffers for its own. A name with ":" or "," cannot be written behind its `-m`. The
-executor dumps an integer tensor into a file called after the first characters of its name, "/" written as "_".
+The packer cuts a name at an "@", takes a tensor whose name begins with "Scale" for something else,
+and one that speaks of a "workspace" or of its prefetch buffers for its own. A name with ":" or ","
+cannot be written behind its `-m`. The executor dumps an integer tensor into a file called after the
+first characters of its name, "/" written as "_".
 
 Knows no operator and no platform.
 """
@@ -30,7 +31,9 @@ def is_safe(name: str) -> bool:
 
 
 def _sanitize_name(name: str) -> str:
-    text = "".join("_" if char in _UNSAFE_CHARACTERS or not char.isprintable() else char for char in name)
+    text = "".join(
+        "_" if char in _UNSAFE_CHARACTERS or not char.isprintable() else char for char in name
+    )
     for word, other in _RESERVED_WORDS.items():
         text = text.replace(word, other)
     return text[0].lower() + text[1:] if text.startswith(_RESERVED_PREFIX) else text
@@ -44,12 +47,15 @@ def _get_dump_stem(name: str) -> str:
 def build_safe_names(graph: ir.Model) -> NameMapping:
     """Return the names of `graph` that the packer does not take as they are, and unique ones for them.
 
-    Safe names stay, those of inputs and outputs first, but for a tensor whose dump another one would overwrite.
+    Safe names stay, those of inputs and outputs first, but for a tensor whose dump another one
+    would overwrite.
     """
     ends = [str(value.name) for value in (*graph.graph.inputs, *graph.graph.outputs)]
     computed = list(dict.fromkeys([*ends, *(str(value.name) for value in ir.iter_values(graph))]))
     dumped = {
-        str(v.name) for v in ir.iter_values(graph) if ir.producer(v) and (v.dtype is None or v.dtype.name != "FLOAT")
+        str(v.name)
+        for v in ir.iter_values(graph)
+        if ir.producer(v) and (v.dtype is None or v.dtype.name != "FLOAT")
     }
     known = set(computed)
     constants = [str(name) for name in graph.graph.initializers if name not in known]

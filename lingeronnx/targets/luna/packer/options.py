@@ -41,10 +41,10 @@ _OPTION_FIELDS = {
 class PackerOptions:
     """What was asked for; sizes in bytes.
 
-    thresholds : 1 of convolution weights, 2 of outputs, 3 of LinearInt weights, 4 of tensors that go to PSRAM
-    placements : {tensor: place}, by the names that tensors keep. parameters : the place of all constants, None for
-    psram symbol_sizes : {symbol of a dimension: size}. limit : of the shared memory, None for the chip's own
-    findings : what the packer would refuse
+    thresholds : 1 of convolution weights, 2 of outputs, 3 of LinearInt weights, 4 of tensors that
+    go to PSRAM placements : {tensor: place}, by the names that tensors keep. parameters : the place
+    of all constants, None for psram symbol_sizes : {symbol of a dimension: size}. limit : of the
+    shared memory, None for the chip's own findings : what the packer would refuse
     """
 
     platform: str | None = None
@@ -58,19 +58,26 @@ class PackerOptions:
 
 
 def parse_packer_arguments(args: str | Iterable[str]) -> PackerOptions:
-    """Read the packer's arguments: words, or one line for a shell; ConfigError for an option it does not have."""
+    """Read the packer's arguments: words, or one line for a shell.
+
+    ConfigError for an option it does not have.
+    """
     words = split_words(args) if isinstance(args, str) else [str(a) for a in args]
     values: dict[str, str] = {}
     position = 0
     while position < len(words):
         word, _, value = (
-            words[position].partition("=") if words[position].startswith("--") else (words[position], "", "")
+            words[position].partition("=")
+            if words[position].startswith("--")
+            else (words[position], "", "")
         )
         if word not in _OPTION_FIELDS:
             if position == 0 and not word.startswith("-"):  # the program's own name
                 position += 1
                 continue
-            raise ConfigError(f"unknown packer argument '{word}'; known: {', '.join(sorted(_OPTION_FIELDS))}")
+            raise ConfigError(
+                f"unknown packer argument '{word}'; known: {', '.join(sorted(_OPTION_FIELDS))}"
+            )
         if not value:
             position += 1
             if position >= len(words):
@@ -84,7 +91,9 @@ def parse_packer_arguments(args: str | Iterable[str]) -> PackerOptions:
 
 def _make_options(values: dict[str, str]) -> PackerOptions:
     places, problems = _parse_placements(values.get("memory", ""))
-    thresholds = [_parse_bytes(f"--threshold{i}", values.get(f"threshold{i}", "655360")) for i in (1, 2, 3, 4)]
+    thresholds = [
+        _parse_bytes(f"--threshold{i}", values.get(f"threshold{i}", "655360")) for i in (1, 2, 3, 4)
+    ]
     limit = values.get("limit")
     return PackerOptions(
         platform=values.get("platform"),
@@ -102,7 +111,9 @@ def _parse_bytes(option: str, text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise ConfigError(f"the packer's argument {option} is '{text}'; it is a number of bytes") from None
+        raise ConfigError(
+            f"the packer's argument {option} is '{text}'; it is a number of bytes"
+        ) from None
 
 
 def _parse_placements(text: str) -> tuple[dict[str, str], list[VerdictFinding]]:
@@ -112,8 +123,14 @@ def _parse_placements(text: str) -> tuple[dict[str, str], list[VerdictFinding]]:
     for entry in text.split(",") if text else []:
         parts: Sequence[str] = entry.split(":")
         if len(parts) != 2 or parts[1].lower() not in (SHARE, PSRAM, FLASH):
-            rule = f"-m takes name:place, separated by commas; a place is {SHARE}, {PSRAM} or {FLASH}"
-            problems.append(VerdictFinding("packs", "-m", rule, f"'{entry}'", "rename the tensor or correct the place"))
+            rule = (
+                f"-m takes name:place, separated by commas; a place is {SHARE}, {PSRAM} or {FLASH}"
+            )
+            problems.append(
+                VerdictFinding(
+                    "packs", "-m", rule, f"'{entry}'", "rename the tensor or correct the place"
+                )
+            )
             continue
         places[parts[0]] = parts[1].lower()
     return places, problems

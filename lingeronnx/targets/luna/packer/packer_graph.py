@@ -45,8 +45,8 @@ class PackerTensor:
 class PackerStep:
     """One node.
 
-    origin : the node of the user's graph that it comes from. made : what the packer made it as, "pad" in front of a
-    convolution, "group" or "part" of one; empty for a node of the graph.
+    origin : the node of the user's graph that it comes from. made : what the packer made it as,
+    "pad" in front of a convolution, "group" or "part" of one; empty for a node of the graph.
     """
 
     op: str

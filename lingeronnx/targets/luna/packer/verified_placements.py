@@ -1,11 +1,12 @@
 """Where operators were measured to be right: the places of what they read and write.
 
-A place is one letter: s for shared memory, p for PSRAM. ``sp>s`` reads its first operand in shared memory and its
-second in PSRAM, and writes to shared memory. Behind a slash stand the operands of a sum or a concatenation that have
-another scale than the result; a plus says that a tensor has more than 65536 bytes. All in shared memory was measured
-of every operator.
+A place is one letter: s for shared memory, p for PSRAM. ``sp>s`` reads its first operand in shared
+memory and its second in PSRAM, and writes to shared memory. Behind a slash stand the operands of a
+sum or a concatenation that have another scale than the result; a plus says that a tensor has more
+than 65536 bytes. All in shared memory was measured of every operator.
 
-`tests/targets/luna/packer/test_measured.py` holds the table against the measured rows; its command prints it.
+`tests/targets/luna/packer/test_measured.py` holds the table against the measured rows; its command
+prints it.
 """
 
 from __future__ import annotations
@@ -135,32 +136,63 @@ def _get_rescaled_operands(node: PlacedStep) -> str:
         keys = [("x", "scale_x"), ("y", "scale_y")]
     elif node.step.op == CONCAT.name:
         keys = [("x", f"scale_x_{i}") for i in range(len(node.inputs))]
-    return "".join(dict.fromkeys(letter for letter, key in keys if node.step.get(key, scale) != scale))
+    return "".join(
+        dict.fromkeys(letter for letter, key in keys if node.step.get(key, scale) != scale)
+    )
 
 
 def find_assumptions(plan: PlannedGraph) -> Iterator[VerdictFinding]:
     """Yield what was not measured and a right plan hangs on, most of it tensors in places that were never tried."""
     kind = get_packer_profile(plan.target)
     for step in plan.graph.steps:
-        if step.op == LAYER_NORM.name and plan.options.constant_memory == SHARE and kind.layer_norm_writes_past_bias:
-            rule, value = "what lies behind all constants in shared memory comes to no harm", "rows are written there"
-            yield VerdictFinding("unmeasured", step.origin, rule, value, "leave the constants in psram")
+        if (
+            step.op == LAYER_NORM.name
+            and plan.options.constant_memory == SHARE
+            and kind.layer_norm_writes_past_bias
+        ):
+            rule, value = (
+                "what lies behind all constants in shared memory comes to no harm",
+                "rows are written there",
+            )
+            yield VerdictFinding(
+                "unmeasured", step.origin, rule, value, "leave the constants in psram"
+            )
         if step.op == CONV1D.name and int(step.get("group", 1)) > 1:
             rule, value = "a 1-D convolution of several groups", f"{step.get('group')} groups"
-            yield VerdictFinding("unmeasured", step.origin, rule, value, "write it over a map of height 1")
+            yield VerdictFinding(
+                "unmeasured", step.origin, rule, value, "write it over a map of height 1"
+            )
         if (
             step.op == LINEAR.name
             and kind.multirow_linear_needs_psram
             and _is_multirow_single_output(plan.get_placed_step(step))
         ):
-            rule, value = "a LinearInt of several rows and one output that lies in shared memory", "measured once"
-            yield VerdictFinding("unmeasured", step.origin, rule, value, f"-m {step.outputs[0]}:psram")
-        if step.op in (TILE.name, EXPAND.name) and (value := _describe_unverified_copy(plan.get_placed_step(step))):
-            rule, remedy = f"a {step.op} of anything but the last of two or three axes", "reshape it before and after"
+            rule, value = (
+                "a LinearInt of several rows and one output that lies in shared memory",
+                "measured once",
+            )
+            yield VerdictFinding(
+                "unmeasured", step.origin, rule, value, f"-m {step.outputs[0]}:psram"
+            )
+        if step.op in (TILE.name, EXPAND.name) and (
+            value := _describe_unverified_copy(plan.get_placed_step(step))
+        ):
+            rule, remedy = (
+                f"a {step.op} of anything but the last of two or three axes",
+                "reshape it before and after",
+            )
             yield VerdictFinding("unmeasured", step.origin, rule, value, remedy)
         places = encode_placement(plan.get_placed_step(step))
-        if step.op in IN_PLACE_OPERATORS and plan.places[step.inputs[0]] == plan.places[step.outputs[0]]:
+        if (
+            step.op in IN_PLACE_OPERATORS
+            and plan.places[step.inputs[0]] == plan.places[step.outputs[0]]
+        ):
             continue  # nothing is computed
-        if "p" in places and places not in VERIFIED_PLACEMENTS[kind.work_area_table].get(step.op, "").split():
+        if (
+            "p" in places
+            and places not in VERIFIED_PLACEMENTS[kind.work_area_table].get(step.op, "").split()
+        ):
             rule = f"{step.op} with its tensors in these places (s shared memory, p psram)"
-            yield VerdictFinding("unmeasured", step.origin, rule, places, "place them elsewhere (-m)")
+            yield VerdictFinding(
+                "unmeasured", step.origin, rule, places, "place them elsewhere (-m)"
+            )

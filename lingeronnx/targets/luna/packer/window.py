@@ -8,7 +8,14 @@ from dataclasses import dataclass
 
 from ....graph import ir
 
-__all__ = ["PackerWindow", "format_shape", "format_sides", "is_float_node", "round_up", "static_shape"]
+__all__ = [
+    "PackerWindow",
+    "format_shape",
+    "format_sides",
+    "is_float_node",
+    "round_up",
+    "static_shape",
+]
 
 
 def format_sides(sides: Sequence[int]) -> str:
@@ -27,7 +34,10 @@ def round_up(size: int, multiple: int) -> int:
 
 
 def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
-    """Return the shape with 1 for a batch that is not known; None where anything else is not known."""
+    """Return the shape with 1 for a batch that is not known.
+
+    None where anything else is not known.
+    """
     shape = ir.get_shape(value)
     if shape is None or any(d is None for d in shape[1:]):
         return None
@@ -44,8 +54,8 @@ def is_float_node(node: ir.Node) -> bool:
 class PackerWindow:
     """A convolution or a pool over a map [1, channels, height, width]; a line is a map of height 1.
 
-    channels, outputs : of one group, as groups become nodes of their own, and of all in a depthwise one
-    pads : top, left, bottom, right
+    channels, outputs : of one group, as groups become nodes of their own, and of all in a depthwise
+    one pads : top, left, bottom, right
     """
 
     channels: int
@@ -88,7 +98,8 @@ class PackerWindow:
             group=group,
             depthwise=depthwise,
         )
-        # One window has no next: the strides of a float node say nothing, an integer node's are what was written.
+        # One window has no next: the strides of a float node say nothing, an integer node's are
+        # what was written.
         return (
             window.with_unit_strides()
             if weight is None and is_float_node(node) and window.is_single_position
@@ -99,7 +110,8 @@ class PackerWindow:
     def is_single_position(self) -> bool:
         """Whether the window has one position."""
         return all(
-            size + self.pads[i] + self.pads[i + 2] == self.kernel[i] for i, size in enumerate((self.height, self.width))
+            size + self.pads[i] + self.pads[i + 2] == self.kernel[i]
+            for i, size in enumerate((self.height, self.width))
         )
 
     @property
@@ -112,10 +124,17 @@ class PackerWindow:
         return PackerWindow(**{**vars(self), "strides": (1, 1)})
 
     def get_line_buffer_bytes(self, align: int, width_align: int = 8, swapped: bool = False) -> int:
-        """Return the bytes that one row of results reads, channels and width rounded up; along the other axis."""
+        """Return the bytes that one row of results reads, channels and width rounded up.
+
+        Along the other axis.
+        """
         along, over = (0, 1) if swapped else (1, 0)
         line = (self.height, self.width)[along]
-        return round_up(self.channels, align) * round_up(line, width_align * self.strides[along]) * self.kernel[over]
+        return (
+            round_up(self.channels, align)
+            * round_up(line, width_align * self.strides[along])
+            * self.kernel[over]
+        )
 
     def get_map_bytes(self) -> int:
         """Return the bytes of the whole map, channels rounded up to 8, the width to 8 times the stride."""
@@ -127,7 +146,9 @@ def _get_int_list(node: ir.Node, name: str, count: int, default: int) -> list[in
     return list(values) if len(values) == count else [default] * count
 
 
-def _get_group_sizes(node: ir.Node, channels: int, weight: tuple[int, ...] | None) -> tuple[int, int, int]:
+def _get_group_sizes(
+    node: ir.Node, channels: int, weight: tuple[int, ...] | None
+) -> tuple[int, int, int]:
     """Return group, and the channels and outputs of one node that the packer makes of it."""
     group = int(ir.get_attr(node, "group") or 1)
     if weight is None:

@@ -1,4 +1,7 @@
-"""Prices of a chip from a board's row: the formulas of a chip that has some, corrected by factors."""
+"""Prices of a chip from a board's row.
+
+The formulas of a chip that has some, corrected by factors.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +26,25 @@ def apply_calibration(calibration: TimingCalibration, target: Target) -> KernelC
     """
     if calibration.platform != target.name:
         raise ConfigError(
-            f"the timing file is of {calibration.platform}, the model is for {target.name}: measure that chip"
+            f"the timing file is of {calibration.platform}, the model is for {target.name}: "
+            "measure that chip"
         )
     if calibration.base not in BASE_COSTS:
-        raise ConfigError(f"the timing file corrects formulas of {calibration.base}; known: {', '.join(BASE_COSTS)}")
+        raise ConfigError(
+            f"the timing file corrects formulas of {calibration.base}; known: "
+            f"{', '.join(BASE_COSTS)}"
+        )
     for family in calibration.factors:
         if family not in FAMILIES:
             raise ConfigError(
-                f"the timing file has no kernels '{family}'{suggest_nearest(family, FAMILIES)}; known: "
+                f"the timing file has no kernels '{family}'{suggest_nearest(family, FAMILIES)}; "
+                "known: "
                 f"{', '.join(FAMILIES)}"
             )
-    factors = {family: CostCorrection(factor.start, factor.rest) for family, factor in calibration.factors.items()}
+    factors = {
+        family: CostCorrection(factor.start, factor.rest)
+        for family, factor in calibration.factors.items()
+    }
     return replace(
         BASE_COSTS[calibration.base],
         corrections=factors,

@@ -1,8 +1,9 @@
 """The executor's own profile lines, joined with the nodes of a graph as the chip runs them.
 
-Built with its profiling option, the executor prints a line a node, in the graph's order: ``NAME | CYCLES | (shape of
-the input) | (shape of the output)``, more behind that for some. CYCLES is the host core's counter, after the node's own
-DMA has been waited for. Some names are not the graph's. A log may hold other lines, and several runs.
+Built with its profiling option, the executor prints a line a node, in the graph's order: ``NAME |
+CYCLES | (shape of the input) | (shape of the output)``, more behind that for some. CYCLES is the
+host core's counter, after the node's own DMA has been waited for. Some names are not the graph's. A
+log may hold other lines, and several runs.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from .kernels import CallCost
 
 __all__ = ["ProfileLine", "analyze_board_log", "parse_profile_lines"]
 
-_LINE = re.compile(r"\b([A-Za-z]\w{0,63}) *\| *(\d{1,15}) *\| *\(([\d, ]{0,99})\) *\| *\(([\d, ]{0,99})\)")
+_LINE = re.compile(
+    r"\b([A-Za-z]\w{0,63}) *\| *(\d{1,15}) *\| *\(([\d, ]{0,99})\) *\| *\(([\d, ]{0,99})\)"
+)
 #: Names of the log that are not the graph's, in small letters -> the graph's.
 _LOG_NAME_ALIASES = {
     "meanpool2dint": "avgpool2dint",
@@ -38,7 +41,10 @@ _BASE = "arcs"
 
 @dataclass(frozen=True)
 class ProfileLine:
-    """A node's line. number : in the log, from 1. inputs, outputs : elements of the first of each."""
+    """A node's line. number : in the log, from 1.
+
+    Inputs, outputs : elements of the first of each.
+    """
 
     line_number: int
     name: str
@@ -49,7 +55,10 @@ class ProfileLine:
 
 @dataclass(frozen=True)
 class _LoggedStep:
-    """A node of a graph, as a log may name it. work : its cycles by family; None where some have no price."""
+    """A node of a graph, as a log may name it.
+
+    Work : its cycles by family; None where some have no price.
+    """
 
     name: str
     operator: str
@@ -93,12 +102,19 @@ def analyze_board_log(
     seen = [(step, median(cycles)) for step, cycles in zip(steps, taken, strict=True) if cycles]
     if len(seen) < _MIN_LAYER_COVERAGE * len(steps):
         raise ConfigError(
-            f"the log has lines of {len(seen)} of the model's {len(steps)} layers; at least half are needed: is it the "
+            f"the log has lines of {len(seen)} of the model's {len(steps)} layers; at least half "
+            "are needed: is it the "
             "log of another model, or of other packer arguments?"
         )
-    work = [MeasuredNode(measured, step.work) for step, measured in seen if step.work is not None and measured > 0]
+    work = [
+        MeasuredNode(measured, step.work)
+        for step, measured in seen
+        if step.work is not None and measured > 0
+    ]
     if not work:
-        raise ConfigError("no layer that the log has a line of has a price: there is nothing to compare")
+        raise ConfigError(
+            "no layer that the log has a line of has a price: there is nothing to compare"
+        )
     row = fit_calibration(work, target.name, _BASE, runs, clock)
     layers = []
     for step, measured in seen:
@@ -113,21 +129,28 @@ def _iterate_steps(judged: DetailedVerdict) -> Iterator[_LoggedStep]:
     net, memory = judged.graph, judged.memory_plan
     if net is None or memory is None:
         finding = next((f for f in judged.findings if f.level == "packs"), None)
-        raise ConfigError(f"the model does not pack, so no board ran it; give the graph that was packed: {finding}")
+        raise ConfigError(
+            "the model does not pack, so no board ran it; give the graph that was packed: "
+            f"{finding}"
+        )
     for step in net.steps:
         read, written = (net.tensors[names[0]].elements for names in (step.inputs, step.outputs))
         work = sum_cycles_by_family(net, step, judged.options, memory, ARCS)
         yield _LoggedStep(step.origin or step.name, step.op, read, written, work)
 
 
-def _match_lines(steps: Sequence[_LoggedStep], lines: Sequence[ProfileLine]) -> tuple[list[list[int]], int]:
+def _match_lines(
+    steps: Sequence[_LoggedStep], lines: Sequence[ProfileLine]
+) -> tuple[list[list[int]], int]:
     """Return the cycles of each step, and how many runs there are.
 
-    A line is of the next step that it fits; where none is left, a run begins anew. ConfigError for one that fits none.
+    A line is of the next step that it fits; where none is left, a run begins anew. ConfigError for
+    one that fits none.
     """
     if not lines:
         raise ConfigError(
-            "the log has no profile line, such as 'Conv2dInt | 5230 | (1,3,32,32) | (1,16,32,32)': build the executor "
+            "the log has no profile line, such as 'Conv2dInt | 5230 | (1,3,32,32) | (1,16,32,32)': "
+            "build the executor "
             "with its profiling option"
         )
     taken: list[list[int]] = [[] for _ in steps]
@@ -138,9 +161,11 @@ def _match_lines(steps: Sequence[_LoggedStep], lines: Sequence[ProfileLine]) -> 
             place, runs = _find_step(steps, line, 0), runs + 1
         if place is None:
             raise ConfigError(
-                f"line {line.line_number} of the log: {line.name} with {line.inputs} elements in and {line.outputs} "
+                f"line {line.line_number} of the log: {line.name} with {line.inputs} elements in "
+                f"and {line.outputs} "
                 "out is "
-                "no layer of the model: is it the log of another model, or of other packer arguments?"
+                "no layer of the model: is it the log of another model, or of other packer "
+                "arguments?"
             )
         taken[place].append(line.cycles)
         at = place + 1

@@ -1,10 +1,12 @@
-"""Prices that measured nodes give: factors on another chip's formulas, least squares of relative errors.
+"""Prices that measured nodes give.
 
+Factors on another chip's formulas, least squares of relative errors.
     cycles of a node = node + sum over families f of  start_f * S_f + rest_f * R_f
 
-S_f and R_f are the cycles of its calls by the formulas, before the first element and from there on. Minimised is the
-sum of squares of (this / measured - 1), and a little of what the factors differ from one factor for all, which decides
-where the nodes do not: a log of one size of a kernel cannot tell its start from the rest. No factor is below 0.
+S_f and R_f are the cycles of its calls by the formulas, before the first element and from there on.
+Minimised is the sum of squares of (this / measured - 1), and a little of what the factors differ
+from one factor for all, which decides where the nodes do not: a log of one size of a kernel cannot
+tell its start from the rest. No factor is below 0.
 """
 
 from __future__ import annotations
@@ -45,17 +47,29 @@ class MeasuredNode:
 def fit_calibration(
     nodes: Sequence[MeasuredNode], platform: str, base: str, runs: int, clock: float | None
 ) -> TimingCalibration:
-    """Return the row that is nearest to `nodes`, at least one; see above. clock : MHz, noted in the row."""
+    """Return the row that is nearest to `nodes`, at least one; see above.
+
+    Clock : MHz, noted in the row.
+    """
     families = sorted({family for node in nodes for family in node.cycles_by_family})
     measured = np.array([node.measured_cycles for node in nodes])
-    by_formulas = np.array([sum(sum(one) for one in node.cycles_by_family.values()) for node in nodes])
-    whole = float(np.median(measured[by_formulas > 0] / by_formulas[by_formulas > 0])) if by_formulas.any() else 1.0
+    by_formulas = np.array(
+        [sum(sum(one) for one in node.cycles_by_family.values()) for node in nodes]
+    )
+    whole = (
+        float(np.median(measured[by_formulas > 0] / by_formulas[by_formulas > 0]))
+        if by_formulas.any()
+        else 1.0
+    )
     unit = float(np.median(measured))  # of the cycles of a node: all unknowns are of one size then
     columns = [np.full(len(nodes), unit)]
     for family in families:
         for part in (0, 1):
             columns.append(
-                whole * np.array([node.cycles_by_family.get(family, CallCost(0.0, 0.0))[part] for node in nodes])
+                whole
+                * np.array(
+                    [node.cycles_by_family.get(family, CallCost(0.0, 0.0))[part] for node in nodes]
+                )
             )
     shares = np.stack(columns, axis=1) / measured[:, None]
     wanted = np.ones(len(columns))
@@ -83,11 +97,16 @@ def fit_calibration(
 
 
 def _cross_validate(shares: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Return what fits to the other nodes say of each node, as a share of what was measured: (nodes,)."""
+    """Return what fits to the other nodes say of each node, as a share of what was measured.
+
+    (nodes,).
+    """
     turn = np.arange(len(shares)) % min(_FOLDS, len(shares))
     told = np.zeros(len(shares))
     for index in range(turn.max() + 1):
-        told[turn == index] = shares[turn == index] @ _solve_nonnegative(shares[turn != index], wanted)
+        told[turn == index] = shares[turn == index] @ _solve_nonnegative(
+            shares[turn != index], wanted
+        )
     return told
 
 

@@ -1,7 +1,7 @@
 """Which kernels the executor of arcs calls for a node, how often, and with which arguments.
 
-Found by recording every call of the executor on 31 graphs. What calls kernels that have no price is told with its bytes
-and a bound; it is never counted as nothing.
+Found by recording every call of the executor on 31 graphs. What calls kernels that have no price is
+told with its bytes and a bound; it is never counted as nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ from .kernels import KernelCall
 
 __all__ = ["TimingNode", "Operand", "UnmodeledCalls", "NodeKernelCalls", "list_kernel_calls"]
 
-_MAX_UNSPLIT_POOL_BYTES = 65536  # bytes of a pool's input above which it is computed 8 channels at a time
+_MAX_UNSPLIT_POOL_BYTES = (
+    65536  # bytes of a pool's input above which it is computed 8 channels at a time
+)
 _NATIVE_TANH_SCALE = 2.0**27  # of an iqTanh that reads its input as it is
 
 
@@ -84,7 +86,10 @@ class TimingNode:
 
 @dataclass(frozen=True)
 class UnmodeledCalls:
-    """What a node does that has no price: what it is, how many bytes it moves, and calls that cost as much at most."""
+    """What a node does that has no price.
+
+    What it is, how many bytes it moves, and calls that cost as much at most.
+    """
 
     description: str
     moved_bytes: int
@@ -102,17 +107,22 @@ class NodeKernelCalls:
 def list_kernel_calls(node: TimingNode) -> NodeKernelCalls:
     """Return what the executor calls for a node; all of an operator that is not known has no price.
 
-    Nor has a convolution whose weights have another rank than its map: prices are asked before a graph is judged.
+    Nor has a convolution whose weights have another rank than its map: prices are asked before a
+    graph is judged.
     """
     form, unknown = _CALL_BUILDERS.get(node.op), node.op
-    if form in (_convolution, _conv_transpose) and len(node.inputs[1].shape) != len(node.inputs[0].shape):
+    if form in (_convolution, _conv_transpose) and len(node.inputs[1].shape) != len(
+        node.inputs[0].shape
+    ):
         form, unknown = None, "weights of another rank than the map"
     if form is None:
         moved = sum(o.size_bytes for o in (*node.inputs[:1], *node.outputs))
         return NodeKernelCalls((), (UnmodeledCalls(unknown, moved),))
     done = form(node)
     return (
-        done if isinstance(done, NodeKernelCalls) else NodeKernelCalls(tuple(call for call in done if call.count > 0))
+        done
+        if isinstance(done, NodeKernelCalls)
+        else NodeKernelCalls(tuple(call for call in done if call.count > 0))
     )
 
 
@@ -128,21 +138,30 @@ def _memset_call(n: int, bits: int) -> KernelCall:
     return KernelCall("memset", {"n": n, "in_bits": bits, "out_bits": bits})
 
 
-def _matmul_call(m: int, k: int, n: int, left: int, right: int, out: int, times: int = 1) -> KernelCall:
+def _matmul_call(
+    m: int, k: int, n: int, left: int, right: int, out: int, times: int = 1
+) -> KernelCall:
     widths = {"left_bits": left, "right_bits": right, "out_bits": out}
     return KernelCall("matmul", {"m": m, "k": k, "n": n, **widths}, times)
 
 
 def _transpose_call(rows: int, columns: int, bits: int) -> KernelCall:
-    return KernelCall("transpose", {"rows": rows, "columns": columns, "bits": bits, "out_bits": bits})
+    return KernelCall(
+        "transpose", {"rows": rows, "columns": columns, "bits": bits, "out_bits": bits}
+    )
 
 
 def _get_window_arguments(node: TimingNode, outputs: int) -> dict[str, Any]:
     """Return the arguments of a kernel that slides a window; a line is a map of height 1."""
     _, channels, *size = node.inputs[0].shape
-    kernel = list(node.get("kernel_shape", node.inputs[1].shape[2:] if len(node.inputs) > 1 else ()))
+    kernel = list(
+        node.get("kernel_shape", node.inputs[1].shape[2:] if len(node.inputs) > 1 else ())
+    )
     rank = len(size)
-    strides, dilations = list(node.get("strides", [1] * rank)), list(node.get("dilations", [1] * rank))
+    strides, dilations = (
+        list(node.get("strides", [1] * rank)),
+        list(node.get("dilations", [1] * rank)),
+    )
     pads = list(node.get("pads", [0] * 2 * rank))
     if rank == 1:
         size, kernel, strides, dilations = [1, *size], [1, *kernel], [1, *strides], [1, *dilations]
@@ -166,7 +185,14 @@ def _convolution(node: TimingNode) -> NodeKernelCalls | Sequence[KernelCall]:
     if set(call.arguments["dilation"]) == {1}:
         return [call]
     return NodeKernelCalls(
-        (), (UnmodeledCalls("a dilated convolution", node.inputs[0].size_bytes + node.outputs[0].size_bytes, (call,)),)
+        (),
+        (
+            UnmodeledCalls(
+                "a dilated convolution",
+                node.inputs[0].size_bytes + node.outputs[0].size_bytes,
+                (call,),
+            ),
+        ),
     )
 
 
@@ -196,7 +222,9 @@ def _batched_matmul(node: TimingNode) -> Sequence[KernelCall]:
 
 def _max_pool(node: TimingNode) -> Sequence[KernelCall]:
     batch, channels = node.inputs[0].shape[:2]
-    return [KernelCall("maxpool", {**_get_window_arguments(node, channels), "dilation": [1, 1]}, batch)]
+    return [
+        KernelCall("maxpool", {**_get_window_arguments(node, channels), "dilation": [1, 1]}, batch)
+    ]
 
 
 def _average_pool(node: TimingNode) -> Sequence[KernelCall]:
@@ -211,28 +239,45 @@ def _average_pool(node: TimingNode) -> Sequence[KernelCall]:
         if -(-channels // 8) * 8 * h * -(-w // line) * line > _MAX_UNSPLIT_POOL_BYTES:
             sizes = [min(8, channels - start) for start in range(0, channels, 8)]
         counted = {size: sizes.count(size) for size in sizes}
-        calls = [KernelCall("avgpool", {**window, "c_in": c, "c_out": c}, t) for c, t in counted.items()]
+        calls = [
+            KernelCall("avgpool", {**window, "c_in": c, "c_out": c}, t) for c, t in counted.items()
+        ]
     area = math.prod(kernel)
     if area & (area - 1):
-        calls += [_memset_call(out.element_count, 32), _vector_call("div", out.element_count, 32, 32)]
+        calls += [
+            _memset_call(out.element_count, 32),
+            _vector_call("div", out.element_count, 32, 32),
+        ]
     return [*calls, _vector_call("scale", out.element_count, 32, out.bits)]
 
 
 def _make_activation_builder(kernel: str) -> Callable[[TimingNode], Sequence[KernelCall]]:
     def form(node: TimingNode) -> Sequence[KernelCall]:
-        return [_vector_call(kernel, node.inputs[0].element_count, node.inputs[0].bits, node.outputs[0].bits)]
+        return [
+            _vector_call(
+                kernel, node.inputs[0].element_count, node.inputs[0].bits, node.outputs[0].bits
+            )
+        ]
 
     return form
 
 
 def _sigmoid(node: TimingNode) -> Sequence[KernelCall]:
     n, source, out = node.inputs[0].element_count, node.inputs[0].bits, node.outputs[0].bits
-    return [_vector_call("scale", n, source, 32), _vector_call("scale", n, 32, 32), _vector_call("sigmoid", n, 32, out)]
+    return [
+        _vector_call("scale", n, source, 32),
+        _vector_call("scale", n, 32, 32),
+        _vector_call("sigmoid", n, 32, out),
+    ]
 
 
 def _tanh(node: TimingNode) -> Sequence[KernelCall]:
     n, out = node.inputs[0].element_count, node.outputs[0].bits
-    scaled = [] if node.scale("scale_x", node.inputs[0]) == _NATIVE_TANH_SCALE else [_vector_call("scale", n, 32, 32)]
+    scaled = (
+        []
+        if node.scale("scale_x", node.inputs[0]) == _NATIVE_TANH_SCALE
+        else [_vector_call("scale", n, 32, 32)]
+    )
     return [*scaled, _vector_call("tanh", n, 32, out)]
 
 
@@ -251,7 +296,9 @@ def _softmax(node: TimingNode) -> Sequence[KernelCall]:
 
 
 def _layer_norm(node: TimingNode) -> NodeKernelCalls:
-    length = math.prod(node.inputs[1].shape)  # a line is as long as there are factors: the last axis, or the last two
+    length = math.prod(
+        node.inputs[1].shape
+    )  # a line is as long as there are factors: the last axis, or the last two
     lines = math.prod(node.inputs[0].shape) // max(length, 1)
     source, out = node.inputs[0].bits, node.outputs[0].bits
     weight = node.get("parameter_bits", 8)
@@ -315,11 +362,20 @@ def _lstm(node: TimingNode) -> Sequence[KernelCall]:
 
 def _make_add_builder(kernel: str) -> Callable[[TimingNode], Sequence[KernelCall]]:
     def form(node: TimingNode) -> Sequence[KernelCall]:
-        n, bits, target = node.outputs[0].element_count, node.outputs[0].bits, node.scale("scale_o", node.outputs[0])
-        scales = [node.scale(name, operand) for name, operand in zip(("scale_x", "scale_y"), node.inputs, strict=False)]
+        n, bits, target = (
+            node.outputs[0].element_count,
+            node.outputs[0].bits,
+            node.scale("scale_o", node.outputs[0]),
+        )
+        scales = [
+            node.scale(name, operand)
+            for name, operand in zip(("scale_x", "scale_y"), node.inputs, strict=False)
+        ]
         widths = [operand.bits for operand in node.inputs]
         changed = [
-            _vector_call("scale", n, w, bits) for w, scale in zip(widths, scales, strict=True) if scale != target
+            _vector_call("scale", n, w, bits)
+            for w, scale in zip(widths, scales, strict=True)
+            if scale != target
         ]
         return [*changed, _vector_call(kernel, n, bits, bits)]
 
@@ -358,7 +414,9 @@ def _concat(node: TimingNode) -> NodeKernelCalls:
         elif lines == 1:
             calls.append(_copy_call(length))
         else:
-            rest.append(UnmodeledCalls("a copy with gaps", operand.size_bytes, (_copy_call(length, lines),)))
+            rest.append(
+                UnmodeledCalls("a copy with gaps", operand.size_bytes, (_copy_call(length, lines),))
+            )
     return NodeKernelCalls(tuple(calls), tuple(rest))
 
 
@@ -415,7 +473,9 @@ def _requant(node: TimingNode) -> NodeKernelCalls | Sequence[KernelCall]:
     source, out = node.inputs[0], node.outputs[0]
     if source.bits == out.bits == 8:
         return [_vector_call("scale", source.element_count, 8, 8)]
-    return NodeKernelCalls((), (UnmodeledCalls("a change of width on the host", source.size_bytes + out.size_bytes),))
+    return NodeKernelCalls(
+        (), (UnmodeledCalls("a change of width on the host", source.size_bytes + out.size_bytes),)
+    )
 
 
 def _in_place(node: TimingNode) -> Sequence[KernelCall]:
@@ -426,40 +486,42 @@ def _flatten(node: TimingNode) -> Sequence[KernelCall]:
     return [_copy_call(node.inputs[0].size_bytes)]
 
 
-_CALL_BUILDERS: Mapping[str, Callable[[TimingNode], NodeKernelCalls | Sequence[KernelCall]]] = MappingProxyType(
-    {
-        CONV2D.name: _convolution,
-        CONV1D.name: _convolution,
-        CONV_TRANSPOSE2D.name: _conv_transpose,
-        LINEAR.name: _linear,
-        BMM.name: _batched_matmul,
-        "BMMInt": _batched_matmul,
-        "MaxPool": _max_pool,
-        AVG_POOL2D.name: _average_pool,
-        "Relu": _make_activation_builder("relu"),
-        "Prelu": _make_activation_builder("prelu"),
-        "Clip": _make_activation_builder("relux"),
-        SIGMOID.name: _sigmoid,
-        TANH.name: _tanh,
-        SOFTMAX.name: _softmax,
-        LAYER_NORM.name: _layer_norm,
-        BATCH_NORM2D.name: _batch_norm,
-        "BatchNormInt": _batch_norm,
-        LSTM.name: _lstm,
-        "iqAdd": _make_add_builder("add"),
-        "iqSub": _make_add_builder("sub"),
-        "iqMul": _mul,
-        CONCAT.name: _concat,
-        "Slice": _slice_or_split,
-        "Split": _slice_or_split,
-        "Gather": _gather,
-        "Transpose": _transpose,
-        PAD.name: _pad,
-        "ArgMax": _argmax,
-        REQUANT.name: _requant,
-        "Reshape": _in_place,
-        "Squeeze": _in_place,
-        "Unsqueeze": _in_place,
-        "Flatten": _flatten,
-    }
+_CALL_BUILDERS: Mapping[str, Callable[[TimingNode], NodeKernelCalls | Sequence[KernelCall]]] = (
+    MappingProxyType(
+        {
+            CONV2D.name: _convolution,
+            CONV1D.name: _convolution,
+            CONV_TRANSPOSE2D.name: _conv_transpose,
+            LINEAR.name: _linear,
+            BMM.name: _batched_matmul,
+            "BMMInt": _batched_matmul,
+            "MaxPool": _max_pool,
+            AVG_POOL2D.name: _average_pool,
+            "Relu": _make_activation_builder("relu"),
+            "Prelu": _make_activation_builder("prelu"),
+            "Clip": _make_activation_builder("relux"),
+            SIGMOID.name: _sigmoid,
+            TANH.name: _tanh,
+            SOFTMAX.name: _softmax,
+            LAYER_NORM.name: _layer_norm,
+            BATCH_NORM2D.name: _batch_norm,
+            "BatchNormInt": _batch_norm,
+            LSTM.name: _lstm,
+            "iqAdd": _make_add_builder("add"),
+            "iqSub": _make_add_builder("sub"),
+            "iqMul": _mul,
+            CONCAT.name: _concat,
+            "Slice": _slice_or_split,
+            "Split": _slice_or_split,
+            "Gather": _gather,
+            "Transpose": _transpose,
+            PAD.name: _pad,
+            "ArgMax": _argmax,
+            REQUANT.name: _requant,
+            "Reshape": _in_place,
+            "Squeeze": _in_place,
+            "Unsqueeze": _in_place,
+            "Flatten": _flatten,
+        }
+    )
 )

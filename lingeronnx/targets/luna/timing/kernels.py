@@ -1,4 +1,7 @@
-"""Cycles of one call of a kernel of the NPU's library: the formulas, and what a board's row makes of them."""
+"""Cycles of one call of a kernel of the NPU's library.
+
+The formulas, and what a board's row makes of them.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,8 @@ _BLOCKED_KERNELS = ("exp", "softmax", "logsoftmax")
 class KernelCall:
     """One call of a kernel, so many times.
 
-    arguments : n is elements; rows, columns; m, k, n of a product; for windows those of `Window`. Widths are in bits.
+    arguments : n is elements; rows, columns; m, k, n of a product; for windows those of `Window`.
+    Widths are in bits.
     """
 
     kernel: str
@@ -71,12 +75,17 @@ def estimate_kernel_cycles(
         known = given.get("in_bits", 8) == 8 and given.get("from") != "share"
         return estimate_copy(prices, name, given["n"]) if known else None
     if name in _WINDOW_KERNELS:
-        return _WINDOW_KERNELS[name](_window(given), **({"pads_are": given["pads_are"]} if "pads_are" in given else {}))
+        return _WINDOW_KERNELS[name](
+            _window(given), **({"pads_are": given["pads_are"]} if "pads_are" in given else {})
+        )
     return _OTHER_KERNELS[name](prices, **given)
 
 
 def estimate_call_cost(call: KernelCall, prices: KernelCosts) -> CallCost | None:
-    """Return the cycles of one call on the chip of `prices`; None where there is no price for such arguments."""
+    """Return the cycles of one call on the chip of `prices`.
+
+    None where there is no price for such arguments.
+    """
     whole = estimate_kernel_cycles(call, prices)
     if whole is None:
         return None
@@ -86,7 +95,10 @@ def estimate_call_cost(call: KernelCall, prices: KernelCosts) -> CallCost | None
 
 
 def get_kernel_family(kernel: str) -> str:
-    """Return the kernels that a kernel belongs to: what a board's row corrects together, a member of `FAMILIES`."""
+    """Return the kernels that a kernel belongs to.
+
+    What a board's row corrects together, a member of `FAMILIES`.
+    """
     if kernel.startswith("memcpy") or "_to_" in kernel:
         return "copy"
     return _FAMILY_OF.get(kernel, "vector")
@@ -122,7 +134,9 @@ def _get_start_cycles(call: KernelCall, prices: KernelCosts) -> float:
     empty = estimate_kernel_cycles(KernelCall(name, {**given, **dict.fromkeys(sizes, 0)}), prices)
     assert empty is not None
     return empty + (
-        _EXP_BLOCK_START_CYCLES * math.ceil(given["n"] / _EXP_BLOCK_ELEMENTS) if name in _BLOCKED_KERNELS else 0
+        _EXP_BLOCK_START_CYCLES * math.ceil(given["n"] / _EXP_BLOCK_ELEMENTS)
+        if name in _BLOCKED_KERNELS
+        else 0
     )
 
 
@@ -131,7 +145,12 @@ def _window(given: Mapping[str, Any]) -> Window:
 
 
 def _vector(
-    prices: KernelCosts, name: str, n: int, in_bits: int, out_bits: int, in_bits_2: int | None = None
+    prices: KernelCosts,
+    name: str,
+    n: int,
+    in_bits: int,
+    out_bits: int,
+    in_bits_2: int | None = None,
 ) -> float | None:
     kernel = prices.vector_kernels[name]
     start = kernel.start_cycles.get((in_bits, out_bits))
@@ -155,7 +174,9 @@ def _divide(prices: KernelCosts, n: int, in_bits: int, out_bits: int) -> float |
 
 def _exp(prices: KernelCosts, n: int, in_bits: int, out_bits: int) -> float | None:
     known = in_bits in (8, 32) and out_bits in (8, 32)
-    return 50 + _EXP_BLOCK_START_CYCLES * math.ceil(n / _EXP_BLOCK_ELEMENTS) + 3 * n if known else None
+    return (
+        50 + _EXP_BLOCK_START_CYCLES * math.ceil(n / _EXP_BLOCK_ELEMENTS) + 3 * n if known else None
+    )
 
 
 def _softmax(prices: KernelCosts, n: int, in_bits: int, out_bits: int) -> float | None:
@@ -190,10 +211,16 @@ def _matmul(
         m, n = -(-m // 2) * 2, -(-n // 2) * 2
     start = 2255 if (left_bits == 8 and out_bits == 8) or wide else 2536
     load = m * k * left_bits / 64 + k * n * right_bits / 64
-    return start + load + max(m * n * out_bits / 128, m * n * k / (4 if wide else 64) + 16 * math.ceil(m / 2))
+    return (
+        start
+        + load
+        + max(m * n * out_bits / 128, m * n * k / (4 if wide else 64) + 16 * math.ceil(m / 2))
+    )
 
 
-def _transpose(prices: KernelCosts, rows: int, columns: int, bits: int, out_bits: int) -> float | None:
+def _transpose(
+    prices: KernelCosts, rows: int, columns: int, bits: int, out_bits: int
+) -> float | None:
     if bits != out_bits or bits not in (8, 32):
         return None
     lines = math.ceil(rows / 2) * (3 + math.ceil(columns * bits / 64))

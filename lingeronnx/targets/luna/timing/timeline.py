@@ -1,7 +1,8 @@
 """When each layer runs: the DMA fetches a layer's constants while the layers before it compute.
 
-A layer with constants in external memory waits for its own transfer, starts that of the next such layer, then computes.
-The first transfer starts with the run. So a transfer hides behind all layers up to the next one with constants.
+A layer with constants in external memory waits for its own transfer, starts that of the next such
+layer, then computes. The first transfer starts with the run. So a transfer hides behind all layers
+up to the next one with constants.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ class LayerSlot(NamedTuple):
     prefetch_start_cycle: float = 0.0
 
 
-def schedule_layers(compute_cycles: Sequence[float], prefetch_cycles: Sequence[float]) -> list[LayerSlot]:
+def schedule_layers(
+    compute_cycles: Sequence[float], prefetch_cycles: Sequence[float]
+) -> list[LayerSlot]:
     """Return when each layer runs.
 
     compute_cycles : cycles of each layer. transfers : of the DMA before it, 0 where it has none.

@@ -1,7 +1,9 @@
-"""Cycles of the kernels that slide a window: convolutions, depthwise ones, pools, transposed convolutions.
+"""Cycles of the kernels that slide a window.
 
-The array computes two output channels and eight input channels at a time, and four columns of a line; the first and
-last columns and rows cost what the padding leaves of them. The formulas are the hardware's, 1350 and 300 are fitted.
+Convolutions, depthwise ones, pools, transposed convolutions.
+The array computes two output channels and eight input channels at a time, and four columns of a
+line; the first and last columns and rows cost what the padding leaves of them. The formulas are the
+hardware's, 1350 and 300 are fitted.
 """
 
 from __future__ import annotations
@@ -31,7 +33,10 @@ def _round_up(value: int, step: int) -> int:
 
 @dataclass(frozen=True)
 class Window:
-    """The arguments of a call: channels in and out, height and width, then pairs; pads: top, left, bottom, right."""
+    """The arguments of a call: channels in and out, height and width, then pairs.
+
+    Pads: top, left, bottom, right.
+    """
 
     c_in: int
     h: int
@@ -65,12 +70,14 @@ class _Columns:
     passed: int
 
 
-def _columns(kernel: int, lead: int, step: int, left: int, edge: int, steps: int, covered: int) -> _Columns:
+def _columns(
+    kernel: int, lead: int, step: int, left: int, edge: int, steps: int, covered: int
+) -> _Columns:
     """Return the cycles of a line.
 
-    kernel : columns with the `lead` in front. step : columns of the input in a step. left : steps that begin in the
-    left padding. edge : columns of the right padding beyond the last step. steps : whole steps of a line. covered :
-    steps that the kernel reaches over.
+    kernel : columns with the `lead` in front. step : columns of the input in a step. left : steps
+    that begin in the left padding. edge : columns of the right padding beyond the last step. steps
+    : whole steps of a line. covered : steps that the kernel reaches over.
     """
     spare = -kernel % step
     left_held = left * (left + 1) // 2
@@ -80,12 +87,22 @@ def _columns(kernel: int, lead: int, step: int, left: int, edge: int, steps: int
     right_whole = right * covered - right_held
     middle = steps - (kernel - 1) // step
     computed = kernel * middle + step * (left_whole + right_whole) - spare * left
-    return _Columns(computed, (kernel + 2) * (left + right + middle), step * (left_held + right_held) - spare * right)
+    return _Columns(
+        computed,
+        (kernel + 2) * (left + right + middle),
+        step * (left_held + right_held) - spare * right,
+    )
 
 
 def _get_reached_padding(size: int, first: int, last: int, kernel: int, stride: int) -> int:
     """Return the padding behind the last element that the kernel reaches."""
-    return max(0, stride * ((size + first + last - (kernel - 1) + stride - 1) // stride) - size - first) if last else 0
+    return (
+        max(
+            0, stride * ((size + first + last - (kernel - 1) + stride - 1) // stride) - size - first
+        )
+        if last
+        else 0
+    )
 
 
 def _estimate_array_cycles(window: Window, outputs: int, sums_over_inputs: bool) -> int:
@@ -110,7 +127,9 @@ def _estimate_array_cycles(window: Window, outputs: int, sums_over_inputs: bool)
     cycles += high * pairs * (line.held + line.passed) + 13 * pairs
     if not sums_over_inputs:
         return cycles - 16 - lead * steps * pairs * (high - sum(outside) + len(outside))
-    skipped = (high - sum(outside)) * (groups * kh - 1) + sum(groups * (kh - n) + n - 1 for n in outside)
+    skipped = (high - sum(outside)) * (groups * kh - 1) + sum(
+        groups * (kh - n) + n - 1 for n in outside
+    )
     return cycles - lead * steps * pairs * skipped
 
 
@@ -122,13 +141,22 @@ def _get_conv_split(window: Window) -> tuple[int, int] | None:
     (kh, kw), sh = window.kernel, window.stride[0]
     deep = _round_up(window.c_in, 8)
     weights, line = deep * kh * kw, deep * window.width
-    if 2 * weights > _WEIGHT_BUFFER_BYTES or line > _INPUT_BUFFER_BYTES or _INPUT_BUFFER_BYTES // line == kh - sh:
+    if (
+        2 * weights > _WEIGHT_BUFFER_BYTES
+        or line > _INPUT_BUFFER_BYTES
+        or _INPUT_BUFFER_BYTES // line == kh - sh
+    ):
         return None
-    return 2 * (_WEIGHT_BUFFER_BYTES // weights // 2), math.ceil(window.h / (_INPUT_BUFFER_BYTES // line))
+    return 2 * (_WEIGHT_BUFFER_BYTES // weights // 2), math.ceil(
+        window.h / (_INPUT_BUFFER_BYTES // line)
+    )
 
 
 def estimate_conv2d_cycles(window: Window) -> float | None:
-    """Return the cycles of a convolution; None without a price: where weights or a line fill the array's memory."""
+    """Return the cycles of a convolution.
+
+    None without a price: where weights or a line fill the array's memory.
+    """
     cuts = _get_conv_split(window)
     if cuts is None:
         return None
@@ -140,27 +168,42 @@ def estimate_conv2d_cycles(window: Window) -> float | None:
     for first in range(0, window.c_out, most):
         outputs = min(most, window.c_out - first)
         cycles += (
-            _CONV_START_CYCLES + deep * window.h * _round_up(window.width, 8) / 8 + _round_up(outputs, 2) * weights / 8
+            _CONV_START_CYCLES
+            + deep * window.h * _round_up(window.width, 8) / 8
+            + _round_up(outputs, 2) * weights / 8
         )
-        cycles += max(outputs * high * wide / 16, _estimate_array_cycles(window, outputs, sums_over_inputs=True))
+        cycles += max(
+            outputs * high * wide / 16,
+            _estimate_array_cycles(window, outputs, sums_over_inputs=True),
+        )
         cycles += _ROWS * pieces + 3 * window.c_in if pieces > 1 else 0
         parts += 1
     return cycles - _PART * (parts - 1)
 
 
 def get_start_cycles(kernel: str, window: Window) -> float:
-    """Return what a call takes before its first element, of a window that has a price: of all its parts and pieces."""
+    """Return what a call takes before its first element, of a window that has a price.
+
+    Of all its parts and pieces.
+    """
     if kernel != "conv2d":
         return _CONV_START_CYCLES if kernel == "deconv" else _DEPTHWISE_START_CYCLES
     cuts = _get_conv_split(window)
     assert cuts is not None
     most, pieces = cuts
     parts = math.ceil(window.c_out / most)
-    return _CONV_START_CYCLES * parts - _PART * (parts - 1) + (_ROWS * pieces * parts if pieces > 1 else 0)
+    return (
+        _CONV_START_CYCLES * parts
+        - _PART * (parts - 1)
+        + (_ROWS * pieces * parts if pieces > 1 else 0)
+    )
 
 
 def estimate_depthwise_cycles(window: Window) -> float | None:
-    """Return the cycles of a convolution of each channel by itself; None where channels in and out differ."""
+    """Return the cycles of a convolution of each channel by itself.
+
+    None where channels in and out differ.
+    """
     if window.c_in != window.c_out:
         return None
     return estimate_pool_cycles(window) + _round_up(window.c_in, 2) * math.prod(window.kernel) / 8
@@ -173,13 +216,17 @@ def estimate_pool_cycles(window: Window) -> float:
     return (
         _DEPTHWISE_START_CYCLES
         + load
-        + max(window.c_in * high * wide / 16, _estimate_array_cycles(window, window.c_in, sums_over_inputs=False))
+        + max(
+            window.c_in * high * wide / 16,
+            _estimate_array_cycles(window, window.c_in, sums_over_inputs=False),
+        )
     )
 
 
 def estimate_deconv_cycles(window: Window, pads_are: str = "torch") -> float | None:
-    """Return the cycles of a transposed convolution; None for pads that differ, or are larger than the kernel.
+    """Return the cycles of a transposed convolution.
 
+    None for pads that differ, or are larger than the kernel.
     pads_are : "torch", those of the operator, or "direct", those of the array.
     """
     (kh, kw), (sh, sw) = window.kernel, window.stride

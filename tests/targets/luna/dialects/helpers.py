@@ -43,7 +43,8 @@ def model(nodes, inputs, constants=(), outputs=("y",), domain="linger"):
         for kind, ins, outs, attrs, at in nodes
     ]
     values = [
-        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in inputs.items()
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+        for n, a in inputs.items()
     ]
     results = [onnx.ValueInfoProto(name=name) for name in outputs]
     tensors = [numpy_helper.from_array(a, n) for n, a in dict(constants).items()]
@@ -56,15 +57,31 @@ def declared(graph, **outputs):
     """The protobuf form with these types of outputs: name=(element type, shape)."""
     proto = ir.to_proto(graph)
     del proto.graph.output[:]
-    proto.graph.output.extend(helper.make_tensor_value_info(name, *told) for name, told in outputs.items())
+    proto.graph.output.extend(
+        helper.make_tensor_value_info(name, *told) for name, told in outputs.items()
+    )
     return proto
 
 
-def run(kind, attrs, *arrays, platform="venus", mode="floor_add", constants=(), domain="linger", arithmetic=None):
+def run(
+    kind,
+    attrs,
+    *arrays,
+    platform="venus",
+    mode="floor_add",
+    constants=(),
+    domain="linger",
+    arithmetic=None,
+):
     """One operator on integers."""
     inputs = {f"x{i}": a for i, a in enumerate(arrays)}
     attrs = {"platform": platform, "quant_mode": mode, **attrs}
-    graph = model([(kind, [*inputs, *dict(constants)], ["y"], attrs, domain)], inputs, constants, domain=domain)
+    graph = model(
+        [(kind, [*inputs, *dict(constants)], ["y"], attrs, domain)],
+        inputs,
+        constants,
+        domain=domain,
+    )
     session = lo.Session(graph, arithmetic)
     ((_, array, scale),) = session.taps(inputs, ["y"])
     assert scale == attrs["scale_o"]
@@ -96,8 +113,21 @@ def layer(seed, gates, units=3, size=4, times=5):
 
 def recurrent(kind, x, held, platform, outputs, domain="linger", arithmetic=None, **attrs):
     """Every output of one layer, by name."""
-    given = {"input_size": 4, "hidden_size": 3, "num_layers": 1, "batch_first": 1, "go_forward": 1, "o_bits": 8}
-    scales = {"scale_x": 32.0, "scale_iw": 128.0, "scale_h": 32.0, "scale_hw": 64.0, "scale_o": 32.0}
+    given = {
+        "input_size": 4,
+        "hidden_size": 3,
+        "num_layers": 1,
+        "batch_first": 1,
+        "go_forward": 1,
+        "o_bits": 8,
+    }
+    scales = {
+        "scale_x": 32.0,
+        "scale_iw": 128.0,
+        "scale_h": 32.0,
+        "scale_hw": 64.0,
+        "scale_o": 32.0,
+    }
     given |= {"platform": platform, **scales, **attrs}
     graph = model([(kind, ["x", *held], outputs, given, domain)], {"x": x}, held, outputs, domain)
     session = lo.Session(graph, arithmetic)

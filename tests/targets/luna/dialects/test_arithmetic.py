@@ -1,4 +1,6 @@
-"""Which arithmetic a graph means, by its generation and what the caller says; whole networks of the training side."""
+"""Which arithmetic a graph means, by its generation and what the caller says; whole networks of the
+training side.
+"""
 
 import json
 
@@ -15,7 +17,9 @@ from tests.targets.luna.dialects.helpers import ADD, THIRD, model, run, some
 
 
 def test_the_domain_decides():
-    """Averages of another scale: the training side rescales them, the executor of venus does not."""
+    """Averages of another scale: the training side rescales them, the executor of venus does
+    not.
+    """
     x = np.full((1, 1, 2, 2), 10, np.int8)
     attrs = {"kernel_shape": [2, 2], "strides": [2, 2], "scale_x": 16.0, "scale_o": 32.0}
     assert run("QAvgPool2d", attrs, x).item() == 20
@@ -32,11 +36,17 @@ def test_names_of_the_first_generation_keep_the_executor():
         assert detect_dialect(graph) == number
     assert (
         detect_dialect(
-            model([("Quant", ["x"], ["y"], {"scale_x": 1.0}, "linger")], {"x": np.zeros((1, 2), np.float32)})
+            model(
+                [("Quant", ["x"], ["y"], {"scale_x": 1.0}, "linger")],
+                {"x": np.zeros((1, 2), np.float32)},
+            )
         )
         == 3
     )
-    assert detect_dialect(model([("QAdd", ["x", "x"], ["y"], ADD, "thinker")], x, domain="thinker")) == 1
+    assert (
+        detect_dialect(model([("QAdd", ["x", "x"], ["y"], ADD, "thinker")], x, domain="thinker"))
+        == 1
+    )
 
 
 def test_the_executor_ignores_the_rounding():
@@ -50,7 +60,10 @@ def test_the_executor_ignores_the_rounding():
 
 @pytest.mark.parametrize(
     ("word", "error", "says"),
-    [("chip", lo.ConfigError, "'executor' or 'training'"), ("training", lo.ModelError, "not known")],
+    [
+        ("chip", lo.ConfigError, "'executor' or 'training'"),
+        ("training", lo.ModelError, "not known"),
+    ],
 )
 def test_what_is_refused(word, error, says):
     x = {"x": some(0, 1, 4)}
@@ -73,7 +86,9 @@ def test_an_unknown_rounding():
 @pytest.mark.parametrize("kind", ("QGelu", "QSwish", "QGlobalAveragePool2d"))
 def test_what_the_executor_has_not(kind):
     x = some(0, 1, 2, 3, 3)
-    with pytest.raises(lo.ModelError, match="venusA has no such operator; it exists in arithmetic='training' only"):
+    with pytest.raises(
+        lo.ModelError, match="venusA has no such operator; it exists in arithmetic='training' only"
+    ):
         run(kind, {"scale_x": 16.0, "scale_o": 16.0}, x, platform="venusA", arithmetic="executor")
 
 
@@ -86,13 +101,19 @@ def test_curves_that_the_first_generation_had_not():
 
 
 def test_tables_are_complete():
-    """Every operator of generation 3 is computed on every chip; the training side takes no executor's word for it."""
+    """Every operator of generation 3 is computed on every chip; the training side takes no
+    executor's word for it.
+    """
     for target in PLATFORMS:
         if target.has_packer:
             assert set(THIRD) <= set(target.training[3])
         for table in target.training.values():
-            scaled = [how for name, how in table.items() if how != Arithmetic() and name != "Requant"]
-            assert all(how.requantize == Requantization(shifts=True, rounding=None) for how in scaled)
+            scaled = [
+                how for name, how in table.items() if how != Arithmetic() and name != "Requant"
+            ]
+            assert all(
+                how.requantize == Requantization(shifts=True, rounding=None) for how in scaled
+            )
             assert all(how.trained for how in scaled if isinstance(how, RecurrentArithmetic))
 
 
@@ -110,7 +131,10 @@ def test_network_of_the_training_side(number):
     lo.check_model(LINGER3 / entry["model"])
     (given,) = session.get_inputs()
     taps = {
-        name: array for name, array, _ in session.taps({given.name: vectors["input"].reshape(-1, *given.shape[1:])})
+        name: array
+        for name, array, _ in session.taps(
+            {given.name: vectors["input"].reshape(-1, *given.shape[1:])}
+        )
     }
     assert len(taps[given.name]) == entry["samples"]
     writers = {v.name: node for node in session.model.graph for v in node.outputs}
@@ -123,8 +147,12 @@ def test_network_of_the_training_side(number):
 
 
 def test_names_of_generation_three():
-    """The formats say what generation 3 calls its operators; a node of either name is the same operator."""
-    assert {form.name: form.v3_name for form in INTEGER_OPS if form.v3_name not in (None, form.name)} == THIRD
+    """The formats say what generation 3 calls its operators; a node of either name is the same
+    operator.
+    """
+    assert {
+        form.name: form.v3_name for form in INTEGER_OPS if form.v3_name not in (None, form.name)
+    } == THIRD
     for first, third in THIRD.items():
         (node,) = model([(third, ["x"], ["y"], {}, "linger")], {"x": some(0, 1, 2)}).graph
         assert find_integer_op(node).name == first

@@ -16,13 +16,37 @@ from tests.targets.luna.dialects.helpers import ADD, CHIPS, MODES, few, model, r
 
 
 @few
-@given(st.integers(0, 9999), st.sampled_from(CHIPS), st.sampled_from(MODES), st.integers(3, 8), st.integers(2, 6))
+@given(
+    st.integers(0, 9999),
+    st.sampled_from(CHIPS),
+    st.sampled_from(MODES),
+    st.integers(3, 8),
+    st.integers(2, 6),
+)
 def test_weights(seed, platform, mode, q_x, q_o):
-    x, w, b = some(seed, 1, 3, 5, 4), some(seed + 1, 4, 3, 2, 2), np.arange(4, dtype=np.int32) * 77 - 99
-    scales = {"scale_x": 2.0**q_x, "scale_w": 2.0**5, "scale_o": 2.0**q_o, "x_bits": 8, "w_bits": 8, "o_bits": 8}
+    x, w, b = (
+        some(seed, 1, 3, 5, 4),
+        some(seed + 1, 4, 3, 2, 2),
+        np.arange(4, dtype=np.int32) * 77 - 99,
+    )
+    scales = {
+        "scale_x": 2.0**q_x,
+        "scale_w": 2.0**5,
+        "scale_o": 2.0**q_o,
+        "x_bits": 8,
+        "w_bits": 8,
+        "o_bits": 8,
+    }
     exact = naive_conv.conv(x, w, b, (1 << 30, 30, 40), (1, 1), (0, 0, 0, 0), (1, 1), 1).astype(int)
     want = each(lambda v: training.shifted(v, q_x + 5 - q_o, 8, mode), exact)
-    attrs = {"kernel_shape": [2, 2], "strides": [1, 1], "pads": [0] * 4, "dilations": [1, 1], "group": 1, **scales}
+    attrs = {
+        "kernel_shape": [2, 2],
+        "strides": [1, 1],
+        "pads": [0] * 4,
+        "dilations": [1, 1],
+        "group": 1,
+        **scales,
+    }
     same(run("QConv2d", attrs, x, platform=platform, mode=mode, constants={"w": w, "b": b}), want)
     rows, flat = x.reshape(1, 15, 4), some(seed, 6, 4)
     exact = naive_conv.linear(rows, flat, None, (1 << 30, 30, 40)).astype(int)
@@ -49,7 +73,13 @@ def test_wide_results():
 
 @pytest.mark.slow
 @few
-@given(st.integers(0, 9999), st.sampled_from(MODES), st.integers(0, 3), st.integers(0, 3), st.integers(0, 3))
+@given(
+    st.integers(0, 9999),
+    st.sampled_from(MODES),
+    st.integers(0, 3),
+    st.integers(0, 3),
+    st.integers(0, 3),
+)
 def test_pairs(seed, mode, q_x, q_y, q_o):
     x, y = some(seed, 2, 5, 6), some(seed + 1, 2, 5, 6, extremes=True)
     attrs = {**ADD, "scale_x": 2.0**q_x, "scale_y": 2.0**q_y, "scale_o": 2.0**q_o}
@@ -74,7 +104,12 @@ def test_the_sum_is_not_cut_twice():
 def test_first_generation_division():
     x, y = np.int8([[50, -50, 3, 0]]), np.int8([[7, 7, 0, 0]])
     attrs = {"scale_x": 8.0, "scale_y": 8.0, "scale_o": 4.0}
-    want = [[training.quotient(int(a), int(b), 8.0, 8.0, 4.0, 8) for a, b in zip(x[0], y[0], strict=True)]]
+    want = [
+        [
+            training.quotient(int(a), int(b), 8.0, 8.0, 4.0, 8)
+            for a, b in zip(x[0], y[0], strict=True)
+        ]
+    ]
     same(run("iqDiv", attrs, x, y, domain="thinker", arithmetic="training"), want)
     assert want == [[29, -29, 127, 0]]
 
@@ -83,13 +118,29 @@ def test_first_generation_division():
 @given(st.integers(0, 9999), st.sampled_from(MODES), st.integers(3, 6), st.integers(3, 6))
 def test_cat(seed, mode, q_x, q_o):
     x, y = some(seed, 2, 3, 4), some(seed + 1, 2, 2, 4)
-    attrs = {"axis": 1, "scale_x_0": 2.0**q_x, "scale_x_1": 16.0, "scale_o": 2.0**q_o, "x_0_bits": 8, "x_1_bits": 8}
-    parts = [each(lambda v, s=s: training.shifted(v, s, 8, mode), a) for a, s in ((x, q_x - q_o), (y, 4 - q_o))]
+    attrs = {
+        "axis": 1,
+        "scale_x_0": 2.0**q_x,
+        "scale_x_1": 16.0,
+        "scale_o": 2.0**q_o,
+        "x_0_bits": 8,
+        "x_1_bits": 8,
+    }
+    parts = [
+        each(lambda v, s=s: training.shifted(v, s, 8, mode), a)
+        for a, s in ((x, q_x - q_o), (y, 4 - q_o))
+    ]
     same(run("QCat", attrs, x, y, mode=mode, platform="venusA"), np.concatenate(parts, 1))
 
 
 @few
-@given(st.integers(0, 9999), st.sampled_from(MODES), st.booleans(), st.sampled_from((-1, 3)), st.integers(-2, 2))
+@given(
+    st.integers(0, 9999),
+    st.sampled_from(MODES),
+    st.booleans(),
+    st.sampled_from((-1, 3)),
+    st.integers(-2, 2),
+)
 def test_averages(seed, mode, padded, divisor, shift):
     x = some(seed, 2, 3, 5, 7)
     scales = {"scale_x": 16.0, "scale_o": 16.0 * 2.0**shift, "x_bits": 8, "o_bits": 8}
@@ -102,12 +153,16 @@ def test_averages(seed, mode, padded, divisor, shift):
         "divisor_override": divisor,
         **scales,
     }
-    want = training.mean(x, (3, 2), (2, 2), (1, 1, 1, 1), shift, 8, mode, True, padded, max(divisor, 0))
+    want = training.mean(
+        x, (3, 2), (2, 2), (1, 1, 1, 1), shift, 8, mode, True, padded, max(divisor, 0)
+    )
     same(run("QAvgPool2d", attrs, x, mode=mode), want)
     want = training.mean(x, (5, 7), (1, 1), (0,) * 4, shift, 8, mode, False, True, 0)
     same(run("QGlobalAveragePool2d", scales, x, mode=mode), want)
     line = np.ascontiguousarray(x[:, :, 0])
-    want = training.mean(line[:, :, None], (1, 3), (1, 3), (0,) * 4, shift, 8, mode, False, True, 0)[:, :, 0]
+    want = training.mean(
+        line[:, :, None], (1, 3), (1, 3), (0,) * 4, shift, 8, mode, False, True, 0
+    )[:, :, 0]
     same(run("QAvgPool1d", {"kernel_shape": [3], "strides": [3], **scales}, line, mode=mode), want)
 
 
@@ -122,9 +177,18 @@ def test_averages(seed, mode, padded, divisor, shift):
 )
 def test_curve_of_venus(seed, q, q_o, mode, function, dtype):
     """Q11 in, without saturation; any scale out."""
-    x = np.random.default_rng(seed).integers(np.iinfo(dtype).min, np.iinfo(dtype).max + 1, (2, 40)).astype(dtype)
+    x = (
+        np.random.default_rng(seed)
+        .integers(np.iinfo(dtype).min, np.iinfo(dtype).max + 1, (2, 40))
+        .astype(dtype)
+    )
     attrs = {"scale_x": 2.0**q, "scale_o": 2.0**q_o, "x_bits": 8 * x.itemsize, "o_bits": 8}
-    want = each(lambda v: training.shifted(training.bare(function, "venus", rsh(v, q - 11), 16), 15 - q_o, 8, mode), x)
+    want = each(
+        lambda v: training.shifted(
+            training.bare(function, "venus", rsh(v, q - 11), 16), 15 - q_o, 8, mode
+        ),
+        x,
+    )
     same(run("QSigmoid" if function == "sigmoid" else "QTanh", attrs, x, mode=mode), want)
 
 
@@ -142,7 +206,11 @@ def test_curve_of_the_others(seed, q, platform, bits, function):
     attrs = {"scale_x": 2.0**q, "scale_o": 2.0 ** (bits - 1), "x_bits": 8, "o_bits": bits}
     want = each(lambda v: curves.curve(function, platform, sat(rsh(v, q - 27), 32), bits), x)
     kind = "QSigmoid" if function == "sigmoid" else "QTanh"
-    same(run(kind, attrs, x, platform=platform, mode="ceil"), want, np.int8 if bits == 8 else np.int16)
+    same(
+        run(kind, attrs, x, platform=platform, mode="ceil"),
+        want,
+        np.int8 if bits == 8 else np.int16,
+    )
     with pytest.raises(lo.ModelError, match="scale_o = 2;"):
         run(kind, {**attrs, "scale_o": 2.0}, x, platform=platform)
 
@@ -163,7 +231,10 @@ def test_gelu_and_swish(seed, q, q_o, mode, function):
         return training.shifted(y, 27 - q_o, 8, mode)
 
     attrs = {"scale_x": 2.0**q, "scale_o": 2.0**q_o, "x_bits": 8, "o_bits": 8}
-    same(run("QGelu" if function == "gelu" else "QSwish", attrs, x, mode=mode, platform="venusA"), each(one, x))
+    same(
+        run("QGelu" if function == "gelu" else "QSwish", attrs, x, mode=mode, platform="venusA"),
+        each(one, x),
+    )
 
 
 @pytest.mark.slow
@@ -186,7 +257,11 @@ def test_softmax(seed, platform, axis, mode):
 @given(st.integers(0, 9999), st.sampled_from(CHIPS), st.sampled_from(MODES))
 def test_layer_norm(seed, platform, mode):
     rng = np.random.default_rng(seed)
-    x, gamma, beta = some(seed, 2, 3, 8), some(seed + 1, 8), rng.integers(-(2**22), 2**22, 8).astype(np.int32)
+    x, gamma, beta = (
+        some(seed, 2, 3, 8),
+        some(seed + 1, 8),
+        rng.integers(-(2**22), 2**22, 8).astype(np.int32),
+    )
     attrs = {
         "scale_x": 16.0,
         "scale_w": 64.0,
@@ -200,14 +275,29 @@ def test_layer_norm(seed, platform, mode):
     want = np.zeros(x.shape, object)
     for i, j in np.ndindex(2, 3):
         accs = curves.layer_norm(
-            [int(v) for v in x[i, j]], *([int(v) for v in a] for a in (gamma, beta)), epsilon, 15, (1 << 30, 30, 40)
+            [int(v) for v in x[i, j]],
+            *([int(v) for v in a] for a in (gamma, beta)),
+            epsilon,
+            15,
+            (1 << 30, 30, 40),
         )
         want[i, j] = [training.shifted(v, 15 + 6 - 5, 8, mode) for v in accs]
-    same(run("QLayerNorm", attrs, x, platform=platform, mode=mode, constants={"w": gamma, "b": beta}), want)
+    same(
+        run(
+            "QLayerNorm", attrs, x, platform=platform, mode=mode, constants={"w": gamma, "b": beta}
+        ),
+        want,
+    )
 
 
 @few
-@given(st.integers(0, 9999), st.sampled_from(CHIPS), st.integers(1, 2), st.integers(2, 8), st.sampled_from(MODES))
+@given(
+    st.integers(0, 9999),
+    st.sampled_from(CHIPS),
+    st.integers(1, 2),
+    st.integers(2, 8),
+    st.sampled_from(MODES),
+)
 def test_glu(seed, platform, dim, q, mode):
     x = some(seed, 2, 4, 6)
 
@@ -224,12 +314,23 @@ def test_glu(seed, platform, dim, q, mode):
 
 def test_batch_norm_of_rows():
     x, w, b = some(3, 4, 6), some(4, 6), np.arange(6, dtype=np.int32) * 100
-    attrs = {"scale_x": 16.0, "scale_w": 16.0, "scale_o": 16.0, "x_bits": 8, "w_bits": 8, "o_bits": 8}
+    attrs = {
+        "scale_x": 16.0,
+        "scale_w": 16.0,
+        "scale_o": 16.0,
+        "x_bits": 8,
+        "w_bits": 8,
+        "o_bits": 8,
+    }
     want = each(lambda v, f, s: training.shifted(v * f + s, 4, 8, "floor_add"), x, w, b)
     same(run("QBatchNorm1d", attrs, x, constants={"w": w, "b": b}), want)
 
 
 def test_embedding():
     table, ids = some(5, 9, 3), np.array([[1, 8, 0]], np.int64)
-    graph = model([("Gather", ["w", "i"], ["y"], {"scale_x": 8.0, "scale_o": 8.0}, "linger")], {"i": ids}, {"w": table})
+    graph = model(
+        [("Gather", ["w", "i"], ["y"], {"scale_x": 8.0, "scale_o": 8.0}, "linger")],
+        {"i": ids},
+        {"w": table},
+    )
     same(lo.Session(graph).run(None, {"i": ids})[0], table[ids])

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 import lingeronnx as lo
 from lingeronnx.graph import ir
 from tests.oracles import training
-from tests.targets.luna.dialects.helpers import CHIPS, declared, few, layer, model, recurrent, same, some
+from tests.targets.luna.dialects.helpers import (
+    CHIPS,
+    declared,
+    few,
+    layer,
+    model,
+    recurrent,
+    same,
+    some,
+)
 
 
 @pytest.mark.slow
@@ -20,14 +29,20 @@ from tests.targets.luna.dialects.helpers import CHIPS, declared, few, layer, mod
 def test_lstm(seed, platform, forward):
     """venus has gates of 15 bits, the others compute what their executor does; h and c are real."""
     x, held = layer(seed, 4)
-    got = recurrent("QLSTM", x, held, platform, ["y", "h", "c"], go_forward=int(forward), scale_c=32768.0)
+    got = recurrent(
+        "QLSTM", x, held, platform, ["y", "h", "c"], go_forward=int(forward), scale_c=32768.0
+    )
     arrays = [a.tolist() for a in held.values()]
     if platform == "venus":
-        y, h, c = training.lstm(x.tolist(), *arrays, (12 - 11, 11 - 11), (25, 8), None, "q15", forward)
+        y, h, c = training.lstm(
+            x.tolist(), *arrays, (12 - 11, 11 - 11), (25, 8), None, "q15", forward
+        )
     else:
         from tests.oracles.recurrent import lstm
 
-        y, h, c = lstm(x.tolist(), *arrays, 12 - 27, 11 - 27, (1 << 30, 55, 8), "q27", platform, forward)
+        y, h, c = lstm(
+            x.tolist(), *arrays, 12 - 27, 11 - 27, (1 << 30, 55, 8), "q27", platform, forward
+        )
     same(got["y"], y)
     assert got["h"].tolist() == (np.array(h, np.float32) / 32).tolist()
     assert got["c"].tolist() == (np.array(c, np.float32) / np.float32(2**15)).tolist()
@@ -73,19 +88,26 @@ def test_layers_of_the_first_generation(seed, scale_o):
     x, held = layer(seed, 3)
     got = recurrent("GRUInt", x, held, "venus", ["y", "h"], **told)
     arrays = [a.tolist() for a in held.values()]
-    same(got["y"], training.gru(x.tolist(), *arrays, (1, 0), q, 8, (q - 5, 8), 27, "q7", "venus", True)[0])
+    same(
+        got["y"],
+        training.gru(x.tolist(), *arrays, (1, 0), q, 8, (q - 5, 8), 27, "q7", "venus", True)[0],
+    )
 
 
 @pytest.mark.parametrize("forward", (True, False))
 def test_one_example_of_each_layer(forward):
-    """One example of each of the three laws above, on one chip: each further kernel takes long to compile."""
+    """One example of each of the three laws above, on one chip: each further kernel takes long to
+    compile.
+    """
     test_lstm.hypothesis.inner_test(1, "venus", forward)
     test_gru.hypothesis.inner_test(2, "venus", forward)
     test_layers_of_the_first_generation.hypothesis.inner_test(3, 64.0 if forward else 16.0)
 
 
 def test_a_layer_that_says_two_things():
-    """The training side leaves the output at scale_h, the file says scale_o: no answer is the file's meaning."""
+    """The training side leaves the output at scale_h, the file says scale_o: no answer is the
+    file's meaning.
+    """
     x, held = layer(0, 4)
     with pytest.raises(lo.ModelError, match="scale_o = 64, scale_h = 32"):
         recurrent("QLSTM", x, held, "venus", ["y", "h", "c"], scale_o=64.0)
@@ -98,7 +120,9 @@ def test_a_layer_that_says_two_things():
         "scale_iw": 1.0,
         "scale_hw": 1.0,
     }
-    graph = model([("LSTMInt", ["x", *held], ["y"], attrs, "thinker")], {"x": x}, held, domain="thinker")
+    graph = model(
+        [("LSTMInt", ["x", *held], ["y"], attrs, "thinker")], {"x": x}, held, domain="thinker"
+    )
     session = lo.Session(graph, "training")
     with pytest.raises(lo.ModelError, match="no scale_o"):
         session.run(None, {"x": x})
@@ -107,7 +131,9 @@ def test_a_layer_that_says_two_things():
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", (onnx.TensorProto.FLOAT, onnx.TensorProto.INT8))
 def test_states_may_be_declared_real(kind):
-    """The vendor's exports declare float states; a sequence declared float is wrong all the same."""
+    """The vendor's exports declare float states; a sequence declared float is wrong all the
+    same.
+    """
     x, held = layer(0, 3)
     attrs = {
         "input_size": 4,
@@ -135,8 +161,13 @@ def test_schemas_of_what_the_executor_has_not():
     x = {"x": some(0, 1, 2, 4, 4)}
     attrs = {"scale_x": 16.0, "scale_o": 16.0, "x_bits": 8, "o_bits": 8, "platform": "venusA"}
     kinds = ("QGelu", "QSwish", "QGlobalAveragePool2d")
-    chain = [(kind, [f"t{i}" if i else "x"], [f"t{i + 1}"], attrs, "linger") for i, kind in enumerate(kinds)]
-    lo.check_model(declared(model(chain, x, outputs=["t3"]), t3=(onnx.TensorProto.INT8, [1, 2, 1, 1])))
+    chain = [
+        (kind, [f"t{i}" if i else "x"], [f"t{i + 1}"], attrs, "linger")
+        for i, kind in enumerate(kinds)
+    ]
+    lo.check_model(
+        declared(model(chain, x, outputs=["t3"]), t3=(onnx.TensorProto.INT8, [1, 2, 1, 1]))
+    )
     wrong = model([("QGelu", ["x"], ["y"], {**attrs, "scale_y": 1.0}, "linger")], x)
     with pytest.raises(lo.ModelError, match="scale_y"):
         lo.check_model(declared(wrong, y=(onnx.TensorProto.INT8, [1, 2, 4, 4])))
@@ -147,5 +178,12 @@ def test_time_first():
     """To the training side batch_first = 0 is [T, N, I], whatever the sizes."""
     x, held = layer(3, 4)
     one = recurrent("QLSTM", x, held, "venus", ["y", "h", "c"])
-    turned = recurrent("QLSTM", np.ascontiguousarray(x.swapaxes(0, 1)), held, "venus", ["y", "h", "c"], batch_first=0)
+    turned = recurrent(
+        "QLSTM",
+        np.ascontiguousarray(x.swapaxes(0, 1)),
+        held,
+        "venus",
+        ["y", "h", "c"],
+        batch_first=0,
+    )
     assert np.array_equal(one["y"].swapaxes(0, 1), turned["y"])

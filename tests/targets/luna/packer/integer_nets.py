@@ -1,13 +1,17 @@
-"""Integer graphs written by hand, so that one rule of the packer or of an executor is met and no other."""
+"""Integer graphs written by hand, so that one rule of the packer or of an executor is met and no
+other.
+"""
 
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 
 class IntNet:
-    """An integer graph for `platform` under construction; every method returns the name of the node's output.
+    """An integer graph for `platform` under construction; every method returns the name of the
+    node's output.
 
-    All scales are 16 where nothing else is said, weights are ones. The first input is x, float32 of `shape`.
+    All scales are 16 where nothing else is said, weights are ones. The first input is x, float32 of
+    `shape`.
     """
 
     def __init__(self, platform, shape, scale=16.0):
@@ -28,7 +32,11 @@ class IntNet:
 
     def node(self, op, inputs, output, shape, scale=None, **attributes):
         """Add any node."""
-        modes = {"platform": self.platform, "quant_mode": "floor_add"} if self.platform != "venus" else {}
+        modes = (
+            {"platform": self.platform, "quant_mode": "floor_add"}
+            if self.platform != "venus"
+            else {}
+        )
         modes["platform_quant"] = "luna_quant"
         self.nodes.append(helper.make_node(op, inputs, [output], output, **modes, **attributes))
         self.shapes[output], self.scales[output] = tuple(shape), scale
@@ -40,16 +48,27 @@ class IntNet:
         constants = [self.const((outputs, shape[-1]))] + [self.const(outputs, np.int32)] * bias
         bits = {"data_bits": 8, "parameter_bits": weight_bits, "o_bits": 8}
         scales = {"scale_x": self.scales[x], "scale_w": 16.0, "scale_o": scale}
-        return self.node("LinearInt", [x, *constants], name, (*shape[:-1], outputs), scale, **bits, **scales)
+        return self.node(
+            "LinearInt", [x, *constants], name, (*shape[:-1], outputs), scale, **bits, **scales
+        )
 
     def conv(self, x, outputs, kernel, name, bias=True, weight_bits=8, group=1):
         """Add a Conv2dInt that keeps the size of the map."""
         n, c, h, w = self.shapes[x]
-        side = {"kernel_shape": [kernel] * 2, "pads": [kernel // 2] * 4, "strides": [1, 1], "dilations": [1, 1]}
+        side = {
+            "kernel_shape": [kernel] * 2,
+            "pads": [kernel // 2] * 4,
+            "strides": [1, 1],
+            "dilations": [1, 1],
+        }
         bits = {"data_bits": 8, "parameter_bits": weight_bits, "o_bits": 8, "group": group}
         scales = {"scale_x": self.scales[x], "scale_w": 16.0, "scale_o": 16.0}
-        constants = [self.const((outputs, c // group, kernel, kernel))] + [self.const(outputs, np.int32)] * bias
-        return self.node("Conv2dInt", [x, *constants], name, (n, outputs, h, w), 16.0, **side, **bits, **scales)
+        constants = [self.const((outputs, c // group, kernel, kernel))] + [
+            self.const(outputs, np.int32)
+        ] * bias
+        return self.node(
+            "Conv2dInt", [x, *constants], name, (n, outputs, h, w), 16.0, **side, **bits, **scales
+        )
 
     def relu(self, x, name):
         """Add a Relu."""
@@ -103,16 +122,30 @@ class IntNet:
         steps = self.shapes[x][1]
         constants = [self.const((4 * hidden, self.shapes[x][2])), self.const((4 * hidden, hidden))]
         constants += [self.const(4 * hidden, np.int32), self.const(4 * hidden, np.int32)]
-        sizes = {"batch_first": int(self.platform == "venus"), "hidden_size": hidden, "input_size": self.shapes[x][2]}
-        scales = {"scale_x": self.scales[x], "scale_iw": 16.0, "scale_hw": 16.0, "scale_o": 128.0, "scale_h": 128.0}
+        sizes = {
+            "batch_first": int(self.platform == "venus"),
+            "hidden_size": hidden,
+            "input_size": self.shapes[x][2],
+        }
+        scales = {
+            "scale_x": self.scales[x],
+            "scale_iw": 16.0,
+            "scale_hw": 16.0,
+            "scale_o": 128.0,
+            "scale_h": 128.0,
+        }
         bits = {"data_bits": 8, "parameter_bits": 8, "o_bits": 8, "go_forward": 1}
-        return self.node("LSTMInt", [x, *constants], name, (1, steps, hidden), 128.0, **sizes, **scales, **bits)
+        return self.node(
+            "LSTMInt", [x, *constants], name, (1, steps, hidden), 128.0, **sizes, **scales, **bits
+        )
 
     def model(self, *outputs):
         """Return the ModelProto; each output is dequantized."""
         results = []
         for name in outputs:
-            self.node("Dequant", [name], f"{name}_float", self.shapes[name], scale_o=self.scales[name])
+            self.node(
+                "Dequant", [name], f"{name}_float", self.shapes[name], scale_o=self.scales[name]
+            )
             results.append(helper.make_tensor_value_info(f"{name}_float", TensorProto.FLOAT, None))
         graph = helper.make_graph(self.nodes, "net", self.inputs, results, self.constants)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 12)], ir_version=8)

@@ -1,7 +1,8 @@
-"""4-bit weights: our verdict, the planned bytes and the package's on every measured row; and each rule on both sides.
+"""4-bit weights: our verdict, the planned bytes and the package's on every measured row; and each
+rule on both sides.
 
-The rows are `tests/golden/four_bits`, and all of the set it was chosen from, where that lies beside the repository. The
-second judge, and the integers of `Session`, meet them in `test_packer_rows.py`.
+The rows are `tests/golden/four_bits`, and all of the set it was chosen from, where that lies beside
+the repository. The second judge, and the integers of `Session`, meet them in `test_packer_rows.py`.
 """
 
 import json
@@ -32,7 +33,15 @@ def judged(request):
     if not (folder / "index.json").is_file():
         pytest.skip("the measured rows are not part of the project")
     rows = json.loads((folder / "index.json").read_text())
-    return [(r, evaluate_graph(onnx.load(folder / r["file"]), get_target(r["platform"]), r["arguments"])) for r in rows]
+    return [
+        (
+            r,
+            evaluate_graph(
+                onnx.load(folder / r["file"]), get_target(r["platform"]), r["arguments"]
+            ),
+        )
+        for r in rows
+    ]
 
 
 def measured(row):
@@ -44,14 +53,21 @@ def measured(row):
 
 def test_every_verdict(judged):
     """To the last row, wrong and right alike."""
-    said = [(r, "refused" if not v.is_packable else "right" if v.is_correct else "wrong") for r, v in judged]
-    assert [(r["id"], r["platform"], r["arguments"], what) for r, what in said if what != measured(r)] == []
+    said = [
+        (r, "refused" if not v.is_packable else "right" if v.is_correct else "wrong")
+        for r, v in judged
+    ]
+    assert [
+        (r["id"], r["platform"], r["arguments"], what) for r, what in said if what != measured(r)
+    ] == []
     assert {what for _, what in said} == {"refused", "right", "wrong"}
 
 
 def test_writes_past_the_plan_are_told(judged):
     """Where one was seen there is a warning."""
-    past = [(r, v) for r, v in judged if measured(r) == "right" and any(r["written_past_plan"] or [0])]
+    past = [
+        (r, v) for r, v in judged if measured(r) == "right" and any(r["written_past_plan"] or [0])
+    ]
     assert past
     assert all(v.has_overrun_warning for _, v in past)
 
@@ -86,7 +102,10 @@ def rules(net, *outputs, words=OFF):
         evaluate_graph(model, get_target(net.platform), arguments),
         second.judge(model, net.platform, arguments),
     )
-    assert (said.is_packable, said.is_correct) == (other.packs, other.packs and len(other.problems) == len(other.past))
+    assert (said.is_packable, said.is_correct) == (
+        other.packs,
+        other.packs and len(other.problems) == len(other.past),
+    )
     return [f.rule for f in said.findings if f.level != "plan"]
 
 
@@ -101,7 +120,9 @@ FILLS = "4-bit weights that constants lie behind fill what is planned for them"
 
 
 def test_outputs_channels_and_kernel_decide_on_arcs():
-    """Wrong where half the outputs, an eighth of the channels and the sides of the kernel are all odd."""
+    """Wrong where half the outputs, an eighth of the channels and the sides of the kernel are all
+    odd.
+    """
     assert layer("arcs", 8, 2, 3) == layer("arcs", 24, 6, 1) == [FILLS]
     assert layer("arcs", 8, 4, 3) == layer("arcs", 16, 2, 3) == layer("venusA", 8, 2, 3) == []
 
@@ -143,7 +164,9 @@ def test_wider_numbers_are_refused():
     """A weight of 8 in 4 bits."""
     net = IntNet("arcs", (1, 8, 8, 8))
     net.conv("xq", 4, 1, "y", False, 4)
-    net.constants[0].CopyFrom(onnx.numpy_helper.from_array(np.full((4, 8, 1, 1), 8, np.int8), net.constants[0].name))
+    net.constants[0].CopyFrom(
+        onnx.numpy_helper.from_array(np.full((4, 8, 1, 1), 8, np.int8), net.constants[0].name)
+    )
     assert rules(net, "y") == ["4-bit weights are integers from -8 to 7"]
 
 
@@ -156,9 +179,13 @@ def test_weights_of_two_nodes():
         net.nodes[-1].input[1] = net.nodes[-2].input[1]
         assert len(rules(net, z)) == broken
     net = IntNet("arcs", (1, 16))
-    z = net.linear(net.linear("xq", 16, "y", bias=False, weight_bits=4), 16, "z", bias=False, weight_bits=4)
+    z = net.linear(
+        net.linear("xq", 16, "y", bias=False, weight_bits=4), 16, "z", bias=False, weight_bits=4
+    )
     net.nodes[-1].input[1] = net.nodes[-2].input[1]
-    assert set(rules(net, z)) == {"4-bit weights are read by one node, or by Conv2dInt that all say 4 bits"}
+    assert set(rules(net, z)) == {
+        "4-bit weights are read by one node, or by Conv2dInt that all say 4 bits"
+    }
 
 
 @pytest.mark.parametrize("platform", ["arcs", "venusA"])
@@ -173,6 +200,8 @@ def test_random_nets(platform):
             group = channels if rng.integers(3) == 0 and channels > 1 else 1
             outputs = channels if group > 1 else int(rng.integers(1, 40))
             bias = bool(rng.integers(2))
-            value = net.conv(value, outputs, int(rng.choice([1, 3, 5])), f"y{index}", bias, bits, group)
+            value = net.conv(
+                value, outputs, int(rng.choice([1, 3, 5])), f"y{index}", bias, bits, group
+            )
         told.add(bool(rules(net, value, words=str(rng.choice([OFF, "-m params:share-mem"])))))
     assert told == {False, True}

@@ -23,8 +23,15 @@ WHOLE = (BESIDE / "packer" / "index.json").is_file()
 
 
 def rows():
-    """Yield (graph, platform, arguments) of what was measured right, 4-bit weights said as 8 bits included."""
-    for folder in (BESIDE / "packer", BESIDE / "packer" / "more", BESIDE / "tiles", BESIDE / "executor"):
+    """Yield (graph, platform, arguments) of what was measured right, 4-bit weights said as 8 bits
+    included.
+    """
+    for folder in (
+        BESIDE / "packer",
+        BESIDE / "packer" / "more",
+        BESIDE / "tiles",
+        BESIDE / "executor",
+    ):
         for row in json.loads((folder / "index.json").read_text()):
             if row["packs"] and row["runs"] and row["equal_to_simulator"]:
                 yield onnx.load(folder / row["file"]), row["platform"], row["arguments"]
@@ -50,7 +57,10 @@ def measured():
             text = encode_placement(PlacedStep.of(net, step, places))
             if "p" in text:
                 found[get_packer_profile(target).work_area_table][step.op].add(text)
-    return {chip: {op: " ".join(sorted(texts)) for op, texts in sorted(ops.items())} for chip, ops in found.items()}
+    return {
+        chip: {op: " ".join(sorted(texts)) for op, texts in sorted(ops.items())}
+        for chip, ops in found.items()
+    }
 
 
 @pytest.mark.slow
@@ -58,7 +68,8 @@ def measured():
 def test_the_table_is_what_was_measured():
     """To the last place: nothing is believed, nothing that was measured is left out."""
     assert {
-        chip: {op: " ".join(sorted(t.split())) for op, t in ops.items()} for chip, ops in VERIFIED_PLACEMENTS.items()
+        chip: {op: " ".join(sorted(t.split())) for op, t in ops.items()}
+        for chip, ops in VERIFIED_PLACEMENTS.items()
     } == measured()
 
 

@@ -1,4 +1,6 @@
-"""tests/packer on rows measured on the executors, where they lie beside the repository, and on small graphs by rule."""
+"""tests/packer on rows measured on the executors, where they lie beside the repository, and on
+small graphs by rule.
+"""
 
 import json
 from functools import cache
@@ -23,7 +25,10 @@ def measured():
     if not EXECUTOR.is_dir():
         pytest.skip("the measured rows are not part of the project")
     rows = json.loads((EXECUTOR / "index.json").read_text())
-    return [(row, judge(onnx.load(EXECUTOR / row["file"]), row["platform"], row["arguments"])) for row in rows]
+    return [
+        (row, judge(onnx.load(EXECUTOR / row["file"]), row["platform"], row["arguments"]))
+        for row in rows
+    ]
 
 
 def test_what_the_packer_takes():
@@ -33,13 +38,21 @@ def test_what_the_packer_takes():
 
 def test_no_wrong_row_is_called_right():
     """Nor one that does not run."""
-    wrong = [(r["id"], r["platform"]) for r, v in measured() if v.right and not (r["runs"] and r["equal_to_simulator"])]
+    wrong = [
+        (r["id"], r["platform"])
+        for r, v in measured()
+        if v.right and not (r["runs"] and r["equal_to_simulator"])
+    ]
     assert wrong == []
 
 
 def test_right_rows_are_called_right():
     """But one in twenty."""
-    right = [v.right for r, v in measured() if r["equal_to_simulator"] and r["written_past_plan"] == [0, 0]]
+    right = [
+        v.right
+        for r, v in measured()
+        if r["equal_to_simulator"] and r["written_past_plan"] == [0, 0]
+    ]
     assert sum(right) >= 0.95 * len(right) > 0
 
 
@@ -70,7 +83,9 @@ def said(text, found):
 def test_copies(platform, op, given):
     """Along the last axis they were right on all chips; the shape behind them is theirs."""
     net = IntNet(platform, (1, 4, 1))
-    made = net.node(op, [net.relu("xq", "r"), net.const(np.array(given, np.int64))], "t", (1, 4, 3), 16.0)
+    made = net.node(
+        op, [net.relu("xq", "r"), net.const(np.array(given, np.int64))], "t", (1, 4, 3), 16.0
+    )
     model = net.model(net.linear(made, 3, "z"))
     verdict = judge(model, platform, f"-p {platform.lower()} -d False {OFF} -m z:psram".split())
     assert verdict.problems == []
@@ -110,7 +125,9 @@ def test_an_operand_read_twice(platform, inner, op):
     ),
 )
 def test_places_of_an_addition(platform, first, second, out, scales, wrong):
-    """A copy in blocks of no bytes never ends; and a second operand is shifted by the first one's shift."""
+    """A copy in blocks of no bytes never ends; and a second operand is shifted by the first one's
+    shift.
+    """
     net = IntNet(platform, (1, 4, 8), scales[0])
     net.input("v", (1, 4, 8), scales[1])
     net.add(net.relu("xq", "a"), net.relu("vq", "b"), "y")
@@ -128,11 +145,15 @@ def test_places_of_a_transpose(platform, before, after):
     net.transpose(net.relu("xq", "r"), (0, 2, 1), "y")
     net.linear("xq", 3, "z")
     found = problems(net.model("y", "z"), platform, OFF, r=before, y=after, z="psram")
-    assert any("Transpose" in line for line in found) == (before == "share-mem" and after == "psram"), found
+    assert any("Transpose" in line for line in found) == (
+        before == "share-mem" and after == "psram"
+    ), found
 
 
 @pytest.mark.parametrize("platform", CHIPS)
-@pytest.mark.parametrize("places", ({}, {"r": "psram"}, {"y": "psram"}, {"r": "psram", "y": "psram"}))
+@pytest.mark.parametrize(
+    "places", ({}, {"r": "psram"}, {"y": "psram"}, {"r": "psram", "y": "psram"})
+)
 def test_places_of_a_batch_norm(platform, places):
     """All of it in shared memory, but on venus."""
     net = IntNet(platform, (1, 4, 3, 3))
@@ -154,7 +175,9 @@ def test_odd_units_of_an_lstm(platform, hidden):
 
 @pytest.mark.parametrize("platform", CHIPS)
 def test_layer_norm_of_rank_2(platform):
-    """It takes the rank for the count of rows: venus writes a second row, the others read wrong ones."""
+    """It takes the rank for the count of rows: venus writes a second row, the others read wrong
+    ones.
+    """
     net = IntNet(platform, (1, 16))
     model = net.model(net.linear(net.layer_norm("xq", "n"), 40, "y"))
     found = problems(model, platform, OFF, x="psram", n="psram")
@@ -163,7 +186,10 @@ def test_layer_norm_of_rank_2(platform):
     net = IntNet("venus", (1, 17))  # two rows are 34 bytes, 32 are planned; `kept` lies behind
     kept = net.linear("xq", 8, "kept")
     model = net.model(net.add(kept, net.linear(net.layer_norm("xq", "n"), 8, "m"), "y"))
-    assert said("LayerNormInt n: writes past its work area, over 'kept'", problems(model, "venus", "--threshold4 1"))
+    assert said(
+        "LayerNormInt n: writes past its work area, over 'kept'",
+        problems(model, "venus", "--threshold4 1"),
+    )
     assert not said("over 'kept'", problems(model, "venus", "--threshold4 1", kept="share-mem"))
 
 
@@ -178,7 +204,9 @@ def test_short_rows_on_venus(platform, width):
 
 @pytest.mark.parametrize(("rows", "width", "outputs"), ((11, 16, 16), (5, 8, 32), (4, 32, 40)))
 def test_layer_norm_destroys_its_own_input(rows, width, outputs):
-    """The copy of a row lies 25 elements behind the area; so does the input, unless it lies elsewhere."""
+    """The copy of a row lies 25 elements behind the area; so does the input, unless it lies
+    elsewhere.
+    """
     net = IntNet("arcs", (1, rows, width))
     model = net.model(net.linear(net.layer_norm("xq", "n"), outputs, "y"))
     assert said("LayerNormInt n: writes past its work area, over 'x'", problems(model, "arcs", OFF))
@@ -196,7 +224,9 @@ def test_layer_norm_leaves_a_gap_in_its_scratch():
 @pytest.mark.parametrize("platform", OTHERS)
 @pytest.mark.parametrize("behind", (False, True))
 def test_layer_norm_with_constants_in_shared_memory(platform, behind):
-    """A row is copied 16 elements behind the offset, into the next constants: for good. Behind the last, it is not."""
+    """A row is copied 16 elements behind the offset, into the next constants: for good. Behind the
+    last, it is not.
+    """
     net = IntNet(platform, (1, 6, 16))
     last = net.layer_norm(net.linear("xq", 16, "a"), "n")
     model = net.model(last if behind else net.linear(last, 16, "b"))
@@ -211,7 +241,8 @@ def test_layer_norm_with_constants_in_shared_memory(platform, behind):
 
 @pytest.mark.parametrize("platform", ("venus", "arcs"))
 @pytest.mark.parametrize(
-    ("far", "scale", "needed"), (("y", 32.0, True), ("x", 32.0, True), ("none", 32.0, False), ("y", 16.0, False))
+    ("far", "scale", "needed"),
+    (("y", 32.0, True), ("x", 32.0, True), ("none", 32.0, False), ("y", 16.0, False)),
 )
 def test_inputs_of_a_cat_at_two_scales_need_room(platform, far, scale, needed):
     """Also where only its output lies in PSRAM."""
@@ -229,7 +260,9 @@ def test_inputs_of_a_cat_at_two_scales_need_room(platform, far, scale, needed):
 def test_a_linear_of_one_output_on_venus_a(rows):
     """It writes a byte for each row behind its rows; the room is not planned."""
     net = IntNet("venusA", (1, rows, 32))
-    found = problems(net.model(net.linear("xq", 1, "y", bias=False)), "venusA", OFF, x="psram", y="psram")
+    found = problems(
+        net.model(net.linear("xq", 1, "y", bias=False)), "venusA", OFF, x="psram", y="psram"
+    )
     assert found == [f"LinearInt y: writes {rows} bytes past the planned memory"]
 
 
@@ -241,7 +274,9 @@ def test_the_far_scratch_of_a_softmax_counts_on_venus_a(copies, wrong):
     net.linear(net.softmax("xq", "s"), 4, "y")
     found = problems(net.model(*kept, "y"), "venusA", OFF, y="psram")
     assert said("SoftmaxInt s: writes past its work area, over 'kept", found) == wrong
-    assert wrong or [line for line in found if line.startswith("SoftmaxInt") and "past the planned" in line]
+    assert wrong or [
+        line for line in found if line.startswith("SoftmaxInt") and "past the planned" in line
+    ]
 
 
 def test_a_larger_work_area_makes_room():

@@ -1,6 +1,8 @@
-"""Every attribute that the packer misses is on every operator that is written, and a wrong one is found.
+"""Every attribute that the packer misses is on every operator that is written, and a wrong one is
+found.
 
-The table is the measured one: each attribute of a packed graph dropped alone, whether it still packs.
+The table is the measured one: each attribute of a packed graph dropped alone, whether it still
+packs.
 """
 
 import functools
@@ -17,17 +19,32 @@ from tests.targets.luna.test_chip_form import CHIPS, named
 
 _LAYER = ("data_bits", "parameter_bits", "o_bits", "scale_x", "scale_w", "scale_o")
 _CONV = (*_LAYER, "kernel_shape", "pads", "strides", "dilations", "group")
-_LSTM = ("batch_first", "hidden_size", "input_size", "scale_x", "scale_iw", "scale_hw", "scale_o", "scale_h")
+_LSTM = (
+    "batch_first",
+    "hidden_size",
+    "input_size",
+    "scale_x",
+    "scale_iw",
+    "scale_hw",
+    "scale_o",
+    "scale_h",
+)
 #: operator -> what it must have on every chip, and per chip
 NEEDED = {
     "Quant": (("scale_x", "data_bits"), {}),
     "Dequant": (("scale_o",), {}),
-    "Requant": (("scale_x", "scale_o", "data_bits", "o_bits"), {"arcs": "quant_mode", "venusA": "quant_mode"}),
+    "Requant": (
+        ("scale_x", "scale_o", "data_bits", "o_bits"),
+        {"arcs": "quant_mode", "venusA": "quant_mode"},
+    ),
     **dict.fromkeys(
         ("Conv2dInt", "Conv1dInt", "ConvTranspose2dInt"),
         (_CONV, {"venus": "platform_quant", "arcs": "quant_mode", "venusA": "quant_mode"}),
     ),
-    "LinearInt": (_LAYER, {"venus": "platform_quant", "arcs": "quant_mode", "venusA": "quant_mode"}),
+    "LinearInt": (
+        _LAYER,
+        {"venus": "platform_quant", "arcs": "quant_mode", "venusA": "quant_mode"},
+    ),
     "AvgPool2dInt": (("ceil_mode", "kernel_shape", "pads", "strides", "scale_x", "scale_o"), {}),
     "MaxPool": (("kernel_shape", "pads", "strides"), {}),
     **dict.fromkeys(("BatchNorm2dInt", "LayerNormInt"), (("scale_x", "scale_w", "scale_o"), {})),
@@ -48,9 +65,13 @@ NEEDED = {
 def sequence():
     """Attention and gates over 6 steps of 16."""
     net = nets.Net(6, 16, seed=9, opset=17)
-    weights = [net.const((0.3 * net.rng.standard_normal((16, 16))).astype(np.float32)) for _ in range(3)]
+    weights = [
+        net.const((0.3 * net.rng.standard_normal((16, 16))).astype(np.float32)) for _ in range(3)
+    ]
     q, k = (net.node("MatMul", "x", w) for w in weights[:2])
-    soft = net.node("Softmax", net.node("MatMul", q, net.node("Transpose", k, perm=[0, 2, 1])), axis=-1)
+    soft = net.node(
+        "Softmax", net.node("MatMul", q, net.node("Transpose", k, perm=[0, 2, 1])), axis=-1
+    )
     mixed = net.node("Add", net.node("MatMul", soft, "x"), "x")
     four = [net.const(np.ones(16, np.float32)), net.const(np.zeros(16, np.float32))]
     normed = net.node("LayerNormalization", mixed, *four, axis=-1)
@@ -89,7 +110,17 @@ def test_nothing_is_missing(platform):
                 assert ir.get_attr(node, "axis") == ir.get_attr(node, "dim") == -1
             if node.op_type == "Conv2dInt":
                 assert ir.get_attr(node, "o_bits") == 8
-    assert {"Quant", "Dequant", "Conv2dInt", "LinearInt", "AvgPool2dInt", "MaxPool", "iqAdd", "iqMul", "iqCat"} <= seen
+    assert {
+        "Quant",
+        "Dequant",
+        "Conv2dInt",
+        "LinearInt",
+        "AvgPool2dInt",
+        "MaxPool",
+        "iqAdd",
+        "iqMul",
+        "iqCat",
+    } <= seen
 
 
 @pytest.mark.parametrize("platform", mark_rest_slow(1, CHIPS))
@@ -110,7 +141,10 @@ def test_the_judge_misses_each_of_them(platform):
                 kept = [a for a in held if a.name != name]
                 del held[:]
                 held.extend(kept)
-                assert not judge(spoiled, platform, ["-d", "False", "-p", CHIPS[platform]]).packs, (node.op_type, name)
+                assert not judge(spoiled, platform, ["-d", "False", "-p", CHIPS[platform]]).packs, (
+                    node.op_type,
+                    name,
+                )
     assert len(dropped) > 40
 
 

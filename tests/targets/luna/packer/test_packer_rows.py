@@ -1,7 +1,9 @@
-"""Law: tests/packer judges every measured row as the packer and its executor did, and where they agree so do we.
+"""Law: tests/packer judges every measured row as the packer and its executor did, and where they
+agree so do we.
 
-The rows are `tests/golden/packer` and `tests/golden/four_bits`, and, where they lie beside the repository, all of the
-sets that these were chosen from, the row tiles and what our own graphs met on the executors.
+The rows are `tests/golden/packer` and `tests/golden/four_bits`, and, where they lie beside the
+repository, all of the sets that these were chosen from, the row tiles and what our own graphs met
+on the executors.
 """
 
 import functools
@@ -30,9 +32,15 @@ EXCEPTIONS: dict[str, str] = {}
 
 @functools.cache
 def rows_of(name):
-    """Return (folder, row) of every row of the sets called `name`; none where these are not here."""
+    """Return (folder, row) of every row of the sets called `name`; none where these are not
+    here.
+    """
     folders = [folder for folder in FOLDERS[name] if (folder / "index.json").is_file()]
-    return [(folder, row) for folder in folders for row in json.loads((folder / "index.json").read_text())]
+    return [
+        (folder, row)
+        for folder in folders
+        for row in json.loads((folder / "index.json").read_text())
+    ]
 
 
 @functools.cache
@@ -53,7 +61,9 @@ def judged(request):
 
 
 def kind(row):
-    """Return "wrong", "right", or None for a row in neither count (not measured, or right and past the plan)."""
+    """Return "wrong", "right", or None for a row in neither count (not measured, or right and past
+    the plan).
+    """
     if not row["packs"] or row["runs"] is None or "not measurable" in (row["run_error"] or ""):
         return None
     if not row["runs"] or row["equal_to_simulator"] is False:
@@ -131,7 +141,9 @@ def test_attributes():
         for name, answers in dropped.items():
             for platform, answer in answers.items():
                 if "does not pack" not in whole[platform]:
-                    assert (name in format_checks.needed(op, platform, 2)) == ("does not pack" in answer), (
+                    assert (name in format_checks.needed(op, platform, 2)) == (
+                        "does not pack" in answer
+                    ), (
                         op,
                         name,
                         platform,
@@ -150,16 +162,21 @@ def outputs_file(folder, row):
 def stored_rows(name):
     """Return (folder, row) of the rows of the sets called `name` whose outputs are kept.
 
-    An npz that several rows name holds the outputs of one of them: where one of these is wrong, they may be its own.
+    An npz that several rows name holds the outputs of one of them: where one of these is wrong,
+    they may be its own.
     """
     rows = rows_of(name)
-    spoiled = {outputs_file(folder, row) for folder, row in rows if row["equal_to_simulator"] is False}
+    spoiled = {
+        outputs_file(folder, row) for folder, row in rows if row["equal_to_simulator"] is False
+    }
     equal = [(folder, row) for folder, row in rows if row["npz"] and row["equal_to_simulator"]]
     return [(folder, row) for folder, row in equal if outputs_file(folder, row) not in spoiled]
 
 
 def feeds(model, arrays):
-    """Return what Session is fed: integers, or real values where a move stands between the input and its Quant."""
+    """Return what Session is fed: integers, or real values where a move stands between the input
+    and its Quant.
+    """
     constants = {t.name for t in model.graph.initializer}
     names = [v.name for v in model.graph.input if v.name not in constants]
     readers = {name: node for node in model.graph.node for name in node.input}
@@ -185,12 +202,19 @@ def differing(folder, row):
     writers = {name: node for node in model.graph.node for name in node.output}
     outputs = [v.name for v in model.graph.output]
     outputs = [writers[n].input[0] if writers[n].op_type == "Dequant" else n for n in outputs]
-    got = {name: array for name, array, _ in Session(folder / row["file"]).taps(feeds(model, arrays), outputs)}
-    return [name for i, name in enumerate(outputs) if not np.array_equal(got[name], arrays(f"out{i}"))]
+    got = {
+        name: array
+        for name, array, _ in Session(folder / row["file"]).taps(feeds(model, arrays), outputs)
+    }
+    return [
+        name for i, name in enumerate(outputs) if not np.array_equal(got[name], arrays(f"out{i}"))
+    ]
 
 
 def compare_integers(rows, platform):
-    """Compare the integers of the rows of a platform; return how many were compared, and those that differ."""
+    """Compare the integers of the rows of a platform; return how many were compared, and those that
+    differ.
+    """
     done, bad = Counter(), []
     for folder, row in rows:
         file = str(folder / row["file"]), row["npz_keys"]
@@ -201,7 +225,9 @@ def compare_integers(rows, platform):
 
 
 def test_integers_of_chosen_rows():
-    """Where a row of the repository says equal, `Session` gives the integers that the executor gave."""
+    """Where a row of the repository says equal, `Session` gives the integers that the executor
+    gave.
+    """
     for platform in CHIPS:
         compared, bad = compare_integers(stored_rows("chosen"), platform)
         assert compared > 20

@@ -1,4 +1,6 @@
-"""The packer's rules against measured rows: what packs, what runs right, what is planned. Prints the tables."""
+"""The packer's rules against measured rows: what packs, what runs right, what is planned. Prints
+the tables.
+"""
 
 import json
 from collections import Counter, defaultdict
@@ -28,13 +30,17 @@ ACCUSED = {("layernorm_only_6x64", "arcs"), ("layernorm_only_6x64", "venusA")}
 
 def every(test):
     """Mark a test of all measured rows."""
-    missing = pytest.mark.skipif(GOLDEN is None, reason="the measured rows are not part of the project")
+    missing = pytest.mark.skipif(
+        GOLDEN is None, reason="the measured rows are not part of the project"
+    )
     return pytest.mark.slow(missing(test))
 
 
 def rows():
     """Yield (folder, row) of every index."""
-    for folder in (GOLDEN / name for name in ("packer", "packer/more", "tiles", "executor", "four_bits")):
+    for folder in (
+        GOLDEN / name for name in ("packer", "packer/more", "tiles", "executor", "four_bits")
+    ):
         for row in json.loads((folder / "index.json").read_text()):
             yield folder, {"topic": "tiles", **row}
 
@@ -49,13 +55,20 @@ def model(path):
 def verdicts():
     """Return [(row, verdict)]."""
     return [
-        (row, evaluate_graph(model(folder / row["file"]), get_target(row["platform"]), row["arguments"]))
+        (
+            row,
+            evaluate_graph(
+                model(folder / row["file"]), get_target(row["platform"]), row["arguments"]
+            ),
+        )
         for folder, row in rows()
     ]
 
 
 def measured(row):
-    """Return what was measured: refused, wrong, past (right beyond its plan), right; None where nothing says."""
+    """Return what was measured: refused, wrong, past (right beyond its plan), right; None where
+    nothing says.
+    """
     if not row["packs"]:
         return "refused"
     if row["runs"] and row["equal_to_simulator"] is None:
@@ -91,17 +104,25 @@ def table():
 def share(counts, kind, *, told=None):
     """Return the share of rows of a kind that are told as one of `told`."""
     total = sum(n for (have, _), n in counts.items() if have == kind)
-    return sum(n for (have, what), n in counts.items() if have == kind and what in told) / total if total else 1.0
+    return (
+        sum(n for (have, what), n in counts.items() if have == kind and what in told) / total
+        if total
+        else 1.0
+    )
 
 
 WRONG, RIGHT = ("wrong", "refused"), ("right", "past")
 
 
 def test_chosen_rows():
-    """Each verdict on the rows of the repository is what was measured, and nearly all planned bytes are."""
+    """Each verdict on the rows of the repository is what was measured, and nearly all planned bytes
+    are.
+    """
     differing, planned = set(), []
     for row in json.loads((CHOSEN / "index.json").read_text()):
-        verdict = evaluate_graph(model(CHOSEN / row["file"]), get_target(row["platform"]), row["arguments"])
+        verdict = evaluate_graph(
+            model(CHOSEN / row["file"]), get_target(row["platform"]), row["arguments"]
+        )
         if measured(row) not in (None, said(verdict)):
             differing.add((row["id"], row["platform"], measured(row), said(verdict)))
         if row["packs"] and row["memory"]:
@@ -132,12 +153,22 @@ def test_runs_right():
 
 @every
 def test_figures():
-    """README and docs/check.md tell how many rows were measured, and how many of them the chip computes wrong."""
+    """README and docs/check.md tell how many rows were measured, and how many of them the chip
+    computes wrong.
+    """
     counts = sum(table().values(), Counter())
     wrong = sum(n for (have, _), n in counts.items() if have == "wrong")
-    texts = {file: " ".join((ROOT / file).read_text().split()) for file in ("README.md", "docs/check.md")}
-    assert f"on all of {len(verdicts()):,} measured graphs, and finds all of the {wrong:,} among" in texts["README.md"]
-    assert f"{len(verdicts()):,} measured graphs, of which the chip computes {wrong:,} wrong" in texts["docs/check.md"]
+    texts = {
+        file: " ".join((ROOT / file).read_text().split()) for file in ("README.md", "docs/check.md")
+    }
+    assert (
+        f"on all of {len(verdicts()):,} measured graphs, and finds all of the {wrong:,} among"
+        in texts["README.md"]
+    )
+    assert (
+        f"{len(verdicts()):,} measured graphs, of which the chip computes {wrong:,} wrong"
+        in texts["docs/check.md"]
+    )
 
 
 @every
@@ -148,10 +179,19 @@ def test_past_the_plan():
 
 @every
 def test_shared_memory():
-    """The planned bytes are those that were reserved; where the plan is too large, those that were asked for."""
+    """The planned bytes are those that were reserved; where the plan is too large, those that were
+    asked for.
+    """
     packed = [(row, v.memory_plan) for row, v in verdicts() if row["packs"] and row["memory"]]
     same = sum(m is not None and -(-m.shared // 64) * 64 == row["memory"][1] for row, m in packed)
     print(f"planned shared bytes: {same} of {len(packed)}")
     assert same >= 0.99 * len(packed)
-    asked = [(row, v.memory_plan) for row, v in verdicts() if (row["error"] or "").startswith("shared memory")]
-    assert all(memory is not None and memory.required_bytes == int(row["error"].split()[2]) for row, memory in asked)
+    asked = [
+        (row, v.memory_plan)
+        for row, v in verdicts()
+        if (row["error"] or "").startswith("shared memory")
+    ]
+    assert all(
+        memory is not None and memory.required_bytes == int(row["error"].split()[2])
+        for row, memory in asked
+    )

@@ -1,4 +1,6 @@
-"""The verdict, the arguments and the cost on graphs of our own; the measured rows are judged in test_rows."""
+"""The verdict, the arguments and the cost on graphs of our own; the measured rows are judged in
+test_rows.
+"""
 
 from pathlib import Path
 
@@ -11,7 +13,11 @@ from lingeronnx.errors import ConfigError
 from lingeronnx.graph import ir
 from lingeronnx.targets import get_target
 from lingeronnx.targets.luna.packer.arguments.selection import select_fastest_arguments
-from lingeronnx.targets.luna.packer.evaluation import NodeLimitChecker, evaluate_graph, prepare_graph
+from lingeronnx.targets.luna.packer.evaluation import (
+    NodeLimitChecker,
+    evaluate_graph,
+    prepare_graph,
+)
 from lingeronnx.targets.luna.packer.frontend.steps import parse_nodes
 from lingeronnx.targets.luna.packer.memory.plan import plan_memory
 from lingeronnx.targets.luna.packer.options import PSRAM, SHARE, parse_packer_arguments
@@ -52,9 +58,16 @@ def test_what_is_written_packs_and_is_right(packed):
     assert 0 < memory.shared <= memory.limit_bytes
     for name, spot in memory.allocations.items():  # no two that are alive together overlap
         for other, place in memory.allocations.items():
-            together = spot.place == place.place and spot.first <= place.last_step and place.first <= spot.last_step
+            together = (
+                spot.place == place.place
+                and spot.first <= place.last_step
+                and place.first <= spot.last_step
+            )
             if name < other and together and spot.offset != place.offset:
-                assert spot.offset + spot.size <= place.offset or place.offset + place.size <= spot.offset
+                assert (
+                    spot.offset + spot.size <= place.offset
+                    or place.offset + place.size <= spot.offset
+                )
 
 
 @pytest.mark.parametrize("args", ("", "--dma_prefetch False", "--threshold4 1"))
@@ -70,13 +83,16 @@ def test_the_plan_is_the_oracle_s(seed, chip, args):
     assert other.packs
     spots = evaluate_graph(proto, get_target(chip), words).memory_plan.allocations
     named = {
-        name.replace("#dma-buffer", "prefetch ").replace("#workspace-", "workspace "): s for name, s in spots.items()
+        name.replace("#dma-buffer", "prefetch ").replace("#workspace-", "workspace "): s
+        for name, s in spots.items()
     }
     assert {name: spot.offset for name, spot in named.items()} == other.offsets
 
 
 def test_cost_adds_up(packed):
-    """The totals are those of the layers; the multiply-accumulates those of the float net and no fewer."""
+    """The totals are those of the layers; the multiply-accumulates those of the float net and no
+    fewer.
+    """
     cost = select_fastest_arguments(*packed).verdict.cost
     assert sum(cost.macs.values()) == sum(layer.macs for layer in cost.layers) > 0
     assert cost.weights == sum(layer.weights for layer in cost.layers)
@@ -115,7 +131,9 @@ def test_what_the_packer_refuses(packed, change):
 
 
 def test_arguments_that_are_refused(packed):
-    """A place that does not exist, another chip, and too little memory; an option that does not exist is ours."""
+    """A place that does not exist, another chip, and too little memory; an option that does not
+    exist is ours.
+    """
     proto, row = packed
     assert not evaluate_graph(proto, row, "-m a:nowhere").is_packable
     assert not evaluate_graph(proto, row, ["-p", "mars"]).is_packable
@@ -132,7 +150,12 @@ def test_parse():
     line += " --dma_prefetch False -r 9 -c N=2:1:1"
     found = parse_packer_arguments(line)
     assert found.placements == {"t1": PSRAM}
-    assert (found.constant_memory, found.thresholds[3], found.prefetch, found.shared_memory_limit) == (
+    assert (
+        found.constant_memory,
+        found.thresholds[3],
+        found.prefetch,
+        found.shared_memory_limit,
+    ) == (
         SHARE,
         7,
         False,
@@ -151,9 +174,13 @@ def test_check_of_a_file(packed, tmp_path):
     assert lo.check(ir.load(ir_path)).runs_right
 
 
-@pytest.mark.parametrize("line", ("", "-m params:share-mem", "--threshold4 1", "--dma_prefetch False"))
+@pytest.mark.parametrize(
+    "line", ("", "-m params:share-mem", "--threshold4 1", "--dma_prefetch False")
+)
 def test_a_plan_below_a_number_of_bytes(packed, line):
-    """It is the plan that is made without it where that needs fewer bytes, and none where it needs as many."""
+    """It is the plan that is made without it where that needs fewer bytes, and none where it needs
+    as many.
+    """
     proto, row = packed
     options = parse_packer_arguments(line)
     net = prepare_graph(proto, row, options).net
@@ -165,7 +192,10 @@ def test_a_plan_below_a_number_of_bytes(packed, line):
 
 def sliced(steps):
     """Return a net that is one Slice of a tensor [1, 8, 8] with these constant steps."""
-    arrays = {name: np.array(values, np.int64) for name, values in (("s", [0]), ("e", [8]), ("a", [1]), ("t", steps))}
+    arrays = {
+        name: np.array(values, np.int64)
+        for name, values in (("s", [0]), ("e", [8]), ("a", [1]), ("t", steps))
+    }
     tensors = {name: PackerTensor(name, array.shape, 8, True) for name, array in arrays.items()}
     tensors |= {"x": PackerTensor("x", (1, 8, 8)), "y": PackerTensor("y", (1, 8 // steps[0], 8))}
     step = PackerStep("Slice", f"cut{steps}", ("x", *arrays), ("y",), origin=f"cut{steps}")
@@ -173,12 +203,16 @@ def sliced(steps):
 
 
 def test_limits_are_asked_once_for_nodes_that_are_alike(monkeypatch):
-    """Shapes, attributes and constants tell them apart, names do not; what is broken is told of each node."""
+    """Shapes, attributes and constants tell them apart, names do not; what is broken is told of
+    each node.
+    """
     limits = NodeLimitChecker(get_target("venus"))
     asked = []
     ask = NodeLimitChecker._evaluate_limits
     monkeypatch.setattr(
-        NodeLimitChecker, "_evaluate_limits", lambda self, node: asked.append(node.name) or ask(self, node)
+        NodeLimitChecker,
+        "_evaluate_limits",
+        lambda self, node: asked.append(node.name) or ask(self, node),
     )
     seen = []
     for steps in ([2], [1], [2], [4], [1]):
@@ -193,14 +227,21 @@ def test_limits_are_asked_once_for_nodes_that_are_alike(monkeypatch):
 @pytest.mark.parametrize("chip", ("arcs", "venusA"))
 @pytest.mark.parametrize("stride", (1, 2))
 def test_pools_whose_axes_are_swapped(op, chip, stride):
-    """Measured right with stride 1; with a larger one it never was, and both judges take what convolutions showed."""
+    """Measured right with stride 1; with a larger one it never was, and both judges take what
+    convolutions showed.
+    """
     channels, width = (8, 1000) if chip == "arcs" else (64, 360)
     net = IntNet(chip, (1, channels, 4, width))
     sides = {"kernel_shape": [3, 3], "strides": [stride] * 2, "pads": [0] * 4, "ceil_mode": 0}
-    scales = {} if op == "MaxPool" else {"scale_x": 16.0, "scale_o": 16.0, "data_bits": 8, "o_bits": 8}
+    scales = (
+        {} if op == "MaxPool" else {"scale_x": 16.0, "scale_o": 16.0, "data_bits": 8, "o_bits": 8}
+    )
     out = (1, channels, (4 - 3) // stride + 1, (width - 3) // stride + 1)
     model = net.model(net.batch_norm(net.node(op, ["xq"], "p", out, 16.0, **sides, **scales), "y"))
-    rules = {finding.rule.partition(",")[0] for finding in evaluate_graph(model, get_target(chip)).findings}
+    rules = {
+        finding.rule.partition(",")[0]
+        for finding in evaluate_graph(model, get_target(chip)).findings
+    }
     swapped = "where the stride is above 1" in rules
     told = oracle(model, chip, ["-p", chip.lower(), "-d", "False"]).problems
     assert swapped == any("rows and columns are exchanged" in text for text in told) == (stride > 1)
@@ -208,17 +249,28 @@ def test_pools_whose_axes_are_swapped(op, chip, stride):
 
 def test_attributes_of_a_step():
     """Texts are texts, in lists too; what is no number, text, list, tensor or graph is left out."""
-    node = onnx.helper.make_node("Relu", ["x"], ["y"], texts=["a", "é"], text="b", sizes=[1, 2], scale=0.5)
-    node.attribute.append(onnx.helper.make_attribute("kind", onnx.helper.make_tensor_type_proto(1, [1])))
+    node = onnx.helper.make_node(
+        "Relu", ["x"], ["y"], texts=["a", "é"], text="b", sizes=[1, 2], scale=0.5
+    )
+    node.attribute.append(
+        onnx.helper.make_attribute("kind", onnx.helper.make_tensor_type_proto(1, [1]))
+    )
     node.attribute.add(name="nothing")
     (step,) = parse_nodes(onnx.helper.make_graph([node], "g", [], []))
-    assert dict(step.attributes) == {"texts": ["a", "é"], "text": "b", "sizes": [1, 2], "scale": 0.5}
+    assert dict(step.attributes) == {
+        "texts": ["a", "é"],
+        "text": "b",
+        "sizes": [1, 2],
+        "scale": 0.5,
+    }
     ir.make_node(step.op, [], step.attributes, output="y")
 
 
 @pytest.mark.parametrize(("rows", "packs"), [(1, True), (3, False)])
 def test_a_reshape_keeps_the_number_of_elements(rows, packs):
-    """Several rows are not seen as one, as where a tensor between parts has frames in the place of a batch."""
+    """Several rows are not seen as one, as where a tensor between parts has frames in the place of
+    a batch.
+    """
     net = IntNet("arcs", (rows, 32))
     shape = net.const(np.array([1, 32, 1, 1], np.int64))
     image = net.node("Reshape", ["xq", shape], "image", (1, 32, 1, 1), 16.0)

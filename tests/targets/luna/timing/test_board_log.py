@@ -1,6 +1,8 @@
-"""A board's log: lines are found among others, joined with the nodes that ran, and prices are fitted to them.
+"""A board's log: lines are found among others, joined with the nodes that ran, and prices are
+fitted to them.
 
-The board is invented: its cycles are the formulas with factors that the test plants, so what is fitted is known.
+The board is invented: its cycles are the formulas with factors that the test plants, so what is
+fitted is known.
 """
 
 import random
@@ -44,13 +46,18 @@ def planted(platform, node=800.0):
 
 
 def board(graph, platform, noise=0.0, seed=0):
-    """Return the lines that such a board prints: it names some nodes otherwise, and says other things between."""
+    """Return the lines that such a board prints: it names some nodes otherwise, and says other
+    things between.
+    """
     rng = random.Random(seed)
     chip = planted(platform)
     judged = chip.evaluate_packing(part(graph, chip)).verdict
     lines = ["boot: 12 | ready"]
     for step, layer in zip(judged.graph.steps, judged.latency.layers, strict=True):
-        shapes = [",".join(map(str, judged.graph.tensors[names[0]].shape)) for names in (step.inputs, step.outputs)]
+        shapes = [
+            ",".join(map(str, judged.graph.tensors[names[0]].shape))
+            for names in (step.inputs, step.outputs)
+        ]
         name = {"AvgPool2dInt": "MeanPool2dInt", "Reshape": "reshape"}.get(step.op, step.op)
         cycles = round((layer.cycles + layer.moved) * (1 + rng.uniform(-noise, noise)))
         lines += [f"[I] {name} | {cycles} | ({shapes[0]}) | ({shapes[1]})", "heap ok (1,2) | 3"]
@@ -67,21 +74,26 @@ def part(graph, chip):
 
 @pytest.fixture(scope="module", params=["arcs", "venus"])
 def ran(request):
-    """A net with convolutions, pools, sums and products, quantized, and what a board printed in two runs of it."""
+    """A net with convolutions, pools, sums and products, quantized, and what a board printed in two
+    runs of it.
+    """
     graph = nets.quantized(nets.residual(), platform=request.param, effort="fast").graph
     return graph, request.param, board(graph, request.param) + board(graph, request.param)
 
 
 @pytest.fixture
 def few_turns(monkeypatch):
-    """Leave out nodes in 2 turns instead of 10, which takes most of the time and tells the spread alone."""
+    """Leave out nodes in 2 turns instead of 10, which takes most of the time and tells the spread
+    alone.
+    """
     monkeypatch.setattr(calibration_fit, "_FOLDS", 2)
 
 
 def test_lines_are_found_among_others():
     """Prefixes, more columns, text that only looks like one."""
     text = (
-        "hello\n[12:01] Conv2dInt | 5230 | (1,3,32,32) | (1,16,32,32)| (16,3,3,3) | (3,3) | (1,1,1,1) | (1,1)\n"
+        "hello\n[12:01] Conv2dInt | 5230 | (1,3,32,32) | (1,16,32,32)| (16,3,3,3) | (3,3) | "
+        "(1,1,1,1) | (1,1)\n"
         "a | b | (c) | (d)\nprelu|7|(1, 4)|(1, 4)\nConv2dInt | 5230 | (1,3"
     )
     assert list(parse_profile_lines(text)) == [
@@ -91,7 +103,9 @@ def test_lines_are_found_among_others():
 
 
 def test_what_was_planted_is_foretold_after_the_fit(ran, tmp_path, few_turns):
-    """Without noise each layer's cycles come back within half a percent, from the file that is written."""
+    """Without noise each layer's cycles come back within half a percent, from the file that is
+    written.
+    """
     graph, platform, lines = ran
     (tmp_path / "board.log").write_text("\n".join(lines))
     found = lo.profile_board(tmp_path / "board.log", graph, tmp_path / "timing.json", clock=250)
@@ -104,11 +118,15 @@ def test_what_was_planted_is_foretold_after_the_fit(ran, tmp_path, few_turns):
     measured = {layer.name: layer.measured for layer in found.layers}
     for layer in time.latency.layers:
         if layer.priced:
-            assert layer.cycles + layer.moved == pytest.approx(measured[layer.node], rel=0.01, abs=20)
+            assert layer.cycles + layer.moved == pytest.approx(
+                measured[layer.node], rel=0.01, abs=20
+            )
 
 
 def test_noise_is_told_as_the_range(tmp_path):
-    """A board that is 5 % off at random: the fit comes nearer to nodes that it has seen, and the range says so."""
+    """A board that is 5 % off at random: the fit comes nearer to nodes that it has seen, and the
+    range says so.
+    """
     graph = nets.quantized(nets.residual(), platform="venus", effort="fast").graph
     (tmp_path / "board.log").write_text("\n".join(board(graph, "venus", noise=0.05)))
     row = lo.profile_board(tmp_path / "board.log", graph).calibration
@@ -126,7 +144,10 @@ def test_noise_is_told_as_the_range(tmp_path):
         (lambda lines: lines[:4], "at least half are needed"),
         (lambda lines: [line.replace("Conv2dInt", "FooInt") for line in lines], "FooInt with"),
         (lambda lines: ["Conv2dInt | 99999999999999999999 | (1) | (1)"], "no profile line"),
-        (lambda lines: [f"Conv2dInt | 5 | ({'9' * 90}) | ({'9' * 90})"], "is no layer of the model"),
+        (
+            lambda lines: [f"Conv2dInt | 5 | ({'9' * 90}) | ({'9' * 90})"],
+            "is no layer of the model",
+        ),
         (lambda lines: [" ".join(lines) * 50], "at least half are needed"),
     ],
 )
@@ -150,7 +171,9 @@ def test_a_run_that_was_cut_off_counts_as_far_as_it_goes(ran, tmp_path, few_turn
 
 
 def test_least_squares_give_what_was_planted_and_never_less_than_nothing():
-    """Two families, three unknowns: exact where the nodes decide; a start that would be below 0 is 0."""
+    """Two families, three unknowns: exact where the nodes decide; a start that would be below 0 is
+    0.
+    """
     rng = random.Random(3)
     works = [
         {
@@ -176,7 +199,10 @@ def test_least_squares_give_what_was_planted_and_never_less_than_nothing():
     assert row.factors["b"].rest == pytest.approx(0.5, rel=0.01)
     assert row.median_error < 1e-3
     less = fit_calibration(
-        [MeasuredNode(max(w["a"].element_cycles - w["a"].start_cycles, 1.0), {"a": w["a"]}) for w in works],
+        [
+            MeasuredNode(max(w["a"].element_cycles - w["a"].start_cycles, 1.0), {"a": w["a"]})
+            for w in works
+        ],
         "venus",
         "arcs",
         1,
@@ -188,6 +214,8 @@ def test_least_squares_give_what_was_planted_and_never_less_than_nothing():
 
 def test_one_node_gives_one_factor_for_all():
     """What a single node cannot tell apart stays together."""
-    row = fit_calibration([MeasuredNode(3000.0, {"a": CallCost(100.0, 900.0)})], "venus", "arcs", 1, None)
+    row = fit_calibration(
+        [MeasuredNode(3000.0, {"a": CallCost(100.0, 900.0)})], "venus", "arcs", 1, None
+    )
     assert row.factors["a"].start == pytest.approx(3, rel=0.02)
     assert row.factors["a"].rest == pytest.approx(3, rel=0.02)

@@ -1,4 +1,6 @@
-"""Prices that a board's row gives a chip: factors on the formulas of arcs, and the range that was measured."""
+"""Prices that a board's row gives a chip: factors on the formulas of arcs, and the range that was
+measured.
+"""
 
 import pytest
 
@@ -20,7 +22,9 @@ def test_a_factor_is_on_the_start_and_one_on_the_rest():
     row = apply_calibration(TimingCalibration(**ROW), get_target("venus"))
     assert estimate_call_cost(ADD, row) == (2 * 534, 1.5 * 8)
     copy = KernelCall("memcpy", {"n": 256})
-    assert sum(estimate_call_cost(copy, row)) == pytest.approx(498)  # a family that is not named is as on arcs
+    assert sum(estimate_call_cost(copy, row)) == pytest.approx(
+        498
+    )  # a family that is not named is as on arcs
 
 
 @pytest.mark.parametrize(
@@ -28,7 +32,11 @@ def test_a_factor_is_on_the_start_and_one_on_the_rest():
     [
         ({}, "arcs", "is of venus, the model is for arcs"),
         ({"base": "mars"}, "venus", "corrects formulas of mars; known: arcs"),
-        ({"factors": {"vektor": {"start": 1, "rest": 1}}}, "venus", "no kernels 'vektor'; did you mean 'vector'"),
+        (
+            {"factors": {"vektor": {"start": 1, "rest": 1}}},
+            "venus",
+            "no kernels 'vektor'; did you mean 'vector'",
+        ),
     ],
 )
 def test_a_row_of_something_else_is_refused(change, platform, told):

@@ -1,4 +1,6 @@
-"""Prices of kernels: copies go through the measured points, and formulas against sums written out by hand."""
+"""Prices of kernels: copies go through the measured points, and formulas against sums written out
+by hand.
+"""
 
 import itertools
 
@@ -20,7 +22,9 @@ from tests.measured_rows import BESIDE
 
 @pytest.mark.parametrize("route", ARCS.copies)
 def test_a_copy_goes_through_the_measured_points_and_rises(route):
-    """The points are what was measured; the polynomial of the vendor falls below zero beyond the last one."""
+    """The points are what was measured; the polynomial of the vendor falls below zero beyond the
+    last one.
+    """
     copies = ARCS.copies[route]
     for size, taken in copies.measured_points:
         assert copies.cycles(size) == taken
@@ -64,7 +68,9 @@ def test_a_product_rounds_its_sides_up():
     """8-bit operands: rows to 2, the inner length to 8, columns to 4."""
     widths = {"left_bits": 8, "right_bits": 8, "out_bits": 8}
     one = estimate_kernel_cycles(KernelCall("matmul", {"m": 1, "k": 1, "n": 1, **widths}), ARCS)
-    assert one == estimate_kernel_cycles(KernelCall("matmul", {"m": 2, "k": 8, "n": 4, **widths}), ARCS)
+    assert one == estimate_kernel_cycles(
+        KernelCall("matmul", {"m": 2, "k": 8, "n": 4, **widths}), ARCS
+    )
     assert one == 2255 + 2 * 8 / 8 + 8 * 4 / 8 + 2 * 4 * 8 / 64 + 16
 
 
@@ -94,20 +100,33 @@ def test_more_channels_never_cost_less(window):
 
 def test_windows_without_a_price():
     """What fills the array's memory, unequal channels, pads that differ."""
-    assert estimate_conv2d_cycles(Window(600, 8, 8, 8, (3, 3), (1, 1), (1, 1), (1, 1, 1, 1))) is None
-    assert estimate_depthwise_cycles(Window(8, 8, 8, 16, (3, 3), (1, 1), (1, 1), (1, 1, 1, 1))) is None
+    assert (
+        estimate_conv2d_cycles(Window(600, 8, 8, 8, (3, 3), (1, 1), (1, 1), (1, 1, 1, 1))) is None
+    )
+    assert (
+        estimate_depthwise_cycles(Window(8, 8, 8, 16, (3, 3), (1, 1), (1, 1), (1, 1, 1, 1))) is None
+    )
     assert estimate_deconv_cycles(Window(8, 8, 8, 8, (2, 2), (2, 2), (1, 1), (0, 0, 1, 1))) is None
     assert estimate_deconv_cycles(Window(8, 8, 8, 8, (2, 2), (2, 2), (1, 1), (2, 2, 2, 2))) is None
 
 
 def test_the_peak_of_a_large_convolution():
-    """A 3x3 convolution, 64 to 128 channels over 32 x 32, takes 1,413,888 cycles: 83 % of 64 products a cycle."""
-    assert estimate_conv2d_cycles(Window(64, 32, 32, 128, (3, 3), (1, 1), (1, 1), (1, 1, 1, 1))) == 1_413_888
+    """A 3x3 convolution, 64 to 128 channels over 32 x 32, takes 1,413,888 cycles: 83 % of 64
+    products a cycle.
+    """
+    assert (
+        estimate_conv2d_cycles(Window(64, 32, 32, 128, (3, 3), (1, 1), (1, 1), (1, 1, 1, 1)))
+        == 1_413_888
+    )
 
 
-@pytest.mark.skipif(not (BESIDE / "latency" / "index.json").is_file(), reason="the measured rows are not here")
+@pytest.mark.skipif(
+    not (BESIDE / "latency" / "index.json").is_file(), reason="the measured rows are not here"
+)
 def test_every_row_beside_the_repository(capsys):
-    """Kernels as the vendor's program has them, nodes as its executor calls them, layers of graphs; points measured."""
+    """Kernels as the vendor's program has them, nodes as its executor calls them, layers of graphs;
+    points measured.
+    """
     from benchmarks import latency_validation
 
     assert latency_validation.main([str(BESIDE / "latency")]) == 0

@@ -9,7 +9,8 @@ def test_the_first_transfer_is_waited_for_in_full():
 
 
 def test_a_transfer_hides_behind_all_layers_up_to_the_next_with_constants():
-    """Layer 0 waits 10. It starts the transfer of layer 3 at 10; layers 0, 1, 2 end at 10 + 20 + 5 + 5 = 40; the
+    """Layer 0 waits 10. It starts the transfer of layer 3 at 10; layers 0, 1, 2 end at 10 + 20 + 5
+    + 5 = 40; the
     transfer ends at 10 + 50 = 60."""
     assert schedule_layers([20, 5, 5, 7], [10, 0, 0, 50]) == [
         LayerSlot(0, 10),
@@ -26,4 +27,7 @@ def test_nothing_waits_without_constants():
 
 def test_a_short_transfer_is_hidden():
     """It ends before the layer's turn comes."""
-    assert schedule_layers([100, 10], [5, 30]) == [LayerSlot(0, 5), LayerSlot(105, 0, prefetch_start_cycle=5)]
+    assert schedule_layers([100, 10], [5, 30]) == [
+        LayerSlot(0, 5),
+        LayerSlot(105, 0, prefetch_start_cycle=5),
+    ]

@@ -1,8 +1,10 @@
-"""Cycles of a whole run, against timelines computed by hand from sizes and the measured points of the DMA.
+"""Cycles of a whole run, against timelines computed by hand from sizes and the measured points of
+the DMA.
 
-Two convolutions, 3x3: 8 to 16 channels, then 16 to 64. Constants as stored: 8 * 16 * 9 + 16 * 4 = 1,216 bytes, and
-16 * 64 * 9 + 64 * 4 = 9,472. DMA from external memory: 1024 bytes 1,645 cycles, 2048 bytes 2,633, 8192 bytes 8,566,
-16384 bytes 16,468; so 1,645 + 192 * 988 / 1024 = 1,830.25 and 8,566 + 1,280 * 7,902 / 8,192 = 9,800.6875.
+Two convolutions, 3x3: 8 to 16 channels, then 16 to 64. Constants as stored: 8 * 16 * 9 + 16 * 4 =
+1,216 bytes, and 16 * 64 * 9 + 64 * 4 = 9,472. DMA from external memory: 1024 bytes 1,645 cycles,
+2048 bytes 2,633, 8192 bytes 8,566, 16384 bytes 16,468; so 1,645 + 192 * 988 / 1024 = 1,830.25 and
+8,566 + 1,280 * 7,902 / 8,192 = 9,800.6875.
 """
 
 import pytest
@@ -28,7 +30,9 @@ def small():
 
 
 def test_the_first_transfer_is_waited_for_and_the_second_hides_behind_the_first_layer(small):
-    """The first layer begins at 1,830.25 and starts the second transfer then; the second waits for the rest of it."""
+    """The first layer begins at 1,830.25 and starts the second transfer then; the second waits for
+    the rest of it.
+    """
     time = lo.latency(small, "arcs", "")
     first, second = (layer.cycles for layer in time.layers)
     assert first < SECOND
@@ -78,10 +82,14 @@ def test_the_parts_of_a_layer_add_up(small):
 
 @pytest.mark.parametrize("operator", ["Conv1dInt", "Conv2dInt", "ConvTranspose2dInt"])
 def test_weights_of_another_rank_have_no_price(operator):
-    """Prices are asked before a graph is judged: a matrix as weights of a convolution is no end of the program."""
+    """Prices are asked before a graph is judged: a matrix as weights of a convolution is no end of
+    the program.
+    """
     size = (4,) * (1 if "1d" in operator else 2)
     work = list_kernel_calls(
-        TimingNode(operator, {}, [Operand((1, 8, *size)), Operand((8, 8))], [Operand((1, 8, *size))])
+        TimingNode(
+            operator, {}, [Operand((1, 8, *size)), Operand((8, 8))], [Operand((1, 8, *size))]
+        )
     )
     assert [left.description for left in work.unmodeled] == ["weights of another rank than the map"]
     assert not work.calls

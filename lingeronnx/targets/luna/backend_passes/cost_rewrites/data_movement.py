@@ -1,8 +1,8 @@
 """Other forms of what only moves data: concatenations, slices and transposes.
 
-The executor copies line by line, and each copy has its start of 500 cycles, even for one byte. Where lines are short,
-the matrix is turned, its rows are moved as a whole, and it is turned back. What one form turns back the next one turns
-again: both go.
+The executor copies line by line, and each copy has its start of 500 cycles, even for one byte.
+Where lines are short, the matrix is turned, its rows are moved as a whole, and it is turned back.
+What one form turns back the next one turns again: both go.
 """
 
 from __future__ import annotations
@@ -36,14 +36,23 @@ def get_concat_axis(node: ir.Node, rank: int) -> int:
 def propose_transposed_concat(editor: RewriteEditor, node: ir.Node) -> RewriteProposal | None:
     """An iqCat of short lines: matrices that are turned, one below the other."""
     shape = static_shape(node.outputs[0])
-    if node.op_type != CONCAT.name or shape is None or any(static_shape(v) is None for v in node.inputs):
+    if (
+        node.op_type != CONCAT.name
+        or shape is None
+        or any(static_shape(v) is None for v in node.inputs)
+    ):
         return None
     rows = math.prod(shape[: get_concat_axis(node, len(shape))])
     values = [ir.require_input(node, i) for i in range(len(node.inputs))]
     parts = [Matrix(v, rows) for v in values]
-    attributes = {**{name: ir.get_attr(node, name) for name in node.attributes if name != "axis"}, "dim": 0}
+    attributes = {
+        **{name: ir.get_attr(node, name) for name in node.attributes if name != "axis"},
+        "dim": 0,
+    }
     result = [sum(p.columns for p in parts), rows]
-    joining = editor.costs.estimate_cycles(CONCAT.name, [p.shape[::-1] for p in parts], result, **attributes)
+    joining = editor.costs.estimate_cycles(
+        CONCAT.name, [p.shape[::-1] for p in parts], result, **attributes
+    )
 
     def write() -> None:
         turned = [editor.reshape(editor.transpose(p, node), p.shape[::-1], node) for p in parts]
@@ -53,13 +62,18 @@ def propose_transposed_concat(editor: RewriteEditor, node: ir.Node) -> RewritePr
     what = "joined as matrices that are turned, since its lines are short"
     return RewriteProposal(
         what,
-        editor.estimate_transpose_cycles(*parts) + joining + editor.costs.estimate_transpose_cycles(*result),
+        editor.estimate_transpose_cycles(*parts)
+        + joining
+        + editor.costs.estimate_transpose_cycles(*result),
         write,
     )
 
 
 def _match_slice(node: ir.Node) -> tuple[int, int, int] | None:
-    """Return axis, start and end of a Slice of one axis; None for anything else, and for open sizes."""
+    """Return axis, start and end of a Slice of one axis.
+
+    None for anything else, and for open sizes.
+    """
     if node.op_type != SLICE.name or len(node.inputs) < 4:
         return None
     before, after = static_shape(node.inputs[0]), static_shape(node.outputs[0])
@@ -67,7 +81,13 @@ def _match_slice(node: ir.Node) -> tuple[int, int, int] | None:
         return None
     starts, axes = ir.const_value(node.inputs[1]), ir.const_value(node.inputs[3])
     steps = ir.const_value(node.inputs[4]) if len(node.inputs) > 4 else None
-    if starts is None or axes is None or starts.size != 1 or axes.size != 1 or (steps is not None and steps.any() != 1):
+    if (
+        starts is None
+        or axes is None
+        or starts.size != 1
+        or axes.size != 1
+        or (steps is not None and steps.any() != 1)
+    ):
         return None
     axis, start = int(axes.flat[0]) % len(before), int(starts.flat[0])
     start = max(0, start + before[axis] if start < 0 else start)
@@ -95,7 +115,9 @@ def propose_transposed_slice(editor: RewriteEditor, node: ir.Node) -> RewritePro
         some = editor.slice_rows(turned, start * inner, end * inner, node, str(node.name))
         editor.replace_output(editor.transpose(Matrix(some, taken[0]), node), node)
 
-    return RewriteProposal("rows of a matrix that is turned, since its lines are short", cycles, write)
+    return RewriteProposal(
+        "rows of a matrix that is turned, since its lines are short", cycles, write
+    )
 
 
 def propose_slice_bypass(editor: RewriteEditor, node: ir.Node) -> RewriteProposal | None:
@@ -109,11 +131,13 @@ def propose_slice_bypass(editor: RewriteEditor, node: ir.Node) -> RewriteProposa
     begin = 0
     for index, value in enumerate(join.inputs):
         length = (static_shape(value) or [0] * (axis + 1))[axis]
-        if (begin, begin + length) == (start, end) and ir.get_attr(join, f"scale_x_{index}") == ir.get_attr(
-            join, "scale_o"
-        ):
+        if (begin, begin + length) == (start, end) and ir.get_attr(
+            join, f"scale_x_{index}"
+        ) == ir.get_attr(join, "scale_o"):
             return RewriteProposal(
-                "it is what was joined before", 0.0, partial(editor.replace_output, ir.require_input(join, index), node)
+                "it is what was joined before",
+                0.0,
+                partial(editor.replace_output, ir.require_input(join, index), node),
             )
         begin += length
     return None
@@ -127,12 +151,27 @@ _MAX_AXES = 3
 
 
 def propose_matrix_transposes(editor: RewriteEditor, node: ir.Node) -> RewriteProposal | None:
-    """A Transpose: of axes that stay together one is made; then matrices are turned, as a whole or one by one."""
-    shape, perm = static_shape(node.inputs[0]) if node.inputs else None, list(ir.get_attr(node, "perm") or [])
-    if node.op_type != TRANSPOSE.name or shape is None or len(perm) != len(shape) or len(shape) == 2:
+    """A Transpose: of axes that stay together one is made.
+
+    Then matrices are turned, as a whole or one by one.
+    """
+    shape, perm = (
+        static_shape(node.inputs[0]) if node.inputs else None,
+        list(ir.get_attr(node, "perm") or []),
+    )
+    if (
+        node.op_type != TRANSPOSE.name
+        or shape is None
+        or len(perm) != len(shape)
+        or len(shape) == 2
+    ):
         return None
     lengths, order = _merge_axes(shape, perm)
-    steps = _find_cheapest_moves(editor, ir.require_input(node), lengths, order) if len(order) <= _MAX_AXES else None
+    steps = (
+        _find_cheapest_moves(editor, ir.require_input(node), lengths, order)
+        if len(order) <= _MAX_AXES
+        else None
+    )
     if steps is None:
         return None
     cycles, moves = steps
@@ -155,7 +194,9 @@ def _merge_axes(shape: Sequence[int], perm: Sequence[int]) -> tuple[list[int], l
         after = groups and real.index(axis) == real.index(groups[-1][-1]) + 1
         groups[-1].append(axis) if after else groups.append([axis])
     first = sorted(groups)
-    return [math.prod(shape[axis] for axis in group) for group in first], [first.index(group) for group in groups]
+    return [math.prod(shape[axis] for axis in group) for group in first], [
+        first.index(group) for group in groups
+    ]
 
 
 _Move = Callable[[ir.Value, ir.Node], ir.Value]
@@ -164,9 +205,14 @@ _Move = Callable[[ir.Value, ir.Node], ir.Value]
 def _find_cheapest_moves(
     sheet: RewriteEditor, source: ir.Value, lengths: Sequence[int], order: Sequence[int]
 ) -> tuple[float, list[_Move]] | None:
-    """Return cycles and moves that bring the axes into `order`: the shortest way over all orders of three axes."""
+    """Return cycles and moves that bring the axes into `order`.
+
+    The shortest way over all orders of three axes.
+    """
     numbers = itertools.count()  # of equal prices the first
-    heap: list[tuple[float, int, tuple[int, ...], list[_Move]]] = [(0.0, next(numbers), tuple(range(len(order))), [])]
+    heap: list[tuple[float, int, tuple[int, ...], list[_Move]]] = [
+        (0.0, next(numbers), tuple(range(len(order))), [])
+    ]
     done = set()
     while heap:
         cycles, _, axes, moves = heapq.heappop(heap)
@@ -181,7 +227,11 @@ def _find_cheapest_moves(
 
 
 def _list_moves(
-    sheet: RewriteEditor, source: ir.Value, lengths: Sequence[int], axes: tuple[int, ...], has_moved: bool
+    sheet: RewriteEditor,
+    source: ir.Value,
+    lengths: Sequence[int],
+    axes: tuple[int, ...],
+    has_moved: bool,
 ) -> list[tuple[float, tuple[int, ...], _Move]]:
     """Return cycles, order afterwards and what is done of every move from the order `axes`.
 
@@ -201,9 +251,17 @@ def _list_moves(
     if len(axes) == _MAX_AXES and lengths[axes[0]] <= MAX_CONCAT_INPUTS and scale is not None:
         count, rows, columns = (lengths[axis] for axis in axes)
         one = rows * columns
-        each = sheet.costs.estimate_slice_cycles(whole, one) + sheet.costs.estimate_transpose_cycles(rows, columns)
+        each = sheet.costs.estimate_slice_cycles(
+            whole, one
+        ) + sheet.costs.estimate_transpose_cycles(rows, columns)
         cycles = count * each + sheet.costs.estimate_concat_cycles([one] * count)
-        found.append((cycles, (axes[0], axes[2], axes[1]), _make_batched_transpose_move(sheet, count, rows, scale)))
+        found.append(
+            (
+                cycles,
+                (axes[0], axes[2], axes[1]),
+                _make_batched_transpose_move(sheet, count, rows, scale),
+            )
+        )
     return found
 
 
@@ -211,7 +269,9 @@ def _make_transpose_move(editor: RewriteEditor, rows: int) -> _Move:
     return lambda value, node: editor.transpose(Matrix(value, rows), node)
 
 
-def _make_batched_transpose_move(sheet: RewriteEditor, count: int, rows: int, scale: float) -> _Move:
+def _make_batched_transpose_move(
+    sheet: RewriteEditor, count: int, rows: int, scale: float
+) -> _Move:
     """Return the move that turns `count` matrices of so many rows, held at `scale`, that lie one behind the other."""
 
     def move(value: ir.Value, node: ir.Node) -> ir.Value:

@@ -1,7 +1,8 @@
-"""The graph that forms are written into: nodes that move data, each transpose of a tensor made once.
+"""The graph that forms are written into.
 
-Matrices are seen through Reshapes, which cost nothing: [1, C, H, W] is one of C rows, of C*H rows and so on. Turning
-one is a Transpose of two axes, the only one whose price is known.
+Nodes that move data, each transpose of a tensor made once.
+Matrices are seen through Reshapes, which cost nothing: [1, C, H, W] is one of C rows, of C*H rows
+and so on. Turning one is a Transpose of two axes, the only one whose price is known.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ class RewriteEditor:
         self._support_cache: dict[str, bool] = {}
         self._used_tensor_names = ir.get_tensor_names(graph)
         self._used_node_names = {str(node.name) for node in graph.graph}
-        self._replaced_names: set[str] = set()  # names of nodes that stand in another's place by now
+        self._replaced_names: set[str] = (
+            set()
+        )  # names of nodes that stand in another's place by now
         self._transposed_values: dict[tuple[ir.Value, int], ir.Value] = {}
         self._reshaped_constants: dict[tuple[ir.Value, tuple[int, ...]], ir.Value] = {}
 
@@ -87,7 +90,9 @@ class RewriteEditor:
         key = repr((op, over, weight, result, sorted(attributes.items())))
         if key not in self._support_cache:
             held = make_detached_value(weight, constant=np.zeros(tuple(weight), np.int8))
-            node = make_detached_node(op, [make_detached_value(over, computed=True), held], list(result), attributes)
+            node = make_detached_node(
+                op, [make_detached_value(over, computed=True), held], list(result), attributes
+            )
             limits = get_layer_limits(op) if self.target.is_computed_correctly(op) else ()
             self._support_cache[key] = self.target.is_computed_correctly(op) and all(
                 limit(node, self.target) is None for limit in limits
@@ -108,12 +113,19 @@ class RewriteEditor:
             value = ir.require_input(maker)
             if (known := self._transposed_values.get((value, matrix.rows))) is not None:
                 return known
-        if maker is None or maker.op_type != TRANSPOSE.name or list(ir.get_attr(maker, "perm") or []) != [1, 0]:
+        if (
+            maker is None
+            or maker.op_type != TRANSPOSE.name
+            or list(ir.get_attr(maker, "perm") or []) != [1, 0]
+        ):
             return None
         return ir.require_input(maker) if static_shape(value) == matrix.shape else None
 
     def estimate_transpose_cycles(self, *matrices: Matrix) -> float:
-        """Return what it costs to turn matrices; nothing for those that are there, and once for equal ones."""
+        """Return what it costs to turn matrices.
+
+        Nothing for those that are there, and once for equal ones.
+        """
         wanted = {(m.value, m.rows): m for m in matrices if self._find_transposed(m) is None}
         return sum(self.costs.estimate_transpose_cycles(*m.shape) for m in wanted.values())
 
@@ -144,19 +156,30 @@ class RewriteEditor:
         return ir.add_initializer(self.graph, self.name(base), array)
 
     def held(self, value: ir.Value, shape: Sequence[int], array: np.ndarray) -> ir.Value:
-        """Return `array`, which is the constant `value` in other sizes: one for all that share it."""
+        """Return `array`, which is the constant `value` in other sizes.
+
+        One for all that share it.
+        """
         key = (value, tuple(shape))
         if key not in self._reshaped_constants:
             name = f"{value.name}_as_{'x'.join(map(str, shape))}"
-            self._reshaped_constants[key] = self.add_constant(name, np.ascontiguousarray(array.reshape(shape)))
+            self._reshaped_constants[key] = self.add_constant(
+                name, np.ascontiguousarray(array.reshape(shape))
+            )
         return self._reshaped_constants[key]
 
     def remove_unused(self) -> None:
-        """Take out what nobody needs; constants in other sizes get the names of those that are gone."""
+        """Take out what nobody needs.
+
+        Constants in other sizes get the names of those that are gone.
+        """
         ir.remove_unused(self.graph)
         for (value, _), new in self._reshaped_constants.items():
             name = str(value.name)
-            if str(new.name) in self.graph.graph.initializers and name not in self.graph.graph.initializers:
+            if (
+                str(new.name) in self.graph.graph.initializers
+                and name not in self.graph.graph.initializers
+            ):
                 ir.rename_initializer(self.graph, new, name)
 
     def reshape(self, value: ir.Value, shape: Sequence[int], before: ir.Node) -> ir.Value:
@@ -168,7 +191,13 @@ class RewriteEditor:
     def _reshape(self, value: ir.Value, shape: Sequence[int], node_name: str) -> ir.Node:
         name = self.name(f"{value.name}_as_{'x'.join(map(str, shape))}")
         held = self.add_constant(f"{name}_shape", np.array(shape, np.int64))
-        node = ir.make_node(RESHAPE.name, [value, held], name=self._make_node_name(node_name), output=name, like=value)
+        node = ir.make_node(
+            RESHAPE.name,
+            [value, held],
+            name=self._make_node_name(node_name),
+            output=name,
+            like=value,
+        )
         node.outputs[0].shape = ir.make_shape(list(shape))
         return node
 
@@ -180,16 +209,25 @@ class RewriteEditor:
             flat = self.reshape(matrix.value, [rows, columns], before)
             output = self.name(f"{matrix.value.name}_turned")
             title = self._make_node_name(f"{before.name}_turned")
-            node = ir.make_node(TRANSPOSE.name, [flat], {"perm": [1, 0]}, name=title, output=output, like=flat)
+            node = ir.make_node(
+                TRANSPOSE.name, [flat], {"perm": [1, 0]}, name=title, output=output, like=flat
+            )
             node.outputs[0].shape = ir.make_shape([columns, rows])
             found = self._transposed_values[matrix.value, rows] = self.insert(node, before)
         else:
             self._move_producer_before(found, before)
         return self.reshape(found, matrix.shape[::-1], before)
 
-    def slice_rows(self, value: ir.Value, start: int, end: int, before: ir.Node, name: str = "") -> ir.Value:
-        """Return the rows `start` .. `end` - 1 of a matrix; name : of the node whose place the Slice takes."""
-        node = make_slice(self.graph, value, 0, start, end, f"{value.name}_from{start}", self._used_tensor_names)
+    def slice_rows(
+        self, value: ir.Value, start: int, end: int, before: ir.Node, name: str = ""
+    ) -> ir.Value:
+        """Return the rows `start` ..
+
+        `end` - 1 of a matrix; name : of the node whose place the Slice takes.
+        """
+        node = make_slice(
+            self.graph, value, 0, start, end, f"{value.name}_from{start}", self._used_tensor_names
+        )
         node.name = name or self._make_node_name(str(node.name))
         return self.insert(node, before)
 
@@ -210,7 +248,10 @@ class RewriteEditor:
         shape: Sequence[int],
         replaced: ir.Node,
     ) -> ir.Value:
-        """Return what an integer operator gives that stands for the node `replaced`; the first one has its name."""
+        """Return what an integer operator gives that stands for the node `replaced`.
+
+        The first one has its name.
+        """
         output, name = self.name(f"{replaced.outputs[0].name}_as_{op}"), str(replaced.name)
         title = self._make_node_name(name) if name in self._replaced_names else name
         self._replaced_names.add(name)
@@ -240,9 +281,14 @@ class RewriteEditor:
             value, before = ir.require_input(maker), maker
 
     def replace_output(self, value: ir.Value, node: ir.Node) -> None:
-        """Let `value` be what `node` gives, in the same sizes and under the same name; the node goes."""
+        """Let `value` be what `node` gives, in the same sizes and under the same name.
+
+        The node goes.
+        """
         last = self._reshape(value, static_shape(node.outputs[0]) or [], f"{node.name}_back")
         self._transposed_values = {
-            key: found for key, found in self._transposed_values.items() if key[0] is not node.outputs[0]
+            key: found
+            for key, found in self._transposed_values.items()
+            if key[0] is not node.outputs[0]
         }
         ir.replace_nodes(self.graph, [node], [last])

@@ -1,8 +1,9 @@
-"""Other forms of layers: factors of channels as a depthwise convolution, a product of one row as one over a point.
+"""Other forms of layers.
 
-All compute ``sat8(rsh(sum of products + bias, q_x + q_w - q_o))``. The executor calls two kernels for each channel of a
-BatchNorm2dInt, with a thousand cycles before their first elements, and for a LinearInt two transposes beside the
-product.
+Factors of channels as a depthwise convolution, a product of one row as one over a point.
+All compute ``sat8(rsh(sum of products + bias, q_x + q_w - q_o))``. The executor calls two kernels
+for each channel of a BatchNorm2dInt, with a thousand cycles before their first elements, and for a
+LinearInt two transposes beside the product.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ class _PointwiseView:
     def channel_ranges(self) -> list[tuple[int, int]]:
         """Where each part begins and ends."""
         each = -(-self.channels // self.part_count)
-        return [(start, min(start + each, self.channels)) for start in range(0, self.channels, each)]
+        return [
+            (start, min(start + each, self.channels)) for start in range(0, self.channels, each)
+        ]
 
 
 def propose_depthwise_conv(sheet: RewriteEditor, node: ir.Node) -> RewriteProposal | None:
@@ -71,7 +74,9 @@ def propose_depthwise_conv(sheet: RewriteEditor, node: ir.Node) -> RewritePropos
 
     def write() -> None:
         area = math.prod(view.image)
-        factor, offset = (np.resize(array, view.channels) for array in arrays)  # as many, or one for all
+        factor, offset = (
+            np.resize(array, view.channels) for array in arrays
+        )  # as many, or one for all
         known = [ir.require_input(node, 1), ir.require_input(node, 2)]
         lines, made = sheet.reshape(ir.require_input(node), [view.channels, area], node), []
         for start, end in view.channel_ranges:
@@ -79,18 +84,33 @@ def propose_depthwise_conv(sheet: RewriteEditor, node: ir.Node) -> RewritePropos
             over = sheet.reshape(some, [1, end - start, *view.image], node)
             weight, bias = factor[start:end].reshape(-1, 1, 1, 1), offset[start:end]
             if view.part_count == 1:
-                held = [sheet.held(v, a.shape, a) for v, a in zip(known, (weight, bias), strict=True)]
+                held = [
+                    sheet.held(v, a.shape, a) for v, a in zip(known, (weight, bias), strict=True)
+                ]
             else:
                 held = [
-                    sheet.add_constant(f"{v.name}_from{start}", a) for v, a in zip(known, (weight, bias), strict=True)
+                    sheet.add_constant(f"{v.name}_from{start}", a)
+                    for v, a in zip(known, (weight, bias), strict=True)
                 ]
             result = _insert_pointwise_conv(sheet, node, over, held, group=end - start)
-            made.append(result if view.part_count == 1 else sheet.reshape(result, [end - start, area], node))
-        whole = made[0] if view.part_count == 1 else sheet.concat_rows(made, float(ir.get_attr(node, "scale_o")), node)
+            made.append(
+                result if view.part_count == 1 else sheet.reshape(result, [end - start, area], node)
+            )
+        whole = (
+            made[0]
+            if view.part_count == 1
+            else sheet.concat_rows(made, float(ir.get_attr(node, "scale_o")), node)
+        )
         sheet.replace_output(whole, node)
 
-    count = "a depthwise convolution" if view.part_count == 1 else f"{view.part_count} depthwise convolutions"
-    return RewriteProposal(f"{count} of size 1x1, in place of two kernels for each channel", cycles, write)
+    count = (
+        "a depthwise convolution"
+        if view.part_count == 1
+        else f"{view.part_count} depthwise convolutions"
+    )
+    return RewriteProposal(
+        f"{count} of size 1x1, in place of two kernels for each channel", cycles, write
+    )
 
 
 def _find_cheapest_view(
@@ -98,24 +118,35 @@ def _find_cheapest_view(
 ) -> tuple[float, _PointwiseView] | None:
     """Return the cheapest view of a tensor under which the chip takes the convolutions, and what they cost."""
     total = math.prod(shape)
-    channels = dict.fromkeys([shape[1], *(c for c in _CHANNEL_COUNTS if has_uniform_factor and total % c == 0)])
-    whole = [_PointwiseView(c, image) for c in channels for image in _iterate_image_sizes(total // c)]
+    channels = dict.fromkeys(
+        [shape[1], *(c for c in _CHANNEL_COUNTS if has_uniform_factor and total % c == 0)]
+    )
+    whole = [
+        _PointwiseView(c, image) for c in channels for image in _iterate_image_sizes(total // c)
+    ]
     best: tuple[float, _PointwiseView] | None = None
-    for cycles, number in sorted((_estimate_view_cycles(sheet, view), number) for number, view in enumerate(whole)):
+    for cycles, number in sorted(
+        (_estimate_view_cycles(sheet, view), number) for number, view in enumerate(whole)
+    ):
         view = whole[number]
         if best is not None and best[0] <= cycles:  # in parts it costs more than as a whole
             break
         if _is_view_supported(sheet, view):
             return cycles, view
         for some in (replace(view, part_count=parts) for parts in range(2, MAX_CONCAT_INPUTS + 1)):
-            if _is_view_supported(sheet, some) and (best is None or _estimate_view_cycles(sheet, some) < best[0]):
+            if _is_view_supported(sheet, some) and (
+                best is None or _estimate_view_cycles(sheet, some) < best[0]
+            ):
                 best = _estimate_view_cycles(sheet, some), some
     return best
 
 
 def _iterate_image_sizes(area: int) -> Iterator[tuple[int, int]]:
     """Yield heights and widths of images of so many points."""
-    widths = {next(w for w in range(min(most, area), 0, -1) if area % w == 0) for most in _MAX_IMAGE_WIDTHS}
+    widths = {
+        next(w for w in range(min(most, area), 0, -1) if area % w == 0)
+        for most in _MAX_IMAGE_WIDTHS
+    }
     yield from ((area // width, width) for width in sorted(widths))
 
 
@@ -124,7 +155,9 @@ def _estimate_view_cycles(sheet: RewriteEditor, view: _PointwiseView) -> float:
     cycles = 0.0
     for start, end in view.channel_ranges:
         over = [1, end - start, *view.image]
-        cycles += sheet.costs.estimate_cycles(CONV2D.name, [over, [end - start, 1, 1, 1]], over, group=end - start)
+        cycles += sheet.costs.estimate_cycles(
+            CONV2D.name, [over, [end - start, 1, 1, 1]], over, group=end - start
+        )
     if view.part_count == 1:
         return cycles
     pieces = [(end - start) * area for start, end in view.channel_ranges]
@@ -138,20 +171,31 @@ def _estimate_view_cycles(sheet: RewriteEditor, view: _PointwiseView) -> float:
 def _is_view_supported(sheet: RewriteEditor, view: _PointwiseView) -> bool:
     """Whether the chip takes the convolutions of a view."""
     start, end = view.channel_ranges[0]
-    return _is_conv_supported(sheet, [1, end - start, *view.image], [end - start, 1, 1, 1], end - start)
+    return _is_conv_supported(
+        sheet, [1, end - start, *view.image], [end - start, 1, 1, 1], end - start
+    )
 
 
-def _is_conv_supported(sheet: RewriteEditor, over: Sequence[int], weight: Sequence[int], group: int) -> bool:
+def _is_conv_supported(
+    sheet: RewriteEditor, over: Sequence[int], weight: Sequence[int], group: int
+) -> bool:
     """Whether the chip takes a convolution of size 1x1 of a tensor of sizes `over`."""
     return sheet.is_layer_supported(
-        CONV2D.name, over, weight, [1, weight[0], *over[2:]], {**POINTWISE_CONV_ATTRIBUTES, "group": group}
+        CONV2D.name,
+        over,
+        weight,
+        [1, weight[0], *over[2:]],
+        {**POINTWISE_CONV_ATTRIBUTES, "group": group},
     )
 
 
 def _insert_pointwise_conv(
     sheet: RewriteEditor, node: ir.Node, over: ir.Value, held: Sequence[ir.Value], group: int = 1
 ) -> ir.Value:
-    """Return what a convolution of size 1x1 gives at the scales of `node`; held : its weight, and bias or none."""
+    """Return what a convolution of size 1x1 gives at the scales of `node`.
+
+    Held : its weight, and bias or none.
+    """
     attributes = {
         **POINTWISE_CONV_ATTRIBUTES,
         "group": group,
@@ -176,7 +220,9 @@ def propose_pointwise_conv(sheet: RewriteEditor, node: ir.Node) -> RewritePropos
         square, group = [outputs, 1, 1, 1], outputs
     if math.prod(shape) != inputs or not _is_conv_supported(sheet, over, square, group):
         return None
-    cycles = sheet.costs.estimate_cycles(CONV2D.name, [over, square], [1, outputs, 1, 1], group=group)
+    cycles = sheet.costs.estimate_cycles(
+        CONV2D.name, [over, square], [1, outputs, 1, 1], group=group
+    )
 
     def write() -> None:
         held = ir.require_input(node, 1)

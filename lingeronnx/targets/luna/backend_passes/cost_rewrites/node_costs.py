@@ -33,17 +33,26 @@ class NodeCostModel:
 
     def estimate_node_cycles(self, node: ir.Node) -> float:
         """Return the cycles of a node as it stands; infinite where a size is not known."""
-        sides = [[_to_operand(v) for v in side if v is not None] for side in (node.inputs, node.outputs)]
+        sides = [
+            [_to_operand(v) for v in side if v is not None] for side in (node.inputs, node.outputs)
+        ]
         if any(operand is None for side in sides for operand in side):
             return math.inf
         inputs, outputs = ([operand for operand in side if operand is not None] for side in sides)
         return self._estimate_max_cycles(
-            node.op_type, inputs, outputs, {name: ir.get_attr(node, name) for name in node.attributes}
+            node.op_type,
+            inputs,
+            outputs,
+            {name: ir.get_attr(node, name) for name in node.attributes},
         )
 
     def estimate_transpose_cycles(self, rows: int, columns: int) -> float:
         """Return the cycles of a transpose of a matrix; nothing where that is a line."""
-        return 0.0 if 1 in (rows, columns) else self.estimate_cycles(TRANSPOSE.name, [(rows, columns)], (columns, rows))
+        return (
+            0.0
+            if 1 in (rows, columns)
+            else self.estimate_cycles(TRANSPOSE.name, [(rows, columns)], (columns, rows))
+        )
 
     def estimate_slice_cycles(self, source_bytes: int, slice_bytes: int) -> float:
         """Return the cycles of a Slice of `slice_bytes` of `source_bytes` bytes side by side."""
@@ -57,7 +66,11 @@ class NodeCostModel:
         )
 
     def _estimate_max_cycles(
-        self, op: str, inputs: Sequence[Operand], outputs: Sequence[Operand], attributes: Mapping[str, Any]
+        self,
+        op: str,
+        inputs: Sequence[Operand],
+        outputs: Sequence[Operand],
+        attributes: Mapping[str, Any],
     ) -> float:
         axis = None
         if op == SLICE.name:

@@ -12,7 +12,8 @@ __all__ = ["RewriteProposal"]
 class RewriteProposal:
     """What computes the same integers as a node.
 
-    description : the form in words. cycles : at the upper end of the range. write : puts it in the node's place.
+    description : the form in words. cycles : at the upper end of the range. write : puts it in the
+    node's place.
     """
 
     description: str

@@ -1,4 +1,7 @@
-"""Which forms are taken: each by its own price, all together by the verdict and by the time of the whole graph."""
+"""Which forms are taken.
+
+Each by its own price, all together by the verdict and by the time of the whole graph.
+"""
 
 from __future__ import annotations
 
@@ -49,8 +52,9 @@ _MIN_NODE_SAVING, _MIN_GRAPH_SAVING = 0.02, 0.05
 
 @dataclass(frozen=True)
 class _GraphScore:
-    """What is known of a graph: how good the verdict is, how long it takes, and the shared memory that it needs.
+    """What is known of a graph.
 
+    How good the verdict is, how long it takes, and the shared memory that it needs.
     first : how long it takes under the first arguments that are right.
     """
 
@@ -81,15 +85,22 @@ class _GraphScore:
         mine, others = (sum(work.bytes for work in told.latency.unpriced) for told in (self, other))
         if objective == MEMORY and self.shared_bytes > other.shared_bytes:
             return False
-        return self.rank <= other.rank and self.weight < (1.0 - _MIN_GRAPH_SAVING) * other.weight and mine <= others
+        return (
+            self.rank <= other.rank
+            and self.weight < (1.0 - _MIN_GRAPH_SAVING) * other.weight
+            and mine <= others
+        )
 
 
-def apply_cost_rewrites(view: PackerGraphView) -> tuple[ir.Model, list[AppliedRewrite], CycleSavings | None]:
+def apply_cost_rewrites(
+    view: PackerGraphView,
+) -> tuple[ir.Model, list[AppliedRewrite], CycleSavings | None]:
     """Return the integer graph `view` with nodes in forms that take fewer cycles, what was done, and what that saves.
 
-    The same graph where nodes keep their forms, where it is not right on the chip, and where no form saves anything.
-    All forms are taken together where the whole is promised so, else kind by kind. With `ACCURACY` nothing is judged
-    where forms cannot save enough, and nothing is decided by another chip's prices.
+    The same graph where nodes keep their forms, where it is not right on the chip, and where no
+    form saves anything. All forms are taken together where the whole is promised so, else kind by
+    kind. With `ACCURACY` nothing is judged where forms cannot save enough, and nothing is decided
+    by another chip's prices.
     """
     graph, target, objective = view.graph, view.target, get_objective(view.graph)
     sheet = RewriteEditor(graph, target, NodeCostModel(get_kernel_costs(target) or ARCS))
@@ -117,7 +128,10 @@ def apply_cost_rewrites(view: PackerGraphView) -> tuple[ir.Model, list[AppliedRe
     if objective == ACCURACY and not done:
         return graph, [], None
     saved = CycleSavings(
-        round(before.first.high), round(now.latency.high), target.name, get_kernel_costs(target) is None
+        round(before.first.high),
+        round(now.latency.high),
+        target.name,
+        get_kernel_costs(target) is None,
     )
     return graph, done, saved
 
@@ -132,13 +146,20 @@ def _can_save_enough(sheet: RewriteEditor) -> bool:
     saved = 0.0
 
     def known(nodes: Iterable[ir.Node]) -> float:
-        return sum(cycles for node in nodes if (cycles := sheet.costs.estimate_node_cycles(node)) < math.inf)
+        return sum(
+            cycles
+            for node in nodes
+            if (cycles := sheet.costs.estimate_node_cycles(node)) < math.inf
+        )
 
     for node in sheet.graph.graph:
         for rewrite in _REWRITES:
             form = rewrite(sheet, node)
             if form is not None:
-                gone = [node, *([ir.producer(node.inputs[0])] if rewrite is propose_slice_bypass else [])]
+                gone = [
+                    node,
+                    *([ir.producer(node.inputs[0])] if rewrite is propose_slice_bypass else []),
+                ]
                 saved += max(known([each for each in gone if each is not None]) - form.cycles, 0.0)
     return saved > _MIN_GRAPH_SAVING * known(sheet.graph.graph) if saved else False
 

@@ -1,8 +1,10 @@
-"""Another form of an enlargement by copies: a transposed convolution in place of an iqCat of single elements.
+"""Another form of an enlargement by copies.
 
-Where a map is enlarged k times, each element becomes a window of equal ones: a transposed convolution of kernel and
-stride k that multiplies by 1. Every line becomes its own lines, so channels can be seen as rows: eight channels, which
-the chip computes side by side, with all others below them.
+A transposed convolution in place of an iqCat of single elements.
+Where a map is enlarged k times, each element becomes a window of equal ones: a transposed
+convolution of kernel and stride k that multiplies by 1. Every line becomes its own lines, so
+channels can be seen as rows: eight channels, which the chip computes side by side, with all others
+below them.
 """
 
 from __future__ import annotations
@@ -38,10 +40,15 @@ def propose_conv_transpose(sheet: RewriteEditor, node: ir.Node) -> RewritePropos
     scale, elements = sheet.find_scale(source.value), element_count(source.value)
     width = source.columns if kernel[0] > 1 else _choose_row_length(elements)
     channels = next(c for c in range(_MAX_CHANNELS, 0, -1) if elements // width % c == 0)
-    over, square = [1, channels, elements // width // channels, width], [channels, channels, *kernel]
+    over, square = (
+        [1, channels, elements // width // channels, width],
+        [channels, channels, *kernel],
+    )
     result = [1, channels, over[2] * kernel[0], width * kernel[1]]
     window = {**POINTWISE_CONV_ATTRIBUTES, "kernel_shape": kernel, "strides": kernel}
-    if scale is None or not sheet.is_layer_supported(CONV_TRANSPOSE2D.name, over, square, result, window):
+    if scale is None or not sheet.is_layer_supported(
+        CONV_TRANSPOSE2D.name, over, square, result, window
+    ):
         return None
     attributes = {
         **window,
@@ -51,19 +58,29 @@ def propose_conv_transpose(sheet: RewriteEditor, node: ir.Node) -> RewritePropos
         "scale_o": scale,
         **sheet.target.node_attributes.get("", {}),
     }
-    cycles = sheet.costs.estimate_cycles(CONV_TRANSPOSE2D.name, [over, square, [channels]], result, **attributes)
+    cycles = sheet.costs.estimate_cycles(
+        CONV_TRANSPOSE2D.name, [over, square, [channels]], result, **attributes
+    )
 
     def write() -> None:
-        weight = np.broadcast_to((np.eye(channels) * IDENTITY_WEIGHT).astype(np.int8)[:, :, None, None], square)
+        weight = np.broadcast_to(
+            (np.eye(channels) * IDENTITY_WEIGHT).astype(np.int8)[:, :, None, None], square
+        )
         base = node.outputs[0].name
         held = [
             sheet.add_constant(f"{base}_weight", weight),
             sheet.add_constant(f"{base}_bias", np.zeros(channels, np.int32)),
         ]
         image = sheet.reshape(source.value, over, node)
-        sheet.replace_output(sheet.add_operator(CONV_TRANSPOSE2D.name, [image, *held], attributes, result, node), node)
+        sheet.replace_output(
+            sheet.add_operator(CONV_TRANSPOSE2D.name, [image, *held], attributes, result, node),
+            node,
+        )
 
-    what = f"a transposed convolution of {kernel[0]}x{kernel[1]}, in place of copies of single elements"
+    what = (
+        f"a transposed convolution of {kernel[0]}x{kernel[1]}, in place of copies of single "
+        "elements"
+    )
     return RewriteProposal(what, cycles, write)
 
 
@@ -73,7 +90,9 @@ def _match_repeating_concat(node: ir.Node | None) -> tuple[int, Matrix] | None:
         return None
     value, count = ir.require_input(node), len(node.inputs)
     shape = static_shape(value)
-    if shape is None or any(ir.get_attr(node, f"scale_x_{i}") != ir.get_attr(node, "scale_o") for i in range(count)):
+    if shape is None or any(
+        ir.get_attr(node, f"scale_x_{i}") != ir.get_attr(node, "scale_o") for i in range(count)
+    ):
         return None
     return count, Matrix(value, math.prod(shape[: get_concat_axis(node, len(shape))]))
 
@@ -83,7 +102,9 @@ def _is_repeated_by_reader(node: ir.Node) -> bool:
     value, reader = node.outputs[0], ir.sole_consumer(node.outputs[0])
     while reader is not None and reader.op_type == RESHAPE.name:
         value = reader.outputs[0]
-        reader = next(iter(value.uses())).node if len({use.node for use in value.uses()}) == 1 else None
+        reader = (
+            next(iter(value.uses())).node if len({use.node for use in value.uses()}) == 1 else None
+        )
     again = _match_repeating_concat(reader)
     return again is not None and again[1].columns == 1
 

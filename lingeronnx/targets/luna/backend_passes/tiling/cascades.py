@@ -1,9 +1,10 @@
 """Runs of layers that can be computed tile by tile, and the rows or columns that each layer of a tile needs.
 
-A run is some layers of an integer graph of which only the last one's output is read outside. The rows a .. b-1 of that
-output need the rows ``a*s - p .. (b-1)*s - p + (k-1)*d`` of what a window of k rows slides over (stride s, padding p,
-dilation d), and the same rows of what is computed element by element; what lies outside of the map is the tile's own
-padding. So every integer of a tile is that of the layer in one piece. The same holds of columns.
+A run is some layers of an integer graph of which only the last one's output is read outside. The
+rows a .. b-1 of that output need the rows ``a*s - p .. (b-1)*s - p + (k-1)*d`` of what a window of
+k rows slides over (stride s, padding p, dilation d), and the same rows of what is computed element
+by element; what lies outside of the map is the tile's own padding. So every integer of a tile is
+that of the layer in one piece. The same holds of columns.
 """
 
 from __future__ import annotations
@@ -12,7 +13,18 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from .....formats import ADD, AVG_POOL2D, BATCH_NORM2D, CONCAT, CONV2D, MUL, SIGMOID, SUB, TANH, find_integer_op
+from .....formats import (
+    ADD,
+    AVG_POOL2D,
+    BATCH_NORM2D,
+    CONCAT,
+    CONV2D,
+    MUL,
+    SIGMOID,
+    SUB,
+    TANH,
+    find_integer_op,
+)
 from .....graph import ir
 
 __all__ = [
@@ -48,7 +60,8 @@ RowRange = tuple[int, int]
 class Cascade:
     """Layers in graph order; the last one writes the only tensor that others read.
 
-    axis : along which it is cut: 2, the rows, or 3, the columns. What is said of rows holds of columns, too.
+    axis : along which it is cut: 2, the rows, or 3, the columns. What is said of rows holds of
+    columns, too.
     """
 
     nodes: tuple[ir.Node, ...]
@@ -63,16 +76,28 @@ class Cascade:
     def external_inputs(self) -> list[ir.Value]:
         """The tensors that are read from outside."""
         written = {node.outputs[0] for node in self.nodes}
-        return list(dict.fromkeys(v for node in self.nodes for v in _get_data_inputs(node) if v not in written))
+        return list(
+            dict.fromkeys(
+                v for node in self.nodes for v in _get_data_inputs(node) if v not in written
+            )
+        )
 
     @property
     def along_columns(self) -> Cascade | None:
-        """The same layers to be cut along the columns; None where one of them moves columns or rows."""
-        across = any(node.op_type in _AXIS_OPERATORS and _get_axis(node) != 1 for node in self.nodes)
+        """The same layers to be cut along the columns.
+
+        None where one of them moves columns or rows.
+        """
+        across = any(
+            node.op_type in _AXIS_OPERATORS and _get_axis(node) != 1 for node in self.nodes
+        )
         return None if across or axis_length(self.result, 3) < 2 else replace(self, axis=3)
 
     def tile(self, rows: RowRange) -> Tile | None:
-        """Return what the rows of the result need; None where a window would lie in the padding alone."""
+        """Return what the rows of the result need.
+
+        None where a window would lie in the padding alone.
+        """
         wanted: dict[ir.Value, RowRange] = {self.result: rows}
         reads: dict[tuple[ir.Node, int], RowRange] = {}
         pads: dict[ir.Node, tuple[int, int]] = {}
@@ -91,8 +116,8 @@ class Cascade:
 class Tile:
     """Rows of one tile.
 
-    held_rows : {tensor: rows of it that are held}. reads : {(node, data input): rows of it that are read}
-    pads : {node: padding above and below}. axis : 3 where these are columns, left and right
+    held_rows : {tensor: rows of it that are held}. reads : {(node, data input): rows of it that are
+    read} pads : {node: padding above and below}. axis : 3 where these are columns, left and right
     """
 
     held_rows: Mapping[ir.Value, RowRange]
@@ -191,7 +216,9 @@ def _get_data_inputs(node: ir.Node) -> list[ir.Value]:
     return [v for v in node.inputs if v is not None and ir.const_value(v) is None]
 
 
-def _compute_input_rows(node: ir.Node, rows: RowRange, axis: int) -> tuple[RowRange, tuple[int, int]]:
+def _compute_input_rows(
+    node: ir.Node, rows: RowRange, axis: int
+) -> tuple[RowRange, tuple[int, int]]:
     """Return the rows of the inputs that `rows` of the output need, and how many above and below are padding."""
     if node.op_type not in WINDOW_OPERATORS:
         return rows, (0, 0)

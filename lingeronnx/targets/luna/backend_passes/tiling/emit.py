@@ -1,4 +1,7 @@
-"""A run of layers in tiles: Slices with halo, the layers on each tile one after the other, an iqCat at one scale."""
+"""A run of layers in tiles.
+
+Slices with halo, the layers on each tile one after the other, an iqCat at one scale.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,9 @@ _AXIS_NAMES = {2: ("rows", "tile"), 3: ("columns", "strip")}
 
 
 def emit_tiles(graph: ir.Model, run: Cascade, tiles: Sequence[Tile]) -> list[Cascade]:
-    """Put the tiles in place of the run, in place; the result keeps its name, the constants are shared.
+    """Put the tiles in place of the run, in place.
 
+    The result keeps its name, the constants are shared.
     Return the layers of each tile, to be cut along the other axis.
     """
     taken = ir.get_tensor_names(graph)
@@ -33,7 +37,8 @@ def emit_tiles(graph: ir.Model, run: Cascade, tiles: Sequence[Tile]) -> list[Cas
 class _TileEmitter:
     """The nodes of one tile: Slices of what lies outside, and the layers.
 
-    held : {tensor: what the tile has of it}. taken : names that tensors have; the new ones are added.
+    held : {tensor: what the tile has of it}. taken : names that tensors have; the new ones are
+    added.
     """
 
     graph: ir.Model
@@ -67,16 +72,25 @@ class _TileEmitter:
             self.held[value] = self._slice(self.entries, value, whole, wanted)
         return self._slice(self.layers, self.held[value], wanted, rows)
 
-    def _slice(self, nodes: list[ir.Node], value: ir.Value, have: RowRange, rows: RowRange) -> ir.Value:
+    def _slice(
+        self, nodes: list[ir.Node], value: ir.Value, have: RowRange, rows: RowRange
+    ) -> ir.Value:
         if have == rows:
             return value
         axis = self.tile.axis
         name = f"{value.name}_{_AXIS_NAMES[axis][0]}{self.number}"
-        nodes.append(make_slice(self.graph, value, axis, rows[0] - have[0], rows[1] - have[0], name, self.used_names))
+        nodes.append(
+            make_slice(
+                self.graph, value, axis, rows[0] - have[0], rows[1] - have[0], name, self.used_names
+            )
+        )
         return nodes[-1].outputs[0]
 
     def _copy(self, node: ir.Node, inputs: Sequence[ir.Value | None]) -> ir.Node:
-        """Return a copy of `node` on the tile; the first one stands for the layer where layers are named."""
+        """Return a copy of `node` on the tile.
+
+        The first one stands for the layer where layers are named.
+        """
         value, tile = node.outputs[0], self.tile
         suffix = f"_{_AXIS_NAMES[tile.axis][1]}{self.number}"
         copied = ir.Node(
@@ -85,7 +99,11 @@ class _TileEmitter:
             inputs,
             list(node.attributes.values()),
             name=f"{node.name}{suffix}" if self.number else node.name,
-            outputs=[ir.Value(name=ir.reserve_name(f"{value.name}{suffix}", self.used_names), type=value.type)],
+            outputs=[
+                ir.Value(
+                    name=ir.reserve_name(f"{value.name}{suffix}", self.used_names), type=value.type
+                )
+            ],
         )
         copied.metadata_props.update(node.metadata_props)
         pads = ir.get_attr(node, "pads")
@@ -107,7 +125,10 @@ def _make_output_concat(run: Cascade, parts: Sequence[ir.Value], taken: set[str]
 
 
 def _find_scale(value: ir.Value) -> tuple[float, ir.Node]:
-    """Return the scale of a tensor and the node that says so: standard operators keep that of what they read."""
+    """Return the scale of a tensor and the node that says so.
+
+    Standard operators keep that of what they read.
+    """
     node = value.producer()
     while node is not None:
         for key in ("scale_o",) if node.op_type != QUANT.name else ("scale_x",):

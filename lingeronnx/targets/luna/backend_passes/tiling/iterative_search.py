@@ -1,9 +1,10 @@
 """Many runs of one graph in tiles: for networks of which most layers are too large.
 
-Each round cuts a layer at which most bytes live, where all that may lie in external memory does: the arguments that
-are tried last when they are chosen for the graph that comes of it. What lives at once has to become somewhat less than
-the shared memory, for a plan lays blocks end to end, and takes more than that: where it takes too much, all is tried
-again with less. Then other runs are cut, and shorter ones, whose tiles overlap less.
+Each round cuts a layer at which most bytes live, where all that may lie in external memory does:
+the arguments that are tried last when they are chosen for the graph that comes of it. What lives at
+once has to become somewhat less than the shared memory, for a plan lays blocks end to end, and
+takes more than that: where it takes too much, all is tried again with less. Then other runs are
+cut, and shorter ones, whose tiles overlap less.
 """
 
 from __future__ import annotations
@@ -29,12 +30,13 @@ __all__ = ["SEARCH_BUDGET_NODES", "TilingState", "search_iteratively"]
 _MEMORY_FRACTIONS = (0.75, 0.6, 0.5)  # of the shared memory is what tiles are made for
 #: Nodes of all graphs that are judged in the search of one graph: one to two minutes of work.
 SEARCH_BUDGET_NODES = 100_000
-_NEAR_FIT_RATIO = 1.5  # times the shared memory: what a plan may need for another try with less to be worth it
+_NEAR_FIT_RATIO = (
+    1.5  # times the shared memory: what a plan may need for another try with less to be worth it
+)
 _MAX_ROUNDS = 40
 _MAX_FAILED_LAYERS = 24  # layers without a cut that helps
-_WORK_AREA_DIVISOR = (
-    4  # a work area lives all the time, and shall be no larger than such a part of what may live at once
-)
+# a work area lives all the time, and shall be no larger than such a part of what may live at once
+_WORK_AREA_DIVISOR = 4
 _MAX_LOOKBACK_NODES = 8  # nodes to go back from such a layer
 _MAX_SCHEDULES_PER_START = 6  # of the runs that begin with one node
 _TRIALS = 16  # of a layer, after which the best of them is taken
@@ -51,9 +53,9 @@ class _SearchBudget:
 class TilingState:
     """A graph that is being cut, and what is said where all that may lie outside does.
 
-    names : of the layers before the first cut, in the packer's words. whole : of those that are not cut yet, in the
-    graph's. part : of the shared memory that may be in use. work : what may still be judged, of this graph and all
-    others.
+    names : of the layers before the first cut, in the packer's words. whole : of those that are not
+    cut yet, in the graph's. part : of the shared memory that may be in use. work : what may still
+    be judged, of this graph and all others.
     """
 
     view: PackerGraphView
@@ -82,7 +84,9 @@ class TilingState:
     def incorrect_nodes(self) -> frozenset[str]:
         """What is not right wherever its tensors lie."""
         memories = ("shared memory", "psram")
-        return frozenset(f.node for f in self.verdict.findings if f.level != "plan" and f.node not in memories)
+        return frozenset(
+            f.node for f in self.verdict.findings if f.level != "plan" and f.node not in memories
+        )
 
     @cached_property
     def live_bytes(self) -> list[int]:
@@ -93,15 +97,25 @@ class TilingState:
 
     @cached_property
     def live_bytes_goal(self) -> int:
-        """The bytes that shall live at once: a part of the memory, and less where a plan still needs too much."""
+        """The bytes that shall live at once.
+
+        A part of the memory, and less where a plan still needs too much.
+        """
         memory = self.verdict.memory_plan
         assert memory is not None
         most, goal = max(self.live_bytes), int(self.part * memory.limit_bytes)
-        return goal if most > goal else min(goal, memory.limit_bytes * most // max(memory.required_bytes, 1))
+        return (
+            goal
+            if most > goal
+            else min(goal, memory.limit_bytes * most // max(memory.required_bytes, 1))
+        )
 
     @property
     def is_near(self) -> bool:
-        """Whether somewhat less is all that lacks: nothing is wrong, and a plan takes little more than there is."""
+        """Whether somewhat less is all that lacks.
+
+        Nothing is wrong, and a plan takes little more than there is.
+        """
         memory = self.verdict.memory_plan
         assert memory is not None
         return (
@@ -120,14 +134,17 @@ class TilingState:
     def measure_overload(self, goal: int) -> tuple[int, int, int, int]:
         """Return how far it is from fitting.
 
-        Nodes that are wrong, bytes that external memory lacks, bytes above `goal`, bytes of large work areas.
+        Nodes that are wrong, bytes that external memory lacks, bytes above `goal`, bytes of large
+        work areas.
         """
         assert self.verdict.graph is not None
         assert self.verdict.memory_plan is not None
         areas = self.verdict.memory_plan.work_areas.values()
         above: dict[str, int] = {}
         for size, step in zip(self.live_bytes, self.verdict.graph.steps, strict=True):
-            name = step.origin if step.origin in self.names else ""  # tiles are as crowded as the first of them
+            name = (
+                step.origin if step.origin in self.names else ""
+            )  # tiles are as crowded as the first of them
             above[name] = max(above.get(name, 0), size - goal)
         return (
             len(self.incorrect_nodes),
@@ -137,13 +154,18 @@ class TilingState:
         )
 
     def iterate_candidates(self) -> Iterator[ir.Node]:
-        """Yield whole layers to cut: what is wrong, what has a large work area, and the fullest ones."""
+        """Yield whole layers to cut.
+
+        What is wrong, what has a large work area, and the fullest ones.
+        """
         net, memory = self.verdict.graph, self.verdict.memory_plan
         assert net is not None
         assert memory is not None
         names = self.view.node_names
         by_name = {
-            names.get(str(node.name), str(node.name)): node for node in self.view.graph.graph if is_tileable(node)
+            names.get(str(node.name), str(node.name)): node
+            for node in self.view.graph.graph
+            if is_tileable(node)
         }
         full = [
             i
@@ -155,7 +177,9 @@ class TilingState:
             for n in sorted(memory.work_areas, key=lambda n: -memory.work_areas[n])
             if _WORK_AREA_DIVISOR * memory.work_areas[n] > self.live_bytes_goal
         ]
-        for name in dict.fromkeys([*sorted(self.incorrect_nodes), *areas, *(net.steps[i].origin for i in full)]):
+        for name in dict.fromkeys(
+            [*sorted(self.incorrect_nodes), *areas, *(net.steps[i].origin for i in full)]
+        ):
             if name in by_name and str(by_name[name].name) in self.untiled:
                 yield by_name[name]
 
@@ -163,10 +187,11 @@ class TilingState:
 def search_iteratively(
     read: PackerGraphView,
 ) -> tuple[PackerGraphView, list[TileSchedule], list[AppliedRewrite]] | None:
-    """Return `read` in tiles with which it is ready, the cuts, and what else was done; None where none are found.
+    """Return `read` in tiles with which it is ready, the cuts, and what else was done.
 
-    Without a cut where it is ready as it is, with all outside that may. Where that fails, a graph is cut whose windows
-    are whole, and which has no Slices behind convolutions.
+    None where none are found.
+    Without a cut where it is ready as it is, with all outside that may. Where that fails, a graph
+    is cut whose windows are whole, and which has no Slices behind convolutions.
     """
     found = _search_from(read)
     if found is not None:
@@ -199,7 +224,9 @@ def _tile_until_fit(now: TilingState) -> tuple[TilingState, list[TileSchedule]]:
     done: list[TileSchedule] = []
     in_vain: set[str] = set()
     while not now.verdict.is_chip_ready and len(done) < _MAX_ROUNDS:
-        layer = next((layer for layer in now.iterate_candidates() if str(layer.name) not in in_vain), None)
+        layer = next(
+            (layer for layer in now.iterate_candidates() if str(layer.name) not in in_vain), None
+        )
         if layer is None or len(in_vain) == _MAX_FAILED_LAYERS or now.budget.remaining_nodes < 0:
             break
         found = _find_schedule(now, layer)
@@ -239,22 +266,30 @@ def _find_schedule(now: TilingState, layer: ir.Node) -> tuple[TilingState, TileS
             or after.measure_overload(now.live_bytes_goal) >= before
         ):
             continue
-        if best is None or after.measure_overload(now.live_bytes_goal) < best[0].measure_overload(now.live_bytes_goal):
+        if best is None or after.measure_overload(now.live_bytes_goal) < best[0].measure_overload(
+            now.live_bytes_goal
+        ):
             best = after, cut
         members = {str(node.name) for node in cut.run.nodes}
-        if cut.run.nodes[0].op_type == CONV2D.name and _is_within_goal(after, members, now.live_bytes_goal):
+        if cut.run.nodes[0].op_type == CONV2D.name and _is_within_goal(
+            after, members, now.live_bytes_goal
+        ):
             break
     return best
 
 
 def _iterate_trials(now: TilingState, layer: ir.Node) -> Iterator[TileSchedule]:
-    """Yield cuts around a layer: first those that begin with a convolution, since what one writes is large."""
+    """Yield cuts around a layer.
+
+    First those that begin with a convolution, since what one writes is large.
+    """
     nodes = list(now.view.graph.graph)
     where, outside = nodes.index(layer), now.view.target.external_memory or 0
     starts = range(where, max(where - _MAX_LOOKBACK_NODES, 0) - 1, -1)
     for start in sorted(starts, key=lambda start: nodes[start].op_type != CONV2D.name):
         for cut in itertools.islice(
-            iterate_schedules(now.view.graph, start, layer, now.live_bytes_goal, outside), _MAX_SCHEDULES_PER_START
+            iterate_schedules(now.view.graph, start, layer, now.live_bytes_goal, outside),
+            _MAX_SCHEDULES_PER_START,
         ):
             if all(str(node.name) in now.untiled for node in cut.run.nodes):
                 yield cut
@@ -264,7 +299,10 @@ def _is_within_goal(after: TilingState, members: Collection[str], goal: int) -> 
     """Whether the first tiles of `members`, which keep their names, are right, and what lives there is not too much."""
     assert after.verdict.graph is not None
     assert after.verdict.memory_plan is not None
-    names, areas = {after.view.node_names.get(name, name) for name in members}, after.verdict.memory_plan.work_areas
+    names, areas = (
+        {after.view.node_names.get(name, name) for name in members},
+        after.verdict.memory_plan.work_areas,
+    )
     steps = zip(after.live_bytes, after.verdict.graph.steps, strict=True)
     return (
         names.isdisjoint(after.incorrect_nodes)

@@ -1,4 +1,7 @@
-"""Which run of layers is cut into how many tiles: tried out with the packer's rules and its memory plan."""
+"""Which run of layers is cut into how many tiles.
+
+Tried out with the packer's rules and its memory plan.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,9 @@ _MAX_FULL_EVALUATIONS = 2  # of these, under all arguments; 1 of runs that begin
 _MAX_TILED_CASCADES = 8  # runs of one graph
 _SPATIAL_OPERATORS = (CONV2D.name, "MaxPool", AVG_POOL2D.name, ADD.name, "Relu")
 _TILEABLE_OPERATORS = (*_SPATIAL_OPERATORS, BATCH_NORM2D.name)  # what may have no room by itself
-_MAX_LOOKBACK_NODES = 4  # nodes to go back from the one that is too large, and of those that are merely crowded
+_MAX_LOOKBACK_NODES = (
+    4  # nodes to go back from the one that is too large, and of those that are merely crowded
+)
 
 
 def tile_large_layers(view: PackerGraphView) -> tuple[PackerGraphView, list[AppliedRewrite]]:
@@ -45,7 +50,9 @@ def tile_large_layers(view: PackerGraphView) -> tuple[PackerGraphView, list[Appl
         wanted = _select_layers_to_tile(work, whole, now)
         if now is None and not wanted:
             return view, []
-        best_cut = next((best for node in wanted if (best := _find_schedule(work, node)) is not None), None)
+        best_cut = next(
+            (best for node in wanted if (best := _find_schedule(work, node)) is not None), None
+        )
         if best_cut is None:
             break
         work, now, cut = best_cut
@@ -63,9 +70,18 @@ def tile_large_layers(view: PackerGraphView) -> tuple[PackerGraphView, list[Appl
 def _select_layers_to_tile(
     read: PackerGraphView, untiled: Collection[str | None], best: EvaluatedArguments | None
 ) -> list[ir.Node]:
-    """Return the layers of `untiled` to cut: the first that is too large, else a few that are crowded."""
+    """Return the layers of `untiled` to cut.
+
+    The first that is too large, else a few that are crowded.
+    """
     large = _find_oversized_layer(read.graph, read.target)
-    return _find_crowded_layers(read, untiled, best) if large is None else [large] if large.name in untiled else []
+    return (
+        _find_crowded_layers(read, untiled, best)
+        if large is None
+        else [large]
+        if large.name in untiled
+        else []
+    )
 
 
 def _has_unfittable_node(view: PackerGraphView) -> bool:
@@ -80,7 +96,8 @@ def _has_unfittable_node(view: PackerGraphView) -> bool:
     }
     needs = compute_min_shared_bytes(net, target)
     return any(
-        need > get_shared_memory_limit(target, view.base_options) and origin in kept for origin, need in needs.items()
+        need > get_shared_memory_limit(target, view.base_options) and origin in kept
+        for origin, need in needs.items()
     )
 
 
@@ -88,7 +105,9 @@ def _has_improved(judgement: EvaluatedArguments, whole: Collection[str | None]) 
     """Whether the graph fits now, and nothing stands against what was made."""
     said = judgement.verdict
     new_findings = [f for f in said.findings if f.level != "plan" and f.node not in whole]
-    return said.is_chip_ready or (said.memory_plan is not None and said.memory_plan.fits and not new_findings)
+    return said.is_chip_ready or (
+        said.memory_plan is not None and said.memory_plan.fits and not new_findings
+    )
 
 
 def _find_oversized_layer(graph: ir.Model, target: Target) -> ir.Node | None:
@@ -96,7 +115,9 @@ def _find_oversized_layer(graph: ir.Model, target: Target) -> ir.Node | None:
     for node in graph.graph:
         if node.op_type not in _SPATIAL_OPERATORS:
             continue
-        both = {v for v in (*node.inputs, *node.outputs) if v is not None and ir.const_value(v) is None}
+        both = {
+            v for v in (*node.inputs, *node.outputs) if v is not None and ir.const_value(v) is None
+        }
         if sum(map(sample_bytes, both)) > (target.shared_memory or 0) or (
             node.op_type == CONV2D.name and any(limit(node, target) for limit in TILING_LIMITS)
         ):
@@ -109,9 +130,9 @@ def _find_crowded_layers(
 ) -> list[ir.Node]:
     """Return a few layers of `untiled` to cut where the plan exceeds the shared memory.
 
-    First those that something stands against where `best` was chosen, then those at which most bytes live at once. None
-    where the packer takes the graph as it is or with tensors in psram, as it does not where `best` was chosen; and
-    where it refuses the graph for another reason.
+    First those that something stands against where `best` was chosen, then those at which most
+    bytes live at once. None where the packer takes the graph as it is or with tensors in psram, as
+    it does not where `best` was chosen; and where it refuses the graph for another reason.
     """
     names = view.node_names
     said = evaluate_plan(view.prepared, view.target, view.base_options)
@@ -137,7 +158,10 @@ def _rank_nodes_by_live_bytes(verdict: DetailedVerdict) -> list[str]:
     assert verdict.graph is not None
     steps = verdict.graph.steps
     living = {
-        step.origin: size for step, size in zip(steps, verdict.memory_plan.compute_live_bytes(len(steps)), strict=True)
+        step.origin: size
+        for step, size in zip(
+            steps, verdict.memory_plan.compute_live_bytes(len(steps)), strict=True
+        )
     }
     return sorted(living, key=lambda origin: -living[origin])
 
@@ -152,7 +176,9 @@ def _find_schedule(
     first: tuple[PackerGraphView, EvaluatedArguments, TileSchedule] | None = None
     where = list(view.graph.graph).index(required_node)
     for start in range(where, max(where - _MAX_LOOKBACK_NODES, 0) - 1, -1):
-        found = _find_schedule_from(view, start, required_node, _MAX_FULL_EVALUATIONS if start == where else 1)
+        found = _find_schedule_from(
+            view, start, required_node, _MAX_FULL_EVALUATIONS if start == where else 1
+        )
         if found is not None and found[1].verdict.is_chip_ready:
             return found
         first = first or found
@@ -193,16 +219,30 @@ def _can_fit(view: PackerGraphView, untiled: Collection[str | None]) -> bool:
     net = view.prepared.net
     if net is None:
         return False
-    written = {view.node_names.get(str(n.name), n.name) for n in view.graph.graph if n.op_type == CONCAT.name}
-    joins = [s for s in net.steps if s.origin in written]  # not what the packer makes of a convolution it cuts
+    written = {
+        view.node_names.get(str(n.name), n.name)
+        for n in view.graph.graph
+        if n.op_type == CONCAT.name
+    }
+    joins = [
+        s for s in net.steps if s.origin in written
+    ]  # not what the packer makes of a convolution it cuts
     cuts = {s.outputs[0] for s in net.steps if s.op == "Slice"}
-    ends = {*net.inputs, *(s.outputs[0] for s in joins), *(s.inputs[0] for s in net.steps if s.op == "Slice")} - cuts
+    ends = {
+        *net.inputs,
+        *(s.outputs[0] for s in joins),
+        *(s.inputs[0] for s in net.steps if s.op == "Slice"),
+    } - cuts
     for moved in (ends, ends | {name for s in joins for name in s.inputs}, set()):
         said = evaluate_plan(
-            view.prepared, view.target, replace(view.base_options, placements=dict.fromkeys(moved, PSRAM))
+            view.prepared,
+            view.target,
+            replace(view.base_options, placements=dict.fromkeys(moved, PSRAM)),
         )
         against = {f.node for f in said.findings if f.level != "plan"} - {"shared memory"}
-        fits = said.memory_plan is not None and (said.memory_plan.fits or _rank_nodes_by_live_bytes(said)[0] in untiled)
+        fits = said.memory_plan is not None and (
+            said.memory_plan.fits or _rank_nodes_by_live_bytes(said)[0] in untiled
+        )
         if fits and against <= set(untiled):
             return True
     return False

@@ -1,7 +1,8 @@
-"""Windows that stand in tiles of rows or columns side by side, as one over the whole map again: exact.
+"""Windows that stand in tiles of rows or columns side by side, as one over the whole map again.
 
-A limit of one layer is met by tiles of that layer alone. A run of such layers can only be cut into rows and columns
-from its first to its last layer when each of them is whole.
+Exact.
+A limit of one layer is met by tiles of that layer alone. A run of such layers can only be cut into
+rows and columns from its first to its last layer when each of them is whole.
 """
 
 from __future__ import annotations
@@ -28,14 +29,19 @@ def merge_tiled_windows(graph: ir.Model) -> ir.Model | None:
 
 
 def _merge_tiles(graph: ir.Model, join: ir.Node) -> bool:
-    """Put one window in place of `join` and of what it joins, where they are tiles of one; return whether they are."""
+    """Put one window in place of `join` and of what it joins, where they are tiles of one.
+
+    Return whether they are.
+    """
     tiles = [ir.producer(value) for value in join.inputs]
     first, axis = tiles[0], ir.get_attr(join, "dim")
     if first is None or first.op_type not in WINDOW_OPERATORS or axis not in (2, 3):
         return False
     source, _ = _get_read_range(first, axis)
     if not all(
-        t is not None and _get_read_range(t, axis)[0] is source and _differ_only_in_position(t, first, axis)
+        t is not None
+        and _get_read_range(t, axis)[0] is source
+        and _differ_only_in_position(t, first, axis)
         for t in tiles
     ):
         return False
@@ -85,9 +91,16 @@ def _get_pads(window: ir.Node) -> list[int]:
 
 def _differ_only_in_position(tile: ir.Node, first: ir.Node, axis: int) -> bool:
     """Whether two windows differ in their places and their paddings along `axis` alone."""
-    if (tile.op_type, tile.domain, tile.inputs[1:]) != (first.op_type, first.domain, first.inputs[1:]):
+    if (tile.op_type, tile.domain, tile.inputs[1:]) != (
+        first.op_type,
+        first.domain,
+        first.inputs[1:],
+    ):
         return False
-    kept = [{name: ir.get_attr(node, name) for name in node.attributes if name != "pads"} for node in (tile, first)]
+    kept = [
+        {name: ir.get_attr(node, name) for name in node.attributes if name != "pads"}
+        for node in (tile, first)
+    ]
     beside = [_get_pads(node)[3 - axis :: 2] for node in (tile, first)]
     return kept[0] == kept[1] and beside[0] == beside[1] and len(tile.outputs[0].uses()) == 1
 

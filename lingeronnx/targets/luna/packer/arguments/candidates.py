@@ -1,4 +1,7 @@
-"""Candidates for the packer's arguments: sets of tensors to be placed in PSRAM that were measured to help."""
+"""Candidates for the packer's arguments.
+
+Sets of tensors to be placed in PSRAM that were measured to help.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,10 @@ class ArgumentCandidate:
         )
 
     def to_argv(self, base: PackerOptions) -> tuple[str, ...]:
-        """Return it as arguments. A dump needs a login terminal; without one the package is the same."""
+        """Return it as arguments.
+
+        A dump needs a login terminal; without one the package is the same.
+        """
         words = ["-p", str(base.platform), "-d", "False"]
         if base.symbol_sizes:
             words += ["-c", ",".join(f"{name}={size}" for name, size in base.symbol_sizes.items())]
@@ -56,18 +62,25 @@ class ArgumentCandidate:
             words += ["--dma_prefetch", "False"]
         if self.all_psram:
             words += ["--threshold4", "1"]
-        places = [f"{name}:{PSRAM}" for name in self.psram_tensors] + ([f"params:{SHARE}"] if self.shared else [])
+        places = [f"{name}:{PSRAM}" for name in self.psram_tensors] + (
+            [f"params:{SHARE}"] if self.shared else []
+        )
         return (*words, "-m", ",".join(places)) if places else tuple(words)
 
 
 def iterate_candidates(ready: PreparedGraph, target: Target) -> Iterator[ArgumentCandidate]:
-    """Yield the candidates, cheapest first: prefetching hides the time of loading, shared memory is the faster one."""
+    """Yield the candidates, cheapest first.
+
+    Prefetching hides the time of loading, shared memory is the faster one.
+    """
     if ready.net is None:
         yield ArgumentCandidate()
         return
     yielded = set()
     for names in _iterate_psram_sets(ready.net, target):
-        plain = tuple(n for n in include_reshape_aliases(ready.net, names) if is_valid_option_name(n))
+        plain = tuple(
+            n for n in include_reshape_aliases(ready.net, names) if is_valid_option_name(n)
+        )
         ways = [
             ArgumentCandidate(plain),
             ArgumentCandidate(plain, prefetch=False),
@@ -114,7 +127,14 @@ def _iterate_psram_sets(net: PackerGraph, target: Target) -> Iterator[Sequence[s
                 every - _find_slice_outputs(net),
                 every,
             ):
-                yield [*first, *(t.name for t in net.iterate_tensors() if t.size_bytes > size and t.name in kept)]
+                yield [
+                    *first,
+                    *(
+                        t.name
+                        for t in net.iterate_tensors()
+                        if t.size_bytes > size and t.name in kept
+                    ),
+                ]
     yield [*outside, *_find_layer_norm_tensors(net), *_find_lstm_inputs(net)]
 
 
@@ -146,7 +166,10 @@ def _find_layer_norm_tensors(net: PackerGraph) -> list[str]:
 
 
 def _find_softmax_stacks(net: PackerGraph) -> list[str]:
-    """Return what iqCat makes for SoftmaxInt to take parts of: written to PSRAM, it has a work area planned."""
+    """Return what iqCat makes for SoftmaxInt to take parts of.
+
+    Written to PSRAM, it has a work area planned.
+    """
     fed = {s.inputs[0] for s in net.steps if s.op == SOFTMAX.name}
     cut = {s.inputs[0] for s in net.steps if s.op == "Slice" and s.outputs[0] in fed}
     return [s.outputs[0] for s in net.steps if s.op == CONCAT.name and s.outputs[0] in cut]
@@ -157,7 +180,8 @@ def _find_global_average_outputs(net: PackerGraph) -> list[str]:
     return [
         s.outputs[0]
         for s in net.steps
-        if s.op == AVG_POOL2D.name and list(net.tensors[s.inputs[0]].shape[2:]) == list(s.get("kernel_shape"))
+        if s.op == AVG_POOL2D.name
+        and list(net.tensors[s.inputs[0]].shape[2:]) == list(s.get("kernel_shape"))
     ]
 
 
@@ -176,7 +200,9 @@ def find_reshape_source(net: PackerGraph, name: str) -> str:
 def _find_lstm_outputs(net: PackerGraph, target: Target) -> list[str]:
     """Return what LSTMInt gives for every step, where its readers want it outside."""
     outputs = (
-        [s.outputs[0] for s in net.steps if s.op == LSTM.name] if get_packer_profile(target).lstm_batch_first else []
+        [s.outputs[0] for s in net.steps if s.op == LSTM.name]
+        if get_packer_profile(target).lstm_batch_first
+        else []
     )
     return [name for name in outputs if net.find_consumers(name)]
 
@@ -184,7 +210,11 @@ def _find_lstm_outputs(net: PackerGraph, target: Target) -> list[str]:
 def _find_split_and_join_tensors(net: PackerGraph) -> set[str]:
     """Return the graph inputs, the maps that are joined from parts, and those that parts are cut from."""
     joined = {s.outputs[0] for s in net.steps if s.op == CONCAT.name}
-    return {*net.inputs, *joined, *({s.inputs[0] for s in net.steps if s.op == "Slice"} - _find_slice_outputs(net))}
+    return {
+        *net.inputs,
+        *joined,
+        *({s.inputs[0] for s in net.steps if s.op == "Slice"} - _find_slice_outputs(net)),
+    }
 
 
 def _find_concat_inputs(net: PackerGraph) -> set[str]:

@@ -1,4 +1,7 @@
-"""From a candidate that does not do to one that does: tensors are moved one after the other, and the verdict asked."""
+"""From a candidate that does not do to one that does.
+
+Tensors are moved one after the other, and the verdict asked.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,13 @@ from ....verdict import VerdictFinding
 from ...packer_profile import get_packer_profile
 from ..evaluation import DetailedVerdict, PreparedGraph, evaluate_plan
 from ..memory.overruns import UNCONFIRMED_RULE, find_overruns
-from ..memory.plan import Allocation, get_shared_memory_limit, plan_memory, resolve_placements, sum_live_bytes
+from ..memory.plan import (
+    Allocation,
+    get_shared_memory_limit,
+    plan_memory,
+    resolve_placements,
+    sum_live_bytes,
+)
 from ..options import SHARE, PackerOptions
 from ..packer_graph import PackerGraph
 from .candidates import (
@@ -42,26 +51,44 @@ RANK_REFUSED = 4  # of what the packer refuses, as it does what does not fit
 
 
 def rank_verdict(verdict: DetailedVerdict) -> int:
-    """Return how good a verdict is: 0 for right, 1 for right and past the plan, then the ranks above."""
+    """Return how good a verdict is.
+
+    0 for right, 1 for right and past the plan, then the ranks above.
+    """
     if verdict.is_chip_ready:
-        return RANK_ASSUMED if verdict.assumptions else RANK_OVERRUN if _get_overrun_warnings(verdict) else 0
+        return (
+            RANK_ASSUMED
+            if verdict.assumptions
+            else RANK_OVERRUN
+            if _get_overrun_warnings(verdict)
+            else 0
+        )
     return RANK_WRONG if verdict.is_packable else RANK_REFUSED
 
 
-def iterate_spills(prepared: PreparedGraph, target: Target, base: PackerOptions) -> Iterator[ArgumentCandidate]:
+def iterate_spills(
+    prepared: PreparedGraph, target: Target, base: PackerOptions
+) -> Iterator[ArgumentCandidate]:
     """Yield candidates that move one tensor after the other out of the fullest node, where that does no harm.
 
-    Each time the first tensor that leaves a smaller plan; then, thoroughly, the one that leaves the smallest, also with
-    what is written by nodes that would be wrong then: a sum may want operand and result outside. None where nothing
-    but the shared memory stands against the graph, or where no tensor may go.
+    Each time the first tensor that leaves a smaller plan; then, thoroughly, the one that leaves the
+    smallest, also with what is written by nodes that would be wrong then: a sum may want operand
+    and result outside. None where nothing but the shared memory stands against the graph, or where
+    no tensor may go.
     """
-    most = 0 if prepared.net is None else min(_MAX_SPILLS, _MAX_SPILL_WORK // len(prepared.net.steps))
+    most = (
+        0 if prepared.net is None else min(_MAX_SPILLS, _MAX_SPILL_WORK // len(prepared.net.steps))
+    )
     for thorough in (False, True):
         trials = iter(range(most))
         for prefetch in (True, False):
             candidate = ArgumentCandidate(prefetch=prefetch)
             said = evaluate_plan(prepared, target, candidate.to_options(base))
-            while (better := _spill_one_tensor(prepared, target, base, candidate, said, thorough, trials)) is not None:
+            while (
+                better := _spill_one_tensor(
+                    prepared, target, base, candidate, said, thorough, trials
+                )
+            ) is not None:
                 candidate, said = better
             if candidate.psram_tensors:
                 yield candidate
@@ -78,7 +105,10 @@ def _spill_one_tensor(
     thorough: bool,
     trials: Iterator[int],
 ) -> tuple[ArgumentCandidate, DetailedVerdict] | None:
-    """Return `candidate` with one more tensor moved: a smaller plan, and no more findings. None where it fits."""
+    """Return `candidate` with one more tensor moved: a smaller plan, and no more findings.
+
+    None where it fits.
+    """
     if verdict.memory_plan is None or verdict.memory_plan.fits:
         return None
     best, need = None, verdict.memory_plan.required_bytes
@@ -88,7 +118,12 @@ def _spill_one_tensor(
             moved = replace(
                 moved,
                 psram_tensors=tuple(
-                    dict.fromkeys((*moved.psram_tensors, *include_reshape_aliases(_require_net(verdict), names)))
+                    dict.fromkeys(
+                        (
+                            *moved.psram_tensors,
+                            *include_reshape_aliases(_require_net(verdict), names),
+                        )
+                    )
                 ),
             )
             memory = plan_memory(_require_net(verdict), target, moved.to_options(base), need)
@@ -113,7 +148,13 @@ def get_blamed_nodes(verdict: DetailedVerdict) -> set[str]:
 
 def _get_outputs_of(net: PackerGraph, nodes: Collection[str]) -> list[str]:
     """Return what some nodes of the user's graph write."""
-    return [n for step in net.steps if step.origin in nodes for n in step.outputs if is_valid_option_name(n)]
+    return [
+        n
+        for step in net.steps
+        if step.origin in nodes
+        for n in step.outputs
+        if is_valid_option_name(n)
+    ]
 
 
 def clear_overrun_regions(
@@ -126,24 +167,37 @@ def clear_overrun_regions(
         if said.memory_plan is None:
             return
         behind = [
-            name for names in _find_overrun_tensors(said, target, candidate.to_options(base)).values() for name in names
+            name
+            for names in _find_overrun_tensors(said, target, candidate.to_options(base)).values()
+            for name in names
         ]
-        names = dict.fromkeys((*candidate.psram_tensors, *include_reshape_aliases(_require_net(said), behind)))
+        names = dict.fromkeys(
+            (*candidate.psram_tensors, *include_reshape_aliases(_require_net(said), behind))
+        )
         if len(names) == len(candidate.psram_tensors):
             return
         candidate = replace(candidate, psram_tensors=tuple(names))
         yield candidate
 
 
-def _find_overrun_tensors(verdict: DetailedVerdict, target: Target, options: PackerOptions) -> dict[str, list[str]]:
+def _find_overrun_tensors(
+    verdict: DetailedVerdict, target: Target, options: PackerOptions
+) -> dict[str, list[str]]:
     """Return {node that writes past its work area: what lies there}, before it was reshaped."""
     assert verdict.memory_plan is not None
     net = _require_net(verdict)
     past = find_overruns(
-        net, verdict.memory_plan, get_packer_profile(target).work_area_table, resolve_placements(net, options)
+        net,
+        verdict.memory_plan,
+        get_packer_profile(target).work_area_table,
+        resolve_placements(net, options),
     )
     return {
-        f.step.origin: [n for n in (find_reshape_source(net, hit) for hit in f.overwritten) if is_valid_option_name(n)]
+        f.step.origin: [
+            n
+            for n in (find_reshape_source(net, hit) for hit in f.overwritten)
+            if is_valid_option_name(n)
+        ]
         for f in past
     }
 
@@ -153,8 +207,9 @@ def iterate_improvements(
 ) -> Iterator[ArgumentCandidate]:
     """Yield better and better candidates, found by moving the tensors of a node that something is said of.
 
-    What is reshaped moves along, and what lies behind a work area may move as well. Of all that was tried the best is
-    gone on from, be it worse than where it came from: one move may need another. With prefetching and without.
+    What is reshaped moves along, and what lies behind a work area may move as well. Of all that was
+    tried the best is gone on from, be it worse than where it came from: one move may need another.
+    With prefetching and without.
     """
     assert prepared.net is not None
     if prepared.findings:  # no place makes up for these
@@ -163,7 +218,9 @@ def iterate_improvements(
         start = ArgumentCandidate(
             tuple(
                 n
-                for n in include_reshape_aliases(prepared.net, find_multirow_linear_outputs(prepared.net, target))
+                for n in include_reshape_aliases(
+                    prepared.net, find_multirow_linear_outputs(prepared.net, target)
+                )
                 if is_valid_option_name(n)
             )
         )
@@ -198,7 +255,9 @@ def iterate_improvements(
         node, past = doubts[0].node, _find_overrun_tensors(said, target, candidate.to_options(base))
         others = _iterate_other_tensors(_require_net(said), node) if node in past else iter(())
         for names in itertools.chain(_iterate_tensor_moves(said, node, past.get(node, [])), others):
-            other = replace(candidate, psram_tensors=tuple(_toggle_names(candidate.psram_tensors, names)))
+            other = replace(
+                candidate, psram_tensors=tuple(_toggle_names(candidate.psram_tensors, names))
+            )
             if look(other):
                 yield other
 
@@ -222,7 +281,10 @@ def _score_candidate(
 
 def _get_objections(verdict: DetailedVerdict) -> list[VerdictFinding]:
     """Return what speaks against a verdict, or what a right one hangs on, or writes behind its plan."""
-    return [f for f in verdict.findings if f.level != "plan"] or [*verdict.assumptions, *_get_overrun_warnings(verdict)]
+    return [f for f in verdict.findings if f.level != "plan"] or [
+        *verdict.assumptions,
+        *_get_overrun_warnings(verdict),
+    ]
 
 
 def _get_overrun_warnings(verdict: DetailedVerdict) -> list[VerdictFinding]:
@@ -230,15 +292,24 @@ def _get_overrun_warnings(verdict: DetailedVerdict) -> list[VerdictFinding]:
     return [f for f in verdict.findings if f.level == "plan" and f.rule != UNCONFIRMED_RULE]
 
 
-def _iterate_tensor_moves(verdict: DetailedVerdict, node: str, overwritten: Sequence[str]) -> Iterator[list[str]]:
+def _iterate_tensor_moves(
+    verdict: DetailedVerdict, node: str, overwritten: Sequence[str]
+) -> Iterator[list[str]]:
     """Yield the tensors of a node and those `overwritten` in all combinations, the fewest first, with what is reshaped.
 
     What a node reads moves as a whole, or from the last reshape on.
     """
     net = _require_net(verdict)
     steps = [step for step in net.steps if step.origin == node]
-    names = [n for step in steps for n in (*step.inputs, *step.outputs) if not net.tensors[n].is_constant]
-    own = dict.fromkeys(n for name in names for n in (find_reshape_source(net, name), name) if is_valid_option_name(n))
+    names = [
+        n for step in steps for n in (*step.inputs, *step.outputs) if not net.tensors[n].is_constant
+    ]
+    own = dict.fromkeys(
+        n
+        for name in names
+        for n in (find_reshape_source(net, name), name)
+        if is_valid_option_name(n)
+    )
     ends = list(dict.fromkeys((*list(own)[:_SIDES], *overwritten[:_SIDES])))
     for count in range(1, _SIDES + 1):
         for some in itertools.combinations(ends, count):
@@ -246,8 +317,17 @@ def _iterate_tensor_moves(verdict: DetailedVerdict, node: str, overwritten: Sequ
 
 
 def _iterate_other_tensors(net: PackerGraph, node: str) -> Iterator[list[str]]:
-    """Yield the tensors of all other nodes one by one: written elsewhere, some have a larger work area planned."""
-    names = [n for step in net.steps if step.origin != node for n in step.outputs if is_valid_option_name(n)]
+    """Yield the tensors of all other nodes one by one.
+
+    Written elsewhere, some have a larger work area planned.
+    """
+    names = [
+        n
+        for step in net.steps
+        if step.origin != node
+        for n in step.outputs
+        if is_valid_option_name(n)
+    ]
     yield from (include_reshape_aliases(net, [name]) for name in names[:_OTHERS])
 
 
@@ -278,10 +358,11 @@ def _count_findings(verdict: DetailedVerdict) -> int:
 
 
 def _get_spill_candidates(verdict: DetailedVerdict, thorough: bool) -> list[str]:
-    """Return the tensors in shared memory at its fullest node: first those it does not use, the largest first.
+    """Return the tensors in shared memory at its fullest node.
 
-    thorough : then those at the node where most blocks are taken. What is made in place may have a block that it does
-    not use, for as long as the tensor lives that it is made of.
+    First those it does not use, the largest first.
+    thorough : then those at the node where most blocks are taken. What is made in place may have a
+    block that it does not use, for as long as the tensor lives that it is made of.
     """
     assert verdict.memory_plan is not None
     net = _require_net(verdict)
@@ -293,14 +374,19 @@ def _get_spill_candidates(verdict: DetailedVerdict, thorough: bool) -> list[str]
         for name, origin in roots.items():
             first, last = lives.get(origin, (spots[name].first, spots[name].last_step))
             lives[origin] = min(first, spots[name].first), max(last, spots[name].last_step)
-        blocks = {n: s._replace(first=lives[roots[n]][0], last_step=lives[roots[n]][1]) for n, s in spots.items()}
+        blocks = {
+            n: s._replace(first=lives[roots[n]][0], last_step=lives[roots[n]][1])
+            for n, s in spots.items()
+        }
         fullest |= _get_tensors_at_peak(net, blocks)
     return [name for name in fullest if is_valid_option_name(name)]
 
 
 def _get_tensors_at_peak(net: PackerGraph, spots: Mapping[str, Allocation]) -> dict[str, None]:
     """Return the tensors at the node where most bytes of `spots` are in use."""
-    living = sum_live_bytes(len(net.steps), [(s.size, s.first, s.last_step) for s in spots.values()])
+    living = sum_live_bytes(
+        len(net.steps), [(s.size, s.first, s.last_step) for s in spots.values()]
+    )
     index = living.index(max(living))
     used = {*net.steps[index].inputs, *net.steps[index].outputs}
     alive = [n for n, s in spots.items() if s.kind == "tensor" and s.first <= index <= s.last_step]

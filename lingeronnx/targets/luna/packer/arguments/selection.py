@@ -1,8 +1,9 @@
-"""The packer's arguments for a graph: the cheapest that the verdict calls right, over the whole graph at once.
+"""The packer's arguments for a graph.
 
-The candidates are those that were measured to help; each is a set of tensors to be placed in PSRAM, with or without
-prefetching, and what else helps single operators. Where none does, tensors are moved one after the other. None is taken
-on trust: the verdict decides.
+The cheapest that the verdict calls right, over the whole graph at once.
+The candidates are those that were measured to help; each is a set of tensors to be placed in PSRAM,
+with or without prefetching, and what else helps single operators. Where none does, tensors are
+moved one after the other. None is taken on trust: the verdict decides.
 """
 
 from __future__ import annotations
@@ -71,7 +72,10 @@ _CACHE: ResultCache[EvaluatedArguments] = ResultCache()
 
 
 def select_argv(graph: ir.Model | onnx.ModelProto, target: Target) -> list[str]:
-    """Return the words to pack `graph` with, without files; ConfigError for a row without a packer."""
+    """Return the words to pack `graph` with, without files.
+
+    ConfigError for a row without a packer.
+    """
     return list(select_fastest_arguments(graph, target).argv)
 
 
@@ -80,17 +84,26 @@ def select_fastest_arguments(
 ) -> EvaluatedArguments:
     """Return the fastest arguments under which `graph` is right, and the verdict.
 
-    prepared : the graph, where it was read before with `make_base_options`. On a chip whose prices are those of another
-    one the first stay, unless time is the objective.
+    prepared : the graph, where it was read before with `make_base_options`. On a chip whose prices
+    are those of another one the first stay, unless time is the objective.
     """
     proto = graph if isinstance(graph, onnx.ModelProto) else ir.to_proto(graph)
     objective, keeps = get_objective(proto), can_keep_constants_resident(proto)
-    body = proto.graph.SerializeToString(deterministic=True) + str((objective, keeps, proto.opset_import)).encode()
-    return _CACHE.get_or_compute(body, target, lambda: _select_fastest(proto, target, objective, keeps, prepared))
+    body = (
+        proto.graph.SerializeToString(deterministic=True)
+        + str((objective, keeps, proto.opset_import)).encode()
+    )
+    return _CACHE.get_or_compute(
+        body, target, lambda: _select_fastest(proto, target, objective, keeps, prepared)
+    )
 
 
 def _select_fastest(
-    proto: onnx.ModelProto, target: Target, objective: str, can_keep_resident: bool, prepared: PreparedGraph | None
+    proto: onnx.ModelProto,
+    target: Target,
+    objective: str,
+    can_keep_resident: bool,
+    prepared: PreparedGraph | None,
 ) -> EvaluatedArguments:
     base = make_base_options(proto, target)
     prepared = prepare_graph(proto, target, base) if prepared is None else prepared
@@ -104,7 +117,9 @@ def _select_fastest(
     return EvaluatedArguments(candidate.to_argv(base), said, first[1])
 
 
-def select_safest_arguments(graph: ir.Model | onnx.ModelProto, target: Target) -> EvaluatedArguments:
+def select_safest_arguments(
+    graph: ir.Model | onnx.ModelProto, target: Target
+) -> EvaluatedArguments:
     """Return the first arguments under which `graph` is right, and the verdict."""
     proto = graph if isinstance(graph, onnx.ModelProto) else ir.to_proto(graph)
     base = make_base_options(proto, target)
@@ -112,12 +127,22 @@ def select_safest_arguments(graph: ir.Model | onnx.ModelProto, target: Target) -
 
 
 def make_base_options(proto: onnx.ModelProto, target: Target) -> PackerOptions:
-    """Return the arguments that a graph needs whatever is chosen: the chip, and 1 for every open size."""
-    sizes = {d.dim_param: 1 for v in proto.graph.input for d in v.type.tensor_type.shape.dim if d.dim_param}
+    """Return the arguments that a graph needs whatever is chosen.
+
+    The chip, and 1 for every open size.
+    """
+    sizes = {
+        d.dim_param: 1
+        for v in proto.graph.input
+        for d in v.type.tensor_type.shape.dim
+        if d.dim_param
+    }
     return PackerOptions(platform=get_packer_profile(target).name, symbol_sizes=sizes)
 
 
-def select_safest_for(prepared: PreparedGraph, target: Target, base: PackerOptions) -> EvaluatedArguments:
+def select_safest_for(
+    prepared: PreparedGraph, target: Target, base: PackerOptions
+) -> EvaluatedArguments:
     """Return the first arguments under which a graph that was read with `base` is right, and the verdict."""
     candidate, said = _find_first_correct(prepared, target, base)
     return EvaluatedArguments(candidate.to_argv(base), said)
@@ -133,14 +158,19 @@ def has_resident_constants(argv: Iterable[str]) -> bool:
     return f"params:{SHARE}" in " ".join(argv)
 
 
-def _find_first_correct(prepared: PreparedGraph, target: Target, base: PackerOptions) -> EvaluatedCandidate:
+def _find_first_correct(
+    prepared: PreparedGraph, target: Target, base: PackerOptions
+) -> EvaluatedCandidate:
     """Return the first candidate under which a graph that was read with `base` is right, and the verdict.
 
-    A verdict without a warning goes before one with; where nothing is right, the one with the fewest findings is given.
+    A verdict without a warning goes before one with; where nothing is right, the one with the
+    fewest findings is given.
     """
     best: tuple[tuple[int, int, int], EvaluatedCandidate] | None = None
     start = ArgumentCandidate()  # of the best
-    late: list[tuple[int, ArgumentCandidate]] = []  # what does not fit is judged where nothing else packs
+    late: list[
+        tuple[int, ArgumentCandidate]
+    ] = []  # what does not fit is judged where nothing else packs
 
     def judged(
         number: int, candidate: ArgumentCandidate, memory: MemoryPlan | None = None
@@ -155,11 +185,16 @@ def _find_first_correct(prepared: PreparedGraph, target: Target, base: PackerOpt
         ) <= get_shared_memory_limit(target, base):
             yield from iterate_spills(prepared, target, base)
 
-    for number, candidate in enumerate(itertools.chain(iterate_candidates(prepared, target), more())):
+    for number, candidate in enumerate(
+        itertools.chain(iterate_candidates(prepared, target), more())
+    ):
         memory = None
         if prepared.net is not None:
             memory = plan_memory(
-                prepared.net, target, candidate.to_options(base), get_shared_memory_limit(target, base) + 1
+                prepared.net,
+                target,
+                candidate.to_options(base),
+                get_shared_memory_limit(target, base) + 1,
             )
             if memory is None:
                 late.append((number, candidate))

@@ -1,7 +1,8 @@
-"""Faster arguments than the first that are right: constants in shared memory, fewer tensors outside, prefetching.
+"""Faster arguments than the first that are right.
 
-None makes a promise weaker, and none leaves more work without a price. Time is the upper end of the range; what has
-neither price nor bound counts as copied from external memory.
+Constants in shared memory, fewer tensors outside, prefetching.
+None makes a promise weaker, and none leaves more work without a price. Time is the upper end of the
+range; what has neither price nor bound counts as copied from external memory.
 """
 
 from __future__ import annotations
@@ -20,7 +21,12 @@ from ..options import PackerOptions
 from .candidates import ArgumentCandidate, include_reshape_aliases, is_valid_option_name
 from .local_search import rank_verdict
 
-__all__ = ["EvaluatedCandidate", "estimate_max_saving", "find_faster_arguments", "get_comparison_cycles"]
+__all__ = [
+    "EvaluatedCandidate",
+    "estimate_max_saving",
+    "find_faster_arguments",
+    "get_comparison_cycles",
+]
 
 #: A candidate and the verdict under it.
 EvaluatedCandidate = tuple[ArgumentCandidate, DetailedVerdict]
@@ -44,9 +50,11 @@ def find_faster_arguments(
     current: EvaluatedCandidate,
     min_residency_gain: float | None,
 ) -> EvaluatedCandidate:
-    """Return the fastest of `current` and what lies near it; the same where nothing is known of its time.
+    """Return the fastest of `current` and what lies near it.
 
-    min_residency_gain : the share of the time that constants in shared memory must save; None: they stay outside.
+    The same where nothing is known of its time.
+    min_residency_gain : the share of the time that constants in shared memory must save; None: they
+    stay outside.
     """
     if not current[1].is_chip_ready or current[1].comparison_latency is None:
         return current
@@ -56,11 +64,15 @@ def find_faster_arguments(
             break
         current = better
     net = current[1].graph
-    if min_residency_gain is None or net is None or any(step.op == LAYER_NORM.name for step in net.steps):
-        return current  # a LayerNormInt may write behind its plan, where the constants would lie
-    if current[0].prefetch and estimate_max_saving(current[1], target) <= min_residency_gain * _get_verdict_cycles(
-        current[1], target
+    if (
+        min_residency_gain is None
+        or net is None
+        or any(step.op == LAYER_NORM.name for step in net.steps)
     ):
+        return current  # a LayerNormInt may write behind its plan, where the constants would lie
+    if current[0].prefetch and estimate_max_saving(
+        current[1], target
+    ) <= min_residency_gain * _get_verdict_cycles(current[1], target):
         return current
     kept = replace(current[0], shared=True)
     return (
@@ -82,7 +94,11 @@ def estimate_max_saving(verdict: DetailedVerdict, target: Target) -> float:
     Kernels take as long as before: only waits, copies of data, and what has no bound can go.
     """
     time = verdict.comparison_latency
-    return 0.0 if time is None else time.waits + time.moved + get_comparison_cycles(time, target) - time.high
+    return (
+        0.0
+        if time is None
+        else time.waits + time.moved + get_comparison_cycles(time, target) - time.high
+    )
 
 
 def _find_better(
@@ -120,18 +136,30 @@ def _get_verdict_cycles(verdict: DetailedVerdict, target: Target) -> float:
 
 
 def _iterate_neighbors(current: EvaluatedCandidate) -> Iterator[ArgumentCandidate]:
-    """Yield candidates with one tensor less in external memory; without prefetching also those with, and one more."""
+    """Yield candidates with one tensor less in external memory.
+
+    Without prefetching also those with, and one more.
+    """
     candidate, said = current
     if said.graph is None or candidate.all_psram:
         return
     sizes = {t.name: t.size_bytes for t in said.graph.iterate_tensors()}
-    for name in sorted(candidate.psram_tensors, key=lambda name: -sizes.get(name, 0))[:_MAX_TENSORS_PER_MOVE]:
+    for name in sorted(candidate.psram_tensors, key=lambda name: -sizes.get(name, 0))[
+        :_MAX_TENSORS_PER_MOVE
+    ]:
         gone = {name, *include_reshape_aliases(said.graph, [name])}
-        yield replace(candidate, psram_tensors=tuple(n for n in candidate.psram_tensors if n not in gone))
+        yield replace(
+            candidate, psram_tensors=tuple(n for n in candidate.psram_tensors if n not in gone)
+        )
     if candidate.prefetch:
         return
     hidden = replace(candidate, prefetch=True)
     yield hidden
-    others = [name for name in sizes if name not in candidate.psram_tensors and is_valid_option_name(name)]
+    others = [
+        name for name in sizes if name not in candidate.psram_tensors and is_valid_option_name(name)
+    ]
     for name in sorted(others, key=lambda name: -sizes[name])[:_MAX_TENSORS_PER_MOVE]:
-        yield replace(hidden, psram_tensors=(*candidate.psram_tensors, *include_reshape_aliases(said.graph, [name])))
+        yield replace(
+            hidden,
+            psram_tensors=(*candidate.psram_tensors, *include_reshape_aliases(said.graph, [name])),
+        )

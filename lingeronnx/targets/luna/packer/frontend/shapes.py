@@ -40,8 +40,13 @@ Shape = tuple[int, ...]
 Arrays = Mapping[str, np.ndarray]
 
 
-def infer_outputs(step: PackerStep, inputs: Sequence[PackerTensor], arrays: Arrays) -> list[PackerTensor]:
-    """Return the outputs of a step, with the scales that its attributes give; Unknown where they do not follow."""
+def infer_outputs(
+    step: PackerStep, inputs: Sequence[PackerTensor], arrays: Arrays
+) -> list[PackerTensor]:
+    """Return the outputs of a step, with the scales that its attributes give.
+
+    Unknown where they do not follow.
+    """
     shapes = _RULES.get(step.op, _infer_same)(step, [t.shape for t in inputs], arrays)
     width = _get_element_bytes(step, inputs)
     scale = step.get("scale_o")
@@ -49,7 +54,11 @@ def infer_outputs(step: PackerStep, inputs: Sequence[PackerTensor], arrays: Arra
     tensors = []
     for index, name in enumerate(step.outputs):
         cell = step.op == LSTM.name and index == 2
-        tensors.append(PackerTensor(name, shapes[min(index, len(shapes) - 1)], 4 if cell else width, scale=input_scale))
+        tensors.append(
+            PackerTensor(
+                name, shapes[min(index, len(shapes) - 1)], 4 if cell else width, scale=input_scale
+            )
+        )
     return tensors
 
 
@@ -81,14 +90,21 @@ def _infer_same(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> li
 
 
 def _get_int_list(step: PackerStep, arrays: Arrays, index: int, name: str) -> list[int] | None:
-    """Return constant input `index`, or attribute `name`, as integers; Unknown where the input holds others."""
+    """Return constant input `index`, or attribute `name`, as integers.
+
+    Unknown where the input holds others.
+    """
     if len(step.inputs) > index and step.inputs[index] in arrays:
         array = np.asarray(arrays[step.inputs[index]])
         if array.dtype.kind not in "iu":
             raise UnknownShapeError(f"its input {index} ({name}) holds {array.dtype}, not integers")
         return [int(v) for v in array.reshape(-1)]
     stated = step.get(name)
-    return None if stated is None else [int(v) for v in (stated if isinstance(stated, Sequence) else [stated])]
+    return (
+        None
+        if stated is None
+        else [int(v) for v in (stated if isinstance(stated, Sequence) else [stated])]
+    )
 
 
 def _windows(step: PackerStep, source: Shape, kernel: Sequence[int]) -> Shape:
@@ -110,7 +126,9 @@ def _conv(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Sha
     if len(source) != len(weight):
         raise UnknownShapeError(f"the input has {len(source)} axes, the weight {len(weight)}")
     if weight[1] * step.get("group", 1) != source[1]:
-        raise UnknownShapeError(f"weights for {weight[1] * step.get('group', 1)} channels, an input of {source[1]}")
+        raise UnknownShapeError(
+            f"weights for {weight[1] * step.get('group', 1)} channels, an input of {source[1]}"
+        )
     return [(source[0], weight[0], *_windows(step, source, step.get("kernel_shape") or weight[2:]))]
 
 
@@ -120,7 +138,10 @@ def _deconv(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[S
     rank = len(kernel)
     strides, pads = step.get("strides") or [1] * rank, step.get("pads") or [0] * 2 * rank
     more = step.get("output_padding") or [0] * rank
-    size = [(source[2 + i] - 1) * strides[i] + kernel[i] - pads[i] - pads[rank + i] + more[i] for i in range(rank)]
+    size = [
+        (source[2 + i] - 1) * strides[i] + kernel[i] - pads[i] - pads[rank + i] + more[i]
+        for i in range(rank)
+    ]
     return [(source[0], weight[1] * step.get("group", 1), *size)]
 
 
@@ -134,7 +155,9 @@ def _linear(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[S
         raise UnknownShapeError("the input of a LinearInt has fewer than two axes")
     if source[-1] != weight[-1] and len(source) < 4:
         raise UnknownShapeError(f"rows of {source[-1]} elements, weights for {weight[-1]}")
-    return [(*source[:-1], weight[0] if len(source) < 4 else weight[-1])]  # with four axes the packer errs
+    return [
+        (*source[:-1], weight[0] if len(source) < 4 else weight[-1])
+    ]  # with four axes the packer errs
 
 
 def _bmm(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
@@ -173,7 +196,11 @@ def _transpose(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> lis
 def _squeeze(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     axes = _get_int_list(step, arrays, 1, "axes")
     rank = len(shapes[0])
-    gone = {a % rank for a in axes} if axes is not None else {i for i, d in enumerate(shapes[0]) if d == 1}
+    gone = (
+        {a % rank for a in axes}
+        if axes is not None
+        else {i for i, d in enumerate(shapes[0]) if d == 1}
+    )
     return [tuple(d for i, d in enumerate(shapes[0]) if i not in gone)]
 
 
@@ -214,7 +241,9 @@ def _pad(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shap
 
 
 def _resize(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    scales: Any = next((arrays[n] for n in reversed(step.inputs[1:]) if n in arrays and arrays[n].size), None)
+    scales: Any = next(
+        (arrays[n] for n in reversed(step.inputs[1:]) if n in arrays and arrays[n].size), None
+    )
     if scales is None:
         raise UnknownShapeError("the size of a Resize is no constant")
     if scales.dtype.kind == "f":
@@ -250,30 +279,32 @@ def _tile(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Sha
     return [tuple(d * t for d, t in zip(shapes[0], times, strict=True))]
 
 
-_RULES: Mapping[str, Callable[[PackerStep, Sequence[Shape], Arrays], list[Shape]]] = MappingProxyType(
-    {
-        CONV2D.name: _conv,
-        CONV1D.name: _conv,
-        CONV_TRANSPOSE2D.name: _deconv,
-        AVG_POOL2D.name: _pool,
-        "MaxPool": _pool,
-        LINEAR.name: _linear,
-        BMM.name: _bmm,
-        CONCAT.name: _cat,
-        "Reshape": _reshape,
-        "Flatten": _flatten,
-        "Transpose": _transpose,
-        "Squeeze": _squeeze,
-        "Unsqueeze": _unsqueeze,
-        "Slice": _slice,
-        "Split": _split,
-        "Gather": _gather,
-        PAD.name: _pad,
-        "Resize": _resize,
-        LSTM.name: _lstm,
-        GRU.name: _lstm,
-        GLU.name: _glu,
-        "Expand": _expand,
-        "Tile": _tile,
-    }
+_RULES: Mapping[str, Callable[[PackerStep, Sequence[Shape], Arrays], list[Shape]]] = (
+    MappingProxyType(
+        {
+            CONV2D.name: _conv,
+            CONV1D.name: _conv,
+            CONV_TRANSPOSE2D.name: _deconv,
+            AVG_POOL2D.name: _pool,
+            "MaxPool": _pool,
+            LINEAR.name: _linear,
+            BMM.name: _bmm,
+            CONCAT.name: _cat,
+            "Reshape": _reshape,
+            "Flatten": _flatten,
+            "Transpose": _transpose,
+            "Squeeze": _squeeze,
+            "Unsqueeze": _unsqueeze,
+            "Slice": _slice,
+            "Split": _split,
+            "Gather": _gather,
+            PAD.name: _pad,
+            "Resize": _resize,
+            LSTM.name: _lstm,
+            GRU.name: _lstm,
+            GLU.name: _glu,
+            "Expand": _expand,
+            "Tile": _tile,
+        }
+    )
 )

@@ -1,4 +1,7 @@
-"""From a file's protobuf to the packer's view of it: Quant and Dequant vanish, dead nodes go, shapes are inferred."""
+"""From a file's protobuf to the packer's view of it.
+
+Quant and Dequant vanish, dead nodes go, shapes are inferred.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,10 @@ _SUPPORTED_ATTRIBUTE_TYPES = [
 
 
 def parse_nodes(graph: onnx.GraphProto) -> list[PackerStep]:
-    """Return the nodes as they stand in the file, absent inputs left out; Constant nodes are none."""
+    """Return the nodes as they stand in the file, absent inputs left out.
+
+    Constant nodes are none.
+    """
     steps = []
     for node in graph.node:
         if node.op_type == "Constant":
@@ -40,7 +46,10 @@ def parse_nodes(graph: onnx.GraphProto) -> list[PackerStep]:
             if a.type in _SUPPORTED_ATTRIBUTE_TYPES
         }
         name = node.name or f"{node.op_type}_{node.output[0] if node.output else ''}"
-        operator, inputs = V3_ALIASES.get(node.op_type, node.op_type), tuple(i for i in node.input if i)
+        operator, inputs = (
+            V3_ALIASES.get(node.op_type, node.op_type),
+            tuple(i for i in node.input if i),
+        )
         steps.append(PackerStep(operator, name, inputs, tuple(node.output), attributes, name))
     return steps
 
@@ -52,12 +61,21 @@ def _decode_attribute(value: Any) -> Any:  # noqa: ANN401 - of any attribute
 
 
 def _find_malformed_nodes(steps: Sequence[PackerStep]) -> Iterator[VerdictFinding]:
-    """Yield the nodes that lack an input, and attributes of another kind: nothing else can be said of these."""
+    """Yield the nodes that lack an input, and attributes of another kind.
+
+    Nothing else can be said of these.
+    """
     for step in steps:
         form = find_integer_op_by_name(step.op)
-        for name, shown, wanted in [] if form is None else find_invalid_attributes(form, step.attributes):
+        for name, shown, wanted in (
+            [] if form is None else find_invalid_attributes(form, step.attributes)
+        ):
             yield VerdictFinding(
-                "packs", step.name, f"its attribute {name} is {wanted}", shown, "the file is damaged; write it again"
+                "packs",
+                step.name,
+                f"its attribute {name} is {wanted}",
+                shown,
+                "the file is damaged; write it again",
             )
         needed = 0 if form is None or not form.domain else min_input_count(form)
         if len(step.inputs) < needed or not step.outputs:
@@ -76,7 +94,9 @@ def _read_constants(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
         if node.op_type == "Constant" and node.attribute and node.output:
             value = helper.get_attribute_value(node.attribute[0])
             is_tensor = isinstance(value, onnx.TensorProto)
-            arrays[node.output[0]] = _array(value, node.output[0]) if is_tensor else np.asarray(value)
+            arrays[node.output[0]] = (
+                _array(value, node.output[0]) if is_tensor else np.asarray(value)
+            )
     return arrays
 
 
@@ -84,7 +104,9 @@ def _array(tensor: onnx.TensorProto, name: str) -> np.ndarray:
     try:
         return numpy_helper.to_array(tensor)
     except Exception as error:  # onnx raises several kinds
-        raise ModelError(f"constant '{name}' has not the bytes of its type and sizes; the file is damaged") from error
+        raise ModelError(
+            f"constant '{name}' has not the bytes of its type and sizes; the file is damaged"
+        ) from error
 
 
 def read_packer_graph(
@@ -127,7 +149,11 @@ def _make_input_tensor(
     kind = value.type.tensor_type
     shape = []
     for dim in kind.shape.dim:
-        size = dim.dim_value if dim.HasField("dim_value") else options.symbol_sizes.get(dim.dim_param, 0)
+        size = (
+            dim.dim_value
+            if dim.HasField("dim_value")
+            else options.symbol_sizes.get(dim.dim_param, 0)
+        )
         if size < 1:
             problems.append(
                 VerdictFinding(
@@ -144,7 +170,10 @@ def _make_input_tensor(
 
 
 def _fuse_activations(steps: list[PackerStep], outputs: set[str]) -> list[PackerStep]:
-    """Let a convolution of two axes whose only reader is a Relu, Prelu or Clip take it in; behind a line it stays."""
+    """Let a convolution of two axes whose only reader is a Relu, Prelu or Clip take it in.
+
+    Behind a line it stays.
+    """
     readers: dict[str, list[PackerStep]] = {}
     for step in steps:
         for name in step.inputs:
@@ -168,7 +197,15 @@ def _fuse_activations(steps: list[PackerStep], outputs: set[str]) -> list[Packer
 
 
 #: Float operators through which the packer follows a Quant to the graph input.
-_TRANSPARENT_FLOAT_OPERATORS = ("Reshape", "Transpose", "Slice", "Gather", "Squeeze", "Unsqueeze", "Flatten")
+_TRANSPARENT_FLOAT_OPERATORS = (
+    "Reshape",
+    "Transpose",
+    "Slice",
+    "Gather",
+    "Squeeze",
+    "Unsqueeze",
+    "Flatten",
+)
 
 
 def _fold_quant_nodes(
@@ -177,7 +214,10 @@ def _fold_quant_nodes(
     arrays: Mapping[str, np.ndarray],
     problems: list[VerdictFinding],
 ) -> tuple[list[PackerStep], dict[str, str]]:
-    """Take out Quant and Dequant: return the other steps and what names stand for now; inputs become integers."""
+    """Take out Quant and Dequant: return the other steps and what names stand for now.
+
+    Inputs become integers.
+    """
     alias: dict[str, str] = {}
     kept: list[PackerStep] = []
     folded: set[str] = set()  # what Quants that vanish stand for
@@ -196,8 +236,15 @@ def _fold_quant_nodes(
         root = source[0]
         while root in makers and makers[root].op in _TRANSPARENT_FLOAT_OPERATORS:
             root = alias.get(makers[root].inputs[0], makers[root].inputs[0])
-        if step.op == QUANT.name and root in makers or step.op == DEQUANT.name and step.outputs[0] in read_names:
-            kept.append(step.with_changes(inputs=source))  # between the integers they stay, as nodes in float
+        if (
+            step.op == QUANT.name
+            and root in makers
+            or step.op == DEQUANT.name
+            and step.outputs[0] in read_names
+        ):
+            kept.append(
+                step.with_changes(inputs=source)
+            )  # between the integers they stay, as nodes in float
             continue
         alias[step.outputs[0]] = source[0]
         if step.op == QUANT.name:
@@ -223,7 +270,9 @@ def _fold_quant_nodes(
 
 def _make_duplicate_input_finding(step: PackerStep, name: str) -> VerdictFinding:
     rule, value = "no node reads a quantized graph input in two of its operands", f"'{name}'"
-    return VerdictFinding("packs", step.name, rule, value, "let a node in between copy it for one operand")
+    return VerdictFinding(
+        "packs", step.name, rule, value, "let a node in between copy it for one operand"
+    )
 
 
 def _sort_reachable_steps(net: PackerGraph) -> list[VerdictFinding]:
@@ -246,7 +295,10 @@ def _sort_reachable_steps(net: PackerGraph) -> list[VerdictFinding]:
 
 
 def sort_topologically(steps: list[PackerStep], outputs: list[str]) -> list[PackerStep]:
-    """Return the steps depth first from the outputs, inputs left to right; dead ones are left out."""
+    """Return the steps depth first from the outputs, inputs left to right.
+
+    Dead ones are left out.
+    """
     makers = {name: step for step in steps for name in step.outputs}
     order: list[PackerStep] = []
     visited: set[int] = set()
@@ -260,7 +312,9 @@ def sort_topologically(steps: list[PackerStep], outputs: list[str]) -> list[Pack
                 visited.add(id(step))
                 stack.append((step, True))
                 stack += [
-                    (makers[n], False) for n in reversed(step.inputs) if n in makers and id(makers[n]) not in visited
+                    (makers[n], False)
+                    for n in reversed(step.inputs)
+                    if n in makers and id(makers[n]) not in visited
                 ]
     return order
 
@@ -272,7 +326,13 @@ def infer_tensors(net: PackerGraph) -> list[VerdictFinding]:
             outputs = infer_outputs(step, [net.tensors[n] for n in step.inputs], net.arrays)
         except UnknownShapeError as error:
             return [
-                VerdictFinding("packs", step.name, "the shapes of a node's inputs fit", str(error), "correct the graph")
+                VerdictFinding(
+                    "packs",
+                    step.name,
+                    "the shapes of a node's inputs fit",
+                    str(error),
+                    "correct the graph",
+                )
             ]
         except (IndexError, KeyError, TypeError, ValueError, ArithmeticError):
             return [

@@ -1,4 +1,7 @@
-"""What the packer does to a graph before it plans: fusions, vanishing moves, groups, pads of their own, cuts."""
+"""What the packer does to a graph before it plans.
+
+Fusions, vanishing moves, groups, pads of their own, cuts.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,16 @@ from .steps import infer_tensors, sort_topologically
 __all__ = ["apply_packer_transforms"]
 
 
-def apply_packer_transforms(net: PackerGraph, target: Target, options: PackerOptions) -> PackerGraph:
-    """Return the graph that is planned; the steps keep the names of the nodes that they come from."""
-    result = PackerGraph(list(net.steps), list(net.inputs), list(net.outputs), dict(net.tensors), dict(net.arrays))
+def apply_packer_transforms(
+    net: PackerGraph, target: Target, options: PackerOptions
+) -> PackerGraph:
+    """Return the graph that is planned.
+
+    The steps keep the names of the nodes that they come from.
+    """
+    result = PackerGraph(
+        list(net.steps), list(net.inputs), list(net.outputs), dict(net.tensors), dict(net.arrays)
+    )
     for change in (_remove_noop_slices, _simplify_reshapes, _split_groups):
         change(result)
         result.steps = sort_topologically(result.steps, result.outputs)
@@ -35,19 +45,28 @@ def _bypass(net: PackerGraph, step: PackerStep) -> bool:
     if name in net.outputs:
         return False
     net.steps.remove(step)
-    net.steps = [s.with_changes(inputs=tuple(source if n == name else n for n in s.inputs)) for s in net.steps]
+    net.steps = [
+        s.with_changes(inputs=tuple(source if n == name else n for n in s.inputs))
+        for s in net.steps
+    ]
     return True
 
 
 def _remove_noop_slices(net: PackerGraph) -> None:
     """A Slice over all vanishes."""
     for step in list(net.steps):
-        if step.op == "Slice" and net.tensors[step.inputs[0]].shape == net.tensors[step.outputs[0]].shape:
+        if (
+            step.op == "Slice"
+            and net.tensors[step.inputs[0]].shape == net.tensors[step.outputs[0]].shape
+        ):
             _bypass(net, next(s for s in net.steps if s.outputs == step.outputs))
 
 
 def _simplify_reshapes(net: PackerGraph) -> None:
-    """A Transpose that moves axes of length 1 only is a Reshape; one that only a Reshape reads vanishes."""
+    """A Transpose that moves axes of length 1 only is a Reshape.
+
+    One that only a Reshape reads vanishes.
+    """
     for index, step in enumerate(net.steps):
         if step.op == "Transpose":
             shape = net.tensors[step.inputs[0]].shape
@@ -83,8 +102,13 @@ def _split_groups(net: PackerGraph) -> None:
             )
         ]
         for i, part in enumerate(parts):
-            names = [slices[i], _slice_constant(net, step.inputs[1], i * outputs, outputs, f"{part}#w")]
-            names += [_slice_constant(net, n, i * outputs, outputs, f"{part}#b") for n in step.inputs[2:]]
+            names = [
+                slices[i],
+                _slice_constant(net, step.inputs[1], i * outputs, outputs, f"{part}#w"),
+            ]
+            names += [
+                _slice_constant(net, n, i * outputs, outputs, f"{part}#b") for n in step.inputs[2:]
+            ]
             new.append(
                 step.with_changes(
                     name=f"{step.name}#{i}",
@@ -118,10 +142,12 @@ def _slice_constant(net: PackerGraph, name: str, start: int, count: int, label: 
 
 
 def _hoist_padding(net: PackerGraph) -> None:
-    """A convolution over a map smaller than its kernel gets pads in a node of its own; all readers then read it.
+    """A convolution over a map smaller than its kernel gets pads in a node of its own.
 
-    Fewer channels than kernel rows: the pads of the rows; fewer rows than kernel columns: those of the columns. All
-    readers get the pads that are left. The first such convolution on a graph input ends the pass.
+    All readers then read it.
+    Fewer channels than kernel rows: the pads of the rows; fewer rows than kernel columns: those of
+    the columns. All readers get the pads that are left. The first such convolution on a graph input
+    ends the pass.
     """
     for done in [s.outputs for s in net.steps if s.op == CONV2D.name]:
         step = next(s for s in net.steps if s.outputs == done)
@@ -138,7 +164,9 @@ def _hoist_padding(net: PackerGraph) -> None:
         _insert_pad(net, step, moved, [p - m for p, m in zip(pads, moved, strict=True)])
 
 
-def _insert_pad(net: PackerGraph, step: PackerStep, hoisted_pads: list[int], remaining_pads: list[int]) -> None:
+def _insert_pad(
+    net: PackerGraph, step: PackerStep, hoisted_pads: list[int], remaining_pads: list[int]
+) -> None:
     """Put an iqPad in front of a convolution and of all that read the same tensor."""
     source = step.inputs[0]
     label, amounts = f"{source}#pad", f"{source}#pad#amounts"
@@ -149,10 +177,13 @@ def _insert_pad(net: PackerGraph, step: PackerStep, hoisted_pads: list[int], rem
     for other in net.steps:
         if source in other.inputs:
             attributes = (
-                {**other.attributes, "pads": remaining_pads} if "pads" in other.attributes else other.attributes
+                {**other.attributes, "pads": remaining_pads}
+                if "pads" in other.attributes
+                else other.attributes
             )
             other = other.with_changes(
-                inputs=tuple(label if n == source else n for n in other.inputs), attributes=attributes
+                inputs=tuple(label if n == source else n for n in other.inputs),
+                attributes=attributes,
             )
         changed.append(other)
     net.steps = changed
@@ -178,10 +209,18 @@ def _split_large_layers(net: PackerGraph, target: Target, options: PackerOptions
             label = f"{step.outputs[0]}#part{i}"
             names = [
                 step.inputs[0],
-                *(_slice_constant(net, n, start, size, f"{label}#{k}") for k, n in enumerate(step.inputs[1:])),
+                *(
+                    _slice_constant(net, n, start, size, f"{label}#{k}")
+                    for k, n in enumerate(step.inputs[1:])
+                ),
             ]
             new.append(
-                step.with_changes(name=f"{step.name}#{i}", inputs=tuple(names), outputs=(label,), created_as="part")
+                step.with_changes(
+                    name=f"{step.name}#{i}",
+                    inputs=tuple(names),
+                    outputs=(label,),
+                    created_as="part",
+                )
             )
             start += size
         cat = PackerStep(
@@ -202,9 +241,14 @@ def _split_evenly(total: int, size: int) -> list[int]:
     return [min(size, total - start) for start in range(0, total, size)]
 
 
-def _get_conv_split(net: PackerGraph, step: PackerStep, target: Target, options: PackerOptions) -> list[int] | None:
+def _get_conv_split(
+    net: PackerGraph, step: PackerStep, target: Target, options: PackerOptions
+) -> list[int] | None:
     """Return the outputs of the parts of a convolution; None where it stays whole."""
-    cut, most = get_packer_profile(target).layer_split, get_packer_profile(target).conv.weight_slice_outputs
+    cut, most = (
+        get_packer_profile(target).layer_split,
+        get_packer_profile(target).conv.weight_slice_outputs,
+    )
     outputs, channels, kh, kw = net.tensors[step.inputs[1]].shape
     _, _, height, width = net.tensors[step.inputs[0]].shape
     result = net.tensors[step.outputs[0]].shape
@@ -231,7 +275,9 @@ def _get_conv_split(net: PackerGraph, step: PackerStep, target: Target, options:
     return _split_evenly(outputs, size)
 
 
-def _get_linear_split(net: PackerGraph, step: PackerStep, target: Target, options: PackerOptions) -> list[int] | None:
+def _get_linear_split(
+    net: PackerGraph, step: PackerStep, target: Target, options: PackerOptions
+) -> list[int] | None:
     """Return the outputs of the parts of a LinearInt; None where it stays whole."""
     cut = get_packer_profile(target).layer_split
     shape = net.tensors[step.inputs[1]].shape

@@ -1,7 +1,8 @@
 """The limits of single nodes, by integer operator.
 
-Each constraint takes a node, float or integer, and a platform row, and returns the value that breaks the limit, or
-None. Its docstring is the rule that users read, ``rule | remedy``, filled in from the row.
+Each constraint takes a node, float or integer, and a platform row, and returns the value that
+breaks the limit, or None. Its docstring is the rule that users read, ``rule | remedy``, filled in
+from the row.
 """
 
 from __future__ import annotations
@@ -10,7 +11,18 @@ import functools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from .....formats import ADD, AVG_POOL2D, BMM, CONCAT, CONV1D, CONV2D, CONV_TRANSPOSE2D, LINEAR, MUL, SOFTMAX
+from .....formats import (
+    ADD,
+    AVG_POOL2D,
+    BMM,
+    CONCAT,
+    CONV1D,
+    CONV2D,
+    CONV_TRANSPOSE2D,
+    LINEAR,
+    MUL,
+    SOFTMAX,
+)
 from ...._target import LimitCheck, Target, format_limit_rule
 from ...packer_profile import PackerProfile, get_packer_profile
 from . import conv, pool
@@ -26,7 +38,13 @@ __all__ = [
     "has_limit",
 ]
 
-_KERNEL_LIMITS = (conv.kernel_side, conv.kernel_dilated, conv.stride_values, conv.stride_within_kernel, conv.pad_side)
+_KERNEL_LIMITS = (
+    conv.kernel_side,
+    conv.kernel_dilated,
+    conv.stride_values,
+    conv.stride_within_kernel,
+    conv.pad_side,
+)
 
 #: What the packer does not take.
 PACKER_LIMITS: Mapping[str, tuple[LimitCheck, ...]] = MappingProxyType(
@@ -49,7 +67,12 @@ PACKER_LIMITS: Mapping[str, tuple[LimitCheck, ...]] = MappingProxyType(
             conv.pad_side,
         ),
         CONV_TRANSPOSE2D.name: (*_KERNEL_LIMITS, conv.transposed_group_count),
-        AVG_POOL2D.name: (pool.window_axes, pool.pool_strides, pool.pool_pads, pool.pool_line_buffer),
+        AVG_POOL2D.name: (
+            pool.window_axes,
+            pool.pool_strides,
+            pool.pool_pads,
+            pool.pool_line_buffer,
+        ),
         "MaxPool": (
             pool.window_axes,
             pool.pool_strides,
@@ -127,13 +150,21 @@ _WINDOW_AND_LINEAR_OPERATORS = (
 
 @functools.cache
 def get_layer_limits(operator: str) -> tuple[LimitCheck, ...]:
-    """Return the limits of an integer operator that no tiling meets: constraints of the float one lowered to it."""
+    """Return the limits of an integer operator that no tiling meets: constraints of the float one
+    lowered to it.
+    """
     if operator not in _WINDOW_AND_LINEAR_OPERATORS:
         return ()
-    limits = (limit for table in (PACKER_LIMITS, CORRECTNESS_LIMITS, DISCOURAGED) for limit in table.get(operator, ()))
+    limits = (
+        limit
+        for table in (PACKER_LIMITS, CORRECTNESS_LIMITS, DISCOURAGED)
+        for limit in table.get(operator, ())
+    )
     more = (conv.grouped_hoisted_padding,) if operator == CONV2D.name else ()
     return tuple(
-        limit for limit in (*limits, *more) if limit not in TILING_LIMITS and limit is not pool.global_average_area
+        limit
+        for limit in (*limits, *more)
+        if limit not in TILING_LIMITS and limit is not pool.global_average_area
     )
 
 
@@ -165,4 +196,6 @@ _LIFTED_BY: Mapping[LimitCheck, Callable[[PackerProfile], bool]] = MappingProxyT
 def has_limit(limit: LimitCheck, target: Target) -> bool:
     """Whether the chip has such a limit: its column is not left open."""
     free = _LIFTED_BY.get(limit)
-    return "None" not in format_limit_rule(limit, target)[0] and (free is None or not free(get_packer_profile(target)))
+    return "None" not in format_limit_rule(limit, target)[0] and (
+        free is None or not free(get_packer_profile(target))
+    )

@@ -33,7 +33,9 @@ def linear_rank(node: ir.Node, target: Target) -> object:
 
 
 def bmm_rank(node: ir.Node, target: Target) -> object:
-    """both factors of a product have two or three axes | put the heads of an attention into the batch."""
+    """both factors of a product have two or three axes | put the heads of an attention into the
+    batch.
+    """
     ranks = [len(s) for s in (static_shape(v) for v in node.inputs[:2]) if s is not None]
     if is_float_node(node) or all(r in (2, 3) for r in ranks):
         return None
@@ -63,7 +65,9 @@ def concat_input_count(node: ir.Node, target: Target) -> object:
 
 
 def softmax_row(node: ir.Node, target: Target) -> object:
-    """rows of a softmax have at most {target.softmax_limits.max_length} elements | split the row."""
+    """rows of a softmax have at most {target.softmax_limits.max_length} elements | split the
+    row.
+    """
     shape = static_shape(node.inputs[0])
     if not shape or target.softmax_limits is None:
         return None
@@ -72,7 +76,9 @@ def softmax_row(node: ir.Node, target: Target) -> object:
 
 
 def softmax_axis(node: ir.Node, target: Target) -> object:
-    """the axis of a softmax is the last, written -1, or the one behind the batch | move the axis to the end."""
+    """the axis of a softmax is the last, written -1, or the one behind the batch | move the axis to
+    the end.
+    """
     shape, axis, axes = (
         static_shape(node.inputs[0]),
         _softmax_axis(node),
@@ -94,16 +100,23 @@ def transpose_rotation_bytes(node: ir.Node, target: Target) -> object:
     {own.packing.transpose.max_rotation_bytes} bytes | cut the
     tensor into parts.
     """
-    shape, most = static_shape(node.inputs[0]), get_packer_profile(target).transpose.max_rotation_bytes
+    shape, most = (
+        static_shape(node.inputs[0]),
+        get_packer_profile(target).transpose.max_rotation_bytes,
+    )
     if shape is None or most is None:
         return None
-    rotated = tuple(ir.get_attr(node, "perm") or ()) in get_packer_profile(target).transpose.rotations
+    rotated = (
+        tuple(ir.get_attr(node, "perm") or ()) in get_packer_profile(target).transpose.rotations
+    )
     need = math.prod(shape)
     return f"{need} bytes" if rotated and need > most else None
 
 
 def transpose_crashing_perm(node: ir.Node, target: Target) -> object:
-    """transposes are none of {own.packing.transpose.crashing_perms} | use two others in a row (the quantizer does)."""
+    """transposes are none of {own.packing.transpose.crashing_perms} | use two others in a row (the
+    quantizer does).
+    """
     perm = tuple(ir.get_attr(node, "perm") or ())
     if is_float_node(node):
         return None
@@ -129,5 +142,9 @@ def slice_step(node: ir.Node, target: Target) -> object:
 def _get_int_list(node: ir.Node, name: str, index: int) -> list[int] | None:
     """Return the integers of attribute `name`, or of constant input `index`."""
     stated = ir.get_attr(node, name)
-    array = ir.const_value(node.inputs[index]) if stated is None and len(node.inputs) > index else stated
+    array = (
+        ir.const_value(node.inputs[index])
+        if stated is None and len(node.inputs) > index
+        else stated
+    )
     return None if array is None else [int(v) for v in np.ravel(array)]

@@ -1,4 +1,7 @@
-"""Constants as the packer stores them: weights padded for the array, 4-bit ones two in a byte, all else as it is."""
+"""Constants as the packer stores them.
+
+Weights padded for the array, 4-bit ones two in a byte, all else as it is.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ __all__ = ["StoredSize", "compute_stored_size", "compute_stored_sizes"]
 class StoredSize(NamedTuple):
     """Bytes of one constant.
 
-    unpacked_bytes : as 8 bits each, padded. packed : as the package holds them, which is less of 4-bit weights.
+    unpacked_bytes : as 8 bits each, padded. packed : as the package holds them, which is less of
+    4-bit weights.
     """
 
     unpacked_bytes: int
@@ -25,7 +29,10 @@ class StoredSize(NamedTuple):
 
     @property
     def planned_bytes(self) -> int:
-        """From its start to that of the constant behind it, as the executor counts; the package may differ."""
+        """From its start to that of the constant behind it, as the executor counts.
+
+        The package may differ.
+        """
         whole = round_up(self.unpacked_bytes, 16)
         return whole if self.packed_bytes == self.unpacked_bytes else whole // 2
 
@@ -40,7 +47,9 @@ class StoredSize(NamedTuple):
         return round_up(self.unpacked_bytes, 16)
 
 
-def compute_stored_size(step: PackerStep, index: int, tensor: PackerTensor, target: Target) -> StoredSize:
+def compute_stored_size(
+    step: PackerStep, index: int, tensor: PackerTensor, target: Target
+) -> StoredSize:
     """Return the bytes of constant input `index` of a step."""
     values = _get_unpacked_bytes(step, index, tensor, target)
     if (
@@ -51,7 +60,9 @@ def compute_stored_size(step: PackerStep, index: int, tensor: PackerTensor, targ
         return StoredSize(values, values)
     if step.op == CONV2D.name:
         return StoredSize(values, values // 2)
-    return StoredSize(values, math.prod(tensor.shape[:-1]) * math.ceil(tensor.shape[-1] / 2))  # each row by itself
+    return StoredSize(
+        values, math.prod(tensor.shape[:-1]) * math.ceil(tensor.shape[-1] / 2)
+    )  # each row by itself
 
 
 #: Operator -> the input that is stored two in a byte where the node says 4 bits.
@@ -63,11 +74,17 @@ def _get_unpacked_bytes(step: PackerStep, index: int, tensor: PackerTensor, targ
         return tensor.size_bytes
     group, align = int(step.get("group", 1)), get_packer_profile(target).conv.weight_slice_outputs
     if step.op == CONV2D.name:
-        return _get_depthwise_weight_bytes(tensor, target) if group > 1 else _get_conv_weight_bytes(tensor, target)
+        return (
+            _get_depthwise_weight_bytes(tensor, target)
+            if group > 1
+            else _get_conv_weight_bytes(tensor, target)
+        )
     if step.op == CONV1D.name:
         outputs, channels, kernel = tensor.shape
         if group > 1:
-            return round_up(outputs, get_packer_profile(target).conv.depthwise_output_align) * kernel
+            return (
+                round_up(outputs, get_packer_profile(target).conv.depthwise_output_align) * kernel
+            )
         if kernel > get_packer_profile(target).conv.max_kernel_1d:
             return tensor.size_bytes
         return round_up(outputs, 2) * round_up(channels, 8) * kernel
@@ -100,7 +117,10 @@ def _get_depthwise_weight_bytes(tensor: PackerTensor, target: Target) -> int:
 
 
 def compute_stored_sizes(net: PackerGraph, target: Target) -> dict[str, StoredSize]:
-    """Return the bytes of every constant that takes memory, in the order in which they lie: by first use."""
+    """Return the bytes of every constant that takes memory, in the order in which they lie.
+
+    By first use.
+    """
     found: dict[str, StoredSize] = {}
     for step in net.steps:
         kept = {t.name for t in net.get_constants(step)}

@@ -12,7 +12,13 @@ from ..packer_graph import PackerGraph, PackerStep
 from .plan import MemoryPlan
 from .work_areas import PlacedStep
 
-__all__ = ["MAX_COPY_BYTES", "RESHAPE_OPERATORS", "PlannedGraph", "make_refusal_finding", "make_wrong_result_finding"]
+__all__ = [
+    "MAX_COPY_BYTES",
+    "RESHAPE_OPERATORS",
+    "PlannedGraph",
+    "make_refusal_finding",
+    "make_wrong_result_finding",
+]
 
 #: The executors copy at most so many bytes at once.
 MAX_COPY_BYTES = 65536
@@ -36,7 +42,9 @@ class PlannedGraph:
         return PlacedStep.of(self.graph, step, self.places)
 
 
-def make_wrong_result_finding(step: PackerStep, rule: str, value: object, remedy: str) -> VerdictFinding:
+def make_wrong_result_finding(
+    step: PackerStep, rule: str, value: object, remedy: str
+) -> VerdictFinding:
     """Return a finding on what packs and is not computed right."""
     return VerdictFinding("right", step.origin, rule, str(value), remedy)
 

@@ -44,7 +44,9 @@ def _is_global_pool(node: PlacedStep) -> bool:
 
 def _average(node: PlacedStep) -> tuple[Span, ...]:
     area = math.prod(node.step.get("kernel_shape"))
-    return _from_start(area + 4 * node.x.shape[1] if _is_global_pool(node) and area & (area - 1) == 0 else 0)
+    return _from_start(
+        area + 4 * node.x.shape[1] if _is_global_pool(node) and area & (area - 1) == 0 else 0
+    )
 
 
 def _norm_venus(node: PlacedStep) -> tuple[Span, ...]:
@@ -54,7 +56,8 @@ def _norm_venus(node: PlacedStep) -> tuple[Span, ...]:
 def _norm_later(node: PlacedStep) -> tuple[Span, ...]:
     """Scratch of a row, copies of the factor (T bytes) and the bias (4 T), and 16 T behind these the row itself.
 
-    A factor in shared memory is not copied, nor is the bias: the row then lies 16 T behind the bias itself (`inside`).
+    A factor in shared memory is not copied, nor is the bias: the row then lies 16 T behind the bias
+    itself (`inside`).
     """
     row = node.inputs[1].elements
     if node.places[node.inputs[1].name] == SHARE:
@@ -69,14 +72,18 @@ def _lstm_venus(node: PlacedStep) -> tuple[Span, ...]:
 def _linear_venusa(node: PlacedStep) -> tuple[Span, ...]:
     columns = node.x.shape[-1]
     rows, outputs = node.x.elements // columns, node.y.shape[-1]
-    return _from_start(rows * (outputs + max(outputs, columns)) if node.is_output_in_psram and rows > 1 else 0)
+    return _from_start(
+        rows * (outputs + max(outputs, columns)) if node.is_output_in_psram and rows > 1 else 0
+    )
 
 
 @unmeasured("a single output makes as many more bytes as are planned; 96 were seen behind one plan")
 def _linear_perhaps(node: PlacedStep) -> int:
     """Return the bytes that a LinearInt with one output may write, where those of others are not the whole truth."""
     rows = node.x.elements // node.x.shape[-1]
-    return 2 * node.x.elements if node.y.shape[-1] == 1 and node.is_output_in_psram and rows > 1 else 0
+    return (
+        2 * node.x.elements if node.y.shape[-1] == 1 and node.is_output_in_psram and rows > 1 else 0
+    )
 
 
 def _glu(node: PlacedStep) -> tuple[Span, ...]:
@@ -90,7 +97,9 @@ def _softmax_venusa(node: PlacedStep) -> tuple[Span, ...]:
 
 
 def _relu_later(node: PlacedStep) -> tuple[Span, ...]:
-    return _from_start(node.x.size_bytes if node.is_input_in_psram() or node.is_output_in_psram else 0)
+    return _from_start(
+        node.x.size_bytes if node.is_input_in_psram() or node.is_output_in_psram else 0
+    )
 
 
 #: Packing.areas -> operator -> need.
@@ -110,7 +119,9 @@ OVERRUNS: Mapping[str, Mapping[str, OverrunRule]] = MappingProxyType(
 )
 
 #: Packing.areas -> operator -> bytes from the start of the work area that may be written; they are told of, no more.
-POSSIBLE_OVERRUNS: Mapping[str, Mapping[str, Callable[[PlacedStep], int]]] = {"venusA": {LINEAR.name: _linear_perhaps}}
+POSSIBLE_OVERRUNS: Mapping[str, Mapping[str, Callable[[PlacedStep], int]]] = {
+    "venusA": {LINEAR.name: _linear_perhaps}
+}
 
 #: Operators that stop, or err, where the work area is too small, whatever lies behind it.
 _ALWAYS_HARMFUL_OPERATORS = ("Relu",)
@@ -118,7 +129,10 @@ _ALWAYS_HARMFUL_OPERATORS = ("Relu",)
 #: The rule of a warning that nobody measured.
 UNCONFIRMED_RULE = "a LinearInt of one output stays within its work area, for all that is known"
 
-_REMEDY = "place its tensors elsewhere (-m), take --dma_prefetch False, or give another node a larger work area"
+_REMEDY = (
+    "place its tensors elsewhere (-m), take --dma_prefetch False, or give another node a "
+    "larger work area"
+)
 
 
 def find_work_area(net: PackerGraph, memory: MemoryPlan) -> Allocation | None:
@@ -129,9 +143,11 @@ def find_work_area(net: PackerGraph, memory: MemoryPlan) -> Allocation | None:
 
 @dataclass(frozen=True)
 class Overrun:
-    """A node that writes more bytes than the work area has, up to `end_offset`; `overwritten` is what is alive there.
+    """A node that writes more bytes than the work area has, up to `end_offset`.
 
-    is_confirmed : it was measured that it writes behind the memory that is planned in all, if it does.
+    `overwritten` is what is alive there.
+    is_confirmed : it was measured that it writes behind the memory that is planned in all, if it
+    does.
     """
 
     step: PackerStep
@@ -141,7 +157,9 @@ class Overrun:
     is_confirmed: bool
 
 
-def find_overruns(net: PackerGraph, memory: MemoryPlan, table: str, places: Mapping[str, str]) -> Iterator[Overrun]:
+def find_overruns(
+    net: PackerGraph, memory: MemoryPlan, table: str, places: Mapping[str, str]
+) -> Iterator[Overrun]:
     """Yield every node that writes past the work area."""
     block = find_work_area(net, memory)
     if block is None:
@@ -180,12 +198,24 @@ def check_overruns(
             yield VerdictFinding("right", step.origin, text, f"{value}{where}", _REMEDY)
         elif overrun.end_offset > _get_region_end(memory, block):
             written = "are written" if overrun.is_confirmed else "may be written"
-            past = f"{value}; {overrun.end_offset - _get_region_end(memory, block)} bytes behind the plan {written}"
-            yield VerdictFinding("plan", step.origin, text if overrun.is_confirmed else UNCONFIRMED_RULE, past, _REMEDY)
+            past = (
+                f"{value}; {overrun.end_offset - _get_region_end(memory, block)} bytes behind "
+                f"the plan {written}"
+            )
+            yield VerdictFinding(
+                "plan",
+                step.origin,
+                text if overrun.is_confirmed else UNCONFIRMED_RULE,
+                past,
+                _REMEDY,
+            )
 
 
 def _get_region_end(memory: MemoryPlan, spot: Allocation) -> int:
-    """Return where the memory ends that is reserved in the place of `spot`: the plan, rounded up to 64."""
+    """Return where the memory ends that is reserved in the place of `spot`.
+
+    The plan, rounded up to 64.
+    """
     return round_up(memory.shared if spot.place == SHARE else memory.psram_bytes, 64)
 
 
@@ -210,7 +240,9 @@ def _find_live_overlaps(
         if not spot.first <= index <= spot.last_step:
             continue
         if spot.kind == "buffer":
-            alive = any(memory.prefetch_buffers.get(later.name) == name for later in net.steps[index:])
+            alive = any(
+                memory.prefetch_buffers.get(later.name) == name for later in net.steps[index:]
+            )
         else:
             alive = name in net.outputs or bool(net.find_consumers(name))
         if alive:
@@ -223,39 +255,62 @@ ExposureRule = Callable[[PlacedStep, MemoryPlan, Allocation, str], Mapping[str, 
 _NOTHING = (0, 0)
 
 
-def _all_exposed(node: PlacedStep, memory: MemoryPlan, block: Allocation, table: str) -> dict[str, Span]:
+def _all_exposed(
+    node: PlacedStep, memory: MemoryPlan, block: Allocation, table: str
+) -> dict[str, Span]:
     return {}
 
 
-def _linear_exposed(node: PlacedStep, memory: MemoryPlan, block: Allocation, table: str) -> dict[str, Span]:
+def _linear_exposed(
+    node: PlacedStep, memory: MemoryPlan, block: Allocation, table: str
+) -> dict[str, Span]:
     """The input has been read when the sums are written."""
     return {} if _is_input_live_later(node, memory) else {node.x.name: _NOTHING}
 
 
-def _softmax_exposed(node: PlacedStep, memory: MemoryPlan, block: Allocation, table: str) -> dict[str, Span]:
+def _softmax_exposed(
+    node: PlacedStep, memory: MemoryPlan, block: Allocation, table: str
+) -> dict[str, Span]:
     """All is read before anything is written here, and written after all."""
-    return {node.y.name: _NOTHING, **({} if _is_input_live_later(node, memory) else {node.x.name: _NOTHING})}
+    return {
+        node.y.name: _NOTHING,
+        **({} if _is_input_live_later(node, memory) else {node.x.name: _NOTHING}),
+    }
 
 
-def _average_exposed(node: PlacedStep, memory: MemoryPlan, block: Allocation, table: str) -> dict[str, Span]:
+def _average_exposed(
+    node: PlacedStep, memory: MemoryPlan, block: Allocation, table: str
+) -> dict[str, Span]:
     """The output is hit only by the sums, behind the ones."""
     own, ones = memory.allocations[node.y.name], block.offset + math.prod(node.x.shape[2:])
     return {node.y.name: _NOTHING} if own.offset <= ones else {}
 
 
-def _norm_exposed(node: PlacedStep, memory: MemoryPlan, block: Allocation, table: str) -> dict[str, Span]:
+def _norm_exposed(
+    node: PlacedStep, memory: MemoryPlan, block: Allocation, table: str
+) -> dict[str, Span]:
     """Row by row: the scratch of one row is written over the results of those before and the inputs of those behind.
 
-    Constants have been copied from their buffer before the first row; only the copies may lie over what is still to be
-    copied. Neither this nor the input is known of venus.
+    Constants have been copied from their buffer before the first row; only the copies may lie over
+    what is still to be copied. Neither this nor the input is known of venus.
     """
-    row, source, result = node.inputs[1].elements, memory.allocations[node.x.name], memory.allocations[node.y.name]
+    row, source, result = (
+        node.inputs[1].elements,
+        memory.allocations[node.x.name],
+        memory.allocations[node.y.name],
+    )
     rows = node.x.elements // row
     exposed = {node.y.name: (result.offset, result.offset + (rows - 1) * row)}
     if OVERRUNS[table][LAYER_NORM.name] is not _norm_venus:
         if (name := memory.prefetch_buffers.get(node.step.name)) is not None:
-            buffer, copies = memory.allocations[name], (block.offset + 8 * row + 8, block.offset + 13 * row + 8)
-            exposed[name] = (max(buffer.offset, copies[0]), min(buffer.offset + buffer.size, copies[1]))
+            buffer, copies = (
+                memory.allocations[name],
+                (block.offset + 8 * row + 8, block.offset + 13 * row + 8),
+            )
+            exposed[name] = (
+                max(buffer.offset, copies[0]),
+                min(buffer.offset + buffer.size, copies[1]),
+            )
         if not _is_input_live_later(node, memory):
             exposed[node.x.name] = (source.offset + row, source.offset + rows * row)
     return exposed
@@ -274,7 +329,9 @@ _EXPOSURE_RULES: Mapping[str, ExposureRule] = {
 }
 
 
-def check_output_overruns(net: PackerGraph, memory: MemoryPlan, kind: PackerProfile) -> Iterator[VerdictFinding]:
+def check_output_overruns(
+    net: PackerGraph, memory: MemoryPlan, kind: PackerProfile
+) -> Iterator[VerdictFinding]:
     """Yield a finding for every output of which more bytes are written than planned, where these hit something."""
     for index, step in enumerate(net.steps):
         name, need, what = _get_output_overrun(net, step, kind)
@@ -291,27 +348,57 @@ def check_output_overruns(net: PackerGraph, memory: MemoryPlan, kind: PackerProf
             hit.append("the executor's own memory")
         text, value = f"{what} stays where it is planned", f"{need} bytes, {spot.size} are planned"
         if hit:
-            yield VerdictFinding("right", step.origin, text, f"{value}; {', '.join(hit)} lies behind", _REMEDY)
+            yield VerdictFinding(
+                "right", step.origin, text, f"{value}; {', '.join(hit)} lies behind", _REMEDY
+            )
         elif over > 0:
             yield VerdictFinding(
-                "plan", step.origin, text, f"{value}; {over} bytes behind the plan are written", _REMEDY
+                "plan",
+                step.origin,
+                text,
+                f"{value}; {over} bytes behind the plan are written",
+                _REMEDY,
             )
 
 
 @unmeasured("the last cell of an LSTMInt is worked on where it lies, though nobody reads it later")
 def _find_cell_overlap(step: PackerStep, memory: MemoryPlan, place: str, span: Span) -> list[str]:
-    """Return the last cell of an LSTMInt that lies within the bytes `span` of a place; no row had it there."""
+    """Return the last cell of an LSTMInt that lies within the bytes `span` of a place.
+
+    No row had it there.
+    """
     cells = [
-        memory.allocations[name] for name in step.outputs[2:] if step.op == LSTM.name and name in memory.allocations
+        memory.allocations[name]
+        for name in step.outputs[2:]
+        if step.op == LSTM.name and name in memory.allocations
     ]
-    hit = [c.place == place and max(c.offset, span[0]) < min(c.offset + c.size, span[1]) for c in cells]
+    hit = [
+        c.place == place and max(c.offset, span[0]) < min(c.offset + c.size, span[1]) for c in cells
+    ]
     return [step.outputs[2]] if any(hit) else []
 
 
-def _get_output_overrun(net: PackerGraph, step: PackerStep, kind: PackerProfile) -> tuple[str, int, str]:
-    """Return an output, the bytes written to it, and what it is: a last state in 32 bits, two lines whatever it has."""
+def _get_output_overrun(
+    net: PackerGraph, step: PackerStep, kind: PackerProfile
+) -> tuple[str, int, str]:
+    """Return an output, the bytes written to it, and what it is.
+
+    A last state in 32 bits, two lines whatever it has.
+    """
     if step.op == LSTM.name and kind.has_32bit_lstm_state and len(step.outputs) > 1:
-        return step.outputs[1], 4 * net.tensors[step.outputs[1]].elements, "the last state of an LSTMInt"
-    if step.op == LAYER_NORM.name and kind.supports_2d_layer_norm and len(net.tensors[step.inputs[0]].shape) == 2:
-        return step.outputs[0], 2 * net.tensors[step.inputs[1]].elements, "the output of a LayerNormInt of two axes"
+        return (
+            step.outputs[1],
+            4 * net.tensors[step.outputs[1]].elements,
+            "the last state of an LSTMInt",
+        )
+    if (
+        step.op == LAYER_NORM.name
+        and kind.supports_2d_layer_norm
+        and len(net.tensors[step.inputs[0]].shape) == 2
+    ):
+        return (
+            step.outputs[0],
+            2 * net.tensors[step.inputs[1]].elements,
+            "the output of a LayerNormInt of two axes",
+        )
     return "", 0, ""

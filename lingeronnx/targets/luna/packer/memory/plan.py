@@ -1,9 +1,10 @@
 """The packer's memory plan: places, lives, offsets.
 
-Every tensor has a place and a life (first to last node, both included); for each place a list of blocks is laid end to
-end, and a tensor takes the start of the smallest block that is large enough and free all its life. Three orders are
-tried; the plan with the least shared memory wins. What a node makes in place (a reshape, both sides in one place) has
-the address of what it is made from, its root, which lives as long.
+Every tensor has a place and a life (first to last node, both included); for each place a list of
+blocks is laid end to end, and a tensor takes the start of the smallest block that is large enough
+and free all its life. Three orders are tried; the plan with the least shared memory wins. What a
+node makes in place (a reshape, both sides in one place) has the address of what it is made from,
+its root, which lives as long.
 """
 
 from __future__ import annotations
@@ -67,11 +68,12 @@ class Allocation(NamedTuple):
 class MemoryPlan:
     """A plan.
 
-    allocations : {tensor, work area or buffer: where it lies}. shared, psram : bytes planned there, constants not
-    counted work_areas : {node: bytes of work area that it was planned}. constants : bytes of all, as stored, in the
-    place constant_memory; stored : {constant: its bytes}. buffers : {node: the DMA's buffer for its constants}
-    prefetched_bytes : bytes that the DMA fetches ahead in one run. need : shared bytes with the constants that lie
-    there, to be compared with the limit.
+    allocations : {tensor, work area or buffer: where it lies}. shared, psram : bytes planned there,
+    constants not counted work_areas : {node: bytes of work area that it was planned}. constants :
+    bytes of all, as stored, in the place constant_memory; stored : {constant: its bytes}. buffers :
+    {node: the DMA's buffer for its constants} prefetched_bytes : bytes that the DMA fetches ahead
+    in one run. need : shared bytes with the constants that lie there, to be compared with the
+    limit.
     """
 
     allocations: Mapping[str, Allocation]
@@ -99,7 +101,8 @@ class MemoryPlan:
     def compute_live_bytes(self, nodes: int) -> list[int]:
         """Return the bytes of shared memory in use at each of the `nodes` of the graph."""
         return sum_live_bytes(
-            nodes, [(s.size, s.first, s.last_step) for s in self.allocations.values() if s.place == SHARE]
+            nodes,
+            [(s.size, s.first, s.last_step) for s in self.allocations.values() if s.place == SHARE],
         )
 
 
@@ -122,7 +125,9 @@ def resolve_placements(net: PackerGraph, options: PackerOptions) -> dict[str, st
     for tensor in net.iterate_tensors():
         moved = PSRAM if tensor.size_bytes > options.thresholds[3] else SHARE
         asked = options.placements.get(tensor.name, moved)
-        places[tensor.name] = PSRAM if asked == PSRAM else SHARE  # flash is planned as shared memory
+        places[tensor.name] = (
+            PSRAM if asked == PSRAM else SHARE
+        )  # flash is planned as shared memory
     for step in net.steps:
         for constant in net.get_constants(step):
             places[constant.name] = options.constant_memory
@@ -134,14 +139,17 @@ def plan_memory(net: PackerGraph, target: Target, options: PackerOptions) -> Mem
 
 
 @overload
-def plan_memory(net: PackerGraph, target: Target, options: PackerOptions, max_bytes: int) -> MemoryPlan | None: ...
+def plan_memory(
+    net: PackerGraph, target: Target, options: PackerOptions, max_bytes: int
+) -> MemoryPlan | None: ...
 
 
 def plan_memory(
     net: PackerGraph, target: Target, options: PackerOptions, max_bytes: int | None = None
 ) -> MemoryPlan | None:
-    """Return the plan of a prepared graph; with `max_bytes` None where it needs that many bytes or more.
+    """Return the plan of a prepared graph.
 
+    With `max_bytes` None where it needs that many bytes or more.
     What lives at once needs a block each, which often says so before there is a plan.
     """
     stored = compute_stored_sizes(net, target)
@@ -198,7 +206,11 @@ def get_shared_memory_limit(target: Target, options: PackerOptions) -> int:
 
 def _get_peak_live_bytes(net: PackerGraph, items: Sequence[_PlanItem]) -> int:
     """Return the most bytes of shared memory that live at once, what is made in place not counted."""
-    alive = [(item.size, item.first, item.last) for item in items if item.place == SHARE and item.root is None]
+    alive = [
+        (item.size, item.first, item.last)
+        for item in items
+        if item.place == SHARE and item.root is None
+    ]
     return max(sum_live_bytes(len(net.steps), alive), default=0)
 
 
@@ -212,14 +224,19 @@ def sum_live_bytes(nodes: int, alive: Sequence[tuple[int, int, int]]) -> list[in
 
 
 def _collect_tensors(net: PackerGraph, places: Mapping[str, str]) -> list[_PlanItem]:
-    """Return the tensors of a run in the packer's order: graph inputs, outputs by node, cut parts at the end."""
+    """Return the tensors of a run in the packer's order.
+
+    Graph inputs, outputs by node, cut parts at the end.
+    """
     last = len(net.steps) - 1
     until = {n: i for i, step in enumerate(net.steps) for n in step.inputs}
     items: list[_PlanItem] = []
     late: list[_PlanItem] = []
     roots: dict[str, str] = {}
     for name in net.inputs:
-        items.append(_PlanItem(name, net.tensors[name].planned_bytes, 0, until.get(name, 0), places[name]))
+        items.append(
+            _PlanItem(name, net.tensors[name].planned_bytes, 0, until.get(name, 0), places[name])
+        )
     for index, step in enumerate(net.steps):
         for name in step.outputs:
             end = last if name in net.outputs else until.get(name, index)
@@ -230,7 +247,9 @@ def _collect_tensors(net: PackerGraph, places: Mapping[str, str]) -> list[_PlanI
                     item.root = roots[name] = roots.get(source, source)
             (late if step.created_as == "part" else items).append(item)
     for item in items:
-        if item.name in RESERVED_BUFFER_NAMES:  # taken for a buffer of the DMA, which lives for the whole run
+        if (
+            item.name in RESERVED_BUFFER_NAMES
+        ):  # taken for a buffer of the DMA, which lives for the whole run
             item.first, item.last = 0, last
     return items + late
 
@@ -243,7 +262,9 @@ def _collect_work_areas(
     wanted: dict[str, int] = {}
     ends = [len(net.steps), -1]
     for index, step in enumerate(net.steps):
-        place, size = get_work_area(PlacedStep.of(net, step, places), get_packer_profile(target).work_area_table)
+        place, size = get_work_area(
+            PlacedStep.of(net, step, places), get_packer_profile(target).work_area_table
+        )
         if size > 0:
             per_node[step.name] = size
             wanted[place] = max(wanted.get(place, 0), size)
@@ -273,7 +294,11 @@ def _collect_prefetch_buffers(
             largest[label] = max(largest.get(label, 0), size)
             total += sum(one.written_bytes for one in own)
     last = len(net.steps) - 1
-    return [_PlanItem(label, size, 0, last, SHARE, kind="buffer") for label, size in largest.items()], users, total
+    return (
+        [_PlanItem(label, size, 0, last, SHARE, kind="buffer") for label, size in largest.items()],
+        users,
+        total,
+    )
 
 
 # ---- the three orders --------------------------------------------------------------------------------------------
@@ -352,7 +377,9 @@ def _get_root_items(items: Sequence[_PlanItem]) -> dict[str, _PlanItem]:
     for item in items:
         if item.root is not None:
             root = owners[item.root]
-            owners[root.name] = replace(root, first=min(root.first, item.first), last=max(root.last, item.last))
+            owners[root.name] = replace(
+                root, first=min(root.first, item.first), last=max(root.last, item.last)
+            )
     return owners
 
 
@@ -396,5 +423,7 @@ def _layout_in_execution_order(nodes: int, owners: Sequence[_PlanItem]) -> _Bloc
             fitting = min((entry for entry in stock if entry[0] >= item.size), default=None)
             if fitting is not None:
                 stock.remove(fitting)
-            layout.chosen[item.name] = layout.at(item.place).add(item.size) if fitting is None else fitting[1]
+            layout.chosen[item.name] = (
+                layout.at(item.place).add(item.size) if fitting is None else fitting[1]
+            )
     return layout

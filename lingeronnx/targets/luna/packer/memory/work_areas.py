@@ -1,6 +1,8 @@
-"""Work areas: the bytes a node needs beside its tensors, as the packer plans them. One table of rules per chip.
+"""Work areas: the bytes a node needs beside its tensors, as the packer plans them.
 
-A rule takes a `Node` (step, tensors, places) and returns bytes; an operator without a rule needs none.
+One table of rules per chip.
+A rule takes a `Node` (step, tensors, places) and returns bytes; an operator without a rule needs
+none.
 """
 
 from __future__ import annotations
@@ -47,7 +49,12 @@ class PlacedStep(NamedTuple):
     def of(cls, net: PackerGraph, step: PackerStep, places: Mapping[str, str]) -> PlacedStep:
         """Look the tensors up."""
         tensors = net.tensors
-        return cls(step, tuple([tensors[n] for n in step.inputs]), tuple([tensors[n] for n in step.outputs]), places)
+        return cls(
+            step,
+            tuple([tensors[n] for n in step.inputs]),
+            tuple([tensors[n] for n in step.outputs]),
+            places,
+        )
 
     @property
     def x(self) -> PackerTensor:
@@ -109,11 +116,17 @@ def _conv_venus(node: PlacedStep) -> int:
     source, result = math.prod(node.x.shape[1:]), math.prod(node.y.shape[1:])
     row = _conv_row(node, 8)
     if row * height <= _MAX_CHUNK_BYTES:
-        return (source if node.is_input_in_psram() else 0) + (result if node.is_output_in_psram else 0)
+        return (source if node.is_input_in_psram() else 0) + (
+            result if node.is_output_in_psram else 0
+        )
     deep = _depthwise(node)
     if not deep and height * width < _MAX_CHUNK_BYTES:
         return 0
-    kernel, stride, out = node.inputs[1].shape[2], node.step.get("strides", [1, 1])[0], node.y.shape[2]
+    kernel, stride, out = (
+        node.inputs[1].shape[2],
+        node.step.get("strides", [1, 1])[0],
+        node.y.shape[2],
+    )
     rows = height
     for count in range(1, out + 1):
         rows = out * stride // count + kernel - stride
@@ -166,12 +179,16 @@ def _get_staging_bytes(node: PlacedStep, m: int, n: int, columns: int) -> int:
 
 def _linear_venus(node: PlacedStep) -> int:
     m, n, columns = _get_matmul_shape(node)
-    return (4 * node.y.planned_bytes if len(node.inputs) > 2 else 0) + _get_staging_bytes(node, m, n, columns)
+    return (4 * node.y.planned_bytes if len(node.inputs) > 2 else 0) + _get_staging_bytes(
+        node, m, n, columns
+    )
 
 
 def _bmm_venus(node: PlacedStep) -> int:
     m, n, columns = node.x.shape[-2], node.x.shape[-1], node.y.shape[-1]
-    return _get_staging_bytes(node, m, n, columns) + (n * columns if node.is_input_in_psram(1) else 0)
+    return _get_staging_bytes(node, m, n, columns) + (
+        n * columns if node.is_input_in_psram(1) else 0
+    )
 
 
 # ---- pools -------------------------------------------------------------------------------------------------------
@@ -179,7 +196,11 @@ def _bmm_venus(node: PlacedStep) -> int:
 
 def _get_padded_map_bytes(node: PlacedStep) -> int:
     _, channels, height, width = node.x.shape
-    return round_up(channels, 8) * height * round_up(width, 8 * (node.step.get("strides") or [1, 1])[1])
+    return (
+        round_up(channels, 8)
+        * height
+        * round_up(width, 8 * (node.step.get("strides") or [1, 1])[1])
+    )
 
 
 def _max_pool_venus(node: PlacedStep) -> int:
@@ -241,11 +262,16 @@ def _softmax_venus(node: PlacedStep) -> int:
 
 
 def _softmax_arcs(node: PlacedStep) -> int:
-    return min(4 * node.x.planned_bytes + 4 * math.prod(node.x.shape[_softmax_axis(node) :]), _MAX_CHUNK_BYTES)
+    return min(
+        4 * node.x.planned_bytes + 4 * math.prod(node.x.shape[_softmax_axis(node) :]),
+        _MAX_CHUNK_BYTES,
+    )
 
 
 def _softmax_venusa(node: PlacedStep) -> int:
-    return min(6 * node.x.elements + 4 * math.prod(node.x.shape[_softmax_axis(node) :]), _MAX_CHUNK_BYTES)
+    return min(
+        6 * node.x.elements + 4 * math.prod(node.x.shape[_softmax_axis(node) :]), _MAX_CHUNK_BYTES
+    )
 
 
 def _relu(node: PlacedStep) -> int:
@@ -258,15 +284,23 @@ def _relu(node: PlacedStep) -> int:
 
 def _transpose(node: PlacedStep) -> int:
     need = (node.x.planned_bytes if node.is_input_in_psram() else 0) + (
-        node.y.planned_bytes if node.is_output_in_psram and node.x.planned_bytes >= _MAX_CHUNK_BYTES else 0
+        node.y.planned_bytes
+        if node.is_output_in_psram and node.x.planned_bytes >= _MAX_CHUNK_BYTES
+        else 0
     )
     return min(need, _MAX_CHUNK_BYTES)
 
 
 def _needs_operand_copies(node: PlacedStep) -> list[bool]:
-    """Return for both operands whether a copy is made: at another scale than the output's, or in PSRAM."""
+    """Return for both operands whether a copy is made.
+
+    At another scale than the output's, or in PSRAM.
+    """
     scales = [node.step.get("scale_x"), node.step.get("scale_y")]
-    return [scale != node.step.get("scale_o") or node.is_input_in_psram(i) for i, scale in enumerate(scales)]
+    return [
+        scale != node.step.get("scale_o") or node.is_input_in_psram(i)
+        for i, scale in enumerate(scales)
+    ]
 
 
 def _add(node: PlacedStep) -> int:
@@ -306,7 +340,9 @@ def _cat_venusa(node: PlacedStep) -> int:
 def _cat(node: PlacedStep) -> int:
     scale = node.step.get("scale_o")
     rescaled = any(node.step.get(f"scale_x_{i}", scale) != scale for i in range(len(node.inputs)))
-    if not rescaled or not (node.is_output_in_psram or any(node.is_input_in_psram(i) for i in range(len(node.inputs)))):
+    if not rescaled or not (
+        node.is_output_in_psram or any(node.is_input_in_psram(i) for i in range(len(node.inputs)))
+    ):
         return 0
     axis = int(node.step.get("dim", node.step.get("axis", 1))) % len(node.y.shape)
     return math.prod(node.y.shape[axis:])

@@ -1,4 +1,6 @@
-"""Parts that keep their constants in shared memory: those that save most for their bytes, and all regions fit."""
+"""Parts that keep their constants in shared memory: those that save most for their bytes, and all
+regions fit.
+"""
 
 import dataclasses
 
@@ -11,19 +13,27 @@ from lingeronnx.api import quantize
 from lingeronnx.run.program_parts import split_into_parts
 from lingeronnx.run.session import Session
 from lingeronnx.targets.luna import ARCS, VENUS
-from lingeronnx.targets.luna.packer.arguments.resident_constants import PartMemoryDemand, select_resident_parts
+from lingeronnx.targets.luna.packer.arguments.resident_constants import (
+    PartMemoryDemand,
+    select_resident_parts,
+)
 from lingeronnx.targets.objective import OBJECTIVE_KEY, PARTS_KEY
 from tests import nets
 
 WORD = "params:share-mem"
 
 regions = st.builds(
-    PartMemoryDemand, st.integers(0, 500), st.integers(1, 900), st.sampled_from([0.0, 1.0, 50.0, 700.0])
+    PartMemoryDemand,
+    st.integers(0, 500),
+    st.integers(1, 900),
+    st.sampled_from([0.0, 1.0, 50.0, 700.0]),
 )
 
 
 def bytes_needed(parts, own):
-    """Return what the C program reserves: what the others take in turn, and a region for each of `own`."""
+    """Return what the C program reserves: what the others take in turn, and a region for each of
+    `own`.
+    """
     turns = [64 * ((part.common_bytes + 63) // 64) for i, part in enumerate(parts) if i not in own]
     return max([0, *turns]) + sum(64 * ((parts[i].resident_bytes + 63) // 64) for i in own)
 
@@ -40,7 +50,11 @@ def test_all_regions_fit_and_no_part_that_would_save_is_left_out(parts, room):
 
 
 def test_what_saves_more_for_its_bytes_goes_first():
-    parts = [PartMemoryDemand(10, 640, 1000.0), PartMemoryDemand(10, 128, 900.0), PartMemoryDemand(10, 128, 100.0)]
+    parts = [
+        PartMemoryDemand(10, 640, 1000.0),
+        PartMemoryDemand(10, 128, 900.0),
+        PartMemoryDemand(10, 128, 100.0),
+    ]
     assert select_resident_parts(parts, 64 + 256) == [1, 2]
     assert select_resident_parts(parts, 64 + 640) == [1, 2]
     assert select_resident_parts(parts, 64 + 128 + 640) == [0, 1]
@@ -84,12 +98,20 @@ def test_both_keep_their_constants_where_they_fit():
     have = dict(feed)
     for part in parts.parts:
         session = Session(part.graph, platform="arcs") if part.chip else Session(part.graph)
-        have.update(zip(part.outputs, session.run(None, {name: have[name] for name in part.inputs}), strict=True))
+        have.update(
+            zip(
+                part.outputs,
+                session.run(None, {name: have[name] for name in part.inputs}),
+                strict=True,
+            )
+        )
     np.testing.assert_array_equal(have["y"], result.session().run(None, feed)[0])
 
 
 def test_one_alone_where_both_do_not_fit():
-    """In a byte less than three need, the two that save most for their bytes; the third takes what is left in turn."""
+    """In a byte less than three need, the two that save most for their bytes; the third takes what
+    is left in turn.
+    """
     _, _, choices = cut(build=three)
     needs = [choice.verdict.cost.shared for choice in choices]
     room = bytes_needed([PartMemoryDemand(need, need) for need in needs], range(3)) - 1
