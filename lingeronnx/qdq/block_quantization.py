@@ -30,12 +30,11 @@ def read_block_qparams(
     array, size = ir.const_value(node.inputs[0]), int(ir.get_attr(node, "block_size", 0) or 0)
     axis, signed = int(ir.get_attr(node, "axis", 1)) % 2, integer_type.name.startswith("I")
     middle = 0 if signed else 1 << (integer_type.bitwidth - 1)
-    matrix = size > 0 and array is not None and array.ndim == 2
-    wanted = (
-        [-(-n // size) if i == axis else n for i, n in enumerate(array.shape)] if matrix else None
-    )  # type: ignore[union-attr]
+    expected_shape = None
+    if size > 0 and array is not None and array.ndim == 2:
+        expected_shape = [-(-n // size) if i == axis else n for i, n in enumerate(array.shape)]
     centred = zero is None and not middle or (zero is not None and bool((zero == middle).all()))
-    if node.op_type != "DequantizeLinear" or list(step.shape) != wanted or not centred:
+    if node.op_type != "DequantizeLinear" or list(step.shape) != expected_shape or not centred:
         raise ModelError(
             f"{node.op_type} {node.name}: it has a scale for each block; read are those of a "
             "constant matrix, with "

@@ -93,12 +93,10 @@ class LoadedProgram:
     def _compute(self, number: int, inputs: object, outputs: object) -> int:
         try:
             part, runner = self._chip_parts[number]
-            given = {
-                port.tensor: np.frombuffer(
-                    ctypes.string_at(inputs[i], port.bytes), port.dtype
-                ).reshape(port.shape)  # type: ignore[index]
-                for i, port in enumerate(part.inputs)
-            }
+            given = {}
+            for i, port in enumerate(part.inputs):
+                memory = ctypes.string_at(inputs[i], port.bytes)  # type: ignore[index]
+                given[port.tensor] = np.frombuffer(memory, port.dtype).reshape(port.shape)
             made = runner.run_chip_part(
                 part.name, {port.name: given[port.tensor] for port in part.inputs}
             )

@@ -188,9 +188,8 @@ def _drop_unused_initializers(model: ir.Model) -> None:
     for index, output in enumerate(model.graph.outputs):
         if output.is_initializer():
             name = str(output.name)
-            held = ir.add_initializer(
-                model, ir.unique_tensor_name(model, f"{name}_held"), output.const_value.numpy()
-            )  # type: ignore[union-attr]
+            array = output.const_value.numpy()  # type: ignore[union-attr]
+            held = ir.add_initializer(model, ir.unique_tensor_name(model, f"{name}_held"), array)
             node = ir.make_node("Identity", [held], name=name, output=f"{name}_out", like=output)
             model.graph.append(node)
             model.graph.outputs[index] = node.outputs[0]

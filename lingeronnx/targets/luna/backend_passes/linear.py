@@ -178,11 +178,9 @@ def get_linear_shape(node: ir.Node) -> tuple[int, int, int] | None:
     shape, weight = ir.get_shape(node.inputs[0]) if node.inputs else None, None
     if node.op_type == LINEAR.name and shape is not None and None not in shape[1:]:
         weight = ir.const_value(node.inputs[1])
-    return (
-        None
-        if weight is None or shape is None
-        else (math.prod(shape[1:-1]), weight.shape[1], weight.shape[0])
-    )  # type: ignore[arg-type]
+    if weight is None or shape is None:
+        return None
+    return math.prod(shape[1:-1]), weight.shape[1], weight.shape[0]  # type: ignore[arg-type]
 
 
 def _has_8bit_output(node: ir.Node) -> bool:
