@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import click
 
 from lingeronnx.cli import main
+from lingeronnx.cli._shared import GroupedCommand
 
 from .markdown import MADE, cell, table
 
@@ -50,12 +51,22 @@ def _command(name: str, command: click.Command) -> list[str]:
     )
     usage = f"{name} {' '.join(command.collect_usage_pieces(context))}"
     lines = [f"## {name}", "", *_block([usage]), *_prose(command.help or "")]
-    options = [
-        record for p in command.get_params(context) if (record := p.get_help_record(context))
-    ]
-    lines += table(["option", ""], ([_literal(left), cell(right)] for left, right in options))
+    for heading, records in _iter_option_groups(command, context):
+        lines += [f"### {heading}", ""] if heading != "Options" else []
+        lines += table(["option", ""], ([_literal(left), cell(right)] for left, right in records))
     examples = (command.epilog or "").replace("\b", "").strip().splitlines()
     return lines + (_block(line.strip() for line in examples[1:]) if examples else [])
+
+
+def _iter_option_groups(
+    command: click.Command, context: click.Context
+) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Yield the headings of a command's options, each with (spelling, help) records."""
+    if isinstance(command, GroupedCommand):
+        yield from command.iter_option_groups(context)
+        return
+    records = [param.get_help_record(context) for param in command.get_params(context)]
+    yield "Options", [record for record in records if record is not None]
 
 
 def _literal(text: str) -> str:

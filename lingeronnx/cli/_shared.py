@@ -1,4 +1,4 @@
-"""What commands share: options, checks before any work, JSON, the progress display."""
+"""Options, checks, JSON output and the progress bar that commands share."""
 
 from __future__ import annotations
 
@@ -23,192 +23,245 @@ __all__ = [
     "DATA_HELP",
     "METRICS_HELP",
     "PATH_TYPE",
+    "GroupedCommand",
     "RecordedCommand",
     "batch_options",
-    "default_output_path",
-    "state_option",
     "check_output_path",
-    "format_examples",
-    "make_data_loader",
     "current_command_line",
+    "default_output_path",
+    "format_examples",
     "input_options",
+    "input_size_options",
     "json_option",
+    "json_text",
+    "make_data_loader",
     "parse_pairs",
     "picture_options",
-    "worker_options",
     "print_json",
-    "json_text",
     "progress_bar",
     "quantize_options",
-    "input_size_options",
+    "state_option",
     "timing_options",
+    "worker_options",
 ]
 
 
 def format_examples(*lines: str) -> str:
-    """Return the end of a command's help."""
+    """Format example command lines as the epilog of a command's help."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
 PATH_TYPE = click.Path(path_type=Path)
-DATA_HELP = "an .npz or .npy file, a folder of them or of pictures, or file.py:function"
+DATA_HELP = "an .npz or .npy file, a folder of such files or of images, or file.py:function"
 METRICS_HELP = "top1 | top5 | mse | cosine | sqnr | module:function"
+
+_ARGS_KEY = f"{__name__}.args"
 
 
 class RecordedCommand(click.Command):
-    """A command that remembers how it was called, so that it can say what to call next.
-
-    See `current_command_line`.
-    """
+    """A command that records its arguments, for `current_command_line`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Keep the arguments."""
+        """Record the arguments and parse them."""
         ctx.meta[_ARGS_KEY] = [str(ctx.info_name), *args]
         return super().parse_args(ctx, args)
 
 
-_ARGS_KEY = f"{__name__}.given"
+class GroupedCommand(RecordedCommand):
+    """A command whose help lists options under headings.
+
+    Parameters
+    ----------
+    option_groups
+        Headings and the long names of their options, such as ``("Data", ("calib", "state"))``.
+        Options of no group follow under "Other".
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        option_groups: Sequence[tuple[str, Sequence[str]]] = (),
+        **settings: Any,
+    ) -> None:
+        super().__init__(*args, **settings)
+        self.option_groups = option_groups
+
+    def iter_option_groups(self, ctx: click.Context) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+        """Yield each heading with the (spelling, help) records of its options."""
+        records = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None and isinstance(param, click.Option):
+                records[max(param.opts, key=len).removeprefix("--")] = record
+        for heading, names in self.option_groups:
+            yield heading, [records.pop(name) for name in names]
+        if records:
+            yield "Other" if self.option_groups else "Options", list(records.values())
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write one section for each group of options."""
+        for heading, records in self.iter_option_groups(ctx):
+            with formatter.section(heading):
+                formatter.write_dl(records)
 
 
 def current_command_line() -> str:
-    """Return the command line of a `RecordedCommand` command, ready to paste; empty for another."""
+    """Return the running command line, ready to paste; empty if it is no `RecordedCommand`."""
     ctx = click.get_current_context()
     args = ctx.meta.get(_ARGS_KEY)
     return "" if args is None else shlex.join(["lingeronnx", *args])
 
 
-#: What a command is before click makes one of it.
+#: A command function before click decorates it.
 Command = Callable[..., None]
 
 
 def json_option(command: Command) -> Command:
-    """Give a command --json."""
+    """Add --json to a command."""
     return click.option(
         "--json", "as_json", is_flag=True, help="Print one JSON object; tables go to stderr."
     )(command)
 
 
 def batch_options(command: Command) -> Command:
-    """Give a command --batch and --limit."""
-    command = click.option(
-        "--limit", type=click.IntRange(1), metavar="N", help="Use the first N samples."
-    )(command)
-    return click.option("--batch", type=click.IntRange(1), metavar="N", help="Samples per batch.")(
-        command
+    """Add --batch and --limit to a command."""
+    options = (
+        click.option("--batch", type=click.IntRange(1), metavar="N", help="Samples per batch."),
+        click.option(
+            "--limit", type=click.IntRange(1), metavar="N", help="Use only the first N samples."
+        ),
     )
+    return _add_options(command, options)
 
 
 def state_option(command: Command) -> Command:
-    """Give a command --state."""
+    """Add --state to a command."""
     return click.option(
         "--state",
         multiple=True,
         metavar="OUT=IN",
-        help="A state output that is fed back: items of DATA are calls. Repeatable.",
+        help="Feed output OUT back to input IN; the items of DATA are consecutive calls. "
+        "Repeatable.",
     )(command)
 
 
 def worker_options(command: Command) -> Command:
-    """Give a command --workers and --cluster: where the work is done. The results are the same."""
-    command = click.option(
-        "--cluster", metavar="ADDRESS", help="Work on a Dask cluster, such as tcp://host:8786."
-    )(command)
-    return click.option(
-        "--workers",
-        type=click.IntRange(1),
-        metavar="N",
-        help="Work in N processes.  [default: in this one]",
-    )(command)
-
-
-_PICTURE_OPTIONS = (
-    click.option(
-        "--image-size",
-        metavar="W,H",
-        help="Data in a folder of pictures: the size the model takes.",
-    ),
-    click.option(
-        "--mean",
-        metavar="V[,V,V]",
-        help="With --image-size: subtracted from 0..255 pixels.  [default: 0]",
-    ),
-    click.option(
-        "--std",
-        metavar="V[,V,V]",
-        help="With --image-size: the difference is divided by it.  [default: 1]",
-    ),
-    click.option(
-        "--layout", type=click.Choice(["nchw", "nhwc"]), help="With --image-size.  [default: nchw]"
-    ),
-    click.option(
-        "--color",
-        type=click.Choice(["rgb", "bgr", "gray"]),
-        help="With --image-size.  [default: rgb]",
-    ),
-    click.option(
-        "--resize",
-        type=click.Choice(["fit", "crop", "pad"]),
-        help=(
-            "With --image-size: stretch, cut the middle out, or add a black border.  [default: fit]"
+    """Add --workers and --cluster, which select where work runs. The results are the same."""
+    options = (
+        click.option(
+            "--workers",
+            type=click.IntRange(1),
+            metavar="N",
+            help="Number of processes.  [default: 1, this one]",
         ),
-    ),
-)
+        click.option(
+            "--cluster",
+            metavar="ADDRESS",
+            help="Run on a Dask cluster, such as tcp://host:8786.",
+        ),
+    )
+    return _add_options(command, options)
 
 
-def picture_options(command: Command) -> Command:
-    """Give a command the options that say how a folder of pictures becomes data.
-
-    See `make_data_loader`.
-    """
-    for option in reversed(_PICTURE_OPTIONS):
+def _add_options(command: Command, options: Sequence[Callable[[Command], Command]]) -> Command:
+    """Add options to a command; its help lists them in this order."""
+    for option in reversed(options):
         command = option(command)
     return command
 
 
-def make_data_loader(options: dict[str, Any]) -> Callable[[str | None], object]:
-    """Take the options of `picture_options` out of `options`.
+_PICTURE_OPTIONS = (
+    click.option("--image-size", metavar="W,H", help="Load DATA as images and resize them to WxH."),
+    click.option(
+        "--mean",
+        metavar="V[,V,V]",
+        help="With --image-size: value to subtract from pixels 0..255.  [default: 0]",
+    ),
+    click.option(
+        "--std",
+        metavar="V[,V,V]",
+        help="With --image-size: value to divide by, after --mean.  [default: 1]",
+    ),
+    click.option(
+        "--layout",
+        type=click.Choice(["nchw", "nhwc"]),
+        help="With --image-size: axis order.  [default: nchw]",
+    ),
+    click.option(
+        "--color",
+        type=click.Choice(["rgb", "bgr", "gray"]),
+        help="With --image-size: channel order.  [default: rgb]",
+    ),
+    click.option(
+        "--resize",
+        type=click.Choice(["fit", "crop", "pad"]),
+        help="With --image-size: stretch, crop the center, or add a black border.  [default: fit]",
+    ),
+)
+_MAX_IMAGE_SIDE = 1 << 16  # pixels
 
-    Return what turns the DATA of a command into a data source.
+
+def picture_options(command: Command) -> Command:
+    """Add the options for loading a folder of images; see `make_data_loader`."""
+    return _add_options(command, _PICTURE_OPTIONS)
+
+
+def make_data_loader(options: dict[str, Any]) -> Callable[[str | None], object]:
+    """Remove the options of `picture_options` from `options` and return a loader of DATA.
+
+    Returns
+    -------
+    Callable
+        Maps the DATA argument of a command to a data source: `Pictures` for a folder if
+        --image-size is set, else DATA itself.
+
+    Raises
+    ------
+    click.UsageError
+        If the options are malformed, or given without --image-size.
     """
     size = options.pop("image_size")
-    found = {key: options.pop(key) for key in ("mean", "std", "layout", "color", "resize")}
-    given = {key: value for key, value in found.items() if value is not None}
+    settings = {}
+    for key in ("mean", "std", "layout", "color", "resize"):
+        value = options.pop(key)
+        if value is not None:
+            settings[key] = value
     if size is None:
-        if given:
-            raise click.UsageError(f"--{next(iter(given))} needs --image-size W,H")
+        if settings:
+            raise click.UsageError(f"--{next(iter(settings))} needs --image-size W,H")
         return lambda data: data
     sides = _parse_numbers("--image-size", size)
-    if len(sides) != 2 or not all(
-        side.is_integer() and 0 < side <= _LARGEST_SIDE for side in sides
-    ):
+    if len(sides) != 2 or not all(_is_image_side(side) for side in sides):
         raise click.UsageError(f"--image-size {size}: write width and height, such as 224,224")
-    given.update(
-        {key: _parse_numbers(f"--{key}", given[key]) for key in ("mean", "std") if key in given}
-    )
+    for key in ("mean", "std"):
+        if key in settings:
+            settings[key] = _parse_numbers(f"--{key}", settings[key])
 
-    def source(data: str | None) -> object:
+    def load(data: str | None) -> object:
         if data is None or not Path(data).is_dir():
             return data
         from ..run.data.pictures import Pictures
 
-        return Pictures(data, (int(sides[0]), int(sides[1])), **given)
+        return Pictures(data, (int(sides[0]), int(sides[1])), **settings)
 
-    return source
+    return load
 
 
-_LARGEST_SIDE = 1 << 16  # pixels
+def _is_image_side(side: float) -> bool:
+    """Whether `side` is a possible width or height, in pixels."""
+    return side.is_integer() and 0 < side <= _MAX_IMAGE_SIDE
 
 
 def _parse_numbers(option: str, text: str) -> list[float]:
+    """Parse comma-separated numbers."""
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise click.UsageError(f"{option} {text}: write numbers with commas between") from None
+        raise click.UsageError(f"{option} {text}: write numbers separated by commas") from None
 
 
-#: How a model is quantized: what the commands that do so share.
 def _parse_bits(text: str) -> int | str:
-    """Read a number of bits, or auto."""
+    """Parse a number of bits, or "auto"."""
     return text if text == "auto" else int(text)
 
 
@@ -221,117 +274,104 @@ _QUANTIZE_OPTIONS = (
     click.option(
         "--mode",
         type=click.Choice(["q-value", "max-value"]),
-        help="Scales: powers of two, or any number.  [default: q-value]",
+        help="Scales: powers of two, or any value.  [default: q-value]",
     ),
     click.option("--bits", type=int, metavar="N", help="Bits of activations.  [default: 8]"),
     click.option(
         "--weight-bits",
         type=_parse_bits,
         metavar="N|auto",
-        help="Bits of weights; 4 on chips in the layers that take it. auto: with --max-drop or "
-        "--min-sqnr as "
-        "few in each layer as the wish allows; with --max-flash or --max-ms alone as many as fit.  "
-        "[default: 8]",
+        help="Bits of weights; 4 where the chip supports it. auto: per layer, as few as --max-drop "
+        "or --min-sqnr allow, or as many as --max-flash or --max-ms allow.  [default: 8]",
     ),
     click.option(
         "--weight-scales",
         metavar="tensor|channel|group:N",
-        help="One scale for a layer's weight, one for each output channel, or one for each N "
-        "weights of a "
-        "row of a fully connected layer (generic).  [default: tensor]",
+        help="Granularity of weight scales: per tensor, per output channel, or (generic, fully "
+        "connected layers) per N weights of a row.  [default: tensor]",
     ),
     click.option(
         "--activations",
         type=click.Choice(["symmetric", "asymmetric"]),
-        help=(
-            "Integers around 0, or from a zero point for each tensor (generic).  [default: "
-            "symmetric]"
-        ),
+        help="asymmetric: with zero points (generic).  [default: symmetric]",
     ),
     click.option(
         "--calibrator",
         type=click.Choice(["max", "percentile", "mse", "kl"]),
-        help="How a tensor's range is chosen.  [default: mse]",
+        help="Method that chooses the range of a tensor.  [default: mse]",
     ),
     click.option(
         "--effort",
         type=click.Choice(["fast", "normal", "best"]),
-        help="Effort for accuracy.  [default: normal]",
+        help="Time to spend on accuracy.  [default: normal]",
     ),
     click.option(
         "--fit/--no-fit",
         default=None,
-        help="Rewrite layers that break a limit of the chip.  [default: fit]",
+        help="Rewrite layers that exceed a limit of the chip.  [default: fit]",
     ),
     click.option(
-        "--require-chip", is_flag=True, default=None, help="Fail where the graph is not chip-ready."
+        "--require-chip", is_flag=True, default=None, help="Fail if the graph is not chip-ready."
     ),
     click.option(
         "--parts",
         type=click.IntRange(1, 1),
         metavar="1",
-        help="Do not cut a model that is not chip-ready into several parts for the chip.",
+        help="Do not split a model that is not chip-ready into several chip parts.",
     ),
     click.option(
         "--cells",
         type=click.Choice(["auto", "chip", "host"]),
         default=None,
-        help="Where the cells of recurrent layers whose states are fed back are computed; auto: in "
-        "float on "
-        "the host where held-back calls show that it is better.  [default: auto]",
+        help="Where recurrent cells with fed-back states run. auto: in float on the host if "
+        "held-out calls show that it is more accurate.  [default: auto]",
     ),
     click.option(
         "--max-parts",
         type=click.IntRange(1),
         metavar="N",
-        help="Parts for the chip at most; layers that stand against it move to the host.  "
-        "[default: as many "
-        "as float operators between integers make, and no layer moves]",
+        help="Maximum number of chip parts; layers that prevent it move to the host.  "
+        "[default: no limit]",
     ),
     click.option(
         "--skip",
         multiple=True,
         metavar="SELECTOR",
-        help="Leave these nodes in float: a node, a tensor, a glob or type:Conv; NAME..: it and "
-        "all "
-        "behind it; ..NAME: all before it. Repeatable.",
+        help="Keep nodes in float: a node or tensor name, a glob, or type:Conv; NAME..: it and all "
+        "nodes downstream; ..NAME: it and all nodes upstream. Repeatable.",
     ),
     click.option(
         "--override",
         "overrides",
         multiple=True,
         metavar="SELECTOR=KEY:VALUE,...",
-        help="Other settings for some tensors: calibrator, percentile, scale (such as 2^-7), bits, "
+        help="Settings of single tensors: calibrator, percentile, scale (such as 2^-7), bits, "
         "weight_bits, out_bits. Repeatable.",
     ),
     click.option(
         "--config",
         type=PATH_TYPE,
         metavar="FILE",
-        help="Options from a YAML file; the command line wins.",
+        help="Read options from a YAML file; the command line takes precedence.",
     ),
     click.option(
         "--notes",
         type=click.Choice(["short", "full"]),
-        help="full: every finding, node and layer, and why a simplification of the graph was not "
-        "made.  "
+        help="full: report every finding, node, layer and rejected graph rewrite.  "
         "[default: short]",
     ),
     click.option(
         "--objective",
         type=click.Choice(OBJECTIVES),
-        help="What decides between forms of the same integers. accuracy: the fastest, by prices "
-        "that "
-        "are known; time: by another chip's prices too, and constants stay in shared memory for "
-        "any gain; "
-        "memory: only what takes no more shared memory; plain: nodes keep their forms.  "
-        "[default: accuracy]",
+        help="How to choose between equivalent graphs. accuracy: fastest by measured costs; time: "
+        "also by costs of other chips, and constants stay in shared memory for any gain; memory: "
+        "only if shared memory does not grow; plain: no rewriting.  [default: accuracy]",
     ),
     click.option(
         "--debug-dump",
         type=PATH_TYPE,
         metavar="DIR",
-        help="Write into this folder the graph after each pass, and what each did or why not.",
+        help="Write the graph after each pass to DIR, with the changes or the reasons for none.",
     ),
     click.option(
         "--seed",
@@ -345,144 +385,139 @@ _QUANTIZE_OPTIONS = (
 def _parse_shapes(
     context: object, option: object, texts: Sequence[str]
 ) -> dict[str, tuple[int, ...]] | None:
-    """Return the sizes of each input; None where none are told."""
-    found: dict[str, tuple[int, ...]] = {}
-    for name, sizes in parse_pairs("--input-shape", texts, "INPUT=D,D,...").items():
-        words = [word.strip() for word in sizes.split(",")]
-        if not all(word.isdecimal() and len(word) < 10 for word in words):
+    """Parse --input-shape: the shape of each input, or None if the option is absent."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, shape in parse_pairs("--input-shape", texts, "INPUT=D,D,...").items():
+        dims = [dim.strip() for dim in shape.split(",")]
+        if not all(dim.isdecimal() and len(dim) < 10 for dim in dims):
             raise ConfigError(
-                f"--input-shape {name}={sizes}: sizes are whole numbers, as in 1,3,48,192"
+                f"--input-shape {name}={shape}: dimensions are integers, such as 1,3,48,192"
             )
-        found[name] = tuple(map(int, words))
-    return found or None
+        shapes[name] = tuple(map(int, dims))
+    return shapes or None
 
 
 def _parse_fixed_inputs(
     context: object, option: object, texts: Sequence[str]
 ) -> dict[str, str] | None:
-    """Return the value of each input that has one for all time; None where none is told."""
+    """Parse --fix: the constant value of each input, or None if the option is absent."""
     return parse_pairs("--fix", texts, "INPUT=VALUE") or None
 
 
 def _parse_batch_axes(
     context: object, option: object, texts: Sequence[str]
 ) -> dict[str, int | None] | None:
-    """Return which axis of each input counts the samples, or that none does.
-
-    None where nothing is told.
-    """
-    found: dict[str, int | None] = {}
+    """Parse --batch-axis: the batch axis of each input (None: no batch), or None if absent."""
+    batch_axes: dict[str, int | None] = {}
     for name, axis in parse_pairs("--batch-axis", texts, "INPUT=K or INPUT=none").items():
-        if axis != "none" and not (axis.isdecimal() and len(axis) < 4):
-            raise ConfigError(f"--batch-axis {name}={axis}: an axis is a number from 0, or none")
-        found[name] = None if axis == "none" else int(axis)
-    return found or None
+        if axis == "none":
+            batch_axes[name] = None
+        elif axis.isdecimal() and len(axis) < 4:
+            batch_axes[name] = int(axis)
+        else:
+            raise ConfigError(f"--batch-axis {name}={axis}: an axis is an integer >= 0, or none")
+    return batch_axes or None
 
 
-_BATCH_AXIS = click.option(
-    "--batch-axis",
-    multiple=True,
-    metavar="INPUT=K|none",
-    callback=_parse_batch_axes,
-    help="Which axis of an input counts the samples; none: it has no samples. Repeatable.",
-)
 _INPUT_SIZE_OPTIONS = (
     click.option(
         "--fix",
         multiple=True,
         metavar="INPUT=VALUE",
         callback=_parse_fixed_inputs,
-        help=(
-            "An input that always has this value, such as a sampling rate, becomes a constant. "
-            "Repeatable."
-        ),
+        help="Turn an input with a constant value, such as a sampling rate, into a constant. "
+        "Repeatable.",
     ),
     click.option(
         "--input-shape",
         multiple=True,
         metavar="INPUT=D,D,...",
         callback=_parse_shapes,
-        help="The sizes of an input, where the file leaves some open. Repeatable.",
+        help="Shape of an input whose dimensions the file leaves open. Repeatable.",
     ),
+)
+_BATCH_AXIS = click.option(
+    "--batch-axis",
+    multiple=True,
+    metavar="INPUT=K|none",
+    callback=_parse_batch_axes,
+    help="Batch axis of an input; none: the input has no batch. Repeatable.",
 )
 
 
 def input_size_options(command: Command) -> Command:
-    """Give a command --fix and --input-shape: what the file leaves open of its inputs."""
-    for option in reversed(_INPUT_SIZE_OPTIONS):
-        command = option(command)
-    return command
+    """Add --fix and --input-shape to a command."""
+    return _add_options(command, _INPUT_SIZE_OPTIONS)
 
 
 def input_options(command: Command) -> Command:
-    """Give a command --fix, --input-shape and --batch-axis.
-
-    What is to be known of a model's inputs.
-    """
-    return input_size_options(_BATCH_AXIS(command))
+    """Add --fix, --input-shape and --batch-axis to a command."""
+    return _add_options(command, (*_INPUT_SIZE_OPTIONS, _BATCH_AXIS))
 
 
 _TIMING_OPTIONS = (
     click.option(
-        "--clock",
-        type=float,
-        metavar="MHZ",
-        help="Tell the time on the chip in milliseconds at this clock.",
+        "--clock", type=float, metavar="MHZ", help="Report time on the chip in ms at this clock."
     ),
     click.option(
         "--budget-ms",
         type=float,
         metavar="MS",
-        help="With a clock: that a call takes longer is a finding, with the layers to blame.",
+        help="With --clock: report calls that take longer, with the layers responsible.",
     ),
     click.option(
         "--timing",
         type=PATH_TYPE,
         metavar="FILE",
-        help="Prices of the chip that profile-board wrote.",
+        help="Kernel costs of the chip, written by profile-board.",
     ),
 )
 
 
 def timing_options(command: Command) -> Command:
-    """Give a command the options on the time on the chip."""
-    for option in reversed(_TIMING_OPTIONS):
-        command = option(command)
-    return command
+    """Add the options for latency on the chip to a command."""
+    return _add_options(command, _TIMING_OPTIONS)
 
 
 def quantize_options(command: Command) -> Command:
-    """Give a command the options that say how a model is quantized."""
-    for option in reversed(_QUANTIZE_OPTIONS):
-        command = option(command)
-    return command
+    """Add the quantization options to a command."""
+    return _add_options(command, _QUANTIZE_OPTIONS)
 
 
 def parse_pairs(option: str, texts: Sequence[str], form: str) -> dict[str, str]:
-    """Split the texts of a repeated option, of the form NAME=VALUE."""
-    found = {}
+    """Parse the NAME=VALUE texts of a repeatable option; `form` is shown in the error."""
+    values = {}
     for text in texts:
         name, equals, value = text.rpartition("=")
         if not (name and equals and value):
             raise ConfigError(f"{option} {text}: write {form}")
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
-def default_output_path(model: Path, ending: str) -> Path:
-    """Return where a result goes that is given no name: beside `model`, its stem with `ending`.
+def default_output_path(model: Path, suffix: str) -> Path:
+    """Return the default output path: the path of `model` with its extension replaced.
 
-    ConfigError for "".
+    Raises
+    ------
+    ConfigError
+        If `model` is an empty path.
     """
     if not model.name:
         raise ConfigError(
-            f"cannot read the model {str(model)!r}: it has no name; give the path of an .onnx file"
+            f"cannot read the model {str(model)!r}: it has no name; pass the path of an .onnx file"
         )
-    return model.with_name(f"{model.stem}{ending}")
+    return model.with_name(f"{model.stem}{suffix}")
 
 
-def check_output_path(path: Path, read: Sequence[str | Path | None]) -> None:
-    """Raise ConfigError, before any work, where `path` cannot be written or is a file this command reads."""
+def check_output_path(path: Path, inputs: Sequence[str | Path | None]) -> None:
+    """Check that `path` can be written and is none of the `inputs` of the command.
+
+    Raises
+    ------
+    ConfigError
+        If the folder does not exist, or if an input would be overwritten.
+    """
     from ..files import resolve_write_target
 
     resolve_write_target(path)
@@ -491,30 +526,29 @@ def check_output_path(path: Path, read: Sequence[str | Path | None]) -> None:
             f"cannot write {path}: there is no folder {path.parent}; create it or choose another "
             "name"
         )
-    for given in read:
-        if given is not None and path.resolve() == Path(given).resolve():
+    for input_path in inputs:
+        if input_path is not None and path.resolve() == Path(input_path).resolve():
             raise ConfigError(
-                f"{path} would be overwritten, which this command uses otherwise; choose another "
-                "name"
+                f"{path} would be overwritten: this command uses it otherwise; choose another name"
             )
 
 
 def json_text(value: Mapping[str, object]) -> str:
-    """Return `value` as JSON text."""
+    """Serialize `value` as indented JSON."""
     return json.dumps(to_json_value(value), indent=2, allow_nan=False)
 
 
 def print_json(value: Mapping[str, object]) -> None:
-    """Print `value` as JSON."""
+    """Print `value` as JSON on stdout."""
     click.echo(json_text(value))
 
 
 @contextlib.contextmanager
 def progress_bar() -> Iterator[Callable[[str, int, int | None], None] | None]:
-    """Yield what api calls while it works: a display on stderr where that is a terminal, else None.
+    """Show a progress bar on stderr; yield its update function, or None if stderr is no terminal.
 
-    It shows what is being done, how far that is, how many a second, and the time left where the
-    whole is known.
+    The function takes the current activity, the number of completed items, and the total number or
+    None if it is unknown.
     """
     if not sys.stderr.isatty():
         yield None
@@ -526,42 +560,42 @@ def progress_bar() -> Iterator[Callable[[str, int, int | None], None] | None]:
         SpinnerColumn(),
         TextColumn("{task.description:<12}"),
         BarColumn(24),
-        TextColumn("{task.fields[far]}"),
+        TextColumn("{task.fields[progress_text]}"),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("starting", total=None, far="")
-        now, start = "", time.monotonic()
+        task = bar.add_task("starting", total=None, progress_text="")
+        current, start = "", time.monotonic()
 
-        def update(what: str, done: int, total: int | None) -> None:
-            nonlocal now, start
-            if what != now:
-                now, start = what, time.monotonic()
+        def update(activity: str, completed: int, total: int | None) -> None:
+            nonlocal current, start
+            if activity != current:
+                current, start = activity, time.monotonic()
+            seconds = time.monotonic() - start
             bar.update(
                 task,
-                description=what,
+                description=activity,
                 total=total,
-                completed=done,
-                far=format_progress(done, total, time.monotonic() - start),
+                completed=completed,
+                progress_text=format_progress(completed, total, seconds),
             )
 
         yield update
 
 
-def format_progress(done: int, total: int | None, seconds: float) -> str:
-    """Return words on a piece of work.
+_MIN_RATE_SECONDS = 1.0  # seconds before a rate is shown
 
-    What is done of it after some seconds, the rate, and the time left.
-    Without a total, samples are counted, and what is left is not known.
+
+def format_progress(completed: int, total: int | None, seconds: float) -> str:
+    """Format the progress of a task: completed items, rate per second, and remaining time.
+
+    Without a total, items are samples and the remaining time is omitted.
     """
-    if not done:
+    if not completed:
         return ""
-    told = f"{done} samples" if total is None else f"{done} of {total}"
+    text = f"{completed} samples" if total is None else f"{completed} of {total}"
     if seconds < _MIN_RATE_SECONDS:
-        return told
-    rate = done / seconds
-    told += f", {rate:.0f}/s" if rate >= 10 else f", {rate:.2g}/s"
-    return told if total is None else f"{told}, {math.ceil((total - done) / rate)} s left"
-
-
-_MIN_RATE_SECONDS = 1.0  # seconds
+        return text
+    rate = completed / seconds
+    text += f", {rate:.0f}/s" if rate >= 10 else f", {rate:.2g}/s"
+    return text if total is None else f"{text}, {math.ceil((total - completed) / rate)} s left"

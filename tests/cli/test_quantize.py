@@ -161,7 +161,7 @@ def test_a_plan_brings_its_platform_and_mode(here: CommandFolder) -> None:
     result = here("quantize", "tiny.onnx", "--plan", "plan.json", "--platform", "venus")
     assert (result.exit_code, result.stderr) == (
         1,
-        "error: --platform venus: the plan plan.json is for generic; drop one of the two\n",
+        "error: --platform venus: the plan plan.json is for generic; remove one of the two\n",
     )
 
 

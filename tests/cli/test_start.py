@@ -58,7 +58,7 @@ def test_help_of_every_command_has_an_example(here: CommandFolder) -> None:
 def test_choices_are_those_of_the_configuration() -> None:
     # law: the command line offers nothing that does not exist
     for option in cli.main.commands["quantize"].params:
-        if isinstance(option.type, click.Choice) and option.name == "written":
+        if isinstance(option.type, click.Choice) and option.name == "graph_format":
             assert set(option.type.choices) == {*DIALECT_BY_DOMAIN, *STANDARD_FORMS}
         elif option.name in ("layout", "color", "resize"):
             assert set(option.type.choices) == set(
@@ -125,3 +125,14 @@ def test_how_far_a_piece_of_work_is() -> None:
         (10, 10, 4.0, "10 of 10, 2.5/s, 0 s left"),
     )
     check_each(check, cases)
+
+
+def test_options_of_quantize_are_grouped(here) -> None:
+    """Each option stands under one heading of the help; only --config and --help are left over."""
+    command = cli.main.commands["quantize"]
+    context = click.Context(command, info_name="quantize")
+    groups = dict(command.iter_option_groups(context))
+    assert [spelling for spelling, _ in groups["Other"]] == ["--config FILE", "-h, --help"]
+    assert sum(map(len, groups.values())) == len(command.get_params(context)) - 1  # the argument
+    text = here.run_ok("quantize", "--help")
+    assert all(f"\n{heading}:\n" in text for heading in groups)

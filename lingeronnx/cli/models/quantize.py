@@ -16,7 +16,7 @@ from .._shared import (
     DATA_HELP,
     METRICS_HELP,
     PATH_TYPE,
-    RecordedCommand,
+    GroupedCommand,
     batch_options,
     check_output_path,
     current_command_line,
@@ -40,26 +40,88 @@ if TYPE_CHECKING:
 
 __all__ = ["quantize"]
 
-_DEPLOY_NEEDS_DATA = "--deploy writes what is shipped: give --calib DATA"
+_DEPLOY_NEEDS_DATA = "--deploy needs calibration data; pass --calib DATA"
+
+#: Headings of the help and the long names of their options.
+OPTION_GROUPS = (
+    (
+        "Data",
+        (
+            "calib",
+            "eval",
+            "metric",
+            "state",
+            "fix",
+            "input-shape",
+            "batch-axis",
+            "batch",
+            "limit",
+            "memory",
+            "seed",
+        ),
+    ),
+    ("Images", ("image-size", "mean", "std", "layout", "color", "resize")),
+    (
+        "Accuracy",
+        (
+            "effort",
+            "mode",
+            "calibrator",
+            "bits",
+            "weight-bits",
+            "weight-scales",
+            "activations",
+            "override",
+            "plan",
+            "requantize",
+        ),
+    ),
+    (
+        "Target",
+        (
+            "platform",
+            "skip",
+            "cells",
+            "fit",
+            "parts",
+            "max-parts",
+            "objective",
+        ),
+    ),
+    ("Hardware limits", ("require-chip", "clock", "budget-ms", "timing")),
+    (
+        "Search for the cheapest quantization",
+        ("max-drop", "min-sqnr", "max-flash", "max-ms", "budget", "cluster", "resume"),
+    ),
+    (
+        "Output",
+        (
+            "output",
+            "format",
+            "save-plan",
+            "deploy",
+            "report",
+            "notes",
+            "verbose",
+            "debug-dump",
+            "json",
+        ),
+    ),
+)
 
 
 @click.command(
-    cls=RecordedCommand,
+    cls=GroupedCommand,
+    option_groups=OPTION_GROUPS,
     epilog=format_examples(
         "lingeronnx quantize model.onnx --calib calib.npz",
-        (
-            "lingeronnx quantize model.onnx --calib calib.npz --eval test.npz --metric top1 "
-            "--require-chip"
-        ),
-        (
-            "lingeronnx quantize model.onnx --calib calib.npz --eval test.npz --max-drop 0.5 --budget "
-            "30"
-        ),
+        "lingeronnx quantize model.onnx --calib calib.npz --eval test.npz --metric top1 "
+        "--require-chip",
+        "lingeronnx quantize model.onnx --calib calib.npz --eval test.npz --max-drop 0.5 "
+        "--budget 30",
         "lingeronnx quantize model.onnx --calib calib.npz --weight-bits auto --max-flash 60000",
-        (
-            "lingeronnx quantize model.onnx --calib calib.npz --skip type:Softmax --override "
-            "'type:Conv=calibrator:max'"
-        ),
+        "lingeronnx quantize model.onnx --calib calib.npz --skip type:Softmax --override "
+        "'type:Conv=calibrator:max'",
     ),
 )
 @click.argument("model", type=PATH_TYPE)
@@ -68,7 +130,7 @@ _DEPLOY_NEEDS_DATA = "--deploy writes what is shipped: give --calib DATA"
     "--output",
     type=PATH_TYPE,
     metavar="OUT",
-    help="Default: MODEL_quant.onnx beside the model.",
+    help="Integer graph to write.  [default: MODEL_quant.onnx beside the model]",
 )
 @click.option("--calib", metavar="DATA", help=f"Calibration data: {DATA_HELP}.")
 @quantize_options
@@ -77,40 +139,37 @@ _DEPLOY_NEEDS_DATA = "--deploy writes what is shipped: give --calib DATA"
     "--state",
     multiple=True,
     metavar="OUT=IN",
-    help="A state output that a caller feeds back into a state input: items of --calib are calls, "
-    "one after "
-    "the other. Repeatable.",
+    help="Feed output OUT back to input IN; the items of --calib are consecutive calls. "
+    "Repeatable.",
 )
 @input_options
 @click.option(
     "--memory",
     type=float,
     metavar="GB",
-    help="What passes over the data may take beyond the model itself.  [default: 0.5]",
+    help="Memory for passes over the data, beyond the model itself.  [default: 0.5]",
 )
 @click.option(
     "--format",
-    "written",
+    "graph_format",
     type=click.Choice(["thinker", "linger", "qdq", "qoperator"]),
     default="thinker",
     show_default=True,
-    help="Names and attributes of the graph: generation 1, or 3, or standard ONNX, as by convert.",
+    help="Dialect of the graph: generation 1 or 3 of the vendor, or standard ONNX; see convert.",
 )
 @click.option(
     "--requantize/--no-requantize",
     default=None,
-    help="Of a model that is quantized already (QuantizeLinear, QLinearConv) take the weights "
-    "alone, or keep its "
-    "scales. Default: with calibration data both are measured, and the better is taken.",
+    help="For a model that is already quantized (QuantizeLinear, QLinearConv): recompute its "
+    "scales, or keep them.  [default: with calibration data, the more accurate of both]",
 )
 @click.option(
     "--plan",
     "plan_in",
     type=PATH_TYPE,
     metavar="FILE",
-    help="Use the scales of --save-plan; nothing is calibrated. Or begin with those of another "
-    "tool: AIMET's encodings "
-    "or esp-ppq's JSON.",
+    help="Use the scales of --save-plan without calibration, or start from AIMET encodings or "
+    "esp-ppq JSON.",
 )
 @click.option("--save-plan", type=PATH_TYPE, metavar="FILE", help="Write the scales as JSON.")
 @click.option(
@@ -118,17 +177,17 @@ _DEPLOY_NEEDS_DATA = "--deploy writes what is shipped: give --calib DATA"
     "deploy_to",
     type=PATH_TYPE,
     metavar="DIR",
-    help="Write what a board needs as well, as by deploy.",
+    help="Also write the files for a board, as deploy does.",
 )
 @click.option(
     "--report",
     "report_to",
     type=PATH_TYPE,
     metavar="DIR",
-    help="Write one page on all of it as well, as report.",
+    help="Also write an HTML report, as report does.",
 )
 @click.option(
-    "--eval", "eval_data", metavar="DATA", help="Measure float against integer on this data."
+    "--eval", "eval_data", metavar="DATA", help="Compare float and integer accuracy on DATA."
 )
 @click.option(
     "--metric",
@@ -139,47 +198,41 @@ _DEPLOY_NEEDS_DATA = "--deploy writes what is shipped: give --calib DATA"
     "--max-drop",
     type=float,
     metavar="POINTS",
-    help="Find the cheapest quantization that loses so much of the metric on --eval at most.",
+    help="Maximum loss of the metric on --eval.",
 )
 @click.option(
     "--min-sqnr",
     type=float,
     metavar="DB",
-    help="Find the cheapest one that gives every output so many dB at least; needs no labels.",
+    help="Minimum SQNR of every output, in dB; needs no labels.",
 )
 @click.option(
     "--max-flash",
     type=int,
     metavar="BYTES",
-    help="With one of these two: the constants take so many bytes of the package at most. Alone, "
-    "with --weight-bits "
-    "auto: the most accurate mix of widths that keeps it.",
+    help="Maximum size of the constants in the package. Without an accuracy limit, with "
+    "--weight-bits auto: the most accurate bit widths of that size.",
 )
 @click.option(
-    "--max-ms", type=float, metavar="MS", help="The same of the time of a call, with --clock."
-)
-@click.option(
-    "--budget",
+    "--max-ms",
     type=float,
-    metavar="MINUTES",
-    help="With one of these four: begin no attempt after that.",
+    metavar="MS",
+    help="Maximum time of a call at --clock; otherwise like --max-flash.",
+)
+@click.option(
+    "--budget", type=float, metavar="MINUTES", help="Start no further attempt after this time."
 )
 @click.option(
     "--cluster",
     metavar="ADDRESS",
-    help="With one of these four: make attempts side by side on a Dask cluster, such as "
-    "tcp://host:8786. The result is "
-    "the same.",
+    help="Run attempts in parallel on a Dask cluster, such as tcp://host:8786; the result is the "
+    "same.",
 )
-@click.option(
-    "--resume",
-    is_flag=True,
-    help="With one of these four: go on with the attempts in OUT_search.jsonl.",
-)
+@click.option("--resume", is_flag=True, help="Continue with the attempts in OUT_search.jsonl.")
 @click.option(
     "--verbose",
     is_flag=True,
-    help="Say also what looks wrong with the model as it is held, as check -o does.",
+    help="Also report suspicious properties of the quantized model, as check -o does.",
 )
 @picture_options
 @batch_options
@@ -192,114 +245,124 @@ def quantize(
     eval_data: str | None,
     overrides: Sequence[str],
     state: Sequence[str],
-    written: str,
+    graph_format: str,
     deploy_to: Path | None,
     report_to: Path | None,
     verbose: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Quantize a model and say what became of it.
+    """Quantize a float ONNX model to an integer graph and print a report.
 
-    A model that another tool has quantized (QuantizeLinear, QLinearConv) keeps its scales as far as
-    the platform holds them. Without --calib the scales of others come from random inputs: good to
-    see whether a model fits a chip, and for nothing else, as the report and the file say. Where
-    float operators before or after the integers stay with the host, the part for the packer is
-    written as well.
+    Without --calib, scales come from random inputs: good enough to see whether a model fits a chip,
+    and for nothing else; the report and the file say so. A model that is already quantized
+    (QuantizeLinear, QLinearConv) keeps its scales where the platform supports them. If float
+    operators at the start or end run on the host, the chip part is also written to its own file.
     """
-    wishes, source = _has_search_goal(options, eval_data), make_data_loader(options)
+    searches = _check_search_options(options, eval_data)
+    load_data = make_data_loader(options)
     output = output or default_output_path(model, "_quant.onnx")
-    read = [model, options["calib"], options["config"], plan_in, eval_data]
-    check_output_path(output, read)  # names are made of it
+    inputs = [model, options["calib"], options["config"], plan_in, eval_data]
+    check_output_path(output, inputs)  # before other names are derived from it
     attempts, *pages = (
-        output.with_name(f"{output.stem}_search.{kind}") for kind in ("jsonl", "html", "svg")
+        output.with_name(f"{output.stem}_search.{suffix}") for suffix in ("jsonl", "html", "svg")
     )
-    _check_output_paths(read, output, save_plan, [attempts, *pages] if wishes else ())
-    _check_format(written, deploy_to)
+    _check_output_paths(inputs, output, save_plan, [attempts, *pages] if searches else ())
+    _check_format(graph_format, deploy_to)
     _check_report(report_to, eval_data or options["calib"])
     plan = None if plan_in is None else _read_plan(plan_in, options)
-    calib, fed_back = options.pop("calib"), parse_pairs("--state", state, "OUT=IN") or None
+    calib = options.pop("calib")
+    state_feedback = parse_pairs("--state", state, "OUT=IN") or None
     with progress_bar() as progress:
         from ... import api
         from ...plan.config import merge_overrides
 
         _check_deploy(deploy_to, model, calib, plan)
-        calib = source(calib)
+        calib = load_data(calib)
         result = api.quantize(
             model,
             calib,
             plan=plan,
             overrides=merge_overrides(overrides),
-            state=fed_back,
-            eval_data=source(eval_data),
-            log=attempts if wishes else None,
+            state=state_feedback,
+            eval_data=load_data(eval_data),
+            log=attempts if searches else None,
             progress=progress,
             **options,
         )
-        result = _add_suspicion_notes(result) if verbose else result
-        board = {
-            "state": fed_back,
-            "stem": output.stem,
-            "parts": options["parts"],
+        if verbose:
+            result = _add_suspicion_notes(result)
+        deployed = _write_deployment(
+            deploy_to,
+            model,
+            result,
+            calib,
+            state=state_feedback,
+            stem=output.stem,
+            parts=options["parts"],
             **_timing_settings(options),
-        }
-        deployed = _write_deployment(deploy_to, model, result, calib, **board)
-        done = result.write(output, written, plan=save_plan)
-        _write_search(result, model, pages)
-        compared, told = (
-            source(eval_data) if eval_data else calib,
-            replace(result, report=done.report),
         )
-        _write_report(report_to, model, told, compared, state=fed_back, **_timing_settings(options))
-    show_result(model, done, as_json, deployed)
+        written = result.write(output, graph_format, plan=save_plan)
+        _write_search(result, model, pages)
+        _write_report(
+            report_to,
+            model,
+            replace(result, report=written.report),
+            load_data(eval_data) if eval_data else calib,
+            state=state_feedback,
+            **_timing_settings(options),
+        )
+    show_result(model, written, as_json, deployed)
 
 
-def _has_search_goal(options: dict[str, Any], eval_data: str | None) -> bool:
-    """Whether the cheapest quantization is asked for.
-
-    UsageError for options that belong to others not given.
-    """
+def _check_search_options(options: dict[str, Any], eval_data: str | None) -> bool:
+    """Return whether a search is requested; raise UsageError for options that need one."""
     if options["metric"] is not None and eval_data is None:
         raise click.UsageError("--metric needs --eval DATA")
-    wishes = any(
+    searches = any(
         options[key] is not None for key in ("max_drop", "min_sqnr", "max_flash", "max_ms")
     )
-    given = [key for key in ("resume", "budget", "cluster") if options[key] not in (None, False)]
-    if not wishes and given:
+    search_only = [key for key in ("resume", "budget", "cluster") if options[key]]
+    if search_only and not searches:
         raise click.UsageError(
-            f"--{given[0]} needs --max-drop POINTS, --min-sqnr DB, --max-flash BYTES or --max-ms MS"
+            f"--{search_only[0]} needs --max-drop POINTS, --min-sqnr DB, --max-flash BYTES or "
+            "--max-ms MS"
         )
-    return wishes
+    return searches
 
 
 def _check_output_paths(
-    read: Sequence[str | Path | None], output: Path, save_plan: Path | None, search: Iterable[Path]
+    inputs: Sequence[str | Path | None],
+    output: Path,
+    save_plan: Path | None,
+    search_files: Iterable[Path],
 ) -> None:
-    """Raise ConfigError where a file that is written would replace one that is read, or another."""
+    """Raise ConfigError if an output would replace an input or another output."""
     chip_output = chip_file_path(output)
-    check_output_path(chip_output, read)
-    for path in (*([] if save_plan is None else [save_plan]), *search):
-        check_output_path(path, [*read, output, chip_output])
+    check_output_path(chip_output, inputs)
+    plan_files = [] if save_plan is None else [save_plan]
+    for path in (*plan_files, *search_files):
+        check_output_path(path, [*inputs, output, chip_output])
 
 
-def _check_format(written: str, deploy_to: Path | None) -> None:
-    """Raise UsageError for a format that a board's files cannot be made of."""
-    if deploy_to is not None and written != "thinker":
-        raise click.UsageError("--deploy writes files for the packer, which takes --format thinker")
+def _check_format(graph_format: str, deploy_to: Path | None) -> None:
+    """Raise UsageError if --deploy is combined with a format that the packer does not read."""
+    if deploy_to is not None and graph_format != "thinker":
+        raise click.UsageError("--deploy writes files for the packer; use --format thinker")
 
 
 def _check_report(folder: Path | None, data: str | None) -> None:
-    """Raise UsageError for a page that has no data to compare both models on."""
+    """Raise UsageError if --report has no data to compare the models on."""
     if folder is not None and data is None:
         raise click.UsageError(
-            "--report compares both models on data: give --eval DATA or --calib DATA"
+            "--report compares both models on data; pass --eval DATA or --calib DATA"
         )
 
 
 def _check_deploy(
     folder: Path | None, model: Path, calib: str | None, plan: Plan | Encodings | None
 ) -> None:
-    """Raise ConfigError where a board's files cannot be written to `folder`, or have no data behind them."""
+    """Raise ConfigError if `folder` cannot be written or calibration data are missing."""
     from ...deployment import check_folder
     from ...flow import require_data
     from ...graph import ir
@@ -310,16 +373,19 @@ def _check_deploy(
 
 
 def _timing_settings(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options on time."""
+    """Return the options for latency on the chip."""
     return {key: options[key] for key in ("clock", "budget_ms", "timing")}
 
 
 def _write_deployment(
     folder: Path | None, model: Path, result: QuantizedModel, calib: object, **settings: Any
 ) -> Deployment | None:
-    """Write a board's files, if they are asked for.
+    """Write the files for a board if `folder` is given.
 
-    ConfigError where a scale comes from no data.
+    Raises
+    ------
+    ConfigError
+        If a scale does not come from calibration data.
     """
     from ... import api
     from ...flow import require_calibrated_scales
@@ -334,7 +400,7 @@ def _write_deployment(
 def _write_report(
     folder: Path | None, model: Path, result: QuantizedModel, data: object, **settings: Any
 ) -> None:
-    """Write the page on all of it, if it is asked for."""
+    """Write the HTML report if `folder` is given."""
     from ... import api
 
     if folder is not None:
@@ -342,28 +408,31 @@ def _write_report(
 
 
 def _write_search(result: QuantizedModel, model: Path, pages: Sequence[Path]) -> None:
-    """Write the attempts of a search, if there was one, as a page and as a picture."""
+    """Write the attempts of a search, if there was one, as HTML and SVG."""
     if result.report.search is not None:
         from ...search.page import write_search_page
 
         page, picture = pages
-        write_search_page(
-            result.report.search, f"{model.name}, {result.report.platform}", page, picture
-        )
+        title = f"{model.name}, {result.report.platform}"
+        write_search_page(result.report.search, title, page, picture)
 
 
 def _add_suspicion_notes(result: QuantizedModel) -> QuantizedModel:
-    """Return the result, its notes with what looks wrong with the model as it is held."""
+    """Return `result` with a note for each suspicious property of the quantized model."""
     from ... import api
 
-    doubts = tuple(f"looks wrong: {line}" for line in api.structure(result).lines())
-    return replace(result, report=replace(result.report, notes=(*result.report.notes, *doubts)))
+    notes = tuple(f"looks wrong: {line}" for line in api.structure(result).lines())
+    report = replace(result.report, notes=(*result.report.notes, *notes))
+    return replace(result, report=report)
 
 
 def _read_plan(path: Path, options: dict[str, Any]) -> Plan | Encodings:
-    """Read a plan; put the platform and mode of one of ours into `options`.
+    """Read a plan, and set platform and mode in `options` if it is a lingeronnx plan.
 
-    ConfigError where others were given.
+    Raises
+    ------
+    ConfigError
+        If `options` select another platform or mode.
     """
     from ...plan import Plan
     from ...qdq.encodings import read_plan
@@ -371,10 +440,10 @@ def _read_plan(path: Path, options: dict[str, Any]) -> Plan | Encodings:
     plan = read_plan(path)
     if not isinstance(plan, Plan):
         return plan
-    for key, have in (("platform", plan.platform), ("mode", plan.mode)):
-        if options[key] not in (None, have):
+    for key, value in (("platform", plan.platform), ("mode", plan.mode)):
+        if options[key] not in (None, value):
             raise ConfigError(
-                f"--{key} {options[key]}: the plan {path} is for {have}; drop one of the two"
+                f"--{key} {options[key]}: the plan {path} is for {value}; remove one of the two"
             )
-        options[key] = have
+        options[key] = value
     return plan

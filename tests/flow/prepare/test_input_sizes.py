@@ -74,7 +74,7 @@ def test_the_commands_take_them_and_say_so(tmp_path):
     for command in (["check"], ["quantize", "-o", str(tmp_path / "o.onnx")]):
         assert run([*command, str(path), "--input-shape", "x=1,3,6,8"]).exit_code == 0
     wrong = run(["check", str(path), "--input-shape", "x=1,3,six,8"])
-    assert "--input-shape x=1,3,six,8: sizes are whole numbers" in wrong.output
+    assert "--input-shape x=1,3,six,8: dimensions are integers" in wrong.output
 
 
 def test_an_integer_graph_has_its_sizes(tmp_path):

@@ -166,7 +166,7 @@ def test_deploy_without_data_is_refused(files, tmp_path):
         tmp_path / "board",
         code=1,
     )
-    assert "--deploy writes what is shipped: give --calib DATA" in said
+    assert "--deploy needs calibration data; pass --calib DATA" in said
     assert list(tmp_path.iterdir()) == []
 
 
