@@ -292,7 +292,7 @@ def _validate_goal(
     settings: Mapping[str, Any],
 ) -> Goal | None:
     """Return what is wished, checked before any work; None for nothing."""
-    if wish.nothing:
+    if wish.is_empty:
         return None
     if plan is not None:
         raise ConfigError("a wish chooses scales, which the plan has fixed; drop one of the two")

@@ -1,12 +1,11 @@
-"""The cheapest quantization that reaches a wish.
+"""Search for the cheapest quantization that meets an accuracy target or cost limits.
 
-So many points lost at most, or so many dB at least.
-    Goal     what is wished, and how it is measured
-    Attempt  options of `quantize` beyond the user's: wider outputs, wider layers, layers in float
-    Ladder   the attempts in the order in which they are climbed, cheap ones first
-    search   climbs until the wish is met, and returns the cheapest attempt that meets it
+    Goal     the requirement, and how it is measured
+    Attempt  options of `quantize` beyond the user's: wider outputs, wider layers, float layers
+    Ladder   the attempts in the order in which they are tried, cheap ones first
+    search   tries attempts until the goal is met, and returns the cheapest that meets it
 
-Stands above the flow and its analysis. Must not know: commands, torch.
+This package uses the flow and its analysis. It must not import commands or torch.
 """
 
 from .goal import Goal

@@ -1,8 +1,8 @@
-"""Makes attempts and measures them: here, or side by side on a cluster.
+"""Build and measure attempts, on this machine or in parallel on a cluster.
 
-A cluster makes more than the climb has asked for: what it may ask for next, whatever becomes of the
-attempts before. The climb takes of these what it would have made itself, so that it ends with the
-same attempts and the same figures.
+A cluster works ahead: it also builds the attempts that the search may ask for next, whichever way
+the pending ones turn out. The search uses only the results that it would have computed itself, so
+it ends with the same attempts and the same figures.
 """
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ from .records import Record, make_record
 
 __all__ = ["AttemptPrefetcher", "AttemptRunner", "StartFactory", "journal_header"]
 
-#: Returns what the user's options give, in another process too.
+#: Creates the candidate of the user's own options; picklable, so that workers can call it.
 StartFactory = Callable[[], Candidate]
 
 
 def journal_header(base: Candidate, goal: Goal) -> dict[str, object]:
-    """Return what the results of a search depend on."""
+    """Return the header of a search journal: digests of everything that its results depend on."""
     return {**_start_digest(base), "goal": goal.text, "limit": goal.limit}
 
 
 def _start_digest(base: Candidate) -> dict[str, object]:
+    """Return digests of the float model and of the plan, keyed by the names used in messages."""
     return {
         "model": hash_parts(ir.to_bytes(base.planned.original)),
         "plan (calibration data, settings)": hash_parts(base.planned.plan.content),
@@ -52,9 +53,9 @@ def _start_digest(base: Candidate) -> dict[str, object]:
 
 
 class AttemptRunner:
-    """Makes attempts of one search from `base`, what the user's options give.
+    """Builds and measures the attempts of one search.
 
-    Remembers the best that was kept.
+    Starts from `base`, the candidate of the user's own options, and caches the best attempt so far.
     """
 
     def __init__(self, base: Candidate, goal: Goal, progress: Progress | None = None) -> None:
@@ -65,32 +66,44 @@ class AttemptRunner:
     def run_attempt(
         self, attempt: Attempt, float_value: float | None
     ) -> tuple[Record, Candidate | None]:
-        """Make an attempt; return what goes to the log, and what was made, None where that is not allowed.
+        """Build and measure an attempt.
 
-        float_value : the metric of the float model where it is known, which is not measured again.
+        Parameters
+        ----------
+        attempt
+            The options to try.
+        float_value
+            The metric of the float model, or None to measure it.
+
+        Returns
+        -------
+        record : dict
+            Entry for the journal. If a constraint does not allow the attempt, it has the reason as
+            "why" instead of measurements.
+        candidate : Candidate or None
+            The quantized model, or None if the attempt is not allowed.
         """
-        began = time.monotonic()
+        start_time = time.monotonic()
         record: Record = {"attempt": asdict(attempt)}
         try:
-            attempt_made = self.build_candidate(attempt)
-            result = attempt_made.checked_model
+            candidate = self.build_candidate(attempt)
+            result = candidate.checked_model
         except ConstraintError as error:
-            return {**record, "why": str(error), "seconds": time.monotonic() - began}, None
-        measure, cost = (
-            self._goal.measure(result, float_value, self._progress),
-            measure_cost(attempt_made),
-        )
-        entry = make_record(measure, cost, result.report.chip_ready or not result.report.is_chip)
-        return {**record, **entry, "seconds": time.monotonic() - began}, attempt_made
+            seconds = time.monotonic() - start_time
+            return {**record, "why": str(error), "seconds": seconds}, None
+        measurement = self._goal.measure(result, float_value, self._progress)
+        is_ready = result.report.chip_ready or not result.report.is_chip
+        entry = make_record(measurement, measure_cost(candidate), is_ready)
+        return {**record, **entry, "seconds": time.monotonic() - start_time}, candidate
 
-    def keep_best(self, attempt: Attempt, made: Candidate) -> None:
-        """Remember the best attempt so far, which is not made again."""
-        self._best = attempt, made
+    def keep_best(self, attempt: Attempt, candidate: Candidate) -> None:
+        """Cache the best attempt so far, so that it is not built again."""
+        self._best = attempt, candidate
 
     def build_candidate(self, attempt: Attempt) -> Candidate:
-        """Return what an attempt makes.
+        """Quantize the model with the options of an attempt.
 
-        The best is not made again, unless it was read from the log.
+        The best attempt comes from the cache, unless its result was read from the journal.
         """
         if self._best[0] == attempt:
             return self._best[1]
@@ -101,30 +114,34 @@ class AttemptRunner:
         return try_best_effort(model, self._progress) if planned.config.effort == "best" else model
 
     def plan_attempt(self, attempt: Attempt) -> PlannedModel:
-        """Return the plan of an attempt."""
+        """Return the planned model of an attempt, with the attempt's float layers left in float."""
         if self._best[0] == attempt:
             return self._best[1].planned
-        observed, prepared = self._calibrate_attempt(attempt), self._prepare_attempt(attempt)
-        parts = observed.partition
-        names = prepared.selectors(parts.graph).resolve_skips(attempt.floats)
-        if more := {name: "left in float for accuracy" for name in names if name in parts.ops}:
-            parts = parts.move_to_float(more)
-        return assign_scales(prepared, replace(observed, partition=parts))
+        calibration = self._calibrate_attempt(attempt)
+        prepared = self._prepare_attempt(attempt)
+        partition = calibration.partition
+        names = prepared.selectors(partition.graph).resolve_skips(attempt.floats)
+        float_reasons = {
+            name: "left in float for accuracy" for name in names if name in partition.ops
+        }
+        if float_reasons:
+            partition = partition.move_to_float(float_reasons)
+        return assign_scales(prepared, replace(calibration, partition=partition))
 
     def _prepare_attempt(self, attempt: Attempt) -> PreparedModel:
-        """Return the model under the attempt's settings."""
+        """Return the prepared model with the attempt's settings."""
         conf = self._base.prepared.conf.model_copy(
             update={"effort": self._calibrate_attempt(attempt).effort}
         )
         return replace(self._base.prepared, conf=attempt.apply_to(conf, self._base.planned.target))
 
     def _calibrate_attempt(self, attempt: Attempt) -> CalibrationResult:
-        """Return what calibration saw under the attempt's effort: the data run once for each."""
-        prepared, observed = self._base.prepared, self._base.planned.calibration
+        """Return the calibration result of the attempt's effort; calibrate once per effort."""
+        prepared, base_calibration = self._base.prepared, self._base.planned.calibration
         effort = attempt.effort or prepared.conf.effort
         if effort not in self._calibrated:
-            if effort == prepared.conf.effort and observed is not None:
-                self._calibrated[effort] = observed
+            if effort == prepared.conf.effort and base_calibration is not None:
+                self._calibrated[effort] = base_calibration
             else:
                 conf = prepared.conf.model_copy(update={"effort": effort})
                 self._calibrated[effort] = calibrate_model(
@@ -133,15 +150,21 @@ class AttemptRunner:
         return self._calibrated[effort]
 
 
-# ---- side by side ----------------------------------------------------------------------------------------------------
+# ---- parallel execution ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _AttemptJob:
-    """Attempts as items of work: each worker begins the search once for itself.
+    """Cluster job that builds and measures attempts; each worker creates its own start.
 
-    start_digest : of the search here; a worker that begins with something else would give other
-    figures.
+    Parameters
+    ----------
+    create_start
+        Creates the candidate of the user's options on the worker.
+    goal
+        Requirement that the attempts are measured for.
+    start_digest
+        Digest of the start on this machine. A worker with another start would give other figures.
     """
 
     create_start: StartFactory
@@ -149,71 +172,74 @@ class _AttemptJob:
     start_digest: Mapping[str, object]
 
     def start(self) -> Callable[[tuple[Attempt, float | None]], Record]:
-        """Return what makes one attempt and returns its record."""
+        """Return a function that takes (attempt, float_value) and returns the attempt's record."""
         base = self.create_start()
-        for what, value in _start_digest(base).items():
-            if value != self.start_digest[what]:
+        for name, digest in _start_digest(base).items():
+            if digest != self.start_digest[name]:
                 raise ConfigError(
-                    f"a worker of the cluster begins with another {what} than this machine; all "
-                    "need the same files, "
-                    "the same versions and the same kind of processor"
+                    f"a worker of the cluster has a different {name} than this machine; all "
+                    "workers need the same files, the same versions and the same kind of processor"
                 )
-        maker = AttemptRunner(base, self.goal)
-        return lambda item: maker.run_attempt(*item)[0]
+        runner = AttemptRunner(base, self.goal)
+        return lambda item: runner.run_attempt(*item)[0]
 
 
 class AttemptPrefetcher:
-    """Records of attempts that a Dask cluster makes side by side, before the climb asks for them.
+    """Computes attempt records on a Dask cluster before the search asks for them.
 
-    begin : as `_AttemptJob` has it. cluster : the address of the scheduler; None: nothing is made
-    ahead.
+    Parameters
+    ----------
+    base, goal
+        Start and requirement of the search.
+    create_start
+        Creates the start on each worker, as in `_AttemptJob`.
+    cluster
+        Address of the scheduler; None disables prefetching.
     """
 
     def __init__(
-        self, base: Candidate, goal: Goal, begin: StartFactory | None, cluster: str | None
+        self, base: Candidate, goal: Goal, create_start: StartFactory | None, cluster: str | None
     ) -> None:
         self._cluster = cluster
-        self._job = (
-            None
-            if begin is None or cluster is None
-            else _AttemptJob(begin, goal, _start_digest(base))
-        )
+        self._job: _AttemptJob | None = None
+        if create_start is not None and cluster is not None:
+            self._job = _AttemptJob(create_start, goal, _start_digest(base))
         self._records: dict[Attempt, Record] = {}
-        self._coming: Generator[tuple[Attempt, Record], None, None] | None = None
-        self._awaited: set[Attempt] = set()
+        self._incoming: Generator[tuple[Attempt, Record], None, None] | None = None
+        self._pending: set[Attempt] = set()
 
     def record(
-        self, attempt: Attempt, next_ones: Iterable[Attempt], float_value: float | None
+        self, attempt: Attempt, likely_next: Iterable[Attempt], float_value: float | None
     ) -> Record | None:
-        """Return the record of an attempt; None without a cluster.
+        """Return the record of an attempt, or None without a cluster.
 
-        Where it is not on its way, what is comes to its end, and it and `next_ones` are given out
-        in its place.
+        If the attempt is not pending, the pending ones are cancelled, and the attempt and those of
+        `likely_next` are submitted instead.
         """
         if self._job is None:
             return None
-        if attempt not in self._records and attempt not in self._awaited:
+        if attempt not in self._records and attempt not in self._pending:
             self.close()
-            new = [
-                each for each in dict.fromkeys((attempt, *next_ones)) if each not in self._records
-            ]
-            self._awaited = set(new)
-            self._coming = self._dispatch(self._job, new, float_value)
+            candidates = dict.fromkeys((attempt, *likely_next))
+            submitted = [candidate for candidate in candidates if candidate not in self._records]
+            self._pending = set(submitted)
+            self._incoming = self._dispatch(self._job, submitted, float_value)
         while attempt not in self._records:
-            assert self._coming is not None
-            done, record = next(self._coming)
-            self._records[done] = record
+            assert self._incoming is not None
+            completed, record = next(self._incoming)
+            self._records[completed] = record
         return self._records[attempt]
 
     def _dispatch(
         self, job: _AttemptJob, attempts: Sequence[Attempt], float_value: float | None
     ) -> Generator[tuple[Attempt, Record], None, None]:
+        """Run attempts on the cluster and yield (attempt, record) in their order."""
         items = ((attempt, float_value) for attempt in attempts)
         with contextlib.closing(map_jobs(job, items, cluster=self._cluster)) as records:
             yield from zip(attempts, records, strict=True)
 
     def close(self) -> None:
-        """Give up what is on its way."""
-        if self._coming is not None:
-            self._coming.close()
-        self._coming, self._awaited = None, set()
+        """Cancel the pending attempts."""
+        if self._incoming is not None:
+            self._incoming.close()
+        self._incoming, self._pending = None, set()

@@ -1,7 +1,4 @@
-"""What an attempt costs: bytes of constants, multiply-accumulates by width.
-
-On a chip flash and cycles of a call.
-"""
+"""Cost of an attempt: constant bytes, multiply-accumulates, and on a chip flash and cycles."""
 
 from __future__ import annotations
 
@@ -20,14 +17,20 @@ _PACKED_BITS = 4
 
 @dataclass(frozen=True)
 class AttemptCost:
-    """bytes : of all constants of the graph. macs : {"8x8", "16x16", ...
+    """Size and computation of a quantized model.
 
-    Or "float": those of one sample}.
-    Weights of 4 bits count as two in a byte. A width is bits of data by bits of weights. `work` is
-    the sum of the products of both widths over all multiply-accumulates, as a multiple of that with
-    8x8 bits; float counts as 32x32. cycles : of a call on the chip; None where nobody knows them.
-    flash : bytes of the constants as the packages store them; without a packer `bytes`; None where
-    they are not known.
+    Parameters
+    ----------
+    bytes
+        Bytes of all constants of the graph; 4-bit weights count as two per byte.
+    macs
+        Multiply-accumulates of one sample by width: "8x8", "16x16" (bits of data x bits of weights)
+        or "float".
+    cycles
+        Cycles of a call on the chip, or None if unknown.
+    flash
+        Bytes of the constants as the packages store them, or None if unknown. Without a packer it
+        equals `bytes`.
     """
 
     bytes: int
@@ -37,16 +40,19 @@ class AttemptCost:
 
     @property
     def work(self) -> float:
-        """The product of the widths, on average over the multiply-accumulates; 1 for 8x8 bits."""
+        """Mean product of data and weight bits over the multiply-accumulates, relative to 8x8 bits.
+
+        Float counts as 32x32 bits. The result is 1 for a model that computes only in 8x8 bits.
+        """
         total = sum(self.macs.values())
-        return (
-            sum(count * _bit_product(width) for width, count in self.macs.items()) / (64 * total)
-            if total
-            else 1.0
-        )
+        if not total:
+            return 1.0
+        bit_products = sum(count * _bit_product(width) for width, count in self.macs.items())
+        return bit_products / (64 * total)
 
 
 def _bit_product(width: str) -> int:
+    """Return data bits times weight bits of a width such as "8x4" or "float"."""
     if width == "float":
         return _FLOAT_BITS * _FLOAT_BITS
     data, _, weights = width.partition("x")
@@ -54,41 +60,40 @@ def _bit_product(width: str) -> int:
 
 
 def measure_cost(attempt: Candidate) -> AttemptCost:
-    """Return the cost of an attempt."""
-    parts, tensors = attempt.planned.partition, attempt.planned.plan.tensors
-    costs: dict[str, int] = {}
-    for node in parts.graph.graph:
+    """Compute the cost of a quantized candidate."""
+    partition, tensors = attempt.planned.partition, attempt.planned.plan.tensors
+    macs: dict[str, int] = {}
+    for node in partition.graph.graph:
         count = count_macs(node)
         if not count:
             continue
-        op = parts.ops.get(str(node.name))
+        op = partition.ops.get(str(node.name))
         width = "float"
         if op is not None:
-            data = max(tensors[ir.input_name(node, index)].bits for index in op.data(node))
-            weights = [tensors[ir.input_name(node, index)].bits for index in op.weight_inputs(node)]
-            width = f"{data}x{max(weights, default=data)}"
-        costs[width] = costs.get(width, 0) + count
+            data_bits = max(tensors[ir.input_name(node, index)].bits for index in op.data(node))
+            weight_bits = [
+                tensors[ir.input_name(node, index)].bits for index in op.weight_inputs(node)
+            ]
+            width = f"{data_bits}x{max(weight_bits, default=data_bits)}"
+        macs[width] = macs.get(width, 0) + count
     constants = attempt.lowered.graph.graph.initializers.values()
     size = sum(value.const_value.nbytes for value in constants if value.const_value is not None)
     size -= _int4_savings_bytes(attempt.lowered.graph)
     report = attempt.result.report
-    time = report.time.latency
-    return AttemptCost(
-        size, costs, None if time is None else time.total, report.flash if report.is_chip else size
-    )
+    latency = report.time.latency
+    cycles = None if latency is None else latency.total
+    return AttemptCost(size, macs, cycles, report.flash if report.is_chip else size)
 
 
 def _int4_savings_bytes(graph: ir.Model) -> int:
-    """Return the bytes that the 4-bit weights of an integer graph, which it holds as int8, do not take."""
-    held = {
-        str(value.name): value
-        for node in graph.graph
-        if ir.get_attr(node, "parameter_bits") == _PACKED_BITS
-        for value in node.inputs
-        if value is not None
-        and value.const_value is not None
-        and value.const_value.dtype.name == "INT8"
-    }
-    return sum(
-        value.const_value.nbytes // 2 for value in held.values() if value.const_value is not None
-    )
+    """Return the bytes saved by packing 4-bit weights, which the graph stores as int8."""
+    int4_sizes: dict[str, int] = {}
+    for node in graph.graph:
+        if ir.get_attr(node, "parameter_bits") != _PACKED_BITS:
+            continue
+        for value in node.inputs:
+            if value is None or value.const_value is None:
+                continue
+            if value.const_value.dtype.name == "INT8":
+                int4_sizes[str(value.name)] = value.const_value.nbytes
+    return sum(size // 2 for size in int4_sizes.values())

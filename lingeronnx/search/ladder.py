@@ -1,9 +1,8 @@
-"""What can be given back to a quantized model, cheap things first.
+"""The ladder of attempts, cheap ones first: efforts, wide outputs, wide layers, float layers.
 
-Efforts, wider outputs, wider layers, float layers.
-Layers that share a scale go together. Within a rung they are ordered by what they give back for
-their cost: the error at the outputs that goes away when a group alone is left out of everything
-rounded (`analysis.trial`), divided by its share of the multiply-accumulates.
+Layers that share a scale are changed together. Within a rung, groups are ordered by benefit per
+cost: the error at the outputs that disappears when only this group is exempt from rounding
+(`analysis.sensitivity.trial`), divided by the group's fraction of the multiply-accumulates.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from ..targets import Target
 
 __all__ = [
     "EFFORTS",
-    "MAX_FLOAT_MAC_SHARE",
+    "MAX_FLOAT_MAC_FRACTION",
     "Attempt",
     "LayerGroup",
     "NarrowLayer",
@@ -47,19 +46,27 @@ __all__ = [
 #: From quick to thorough.
 EFFORTS = ("fast", "normal", "best")
 
-#: Share of the multiply-accumulates in float beyond which a model is no quantized one: no attempt goes there.
-MAX_FLOAT_MAC_SHARE = 0.5
+#: Largest fraction of the multiply-accumulates that an attempt may compute in float. Beyond it the
+#: model hardly counts as quantized.
+MAX_FLOAT_MAC_FRACTION = 0.5
 
-_MAX_SAMPLES = 32  # that the groups are ranked on
+_MAX_SAMPLES = 32  # calibration samples used to rank the groups
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """Options of `quantize` beyond the user's.
+    """Options of `quantize` on top of the user's; layers are given by selector.
 
-    effort : another one, or nothing. raw : layers whose output, a graph output, is as wide as the
-    platform has it. wide : layers with wider data and weights: (selector, bits, bits of weights).
-    floats : layers in float. All by selector.
+    Parameters
+    ----------
+    effort
+        Effort to use, or "" for the user's.
+    raw
+        Layers that produce graph outputs and use the platform's widest output.
+    wide
+        Layers with wider data and weights, as (selector, bits, weight bits).
+    floats
+        Layers that stay in float.
     """
 
     effort: str = ""
@@ -68,45 +75,46 @@ class Attempt:
     floats: tuple[str, ...] = ()
 
     def overrides(self, target: Target) -> dict[str, dict[str, Any]]:
-        """Return the overrides, by selector."""
+        """Return the per-layer overrides of the attempt, by selector."""
         overrides: dict[str, dict[str, Any]] = {
             name: {"bits": bits, "weight_bits": weight_bits}
             for name, bits, weight_bits in self.wide
         }
         for name in self.raw:
-            if name in self.floats:  # it has no width there
+            if name in self.floats:  # a float layer has no output width
                 continue
             overrides.setdefault(name, {})["out_bits"] = max(target.out_bits)
         return overrides
 
     def apply_to(self, config: QuantConfig, target: Target) -> QuantConfig:
-        """Return `config` with these options; what the user said of a layer stays."""
+        """Return `config` with the attempt's options added; user overrides take precedence."""
         overrides = dict(config.overrides)
         for name, settings in self.overrides(target).items():
-            own = overrides[name].to_settings if name in overrides else {}
-            overrides[name] = Override(**{**settings, **own})
-        return config.model_copy(
-            update={"overrides": overrides, **({"effort": self.effort} if self.effort else {})}
-        )
+            user_settings = overrides[name].to_settings if name in overrides else {}
+            overrides[name] = Override(**{**settings, **user_settings})
+        update: dict[str, Any] = {"overrides": overrides}
+        if self.effort:
+            update["effort"] = self.effort
+        return config.model_copy(update=update)
 
     def to_cli_options(self, target: Target) -> list[str]:
-        """Return the options as they are typed."""
-        words = [f"--effort {self.effort}"] if self.effort else []
+        """Return the attempt as command-line options of `quantize`."""
+        options = [f"--effort {self.effort}"] if self.effort else []
         for name, settings in self.overrides(target).items():
-            said = ",".join(f"{key}:{value}" for key, value in settings.items())
-            words.append(f"--override {shlex.quote(f'{name}={said}')}")
-        return [*words, *(f"--skip {shlex.quote(name)}" for name in self.floats)]
+            pairs = ",".join(f"{key}:{value}" for key, value in settings.items())
+            options.append(f"--override {shlex.quote(f'{name}={pairs}')}")
+        return [*options, *(f"--skip {shlex.quote(name)}" for name in self.floats)]
 
     @property
     def description(self) -> str:
-        """What it does, in few words."""
-        parts = [f"effort {self.effort}"] if self.effort else []
-        parts += ["wide outputs"] if self.raw else []
+        """A short description, such as "effort best, 3 layers 16x16"."""
+        changes = [f"effort {self.effort}"] if self.effort else []
+        changes += ["wide outputs"] if self.raw else []
         for width in dict.fromkeys(pair[1:] for pair in self.wide):
             count = sum(pair[1:] == width for pair in self.wide)
-            parts.append(f"{_format_layer_count(count)} {width[0]}x{width[1]}")
-        parts += [f"{_format_layer_count(len(self.floats))} in float"] if self.floats else []
-        return ", ".join(parts) or "as asked for"
+            changes.append(f"{_format_layer_count(count)} {width[0]}x{width[1]}")
+        changes += [f"{_format_layer_count(len(self.floats))} in float"] if self.floats else []
+        return ", ".join(changes) or "as asked for"
 
 
 def _format_layer_count(count: int) -> str:
@@ -115,19 +123,26 @@ def _format_layer_count(count: int) -> str:
 
 @dataclass(frozen=True)
 class LayerGroup:
-    """Layers that share scales.
+    """Layers that share scales and are changed together.
 
-    gain : share of the outputs' power that is no error any more when the group is left out of
-    everything rounded. mac_share : of the multiply-accumulates.
+    Parameters
+    ----------
+    layers
+        The operators of the group.
+    gain
+        Decrease of the output error, relative to the outputs' power, when only this group is exempt
+        from rounding.
+    mac_fraction
+        Fraction of the model's multiply-accumulates.
     """
 
     layers: tuple[RoundedOperator, ...]
     gain: float
-    mac_share: float
+    mac_fraction: float
 
     @property
     def selectors(self) -> tuple[str, ...]:
-        """What options call the layers, the tensors at which integers begin included."""
+        """Selectors of the layers in options; includes tensors where quantization starts."""
         names = (
             layer.selector or (layer.name if layer.op_type == QUANT.name else "")
             for layer in self.layers
@@ -136,93 +151,97 @@ class LayerGroup:
 
     @property
     def float_selectors(self) -> tuple[str, ...]:
-        """The selectors of what can be left in float."""
+        """Selectors of the layers that can stay in float."""
         return tuple(dict.fromkeys(layer.selector for layer in self.layers if layer.selector))
 
 
 @dataclass(frozen=True)
 class NarrowLayer:
-    """A layer that has fewer bits for its weights than for data, as an option calls it.
+    """A layer with fewer bits for its weights than for its data.
 
-    gain : the error at the outputs that goes away when its weights alone are not rounded, as
-    `LayerGroup.gain`. extra_bytes : what these take more with as many bits as data.
+    Parameters
+    ----------
+    selector
+        Name of the layer in options.
+    gain
+        Decrease of the relative output error when only its weights are exempt from rounding, as in
+        `LayerGroup.gain`.
+    extra_bytes
+        Bytes added if its weights get as many bits as the data.
     """
 
     selector: str
     gain: float
     extra_bytes: float
 
+    @property
+    def selectors(self) -> tuple[str, ...]:
+        """The selector as a tuple, as in `LayerGroup.selectors`."""
+        return (self.selector,)
+
 
 def rank_layer_groups(planned: PlannedModel) -> list[LayerGroup]:
-    """Return the groups of layers, those first that give back most for what they cost."""
-    every = list_rounded_operators(planned)
-    joined = _group_by_shared_scale(planned, every)
-    gains = _measure_gains(
-        planned,
-        every,
-        [reduce(or_, (layer.all_rounded for layer in members)) for members in joined],
-    )
-    work = _macs_by_node(planned)
-    total = max(sum(work.values()), 1)
+    """Return groups of layers that share scales, best gain per multiply-accumulate first."""
+    operators = list_rounded_operators(planned)
+    groups = _group_by_shared_scale(planned, operators)
+    rounded_sets = [reduce(or_, (layer.all_rounded for layer in group)) for group in groups]
+    gains = _measure_gains(planned, operators, rounded_sets)
+    macs = _macs_by_node(planned)
+    total_macs = max(sum(macs.values()), 1)
     layer_groups = []
-    for members, gain in zip(joined, gains, strict=True):
-        share = sum(work.get(node, 0) for layer in members for node in layer.weight.weights) / total
-        layer_groups.append(LayerGroup(tuple(members), gain, share))
-    least = 1 / max(len(layer_groups), 1)  # a layer without weights has a cost, too
-    return sorted(layer_groups, key=lambda group: -group.gain / max(group.mac_share, least))
+    for group, gain in zip(groups, gains, strict=True):
+        group_macs = sum(macs.get(node, 0) for layer in group for node in layer.weight.weights)
+        layer_groups.append(LayerGroup(tuple(group), gain, group_macs / total_macs))
+    min_cost = 1 / max(len(layer_groups), 1)  # a layer without weights has a cost, too
+    return sorted(layer_groups, key=lambda group: -group.gain / max(group.mac_fraction, min_cost))
 
 
 def rank_narrow_layers(planned: PlannedModel) -> list[NarrowLayer]:
-    """Return the layers with narrow weights, those first that give back most for each byte."""
-    tensors, by_name = (
-        planned.plan.tensors,
-        {str(node.name): node for node in planned.partition.graph.graph},
-    )
-    bits = planned.config.bits
-    sizes: list[tuple[RoundedOperator, float]] = []
-    for layer in list_rounded_operators(planned):
-        nodes = [by_name[name] for name in layer.weight.weights]
-        names = {
-            ir.input_name(node, i)
-            for node in nodes
-            for i in planned.partition.ops[str(node.name)].weight_inputs(node)
-        }
-        saved = {name: (bits - tensors[name].bits) / 8 for name in names if name in tensors}
-        constants = planned.partition.graph.graph.initializers
-        size = sum(
-            ir.require_const_value(constants[name]).size * each
-            for name, each in saved.items()
-            if each > 0
-        )
-        if layer.selector and size:
-            sizes.append((layer, size))
-    gains = (
-        _measure_gains(
-            planned, list_rounded_operators(planned), [layer.weight for layer, _ in sizes]
-        )
-        if sizes
-        else []
-    )
-    narrow = [
+    """Return the layers whose weights have fewer bits than the data, best gain per byte first."""
+    operators = list_rounded_operators(planned)
+    sizes = [(layer, _widening_bytes(planned, layer)) for layer in operators]
+    sizes = [(layer, size) for layer, size in sizes if layer.selector and size]
+    if not sizes:
+        return []
+    gains = _measure_gains(planned, operators, [layer.weight for layer, _ in sizes])
+    narrow_layers = [
         NarrowLayer(layer.selector, gain, size)
         for (layer, size), gain in zip(sizes, gains, strict=True)
     ]
-    return sorted(narrow, key=lambda layer: -layer.gain / layer.extra_bytes)
+    return sorted(narrow_layers, key=lambda layer: -layer.gain / layer.extra_bytes)
+
+
+def _widening_bytes(planned: PlannedModel, layer: RoundedOperator) -> float:
+    """Return the bytes added if the layer's narrow weights get as many bits as the data."""
+    tensors, partition = planned.plan.tensors, planned.partition
+    weight_names: set[str] = set()
+    for node in partition.graph.graph:
+        if str(node.name) in layer.weight.weights:
+            indices = partition.ops[str(node.name)].weight_inputs(node)
+            weight_names.update(ir.input_name(node, index) for index in indices)
+    extra_bytes = 0.0
+    for name in weight_names & tensors.keys():
+        extra_bits = planned.config.bits - tensors[name].bits
+        if extra_bits > 0:
+            constant = ir.require_const_value(partition.graph.graph.initializers[name])
+            extra_bytes += constant.size * extra_bits / 8
+    return extra_bytes
 
 
 def _group_by_shared_scale(
     planned: PlannedModel, operators: Sequence[RoundedOperator]
 ) -> list[list[RoundedOperator]]:
+    """Group operators whose tensors are connected through shared scales."""
     sets = DisjointSets()
     for shared_scale in group_shared_scales(planned.partition, planned.target):
         for name in shared_scale.tensors:
             sets.union(f"tensor {name}", f"tensor {shared_scale.tensors[0]}")
-    for number, layer in enumerate(operators):
+    for index, layer in enumerate(operators):
         for name in layer.activation.tensors:
-            sets.union(f"layer {number}", f"tensor {name}")
+            sets.union(f"layer {index}", f"tensor {name}")
     members: dict[str, list[RoundedOperator]] = {}
-    for number, layer in enumerate(operators):
-        members.setdefault(sets.find(f"layer {number}"), []).append(layer)
+    for index, layer in enumerate(operators):
+        members.setdefault(sets.find(f"layer {index}"), []).append(layer)
     return list(members.values())
 
 
@@ -231,28 +250,37 @@ def _macs_by_node(planned: PlannedModel) -> dict[str, int]:
 
 
 def _measure_gains(
-    planned: PlannedModel, operators: Sequence[RoundedOperator], parts: Sequence[RoundedSet]
+    planned: PlannedModel, operators: Sequence[RoundedOperator], rounded_sets: Sequence[RoundedSet]
 ) -> list[float]:
-    """Return what each of `parts` gives back that is left out of all that is rounded, on a few calibration samples."""
-    outputs = [str(value.name) for value in planned.original.graph.outputs]
-    engine = build_roundable_model(planned, operators, outputs).create_engine()
-    whole = reduce(or_, (layer.all_rounded for layer in operators), RoundedSet())
-    left = [whole - part for part in parts]
-    few = min(choose_block_size(planned, engine.segments), _MAX_SAMPLES)
-    errors, power = np.zeros((len(left) + 1, len(outputs))), np.zeros(len(outputs))
-    for _, _, part in engine.split_samples(planned.data.first(few)):
-        exact = engine.run_base(RoundedSet(), part).tensors
-        base = engine.run_base(whole, part)
-        for place, setting in enumerate([whole, *left]):
-            found = engine.outputs(setting, base, part)
-            for column, name in enumerate(outputs):
-                errors[place, column] += _squared_norm(found[name], exact[name])
-        power += [_squared_norm(exact[name]) for name in outputs]
-    shares = (errors / np.where(power > 0, power, 1)).sum(axis=1)
-    return [float(shares[0] - share) for share in shares[1:]]
+    """Return how much of the relative output error each rounded set causes, on calibration samples.
+
+    The gain of a set is the error with everything rounded minus the error with everything but this
+    set rounded: squared error over squared output, summed over the outputs.
+    """
+    output_names = [str(value.name) for value in planned.original.graph.outputs]
+    engine = build_roundable_model(planned, operators, output_names).create_engine()
+    all_rounded = reduce(or_, (layer.all_rounded for layer in operators), RoundedSet())
+    settings = [all_rounded, *(all_rounded - rounded_set for rounded_set in rounded_sets)]
+    max_samples = min(choose_block_size(planned, engine.segments), _MAX_SAMPLES)
+    errors = np.zeros((len(settings), len(output_names)))
+    power = np.zeros(len(output_names))
+    for _, _, samples in engine.split_samples(planned.data.first(max_samples)):
+        exact = engine.run_base(RoundedSet(), samples).tensors
+        base = engine.run_base(all_rounded, samples)
+        for row, setting in enumerate(settings):
+            outputs = engine.outputs(setting, base, samples)
+            for column, name in enumerate(output_names):
+                errors[row, column] += _squared_norm(outputs[name], exact[name])
+        power += [_squared_norm(exact[name]) for name in output_names]
+    relative_errors = (errors / np.where(power > 0, power, 1)).sum(axis=1)
+    return [float(relative_errors[0] - error) for error in relative_errors[1:]]
 
 
 def _squared_norm(array: np.ndarray, other: np.ndarray | None = None) -> float:
+    """Return the squared norm of `array`, or of its difference to `other`.
+
+    The result is 0 if the array is not float or a value is not finite.
+    """
     if array.dtype.kind != "f":
         return 0.0
     values = array.astype(np.float64).reshape(-1)
@@ -260,63 +288,88 @@ def _squared_norm(array: np.ndarray, other: np.ndarray | None = None) -> float:
     return float(np.dot(values, values)) if np.isfinite(values).all() else 0.0
 
 
-# ---- the rungs ---------------------------------------------------------------------------------------------------
+# ---- rungs ----------------------------------------------------------------------------------
 
 
 def iter_rungs(planned: PlannedModel, start: Attempt) -> Iterator[list[Attempt]]:
-    """Yield lists of attempts, each dearer than the one before it.
+    """Yield the rungs of the ladder: lists of attempts, each more expensive than the previous one.
 
-    A rung begins where the one before it ended.
-    start : what `planned` was made with, beyond the user's own options.
+    Each rung extends the last attempt of the rung before it: wide graph outputs, wider layers
+    (one rung per supported width), then float layers.
+
+    Parameters
+    ----------
+    planned
+        Model planned with `start`.
+    start
+        Options of `planned` on top of the user's own.
     """
     target = planned.target
-    if max(target.out_bits) > min(target.out_bits) and (names := _wide_output_selectors(planned)):
-        start = replace(start, raw=names)
+    wide_output_names = _wide_output_selectors(planned)
+    if max(target.out_bits) > min(target.out_bits) and wide_output_names:
+        start = replace(start, raw=wide_output_names)
         yield [start]
-    ranked = rank_layer_groups(planned)
-    conf = planned.config
+    groups = rank_layer_groups(planned)
+    config = planned.config
     for width in sorted(target.bits):
-        pair = max(width, conf.bits), max(width, conf.weight_bits)
-        if pair == (conf.bits, conf.weight_bits):
+        bit_widths = max(width, config.bits), max(width, config.weight_bits)
+        if bit_widths == (config.bits, config.weight_bits):
             continue
-        before = {name: (bits, weight_bits) for name, bits, weight_bits in start.wide}
-        rung = []
-        alone = pair[0] == conf.bits  # the weights, not the data
-        narrow = [(layer.selector,) for layer in rank_narrow_layers(planned)] if alone else []
-        for names in _iter_prefixes(narrow if alone else [group.selectors for group in ranked]):
-            held = {**before, **dict.fromkeys(names, pair)}
-            rung.append(
-                replace(start, wide=tuple((name, *widths) for name, widths in held.items()))
-            )
+        if bit_widths[0] == config.bits:  # only the weights get wider
+            selectors = [layer.selectors for layer in rank_narrow_layers(planned)]
+        else:
+            selectors = [group.selectors for group in groups]
+        rung = _widen_step_by_step(start, selectors, bit_widths)
         if rung:
             start = rung[-1]
             yield rung
-    few, share = [], 1 - sum(group.mac_share for group in ranked)
-    for group in ranked:
-        if share + group.mac_share <= MAX_FLOAT_MAC_SHARE:
-            share += group.mac_share
-            few.append(group.float_selectors)
-    yield [replace(start, floats=names) for names in _iter_prefixes(few)]
+    float_groups = []
+    float_fraction = 1 - sum(group.mac_fraction for group in groups)
+    for group in groups:
+        if float_fraction + group.mac_fraction <= MAX_FLOAT_MAC_FRACTION:
+            float_fraction += group.mac_fraction
+            float_groups.append(group.float_selectors)
+    yield [replace(start, floats=names) for names in _iter_prefixes(float_groups)]
 
 
-def _iter_prefixes(parts: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
-    """Yield the first part, the first two, and so on; empty ones are left out."""
+def _widen_step_by_step(
+    start: Attempt, selectors: Sequence[tuple[str, ...]], bit_widths: tuple[int, int]
+) -> list[Attempt]:
+    """Return one attempt per prefix of `selectors`, whose layers get (bits, weight bits)."""
+    start_widths = {name: (bits, weight_bits) for name, bits, weight_bits in start.wide}
+    rung = []
+    for names in _iter_prefixes(selectors):
+        widths = {**start_widths, **dict.fromkeys(names, bit_widths)}
+        wide = tuple((name, *layer_widths) for name, layer_widths in widths.items())
+        rung.append(replace(start, wide=wide))
+    return rung
+
+
+def _iter_prefixes(groups: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+    """Yield the names of the first group, of the first two, and so on.
+
+    Groups that add no new name are skipped.
+    """
     names: dict[str, None] = {}
-    for part in parts:
-        before = len(names)
-        names.update(dict.fromkeys(part))
-        if len(names) > before:
+    for group in groups:
+        previous_count = len(names)
+        names.update(dict.fromkeys(group))
+        if len(names) > previous_count:
             yield tuple(names)
 
 
 def _wide_output_selectors(planned: PlannedModel) -> tuple[str, ...]:
-    """Return the selectors of layers whose output leaves the integers, and may be wide there."""
-    names, said = planned.partition.wide_outputs(planned.target), planned.config.overrides
-    selectors = [
-        layer.selector
-        for layer in list_rounded_operators(planned)
-        if layer.selector and layer.activation.tensors & names
-    ]
-    return tuple(
-        name for name in selectors if name not in said or "out_bits" not in said[name].to_settings
-    )
+    """Return the selectors of layers whose output may be wide because it leaves the integer part.
+
+    Layers whose output width the user has set are left out.
+    """
+    wide_outputs = planned.partition.wide_outputs(planned.target)
+    overrides = planned.config.overrides
+    selectors = []
+    for layer in list_rounded_operators(planned):
+        if not layer.selector or not layer.activation.tensors & wide_outputs:
+            continue
+        override = overrides.get(layer.selector)
+        if override is None or "out_bits" not in override.to_settings:
+            selectors.append(layer.selector)
+    return tuple(selectors)

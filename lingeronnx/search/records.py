@@ -1,4 +1,4 @@
-"""What an attempt leaves in the journal of a search, and whether a line of it can be believed."""
+"""Journal records of search attempts: writing them, parsing them, and detecting damaged ones."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from .goal import Measurement
 
 __all__ = ["Record", "is_complete", "make_record", "parse_cost"]
 
-#: What an attempt leaves in the journal, as JSON-ready values.
+#: Journal entry of an attempt, as JSON-ready values.
 Record = dict[str, Any]
 
 
-def make_record(measured: Measurement, cost: AttemptCost, ready: bool) -> Record:
-    """Return the figures of an attempt as JSON-ready values.
+def make_record(measurement: Measurement, cost: AttemptCost, ready: bool) -> Record:
+    """Return the measurement and cost of an attempt as JSON-ready values.
 
-    Ready : whether it is fit for the chip, if any.
+    `ready` tells whether the result is fit for the chip; True if the platform is not a chip.
     """
     figures = {key: getattr(cost, key) for key in ("bytes", "cycles", "flash")}
     return {
-        "value": measured.value,
-        "float": measured.float_value,
+        "value": measurement.value,
+        "float": measurement.float_value,
         **figures,
         "macs": dict(cost.macs),
         "ready": ready,
@@ -33,38 +33,49 @@ def make_record(measured: Measurement, cost: AttemptCost, ready: bool) -> Record
 
 
 def parse_cost(record: Mapping[str, Any]) -> AttemptCost:
-    """Return the cost that a whole line tells; DataError for widths that are none."""
+    """Return the cost stored in a complete record.
+
+    Raises
+    ------
+    DataError
+        If "macs" has a key that is not a width such as "8x4" or "float".
+    """
     if any(re.fullmatch(r"float|\d{1,2}x\d{1,2}", width) is None for width in record["macs"]):
         raise DataError(
-            "the journal of the search is damaged: it names no widths; search without --resume"
+            "the search journal is damaged: 'macs' has invalid widths; run without --resume"
         )
     return AttemptCost(record["bytes"], record["macs"], record.get("cycles"), record.get("flash"))
 
 
 def is_complete(record: Mapping[str, Any], labels: bool) -> bool:
-    """Whether a log's line has all that an attempt leaves there; one that has not is made again.
+    """Whether a journal record has all valid fields; an attempt without them is run again.
 
-    labels : whether attempts are compared with the float model's value, which a line then has to
-    hold.
+    With `labels` the metric of the float model ("float") is required as well.
     """
-    seconds, macs = record.get("seconds"), record.get("macs")
-    if not (
-        isinstance(record.get("attempt"), dict) and _is_number(seconds) and math.isfinite(seconds)
-    ):
+    seconds = record.get("seconds")
+    if not isinstance(record.get("attempt"), dict):
+        return False
+    if not _is_number(seconds) or not math.isfinite(seconds):
         return False
     if "why" in record:
         return isinstance(record["why"], str)
-    sizes = [record.get("bytes"), *([] if record.get("flash") is None else [record["flash"]])]
-    counts = [*sizes, *macs.values()] if isinstance(macs, dict) else [None]
-    numbers = (record.get("value"), *([record.get("float")] if labels else []))
-    return (
-        isinstance(record.get("ready"), bool)
-        and all(_is_number(number) for number in (*counts, *numbers))
-        and all(isinstance(count, int) and count >= 0 for count in counts)
-        and (record.get("cycles") is None or _is_number(record["cycles"]))
-    )
+    if not isinstance(record.get("ready"), bool) or not isinstance(record.get("macs"), dict):
+        return False
+    sizes = [record.get("bytes"), *record["macs"].values()]
+    if record.get("flash") is not None:
+        sizes.append(record["flash"])
+    if not all(_is_size(size) for size in sizes):
+        return False
+    cycles = record.get("cycles")
+    if cycles is not None and not _is_number(cycles):
+        return False
+    return _is_number(record.get("value")) and (not labels or _is_number(record.get("float")))
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int) and _is_number(value) and value >= 0
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:
-    """Whether a value of JSON is a number, and no integer that is too long for a float."""
+    """Whether a JSON value is a float or an integer of fewer than 64 bits, and not a boolean."""
     return isinstance(value, float) or (type(value) is int and abs(value) < 1 << 63)

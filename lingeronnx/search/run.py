@@ -1,6 +1,7 @@
-"""Climbs the ladder: up until the wish is met, then back down to the cheapest attempt that still meets it.
+"""Search for the cheapest attempt that meets a goal: climb the ladder, then bisect the last rung.
 
-With limits alone it tries mixes of widths instead, and takes the most accurate that keeps them.
+With limits alone, mixes of narrow and wide weights are tried instead, and the most accurate result
+within the limits is selected.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from .cost import AttemptCost
 from .goal import Goal, Measurement
 from .ladder import (
     EFFORTS,
-    MAX_FLOAT_MAC_SHARE,
+    MAX_FLOAT_MAC_FRACTION,
     Attempt,
     NarrowLayer,
     iter_rungs,
@@ -37,18 +38,31 @@ from .records import is_complete, parse_cost
 
 __all__ = ["SearchResult", "AttemptResult", "search"]
 
-_MAX_ATTEMPTS = 15  # attempts that are evaluated
-_JOURNAL_PART = "attempts"  # of the journal
+_MAX_ATTEMPTS = 15
+_JOURNAL_PART = "attempts"  # value of "part" in the journal's records
 
 
 @dataclass(frozen=True)
 class AttemptResult:
-    """An attempt that was made, what it gave and what it costs.
+    """An attempt with its measured accuracy and cost.
 
-    measurement, cost : None where it is not allowed, for `why`. ready : for a chip, where the
-    platform is one. limit_excess : by which share of a limit it costs more than that; infinite
-    where nobody knows what it costs. is_ranked_by_value : whether what keeps the limits is judged
-    by its value alone.
+    Parameters
+    ----------
+    attempt
+        The options that were tried.
+    measurement, cost
+        Accuracy and cost, or None if a constraint does not allow the attempt.
+    seconds
+        Time spent on the attempt.
+    is_chip_ready
+        Whether the result is fit for the chip; True if the platform is not a chip.
+    reason
+        Why the attempt is not allowed, or "".
+    limit_excess
+        By which fraction of its limit a cost exceeds it, for the limit that is exceeded most; 0 if
+        all limits are kept, infinite if the cost is unknown.
+    is_ranked_by_value
+        Whether attempts within the limits are ranked by accuracy instead of cost.
     """
 
     attempt: Attempt
@@ -56,13 +70,13 @@ class AttemptResult:
     cost: AttemptCost | None
     seconds: float
     is_chip_ready: bool = True
-    why: str = ""
+    reason: str = ""
     limit_excess: float = 0.0
     is_ranked_by_value: bool = False
 
     @property
     def meets_goal(self) -> bool:
-        """Whether the wish is met."""
+        """Whether the accuracy target is reached and all limits are kept."""
         return (
             self.measurement is not None
             and self.measurement.shortfall <= 0
@@ -71,43 +85,51 @@ class AttemptResult:
 
     @property
     def shortfall(self) -> float:
-        """What is missing to the wish; infinite where the attempt is not allowed."""
+        """The accuracy missing to the goal; infinite if the attempt is not allowed."""
         return math.inf if self.measurement is None else self.measurement.shortfall
 
     @property
     def rank(self) -> tuple[float, ...]:
-        """Less is better: the cheapest of those that meet the wish, else of those fit for a chip what is missing."""
+        """Sort key of attempts, best first.
+
+        Attempts that meet the goal come first, by cost (or by accuracy, then cost). Then come the
+        others: chip-ready ones first, by shortfall, limit excess and cost. Attempts that are not
+        allowed come last.
+        """
         if self.measurement is None or self.cost is None:
             return (2,)
-        cost: tuple[float, ...] = self.cost.work, self.cost.bytes
-        cost = (-self.measurement.value, *cost) if self.is_ranked_by_value else cost
-        return (
-            (0, *cost)
-            if self.meets_goal
-            else (
-                1,
-                not self.is_chip_ready,
-                max(self.measurement.shortfall, 0.0),
-                self.limit_excess,
-                *cost,
-            )
-        )
+        cost_key: tuple[float, ...] = self.cost.work, self.cost.bytes
+        if self.is_ranked_by_value:
+            cost_key = (-self.measurement.value, *cost_key)
+        if self.meets_goal:
+            return (0, *cost_key)
+        missing = max(self.measurement.shortfall, 0.0)
+        return (1, not self.is_chip_ready, missing, self.limit_excess, *cost_key)
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search ends with.
+    """The outcome of a search.
 
-    trials : in the order in which they were made. chosen : the best of them. stopped : why it
-    ended, and where the wish is not met what would be needed. weight_bits : {layer of the chosen
-    one: bits of its weights}.
+    Parameters
+    ----------
+    goal, target
+        Requirement and platform of the search.
+    trials
+        Results of all attempts in the order in which they were made.
+    best
+        The attempt with the best rank.
+    stop_reason
+        "met", or why the search ended and how the goal might be met.
+    weight_bits
+        Bits of the weights by layer, for the best attempt.
     """
 
     goal: Goal
     target: Target
     trials: Sequence[AttemptResult]
     best: AttemptResult
-    stopped: str
+    stop_reason: str
     weight_bits: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -116,43 +138,44 @@ class SearchResult:
         return self.best.measurement
 
     def to_dict(self) -> dict[str, object]:
-        """Return it as JSON-ready values, for the report."""
+        """Return the outcome as JSON-ready values, in the form of `Report.search`."""
+        required = None
+        if not self.goal.is_limits_only:
+            required = self._measurement.value + self._measurement.shortfall
         return {
             "goal": self.goal.text,
             "unit": self.goal.unit,
             "met": self.best.meets_goal,
-            "stopped": self.stopped,
+            "stopped": self.stop_reason,
             "options": self.best.attempt.to_cli_options(self.target),
             "float": self._measurement.float_value,
-            "wanted": None
-            if self.goal.is_limits_only
-            else self._measurement.value + self._measurement.shortfall,
+            "wanted": required,
             "weight_bits": dict(self.weight_bits),
-            "trials": [
-                {
-                    "what": trial.attempt.description,
-                    "options": trial.attempt.to_cli_options(self.target),
-                    "value": None if trial.measurement is None else trial.measurement.value,
-                    "missing": None
-                    if trial.measurement is None
-                    else max(trial.measurement.shortfall, 0.0),
-                    "met": trial.meets_goal,
-                    "chosen": trial is self.best,
-                    "bytes": None if trial.cost is None else trial.cost.bytes,
-                    "macs": None if trial.cost is None else dict(trial.cost.macs),
-                    "work": None if trial.cost is None else trial.cost.work,
-                    "cycles": None if trial.cost is None else trial.cost.cycles,
-                    "flash": None if trial.cost is None else trial.cost.flash,
-                    "seconds": trial.seconds,
-                    "why": trial.why,
-                }
-                for trial in self.trials
-            ],
+            "trials": [self._trial_to_dict(trial) for trial in self.trials],
+        }
+
+    def _trial_to_dict(self, trial: AttemptResult) -> dict[str, object]:
+        """Return the result of one attempt as JSON-ready values."""
+        measurement, cost = trial.measurement, trial.cost
+        return {
+            "what": trial.attempt.description,
+            "options": trial.attempt.to_cli_options(self.target),
+            "value": None if measurement is None else measurement.value,
+            "missing": None if measurement is None else max(measurement.shortfall, 0.0),
+            "met": trial.meets_goal,
+            "chosen": trial is self.best,
+            "bytes": None if cost is None else cost.bytes,
+            "macs": None if cost is None else dict(cost.macs),
+            "work": None if cost is None else cost.work,
+            "cycles": None if cost is None else cost.cycles,
+            "flash": None if cost is None else cost.flash,
+            "seconds": trial.seconds,
+            "why": trial.reason,
         }
 
 
 class _SearchStopped(Exception):
-    """The search ends; its text says why."""
+    """Raised to end the search; the message is the reason."""
 
 
 def search(
@@ -166,68 +189,73 @@ def search(
     create_start: StartFactory | None = None,
     cluster: str | None = None,
 ) -> tuple[QuantizedModel, SearchResult]:
-    """Return the cheapest result that meets `goal`, or the best one there is, and how it was found.
+    """Search for the cheapest attempt that meets `goal`, or the best one if none does.
 
     Parameters
     ----------
     base
-        What the user's options give.
+        Candidate quantized with the user's options.
     goal
-        The wish.
+        Accuracy target and limits.
     minutes
-        No attempt is begun that would end later than that, judged by the longest so far.
+        Time budget. No attempt is started that would probably exceed it, judged by the longest
+        attempt so far.
     log
-        A file to which every attempt is written as it is made.
+        Journal file to which every attempt is written as soon as it is measured.
     resume
-        Go on with the attempts that are in `log`.
+        Reuse the attempts stored in `log`.
     progress
-        As `quantize` takes it.
-    begin, cluster
-        Attempts are made side by side on the Dask cluster with this address, whose workers begin
-        with what `create_start` returns there. The attempts that count, and what they give, are the
-        same to the last bit.
+        Progress callback, as `quantize` takes it.
+    create_start, cluster
+        Address of a Dask cluster that runs attempts in parallel, and a function that creates `base`
+        on its workers. The attempts that count and their figures are the same to the last bit.
+
+    Returns
+    -------
+    model : QuantizedModel
+        Result of the best attempt. If it does not meet the goal, its report has a warning.
+    outcome : SearchResult
+        All attempts, the best one, and why the search ended.
 
     Raises
     ------
     ConfigError, DataError
-        For a goal that cannot be measured, for a log of another search, and where the cluster does
-        not answer or begins with something else.
+        If the goal cannot be measured, if the log belongs to another search, or if the cluster does
+        not answer or starts from something else.
     ConstraintError
-        With require_chip, where what the user asked for is not chip-ready.
+        With require_chip, if the user's own options do not give a chip-ready result.
     """
     goal.check()
     goal.validate_time_limit(base.planned.target)
-    ahead, maker = (
-        AttemptPrefetcher(base, goal, create_start, cluster),
-        AttemptRunner(base, goal, progress),
-    )
-    journal_of = Journal(None if log is None else Path(log), journal_header(base, goal), resume)
-    with journal_of as journal, contextlib.closing(ahead):
-        climb = _Search(base, goal, minutes, journal, maker, ahead, progress)
-        stopped = climb.run()
-    trials = list(climb.trials.values())
-    chosen = min(trials, key=lambda trial: trial.rank)
-    made = maker.build_candidate(chosen.attempt)
-    result = made.checked_model
-    outcome = SearchResult(
-        goal, base.planned.target, trials, chosen, stopped, weight_bits_by_operator(made.planned)
-    )
+    prefetcher = AttemptPrefetcher(base, goal, create_start, cluster)
+    runner = AttemptRunner(base, goal, progress)
+    journal_path = None if log is None else Path(log)
+    with (
+        Journal(journal_path, journal_header(base, goal), resume) as journal,
+        contextlib.closing(prefetcher),
+    ):
+        state = _Search(base, goal, minutes, journal, runner, prefetcher, progress)
+        stop_reason = state.run()
+    trials = list(state.trials.values())
+    best = min(trials, key=lambda trial: trial.rank)
+    candidate = runner.build_candidate(best.attempt)
+    result = candidate.checked_model
+    weight_bits = weight_bits_by_operator(candidate.planned)
+    outcome = SearchResult(goal, base.planned.target, trials, best, stop_reason, weight_bits)
     warnings = list(result.report.warnings)
-    if not chosen.meets_goal:
-        assert chosen.measurement is not None
-        value = (
-            f"{chosen.measurement.value:.4g} {goal.unit}".rstrip()
-            + f" is the best of {len(trials)} attempts"
-        )
-        warnings.insert(
-            0, f"the wish is not met ({goal.text}): {stopped if goal.is_limits_only else value}"
-        )
+    if not best.meets_goal:
+        assert best.measurement is not None
+        reason = stop_reason
+        if not goal.is_limits_only:
+            value = f"{best.measurement.value:.4g} {goal.unit}".rstrip()
+            reason = f"{value} is the best of {len(trials)} attempts"
+        warnings.insert(0, f"search goal not met ({goal.text}): {reason}")
     report = replace(result.report, search=outcome.to_dict(), warnings=tuple(warnings))
     return replace(result, report=report), outcome
 
 
 class _Search:
-    """The attempts of one search; `trials` holds them as they are made."""
+    """State of one search; `trials` has the results of all attempts so far."""
 
     def __init__(
         self,
@@ -235,223 +263,229 @@ class _Search:
         goal: Goal,
         minutes: float | None,
         journal: Journal,
-        maker: AttemptRunner,
-        ahead: AttemptPrefetcher,
+        runner: AttemptRunner,
+        prefetcher: AttemptPrefetcher,
         progress: Progress | None,
     ) -> None:
         self._base, self._goal, self._journal, self._progress = base, goal, journal, progress
-        self._maker, self._ahead = maker, ahead
+        self._runner, self._prefetcher = runner, prefetcher
         self._target = base.planned.target
-        self._began, self._minutes = time.monotonic(), minutes
-        labels = goal.max_drop is not None
-        self._known = {
-            _attempt_key(r["attempt"]): r
-            for r in journal.records(_JOURNAL_PART)
-            if is_complete(r, labels)
+        self._start_time, self._minutes = time.monotonic(), minutes
+        has_labels = goal.max_drop is not None
+        self._stored_records = {
+            _attempt_key(record["attempt"]): record
+            for record in journal.records(_JOURNAL_PART)
+            if is_complete(record, has_labels)
         }
         self.trials: dict[Attempt, AttemptResult] = {}
 
     def run(self) -> str:
-        """Climb; return why it ended."""
+        """Make attempts until the goal is met or nothing is left to try; return why it ended."""
         try:
             if self._goal.is_limits_only:
                 return self._search_mixes()
-            start = self._try_efforts()
-            if (
-                (dear := self.trials[start]).shortfall <= 0 < dear.limit_excess
-            ):  # what is more accurate costs no less
-                return f"accurate enough, but {self._format_excess(dear)}; take a smaller model"
-            if self.trials[start].meets_goal or any(
-                self._search_rung(rung)
-                for rung in iter_rungs(self._maker.plan_attempt(start), start)
-            ):
-                return "met"
-            return self._format_unmet()
+            return self._climb_ladder()
         except (_SearchStopped, KeyboardInterrupt) as stop:
             if not self.trials:
                 raise
-            return str(stop) or "interrupted; --resume goes on"
+            return str(stop) or "interrupted; continue with --resume"
 
-    # ---- climbing ----------------------------------------------------------------------------------------------
+    # ---- the search -----------------------------------------------------------------------
+
+    def _climb_ladder(self) -> str:
+        """Search rung by rung from the cheapest attempts on; return why the search ended."""
+        start = self._try_efforts()
+        start_result = self.trials[start]
+        if start_result.shortfall <= 0 < start_result.limit_excess:
+            # more accurate attempts do not cost less
+            excess = self._format_excess(start_result)
+            return f"accurate enough, but {excess}; use a smaller model"
+        if start_result.meets_goal:
+            return "met"
+        for rung in iter_rungs(self._runner.plan_attempt(start), start):
+            if self._search_rung(rung):
+                return "met"
+        return self._format_unmet()
 
     def _try_efforts(self) -> Attempt:
-        """Try what was asked for, then more effort, which costs nothing where the model runs.
+        """Try the user's options, then higher efforts, which cost nothing when the model runs.
 
-        Return the best.
+        Returns the first attempt that meets the goal, else the best one.
         """
-        asked = self._base.planned.config.effort
+        user_effort = self._base.planned.config.effort
+        higher_efforts = EFFORTS[EFFORTS.index(user_effort) + 1 :]
         best = Attempt()
-        every = (best, *(Attempt(effort) for effort in EFFORTS[EFFORTS.index(asked) + 1 :]))
-        for attempt in every:
-            trial = self._run_attempt(attempt, every)
-            if trial.measurement is None and attempt == Attempt():
-                raise ConstraintError(trial.why)
-            if trial.meets_goal:
+        attempts = (best, *(Attempt(effort) for effort in higher_efforts))
+        for attempt in attempts:
+            result = self._run_attempt(attempt, attempts)
+            if result.measurement is None and attempt == Attempt():
+                raise ConstraintError(result.reason)
+            if result.meets_goal:
                 return attempt
             best = min((best, attempt), key=lambda candidate: self.trials[candidate].rank)
         return best
 
     def _search_rung(self, rung: Sequence[Attempt]) -> bool:
-        """Whether an attempt of the rung meets the wish.
+        """Whether an attempt of the rung meets the goal: galloping search, then bisection.
 
-        Try the 1st, 2nd, 4th ..., then look between.
+        The 1st, 2nd, 4th ... attempts are tried until one meets the goal. Bisection then finds the
+        first attempt that does.
         """
-        low, high, step = -1, -1, 0
-        while low < len(rung) - 1:
-            place = min(step, len(rung) - 1)
-            trial = self._run_attempt(
-                rung[place], (rung[each] for each in _galloping_indices(len(rung)))
-            )
-            if trial.meets_goal:
-                high = place
+        last = len(rung) - 1
+        failed, met, step = -1, -1, 0
+        while failed < last:
+            index = min(step, last)
+            likely_next = (rung[i] for i in _galloping_indices(len(rung)))
+            if self._run_attempt(rung[index], likely_next).meets_goal:
+                met = index
                 break
-            low, step = place, 2 * step + 1
-        if high < 0:
+            failed, step = index, 2 * step + 1
+        if met < 0:
             return False
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self._run_attempt(
-                rung[middle], (rung[each] for each in _bisection_indices(low, high))
-            ).meets_goal:
-                high = middle
+        while met - failed > 1:
+            middle = (failed + met) // 2
+            likely_next = (rung[i] for i in _bisection_indices(failed, met))
+            if self._run_attempt(rung[middle], likely_next).meets_goal:
+                met = middle
             else:
-                low = middle
+                failed = middle
         return True
 
     def _search_mixes(self) -> str:
-        """Try mixes of widths up to the limits; return how that ended."""
-        bits, narrow = self._base.planned.config.bits, rank_narrow_layers(self._base.planned)
+        """Try mixes of weight widths within the limits; return why the search ended."""
+        bits = self._base.planned.config.bits
+        narrow_layers = rank_narrow_layers(self._base.planned)
 
-        def widen_layers(wide: Sequence[NarrowLayer]) -> Attempt:
-            return Attempt(wide=tuple((layer.selector, bits, bits) for layer in wide))
+        def widen_layers(layers: Sequence[NarrowLayer]) -> Attempt:
+            return Attempt(wide=tuple((layer.selector, bits, bits) for layer in layers))
 
-        def evaluate_mix(wide: Sequence[NarrowLayer]) -> list[float]:
-            trial = self._run_attempt(
-                widen_layers(wide), (widen_layers(()), widen_layers(narrow))
-            )  # both ends are tried in any case
-            return [share for share, _ in self._goal.limit_usage(trial.cost)]
+        extremes = (widen_layers(()), widen_layers(narrow_layers))  # both are tried in any case
 
-        if search_mixes(narrow, evaluate_mix):
+        def evaluate_mix(wide_layers: Sequence[NarrowLayer]) -> list[float]:
+            result = self._run_attempt(widen_layers(wide_layers), extremes)
+            return [fraction for fraction, _ in self._goal.limit_usage(result.cost)]
+
+        if search_mixes(narrow_layers, evaluate_mix):
             return "met"
-        near = min(self.trials.values(), key=lambda trial: trial.rank)
-        if near.measurement is None:
-            raise ConstraintError(near.why)
+        nearest = min(self.trials.values(), key=lambda trial: trial.rank)
+        if nearest.measurement is None:
+            raise ConstraintError(nearest.reason)
         return (
-            f"nearest is '{near.attempt.description}': {self._format_excess(near)}; take a "
-            "smaller model"
+            f"closest attempt is '{nearest.attempt.description}': {self._format_excess(nearest)}; "
+            "use a smaller model"
         )
 
-    def _format_excess(self, trial: AttemptResult) -> str:
-        """Return what an attempt costs more than it may."""
-        return " and ".join(
-            words for share, words in self._goal.limit_usage(trial.cost) if share > 1
-        )
+    def _format_excess(self, result: AttemptResult) -> str:
+        """Format the costs of an attempt that exceed their limits."""
+        usage = self._goal.limit_usage(result.cost)
+        return " and ".join(text for fraction, text in usage if fraction > 1)
 
     def _format_unmet(self) -> str:
-        """Return what would meet the wish where the ladder does not."""
-        near = min(self.trials.values(), key=lambda trial: trial.shortfall)
-        why = f"nearest is '{near.attempt.description}' with {near.shortfall:.3g} missing"
-        why += (
-            f"; more would leave over {MAX_FLOAT_MAC_SHARE:.0%} of the multiply-accumulates in "
-            "float"
+        """Explain how close the ladder came to the goal, and how it might be reached."""
+        nearest = min(self.trials.values(), key=lambda trial: trial.shortfall)
+        reason = (
+            f"closest attempt is '{nearest.attempt.description}', {nearest.shortfall:.3g} short of "
+            f"the goal; more layers would put over {MAX_FLOAT_MAC_FRACTION:.0%} of the "
+            "multiply-accumulates in float"
         )
-        wider = (
-            ""
-            if max(self._target.bits) > 8
-            else f"; {self._target.name} computes in 8 bits only, generic in 16"
-        )
-        return f"{why}{wider}; what is left needs another model or training (lingeronnx finetune)"
+        if max(self._target.bits) <= 8:
+            reason += f"; {self._target.name} computes in 8 bits only, generic in 16"
+        return f"{reason}; improve the model or train it further (lingeronnx finetune)"
 
-    def _run_attempt(self, attempt: Attempt, next_ones: Iterable[Attempt] = ()) -> AttemptResult:
-        """Return what an attempt gives.
+    def _run_attempt(self, attempt: Attempt, likely_next: Iterable[Attempt] = ()) -> AttemptResult:
+        """Return the result of an attempt: from memory, from the journal, or by running it.
 
-        A cluster makes `next_ones`, which may be asked for next, beside it.
+        A cluster computes the attempts of `likely_next` in parallel.
         """
         if attempt in self.trials:
             return self.trials[attempt]
-        record, result = self._known.get(_attempt_key(asdict(attempt))), None
+        record = self._stored_records.get(_attempt_key(asdict(attempt)))
+        candidate = None
         if record is None:
             self._check_budget()
             if self._progress is not None:
                 self._progress(f"attempt {len(self.trials) + 1}", 0, None)
-            known = next(
-                (
-                    t.measurement.float_value
-                    for t in self.trials.values()
-                    if t.measurement is not None
-                ),
-                None,
-            )
-            record = self._ahead.record(
-                attempt, (each for each in next_ones if self._is_new(each)), known
-            )
+            float_value = self._float_value()
+            unknown = (other for other in likely_next if self._is_new(other))
+            record = self._prefetcher.record(attempt, unknown, float_value)
             if record is None:
-                record, result = self._maker.run_attempt(attempt, known)
+                record, candidate = self._runner.run_attempt(attempt, float_value)
             self._journal.add({"part": _JOURNAL_PART, **record})
-        trial = self._parse_record(attempt, record)
-        if result is not None and all(trial.rank < other.rank for other in self.trials.values()):
-            self._maker.keep_best(attempt, result)
-        self.trials[attempt] = trial
-        return trial
+        result = self._parse_record(attempt, record)
+        is_best = all(result.rank < earlier.rank for earlier in self.trials.values())
+        if candidate is not None and is_best:
+            self._runner.keep_best(attempt, candidate)
+        self.trials[attempt] = result
+        return result
+
+    def _float_value(self) -> float | None:
+        """Return the metric of the float model, or None if no attempt has measured it yet."""
+        for trial in self.trials.values():
+            if trial.measurement is not None:
+                return trial.measurement.float_value
+        return None
 
     def _is_new(self, attempt: Attempt) -> bool:
-        return attempt not in self.trials and _attempt_key(asdict(attempt)) not in self._known
+        """Whether an attempt has neither been made nor is stored in the journal."""
+        return (
+            attempt not in self.trials and _attempt_key(asdict(attempt)) not in self._stored_records
+        )
 
     def _check_budget(self) -> None:
-        """Raise _Stop where no more attempts may be made, once there is one."""
+        """Raise _SearchStopped if the attempts or the time budget are used up.
+
+        The first attempt is always made.
+        """
         if not self.trials:
             return
         if len(self.trials) >= _MAX_ATTEMPTS:
-            raise _SearchStopped(f"{_MAX_ATTEMPTS} attempts were made")
-        longest = max(trial.seconds for trial in self.trials.values())
-        spent = time.monotonic() - self._began
-        if self._minutes is not None and spent + longest > 60 * self._minutes:
+            raise _SearchStopped(f"limit of {_MAX_ATTEMPTS} attempts reached")
+        longest_seconds = max(trial.seconds for trial in self.trials.values())
+        elapsed_seconds = time.monotonic() - self._start_time
+        if self._minutes is not None and elapsed_seconds + longest_seconds > 60 * self._minutes:
             raise _SearchStopped(
-                f"the budget of {self._minutes:g} minutes is spent; --resume with a larger one "
-                "goes on"
+                f"time budget of {self._minutes:g} minutes exhausted; continue with --resume and a "
+                "larger budget"
             )
 
     def _parse_record(self, attempt: Attempt, record: Mapping[str, Any]) -> AttemptResult:
+        """Create the result of an attempt from its journal record."""
         if "why" in record:
-            return AttemptResult(attempt, None, None, record["seconds"], why=record["why"])
-        measure, cost = (
-            self._goal.measured(record["value"], record.get("float")),
-            parse_cost(record),
-        )
-        over = max((share - 1 for share, _ in self._goal.limit_usage(cost)), default=0.0)
-        fills = self._goal.is_limits_only
+            return AttemptResult(attempt, None, None, record["seconds"], reason=record["why"])
+        cost = parse_cost(record)
+        usage = self._goal.limit_usage(cost)
+        excess = max((fraction - 1 for fraction, _ in usage), default=0.0)
         return AttemptResult(
             attempt,
-            measure,
+            self._goal.create_measurement(record["value"], record.get("float")),
             cost,
             record["seconds"],
             record["ready"],
-            limit_excess=max(over, 0),
-            is_ranked_by_value=fills,
+            limit_excess=max(excess, 0),
+            is_ranked_by_value=self._goal.is_limits_only,
         )
 
 
 def _galloping_indices(count: int) -> Iterator[int]:
-    """Yield the places that a climb of `count` steps tries before one meets the wish.
-
-    0, 1, 3, 7 ... and the last.
-    """
-    place = 0
-    while place < count - 1:
-        yield place
-        place = 2 * place + 1
+    """Yield the indices that a galloping search over `count` items tries: 0, 1, 3, 7 ..., last."""
+    index = 0
+    while index < count - 1:
+        yield index
+        index = 2 * index + 1
     yield count - 1
 
 
 def _bisection_indices(low: int, high: int) -> Iterator[int]:
-    """Yield the place in the middle between two, and those between it and either, whichever is asked for next."""
+    """Yield the indices that a bisection of (low, high) may try after its middle.
+
+    These are the middles of both halves; the result at the middle decides which one is needed.
+    """
     middle = (low + high) // 2
-    yield from (
-        each
-        for each in ((low + middle) // 2, (middle + high) // 2)
-        if low < each < high and each != middle
-    )
+    for quarter in ((low + middle) // 2, (middle + high) // 2):
+        if low < quarter < high and quarter != middle:
+            yield quarter
 
 
 def _attempt_key(attempt: Mapping[str, Any]) -> str:
+    """Return the canonical JSON of an attempt, its key in the journal."""
     return json.dumps(attempt, sort_keys=True)

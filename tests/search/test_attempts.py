@@ -123,7 +123,7 @@ class Another:
 def test_a_worker_that_begins_with_something_else_is_refused(cluster):
     base, goal = base_of(nets.residual(), platform="generic"), Goal(min_sqnr=60)
     with pytest.raises(
-        ConfigError, match="a worker of the cluster begins with another model than this machine"
+        ConfigError, match="a worker of the cluster has a different model than this machine"
     ):
         search(base, goal, create_start=Another(), cluster=cluster.scheduler_address)
 

@@ -73,5 +73,5 @@ def test_a_damaged_record_is_none(damage):
 
 
 def test_widths_that_are_none_are_told():
-    with pytest.raises(DataError, match="names no widths"):
+    with pytest.raises(DataError, match="'macs' has invalid widths"):
         parse_cost({**WHOLE, "macs": {"8 by 8": 1}})

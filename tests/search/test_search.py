@@ -25,7 +25,7 @@ from lingeronnx.run.session import Session
 from lingeronnx.search import Goal, search
 from lingeronnx.search.cost import AttemptCost, measure_cost
 from lingeronnx.search.ladder import (
-    MAX_FLOAT_MAC_SHARE,
+    MAX_FLOAT_MAC_FRACTION,
     Attempt,
     iter_rungs,
     rank_layer_groups,
@@ -85,7 +85,7 @@ def test_groups_keep_what_shares_a_scale_together(name):
     }
     for shared_scale in group_shared_scales(planned.partition, planned.target):
         assert len({home[tensor] for tensor in shared_scale.tensors if tensor in home}) <= 1
-    assert sum(group.mac_share for group in found) == pytest.approx(1)
+    assert sum(group.mac_fraction for group in found) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("platform", ("generic", "venus"))
@@ -204,7 +204,7 @@ def test_a_chip_gets_outputs_in_32_bits():
 def test_met_at_once_makes_one_attempt():
     base = base_of(nets.plain(), platform="venus")
     _, found = search(base, Goal(min_sqnr=-50.0))
-    assert (len(found.trials), found.stopped, found.best.attempt) == (1, "met", Attempt())
+    assert (len(found.trials), found.stop_reason, found.best.attempt) == (1, "met", Attempt())
 
 
 def test_time_is_a_wish_beside_accuracy():
@@ -212,12 +212,12 @@ def test_time_is_a_wish_beside_accuracy():
     base = base_of(nets.plain(), platform="arcs", clock=100.0)
     cycles = base.result.report.time.latency.total
     _, found = search(base, Goal(min_sqnr=-50.0, max_ms=(cycles + 1) / 1e5, clock=100.0))
-    assert (found.stopped, found.best.limit_excess) == ("met", 0.0)
+    assert (found.stop_reason, found.best.limit_excess) == ("met", 0.0)
     assert "ms a call at 100 MHz at most" in found.goal.text
     result, found = search(base, Goal(min_sqnr=-50.0, max_ms=(cycles - 1) / 1e5, clock=100.0))
-    assert "accurate enough, but a call takes" in found.stopped
+    assert "accurate enough, but a call takes" in found.stop_reason
     assert found.best.limit_excess == pytest.approx(cycles / (cycles - 1) - 1)
-    assert "the wish is not met" in result.report.warnings[0]
+    assert "search goal not met" in result.report.warnings[0]
 
 
 def test_flash_is_a_limit_beside_accuracy():
@@ -225,10 +225,12 @@ def test_flash_is_a_limit_beside_accuracy():
     base = base_of(nets.plain(), platform="arcs")
     flash = base.result.report.cost.weights
     _, found = search(base, Goal(min_sqnr=-50.0, max_flash=flash))
-    assert (found.stopped, found.best.cost.flash) == ("met", flash)
+    assert (found.stop_reason, found.best.cost.flash) == ("met", flash)
     assert found.goal.text == f"every output at -50 dB at least, {flash:,} bytes of flash at most"
     _, found = search(base, Goal(min_sqnr=-50.0, max_flash=flash - 1))
-    assert found.stopped == f"accurate enough, but {flash:,} bytes of flash; take a smaller model"
+    assert (
+        found.stop_reason == f"accurate enough, but {flash:,} bytes of flash; use a smaller model"
+    )
 
 
 def test_a_wish_for_time_lets_time_decide():
@@ -270,15 +272,15 @@ def test_what_cannot_be_met_says_so():
     result, found = search(base, Goal(min_sqnr=200.0))
     assert not found.best.meets_goal
     assert result.report.chip_ready
-    assert "the wish is not met" in result.report.warnings[0]
-    assert "venus computes in 8 bits only" in found.stopped
+    assert "search goal not met" in result.report.warnings[0]
+    assert "venus computes in 8 bits only" in found.stop_reason
     nearest = min(
         trial.measurement.shortfall for trial in found.trials if trial.measurement is not None
     )
-    assert f"with {nearest:.3g} missing" in found.stopped
+    assert f"{nearest:.3g} short of the goal" in found.stop_reason
     for trial in found.trials:
         total = sum(trial.cost.macs.values())
-        assert trial.cost.macs.get("float", 0) <= MAX_FLOAT_MAC_SHARE * total
+        assert trial.cost.macs.get("float", 0) <= MAX_FLOAT_MAC_FRACTION * total
 
 
 def test_a_search_that_goes_on_makes_nothing_twice(tmp_path):
@@ -293,7 +295,7 @@ def test_a_search_that_goes_on_makes_nothing_twice(tmp_path):
     whole, in_one_go = search(base, goal)
     _, cut = search(base, goal, minutes=0, log=log)
     assert len(cut.trials) == 1
-    assert "budget of 0 minutes" in cut.stopped
+    assert "time budget of 0 minutes" in cut.stop_reason
     result, found = search(base, goal, log=log, resume=True)
     assert [t.attempt for t in found.trials] == [t.attempt for t in in_one_go.trials]
     again, last = search(base, goal, minutes=0, log=log, resume=True)  # everything is in the log
@@ -350,7 +352,7 @@ def test_ctrl_c_returns_the_best_so_far(monkeypatch):
     monkeypatch.setattr(attempts, "refine_weights", interrupted)
     result, found = search(base, Goal(min_sqnr=90.0))
     assert len(found.trials) == 2
-    assert found.stopped.startswith("interrupted")
+    assert found.stop_reason.startswith("interrupted")
     assert found.best is min(found.trials, key=lambda trial: trial.rank)
     assert result.report.search["options"] == found.best.attempt.to_cli_options(found.target)
 
@@ -385,8 +387,8 @@ def test_a_function_of_the_users_is_a_metric(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "goal, text",
     (
-        ({}, "give one of the two"),
-        ({"max_drop": 1.0, "min_sqnr": 30.0}, "give one of the two"),
+        ({}, "pass exactly one"),
+        ({"max_drop": 1.0, "min_sqnr": 30.0}, "pass exactly one"),
         ({"max_drop": 1.0}, "needs eval data"),
         ({"max_drop": -1.0, "data": "x.npz"}, "0 or more"),
         ({"max_drop": 1.0, "data": "x.npz", "metric": "sqnr"}, "compares two models"),
@@ -510,7 +512,7 @@ def test_the_command(tmp_path):
         (["--max-drop", "1"], "needs eval data"),
         (
             ["--max-drop", "1", "--min-sqnr", "30", "--eval", str(MODELS / "digits_test.npz")],
-            "give one of the two",
+            "pass exactly one",
         ),
         (["--min-sqnr", "30", "--resume"], "drop --resume"),
     ),
