@@ -1,13 +1,11 @@
-"""The command line, one file per command.
+"""The command line: one file per command, which parses options, calls `api` and prints the result.
 
-Each parses its options, calls `api` once and prints what came back.
-Exit codes: 0; 1 the user's side, told in one line; 2 a wrong option; 70 a bug of ours, with its
-traceback and an archive for a report; 130 Ctrl-C.
-With ``--json`` one JSON object is all there is on stdout, and tables go to stderr. Everything heavy
-(numpy, onnx, rich
-...) is imported inside the commands, so that ``--help`` is there at once.
+Exit codes: 0; 1 for an error of the user, in one line; 2 for a wrong option; 70 for a bug in
+lingeronnx, with a traceback and an archive for a bug report; 130 for Ctrl-C. With ``--json``,
+stdout has one JSON object and nothing else; tables go to stderr.
 
-How results look is `show`'s business.
+Imports of numpy, onnx, rich and other large packages are inside the commands, so that ``--help`` is
+fast. `show` and `report` format results.
 """
 
 from __future__ import annotations
@@ -54,16 +52,16 @@ from .tools.warmup import warmup
 __all__ = ["main"]
 
 # before the collector looks for cycles: at Python's 700 it takes a tenth of a command's time
-_GC_THRESHOLD = 100_000
+_GC_THRESHOLD = (
+    100_000  # at Python's default of 700, the collector takes a tenth of a command's time
+)
 _EXIT_BUG = 70
 _EXIT_INTERRUPTED = 130
-_ARGV_KEY = f"{__name__}.words"
-_REDUCED_OPTIONS = (
-    "--effort fast --no-fit --debug-dump rewrites"  # does less, and shows what each rewrite did
-)
+_ARGV_KEY = f"{__name__}.argv"
+#: Options that do less and show the effect of each rewrite, to narrow down a bug.
+_REDUCED_OPTIONS = "--effort fast --no-fit --debug-dump rewrites"
 
-
-#: What the system refuses whatever we do: a disk or a terminal that takes no more, names and folders it does not have.
+#: Errors of the system, not bugs: a full disk, a closed terminal, missing names and folders.
 _SYSTEM_ERRNOS = (
     errno.ENAMETOOLONG,
     errno.ENOSPC,
@@ -81,23 +79,17 @@ _SYSTEM_ERRNOS = (
 
 
 def _format_system_error(error: Exception) -> str:
-    """Return one line on what the machine has too little of, or does not allow.
-
-    Empty for a bug of ours.
-    """
+    """Format an error of the system in one line; empty if `error` is a bug in lingeronnx."""
     if isinstance(error, MemoryError):
-        return "there is not enough memory; give smaller --batch or --limit, or a smaller model"
+        return "out of memory; use a smaller --batch or --limit, or a smaller model"
     if isinstance(error, OSError) and error.errno in _SYSTEM_ERRNOS:
-        place = f": {error.filename}" if error.filename else " (what was written to files stays)"
-        return f"{error.strerror}{place}"
+        location = f": {error.filename}" if error.filename else " (files already written remain)"
+        return f"{error.strerror}{location}"
     return ""
 
 
 class _ClosedStream(io.TextIOBase):
-    """In place of a standard output that was closed.
-
-    What is printed is lost, and the exit code says so.
-    """
+    """Replacement of a closed standard output: writing raises OSError."""
 
     encoding = "utf-8"
 
@@ -106,56 +98,51 @@ class _ClosedStream(io.TextIOBase):
 
 
 def _replace_closed_streams() -> None:
-    """Give closed streams something in their place.
+    """Open file descriptors 0 to 2 if they are closed.
 
-    Else files that are written would get their numbers.
-    What libraries print on them would then end in these files.
+    Otherwise files that are opened later get these descriptors, and output of libraries ends up in
+    them.
     """
-    for number in range(3):
+    for descriptor in range(3):
         try:
-            os.fstat(number)
+            os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free descriptor
     sys.stdout = sys.stdout or _ClosedStream()
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 - open until the process ends
 
 
-def _write_bug_archive(words: list[str], trace: str) -> str:
-    """Return a line on the file that was written for a report of a bug.
-
-    Empty where there is none.
-    """
-    with contextlib.suppress(Exception):  # whatever it is, it must not hide the bug
+def _write_bug_archive(argv: list[str], trace: str) -> str:
+    """Write an archive for a bug report; return a line about it, or "" if that failed."""
+    with contextlib.suppress(Exception):  # must not hide the bug itself
         from ..support.bug_report import write_bug_report
 
-        path = write_bug_report(words, trace)
-        return (
-            ""
-            if path is None
-            else f"{path} has what a report needs: no weights, no data; its README.txt says what"
-        )
+        path = write_bug_report(argv, trace)
+        if path is not None:
+            return (
+                f"{path} has what a bug report needs, without weights or data; see its README.txt"
+            )
     return ""
 
 
 class CommandGroup(click.Group):
-    """Turns what a command raises into exit codes."""
+    """The command `lingeronnx`: converts exceptions of its commands to exit codes."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Keep the whole line."""
+        """Record the arguments and parse them."""
         ctx.meta[_ARGV_KEY] = list(args)
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
         _replace_closed_streams()
         for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper):  # names may hold what the terminal cannot show
+            if isinstance(stream, io.TextIOWrapper):  # tensor names may not be encodable
                 stream.reconfigure(errors="backslashreplace")
         try:
             with warnings.catch_warnings():
-                if "LINGERONNX_STRICT" not in os.environ:  # in tests, where they are errors
-                    warnings.simplefilter(
-                        "ignore"
-                    )  # libraries warn those who call them, not the user of a command
+                if "LINGERONNX_STRICT" not in os.environ:  # set in tests, where warnings are errors
+                    # Warnings of libraries are meant for their callers, not for users of a command.
+                    warnings.simplefilter("ignore")
                 return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
@@ -167,25 +154,27 @@ class CommandGroup(click.Group):
             ctx.exit(_EXIT_INTERRUPTED)
         except Exception as error:
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
-                raise  # the reader of our output went away; click knows what to do
+                raise  # the reader of stdout is gone; click handles it
             if line := _format_system_error(error):
                 with contextlib.suppress(OSError):
                     click.echo(f"error: {line}", err=True)
                 ctx.exit(1)
-            trace = traceback.format_exc()
-            click.echo(trace, err=True, nl=False)
-            click.echo(
-                (
-                    "this is a bug in lingeronnx: please report it, with the lines above and the "
-                    "command"
-                ),
-                err=True,
-            )
-            if line := _write_bug_archive(ctx.meta[_ARGV_KEY], trace):
-                click.echo(line, err=True)
-            if line := current_command_line():
-                click.echo(f"try next: {line} {_REDUCED_OPTIONS}", err=True)
+            _report_bug(ctx)
             ctx.exit(_EXIT_BUG)
+
+
+def _report_bug(ctx: click.Context) -> None:
+    """Print the current traceback and how to report it."""
+    trace = traceback.format_exc()
+    click.echo(trace, err=True, nl=False)
+    click.echo(
+        "this is a bug in lingeronnx: please report it, with the lines above and the command",
+        err=True,
+    )
+    if line := _write_bug_archive(ctx.meta[_ARGV_KEY], trace):
+        click.echo(line, err=True)
+    if line := current_command_line():
+        click.echo(f"try next: {line} {_REDUCED_OPTIONS}", err=True)
 
 
 @click.group(
@@ -200,9 +189,8 @@ class CommandGroup(click.Group):
 def main() -> None:
     """Quantize float ONNX models for small NPUs, and simulate the result bit for bit."""
     gc.set_threshold(_GC_THRESHOLD)
-    if (
-        "OMP_NUM_THREADS" not in os.environ
-    ):  # numpy's products are small here: threads that wait cost more than they do
+    if "OMP_NUM_THREADS" not in os.environ:
+        # numpy's matrix products are small here; idle threads cost more than they gain.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 

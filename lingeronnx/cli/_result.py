@@ -1,4 +1,4 @@
-"""What `quantize` and `finetune` end with: what was written, for people and as JSON."""
+"""Print the result of `quantize` and `finetune`, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -20,22 +20,24 @@ __all__ = ["show_result"]
 def show_result(
     model: Path, written: WrittenFiles, as_json: bool, deployed: Deployment | None = None
 ) -> None:
-    """Print what became of `model` and what was deployed, and with --json the object."""
-    again = "" if written.report.search is not None else current_command_line()
-    show_report(console_for(as_json), model, written, again)
+    """Print the report on `model` and the written files; with `as_json` also a JSON object."""
+    command_line = "" if written.report.search is not None else current_command_line()
+    show_report(console_for(as_json), model, written, command_line)
     if deployed is not None:
         show_deployment(console_for(as_json), deployed)
-    if as_json:
-        print_json(
-            {
-                **REPORT_VERSION.make_entry(),
-                "model": model,
-                "output": written.graph,
-                "chip_part": written.chip,
-                "chip_parts": list(written.chip_parts),
-                "plan": written.plan,
-                "written": list(written.files),
-                **written.report.to_dict(),
-                **({} if deployed is None else {"deployment": deployed.to_dict()}),
-            }
-        )
+    if not as_json:
+        return
+    deployment = {} if deployed is None else {"deployment": deployed.to_dict()}
+    print_json(
+        {
+            **REPORT_VERSION.make_entry(),
+            "model": model,
+            "output": written.graph,
+            "chip_part": written.chip,
+            "chip_parts": list(written.chip_parts),
+            "plan": written.plan,
+            "written": list(written.files),
+            **written.report.to_dict(),
+            **deployment,
+        }
+    )

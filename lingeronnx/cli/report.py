@@ -1,14 +1,14 @@
-"""How the report on a quantization looks in a terminal.
+"""Terminal output of the report on a quantization.
 
-What decides first, and all of it on one screen.
-What is alike is one line, with its number and the worst of it. The options `--notes full` and
-`--json` leave nothing out. Knows reports, nothing of options, files to write or exit codes.
+The decisive facts come first, and a short report fits on one screen: similar lines are merged into
+one, with their number and the worst value. `--notes full` and `--json` omit nothing. This module
+knows reports; it knows no options, files or exit codes.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,10 +34,11 @@ if TYPE_CHECKING:
 
 __all__ = ["show_demo", "show_report"]
 
-_MAX_LINES, _UNLIMITED = 4, 1 << 30  # lines of one sort that are shown, in short and in full
-_MAX_OP_TYPES = 8  # operators that are counted in a line
-_COST_TABLE_MARGIN = 5  # lines that a table of costs takes beside its layers and totals
-_MIN_COST_ROWS = 3  # layers that such a table has at least
+_MAX_LINES = 4  # lines of one category in a short report
+_UNLIMITED = 1 << 30
+_MAX_OP_TYPES = 8  # operator types counted in one line
+_COST_TABLE_MARGIN = 5  # lines of a cost table besides its layers and totals
+_MIN_COST_ROWS = 3  # minimum number of layers in a cost table
 
 _PACK_LABEL, _NEXT_LABEL = "pack it with", "try next"
 
@@ -47,70 +48,92 @@ _Row = tuple[str, str, str]  # label, value, style of the value
 def show_report(
     console: Console, model: Path, written: WrittenFiles, command_line: str = ""
 ) -> None:
-    """Print what a quantization did of `model`, and what it wrote.
+    """Print the report of a quantization and the written files.
 
-    command_line : the user's command line, which the options to try next are added to; empty where
-    there is none.
+    A short report (`--notes short`) is shortened until it fits on one screen.
+
+    Parameters
+    ----------
+    console
+        Console to print on.
+    model
+        Path of the float model.
+    written
+        The written files, with the report.
+    command_line
+        Command line of the user, to which suggested options are appended; empty if unknown.
     """
-    report, most, room = written.report, _UNLIMITED if written.report.full else _MAX_LINES, 0
-    layers = 0 if report.cost is None else len(report.cost.layers)
-    while not report.full:
-        with console.capture() as held:
-            _print_report(console, model, written, command_line, most, 0)
-        room = SCREEN_LINES - _count_screen_lines(held.get())
-        if room >= 0 or most == 1:
+    report = written.report
+    layer_count = 0 if report.cost is None else len(report.cost.layers)
+    if report.full:
+        _print_report(console, model, written, command_line, _UNLIMITED, layer_count)
+        return
+    max_lines = _MAX_LINES
+    while True:
+        with console.capture() as captured:
+            _print_report(console, model, written, command_line, max_lines, 0)
+        free_lines = SCREEN_LINES - _count_screen_lines(captured.get())
+        if free_lines >= 0 or max_lines == 1:
             break
-        most -= 1
-    room -= _COST_TABLE_MARGIN + (0 if report.cost is None else max(len(report.cost.macs), 1))
-    _print_report(
-        console,
-        model,
-        written,
-        command_line,
-        most,
-        layers if report.full else room if room >= min(_MIN_COST_ROWS, layers) else 0,
-    )
+        max_lines -= 1
+    total_lines = 0 if report.cost is None else max(len(report.cost.macs), 1)
+    cost_rows = free_lines - _COST_TABLE_MARGIN - total_lines
+    if cost_rows < min(_MIN_COST_ROWS, layer_count):
+        cost_rows = 0
+    _print_report(console, model, written, command_line, max_lines, cost_rows)
 
 
 def _count_screen_lines(text: str) -> int:
-    """Return how many lines of a screen a text takes.
-
-    A call to be copied, which has paths of any length, is one.
-    """
+    """Count the screen lines of `text`; a command line to copy counts as one line."""
     from rich.text import Text
 
     lines = Text.from_ansi(text).plain.rstrip("\n").split("\n")
-    return count_screen_lines(
-        "" if line.startswith((f"  {_PACK_LABEL}", f"  {_NEXT_LABEL}")) else line for line in lines
-    )
+    command_prefixes = (f"  {_PACK_LABEL}", f"  {_NEXT_LABEL}")
+    return count_screen_lines("" if line.startswith(command_prefixes) else line for line in lines)
 
 
 def _print_report(
-    console: Console, model: Path, written: WrittenFiles, again: str, most: int, layers: int
+    console: Console,
+    model: Path,
+    written: WrittenFiles,
+    command_line: str,
+    max_lines: int,
+    cost_rows: int,
 ) -> None:
-    """Print it, with at most so many lines of one sort, and the heaviest `layers` in a table."""
+    """Print a report: at most `max_lines` per category, `cost_rows` layers in the cost table."""
     report = written.report
     print_title(console, f"{model} -> {report.platform}, {report.mode}")
-    print_facts(console, _readiness_rows(report, max(most, 2)))
-    print_notes(
-        console, truncate_lines(merge_similar_lines(report.warnings), most), "WARNING", "bold red"
+    print_facts(console, _readiness_rows(report, max(max_lines, 2)))
+    warnings = truncate_lines(merge_similar_lines(report.warnings), max_lines)
+    print_notes(console, warnings, "WARNING", "bold red")
+    if command_line:
+        for step in report.next:
+            print_line(console, _NEXT_LABEL, f"{command_line} {' '.join(step.options)}")
+            print_facts(console, [("", f"({step.effect})", "")])
+    print_facts(
+        console, [*_figure_rows(report, max_lines), *_float_and_rewrite_rows(report, max_lines)]
     )
-    for step in report.next if again else ():
-        print_line(console, _NEXT_LABEL, f"{again} {' '.join(step.options)}")
-        print_facts(console, [("", f"({step.effect})", "")])
-    print_facts(console, [*_figure_rows(report, most), *_float_and_rewrite_rows(report, most)])
-    print_notes(console, _collect_notes(report, most))
+    print_notes(console, _collect_notes(report, max_lines))
     if report.search is not None:
-        _search_table(console, report.search)
-    if report.cost is not None and layers:
-        console.print(
-            "\n  Cost on the chip, the heaviest nodes (all of them with --json)\n", style="bold"
-        )
-        for line in report.cost.format_table(
-            layers, with_totals=False, latency=report.time.latency
-        ):
-            console.print(line, soft_wrap=True)
-        console.print()
+        _print_search(console, report.search)
+    if report.cost is not None and cost_rows:
+        _print_cost_table(console, report, cost_rows)
+    _print_files(console, written)
+
+
+def _print_cost_table(console: Console, report: Report, max_rows: int) -> None:
+    """Print the cost of the most expensive layers."""
+    assert report.cost is not None
+    console.print("\n  Cost on the chip, most expensive nodes (--json lists all)\n", style="bold")
+    lines = report.cost.format_table(max_rows, with_totals=False, latency=report.time.latency)
+    for line in lines:
+        console.print(line, soft_wrap=True)
+    console.print()
+
+
+def _print_files(console: Console, written: WrittenFiles) -> None:
+    """Print the packer's command lines and the written files."""
+    report = written.report
     if report.packer and report.chip_ready:
         print_line(console, _PACK_LABEL, report.packer)
     for part in report.program.chip:
@@ -120,138 +143,115 @@ def _print_report(
         print_line(console, "plan", str(written.plan))
     print_line(console, "written", f"{written.graph} ({size_text(written.graph)})")
     if written.chip is not None:
-        print_line(
-            console,
-            "for the packer",
-            f"{written.chip} ({size_text(written.chip)}), without the host part",
-        )
+        text = f"{written.chip} ({size_text(written.chip)}), without the host part"
+        print_line(console, "for the packer", text)
     for path in written.chip_parts:
         print_line(console, "for the packer", f"{path} ({size_text(path)})")
 
 
-def _readiness_rows(report: Report, most: int) -> list[_Row]:
-    """Return whether it is chip-ready, and why not."""
-    ready, style = ("yes", "bold green") if report.chip_ready else ("no", "bold red")
+def _readiness_rows(report: Report, max_lines: int) -> list[_Row]:
+    """Return the rows that say whether the graph is chip-ready, and what prevents it."""
+    rows: list[_Row] = []
+    if report.program.runs_correctly:
+        rows.append((f"runs on {report.platform}", report.runs_text, "bold"))
     if not report.is_chip:
-        ready, style = f"no: {report.platform} is no chip", ""
-    runs = (
-        [(f"runs on {report.platform}", report.runs_text, "bold")]
-        if report.program.runs_correctly
-        else []
-    )
-    why = [("why not", line, "red") for line in truncate_lines(report.why_not, most)]
-    fewer = [
-        ("fewer parts", line, "") for line in truncate_lines(list(map(str, report.merges)), most)
-    ]
-    slow = [("too slow", str(finding), "red") for finding in report.time.findings]
-    return [*runs, ("chip-ready", ready, style), *why, *slow, *fewer]
+        rows.append(("chip-ready", f"no: {report.platform} is no chip", ""))
+    elif report.chip_ready:
+        rows.append(("chip-ready", "yes", "bold green"))
+    else:
+        rows.append(("chip-ready", "no", "bold red"))
+    rows += [("why not", line, "red") for line in truncate_lines(report.why_not, max_lines)]
+    rows += [("too slow", str(finding), "red") for finding in report.time.findings]
+    merges = truncate_lines(list(map(str, report.merges)), max_lines)
+    rows += [("fewer parts", line, "") for line in merges]
+    return rows
 
 
-def _figure_rows(report: Report, most: int) -> list[_Row]:
-    """Return the figures."""
+def _figure_rows(report: Report, max_lines: int) -> list[_Row]:
+    """Return the rows with figures: layers, MACs, cost, time, fidelity, accuracy."""
     counts = sorted(report.layers.items(), key=lambda item: -item[1])
-    layers = f"{sum(report.layers.values())}: " + ", ".join(f"{op}\u00a0{n}" for op, n in counts)
-    rows = [
-        ("integer layers", layers if counts else "none", ""),
-        ("integer MACs", report.macs_text, ""),
-    ]
+    layers = "none"
+    if counts:
+        listed = ", ".join(f"{op_type}\u00a0{count}" for op_type, count in counts)
+        layers = f"{sum(report.layers.values())}: {listed}"
+    rows = [("integer layers", layers, ""), ("integer MACs", report.macs_text, "")]
     if report.cost is not None:
         rows.append(("on the chip", report.cost.format_totals(), ""))
-    rows += [
-        ("time" if index == 0 else "", line, "") for index, line in enumerate(report.time.lines())
-    ]
+    for index, line in enumerate(report.time.lines()):
+        rows.append(("time" if index == 0 else "", line, ""))
     if report.saved is not None:
         rows.append(("cycles", report.saved.summary, ""))
-    rows += [("fidelity", text, "") for text in _format_fidelity(report, most)]
+    rows += [("fidelity", text, "") for text in _format_fidelity(report, max_lines)]
     if report.accuracy:
         rows.append(("accuracy", report.accuracy_text, "bold"))
     return rows
 
 
-def _format_fidelity(report: Report, most: int) -> list[str]:
-    """Return a line for each output; of many the worst, and the range of the others."""
-    if len(report.outputs) <= most:
+def _format_fidelity(report: Report, max_lines: int) -> list[str]:
+    """Format the fidelity of each output; of many, the worst ones and the range of the others."""
+    if len(report.outputs) <= max_lines:
         return [report.fidelity_text(name) for name in report.outputs]
-    worst = sorted(report.outputs, key=lambda name: _sqnr_sort_key(report.outputs[name]))
-    shown = max(most - 1, 1)
-    ends = " to ".join(
-        format_decibels(report.outputs[name]["sqnr"])
-        for name in dict.fromkeys((worst[shown], worst[-1]))
-    )
-    lines = [report.fidelity_text(name) for name in worst[:shown]]
-    left = f"{len(worst) - shown} more output{'s' if len(worst) > shown + 1 else ''}: {ends}"
-    return [*lines, left] if most > 1 else [f"{lines[0]}; {left}"]
+    ranked = sorted(report.outputs, key=lambda name: _sqnr_sort_key(report.outputs[name]))
+    shown = max(max_lines - 1, 1)
+    bounds = dict.fromkeys((ranked[shown], ranked[-1]))
+    sqnr_range = " to ".join(format_decibels(report.outputs[name]["sqnr"]) for name in bounds)
+    lines = [report.fidelity_text(name) for name in ranked[:shown]]
+    hidden = len(ranked) - shown
+    summary = f"{hidden} more output{'s' if hidden > 1 else ''}: {sqnr_range}"
+    return [*lines, summary] if max_lines > 1 else [f"{lines[0]}; {summary}"]
 
 
-def _sqnr_sort_key(seen: Mapping[str, float]) -> float:
-    """Return what sorts outputs: what is not finite comes first."""
-    return seen["sqnr"] if seen["sqnr"] == seen["sqnr"] else -float("inf")
+def _sqnr_sort_key(measures: Mapping[str, float]) -> float:
+    """Return the SQNR of an output, or minus infinity for NaN, which sorts first."""
+    return measures["sqnr"] if measures["sqnr"] == measures["sqnr"] else -float("inf")
 
 
-def _float_and_rewrite_rows(report: Report, most: int) -> list[_Row]:
-    """Return what else stays in float, and what is written otherwise."""
+def _float_and_rewrite_rows(report: Report, max_lines: int) -> list[_Row]:
+    """Return the rows on float nodes of the host part and on rewritten nodes."""
     from ..flow.report import format_float_nodes, format_rewrites
 
-    host = format_float_nodes(report.host_part, report.full)
-    if len(host) > most:
-        kinds = sorted(
-            Counter(n.op_type for n in report.host_part).items(), key=lambda item: -item[1]
-        )
-        counts = ", ".join(f"{op} {n}" for op, n in kinds[:_MAX_OP_TYPES]) + (
-            " ..." if len(kinds) > _MAX_OP_TYPES else ""
-        )
-        work = sum(n.macs for n in report.host_part)
-        counts += f"; {work:,} MACs" if work else ""
-        host = [
-            (
-                f"{len(report.host_part)} nodes before the first or after the last integer one: "
-                f"{counts}"
-            )
-        ]
-    changed = truncate_lines(format_rewrites(report.fitted, report.full), most)
-    return [("host part", line, "") for line in host] + [
-        ("written otherwise", line, "") for line in changed
+    host_lines = format_float_nodes(report.host_part, report.full)
+    if len(host_lines) > max_lines:
+        host_lines = [_summarize_host_part(report)]
+    rewrites = truncate_lines(format_rewrites(report.fitted, report.full), max_lines)
+    return [
+        *(("host part", line, "") for line in host_lines),
+        *(("rewritten", line, "") for line in rewrites),
     ]
 
 
-def _collect_notes(report: Report, most: int) -> list[str]:
-    """Return the notes, and what is only a warning of the packer's rules."""
+def _summarize_host_part(report: Report) -> str:
+    """Summarize the host part in one line: nodes, operator types, MACs."""
+    counts = Counter(node.op_type for node in report.host_part).most_common()
+    text = ", ".join(f"{op_type} {count}" for op_type, count in counts[:_MAX_OP_TYPES])
+    if len(counts) > _MAX_OP_TYPES:
+        text += " ..."
+    macs = sum(node.macs for node in report.host_part)
+    if macs:
+        text += f"; {macs:,} MACs"
+    return f"{len(report.host_part)} nodes before the first or after the last integer node: {text}"
+
+
+def _collect_notes(report: Report, max_lines: int) -> list[str]:
+    """Return the notes of the report and the findings that are mere warnings of the packer."""
     from ..flow.report import format_findings
 
-    past = format_findings((f for f in report.findings if f.level == "plan"), report.full)
-    return truncate_lines(
-        [*(report.notes if report.full else merge_similar_lines(report.notes)), *past], most
-    )
+    warnings = (finding for finding in report.findings if finding.level == "plan")
+    notes = report.notes if report.full else merge_similar_lines(report.notes)
+    return truncate_lines([*notes, *format_findings(warnings, report.full)], max_lines)
 
 
-def _search_table(console: Console, search: Mapping[str, Any]) -> None:
-    """Print the attempts of a search, the chosen one marked, its widths, and why it ended."""
-    from ..search.page import format_shortfall, format_weight_bits
+def _print_search(console: Console, search: Mapping[str, Any]) -> None:
+    """Print the attempts of a search, the selected one marked, its bit widths, and why it ended."""
+    from ..search.page import format_weight_bits
 
-    unit = search["unit"]
-    known = [
-        key
-        for key in ("flash", "cycles")
-        if any(trial[key] is not None for trial in search["trials"])
+    trials = search["trials"]
+    cost_keys = [
+        key for key in ("flash", "cycles") if any(trial[key] is not None for trial in trials)
     ]
-    rows = [
-        (
-            "*" if trial["chosen"] else "",
-            trial["what"],
-            trial["why"] if trial["value"] is None else format_value(trial["value"], unit),
-            ""
-            if trial["value"] is None
-            else format_shortfall(trial, format_value(trial["missing"], difference_unit(unit))),
-            "" if trial["bytes"] is None else f"{trial['bytes']:,}",
-            "" if trial["work"] is None else f"{trial['work']:.2f}",
-            *("" if trial[key] is None else f"{trial[key]:,.0f}" for key in known),
-            f"{trial['seconds']:.0f}",
-        )
-        for trial in search["trials"]
-    ]
-    title = f"Attempts: {search['goal']}"
-    head = ["", "what", "value", "missing", "bytes", "work", *known, "s"]
-    print_table(console, title, head, rows)
+    header = ["", "what", "value", "missing", "bytes", "work", *cost_keys, "s"]
+    rows = [_format_attempt(trial, search["unit"], cost_keys) for trial in trials]
+    print_table(console, f"Attempts: {search['goal']}", header, rows)
     for option in search["options"]:
         print_line(console, "same as", option)
     if widths := format_weight_bits(search["weight_bits"]):
@@ -260,52 +260,67 @@ def _search_table(console: Console, search: Mapping[str, Any]) -> None:
         print_facts(console, [("ended", search["stopped"], "")])
 
 
-def show_demo(console: Console, done: Demo, report: Report) -> None:
-    """Print the digits, what the integer graph says of them, and its accuracy."""
+def _format_attempt(
+    trial: Mapping[str, Any], unit: str, cost_keys: Sequence[str]
+) -> tuple[str, ...]:
+    """Format one attempt of a search as a row of the table."""
+    from ..search.page import format_shortfall
+
+    value, shortfall = trial["why"], ""
+    if trial["value"] is not None:
+        value = format_value(trial["value"], unit)
+        missing = format_value(trial["missing"], difference_unit(unit))
+        shortfall = format_shortfall(trial, missing)
+    return (
+        "*" if trial["chosen"] else "",
+        trial["what"],
+        value,
+        shortfall,
+        "" if trial["bytes"] is None else f"{trial['bytes']:,}",
+        "" if trial["work"] is None else f"{trial['work']:.2f}",
+        *("" if trial[key] is None else f"{trial[key]:,.0f}" for key in cost_keys),
+        f"{trial['seconds']:.0f}",
+    )
+
+
+def show_demo(console: Console, demo: Demo, report: Report) -> None:
+    """Print the digits of the demo, their predicted classes, and the accuracy."""
     from rich.text import Text
 
     print_title(console, f"Handwritten digits, as the integers of a {DEFAULT} NPU compute them")
     unicode = console.encoding.lower().startswith("utf")
-    ink = " \u2591\u2592\u2593\u2588" if unicode else " .:*#"
-    for y in range(done.images.shape[1]):
-        row = (
-            "".join(2 * ink[round(float(pixel) * 4)] for pixel in image[y, 1:-1])
-            for image in done.images
-        )
-        console.print("  " + "  ".join(row), no_wrap=True, overflow="crop")
-    said = "".join(f"{c!s:^12}  " for c in done.classes)
-    console.print(Text("  " + said.rstrip(), "bold green"), no_wrap=True, overflow="crop")
+    shades = " \u2591\u2592\u2593\u2588" if unicode else " .:*#"
+    for y in range(demo.images.shape[1]):
+        lines = [_draw_pixels(image[y, 1:-1], shades) for image in demo.images]
+        console.print("  " + "  ".join(lines), no_wrap=True, overflow="crop")
+    labels = "".join(f"{label!s:^12}  " for label in demo.classes)
+    console.print(Text("  " + labels.rstrip(), "bold green"), no_wrap=True, overflow="crop")
     console.print()
-    a = done.evaluation.accuracy
+    accuracy = demo.evaluation.accuracy
     for key in ("float", "integer"):
-        print_facts(
-            console,
-            [(f"{key} accuracy", f"{a[key]:.2f} % of {a['samples']} held-out digits", "bold")],
-        )
-    print_facts(
-        console,
-        [
-            *_readiness_rows(report, _MAX_LINES),
-            *_figure_rows(replace(report, accuracy=None), _MAX_LINES),
-        ],
-    )
+        text = f"{accuracy[key]:.2f} % of {accuracy['samples']} held-out digits"
+        print_facts(console, [(f"{key} accuracy", text, "bold")])
+    figures = _figure_rows(replace(report, accuracy=None), _MAX_LINES)
+    print_facts(console, [*_readiness_rows(report, _MAX_LINES), *figures])
     console.print()
     print_notes(console, report.notes)
-    print_line(
-        console, "written", f"{done.output} ({size_text(done.output)}) in {done.seconds:.1f} s"
-    )
+    written = f"{demo.output} ({size_text(demo.output)}) in {demo.seconds:.1f} s"
+    print_line(console, "written", written)
+    data = _relative_path(demo.data)
     print_line(
         console,
         "look inside",
-        (
-            f"lingeronnx simulate {done.output} --input {_relative_path(done.data)} --limit 1 --taps "
-            "all"
-        ),
+        f"lingeronnx simulate {demo.output} --input {data} --limit 1 --taps all",
     )
     print_line(console, "your turn", "lingeronnx quantize your_model.onnx --calib your_data.npz")
 
 
+def _draw_pixels(pixels: Iterable[float], shades: str) -> str:
+    """Draw a row of pixels [0, 1], two characters each, with five `shades`."""
+    return "".join(2 * shades[round(float(pixel) * 4)] for pixel in pixels)
+
+
 def _relative_path(path: Path) -> str:
-    """Return `path` relative to the current folder where it lies below it."""
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+    """Return `path` relative to the current folder if it is below it."""
+    folder = Path.cwd()
+    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)

@@ -1,8 +1,7 @@
-"""How results look in a terminal.
+"""Terminal output of results: tables and facts.
 
-Tables and facts, printed with rich, which is imported inside the functions.
-Knows the values that `api` returns, nothing of options, files to write or exit codes; `cli` calls
-it.
+rich is imported inside the functions. This module knows the values that `api` returns; it knows no
+options, files or exit codes.
 """
 
 from __future__ import annotations
@@ -44,22 +43,24 @@ __all__ = [
     "size_text",
 ]
 
-_LABEL_WIDTH = 20  # where values begin
+_LABEL_WIDTH = 20  # column where values begin
+_MAX_NAMES = 8  # names listed in one line
+_MAX_FINDINGS = 5  # findings of a comparison that are printed
 
 
 def console_for(as_json: bool) -> Console:
-    """Return the console for tables: stderr where stdout is left to JSON."""
+    """Return the console for tables: stderr if stdout is reserved for JSON."""
     from rich.console import Console
 
     stream = sys.stderr if as_json else sys.stdout
-    known = stream.isatty() or "COLUMNS" in os.environ
+    has_width = stream.isatty() or "COLUMNS" in os.environ
     return Console(
-        stderr=as_json, width=None if known else 100, highlight=False, markup=False, emoji=False
+        stderr=as_json, width=None if has_width else 100, highlight=False, markup=False, emoji=False
     )
 
 
 def print_facts(console: Console, rows: Sequence[tuple[str, str, str]]) -> None:
-    """Print (label, value, style of the value), long values folded under themselves."""
+    """Print (label, value, style of the value) rows; long values wrap in their column."""
     from rich.text import Text
 
     for label, value, style in rows:
@@ -75,17 +76,17 @@ def print_facts(console: Console, rows: Sequence[tuple[str, str, str]]) -> None:
 def print_table(
     console: Console,
     title: str,
-    head: Sequence[str],
+    header: Sequence[str],
     rows: Sequence[Sequence[str]],
     right: str = "",
 ) -> None:
-    """Print a table under a title; `right` names the column to align on the right."""
+    """Print a table under a title; `right` is the column to align on the right."""
     from rich import box
     from rich.padding import Padding
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="cyan")
-    for name in head:
+    for name in header:
         table.add_column(name, overflow="fold", justify="right" if name == right else "left")
     for row in rows:
         table.add_row(*row)
@@ -94,12 +95,12 @@ def print_table(
 
 
 def print_title(console: Console, text: str) -> None:
-    """Print a title with a line before and behind it."""
+    """Print a title between blank lines."""
     console.print(f"\n{text}\n", style="bold", soft_wrap=True)
 
 
 def print_line(console: Console, label: str, text: str) -> None:
-    """Print a value that must stay whole, such as a path or a command."""
+    """Print a value that must not be wrapped, such as a path or a command line."""
     from rich.text import Text
 
     console.print(Text.assemble((f"  {label:<{_LABEL_WIDTH - 2}}", "cyan"), text), soft_wrap=True)
@@ -108,39 +109,26 @@ def print_line(console: Console, label: str, text: str) -> None:
 def print_notes(
     console: Console, notes: Sequence[str], kind: str = "note", style: str = "yellow"
 ) -> None:
-    """Print notes, long ones folded under themselves."""
+    """Print notes, wrapped and indented."""
     for note in notes:
-        told = textwrap.wrap(
+        lines = textwrap.wrap(
             f"  {kind}: {note}", console.width, subsequent_indent="    ", break_on_hyphens=False
         )
-        console.print("\n".join(told), style=style, soft_wrap=True)
+        console.print("\n".join(lines), style=style, soft_wrap=True)
 
 
 def show_simulation(console: Console, result: Simulation, output: Path, dump: Path | None) -> None:
-    """Print the tensors of a run."""
-    made_of = {key: name for name, key in result.outputs.items()}
+    """Print the tensors of a run and the written files."""
+    output_by_tensor = {tensor: name for name, tensor in result.outputs.items()}
     rows = []
     for name, array in result.arrays.items():
-        role = (
-            ""
-            if name not in made_of
-            else "output"
-            if made_of[name] == name
-            else f"output {made_of[name]}"
-        )
-        rows.append(
-            (
-                name,
-                role,
-                str(array.dtype),
-                _format_shape(array.shape),
-                _format_scale(result.held[name]),
-            )
-        )
+        scale = _format_scale(result.held[name])
+        role = _format_role(name, output_by_tensor.get(name))
+        rows.append((name, role, str(array.dtype), _format_shape(array.shape), scale))
     print_table(console, "", ["tensor", "role", "type", "shape", "scale"], rows, right="scale")
     if result.at is not None:
         _print_tensor_summary(console, result.at)
-    if result.at is None:
+    else:
         console.print()
     print_notes(console, result.notes)
     if dump is not None:
@@ -148,104 +136,83 @@ def show_simulation(console: Console, result: Simulation, output: Path, dump: Pa
     print_line(console, "written", f"{output} ({result.samples} samples, {size_text(output)})")
 
 
-def _print_tensor_summary(console: Console, at: TensorSummary) -> None:
-    def both(value: float) -> str:
-        return f"{value:g}" if at.held is None else f"{value:g}  = {real(value)}"
+def _format_role(tensor: str, output: str | None) -> str:
+    """Format the role of a tensor: empty, "output", or "output NAME" if its name differs."""
+    if output is None:
+        return ""
+    return "output" if output == tensor else f"output {output}"
 
-    def real(value: float) -> str:
-        return f"{at.real(value):g}"
 
-    console.print()
+def _print_tensor_summary(console: Console, summary: TensorSummary) -> None:
+    """Print statistics of one tensor; values of integers also as real values."""
+
+    def format_real(value: float) -> str:
+        return f"{summary.real(value):g}"
+
+    def format_both(value: float) -> str:
+        return f"{value:g}" if summary.held is None else f"{value:g}  = {format_real(value)}"
+
     rows = [
-        ("at", at.name),
-        ("type", f"{at.dtype} {_format_shape(at.shape)}"),
-        ("scale", _format_scale(at.held)),
-        ("min", both(at.low)),
-        ("max", both(at.high)),
-        ("mean", both(at.mean)),
-        ("first", "  ".join(f"{value:g}" for value in at.first)),
-        ("as real", "  ".join(map(real, at.first))),
+        ("at", summary.name),
+        ("type", f"{summary.dtype} {_format_shape(summary.shape)}"),
+        ("scale", _format_scale(summary.held)),
+        ("min", format_both(summary.low)),
+        ("max", format_both(summary.high)),
+        ("mean", format_both(summary.mean)),
+        ("first", "  ".join(f"{value:g}" for value in summary.first)),
+        ("as real", "  ".join(map(format_real, summary.first))),
     ]
-    print_facts(
-        console,
-        [(*row, "") for row in rows if at.held is not None or row[0] not in ("scale", "as real")],
-    )
+    if summary.held is None:
+        rows = [row for row in rows if row[0] not in ("scale", "as real")]
+    console.print()
+    print_facts(console, [(*row, "") for row in rows])
     console.print()
 
 
 def show_evaluation(
     console: Console, evaluation: Evaluation, model: Path, baseline: Path | None
 ) -> None:
-    """Print a metric's value."""
-    against = f" against {baseline}" if baseline is not None and evaluation.baseline is None else ""
-    rows = [
-        (
-            evaluation.metric,
-            f"{format_value(evaluation.value, evaluation.unit)}  {model}{against}",
-            "bold",
-        )
-    ]
+    """Print the value of a metric, and its difference to the baseline."""
+    unit = evaluation.unit
+    text = f"{format_value(evaluation.value, unit)}  {model}"
+    if baseline is not None and evaluation.baseline is None:
+        text += f" against {baseline}"
+    rows = [(evaluation.metric, text, "bold")]
     if evaluation.baseline is not None:
-        rows += [
-            ("baseline", f"{format_value(evaluation.baseline, evaluation.unit)}  {baseline}", ""),
-            (
-                "drop",
-                format_value(
-                    evaluation.baseline - evaluation.value, difference_unit(evaluation.unit)
-                ),
-                "",
-            ),
-        ]
+        drop = format_value(evaluation.baseline - evaluation.value, difference_unit(unit))
+        rows.append(("baseline", f"{format_value(evaluation.baseline, unit)}  {baseline}", ""))
+        rows.append(("drop", drop, ""))
     print_facts(console, [*rows, ("samples", str(evaluation.samples), "")])
     print_notes(console, evaluation.warnings, "WARNING", "bold red")
 
 
-def show_deployment(console: Console, done: Deployment) -> None:
-    """Print what was written for a board."""
-    rows = [
-        (name, str(size)) for name, size in done.files.items() if not name.startswith("golden/")
-    ]
-    golden = [size for name, size in done.files.items() if name.startswith("golden/")]
-    rows.append((f"golden/ ({len(golden)} files)", str(sum(golden))))
-    print_table(
-        console, f"{done.folder}, for {done.platform}", ["file", "bytes"], rows, right="bytes"
-    )
+def show_deployment(console: Console, deployment: Deployment) -> None:
+    """Print the files that were written for a board."""
+    rows, golden_sizes = [], []
+    for name, size in deployment.files.items():
+        if name.startswith("golden/"):
+            golden_sizes.append(size)
+        else:
+            rows.append((name, str(size)))
+    rows.append((f"golden/ ({len(golden_sizes)} files)", str(sum(golden_sizes))))
+    title = f"{deployment.folder}, for {deployment.platform}"
+    print_table(console, title, ["file", "bytes"], rows, right="bytes")
     console.print()
-    print_notes(console, done.notes)
-    if done.proof is not None:
-        print_facts(console, [("proved", text, "") for text in done.proof.lines()])
-    print_line(console, "pack it with", f"sh {done.folder / 'pack.sh'}")
+    print_notes(console, deployment.notes)
+    if deployment.proof is not None:
+        print_facts(console, [("proved", text, "") for text in deployment.proof.lines()])
+    print_line(console, "pack it with", f"sh {deployment.folder / 'pack.sh'}")
 
 
 def show_verification(console: Console, verification: Verification) -> None:
-    """Print whether a device agrees, else where it begins to differ and why."""
+    """Print whether a device agrees with the simulator, or its first difference and the causes."""
     count = f"{len(verification.compared)} tensors compared"
     if verification.agrees:
-        print_facts(console, [("agrees", f"{count}, every one equal", "bold green")])
+        print_facts(console, [("agrees", f"{count}, all equal", "bold green")])
     if verification.first is not None:
-        first = verification.first
-        nodes = (
-            ""
-            if list(first.nodes) == [first.node]
-            else f"; the fault is in one of {_format_names(first.nodes)}"
-        )
-        print_facts(
-            console,
-            [
-                ("differs", f"{count}, {len(verification.different)} differ", "bold red"),
-                ("first layer", f"{first.operator} {first.node}{nodes}", "bold"),
-                ("tensor", f"{first.tensor} ({first.dump})", ""),
-                ("first element", _format_first_difference(first), ""),
-                *(("remark", text, "") for text in first.remarks),
-            ],
-        )
-        for cause in first.causes:
-            label = (
-                "explained by" if cause.exact else "packer" if cause.kind == "packer" else "perhaps"
-            )
-            print_facts(
-                console, [(label, f"{cause.kind}: {cause.text}", "bold" if cause.exact else "")]
-            )
+        differing = f"{count}, {len(verification.different)} differ"
+        print_facts(console, [("differs", differing, "bold red")])
+        _print_first_difference(console, verification.first)
     if verification.unknown:
         print_facts(console, [("not in the graph", _format_names(verification.unknown), "")])
     if verification.unseen:
@@ -253,81 +220,99 @@ def show_verification(console: Console, verification: Verification) -> None:
     print_notes(console, verification.notes)
 
 
-def _format_names(names: Sequence[str], most: int = 8) -> str:
-    more = f" and {len(names) - most} more, listed with --json" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+def _print_first_difference(console: Console, first: TensorDifference) -> None:
+    """Print the first tensor that differs, and its possible causes."""
+    layer = f"{first.operator} {first.node}"
+    if list(first.nodes) != [first.node]:
+        layer += f"; the fault is in one of {_format_names(first.nodes)}"
+    rows = [
+        ("first layer", layer, "bold"),
+        ("tensor", f"{first.tensor} ({first.dump})", ""),
+        ("first element", _format_first_element(first), ""),
+        *(("remark", text, "") for text in first.remarks),
+    ]
+    for cause in first.causes:
+        label = "packer" if cause.kind == "packer" else "possible cause"
+        if cause.exact:
+            label = "explained by"
+        rows.append((label, f"{cause.kind}: {cause.text}", "bold" if cause.exact else ""))
+    print_facts(console, rows)
 
 
-def _format_first_difference(first: TensorDifference) -> str:
+def _format_names(names: Sequence[str]) -> str:
+    """Format the first `_MAX_NAMES` names and the number of others."""
+    hidden = len(names) - _MAX_NAMES
+    suffix = f" and {hidden} more, listed with --json" if hidden > 0 else ""
+    return ", ".join(names[:_MAX_NAMES]) + suffix
+
+
+def _format_first_element(first: TensorDifference) -> str:
+    """Format the first differing element and how many differ."""
     if first.index is None:
-        return "not known from a checksum"
+        return "unknown: only checksums were compared"
     text = f"{list(first.index)}: {first.found} on the device, {first.expected} here"
     if first.differing is None:
         return text
-    counts = "" if isinstance(first.largest, float) else " counts"
-    return f"{text}; {first.differing} of {first.size} differ, by {first.largest}{counts} at most"
+    unit = "" if isinstance(first.largest, float) else " counts"
+    return f"{text}; {first.differing} of {first.size} differ, by {first.largest}{unit} at most"
 
 
-def show_platforms(console: Console, rows: Sequence[Target]) -> None:
+def show_platforms(console: Console, targets: Sequence[Target]) -> None:
     """Print one line per platform."""
-    print_table(
-        console,
-        "",
-        ["name", "executor", "what it is", "modes", "operators"],
-        [(r.name, r.executor or "-", r.title, ", ".join(r.modes), str(len(r.ops))) for r in rows],
-        right="operators",
-    )
-    console.print("\n  lingeronnx platforms NAME tells more about one")
+    rows = []
+    for target in targets:
+        modes, count = ", ".join(target.modes), str(len(target.ops))
+        rows.append((target.name, target.executor or "-", target.title, modes, count))
+    header = ["name", "executor", "description", "modes", "operators"]
+    print_table(console, "", header, rows, right="operators")
+    console.print("\n  lingeronnx platforms NAME prints details of one platform")
 
 
 def show_platform(console: Console, target: Target) -> None:
     """Print limits, operators and known faults of one platform."""
     print_title(console, f"{target.name}: {target.title}")
-    low, high = target.exponents
+    min_exponent, max_exponent = target.exponents
     facts = [
         ("executor", target.executor or "-"),
         ("chip", "yes" if target.has_packer else "no"),
         ("modes", ", ".join(target.modes)),
         ("bits", ", ".join(map(str, target.bits))),
-        ("scales", f"activations 2^{low} to 2^{high}"),
-        *([("packer", target.vendor.packer_command)] if target.has_packer else []),
+        ("scales", f"activations 2^{min_exponent} to 2^{max_exponent}"),
     ]
+    if target.has_packer:
+        facts.append(("packer", target.vendor.packer_command))
     print_facts(console, [(*fact, "") for fact in facts])
+    limit_rows = _format_limits(target)
+    if limit_rows:
+        title = "Limits (elements; memory and line buffers in bytes)"
+        print_table(console, title, ["limit", "value"], limit_rows)
+    arithmetic = [(name, str(support.arithmetic)) for name, support in target.ops.items()]
+    print_table(console, "Operators", ["operator", "arithmetic"], arithmetic)
+    if target.faults:
+        title = "Known faults of the executor, worked around"
+        faults = [(fault.key, fault.text) for fault in target.faults]
+        print_table(console, title, ["operator", "fault"], faults)
+
+
+def _format_limits(target: Target) -> list[tuple[str, str]]:
+    """Return (limit, value) rows of the memories, convolutions and pooling of `target`."""
     limits: dict[str, Any] = {
         "shared_memory": target.shared_memory,
         "external_memory": target.external_memory,
     }
-    limits |= {
-        f"conv {key}": value for key, value in (to_json_value(target.conv_limits) or {}).items()
-    }
-    limits |= {
-        f"pool {key}": value for key, value in (to_json_value(target.pool_limits) or {}).items()
-    }
-    shown = [
-        (key.replace("_", " "), ", ".join(map(str, v)) if isinstance(v, list) else str(v))
-        for key, v in limits.items()
-        if v is not None
-    ]
-    if shown:
-        print_table(
-            console, "Limits (elements; memory and slabs in bytes)", ["limit", "value"], shown
-        )
-    print_table(
-        console,
-        "Operators",
-        ["operator", "arithmetic"],
-        [(name, str(entry.arithmetic)) for name, entry in target.ops.items()],
-    )
-    if target.faults:
-        print_table(
-            console,
-            "Known faults of the executor, worked around",
-            ["about", "what"],
-            [(fault.key, fault.text) for fault in target.faults],
-        )
+    for kind, group in (("conv", target.conv_limits), ("pool", target.pool_limits)):
+        for key, value in (to_json_value(group) or {}).items():
+            limits[f"{kind} {key}"] = value
+    rows = []
+    for key, value in limits.items():
+        if value is not None:
+            text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            rows.append((key.replace("_", " "), text))
+    return rows
 
 
 def _format_scale(qparams: Affine | None) -> str:
+    """Format a scale, as a power of two if it is one, with a nonzero zero point."""
     if qparams is None:
         return ""
     mantissa, exponent = math.frexp(qparams.scale)
@@ -340,71 +325,54 @@ def _format_shape(shape: Sequence[int]) -> str:
 
 
 def size_text(path: Path) -> str:
-    """Return the size of a file."""
+    """Format the size of a file in kB or MB."""
     size = path.stat().st_size
     return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"
 
 
-_MAX_FINDINGS = 5  # that are printed
-
-
 def show_comparison(console: Console, comparison: Comparison, folder: Path) -> None:
     """Print the summary, the worst layers and the first findings of a comparison."""
-    rows = [
-        (
-            "models",
-            (
-                f"{comparison.names[1]} against {comparison.names[0]}, {comparison.join.samples} "
-                "samples"
-            ),
-            "",
-        )
-    ]
+    samples = comparison.join.samples
+    models = f"{comparison.names[1]} against {comparison.names[0]}, {samples} samples"
+    rows = [("models", models, "")]
     if comparison.accuracy is not None:
-        rows.append(
-            (
-                "accuracy",
-                f"{comparison.accuracy[0]:.2f} % -> {comparison.accuracy[1]:.2f} %",
-                "bold",
-            )
-        )
-    single = " (from 1 sample)" if comparison.join.samples == 1 else ""
-    rows += [
-        ("output", f"'{name}' {format_decibels(value)}{single}", "")
-        for name, value in comparison.outputs.items()
-    ]
+        before, after = comparison.accuracy
+        rows.append(("accuracy", f"{before:.2f} % -> {after:.2f} %", "bold"))
+    suffix = " (from 1 sample)" if samples == 1 else ""
+    for name, sqnr in comparison.outputs.items():
+        rows.append(("output", f"'{name}' {format_decibels(sqnr)}{suffix}", ""))
     print_facts(console, rows)
-    print_table(
-        console,
-        "layers that cost most",
-        ("node", "operator", "own error, dB", "as it arrives, dB", "finding"),
-        [
-            (
-                row.display_name,
-                row.kinds[0],
-                f"{row.effective.sqnr:.1f}",
-                f"{row.arrived.sqnr:.1f}",
-                comparison.finding_kind_of(row),
-            )
-            for row in comparison.worst
-        ],
-    )
-    lines = []
-    for finding in comparison.findings[:_MAX_FINDINGS]:
-        lines.append(
-            (finding.kind, f"{finding.place}: {finding.measured} (limit: {finding.limit})", "")
-        )
-        lines.append(
-            ("", f"{finding.remedy}{''.join(': ' + option for option in finding.options)}", "green")
-        )
-    more = len(comparison.findings) - _MAX_FINDINGS
-    lines += [("", f"and {more} more in abnormal_layer_advisor.txt", "")] if more > 0 else []
-    lines.append(
+    layers = [
         (
-            "written",
-            f"{folder}: profiler.html, abnormal_layer_advisor.txt, compare_per_layer_out.txt, .csv",
-            "",
+            tensor.display_name,
+            tensor.kinds[0],
+            f"{tensor.effective.sqnr:.1f}",
+            f"{tensor.arrived.sqnr:.1f}",
+            comparison.finding_kind_of(tensor),
         )
-    )
+        for tensor in comparison.worst
+    ]
+    header = ("node", "operator", "own error, dB", "total error, dB", "finding")
+    print_table(console, "layers with the largest loss", header, layers)
     console.print()
-    print_facts(console, lines)
+    print_facts(console, [*_format_findings(comparison), _format_written_pages(folder)])
+
+
+def _format_findings(comparison: Comparison) -> list[tuple[str, str, str]]:
+    """Return the rows of the first findings and their remedies."""
+    rows = []
+    for finding in comparison.findings[:_MAX_FINDINGS]:
+        text = f"{finding.place}: {finding.measured} (limit: {finding.limit})"
+        options = "".join(f": {option}" for option in finding.options)
+        rows.append((finding.kind, text, ""))
+        rows.append(("", f"{finding.remedy}{options}", "green"))
+    hidden = len(comparison.findings) - _MAX_FINDINGS
+    if hidden > 0:
+        rows.append(("", f"and {hidden} more in abnormal_layer_advisor.txt", ""))
+    return rows
+
+
+def _format_written_pages(folder: Path) -> tuple[str, str, str]:
+    """Return the row of the files that a comparison writes to `folder`."""
+    files = "profiler.html, abnormal_layer_advisor.txt, compare_per_layer_out.txt, .csv"
+    return "written", f"{folder}: {files}", ""

@@ -42,7 +42,7 @@ def test_quantize_the_whole_output(here: CommandFolder) -> None:
         "  fidelity          y: cosine 0.99xxxx, SQNR xx.xx dB on the calibration data\n"
         "  accuracy          float 100.00 %, integer xx %, drop xx points (top1, 20 samples)\n"
         "\n"
-        "  Cost on the chip, the heaviest nodes (all of them with --json)\n"
+        "  Cost on the chip, most expensive nodes (--json lists all)\n"
         "\n"
         "  layer  operator   MACs  width  weights  activations  work area  DMA\n"
         "  conv   Conv2dInt   576  8x8        160           64          0  160\n"

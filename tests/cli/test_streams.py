@@ -44,7 +44,7 @@ def test_quantize(tmp_path, streams, code):
     assert "Traceback" not in done.stderr
     if streams.startswith(">"):
         assert done.stderr.splitlines()[-1].startswith("error: ")
-        assert "what was written to files stays" in done.stderr
+        assert "files already written remain" in done.stderr
 
 
 #: Exits with 0 if the numbers of the standard streams are taken, so that no file that is opened gets one of them.
@@ -72,7 +72,7 @@ def test_a_closed_output_is_told_in_one_line(monkeypatch, capsys):
         cli.main(["platforms"])
     assert ended.value.code == 1
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last == "error: standard output is closed (what was written to files stays)"
+    assert last == "error: standard output is closed (files already written remain)"
 
 
 class FullDisk(io.StringIO):
@@ -89,4 +89,4 @@ def test_a_full_output_is_told_in_one_line(monkeypatch, capsys, arguments):
         cli.main(arguments)
     assert ended.value.code == 1
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last == "error: No space left on device (what was written to files stays)"
+    assert last == "error: No space left on device (files already written remain)"

@@ -533,7 +533,7 @@ def test_commands(tmp_path):
         "--device-dump",
         tmp_path / "a/golden/1",
     )
-    assert "every one equal" in checked.output
+    assert "all equal" in checked.output
 
 
 # ---- real models -----------------------------------------------------------------------------------------------------

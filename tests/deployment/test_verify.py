@@ -447,7 +447,7 @@ def test_command(device, clean, digits, tmp_path):
     ]
     good = CliRunner().invoke(main, [*common, str(device.dump(tmp_path / "right", clean))])
     assert good.exit_code == 0, good.output
-    assert "14 tensors compared, every one equal" in good.output
+    assert "14 tensors compared, all equal" in good.output
     bad = CliRunner().invoke(
         main, [*common, str(device.dump(tmp_path / "wrong", arrays)), "--json"]
     )

@@ -67,7 +67,7 @@ def test_a_command_that_ends_with_70_writes_it(here, monkeypatch):  # noqa: F811
     result = here("quantize", "tiny.onnx", "--calib", "calib.npz")
     assert result.exit_code == 70
     (path,) = here.folder.glob("lingeronnx-report-*.zip")
-    assert f"{path} has what a report needs" in result.stderr
+    assert f"{path} has what a bug report needs" in result.stderr
     parts = members(path)
     assert parts["command.txt"].decode() == "lingeronnx quantize tiny.onnx --calib calib.npz\n"
     assert "RuntimeError: oops" in parts["traceback.txt"].decode()

@@ -202,7 +202,7 @@ def test_command(compared, tmp_path):
     assert body["layers"][0]["mod_name"] == "x"
     shown = CliRunner().invoke(main, [*words, "-o", str(tmp_path / "out"), "--limit", "3"])
     assert "3 samples" in shown.stdout
-    assert "layers that cost most" in shown.stdout
+    assert "layers with the largest loss" in shown.stdout
     wrong = CliRunner().invoke(main, [*words, "-o", str(tmp_path / "q.onnx")])
     assert wrong.exit_code == 1
     assert len(wrong.stderr.splitlines()) == 1
