@@ -188,7 +188,7 @@ def _input_means_and_powers(
     }, power
 
 
-# ---- the graph ---------------------------------------------------------------------------------------------------
+# ---- the graph -----------------------------------------------------------------------------------
 
 
 def _differentiable_tensors(model: ir.Model, wanted: Sequence[str]) -> set[str]:
@@ -253,7 +253,7 @@ def _group_count(node: ir.Node) -> int:
     return int(ir.get_attr(node, "group", 1))
 
 
-# ---- layers ------------------------------------------------------------------------------------------------------
+# ---- layers --------------------------------------------------------------------------------------
 
 
 def _im2col(node: ir.Node, tensors: _Arrays) -> np.ndarray:
@@ -284,7 +284,7 @@ def _weight_gradients(node: ir.Node, gradient: np.ndarray, rows: np.ndarray) -> 
     return np.asarray((_split_gradient_by_group(node, gradient) @ rows).transpose(1, 0, 2, 3))
 
 
-# ---- windows -----------------------------------------------------------------------------------------------------
+# ---- windows -------------------------------------------------------------------------------------
 
 
 def _sliding_windows(
@@ -340,7 +340,7 @@ def _window_attributes(node: ir.Node, rank: int) -> tuple[Sequence[int], ...]:
     )
 
 
-# ---- operators backwards -----------------------------------------------------------------------------------------
+# ---- operators backwards -------------------------------------------------------------------------
 
 
 def _conv_backward(node: ir.Node, gradient: np.ndarray, tensors: _Arrays) -> dict[str, np.ndarray]:

@@ -302,7 +302,7 @@ def _dequantize_weight(weight: np.ndarray, plan: Plan, node: ir.Node) -> np.ndar
     return (weight.reshape(old.shape) / scales).astype(np.float32)
 
 
-# ---- weights -----------------------------------------------------------------------------------------------------
+# ---- weights -------------------------------------------------------------------------------------
 
 
 def _refine_weight(
@@ -412,7 +412,7 @@ def _group_steps(qparams: Affine, weight: np.ndarray) -> np.ndarray:
     return qparams.spread(qparams.factors[1].astype(np.float64), weight.shape)
 
 
-# ---- biases ------------------------------------------------------------------------------------------------------
+# ---- biases --------------------------------------------------------------------------------------
 
 
 def _subtract_from_bias(model: ir.Model, node: ir.Node, error: np.ndarray) -> None:

@@ -91,7 +91,7 @@ def select_refinement_samples(
     )
 
 
-# ---- layers that were refined before -----------------------------------------------------------------------------
+# ---- layers that were refined before -------------------------------------------------------------
 
 
 def _unchanged_layers(

@@ -139,7 +139,7 @@ def find_cell_updates(model: ir.Model, state: Mapping[str, str], target: Target)
     ]
     if all(_only_moves_data(node, target) or node.op_type == "Concat" for node in between):
         return {}
-    why = "it adds to a state from call to call, which 8 bits lose: measured, that is better"
+    why = "it accumulates a state over calls, for which 8 bits are too few: measured to be better in float"
     return dict.fromkeys((str(node.name) for node in between), why)
 
 
@@ -156,7 +156,7 @@ def find_gates(
     found = find_cell_updates(model, state, target)
     if not found:
         return {}
-    why = "it makes a gate of products, which 8 bits lose before a state: measured, that is better"
+    why = "gate product upstream of a state, for which 8 bits are too few: measured to be better in float"
     for node in reversed(list(model.graph)):
         readers = [use.node for v in node.outputs for use in v.uses()]
         leaves = any(v.is_graph_output() for v in node.outputs)

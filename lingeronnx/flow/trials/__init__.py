@@ -1,15 +1,17 @@
-"""What else the model could be, tried and measured; the evidence decides.
+"""Try variants of a quantized model, measure them, and keep one only if the evidence supports it.
 
-    with_best_ends -> Compared       its ends left to the host, where that is measured to be better
-    with_best_effort -> Compared     other widths of outputs, scales and weights, likewise
-    with_finer_noisiest -> Compared  finer scales of the noisiest activations, where outputs are far
-    off with_finer_scales -> Compared    scales by channel, of any number, where the usual are far
-    off without_losing_stages -> Compared  without moved ranges or refinement, likewise
-    better_of -> Compared            of a model that is quantized already: its scales, or its
-    weights alone with_chip_parts -> Compared      what a part for the chip is refused for, or is
-    not worth it, left to the host
+Each function takes a `Candidate` (a planned, refined and measured model) and returns a candidate:
 
-Owns: what counts as evidence. Must not know: files, how a result is reported.
+- `try_host_offload`: front, tail or recurrent cells of the model on the host.
+- `try_best_effort`: other output bit widths, scales and weight refinement (`effort: best`).
+- `try_finer_noisy_scales`: finer scales of the noisiest activations.
+- `try_finer_granularity`: per-channel weight scales, or scales that are not powers of two.
+- `drop_harmful_stages`: no range transforms, or no refinement.
+- `choose_import_or_requantize`: for a model that is quantized already, its own scales or new ones.
+- `offload_rejected_layers`: layers that a chip part is rejected for, and unprofitable parts, on the
+  host.
+
+Owns: the criteria of evidence. Must not know: files, how a result is reported.
 """
 
 from .best_effort import try_best_effort

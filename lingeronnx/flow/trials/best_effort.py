@@ -1,10 +1,9 @@
-"""What `effort: best` adds.
+"""Select the slower methods of `effort: best` by cross-validation.
 
-Methods that take longer, each kept where it is clearly better on samples it did not see.
-Method after method is tried on top of what was kept so far (`cross_validation`), and is kept where
-the outputs come nearer to the float model's by more than chance (a one-sided test at 5 %). What was
-kept is then done once more with all calibration samples. Where samples are held back from
-calibration, these have the last word.
+The methods are tried in a fixed order, each on top of those selected so far (`cross_validation`). A
+method is selected if it brings the outputs closer to the float model's by more than chance (a
+one-sided test at 5 %). The selected methods are finally applied with all calibration samples. If
+samples are held out from calibration, the result must also be better on those.
 """
 
 from __future__ import annotations
@@ -24,138 +23,155 @@ from ..report.fidelity import select_measured_tensors
 from .cross_validation import MIN_SAMPLES, CrossValidatedPlan, CrossValidation, count_samples
 from .evidence import MAX_SQNR_DB
 from .gains import SIGNIFICANCE_Z, STEP_SIGNIFICANCE_Z, Gain
-from .output_widths import MIN_GAIN_DB as LEAST_WIDE
+from .output_widths import MIN_GAIN_DB as _MIN_WIDE_OUTPUT_GAIN_DB
 from .output_widths import widen_curve_inputs, widen_last_outputs
 from .verdict_log import log_verdict
 
 __all__ = ["try_best_effort"]
 
-_MIN_GAIN_DB = 0.02  # dB that a method gains at least
+_MIN_GAIN_DB = 0.02  # minimum gain of a method in dB
 
 
 def try_best_effort(candidate: Candidate, progress: Progress | None = None) -> Candidate:
-    """Return `candidate`, or one with other widths, scales and weights, where these bring its outputs nearer.
+    """Apply the methods of `effort: best` that measurably reduce the output error of `candidate`.
 
-    A note says of each method what it gained.
+    Returns
+    -------
+    Candidate
+        A candidate with other output bit widths, scales or weights, or `candidate` if nothing was
+        selected; in both cases with one note on the gain of each method.
     """
     prepared, planned = candidate.prepared, candidate.planned
-    if planned.weights_fixed:  # weights that another tool has quantized stay as they are
+    if planned.weights_fixed:  # weights quantized by another tool are not changed
         return candidate
     feeds = select_refinement_samples(planned)
-    if (count := count_samples(planned, feeds)) < MIN_SAMPLES:
+    sample_count = count_samples(planned, feeds)
+    if sample_count < MIN_SAMPLES:
         return candidate.with_notes(
-            [f"effort best: {count} calibration samples are too few to choose methods by"]
+            [f"effort best: {sample_count} calibration samples are too few to select methods"]
         )
     if progress is not None:
         progress("setting samples aside", 0, None)
-    trials = CrossValidation(prepared, planned, feeds, count, select_measured_tensors(planned))
-    first = best = trials.evaluate_baseline(planned, RefinementOptions(), progress)
-    notes = []
-    for name, least, method in _TRIALS:
-        if progress is not None:
-            progress(name, 0, None)
-        other = method(trials, best, progress)
-        if other is None:
-            continue
-        trial, gain = other
-        if not gain.is_nonzero:
-            notes.append(f"effort best: {name} changes nothing")
-            continue
-        kept = _log_gain(gain, gain.is_significant(least, SIGNIFICANCE_Z), least, name)
-        end = "" if kept else ", and was not kept"
-        notes.append(f"effort best: {name} gave {gain} on {gain.samples} samples set aside{end}")
-        best = trial if kept else best
-    if best is first:
+    measured_tensors = select_measured_tensors(planned)
+    trials = CrossValidation(prepared, planned, feeds, sample_count, measured_tensors)
+    baseline = trials.evaluate_baseline(planned, RefinementOptions(), progress)
+    best, notes = _select_methods(trials, baseline, progress)
+    if best is baseline:
         return candidate.with_notes(notes)
-    whole = trials.gain_between(first.errors, best.errors)
-    if not _log_gain(
-        whole, whole.is_significant(_MIN_GAIN_DB, SIGNIFICANCE_Z), _MIN_GAIN_DB, "together"
-    ):
-        return candidate.with_notes(
-            [*notes, f"effort best: nothing of this was kept, together it gave {whole}"]
-        )
-    exact = refine_weights(best.planned, best.methods, progress=progress)
-    final = build_candidate(prepared, best.planned, exact, progress)
-    if prepared.data.held() and (why := _format_regression(candidate, final)):
-        return candidate.with_notes([*notes, why])
+    total_gain = trials.gain_between(baseline.errors, best.errors)
+    accepted = total_gain.is_significant(_MIN_GAIN_DB, SIGNIFICANCE_Z)
+    if not _log_gain(total_gain, accepted, _MIN_GAIN_DB, "together"):
+        note = f"effort best: none of these was kept; combined gain {total_gain}"
+        return candidate.with_notes([*notes, note])
+    refined_graph = refine_weights(best.planned, best.methods, progress=progress)
+    final = build_candidate(prepared, best.planned, refined_graph, progress)
+    if prepared.data.held() and (regression := _format_regression(candidate, final)):
+        return candidate.with_notes([*notes, regression])
     return final.with_notes(notes)
 
 
-def _format_regression(best: Candidate, other: Candidate) -> str:
-    """Return a note where `other` is not better on the samples held back from calibration, nothing where it is."""
-    (worst, mean), (least, new) = _min_and_mean_sqnr(best), _min_and_mean_sqnr(other)
-    accepted = least >= worst and new > mean
-    measured = {"worst_gain_db": least - worst, "mean_gain_db": new - mean}
+def _select_methods(
+    trials: CrossValidation, baseline: CrossValidatedPlan, progress: Progress | None
+) -> tuple[CrossValidatedPlan, list[str]]:
+    """Try all methods in order, each on top of those selected so far; return the best and notes."""
+    best = baseline
+    notes = []
+    for name, min_gain_db, method in _TRIALS:
+        if progress is not None:
+            progress(name, 0, None)
+        result = method(trials, best, progress)
+        if result is None:
+            continue
+        trial, gain = result
+        if not gain.is_nonzero:
+            notes.append(f"effort best: {name} changes nothing")
+            continue
+        significant = gain.is_significant(min_gain_db, SIGNIFICANCE_Z)
+        accepted = _log_gain(gain, significant, min_gain_db, name)
+        ending = "" if accepted else "; not kept"
+        notes.append(f"effort best: {name}: gain {gain} on {gain.samples} held-out samples{ending}")
+        if accepted:
+            best = trial
+    return best, notes
+
+
+def _format_regression(old: Candidate, new: Candidate) -> str:
+    """Return a note if `new` is not better than `old` on held-out samples, else an empty string."""
+    old_min_db, old_mean_db = _min_and_mean_sqnr(old)
+    new_min_db, new_mean_db = _min_and_mean_sqnr(new)
+    accepted = new_min_db >= old_min_db and new_mean_db > old_mean_db
+    measured = {
+        "worst_gain_db": new_min_db - old_min_db,
+        "mean_gain_db": new_mean_db - old_mean_db,
+    }
     criterion = {"worst_gain_db": 0.0, "mean_gain_db": 0.0}
     if log_verdict("methods", accepted, criterion=criterion, measured=measured, label="held back"):
         return ""
     return (
-        f"effort best: nothing of this was kept, it gave {new - mean:+.2f} dB "
-        f"{best.fidelity.measured_on}"
+        f"effort best: none of these was kept; gain {new_mean_db - old_mean_db:+.2f} dB "
+        f"{old.fidelity.measured_on}"
     )
 
 
-def _log_gain(gain: Gain, accepted: bool, least: float, label: str) -> bool:
-    """Log the verdict on a gain that was measured on samples set aside; return it."""
-    criterion = {"mean_db": least, "errors": SIGNIFICANCE_Z}
+def _log_gain(gain: Gain, accepted: bool, min_gain_db: float, label: str) -> bool:
+    """Log the verdict on a gain measured on held-out samples, and return the verdict."""
+    criterion = {"mean_db": min_gain_db, "errors": SIGNIFICANCE_Z}
     return log_verdict("methods", accepted, criterion=criterion, measured=gain.figures, label=label)
 
 
 def _min_and_mean_sqnr(candidate: Candidate) -> tuple[float, float]:
-    """Return the least SQNR of the outputs, and the mean."""
+    """Return the minimum and the mean SQNR of the outputs in dB."""
     levels = [min(output["sqnr"], MAX_SQNR_DB) for output in candidate.fidelity.outputs.values()]
     return min(levels, default=MAX_SQNR_DB), sum(levels) / max(len(levels), 1)
 
 
-# ---- methods -----------------------------------------------------------------------------------------------------
+# ---- methods -------------------------------------------------------------------------------------
 
-_Tried = tuple[CrossValidatedPlan, Gain] | None  # None where there is nothing to try
-_Method = Callable[[CrossValidation, CrossValidatedPlan, Progress | None], _Tried]
+_TrialResult = tuple[CrossValidatedPlan, Gain] | None  # None if the method does not apply
+_Method = Callable[[CrossValidation, CrossValidatedPlan, Progress | None], _TrialResult]
 
 
-def _output_bits_trial(of: Callable[[PlannedModel], PlannedModel | None]) -> _Method:
-    """Try other widths of outputs, but where that would cost a chip its part."""
+def _make_output_bits_trial(
+    widen: Callable[[PlannedModel], PlannedModel | None],
+) -> _Method:
+    """Return a method that applies `widen` unless the model would then no longer be chip-ready."""
 
     def method(
         trials: CrossValidation, best: CrossValidatedPlan, progress: Progress | None
-    ) -> _Tried:
-        planned = of(best.planned)
-        if planned is None or (
-            trials.is_chip_ready(best.planned) and not trials.is_chip_ready(planned)
-        ):
+    ) -> _TrialResult:
+        planned = widen(best.planned)
+        if planned is None:
+            return None
+        if trials.is_chip_ready(best.planned) and not trials.is_chip_ready(planned):
             return None
         return trials.evaluate_candidate(best, planned, best.methods, SIGNIFICANCE_Z, progress)
 
     return method
 
 
-def _scale_search_trial(
+def _try_scale_search(
     trials: CrossValidation, best: CrossValidatedPlan, progress: Progress | None
-) -> _Tried:
-    """Try scales that are chosen by the outputs, one step after another.
-
-    The weights are refined anew for them.
-    """
+) -> _TrialResult:
+    """Search scales one step at a time by the output error, then refine the weights for them."""
     planned, target = best.planned, best.planned.target
-    if planned.basis.policy is None:  # the scales were given
+    policy = planned.basis.policy
+    if policy is None:  # the scales are prescribed by a plan
         return None
-    fixed = {
-        *find_saturated_clip_bounds(planned.partition, target),
-        *(n for n, said in planned.basis.policy.overrides.items() if "scale" in said),
-    }
+    user_fixed = [name for name, settings in policy.overrides.items() if "scale" in settings]
+    fixed = frozenset([*find_saturated_clip_bounds(planned.partition, target), *user_fixed])
     errors = best.errors
 
-    def better(plan: Plan) -> bool:
+    def is_improvement(plan: Plan) -> bool:
         nonlocal errors
-        other, gain = trials.evaluate_plan(best, errors, plan, STEP_SIGNIFICANCE_Z)
+        new_errors, gain = trials.evaluate_plan(best, errors, plan, STEP_SIGNIFICANCE_Z)
         if not gain.is_significant(_MIN_GAIN_DB, STEP_SIGNIFICANCE_Z):
             return False
-        errors = other
+        errors = new_errors
         return True
 
     shared = group_shared_scales(planned.partition, target)
     plan = search_scales_by_output_error(
-        planned.partition, planned.plan, shared, target, frozenset(fixed), better
+        planned.partition, planned.plan, shared, target, fixed, is_improvement
     )
     if plan is planned.plan:
         return best, Gain(0.0, 0.0, 0)
@@ -164,10 +180,12 @@ def _scale_search_trial(
     )
 
 
-def _refinement_trial(**switch: bool) -> _Method:
+def _make_refinement_trial(**switch: bool) -> _Method:
+    """Return a method that refines the weights again with the given `RefinementOptions` enabled."""
+
     def method(
         trials: CrossValidation, best: CrossValidatedPlan, progress: Progress | None
-    ) -> _Tried:
+    ) -> _TrialResult:
         methods = replace(best.methods, **switch)
         if best.methods.is_equivalent(methods, best.planned.partition, best.planned.plan):
             return None
@@ -176,37 +194,45 @@ def _refinement_trial(**switch: bool) -> _Method:
     return method
 
 
-#: What is tried, in this order, each on top of those kept, and the dB that it gains at least.
+#: Methods in the order of their trials: name, minimum gain in dB, method.
 _TRIALS: Sequence[tuple[str, float, _Method]] = (
-    ("last outputs in all bits of their sums", LEAST_WIDE, _output_bits_trial(widen_last_outputs)),
-    ("16 bits in front of curves", _MIN_GAIN_DB, _output_bits_trial(widen_curve_inputs)),
-    ("choosing scales by the error at the outputs", _MIN_GAIN_DB, _scale_search_trial),
     (
-        "aiming, sums and descent together",
+        "last outputs at accumulator width",
+        _MIN_WIDE_OUTPUT_GAIN_DB,
+        _make_output_bits_trial(widen_last_outputs),
+    ),
+    (
+        "16-bit inputs of activation functions",
         _MIN_GAIN_DB,
-        _refinement_trial(
+        _make_output_bits_trial(widen_curve_inputs),
+    ),
+    ("choosing scales by the output error", _MIN_GAIN_DB, _try_scale_search),
+    (
+        "float targets, sum compensation and coordinate descent together",
+        _MIN_GAIN_DB,
+        _make_refinement_trial(
             match_float_outputs=True, compensate_summands=True, coordinate_descent=True
         ),
     ),
     (
-        "aiming weights at the float outputs",
+        "fitting weights to the float outputs",
         _MIN_GAIN_DB,
-        _refinement_trial(match_float_outputs=True),
+        _make_refinement_trial(match_float_outputs=True),
     ),
     (
-        "making up for the other side of a sum",
+        "compensating the error of the other summand",
         _MIN_GAIN_DB,
-        _refinement_trial(compensate_summands=True),
+        _make_refinement_trial(compensate_summands=True),
     ),
     (
-        "coordinate descent behind the rounding",
+        "coordinate descent after rounding",
         _MIN_GAIN_DB,
-        _refinement_trial(coordinate_descent=True),
+        _make_refinement_trial(coordinate_descent=True),
     ),
-    ("rounding by the error at the outputs", _MIN_GAIN_DB, _refinement_trial(outputs=True)),
+    ("rounding by the output error", _MIN_GAIN_DB, _make_refinement_trial(outputs=True)),
     (
-        "rounding by the error behind the next layer",
+        "rounding by the error after the next layer",
         _MIN_GAIN_DB,
-        _refinement_trial(block_reconstruction=True),
+        _make_refinement_trial(block_reconstruction=True),
     ),
 )

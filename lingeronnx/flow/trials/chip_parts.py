@@ -1,8 +1,8 @@
-"""Parts of a model that is not chip-ready.
+"""Move layers to the host so that the chip can run the rest of a model that is not chip-ready.
 
-What a part is refused for goes to the host, and so do parts too small.
-`departures` says which layers these are. Parts of little work, such as a last layer behind a norm
-of the host, leave where what is held back shows that outputs come nearer.
+`host_placement` selects the layers: those that a chip part is rejected for, and parts that are too
+small to be worth the transfer. Parts with little work, such as a last layer after a normalization
+on the host, are also moved if the outputs measurably come closer to the float model's.
 """
 
 from __future__ import annotations
@@ -22,59 +22,59 @@ from .verdict_log import log_verdict
 
 __all__ = ["offload_rejected_layers"]
 
-_MAX_LOSS_DB = 0.5  # dB: what an output may lose where a layer of the host goes back to the chip
-_MAX_TRIES = 4  # parts of little work, each of which takes a plan of its own
-_SMALL_PART_SHARE = 0.01  # of the chip's multiply-accumulates
-_MIN_GAIN_DB = 0.5  # dB that an output gains where such a part goes to the host
+_MAX_LOSS_DB = 0.5  # accepted loss of an output when layers return from the host to the chip
+_MAX_TRIES = 4  # small parts that are tried; each takes a plan of its own
+_SMALL_PART_SHARE = 0.01  # a part is small up to this fraction of the chip's MACs
+_MIN_GAIN_DB = 0.5  # gain of some output for which a small part moves to the host
 
 
 def offload_rejected_layers(best: Candidate, progress: Progress | None = None) -> Candidate:
-    """Return `best`, or the same with more in float, where that lets the chip run the rest in parts.
+    """Move more nodes to the host if that lets the chip run the rest in parts.
 
-    Without `max_parts` no layer moves. What is chip-ready and what another tool has quantized stays
-    as it is.
+    Returns `best` unchanged if layers may not move (`max_parts` is not set), if it is chip-ready,
+    or if it was quantized by another tool.
     """
     prepared = best.prepared
     if not prepared.allows_layer_offload or not prepared.parts.ops or best.result.report.chip_ready:
         return best
-    return _try_offloading_small_parts(
-        _offload_until_accepted(_try_returning_layers(best, progress), progress), progress
-    )
+    candidate = _try_returning_layers(best, progress)
+    candidate = _offload_until_accepted(candidate, progress)
+    return _try_offloading_small_parts(candidate, progress)
 
 
 def _offload_until_accepted(best: Candidate, progress: Progress | None) -> Candidate:
-    """Return the model with what the chip's parts are refused for, or are not worth, on the host.
+    """Move layers that chip parts are rejected for, and unprofitable parts, to the host.
 
-    Which layers these are hardly depends on weights: they are sought without effort, and then once
-    with it.
+    The selection hardly depends on the weights, so it runs without refinement first, and then once
+    more from its result with the configured effort.
     """
     draft = replace(best, prepared=best.prepared.without_effort)
-    found = _run_offload_rounds(draft, progress)
-    if found is draft:
+    offloaded = _run_offload_rounds(draft, progress)
+    if offloaded is draft:
         return best
-    if best.prepared.conf.effort == found.prepared.conf.effort:
-        return found
-    return _run_offload_rounds(
-        _replan_with_host_nodes(best, found.prepared.parts.floats, progress), progress
-    )
+    if best.prepared.conf.effort == offloaded.prepared.conf.effort:
+        return offloaded
+    replanned = _replan_with_host_nodes(best, offloaded.prepared.parts.floats, progress)
+    return _run_offload_rounds(replanned, progress)
 
 
 def _run_offload_rounds(best: Candidate, progress: Progress | None) -> Candidate:
-    """Return the model after rounds in which what stands against a part goes to the host.
+    """Offload the layers selected by `HostPlacement` until no part is rejected.
 
-    It is `best` where nothing does, or where nothing would be left for the chip: then what speaks
-    against it is told.
+    Returns `best` unchanged if nothing is selected, or if nothing would be left for the chip; its
+    report then has the reasons.
     """
-    start, host = best, dict(best.prepared.parts.floats)
-    for left in reversed(range(MAX_ROUNDS)):
+    start = best
+    host = dict(best.prepared.parts.floats)
+    for remaining in reversed(range(MAX_ROUNDS)):
         if best.result.report.chip_ready:
             break
-        more = _host_placement(best).select_nodes_to_offload(
-            best.prepared.conf.max_parts, is_last_round=not left
+        selected = _make_host_placement(best).select_nodes_to_offload(
+            best.prepared.conf.max_parts, is_last_round=not remaining
         )
-        if not more:
+        if not selected:
             break
-        host.update(more)
+        host.update(selected)
         if not best.prepared.with_host_nodes(host).parts.ops:
             return start
         best = _replan_with_host_nodes(best, host, progress)
@@ -82,35 +82,32 @@ def _run_offload_rounds(best: Candidate, progress: Progress | None) -> Candidate
 
 
 def _try_offloading_small_parts(best: Candidate, progress: Progress | None) -> Candidate:
-    """Return `best`, or the same with parts of little work in float, each where that brings an output nearer."""
+    """Move small chip parts to the host, each only if that brings an output closer to float."""
     prepared = best.prepared
     if prepared.conf.effort == "fast" or prepared.synthetic or not prepared.data.is_rereadable:
         return best
-    program = best.result.report.program
-    most = _SMALL_PART_SHARE * sum(part.macs for part in program.chip)
-    departures = _host_placement(best)
-    for part in sorted(program.chip, key=lambda part: part.macs)[
-        : min(_MAX_TRIES, len(program.chip) - 1)
-    ]:
-        if part.macs <= most:
-            why = f"{part.macs:,} of the multiply-accumulates, and measured, it is better in float"
-            more = dict.fromkeys(departures.float_nodes_of(part.members), why)
-            other = _replan_with_host_nodes(best, {**best.prepared.parts.floats, **more}, progress)
-            gains = [
-                after - before
-                for before, after in zip(
-                    output_sqnr_levels(best), output_sqnr_levels(other), strict=True
-                )
-            ]
-            accepted = max(gains) >= _MIN_GAIN_DB and min(gains) >= -_MAX_LOSS_DB
-            measured = {"highest_gain_db": max(gains), "lowest_gain_db": min(gains)}
-            criterion = {"some_db": _MIN_GAIN_DB, "loss_db": _MAX_LOSS_DB}
-            if log_verdict("small_parts", accepted, criterion=criterion, measured=measured):
-                best = other
+    chip_parts = best.result.report.program.chip
+    max_macs = _SMALL_PART_SHARE * sum(part.macs for part in chip_parts)
+    placement = _make_host_placement(best)
+    by_macs = sorted(chip_parts, key=lambda part: part.macs)
+    for part in by_macs[: min(_MAX_TRIES, len(chip_parts) - 1)]:
+        if part.macs > max_macs:
+            continue
+        reason = f"{part.macs:,} MACs: measured to be better in float"
+        part_nodes = dict.fromkeys(placement.float_nodes_of(part.members), reason)
+        host = {**best.prepared.parts.floats, **part_nodes}
+        offloaded = _replan_with_host_nodes(best, host, progress)
+        levels = zip(output_sqnr_levels(best), output_sqnr_levels(offloaded), strict=True)
+        gains = [new - old for old, new in levels]
+        accepted = max(gains) >= _MIN_GAIN_DB and min(gains) >= -_MAX_LOSS_DB
+        measured = {"highest_gain_db": max(gains), "lowest_gain_db": min(gains)}
+        criterion = {"some_db": _MIN_GAIN_DB, "loss_db": _MAX_LOSS_DB}
+        if log_verdict("small_parts", accepted, criterion=criterion, measured=measured):
+            best = offloaded
     return best
 
 
-def _host_placement(best: Candidate) -> HostPlacement:
+def _make_host_placement(best: Candidate) -> HostPlacement:
     report = best.result.report
     return HostPlacement(report.program, best.planned.partition, best.lowered, report.names)
 
@@ -118,9 +115,12 @@ def _host_placement(best: Candidate) -> HostPlacement:
 def _replan_with_host_nodes(
     best: Candidate, host: Mapping[str, str], progress: Progress | None
 ) -> Candidate:
-    """Return the model with `host` in float, {node: why}, and nothing else.
+    """Plan, refine and measure the model again with exactly the nodes `host` in float.
 
-    Planned and compared anew.
+    Parameters
+    ----------
+    host
+        Reason by node name.
     """
     offloaded = best.prepared.with_host_nodes(host)
     planned = plan_model(offloaded, None, progress, best.planned.calibration)
@@ -128,32 +128,30 @@ def _replan_with_host_nodes(
 
 
 def _try_returning_layers(best: Candidate, progress: Progress | None) -> Candidate:
-    """Return `best`, or, if as good, the same with the layers among an end that the host computes on the chip.
+    """Return the layers of an offloaded front or tail to the chip if no output loses much.
 
-    A front or tail went to the host as a whole: what no chip part could do was one with its layers.
+    A front or tail moves to the host as a whole, including its layers; the operators among them
+    that no chip supports stay there.
     """
     prepared = best.prepared
-    told = select_required_host_nodes(prepared)
-    names = [
+    required = select_required_host_nodes(prepared)
+    movable_layers = [
         str(node.name)
         for node in prepared.graph.graph
-        if count_macs(node) and str(node.name) not in told
+        if count_macs(node) and str(node.name) not in required
     ]
-    layers = prepared.moved.keys() & names
-    if not layers:
+    returning = prepared.moved.keys() & movable_layers
+    if not returning:
         return best
-    floats = {name: why for name, why in prepared.parts.floats.items() if name not in layers}
-    other = _replan_with_host_nodes(best, floats, progress)
-    lost = [
-        before - after
-        for before, after in zip(output_sqnr_levels(best), output_sqnr_levels(other), strict=True)
-    ]
-    highest_loss = max(lost, default=0.0)
-    accepted = highest_loss <= _MAX_LOSS_DB and other.result.report.program.runs_correctly
+    host = {name: reason for name, reason in prepared.parts.floats.items() if name not in returning}
+    replanned = _replan_with_host_nodes(best, host, progress)
+    levels = zip(output_sqnr_levels(best), output_sqnr_levels(replanned), strict=True)
+    highest_loss = max((old - new for old, new in levels), default=0.0)
+    accepted = highest_loss <= _MAX_LOSS_DB and replanned.result.report.program.runs_correctly
     log_verdict(
         "layers_back",
         accepted,
         criterion={"loss_db": _MAX_LOSS_DB},
         measured={"highest_loss_db": highest_loss},
     )
-    return other if accepted else best
+    return replanned if accepted else best

@@ -1,12 +1,12 @@
-"""CrossValidation: what a plan and methods of refinement give on calibration samples that the weights did not see.
+"""Cross-validate plans and refinement methods on calibration samples.
 
-The samples are dealt into four parts. Weights are refined on three parts and measured on the
-fourth, each part in its turn (cross-validation), so that every sample says once how far a trial is
-from the float model. Two trials are compared sample by sample (`gains`).
+The samples are dealt into four folds. Weights are refined on three folds and measured on the
+fourth, for each fold in turn, so that every sample contributes one error that its weights were not
+fitted to. Two trials are compared sample by sample (`gains`).
 
-A trial that is hopeless so far is not measured to its end. Where weights are refined anew this is
-judged by two parts at least: rounding answers the least change with another error, so that one part
-tells of its own weights only.
+A trial that can no longer win stops early. If it refines weights, at least two folds are measured
+before that: the smallest change makes rounding produce other errors, so that a single fold
+characterizes only its own weights.
 """
 
 from __future__ import annotations
@@ -33,20 +33,29 @@ from .gains import Gain, compute_gain
 
 __all__ = ["MIN_SAMPLES", "CrossValidatedPlan", "CrossValidation", "count_samples", "sum_squares"]
 
-_PERIOD, _FOLDS = 16, 4  # of every 16 samples the first 4 are the first part, and so on
-_MIN_FOLDS = 2  # parts that weights are refined for before a trial may end
-MIN_SAMPLES = _PERIOD  # samples that can be dealt
+_PERIOD, _FOLDS = 16, 4  # of every 16 samples the first 4 belong to the first fold, and so on
+_MIN_FOLDS = 2  # folds that weights are refined for before a trial may stop early
+MIN_SAMPLES = _PERIOD  # minimum number of samples for cross-validation
 
-_BATCH_SIZE = 64  # samples that are run at a time
+_BATCH_SIZE = 64  # samples per batch
 
 _Feed = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class CrossValidatedPlan:
-    """A plan with its weights refined by `methods`, once for each part of the samples that was set aside.
+    """A plan whose weights were refined once per fold, without the samples of that fold.
 
-    float_graphs : the refined float graphs. errors : of each part, [outputs, n] summed squares.
+    Attributes
+    ----------
+    planned
+        The planned model.
+    methods
+        Options of the refinement.
+    float_graphs
+        Refined float graph of each fold.
+    errors
+        For each fold, summed squared errors of shape [outputs, n].
     """
 
     planned: PlannedModel
@@ -56,9 +65,18 @@ class CrossValidatedPlan:
 
 
 class CrossValidation:
-    """Tries candidates for one model on its calibration samples `feeds`, `count` of them.
+    """Cross-validation of candidates for one model.
 
-    wanted : the tensors of the user's model that are measured.
+    Parameters
+    ----------
+    prepared, planned
+        The model and its plan so far.
+    feeds
+        Calibration samples by input name.
+    count
+        Number of samples.
+    measured_tensors
+        Tensors of the user's model whose errors are measured.
     """
 
     def __init__(
@@ -67,43 +85,45 @@ class CrossValidation:
         planned: PlannedModel,
         feeds: _Feed,
         count: int,
-        wanted: Sequence[str],
+        measured_tensors: Sequence[str],
     ) -> None:
-        self._prepared, self._wanted = prepared, wanted
-        outputs = {
-            str(value.name) for value in prepared.original.graph.outputs
-        }  # that is all `source` yields
-        self._source = (
-            prepared.source if outputs >= {*wanted} else FloatRunner(prepared.original, wanted)
-        )
-        part = np.arange(count) % _PERIOD * _FOLDS // _PERIOD
+        self._prepared, self._measured_tensors = prepared, measured_tensors
+        outputs = {str(value.name) for value in prepared.original.graph.outputs}
+        self._source = prepared.source  # yields nothing but the outputs
+        if not outputs.issuperset(measured_tensors):
+            self._source = FloatRunner(prepared.original, measured_tensors)
+        fold_of_sample = np.arange(count) % _PERIOD * _FOLDS // _PERIOD
         inputs = prepared.data.inputs
 
-        def dealt(of: np.ndarray) -> dict[str, np.ndarray]:
-            axes = {
-                n: inputs[n].axis if inputs[n].count_samples(a) == count else None
-                for n, a in feeds.items()
-            }
-            return {n: a if axes[n] is None else a.compress(of, axes[n]) for n, a in feeds.items()}
+        def select(mask: np.ndarray) -> dict[str, np.ndarray]:
+            selected = {}
+            for name, array in feeds.items():
+                spec = inputs[name]
+                axis = spec.axis if spec.count_samples(array) == count else None
+                selected[name] = array if axis is None else array.compress(mask, axis)
+            return selected
 
-        self._parts = [(dealt(part != k), dealt(part == k)) for k in range(_FOLDS)]
-        self._counts = [int((part == k).sum()) for k in range(_FOLDS)]
-        self._step = choose_batch_size(
-            bytes_per_sample(planned.graph), _BATCH_SIZE, self._prepared.conf.budget
+        self._folds = [
+            (select(fold_of_sample != k), select(fold_of_sample == k)) for k in range(_FOLDS)
+        ]
+        self._counts = [int((fold_of_sample == k).sum()) for k in range(_FOLDS)]
+        self._batch_size = choose_batch_size(
+            bytes_per_sample(planned.graph), _BATCH_SIZE, prepared.conf.budget
         )
-        self._power = np.zeros((_FOLDS, len(wanted)))
-        self._floats: dict[int, list[dict[str, np.ndarray]]] = {}
-        self._room = (
-            self._prepared.conf.budget // 8
-        )  # bytes that the float model's outputs may still take
+        self._power = np.zeros((_FOLDS, len(measured_tensors)))
+        self._float_cache: dict[int, list[dict[str, np.ndarray]]] = {}
+        self._free_cache_bytes = prepared.conf.budget // 8
 
     def evaluate_baseline(
         self, planned: PlannedModel, options: RefinementOptions, progress: Progress | None = None
     ) -> CrossValidatedPlan:
-        """Return the first candidate, which others are compared with."""
-        trained = [self._refine_and_measure(k, planned, options, progress) for k in range(_FOLDS)]
+        """Refine and measure the first candidate on all folds, as the reference for others."""
+        results = [self._refine_and_measure(k, planned, options, progress) for k in range(_FOLDS)]
         return CrossValidatedPlan(
-            planned, options, [exact for exact, _ in trained], [errors for _, errors in trained]
+            planned,
+            options,
+            [float_graph for float_graph, _ in results],
+            [errors for _, errors in results],
         )
 
     def evaluate_candidate(
@@ -111,123 +131,146 @@ class CrossValidation:
         best: CrossValidatedPlan,
         planned: PlannedModel,
         options: RefinementOptions,
-        errors: float,
+        z: float,
         progress: Progress | None = None,
     ) -> tuple[CrossValidatedPlan, Gain]:
-        """Return another candidate and its gain over `best`.
+        """Refine and measure another candidate; return it and its gain over `best`.
 
-        It has fewer parts where that is hopeless by the first.
+        Stops after `_MIN_FOLDS` folds or later if even `z` standard errors more would be no gain;
+        the result then has fewer folds.
         """
-        trained = [
-            self._refine_and_measure(k, planned, options, progress) for k in range(_MIN_FOLDS)
-        ]
-        gain = self.gain_between(best.errors, [error for _, error in trained])
-        for k in range(_MIN_FOLDS, _FOLDS):
-            if gain.is_hopeless(errors):
-                break
-            trained.append(self._refine_and_measure(k, planned, options, progress))
-            gain = self.gain_between(best.errors, [error for _, error in trained])
-        return CrossValidatedPlan(
-            planned, options, [exact for exact, _ in trained], [error for _, error in trained]
-        ), gain
+        float_graphs: list[ir.Model] = []
+        errors: list[np.ndarray] = []
+        for k in range(_FOLDS):
+            if k >= _MIN_FOLDS:
+                gain = self.gain_between(best.errors, errors)
+                if gain.is_hopeless(z):
+                    break
+            float_graph, fold_errors = self._refine_and_measure(k, planned, options, progress)
+            float_graphs.append(float_graph)
+            errors.append(fold_errors)
+        gain = self.gain_between(best.errors, errors)
+        return CrossValidatedPlan(planned, options, float_graphs, errors), gain
 
     def evaluate_plan(
-        self, best: CrossValidatedPlan, old: Sequence[np.ndarray], plan: Plan, errors: float
+        self, best: CrossValidatedPlan, old: Sequence[np.ndarray], plan: Plan, z: float
     ) -> tuple[list[np.ndarray], Gain]:
-        """Return the errors of `best` with its weights as they are under another plan, and the gain over `old`."""
+        """Measure the refined weights of `best` under another plan; return its errors and the gain.
+
+        Parameters
+        ----------
+        old
+            Errors of the plan that is compared with, per fold.
+        z
+            Stops early if even so many standard errors more would be no gain.
+        """
         planned = replace(best.planned, plan=plan)
         new_errors = [self._measure_errors(0, planned, best.float_graphs[0])]
         gain = self.gain_between(old, new_errors)
         for k in range(1, _FOLDS):
-            if gain.is_hopeless(errors):
+            if gain.is_hopeless(z):
                 break
             new_errors.append(self._measure_errors(k, planned, best.float_graphs[k]))
             gain = self.gain_between(old, new_errors)
         return new_errors, gain
 
     def gain_between(self, old: Sequence[np.ndarray], new: Sequence[np.ndarray]) -> Gain:
-        """Return the gain of `new` over `old` in the parts that `new` has."""
-        parts = len(new)
-        power = self._power[:parts].sum(axis=0)
+        """Return the gain of the errors `new` over `old` on the folds that `new` has."""
+        folds = len(new)
+        power = self._power[:folds].sum(axis=0)
         return compute_gain(
-            np.hstack(old[:parts]), np.hstack(new), power, sum(self._counts[:parts])
+            np.hstack(old[:folds]), np.hstack(new), power, sum(self._counts[:folds])
         )
 
     def _refine_and_measure(
         self, k: int, planned: PlannedModel, options: RefinementOptions, progress: Progress | None
     ) -> tuple[ir.Model, np.ndarray]:
-        """Refine on all parts but one; return the graph, and its errors on that one."""
-        exact = refine_weights(planned, options, self._parts[k][0], progress)
-        return exact, self._measure_errors(k, planned, exact)
+        """Refine on all folds but `k`; return the float graph and its errors on fold `k`."""
+        training_samples, _ = self._folds[k]
+        float_graph = refine_weights(planned, options, training_samples, progress)
+        return float_graph, self._measure_errors(k, planned, float_graph)
 
     def _measure_errors(self, k: int, planned: PlannedModel, float_graph: ir.Model) -> np.ndarray:
-        """Return the summed squared errors of the tensors, [tensors, n], on part `k`.
+        """Return summed squared errors [tensors, n] of the measured tensors on fold `k`.
 
-        n are its samples; of a tensor without samples on its first axis, the pieces that are run at
-        a time.
+        `n` are the samples of the fold, or its batches if a tensor has no batch axis.
         """
         target = self._prepared.target
         graph = lower(planned.partition.with_graph(float_graph), planned.plan, target).graph
         session = open_lowered_session(graph, target, self._prepared.opened)
-        takes = {spec.name for spec in session.inputs}
+        input_names = {spec.name for spec in session.inputs}
         errors = []
-        for part, wants in zip(self._pieces(k), self._float_outputs(k), strict=True):
-            have = session.tensors({n: a for n, a in part.items() if n in takes}, self._wanted)
-            values = {name: a if q is None else q.real(a) for name, a, q in have}
-            count = max(self._prepared.data.inputs[n].count_samples(a) for n, a in part.items())
-            errors.append(
-                sum_squares(
-                    [wants[name] - values[name].astype(np.float64) for name in self._wanted], count
-                )
-            )
+        for batch, expected in zip(self._split_held_out(k), self._float_outputs(k), strict=True):
+            feeds = {name: array for name, array in batch.items() if name in input_names}
+            actual = {}
+            for name, array, qparams in session.tensors(feeds, self._measured_tensors):
+                actual[name] = array if qparams is None else qparams.real(array)
+            inputs = self._prepared.data.inputs
+            count = max(inputs[name].count_samples(array) for name, array in batch.items())
+            differences = [
+                expected[name] - actual[name].astype(np.float64) for name in self._measured_tensors
+            ]
+            errors.append(sum_squares(differences, count))
         trim_memory()
         return np.hstack(errors)
 
     def is_chip_ready(self, planned: PlannedModel) -> bool:
-        """Whether the plan, with the weights as they are, leaves a chip its part."""
+        """Whether the planned model, without refinement, lowers to a chip-ready graph."""
         lowered = lower(planned.partition, planned.plan, planned.target)
         return Candidate(
             self._prepared, planned, planned.graph, lowered, Fidelity({}, "", ())
         ).result.report.chip_ready
 
-    def _pieces(self, k: int) -> Sequence[dict[str, np.ndarray]]:
-        return list(self._prepared.data.split_feeds(self._parts[k][1], self._step))
+    def _split_held_out(self, k: int) -> Sequence[dict[str, np.ndarray]]:
+        """Split the samples of fold `k` into batches."""
+        _, held_out = self._folds[k]
+        return list(self._prepared.data.split_feeds(held_out, self._batch_size))
 
     def _float_outputs(self, k: int) -> Sequence[Mapping[str, np.ndarray]]:
-        """Return what the float model gives on the pieces of part `k`, kept where there is room."""
-        if k not in self._floats:
-            wants = [
-                {name: array for name, array, _ in self._source.run(part, self._wanted)}
-                for part in self._pieces(k)
-            ]
-            power = [
-                [np.square(want[n], dtype=np.float64).sum() for n in self._wanted] for want in wants
-            ]
-            self._power[k] = np.sum(power, axis=0)
-            size = sum(array.nbytes for want in wants for array in want.values())
-            if size > self._room:
-                return wants
-            self._room -= size
-            self._floats[k] = wants
-        return self._floats[k]
+        """Return the measured tensors of the float model for each batch of fold `k`.
+
+        Caches them while they fit the memory budget, and records their power.
+        """
+        if k in self._float_cache:
+            return self._float_cache[k]
+        outputs = []
+        for batch in self._split_held_out(k):
+            tensors = self._source.run(batch, self._measured_tensors)
+            outputs.append({name: array for name, array, _ in tensors})
+        power = []
+        for batch_outputs in outputs:
+            arrays = [batch_outputs[name] for name in self._measured_tensors]
+            power.append([np.square(array, dtype=np.float64).sum() for array in arrays])
+        self._power[k] = np.sum(power, axis=0)
+        size = sum(array.nbytes for arrays in outputs for array in arrays.values())
+        if size <= self._free_cache_bytes:
+            self._free_cache_bytes -= size
+            self._float_cache[k] = outputs
+        return outputs
 
 
 def count_samples(planned: PlannedModel, feeds: _Feed) -> int:
-    """Return how many samples the `feeds` of a planned model hold."""
+    """Return the number of samples in the `feeds` of a planned model."""
     return max(
         (planned.data.inputs[name].count_samples(array) for name, array in feeds.items()), default=0
     )
 
 
 def sum_squares(errors: Sequence[np.ndarray], count: int) -> np.ndarray:
-    """Return the summed squares of each array, [arrays, n].
+    """Sum the squares of each array, per sample where possible.
 
-    N is `count`, or 1 where an array has other first axes.
+    Parameters
+    ----------
+    errors
+        Differences of one tensor each, with `count` samples on axis 0.
+    count
+        Number of samples.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape [arrays, count], or [arrays, 1] if the first axis of any array is not the samples.
     """
-    single = [
-        np.square(e).reshape(len(e), -1).sum(axis=1) if e.ndim and len(e) == count else None
-        for e in errors
-    ]
-    if any(array is None for array in single):
-        return np.array([[float(np.square(e).sum())] for e in errors])
-    return np.stack([array for array in single if array is not None])
+    if any(not error.ndim or len(error) != count for error in errors):
+        return np.array([[float(np.square(error).sum())] for error in errors])
+    return np.stack([np.square(error).reshape(len(error), -1).sum(axis=1) for error in errors])

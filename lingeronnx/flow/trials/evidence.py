@@ -1,8 +1,8 @@
-"""What counts as evidence that one integer graph is better than another, and how far both are from the float model.
+"""Decide whether one integer graph is measurably better than another.
 
-Only real data that can be read again are evidence, and only where nobody fixed the weights or asked
-for no effort. Of an output behind a Softmax a few undecided rows tell nearly all of the error: some
-hundred rows are no evidence.
+Only real data that can be read repeatedly count as evidence, and only if the weights are not fixed
+and the effort is not "fast". The error of an output after a Softmax is dominated by a few undecided
+rows, so that a few hundred rows are not enough to decide.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ __all__ = [
     "output_sqnr_levels",
 ]
 
-MAX_SQNR_DB = 100.0  #: dB: beyond that nothing is gained
-MIN_GAIN_DB = 0.2  #: dB of the mean SQNR of the outputs
-_MIN_SOFTMAX_ROWS = 500  # of a Softmax
+MAX_SQNR_DB = 100.0  #: SQNR above this counts as this
+MIN_GAIN_DB = 0.2  #: minimum gain of the mean SQNR of the outputs
+_MIN_SOFTMAX_ROWS = 500  # minimum number of rows of a Softmax output
 
 
 def has_decisive_samples(candidate: Candidate) -> bool:
-    """Whether what the samples say of `candidate` and of graphs like it decides which of them is kept."""
+    """Whether the samples are sufficient to choose between `candidate` and similar graphs."""
     return can_choose_by_samples(candidate.prepared) and not _has_too_few_softmax_rows(candidate)
 
 
 def can_choose_by_samples(prepared: PreparedModel) -> bool:
-    """Whether the samples are real and can be read again, and something may be chosen by them."""
+    """Whether samples may decide: they are real and rereadable, and the settings allow a choice."""
     return (
         prepared.conf.effort != "fast"
         and not prepared.synthetic
@@ -46,47 +46,49 @@ def can_choose_by_samples(prepared: PreparedModel) -> bool:
 
 
 def _has_too_few_softmax_rows(candidate: Candidate) -> bool:
-    """Whether an output is what a Softmax gives for fewer rows than say how far it is from the float model's."""
+    """Whether some output comes from a Softmax with fewer than `_MIN_SOFTMAX_ROWS` rows in all."""
+    sample_count = candidate.fidelity.errors.shape[-1]
     for value in candidate.prepared.graph.graph.outputs:
-        maker = ir.producer(value)
-        if maker is not None and maker.op_type in operators.SOFTMAX_OPS:
-            shape = ir.get_shape(value) or ()
-            rows = math.prod(size or 1 for size in shape[1:-1])
-            if rows * candidate.fidelity.errors.shape[-1] < _MIN_SOFTMAX_ROWS:
-                return True
+        producer = ir.producer(value)
+        if producer is None or producer.op_type not in operators.SOFTMAX_OPS:
+            continue
+        shape = ir.get_shape(value) or ()
+        rows = math.prod(dim or 1 for dim in shape[1:-1])
+        if rows * sample_count < _MIN_SOFTMAX_ROWS:
+            return True
     return False
 
 
 def is_better(old: Candidate, new: Candidate) -> bool:
-    """Whether the outputs are clearly nearer, and by more than chance.
+    """Whether the outputs of `new` are clearly closer to float, and by more than chance.
 
-    What is not finite by now has no chance.
+    The standard error is NaN if a graph is not finite; then only the gain decides.
     """
-    chance = compute_gain(
+    standard_error_db = compute_gain(
         old.fidelity.errors, new.fidelity.errors, old.fidelity.power, 0
     ).standard_error_db
-    value = mean_sqnr_gain_db(old, new)
-    return value >= MIN_GAIN_DB and not value <= SIGNIFICANCE_Z * chance
+    gain_db = mean_sqnr_gain_db(old, new)
+    return gain_db >= MIN_GAIN_DB and not gain_db <= SIGNIFICANCE_Z * standard_error_db
 
 
 def mean_sqnr_gain_db(old: Candidate, new: Candidate) -> float:
-    """Return by how many dB the outputs are nearer on average, no gain where the farthest of them is farther."""
-    before, after = (output_sqnr_levels(result) for result in (old, new))
-    if not before or min(after) < min(before):
+    """Return the mean SQNR gain of `new` over `old` in dB, or 0 if the worst output got worse."""
+    old_levels = output_sqnr_levels(old)
+    new_levels = output_sqnr_levels(new)
+    if not old_levels or min(new_levels) < min(old_levels):
         return 0.0
-    return (sum(after) - sum(before)) / len(before)
+    return (sum(new_levels) - sum(old_levels)) / len(old_levels)
 
 
 def output_sqnr_levels(candidate: Candidate) -> list[float]:
-    """Return the SQNR of the outputs and of the parts that they join.
-
-    What is not finite is the worst.
-    """
-    every = [output["sqnr"] for output in candidate.fidelity.outputs.values()]
-    every += [part.sqnr for part in candidate.fidelity.parts]
-    return [clamp_sqnr_db(sqnr) for sqnr in every]
+    """Return the clamped SQNR in dB of each output, and of each tensor that outputs concatenate."""
+    levels = [output["sqnr"] for output in candidate.fidelity.outputs.values()]
+    levels += [part.sqnr for part in candidate.fidelity.parts]
+    return [clamp_sqnr_db(sqnr) for sqnr in levels]
 
 
 def clamp_sqnr_db(sqnr: float) -> float:
-    """Return the level that counts: what is not finite in the integer graph alone is the worst."""
-    return -MAX_SQNR_DB if sqnr != sqnr else max(min(sqnr, MAX_SQNR_DB), -MAX_SQNR_DB)
+    """Clamp an SQNR in dB to [-MAX_SQNR_DB, MAX_SQNR_DB]; NaN counts as the worst value."""
+    if math.isnan(sqnr):
+        return -MAX_SQNR_DB
+    return max(min(sqnr, MAX_SQNR_DB), -MAX_SQNR_DB)

@@ -1,11 +1,12 @@
-"""What one integer graph gains over another at the outputs, and how much of that may be chance.
+"""Compute the SQNR gain of one integer graph over another, and its standard error.
 
-Two are compared sample by sample. With E the summed squared error of an output, a gain in dB is
+Both graphs are compared on the same samples. With E the summed squared error of an output, the gain
+in dB is
 
     G = mean over the outputs of 10 log10(E_old / E_new)
 
-and its standard error is that of the jackknife, with G_i the gain without sample i (Efron and Stein
-1981):
+and its standard error s is that of the jackknife, with G_i the gain without sample i (Efron and
+Stein 1981):
 
     s^2 = (n - 1) / n * sum_i (G_i - mean of G_i)^2
 """
@@ -19,16 +20,25 @@ import numpy as np
 
 __all__ = ["SIGNIFICANCE_Z", "STEP_SIGNIFICANCE_Z", "Gain", "compute_gain"]
 
-SIGNIFICANCE_Z = 1.645  #: standard errors that a gain has at least: by chance that is one of 20
-STEP_SIGNIFICANCE_Z = 3.0  #: and that of a single scale, of which a net has dozens: one of 700
-_EPSILON = 1e-10  # of an output's power: less is no error
+SIGNIFICANCE_Z = 1.645  #: minimum gain in standard errors (one-sided test at 5 %)
+STEP_SIGNIFICANCE_Z = 3.0  #: the same for one of dozens of scales: by chance one of 700
+_EPSILON = 1e-10  # lower bound of an error, as a fraction of the output's power
 
 
 @dataclass(frozen=True)
 class Gain:
-    """A gain in dB and its standard error, on so many samples.
+    """SQNR gain of one graph over another.
 
-    `worst_output_db` : that of the least SQNR of the outputs.
+    Attributes
+    ----------
+    value
+        Mean gain of the outputs in dB.
+    standard_error_db
+        Its standard error in dB.
+    samples
+        Number of samples that were compared.
+    worst_output_db
+        Gain of the lowest SQNR among the outputs in dB.
     """
 
     value: float
@@ -37,7 +47,10 @@ class Gain:
     worst_output_db: float = 0.0
 
     def is_significant(self, min_db: float, z: float) -> bool:
-        """Whether it is `min_db` dB, and above zero by so many standard errors, and the worst output loses nothing."""
+        """Whether the gain reaches `min_db` dB and `z` standard errors.
+
+        The worst output must not get worse either.
+        """
         return (
             self.value >= min_db
             and self.value > z * self.standard_error_db
@@ -46,21 +59,21 @@ class Gain:
 
     @property
     def is_nonzero(self) -> bool:
-        """Whether any sample tells a difference."""
+        """Whether any sample differs between the two graphs."""
         return self.value != 0 or self.standard_error_db != 0
 
     @property
     def figures(self) -> dict[str, float]:
-        """The figures of a verdict in dB, by name, as `log_verdict` takes them."""
+        """The figures by name, in dB, for `log_verdict`."""
         return {
             "gain_db": self.value,
             "standard_error_db": self.standard_error_db,
             "worst_gain_db": self.worst_output_db,
         }
 
-    def is_hopeless(self, errors: float) -> bool:
-        """Whether even so many standard errors more would be no gain."""
-        return self.value + errors * self.standard_error_db <= 0
+    def is_hopeless(self, z: float) -> bool:
+        """Whether the gain would not be positive even with `z` standard errors added."""
+        return self.value + z * self.standard_error_db <= 0
 
     def __str__(self) -> str:
         spread = "" if math.isinf(self.standard_error_db) else f" +- {self.standard_error_db:.2f}"
@@ -68,20 +81,29 @@ class Gain:
 
 
 def compute_gain(old: np.ndarray, new: np.ndarray, power: np.ndarray, counts: int) -> Gain:
-    """Return what `new` gains over `old`, squared errors [outputs, n] of the same samples.
+    """Compute the gain of `new` over `old`.
 
-    power : of each output, [outputs]. counts : samples that the n stand for.
+    Parameters
+    ----------
+    old, new
+        Squared errors [outputs, n] on the same samples.
+    power
+        Power of each output, [outputs].
+    counts
+        Number of samples that the `n` errors were summed from.
     """
-    sums = np.stack([old, new])
-    whole = sums.sum(axis=2)
-    least = _EPSILON * power + np.finfo(float).tiny
-    value = 10 * np.log10(np.maximum(whole, least))
-    left = 10 * np.log10(np.maximum(whole[..., None] - sums, least[:, None]))
-    each = (left[0] - left[1]).mean(axis=0)
-    n = len(each)
-    error = (
-        math.sqrt((n - 1) / n * float(np.square(each - each.mean()).sum())) if n > 1 else math.inf
-    )
-    level = 10 * np.log10(np.maximum(power, np.finfo(float).tiny))
-    worst = float((level - value[1]).min() - (level - value[0]).min())
-    return Gain(float((value[0] - value[1]).mean()), error, counts, worst)
+    tiny = np.finfo(float).tiny
+    errors = np.stack([old, new])  # [2, outputs, n]
+    totals = errors.sum(axis=2)
+    floor = _EPSILON * power + tiny
+    total_db = 10 * np.log10(np.maximum(totals, floor))
+    leave_one_out_db = 10 * np.log10(np.maximum(totals[..., None] - errors, floor[:, None]))
+    jackknife_gains = (leave_one_out_db[0] - leave_one_out_db[1]).mean(axis=0)
+    n = len(jackknife_gains)
+    standard_error = math.inf
+    if n > 1:
+        squares = np.square(jackknife_gains - jackknife_gains.mean())
+        standard_error = math.sqrt((n - 1) / n * float(squares.sum()))
+    power_db = 10 * np.log10(np.maximum(power, tiny))
+    worst_gain = float((power_db - total_db[1]).min() - (power_db - total_db[0]).min())
+    return Gain(float((total_db[0] - total_db[1]).mean()), standard_error, counts, worst_gain)

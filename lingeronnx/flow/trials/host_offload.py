@@ -1,10 +1,9 @@
-"""Where integers begin and end.
+"""Try the front, the tail and the recurrent cells of a model on the host instead of the chip.
 
-Fronts (spectra, logarithms) and tails (decoding of boxes) that the host may compute.
-Eight bits are few for a power spectrum, or for positions within a picture. What a graph has of such
-nodes before its first layers, or behind its last, is a candidate: the model is quantized both ways,
-and the evidence decides. So are the cells of states that are fed back (`states.cells`), and their
-gates.
+Eight bits are few for a power spectrum, for a logarithm, or for the coordinates of boxes. Such
+nodes before the first layers of a graph, or after its last ones, are candidates: the model is
+quantized with and without them on the host, and the evidence decides. The same holds for the cells
+of states that are fed back (`prepare.recurrent_states`) and for their gates.
 """
 
 from __future__ import annotations
@@ -36,279 +35,329 @@ __all__ = [
 _FRONT_OPS = ("Div", "Log", "Pow", "Reciprocal", "Sqrt")
 _TAIL_OPS = ("Exp", "NonMaxSuppression", "Pow", "Sqrt", "TopK")
 _NONLINEAR_OPS = operators.ACTIVATION_OPS | {"Softmax"}
-_MAX_FRONT_LAYERS = (
-    1  # a front without a logarithm or a power may have: a transform written as a convolution
-)
-_MIN_GAIN_DB, _MAX_LOSS_DB = 3.0, 0.5  # dB that some output gains at least, and others lose at most
-_MIN_CELL_GAIN_DB = 0.5  # dB: cells cost the host next to nothing
-_MIN_GATE_GAIN_DB = 0.3  # dB of an output below the next
-_MIN_WEAK_NODE_GAIN_DB = (
-    0.5  # dB of such an output, where nodes leave of which the chip makes little by themselves
-)
-_MIN_SQNR_DB = (
-    30.0  # dB: where an output or a part of it is below that, more is tried than the usual
-)
-_UNUSABLE_SQNR_DB = 10.0  # dB: an output below that has lost what it says
-_MAX_PART_SQNR_DB = 60.0  # dB: what a part has beyond that is no loss
+_MAX_FRONT_LAYERS = 1  # layers upstream of a front operator: a transform written as a convolution
+_MIN_GAIN_DB, _MAX_LOSS_DB = 3.0, 0.5  # minimum gain of some output, maximum loss of the others
+_MIN_CELL_GAIN_DB = 0.5  # the same gain for cells, which cost the host next to nothing
+_MIN_GATE_GAIN_DB = 0.3  # for gates, if an output is below _MIN_SQNR_DB
+_MIN_WEAK_NODE_GAIN_DB = 0.5  # for nodes of low SQNR, if an output is below _MIN_SQNR_DB
+_MIN_SQNR_DB = 30.0  # more candidates are tried if an output or a part of it is below that
+_UNUSABLE_SQNR_DB = 10.0  # an output below that is useless
+_MAX_PART_SQNR_DB = 60.0  # the SQNR of a part above that counts as this
 
-_NOT_TRIED_NOTE = "where the graph's ends are better in float was not tried, for {}: give {}"
+_NOT_TRIED_NOTE = "host offload of the graph's ends was not evaluated: {}; pass {}"
 
 
 def try_host_offload(best: Candidate, progress: Progress | None = None) -> Candidate:
-    """Return `best`, or, where it is better, the same with its ends or cells in float.
+    """Move the front, tail or cells of a model to the host if the outputs measurably improve.
 
-    Only real data that can be read again are evidence; without them, or where no effort is to be
-    spent, it is `best`, with a note where something would have been tried; so is what another tool
-    has quantized.
+    Returns `best` unchanged for synthetic data and for models that another tool has quantized. If
+    the data cannot be read repeatedly or the effort is "fast", returns `best` with a note if there
+    was a candidate to try.
     """
     prepared, conf = best.prepared, best.prepared.conf
     if prepared.read is not None or prepared.synthetic:
         return best
-    lost = (
-        min(output_sqnr_levels(best)) < _MIN_SQNR_DB,
-        any(clamp_sqnr_db(part.sqnr) < _MIN_SQNR_DB for part in best.fidelity.parts),
-    )
-    several = _runs_in_parts(prepared)
-    far, joined = (
-        (False, False) if conf.state and not several else lost
-    )  # of fed back states the cells are tried
-    tries = [(end, _MIN_GAIN_DB) for end in find_offload_candidates(prepared.graph, far, joined)]
-    if several and lost[0]:
-        tries.insert(0, (_cheap_host_nodes(prepared), _MIN_CELL_GAIN_DB))
-    if conf.cells == "auto":
-        tries.append(
-            (find_cell_updates(prepared.graph, conf.state, prepared.target), _MIN_CELL_GAIN_DB)
-        )
-    if conf.cells != "chip" and lost[0]:
-        tries += [
-            (find_gates(prepared.graph, conf.state, prepared.target, masks), _MIN_GATE_GAIN_DB)
-            for masks in (False, True)
-        ]
-    tries = [(more, gain) for more, gain in tries if more.keys() - prepared.parts.floats.keys()]
+    has_poor_output = min(output_sqnr_levels(best)) < _MIN_SQNR_DB
+    in_parts = _runs_in_parts(prepared)
+    host_by_default = prepared.parts.floats.keys()
+    trials = [
+        (nodes, min_gain_db)
+        for nodes, min_gain_db in _list_trials(best, in_parts, has_poor_output)
+        if nodes.keys() - host_by_default
+    ]
     if conf.effort == "fast" or not prepared.data.is_rereadable:
-        fast = conf.effort == "fast"
-        why = (
-            ("effort is fast", "--effort normal")
-            if fast
-            else ("the data are read once", "data that are held")
-        )
-        return best.with_notes([_NOT_TRIED_NOTE.format(*why)] if tries else ())
-    kept = select_required_host_nodes(prepared)
-    if several and lost[0]:  # before the others: what is lost there hides what they gain
-        tries.insert(0, (select_low_sqnr_nodes_to_offload(best, progress), _MIN_WEAK_NODE_GAIN_DB))
-    for more, gain in tries:
-        if not more.keys() - kept.keys() - prepared.parts.floats.keys():
+        if not trials:
+            return best.with_notes(())
+        if conf.effort == "fast":
+            note = _NOT_TRIED_NOTE.format("effort is fast", "--effort normal")
+        else:
+            note = _NOT_TRIED_NOTE.format(
+                "the data can be read only once", "data that can be read repeatedly"
+            )
+        return best.with_notes([note])
+    required = select_required_host_nodes(prepared)
+    if (
+        in_parts and has_poor_output
+    ):  # before the others: the loss of these nodes hides the others' gains
+        low_sqnr_nodes = select_low_sqnr_nodes_to_offload(best, progress)
+        trials.insert(0, (low_sqnr_nodes, _MIN_WEAK_NODE_GAIN_DB))
+    for nodes, min_gain_db in trials:
+        if not nodes.keys() - required.keys() - host_by_default:
             continue
-        host = {**kept, **more}
-        # What is float stays so: behind what leaves it may look like work for the chip again, at
-        # one end of it.
-        offloaded = prepared.with_host_nodes({**prepared.parts.floats, **host})
-        try:
-            planned = plan_model(offloaded, None, progress, best.planned.calibration)
-        except ConstraintError:  # with require_chip: a scale that the chip does not hold
-            continue
-        exact = refine_weights(
-            planned, progress=progress, previous=(best.planned, best.float_graph)
-        )
-        other = build_candidate(offloaded, planned, exact, progress)
-        if _is_better_placement(best, other, gain):
-            best, kept = other, host
+        host = {**required, **nodes}
+        offloaded = _build_offloaded(best, prepared, host, progress)
+        if offloaded is not None and _is_better_placement(best, offloaded, min_gain_db):
+            best, required = offloaded, host
     return best
 
 
-def select_required_host_nodes(prepared: PreparedModel) -> dict[str, str]:
-    """Return {node: why} of what is the host's before anything is measured.
+def _list_trials(
+    best: Candidate, in_parts: bool, has_poor_output: bool
+) -> list[tuple[dict[str, str], float]]:
+    """List the offloads to try in order, as ({node: reason}, minimum gain in dB)."""
+    prepared, conf = best.prepared, best.prepared.conf
+    graph, target = prepared.graph, prepared.target
+    if conf.state and not in_parts:  # with recurrent states, their cells are tried instead
+        candidates = find_offload_candidates(graph, False, False)
+    else:
+        has_poor_part = any(clamp_sqnr_db(part.sqnr) < _MIN_SQNR_DB for part in best.fidelity.parts)
+        candidates = find_offload_candidates(graph, has_poor_output, has_poor_part)
+    trials = [(candidate, _MIN_GAIN_DB) for candidate in candidates]
+    if in_parts and has_poor_output:
+        trials.insert(0, (_cheap_host_nodes(prepared), _MIN_CELL_GAIN_DB))
+    if conf.cells == "auto":
+        trials.append((find_cell_updates(graph, conf.state, target), _MIN_CELL_GAIN_DB))
+    if conf.cells != "chip" and has_poor_output:
+        for masks in (False, True):
+            trials.append((find_gates(graph, conf.state, target, masks), _MIN_GATE_GAIN_DB))
+    return trials
 
-    All that is tried keeps it there.
-    That is the cells that the user wants there; and of a model that runs in parts anyway, steps of
-    little work.
+
+def _build_offloaded(
+    best: Candidate, prepared: PreparedModel, host: dict[str, str], progress: Progress | None
+) -> Candidate | None:
+    """Plan, refine and measure `prepared` with the nodes `host` in float as well.
+
+    Returns None if the chip then lacks a scale, which is an error with `require_chip`.
+    """
+    # Float nodes stay in float: a node downstream of an offloaded end may look like work for the
+    # chip again.
+    offloaded = prepared.with_host_nodes({**prepared.parts.floats, **host})
+    try:
+        planned = plan_model(offloaded, None, progress, best.planned.calibration)
+    except ConstraintError:
+        return None
+    refined_graph = refine_weights(
+        planned, progress=progress, previous=(best.planned, best.float_graph)
+    )
+    return build_candidate(offloaded, planned, refined_graph, progress)
+
+
+def select_required_host_nodes(prepared: PreparedModel) -> dict[str, str]:
+    """Return {node: reason} of nodes that run on the host without any measurement.
+
+    These are the cells if the user places them there, and the cheap steps of an unrolled loop if
+    the model runs in several parts anyway. All trials keep them on the host.
     """
     conf, graph = prepared.conf, prepared.graph
     if conf.cells == "host":
-        return {
-            **(find_unrolled_steps(graph, True) if conf.state else {}),
-            **find_cell_updates(graph, conf.state, prepared.target),
-        }
-    return find_unrolled_steps(graph) if conf.cells == "auto" and _runs_in_parts(prepared) else {}
+        steps = find_unrolled_steps(graph, True) if conf.state else {}
+        return {**steps, **find_cell_updates(graph, conf.state, prepared.target)}
+    if conf.cells == "auto" and _runs_in_parts(prepared):
+        return find_unrolled_steps(graph)
+    return {}
 
 
 def _runs_in_parts(prepared: PreparedModel) -> bool:
-    """Whether float operators cut the chip's work, and layers may move.
+    """Whether float operators split the chip's work into parts, and layers may be offloaded.
 
-    A little more on the host costs no part.
-    What an end or a cell on the host would join to one part is not cut.
+    Then offloading a little more costs no additional part. Float operators do not count if
+    offloading an end or the cells as well would leave a single part.
     """
     if not prepared.allows_layer_offload or not _has_float_between_integers(prepared):
         return False
-    graph, joined = prepared.graph, dict[str, str]()
-    for more in (
-        *find_offload_candidates(graph, True, True),
-        find_cell_updates(graph, prepared.conf.state, prepared.target),
-    ):
-        joined.update(more)
-    return _has_float_between_integers(
-        prepared.with_host_nodes({**prepared.parts.floats, **joined})
-    )
+    graph = prepared.graph
+    candidates = find_offload_candidates(graph, True, True)
+    candidates.append(find_cell_updates(graph, prepared.conf.state, prepared.target))
+    host = dict(prepared.parts.floats)
+    for candidate in candidates:
+        host.update(candidate)
+    return _has_float_between_integers(prepared.with_host_nodes(host))
 
 
 def _has_float_between_integers(prepared: PreparedModel) -> bool:
+    """Whether some float nodes are between integer nodes."""
     parts = prepared.parts
     return bool(split_float_nodes(parts.graph, parts.floats, parts.integer_node_ids)[0])
 
 
 def _cheap_host_nodes(prepared: PreparedModel) -> dict[str, str]:
-    """Return {node: why} of all behind the last layers, and of cells.
-
-    What the host does at little cost.
-    """
-    conf, why = (
-        prepared.conf,
-        "no layer is computed from it: measured, the host's floats are better",
-    )
-    states = (
-        find_cell_updates(prepared.graph, conf.state, prepared.target)
-        if conf.cells == "auto"
-        else {}
-    )
-    return {**dict.fromkeys(_find_tail(prepared.graph, True), why), **states}
+    """Return {node: reason} of all nodes after the last layers, and of cells in mode "auto"."""
+    conf = prepared.conf
+    reason = "no layer depends on it: measured to be better in float"
+    tail = dict.fromkeys(_find_tail(prepared.graph, True), reason)
+    if conf.cells != "auto":
+        return tail
+    return {**tail, **find_cell_updates(prepared.graph, conf.state, prepared.target)}
 
 
 def place_required_host_nodes(prepared: PreparedModel) -> PreparedModel:
-    """Return `prepared` with what is the host's before anything is measured in float (`select_required_host_nodes`)."""
-    told = select_required_host_nodes(prepared)
-    return prepared.with_host_nodes(told) if told else prepared
+    """Return `prepared` with the nodes of `select_required_host_nodes` in float."""
+    required = select_required_host_nodes(prepared)
+    return prepared.with_host_nodes(required) if required else prepared
 
 
 def find_offload_candidates(
-    model: ir.Model, is_far_off: bool = False, from_joined_output: bool = False
+    model: ir.Model, has_poor_output: bool = False, has_poor_part: bool = False
 ) -> list[dict[str, str]]:
-    """Return candidates of the normalised `model`: {node: why it stays in float}.
+    """Find fronts and tails that may be better in float.
 
-    is_far_off : whether an output, or a part of one, is so far off that more fronts than the usual
-    are worth a try. joined : whether that is a part of an output that joins tensors: then any tail
-    is.
+    Parameters
+    ----------
+    model
+        Normalized float model.
+    has_poor_output
+        Whether the SQNR of an output is so low that more fronts are worth trying.
+    has_poor_part
+        Whether that is so for a tensor that an output concatenates; then any tail is worth trying.
+
+    Returns
+    -------
+    list of dict
+        {node: reason why it stays in float} for each candidate.
     """
+    front_reason = "front of the model, up to a spectrum: measured to be better in float"
+    tail_reason = "decodes the outputs of the last layers: measured to be better in float"
     candidates = []
-    front = "the host computes the front, up to a spectrum: measured, that is better"
-    tail = "the host decodes what the last layers give: measured, that is better"
-    for names, why in (
-        *((names, front) for names in _find_front_candidates(model, is_far_off)),
-        (_find_tail(model, from_joined_output), tail),
-    ):
-        if names:
-            candidates.append(dict.fromkeys(names, why))
+    for front in _find_front_candidates(model, has_poor_output):
+        if front:
+            candidates.append(dict.fromkeys(front, front_reason))
+    tail = _find_tail(model, has_poor_part)
+    if tail:
+        candidates.append(dict.fromkeys(tail, tail_reason))
     return candidates
 
 
 def _make_op_types_lookup(model: ir.Model) -> Callable[[ir.Node], set[str]]:
-    """Return what gives the operators of a node: of a composed curve those that it is made of."""
-    bodies = {name[:2]: {inner.op_type for inner in body} for name, body in model.functions.items()}
+    """Return a function that returns the operator types of a node.
 
-    def of(node: ir.Node) -> set[str]:
-        composed = ir.base_op_type(node) == "Curve" and node.domain == ir.FUNCTION_DOMAIN
-        return bodies.get((node.domain, node.op_type), set()) if composed else {node.op_type}
+    For a composed activation function these are the operators of its body, else its own type.
+    """
+    body_op_types = {}
+    for function_id, function in model.functions.items():
+        body_op_types[function_id[:2]] = {node.op_type for node in function}
 
-    return of
+    def get_op_types(node: ir.Node) -> set[str]:
+        if ir.base_op_type(node) == "Curve" and node.domain == ir.FUNCTION_DOMAIN:
+            return body_op_types.get((node.domain, node.op_type), set())
+        return {node.op_type}
+
+    return get_op_types
 
 
-# ---- fronts ------------------------------------------------------------------------------------------------------
+# ---- fronts --------------------------------------------------------------------------------------
 
 
-def _find_front_candidates(model: ir.Model, lost: bool) -> list[list[str]]:
+def _find_front_candidates(model: ir.Model, has_poor_output: bool) -> list[list[str]]:
     """Return the fronts to try, as names of nodes in graph order.
 
-    The usual one ends with the last node of `_FRONT_OPS` that has one layer before it at most. With
-    several, such as the two parts of a Fourier transform and a mel filter, a power or a logarithm
-    of linear layers alone has to be there; such a front goes on to the first layer of the network.
+    The default front ends with the last node of `_FRONT_OPS` that has at most one layer upstream.
+    A front with several layers, such as the two halves of a Fourier transform and a mel filter,
+    must contain a power or a logarithm of linear layers only; it extends to the first layer of the
+    network. That one is tried first if it contains more layers.
     """
-    kinds, nodes = _make_op_types_lookup(model), list(model.graph)
-    near = _nodes_up_to_front_ops(nodes, kinds)
-    wide = near | _nodes_up_to_spectrum(nodes, kinds)
-    layers = [
-        sum(count_macs(node) > 0 for node in nodes if id(node) in front) for front in (near, wide)
-    ]
-    far = _extend_to_layers(nodes, wide, kinds) if wide else wide
-    fronts = [far, near] if layers[1] > layers[0] else [near, far] if lost else [near]
-    return [[str(node.name) for node in nodes if id(node) in front] for front in fronts if front]
+    get_op_types = _make_op_types_lookup(model)
+    nodes = list(model.graph)
+    default_front = _nodes_up_to_front_ops(nodes, get_op_types)
+    spectrum = default_front | _nodes_up_to_spectrum(nodes, get_op_types)
+    extended_front = _extend_to_layers(nodes, spectrum, get_op_types) if spectrum else spectrum
+    if _count_layers(nodes, spectrum) > _count_layers(nodes, default_front):
+        fronts = [extended_front, default_front]
+    elif has_poor_output:
+        fronts = [default_front, extended_front]
+    else:
+        fronts = [default_front]
+    node_names = []
+    for front in fronts:
+        if front:
+            node_names.append([str(node.name) for node in nodes if id(node) in front])
+    return node_names
+
+
+def _count_layers(nodes: Iterable[ir.Node], node_ids: Collection[int]) -> int:
+    """Count the layers among the nodes with `node_ids`."""
+    return sum(count_macs(node) > 0 for node in nodes if id(node) in node_ids)
 
 
 def _producers(node: ir.Node) -> list[ir.Node]:
-    return [maker for value in node.inputs if (maker := ir.producer(value)) is not None]
+    """Return the producers of the inputs of a node."""
+    producers = [ir.producer(value) for value in node.inputs]
+    return [producer for producer in producers if producer is not None]
 
 
 def _nodes_up_to_front_ops(
-    nodes: Collection[ir.Node], kinds: Callable[[ir.Node], set[str]]
+    nodes: Collection[ir.Node], get_op_types: Callable[[ir.Node], set[str]]
 ) -> set[int]:
-    """Collect the nodes of `_FRONT_OPS` with at most one layer upstream, and all nodes upstream of them."""
-    before: dict[int, frozenset[int]] = {}
-    layers: dict[int, int] = {}
-    wanted: set[int] = set()
+    """Collect ids of `_FRONT_OPS` nodes with at most one layer upstream, and of all nodes upstream.
+
+    Empty if the front would contain all layers of the graph.
+    """
+    upstream_ids: dict[int, frozenset[int]] = {}
+    layer_ids = {id(node) for node in nodes if count_macs(node) > 0}
+    front: set[int] = set()
     for node in nodes:
-        makers = _producers(node)
-        above = frozenset(id(m) for m in makers).union(
-            *(before[id(m)] for m in makers if id(m) in before)
-        )
-        before[id(node)] = above
-        layers[id(node)] = int(count_macs(node) > 0)
-        if (
-            not kinds(node).isdisjoint(_FRONT_OPS)
-            and sum(layers.get(key, 0) for key in above) <= _MAX_FRONT_LAYERS
-        ):
-            wanted |= above | {id(node)}
-    heavy = sum(layers.values())
-    inside = sum(layers[key] for key in wanted if key in layers)
-    return wanted if inside < heavy else set()
+        upstream: set[int] = set()
+        for producer in _producers(node):
+            upstream.add(id(producer))
+            upstream |= upstream_ids.get(id(producer), frozenset())
+        upstream_ids[id(node)] = frozenset(upstream)
+        is_front_op = not get_op_types(node).isdisjoint(_FRONT_OPS)
+        if is_front_op and len(upstream & layer_ids) <= _MAX_FRONT_LAYERS:
+            front |= upstream | {id(node)}
+    return front if len(front & layer_ids) < len(layer_ids) else set()
 
 
 def _nodes_up_to_spectrum(
-    nodes: Collection[ir.Node], kinds: Callable[[ir.Node], set[str]]
+    nodes: Collection[ir.Node], get_op_types: Callable[[ir.Node], set[str]]
 ) -> set[int]:
-    """Return the nodes that powers and logarithms of layers without an activation are computed from, and these.
+    """Collect ids of powers and logarithms of purely linear layers, and of all nodes upstream.
 
-    Only what a layer is computed from counts, and some layer has to be left behind it.
+    Only nodes that feed a layer count. Empty if no layer would be left outside of the front.
     """
-    bent: set[int] = set()  # nodes behind an activation
-    linear: set[int] = set()  # behind a layer, and no activation
-    power: set[int] = set()  # behind the square of a layer
-    peaks = []
-    for node in nodes:
-        makers = {id(maker) for maker in _producers(node)}
-        if not makers.isdisjoint(bent) or _is_nonlinear(node, kinds):
-            bent.add(id(node))
-            continue
-        if count_macs(node) > 0 or not makers.isdisjoint(linear):
-            linear.add(id(node))
-        if not makers.isdisjoint(power) or (_is_square(node) and not makers.isdisjoint(linear)):
-            power.add(id(node))
-        of_layers = "Log" in kinds(node) and not makers.isdisjoint(linear)
-        if of_layers or (not makers.isdisjoint(power) and not kinds(node).isdisjoint(_FRONT_OPS)):
-            peaks.append(node)
-    leads = _nodes_feeding_layers(nodes, lambda node: count_macs(node) > 0)
-    left = [node for node in peaks if id(node) in leads]
+    feeding_layers = _nodes_feeding_layers(nodes, lambda node: count_macs(node) > 0)
+    spectrum_nodes = _find_spectrum_nodes(nodes, get_op_types)
+    pending = [node for node in spectrum_nodes if id(node) in feeding_layers]
     front: set[int] = set()
-    while left:
-        node = left.pop()
+    while pending:
+        node = pending.pop()
         if id(node) not in front:
             front.add(id(node))
-            left += _producers(node)
-    return front if any(count_macs(node) > 0 and id(node) not in front for node in nodes) else set()
+            pending += _producers(node)
+    has_layer_outside = any(count_macs(node) > 0 and id(node) not in front for node in nodes)
+    return front if has_layer_outside else set()
 
 
-def _is_nonlinear(node: ir.Node, kinds: Callable[[ir.Node], set[str]]) -> bool:
-    """Whether it is an activation function.
+def _find_spectrum_nodes(
+    nodes: Iterable[ir.Node], get_op_types: Callable[[ir.Node], set[str]]
+) -> list[ir.Node]:
+    """Find logarithms of linear layers, and `_FRONT_OPS` of the power of linear layers."""
+    after_activation: set[int] = set()
+    linear: set[int] = set()  # downstream of a layer, but not of an activation
+    power: set[int] = set()  # downstream of the square of a layer's output
+    spectrum_nodes = []
+    for node in nodes:
+        producers = {id(producer) for producer in _producers(node)}
+        op_types = get_op_types(node)
+        if not producers.isdisjoint(after_activation) or _is_nonlinear(node, get_op_types):
+            after_activation.add(id(node))
+            continue
+        has_linear_input = not producers.isdisjoint(linear)
+        has_power_input = not producers.isdisjoint(power)
+        if count_macs(node) > 0 or has_linear_input:
+            linear.add(id(node))
+        if has_power_input or (_is_square(node) and not producers.isdisjoint(linear)):
+            power.add(id(node))
+        is_log_of_linear = "Log" in op_types and has_linear_input
+        if is_log_of_linear or (has_power_input and not op_types.isdisjoint(_FRONT_OPS)):
+            spectrum_nodes.append(node)
+    return spectrum_nodes
 
-    A Clip without an upper bound is a floor, as logarithms need it.
-    So is the ReLU that stands for such a Clip on a chip.
+
+def _is_nonlinear(node: ir.Node, get_op_types: Callable[[ir.Node], set[str]]) -> bool:
+    """Whether `node` is an activation function.
+
+    A Clip without an upper bound only limits from below, as logarithms need it, and does not count.
+    The same holds for a ReLU that replaces such a Clip on a chip.
     """
     if LOWER_BOUND_KEY in node.metadata_props:
         return False
     if node.op_type == "Clip":
         return len(node.inputs) > 2 and node.inputs[2] is not None
-    return not kinds(node).isdisjoint(_NONLINEAR_OPS)
+    return not get_op_types(node).isdisjoint(_NONLINEAR_OPS)
 
 
 def _is_square(node: ir.Node) -> bool:
-    """Whether it is the square of a layer's output, moved at most."""
+    """Whether `node` computes the square of its first input."""
     if node.op_type == "Mul" and node.inputs[0] is node.inputs[1]:
         return True
     exponent = ir.const_value(node.inputs[1]) if node.op_type == "Pow" else None
@@ -316,102 +365,111 @@ def _is_square(node: ir.Node) -> bool:
 
 
 def _extend_to_layers(
-    nodes: Iterable[ir.Node], front: set[int], kinds: Callable[[ir.Node], set[str]]
+    nodes: Iterable[ir.Node], front: set[int], get_op_types: Callable[[ir.Node], set[str]]
 ) -> set[int]:
-    """Return `front` and what is computed from it, up to layers and activations."""
-    reached = set(front)
+    """Extend `front` by all nodes computed from it alone, up to layers and activations."""
+    extended = set(front)
     for node in nodes:
-        makers = _producers(node)
-        if (
-            makers
-            and all(id(maker) in reached for maker in makers)
-            and not count_macs(node)
-            and not _is_nonlinear(node, kinds)
-        ):
-            reached.add(id(node))
-    return reached
+        producers = _producers(node)
+        if not producers or any(id(producer) not in extended for producer in producers):
+            continue
+        if not count_macs(node) and not _is_nonlinear(node, get_op_types):
+            extended.add(id(node))
+    return extended
 
 
-# ---- tails -------------------------------------------------------------------------------------------------------
+# ---- tails ---------------------------------------------------------------------------------------
 
 
-def _find_tail(model: ir.Model, joined: bool) -> list[str]:
-    """Return the nodes that no layer is computed from, where some of them decode, or anything that is `joined`.
+def _find_tail(model: ir.Model, any_operator: bool) -> list[str]:
+    """Return the names of the nodes that no layer depends on, if some of them decode outputs.
 
-    An expectation, a layer behind a Softmax, decodes: that is how distances are told by a
-    distribution over them.
+    Decoding operators are `_TAIL_OPS` and an expectation, a layer after a Softmax: a distance
+    predicted as a distribution over distances. With `any_operator`, any node counts as decoding.
     """
-    kinds, nodes = _make_op_types_lookup(model), list(model.graph)
-    decoding = {
+    get_op_types = _make_op_types_lookup(model)
+    nodes = list(model.graph)
+    expectations = {
         id(node) for node in nodes if count_macs(node) > 0 and _is_expectation_over_softmax(node)
     }
-    leads = _nodes_feeding_layers(
-        nodes, lambda node: count_macs(node) > 0 and id(node) not in decoding
+    feeding_layers = _nodes_feeding_layers(
+        nodes, lambda node: count_macs(node) > 0 and id(node) not in expectations
     )
-    tail = [node for node in nodes if id(node) not in leads]
-    decode = any(not kinds(node).isdisjoint(_TAIL_OPS) or id(node) in decoding for node in tail)
-    return [str(node.name) for node in tail] if (decode or joined) and leads else []
+    if not feeding_layers:
+        return []
+    tail = [node for node in nodes if id(node) not in feeding_layers]
+    decodes = any(
+        id(node) in expectations or not get_op_types(node).isdisjoint(_TAIL_OPS) for node in tail
+    )
+    return [str(node.name) for node in tail] if decodes or any_operator else []
 
 
-def _nodes_feeding_layers(nodes: Collection[ir.Node], layer: Callable[[ir.Node], bool]) -> set[int]:
-    """Return the layers, and the nodes that a layer is computed from."""
-    leads: set[int] = set()
+def _nodes_feeding_layers(
+    nodes: Collection[ir.Node], is_layer: Callable[[ir.Node], bool]
+) -> set[int]:
+    """Collect the ids of layers, and of all nodes that a layer is computed from."""
+    feeding: set[int] = set()
     for node in reversed(list(nodes)):
-        if layer(node) or any(
-            id(use.node) in leads for value in node.outputs for use in value.uses()
-        ):
-            leads.add(id(node))
-    return leads
+        consumers = [use.node for value in node.outputs for use in value.uses()]
+        if is_layer(node) or any(id(consumer) in feeding for consumer in consumers):
+            feeding.add(id(node))
+    return feeding
 
 
 def _is_expectation_over_softmax(node: ir.Node) -> bool:
-    """Whether it sums what a Softmax gives under constant weights.
+    """Whether `node` is a weighted sum of a Softmax output with constant weights.
 
-    Attention, which sums data, does not.
+    Attention, which sums computed values, is not.
     """
     data = [value for value in node.inputs if value is not None and ir.const_value(value) is None]
-    maker = ir.producer(data[0]) if len(data) == 1 else None
-    while maker is not None and maker.op_type in (*operators.RESHAPING_OPS, "Transpose"):
-        maker = ir.producer(maker.inputs[0])
-    return maker is not None and maker.op_type == "Softmax"
+    producer = ir.producer(data[0]) if len(data) == 1 else None
+    while producer is not None and producer.op_type in (*operators.RESHAPING_OPS, "Transpose"):
+        producer = ir.producer(producer.inputs[0])
+    return producer is not None and producer.op_type == "Softmax"
 
 
-# ---- evidence ----------------------------------------------------------------------------------------------------
+# ---- evidence ------------------------------------------------------------------------------------
 
 
-def _is_better_placement(old: Candidate, new: Candidate, gain: float) -> bool:
-    """Whether `new` is better.
+def _is_better_placement(old: Candidate, new: Candidate, min_gain_db: float) -> bool:
+    """Whether `new` has a better placement of nodes than `old`.
 
-    An output gained `gain` dB, none lost, and what was ready for a chip still is.
-    A part of an output that joins several tensors counts as an output. Where one is of no use, less
-    of another is no loss if the farthest of all comes nearer, and all do on average.
+    Some output must gain `min_gain_db`, none may lose more than `_MAX_LOSS_DB`, and a chip-ready
+    model must remain so. Each tensor that an output concatenates counts as an output. A loss is
+    accepted if it rescues an unusable output (`_rescues_unusable_output`).
     """
-    before, after = old.fidelity, new.fidelity
-    gains = [
-        clamp_sqnr_db(after.outputs[name]["sqnr"]) - clamp_sqnr_db(output["sqnr"])
-        for name, output in before.outputs.items()
-    ]
-    parts = {
-        (p.output, p.axis, p.first): min(clamp_sqnr_db(p.sqnr), _MAX_PART_SQNR_DB)
-        for p in after.parts
-    }
-    gains += [
-        parts[p.output, p.axis, p.first] - min(clamp_sqnr_db(p.sqnr), _MAX_PART_SQNR_DB)
-        for p in before.parts
-    ]
+    gains = _output_gains(old, new)
     lowest, highest = min(gains, default=0.0), max(gains, default=0.0)
-    nearer = highest >= gain and (
-        lowest >= -_MAX_LOSS_DB or _rescues_unusable_output(old, new, gains)
+    accepted = (
+        highest >= min_gain_db
+        and (lowest >= -_MAX_LOSS_DB or _rescues_unusable_output(old, new, gains))
+        and _keeps_chip(old, new)
     )
-    accepted = nearer and _keeps_chip(old, new)
     measured = {"highest_gain_db": highest, "lowest_gain_db": lowest}
-    return log_verdict(
-        "ends", accepted, criterion={"some_db": gain, "loss_db": _MAX_LOSS_DB}, measured=measured
-    )
+    criterion = {"some_db": min_gain_db, "loss_db": _MAX_LOSS_DB}
+    return log_verdict("ends", accepted, criterion=criterion, measured=measured)
+
+
+def _output_gains(old: Candidate, new: Candidate) -> list[float]:
+    """Return the SQNR gain in dB of each output, then of each tensor that outputs concatenate."""
+    new_outputs = new.fidelity.outputs
+    gains = [
+        clamp_sqnr_db(new_outputs[name]["sqnr"]) - clamp_sqnr_db(output["sqnr"])
+        for name, output in old.fidelity.outputs.items()
+    ]
+    new_parts = {(part.output, part.axis, part.first): part for part in new.fidelity.parts}
+    for part in old.fidelity.parts:
+        new_part = new_parts[part.output, part.axis, part.first]
+        gains.append(_clamp_part_sqnr_db(new_part.sqnr) - _clamp_part_sqnr_db(part.sqnr))
+    return gains
+
+
+def _clamp_part_sqnr_db(sqnr: float) -> float:
+    return min(clamp_sqnr_db(sqnr), _MAX_PART_SQNR_DB)
 
 
 def _keeps_chip(old: Candidate, new: Candidate) -> bool:
-    """Whether what was ready for a chip still is; a model that float operators cut never was."""
+    """Whether `new` is chip-ready if `old` was; models split by float operators never were."""
     return (
         _has_float_between_integers(old.prepared)
         or new.result.report.chip_ready
@@ -420,10 +478,10 @@ def _keeps_chip(old: Candidate, new: Candidate) -> bool:
 
 
 def _rescues_unusable_output(old: Candidate, new: Candidate, gains: Sequence[float]) -> bool:
-    """Whether the farthest of outputs that are of no use comes as much nearer as an end has to gain, and all do."""
-    before, after = min(output_sqnr_levels(old)), min(output_sqnr_levels(new))
+    """Whether the worst output was unusable and gains `_MIN_GAIN_DB`, as do all on average."""
+    old_min_db, new_min_db = min(output_sqnr_levels(old)), min(output_sqnr_levels(new))
     return (
-        before < _UNUSABLE_SQNR_DB
-        and after - before >= _MIN_GAIN_DB
+        old_min_db < _UNUSABLE_SQNR_DB
+        and new_min_db - old_min_db >= _MIN_GAIN_DB
         and sum(gains) >= _MIN_GAIN_DB * len(gains)
     )

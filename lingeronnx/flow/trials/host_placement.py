@@ -1,13 +1,11 @@
-"""Which layers leave the chip's parts of a program.
+"""Select the layers that move from the chip parts of a program to the host.
 
-Those that stand against one, and parts not worth the crossing.
-A part that the packer refuses, or the chip would compute wrongly, loses the layers that are to
-blame, and the rest stays. A part with hardly more multiply-accumulates than numbers to hand over is
-not worth the crossing, as long as the chip keeps nine tenths of the work, where it has them. Where
-there are more parts than the user wants, those with the least work leave.
+A part that the packer rejects, or that the chip would compute incorrectly, loses the layers to
+blame; the rest of it stays. A part with hardly more multiply-accumulates than transferred elements
+is unprofitable and moves as a whole, as long as the chip keeps 90 % of the work if it has that
+much. If there are more parts than the user allows, those with the least work move.
 
-Must not know: where the scales come from. They are calibrated or guessed, and the answer is hardly
-another one.
+Must not know: where the scales come from. The result hardly depends on whether they are calibrated.
 """
 
 from __future__ import annotations
@@ -25,23 +23,29 @@ from ..report.program import PartReport, ProgramReport
 
 __all__ = ["MAX_ROUNDS", "HostPlacement"]
 
-#: A layer that leaves may uncover another one.
+#: Limit of rounds: offloading a layer may expose another one that is rejected.
 MAX_ROUNDS = 8
-_MIN_MACS_PER_ELEMENT = 4  # multiply-accumulates for each number that is handed over
-# of the multiply-accumulates: where the chip has so many, it keeps them from parts that are not
-# worth it
-_MIN_CHIP_MAC_SHARE = 0.9
-_MAC_SHARE_TOLERANCE = (
-    0.02  # less than that counts as so many, for what else left may have left just below
-)
+_MIN_MACS_PER_ELEMENT = 4  # MACs per transferred element, below which a part is unprofitable
+_MIN_CHIP_MAC_SHARE = 0.9  # fraction of all MACs that unprofitable parts may not undercut
+# If the chip is already below that by less than this fraction, for example by an offloaded tail,
+# the limit still applies.
+_MAC_SHARE_TOLERANCE = 0.02
 
 
 @dataclass(frozen=True)
 class HostPlacement:
-    """A program, and what it was made from.
+    """A lowered program, and the selection of its nodes that should move to the host.
 
-    parts : of the float graph. lowered : the integer graph, whose parts `program` tells. names :
-    {the user's name of a tensor: the file's}, where they differ.
+    Attributes
+    ----------
+    program
+        Report on the parts of the program.
+    parts
+        Partition of the float graph.
+    lowered
+        The integer graph that `program` describes.
+    names
+        Name in the file by the user's name of a tensor, where they differ.
     """
 
     program: ProgramReport
@@ -52,106 +56,121 @@ class HostPlacement:
     def select_nodes_to_offload(
         self, max_parts: int | None = None, is_last_round: bool = False
     ) -> dict[str, str]:
-        """Return {float node: why it leaves}, of one round.
+        """Select the nodes that leave in one round: rejected ones, else unprofitable parts.
 
-        What parts are refused for, else what is not worth it.
-        max_parts : parts for the chip at most. last : whether parts that are refused leave as a
-        whole.
+        Parameters
+        ----------
+        max_parts
+            Maximum number of chip parts.
+        is_last_round
+            Whether rejected parts leave as a whole.
+
+        Returns
+        -------
+        dict
+            {float node: reason why it leaves}.
         """
-        refused: dict[str, str] = {}
+        rejected: dict[str, str] = {}
         for part in self.program.chip:
             if not part.runs:
-                refused.update(self._rejected_nodes(part, is_last_round))
-        return refused or self._select_unprofitable_parts(max_parts)
+                rejected.update(self._rejected_nodes(part, is_last_round))
+        return rejected or self._select_unprofitable_parts(max_parts)
 
     def float_nodes_of(self, members: Iterable[str]) -> list[str]:
-        """Return the float nodes that integer nodes stand for."""
-        return list(
-            dict.fromkeys(
-                self._float_node_of[name] for name in members if name in self._float_node_of
-            )
-        )
+        """Return the float nodes that the integer nodes `members` implement, without duplicates."""
+        float_nodes = [self._float_node_of.get(name) for name in members]
+        return list(dict.fromkeys(name for name in float_nodes if name is not None))
 
-    def _select_unprofitable_parts(self, most: int | None) -> dict[str, str]:
+    def _select_unprofitable_parts(self, max_parts: int | None) -> dict[str, str]:
+        """Return {float node: reason} of unprofitable parts, and of parts beyond `max_parts`."""
         chip = self.program.chip
-        work = {part.name: part.macs for part in chip}
-        counts = {
-            p.name: sum(self._elements_per_sample.get(name, 0) for name in (*p.inputs, *p.outputs))
-            for p in chip
-        }
-        every = {str(node.name): count_macs(node) for node in self.parts.graph.graph}
-        work_of_all = sum(every.values())
-        room = sum(every[name] for name in self.parts.ops) - _MIN_CHIP_MAC_SHARE * work_of_all
-        bound = room >= -_MAC_SHARE_TOLERANCE * work_of_all
-        own = {
-            part.name: sum(every[name] for name in self.float_nodes_of(part.members))
-            for part in chip
-        }
-        small: dict[str, str] = {}
-        for name in sorted(work, key=lambda name: work[name] / max(counts[name], 1)):
-            if work[name] < _MIN_MACS_PER_ELEMENT * counts[name] and (
-                not bound or own[name] <= max(room, 0)
-            ):
-                room -= own[name]
-                small[name] = (
-                    f"only {work[name]:,} multiply-accumulates for {counts[name]:,} numbers to "
-                    "hand over"
-                )
-        if small and len(small) == len(chip):
-            small.pop(max(work, key=lambda name: work[name]), None)
-        if most is not None and len(chip) - len(small) > most:
-            rest = sorted((name for name in work if name not in small), key=lambda name: work[name])
-            small.update(
-                dict.fromkeys(rest[: len(rest) - most], f"the chip shall have {most} parts at most")
-            )
-        return {
-            name: small[part.name]
-            for part in chip
-            if part.name in small
-            for name in self.float_nodes_of(part.members)
-        }
+        part_macs = {part.name: part.macs for part in chip}
+        reasons = self._find_unprofitable_parts(part_macs)
+        if reasons and len(reasons) == len(chip):  # keep the part with the most work
+            reasons.pop(max(part_macs, key=lambda name: part_macs[name]), None)
+        if max_parts is not None and len(chip) - len(reasons) > max_parts:
+            remaining = [name for name in part_macs if name not in reasons]
+            remaining.sort(key=lambda name: part_macs[name])
+            for name in remaining[: len(remaining) - max_parts]:
+                reasons[name] = f"limited to {max_parts} chip parts"
+        offloaded: dict[str, str] = {}
+        for part in chip:
+            if part.name in reasons:
+                float_nodes = self.float_nodes_of(part.members)
+                offloaded.update(dict.fromkeys(float_nodes, reasons[part.name]))
+        return offloaded
 
-    def _rejected_nodes(self, part: PartReport, whole: bool) -> dict[str, str]:
-        """Return the layers that findings name.
+    def _find_unprofitable_parts(self, part_macs: Mapping[str, int]) -> dict[str, str]:
+        """Return {part: reason} of parts with too few MACs per transferred element.
 
-        All of the part where they name none, or if `whole`.
+        Parameters
+        ----------
+        part_macs
+            MACs of the chip parts as the packer counts them, by name.
         """
-        found: dict[str, str] = {}
-        for name, finding in zip(part.refused, part.findings, strict=True):
-            found.update(
-                dict.fromkeys(self.float_nodes_of([name]), f"{finding.rule}; here {finding.value}")
+        node_macs = {str(node.name): count_macs(node) for node in self.parts.graph.graph}
+        total_macs = sum(node_macs.values())
+        chip_macs = sum(node_macs[name] for name in self.parts.ops)
+        removable_macs = chip_macs - _MIN_CHIP_MAC_SHARE * total_macs
+        keeps_chip_share = removable_macs >= -_MAC_SHARE_TOLERANCE * total_macs
+        elements, float_macs = {}, {}
+        for part in self.program.chip:
+            elements[part.name] = sum(
+                self._elements_per_sample.get(name, 0) for name in (*part.inputs, *part.outputs)
             )
-        if found and not whole:
-            return found
+            float_nodes = self.float_nodes_of(part.members)
+            float_macs[part.name] = sum(node_macs[name] for name in float_nodes)
+        reasons: dict[str, str] = {}
+        for name in sorted(part_macs, key=lambda name: part_macs[name] / max(elements[name], 1)):
+            if part_macs[name] >= _MIN_MACS_PER_ELEMENT * elements[name]:
+                continue
+            if keeps_chip_share and float_macs[name] > max(removable_macs, 0):
+                continue
+            removable_macs -= float_macs[name]
+            reasons[name] = (
+                f"only {part_macs[name]:,} MACs for {elements[name]:,} transferred elements"
+            )
+        return reasons
+
+    def _rejected_nodes(self, part: PartReport, entire_part: bool) -> dict[str, str]:
+        """Return {float node: reason} of the layers that the findings of a rejected part name.
+
+        Returns all layers of the part if the findings name none, or if `entire_part`.
+        """
+        reasons: dict[str, str] = {}
+        for name, finding in zip(part.refused, part.findings, strict=True):
+            reason = f"{finding.rule}; here {finding.value}"
+            reasons.update(dict.fromkeys(self.float_nodes_of([name]), reason))
+        if reasons and not entire_part:
+            return reasons
         first = part.findings[0]
-        return dict.fromkeys(
-            self.float_nodes_of(part.members), f"{first.node}: {first.rule}; here {first.value}"
-        )
+        reason = f"{first.node}: {first.rule}; here {first.value}"
+        return dict.fromkeys(self.float_nodes_of(part.members), reason)
 
     @cached_property
     def _float_node_of(self) -> dict[str, str]:
-        """{integer node: the float node that it stands for}; Quants and Dequants stand for none."""
-        makers = {
-            str(v.name): str(node.name) for node in self.parts.graph.graph for v in node.outputs
-        }
-        found = {}
-        for node in self.lowered.graph.graph:
+        """{integer node: float node that it implements}, without Quants and Dequants."""
+        producers = {}
+        for node in self.parts.graph.graph:
+            producers.update({str(value.name): str(node.name) for value in node.outputs})
+        lowered = self.lowered
+        float_nodes = {}
+        for node in lowered.graph.graph:
             for value in node.outputs:
                 name = str(value.name)
-                layer = (
-                    self.lowered.layer_outputs.get(name) or self.lowered.floats.get(name) or name
-                )
-                if layer in makers and makers[layer] in self.parts.ops:
-                    found[str(node.name)] = makers[layer]
-        return found
+                float_name = lowered.layer_outputs.get(name) or lowered.floats.get(name) or name
+                float_node = producers.get(float_name)
+                if float_node is not None and float_node in self.parts.ops:
+                    float_nodes[str(node.name)] = float_node
+        return float_nodes
 
     @cached_property
     def _elements_per_sample(self) -> dict[str, int]:
-        """{tensor: numbers of one sample}, by the names of the file."""
-        found = {}
+        """{tensor: number of elements of one sample}, by the names in the file."""
+        elements = {}
         for value in ir.iter_values(self.lowered.graph):
             name = str(value.name)
-            found[self.names.get(name, name)] = math.prod(
-                int(size or 1) for size in ir.get_shape(value) or ()
+            elements[self.names.get(name, name)] = math.prod(
+                int(dim or 1) for dim in ir.get_shape(value) or ()
             )
-        return found
+        return elements

@@ -1,11 +1,10 @@
-"""A model that another tool has quantized.
+"""Choose between the scales of a model that another tool has quantized and requantized weights.
 
-Its scales kept, or its weights quantized anew, by what samples say.
-Where the platform holds every scale as it came, the integers are the other tool's and stay. Where
-some had to change, what the tool measured no longer holds. Then its weights are quantized anew on
-three of every four calibration samples, and both are measured on the fourth ones, against the real
-numbers of the file. What is clearly better by more than chance is taken, on all samples.
-`requantize`, said either way, is not measured.
+If the platform supports every scale unchanged, the integers are the other tool's and are kept. If
+some had to change, the accuracy that the tool measured no longer holds. Then the weights are
+requantized on three of every four calibration samples, and both variants are compared on the
+fourth ones with the dequantized values of the file. The requantized weights are used, for all
+samples, if they are better by more than chance. An explicit `requantize` setting is not questioned.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from .verdict_log import log_verdict
 
 __all__ = ["MIN_SAMPLES", "choose_import_or_requantize"]
 
-#: Calibration samples below which nothing is set aside, and the most that are looked at.
+#: Minimum and maximum number of calibration samples for the comparison.
 MIN_SAMPLES, _MAX_SAMPLES = 16, 256
 
-_HOLD_OUT_PERIOD = 4  # samples of which one is set aside
-_BATCH_SIZE = 32  # samples that are run at a time
-_EPSILON = 1e-10  # of an output's power: less is no error
+_HOLD_OUT_PERIOD = 4  # one of so many samples is held out
+_BATCH_SIZE = 32  # samples per batch
+_EPSILON = 1e-10  # lower bound of an error, as a fraction of the output's power
 
 _Feeds = Mapping[str, np.ndarray]
 
@@ -40,115 +39,138 @@ _Feeds = Mapping[str, np.ndarray]
 def choose_import_or_requantize(
     imported: Candidate, requantize: Callable[[_Feeds | None], Candidate]
 ) -> Candidate:
-    """Return `imported`, which has the model's own scales, or the result of `requantize`, and why.
+    """Choose between the model's own scales and requantized weights, by measurement.
 
-    requantize : calibrates on the samples it is given, None: on all.
+    Parameters
+    ----------
+    imported
+        The model with its own scales.
+    requantize
+        Requantizes the weights with the given calibration samples, or with all if None.
+
+    Returns
+    -------
+    Candidate
+        `imported` or the result of `requantize`, with a note on the measurement or on the reason
+        why there was none.
     """
     prepared = imported.prepared
     if prepared.read is None or prepared.conf.requantize is not None or prepared.synthetic:
         return imported
-    if all(taken.kept for taken in imported.result.report.taken):
+    if all(imported_scale.kept for imported_scale in imported.result.report.taken):
         return imported
-    reason, count = "", 0
-    given: _Feeds = {}
-    if prepared.conf.effort == "fast":
-        reason = "effort is fast"
-    elif (
-        prepared.calls is not None
-        or prepared.tail is not None
-        or any(s.axis for s in prepared.data.inputs.values())
-    ):
-        reason = "its samples cannot be set aside"
-    else:
-        given = prepared.data.first(
-            choose_batch_size(4 * prepared.input_bytes, _MAX_SAMPLES, prepared.conf.budget)
-        )
-        if (count := _count_samples(imported, given)) < MIN_SAMPLES:
-            reason = (
-                f"{count} calibration samples are too few to set some aside, {MIN_SAMPLES} would do"
-            )
+    reason, feeds = _select_comparison_samples(imported)
     if reason:
-        told = f"scales had to change; whether --requantize is better was not measured: {reason}"
-        return imported.with_notes([told])
-    apart = np.arange(count) % _HOLD_OUT_PERIOD == _HOLD_OUT_PERIOD - 1
-    seen, unseen = (
-        {n: a[of] if len(a) == count else a for n, a in given.items()} for of in (~apart, apart)
-    )
-    other = requantize(seen)
-    wanted = select_measured_tensors(imported.planned)
-    if not set(wanted) <= {*select_measured_tensors(other.planned), *other.planned.plan.tensors}:
-        wanted = [str(value.name) for value in prepared.original.graph.outputs]
-    return _choose_by_measurement(imported, other, requantize, unseen, wanted)
+        return imported.with_notes(
+            [f"imported scales were changed; --requantize was not evaluated: {reason}"]
+        )
+    sample_count = _count_samples(imported, feeds)
+    is_held_out = np.arange(sample_count) % _HOLD_OUT_PERIOD == _HOLD_OUT_PERIOD - 1
+    requantized = requantize(_select_samples(feeds, ~is_held_out))
+    measured = select_measured_tensors(imported.planned)
+    available = {
+        *select_measured_tensors(requantized.planned),
+        *requantized.planned.plan.tensors,
+    }
+    if not available.issuperset(measured):
+        measured = [str(value.name) for value in prepared.original.graph.outputs]
+    held_out_feeds = _select_samples(feeds, is_held_out)
+    return _choose_by_measurement(imported, requantized, requantize, held_out_feeds, measured)
+
+
+def _select_comparison_samples(imported: Candidate) -> tuple[str, _Feeds]:
+    """Return a reason why no samples can be held out, or an empty reason and the samples."""
+    prepared = imported.prepared
+    if prepared.conf.effort == "fast":
+        return "effort is fast", {}
+    has_other_batch_axis = any(spec.axis for spec in prepared.data.inputs.values())
+    if prepared.calls is not None or prepared.tail is not None or has_other_batch_axis:
+        return "its samples cannot be held out", {}
+    max_samples = choose_batch_size(4 * prepared.input_bytes, _MAX_SAMPLES, prepared.conf.budget)
+    feeds = prepared.data.first(max_samples)
+    sample_count = _count_samples(imported, feeds)
+    if sample_count < MIN_SAMPLES:
+        reason = (
+            f"{sample_count} calibration samples are too few to hold some out; "
+            f"provide at least {MIN_SAMPLES}"
+        )
+        return reason, {}
+    return "", feeds
+
+
+def _select_samples(feeds: _Feeds, mask: np.ndarray) -> dict[str, np.ndarray]:
+    """Select the samples of `mask` from the arrays that have as many samples as it."""
+    return {
+        name: array[mask] if len(array) == len(mask) else array for name, array in feeds.items()
+    }
 
 
 def _choose_by_measurement(
-    kept: Candidate,
-    other: Candidate,
-    anew: Callable[[_Feeds | None], Candidate],
+    imported: Candidate,
+    requantized: Candidate,
+    requantize: Callable[[_Feeds | None], Candidate],
     feeds: _Feeds,
-    wanted: Sequence[str],
+    measured: Sequence[str],
 ) -> Candidate:
-    """Return the better one by the tensors `wanted` on `feeds`."""
-    (old, power), (new, _) = (
-        _measure_errors(compared, kept.prepared.runner, feeds, wanted) for compared in (kept, other)
+    """Compare both candidates by the tensors `measured` on `feeds`, and return the better one."""
+    runner = imported.prepared.runner
+    old_errors, power = _measure_errors(imported, runner, feeds, measured)
+    new_errors, _ = _measure_errors(requantized, runner, feeds, measured)
+    gain = compute_gain(old_errors, new_errors, power, old_errors.shape[1])
+    comparison = (
+        f"measured on {_count_samples(imported, feeds)} held-out samples: "
+        f"{_mean_sqnr_db(old_errors, power):.1f} dB with the imported scales, "
+        f"{_mean_sqnr_db(new_errors, power):.1f} dB with requantized weights"
     )
-    found = compute_gain(old, new, power, old.shape[1])
-    each = [_mean_sqnr_db(errors, power) for errors in (old, new)]
-    told = (
-        f"measured on {_count_samples(kept, feeds)} samples set aside: its scales as the platform "
-        "holds them "
-        f"{each[0]:.1f} dB, "
-        f"its weights alone quantized anew {each[1]:.1f} dB"
-    )
-    criterion, accepted = (
-        {"mean_db": MIN_GAIN_DB, "errors": SIGNIFICANCE_Z},
-        found.is_significant(MIN_GAIN_DB, SIGNIFICANCE_Z),
-    )
-    if log_verdict("other_scales", accepted, criterion=criterion, measured=found.figures):
-        return anew(None).with_notes(
-            [f"{told}; the latter is taken (--no-requantize keeps the scales)"]
-        )
-    return kept.with_notes([f"{told}; the scales are kept (--requantize takes the weights alone)"])
+    accepted = gain.is_significant(MIN_GAIN_DB, SIGNIFICANCE_Z)
+    criterion = {"mean_db": MIN_GAIN_DB, "errors": SIGNIFICANCE_Z}
+    if log_verdict("other_scales", accepted, criterion=criterion, measured=gain.figures):
+        note = "using the requantized weights (pass --no-requantize to keep the scales)"
+        return requantize(None).with_notes([f"{comparison}; {note}"])
+    note = "keeping the scales (pass --requantize to use the weights alone)"
+    return imported.with_notes([f"{comparison}; {note}"])
 
 
 def _mean_sqnr_db(errors: np.ndarray, power: np.ndarray) -> float:
-    """Return the mean SQNR of the tensors in dB."""
-    least = _EPSILON * power + np.finfo(float).tiny
-    return float(
-        np.mean(
-            [
-                10 * math.log10(p / e) if p else 0.0
-                for p, e in zip(power, np.maximum(errors.sum(axis=1), least), strict=True)
-            ]
-        )
-    )
+    """Return the mean SQNR in dB from squared errors [tensors, n] and tensor power [tensors]."""
+    floor = _EPSILON * power + np.finfo(float).tiny
+    noise = np.maximum(errors.sum(axis=1), floor)
+    levels = [10 * math.log10(p / e) if p else 0.0 for p, e in zip(power, noise, strict=True)]
+    return float(np.mean(levels))
 
 
-def _count_samples(compared: Candidate, feeds: _Feeds) -> int:
-    inputs = compared.prepared.data.inputs
+def _count_samples(candidate: Candidate, feeds: _Feeds) -> int:
+    """Return the number of samples in `feeds`."""
+    inputs = candidate.prepared.data.inputs
     return max((inputs[name].count_samples(array) for name, array in feeds.items()), default=1)
 
 
 def _measure_errors(
-    compared: Candidate, floats: FloatRunner, feeds: _Feeds, wanted: Sequence[str]
+    candidate: Candidate, float_runner: FloatRunner, feeds: _Feeds, measured: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the summed squared errors [tensors, n] of the integers on `feeds`, and the power of each real tensor."""
-    prepared = compared.prepared
-    session = open_lowered_session(compared.lowered.graph, prepared.target, prepared.opened)
-    takes = {spec.name for spec in session.inputs}
-    errors, power = [], np.zeros(len(wanted))
-    for part in prepared.data.split_feeds(feeds, min(_BATCH_SIZE, prepared.comparison_batch_size)):
-        want = {name: array.astype(np.float64) for name, array, _ in floats.run(part, wanted)}
-        have = {
-            name: array if q is None else q.real(array)
-            for name, array, q in session.tensors(
-                {n: a for n, a in part.items() if n in takes}, wanted
-            )
-        }
-        errors.append(
-            sum_squares(
-                [want[name] - have[name] for name in wanted], _count_samples(compared, part)
-            )
-        )
-        power += [float(np.square(want[name]).sum()) for name in wanted]
+    """Run the integer graph of `candidate` and the float model on `feeds`.
+
+    Returns
+    -------
+    errors : numpy.ndarray
+        Summed squared errors [tensors, n].
+    power : numpy.ndarray
+        Summed squares of the float tensors [tensors].
+    """
+    prepared = candidate.prepared
+    session = open_lowered_session(candidate.lowered.graph, prepared.target, prepared.opened)
+    input_names = {spec.name for spec in session.inputs}
+    errors, power = [], np.zeros(len(measured))
+    batch_size = min(_BATCH_SIZE, prepared.comparison_batch_size)
+    for batch in prepared.data.split_feeds(feeds, batch_size):
+        expected = {}
+        for name, array, _ in float_runner.run(batch, measured):
+            expected[name] = array.astype(np.float64)
+        session_feeds = {name: array for name, array in batch.items() if name in input_names}
+        actual = {}
+        for name, array, qparams in session.tensors(session_feeds, measured):
+            actual[name] = array if qparams is None else qparams.real(array)
+        differences = [expected[name] - actual[name] for name in measured]
+        errors.append(sum_squares(differences, _count_samples(candidate, batch)))
+        power += [float(np.square(expected[name]).sum()) for name in measured]
     return np.hstack(errors), power

@@ -1,26 +1,29 @@
-"""Nodes that lose most by themselves.
+"""Find the nodes that lose the most SQNR by themselves, and try them on the host.
 
-What each makes of exact inputs, in integers, and that without them is tried.
-Errors add up along a deep network, and a few layers make most of them: a depthwise convolution
-whose channels differ 100 times in size, a join of tensors of which one is quiet. They are found in
-one run in which every node reads what the float model has there, rounded as it is held. On the host
-they cost crossings, and layers at most a tenth of the work.
+Errors add up along a deep network, and few nodes cause most of them: a depthwise convolution whose
+channels differ in magnitude by a factor of 100, a Concat of tensors one of which is quiet. They are
+found in one run in which every node gets the float model's inputs, quantized with the scales of the
+plan. Each node on the host costs transfers; layers among them may take a tenth of the work at most.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+import numpy as np
 
 from ...graph import ir
 from ...ops.macs import count_macs
+from ...plan import Affine
 from ...run.data import Progress
 from ...run.float_names import map_to_float_names
 from ...run.memory import trim_memory
 from ...run.metrics import Agreement
 from ...run.runners import FloatRunner
-from ...run.session import open_lowered_session
+from ...run.session import Session, open_lowered_session
 from ..partition import Partition
 from ..planning.scale_sources import plan_model
 from ..report.candidate import Candidate, build_candidate
@@ -30,27 +33,28 @@ from .verdict_log import log_verdict
 
 __all__ = ["find_low_sqnr_nodes", "measure_node_sqnr", "select_low_sqnr_nodes_to_offload"]
 
-_SQNR_THRESHOLDS_DB = (
-    15.0,
-    20.0,
-    30.0,
-    math.inf,
-)  # dB that a node gives by itself; what gives less is tried on the host
-_LOW_SQNR_DB = 15.0  # dB: all that is no layer is tried where an output is still farther off
-_LAYER_SQNR_DB = 30.0  # dB: a layer that gives more stays, whatever is tried of what is no layer
-_NOISE_FLOOR_DB = 0.0  # dB: an output that is no nearer has nothing to lose
-_MAX_OFFLOADED_MAC_SHARE = 0.1  # of the multiply-accumulates, which may be in float in all
-_GAIN, _LOSS = 0.5, 0.5  # dB that some output gains at least, and others lose at most
-_MAX_BATCHES = 8  # of calibration data, each as many samples as outputs are compared on at a time
+# Nodes with a lower SQNR are tried on the host, one threshold after the other.
+_SQNR_THRESHOLDS_DB = (15.0, 20.0, 30.0, math.inf)
+_LOW_SQNR_DB = 15.0  # the infinite threshold is tried only if an output is below that
+_LAYER_SQNR_DB = 30.0  # layers above that always stay on the chip
+_NOISE_FLOOR_DB = 0.0  # an output below that has nothing to lose
+_MAX_OFFLOADED_MAC_SHARE = 0.1  # maximum fraction of all MACs in float
+_MIN_GAIN_DB, _MAX_LOSS_DB = 0.5, 0.5  # minimum gain of some output, maximum loss of the others
+_MAX_BATCHES = 8  # calibration batches that are measured
 
 
 def select_low_sqnr_nodes_to_offload(
     best: Candidate, progress: Progress | None = None
 ) -> dict[str, str]:
-    """Return {node: why} of what is better in float, beside what is, by trials without effort.
+    """Select the nodes of low SQNR that are measurably better on the host.
 
-    Nothing where none is.
-    Which nodes lose most hardly depends on how their weights are rounded.
+    The trials run without refinement: which nodes lose the most hardly depends on how their
+    weights are rounded.
+
+    Returns
+    -------
+    dict
+        {node: reason} in addition to the nodes in float; empty if nothing is better.
     """
     prepared = best.prepared.without_effort
 
@@ -59,119 +63,162 @@ def select_low_sqnr_nodes_to_offload(
         planned = plan_model(offloaded, None, progress, best.planned.calibration)
         return build_candidate(offloaded, planned, planned.graph, progress, locate_break=False)
 
-    now, found = evaluate_offload({}), dict[str, str]()
-    own = measure_node_sqnr(now)
-    for least in _SQNR_THRESHOLDS_DB:
-        if least == math.inf and (
-            min(output_sqnr_levels(now)) >= _LOW_SQNR_DB or prepared.conf.cells == "chip"
-        ):
-            break
-        more = find_low_sqnr_nodes(prepared.parts, own, least)
-        if not more.keys() - found.keys():
+    current = evaluate_offload({})
+    selected: dict[str, str] = {}
+    tensor_sqnr_db = measure_node_sqnr(current)
+    for threshold_db in _SQNR_THRESHOLDS_DB:
+        if threshold_db == math.inf:
+            has_low_output = min(output_sqnr_levels(current)) < _LOW_SQNR_DB
+            if not has_low_output or prepared.conf.cells == "chip":
+                break
+        nodes = find_low_sqnr_nodes(prepared.parts, tensor_sqnr_db, threshold_db)
+        if not nodes.keys() - selected.keys():
             continue
-        other = evaluate_offload(more)
-        gains = [
-            after - before
-            for before, after in zip(_floored_levels(now), _floored_levels(other), strict=True)
-        ]
-        accepted = max(gains) >= _GAIN and min(gains) >= -_LOSS
+        offloaded = evaluate_offload(nodes)
+        levels = zip(_floored_levels(current), _floored_levels(offloaded), strict=True)
+        gains = [new - old for old, new in levels]
+        accepted = max(gains) >= _MIN_GAIN_DB and min(gains) >= -_MAX_LOSS_DB
         measured = {"highest_gain_db": max(gains), "lowest_gain_db": min(gains)}
-        criterion = {"some_db": _GAIN, "loss_db": _LOSS, "node_level_db": least}
+        criterion = {
+            "some_db": _MIN_GAIN_DB,
+            "loss_db": _MAX_LOSS_DB,
+            "node_level_db": threshold_db,
+        }
         if log_verdict("weak_nodes", accepted, criterion=criterion, measured=measured):
-            now, found = other, more
-    return found
+            current, selected = offloaded, nodes
+    return selected
 
 
-def _floored_levels(result: Candidate) -> list[float]:
-    """Return the levels, dB; below `_NOISE_FLOOR_DB` chance alone tells them apart."""
-    return [max(one, _NOISE_FLOOR_DB) for one in output_sqnr_levels(result)]
+def _floored_levels(candidate: Candidate) -> list[float]:
+    """Return the SQNR of the outputs in dB, at least `_NOISE_FLOOR_DB`."""
+    return [max(level, _NOISE_FLOOR_DB) for level in output_sqnr_levels(candidate)]
 
 
-def find_low_sqnr_nodes(parts: Partition, own: Mapping[str, float], least: float) -> dict[str, str]:
-    """Return {node: why} of the integer nodes whose own level is below `least` dB, and of moves that they read.
+def find_low_sqnr_nodes(
+    parts: Partition, tensor_sqnr_db: Mapping[str, float], threshold_db: float
+) -> dict[str, str]:
+    """Find integer nodes with an SQNR below a threshold, and the data movements that feed them.
 
-    own : {tensor: dB}. Of layers those with the lowest levels, as long as nine tenths of the work
-    stay in integers. A `least` without an end is all that is no layer; what only multiplies each
-    number by another is none.
+    Parameters
+    ----------
+    parts
+        Partition of the float graph.
+    tensor_sqnr_db
+        SQNR of each node's outputs for exact inputs, by tensor.
+    threshold_db
+        Nodes below this are selected. Layers are selected by ascending SQNR up to
+        `_LAYER_SQNR_DB`, as long as 90 % of the MACs stay in integers. An infinite threshold
+        selects everything that is not a layer; an elementwise product is not a layer.
+
+    Returns
+    -------
+    dict
+        {node: reason}.
     """
-    lowest = {
-        str(node.name): min(own.get(str(v.name), math.inf) for v in node.outputs)
-        for node, _ in parts.integer_nodes
-    }
-    work = {str(node.name): count_macs(node) for node in parts.graph.graph}
-    layers = {
-        str(node.name)
-        for node in parts.graph.graph
-        if count_macs(node) > _count_written_elements(node)
-    }
-    left = _MAX_OFFLOADED_MAC_SHARE * sum(work.values()) - sum(
-        work[name] for name in parts.floats if name in work
-    )
-    found: dict[str, str] = {}
-    for name in sorted(lowest, key=lambda name: lowest[name]):
-        if lowest[name] < (min(least, _LAYER_SQNR_DB) if name in layers else least) and work[
-            name
-        ] <= max(left, 0.0):
-            left -= work[name]
-            left_over = "little" if lowest[name] == math.inf else f"{lowest[name]:.0f} dB"
-            found[name] = (
-                f"8 bits leave {left_over} of what it computes: measured, it is better in float"
-            )
+    node_sqnr_db = {}
+    for node, _ in parts.integer_nodes:
+        node_sqnr_db[str(node.name)] = min(
+            tensor_sqnr_db.get(str(value.name), math.inf) for value in node.outputs
+        )
+    nodes = list(parts.graph.graph)
+    macs = {str(node.name): count_macs(node) for node in nodes}
+    layers = {str(node.name) for node in nodes if count_macs(node) > _count_written_elements(node)}
+    float_macs = sum(macs[name] for name in parts.floats if name in macs)
+    free_macs = _MAX_OFFLOADED_MAC_SHARE * sum(macs.values()) - float_macs
+    selected: dict[str, str] = {}
+    for name in sorted(node_sqnr_db, key=lambda name: node_sqnr_db[name]):
+        limit_db = min(threshold_db, _LAYER_SQNR_DB) if name in layers else threshold_db
+        if node_sqnr_db[name] >= limit_db or macs[name] > max(free_macs, 0.0):
+            continue
+        free_macs -= macs[name]
+        is_known = node_sqnr_db[name] != math.inf
+        sqnr = f"{node_sqnr_db[name]:.0f} dB" if is_known else "unknown"
+        selected[name] = f"its 8-bit SQNR is {sqnr}: measured to be better in float"
+    _add_data_movements(selected, parts)
+    return selected
+
+
+def _add_data_movements(selected: dict[str, str], parts: Partition) -> None:
+    """Add the data movement nodes directly or indirectly upstream of `selected` nodes."""
     for node, op in reversed(parts.integer_nodes):
-        readers = [str(use.node.name) for value in node.outputs for use in value.uses()]
-        if op.is_data_movement and any(reader in found for reader in readers):
-            found.setdefault(
-                str(node.name), "it only moves what the host reads, for which 8 bits are too few"
-            )
-    return found
+        consumers = {str(use.node.name) for value in node.outputs for use in value.uses()}
+        if op.is_data_movement and not consumers.isdisjoint(selected):
+            reason = "it only moves data for a node that needs more than 8 bits"
+            selected.setdefault(str(node.name), reason)
 
 
 def _count_written_elements(node: ir.Node) -> int:
-    """Return how many numbers of one sample `node` writes.
+    """Return the number of output elements of a node for one sample.
 
-    A layer sums products, more than one for each of them.
+    A layer has more MACs than this: it sums several products per element.
     """
-    return sum(
-        math.prod(int(size or 1) for size in (ir.get_shape(value) or ())[1:])
-        for value in node.outputs
-    )
+    count = 0
+    for value in node.outputs:
+        shape = ir.get_shape(value) or ()
+        count += math.prod(int(dim or 1) for dim in shape[1:])
+    return count
 
 
-def measure_node_sqnr(best: Candidate) -> dict[str, float]:
-    """Return {tensor of the float graph.
+def measure_node_sqnr(candidate: Candidate) -> dict[str, float]:
+    """Measure the SQNR of each integer node for exact inputs, quantized with the plan's scales.
 
-    DB that its node's integers give from exact inputs, rounded as held}.
+    Returns
+    -------
+    dict
+        SQNR in dB by tensor of the float graph.
     """
-    lowered, exact, data = best.lowered.graph, best.float_graph, best.prepared.data
-    session = open_lowered_session(lowered, best.planned.target)
-    floats, takes = map_to_float_names(lowered), {spec.name for spec in session.inputs}
-    known = {str(v.name) for v in ir.iter_values(exact)}
-    found: dict[str, Agreement] = {}
+    lowered, float_graph = candidate.lowered.graph, candidate.float_graph
+    prepared = candidate.prepared
+    session = open_lowered_session(lowered, candidate.planned.target)
+    input_names = {spec.name for spec in session.inputs}
+    float_names = map_to_float_names(lowered)
+    known = {str(value.name) for value in ir.iter_values(float_graph)}
+    agreements: dict[str, Agreement] = {}
     runner: FloatRunner | None = None
-    samples = data.first(_MAX_BATCHES * best.prepared.comparison_batch_size)
-    for feed in itertools.islice(
-        data.split_feeds(samples, best.prepared.comparison_batch_size), _MAX_BATCHES
-    ):
-        given = {name: array for name, array in feed.items() if name in takes}
-        held = {
-            name: (floats.get(name, name), array.shape, q)
-            for name, array, q in session.tensors(given)
-            if floats.get(name, name) in known and (q is not None or array.dtype.kind == "f")
-        }
-        runner = runner or FloatRunner(exact, {user for user, _, _ in held.values()})
-        want = {name: array for name, array, _ in runner.run(feed)}
-        same = {
-            name: (user, q) for name, (user, shape, q) in held.items() if want[user].shape == shape
-        }
-        force = {
-            name: want[user] if q is None else q.integers(want[user])
-            for name, (user, q) in same.items()
-        }
-        for name, array, q in session.tensors(given, None, force):
-            if q is not None and name in same:
-                user = same[name][0]
-                found.setdefault(user, Agreement()).merge(
-                    measure_agreement(want[user], array, q).sums
-                )
+    batch_size = prepared.comparison_batch_size
+    samples = prepared.data.first(_MAX_BATCHES * batch_size)
+    batches = prepared.data.split_feeds(samples, batch_size)
+    for batch in itertools.islice(batches, _MAX_BATCHES):
+        feeds = {name: array for name, array in batch.items() if name in input_names}
+        stored = _list_comparable_tensors(session, feeds, float_names, known)
+        if runner is None:
+            runner = FloatRunner(float_graph, {tensor.float_name for tensor in stored})
+        exact = {name: array for name, array, _ in runner.run(batch)}
+        stored = [tensor for tensor in stored if exact[tensor.float_name].shape == tensor.shape]
+        forced = {tensor.name: tensor.quantize(exact[tensor.float_name]) for tensor in stored}
+        float_name_of = {tensor.name: tensor.float_name for tensor in stored}
+        for name, array, qparams in session.tensors(feeds, None, forced):
+            if qparams is not None and name in float_name_of:
+                float_name = float_name_of[name]
+                agreement = measure_agreement(exact[float_name], array, qparams)
+                agreements.setdefault(float_name, Agreement()).merge(agreement.sums)
         trim_memory()
-    return {name: clamp_sqnr_db(agreed.sqnr) for name, agreed in found.items()}
+    return {name: clamp_sqnr_db(agreement.sqnr) for name, agreement in agreements.items()}
+
+
+class _StoredTensor(NamedTuple):
+    """A tensor of the integer graph that has a counterpart in the float graph."""
+
+    name: str
+    float_name: str
+    shape: tuple[int, ...]
+    qparams: Affine | None
+
+    def quantize(self, array: np.ndarray) -> np.ndarray:
+        """Convert float values to the stored form of this tensor."""
+        return array if self.qparams is None else self.qparams.integers(array)
+
+
+def _list_comparable_tensors(
+    session: Session,
+    feeds: Mapping[str, np.ndarray],
+    float_names: Mapping[str, str],
+    known: Collection[str],
+) -> list[_StoredTensor]:
+    """Run `feeds` and list the quantized or float tensors whose float name is `known`."""
+    tensors = []
+    for name, array, qparams in session.tensors(feeds):
+        float_name = float_names.get(name, name)
+        if float_name in known and (qparams is not None or array.dtype.kind == "f"):
+            tensors.append(_StoredTensor(name, float_name, array.shape, qparams))
+    return tensors

@@ -1,11 +1,10 @@
-"""Finer scales of the noisiest activations, where the outputs stay far off.
+"""Try finer scales for the noisiest activations if outputs stay far from the float model.
 
-What the finer step cuts may not count.
-The calibrator weighs what a scale cuts against what it rounds, tensor by tensor. But a few large
-values of a front layer may hardly reach the outputs, while its rounding does. Only the outputs
-tell. So where one stays below 25 dB, the scale with the most noise of its own is tried one octave
-finer on the integer graph, the weights as they are. While that brings the outputs clearly nearer,
-it is kept, and the next is tried. `best_effort` searches all scales, both ways.
+The calibrator balances clipping against rounding tensor by tensor. But a few large values of an
+early layer may hardly affect the outputs, while its rounding does. Only the outputs can tell. So if
+the SQNR of one is below 25 dB, the scale with the highest relative quantization noise is tried one
+octave finer on the integer graph, with unchanged weights. If that brings the outputs clearly
+closer, it is kept, and the next scale is tried. `best_effort` searches all scales, both ways.
 """
 
 from __future__ import annotations
@@ -24,41 +23,31 @@ from .verdict_log import log_verdict
 
 __all__ = ["try_finer_noisy_scales"]
 
-_MAX_SQNR_DB = 25.0  # dB of an output, and of what a Softmax reads: below that it is tried
+_MAX_SQNR_DB = 25.0  # tried only if an output or the input of a Softmax is below that
 _MAX_SCALES = 4  # scales that are tried
-_MIN_SAMPLES = 16  # samples that tell a gain from chance
+_MIN_SAMPLES = 16  # minimum number of samples to distinguish a gain from chance
 _OCTAVE = 2.0
 
 
 def try_finer_noisy_scales(candidate: Candidate, progress: Progress | None = None) -> Candidate:
-    """Return `candidate`, or the same model with finer scales where these bring its outputs clearly nearer.
+    """Make the noisiest activation scales an octave finer if the outputs clearly improve.
 
-    A note says which, and what they gained. Scales that were given stay; so do those of free
-    numbers, which fill the integers anyway, and those of a model that is fed its own states, whose
-    calls say little one by one.
+    Only applies to power-of-two scales (mode "q-value") chosen by the "mse" calibrator: other
+    scales use the integer range fully. Scales of a given plan stay, and so do those of a model
+    that is fed its own states, whose calls are not independent samples.
+
+    Returns
+    -------
+    Candidate
+        The improved candidate with a note on the scales and the gain, or `candidate`.
     """
-    prepared, planned, exact = candidate.prepared, candidate.planned, candidate.float_graph
-    choice = planned.basis.policy
-    if (
-        choice is None
-        or choice.mode != "q-value"
-        or choice.calibrator != "mse"
-        or prepared.conf.state
-    ):
-        return candidate
-    if (
-        not can_choose_by_samples(prepared)
-        or candidate.fidelity.measured_errors.shape[1] < _MIN_SAMPLES
-    ):
-        return candidate
-    if (
-        min(output_sqnr_levels(candidate), default=MAX_SQNR_DB) >= _MAX_SQNR_DB
-        or candidate.fidelity.min_measured_sqnr_db >= _MAX_SQNR_DB
-    ):
+    prepared, planned = candidate.prepared, candidate.planned
+    if not _is_applicable(candidate):
         return candidate
     if progress is not None:
         progress("finer scales", 0, None)
-    best, finer = candidate, []
+    best = candidate
+    finer_tensors = []
     shared = group_shared_scales(planned.partition, planned.target)
     for names in _select_noisiest_scales(planned, planned.plan, shared):
         plan = rescale_tensors(
@@ -66,54 +55,74 @@ def try_finer_noisy_scales(candidate: Candidate, progress: Progress | None = Non
         )
         if plan is None:
             continue
-        other = build_candidate(
-            prepared, replace(planned, plan=plan), exact, progress, locate_break=False
+        trial = build_candidate(
+            prepared,
+            replace(planned, plan=plan),
+            candidate.float_graph,
+            progress,
+            locate_break=False,
         )
-        step = _measured_gain(best, other)
-        criterion, accepted = (
-            {"mean_db": MIN_GAIN_DB, "errors": STEP_SIGNIFICANCE_Z},
-            step.is_significant(MIN_GAIN_DB, STEP_SIGNIFICANCE_Z),
-        )
-        if not log_verdict("noisiest", accepted, criterion=criterion, measured=step.figures):
+        gain = _measured_gain(best, trial)
+        accepted = gain.is_significant(MIN_GAIN_DB, STEP_SIGNIFICANCE_Z)
+        criterion = {"mean_db": MIN_GAIN_DB, "errors": STEP_SIGNIFICANCE_Z}
+        if not log_verdict("noisiest", accepted, criterion=criterion, measured=gain.figures):
             break
-        best = other
-        finer.append(names[-1])
-    if not finer:
+        best = trial
+        finer_tensors.append(names[-1])
+    if not finer_tensors:
         return candidate
-    if best.fidelity.is_lossy:  # once more, to say where it breaks
-        best = build_candidate(prepared, best.planned, exact, progress)
-    what = f"{', '.join(finer)} at scales an octave finer than of least error"
-    nearer = (
-        f"{_measured_gain(candidate, best).value:.1f} dB nearer to the float model's "
-        f"{best.fidelity.measured_on}"
+    if best.fidelity.is_lossy:  # again, now locating the break
+        best = build_candidate(prepared, best.planned, candidate.float_graph, progress)
+    total_gain_db = _measured_gain(candidate, best).value
+    note = (
+        f"{', '.join(finer_tensors)}: scales an octave finer than those of least error; "
+        f"outputs {total_gain_db:.1f} dB closer to the float model's {best.fidelity.measured_on}"
     )
-    return best.with_notes([f"{what}: that brings the outputs {nearer}"])
+    return best.with_notes([note])
+
+
+def _is_applicable(candidate: Candidate) -> bool:
+    """Whether scales may change, samples can decide, and some output is far from float."""
+    prepared, fidelity = candidate.prepared, candidate.fidelity
+    policy = candidate.planned.basis.policy
+    if policy is None or policy.mode != "q-value" or policy.calibrator != "mse":
+        return False
+    if prepared.conf.state or not can_choose_by_samples(prepared):
+        return False
+    if fidelity.measured_errors.shape[1] < _MIN_SAMPLES:
+        return False
+    min_sqnr_db = min(output_sqnr_levels(candidate), default=MAX_SQNR_DB)
+    return min_sqnr_db < _MAX_SQNR_DB and fidelity.min_measured_sqnr_db < _MAX_SQNR_DB
 
 
 def _measured_gain(old: Candidate, new: Candidate) -> Gain:
-    """Return what `new` gains at the outputs, or where a function of their own hides it, in front of that."""
-    before, after = old.fidelity.measured_errors, new.fidelity.measured_errors
-    return compute_gain(before, after, new.fidelity.measured_power, before.shape[1])
+    """Return the gain of `new` over `old` at the measured tensors.
+
+    These are the outputs, or the input of an output's final activation if that hides the error.
+    """
+    old_errors, new_errors = old.fidelity.measured_errors, new.fidelity.measured_errors
+    return compute_gain(old_errors, new_errors, new.fidelity.measured_power, old_errors.shape[1])
 
 
 def _select_noisiest_scales(
     planned: PlannedModel, plan: Plan, shared_groups: tuple[SharedScaleGroup, ...]
 ) -> list[list[str]]:
-    """Return the tensors of the scales with the most noise of their own, beside their power, the noisiest first."""
-    choice, stats = planned.basis.policy, planned.basis.stats
-    assert choice is not None
-    fixed = {
-        *find_saturated_clip_bounds(planned.partition, planned.target),
-        *(n for n, said in choice.overrides.items() if "scale" in said),
-    }
-    noise = []
-    for group, names in find_searchable_scales(plan, shared_groups, frozenset(fixed)):
-        seen = group.merged_stats(stats)
-        if seen is not None and seen.mean_square > 0:
-            q = plan.tensors[names[0]]
-            noise.append(
-                (seen.quantization_error(float(q.scale), q.low, q.high) / seen.mean_square, names)
-            )
-    return [
-        names for _, names in sorted(noise, key=lambda item: item[0], reverse=True)[:_MAX_SCALES]
-    ]
+    """Return the tensors of each of the noisiest scales, worst first.
+
+    The noise is the quantization error relative to the power of the tensors.
+    """
+    policy = planned.basis.policy
+    assert policy is not None
+    clipped = find_saturated_clip_bounds(planned.partition, planned.target)
+    user_fixed = [name for name, settings in policy.overrides.items() if "scale" in settings]
+    fixed = frozenset([*clipped, *user_fixed])
+    candidates = []
+    for group, names in find_searchable_scales(plan, shared_groups, fixed):
+        stats = group.merged_stats(planned.basis.stats)
+        if stats is None or not stats.mean_square > 0:
+            continue
+        qparams = plan.tensors[names[0]]
+        noise = stats.quantization_error(float(qparams.scale), qparams.low, qparams.high)
+        candidates.append((noise / stats.mean_square, names))
+    candidates.sort(key=lambda candidate: candidate[0], reverse=True)
+    return [names for _, names in candidates[:_MAX_SCALES]]

@@ -1,12 +1,12 @@
-"""Outputs of layers with more bits than 8, where a chip writes them.
+"""Write outputs of layers with more than 8 bits where the chip supports it.
 
-The last fully connected layer of a network, before the host's softmax or at the very end, may leave
-the chip in 32 bits. That costs four bytes for each of its outputs and no time, but what reads the
-chip's output has to expect it: so it is tried with `effort: best` only, or where the user asks for
-it (`out_bits`): the host scales, and nothing is rounded.
+The last fully connected layer of a network, before the host's softmax or at the very end, may be
+written with 32 bits. That costs four bytes per element and no time, but the consumer of the chip's
+output has to expect it. So it is tried with `effort: best` only, or if the user sets `out_bits`.
+The host then dequantizes the values, and nothing is rounded.
 
-A sigmoid or tanh whose table takes 16 bits may read them from the layer before it, in place of 8
-bits that a Requant makes 16. That saves a rounding and a node.
+A sigmoid or tanh with a 16-bit table may read 16 bits directly from the layer before it, instead of
+8 bits that a Requant widens to 16. That saves a rounding and a node.
 """
 
 from __future__ import annotations
@@ -22,26 +22,27 @@ from ..planning.planned_model import PlannedModel
 
 __all__ = ["MIN_GAIN_DB", "widen_curve_inputs", "widen_last_outputs"]
 
-#: dB on average that the outputs gain at least: less is no reason for another type.
+#: Minimum mean gain of the outputs in dB that justifies another output type.
 MIN_GAIN_DB = 0.1
+_WIDTH_SETTINGS = frozenset({"out_bits", "bits", "scale"})  # overrides that prescribe an output
 
 
 def widen_last_outputs(planned: PlannedModel) -> PlannedModel | None:
-    """Return `planned` with wide outputs where the user said nothing of them.
+    """Return `planned` with last outputs of the target's largest width, unless the user set them.
 
-    None where there are none.
+    Returns None if there is no such output.
     """
-    target, choice = planned.target, planned.basis.policy
+    target, policy = planned.target, planned.basis.policy
     bits = max(target.out_bits)
-    if not target.has_packer or choice is None or bits <= min(target.out_bits):
+    if not target.has_packer or policy is None or bits <= min(target.out_bits):
         return None
     return _with_output_bits(planned, planned.partition.wide_outputs(target), bits)
 
 
 def widen_curve_inputs(planned: PlannedModel) -> PlannedModel | None:
-    """Return `planned` with 16 bits in front of curves, likewise.
+    """Return `planned` with wide inputs of activation functions, unless the user set them.
 
-    None also where the sums' scale is too coarse.
+    Returns None if there is none, or if the scale of the accumulator is too coarse.
     """
     target = planned.target
     if planned.basis.policy is None or not target.curve_bits:
@@ -57,30 +58,26 @@ def widen_curve_inputs(planned: PlannedModel) -> PlannedModel | None:
 def _with_output_bits(
     planned: PlannedModel, names: Iterable[str], bits: int
 ) -> PlannedModel | None:
-    """Return `planned` with so many bits for those of `names` that the user said nothing of.
+    """Return `planned` with `bits` output bits for `names`, except those with user settings.
 
-    None where none is.
+    Returns None if no tensor is left.
     """
-    choice, target = planned.basis.policy, planned.target
-    assert choice is not None
-    own, said = choice.overrides, {"out_bits", "bits", "scale"}
-    free = [n for n in names if n in planned.plan.tensors and said.isdisjoint(own.get(n, {}))]
-    if not free:
+    policy, target = planned.basis.policy, planned.target
+    assert policy is not None
+    overrides = dict(policy.overrides)
+    selected = []
+    for name in names:
+        settings = overrides.get(name, {})
+        if name in planned.plan.tensors and settings.keys().isdisjoint(_WIDTH_SETTINGS):
+            selected.append(name)
+    if not selected:
         return None
-    choice = replace(
-        choice,
-        overrides={
-            **choice.overrides,
-            **{n: {**choice.overrides.get(n, {}), "out_bits": bits} for n in free},
-        },
-    )
+    for name in selected:
+        overrides[name] = {**overrides.get(name, {}), "out_bits": bits}
+    policy = replace(policy, overrides=overrides)
     tensors = dict(planned.plan.tensors)
-    apply_output_bits(tensors, planned.partition, planned.basis.stats, choice, target)
-    plan, moves = legalize(
-        planned.plan.with_tensors(tensors),
-        planned.partition,
-        group_shared_scales(planned.partition, target),
-        target,
-    )
-    basis = replace(planned.basis, policy=choice)
-    return replace(planned, plan=plan, basis=basis, notes=[*planned.notes, *moves])
+    apply_output_bits(tensors, planned.partition, planned.basis.stats, policy, target)
+    shared = group_shared_scales(planned.partition, target)
+    plan, notes = legalize(planned.plan.with_tensors(tensors), planned.partition, shared, target)
+    basis = replace(planned.basis, policy=policy)
+    return replace(planned, plan=plan, basis=basis, notes=[*planned.notes, *notes])

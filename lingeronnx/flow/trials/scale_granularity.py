@@ -1,12 +1,11 @@
-"""Finer scales, where the target has them and the usual ones are far off.
+"""Try finer scale granularity if outputs are far from float and the target supports it.
 
-For each channel of a weight, of any number.
-One scale for all channels holds those badly whose weights are small beside the largest: of
-pointwise layers behind depthwise ones, of channels that batch normalization was folded into.
-Equalization moves such ranges to the layer in front, where it can. And a power of two leaves up to
-half of the integers unused. Where an output is still far from the float model's, the graph is also
-made with a scale of any number for each channel, and kept where that is clearly nearer. A user who
-names `mode` or `weight_scales` gets what is named. Chips have neither.
+A single scale for all channels is too coarse for channels whose weights are small beside the
+largest: of pointwise layers after depthwise ones, or of channels with folded batch normalization.
+Equalization moves such ranges to the layer before, where it can. And a power-of-two scale leaves up
+to half of the integers unused. So if an output is still far from the float model's, the graph is
+also built with arbitrary scales per channel, and kept if that is clearly better. Settings `mode`
+and `weight_scales` of the user are respected. No chip supports either.
 """
 
 from __future__ import annotations
@@ -24,74 +23,68 @@ from .verdict_log import log_verdict
 
 __all__ = ["try_finer_granularity"]
 
-#: What a setting gives.
+#: Description of each setting for the note.
 _SETTING_TEXTS = {
-    "weight_scales": "weights have a scale for each output channel",
-    "mode": "scales are any numbers",
+    "weight_scales": "one weight scale per output channel",
+    "mode": "scales that are not powers of two",
 }
 
-_MAX_SQNR_DB = 25.0  # dB of an output, or a part of one: below that it is tried
-_MIN_GAIN_DB = 1.0  # dB on average: less is no reason for another form of scales
+_MAX_SQNR_DB = 25.0  # tried only if an output or a part of one is below that
+_MIN_GAIN_DB = 1.0  # minimum mean gain that justifies another scale granularity
 
 
 def try_finer_granularity(
     candidate: Candidate, progress: Progress | None = None
 ) -> Candidate | None:
-    """Return the model of `candidate` with finer scales where these bring its outputs clearly nearer, else None.
+    """Rebuild the model with finer scale granularity, and return it if the outputs clearly improve.
 
-    Stages are judged in it as well. Plans, scales and overrides that were given stay.
+    Returns None otherwise. Harmful stages are dropped from the new model as well
+    (`drop_harmful_stages`). Does not apply to models with a given plan, imported scales or
+    overrides.
     """
     prepared, planned = candidate.prepared, candidate.planned
+    if prepared.conf.overrides or planned.basis.policy is None or prepared.read is not None:
+        return None
     settings = _finer_settings(prepared)
-    named = (
-        bool(prepared.conf.overrides) or planned.basis.policy is None or prepared.read is not None
-    )
-    if (
-        not settings
-        or named
-        or not has_decisive_samples(candidate)
-        or min(output_sqnr_levels(candidate), default=_MAX_SQNR_DB) >= _MAX_SQNR_DB
-    ):
+    if not settings or not has_decisive_samples(candidate):
+        return None
+    if min(output_sqnr_levels(candidate), default=_MAX_SQNR_DB) >= _MAX_SQNR_DB:
         return None
     if progress is not None:
         progress("finer scales", 0, None)
-    other = prepared.with_settings(settings)
+    reconfigured = prepared.with_settings(settings)
     try:
-        replanned = assign_scales(other, calibrate_model(other, None, planned.calibration))
-        first = build_candidate(
-            other, replanned, refine_weights(replanned, progress=progress), progress
-        )
-        finer = drop_harmful_stages(first, progress)
+        calibration = calibrate_model(reconfigured, None, planned.calibration)
+        replanned = assign_scales(reconfigured, calibration)
+        refined_graph = refine_weights(replanned, progress=progress)
+        rebuilt = build_candidate(reconfigured, replanned, refined_graph, progress)
+        finer = drop_harmful_stages(rebuilt, progress)
     except ConstraintError:  # with require_chip
         return None
-    gain = mean_sqnr_gain_db(candidate, finer)
-    accepted = gain >= _MIN_GAIN_DB
-    if not log_verdict(
-        "granularity", accepted, criterion={"mean_db": _MIN_GAIN_DB}, measured={"gain_db": gain}
-    ):
+    gain_db = mean_sqnr_gain_db(candidate, finer)
+    accepted = gain_db >= _MIN_GAIN_DB
+    criterion = {"mean_db": _MIN_GAIN_DB}
+    if not log_verdict("granularity", accepted, criterion=criterion, measured={"gain_db": gain_db}):
         return None
-    what = " and ".join(_SETTING_TEXTS[name] for name in settings)
-    usual = " ".join(
-        f"--{name.replace('_', '-')} {getattr(prepared.conf, name)}" for name in settings
-    )
+    description = " and ".join(_SETTING_TEXTS[name] for name in settings)
+    options = [f"--{name.replace('_', '-')} {getattr(prepared.conf, name)}" for name in settings]
     note = (
-        f"{what}: that brings the outputs {gain:.1f} dB nearer to the float model's "
-        f"{finer.fidelity.measured_on}; "
-        f"the usual scales: {usual}"
+        f"using {description}: outputs {gain_db:.1f} dB closer to the float model's "
+        f"{finer.fidelity.measured_on}; to keep the default scales, pass {' '.join(options)}"
     )
     return finer.with_notes([note])
 
 
 def _finer_settings(prepared: PreparedModel) -> dict[str, str]:
-    """Return the settings that make scales finer, of those that the user did not name."""
-    target, conf, named = prepared.target, prepared.conf, prepared.conf.model_fields_set
+    """Return the settings of finer scales that the target supports and the user did not set."""
+    target, conf, user_set = prepared.target, prepared.conf, prepared.conf.model_fields_set
     settings = {}
     if (
         "channel" in target.weight_scales
-        and "weight_scales" not in named
+        and "weight_scales" not in user_set
         and conf.weight_scales == "tensor"
     ):
         settings["weight_scales"] = "channel"
-    if "max-value" in target.modes and "mode" not in named and conf.mode == "q-value":
+    if "max-value" in target.modes and "mode" not in user_set and conf.mode == "q-value":
         settings["mode"] = "max-value"
     return settings

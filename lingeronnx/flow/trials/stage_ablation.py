@@ -1,16 +1,16 @@
-"""What the stages of quantization give at the outputs, measured: one that loses is taken back.
+"""Measure the stages of quantization at the outputs, and drop those that do harm.
 
-Moving ranges into the weights (equalized channels, fitted ranges, cuts undone) and refining weights
-and biases are judged layer by layer, by what each predicts. Over many layers that may come out
-otherwise. So the integer graph is also made without refinement, and without either, and compared
-with the float model on the samples that fidelity is measured on. A stage without which the outputs
-are clearly nearer, by more than chance (a one-sided test at 5 %, `gains`), is left out, and a note
-says so. Where refinement brings little, or an output stays far off, it is tried once more with
-biases that make means right behind a Relu (`float_targets`).
+Range transforms (channel equalization, range fitting, relaxed clipping) and the refinement of
+weights and biases predict their benefit layer by layer. Over many layers the prediction may be
+wrong. So the integer graph is also built without refinement, and without either, and compared with
+the float model on the samples that fidelity is measured on. A stage is dropped, with a note, if the
+outputs are clearly better without it, by more than chance (a one-sided test at 5 %, `gains`). If
+refinement gains little, or an output stays far from float, it is tried once more with biases that
+match the means after a Relu instead of before it (`float_targets`).
 
-Where no samples are held back from calibration, refinement is judged by samples that it saw: that
-speaks for it, so that it is taken back for good reasons only. `evidence` says where nothing is
-judged.
+If no samples are held out from calibration, refinement is measured on samples that it was fitted
+to. This favors refinement, so that it is dropped for good reasons only. `evidence` defines when
+samples may decide at all.
 """
 
 from __future__ import annotations
@@ -36,70 +36,62 @@ from .verdict_log import log_verdict
 
 __all__ = ["drop_harmful_stages"]
 
-_SMALL_GAIN_DB, _LOW_SQNR_DB = (
-    0.5,
-    15.0,
-)  # dB that refinement gains, or an output has: below that it is tried in the other way
+# Refinement is tried with Relu means if its gain, or the SQNR of an output, is below these.
+_SMALL_GAIN_DB, _LOW_SQNR_DB = 0.5, 15.0
 
-_REFINEMENT_DROPPED = "refining weights and biases was taken back"
-_RELU_MEANS_USED = "biases make means right behind Relus, not in front of them"
-_TRANSFORMS_DROPPED = "moving ranges into the weights was taken back"
+_REFINEMENT_DROPPED = "weight and bias refinement was disabled"
+_RELU_MEANS_USED = "biases match the means after Relus instead of before them"
+_TRANSFORMS_DROPPED = "range transforms were disabled"
 
 
 def drop_harmful_stages(candidate: Candidate, progress: Progress | None = None) -> Candidate:
-    """Return `candidate`, or the same model without the stages that take its outputs away from the float model's.
+    """Rebuild `candidate` without the stages that move its outputs away from the float model.
 
-    Scales that were given stay, and what follows from them.
+    Scales of a given plan are not changed. Returns `candidate` if every stage helps, or if the
+    samples are not sufficient.
     """
     if not has_decisive_samples(candidate):
         return candidate
     prepared, planned = candidate.prepared, candidate.planned
-    bare = _build_unrefined(prepared, planned, progress)
-    best = _choose_refinement(candidate, bare, progress)
-    other = (
-        _plan_without_transforms(prepared, planned, progress)
-        if planned.basis.policy is not None
-        else None
-    )
-    if other is not None:
-        plain = _build_unrefined(prepared, other, progress)
-        if is_better(bare, plain):
-            again = _build_refined(prepared, other, RefinementOptions(), progress)
-            best = _prefer_if_better(
-                best, _choose_refinement(again, plain, progress), _TRANSFORMS_DROPPED
-            )
+    unrefined = _build_unrefined(prepared, planned, progress)
+    best = _choose_refinement(candidate, unrefined, progress)
+    untransformed = None
+    if planned.basis.policy is not None:
+        untransformed = _plan_without_transforms(prepared, planned, progress)
+    if untransformed is not None:
+        plain = _build_unrefined(prepared, untransformed, progress)
+        if is_better(unrefined, plain):
+            refined = _build_refined(prepared, untransformed, RefinementOptions(), progress)
+            alternative = _choose_refinement(refined, plain, progress)
+            best = _prefer_if_better(best, alternative, _TRANSFORMS_DROPPED)
     if best is candidate or not best.fidelity.is_lossy:
         return best
-    return build_candidate(
-        prepared, best.planned, best.float_graph, progress
-    )  # once more, to say where it breaks
+    # again, now locating the break
+    return build_candidate(prepared, best.planned, best.float_graph, progress)
 
 
 def _choose_refinement(
-    candidate: Candidate, bare: Candidate, progress: Progress | None
+    refined: Candidate, unrefined: Candidate, progress: Progress | None
 ) -> Candidate:
-    """Return `candidate`, whose weights are refined, `bare` without that, or the same refined in the other way."""
-    best = _prefer_if_better(candidate, bare, _REFINEMENT_DROPPED)
-    if (
-        mean_sqnr_gain_db(bare, candidate) < _SMALL_GAIN_DB
-        or min(output_sqnr_levels(candidate), default=MAX_SQNR_DB) < _LOW_SQNR_DB
-    ):
-        best = _prefer_if_better(
-            best,
-            _build_refined(
-                candidate.prepared,
-                candidate.planned,
-                RefinementOptions(match_relu_means=True),
-                progress,
-            ),
-            _RELU_MEANS_USED,
-        )
-    return best
+    """Choose between the refined and the unrefined model.
+
+    If refinement gains little, or an output has a low SQNR, also tries refinement that matches the
+    means after Relus.
+    """
+    best = _prefer_if_better(refined, unrefined, _REFINEMENT_DROPPED)
+    min_sqnr_db = min(output_sqnr_levels(refined), default=MAX_SQNR_DB)
+    gain_db = mean_sqnr_gain_db(unrefined, refined)
+    if gain_db >= _SMALL_GAIN_DB and min_sqnr_db >= _LOW_SQNR_DB:
+        return best
+    options = RefinementOptions(match_relu_means=True)
+    relu_means = _build_refined(refined.prepared, refined.planned, options, progress)
+    return _prefer_if_better(best, relu_means, _RELU_MEANS_USED)
 
 
 def _build_unrefined(
     prepared: PreparedModel, planned: PlannedModel, progress: Progress | None
 ) -> Candidate:
+    """Build and measure the candidate of a planned model without refined weights."""
     return build_candidate(prepared, planned, planned.graph, progress, locate_break=False)
 
 
@@ -109,6 +101,7 @@ def _build_refined(
     options: RefinementOptions,
     progress: Progress | None,
 ) -> Candidate:
+    """Build and measure the candidate of a planned model with weights refined by `options`."""
     return build_candidate(
         prepared,
         planned,
@@ -121,9 +114,9 @@ def _build_refined(
 def _plan_without_transforms(
     prepared: PreparedModel, planned: PlannedModel, progress: Progress | None
 ) -> PlannedModel | None:
-    """Return the same model under scales for its ranges as they are.
+    """Plan the model without range transforms.
 
-    None where these are the scales it has.
+    Returns None if the plan has the same scales as `planned`, or is not possible.
     """
     try:
         plain = plan_without_range_transforms(prepared, progress, planned.calibration)
@@ -136,21 +129,21 @@ def _plan_without_transforms(
     return None if same else plain
 
 
-def _prefer_if_better(best: Candidate, other: Candidate, why: str) -> Candidate:
-    """Return `best`, or `other` where it is better, with a note that says why."""
+def _prefer_if_better(best: Candidate, other: Candidate, label: str) -> Candidate:
+    """Return `other` with a note that begins with `label` if it is better, else `best`."""
     accepted = is_better(best, other) and not _loses_chip(best, other)
-    measured, criterion = (
-        {"gain_db": mean_sqnr_gain_db(best, other)},
-        {"mean_db": MIN_GAIN_DB, "errors": SIGNIFICANCE_Z},
-    )
-    if not log_verdict("stages", accepted, criterion=criterion, measured=measured, label=why):
+    gain_db = mean_sqnr_gain_db(best, other)
+    measured = {"gain_db": gain_db}
+    criterion = {"mean_db": MIN_GAIN_DB, "errors": SIGNIFICANCE_Z}
+    if not log_verdict("stages", accepted, criterion=criterion, measured=measured, label=label):
         return best
-    gain = (
-        f"{mean_sqnr_gain_db(best, other):.1f} dB nearer to the float model's "
+    note = (
+        f"{label}: outputs {gain_db:.1f} dB closer to the float model's "
         f"{other.fidelity.measured_on}"
     )
-    return other.with_notes([f"{why}: that brings the outputs {gain}"])
+    return other.with_notes([note])
 
 
 def _loses_chip(old: Candidate, new: Candidate) -> bool:
+    """Whether `old` is chip-ready and `new` is not."""
     return old.result.report.chip_ready and not new.result.report.chip_ready

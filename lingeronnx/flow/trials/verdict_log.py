@@ -1,8 +1,7 @@
-"""Log what each trial decided and by which figures, as one JSON object per verdict.
+"""Log the decision of each trial and its figures, as one JSON object per verdict.
 
-The logger `lingeronnx.verdicts` gets a record of level DEBUG for each verdict, so that two versions
-of the package can be compared: equal verdicts find a cause that equal files hide
-(`benchmarks/compare_versions.py`).
+The logger `lingeronnx.verdicts` gets a DEBUG record for each verdict, so that
+`benchmarks/compare_versions.py` also finds changed decisions that do not change any file.
 """
 
 from __future__ import annotations
@@ -55,6 +54,6 @@ def log_verdict(
 
 
 def _round_figures(figures: Mapping[str, float]) -> dict[str, float | str]:
-    """Round to significant digits; figures that JSON cannot hold become text."""
+    """Round figures to `_DIGITS` significant digits; infinity and NaN become strings for JSON."""
     rounded = {name: float(f"{float(value):.{_DIGITS}g}") for name, value in figures.items()}
     return {name: value if math.isfinite(value) else str(value) for name, value in rounded.items()}

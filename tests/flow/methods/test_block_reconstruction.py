@@ -232,6 +232,6 @@ def test_best_effort_tries_it():
     made = api.quantize(model, nets.samples(model, 16), platform="generic", effort="best")
     lines = [note for note in made.report.notes if note.startswith("effort best: ")]
     assert (
-        "behind the next layer"
-        in [note for note in lines if " on 16 samples" in note or "changes" in note][-1]
+        "after the next layer"
+        in [note for note in lines if " on 16 held-out samples" in note or "changes" in note][-1]
     )

@@ -111,9 +111,9 @@ def test_effort_best_tries_no_method_twice():
     lines = [note for note in made.report.notes if note.startswith("effort best: ")]
     assert lines
     assert not [
-        line for line in lines if "aiming" in line or "descent" in line or "other side" in line
+        line for line in lines if "float outputs" in line or "descent" in line or "summand" in line
     ]
-    assert [line for line in lines if "behind the next layer" in line]
+    assert [line for line in lines if "after the next layer" in line]
 
 
 def test_layers_are_told_one_by_one():

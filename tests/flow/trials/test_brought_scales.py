@@ -42,7 +42,7 @@ def test_the_better_is_taken_and_told(foreign):
     path, feeds = foreign
     made = lo.quantize(path, feeds, platform="venus")
     [note] = told(made)
-    assert "measured on 12 samples set aside" in note
+    assert "measured on 12 held-out samples" in note
     kept, anew = (
         lo.quantize(path, feeds, platform="venus", requantize=wish) for wish in (False, True)
     )
@@ -53,7 +53,7 @@ def test_the_better_is_taken_and_told(foreign):
     best = max(levels, key=levels.get)
     assert abs(levels["kept"] - levels["anew"]) > 0.5
     assert made.plan == {"kept": kept, "anew": anew}[best].plan
-    assert ("the latter is taken" in note) == (best == "anew")
+    assert ("using the requantized weights" in note) == (best == "anew")
 
 
 def test_scales_that_all_stay_are_not_questioned(foreign):
@@ -77,7 +77,7 @@ def test_what_is_not_measured_is_named(foreign, settings, count, word):
         path, {name: array[:count] for name, array in feeds.items()}, platform="venus", **settings
     )
     [note] = told(made)
-    assert "not measured" in note
+    assert "not evaluated" in note
     assert word in note
     assert made.report.taken
 
@@ -97,4 +97,4 @@ def test_command(foreign, tmp_path):
         )
         assert done.exit_code == 0, done.output
         notes = json.loads(done.stdout)["notes"]
-        assert sum("samples set aside" in note for note in notes) == many
+        assert sum("held-out samples" in note for note in notes) == many

@@ -89,7 +89,7 @@ def test_what_hardly_reaches_the_outputs_is_cut(far, monkeypatch, platform):
     usual = made(model(), loud(160, 1), platform=platform)
     ((line,), none) = told(found), told(usual)
     assert not none
-    names = line.split(" at scales")[0].split(", ")
+    names = line.split(": scales")[0].split(", ")
     assert all(found.plan.tensors[n].scale == 2 * usual.plan.tensors[n].scale for n in names)
     other = loud(320, 2)
     assert noise(found, other) < 0.5 * noise(usual, other)

@@ -112,8 +112,8 @@ def test_best_effort_takes_what_gains():
     feed = nets.samples(model, 48)
     best = artefacts.quantized(model, "venus", feed, effort="best")
     assert best.plan.tensors["z"].bits == 32
-    (note,) = [note for note in best.report.notes if "last outputs in all bits" in note]
-    assert note.startswith("effort best: last outputs in all bits of their sums gave +")
+    (note,) = [note for note in best.report.notes if "last outputs at accumulator width" in note]
+    assert note.startswith("effort best: last outputs at accumulator width: gain +")
     assert lo.quantize(model, feed).plan.tensors["z"].bits == 8
     assert (
         lo.quantize(model, feed, effort="best", overrides={"z": {"out_bits": 8}})
@@ -181,7 +181,7 @@ def test_best_effort_takes_16_bits_in_front_of_a_curve():
     best = lo.quantize(model, feed, effort="best")
     assert best.plan.tensors["z"].bits == 16
     assert any(
-        note.startswith("effort best: 16 bits in front of curves gave +")
+        note.startswith("effort best: 16-bit inputs of activation functions: gain +")
         for note in best.report.notes
     )
     assert lo.quantize(model, feed).plan.tensors["z"].bits == 8

@@ -27,7 +27,7 @@ def made(**settings):
 
 
 def told(result):
-    return [line for line in result.report.notes if "the usual scales:" in line]
+    return [line for line in result.report.notes if "to keep the default scales" in line]
 
 
 def least(result):
@@ -38,9 +38,9 @@ def test_they_are_kept_where_they_are_clearly_better(far, usual):
     found = made()
     (line,) = told(found)
     assert line.startswith(
-        "weights have a scale for each output channel and scales are any numbers: "
+        "using one weight scale per output channel and scales that are not powers of two: "
     )
-    assert line.endswith("; the usual scales: --weight-scales tensor --mode q-value")
+    assert line.endswith("; to keep the default scales, pass --weight-scales tensor --mode q-value")
     assert not told(usual)
     assert least(found) >= least(usual) + scale_granularity._MIN_GAIN_DB
     assert any(not q.single for q in found.plan.tensors.values())

@@ -95,7 +95,7 @@ def test_a_weak_layer_goes_to_the_host_where_that_is_measured_to_be_better():
     )
     assert moved.report.outputs["y"]["sqnr"] > stays.report.outputs["y"]["sqnr"] + 10
     (layer,) = [node for node in (*moved.report.float_nodes, *moved.report.host_part) if node.macs]
-    assert "8 bits leave" in layer.why
+    assert "its 8-bit SQNR is" in layer.why
     assert moved.report.integer_macs > 0.9
     assert stays.report.integer_macs == 1.0
 
