@@ -1,4 +1,4 @@
-"""Models as graphs: reading, writing, changing them, their batch axes, inputs that are fixed.
+"""Models as graphs: reading, writing and changing them, batch axes, and fixed inputs.
 
-`ir` is the one adapter to onnx_ir. Knows no operator, no platform and nothing of quantization.
+`ir` is the only adapter to onnx_ir. Nothing here depends on a platform or on quantization.
 """

@@ -1,8 +1,8 @@
-"""Modules that another package imports early and hardly ever needs: loaded when it first uses them.
+"""Defer imports that a third-party package makes at import time but rarely needs.
 
-While that package is imported it finds stand-ins under these names. Afterwards they are gone from
-`sys.modules`: only that package still holds them, and everybody else imports what is always there.
-Knows names of modules only.
+While the package is imported, placeholders stand in `sys.modules` under the names of the deferred
+modules. Afterwards the placeholders are removed: only that package still refers to them, and every
+other import gets the real module.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ __all__ = ["defer_imports"]
 
 
 class _DeferredModule(ModuleType):
-    """Imports the module that it stands for when an attribute is asked for."""
+    """Placeholder that imports the module of its name when an attribute is read."""
 
     def __getattr__(self, name: str) -> object:
-        if name.startswith("__"):  # what the import system asks of a module that it finds
+        if name.startswith("__"):  # the import system reads these of every module
             raise AttributeError(name)
-        if sys.modules.get(self.__name__) is self:  # used while it is imported
+        if sys.modules.get(self.__name__) is self:  # used inside the block of `defer_imports`
             del sys.modules[self.__name__]
         return getattr(import_module(self.__name__), name)
 
 
 @contextmanager
 def defer_imports(*names: str) -> Iterator[None]:
-    """Let what the block imports have stand-ins for the modules `names`, those apart that are loaded already."""
-    new = [name for name in names if name not in sys.modules]
-    for name in new:
+    """Defer the imports of the modules `names` that the block makes and that are not loaded yet."""
+    deferred = [name for name in names if name not in sys.modules]
+    for name in deferred:
         sys.modules[name] = _DeferredModule(name)
     try:
         yield
     finally:
-        for name in new:
+        for name in deferred:
             if isinstance(sys.modules.get(name), _DeferredModule):
                 del sys.modules[name]

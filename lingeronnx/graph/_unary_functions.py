@@ -1,7 +1,4 @@
-"""Functions of one number that standard operators compute, in float64.
-
-``f(x, attribute)`` with ONNX's defaults.
-"""
+"""Unary functions of standard operators, in float64, with ONNX's default attributes."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ __all__ = [
     "softplus",
 ]
 
-#: ``attribute(name, default)`` of a node.
+#: ``attr(name, default)`` returns an attribute of the node.
 AttributeGetter = Callable[..., Any]
 UnaryFunction = Callable[[np.ndarray, AttributeGetter], np.ndarray]
 
@@ -41,7 +38,7 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def gelu(x: np.ndarray, attr: AttributeGetter) -> np.ndarray:
-    """Return x times the normal distribution's share below x, or what stands for it with a tanh."""
+    """Return x * Phi(x), with Phi the standard normal CDF or its tanh approximation."""
     if attr("approximate", "none") == "tanh":
         return np.asarray(
             0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
@@ -50,15 +47,15 @@ def gelu(x: np.ndarray, attr: AttributeGetter) -> np.ndarray:
 
 
 def hard_sigmoid(x: np.ndarray, slope: float, offset: float) -> np.ndarray:
-    """Return a straight line held between 0 and 1."""
+    """Return slope * x + offset, clipped to [0, 1]."""
     return np.clip(slope * x + offset, 0.0, 1.0)
 
 
 def elu(x: np.ndarray, alpha: float) -> np.ndarray:
-    """Return x, below 0 alpha (e^x - 1)."""
+    """Return x for x > 0, else alpha * (e^x - 1)."""
     return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0.0)))
 
 
 def celu(x: np.ndarray, alpha: float) -> np.ndarray:
-    """Return x, below 0 alpha (e^(x/alpha) - 1)."""
+    """Return x for x > 0, else alpha * (e^(x / alpha) - 1)."""
     return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0.0) / alpha))

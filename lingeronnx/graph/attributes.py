@@ -1,8 +1,8 @@
-"""What the attributes of a node may hold, and how one is read where its kind is known.
+"""Typed access to node attributes, and their validation when a file is read.
 
-Of which type each is is looked at once, when a file is read (`check_attributes`): as ONNX says of
-its own operators, in any opset; numbers, lists and texts for ours. Nothing here knows what an
-operator computes.
+`check_attributes` compares attribute types with the ONNX schemas of standard operators in any
+opset. Operators of quantized graphs may have numbers, lists of numbers and strings. Nothing here
+knows the semantics of an operator.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
     "get_scales",
 ]
 
-#: What an attribute that is no graph holds; None where a node leaves it out.
+#: Value of an attribute that is not a graph; None if the node does not have it.
 AttributeValue = float | str | Sequence[float] | Sequence[str] | np.ndarray | None
 
 #: Attributes of a node by name.
@@ -41,9 +41,9 @@ Attributes = Mapping[str, AttributeValue]
 
 
 def get_number(attrs: Attributes, key: str, default: float | None = None) -> float:
-    """Return an attribute that is one number, `default` where it is absent.
+    """Return a numeric attribute, or `default` if it is absent.
 
-    ModelError for anything else.
+    Raises ModelError if it is not a number.
     """
     value = attrs.get(key)
     if value is None:
@@ -54,55 +54,58 @@ def get_number(attrs: Attributes, key: str, default: float | None = None) -> flo
 
 
 def get_int(attrs: Attributes, key: str, default: int | None = None) -> int:
-    """Return `get_number` as an integer; ModelError where it is none."""
+    """Return a numeric attribute as an integer, or `default` if it is absent.
+
+    Raises ModelError if it is not a finite number.
+    """
     value = get_number(attrs, key, default)
     if not math.isfinite(value):
-        raise ModelError(f"attribute {key} is {value}; it must be a whole number")
+        raise ModelError(f"attribute {key} is {value}; it must be an integer")
     return int(value)
 
 
 def get_numbers(attrs: Attributes, key: str, default: Sequence[float] | None = None) -> list[float]:
-    """Return an attribute that is a list of numbers, `default` where it is absent or empty.
+    """Return an attribute that is a list of numbers, or `default` if it is absent or empty.
 
-    ModelError otherwise.
+    Raises ModelError if it is not a list of numbers.
     """
     value = attrs.get(key)
-    if default is not None and (value is None or (isinstance(value, Sequence) and not value)):
-        return list(default)
-    numerals = (
-        [each for each in value if isinstance(each, int | float)]
-        if isinstance(value, Sequence)
-        else None
-    )
-    if numerals is None or not isinstance(value, Sequence) or len(numerals) != len(value):
+    if not isinstance(value, Sequence):
+        if value is None and default is not None:
+            return list(default)
         raise ModelError(f"attribute {key} is {value!r}; it must be a list of numbers")
-    return numerals
+    if not value and default is not None:
+        return list(default)
+    numbers = [element for element in value if isinstance(element, int | float)]
+    if len(numbers) != len(value):
+        raise ModelError(f"attribute {key} is {value!r}; it must be a list of numbers")
+    return numbers
 
 
 def get_scales(attrs: Attributes, key: str) -> float | list[float]:
-    """Return an attribute that is one number, or a list with one for each channel.
+    """Return an attribute that is one number, or a list with one number per channel.
 
-    ModelError for anything else.
+    Raises ModelError for anything else.
     """
-    return (
-        get_numbers(attrs, key) if isinstance(attrs.get(key), Sequence) else get_number(attrs, key)
-    )
+    if isinstance(attrs.get(key), Sequence):
+        return get_numbers(attrs, key)
+    return get_number(attrs, key)
 
 
 def get_ints(attrs: Attributes, key: str, default: Sequence[int] | None = None) -> list[int]:
-    """Return `get_numbers` as integers."""
+    """Return a list-of-numbers attribute as integers, or `default` if it is absent or empty."""
     values = get_numbers(attrs, key, default)
     return [get_int({key: value}, key) for value in values]
 
 
-# ---- types in a file -------------------------------------------------------------------------------------------------
+# ---- types in a file -----------------------------------------------------------------------------
 
-#: Domains of quantized graphs; old generations do not import theirs.
+#: Domains of quantized graphs. Graphs of old generations do not import theirs.
 QUANTIZED_DOMAINS = ("thinker", "linger")
 
 _STANDARD_DOMAINS = ("", "ai.onnx")
 
-#: What operators of quantized graphs have: numbers, lists of them, and texts.
+#: Attribute types of operators in quantized graphs: numbers, lists of numbers, and strings.
 _QUANTIZED_ATTRIBUTE_TYPES = (
     AttributeProto.INT,
     AttributeProto.FLOAT,
@@ -113,7 +116,7 @@ _QUANTIZED_ATTRIBUTE_TYPES = (
 
 _GRAPH_ATTRIBUTE_TYPES = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 
-#: What any node of a quantized graph may say of itself, those of standard operators too.
+#: Attributes that every node of a quantized graph may have, including standard operators.
 _STRING_ATTRIBUTES = {
     name: int(AttributeProto.STRING)
     for name in ("platform", "platform_quant", "quant_mode", "castor_mode")
@@ -121,37 +124,37 @@ _STRING_ATTRIBUTES = {
 
 
 def check_attributes(proto: ModelProto) -> None:
-    """Raise ModelError for an attribute of another type than its operator has, and for an operator without an input."""
-    version = next(
-        (entry.version for entry in proto.opset_import if entry.domain in _STANDARD_DOMAINS), None
-    )
-    newest = onnx.defs.onnx_opset_version()
+    """Raise ModelError for an attribute of the wrong type or a wrong number of operands."""
+    standard_versions = [
+        entry.version for entry in proto.opset_import if entry.domain in _STANDARD_DOMAINS
+    ]
+    version = standard_versions[0] if standard_versions else 0
+    is_known_version = 0 < version <= onnx.defs.onnx_opset_version()
     for node in iter_nodes_recursive(proto.graph.node):
         if node.domain in QUANTIZED_DOMAINS:
             _check_quantized_node(node)
         elif node.domain in _STANDARD_DOMAINS:
-            known = (
-                _UNKNOWN_CONTRACT
-                if version is None or not 0 < version <= newest
-                else _operator_contract(node.op_type, version)
-            )
-            _check_attribute_types(node, known.attribute_types)
-            if known.min_inputs and not node.input:
-                raise ModelError(f"{node_label(node)}: it has no input; the file is damaged")
-            if len(node.output) > known.max_outputs:
-                raise ModelError(
-                    f"{node_label(node)}: it has {len(node.output)} outputs; the operator gives "
-                    f"{known.max_outputs} at "
-                    "most; "
-                    "the "
-                    "file is damaged"
-                )
+            contract = _UNKNOWN_CONTRACT
+            if is_known_version:
+                contract = _operator_contract(node.op_type, version)
+            _check_standard_node(node, contract)
 
 
 def node_label(node: NodeProto) -> str:
-    """Return how errors name a node."""
-    name = node.name or (node.output[0] if node.output else "without a name")
+    """Return the label of `node` in error messages: its operator and name, or its first output."""
+    name = node.name or next(iter(node.output), "without a name")
     return f"{node.op_type} {name}"
+
+
+def _check_standard_node(node: NodeProto, contract: _OperatorContract) -> None:
+    _check_attribute_types(node, contract.attribute_types)
+    if contract.min_inputs and not node.input:
+        raise ModelError(f"{node_label(node)}: it has no input; the file is malformed")
+    if len(node.output) > contract.max_outputs:
+        raise ModelError(
+            f"{node_label(node)}: it has {len(node.output)} outputs, but the operator has at most "
+            f"{contract.max_outputs}; the file is malformed"
+        )
 
 
 def _check_quantized_node(node: NodeProto) -> None:
@@ -159,13 +162,14 @@ def _check_quantized_node(node: NodeProto) -> None:
         if attribute.type not in _QUANTIZED_ATTRIBUTE_TYPES:
             raise ModelError(
                 f"{node_label(node)}: its attribute '{attribute.name}' is of type "
-                f"{_attribute_type_name(attribute.type)}; it must be a "
-                "number, a list of numbers or a text; the file is damaged"
+                f"{_attribute_type_name(attribute.type)}; it must be a number, a list of numbers "
+                "or a string; the file is malformed"
             )
     _check_attribute_types(node, _STRING_ATTRIBUTES)
 
 
 def _check_attribute_types(node: NodeProto, types: Mapping[str, int]) -> None:
+    """Raise ModelError if an attribute has another type than in `types`, or is an unknown graph."""
     for attribute in node.attribute:
         if (
             attribute.name not in types
@@ -173,31 +177,26 @@ def _check_attribute_types(node: NodeProto, types: Mapping[str, int]) -> None:
             and node.domain in _STANDARD_DOMAINS
         ):
             raise ModelError(
-                f"{node_label(node)}: its attribute '{attribute.name}' is a graph; the operator "
-                "has none of that name; "
-                "the "
-                "file is damaged"
+                f"{node_label(node)}: its attribute '{attribute.name}' is a graph, but the "
+                "operator has no such attribute; the file is malformed"
             )
-        wanted = types.get(attribute.name, attribute.type)
-        if wanted != attribute.type:
+        expected_type = types.get(attribute.name, attribute.type)
+        if attribute.type != expected_type:
             raise ModelError(
-                f"{node_label(node)}: its attribute '{attribute.name}' is of another type than "
-                f"{_attribute_type_name(wanted)}; "
-                "the file is damaged"
+                f"{node_label(node)}: its attribute '{attribute.name}' must be of type "
+                f"{_attribute_type_name(expected_type)}; the file is malformed"
             )
 
 
-def _attribute_type_name(number: int) -> str:
-    known = AttributeProto.AttributeType.values()
-    return AttributeProto.AttributeType.Name(number) if number in known else str(number)
+def _attribute_type_name(attribute_type: int) -> str:
+    if attribute_type in AttributeProto.AttributeType.values():
+        return AttributeProto.AttributeType.Name(attribute_type)
+    return str(attribute_type)
 
 
 @dataclass(frozen=True)
 class _OperatorContract:
-    """What is known of a standard operator.
-
-    The types of its attributes, its least inputs and most outputs.
-    """
+    """Attribute types and operand limits of a standard operator."""
 
     attribute_types: Mapping[str, int]
     min_inputs: int = 0
@@ -208,28 +207,29 @@ _UNKNOWN_CONTRACT = _OperatorContract(_STRING_ATTRIBUTES)
 
 
 @cache
-def _operator_contract(kind: str, version: int) -> _OperatorContract:
-    """Return what an opset says of an operator, nothing where it has none of that name.
+def _operator_contract(op_type: str, version: int) -> _OperatorContract:
+    """Return the contract of an operator in opset `version`, or `_UNKNOWN_CONTRACT`.
 
-    A node may have an attribute of another opset: it is read all the same, so it is of the type
-    that it has there.
+    Attributes that only other opsets have are included, with their type there: exporters write them
+    and they are read.
     """
-    schemas = sorted(_schemas_by_operator().get(kind, ()), key=lambda schema: schema.since_version)
-    types = dict(_STRING_ATTRIBUTES)
     try:
-        schemas.append(own := onnx.defs.get_schema(kind, version, ""))
+        current = onnx.defs.get_schema(op_type, version, "")
     except onnx.defs.SchemaError:
         return _UNKNOWN_CONTRACT
+    versions = _schemas_by_operator().get(op_type, ())
+    schemas = [*sorted(versions, key=lambda schema: schema.since_version), current]
+    types = dict(_STRING_ATTRIBUTES)
     for schema in schemas:
         types.update({name: spec.type.value for name, spec in schema.attributes.items()})  # type: ignore[attr-defined]
-    return _OperatorContract(types, int(own.min_input), int(own.max_output))
+    return _OperatorContract(types, int(current.min_input), int(current.max_output))
 
 
 @cache
 def _schemas_by_operator() -> Mapping[str, list[onnx.defs.OpSchema]]:
-    """Return the schemas of all opsets by standard operator."""
-    found = defaultdict(list)
+    """Return all schema versions of each standard operator."""
+    schemas = defaultdict(list)
     for schema in onnx.defs.get_all_schemas_with_history():
         if schema.domain == "":
-            found[schema.name].append(schema)
-    return found
+            schemas[schema.name].append(schema)
+    return schemas

@@ -1,12 +1,17 @@
-"""Which axis of a graph's inputs counts the samples.
+"""Find the batch axis of each graph input.
 
-Axis 0, but for what recurrent layers read and for other states.
-ONNX's recurrent operators take x [T, N, I] and states [D, N, H]. An input that reaches one of them
-through operators that only move or choose data keeps its samples where the layer has them. A file
-may also name the sizes: [2, batch, 128] beside [batch, 576]. Where the file is made for one sample,
-a cache [2, 1, 16, 33] can only have it where the size is 1. A single number has no samples. What a
-user says wins. Graphs in which the evidence is gone carry the answer in their metadata
-(`BATCH_AXES_KEY`). Knows nothing of data and runners.
+The batch axis is axis 0, except for inputs of recurrent layers and for other states:
+
+- ONNX's recurrent operators read x [T, N, I] and states [D, N, H]. An input that reaches one of
+them
+  through operators that only move or select data has its batch axis where the layer has it.
+- A file may name its dimensions: [2, batch, 128] next to [batch, 576].
+- In a file exported for one sample, a cache [2, 1, 16, 33] can only have its batch where the size
+  is 1.
+- A scalar has no batch axis.
+
+The user's setting takes precedence. Passes that remove this evidence store the result in the
+metadata (`BATCH_AXES_KEY`).
 """
 
 from __future__ import annotations
@@ -25,11 +30,11 @@ __all__ = [
     "store_inferred_batch_axes",
 ]
 
-#: Metadata key of {input: axis or null} as JSON, for the inputs whose samples are not on axis 0.
+#: Metadata key of {input: axis or null} as JSON, for the inputs whose batch axis is not axis 0.
 BATCH_AXES_KEY = "lingeronnx.batch_axes"
 
 _STATE_INPUTS = (5, 6)
-#: An axis of what they read is an axis of what they write.
+#: Operators that map each axis of input 0 to an axis of the output.
 _AXIS_PRESERVING_OPS = {
     *operators.UNARY_ELEMENTWISE_OPS,
     *operators.IDENTITY_OPS,
@@ -42,57 +47,77 @@ _AXIS_PRESERVING_OPS = {
 
 
 def infer_batch_axes(model: ir.Model) -> dict[str, int | None]:
-    """Return {input: axis} for the inputs of `model` whose samples are not counted on axis 0.
+    """Return the batch axis of each input of `model` for which it is not axis 0.
 
-    None: it has none.
+    None stands for an input without a batch axis.
     """
     inputs = [value for value in model.graph.inputs if value.const_value is None]
     ranks = {str(value.name): None if value.shape is None else len(value.shape) for value in inputs}
     if BATCH_AXES_KEY in model.metadata_props:
         return _read_batch_axes_metadata(model, ranks)
-    traced = _infer_axes_from_recurrent(model).items()
     axes: dict[str, int | None] = {
-        name: axis for name, axis in traced if _is_valid_axis(axis, ranks.get(name))
+        name: axis
+        for name, axis in _infer_axes_from_recurrent(model).items()
+        if _is_valid_axis(axis, ranks.get(name))
     }
-    symbols = {_dim_size(value, axes.get(str(value.name)) or 0) for value in inputs if value.shape}
-    symbols = {size for size in symbols if isinstance(size, str)}
-    ones = any(_dim_size(value, 0) == 1 for value in inputs if value.shape)
+    shaped_inputs = [value for value in inputs if value.shape]
+    batch_sizes = [_dim_size(value, axes.get(str(value.name)) or 0) for value in shaped_inputs]
+    symbols = {size for size in batch_sizes if isinstance(size, str)}
+    is_single_sample = any(_dim_size(value, 0) == 1 for value in shaped_inputs)
     for value in inputs:
         name = str(value.name)
-        if value.shape is not None and not value.shape:
-            axes[name] = None
-        elif (ones if name in axes else symbols or ones) and _is_fixed_batch(
-            _dim_size(value, axes.get(name) or 0)
-        ):
-            axes[name] = _guess_batch_axis(value, symbols)
+        axes[name] = _infer_input_axis(value, axes.get(name), symbols, is_single_sample)
     return {name: axis for name, axis in axes.items() if axis != 0}
+
+
+def _infer_input_axis(
+    value: ir.Value, traced_axis: int | None, symbols: set[str], is_single_sample: bool
+) -> int | None:
+    """Return the batch axis of an input, or None if it has none.
+
+    Parameters
+    ----------
+    value
+        The input.
+    traced_axis
+        Its axis according to recurrent layers, or None if it reaches none.
+    symbols
+        Symbolic batch sizes of all inputs.
+    is_single_sample
+        Whether the model was exported for one sample.
+    """
+    if value.shape is not None and not value.shape:
+        return None
+    axis = traced_axis or 0
+    has_evidence = is_single_sample or (traced_axis is None and bool(symbols))
+    if has_evidence and _is_fixed_batch(_dim_size(value, axis)):
+        return _guess_batch_axis(value, symbols)
+    return axis
 
 
 def _read_batch_axes_metadata(
     model: ir.Model, ranks: Mapping[str, int | None]
 ) -> dict[str, int | None]:
-    """Return what the metadata say; ModelError where that is no axis of an input."""
-    found: dict[str, int | None] = {}
+    """Return the batch axes stored in the metadata; raise ModelError if one is out of range."""
+    axes: dict[str, int | None] = {}
     for name, axis in ir.read_json_metadata(model, BATCH_AXES_KEY).items():
-        if axis is not None and not (
-            isinstance(axis, int) and _is_valid_axis(axis, ranks.get(name))
-        ):
+        is_valid = isinstance(axis, int) and _is_valid_axis(axis, ranks.get(name))
+        if axis is not None and not is_valid:
             raise ModelError(
-                f"the metadata '{BATCH_AXES_KEY}' give '{name}' the axis {axis!r:.40}, which it "
-                "has not; the file is "
-                "damaged"
+                f"metadata '{BATCH_AXES_KEY}': the axis {axis!r:.40} of '{name}' does not exist; "
+                "the file is malformed"
             )
-        found[name] = axis
-    return found
+        axes[name] = axis
+    return axes
 
 
 def _is_valid_axis(axis: int, rank: int | None) -> bool:
-    """Whether an input has this axis, as far as its rank is known."""
+    """Whether `axis` can be an axis of an input of `rank` axes, or of unknown rank."""
     return axis >= 0 and (not rank or axis < rank)
 
 
 def _dim_size(value: ir.Value, axis: int) -> int | str | None:
-    """Return the size of an axis: a number, the name the file gives it, or None."""
+    """Return the size of an axis: a number, a symbolic name, or None if it is unknown."""
     if value.shape is None or len(value.shape) <= axis:
         return None
     size = value.shape[axis]
@@ -100,26 +125,25 @@ def _dim_size(value: ir.Value, axis: int) -> int | str | None:
 
 
 def _is_fixed_batch(size: int | str | None) -> bool:
-    """Whether the file fixes a number of samples, and not to 1."""
+    """Whether `size` is a fixed number other than 1."""
     return isinstance(size, int) and size != 1
 
 
-def _guess_batch_axis(value: ir.Value, symbols: set[int | str | None]) -> int | None:
-    """Return the axis that counts the samples of an input whose axis 0 has a fixed size.
+def _guess_batch_axis(value: ir.Value, symbols: set[str]) -> int | None:
+    """Guess the batch axis of an input whose axis 0 has a fixed size.
 
-    None where there is none.
-    That is the one of the same name as other inputs' batch, else where nothing is open the first of
-    size 1.
+    This is the axis with the symbolic batch size of another input; in a model without symbolic
+    sizes, the first axis of size 1. None if there is no such axis.
     """
     sizes = [_dim_size(value, axis) for axis in range(len(value.shape or ()))]
-    named = [axis for axis, size in enumerate(sizes) if size in symbols and isinstance(size, str)]
-    if named:
-        return named[0]
+    for axis, size in enumerate(sizes):
+        if isinstance(size, str) and size in symbols:
+            return axis
     return sizes.index(1) if 1 in sizes and not symbols else None
 
 
 def set_batch_axes(model: ir.Model, overrides: Mapping[str, int | None]) -> None:
-    """Write what the user says of the axes, beside what is found, into the metadata of `model`.
+    """Store the user's batch axes in the metadata of `model`, together with the inferred ones.
 
     Raises ConfigError for an input or an axis that the model does not have.
     """
@@ -130,68 +154,62 @@ def set_batch_axes(model: ir.Model, overrides: Mapping[str, int | None]) -> None
         if name not in inputs:
             raise ConfigError(
                 f"batch axis of '{name}': the model has no such "
-                f"input{suggest_nearest(name, inputs)}; "
-                f"inputs are {', '.join(inputs)}"
+                f"input{suggest_nearest(name, inputs)}; inputs are {', '.join(inputs)}"
             )
         rank = len(ir.get_shape(inputs[name]) or ())
         if axis is not None and not 0 <= axis < rank:
             raise ConfigError(
                 f"batch axis {axis} of '{name}': the input has {rank} axes; give 0 to {rank - 1}"
             )
-    axes = {
-        name: axis for name, axis in {**infer_batch_axes(model), **overrides}.items() if axis != 0
-    }
+    merged = {**infer_batch_axes(model), **overrides}
+    axes = {name: axis for name, axis in merged.items() if axis != 0}
     model.metadata_props[BATCH_AXES_KEY] = json.dumps(axes)
 
 
 def _infer_axes_from_recurrent(model: ir.Model) -> dict[str, int]:
-    """Return {input: axis} of what reaches a recurrent layer."""
-    axes_of: dict[str, set[int]] = {}
+    """Return the batch axis of each input that reaches recurrent layers, if they all agree."""
+    axes_by_input: dict[str, set[int]] = {}
     for node in model.graph:
         if node.domain or node.op_type not in operators.RECURRENT_OPS:
             continue
-        first = int(ir.get_attr(node, "layout", 0))
+        is_batch_first = int(ir.get_attr(node, "layout", 0)) != 0
         for index in (0, *_STATE_INPUTS):
             value = node.inputs[index] if len(node.inputs) > index else None
-            entry = _trace_axis_to_input(value, 0 if first else 1)
-            if entry is not None:
-                axes_of.setdefault(entry[0], set()).add(entry[1])
-    return {name: axes.pop() for name, axes in axes_of.items() if len(axes) == 1}
+            traced = _trace_axis_to_input(value, 0 if is_batch_first else 1)
+            if traced is not None:
+                name, axis = traced
+                axes_by_input.setdefault(name, set()).add(axis)
+    return {name: axes.pop() for name, axes in axes_by_input.items() if len(axes) == 1}
 
 
 def store_inferred_batch_axes(model: ir.Model) -> None:
-    """Write what `infer_batch_axes` finds into the metadata of `model`, so that it survives the recurrent operators."""
+    """Store the inferred batch axes in the metadata, for passes that remove recurrent operators."""
     axes = infer_batch_axes(model)
     if axes:
         model.metadata_props[BATCH_AXES_KEY] = json.dumps(axes)
 
 
 def find_dynamic_axis(value: ir.Value) -> int:
-    """Return the only axis of open size of a float tensor, which counts its samples.
-
-    0 where there is no such axis.
-    """
-    open_ones = [axis for axis, size in enumerate(ir.get_shape(value) or ()) if size is None]
-    return (
-        open_ones[0]
-        if len(open_ones) == 1 and value.dtype is not None and value.dtype.name == "FLOAT"
-        else 0
-    )
+    """Return the only dynamic axis of a float tensor, which is its batch axis, else 0."""
+    if value.dtype is None or value.dtype.name != "FLOAT":
+        return 0
+    dynamic_axes = [axis for axis, size in enumerate(ir.get_shape(value) or ()) if size is None]
+    return dynamic_axes[0] if len(dynamic_axes) == 1 else 0
 
 
 def _trace_axis_to_input(value: ir.Value | None, axis: int) -> tuple[str, int] | None:
-    """Return (graph input, its axis) that axis `axis` of `value` is.
+    """Trace an axis of `value` back to a graph input.
 
-    None where that cannot be told.
+    Returns (input name, axis of the input), or None if the axis cannot be traced.
     """
     while value is not None and not value.is_graph_input():
         node = ir.producer(value)
         if node is None or node.domain or node.op_type not in _AXIS_PRESERVING_OPS:
             return None
-        moved = _map_axis_to_input(node, axis)
-        if moved is None:
+        input_axis = _map_axis_to_input(node, axis)
+        if input_axis is None:
             return None
-        axis, value = moved, node.inputs[0] if node.inputs else None
+        axis, value = input_axis, node.inputs[0] if node.inputs else None
     return None if value is None or value.const_value is not None else (str(value.name), axis)
 
 
@@ -200,32 +218,37 @@ def _second_input(node: ir.Node) -> ir.Value | None:
 
 
 def _map_axis_to_input(node: ir.Node, axis: int) -> int | None:
-    """Return which axis of the first input of `node` becomes axis `axis` of its output."""
+    """Return the axis of input 0 that becomes axis `axis` of the output, or None if unknown."""
     if node.op_type == "Transpose":
         perm = ir.get_attr(node, "perm")
-        return (
-            int(perm[axis])
-            if isinstance(perm, list) and sorted(perm) == list(range(max(len(perm), axis + 1)))
-            else None
-        )
+        if not isinstance(perm, list) or sorted(perm) != list(range(max(len(perm), axis + 1))):
+            return None
+        return int(perm[axis])
     if node.op_type == "Gather":
-        index, along = ir.const_value(_second_input(node)), int(ir.get_attr(node, "axis", 0))
-        if index is None or along < 0 or along <= axis < along + index.ndim:
+        indices, gather_axis = (
+            ir.const_value(_second_input(node)),
+            int(ir.get_attr(node, "axis", 0)),
+        )
+        if indices is None or gather_axis < 0:
             return None
-        return axis if axis < along else axis - index.ndim + 1
+        if axis < gather_axis:
+            return axis
+        return axis - indices.ndim + 1 if axis >= gather_axis + indices.ndim else None
     if node.op_type in ("Unsqueeze", "Squeeze"):
-        axes = ir.get_axes(node)
-        places = None if axes is None else sorted(axes)
-        if places is None or min(places) < 0:
-            return None
-        if node.op_type == "Unsqueeze":
-            return None if axis in places else axis - sum(p < axis for p in places)
-        for place in places:
-            axis += place <= axis
-        return axis
-    if (
-        node.op_type in (*operators.AFFINE_OPS, "MatMul")
-        and ir.const_value(_second_input(node)) is None
-    ):
+        return _map_unit_axes_to_input(node, axis)
+    has_two_operands = node.op_type in (*operators.AFFINE_OPS, "MatMul")
+    if has_two_operands and ir.const_value(_second_input(node)) is None:
         return None
+    return axis
+
+
+def _map_unit_axes_to_input(node: ir.Node, axis: int) -> int | None:
+    """Return the axis of the input of a Squeeze or Unsqueeze, as `_map_axis_to_input`."""
+    axes = ir.get_axes(node)
+    if axes is None or min(axes) < 0:
+        return None
+    if node.op_type == "Unsqueeze":
+        return None if axis in axes else axis - sum(unit_axis < axis for unit_axis in axes)
+    for unit_axis in sorted(axes):
+        axis += unit_axis <= axis
     return axis

@@ -1,7 +1,6 @@
-"""Makes the nodes that take a node's place, or stand on the way to it.
+"""Build the nodes that replace a node or convert its operands, with known shapes and derived names.
 
-Named after it, of known sizes.
-Knows what moves data (Slice, Reshape) and nothing else of operators.
+Knows the operators that move data (Slice, Reshape), and no others.
 """
 
 from __future__ import annotations
@@ -17,12 +16,13 @@ __all__ = ["SubgraphBuilder", "convert_attributes_to_inputs"]
 
 
 class SubgraphBuilder:
-    """Nodes and constants made for `node`, which they are marked to come from.
+    """Builder of the nodes and constants that replace `node`.
 
-    A node is called ``<node>_<what>`` (`ir.assign_node_names` makes that unique); what it writes
-    and constants ``<base>_<what>``, with a number where that is taken. base : default the name of
-    the node's first output. Nodes are kept in `nodes`; they come into the graph with
-    `replace_node`, or by the caller's hand. Outputs have the type of the node's first one.
+    A new node is called ``<node>_<suffix>`` (`ir.assign_node_names` makes that unique) and marked
+    as created for `node`. Its output and constants are called ``<base>_<suffix>``, with a number if
+    that is taken; `base` defaults to the name of the node's first output. New nodes are collected
+    in `nodes` until `replace_node`, or the caller, inserts them into the graph. Outputs have the
+    element type of the node's first output.
     """
 
     def __init__(self, model: ir.Model, node: ir.Node, base: str = "") -> None:
@@ -43,7 +43,7 @@ class SubgraphBuilder:
         attributes: Mapping[str, Any] | None = None,
         domain: str = "",
     ) -> ir.Value:
-        """Append a node; return its output, of size `shape`."""
+        """Append a node and return its output, which has the shape `shape`."""
         node = ir.make_node(
             op_type,
             inputs,
@@ -68,7 +68,7 @@ class SubgraphBuilder:
         return value
 
     def int_constant(self, value: int) -> ir.Value:
-        """Return the integer `value` as an initializer [1], one for all nodes."""
+        """Return the integer `value` as an initializer [1], created once per builder."""
         if value not in self._int_constants:
             self._int_constants[value] = self.constant(
                 np.array([value], np.int64), f"number{value}"
@@ -78,10 +78,7 @@ class SubgraphBuilder:
     def slice_axis(
         self, source: ir.Value, axis: int, start: int, end: int, suffix: str
     ) -> ir.Value:
-        """Return the positions start..end-1 of `source` along `axis`.
-
-        `source` itself where that is all of it.
-        """
+        """Slice `source` to start..end-1 along `axis`; returned as is if that is the full axis."""
         shape: list[ir.Dim] = list(source.shape or ())
         if (start, end) == (0, shape[axis]):
             return source
@@ -89,13 +86,13 @@ class SubgraphBuilder:
         return self("Slice", [source, *map(self.int_constant, (start, end, axis))], shape, suffix)
 
     def reshape(self, source: ir.Value, sizes: Sequence[int], suffix: str) -> ir.Value:
-        """Return `source` as [batch, *sizes]."""
+        """Reshape `source` to [batch, *sizes]."""
         batch = source.shape[0] if source.shape is not None else "N"
         target = self.constant(np.array([0, *sizes], np.int64), f"{suffix}_shape")
         return self("Reshape", [source, target], [batch, *sizes], suffix)
 
     def discard(self) -> None:
-        """Forget what was made."""
+        """Remove the new nodes and constants again."""
         for node in self.nodes:
             for index in range(len(node.inputs)):
                 node.replace_input_with(index, None)
@@ -104,9 +101,9 @@ class SubgraphBuilder:
         self.nodes.clear()
 
     def replace_node(self) -> None:
-        """Put the nodes where the old one was.
+        """Replace the original node by the new ones.
 
-        The last one takes over its name and its output's.
+        The last one takes over its name and the name of its output.
         """
         self.nodes[-1].name = self.node.name
         for index, value in enumerate(self.node.inputs):
@@ -119,16 +116,16 @@ class SubgraphBuilder:
 def convert_attributes_to_inputs(
     model: ir.Model, node: ir.Node, arrays: Sequence[np.ndarray | None], names: Sequence[str]
 ) -> None:
-    """Give `node` the constants `arrays` as inputs 1, 2 ...
+    """Replace the attributes `names` of `node` by constants as inputs 1, 2, ...
 
-    In place of its attributes `names`; None stays absent.
+    An array of None leaves the input absent.
     """
     while arrays and arrays[-1] is None:
         arrays = arrays[:-1]
     node.resize_inputs(1 + len(arrays))
     for index, (array, name) in enumerate(zip(arrays, names, strict=False), start=1):
         if array is not None:
-            fresh = ir.unique_tensor_name(model, f"{node.outputs[0].name}_{name}")
-            node.replace_input_with(index, ir.add_initializer(model, fresh, array))
+            input_name = ir.unique_tensor_name(model, f"{node.outputs[0].name}_{name}")
+            node.replace_input_with(index, ir.add_initializer(model, input_name, array))
     for name in names:
         node.attributes.pop(name, None)

@@ -1,8 +1,6 @@
-"""Nodes that stand in no graph.
+"""Nodes outside of any graph, to check the limits of a rewrite before it is made.
 
-What a rewrite would make, so that limits can be asked before it is made.
-A limit reads a node's operator, attributes, sizes and constants. A loose node has these and nothing
-else.
+A limit depends on a node's operator, attributes, shapes and constants, which a detached node has.
 """
 
 from __future__ import annotations
@@ -25,20 +23,20 @@ def make_detached_value(
     constant: np.ndarray | None = None,
     computed: bool = False,
 ) -> ir.Value:
-    """Return a tensor of the given sizes; a size of None or text is not known.
+    """Create a tensor outside of any graph.
 
     Parameters
     ----------
     shape
-        The sizes.
+        The shape; a dimension of None or str is unknown.
     name
-        What it is called.
+        Name of the tensor.
     like
-        A tensor whose type it has.
+        Tensor whose element type it takes.
     constant
         Its elements, of that shape.
     computed
-        A node writes it: it is no graph input.
+        Whether it has a producer; otherwise it is like a graph input.
     """
     value = ir.make_node("Loose", [], output=name).outputs[0] if computed else ir.Value(name=name)
     value.shape = ir.make_shape(list(shape))
@@ -59,7 +57,7 @@ def make_detached_node(
     name: str = "loose",
     output: str = "y",
 ) -> ir.Node:
-    """Return a node in no graph that reads `inputs` and writes one tensor of the sizes `output_shape`."""
+    """Create a node outside of any graph with one output of shape `output_shape`."""
     node = ir.make_node(op_type, inputs, attributes, name=name, output=output, domain=domain)
     node.outputs[0].shape = ir.make_shape(list(output_shape))
     return node

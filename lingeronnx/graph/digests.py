@@ -1,4 +1,4 @@
-"""Digests by which tensors of two graphs are told to be computed alike, whatever they and their nodes are called."""
+"""Digests that identify equal computations in two graphs, regardless of tensor and node names."""
 
 from __future__ import annotations
 
@@ -11,67 +11,83 @@ __all__ = ["compute_output_digest", "compute_value_digests"]
 
 
 def compute_value_digests(model: ir.Model, include_subgraphs: bool = False) -> dict[str, bytes]:
-    """Return {tensor: digest of the operators, attributes, constants and graph inputs that it is computed from}.
+    """Compute a digest of the computation of each tensor.
 
-    What a node with a subgraph computes, and what is computed from that, is left out; subgraphs :
-    it is not, but what tensors and nodes are called within a subgraph counts.
+    It covers operators, attributes, constants and the names of graph inputs.
+
+    Parameters
+    ----------
+    model
+        The graph.
+    include_subgraphs
+        Whether to include nodes with subgraphs and all nodes downstream. Names inside subgraphs
+        then affect the digest.
+
+    Returns
+    -------
+    dict of str to bytes
+        Tensor name -> digest.
     """
-    by_tensor = {str(v.name): _digest(b"input", str(v.name).encode()) for v in model.graph.inputs}
+    digests = {str(v.name): _digest(b"input", str(v.name).encode()) for v in model.graph.inputs}
     for node in model.graph:
-        said = ir.node_proto(node)
         if ir.has_subgraphs(node) and not include_subgraphs:
             continue
-        parts = [node.domain.encode(), node.op_type.encode()]
-        parts += [
-            a.SerializeToString(deterministic=True)
-            for a in sorted(said.attribute, key=lambda a: a.name)
-        ]
-        sources = [_input_digest(value, by_tensor) for value in node.inputs]
-        sources += [
-            _input_digest(value, by_tensor) or b"inner" for value in _iter_subgraph_inputs(node)
-        ]
-        if None in sources:
+        node_digest = _node_digest(node, digests)
+        if node_digest is None:
             continue
-        whole = _digest(*parts, b"reads", *(source for source in sources if source is not None))
-        by_tensor.update(
-            {
-                str(v.name): _digest(whole, str(i).encode())
-                for i, v in enumerate(node.outputs)
-                if v.name
-            }
-        )
-    return by_tensor
+        for index, value in enumerate(node.outputs):
+            if value.name:
+                digests[str(value.name)] = _digest(node_digest, str(index).encode())
+    return digests
 
 
-def compute_output_digest(model: ir.Model) -> str:
-    """Return a digest of what the graph outputs are computed from.
-
-    Empty where one of them has none.
-    """
-    by_tensor = compute_value_digests(model, include_subgraphs=True)
-    outputs = [by_tensor.get(str(value.name)) for value in model.graph.outputs]
-    return (
-        ""
-        if None in outputs
-        else _digest(*(digest for digest in outputs if digest is not None)).hex()
+def _node_digest(node: ir.Node, digests: dict[str, bytes]) -> bytes | None:
+    """Return the digest of a node and its inputs, or None if an input has no digest."""
+    attributes = sorted(ir.node_proto(node).attribute, key=lambda attribute: attribute.name)
+    input_digests: list[bytes] = []
+    for value in node.inputs:
+        input_digest = _input_digest(value, digests)
+        if input_digest is None:
+            return None
+        input_digests.append(input_digest)
+    for value in _iter_subgraph_inputs(node):
+        input_digests.append(_input_digest(value, digests) or b"inner")
+    return _digest(
+        node.domain.encode(),
+        node.op_type.encode(),
+        *(attribute.SerializeToString(deterministic=True) for attribute in attributes),
+        b"reads",
+        *input_digests,
     )
 
 
+def compute_output_digest(model: ir.Model) -> str:
+    """Return a hexadecimal digest of how the graph outputs are computed, or "" if one has none."""
+    digests = compute_value_digests(model, include_subgraphs=True)
+    output_digests: list[bytes] = []
+    for value in model.graph.outputs:
+        digest = digests.get(str(value.name))
+        if digest is None:
+            return ""
+        output_digests.append(digest)
+    return _digest(*output_digests).hex()
+
+
 def _iter_subgraph_inputs(node: ir.Node) -> Iterator[ir.Value]:
-    """Yield what the nodes of a node's subgraphs read."""
+    """Yield the inputs of all nodes in the subgraphs of `node`."""
     for attribute in node.attributes.values():
         for body in ir.get_subgraphs(attribute):
             for inner in ir.iter_nodes_recursive(body):
                 yield from (value for value in inner.inputs if value is not None)
 
 
-def _input_digest(value: ir.Value | None, found: dict[str, bytes]) -> bytes | None:
-    """Return the digest of what a node reads, None where there is none."""
+def _input_digest(value: ir.Value | None, digests: dict[str, bytes]) -> bytes | None:
+    """Return the digest of an input of a node, or None if it is not in `digests`."""
     if value is None:
         return b"absent"
     array = ir.const_value(value)
     if array is None:
-        return found.get(str(value.name))
+        return digests.get(str(value.name))
     return _digest(array.dtype.str.encode(), repr(array.shape).encode(), array.tobytes())
 
 

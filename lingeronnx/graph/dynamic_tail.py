@@ -1,12 +1,12 @@
-"""What a graph computes in sizes that its data decide, cut off as a model of its own, and put back.
+"""Split off the part of a model whose tensor shapes depend on input values, and rejoin it.
 
-NonMaxSuppression, NonZero and their like give another number of values for every sample. Such nodes
-and all behind them are the host's: nothing is gained by integers there, samples cannot be stacked,
-and shapes from one run mean nothing. So is control flow that the data decide, and an operator that
-nobody here knows. A size that follows from the sizes of the inputs is none of these. Where more
-layers lie behind than before, nothing is cut.
+NonMaxSuppression, NonZero and similar operators return a different number of elements for each
+sample. Such nodes and all nodes downstream run on the host: integers gain nothing there, samples
+cannot be stacked, and shapes of one run do not hold for the next. The same applies to control flow
+that depends on input values, and to unknown operators. Shapes that follow from the input shapes are
+static in this sense. A model with more layers in the tail than before it is not split.
 
-Works on the protobuf form; knows nothing of data and runners.
+Works on protobuf models; nothing here depends on data or on runners.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from . import ir, operators
 
 __all__ = ["DynamicTail", "append_tail", "split_dynamic_tail"]
 
-#: Domains of operators that somebody here computes: onnxruntime, and of integer ones the simulator.
+#: Domains of supported operators: computed by onnxruntime, integer ones by the simulator.
 _KNOWN_DOMAINS = (
     "",
     "ai.onnx",
@@ -34,17 +34,26 @@ _KNOWN_DOMAINS = (
     "com.microsoft",
     "com.microsoft.nchwc",
 )
-_FUNCTIONS_IR_VERSION = 8  # from which models have functions
-_MAX_INFERENCE_BYTES = 1 << 28  # bytes of weights up to which types are inferred
+_FUNCTIONS_IR_VERSION = 8  # the first IR version with model-local functions
+_MAX_INFERENCE_BYTES = 1 << 28  # maximum size of the weights for which types are inferred
 
 
 @dataclass(frozen=True)
 class DynamicTail:
-    """What was cut off: `model` reads tensors of `body`.
+    """A model split into a body with static shapes and a tail with data-dependent shapes.
 
-    `outputs` are those of the whole, in order.
-    host_reasons : {node: why the host has it}. sizes : {input of the whole: its sizes} where it is
-    written for one sample.
+    Attributes
+    ----------
+    body
+        The part that can be quantized.
+    model
+        The tail, which reads tensors of `body`.
+    outputs
+        Graph outputs of the complete model, in order.
+    host_reasons
+        Node of the tail -> why it runs on the host.
+    single_sample_shapes
+        Graph input -> shape, for inputs whose batch size is fixed to one.
     """
 
     body: ir.Model
@@ -55,7 +64,7 @@ class DynamicTail:
 
     @property
     def has_unknown_operator(self) -> bool:
-        """Whether it is there for an operator that nobody here knows."""
+        """Whether the tail contains an unknown operator."""
         return any(_is_unknown_operator(self.model, node) for node in self.model.graph)
 
     @property
@@ -65,192 +74,247 @@ class DynamicTail:
 
 
 def split_dynamic_tail(model: ir.Model) -> DynamicTail | None:
-    """Return `model` cut in two, None where no size is decided by data.
+    """Split `model` where tensor shapes start to depend on input values.
 
-    `model` is left as it is.
+    Does not modify `model`. Returns None if all shapes are static, or if most layers would be in
+    the tail.
     """
-    sized = (*operators.DATA_DEPENDENT_SHAPE_OPS, *operators.SHAPE_INPUTS)
-    if not any(node.op_type in sized or _is_unknown_operator(model, node) for node in model.graph):
+    if not _has_shape_operators(model):
         return None
-    why = _find_tail_nodes(model)
-    behind = {str(v.name) for node in model.graph if str(node.name) in why for v in node.outputs}
-    layers = [
-        str(node.name) in why
+    reasons = _find_tail_nodes(model)
+    if not _is_split_useful(model, reasons):
+        return None
+    full = ir.to_proto(model)
+    infos = _infer_value_infos(full)
+    tail_tensors = {
+        name for node in full.graph.node if node.name in reasons for name in node.output
+    }
+    recomputed = _find_recomputed_nodes(full.graph, reasons, tail_tensors, infos)
+    tail_nodes = reasons.keys() | recomputed
+    body = _extract_nodes(full, [node for node in full.graph.node if node.name not in reasons])
+    tail = _extract_nodes(full, [node for node in full.graph.node if node.name in tail_nodes])
+
+    output_names = [value.name for value in full.graph.output]
+    input_names = {value.name for value in full.graph.input}
+    input_names.difference_update(tensor.name for tensor in full.graph.initializer)
+    tail_inputs = _find_tail_inputs(body.graph, tail.graph, input_names)
+    body_outputs = [name for name in output_names if name not in tail_tensors]
+    graph_boundary = {*output_names, *input_names}
+    body_outputs += [name for name in tail_inputs if name not in graph_boundary]
+    if not body_outputs:
+        return None
+    body.graph.output.extend(infos[name] for name in body_outputs)
+    body_model = ir.from_proto(body)
+    ir.remove_unused(body_model)
+    del tail.graph.input[:]
+    tail.graph.input.extend(infos[name] for name in tail_inputs)
+    tail.graph.output.extend(infos[name] for name in output_names if name in tail_tensors)
+
+    recomputed_reason = "its consumers have shapes that depend on input values"
+    host_reasons = {
+        node.name: reasons.get(node.name, recomputed_reason) for node in tail.graph.node
+    }
+    return DynamicTail(
+        body=body_model,
+        model=ir.from_proto(tail),
+        outputs=tuple(output_names),
+        host_reasons=host_reasons,
+        single_sample_shapes=_find_single_sample_shapes(model),
+    )
+
+
+def _has_shape_operators(model: ir.Model) -> bool:
+    """Whether `model` has operators whose output shape may depend on data, or unknown ones."""
+    shape_ops = {*operators.DATA_DEPENDENT_SHAPE_OPS, *operators.SHAPE_INPUTS}
+    return any(
+        node.op_type in shape_ops or _is_unknown_operator(model, node) for node in model.graph
+    )
+
+
+def _find_single_sample_shapes(model: ir.Model) -> dict[str, tuple[int | None, ...]]:
+    """Return the shapes of the graph inputs whose batch size is fixed to one."""
+    shapes = {}
+    for value in model.graph.inputs:
+        shape = ir.get_shape(value) or ()
+        if value.const_value is None and shape[:1] == (1,):
+            shapes[str(value.name)] = shape
+    return shapes
+
+
+def _is_split_useful(model: ir.Model, reasons: dict[str, str]) -> bool:
+    """Whether there is a tail, with at most half of the layers and not all nodes."""
+    if not reasons or all(str(node.name) in reasons for node in model.graph):
+        return False
+    layer_in_tail = [
+        str(node.name) in reasons
         for node in model.graph
         if node.op_type in operators.LAYER_OPS and not node.domain
     ]
-    if (
-        not why
-        or 2 * sum(layers) > len(layers)
-        or all(str(node.name) in why for node in model.graph)
-    ):
-        return None
-    whole = ir.to_proto(model)
-    body, tail = onnx.ModelProto(), onnx.ModelProto()
-    for part in (body, tail):
-        part.CopyFrom(whole)
-        for field in (part.graph.node, part.graph.output, part.graph.initializer):
-            del field[:]
-    known, constants = (
-        _infer_value_infos(whole),
-        {tensor.name: tensor for tensor in whole.graph.initializer},
+    return 2 * sum(layer_in_tail) <= len(layer_in_tail)
+
+
+def _extract_nodes(full: onnx.ModelProto, nodes: list[onnx.NodeProto]) -> onnx.ModelProto:
+    """Return a model of `nodes` with the initializers they need and without graph outputs."""
+    part = onnx.ModelProto()
+    part.CopyFrom(full)
+    for field in (part.graph.node, part.graph.output, part.graph.initializer):
+        del field[:]
+    part.graph.node.extend(nodes)
+    used_names = {value.name for value in full.graph.output}
+    for node in nodes:
+        used_names.update(_iter_read_names(node))
+    part.graph.initializer.extend(
+        tensor for tensor in full.graph.initializer if tensor.name in used_names
     )
-    entries = {value.name for value in whole.graph.input} - constants.keys()
-    also = _find_recomputed_nodes(whole.graph, why, behind, known)
-    tail.graph.node.extend(
-        node for node in whole.graph.node if node.name in why or node.name in also
-    )
-    body.graph.node.extend(node for node in whole.graph.node if node.name not in why)
-    inside = {name for node in tail.graph.node for name in node.output}
-    written = entries.union(*(node.output for node in body.graph.node))
-    taken = dict.fromkeys(name for node in tail.graph.node for name in _iter_read_names(node))
-    reads = [name for name in taken if name in written - inside]
-    for part in (body, tail):
-        used = {name for node in part.graph.node for name in _iter_read_names(node)}
-        used |= {value.name for value in whole.graph.output}
-        part.graph.initializer.extend(tensor for name, tensor in constants.items() if name in used)
-    outputs = [value.name for value in whole.graph.output]
-    body.graph.output.extend(known[name] for name in outputs if name not in behind)
-    more = [name for name in reads if name not in outputs and name not in entries]
-    body.graph.output.extend(known[name] for name in more)
-    if not body.graph.output:
-        return None
-    kept = ir.from_proto(body)
-    ir.remove_unused(kept)
-    del tail.graph.input[:]
-    tail.graph.input.extend(known[name] for name in reads)
-    tail.graph.output.extend(known[name] for name in outputs if name in behind)
-    sizes = {
-        str(v.name): ir.get_shape(v) or () for v in model.graph.inputs if v.const_value is None
-    }
-    one = {name: shape for name, shape in sizes.items() if shape[:1] == (1,)}
-    before = "what reads it has sizes that the data decide"
-    told = {
-        n.name: why.get(n.name, before) for n in whole.graph.node if n.name in also or n.name in why
-    }
-    return DynamicTail(kept, ir.from_proto(tail), tuple(outputs), told, one)
+    return part
+
+
+def _find_tail_inputs(
+    body: onnx.GraphProto, tail: onnx.GraphProto, graph_inputs: set[str]
+) -> list[str]:
+    """Return the tensors that the tail reads from the body or the graph inputs, in order."""
+    available = set(graph_inputs)
+    for node in body.node:
+        available.update(node.output)
+    for node in tail.node:
+        available.difference_update(node.output)
+    read_names: dict[str, None] = {}
+    for node in tail.node:
+        read_names.update(dict.fromkeys(_iter_read_names(node)))
+    return [name for name in read_names if name in available]
 
 
 def append_tail(body: ir.Model, tail: DynamicTail) -> ir.Model:
-    """Return `body`, whatever became of it, with the tail behind it, and for one sample where the whole was."""
-    whole, rest = ir.to_proto(body), ir.to_proto(tail.model)
-    kept = {value.name for value in whole.graph.output}
-    own = {name for node in whole.graph.node for name in node.output}
-    own |= {tensor.name for tensor in whole.graph.initializer} | {
-        value.name for value in whole.graph.input
-    }
-    outside = {*tail.input_names, *(value.name for value in rest.graph.output)}
-    rename = {
-        name: ir.unique_name(name, own)
-        for name in _collect_names(rest.graph) - outside
-        if name in own
-    }
-    _rename_tensors(rest.graph, rename)
-    nodes = {node.name for node in whole.graph.node}
-    for node in rest.graph.node:
-        node.name = ir.unique_name(node.name, nodes) if node.name in nodes else node.name
-    whole.graph.node.extend(rest.graph.node)
-    whole.graph.initializer.extend(rest.graph.initializer)
-    values = {value.name: value for value in (*whole.graph.output, *rest.graph.output)}
-    del whole.graph.output[:]
-    whole.graph.output.extend(values[name] for name in tail.outputs)
-    whole.graph.value_info.extend(values[name] for name in kept if name not in tail.outputs)
-    have = {entry.domain: entry for entry in whole.opset_import}
-    for entry in rest.opset_import:
-        if entry.domain in have:  # integer operators are the same in all later opsets
-            have[entry.domain].version = max(have[entry.domain].version, entry.version)
-        else:
-            whole.opset_import.append(entry)
-    whole.ir_version = max(whole.ir_version, min(rest.ir_version, _FUNCTIONS_IR_VERSION))
-    functions = {(f.domain, f.name) for f in whole.functions}
-    whole.functions.extend(f for f in rest.functions if (f.domain, f.name) not in functions)
-    joined = ir.from_proto(whole)
-    for value in joined.graph.inputs:
+    """Append the tail to `body`, which may have been changed since the split.
+
+    Inputs whose batch size was fixed to one in the original model have it again.
+    """
+    joined, appended = ir.to_proto(body), ir.to_proto(tail.model)
+    _make_names_unique(joined.graph, appended.graph, set(tail.input_names))
+    body_outputs = {value.name for value in joined.graph.output}
+    joined.graph.node.extend(appended.graph.node)
+    joined.graph.initializer.extend(appended.graph.initializer)
+    infos = {value.name: value for value in (*joined.graph.output, *appended.graph.output)}
+    del joined.graph.output[:]
+    joined.graph.output.extend(infos[name] for name in tail.outputs)
+    joined.graph.value_info.extend(infos[name] for name in body_outputs if name not in tail.outputs)
+    _merge_imports(joined, appended)
+    model = ir.from_proto(joined)
+    for value in model.graph.inputs:
         if str(value.name) in tail.single_sample_shapes:
             value.shape = ir.make_shape(tail.single_sample_shapes[str(value.name)])
-    return joined
+    return model
+
+
+def _make_names_unique(
+    graph: onnx.GraphProto, appended: onnx.GraphProto, shared_names: set[str]
+) -> None:
+    """Rename tensors and nodes of `appended` that have a name of `graph`.
+
+    `shared_names` are tensors of `graph` that `appended` reads. Its outputs keep their names.
+    """
+    used_names = {name for node in graph.node for name in node.output}
+    used_names.update(tensor.name for tensor in graph.initializer)
+    used_names.update(value.name for value in graph.input)
+    fixed_names = shared_names | {value.name for value in appended.output}
+    clashing_names = (_collect_names(appended) - fixed_names) & used_names
+    _rename_tensors(appended, {name: ir.unique_name(name, used_names) for name in clashing_names})
+    node_names = {node.name for node in graph.node}
+    for node in appended.node:
+        node.name = ir.unique_name(node.name, node_names)
+
+
+def _merge_imports(model: onnx.ModelProto, appended: onnx.ModelProto) -> None:
+    """Add the opset imports, IR version and functions of `appended` to `model`."""
+    imports = {entry.domain: entry for entry in model.opset_import}
+    for entry in appended.opset_import:
+        if entry.domain in imports:  # integer operators are the same in all later opsets
+            imports[entry.domain].version = max(imports[entry.domain].version, entry.version)
+        else:
+            model.opset_import.append(entry)
+    model.ir_version = max(model.ir_version, min(appended.ir_version, _FUNCTIONS_IR_VERSION))
+    function_keys = {(function.domain, function.name) for function in model.functions}
+    model.functions.extend(f for f in appended.functions if (f.domain, f.name) not in function_keys)
 
 
 def _find_tail_nodes(model: ir.Model) -> dict[str, str]:
-    """Return {node: why} of what gives sizes that data decide, and of all behind it."""
-    data = {
-        v for v in model.graph.inputs if v.const_value is None and ir.get_shape(v) not in ((), (1,))
-    }
-    behind: set[ir.Value] = set()
-    why: dict[str, str] = {}
+    """Find the nodes with data-dependent shapes and all nodes downstream.
+
+    Returns a mapping from node name to the reason why the node runs on the host.
+    """
+    data_values: set[ir.Value] = set()
+    for value in model.graph.inputs:
+        if value.const_value is None and ir.get_shape(value) not in ((), (1,)):
+            data_values.add(value)
+    dynamic_values: set[ir.Value] = set()
+    reasons: dict[str, str] = {}
     for node in model.graph:
-        values = list(_iter_read_values(node))
-        if any(value in behind for value in values):
-            why[str(node.name)] = "it reads what has sizes that the data decide"
-        elif not node.domain and _has_data_dependent_shape(node, data):
-            why[str(node.name)] = (
-                "its sizes are decided by the data, and differ from sample to sample"
-            )
-        elif _is_unknown_operator(model, node):
-            why[str(node.name)] = f"nobody here knows the operator {ir.display_op_type(node)}"
-        if str(node.name) in why:
-            behind.update(node.outputs)
-        if (node.domain or node.op_type not in operators.SHAPE_QUERY_OPS) and any(
-            value in data for value in values
-        ):
-            data.update(node.outputs)
-    return why
+        inputs = set(_iter_read_values(node))
+        reason = _explain_tail_node(model, node, data_values)
+        if inputs & dynamic_values:
+            reason = "the shape of an input depends on input values of the model"
+        if reason is not None:
+            reasons[str(node.name)] = reason
+            dynamic_values.update(node.outputs)
+        is_shape_query = not node.domain and node.op_type in operators.SHAPE_QUERY_OPS
+        if not is_shape_query and inputs & data_values:
+            data_values.update(node.outputs)
+    return reasons
+
+
+def _explain_tail_node(model: ir.Model, node: ir.Node, data_values: set[ir.Value]) -> str | None:
+    """Return why the tail starts at `node`, or None if it does not."""
+    if not node.domain and _has_data_dependent_shape(node, data_values):
+        return "its output shape depends on input values and differs between samples"
+    if _is_unknown_operator(model, node):
+        return f"the operator {ir.display_op_type(node)} is unknown"
+    return None
 
 
 def _is_unknown_operator(model: ir.Model, node: ir.Node) -> bool:
-    """Whether nobody here can compute `node`.
-
-    It is of a foreign domain, and no function of the model.
-    """
-    foreign = node.domain not in _KNOWN_DOMAINS
-    return foreign and all((node.domain, node.op_type) != name[:2] for name in model.functions)
+    """Whether `node` has a foreign domain and is not a function of the model."""
+    if node.domain in _KNOWN_DOMAINS:
+        return False
+    return all((node.domain, node.op_type) != key[:2] for key in model.functions)
 
 
-def _has_data_dependent_shape(node: ir.Node, data: set[ir.Value]) -> bool:
-    """Whether sizes of the outputs of `node` follow from what the tensors `data` hold."""
+def _has_data_dependent_shape(node: ir.Node, data_values: set[ir.Value]) -> bool:
+    """Whether the output shapes of `node` depend on the elements of `data_values`."""
     if node.op_type in operators.DATA_DEPENDENT_SHAPE_OPS:
-        return any(value in data for value in node.inputs)
-    places = operators.SHAPE_INPUTS.get(node.op_type, ())
-    if any(index < len(node.inputs) and node.inputs[index] in data for index in places):
-        return True
-    return (
-        node.op_type == "Loop"
-        and not _has_invariant_condition(node)
-        and any(value in data for value in _iter_read_values(node))
-    )
+        return any(value in data_values for value in node.inputs)
+    for index in operators.SHAPE_INPUTS.get(node.op_type, ()):
+        if index < len(node.inputs) and node.inputs[index] in data_values:
+            return True
+    if node.op_type != "Loop" or _has_invariant_condition(node):
+        return False
+    return any(value in data_values for value in _iter_read_values(node))
 
 
 def _has_invariant_condition(node: ir.Node) -> bool:
-    """Whether the condition of a Loop is what it was in each turn."""
-    if "body" not in node.attributes:  # a damaged file, which onnxruntime refuses
+    """Whether the condition of a Loop never changes, so that its trip count decides alone."""
+    if "body" not in node.attributes:  # a malformed file, which onnxruntime rejects
         return False
     body = node.attributes["body"].as_graph()
     value: ir.Value | None = body.outputs[0]
-    while (
-        value is not None
-        and (maker := ir.producer(value)) is not None
-        and maker.op_type == "Identity"
-    ):
-        value = maker.inputs[0]
-    maker = ir.producer(value)
-    return (
-        value is body.inputs[1]
-        or ir.const_value(value) is not None
-        or (maker is not None and maker.op_type == "Constant")
-    )
+    producer = ir.producer(value)
+    while producer is not None and producer.op_type == "Identity":
+        value = producer.inputs[0]
+        producer = ir.producer(value)
+    if value is body.inputs[1] or ir.const_value(value) is not None:
+        return True
+    return producer is not None and producer.op_type == "Constant"
 
 
 def _iter_read_values(node: ir.Node) -> Iterator[ir.Value]:
-    """Yield what a node reads, also from within its subgraphs."""
+    """Yield the tensors that `node` and the nodes of its subgraphs read."""
     yield from (value for value in node.inputs if value is not None)
     for attribute in node.attributes.values():
         for graph in ir.get_subgraphs(attribute):
-            yield from (
-                v for inner in ir.iter_nodes_recursive(graph) for v in inner.inputs if v is not None
-            )
+            for inner in ir.iter_nodes_recursive(graph):
+                yield from (value for value in inner.inputs if value is not None)
 
 
-# ---- protobuf ----------------------------------------------------------------------------------------------------
+# ---- protobuf ------------------------------------------------------------------------------------
 
 
 def _iter_subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
@@ -261,68 +325,86 @@ def _iter_subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def _iter_read_names(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the names that a node reads, also those that its subgraphs take from around them."""
+    """Yield the names that `node` and its subgraphs read."""
     yield from (name for name in node.input if name)
     for graph in _iter_subgraphs(node):
-        yield from (name for inner in graph.node for name in _iter_read_names(inner))
+        for inner in graph.node:
+            yield from _iter_read_names(inner)
         yield from (value.name for value in graph.output)
 
 
 def _find_recomputed_nodes(
-    graph: onnx.GraphProto, why: dict[str, str], tail_tensors: set[str], known: _ValueInfoMap
+    graph: onnx.GraphProto, reasons: dict[str, str], tail_tensors: set[str], infos: _ValueInfoMap
 ) -> set[str]:
-    """Return the nodes of the body that the tail computes for itself, from real numbers that have samples."""
-    makers = {name: node for node in graph.node for name in node.output}
-    nodes: set[str] = set()
-    waiting = [name for node in graph.node if node.name in why for name in _iter_read_names(node)]
-    while waiting:
-        name = waiting.pop()
-        node = makers.get(name)
-        if node is None or name in tail_tensors or node.name in nodes:
+    """Return the body nodes that the tail repeats.
+
+    The body can only pass float tensors with a batch axis to the tail, so the tail computes all
+    other tensors it reads (integers, scalars) from such tensors itself.
+    """
+    producers = {name: node for node in graph.node for name in node.output}
+    recomputed: set[str] = set()
+    stack: list[str] = []
+    for node in graph.node:
+        if node.name in reasons:
+            stack += _iter_read_names(node)
+    while stack:
+        name = stack.pop()
+        producer = producers.get(name)
+        if producer is None or name in tail_tensors or producer.name in recomputed:
             continue
-        kind = known[name].type.tensor_type
-        if kind.elem_type != onnx.TensorProto.FLOAT or (
-            kind.HasField("shape") and not kind.shape.dim
-        ):
-            nodes.add(node.name)
-            waiting += _iter_read_names(node)
-    return nodes
+        if not _is_batched_float(infos[name]):
+            recomputed.add(producer.name)
+            stack += _iter_read_names(producer)
+    return recomputed
+
+
+def _is_batched_float(info: onnx.ValueInfoProto) -> bool:
+    """Whether a tensor is float32 and not a scalar."""
+    tensor_type = info.type.tensor_type
+    if tensor_type.elem_type != onnx.TensorProto.FLOAT:
+        return False
+    return not tensor_type.HasField("shape") or bool(tensor_type.shape.dim)
 
 
 class _ValueInfoMap(dict[str, onnx.ValueInfoProto]):
-    """What is known of tensors by name; of others, that they are real numbers."""
+    """Type and shape of tensors by name; a tensor that is missing is float32 of unknown shape."""
 
     def __missing__(self, name: str) -> onnx.ValueInfoProto:
         return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
 
 
-def _infer_value_infos(whole: onnx.ModelProto) -> _ValueInfoMap:
-    """Return the types of the tensors of `whole`, as far as the file tells them and they follow from the inputs'."""
-    graph = whole.graph
+def _infer_value_infos(full: onnx.ModelProto) -> _ValueInfoMap:
+    """Return the types of tensors that the model declares or onnx infers.
+
+    Inference is skipped for large models and if it fails.
+    """
+    graph = full.graph
     if sum(tensor.ByteSize() for tensor in graph.initializer) < _MAX_INFERENCE_BYTES:
         with contextlib.suppress(onnx.shape_inference.InferenceError, RuntimeError, ValueError):
-            graph = onnx.shape_inference.infer_shapes(whole).graph
-    return _ValueInfoMap(
-        {
-            v.name: v
-            for v in (*graph.value_info, *graph.input, *graph.output)
-            if v.type.WhichOneof("value")
-        }
-    )
+            graph = onnx.shape_inference.infer_shapes(full).graph
+    infos = _ValueInfoMap()
+    for info in (*graph.value_info, *graph.input, *graph.output):
+        if info.type.WhichOneof("value"):
+            infos[info.name] = info
+    return infos
 
 
 def _collect_names(graph: onnx.GraphProto) -> set[str]:
-    names = {name for node in graph.node for name in (*node.input, *node.output) if name}
-    return names | {tensor.name for tensor in graph.initializer}
+    """Return the names of all tensors of the main graph."""
+    names = {tensor.name for tensor in graph.initializer}
+    for node in graph.node:
+        names.update(name for name in (*node.input, *node.output) if name)
+    return names
 
 
-def _rename_tensors(graph: onnx.GraphProto, names: dict[str, str]) -> None:
+def _rename_tensors(graph: onnx.GraphProto, new_names: dict[str, str]) -> None:
+    """Rename tensors in `graph` and in its nested subgraphs."""
     for node in graph.node:
         for field in (node.input, node.output):
-            field[:] = [names.get(name, name) for name in field]
-        for inner in _iter_subgraphs(node):
-            _rename_tensors(inner, names)
-            for value in inner.output:
-                value.name = names.get(value.name, value.name)
+            field[:] = [new_names.get(name, name) for name in field]
+        for subgraph in _iter_subgraphs(node):
+            _rename_tensors(subgraph, new_names)
+            for value in subgraph.output:
+                value.name = new_names.get(value.name, value.name)
     for tensor in graph.initializer:
-        tensor.name = names.get(tensor.name, tensor.name)
+        tensor.name = new_names.get(tensor.name, tensor.name)

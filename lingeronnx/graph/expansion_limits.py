@@ -1,8 +1,7 @@
-"""How much a small file may ask for.
+"""Limit how much a small file can expand: nodes after function inlining, and loop iterations.
 
-Nodes once its functions stand where they are called, turns of its loops.
-Both are counted before anything is inlined or run. Functions that call the next one twice double at
-each level; the turns of a loop may be a single number.
+Both are counted before anything is inlined or run. Functions that call the next one twice double
+the node count at each level, and the trip count of a loop may be a single number.
 """
 
 from __future__ import annotations
@@ -18,29 +17,35 @@ from .write_verification import iter_nodes_recursive
 
 __all__ = ["MAX_UNROLLED_ITERATIONS", "check_expansion_limits"]
 
-#: The turns up to which a loop may be written out.
+#: Maximum trip count up to which a loop is unrolled.
 MAX_UNROLLED_ITERATIONS = 64
 
-# Nodes that functions and short loops may make: so many, and these times those that stand in the
-# file.
+# Limit of nodes after inlining and unrolling: minimum + factor * nodes in the file.
 _MIN_NODE_LIMIT, _NODE_LIMIT_FACTOR = 1_000, 20
 
-# Nodes that loops may run whose turns are known: a few seconds.
+# Limit of nodes executed in loops of known trip count: a few seconds.
 _MAX_EXECUTED_NODES = 2_000_000
 
-_SATURATED_COUNT = 1 << 62  # enough; numbers of any length would only cost
+_SATURATED_COUNT = 1 << 62  # counts saturate here: larger integers would only be slow
 _INTEGER_TYPES = (TensorProto.INT64, TensorProto.BOOL)
 
-#: A function: domain, name, overload. Constants of one number, by name.
+#: Identifies a function: domain, name, overload.
 _FunctionKey = tuple[str, str, str]
+
+#: Tensor name -> value of integer constants with one element.
 _ScalarConstants = Mapping[str, int]
 
 
 @dataclass(frozen=True)
 class _ExpandedSize:
-    """nodes : once all is inlined and written out.
+    """Size of a part of a model after expansion.
 
-    Steps : nodes that are run, those of a loop in each turn.
+    Attributes
+    ----------
+    nodes
+        Nodes after inlining functions and unrolling short loops.
+    executed_nodes
+        Nodes that are executed, counting those of a loop body once per iteration.
     """
 
     nodes: int = 0
@@ -52,53 +57,42 @@ class _ExpandedSize:
             min(self.executed_nodes + other.executed_nodes, _SATURATED_COUNT),
         )
 
-    def repeat(self, turns: int) -> _ExpandedSize:
-        """Return the extent in a loop of so many turns."""
-        nodes = self.nodes * turns if turns <= MAX_UNROLLED_ITERATIONS else self.nodes
+    def repeat(self, trip_count: int) -> _ExpandedSize:
+        """Return the size of a loop of `trip_count` iterations whose body has this size."""
+        nodes = self.nodes * trip_count if trip_count <= MAX_UNROLLED_ITERATIONS else self.nodes
         return _ExpandedSize(
-            min(nodes, _SATURATED_COUNT), min(self.executed_nodes * turns, _SATURATED_COUNT)
+            min(nodes, _SATURATED_COUNT), min(self.executed_nodes * trip_count, _SATURATED_COUNT)
         )
 
 
 def check_expansion_limits(model: ModelProto) -> None:
-    """Raise ModelError for functions that call themselves or make too many nodes, and for loops that run too many."""
+    """Raise ModelError if functions are recursive or the model expands to too many nodes."""
     functions = {(f.domain, f.name, f.overload): f for f in model.functions}
-    known: dict[_FunctionKey, _ExpandedSize] = {}
+    function_sizes: dict[_FunctionKey, _ExpandedSize] = {}
     for key in _sort_callees_first(functions):
-        known[key] = _measure_nodes(functions[key].node, {}, known)
+        function_sizes[key] = _measure_nodes(functions[key].node, {}, function_sizes)
     scope = _collect_scalar_constants(model.graph, {})
-    whole, largest = _ExpandedSize(), [(_ExpandedSize(), NodeProto())] * 2
-    for node in model.graph.node:
-        extent = _measure_node(node, scope, known)
-        whole += extent
-        largest = [
-            max(largest[0], (extent, node), key=lambda of: of[0].nodes),
-            max(largest[1], (extent, node), key=lambda of: of[0].executed_nodes),
-        ]
-    written = sum(
-        1
-        for _ in iter_nodes_recursive(
-            [*model.graph.node, *(n for f in model.functions for n in f.node)]
-        )
-    )
-    most = _MIN_NODE_LIMIT + _NODE_LIMIT_FACTOR * written
-    if whole.nodes > most:
-        extent, node = largest[0]
+    sizes = [_measure_node(node, scope, function_sizes) for node in model.graph.node]
+    total = sum(sizes, _ExpandedSize())
+    file_nodes = [*model.graph.node]
+    for function in model.functions:
+        file_nodes += function.node
+    file_node_count = sum(1 for _ in iter_nodes_recursive(file_nodes))
+    max_nodes = _MIN_NODE_LIMIT + _NODE_LIMIT_FACTOR * file_node_count
+    if total.nodes > max_nodes:
+        index = max(range(len(sizes)), key=lambda i: sizes[i].nodes)
         raise ModelError(
-            f"{_node_label(node)}: functions in functions, or loops in loops, make "
-            f"{_format_count(extent.nodes)} nodes "
-            "of it; of "
-            f"the {written} in this file {most} may come; export the model without functions and "
-            "with fewer turns"
+            f"{_node_label(model.graph.node[index])}: nested functions or loops expand to "
+            f"{_format_count(sizes[index].nodes)} nodes; the limit for the {file_node_count} nodes "
+            f"of this file is {max_nodes}; export the model without functions and with fewer loop "
+            "iterations"
         )
-    if whole.executed_nodes > _MAX_EXECUTED_NODES + whole.nodes:
-        extent, node = largest[1]
+    if total.executed_nodes > _MAX_EXECUTED_NODES + total.nodes:
+        index = max(range(len(sizes)), key=lambda i: sizes[i].executed_nodes)
         raise ModelError(
-            f"{_node_label(node)}: its loops run {_format_count(extent.executed_nodes)} nodes; "
-            f"{_MAX_EXECUTED_NODES} "
-            "are the "
-            "limit; export the "
-            "model with fewer turns"
+            f"{_node_label(model.graph.node[index])}: its loops execute "
+            f"{_format_count(sizes[index].executed_nodes)} nodes; the limit is "
+            f"{_MAX_EXECUTED_NODES}; export the model with fewer loop iterations"
         )
 
 
@@ -111,92 +105,77 @@ def _node_label(node: NodeProto) -> str:
 
 
 def _measure_nodes(
-    nodes: Iterable[NodeProto], scope: _ScalarConstants, known: Mapping[_FunctionKey, _ExpandedSize]
+    nodes: Iterable[NodeProto],
+    scope: _ScalarConstants,
+    function_sizes: Mapping[_FunctionKey, _ExpandedSize],
 ) -> _ExpandedSize:
-    return sum((_measure_node(node, scope, known) for node in nodes), _ExpandedSize())
+    return sum((_measure_node(node, scope, function_sizes) for node in nodes), _ExpandedSize())
 
 
 def _measure_node(
     node: NodeProto, scope: _ScalarConstants, function_sizes: Mapping[_FunctionKey, _ExpandedSize]
 ) -> _ExpandedSize:
-    """Return what `node` makes; scope : the constants it may read.
-
-    Known : the functions that may be called.
-    """
-    called = function_sizes.get((node.domain, node.op_type, node.overload))
-    if called is not None:
-        return called
-    inner = sum(
-        (
-            _measure_nodes(body.node, _collect_scalar_constants(body, scope), function_sizes)
-            for body in _get_subgraphs(node)
-        ),
-        _ExpandedSize(),
-    )
-    return _ExpandedSize(1, 1) + inner.repeat(_loop_trip_count(node, scope))
+    """Return the expanded size of `node`, which may read the constants `scope`."""
+    called_size = function_sizes.get((node.domain, node.op_type, node.overload))
+    if called_size is not None:
+        return called_size
+    body_size = _ExpandedSize()
+    for body in _get_subgraphs(node):
+        constants = _collect_scalar_constants(body, scope)
+        body_size += _measure_nodes(body.node, constants, function_sizes)
+    return _ExpandedSize(1, 1) + body_size.repeat(_loop_trip_count(node, scope))
 
 
 def _loop_trip_count(node: NodeProto, scope: _ScalarConstants) -> int:
-    """Return how often the loop `node` turns, 1 where that is not known."""
-    if (
-        node.op_type != "Loop"
-        or node.domain not in ("", "ai.onnx")
-        or not node.input
-        or not node.input[0]
-    ):
+    """Return the trip count of a Loop that runs to its end, or 1 if it is not known."""
+    if node.op_type != "Loop" or node.domain not in ("", "ai.onnx"):
+        return 1
+    if not node.input or not node.input[0]:
         return 1
     bodies = _get_subgraphs(node)
-    return (
-        max(scope.get(node.input[0], 1), 1)
-        if bodies and _never_exits_early(bodies[0], scope)
-        else 1
-    )
+    if not bodies or not _never_exits_early(bodies[0], scope):
+        return 1
+    return max(scope.get(node.input[0], 1), 1)
 
 
 def _never_exits_early(body: GraphProto, scope: _ScalarConstants) -> bool:
-    """Whether no turn of a loop ends it: its condition is the one it was given, or a constant."""
+    """Whether the exit condition of a loop body is its own input or a true constant."""
     if not body.output or len(body.input) < 2:
         return True
-    constants, makers = (
-        _collect_scalar_constants(body, scope),
-        {name: node for node in body.node for name in node.output},
-    )
+    constants = _collect_scalar_constants(body, scope)
+    producers = {name: node for node in body.node for name in node.output}
     name = body.output[0].name
-    for _ in body.node:  # no more links than nodes
-        maker = makers.get(name)
-        if maker is None or maker.op_type not in ("Identity", "Cast") or not maker.input:
+    for _ in body.node:  # the chain is at most as long as the body
+        node = producers.get(name)
+        if node is None or node.op_type not in ("Identity", "Cast") or not node.input:
             break
-        name = maker.input[0]
+        name = node.input[0]
     return name == body.input[1].name or bool(constants.get(name, 0))
 
 
 def _collect_scalar_constants(graph: GraphProto, outer: _ScalarConstants) -> dict[str, int]:
-    """Return the constants of one number that nodes of `graph` may read.
-
-    `outer` : those around it.
-    """
-    constants = {tensor.name: tensor for tensor in graph.initializer}
+    """Return the one-element integer constants of `graph`, added to those of enclosing graphs."""
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
-        if node.op_type == "Constant" and node.output:
-            for attribute in node.attribute:
-                if attribute.name == "value" and attribute.HasField("t"):
-                    constants[node.output[0]] = attribute.t
-                elif attribute.name == "value_int":
-                    constants[node.output[0]] = onnx.helper.make_tensor(
-                        "", TensorProto.INT64, (), [attribute.i]
-                    )
-    return {
-        **outer,
-        **{
-            name: value
-            for name, tensor in constants.items()
-            if (value := _scalar_value(tensor)) is not None
-        },
-    }
+        if node.op_type != "Constant" or not node.output:
+            continue
+        for attribute in node.attribute:
+            if attribute.name == "value" and attribute.HasField("t"):
+                tensors[node.output[0]] = attribute.t
+            elif attribute.name == "value_int":
+                tensors[node.output[0]] = onnx.helper.make_tensor(
+                    "", TensorProto.INT64, (), [attribute.i]
+                )
+    constants = dict(outer)
+    for name, tensor in tensors.items():
+        value = _scalar_value(tensor)
+        if value is not None:
+            constants[name] = value
+    return constants
 
 
 def _scalar_value(tensor: TensorProto) -> int | None:
-    """Return the only integer of `tensor`; None for any other."""
+    """Return the value of an integer or boolean tensor with one element, or None for any other."""
     if tensor.data_type not in _INTEGER_TYPES or any(size != 1 for size in tensor.dims):
         return None
     if tensor.raw_data:
@@ -207,36 +186,33 @@ def _scalar_value(tensor: TensorProto) -> int | None:
 
 
 def _get_subgraphs(node: NodeProto) -> list[GraphProto]:
-    graphs = [
-        [attribute.g] if attribute.HasField("g") else attribute.graphs
-        for attribute in node.attribute
-    ]
-    return [graph for body in graphs for graph in body]
+    subgraphs: list[GraphProto] = []
+    for attribute in node.attribute:
+        subgraphs += [attribute.g] if attribute.HasField("g") else attribute.graphs
+    return subgraphs
 
 
 def _sort_callees_first(functions: Mapping[_FunctionKey, FunctionProto]) -> Iterator[_FunctionKey]:
-    """Yield every function behind those that it calls; ModelError where one calls itself."""
-    calls = {
-        key: {
-            k
-            for n in iter_nodes_recursive(f.node)
-            if (k := (n.domain, n.op_type, n.overload)) in functions
-        }
-        for key, f in functions.items()
-    }
+    """Yield each function after its callees; raise ModelError if one is recursive."""
+    open_callees: dict[_FunctionKey, set[_FunctionKey]] = {}
     callers: dict[_FunctionKey, list[_FunctionKey]] = {key: [] for key in functions}
-    for key, called in calls.items():
-        for other in called:
-            callers[other].append(key)
-    ready = [key for key, called in calls.items() if not called]
+    for key, function in functions.items():
+        nodes = iter_nodes_recursive(function.node)
+        called_keys = {(node.domain, node.op_type, node.overload) for node in nodes}
+        open_callees[key] = called_keys & functions.keys()
+        for callee in open_callees[key]:
+            callers[callee].append(key)
+    ready = [key for key, callees in open_callees.items() if not callees]
     while ready:
         key = ready.pop()
         yield key
         for caller in callers[key]:
-            calls[caller].discard(key)
-            if not calls[caller]:
+            open_callees[caller].discard(key)
+            if not open_callees[caller]:
                 ready.append(caller)
-    if left := [key for key, called in calls.items() if called]:
+    recursive_keys = [key for key, callees in open_callees.items() if callees]
+    if recursive_keys:
         raise ModelError(
-            f"function {left[0][1]} calls itself, or one that does; a graph has no cycle"
+            f"function {recursive_keys[0][1]} calls itself, directly or through another function; "
+            "remove the recursion"
         )

@@ -1,7 +1,6 @@
-"""External data as they are read.
+"""Load external data of a model from files in the model's folder.
 
-The bytes of a model's tensors that lie in files in the model's folder.
-No more is read than the files hold, but for tensors that share some.
+No more bytes are read than the files contain, except for tensors that share some.
 """
 
 from __future__ import annotations
@@ -16,20 +15,29 @@ from ..files import describe_irregular_file
 
 __all__ = ["load_external_data"]
 
-# What tensors may take out of the files together: several may share bytes, but a small file must
-# not fill the memory.
+# Limit of bytes read in total: tensors may share bytes, but a small file must not fill the memory.
 _MAX_REUSE_FACTOR, _REUSE_SLACK_BYTES = 4, 1 << 28
 
 
 def load_external_data(tensors: Iterable[TensorProto], model: Path) -> None:
-    """Put the external data of `tensors`, those of the file `model`, into memory.
+    """Load the external data of `tensors` into memory.
 
-    Raises ModelError for data outside the folder of the model (or of the file that it is a link
-    to), for a file that is missing, unreadable, too short, a pipe or a device, and for tensors that
-    take some bytes again and again.
+    Parameters
+    ----------
+    tensors
+        Tensors of the model, changed in place.
+    model
+        Path of the model file. Data files are relative to its folder, or if it is a symbolic link,
+        to the folder of the file that it links to.
+
+    Raises
+    ------
+    ModelError
+        A data file is outside the folder, missing, unreadable, too short, a pipe or a device, or
+        the tensors read the same bytes again and again.
     """
-    sizes: dict[Path, int] = {}
-    taken = 0
+    file_sizes: dict[Path, int] = {}
+    total_bytes = 0
     for tensor in tensors:
         if tensor.data_location != TensorProto.EXTERNAL:
             continue
@@ -38,42 +46,39 @@ def load_external_data(tensors: Iterable[TensorProto], model: Path) -> None:
         offset, length = _read_offset_and_length(tensor, entries)
         try:
             file = _resolve_data_file(tensor, name, model)
-            size = sizes.setdefault(file, file.stat().st_size)
+            size = file_sizes.setdefault(file, file.stat().st_size)
             length = size - offset if length is None else length
             if length < 0 or offset + length > size:
                 raise ModelError(
-                    f"initializer '{tensor.name}' needs {length} bytes at {offset} of '{name}'; "
-                    "the file is short, "
-                    f"it has {size}"
+                    f"initializer '{tensor.name}' needs {length} bytes at offset {offset} of "
+                    f"'{name}', but the file has only {size} bytes; it is incomplete"
                 )
-            taken += length
-            if taken > _MAX_REUSE_FACTOR * sum(sizes.values()) + _REUSE_SLACK_BYTES:
+            total_bytes += length
+            if total_bytes > _MAX_REUSE_FACTOR * sum(file_sizes.values()) + _REUSE_SLACK_BYTES:
                 raise ModelError(
-                    f"initializer '{tensor.name}': with those before, it takes {taken} bytes of "
-                    "external data out of "
-                    f"{sum(sizes.values())}, more than {_MAX_REUSE_FACTOR} times as many; export "
-                    "the model again"
+                    f"initializer '{tensor.name}': the tensors up to this one read {total_bytes} "
+                    f"bytes from {sum(file_sizes.values())} bytes of external data, more than "
+                    f"{_MAX_REUSE_FACTOR} times as many; export the model again"
                 )
-            with file.open("rb") as opened:
-                opened.seek(offset)
-                data = opened.read(length)
+            with file.open("rb") as stream:
+                stream.seek(offset)
+                content = stream.read(length)
         except OSError as error:
             raise ModelError(
-                f"initializer '{tensor.name}' keeps its data in '{name}', which cannot be read "
-                f"({error.strerror}); "
-                "copy that file beside the model"
+                f"initializer '{tensor.name}' has its data in '{name}', which cannot be read "
+                f"({error.strerror}); copy that file to the folder of the model"
             ) from error
         del tensor.external_data[:]
         tensor.data_location = TensorProto.DEFAULT
-        tensor.raw_data = data
+        tensor.raw_data = content
 
 
 def _resolve_data_file(tensor: TensorProto, name: object, model: Path) -> Path:
-    """Return the file called `name` in the model's folder; a model that is a link has two."""
+    """Return the data file `name` in the folder of the model, or of the file that it links to."""
     if not isinstance(name, str) or "\0" in name:
         raise ModelError(
             f"initializer '{tensor.name}' names no file for its external data; the file is "
-            "damaged, export it again"
+            "malformed, export it again"
         )
     candidates = [
         folder / name
@@ -82,16 +87,15 @@ def _resolve_data_file(tensor: TensorProto, name: object, model: Path) -> Path:
     ]
     if not name or not candidates:
         raise ModelError(
-            f"initializer '{tensor.name}' keeps its data in '{name}', outside the folder of the "
-            "model; "
-            "move the file beside the model"
+            f"initializer '{tensor.name}' has its data in '{name}', outside the folder of the "
+            "model; move the file to the folder of the model"
         )
     file = next((file for file in candidates if file.exists()), candidates[0])
-    if (what := describe_irregular_file(file)) is not None:
+    file_kind = describe_irregular_file(file)
+    if file_kind is not None:
         raise ModelError(
-            f"initializer '{tensor.name}' keeps its data in '{name}', which is {what}, no regular "
-            "file; "
-            "copy the data into a file beside the model"
+            f"initializer '{tensor.name}' has its data in '{name}', which is {file_kind}, not a "
+            "regular file; copy the data to a file in the folder of the model"
         )
     return file
 
@@ -101,7 +105,7 @@ def _is_inside(file: Path, folder: Path) -> bool:
 
 
 def _read_offset_and_length(tensor: TensorProto, entries: dict[str, str]) -> tuple[int, int | None]:
-    """Return offset and length of the data; None where it goes to the end of the file."""
+    """Return offset and length of the data in bytes; None means up to the end of the file."""
     try:
         offset, length = int(entries.get("offset", 0)), entries.get("length")
         if offset < 0:
@@ -110,6 +114,6 @@ def _read_offset_and_length(tensor: TensorProto, entries: dict[str, str]) -> tup
     except ValueError as error:
         text = str(error)[:100]
         raise ModelError(
-            f"initializer '{tensor.name}' has damaged external data ({text}); "
-            "is the data file the one that was written with the model?"
+            f"initializer '{tensor.name}' has malformed external data ({text}); "
+            "check that the data file was written together with the model"
         ) from error

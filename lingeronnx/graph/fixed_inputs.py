@@ -1,8 +1,4 @@
-"""Inputs that the user gives one value for all time, such as a sampling rate.
-
-They become constants of the model.
-Knows nothing of data and runners.
-"""
+"""Replace graph inputs whose value never changes, such as a sampling rate, by constants."""
 
 from __future__ import annotations
 
@@ -16,69 +12,82 @@ from . import ir
 __all__ = ["fix_inputs"]
 
 
-#: What an input is fixed at: a number, numbers, or text with commas between them.
+#: Value of a fixed input: a number, a sequence of numbers, or a string of numbers and commas.
 FixedValue = str | float | Sequence[float]
 
 
 def fix_inputs(model: ir.Model, values: Mapping[str, FixedValue]) -> dict[str, np.ndarray]:
-    """Turn the inputs named in `values` into initializers, in place; return {input: its array}.
+    """Convert the inputs named in `values` to initializers, in place.
 
-    values : one number for all elements of an input, or as many numbers as it has. Raises
-    ConfigError for an input the model does not have, an open size, another number of values, or a
-    value that the input's type does not hold.
+    Parameters
+    ----------
+    model
+        The model.
+    values
+        Input name -> one number for all elements of the input, or one number per element.
+
+    Returns
+    -------
+    dict of str to numpy.ndarray
+        Input name -> constant.
+
+    Raises
+    ------
+    ConfigError
+        The model has no such input, or one of unknown size, the number of values does not match, or
+        the type of the input cannot represent a value.
     """
     inputs = {str(value.name): value for value in model.graph.inputs if value.const_value is None}
     fixed = {}
-    for name, wanted in values.items():
+    for name, fixed_value in values.items():
         if name not in inputs:
             raise ConfigError(
-                f"--fix {name}: the model has no such input{suggest_nearest(name, inputs)}; inputs "
-                "are "
-                f"{', '.join(inputs)}"
+                f"--fix {name}: the model has no such input{suggest_nearest(name, inputs)}; "
+                f"inputs are {', '.join(inputs)}"
             )
         value = inputs[name]
-        fixed[name] = _to_input_array(value, wanted)
+        fixed[name] = _to_input_array(value, fixed_value)
         ir.convert_input_to_initializer(model, value, fixed[name])
     if values and len(fixed) == len(inputs):
         raise ConfigError(
-            f"--fix {', '.join(fixed)}: no input is left; the model would compute one answer for "
-            "ever"
+            f"--fix {', '.join(fixed)}: no input remains; leave at least one input variable"
         )
     return fixed
 
 
-def _to_input_array(value: ir.Value, given: FixedValue) -> np.ndarray:
-    where = f"--fix {value.name}"
+def _to_input_array(value: ir.Value, fixed_value: FixedValue) -> np.ndarray:
+    """Return `fixed_value` as an array of the shape and type of the input `value`."""
+    option = f"--fix {value.name}"
     shape = ir.get_shape(value)
     if shape is None or None in shape:
         raise ConfigError(
-            f"{where}: the file leaves sizes of this input open; only inputs of known size can be "
+            f"{option}: the shape of this input is not known; only inputs of known shape can be "
             "fixed"
         )
+    dims = [int(dim or 0) for dim in shape]
     try:
-        numbers = [float(part) for part in _split_values(given)]
+        numbers = [float(number) for number in _split_values(fixed_value)]
     except ValueError:
         raise ConfigError(
-            f"{where}={given}: write a number, or a list of numbers such as 1,2,3"
+            f"{option}={fixed_value}: write a number, or a list of numbers such as 1,2,3"
         ) from None
-    count = int(np.prod([int(d or 0) for d in shape]))
+    count = int(np.prod(dims))
     if len(numbers) not in (1, count):
         raise ConfigError(
-            f"{where}={given}: {len(numbers)} values for the {count} elements of shape "
-            f"{list(shape)}; "
-            "give one for all, or as many"
+            f"{option}={fixed_value}: {len(numbers)} values for the {count} elements of shape "
+            f"{list(shape)}; give one value, or one for each element"
         )
-    real = np.broadcast_to(np.array(numbers, np.float64), count).reshape(
-        [int(d or 0) for d in shape]
-    )
+    values = np.broadcast_to(np.array(numbers, np.float64), count).reshape(dims)
     dtype = np.dtype(np.float32) if value.dtype is None else np.dtype(value.dtype.numpy())
-    array = real.astype(dtype)
-    if dtype.kind in "iub" and not np.array_equal(array.astype(np.float64), real):
-        raise ConfigError(f"{where}={given}: the input is {dtype}; give a value of that type")
+    array = values.astype(dtype)
+    if dtype.kind in "iub" and not np.array_equal(array.astype(np.float64), values):
+        raise ConfigError(
+            f"{option}={fixed_value}: the input is {dtype}; give a value of that type"
+        )
     return array
 
 
-def _split_values(given: FixedValue) -> Sequence[str | float]:
-    if isinstance(given, Sequence):
-        return given.split(",") if isinstance(given, str) else given
-    return [given]
+def _split_values(fixed_value: FixedValue) -> Sequence[str | float]:
+    if isinstance(fixed_value, str):
+        return fixed_value.split(",")
+    return fixed_value if isinstance(fixed_value, Sequence) else [fixed_value]

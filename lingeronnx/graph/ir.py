@@ -1,9 +1,10 @@
-"""The one importer of onnx_ir.
+"""The only module that imports onnx_ir.
 
-Load and save models, read constants and attributes, make and replace nodes.
-Everything above works on `onnx_ir.Model` through what stands here; nothing here knows quantization
-or a platform. Functions that change a graph change it in place; callers that need the old one clone
-first (`clone`). One file although it is long: that onnx_ir is met here alone is what it is for.
+It loads and saves models, reads constants and attributes, and creates and replaces nodes.
+Everything above works on `onnx_ir.Model` through the functions here; nothing here depends on
+quantization or on a platform. Functions that change a graph change it in place; callers that still
+need the original clone it first (`clone`). The file is long because it is the single boundary to
+onnx_ir.
 """
 
 from __future__ import annotations
@@ -24,47 +25,45 @@ from ..files import temporary_folder
 from . import onnx_file
 from ._deferred_import import defer_imports
 
-with defer_imports(
-    "sympy", "onnx_ir._symbolic_shapes"
-):  # for sums of unknown sizes alone, and half of the time to import
+# onnx_ir needs sympy only for symbolic dimension arithmetic, and it takes half of the import time.
+with defer_imports("sympy", "onnx_ir._symbolic_shapes"):
     import onnx_ir as oir
     from onnx_ir.passes import common
 
-logging.getLogger("onnx_ir").setLevel(
-    logging.CRITICAL
-)  # its remarks on files are no user's business
+# Its log messages about files do not concern users.
+logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)
 
 #: Domain of composite float operators: model-local functions that onnxruntime inlines.
 FUNCTION_DOMAIN = "lingeronnx"
 
-#: Where a node keeps the name of the user's node that it was made for; it lives in memory only.
+#: Metadata key of the user's node that a node was created for. Exists in memory only.
 _ORIGIN = "lingeronnx.origin"
 
-#: Where a node keeps the operator of the user's node that it was made for.
+#: Metadata key of the operator of that user's node.
 _ORIGIN_OPERATOR = "lingeronnx.operator"
 
-#: Forms that only passes write, for one operator of the user's.
+#: Operators that only passes create, in place of an operator of the user's.
 _PASS_ONLY_OPS = frozenset({"BatchNormalization", "Curve", "Linear"})
 
-#: Where a node keeps the name that constants made for it are called after, likewise.
+#: Metadata key of the base name for constants that are created for a node.
 _CONSTANT_BASE_NAME = "lingeronnx.shared"
 
-#: Bytes of one model file, protobuf's own limit less a margin for what surrounds the tensors.
+#: Maximum size of one model file: protobuf's limit less a margin for everything but the tensors.
 MAX_MODEL_BYTES = (1 << 31) - (1 << 24)
 
-#: Opset of a model that does not say its own.
+#: Opset of a model that does not declare one.
 DEFAULT_OPSET = 13
 
 #: The first IR version in which an initializer need not be listed among the graph inputs.
 _MIN_IR_VERSION = 4
 
-#: Bytes from which on a constant is kept apart from the protobuf form of its model (`detach_large_constants`).
+#: Minimum size of a constant that `detach_large_constants` removes from the protobuf model.
 _MIN_DETACHED_BYTES = 1 << 14
 
-#: Element types that onnx and numpy hold alike.
+#: Element types that ONNX and numpy store in the same way.
 _NUMPY_DTYPES = frozenset(
-    oir.DataType[kind]
-    for kind in (
+    oir.DataType[type_name]
+    for type_name in (
         "BOOL",
         "DOUBLE",
         "FLOAT",
@@ -80,7 +79,7 @@ _NUMPY_DTYPES = frozenset(
     )
 )
 
-Model = oir.Model  # the design's word: a model before or after lowering
+Model = oir.Model  # before or after lowering
 Node = oir.Node
 Value = oir.Value
 Graph = oir.Graph  # the nodes of a model, of a function or of a branch
@@ -93,78 +92,97 @@ TensorType = oir.TensorType
 Tensor = oir.TensorProtocol
 Shape = oir.Shape
 
-#: A dimension: a number, a name or symbol, None where nothing is known.
+#: A dimension: a number, a name or symbol, or None if it is unknown.
 Dim = int | str | oir.SymbolicDim | None
 node = oir.node
 tensor = oir.tensor
 
 
 def load(path: str | os.PathLike[str]) -> Model:
-    """Read the ONNX file at `path`, external data included.
+    """Read the ONNX file at `path`, including its external data.
 
-    Raises ModelError for a missing, truncated or otherwise unreadable file, for a graph that is not
-    sound and for external data outside the folder of the model.
+    Raises
+    ------
+    ModelError
+        The file is missing, truncated or unreadable, its graph is malformed, or external data are
+        outside the folder of the model.
     """
     return from_proto(onnx_file.read_model(path), str(path))
 
 
 class HasGraph(Protocol):
-    """What has a graph, as what `quantize` returns has."""
+    """An object with a graph, such as the result of `quantize`."""
 
     @property
     def graph(self) -> Model:
-        """The graph."""
+        """The graph in memory."""
 
 
-#: What is taken where a model is asked for: a path, a protobuf model, a graph, or what `quantize` returned.
+#: Accepted forms of a model: a path, a protobuf model, a graph, or the result of `quantize`.
 ModelLike = str | os.PathLike[str] | onnx.ModelProto | Model | HasGraph
 
 
 def as_model(model: ModelLike) -> Model:
-    """Return the graph in memory as it is, that of a protobuf model, or the one in a file.
+    """Return `model` as a graph in memory.
 
-    ModelError as by `load`.
+    A graph is returned unchanged, a protobuf model is copied and converted, and a path is loaded.
+
+    Raises
+    ------
+    ModelError
+        As `load`, and for objects of other types.
     """
     if isinstance(model, Model):
         return model
     if isinstance(model, str | os.PathLike):
         return load(model)
-    if not isinstance(model, onnx.ModelProto):
-        if isinstance(held := getattr(model, "graph", None), Model):
-            return held
-        raise ModelError(
-            f"a {type(model).__name__} is no model; give the path of an .onnx file or an "
-            "onnx.ModelProto"
-        )
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model)
-    onnx_file.check_no_external_data(proto)
-    return from_proto(proto)
+    if isinstance(model, onnx.ModelProto):
+        proto = onnx.ModelProto()
+        proto.CopyFrom(model)
+        onnx_file.check_no_external_data(proto)
+        return from_proto(proto)
+    graph = getattr(model, "graph", None)
+    if isinstance(graph, Model):
+        return graph
+    raise ModelError(
+        f"a {type(model).__name__} is not a model; pass the path of an .onnx file or an "
+        "onnx.ModelProto"
+    )
 
 
 def as_model_proto(model: ModelLike) -> onnx.ModelProto | None:
-    """Return the protobuf model that was given, or that a file holds, as it is.
-
-    None of a graph in memory.
-    """
+    """Return `model` as an unmodified protobuf model, or None if it is a graph in memory."""
     if isinstance(model, str | os.PathLike):
         return onnx_file.read_model(model)
     return model if isinstance(model, onnx.ModelProto) else None
 
 
 def model_label(model: ModelLike) -> str:
-    """Return what errors call a model: its path, or "the model" where it has none."""
+    """Return the label of `model` for error messages: its path, or "the model"."""
     return str(model) if isinstance(model, str | os.PathLike) else "the model"
 
 
 def as_owned_model(model: ModelLike) -> Model:
-    """Return the graph as `as_model` does, to be changed: one that the caller holds is copied."""
+    """Return a graph that the caller may change: `model` cloned if it is a graph, else loaded."""
     graph = as_model(model)
     return graph if isinstance(model, str | os.PathLike | onnx.ModelProto) else clone(graph)
 
 
 def from_proto(proto: onnx.ModelProto, label: str = "the model") -> Model:
-    """Turn a protobuf model into the in-memory form; `label` names it in errors (ModelError)."""
+    """Convert a protobuf model to a graph in memory.
+
+    Parameters
+    ----------
+    proto
+        The model with its tensors in memory.
+    label
+        Name of the model in error messages.
+
+    Raises
+    ------
+    ModelError
+        The model is malformed.
+    """
     try:
         onnx_file.check_structure(proto)
         model = oir.from_proto(proto)
@@ -176,7 +194,7 @@ def from_proto(proto: onnx.ModelProto, label: str = "the model") -> Model:
         raise ModelError(f"cannot use {label}: {error}") from error
     except Exception as error:
         raise ModelError(
-            f"cannot use {label}: the graph is damaged ({_first_line(error)}); export it again"
+            f"cannot use {label}: the graph is malformed ({_first_line(error)}); export it again"
         ) from error
     _materialize_constants(model)
     assign_node_names(model)
@@ -184,78 +202,84 @@ def from_proto(proto: onnx.ModelProto, label: str = "the model") -> Model:
 
 
 def _materialize_constants(model: Model) -> None:
-    """Let constants be arrays.
+    """Convert the constants of `model` to arrays.
 
-    Of a protobuf message, data are a new copy whenever somebody looks at them.
+    A constant backed by a protobuf message would copy its data at every access.
     """
     scopes: list[Any] = [model.graph, *model.functions.values()]
     for scope in scopes:
-        for value in getattr(scope, "initializers", {}).values():
-            value.const_value = _materialize_tensor(value.const_value)
+        _materialize_initializers(getattr(scope, "initializers", {}))
         for node in iter_nodes_recursive(scope):
             for name, attribute in node.attributes.items():
                 if attribute.type == AttributeType.TENSOR and not attribute.is_ref():
                     node.attributes[name] = _materialize_attribute(attribute)
                 for body in get_subgraphs(attribute):
-                    for value in body.initializers.values():
-                        value.const_value = _materialize_tensor(value.const_value)
+                    _materialize_initializers(body.initializers)
 
 
-def _materialize_tensor(tensor: Any) -> Any:  # noqa: ANN401 - a tensor or None, as it is given
-    """Return a tensor as one that holds an array, where numpy has its type; any other as it is."""
+def _materialize_initializers(initializers: Mapping[str, Value]) -> None:
+    """Convert the constants of `initializers` to arrays, in place."""
+    for value in initializers.values():
+        value.const_value = _materialize_tensor(value.const_value)
+
+
+def _materialize_tensor(tensor: Any) -> Any:  # noqa: ANN401 - a tensor or None, as passed in
+    """Return `tensor` backed by an array if numpy has its element type, else unchanged."""
     if not isinstance(tensor, oir.serde.TensorProtoTensor) or tensor.dtype not in _NUMPY_DTYPES:
         return tensor
     try:
         array = tensor.numpy()
     except (AssertionError, ValueError, TypeError) as error:
         raise ModelError(
-            f"constant '{tensor.name}' keeps its values in the field of another type; the file is "
-            "damaged"
+            f"constant '{tensor.name}' stores its values in the field of another type; the file is "
+            "malformed"
         ) from error
     return oir.Tensor(array, name=tensor.name, doc_string=tensor.doc_string)
 
 
 def _materialize_attribute(attribute: Attr) -> Attr:
-    """Return an attribute whose tensor holds an array.
+    """Return `attribute` with its tensor backed by an array.
 
-    As it is where that would be written in other bytes.
+    Only tensors with `raw_data` are converted: others would be serialized to different bytes.
     """
     tensor = attribute.value
-    raw = isinstance(tensor, oir.serde.TensorProtoTensor) and tensor.raw.HasField("raw_data")
-    array = _materialize_tensor(tensor) if raw else tensor
-    return (
-        attribute
-        if array is tensor
-        else oir.AttrTensor(attribute.name, array, doc_string=attribute.doc_string)
-    )
+    if not isinstance(tensor, oir.serde.TensorProtoTensor) or not tensor.raw.HasField("raw_data"):
+        return attribute
+    array = _materialize_tensor(tensor)
+    if array is tensor:
+        return attribute
+    return oir.AttrTensor(attribute.name, array, doc_string=attribute.doc_string)
 
 
 def _clear_negative_dims(model: Model) -> None:
-    """Leave the sizes open that the file writes as -1: some exporters know no other word for it."""
+    """Replace negative dimensions by unknown ones: some exporters write -1 for a dynamic size."""
     scopes: list[Graph | Function] = [model.graph, *model.functions.values()]
     values: list[Value] = []
     for scope in scopes:
         values.extend(scope.inputs)
         for node in iter_nodes_recursive(scope):
             values.extend(node.outputs)
-            values.extend(value for graph in _iter_subgraphs(node) for value in graph.inputs)
+            for subgraph in _iter_subgraphs(node):
+                values.extend(subgraph.inputs)
     for value in values:
-        if value.shape is not None and any(
-            isinstance(size, int) and size < 0 for size in value.shape
-        ):
-            value.shape = make_shape(
-                [None if isinstance(s, int) and s < 0 else s for s in value.shape]
-            )
+        if value.shape is None:
+            continue
+        if any(_is_negative_dim(dim) for dim in value.shape):
+            value.shape = make_shape([None if _is_negative_dim(d) else d for d in value.shape])
+
+
+def _is_negative_dim(dim: Dim) -> bool:
+    return isinstance(dim, int) and dim < 0
 
 
 def _iter_subgraphs(node: Node) -> Iterator[Graph]:
-    """Yield the graphs that a node holds."""
+    """Yield the subgraphs of `node`."""
     for attribute in node.attributes.values():
         yield from get_subgraphs(attribute)
 
 
 def _normalize_domain_name(model: Model) -> None:
-    """Call the standard domain "", which may also be spelt "ai.onnx"."""
+    """Rename the domain "ai.onnx" to "", the other spelling of the standard domain."""
     scopes: list[Graph | Function] = [model.graph, *model.functions.values()]
     for scope in scopes:
         if "ai.onnx" in scope.opset_imports:
@@ -266,15 +290,16 @@ def _normalize_domain_name(model: Model) -> None:
 
 
 def assign_node_names(model: Model) -> None:
-    """Give every node a unique name: selectors and reports speak of nodes by name.
+    """Give every node of `model` a unique name, by which selectors and reports refer to it.
 
-    Nodes that were made for others (`origin_name`) give way to the user's own.
+    If two nodes share a name, the user's node keeps it and a node created for another
+    (`origin_name`) gets a number.
     """
-    taken: set[str] = set()
+    used_names: set[str] = set()
     for node in sorted(model.graph, key=lambda node: _ORIGIN in node.meta):
-        base = node.name or f"{node.op_type}_{node.outputs[0].name if node.outputs else len(taken)}"
-        node.name = unique_name(base, taken)
-        taken.add(node.name)
+        suffix = node.outputs[0].name if node.outputs else len(used_names)
+        node.name = unique_name(node.name or f"{node.op_type}_{suffix}", used_names)
+        used_names.add(node.name)
 
 
 def _first_line(error: Exception) -> str:
@@ -283,17 +308,22 @@ def _first_line(error: Exception) -> str:
 
 
 def to_proto(model: Model) -> onnx.ModelProto:
-    """Return the protobuf form of `model`."""
+    """Return `model` as a protobuf model."""
     return oir.to_proto(model)
 
 
 def detach_large_constants(model: Model) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """Return the protobuf form of `model` without its large constants, and these by name.
+    """Convert `model` to a protobuf model without its large constants.
 
-    In the protobuf form these say that their data lie in a file, which there is not.
+    Returns
+    -------
+    proto : onnx.ModelProto
+        The model. Detached initializers refer to an external file that does not exist.
+    arrays : dict of str to numpy.ndarray
+        The detached constants by name, for `reattach_constants`.
     """
-    apart: dict[str, np.ndarray] = {}
-    large = {}
+    arrays: dict[str, np.ndarray] = {}
+    tensors = {}
     for name, value in model.graph.initializers.items():
         tensor = value.const_value
         if (
@@ -305,9 +335,9 @@ def detach_large_constants(model: Model) -> tuple[onnx.ModelProto, dict[str, np.
             continue
         if value.is_graph_input() or value.is_graph_output():
             continue
-        apart[name], large[name] = np.asarray(tensor.numpy(), order="C"), tensor
+        arrays[name], tensors[name] = np.asarray(tensor.numpy(), order="C"), tensor
     try:
-        for name, tensor in large.items():
+        for name, tensor in tensors.items():
             model.graph.initializers[name].const_value = oir.ExternalTensor(
                 "apart",
                 0,
@@ -316,16 +346,16 @@ def detach_large_constants(model: Model) -> tuple[onnx.ModelProto, dict[str, np.
                 shape=oir.Shape(tensor.shape.numpy()),
                 name=name,
             )
-        return oir.to_proto(model), apart
+        return oir.to_proto(model), arrays
     finally:
-        for name, tensor in large.items():
+        for name, tensor in tensors.items():
             model.graph.initializers[name].const_value = tensor
 
 
 def reattach_constants(
     proto: onnx.ModelProto, constants: Mapping[str, np.ndarray]
 ) -> onnx.ModelProto:
-    """Return what `detach_large_constants` has taken apart as one message."""
+    """Return a copy of `proto` with the constants that `detach_large_constants` removed."""
     message = onnx.ModelProto()
     message.CopyFrom(proto)
     for tensor in message.graph.initializer:
@@ -335,39 +365,43 @@ def reattach_constants(
 
 
 def to_bytes(model: Model) -> bytes:
-    """Return `model` as one piece to send elsewhere.
+    """Serialize `model` to bytes, for another process.
 
-    ModelError above the two gigabytes that protobuf takes.
+    Raises
+    ------
+    ModelError
+        The model is larger than protobuf's limit of 2 GB.
     """
     try:
         return to_proto(model).SerializeToString()
     except ValueError as error:
         raise ModelError(
-            "the model has more than 2 GB: it cannot be sent to another process; leave workers and "
-            "cluster out"
+            "the model is larger than 2 GB and cannot be sent to another process; run without "
+            "workers and cluster"
         ) from error
 
 
 def from_bytes(content: bytes) -> Model:
-    """Return the model that `to_bytes` wrote."""
+    """Return the model that `to_bytes` serialized."""
     return from_proto(onnx.ModelProto.FromString(content))
 
 
 def save(model: Model, path: str | os.PathLike[str]) -> None:
-    """Write `model` to `path`, as a whole or not at all; the bytes depend on the model alone.
+    """Write `model` to `path` atomically; the bytes depend only on the model.
 
-    Above `MAX_MODEL_BYTES` bytes the weights go into a second file beside it,
-    ``<name>.onnx.<digest>.data``.
+    If the model is larger than `MAX_MODEL_BYTES`, the weights are written to a second file next to
+    it, ``<name>.onnx.<digest>.data``.
     """
     onnx_file.write_model(to_proto(model), path, MAX_MODEL_BYTES)
 
 
 @contextlib.contextmanager
 def session_source(proto: onnx.ModelProto) -> Iterator[bytes | str]:
-    """Yield what a session can be opened from.
+    """Yield the argument that opens an inference session on `proto`.
 
-    The serialized `proto`, or above `MAX_MODEL_BYTES` the path of a file.
-    A large `proto` is used up: its tensors move to the file, which is gone afterwards.
+    This is the serialized model, or the path of a temporary file if the model is larger than
+    `MAX_MODEL_BYTES`. In that case the tensors of `proto` are moved to the file and deleted with
+    it.
     """
     if not onnx_file.exceeds_size_limit(proto, MAX_MODEL_BYTES):
         yield proto.SerializeToString()
@@ -379,43 +413,43 @@ def session_source(proto: onnx.ModelProto) -> Iterator[bytes | str]:
 
 
 def node_proto(node: Node) -> onnx.NodeProto:
-    """Return the protobuf form of one node."""
+    """Return `node` as a protobuf message."""
     return oir.serde.serialize_node(node)
 
 
 def function_proto(function: Function) -> onnx.FunctionProto:
-    """Return the protobuf form of a model-local function."""
+    """Return a model-local function as a protobuf message."""
     return oir.to_proto(function)
 
 
 def clone(model: Model) -> Model:
-    """Return an independent copy; constant data are shared, they are never changed in place."""
+    """Return an independent copy of `model` that shares the constant data, which never change."""
     return model.clone() if hasattr(model, "clone") else oir.from_proto(oir.to_proto(model))
 
 
-# ---- reading -------------------------------------------------------------------------------------------------------
+# ---- reading -------------------------------------------------------------------------------------
 
 
 def find_constant(value: Value | None) -> np.ndarray | None:
-    """Return the constant that `value` is: an initializer, or what a Constant node holds.
-
-    None where it is computed.
-    """
-    maker = producer(value)
+    """Return the array of an initializer or of a Constant node's output, or None if computed."""
+    node = producer(value)
     if (
-        maker is not None
-        and maker.op_type == "Constant"
-        and not maker.domain
-        and "value" in maker.attributes
+        node is not None
+        and node.op_type == "Constant"
+        and not node.domain
+        and "value" in node.attributes
     ):
-        return np.asarray(get_attr(maker, "value"))
+        return np.asarray(get_attr(node, "value"))
     return const_value(value)
 
 
 def const_value(value: Value | None) -> np.ndarray | None:
-    """Return the constant held by `value` (an initializer that is not a graph input), or None.
+    """Return the array of an initializer that is not a graph input, or None.
 
-    Raises ModelError where its bytes are not those of its type and sizes.
+    Raises
+    ------
+    ModelError
+        The size of the data does not match the element type and shape.
     """
     if value is None or value.const_value is None or value.is_graph_input():
         return None
@@ -423,23 +457,25 @@ def const_value(value: Value | None) -> np.ndarray | None:
         return value.const_value.numpy()
     except (ValueError, TypeError) as error:
         raise ModelError(
-            f"constant '{value.name}' has not the bytes of its type and sizes; the file is "
-            "damaged, write it again"
+            f"constant '{value.name}': the size of its data does not match its type and shape; the "
+            "file is malformed, write it again"
         ) from error
 
 
 def require_const_value(value: Value | None) -> np.ndarray:
-    """Return what `const_value` returns for a tensor that is known to be a constant (InternalError otherwise)."""
+    """Return `const_value` of a tensor that must be constant, else raise InternalError."""
     array = const_value(value)
     if array is None:
-        raise InternalError(
-            f"{value.name if value is not None else 'an absent input'} is no constant"
-        )
+        raise InternalError(f"{_value_label(value)} is not a constant")
     return array
 
 
+def _value_label(value: Value | None) -> str:
+    return str(value.name) if value is not None else "an absent input"
+
+
 def get_attr(node: Node, name: str, default: Any = None) -> Any:  # noqa: ANN401 - the caller knows the operator
-    """Return attribute `name` as a Python value (int, float, str, list), or `default`."""
+    """Return attribute `name` as a Python value (int, float, str, list or array), or `default`."""
     attribute = node.attributes.get(name)
     if attribute is None:
         return default
@@ -449,58 +485,52 @@ def get_attr(node: Node, name: str, default: Any = None) -> Any:  # noqa: ANN401
             return value.numpy()
         except (ValueError, TypeError) as error:
             raise ModelError(
-                f"{node.op_type} {node.name}: the tensor in its attribute '{name}' is damaged; "
+                f"{node.op_type} {node.name}: the tensor in attribute '{name}' is malformed; "
                 "export the model again"
             ) from error
     return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
 def get_opset(model: Model) -> int:
-    """Return the version of the standard operators that `model` uses, `DEFAULT_OPSET` where it says none."""
+    """Return the standard opset version of `model`, or `DEFAULT_OPSET` if it declares none."""
     return model.opset_imports.get("") or DEFAULT_OPSET
 
 
 def base_op_type(node: Node) -> str:
-    """Return what `node` computes.
-
-    Its operator, of a function of ours without what tells bodies of a kind apart.
-    """
+    """Return the operator of `node`, without the suffix of a function in `FUNCTION_DOMAIN`."""
     return node.op_type.partition("_")[0] if node.domain == FUNCTION_DOMAIN else str(node.op_type)
 
 
 def read_json_metadata(model: Model, key: str) -> dict[str, Any]:
-    """Return the metadata `key` of `model`, a JSON object; an empty one where it has none.
+    """Return the metadata `key` of `model` as a JSON object, empty if there is no such key.
 
-    ModelError for others.
+    Raises ModelError if the value is not a JSON object.
     """
     try:
-        found = json.loads(model.metadata_props.get(key, "{}"))
+        content = json.loads(model.metadata_props.get(key, "{}"))
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        content = None
+    if not isinstance(content, dict):
         raise ModelError(
-            f"the metadata '{key}' are no JSON object; the file is damaged, export it again"
+            f"metadata '{key}' is not a JSON object; the file is malformed, export it again"
         )
-    return found
+    return content
 
 
 def get_axes(node: Node, index: int = 1) -> list[int] | None:
-    """Return the axes of a node, an attribute or from opset 13 on its input `index`.
+    """Return the axes of `node` from its attribute, or since opset 13 from its input `index`.
 
-    None when absent or computed.
+    None if they are absent or computed at run time.
     """
-    stored = get_attr(node, "axes")
-    if stored is None and len(node.inputs) > index:
+    axes = get_attr(node, "axes")
+    if axes is None and len(node.inputs) > index:
         array = const_value(node.inputs[index])
-        stored = None if array is None else [int(axis) for axis in array.reshape(-1)]
-    return stored
+        axes = None if array is None else [int(axis) for axis in array.reshape(-1)]
+    return axes
 
 
 def formal_input_name(node: Node, index: int) -> str:
-    """Return what onnx's schema calls input `index` of a standard operator, such as "B".
-
-    "" where it has none.
-    """
+    """Return the name of input `index` in the ONNX schema, such as "B", or "" if it has none."""
     try:
         formal = onnx.defs.get_schema(node.op_type, node.domain).inputs
     except onnx.defs.SchemaError:
@@ -509,7 +539,7 @@ def formal_input_name(node: Node, index: int) -> str:
 
 
 def compute_digest(model: Model) -> str:
-    """Return a digest of what `model` computes: its nodes, constants, inputs and outputs."""
+    """Return the SHA-256 digest of a model's nodes, functions, constants, inputs and outputs."""
     hasher = hashlib.sha256()
     for value in (*model.graph.inputs, *model.graph.outputs):
         hasher.update(f"{value.name} {value.type} {value.shape}\n".encode())
@@ -532,34 +562,33 @@ def has_subgraphs(node: Node) -> bool:
 
 
 def get_subgraphs(attribute: Attr) -> list[Graph]:
-    """Return the graphs that an attribute holds."""
+    """Return the subgraphs stored in `attribute`."""
     if attribute.type == AttributeType.GRAPH:
         return [attribute.as_graph()]
     return list(attribute.as_graphs()) if attribute.type == AttributeType.GRAPHS else []
 
 
 def iter_nodes_recursive(scope: Graph | Function) -> Iterator[Node]:
-    """Yield the nodes of a graph or function, those of subgraphs too."""
+    """Yield the nodes of a graph or function and of all nested subgraphs."""
     return iter(oir.traversal.RecursiveGraphIterator(scope))
 
 
 def import_opsets(opsets: dict[str, int], nodes: Iterable[Node], model: Model) -> None:
-    """Add to `opsets` what `model` imports of the other domains that `nodes`, with their subgraphs, are of."""
-    used = set()
+    """Add the opset imports of `model` that `nodes` and their subgraphs need to `opsets`, in place.
+
+    Domains that `opsets` already has keep their version.
+    """
+    domains = set()
     for node in nodes:
-        used.add(node.domain)
-        for attribute in node.attributes.values():
-            used.update(
-                inner.domain
-                for graph in get_subgraphs(attribute)
-                for inner in iter_nodes_recursive(graph)
-            )
-    for domain in used & model.graph.opset_imports.keys():
+        domains.add(node.domain)
+        for subgraph in _iter_subgraphs(node):
+            domains.update(inner.domain for inner in iter_nodes_recursive(subgraph))
+    for domain in domains & model.graph.opset_imports.keys():
         opsets.setdefault(domain, model.graph.opset_imports[domain])
 
 
 def require_input(node: Node, index: int = 0) -> Value:
-    """Return input `index` of `node`, which must be present (InternalError otherwise)."""
+    """Return input `index` of `node`, which must be present, else raise InternalError."""
     value = node.inputs[index]
     if value is None:
         raise InternalError(f"{node.op_type} {node.name} has no input {index}")
@@ -577,118 +606,108 @@ def output_name(node: Node) -> str:
 
 
 def get_shape(value: Value | None) -> tuple[int | None, ...] | None:
-    """Return the shape with None for every dimension that is not a number.
-
-    None where the rank is unknown.
-    """
+    """Return the shape with None for unknown dimensions, or None if the rank is unknown."""
     if value is None or value.shape is None:
         return None
     return tuple(dim if isinstance(dim, int) else None for dim in value.shape)
 
 
 def require_shape(value: Value | None) -> tuple[int | None, ...]:
-    """Return `get_shape` of a tensor behind shape inference, where every rank is known (InternalError otherwise)."""
-    sizes = get_shape(value)
-    if sizes is None:
-        raise InternalError(
-            f"{value.name if value is not None else 'an absent input'} has no shape"
-        )
-    return sizes
+    """Return `get_shape` of a tensor whose rank must be known, else raise InternalError.
+
+    After shape inference, every rank is known.
+    """
+    shape = get_shape(value)
+    if shape is None:
+        raise InternalError(f"{_value_label(value)} has no shape")
+    return shape
 
 
 def mark_folded_batch(value: Value, folded: bool) -> None:
-    """Note whether axis 0 of `value` holds several rows of each sample.
+    """Record whether axis 0 of `value` is the batch axis multiplied by other axes.
 
-    It grows with the batch, but is not it.
+    Such an axis grows with the batch, but holds several rows of each sample.
     """
     value.meta["lingeronnx.folded_batch"] = folded
 
 
 def has_folded_batch(value: Value) -> bool:
-    """Return what `mark_folded_batch` noted."""
+    """Whether `mark_folded_batch` recorded a folded batch axis for `value`."""
     return bool(value.meta.get("lingeronnx.folded_batch", False))
 
 
 def mark_origin(node: Node, old: Node) -> None:
-    """Note that `node` is made for `old`, or in its place."""
+    """Record that `node` was created for the node `old` or replaces it."""
     node.meta[_ORIGIN] = origin_name(old)
     node.meta[_ORIGIN_OPERATOR] = old.meta.get(_ORIGIN_OPERATOR, base_op_type(old))
 
 
 def origin_name(node: Node) -> str:
-    """Return the name of the user's node that `node` was made for.
-
-    Its own where it is the user's.
-    """
+    """Return the name of the user's node that `node` was created for, or the node's own name."""
     return str(node.meta.get(_ORIGIN, node.name))
 
 
 def mark_fused(node: Node, old: Sequence[Node]) -> None:
-    """Note that `node` stands for all of `old`."""
-    node.meta[_ORIGIN_OPERATOR] = ", ".join(dict.fromkeys(display_op_type(each) for each in old))
+    """Record that `node` replaces all nodes of `old`, whose operators it then shows to users."""
+    op_types = dict.fromkeys(display_op_type(old_node) for old_node in old)
+    node.meta[_ORIGIN_OPERATOR] = ", ".join(op_types)
 
 
 def display_op_type(node: Node) -> str:
-    """Return what users call the operator of `node`.
+    """Return the operator of `node` as users know it.
 
-    What they wrote where it stands in its place in another form.
+    For an operator that only passes create, this is the operator of the model it was created from.
     """
-    return (
-        str(node.meta.get(_ORIGIN_OPERATOR, base_op_type(node)))
-        if base_op_type(node) in _PASS_ONLY_OPS
-        else base_op_type(node)
-    )
+    op_type = base_op_type(node)
+    if op_type in _PASS_ONLY_OPS:
+        return str(node.meta.get(_ORIGIN_OPERATOR, op_type))
+    return op_type
 
 
 def set_constant_base_name(node: Node, name: str) -> None:
-    """Note what constants that are made for `node` are called after, which nodes like it have in common."""
+    """Set the base name of constants created for `node`; nodes of one name share them."""
     node.meta[_CONSTANT_BASE_NAME] = name
 
 
 def constant_base_name(node: Node) -> str:
-    """Return what constants made for `node` are called after.
+    """Return the base name of constants created for `node`.
 
-    What `set_constant_base_name` noted, else its first output.
+    This is the name set by `set_constant_base_name`, or the name of the node's first output.
     """
     return str(node.meta.get(_CONSTANT_BASE_NAME, node.outputs[0].name))
 
 
 def has_constant_base_name(node: Node) -> bool:
-    """Whether `set_constant_base_name` noted what `node` has in common with others."""
+    """Whether `set_constant_base_name` set a base name for `node`."""
     return _CONSTANT_BASE_NAME in node.meta
 
 
 def producer(value: Value | None) -> Node | None:
-    """Return the node that computes `value`.
-
-    None for graph inputs, initializers and absent inputs.
-    """
+    """Return the node that computes `value`, or None for graph inputs and constants."""
     return None if value is None else value.producer()
 
 
 def require_producer(value: Value | None) -> Node:
-    """Return the node that computes `value`, which is known to be computed (InternalError otherwise)."""
+    """Return the node that computes `value`, which must exist, else raise InternalError."""
     node = producer(value)
     if node is None:
-        raise InternalError(
-            f"{value.name if value is not None else 'an absent input'} is computed by no node"
-        )
+        raise InternalError(f"{_value_label(value)} has no producer")
     return node
 
 
 def sole_consumer(value: Value) -> Node | None:
-    """Return the node that alone reads `value` (once), or None.
+    """Return the only node that reads `value`, if it reads it once, or None.
 
-    A graph output is read by the outside as well.
+    Also None if `value` is a graph output, which the caller of the model reads.
     """
     uses = list(value.uses())
     return uses[0].node if len(uses) == 1 and not value.is_graph_output() else None
 
 
 def is_exclusive_initializer(value: Value) -> bool:
-    """Whether `value` is an initializer that one node alone reads (once), no default of an input.
+    """Whether `value` is an initializer read once by a single node and can be removed with it.
 
-    It may go with it.
+    False for the default value of a graph input.
     """
     return (
         value.is_initializer() and not value.is_graph_input() and sole_consumer(value) is not None
@@ -696,7 +715,7 @@ def is_exclusive_initializer(value: Value) -> bool:
 
 
 def iter_values(model: Model) -> Iterator[Value]:
-    """Yield the tensors a run computes, in graph order: graph inputs, then every node's outputs."""
+    """Yield the computed tensors in graph order: graph inputs, then the outputs of each node."""
     for value in model.graph.inputs:
         if value.const_value is None:
             yield value
@@ -706,37 +725,37 @@ def iter_values(model: Model) -> Iterator[Value]:
                 yield value
 
 
-# ---- changing ------------------------------------------------------------------------------------------------------
+# ---- changing ------------------------------------------------------------------------------------
 
 
 def unique_tensor_name(model: Model, base: str) -> str:
-    """Return `base`, or `base` with a number when some tensor has that name already."""
+    """Return `base`, with a number appended if a tensor of `model` already has that name."""
     return unique_name(base, get_tensor_names(model))
 
 
 def get_tensor_names(model: Model) -> set[str]:
-    """Return the names of all tensors of `model`, constants included."""
+    """Return the names of all tensors of `model`, including constants."""
     return {str(value.name) for value in iter_values(model)} | set(model.graph.initializers)
 
 
-def unique_name(base: str, taken: Collection[str]) -> str:
-    """Return `base`, or `base` with a number when it is in `taken`."""
-    name, number = base, 1
-    while name in taken:
-        number += 1
-        name = f"{base}_{number}"
+def unique_name(base: str, used_names: Collection[str]) -> str:
+    """Return `base`, with a number appended if it is in `used_names`."""
+    name, count = base, 1
+    while name in used_names:
+        count += 1
+        name = f"{base}_{count}"
     return name
 
 
-def reserve_name(base: str, taken: set[str]) -> str:
-    """Return `base`, with a number where it is in `taken`, to which it is added."""
-    name = unique_name(base, taken)
-    taken.add(name)
+def reserve_name(base: str, used_names: set[str]) -> str:
+    """Return `unique_name(base, used_names)` and add it to `used_names`."""
+    name = unique_name(base, used_names)
+    used_names.add(name)
     return name
 
 
 def add_initializer(model: Model, name: str, array: np.ndarray) -> Value:
-    """Register the constant `array` under `name` (which must be free) and return its value."""
+    """Add the constant `array` to `model` under the unused name `name` and return its value."""
     tensor = oir.tensor(np.asarray(array, order="C"), name=name)
     value = oir.Value(
         name=name,
@@ -749,12 +768,12 @@ def add_initializer(model: Model, name: str, array: np.ndarray) -> Value:
 
 
 def set_initializer_value(value: Value, array: np.ndarray) -> None:
-    """Let the initializer `value` hold `array`, of its shape and type, for all that read it."""
+    """Replace the data of the initializer `value` by `array`, of the same shape and type."""
     value.const_value = oir.tensor(np.asarray(array, order="C"), name=value.name)
 
 
 def convert_input_to_initializer(model: Model, value: Value, array: np.ndarray) -> None:
-    """Make the graph input `value` an initializer that holds `array`."""
+    """Convert the graph input `value` to an initializer with the data `array`."""
     model.graph.inputs.remove(value)
     value.const_value = oir.tensor(np.asarray(array, order="C"), name=value.name)
     value.shape, value.type = oir.Shape(array.shape), oir.TensorType(value.const_value.dtype)
@@ -764,10 +783,10 @@ def convert_input_to_initializer(model: Model, value: Value, array: np.ndarray) 
 def set_constant_input(
     model: Model, node: Node, index: int, array: np.ndarray, suffix: str
 ) -> Value:
-    """Make input `index` of `node` the constant `array`.
+    """Replace input `index` of `node` by the constant `array` and return its value.
 
-    The initializer keeps its name where `node` is its only reader; a shared one, or one that is a
-    graph output, stays as it is and the node gets a new one named `<name>_<suffix>`.
+    An initializer that only `node` reads keeps its name. One that is shared or a graph output stays
+    unchanged, and the node gets a new one named `<name>_<suffix>`.
     """
     old = node.inputs[index]
     if old is not None and is_exclusive_initializer(old):
@@ -782,16 +801,16 @@ def set_constant_input(
     return value
 
 
-def _to_attribute(name: str, value: object) -> Any:  # noqa: ANN401 - the union is onnx_ir's, which does not export it
-    """Return a list of numbers as an attribute; of any other value onnx_ir itself finds the kind.
+def _to_attribute(name: str, value: object) -> Any:  # noqa: ANN401 - onnx_ir exports no union type
+    """Convert a list of numbers to an attribute, and return any other value unchanged for onnx_ir.
 
-    It first asks of each number whether that is a tensor or a graph, which takes longer than all
-    else about a node.
+    onnx_ir would first test every number for being a tensor or a graph, which takes longer than
+    everything else about a node.
     """
     if isinstance(value, list | tuple) and value:
-        if all(isinstance(number, int) for number in value):
+        if all(isinstance(element, int) for element in value):
             return oir.AttrInt64s(name, value)
-        if all(isinstance(number, float) for number in value):
+        if all(isinstance(element, float) for element in value):
             return oir.AttrFloat32s(name, value)
     return value
 
@@ -808,10 +827,23 @@ def make_node(
     domain: str = "",
     like: Value | None = None,
 ) -> Node:
-    """Return a node with one output called `output`, whose shape and type are those of `like` when given.
+    """Create a node with one output.
 
-    Its name is `name`, or where it is made for the node `origin`, which is noted, that node's or
-    `<of>_<what>`.
+    Parameters
+    ----------
+    op_type, inputs, attributes, domain
+        As in ONNX. An attribute is a Python value.
+    output
+        Name of the output.
+    name
+        Name of the node. Ignored if `origin` is given.
+    origin
+        The node that the new one is created for, recorded by `mark_origin`. The new node is called
+        `<origin>_<suffix>`, or like `origin` if `suffix` is empty.
+    suffix
+        Suffix of the name of `origin`.
+    like
+        Tensor whose shape and type the output takes.
     """
     if origin is not None:
         name = f"{origin.name}_{suffix}" if suffix else str(origin.name)
@@ -826,100 +858,88 @@ def make_node(
 
 
 def replace_nodes(model: Model, old_nodes: Iterable[Node], new_nodes: Sequence[Node]) -> None:
-    """Put `new_nodes` where `old_nodes` was.
+    """Replace `old_nodes` by `new_nodes`.
 
-    The last new node's output takes the name and the readers of the last old one's.
+    The output of the last new node takes over the name and the consumers of the output of the last
+    old one.
     """
-    gone = list(old_nodes)
-    last = gone[-1].outputs[0]
-    result = new_nodes[-1].outputs[0]
-    name = last.name
+    removed = list(old_nodes)
+    old_output = removed[-1].outputs[0]
+    new_output = new_nodes[-1].outputs[0]
+    name = old_output.name
     oir.convenience.replace_nodes_and_values(
-        model.graph, gone[-1], gone, list(new_nodes), [last], [result]
+        model.graph, removed[-1], removed, list(new_nodes), [old_output], [new_output]
     )
-    result.name = name
+    new_output.name = name
 
 
 def replace_all_uses(old: Value, new: Value) -> None:
-    """Let the readers of `old` read `new`.
-
-    Where `old` is a graph output, `new` is one in its place.
-    """
+    """Let all consumers of `old` read `new`, which also replaces `old` as a graph output."""
     oir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
 
 
 def remove_unused(model: Model) -> None:
-    """Take out nodes, initializers and functions that nobody needs."""
-    holding = [node for node in model.graph if has_subgraphs(node)]
+    """Remove nodes, initializers and functions whose results are not used."""
+    nodes = [node for node in model.graph if has_subgraphs(node)]
     common.RemoveUnusedNodesPass()(model)
-    while gone := [node for node in holding if node.graph is None]:
-        _clear_subgraph_inputs(gone)
-        holding = [node for node in holding if node.graph is not None]
+    while removed := [node for node in nodes if node.graph is None]:
+        _clear_subgraph_inputs(removed)
+        nodes = [node for node in nodes if node.graph is not None]
         common.RemoveUnusedNodesPass()(model)
     if model.functions:
         common.RemoveUnusedFunctionsPass()(model)
 
 
-def _clear_subgraph_inputs(gone: Iterable[Node]) -> None:
-    """Let subgraphs of nodes that are gone read nothing.
+def _clear_subgraph_inputs(removed_nodes: Iterable[Node]) -> None:
+    """Clear the inputs of all nodes in the subgraphs of removed nodes.
 
-    Onnx_ir counts them among the users of what they read.
+    onnx_ir would otherwise still count them as consumers of outer tensors.
     """
-    for body in (
-        body
-        for node in gone
-        for attribute in node.attributes.values()
-        for body in get_subgraphs(attribute)
-    ):
-        for inner in iter_nodes_recursive(body):
-            for place in range(len(inner.inputs)):
-                inner.replace_input_with(place, None)
+    for node in removed_nodes:
+        for subgraph in _iter_subgraphs(node):
+            for inner in iter_nodes_recursive(subgraph):
+                for index in range(len(inner.inputs)):
+                    inner.replace_input_with(index, None)
 
 
 def inline_functions(model: Model) -> None:
-    """Put the bodies of all model-local functions where they are called.
-
-    Raises what onnx_ir raises.
-    """
+    """Inline all model-local functions. Errors of onnx_ir are passed on."""
     common.InlinePass()(model)
 
 
 def lift_constants(model: Model) -> bool:
-    """Make initializers of the Constant nodes; return whether there was one."""
-    return common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(
-        model
-    ).modified
+    """Convert the Constant nodes to initializers and return whether there were any."""
+    lift = common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)
+    return lift(model).modified
 
 
 def infer_types(model: Model) -> None:
-    """Write the types that onnx infers into the values of the main graph that have none.
+    """Set the element type that onnx infers on tensors of the main graph that have none.
 
-    Shapes stay as they are.
+    Shapes are not changed.
     """
-    missing = {str(value.name): value for value in iter_values(model) if value.dtype is None}
-    if not missing:
+    untyped = {str(value.name): value for value in iter_values(model) if value.dtype is None}
+    if not untyped:
         return
     try:
         graph = onnx.shape_inference.infer_shapes(detach_large_constants(model)[0]).graph
-    except Exception:  # a graph that it cannot read says nothing of types
+    except Exception:  # no types can be inferred for a graph that onnx cannot read
         return
     for info in (*graph.value_info, *graph.output):
-        kind = info.type.tensor_type.elem_type
-        if info.name in missing and kind:
-            missing[info.name].type = oir.TensorType(oir.DataType(kind))
+        elem_type = info.type.tensor_type.elem_type
+        if info.name in untyped and elem_type:
+            untyped[info.name].type = oir.TensorType(oir.DataType(elem_type))
 
 
 def infer_shapes(model: Model) -> None:
-    """Write onnx's shapes and types into the values of `model`."""
+    """Set the shapes and types that onnx infers on the tensors of `model`."""
     common.ShapeInferencePass()(model)
 
 
 def bypass_node(model: Model, node: Node, replacement: Value) -> None:
-    """Take out `node` (one output), whose readers read `replacement` from then on.
+    """Remove `node`, which has one output, and let its consumers read `replacement`.
 
-    Where the node's output is a graph output, that name is kept by renaming `replacement`, if
-    `replacement` is not a graph input or output itself; otherwise the node must stay and False is
-    returned by `can_bypass_node`.
+    If the output is a graph output, `replacement` takes over its name. `can_bypass_node` must hold.
     """
     out = node.outputs[0]
     if out.is_graph_output():
@@ -933,9 +953,9 @@ def bypass_node(model: Model, node: Node, replacement: Value) -> None:
 
 
 def can_bypass_node(node: Node, replacement: Value) -> bool:
-    """Whether `bypass_node` may take out `node`.
+    """Whether `bypass_node` may remove `node`.
 
-    False where it would have to rename a graph input or output.
+    False if it would have to rename a graph input, a graph output or an initializer.
     """
     pinned = (
         replacement.is_graph_input()
@@ -946,19 +966,19 @@ def can_bypass_node(node: Node, replacement: Value) -> bool:
 
 
 def absorb_consumer(model: Model, node: Node, consumer: Node) -> None:
-    """Take out `consumer`, whose work `node` (its producer) does from now on.
+    """Remove `consumer`, whose computation its producer `node` takes over.
 
-    `node`'s output takes `consumer`'s name.
+    The output of `node` gets the name, type and shape of the output of `consumer`.
     """
     out, result = consumer.outputs[0], node.outputs[0]
-    name, kind, size = out.name, out.type, out.shape
+    name, value_type, shape = out.name, out.type, out.shape
     replace_all_uses(out, result)
     model.graph.remove(consumer, safe=True)
-    result.name, result.type, result.shape = name, kind or result.type, size or result.shape
+    result.name, result.type, result.shape = name, value_type or result.type, shape or result.shape
 
 
 def rename_initializer(model: Model, value: Value, name: str) -> None:
-    """Give the initializer `value` the free name `name`."""
+    """Rename the initializer `value` to the unused name `name`."""
     array = const_value(value)
     assert array is not None
     replacement = add_initializer(model, name, array)
@@ -968,20 +988,27 @@ def rename_initializer(model: Model, value: Value, name: str) -> None:
 
 
 def rename(model: Model, tensors: Mapping[str, str], nodes: Mapping[str, str]) -> None:
-    """Rename tensors, constants among them, and nodes of the main graph.
+    """Rename tensors, including constants, and nodes of the main graph.
 
-    No new name may be an old one too.
-    Constant data may be shared with another graph: a renamed constant gets a tensor of its own.
+    No new name may be an old one too. Constant data may be shared with another graph, so a renamed
+    constant gets a new tensor object.
+
+    Parameters
+    ----------
+    model
+        Changed in place.
+    tensors, nodes
+        Old name -> new name.
     """
     graph = model.graph
     for value in list(graph.initializers.values()):
-        new = tensors.get(str(value.name))
-        if new is not None and value.const_value is not None:
-            value.const_value = oir.tensor(value.const_value.numpy(), name=new)
-    order = {id(value): place for place, value in enumerate(graph.initializers.values())}
-    for value in {
-        id(v): v for v in (*graph.inputs, *graph.initializers.values(), *_iter_outputs(graph))
-    }.values():
+        new_name = tensors.get(str(value.name))
+        if new_name is not None and value.const_value is not None:
+            value.const_value = oir.tensor(value.const_value.numpy(), name=new_name)
+    order = {id(value): index for index, value in enumerate(graph.initializers.values())}
+    all_values = (*graph.inputs, *graph.initializers.values(), *_iter_outputs(graph))
+    unique_values = {id(value): value for value in all_values}
+    for value in unique_values.values():
         value.name = tensors.get(str(value.name), value.name)
     constants = sorted(graph.initializers.values(), key=lambda value: order[id(value)])
     graph.initializers.clear()
@@ -996,29 +1023,24 @@ def _iter_outputs(graph: oir.Graph) -> Iterator[Value]:
 
 
 def get_subgraph_tensor_names(model: Model) -> set[str]:
-    """Return the names of the tensors in the bodies of control flow, which may not be those of outer tensors."""
-    bodies = [
-        a.as_graph()
-        for node in model.graph
-        for a in node.attributes.values()
-        if a.type.name == "GRAPH"
-    ]
-    inner: set[str] = set()
-    while bodies:
-        body = bodies.pop()
-        inner |= {
-            str(v.name) for v in (*body.inputs, *body.initializers.values(), *_iter_outputs(body))
-        }
-        bodies += [
-            a.as_graph()
-            for node in body
-            for a in node.attributes.values()
-            if a.type.name == "GRAPH"
-        ]
-    return inner
+    """Return the names of all tensors in nested subgraphs, which outer tensors may not have."""
+    names: set[str] = set()
+    stack = _get_bodies(model.graph)
+    while stack:
+        body = stack.pop()
+        values = (*body.inputs, *body.initializers.values(), *_iter_outputs(body))
+        names.update(str(value.name) for value in values)
+        stack += _get_bodies(body)
+    return names
 
 
-def set_attr(node: Node, name: str, value: Any) -> None:  # noqa: ANN401 - as there
+def _get_bodies(graph: Graph) -> list[Graph]:
+    """Return the subgraphs stored in single-graph attributes of the nodes of `graph`."""
+    attributes = [attribute for node in graph for attribute in node.attributes.values()]
+    return [a.as_graph() for a in attributes if a.type == AttributeType.GRAPH]
+
+
+def set_attr(node: Node, name: str, value: Any) -> None:  # noqa: ANN401 - as in get_attr
     """Set attribute `name` of `node` to a Python value."""
     value = oir.Tensor(value) if isinstance(value, np.ndarray) else value
     node.attributes[name] = oir.convenience.convert_attribute(name, value)

@@ -1,7 +1,7 @@
-"""By what name a user knows a node: the module of the training framework that it comes from.
+"""Find the module of the training framework that a node was exported from.
 
-torch's newer exporter keeps the modules' names in a node's metadata ("layer1.conv1"), the older one
-in its name ("/layer1/conv1/Conv"). Of other files it is the node's own name.
+torch's newer exporter stores the module names in the metadata of a node ("layer1.conv1"), the older
+one in its name ("/layer1/conv1/Conv"). In other files the module is the name of the node.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NAME_SCOPES_KEY = "pkg.torch.onnx.name_scopes"
 
 
 def get_module_name(node: ir.Node) -> str:
-    """Return the module of a node as torch calls it, else the node's name."""
+    """Return the torch module that `node` was exported from, or the name of the node."""
     if scopes := _parse_name_scopes(node.metadata_props.get(_NAME_SCOPES_KEY, "")):
         return scopes[-1]
     name = str(node.name or "")
@@ -26,12 +26,15 @@ def get_module_name(node: ir.Node) -> str:
 
 
 def format_node_label(node: str, module: str) -> str:
-    """Return both names of a node, one where the other says no more."""
+    """Return "node (module)", or only the node name if the module adds no information."""
     return f"{node} ({module})" if module and module not in node.replace("/", ".") else node
 
 
 def _parse_name_scopes(text: str) -> Sequence[str]:
-    """Return the modules around a node, the outermost first, from the list that the exporter wrote; it ends with it."""
+    """Parse the exporter's list of scopes to the modules around a node, outermost first.
+
+    The last entry of the list is the node itself, which is removed.
+    """
     try:
         scopes = ast.literal_eval(text) if text else []
     except (SyntaxError, ValueError):

@@ -1,8 +1,8 @@
-"""Names that a file needs and a graph has not: the way there, and the way back.
+"""Map user names to the names of a file and back.
 
-In memory a graph has the user's names. Where a target cannot take every name, `apply_file_names`
-gives it others on the way to a file and keeps the user's in the file's metadata under `NAMES_KEY`;
-`restore_user_names` takes them back. Which names a target takes is its own matter.
+A graph in memory has the user's names. If a target does not accept all of them, `apply_file_names`
+renames tensors and nodes before the graph is written and stores the user's names in the metadata
+under `NAMES_KEY`; `restore_user_names` restores them. The target decides which names it accepts.
 """
 
 from __future__ import annotations
@@ -22,78 +22,86 @@ __all__ = [
     "restore_user_names",
 ]
 
-#: Where a file keeps the user's names: JSON, {"tensors": {name in the file: the user's}, "nodes": the same}.
+#: Metadata key of the user's names: JSON, {"tensors": {file name: user name}, "nodes": the same}.
 NAMES_KEY = "lingeronnx.names"
 
 
 @dataclass(frozen=True)
 class NameMapping:
-    """The names that change: {the user's: that in the file}, of tensors and of nodes."""
+    """Names that change in a file: {user name: file name} of tensors and of nodes."""
 
     tensors: Mapping[str, str] = field(default_factory=dict)
     nodes: Mapping[str, str] = field(default_factory=dict)
 
 
 def apply_file_names(graph: ir.Model, names: NameMapping) -> ir.Model:
-    """Return `graph` as it is written.
+    """Return a copy of `graph` with file names, and the user names in its metadata.
 
-    With other names where `names` has some, the user's in its metadata.
-    It is the same graph where nothing changes. names : perhaps those of a larger graph that `graph`
-    is part of.
+    Returns `graph` itself if no name changes. `names` may contain names of a larger graph.
     """
     tensors = {
         name: names.tensors[name] for name in collect_tensor_names(graph) if name in names.tensors
     }
-    nodes = {
-        name: names.nodes[name] for node in graph.graph if (name := str(node.name)) in names.nodes
-    }
+    node_names = [str(node.name) for node in graph.graph]
+    nodes = {name: names.nodes[name] for name in node_names if name in names.nodes}
     if not tensors and not nodes:
         return graph
     copy = ir.clone(graph)
     ir.rename(copy, tensors, nodes)
-    back = {
-        key: {other: name for name, other in sorted(pairs.items())}
-        for key, pairs in (("tensors", tensors), ("nodes", nodes))
-    }
-    copy.metadata_props[NAMES_KEY] = json.dumps(back, ensure_ascii=False)
+    user_names = {"tensors": _invert(tensors), "nodes": _invert(nodes)}
+    copy.metadata_props[NAMES_KEY] = json.dumps(user_names, ensure_ascii=False)
     return copy
 
 
-def restore_user_names(graph: ir.Model) -> ir.Model:
-    """Return `graph`, read from a file, with the user's names.
+def _invert(names: Mapping[str, str]) -> dict[str, str]:
+    return {file_name: name for name, file_name in sorted(names.items())}
 
-    The same graph where they never changed.
-    A name that something else has by now is not given twice: there the file's stays. Raises
-    ModelError where the metadata cannot be read.
+
+def restore_user_names(graph: ir.Model) -> ir.Model:
+    """Return a copy of `graph`, read from a file, with the user's names.
+
+    Returns `graph` itself if it stores no user names. If a user name is in use by now, the file
+    name stays. Raises ModelError if the metadata cannot be read.
     """
     if NAMES_KEY not in graph.metadata_props:
         return graph
     tensors, nodes = _parse_name_mapping(graph.metadata_props[NAMES_KEY])
     copy = ir.clone(graph)
     del copy.metadata_props[NAMES_KEY]
-    taken, titles = (
-        {*collect_tensor_names(graph), *ir.get_subgraph_tensor_names(graph)},
-        {str(node.name) for node in graph.graph},
-    )
+    tensor_names = {*collect_tensor_names(graph), *ir.get_subgraph_tensor_names(graph)}
+    node_names = {str(node.name) for node in graph.graph}
     ir.rename(
         copy,
-        {a: b for a, b in tensors.items() if a in taken and b not in taken},
-        {a: b for a, b in nodes.items() if a in titles and b not in titles},
+        _select_applicable_names(tensors, tensor_names),
+        _select_applicable_names(nodes, node_names),
     )
     return copy
 
 
+def _select_applicable_names(
+    user_names: Mapping[str, str], current_names: set[str]
+) -> dict[str, str]:
+    """Return the entries of {file name: user name} that exist and whose user name is not in use."""
+    return {
+        file_name: user_name
+        for file_name, user_name in user_names.items()
+        if file_name in current_names and user_name not in current_names
+    }
+
+
 def collect_tensor_names(graph: ir.Model) -> set[str]:
-    """Return the names of all tensors, graph inputs included."""
+    """Return the names of all tensors, including all graph inputs."""
     return {*ir.get_tensor_names(graph), *(str(value.name) for value in graph.graph.inputs)}
 
 
 def _parse_name_mapping(text: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Parse the metadata `NAMES_KEY` to {file name: user name} of tensors and of nodes."""
     try:
-        body = json.loads(text)
-        parts = [{str(a): str(b) for a, b in body[key].items()} for key in ("tensors", "nodes")]
+        content = json.loads(text)
+        tensors = {str(file): str(user) for file, user in content["tensors"].items()}
+        nodes = {str(file): str(user) for file, user in content["nodes"].items()}
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(
-            f"the model's metadata '{NAMES_KEY}' cannot be read; quantize the model again"
+            f"metadata '{NAMES_KEY}' cannot be read; quantize the model again"
         ) from error
-    return parts[0], parts[1]
+    return tensors, nodes

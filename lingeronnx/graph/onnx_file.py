@@ -1,10 +1,9 @@
-"""ONNX files as they lie on disk.
+"""Read and write ONNX files with external data, and check the structure of a model.
 
-Reading, writing, external data, and the structure every graph must have.
 Works on protobuf models, before and after they are an `ir.Graph`. A protobuf message cannot be
-larger than 2 GiB: above a limit the tensors are written into a second file beside the model,
-``<name>.onnx.<digest>.data``. Its name follows from its content, so that a model is never read with
-the data of another one, whenever a write is cut short.
+larger than 2 GiB: above a limit the tensors are written to a second file next to the model,
+``<name>.onnx.<digest>.data``. The name is derived from the content, so a model is never read with
+the data of another one, even if a write is interrupted.
 """
 
 from __future__ import annotations
@@ -39,56 +38,56 @@ __all__ = [
     "write_model",
 ]
 
-_MIN_EXTERNAL_BYTES = 1024  # bytes; smaller tensors stay in the model file
-_EXTERNAL_ALIGNMENT_BYTES = 4096  # onnxruntime maps tensors that begin at a page
+_MIN_EXTERNAL_BYTES = 1024  # smaller tensors stay in the model file
+_EXTERNAL_ALIGNMENT_BYTES = 4096  # onnxruntime memory-maps tensors that begin at a page
 
 
 def read_model(path: str | os.PathLike[str]) -> ModelProto:
     """Return the model at `path` with its external data in memory.
 
-    Raises ModelError for a missing, truncated or otherwise unreadable file, for missing external
-    data and for external data outside the folder of the model.
+    Raises
+    ------
+    ModelError
+        The file is missing, truncated or unreadable, or its external data are missing or outside
+        the folder of the model.
     """
-    where = Path(path)
-    if "\0" in str(where):
+    model_path = Path(path)
+    if "\0" in str(model_path):
         raise ModelError(
-            f"cannot read the model {str(where)!r}; no file's name holds the character NUL"
+            f"cannot read the model {str(model_path)!r}: a file name cannot contain a NUL character"
         )
-    if not where.is_file():
-        what = describe_irregular_file(where)
-        what = "does not exist" if what is None else f"is {what}"
+    if not model_path.is_file():
+        file_kind = describe_irregular_file(model_path)
+        problem = "does not exist" if file_kind is None else f"is {file_kind}"
         raise ModelError(
-            f"cannot read the model {where}: it {what}; give the path of an .onnx file"
+            f"cannot read the model {model_path}: it {problem}; give the path of an .onnx file"
         )
     try:
-        proto = onnx.load(str(where), load_external_data=False, format="protobuf")
+        proto = onnx.load(str(model_path), load_external_data=False, format="protobuf")
     except Exception as error:
         raise ModelError(
-            f"cannot read the model {where}: not a valid ONNX file ({_first_line(error)}); "
-            "is it whole, or a Git LFS pointer?"
+            f"cannot read the model {model_path}: not a valid ONNX file ({_first_line(error)}); "
+            "check that it is complete and not a Git LFS pointer"
         ) from error
     if not proto.graph.node and not proto.graph.output:
         raise ModelError(
-            f"cannot use the model {where}: its graph has no node; is it an ONNX file?"
+            f"cannot use the model {model_path}: its graph has no node; is it an ONNX file?"
         )
-    external_data.load_external_data(iter_tensors(proto), where)
+    external_data.load_external_data(iter_tensors(proto), model_path)
     return proto
 
 
 def check_no_external_data(proto: ModelProto) -> None:
-    """Raise ModelError where a model that somebody gives keeps data in a file, whose folder is not known."""
+    """Raise ModelError if a protobuf model refers to external data, whose folder is not known."""
     if any(tensor.data_location == TensorProto.EXTERNAL for tensor in iter_tensors(proto)):
         raise ModelError(
-            "the model keeps data in a file, and it does not say in which folder; give the model's "
-            "path"
+            "the model refers to external data in an unknown folder; pass the path of the model "
+            "instead"
         )
 
 
 def iter_tensors(proto: ModelProto) -> Iterator[TensorProto]:
-    """Yield every tensor stored in `proto`.
-
-    Initializers and attributes, in subgraphs and functions too.
-    """
+    """Yield all initializers and tensor attributes, including those of subgraphs and functions."""
     yield from _iter_graph_tensors(proto.graph)
     for function in proto.functions:
         yield from _iter_node_tensors(function.node)
@@ -113,7 +112,7 @@ def _get_subgraphs(attribute: onnx.AttributeProto) -> list[GraphProto]:
     return [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
 
 
-# ---- writing -------------------------------------------------------------------------------------------------------
+# ---- writing -------------------------------------------------------------------------------------
 
 
 def exceeds_size_limit(proto: ModelProto, limit: int) -> bool:
@@ -125,45 +124,58 @@ def exceeds_size_limit(proto: ModelProto, limit: int) -> bool:
 def write_model(
     proto: ModelProto, path: str | os.PathLike[str], limit: int, check_operators: bool = True
 ) -> None:
-    """Write `proto` to `path`, as a whole or not at all.
+    """Write `proto` to `path` atomically, with external data if it is larger than `limit`.
 
-    Above `limit` bytes with external data beside it.
-    It is read back before it takes its name: ModelError where it could not be loaded. operators :
-    whether its standard operators must then be those of its opset, which those of a file from
-    elsewhere may not be. `proto` is used up where it is large: its tensors move to the file.
+    The file is read back before it replaces an existing one.
+
+    Parameters
+    ----------
+    proto
+        The model. If it is larger than `limit`, its tensors are moved to the external file.
+    path
+        The file to write.
+    limit
+        Maximum size of the model file in bytes.
+    check_operators
+        Whether standard operators must match the opset. A file of another tool may violate that.
+
+    Raises
+    ------
+    ModelError
+        The written file could not be loaded.
     """
-    where = resolve_write_target(path)
+    target = resolve_write_target(path)
     if exceeds_size_limit(proto, limit):
-        beside = where.with_name(f"{where.name}.{_external_data_digest(proto)}.data")
-        _write_with_external_data(proto, where, beside, check_operators)
+        data_file = target.with_name(f"{target.name}.{_external_data_digest(proto)}.data")
+        _write_with_external_data(proto, target, data_file, check_operators)
     else:
-        beside = where
-        data = proto.SerializeToString(deterministic=True)
-        with replace_file(where) as temporary:
-            temporary.write_bytes(data)
-            verify_written_model(temporary, where, check_structure, check_operators)
-    _remove_stale_data_files(where, beside)
+        data_file = target
+        content = proto.SerializeToString(deterministic=True)
+        with replace_file(target) as temporary:
+            temporary.write_bytes(content)
+            verify_written_model(temporary, target, check_structure, check_operators)
+    _remove_stale_data_files(target, data_file)
 
 
 def _write_with_external_data(
-    proto: ModelProto, where: Path, beside: Path, operators: bool
+    proto: ModelProto, target: Path, data_file: Path, check_operators: bool
 ) -> None:
-    """Write the data to `beside`, a name no other content has, and then the model that refers to it to `where`."""
-    new = not beside.exists()
+    """Write the tensors to `data_file`, whose name is unique to its content, then the model."""
+    is_new = not data_file.exists()
     try:
-        with replace_file(where) as temporary:
-            with replace_file(beside) as store:
-                move_to_external_data(proto, store, beside.name)
+        with replace_file(target) as temporary:
+            with replace_file(data_file) as store:
+                move_to_external_data(proto, store, data_file.name)
             temporary.write_bytes(proto.SerializeToString(deterministic=True))
-            verify_written_model(temporary, where, check_structure, operators)
+            verify_written_model(temporary, target, check_structure, check_operators)
     except BaseException:
-        if new:
-            beside.unlink(missing_ok=True)
+        if is_new:
+            data_file.unlink(missing_ok=True)
         raise
 
 
 def _external_data_digest(proto: ModelProto) -> str:
-    """Return 16 hexadecimal digits that say what `move_to_external_data` will move."""
+    """Return a digest of the data that `move_to_external_data` moves, 16 hexadecimal digits."""
     hasher = hashlib.blake2b(digest_size=8)
     for tensor in iter_tensors(proto):
         if len(tensor.raw_data) >= _MIN_EXTERNAL_BYTES:
@@ -171,20 +183,20 @@ def _external_data_digest(proto: ModelProto) -> str:
     return hasher.hexdigest()
 
 
-def _remove_stale_data_files(where: Path, kept: Path) -> None:
-    """Remove what earlier models of the name `where` kept their data in.
+def _remove_stale_data_files(target: Path, current: Path) -> None:
+    """Remove external data files of earlier versions of `target`, except `current`.
 
-    What cannot be removed is only in the way.
+    Files that cannot be removed are ignored: they only take space.
     """
-    name = re.compile(re.escape(where.name) + r"\.[0-9a-f]{16}\.data")
+    pattern = re.compile(re.escape(target.name) + r"\.[0-9a-f]{16}\.data")
     with contextlib.suppress(OSError):
-        for other in where.parent.iterdir():
-            if name.fullmatch(other.name) and other.name != kept.name:
-                other.unlink()
+        for file in target.parent.iterdir():
+            if pattern.fullmatch(file.name) and file.name != current.name:
+                file.unlink()
 
 
 def move_to_external_data(proto: ModelProto, store: Path, location: str) -> None:
-    """Move the large tensors of `proto` into the file `store`, which the model will know as `location`."""
+    """Move the large tensors of `proto` to the file `store`, referred to as `location`."""
     with store.open("wb") as file:
         for tensor in iter_tensors(proto):
             if len(tensor.raw_data) < _MIN_EXTERNAL_BYTES:
@@ -200,19 +212,19 @@ def move_to_external_data(proto: ModelProto, store: Path, location: str) -> None
             )
 
 
-# ---- structure -----------------------------------------------------------------------------------------------------
+# ---- structure -----------------------------------------------------------------------------------
 
 
-#: Kinds of attributes that are messages -> the field that holds one.
+#: Attribute types that are messages -> the field that stores the message.
 _MESSAGE_FIELDS = {onnx.AttributeProto.TENSOR: "t", onnx.AttributeProto.GRAPH: "g"}
 
 
 def check_structure(proto: ModelProto) -> None:
-    """Raise ModelError where `proto` is no sound graph; what operators mean is not looked at."""
+    """Raise ModelError if the graph of `proto` is malformed. Operator semantics are not checked."""
     check_string_fields(proto)
     _check_opsets(proto)
     if not proto.graph.output:
-        raise ModelError("the graph has no output; nothing would be computed")
+        raise ModelError("the graph has no output; mark at least one tensor as a graph output")
     if proto.graph.sparse_initializer:
         name = proto.graph.sparse_initializer[0].values.name
         raise ModelError(f"initializer '{name}' is sparse; store it as a dense tensor")
@@ -220,55 +232,50 @@ def check_structure(proto: ModelProto) -> None:
         _check_tensor(tensor)
     _check_graph(proto.graph, set())
     for function in proto.functions:
-        _check_nodes(
-            function.node,
-            {*function.input, *(name for node in function.node for name in node.output)},
-        )
+        computed_names = {name for node in function.node for name in node.output}
+        _check_nodes(function.node, {*function.input, *computed_names})
     check_attributes(proto)
     _check_graph_io(proto.graph)
     check_expansion_limits(proto)
     names = [value.name for value in proto.graph.output]
-    if double := _find_duplicate(names):
-        raise ModelError(f"tensor '{double}' is listed twice as a graph output; list it once")
+    if duplicate := _find_duplicate(names):
+        raise ModelError(f"tensor '{duplicate}' is listed twice as a graph output; list it once")
 
 
 def check_string_fields(message: Any) -> None:  # noqa: ANN401 - any message: protobuf has no types
-    """Raise ModelError where a name is no text: protobuf hands damaged UTF-8 over as bytes."""
+    """Raise ModelError if a string field is not text: protobuf returns invalid UTF-8 as bytes."""
     for field, content in message.ListFields():
-        many = (
-            content
-            if isinstance(content, Sequence) and not isinstance(content, str | bytes)
-            else [content]
-        )
-        if field.type == field.TYPE_STRING and not all(isinstance(text, str) for text in many):
-            raise ModelError(
-                f"the field '{field.name}' holds something that is no text; the file is damaged"
-            )
-        if field.type == field.TYPE_MESSAGE:
-            for part in many if field.message_type.name != "TensorProto" else ():
-                check_string_fields(part)
+        is_repeated = isinstance(content, Sequence) and not isinstance(content, str | bytes)
+        entries = content if is_repeated else [content]
+        if field.type == field.TYPE_STRING:
+            if not all(isinstance(entry, str) for entry in entries):
+                raise ModelError(
+                    f"the field '{field.name}' is not valid UTF-8 text; the file is malformed"
+                )
+        elif field.type == field.TYPE_MESSAGE and field.message_type.name != "TensorProto":
+            for entry in entries:
+                check_string_fields(entry)
 
 
 def _check_opsets(proto: ModelProto) -> None:
+    """Raise ModelError if the domain of a node is neither imported nor that of a local function."""
     for function in proto.functions:
         _collect_opsets(function.opset_import, f"function '{function.name}'")
     versions = _collect_opsets(proto.opset_import, "the model")
-    version = versions.get("")
-    local = {(f.domain, f.name) for f in proto.functions}
+    has_quantized_domain = any(domain in versions for domain in QUANTIZED_DOMAINS)
+    if "" not in versions and has_quantized_domain:
+        return
+    local_functions = {(function.domain, function.name) for function in proto.functions}
     for node in iter_nodes_recursive(proto.graph.node):
         domain = "" if node.domain == "ai.onnx" else node.domain
-        if (
-            domain in versions
-            or domain in QUANTIZED_DOMAINS
-            or (node.domain, node.op_type) in local
-        ):
+        if domain in versions or domain in QUANTIZED_DOMAINS:
             continue
-        if version is None and any(known in versions for known in QUANTIZED_DOMAINS):
+        if (node.domain, node.op_type) in local_functions:
             continue
         raise ModelError(
             f"{node_label(node)}: the model imports no opset for "
             f"{_format_domain(domain)}{suggest_nearest(domain, versions)}; "
-            "the file is damaged, export it again"
+            "the file is malformed, export it again"
         )
 
 
@@ -276,224 +283,233 @@ def _format_domain(domain: str) -> str:
     return f"domain '{domain}'" if domain else "the standard domain"
 
 
-def _collect_opsets(imports: Iterable[onnx.OperatorSetIdProto], whose: str) -> dict[str, int]:
-    """Return the opset of each domain.
+def _collect_opsets(imports: Iterable[onnx.OperatorSetIdProto], owner: str) -> dict[str, int]:
+    """Return the opset version of each domain in `imports`.
 
-    ModelError for two of one domain, and for a standard one that is not known.
+    Raises ModelError if a domain has two versions or an unsupported one; `owner` names the
+    importing model or function in the message.
     """
     versions: dict[str, int] = {}
     for entry in imports:
         domain = "" if entry.domain == "ai.onnx" else entry.domain
         if versions.setdefault(domain, entry.version) != entry.version:
             raise ModelError(
-                f"{whose} uses opset {versions[domain]} and opset {entry.version} of "
-                f"{_format_domain(domain)}; the file is damaged, export it again"
+                f"{owner} uses opset {versions[domain]} and opset {entry.version} of "
+                f"{_format_domain(domain)}; the file is malformed, export it again"
             )
     newest = onnx.defs.onnx_opset_version()
     if "" in versions and not 0 < versions[""] <= newest:
         raise ModelError(
-            f"{whose} uses opset {versions['']}; the installed onnx knows 1 to {newest}: upgrade "
-            "onnx or "
-            "export with an older opset"
+            f"{owner} uses opset {versions['']}; the installed onnx supports 1 to {newest}: "
+            "upgrade onnx or export with an older opset"
         )
     for domain in QUANTIZED_DOMAINS:
         if versions.get(domain, 1) != 1:
             raise ModelError(
-                f"{whose} is of version {versions[domain]} of domain '{domain}'; this lingeronnx "
-                "reads 1: "
-                "upgrade it, or quantize the float model again"
+                f"{owner} uses version {versions[domain]} of domain '{domain}'; this lingeronnx "
+                "supports version 1: upgrade it, or quantize the float model again"
             )
     return versions
 
 
 def _check_graph_io(graph: GraphProto) -> None:
-    """A graph input that says what it is says of which elements.
+    """Raise ModelError if a graph input has no element type or a graph output is a map.
 
-    An output is no map of keys, as ZipMap makes them.
+    Classifier exports end in ZipMap, whose output is a map.
     """
     for value in graph.input:
-        if (
-            value.type.HasField("tensor_type")
-            and value.type.tensor_type.elem_type == TensorProto.UNDEFINED
-        ):
+        if not value.type.HasField("tensor_type"):
+            continue
+        if value.type.tensor_type.elem_type == TensorProto.UNDEFINED:
             raise ModelError(
-                f"graph input '{value.name}' has no element type; the file is damaged, export it "
+                f"graph input '{value.name}' has no element type; the file is malformed, export it "
                 "again"
             )
-
     for value in graph.output:
-        if value.type.HasField("map_type") or value.type.sequence_type.elem_type.HasField(
-            "map_type"
-        ):
-            maker = next((node for node in graph.node if value.name in node.output), None)
-            end = (
-                f"end the model at '{maker.input[0]}', which {maker.op_type} reads"
-                if maker and maker.input
-                else ""
-            )
-            raise ModelError(
-                f"output '{value.name}' is a map from keys to numbers, which no platform computes; "
-                f"{end or 'leave it out'}, and look the keys up in your program"
-            )
+        is_map_sequence = value.type.sequence_type.elem_type.HasField("map_type")
+        if not value.type.HasField("map_type") and not is_map_sequence:
+            continue
+        node = next((node for node in graph.node if value.name in node.output), None)
+        remedy = "remove it"
+        if node and node.input:
+            remedy = f"end the model at '{node.input[0]}', the input of {node.op_type}"
+        raise ModelError(
+            f"output '{value.name}' is a map from keys to numbers, which no platform supports; "
+            f"{remedy}, and look up the keys in your application"
+        )
 
 
 def _check_tensor(tensor: TensorProto) -> None:
-    """The data must have the size that the shape says."""
-    kind = (
-        TensorProto.DataType.Name(tensor.data_type)
-        if tensor.data_type in TensorProto.DataType.values()
-        else "?"
-    )
-    if kind in ("?", "UNDEFINED"):
+    """Raise ModelError if the element type is unsupported or the data do not match the shape."""
+    type_name = "?"
+    if tensor.data_type in TensorProto.DataType.values():
+        type_name = TensorProto.DataType.Name(tensor.data_type)
+    if type_name in ("?", "UNDEFINED"):
         raise ModelError(
             f"initializer '{tensor.name}' has unknown element type {tensor.data_type}; the file is "
-            "damaged"
+            "malformed"
         )
-    if kind.startswith("FLOAT6"):
+    if type_name.startswith("FLOAT6"):
         raise ModelError(
-            f"initializer '{tensor.name}' is of type {kind}, which is not read; store it as FLOAT"
+            f"initializer '{tensor.name}' has the unsupported type {type_name}; store it as FLOAT"
         )
-    count = math.prod(tensor.dims)
-    if any(d < 0 for d in tensor.dims):
+    if any(dim < 0 for dim in tensor.dims):
         raise ModelError(
             f"initializer '{tensor.name}' has shape {list(tensor.dims)}; a size cannot be negative"
         )
-    unit = "bytes"
-    if tensor.data_location == TensorProto.EXTERNAL:
-        lengths = [int(entry.value) for entry in tensor.external_data if entry.key == "length"]
-        size, want = sum(lengths), _expected_bytes(tensor.data_type, count)
-    elif kind == "STRING":
-        size, want, unit = len(tensor.string_data), count, "values"
-    elif tensor.raw_data:
-        size, want = len(tensor.raw_data), _expected_bytes(tensor.data_type, count)
-    else:
-        size, want, unit = _count_typed_values(tensor, kind), count, "values"
-    if size != want:
+    stored, expected, unit = _measure_tensor_data(tensor, type_name)
+    if stored != expected:
         raise ModelError(
-            f"initializer '{tensor.name}' of shape {list(tensor.dims)} holds {size} {unit}, not "
-            f"{want}; the file is "
-            "damaged, export it again"
+            f"initializer '{tensor.name}' of shape {list(tensor.dims)} holds {stored} {unit}, not "
+            f"{expected}; the file is malformed, export it again"
         )
 
 
-def _expected_bytes(kind: int, count: int) -> int:
-    name = TensorProto.DataType.Name(kind)
-    bits = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}.get(name)
+def _measure_tensor_data(tensor: TensorProto, type_name: str) -> tuple[int, int, str]:
+    """Return the stored and the expected amount of data of `tensor`, and the unit of both."""
+    element_count = math.prod(tensor.dims)
+    if tensor.data_location == TensorProto.EXTERNAL:
+        lengths = [int(entry.value) for entry in tensor.external_data if entry.key == "length"]
+        return sum(lengths), _expected_bytes(tensor.data_type, element_count), "bytes"
+    if type_name == "STRING":
+        return len(tensor.string_data), element_count, "values"
+    if tensor.raw_data:
+        return len(tensor.raw_data), _expected_bytes(tensor.data_type, element_count), "bytes"
+    return _count_typed_values(tensor, type_name), element_count, "values"
+
+
+def _expected_bytes(data_type: int, element_count: int) -> int:
+    """Return the bytes of `element_count` elements; types below 8 bits are packed."""
+    type_name = TensorProto.DataType.Name(data_type)
+    bits = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}.get(type_name)
     if bits is None:
-        bits = 8 * onnx.helper.tensor_dtype_to_np_dtype(kind).itemsize
-    return -(-count * bits // 8)
+        bits = 8 * onnx.helper.tensor_dtype_to_np_dtype(data_type).itemsize
+    return -(-element_count * bits // 8)
 
 
-def _count_typed_values(tensor: TensorProto, kind: str) -> int:
-    """Return the number of values in the typed field of `tensor`."""
-    if kind in ("COMPLEX64", "COMPLEX128"):
+def _count_typed_values(tensor: TensorProto, type_name: str) -> int:
+    """Return the number of elements in the typed data field of `tensor`."""
+    if type_name in ("COMPLEX64", "COMPLEX128"):
         return (len(tensor.float_data) + len(tensor.double_data)) // 2
-    if kind in ("INT4", "UINT4", "FLOAT4E2M1", "INT2", "UINT2"):
+    if type_name in ("INT4", "UINT4", "FLOAT4E2M1", "INT2", "UINT2"):
         return math.prod(tensor.dims) if tensor.int32_data else 0
     fields = ("float_data", "double_data", "int32_data", "int64_data", "uint64_data")
     return sum(len(getattr(tensor, field)) for field in fields)
 
 
-def _check_graph(graph: GraphProto, outer: set[str]) -> None:
-    """Every tensor has one producer, every name that is read exists, nothing depends on itself."""
-    inputs = [value.name for value in graph.input]
-    if "" in inputs:
-        raise ModelError("a graph input has no name; the file is damaged")
-    stored = {tensor.name for tensor in graph.initializer}
-    if "" in stored:
-        raise ModelError("an initializer has no name; the file is damaged")
-    if double := _find_duplicate(inputs) or _find_duplicate(
-        [tensor.name for tensor in graph.initializer]
-    ):
+def _check_graph(graph: GraphProto, outer_names: set[str]) -> None:
+    """Raise ModelError unless `graph` is acyclic and each name has exactly one definition.
+
+    `outer_names` are the tensors of enclosing graphs, which nodes may read too.
+    """
+    input_names = [value.name for value in graph.input]
+    initializer_names = [tensor.name for tensor in graph.initializer]
+    if "" in input_names:
+        raise ModelError("a graph input has no name; the file is malformed")
+    if "" in initializer_names:
+        raise ModelError("an initializer has no name; the file is malformed")
+    if duplicate := _find_duplicate(input_names) or _find_duplicate(initializer_names):
         raise ModelError(
-            f"tensor '{double}' is defined twice; names must be unique, export the model again"
+            f"tensor '{duplicate}' is defined twice; names must be unique, export the model again"
         )
-    producers: dict[str, NodeProto] = {}
-    for node in graph.node:
-        for name in filter(None, node.output):
-            if name in producers or name in stored or name in inputs:
-                other = (
-                    node_label(producers[name])
-                    if name in producers
-                    else "a graph input or initializer"
-                )
-                raise ModelError(
-                    f"{node_label(node)}: tensor '{name}' is written by {other} too; names must be "
-                    "unique"
-                )
-            producers[name] = node
-    known = outer | set(inputs) | stored | set(producers)
-    _check_nodes(graph.node, known)
+    source_names = {*input_names, *initializer_names}
+    producers = _collect_producers(graph, source_names)
+    defined_names = outer_names | source_names | producers.keys()
+    _check_nodes(graph.node, defined_names)
     for value in graph.output:
-        if value.name not in known:
+        if value.name not in defined_names:
             raise ModelError(
-                f"graph output '{value.name}' is computed nowhere; the file is damaged"
+                f"graph output '{value.name}' is not computed by any node; the file is malformed"
             )
     _check_cycle(graph, producers)
 
 
-def _check_nodes(nodes: Iterable[NodeProto], known: set[str]) -> None:
-    """What nodes read is among the names `known`, and their attributes hold what they say."""
+def _collect_producers(graph: GraphProto, source_names: set[str]) -> dict[str, NodeProto]:
+    """Return the producer of each computed tensor; raise ModelError if a name is defined twice."""
+    producers: dict[str, NodeProto] = {}
+    for node in graph.node:
+        for name in filter(None, node.output):
+            if name not in producers and name not in source_names:
+                producers[name] = node
+                continue
+            first = "a graph input or initializer"
+            if name in producers:
+                first = node_label(producers[name])
+            raise ModelError(
+                f"{node_label(node)}: tensor '{name}' is written by {first} too; names must be "
+                "unique"
+            )
+    return producers
+
+
+def _check_nodes(nodes: Iterable[NodeProto], defined_names: set[str]) -> None:
+    """Raise ModelError if a node reads an undefined tensor or has a malformed attribute."""
     for node in nodes:
         for name in filter(None, node.input):
-            if name not in known:
+            if name not in defined_names:
                 raise ModelError(
-                    f"{node_label(node)}: its input '{name}' is computed nowhere; the file is "
-                    "damaged"
+                    f"{node_label(node)}: its input '{name}' is not computed by any node; the file "
+                    "is malformed"
                 )
         for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.UNDEFINED:
-                raise ModelError(
-                    f"{node_label(node)}: its attribute '{attribute.name}' has no type; the file "
-                    "is damaged"
-                )
-            if (
-                (field := _MESSAGE_FIELDS.get(attribute.type))
-                and not attribute.ref_attr_name
-                and not attribute.HasField(field)
-            ):
-                raise ModelError(
-                    f"{node_label(node)}: its attribute '{attribute.name}' is empty; the file is "
-                    "damaged"
-                )
-            for inner in _get_subgraphs(attribute):
-                if node.op_type == "Loop" and (len(inner.input) < 2 or not inner.output):
+            _check_attribute_content(node, attribute)
+            for subgraph in _get_subgraphs(attribute):
+                if node.op_type == "Loop" and (len(subgraph.input) < 2 or not subgraph.output):
                     raise ModelError(
-                        f"{node_label(node)}: its body takes {len(inner.input)} inputs and gives "
-                        f"{len(inner.output)} "
-                        "outputs; it takes the turn and the condition, and gives the condition"
+                        f"{node_label(node)}: its body has {len(subgraph.input)} inputs and "
+                        f"{len(subgraph.output)} outputs; it needs the inputs iteration and "
+                        "condition, and the output condition"
                     )
-                _check_graph(inner, known)
+                _check_graph(subgraph, defined_names)
+
+
+def _check_attribute_content(node: NodeProto, attribute: onnx.AttributeProto) -> None:
+    """Raise ModelError if `attribute` has no type, or no content although its type is a message."""
+    if attribute.type == onnx.AttributeProto.UNDEFINED:
+        raise ModelError(
+            f"{node_label(node)}: its attribute '{attribute.name}' has no type; the file is "
+            "malformed"
+        )
+    field = _MESSAGE_FIELDS.get(attribute.type)
+    if field and not attribute.ref_attr_name and not attribute.HasField(field):
+        raise ModelError(
+            f"{node_label(node)}: its attribute '{attribute.name}' is empty; the file is malformed"
+        )
 
 
 def _check_cycle(graph: GraphProto, producers: dict[str, NodeProto]) -> None:
-    """Take out nodes whose inputs are ready until none is left."""
-    waiting: dict[int, int] = {}
-    readers: dict[str, list[int]] = {}
+    """Raise ModelError if `graph` has a cycle (Kahn's algorithm)."""
+    open_inputs: dict[int, int] = {}
+    consumers: dict[str, list[int]] = {}
     for index, node in enumerate(graph.node):
-        needed = {name for name in node.input if name in producers}
-        waiting[index] = len(needed)
-        for name in needed:
-            readers.setdefault(name, []).append(index)
-    ready = [index for index, count in waiting.items() if count == 0]
+        computed_inputs = {name for name in node.input if name in producers}
+        open_inputs[index] = len(computed_inputs)
+        for name in computed_inputs:
+            consumers.setdefault(name, []).append(index)
+    ready = [index for index, count in open_inputs.items() if count == 0]
     while ready:
         index = ready.pop()
-        del waiting[index]
+        del open_inputs[index]
         for name in filter(None, graph.node[index].output):
-            for reader in readers.get(name, ()):
-                waiting[reader] -= 1
-                if waiting[reader] == 0:
-                    ready.append(reader)
-    if waiting:
+            for consumer in consumers.get(name, ()):
+                open_inputs[consumer] -= 1
+                if open_inputs[consumer] == 0:
+                    ready.append(consumer)
+    if open_inputs:
         raise ModelError(
-            f"{node_label(graph.node[min(waiting)])}: it depends on its own output; a graph has no "
-            "cycle"
+            f"{node_label(graph.node[min(open_inputs)])}: it depends on its own output; a graph "
+            "cannot have a cycle"
         )
 
 
 def _find_duplicate(names: list[str]) -> str | None:
-    met_names: set[str] = set()
-    return next((name for name in names if name in met_names or met_names.add(name)), None)  # type: ignore[func-returns-value]
+    """Return the first name that occurs a second time, or None."""
+    visited: set[str] = set()
+    for name in names:
+        if name in visited:
+            return name
+        visited.add(name)
+    return None
 
 
 def _first_line(error: Exception) -> str:

@@ -1,13 +1,13 @@
-"""What each standard float operator is: one entry per operator, from which everybody asks.
+"""Properties of the standard float operators: a single table that all other code queries.
 
-An entry says what is true of the operator whoever asks: that it works element by element, and by
-which function; that it moves data, and how; what keeps a scale or a sign; which inputs decide the
-sizes of its output; what its older forms look like. The sets below the table are questions that
-several files ask. What only one rewrite wants stands with it, as far as it is not a fact about
-operators.
+An entry states facts that do not depend on the caller: whether the operator works element by
+element and with which function, whether and how it moves data, which properties it preserves
+(scale, sign), which inputs decide the output shape, and what its older forms look like. The sets
+below the table answer questions that several files ask; a question of a single rewrite stays with
+that rewrite.
 
-A function of one number is one entry: tables, and passes that work element by element, then know
-it. Knows nothing of graphs, integers and chips.
+A unary function is one entry, which makes it available to lookup tables and to all passes on
+elementwise operators. Nothing here depends on graphs, integers or platforms.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ __all__ = [
 
 
 class DataMovement(Enum):
-    """What an operator does that only moves or chooses elements of input 0.
+    """How an operator moves or selects elements of input 0.
 
-    JOINS, CHOOSES: of several inputs.
+    CONCATENATE and ELEMENT_SELECT take elements of several inputs.
     """
 
     IDENTITY = "the same tensor"
@@ -94,24 +94,68 @@ class DataMovement(Enum):
 class Operator:
     """Facts about a standard operator.
 
-    unary_function : of one number, in float64. pair : of two numbers; tensors broadcast. one,
-    broadcasts : element by element, of one tensor or of several that broadcast; a function or a
-    pair is that anyhow. straight : with a constant it is a straight line. neutral : the number that
-    as second operand changes nothing. activation : what nets have between layers.
-    is_nonnegative : its result is never negative. preserves_nonnegativity : nor is it where its
-    data are not. homogeneous : f(a x) = a f(x) for a > 0. preserves_scale : its output has the
-    scale of its input. exact : each number of its result is rounded once, as IEEE 754 says, or not
-    at all, so that it is the same wherever it is computed. movement : what only moves elements.
-    layer : sums products with weights. recurrent : over time. window : over a window of places.
-    pool, reduces : "mean", "max", ... over windows or whole maps, over given axes. row : shares of
-    a row. is_normalization : all numbers, less and divided by what was summed over axes.
-    shape_inputs : inputs whose data decide the sizes of the output; empty: its data do, always.
-    sizes : gives sizes of a tensor. places : gives positions in a tensor. makes : data out of
-    sizes. random, sequence, subgraphs : as they say. computes_scales_at_run_time : works out scales
-    of activations at run time. quantized : is about integers and their scales. since_opset : the
-    first opset that has it, where that is above 13. attributes_to_inputs : (attributes that became
-    inputs 1, 2, ...; the first opset where they are inputs). has_legacy_broadcast : before opset 7,
-    attributes gave the position of the second operand's axes.
+    Attributes
+    ----------
+    unary_function
+        The function of one tensor, in float64.
+    binary_function
+        The function of two tensors that broadcast.
+    is_unary_elementwise, is_broadcasting
+        Works element by element on one tensor, or on several that broadcast. Implied by a unary or
+        binary function.
+    is_affine_with_constant
+        Affine in one operand if the other is constant.
+    identity_operand
+        Second operand that leaves the first unchanged.
+    is_activation
+        Used between layers.
+    is_nonnegative
+        The result is never negative.
+    preserves_nonnegativity
+        The result is not negative if no input is.
+    is_positively_homogeneous
+        f(a x) = a f(x) for a > 0.
+    preserves_scale
+        The output has the scale of the input.
+    is_correctly_rounded
+        Each element is rounded once, as IEEE 754 specifies, or not at all, so that the result is
+        the same on every machine.
+    movement
+        How it moves elements, if it only does that.
+    is_layer
+        Sums products with weights.
+    is_recurrent
+        Iterates over time steps.
+    is_windowed
+        Works on windows of positions.
+    pool_kind
+        "mean" or "max" over windows or whole feature maps.
+    reduction_kind
+        "mean", "max", ... over given axes.
+    is_softmax_like
+        Normalizes or selects along an axis.
+    is_normalization
+        Normalizes by statistics over axes.
+    shape_inputs
+        Inputs whose data decide the output shape; empty if the data of input 0 always do.
+    returns_shape
+        Returns the size of a tensor.
+    returns_indices
+        Returns positions in a tensor.
+    generates_data
+        Creates data from a shape.
+    is_random, is_sequence, has_subgraphs
+        Is random, works on tensor sequences, has subgraphs.
+    is_quantization
+        Works on integers and their scales.
+    computes_scales_at_run_time
+        Computes scales of activations at run time.
+    attributes_to_inputs
+        (attributes that became inputs 1, 2, ..., the first opset in which they are inputs).
+    since_opset
+        The first opset that has the operator, if above 13.
+    has_legacy_broadcast
+        Before opset 7, attributes specified how the second operand broadcasts.
     """
 
     unary_function: UnaryFunction | None = None
@@ -152,7 +196,7 @@ _Op = Operator
 
 OPERATORS: Mapping[str, Operator] = MappingProxyType(
     {
-        # functions of one number
+        # unary functions
         "Abs": _Op(
             unary_function=lambda x, attr: np.abs(x),
             is_nonnegative=True,
@@ -227,7 +271,7 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
             is_activation=True,
             is_correctly_rounded=True,
         ),
-        # of one number too, but by more than attributes, or not smooth enough for a table
+        # unary, but with operands besides attributes, or not smooth enough for a lookup table
         "Ceil": _Op(
             is_unary_elementwise=True, preserves_nonnegativity=True, is_correctly_rounded=True
         ),
@@ -239,7 +283,7 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
             is_unary_elementwise=True, preserves_nonnegativity=True, is_correctly_rounded=True
         ),
         "Sign": _Op(is_unary_elementwise=True, is_correctly_rounded=True),
-        # of one number, and in no table of any platform
+        # unary, but not in the lookup tables of any platform
         "Acos": _Op(is_unary_elementwise=True),
         "Acosh": _Op(is_unary_elementwise=True),
         "Asin": _Op(is_unary_elementwise=True),
@@ -251,7 +295,7 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
         "Sin": _Op(is_unary_elementwise=True),
         "Sinh": _Op(is_unary_elementwise=True),
         "Tan": _Op(is_unary_elementwise=True),
-        # of two numbers
+        # binary functions
         "Add": _Op(
             binary_function=np.add,
             is_affine_with_constant=True,
@@ -290,7 +334,7 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
             has_legacy_broadcast=True,
             is_correctly_rounded=True,
         ),
-        # of several
+        # variadic, or with a broadcast parameter
         "Mean": _Op(is_broadcasting=True, preserves_nonnegativity=True),
         "PRelu": _Op(
             is_broadcasting=True,
@@ -299,9 +343,9 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
             is_correctly_rounded=True,
         ),
         "Sum": _Op(is_broadcasting=True, preserves_nonnegativity=True),
-        # to another type
+        # type conversion
         "Cast": _Op(is_correctly_rounded=True),
-        # of several, to truths
+        # comparisons and logic
         "And": _Op(has_legacy_broadcast=True, is_correctly_rounded=True),
         "Equal": _Op(has_legacy_broadcast=True, is_correctly_rounded=True),
         "Greater": _Op(has_legacy_broadcast=True, is_correctly_rounded=True),
@@ -311,7 +355,7 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
         "Not": _Op(is_correctly_rounded=True),
         "Or": _Op(has_legacy_broadcast=True, is_correctly_rounded=True),
         "Xor": _Op(has_legacy_broadcast=True, is_correctly_rounded=True),
-        # what only moves elements
+        # data movement
         "Concat": _Op(movement=DataMovement.CONCATENATE),
         "DepthToSpace": _Op(movement=DataMovement.BLOCK_SHUFFLE),
         "Dropout": _Op(movement=DataMovement.IDENTITY),
@@ -342,7 +386,7 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
         "LSTM": _Op(is_layer=True, is_recurrent=True),
         "MatMul": _Op(is_layer=True),
         "RNN": _Op(is_layer=True, is_recurrent=True),
-        # over windows, maps and rows
+        # over windows, feature maps and axes
         "AveragePool": _Op(
             is_windowed=True,
             pool_kind="mean",
@@ -374,14 +418,14 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
             is_correctly_rounded=True,
         ),
         "Softmax": _Op(is_softmax_like=True, is_nonnegative=True),
-        # over axes, whose sums they divide by
+        # normalization over axes
         "BatchNormalization": _Op(is_normalization=True),
         "GroupNormalization": _Op(is_normalization=True, since_opset=18),
         "InstanceNormalization": _Op(is_normalization=True),
         "LayerNormalization": _Op(is_normalization=True, since_opset=17),
         "LpNormalization": _Op(is_normalization=True),
         "MeanVarianceNormalization": _Op(is_normalization=True),
-        # over given axes
+        # reductions over given axes
         "ReduceL1": _Op(
             reduction_kind="magnitudes", is_nonnegative=True, attributes_to_inputs=(("axes",), 18)
         ),
@@ -420,7 +464,7 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
         "ReduceSumSquare": _Op(
             reduction_kind="squares", is_nonnegative=True, attributes_to_inputs=(("axes",), 18)
         ),
-        # sizes and positions, and data made of them
+        # shapes and positions, and data generated from them
         "ArgMax": _Op(returns_indices=True, is_correctly_rounded=True),
         "ArgMin": _Op(returns_indices=True, is_correctly_rounded=True),
         "Compress": _Op(shape_inputs=()),
@@ -434,7 +478,7 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
         "Size": _Op(returns_shape=True),
         "TopK": _Op(shape_inputs=(1,)),
         "Unique": _Op(shape_inputs=()),
-        # chance
+        # random
         "Bernoulli": _Op(is_random=True, since_opset=15),
         "Multinomial": _Op(is_random=True),
         "RandomNormal": _Op(is_random=True, generates_data=True),
@@ -448,7 +492,7 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
         "Scan": _Op(has_subgraphs=True, shape_inputs=()),
         "SequenceAt": _Op(is_sequence=True),
         "SplitToSequence": _Op(is_sequence=True),
-        # integers and their scales
+        # quantization
         "ConvInteger": _Op(is_quantization=True, computes_scales_at_run_time=True),
         "DequantizeLinear": _Op(is_quantization=True),
         "DynamicQuantizeLinear": _Op(is_quantization=True, computes_scales_at_run_time=True),
@@ -459,40 +503,40 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
 
 
 def _select_ops(predicate: Callable[[Operator], object]) -> frozenset[str]:
-    """Return the operators of which something holds."""
+    """Return the operators that satisfy `predicate`."""
     return frozenset(name for name, op in OPERATORS.items() if predicate(op))
 
 
-def _select_movement(*how: DataMovement) -> frozenset[str]:
-    return _select_ops(lambda op: op.movement in how)
+def _select_movement(*movements: DataMovement) -> frozenset[str]:
+    return _select_ops(lambda op: op.movement in movements)
 
 
 # ---- element by element ----
 
-#: Operator -> its function of one number.
+#: Operator -> its unary function.
 UNARY_FUNCTIONS = MappingProxyType(
     {name: op.unary_function for name, op in OPERATORS.items() if op.unary_function}
 )
-#: Operator -> its function of two numbers.
+#: Operator -> its binary function.
 BINARY_FUNCTIONS = MappingProxyType(
     {name: op.binary_function for name, op in OPERATORS.items() if op.binary_function}
 )
-#: Of these, straight lines where one of the two is a constant; of Div the divisor.
+#: Binary operators that are affine if one operand is constant; for Div, if the divisor is.
 AFFINE_OPS = _select_ops(lambda op: op.is_affine_with_constant)
-#: Of these, factors.
+#: Of these, multiplications by a factor.
 SCALING_OPS = _select_ops(lambda op: op.is_affine_with_constant and op.identity_operand == 1)
-#: Operator -> the second operand that changes nothing.
+#: Operator -> the second operand that leaves the first unchanged.
 IDENTITY_OPERANDS = MappingProxyType(
     {name: op.identity_operand for name, op in OPERATORS.items() if op.identity_operand is not None}
 )
-#: Element by element, of one tensor and attributes or constants.
+#: Element by element on one tensor, with attributes or constants.
 UNARY_ELEMENTWISE_OPS = _select_ops(lambda op: op.unary_function or op.is_unary_elementwise)
-#: Element by element, of tensors that broadcast.
+#: Element by element on tensors that broadcast.
 BROADCASTING_OPS = _select_ops(lambda op: op.binary_function or op.is_broadcasting)
-#: Before opset 7 attributes said how these broadcast.
+#: Before opset 7, attributes specified how these broadcast.
 LEGACY_BROADCAST_OPS = _select_ops(lambda op: op.has_legacy_broadcast)
 ACTIVATION_OPS = _select_ops(lambda op: op.is_activation)
-#: Activation -> those that are trained in its place where a chip has it not, the most alike first.
+#: Activation -> substitutes to train with if the platform lacks it, most similar first.
 ACTIVATION_SUBSTITUTES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "Celu": ("Relu",),
@@ -511,23 +555,23 @@ ACTIVATION_SUBSTITUTES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 POSITIVELY_HOMOGENEOUS_OPS = _select_ops(lambda op: op.is_positively_homogeneous)
 NONNEGATIVE_OPS = _select_ops(lambda op: op.is_nonnegative)
 
-# ---- moves ----
+# ---- data movement ----
 
-#: The same tensor.
+#: Return the tensor unchanged.
 IDENTITY_OPS = _select_movement(DataMovement.IDENTITY)
-#: Every element once, in the same order.
+#: Keep every element, in the same order.
 RESHAPING_OPS = _select_movement(DataMovement.RESHAPE, DataMovement.UNIT_AXES)
-#: Every element once: shapes, orders of axes.
+#: Keep every element, but change the shape or the order of axes.
 PERMUTATION_OPS = IDENTITY_OPS | RESHAPING_OPS | _select_movement(DataMovement.TRANSPOSE)
-#: Whole axes, each once: put elsewhere, in, or out.
+#: Move, insert or remove complete axes.
 AXIS_MOVE_OPS = _select_movement(DataMovement.TRANSPOSE, DataMovement.UNIT_AXES)
-#: Some of the elements.
+#: Select some of the elements.
 SELECTION_OPS = _select_movement(DataMovement.SELECT)
-#: Elements several times.
+#: Repeat elements.
 REPEAT_OPS = _select_movement(DataMovement.REPEAT)
-#: At each place an element of one of several tensors.
+#: Select an element of one of several tensors at each position.
 ELEMENT_SELECT_OPS = _select_movement(DataMovement.ELEMENT_SELECT)
-#: Nothing but elements of the tensors that are read.
+#: The output consists only of elements of the inputs.
 DATA_MOVEMENT_OPS = (
     PERMUTATION_OPS
     | SELECTION_OPS
@@ -540,7 +584,7 @@ NONNEGATIVITY_PRESERVING_OPS = DATA_MOVEMENT_OPS | _select_ops(
     lambda op: op.preserves_nonnegativity
 )
 
-# ---- layers, windows, rows ----
+# ---- layers, windows, reductions ----
 
 LAYER_OPS = _select_ops(lambda op: op.is_layer)
 RECURRENT_OPS = _select_ops(lambda op: op.is_recurrent)
@@ -549,27 +593,27 @@ WINDOWED_OPS = _select_ops(lambda op: op.is_windowed)
 POOL_KINDS = MappingProxyType(
     {name: op.pool_kind for name, op in OPERATORS.items() if op.pool_kind}
 )
-#: Operator -> what it makes of the numbers along its axes.
+#: Operator -> how it reduces the elements along its axes.
 REDUCTION_KINDS = MappingProxyType(
     {name: op.reduction_kind for name, op in OPERATORS.items() if op.reduction_kind}
 )
-#: Along one axis; before opset 13 along all from one on.
+#: Along one axis; before opset 13, along all axes from one on.
 SOFTMAX_FAMILY_OPS = _select_ops(lambda op: op.is_softmax_like)
-#: Those that weigh the numbers of a row against each other; Hardmax picks one.
+#: Those that compute relative weights; Hardmax selects one element.
 SOFTMAX_OPS = SOFTMAX_FAMILY_OPS - {"Hardmax"}
 NORMALIZATION_OPS = _select_ops(lambda op: op.is_normalization)
 
-# ---- sizes, chance, subgraphs, integers ----
+# ---- shapes, randomness, subgraphs, quantization ----
 
-#: Operator -> the inputs that decide its output's sizes.
+#: Operator -> the inputs that decide its output shape.
 SHAPE_INPUTS = MappingProxyType(
     {name: op.shape_inputs for name, op in OPERATORS.items() if op.shape_inputs}
 )
-#: Their data decide the sizes of their outputs.
+#: The output shape depends on the data of input 0.
 DATA_DEPENDENT_SHAPE_OPS = _select_ops(lambda op: op.shape_inputs == ())
 SHAPE_QUERY_OPS = _select_ops(lambda op: op.returns_shape)
 INDEX_OPS = _select_ops(lambda op: op.returns_indices)
-#: Data out of sizes or of nothing: what is behind them may be large.
+#: Generate or repeat data, so that downstream tensors may be large.
 DATA_GENERATING_OPS = _select_ops(
     lambda op: op.generates_data or op.movement is DataMovement.REPEAT
 )
@@ -578,7 +622,7 @@ SEQUENCE_OPS = _select_ops(lambda op: op.is_sequence)
 CONTROL_FLOW_OPS = _select_ops(lambda op: op.has_subgraphs)
 QUANTIZATION_OPS = _select_ops(lambda op: op.is_quantization)
 DYNAMIC_QUANTIZATION_OPS = _select_ops(lambda op: op.computes_scales_at_run_time)
-#: Operator -> (attributes that became inputs 1, 2, ..., the opset that has them so).
+#: Operator -> (attributes that became inputs 1, 2, ..., the first opset with these inputs).
 ATTRIBUTES_TO_INPUTS = MappingProxyType(
     {name: op.attributes_to_inputs for name, op in OPERATORS.items() if op.attributes_to_inputs}
 )

@@ -1,12 +1,11 @@
-"""A model without its weights.
+"""Replace the weights of a model by patterns, so that it can be shared in a bug report.
 
-Same nodes, names, types and shapes, and numbers that anybody may see.
-What a bug needs is nearly always the graph alone. Each constant is replaced by a pattern of the
-same type and shape: floats by a cosine of period 251, divided by the square root of the numbers in
-a row, so that sums stay near 1; integers by -3 ... 3, or 0 ... 6 where they have no sign. Kept are
-single numbers (limits, scales, zero points) and integers of at most 64 elements (shapes, axes,
-pads), without which the graph would be another one. Descriptions go, and so do metadata that are
-not lingeronnx's own.
+Nodes, names, types and shapes stay the same. Most bugs depend only on the graph. Each constant is
+replaced by a pattern of the same type and shape: floats by a cosine of period 251, divided by the
+square root of the elements per row, so that sums stay near 1; integers by -3 ... 3, or 0 ... 6 if
+unsigned. Scalars (limits, scales, zero points) and integers of at most 64 elements (shapes, axes,
+pads) are not replaced, because the structure of the graph depends on them. Doc strings and foreign
+metadata are removed.
 """
 
 from __future__ import annotations
@@ -21,44 +20,42 @@ from .onnx_file import iter_tensors
 
 __all__ = ["strip_weights"]
 
-_MAX_STRUCTURE_ELEMENTS = 64  # elements; integers up to here are shapes, axes and the like
-_PATTERN_PERIOD = (
-    251  # a prime number: no row of a weight is a multiple of it, and the file packs well
-)
-_MAX_TOTAL_BYTES = 1 << 28  # bytes of all constants together
+_MAX_STRUCTURE_ELEMENTS = 64  # integer constants up to this size are shapes, axes and the like
+_PATTERN_PERIOD = 251  # prime, so that rows differ; short, so that the file compresses well
+_MAX_TOTAL_BYTES = 1 << 28  # of all constants together
 _METADATA_PREFIX = "lingeronnx."
 _FLOAT_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
 
 
 def strip_weights(model: ModelProto) -> ModelProto | None:
-    """Return a copy of `model` with patterns for weights.
+    """Return a copy of `model` with patterns in place of weights, or None if larger than 256 MB.
 
-    None where they would take more than 256 MB.
-    `model` may have external data that were not loaded: only types and shapes are read of these.
+    External data need not be loaded: only types and shapes of constants are used.
     """
-    held = list(iter_tensors(model))
-    if sum(math.prod(tensor.dims) * 4 for tensor in held) > _MAX_TOTAL_BYTES:
+    tensors = list(iter_tensors(model))
+    if sum(math.prod(tensor.dims) * 4 for tensor in tensors) > _MAX_TOTAL_BYTES:
         return None
-    bare = onnx.ModelProto()
-    bare.CopyFrom(model)
-    for tensor in iter_tensors(bare):
+    stripped = onnx.ModelProto()
+    stripped.CopyFrom(model)
+    for tensor in iter_tensors(stripped):
         if not _is_structural_constant(tensor):
             tensor.CopyFrom(_make_pattern_tensor(tensor))
         tensor.doc_string = ""
-    bare.doc_string = bare.graph.doc_string = ""
-    for node in bare.graph.node:
+    stripped.doc_string = stripped.graph.doc_string = ""
+    for node in stripped.graph.node:
         node.doc_string = ""
-    own = [
-        (each.key, each.value)
-        for each in bare.metadata_props
-        if each.key.startswith(_METADATA_PREFIX)
-    ]
-    del bare.metadata_props[:]
-    helper.set_model_props(bare, dict(own))
-    return bare
+    metadata = {
+        entry.key: entry.value
+        for entry in stripped.metadata_props
+        if entry.key.startswith(_METADATA_PREFIX)
+    }
+    del stripped.metadata_props[:]
+    helper.set_model_props(stripped, metadata)
+    return stripped
 
 
 def _is_structural_constant(tensor: TensorProto) -> bool:
+    """Whether the graph structure may depend on `tensor`, so that it must keep its values."""
     if tensor.data_location == TensorProto.EXTERNAL:
         return False
     count = math.prod(tensor.dims)
@@ -66,16 +63,18 @@ def _is_structural_constant(tensor: TensorProto) -> bool:
 
 
 def _make_pattern_tensor(tensor: TensorProto) -> TensorProto:
+    """Return a tensor of the same name, type and shape with a pattern as data."""
     count = math.prod(tensor.dims)
     if tensor.data_type == TensorProto.STRING:
         return helper.make_tensor(
             tensor.name, tensor.data_type, list(tensor.dims), np.full(count, b"")
         )
     dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
-    steps = np.arange(count)
+    phase = np.arange(count) % _PATTERN_PERIOD
     if tensor.data_type in _FLOAT_TYPES:
-        row = max(count // max(tensor.dims[0] if tensor.dims else 1, 1), 1)
-        numbers = np.cos(steps % _PATTERN_PERIOD * 2.0) / math.sqrt(row)
+        rows = max(tensor.dims[0] if tensor.dims else 1, 1)
+        row_length = max(count // rows, 1)
+        values = np.cos(phase * 2.0) / math.sqrt(row_length)
     else:
-        numbers = steps % _PATTERN_PERIOD % 7 - (3 if np.issubdtype(dtype, np.signedinteger) else 0)
-    return numpy_helper.from_array(numbers.astype(dtype).reshape(tensor.dims), tensor.name)
+        values = phase % 7 - (3 if np.issubdtype(dtype, np.signedinteger) else 0)
+    return numpy_helper.from_array(values.astype(dtype).reshape(tensor.dims), tensor.name)

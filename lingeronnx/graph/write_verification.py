@@ -1,8 +1,8 @@
-"""A file is read back before it takes its name.
+"""Verify a written model file before it replaces an existing one.
 
-What could not be loaded later never replaces what can.
-Read is all but the data beside the model, of which the sizes are looked at. Then the graph must be
-sound (`onnxfile`), and its standard operators must be those of the opset that the file imports.
+A file that could not be loaded never replaces a valid one. The file is read without its external
+data, of which only the sizes are checked. The graph must be well-formed (`onnx_file`), and its
+standard operators must be valid in the opset that the file imports.
 """
 
 from __future__ import annotations
@@ -17,73 +17,87 @@ from ..errors import ModelError
 
 __all__ = ["iter_nodes_recursive", "verify_written_model"]
 
-_QUANTIZED_DOMAINS = (
-    "thinker",
-    "linger",
-)  # graphs of these use some standard operators in forms of their own
+# Graphs of these domains use some standard operators in nonstandard forms.
+_QUANTIZED_DOMAINS = ("thinker", "linger")
 
 
 def verify_written_model(
     path: Path, target: Path, check: Callable[[ModelProto], None], check_operators: bool
 ) -> None:
-    """Raise ModelError where the file at `path`, which shall be called `target`, could not be loaded.
+    """Raise ModelError if the file at `path` could not be loaded.
 
-    check : raises ModelError for a graph that is not sound. operators : whether to look at the
-    standard's operators.
+    Parameters
+    ----------
+    path
+        The file, under its temporary name.
+    target
+        Its final name, for messages.
+    check
+        Raises ModelError for a malformed graph.
+    check_operators
+        Whether to check the standard operators against their schemas.
     """
     try:
         proto = onnx.load(str(path), load_external_data=False, format="protobuf")
     except Exception as error:
         raise ModelError(
-            f"{target.name} is not written, nothing could load it: {type(error).__name__}"
+            f"{target.name} is not written, because it could not be loaded: {type(error).__name__}"
         ) from error
     try:
         check(proto)
         if check_operators:
             _check_operators(proto)
     except ModelError as error:
-        raise ModelError(f"{target.name} is not written, nothing could load it: {error}") from error
+        raise ModelError(
+            f"{target.name} is not written, because it could not be loaded: {error}"
+        ) from error
 
 
 def _check_operators(proto: ModelProto) -> None:
-    """Raise ModelError for a standard operator that its opset does not have, or not in that form."""
-    whole = _standard_opset(proto.opset_import)
-    own = any(node.domain in _QUANTIZED_DOMAINS for node in proto.graph.node)
+    """Raise ModelError for a standard operator that does not match the schema of its opset."""
+    model_opset = _standard_opset(proto.opset_import)
+    is_quantized = any(node.domain in _QUANTIZED_DOMAINS for node in proto.graph.node)
     for node in iter_nodes_recursive(proto.graph.node):
-        _check_node(node, whole, own)
+        _check_node(node, model_opset, is_quantized)
     for function in proto.functions:
+        opset = _standard_opset(function.opset_import) or model_opset
         for node in iter_nodes_recursive(function.node):
-            _check_node(node, _standard_opset(function.opset_import) or whole, own)
+            _check_node(node, opset, is_quantized)
 
 
 def _check_node(node: NodeProto, opset: int, allows_nonstandard_forms: bool) -> None:
-    """Raise ModelError as `_check_operators` says.
+    """Raise ModelError if a standard operator does not match its schema in `opset`.
 
-    allows_nonstandard_forms : whether the graph may use forms that the standard does not have, with
-    attributes in place of inputs.
+    Quantized graphs allow nonstandard forms, such as attributes in place of inputs.
     """
     if node.domain not in ("", "ai.onnx") or not opset:
         return
-    place = f"{node.op_type} {node.name}"
+    label = f"{node.op_type} {node.name}"
     if not onnx.defs.has(node.op_type, opset):
-        raise ModelError(f"{place}: opset {opset} has no such operator")
+        raise ModelError(f"{label}: opset {opset} has no such operator")
     schema = onnx.defs.get_schema(node.op_type, opset, "")
     if len(node.input) > schema.max_input or len(node.output) > schema.max_output:
         raise ModelError(
-            f"{place}: {len(node.input)} inputs and {len(node.output)} outputs are too many"
+            f"{label}: {len(node.input)} inputs and {len(node.output)} outputs are too many"
         )
-    if allows_nonstandard_forms:
-        return
+    if not allows_nonstandard_forms:
+        _check_required_operands(node, schema, f"{label}: opset {opset}")
+
+
+def _check_required_operands(node: NodeProto, schema: onnx.defs.OpSchema, label: str) -> None:
+    """Raise ModelError if `node` lacks a required input or attribute, or has an unknown one."""
     names = {attribute.name for attribute in node.attribute}
-    lost = [
+    missing = [
         name
         for name, attribute in schema.attributes.items()
         if attribute.required and name not in names
     ]
-    if len(node.input) < schema.min_input or lost:
-        raise ModelError(f"{place}: it lacks {lost[0] if lost else 'an input'} in opset {opset}")
-    if odd := names - set(schema.attributes):
-        raise ModelError(f"{place}: opset {opset} has no attribute {min(odd)}")
+    if len(node.input) < schema.min_input or missing:
+        operand = f"the attribute {missing[0]}" if missing else "another input"
+        raise ModelError(f"{label} requires {operand}")
+    unknown = names - set(schema.attributes)
+    if unknown:
+        raise ModelError(f"{label} has no attribute {min(unknown)}")
 
 
 def _standard_opset(imports: Iterable[onnx.OperatorSetIdProto]) -> int:
@@ -91,9 +105,11 @@ def _standard_opset(imports: Iterable[onnx.OperatorSetIdProto]) -> int:
 
 
 def iter_nodes_recursive(nodes: Iterable[NodeProto]) -> Iterable[NodeProto]:
-    """Yield nodes and those of their subgraphs."""
+    """Yield `nodes` and the nodes of all nested subgraphs."""
     for node in nodes:
         yield node
         for attribute in node.attribute:
-            for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+            if attribute.HasField("g"):
+                yield from iter_nodes_recursive(attribute.g.node)
+            for graph in attribute.graphs:
                 yield from iter_nodes_recursive(graph.node)

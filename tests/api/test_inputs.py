@@ -177,7 +177,7 @@ def test_check_takes_fixed_inputs(tmp_path):
         ({"rate": 0.5}, "the input is int64; give a value of that type"),
         ({"rate": "fast"}, "write a number, or a list of numbers"),
         ({"rate": "1,2"}, "2 values for the 1 elements"),
-        ({"x": 1}, "the file leaves sizes of this input open"),
+        ({"x": 1}, "the shape of this input is not known"),
     ],
 )
 def test_wrong_values(values, message):
@@ -186,7 +186,7 @@ def test_wrong_values(values, message):
 
 
 def test_nothing_left():
-    with pytest.raises(ConfigError, match="no input is left"):
+    with pytest.raises(ConfigError, match="no input remains"):
         fix_inputs(shaped(x=[2, 3]), {"x": 1})
 
 

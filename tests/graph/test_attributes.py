@@ -56,7 +56,7 @@ def test_another_kind_is_refused(read, key):
 
 
 def test_what_is_not_finite_is_no_whole_number():
-    with pytest.raises(ModelError, match="attribute bits is inf; it must be a whole number"):
+    with pytest.raises(ModelError, match="attribute bits is inf; it must be an integer"):
         get_int({"bits": float("inf")}, "bits")
     with pytest.raises(ModelError, match="attribute pads is nan"):
         get_ints({"pads": [1, float("nan")]}, "pads")
@@ -90,7 +90,7 @@ def test_what_must_be_known():
             ask(None)
 
 
-# ---- types in a file -------------------------------------------------------------------------------------------------
+# ---- types in a file -----------------------------------------------------------------------------
 
 
 def model(node, opset=13):
@@ -109,12 +109,12 @@ def node(kind, domain="", **attributes):
 @pytest.mark.parametrize(
     ("made", "what"),
     [
-        (node("Softmax", axis=[1]), "'axis' is of another type than INT"),
-        (node("GRU", layout=["a", "b"]), "'layout' is of another type than INT"),  # of opset 14
-        (node("Squeeze", axes=1), "'axes' is of another type than INTS"),  # up to opset 11
-        (node("Relu", platform=[1, 2]), "'platform' is of another type than STRING"),
-        (node("Quant", "thinker", platform=3), "'platform' is of another type than STRING"),
-        (node("Quant", "thinker", quant_mode=0.5), "'quant_mode' is of another type than STRING"),
+        (node("Softmax", axis=[1]), "'axis' must be of type INT"),
+        (node("GRU", layout=["a", "b"]), "'layout' must be of type INT"),  # of opset 14
+        (node("Squeeze", axes=1), "'axes' must be of type INTS"),  # up to opset 11
+        (node("Relu", platform=[1, 2]), "'platform' must be of type STRING"),
+        (node("Quant", "thinker", platform=3), "'platform' must be of type STRING"),
+        (node("Quant", "thinker", quant_mode=0.5), "'quant_mode' must be of type STRING"),
         (
             node("Quant", "thinker", anything=["a", "b"]),
             "'anything' is of type STRINGS; it must be a number, a list",
@@ -167,7 +167,7 @@ def test_inner_nodes():
 def test_the_opset_of_the_model_counts():
     """Cast's `to` was a text once."""
     check_attributes(model(node("Cast", to="FLOAT"), opset=1))
-    with pytest.raises(ModelError, match="'to' is of another type than INT"):
+    with pytest.raises(ModelError, match="'to' must be of type INT"):
         check_attributes(model(node("Cast", to="FLOAT")))
 
 

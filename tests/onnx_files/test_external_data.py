@@ -54,7 +54,8 @@ def test_refuses_a_file_elsewhere(tmp_path, location):
     inside.mkdir()
     (tmp_path / "model.data").write_bytes(b"secret" * 1000)
     with pytest.raises(
-        ModelError, match="outside the folder of the model; move the file beside the model"
+        ModelError,
+        match="outside the folder of the model; move the file to the folder of the model",
     ):
         ir.load(external(inside, location))
 
@@ -75,7 +76,7 @@ def test_missing_file(tmp_path):
     path = external(tmp_path)
     (tmp_path / "model.data").unlink()
     with pytest.raises(
-        ModelError, match=r"'w' keeps its data in 'model.data', which cannot be read \(No such file"
+        ModelError, match=r"'w' has its data in 'model.data', which cannot be read \(No such file"
     ):
         ir.load(path)
 
@@ -86,7 +87,7 @@ def test_short_file(tmp_path):
     data = (tmp_path / "model.data").read_bytes()
     (tmp_path / "model.data").write_bytes(data[:-8])
     with pytest.raises(
-        ModelError, match="'w2' needs 2880 bytes at 1728 of 'model.data'; the file is short"
+        ModelError, match="'w2' needs 2880 bytes at offset 1728 of 'model.data', but .* incomplete"
     ):
         ir.load(path)
 

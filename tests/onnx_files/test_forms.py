@@ -38,7 +38,7 @@ def readable(model, *, atol=1e-5, whole=True):
     return found, notes
 
 
-# ---- opsets --------------------------------------------------------------------------------------------------------
+# ---- opsets --------------------------------------------------------------------------------------
 
 OLD = {
     "Clip": (9, "y = Clip<min: float = 0.0, max: float = 6.0>(x)"),
@@ -136,7 +136,7 @@ def test_new_opsets_stay():
     )
 
 
-# ---- number types --------------------------------------------------------------------------------------------------
+# ---- number types --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("kind", "dtype"), (("float16", np.float16), ("double", np.float64)))
@@ -166,7 +166,7 @@ def test_float32_alone_is_no_news():
     assert readable(graph("g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }"))[1] == []
 
 
-# ---- batch ---------------------------------------------------------------------------------------------------------
+# ---- batch ---------------------------------------------------------------------------------------
 
 BATCHED = """g (float[{n},3,8,8] x) => (float[{n},5] y) {{ c = Conv(x, w) r = Relu(c) t = Reshape(r, target)
     k = Add(t, rows) y = MatMul(k, w2) }}"""
@@ -234,7 +234,7 @@ def test_an_output_without_batch_axis(tmp_path):
         quantized(proto(text, w=rand(4, 4), k=rand(3, 4)), tmp_path, images(4))
 
 
-# ---- control flow, functions, constants ----------------------------------------------------------------------------
+# ---- control flow, functions, constants ----------------------------------------------------------
 
 
 @pytest.mark.parametrize("taken", (0, 1))
@@ -342,7 +342,7 @@ def test_recurrent_zero_states():
     assert [v.name for v in found.graph.node(-1).inputs if v is not None] == ["t", "w", "r", "b"]
 
 
-# ---- activations and neutral arithmetic ----------------------------------------------------------------------------
+# ---- activations and neutral arithmetic ----------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -432,7 +432,7 @@ def test_not_neutral(body):
     check_pass_leaves_alone(model, drop_identity)
 
 
-# ---- graphs of unusual shape ---------------------------------------------------------------------------------------
+# ---- graphs of unusual shape ---------------------------------------------------------------------
 
 UNUSUAL = {
     "one tensor read twice": "a = Add(x, x) m = Mul(a, a) c = Concat<axis = 1>(m, m) y = Conv(c, w6)",

@@ -64,24 +64,24 @@ def attribute(node, name, value):
 DAMAGED = {
     "a function that reads what is outside": (
         a_function("x"),
-        "Relu r: its input 'x' is computed nowhere",
+        "Relu r: its input 'x' is not computed by any node",
     ),
     "more outputs than its operator": (
         lambda m: m.graph.node[0].output.append("more"),
-        "it has 2 outputs; .* 1 at most",
+        "it has 2 outputs, but .* at most 1",
     ),
     "a graph where there is none": (
         attribute(0, "body", helper.make_graph([], "g", [], [])),
-        "its attribute 'body' is a graph; the operator has none",
+        "its attribute 'body' is a graph, but the operator has no such",
     ),
     "a map of keys": (
         a_map,
-        "output 'y' is a map from keys .*; end the model at 'b', which Sigmoid reads",
+        "output 'y' is a map from keys .*; end the model at 'b', the input of Sigmoid",
     ),
     "a cycle": (set_input(0, "b"), "Relu a: it depends on its own output"),
     "an undefined tensor": (
         set_input(1, "nowhere"),
-        "MatMul b: its input 'nowhere' is computed nowhere",
+        "MatMul b: its input 'nowhere' is not computed by any node",
     ),
     "two producers": (set_output(1, "a"), "MatMul a: tensor 'a' is written by Relu a too"),
     "an output that shadows an input": (
@@ -93,7 +93,10 @@ DAMAGED = {
         "written by a graph input or initializer too",
     ),
     "no outputs": (lambda m: m.graph.ClearField("output"), "the graph has no output"),
-    "an output computed nowhere": (set_output(2, "z"), "graph output 'y' is computed nowhere"),
+    "an output computed nowhere": (
+        set_output(2, "z"),
+        "graph output 'y' is not computed by any node",
+    ),
     "an output listed twice": (
         lambda m: m.graph.output.append(m.graph.output[0]),
         "listed twice as a graph output",

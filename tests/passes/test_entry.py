@@ -49,20 +49,20 @@ def test_a_sound_graph_passes():
 
 #: What breaks an operator's schema -> (body, what is said).
 UNSOUND = {
-    "too few inputs": ("y = Add(x)", r"Add Add_y: .*; the file is damaged, export it again"),
+    "too few inputs": ("y = Add(x)", r"Add Add_y: .*; the file is malformed, export it again"),
     "an unknown attribute": (
         "y = Relu<slope = 1.0>(x)",
-        r"Relu Relu_y: .*slope.*; the file is damaged",
+        r"Relu Relu_y: .*slope.*; the file is malformed",
     ),
     "a wrong type of attribute": (
         'y = Softmax<axis = "last">(x)',
-        r"Softmax .*axis.*; the file is damaged",
+        r"Softmax .*axis.*; the file is malformed",
     ),
     "inside a branch": (
         """c = Constant<value = bool {1}>()
         y = If(c)<then_branch = t () => (float[N,4] a) { a = Add(x) }, else_branch = e () => (float[N,4] b) {
         b = Relu(x) }>""",
-        r"Add .*; the file is damaged",
+        r"Add .*; the file is malformed",
     ),
 }
 

@@ -86,7 +86,7 @@ def test_functions_that_double(here: CommandFolder, command: str) -> None:
     """They are counted before one is inlined."""
     onnx.save(doubling(40), "deep.onnx")
     assert os.path.getsize("deep.onnx") < 4000
-    words = "f0 call: functions in functions, or loops in loops, make 1099511627776 nodes of it"
+    words = "f0 call: nested functions or loops expand to 1099511627776 nodes"
     told(
         here,
         words,
@@ -110,7 +110,7 @@ def test_a_loop_without_end(here: CommandFolder) -> None:
     """The turns of a loop whose number stands in the file are counted, those of loops in it too."""
     onnx.save(loop(1 << 62), "loop.onnx")
     assert os.path.getsize("loop.onnx") < 400
-    told(here, "its loops run more than", "simulate", "loop.onnx", "--input", "calib.npz")
+    told(here, "its loops execute more than", "simulate", "loop.onnx", "--input", "calib.npz")
     ir.from_proto(loop(1000))
 
 
@@ -134,11 +134,11 @@ def test_a_loop_whose_end_is_computed(here: CommandFolder, monkeypatch: pytest.M
 EXTERNAL = {
     "outside": ({"location": "../w.data"}, "outside the folder of the model"),
     "no text": ({"location": "w\0.data"}, "names no file for its external data"),
-    "far": ({"location": "w.data", "offset": str(1 << 40)}, "the file is short"),
-    "long": ({"location": "w.data", "length": str(1 << 40)}, "the file is short"),
-    "negative": ({"location": "w.data", "offset": "-1"}, "damaged external data (offset -1)"),
-    "digits": ({"location": "w.data", "length": "9" * 5000}, "damaged external data"),
-    "pipe": ({"location": "pipe"}, "which is a pipe, no regular file"),
+    "far": ({"location": "w.data", "offset": str(1 << 40)}, "it is incomplete"),
+    "long": ({"location": "w.data", "length": str(1 << 40)}, "it is incomplete"),
+    "negative": ({"location": "w.data", "offset": "-1"}, "malformed external data (offset -1)"),
+    "digits": ({"location": "w.data", "length": "9" * 5000}, "malformed external data"),
+    "pipe": ({"location": "pipe"}, "which is a pipe, not a regular file"),
 }
 
 
