@@ -1,4 +1,4 @@
-"""Looking at models and quantizations.
+"""Analysis of models and quantizations.
 
-Each file one kind of question, each answer a value that can be printed.
+Each module answers one kind of question with a value that can be printed.
 """

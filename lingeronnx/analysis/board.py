@@ -1,4 +1,4 @@
-"""A board's profile log beside the model of its time: `profile_board`."""
+"""Comparison of a board's profile log with the latency model: `profile_board`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..targets.board_profile import BoardProfile
 
 __all__ = ["profile_board"]
 
-_MAX_LOG_BYTES = 16_000_000  # bytes of a log
+_MAX_LOG_BYTES = 16_000_000
 
 
 def profile_board(
@@ -27,31 +27,42 @@ def profile_board(
     packer_args: str | Sequence[str] | None = None,
     clock: float | None = None,
 ) -> BoardProfile:
-    """Return where the model of a chip's time is off a board's log, and the prices that the log gives.
+    """Compare a board's profile log with the latency model, and derive kernel costs from it.
 
-    log : the text that the executor printed, built with its profiling option. model : the integer
-    graph that ran. output : a file for the prices, as `check` and `quantize` take them by timing.
-    platform, packer_args : as `latency` takes them. clock : MHz of the board, noted in the file.
-    Raises ConfigError for a log that cannot be read or is not of this model, and for a platform
-    that is no chip.
+    Parameters
+    ----------
+    log
+        Text printed by the executor, built with its profiling option.
+    model
+        The integer graph that ran.
+    output
+        File for the kernel costs, which `check` and `quantize` take as `timing`.
+    platform, packer_args
+        As `latency` takes them.
+    clock
+        Clock of the board in MHz, noted in the file.
+
+    Raises
+    ------
+    ConfigError
+        If the log cannot be read or does not belong to this model, or if the platform is not a
+        chip.
     """
     graph = ir.as_model(model)
-    target = LatencyOptions(clock_mhz=clock).apply_to(
-        detect_target(graph) if platform is None else get_target(platform)
-    )
-    words = split_words(packer_args) if isinstance(packer_args, str) else packer_args
+    target = detect_target(graph) if platform is None else get_target(platform)
+    target = LatencyOptions(clock_mhz=clock).apply_to(target)
+    argv = split_words(packer_args) if isinstance(packer_args, str) else packer_args
     text = read_user_file(log, "the log", _MAX_LOG_BYTES).decode(errors="replace")
     if not target.has_packer:
-        raise ConfigError(f"a board's log is of a chip; {target.name} is none")
+        raise ConfigError(f"profile logs come from chips, but {target.name} is not a chip")
     parts = split_into_parts(target.with_safe_names(graph), target).chip
     if not parts:
         raise ConfigError(
-            f"nothing of the model is for {target.name}: it has no integer operator; quantize it "
+            f"no part of the model runs on {target.name}: it has no integer operator; quantize it "
             "first"
         )
-    profile = target.vendor.analyze_board_log(
-        [part.graph for part in parts], target, words, text, clock
-    )
+    part_graphs = [part.graph for part in parts]
+    profile = target.vendor.analyze_board_log(part_graphs, target, argv, text, clock)
     if output is not None:
         write_text(output, profile.calibration.model_dump_json(indent=2) + "\n")
     return profile

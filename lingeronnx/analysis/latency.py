@@ -1,4 +1,4 @@
-"""How long an integer graph takes on a chip: `latency`, of all its parts for the chip."""
+"""Latency of an integer graph on a chip, over all its parts for the chip: `latency`."""
 
 from __future__ import annotations
 
@@ -21,60 +21,64 @@ def latency(
     platform: str | Target | None = None,
     packer_args: str | Sequence[str] | None = None,
 ) -> Latency:
-    """Return how many cycles one run of an integer graph takes, per layer and in all, its parts for the chip alone.
+    """Estimate the cycles of one run of an integer graph, per layer and in total.
 
-    graph : of `quantize`, whole or a part for the packer. platform : the chip; default the one that
-    the graph was made for. packer_args : one line or words, for each part; default those that
-    `quantize` prints. Figures are of the estimator that the chip's vendor publishes, whose
-    constants are fitted to measured calls, called as the chip's executor calls them. What has no
-    price is in `unpriced`. Raises ConfigError for a platform of which nothing is known and for a
-    graph that does not pack.
+    Only the parts for the chip count. The figures come from the estimator published by the chip's
+    vendor, with constants fitted to measured calls, called as the chip's executor calls it. Work
+    without a known cost is listed in `unpriced`.
+
+    Parameters
+    ----------
+    graph
+        Result of `quantize`: the complete graph or one of its parts for the packer.
+    platform
+        The chip; default the one that the graph was quantized for.
+    packer_args
+        Arguments of the packer for each part, as one line or a list; default those that `quantize`
+        prints.
+
+    Raises
+    ------
+    ConfigError
+        If no latency model is known for the platform, or if the graph does not pack.
     """
     model = ir.as_model(graph)
-    target = (
-        detect_target(model)
-        if platform is None
-        else platform
-        if isinstance(platform, Target)
-        else get_target(platform)
-    )
-    words = split_words(packer_args) if isinstance(packer_args, str) else packer_args
+    target = detect_target(model) if platform is None else get_target(platform)
+    argv = split_words(packer_args) if isinstance(packer_args, str) else packer_args
     if unknown := target.vendor.explain_missing_timing(target):
         raise ConfigError(unknown)
     names = target.vendor.names(model)
     parts = split_into_parts(target.with_safe_names(model, names), target).chip
     if not parts:
         raise ConfigError(
-            f"nothing of the model is for {target.name}: it has no integer operator; quantize it "
+            f"no part of the model runs on {target.name}: it has no integer operator; quantize it "
             "first"
         )
-    whole = concatenate_latencies(
-        [require_latency(part.choice_for_arguments(words).verdict) for part in parts]
-    )
-    return whole.with_node_names({other: name for name, other in names.nodes.items()})
+    latencies = [require_latency(part.choice_for_arguments(argv).verdict) for part in parts]
+    original_names = {safe_name: name for name, safe_name in names.nodes.items()}
+    return concatenate_latencies(latencies).with_node_names(original_names)
 
 
 def cycles_of_nodes(graph: ir.Model | None, nodes: Collection[str]) -> dict[str, float]:
-    """Return {node of `nodes`.
+    """Return the cycles per call of `nodes` of an integer graph.
 
-    Cycles of a call} of an integer graph, each with what runs between the last and it.
-    Nothing where nobody knows the cycles, or the graph does not pack.
+    Layers outside of `nodes` count towards the next node that is in `nodes`. The result is empty if
+    the cycles are unknown or the graph does not pack.
     """
-    if (
-        graph is None
-        or not is_integer_graph(graph)
-        or detect_target(graph).vendor.explain_missing_timing(detect_target(graph))
-    ):
+    if graph is None or not is_integer_graph(graph):
+        return {}
+    target = detect_target(graph)
+    if target.vendor.explain_missing_timing(target):
         return {}
     try:
         layers = latency(graph).layers
-    except LingerOnnxError:  # it does not pack: that is check's to tell
+    except LingerOnnxError:  # it does not pack, which `check` reports
         return {}
     cycles: dict[str, float] = {}
-    waiting = 0.0
+    pending_cycles = 0.0
     for layer in layers:
-        waiting += layer.total_cycles
+        pending_cycles += layer.total_cycles
         if layer.node in nodes:
-            cycles[layer.node] = cycles.get(layer.node, 0.0) + waiting
-            waiting = 0.0
+            cycles[layer.node] = cycles.get(layer.node, 0.0) + pending_cycles
+            pending_cycles = 0.0
     return cycles

@@ -1,7 +1,4 @@
-"""Tables as text: framed, one line per row, columns as wide as their longest cell.
-
-And folded lines.
-"""
+"""Framed tables and wrapped paragraphs as plain text."""
 
 from __future__ import annotations
 
@@ -16,9 +13,9 @@ _WIDTH = 80  # columns
 
 
 def wrap_text(text: str, head: str, indent: str) -> list[str]:
-    """Return lines of up to 80 columns that begin with `head`, then with `indent`.
+    """Wrap text to lines of 80 columns without breaking names.
 
-    A name is never broken.
+    The first line begins with `head`, the others with `indent`.
     """
     return textwrap.wrap(
         escape_invisible(text),
@@ -31,12 +28,12 @@ def wrap_text(text: str, head: str, indent: str) -> list[str]:
 
 
 def format_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table with ``+---+`` above and below the head and below the last row, ``|`` between the cells."""
+    """Format a table with ``+---+`` around the head and below the last row, ``|`` between cells."""
     lines = [list(head), *([str(cell) for cell in row] for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     rule = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
-    text = [
-        "|" + "|".join(f" {cell:<{width}} " for cell, width in zip(line, widths, strict=True)) + "|"
-        for line in lines
-    ]
+    text = []
+    for line in lines:
+        cells = [f" {cell:<{width}} " for cell, width in zip(line, widths, strict=True)]
+        text.append("|" + "|".join(cells) + "|")
     return "\n".join([rule, text[0], rule, *text[1:], rule, ""])

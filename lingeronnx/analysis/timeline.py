@@ -1,16 +1,15 @@
-"""When each layer runs, as a timeline of three lanes: NPU, DMA and host.
+"""A timeline of the layers of a call in three lanes (NPU, DMA, host), in the Chrome trace format.
 
-`trace`, in the Chrome trace format.
-The format is what Perfetto, speedscope and Chrome itself open: an object with `traceEvents`, each a
-complete event ("ph": "X") with a start and a length in microseconds, in a lane ("tid") of a process
-("pid"); "M" names lanes. Without a clock a cycle is shown as a microsecond.
+Perfetto, speedscope and Chrome open this format: an object with `traceEvents`, each a complete
+event ("ph": "X") with a start and a duration in microseconds, in a lane ("tid") of a process
+("pid"); "M" events name lanes. Without a clock, a cycle is shown as a microsecond.
 
-Times are multiples of 1/1024 microsecond: starts, lengths and their sums are exact, and neighbours
-do not overlap.
+Times are multiples of 1/1024 microsecond, so starts, durations and their sums are exact, and
+neighbours do not overlap.
 
-What the host does has no price: it is a mark in its place, one such step long, for an event without
-a length is not shown. A layer of which nothing has a price is an instant ("i"), which speedscope
-leaves out. Both say so.
+The time of host work is unknown. It is marked by an event of one such step, because an event
+without a duration is not shown. A layer without any known cost is an instant event ("i"), which
+speedscope ignores. Both carry a note.
 """
 
 from __future__ import annotations
@@ -39,9 +38,18 @@ _TIME_STEP = 1 / 1024  # microseconds
 
 @dataclass(frozen=True)
 class Slice:
-    """Something that takes time in a lane, in cycles.
+    """A piece of work in a lane.
 
-    Without a length where nobody knows how long. facts : on it.
+    Parameters
+    ----------
+    lane
+        "NPU", "DMA" or "host".
+    name
+        Text of the slice.
+    start, length
+        Start and duration in cycles; the duration is 0 if it is unknown.
+    facts
+        Details shown for the slice.
     """
 
     lane: str
@@ -55,7 +63,14 @@ class Slice:
 class Timeline:
     """One call of a model on a chip.
 
-    Slices : by lane and start, what is inside another one behind it.
+    Parameters
+    ----------
+    model
+        Name of the model.
+    time
+        Latency of the call.
+    slices
+        Slices sorted by lane and start, enclosing ones before those inside them.
     """
 
     model: str
@@ -64,52 +79,49 @@ class Timeline:
 
     @property
     def latency(self) -> Latency:
-        """The cycles behind it."""
+        """The cycles of the call."""
         assert self.time.latency is not None
         return self.time.latency
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it in the Chrome trace format."""
-        unit = (self.time.clock_mhz or 1.0) * _TIME_STEP
+        """Return the timeline in the Chrome trace format."""
+        step_cycles = (self.time.clock_mhz or 1.0) * _TIME_STEP
         process = f"{self.model} on {self.latency.platform}"
         events: list[dict[str, Any]] = [_metadata_event("process_name", 0, {"name": process})]
-        for number, lane in enumerate(LANES, 1):
+        for thread, lane in enumerate(LANES, 1):
             events += [
-                _metadata_event("thread_name", number, {"name": lane}),
-                _metadata_event("thread_sort_index", number, {"sort_index": number}),
+                _metadata_event("thread_name", thread, {"name": lane}),
+                _metadata_event("thread_sort_index", thread, {"sort_index": thread}),
             ]
-        marked = 0.0
-        for piece in self.slices:
+        host_end = 0.0
+        for work in self.slices:
+            start = round(work.start / step_cycles) * _TIME_STEP
+            end = round((work.start + work.length) / step_cycles) * _TIME_STEP
+            if work.lane == "host":
+                start = max(start, host_end)
+                end = host_end = start + _TIME_STEP
             event = {
                 "pid": 1,
-                "tid": LANES.index(piece.lane) + 1,
-                "name": piece.name,
-                "cat": piece.lane,
+                "tid": LANES.index(work.lane) + 1,
+                "name": work.name,
+                "cat": work.lane,
             }
-            start, end = (
-                round(piece.start / unit) * _TIME_STEP,
-                round((piece.start + piece.length) / unit) * _TIME_STEP,
-            )
-            if piece.lane == "host":
-                start = max(start, marked)
-                end = marked = start + _TIME_STEP
-            shape = (
-                {"ph": "X", "ts": start, "dur": end - start}
-                if end > start
-                else {"ph": "i", "ts": start, "s": "t"}
-            )
-            events.append({**event, **shape, **({"args": piece.facts} if piece.facts else {})})
-        told = {
-            "unit": "microseconds" if self.time.clock_mhz else "cycles, each shown as a microsecond"
-        }
+            if end > start:
+                event |= {"ph": "X", "ts": start, "dur": end - start}
+            else:
+                event |= {"ph": "i", "ts": start, "s": "t"}
+            if work.facts:
+                event["args"] = work.facts
+            events.append(event)
+        unit = "microseconds" if self.time.clock_mhz else "cycles, each shown as a microsecond"
         return {
             "traceEvents": events,
             "displayTimeUnit": "ms",
-            "otherData": {**told, "time": self.time.lines()},
+            "otherData": {"unit": unit, "time": self.time.lines()},
         }
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the trace."""
+        """Write the trace as JSON."""
         write_text(path, json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False) + "\n")
 
 
@@ -121,95 +133,119 @@ def trace(
     clock: float | None = None,
     timing: str | os.PathLike[str] | None = None,
 ) -> Timeline:
-    """Return when each layer of an integer graph runs, in all its parts.
+    """Compute when each layer of an integer graph runs, in all its parts.
 
-    model, platform, packer_args : as `latency` takes them. clock : MHz. timing : a file of
-    `profile_board`. Raises as `latency` does.
+    Parameters
+    ----------
+    model, platform, packer_args
+        As `latency` takes them.
+    clock
+        Clock in MHz.
+    timing
+        File of kernel costs, written by `profile_board`.
+
+    Raises
+    ------
+    ConfigError
+        As in `latency`.
     """
     graph = ir.as_model(model)
     target = detect_target(graph) if platform is None else get_target(platform)
-    wish = LatencyOptions(clock_mhz=clock, timing_file=timing)
-    target = wish.apply_to(target)
+    target = LatencyOptions(clock_mhz=clock, timing_file=timing).apply_to(target)
     if unknown := target.vendor.explain_missing_timing(target):
         raise ConfigError(unknown)
-    words = split_words(packer_args) if isinstance(packer_args, str) else packer_args
+    argv = split_words(packer_args) if isinstance(packer_args, str) else packer_args
     parts = split_into_parts(target.with_safe_names(graph), target)
     if not parts.chip:
         raise ConfigError(
-            f"nothing of the model is for {target.name}: it has no integer operator; quantize it "
+            f"no part of the model runs on {target.name}: it has no integer operator; quantize it "
             "first"
         )
     slices: list[Slice] = []
-    runs: list[Latency] = []
+    latencies: list[Latency] = []
     for part in parts.parts:
-        clock_now = sum(run.total for run in runs)
+        start = sum(part_latency.total for part_latency in latencies)
         if not part.chip:
-            operators = [node.op_type for node in part.graph.graph]
-            slices.append(_host_marker(f"{part.name}: {_format_op_types(operators)}", clock_now))
+            op_types = [node.op_type for node in part.graph.graph]
+            slices.append(_host_marker(f"{part.name}: {_format_op_types(op_types)}", start))
             continue
-        run = require_latency(part.choice_for_arguments(words).verdict)
-        slices += _iter_part_slices(part, run, clock_now, len(parts.chip) > 1)
-        runs.append(run)
-    whole = concatenate_latencies(runs)
+        part_latency = require_latency(part.choice_for_arguments(argv).verdict)
+        slices += _iter_part_slices(part, part_latency, start, len(parts.chip) > 1)
+        latencies.append(part_latency)
     name = Path(model).name if isinstance(model, str | os.PathLike) else "model"
     time = CallLatency(
-        whole, clock_mhz=clock or target.vendor.clock_mhz, has_host_parts=bool(parts.host_parts)
+        concatenate_latencies(latencies),
+        clock_mhz=clock or target.vendor.clock_mhz,
+        has_host_parts=bool(parts.host_parts),
     )
-    slices.sort(key=lambda piece: (LANES.index(piece.lane), piece.start, -piece.length))
+    slices.sort(key=lambda work: (LANES.index(work.lane), work.start, -work.length))
     return Timeline(name, time, slices)
 
 
-def _metadata_event(what: str, thread: int, told: dict[str, Any]) -> dict[str, Any]:
-    return {"ph": "M", "pid": 1, "tid": thread, "name": what, "args": told}
+def _metadata_event(name: str, thread: int, args: dict[str, Any]) -> dict[str, Any]:
+    return {"ph": "M", "pid": 1, "tid": thread, "name": name, "args": args}
 
 
 def _host_marker(text: str, start: float) -> Slice:
     return Slice("host", text, start, 0.0, {"price": "not known"})
 
 
-def _format_op_types(operators: Sequence[str], most: int = 4) -> str:
-    kinds = list(dict.fromkeys(operators))
-    return ", ".join(kinds[:most]) + (f" and {len(kinds) - most} more" if len(kinds) > most else "")
+def _format_op_types(op_types: Sequence[str], max_count: int = 4) -> str:
+    """List the distinct operator types, at most `max_count` of them by name."""
+    distinct = list(dict.fromkeys(op_types))
+    text = ", ".join(distinct[:max_count])
+    if len(distinct) > max_count:
+        text += f" and {len(distinct) - max_count} more"
+    return text
 
 
 def _iter_part_slices(
-    part: ProgramPart, run: Latency, begin: float, named: bool
+    part: ProgramPart, latency: Latency, start: float, named: bool
 ) -> Iterator[Slice]:
-    """Yield what a part for the chip does, from the cycle `begin` on."""
-    where = f"{part.name}: " if named else ""
-    yield _host_marker(f"{where}{len(part.inputs)} inputs to integers", begin)
-    for layer in run.layers:
-        yield from _iter_layer_slices(layer, run, begin)
-    yield _host_marker(f"{where}{len(part.outputs)} outputs from integers", begin + run.total)
+    """Yield the slices of a part for the chip that starts at the cycle `start`.
+
+    With `named`, host markers begin with the part's name.
+    """
+    prefix = f"{part.name}: " if named else ""
+    yield _host_marker(f"{prefix}{len(part.inputs)} inputs to integers", start)
+    for layer in latency.layers:
+        yield from _iter_layer_slices(layer, latency, start)
+    yield _host_marker(f"{prefix}{len(part.outputs)} outputs from integers", start + latency.total)
 
 
-def _iter_layer_slices(layer: LayerLatency, run: Latency, begin: float) -> Iterator[Slice]:
-    clock = begin + layer.start
-    name = f"{layer.operator} {layer.node or layer.name}"
+def _iter_layer_slices(layer: LayerLatency, latency: Latency, part_start: float) -> Iterator[Slice]:
+    """Yield the slices of a layer: constant fetch, wait, copies, computation, call overhead."""
+    cycle = part_start + layer.start
+    label = layer.node or layer.name
+    name = f"{layer.operator} {label}"
     if layer.dma:
-        yield Slice(
-            "DMA", f"constants of {layer.node or layer.name}", begin + layer.fetch, layer.dma
-        )
+        yield Slice("DMA", f"constants of {label}", part_start + layer.fetch, layer.dma)
     if layer.wait:
-        yield Slice("NPU", "wait for constants", clock, layer.wait, {"layer": name})
-    clock += layer.wait
+        yield Slice("NPU", "wait for constants", cycle, layer.wait, {"layer": name})
+    cycle += layer.wait
     if layer.moved:
-        yield Slice("NPU", "copies from and to psram", clock, layer.moved, {"layer": name})
-    clock += layer.moved
-    without = [work for work in run.unpriced if work.name == layer.name]
+        yield Slice("NPU", "copies from and to psram", cycle, layer.moved, {"layer": name})
+    cycle += layer.moved
+    yield from _iter_compute_slices(layer, latency, name, cycle)
+
+
+def _iter_compute_slices(
+    layer: LayerLatency, latency: Latency, name: str, cycle: float
+) -> Iterator[Slice]:
+    """Yield the computation of a layer that starts at `cycle`, with notes on unknown costs."""
+    unpriced = [work for work in latency.unpriced if work.name == layer.name]
     facts: dict[str, Any] = {
         "cycles": round(layer.cycles),
         "at most": round(layer.high),
         "calls": layer.calls,
     }
-    if without:
-        facts["no price"] = "; ".join(f"{work.what}, {work.bytes} bytes" for work in without)
-    if layer.cycles or without:
-        yield Slice("NPU", name, clock, layer.cycles, facts)
+    if unpriced:
+        facts["no price"] = "; ".join(f"{work.what}, {work.bytes} bytes" for work in unpriced)
+    if layer.cycles or unpriced:
+        yield Slice("NPU", name, cycle, layer.cycles, facts)
     if layer.overhead:
-        yield Slice(
-            "NPU", f"starts of {layer.calls} calls", clock, min(layer.overhead, layer.cycles)
-        )
-    for work in without:
+        overhead = min(layer.overhead, layer.cycles)
+        yield Slice("NPU", f"starts of {layer.calls} calls", cycle, overhead)
+    for work in unpriced:
         if "host" in work.what:
-            yield _host_marker(f"{work.what}, for {name}", clock)
+            yield _host_marker(f"{work.what}, for {name}", cycle)

@@ -103,7 +103,7 @@ def test_sequences_whose_channels_have_factors_of_their_own():
     made = lo.quantize(model, data, platform="venus")
     found = lo.compare(model, made, data)
     row = found.join.rows["a"]
-    assert len(row.held.factor) == len(row.channels.max_abs) == 12
+    assert len(row.stored_form.factor) == len(row.channels.max_abs) == 12
     assert not {f.kind for f in found.findings} & BROKEN
 
 

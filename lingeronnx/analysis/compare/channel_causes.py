@@ -61,9 +61,9 @@ class StoredRanges:
 
 def diagnose_large_values(row: ComparedTensor, tensor_join: TensorJoin) -> LayerFinding | None:
     """Return whether a few channels, or a few values, set the range for all."""
-    if row.held is None or not row.channels.count or row.kinds[0] == "Input":
+    if row.stored_form is None or not row.channels.count or row.kinds[0] == "Input":
         return None
-    ranges = StoredRanges.of(row, row.held)
+    ranges = StoredRanges.of(row, row.stored_form)
     return (
         _diagnose_rare_values(row, ranges, tensor_join)
         or _diagnose_large_channels(row, ranges, tensor_join)
@@ -75,7 +75,7 @@ def _diagnose_rare_values(
     row: ComparedTensor, ranges: StoredRanges, tensor_join: TensorJoin
 ) -> LayerFinding | None:
     tail, top = (
-        row.effective.x.largest / max(_abs_quantile_99(row), 1e-30),
+        row.effective.x.max_abs / max(_abs_quantile_99(row), 1e-30),
         int(ranges.max_abs.argmax()),
     )
     level = min(row.effective.sqnr, ranges.median_sqnr_db)
@@ -270,8 +270,8 @@ def diagnose_minor_issues(
     outputs = [] if graph is None else [str(v.name) for v in graph.graph.outputs]
     if (
         row.name in outputs
-        and row.held is not None
-        and row.held.q.bits == 8
+        and row.stored_form is not None
+        and row.stored_form.q.bits == 8
         and row.effective.sqnr < _UNEVEN_SQNR_DB
     ):
         return make_finding(

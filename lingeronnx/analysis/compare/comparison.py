@@ -211,7 +211,7 @@ _INDENT = "   "
 def _cells(index: int, row: ComparedTensor) -> dict[str, object]:
     own = {} if row.local is None else row.local.to_dict()
     values = row.arrived.to_dict()
-    form = row.held
+    form = row.stored_form
     return {
         "": index,
         "mod_name": escape_invisible(row.name),

@@ -48,14 +48,14 @@ def diagnose_inputs(
             yield _make_input_finding(row, said.kind, said.measured, said.limit, 50.0)
         elif (
             spec.name not in noted
-            and row.effective.clipped is not None
-            and row.effective.clipped > _MAX_CLIPPED_SHARE
+            and row.effective.clipped_fraction is not None
+            and row.effective.clipped_fraction > _MAX_CLIPPED_SHARE
         ):
             yield _make_input_finding(
                 row,
                 "input not normalised",
                 (
-                    f"{row.effective.clipped:.1%} of the values lie beyond what its scale holds "
+                    f"{row.effective.clipped_fraction:.1%} of the values lie beyond what its scale holds "
                     f"({format_range(row)})"
                 ),
                 f"at most {_MAX_CLIPPED_SHARE:.1%}",

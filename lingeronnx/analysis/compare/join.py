@@ -82,14 +82,14 @@ class ComparedTensor:
         one = math.prod(self.shape[1:])
         return (
             (seen // one, *self.shape[1:])
-            if self.shape and one and (seen := self.arrived.seen)
+            if self.shape and one and (seen := self.arrived.total_count)
             else self.shape
         )
 
     @property
-    def held(self) -> StoredForm | None:
+    def stored_form(self) -> StoredForm | None:
         """How what is analysed holds the tensor; None where in float."""
-        return self.arrived.held
+        return self.arrived.stored_form
 
     @property
     def local_or_arrived(self) -> PairMeasures:
@@ -252,9 +252,9 @@ class TensorJoin:
         if not isinstance(self.base, FloatSource):
             return {}
         held = {
-            name: row.held
+            name: row.stored_form
             for name, row in self.rows.items()
-            if row.held is not None and name not in self._turned
+            if row.stored_form is not None and name not in self._turned
         }
         own = self.base.run_with_clipped_inputs(feeds, real, held)
         turned = {

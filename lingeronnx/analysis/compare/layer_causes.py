@@ -30,7 +30,7 @@ def _exceeds_rounding_error(row: ComparedTensor) -> bool:
     """Whether the layer's own error is more than rounding makes."""
     if row.local is None or row.kinds[0] == "Input":
         return False
-    if row.held is None:
+    if row.stored_form is None:
         return row.effective.sqnr < _LOW_SQNR_DB
     if row.effective.sqnr < _LOW_SQNR_DB or not row.channels.count:
         return row.effective.sqnr < _LOW_SQNR_DB
@@ -45,8 +45,12 @@ def _exceeds_rounding_error(row: ComparedTensor) -> bool:
 
 def _rms_error_in_steps(row: ComparedTensor) -> np.ndarray:
     """Return the root mean square error of every channel in counts."""
-    assert row.held is not None
-    return np.sqrt(row.channels.mean_squared_error) * row.held.q.scale * np.array(row.held.factor)
+    assert row.stored_form is not None
+    return (
+        np.sqrt(row.channels.mean_squared_error)
+        * row.stored_form.q.scale
+        * np.array(row.stored_form.factor)
+    )
 
 
 def diagnose_broken_layer(

@@ -43,7 +43,9 @@ class LayerExaminer:
     def __init__(self, tensor_join: TensorJoin, feeds: Mapping[str, np.ndarray]) -> None:
         self._base, self._other = tensor_join.base, tensor_join.other
         self._held = {
-            name: row.held for name, row in tensor_join.rows.items() if row.held is not None
+            name: row.stored_form
+            for name, row in tensor_join.rows.items()
+            if row.stored_form is not None
         }
         planned = isinstance(self._other, PlannedSource)
         self.is_unmodified = planned or is_made_from(self._other.graph, self._base.graph)
@@ -95,7 +97,10 @@ class LayerExaminer:
         if not sound.all():
             x, y = np.where(sound, x, 0.0), np.where(sound, y, 0.0)
         x, y = _mask_constant_channels(
-            *(move_channel_axis(a, (1.0,) if row.held is None else row.held.factor) for a in (x, y))
+            *(
+                move_channel_axis(a, (1.0,) if row.stored_form is None else row.stored_form.factor)
+                for a in (x, y)
+            )
         )
         arrays = x, y
         if row.consumed_range is not None:
@@ -122,7 +127,8 @@ class LayerExaminer:
             self._arrived_tensors[row.name].reshape(self._float_tensors[row.name].shape),
         )
         x, y = (
-            move_channel_axis(a, (1.0,) if row.held is None else row.held.factor) for a in (x, y)
+            move_channel_axis(a, (1.0,) if row.stored_form is None else row.stored_form.factor)
+            for a in (x, y)
         )
         if row.consumed_range is not None:
             x, y = np.clip(x, *row.consumed_range), np.clip(y, *row.consumed_range)
@@ -346,9 +352,13 @@ def _make_bias_explanation(shift: np.ndarray) -> Explanation:
 def _explain_as_unrelated(row: ComparedTensor, x: np.ndarray, y: np.ndarray) -> Explanation | None:
     """Say that it computes something else, where the values have little in common with the float model's."""
     a, b = _flatten_channels(x), _flatten_channels(y)
-    if a is None or b is None or row.held is None:
+    if a is None or b is None or row.stored_form is None:
         return None
-    counts = np.sqrt(np.square(a - b).mean(axis=1)) * row.held.q.scale * np.array(row.held.factor)
+    counts = (
+        np.sqrt(np.square(a - b).mean(axis=1))
+        * row.stored_form.q.scale
+        * np.array(row.stored_form.factor)
+    )
     if counts.max() < 8:
         return None
     worst = int(counts.argmax())

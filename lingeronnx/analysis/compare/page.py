@@ -67,7 +67,7 @@ def _read_asset(kind: str) -> str:
 
 
 def _row_to_json(row: ComparedTensor) -> dict[str, object]:
-    pair, form = row.arrived, row.held
+    pair, form = row.arrived, row.stored_form
     low, high = min(pair.x.low, pair.y.low), max(pair.x.high, pair.y.high)
     bins = [counts.tolist() for counts in pair.histograms(_BINS)]
     return {
@@ -86,8 +86,8 @@ def _row_to_json(row: ComparedTensor) -> dict[str, object]:
         "lo": _to_json_number(low),
         "hi": _to_json_number(high),
         "sat": _to_json_number(pair.saturation),
-        "clip": _to_json_number(pair.clipped),
-        "used": _to_json_number(pair.used),
+        "clip": _to_json_number(pair.clipped_fraction),
+        "used": _to_json_number(pair.used_fraction),
         "hx": bins[0],
         "hy": bins[1],
     }

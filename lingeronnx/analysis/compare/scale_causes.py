@@ -26,7 +26,9 @@ _FULL_SQNR_DB = (
 def has_same_scale(one: ComparedTensor, other: ComparedTensor) -> bool:
     """Whether two tensors are integers of one scale."""
     return (
-        one.held is not None and other.held is not None and one.held.q.scale == other.held.q.scale
+        one.stored_form is not None
+        and other.stored_form is not None
+        and one.stored_form.q.scale == other.stored_form.q.scale
     )
 
 
@@ -62,17 +64,22 @@ def _scale_finding(
     Values that are cut off there are cut off by this scale, too, though the layer itself does no
     harm.
     """
-    pair, form = row.effective, row.held
-    if form is None or pair.clipped is None or pair.used is None or not pair.count:
+    pair, form = row.effective, row.stored_form
+    if (
+        form is None
+        or pair.clipped_fraction is None
+        or pair.used_fraction is None
+        or not pair.count
+    ):
         return None
-    if pair.clipped > _MAX_CLIPPED_SHARE and (
+    if pair.clipped_fraction > _MAX_CLIPPED_SHARE and (
         pair.sqnr < _FULL_SQNR_DB or "scale too large" in before
     ):
         return make_finding(
             row,
             kind="scale too large",
             measured=(
-                f"{format_distinct_from(pair.clipped, _MAX_CLIPPED_SHARE, _PERCENT_FORMAT)} of the "
+                f"{format_distinct_from(pair.clipped_fraction, _MAX_CLIPPED_SHARE, _PERCENT_FORMAT)} of the "
                 "values are "
                 "cut "
                 f"off: {format_range(row)}"
@@ -83,15 +90,15 @@ def _scale_finding(
             order=1,
         )
     if (
-        pair.used < _MIN_USED_SHARE
+        pair.used_fraction < _MIN_USED_SHARE
         and pair.sqnr < (_FULL_SQNR_DB if fixed else _POOR_SQNR_DB)
-        and pair.y.largest > 0
+        and pair.y.max_abs > 0
     ):
         return make_finding(
             row,
             kind="scale too small",
             measured=(
-                f"{format_distinct_from(pair.used, _MIN_USED_SHARE, _PERCENT_FORMAT)} of the "
+                f"{format_distinct_from(pair.used_fraction, _MIN_USED_SHARE, _PERCENT_FORMAT)} of the "
                 "integers are used: "
                 f"{format_range(row)}"
             ),
@@ -109,9 +116,11 @@ def _suggest_scale_override(row: ComparedTensor) -> str:
     The coarsest that is tried holds all values; finer ones may cut rare values off, as calibration
     does.
     """
-    assert row.held is not None
+    assert row.stored_form is not None
     least, most = _stored_range(row)
-    whole = math.floor(-math.log2(max(most / row.held.q.high, least / row.held.q.low, 1e-30)))
+    whole = math.floor(
+        -math.log2(max(most / row.stored_form.q.high, least / row.stored_form.q.low, 1e-30))
+    )
     found = {
         k: error
         for k in range(whole, whole + _MAX_OCTAVES_TRIED)
@@ -128,12 +137,12 @@ def _squared_error_at(row: ComparedTensor, scale: float) -> float | None:
     spread ones. None where that cuts off too many, and where channels have factors of their own,
     which a histogram does not tell.
     """
-    assert row.held is not None
-    q, (values, counts) = row.held.q, row.arrived.x.histogram.values()
-    if len(row.held.factor) > 1 or not values.size:
+    assert row.stored_form is not None
+    q, (values, counts) = row.stored_form.q, row.arrived.x.histogram.values()
+    if len(row.stored_form.factor) > 1 or not values.size:
         return None
     low, high = (-math.inf, math.inf) if row.consumed_range is None else row.consumed_range
-    stored = np.clip(values, low, high) * row.held.factor[0] * scale
+    stored = np.clip(values, low, high) * row.stored_form.factor[0] * scale
     beyond_ends = stored - np.clip(stored, q.low - q.zero_point, q.high - q.zero_point)
     if counts[beyond_ends != 0].sum() > _MAX_CLIPPED_SHARE * counts.sum():
         return None
@@ -146,8 +155,8 @@ def _stored_range(row: ComparedTensor) -> tuple[float, float]:
 
     Each channel times the factor that it has there.
     """
-    assert row.held is not None
-    factor, channels = np.array(row.held.factor), row.channels
+    assert row.stored_form is not None
+    factor, channels = np.array(row.stored_form.factor), row.channels
     if factor.size == 1 or channels.raw_min.size != factor.size:
         least, most = row.baseline_range
         return least * factor.max(), most * factor.max()
@@ -160,7 +169,7 @@ def _stored_range(row: ComparedTensor) -> tuple[float, float]:
 
 def format_range(row: ComparedTensor) -> str:
     """Return the range of the values and that of the integers which hold them, in words."""
-    form, (least, most) = row.held, row.baseline_range
+    form, (least, most) = row.stored_form, row.baseline_range
     assert form is not None
     factor = form.q.scale * max(form.factor)
     low, high = ((end - form.q.zero_point) / factor for end in (form.q.low, form.q.high))

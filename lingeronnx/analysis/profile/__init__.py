@@ -1,5 +1,4 @@
-"""What a model's tensors hold over data: ranges, histograms, outliers.
+"""Recordings of a model's tensors over data: ranges, histograms and outliers.
 
-Recorded once, kept in a file.
-Owns recordings and their files. Says nothing of quantization errors.
+A profile is recorded once and stored in a file. This package does not measure quantization errors.
 """

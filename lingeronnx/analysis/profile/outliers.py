@@ -1,16 +1,17 @@
-"""Which tensors have a range that a few outliers made.
+"""Tensors whose range is set by a few outliers.
 
-Mean, largest and 0.99 quantile of the absolute values.
+The table has the mean, the largest and the 0.99 quantile of the absolute values:
+
     Multiple = Max / Mean        Versu = Max / Dynamic        Dynamic = the 0.99 quantile
 
-all of |x|, over every element of every batch. A scale that covers Max has only 1 / Versu of its
-steps for 99 % of the values: above `MAX_RATIO` a row of ``!!!`` follows, and the layer wants
-normalising or clamping.
+all of |x|, over every element of every batch. A scale that covers Max leaves only 1 / Versu of its
+steps for 99 % of the values. Above `MAX_RATIO` a row of ``!!!`` follows; the layer then needs
+normalization or clamping.
 
-Weights are read whole: their quantile is numpy's, linear between elements. Outputs stream: exact up
-to 4096 elements, beyond that to Max / 4096 (`metrics.Histogram`). 0 / 0 counts as 1, so that a
-tensor of zeros is no outlier; a NaN or an infinity makes a row of ``!!!``. Knows sessions and
-arrays; no torch, no commands.
+Weights are read completely: their quantile is numpy's, with linear interpolation. Outputs are
+streamed: the quantile is exact up to 4096 elements and accurate to Max / 4096 beyond that
+(`stats.histogram`). 0 / 0 counts as 1, so a tensor of zeros is not an outlier; a NaN or an infinity
+adds a row of ``!!!``. This module knows sessions and arrays, but neither torch nor commands.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ __all__ = [
     "compute_outlier_rows",
 ]
 
-#: The heads of the two tables.
+#: Column heads of the tables of weights and of outputs.
 WEIGHT_COLUMNS = ("Layer_name", "Mean", "Max", "Multiple", "Dynamic 0.99", "Versu")
 OUTPUT_COLUMNS = (
     "Layer_name",
@@ -59,13 +60,13 @@ OUTPUT_COLUMNS = (
     "Versu(Max/Dynamic)",
 )
 
-#: The largest Versu of a sound layer, and the share of values that Dynamic covers.
+#: The largest Versu without a warning, and the quantile shown as Dynamic.
 MAX_RATIO, QUANTILE = 10.0, 0.99
 
 
 @dataclass(frozen=True)
 class OutlierRow:
-    """One tensor: mean, largest and 0.99 quantile of its absolute values."""
+    """Mean, maximum and 0.99 quantile of the absolute values of one tensor."""
 
     name: str
     mean: float
@@ -74,41 +75,39 @@ class OutlierRow:
 
     @property
     def multiple(self) -> float:
-        """Return the largest value over the mean."""
+        """Ratio of the largest absolute value to the mean."""
         return _ratio(self.max_abs, self.mean)
 
     @property
     def versu(self) -> float:
-        """Return the largest value over the 0.99 quantile."""
+        """Ratio of the largest absolute value to the 0.99 quantile."""
         return _ratio(self.max_abs, self.quantile_99)
 
     @property
     def is_outlier(self) -> bool:
-        """Whether the range is an outlier's."""
-        return not self.versu <= MAX_RATIO  # also where it is not a number
+        """Whether a few outliers set the range, or a value is not finite."""
+        return not self.versu <= MAX_RATIO  # true for NaN as well
 
     def values(self) -> tuple[float, ...]:
-        """Return the numbers in the order of the columns."""
+        """Return the numbers of the row in the order of the columns."""
         return self.mean, self.max_abs, self.multiple, self.quantile_99, self.versu
 
     def to_dict(self) -> dict[str, object]:
         """Return the row as JSON-ready values."""
         keys = ("mean", "max", "multiple", "dynamic", "versu")
-        return {
-            "name": self.name,
-            **dict(zip(keys, self.values(), strict=True)),
-            "outlier": self.is_outlier,
-        }
+        numbers = dict(zip(keys, self.values(), strict=True))
+        return {"name": self.name, **numbers, "outlier": self.is_outlier}
 
 
-def _ratio(above: float, below: float) -> float:
-    if below == 0:
-        return 1.0 if above == 0 else math.inf
-    return above / below
+def _ratio(numerator: float, denominator: float) -> float:
+    """Divide; 0 / 0 is 1 and anything else / 0 is infinite."""
+    if denominator == 0:
+        return 1.0 if numerator == 0 else math.inf
+    return numerator / denominator
 
 
 def format_outlier_table(rows: Sequence[OutlierRow], head: Sequence[str]) -> str:
-    """Return the table as text, framed by ``+---+`` and ``|``, a row of ``!!!`` under each outlier's."""
+    """Format the table as text, with a row of ``!!!`` below each outlier."""
     lines: list[Sequence[str]] = []
     for row in rows:
         lines.append((row.name, *(f"{value:.6g}" for value in row.values())))
@@ -116,11 +115,11 @@ def format_outlier_table(rows: Sequence[OutlierRow], head: Sequence[str]) -> str
     return format_table(head, lines)
 
 
-# ---- weights -----------------------------------------------------------------------------------------------------
+# ---- weights --------------------------------------------------------------------------------
 
 
 def iter_constants(model: ir.Model) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (name, array) of the initializers of `model` and of the tensors in its Constant nodes."""
+    """Yield (name, array) of the initializers and Constant nodes of a model, also in subgraphs."""
     for name, value in model.graph.initializers.items():
         if value.const_value is not None:
             yield str(name), value.const_value.numpy()
@@ -132,10 +131,7 @@ def iter_constants(model: ir.Model) -> Iterator[tuple[str, np.ndarray]]:
 def compute_outlier_rows(
     tensors: Mapping[str, Any] | Iterator[tuple[str, Any]],
 ) -> list[OutlierRow]:
-    """Return a row for each tensor of numbers, counters such as `num_batches_tracked` too.
-
-    Empty ones have none.
-    """
+    """Return the rows of numeric tensors that are not empty, including counters."""
     pairs = tensors.items() if isinstance(tensors, Mapping) else tensors
     arrays = ((name, np.asarray(array)) for name, array in pairs)
     return [_compute_row(name, array) for name, array in arrays if _is_number(array) and array.size]
@@ -150,22 +146,27 @@ def _is_number(array: np.ndarray) -> bool:
 
 
 def _compute_row(name: str, array: np.ndarray) -> OutlierRow:
-    sizes = np.abs(array.reshape(-1).astype(np.float64))
-    if not np.isfinite(sizes).all():
-        return OutlierRow(name, math.nan, float(sizes.max()), math.nan)
-    return OutlierRow(
-        name, float(sizes.mean()), float(sizes.max()), float(np.quantile(sizes, QUANTILE))
-    )
+    """Compute the row of a tensor; mean and quantile are NaN if a value is not finite."""
+    magnitudes = np.abs(array.reshape(-1).astype(np.float64))
+    max_abs = float(magnitudes.max())
+    if not np.isfinite(magnitudes).all():
+        return OutlierRow(name, math.nan, max_abs, math.nan)
+    quantile = float(np.quantile(magnitudes, QUANTILE))
+    return OutlierRow(name, float(magnitudes.mean()), max_abs, quantile)
 
 
-# ---- outputs -----------------------------------------------------------------------------------------------------
+# ---- outputs --------------------------------------------------------------------------------
 
 
 class OutputCollector:
-    """The outputs of a model's layers over any number of calls, in constant memory.
+    """Collects the outputs of a model's layers over any number of calls, in constant memory.
 
-    layers : {tensor: the layer's name in the table}, or None: every tensor under its own name.
-    session : whose tensors they are; None for tensors that are real values.
+    Parameters
+    ----------
+    layers
+        Layer name in the table by tensor, or None for all tensors under their own names.
+    session
+        Session that the tensors come from; None if they are float values.
     """
 
     def __init__(
@@ -173,66 +174,92 @@ class OutputCollector:
     ) -> None:
         self.layers = layers
         self._real = None if session is None else RealValues(session)
-        self._seen: dict[str, Distribution] = {}
+        self._distributions: dict[str, Distribution] = {}
 
     def add(self, name: str, array: np.ndarray, qparams: Affine | None) -> None:
-        """Take in one batch of tensor `name`, as `Session.tensors` yields it."""
+        """Add a batch of tensor `name`, as `Session.tensors` yields it."""
         layer = name if self.layers is None else self.layers.get(name)
         if layer is None or array.dtype.kind not in "fiub" or not array.size:
             return
         real = array if self._real is None else self._real(name, array, qparams)
-        self._seen.setdefault(layer, Distribution()).add(np.abs(real.astype(np.float64)))
+        distribution = self._distributions.setdefault(layer, Distribution())
+        distribution.add(np.abs(real.astype(np.float64)))
 
     def rows(self) -> list[OutlierRow]:
-        """Return a row for each layer seen, in the order in which they were first seen."""
+        """Return the rows of the layers in the order in which they first appeared."""
         return [
-            _row_from_distribution(name, distribution) for name, distribution in self._seen.items()
+            _row_from_distribution(name, distribution)
+            for name, distribution in self._distributions.items()
         ]
 
 
 def _row_from_distribution(name: str, distribution: Distribution) -> OutlierRow:
-    if distribution.skipped or not distribution.count:
-        return OutlierRow(name, math.nan, math.inf if distribution.skipped else math.nan, math.nan)
-    return OutlierRow(
-        name, distribution.mean, distribution.high, distribution.histogram.quantile(QUANTILE)
-    )
+    """Create the row of a distribution of absolute values."""
+    if distribution.skipped:
+        return OutlierRow(name, math.nan, math.inf, math.nan)
+    if not distribution.count:
+        return OutlierRow(name, math.nan, math.nan, math.nan)
+    quantile = distribution.histogram.quantile(QUANTILE)
+    return OutlierRow(name, distribution.mean, distribution.high, quantile)
 
 
 def compile_name_filter(pattern: str | None, root: str = "") -> Callable[[str], bool]:
-    """Return what says whether `pattern` is found in a name behind `root`.
+    """Return a predicate that searches the regular expression `pattern` in `root` + name.
 
-    ConfigError for no regular expression.
+    Raises
+    ------
+    ConfigError
+        If the pattern is not a regular expression.
     """
     try:
-        wanted = re.compile(pattern or "")
+        regex = re.compile(pattern or "")
     except re.error as error:
         raise ConfigError(
-            f"'{pattern}' is no regular expression ({error}); a backslash before . * + ? ( ) [ ] "
-            "takes it as it is"
+            f"'{pattern}' is not a regular expression ({error}); put a backslash before "
+            ". * + ? ( ) [ ] to match them literally"
         ) from error
-    return lambda name: wanted.search(root + name) is not None
+    return lambda name: regex.search(root + name) is not None
 
 
 def select_layers(session: Session, pattern: str | None = None, root: str = "") -> dict[str, str]:
-    """Return {tensor: layer} of the nodes in whose name, `root` before it, a regular expression is found; None: all.
+    """Return the layer names of the outputs of nodes that match a regular expression.
 
-    A layer is called `root` and its node's name; further outputs of a node by their tensors. Raises
-    ConfigError for a pattern that is none, and where nothing has such a name.
+    A layer is named `root` + the name of its node; further outputs of a node are named by their
+    tensors.
+
+    Parameters
+    ----------
+    session
+        The model.
+    pattern
+        Regular expression searched in `root` + layer name; None selects all layers.
+    root
+        Prefix of layer names.
+
+    Returns
+    -------
+    dict of str to str
+        Layer name by tensor.
+
+    Raises
+    ------
+    ConfigError
+        If the pattern is not a regular expression or matches no layer.
     """
-    wanted = compile_name_filter(pattern, root)
-    layer_of: dict[str, str] = {}
+    matches = compile_name_filter(pattern, root)
+    layer_by_tensor: dict[str, str] = {}
     for node in session.model.graph:
         if node.op_type == "Constant" and not node.domain:
             continue
-        for place, value in enumerate(node.outputs):
-            layer = str(value.name if place else node.name)
-            if value.name and wanted(layer):
-                layer_of[str(value.name)] = root + layer
-    if not layer_of:
+        for index, value in enumerate(node.outputs):
+            layer = str(value.name if index else node.name)
+            if value.name and matches(layer):
+                layer_by_tensor[str(value.name)] = root + layer
+    if not layer_by_tensor:
         raise ConfigError(
-            f"no layer has a name in which '{pattern}' is found; layers are called by their nodes"
+            f"no layer has a name that matches '{pattern}'; layers are named by their nodes"
         )
-    return layer_of
+    return layer_by_tensor
 
 
 def analyse_outputs(
@@ -245,23 +272,42 @@ def analyse_outputs(
     limit: int | None = None,
     progress: Progress | None = None,
 ) -> list[OutlierRow]:
-    """Run a model, integer or float, on data and return a row for each layer's output.
+    """Run an integer or float model on data and return an outlier row for each layer's output.
 
-    match : a regular expression that is found in the names of the layers wanted. log : where to
-    write the table. Raises DataError and ConfigError.
+    Parameters
+    ----------
+    model
+        The model.
+    data
+        Input data, in any form that other commands take.
+    match
+        Regular expression to select layers by name.
+    log
+        File for the table.
+    batch
+        Largest batch size.
+    limit
+        Largest number of samples.
+    progress
+        Progress callback.
+
+    Raises
+    ------
+    DataError, ConfigError
+        If the data do not fit the model, or if `match` is invalid or matches nothing.
     """
     session = model if isinstance(model, Session) else Session(model)
     layers = select_layers(session, match)
-    outputs = OutputCollector(layers, session)
+    collector = OutputCollector(layers, session)
     source = Data(data, session.inputs, limit=limit, what="data")
-    done = 0
+    sample_count = 0
     for feeds, _ in source.batches(batch):
         for name, array, q in session.tensors(feeds, list(layers)):
-            outputs.add(name, array, q)
-        done += min((len(array) for array in feeds.values()), default=1)
+            collector.add(name, array, q)
+        sample_count += min((len(array) for array in feeds.values()), default=1)
         if progress is not None:
-            progress("analysing", done, None)
-    rows = outputs.rows()
+            progress("analysing", sample_count, None)
+    rows = collector.rows()
     if log is not None:
         write_text(log, format_outlier_table(rows, OUTPUT_COLUMNS))
     return rows

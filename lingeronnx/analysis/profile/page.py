@@ -1,12 +1,11 @@
-"""A profile as a page: what each operator reads and writes over the data, in one table."""
+"""A profile as an HTML page: one table of the inputs and outputs of each operator."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from ...pages import PageSection, components
-from ...pages import render_page as whole_page
+from ...pages import PageSection, components, render_page
 from .profile import Profile
 
 __all__ = ["render_profile_page", "render_profile_section"]
@@ -25,38 +24,35 @@ _HEAD = (
     "shape",
 )
 _TEXT_COLUMNS = range(5)
-_SPREAD = ("min", "max", "mean", "var")
+_PATH_KEYS = ("module", "op", "attr", "tensor", "dtype")
+_STATISTIC_KEYS = ("min", "max", "mean", "var")
 
 
 def render_profile_section(
     profile: Profile, prefixes: Sequence[str] | None = None, types: Sequence[str] | None = None
 ) -> PageSection:
-    """Return the section; prefixes, types.
+    """Render the selected operators of a profile as a page section.
 
-    Of the operators that it shows, as `Profile.select` takes them.
+    `prefixes` and `types` select operators as in `Profile.select`.
     """
     rows = profile.to_dict(prefixes, types)
-    cells = [
-        [
-            *(
-                components.breakable_path(row[key])
-                for key in ("module", "op", "attr", "tensor", "dtype")
-            ),
-            components.escape_text(profile.tensors[str(row["tensor"])].scale_text),
-            *(f"{row[key]:.6g}" for key in _SPREAD),
-            components.escape_text(row["shape"]),
-        ]
-        for row in rows
-    ]
-    said = components.paragraph(
-        (
-            "Integers count as the real values that they stand for. Shapes are those of the first "
-            "batch."
-        ),
+    cells = []
+    for row in rows:
+        cells.append(
+            [
+                *(components.breakable_path(row[key]) for key in _PATH_KEYS),
+                components.escape_text(profile.tensors[str(row["tensor"])].scale_text),
+                *(f"{row[key]:.6g}" for key in _STATISTIC_KEYS),
+                components.escape_text(row["shape"]),
+            ]
+        )
+    note = components.paragraph(
+        "Integers are shown as the float values that they represent. Shapes are those of the first "
+        "batch.",
         "dim",
     )
     table = components.render_table("tensors by operator", _HEAD, cells, _TEXT_COLUMNS)
-    return PageSection("profile", "What operators read and write", f"{said}\n{table}", rows)
+    return PageSection("profile", "Inputs and outputs of operators", f"{note}\n{table}", rows)
 
 
 def render_profile_page(
@@ -65,7 +61,7 @@ def render_profile_page(
     prefixes: Sequence[str] | None = None,
     types: Sequence[str] | None = None,
 ) -> str:
-    """Return the page of a profile; model : by which its title calls the model."""
-    part = render_profile_section(profile, prefixes, types)
+    """Render the page of a profile; the title has the name of `model`."""
+    section = render_profile_section(profile, prefixes, types)
     operators = len({entry.module for entry in profile.select(prefixes, types)})
-    return whole_page(f"Profile of {PurePath(model).name}", f"{operators} operators", [part])
+    return render_page(f"Profile of {PurePath(model).name}", f"{operators} operators", [section])

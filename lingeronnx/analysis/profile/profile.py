@@ -1,10 +1,10 @@
-"""What a model's operators read and write.
+"""Range, mean, variance and histogram of every tensor of a model, over all of the data.
 
-Range, mean, variance and histogram of every tensor, over all of the data.
-One row for each tensor of each operator: its inputs and outputs, weights and bias. Integers count
-as real values. One pass, memory that does not grow with the data (`metrics.Spread`). `Recorder`
-follows runs, `Profile` is what was seen: tables, TensorBoard's histograms, and a file to go on from
-(`saved`). Knows sessions, no commands.
+There is one row for each tensor of each operator: its inputs and outputs, weights and bias.
+Integers are converted to float values. Recording takes one pass, and memory does not grow with the
+data (`stats.distribution`). `Recorder` follows runs; `Profile` is the result, with tables,
+TensorBoard histograms and a file format (`profile_file`). This module knows sessions but no
+commands.
 """
 
 from __future__ import annotations
@@ -66,12 +66,22 @@ _SCALES = float | tuple[float, ...] | None
 
 @dataclass(frozen=True)
 class OperatorTensor:
-    """A tensor as one operator has it.
+    """A tensor in its role at one operator.
 
-    op : the operator's type. module : the node's name. attr : input, output, weight or bias. tensor
-    : its name. stack : where in the source the operator comes from, "" where the file does not say.
-    path : the module that it comes from,
-    as torch calls it; the node's name where the file does not say.
+    Parameters
+    ----------
+    op
+        Type of the operator.
+    module
+        Name of the node.
+    attr
+        Role of the tensor: input, output, weight or bias.
+    tensor
+        Name of the tensor.
+    stack
+        Source location of the operator, or "" if the file does not have it.
+    path
+        Module of the operator as torch names it, or the node's name if the file does not have it.
     """
 
     op: str
@@ -84,11 +94,20 @@ class OperatorTensor:
 
 @dataclass
 class RecordedTensor:
-    """What was seen of a tensor.
+    """Statistics of a tensor.
 
-    dtype : as it is stored. scale : counts per real unit of integers, a tuple for one per channel;
-    None for floats. shape : of the first batch. spread : of its real values. channels : the same
-    for each index of axis 1 (of axis 0 for a weight), where asked for.
+    Parameters
+    ----------
+    dtype
+        Stored data type.
+    scale
+        Integer steps per unit, as a tuple if there is one per channel; None for floats.
+    shape
+        Shape of the first batch.
+    distribution
+        Distribution of the float values.
+    channels
+        Distribution for each index of axis 1 (axis 0 of a weight), if requested.
     """
 
     dtype: str
@@ -99,7 +118,7 @@ class RecordedTensor:
 
     @property
     def scale_text(self) -> str:
-        """The scale in a cell: "-" for floats, the least and the largest where channels have their own."""
+        """The scale as text: "-" for floats, the lowest and highest if there is one per channel."""
         if self.scale is None:
             return "-"
         if isinstance(self.scale, tuple):
@@ -108,62 +127,48 @@ class RecordedTensor:
 
 
 def list_operator_tensors(model: ir.Model) -> list[OperatorTensor]:
-    """Return the rows of `model`'s operators, in graph order.
+    """Return the inputs, weights, biases and outputs of all operators, in graph order.
 
-    Constants that are no numbers of a layer have none.
+    Constants that are not parameters, such as shapes, are left out.
     """
-    rows = []
+    entries = []
     for node in model.graph:
         if node.op_type == "Constant" and not node.domain:
             continue
-        stack, path = source_location(node), get_module_name(node)
+        roles: list[tuple[str, str]] = []  # (role, tensor)
         for index, value in enumerate(node.inputs):
             if value is not None and value.name:
-                attr = _input_role(node, index, value)
-                if attr:
-                    rows.append(
-                        OperatorTensor(
-                            node.op_type, str(node.name), attr, str(value.name), stack, path
-                        )
-                    )
-        for value in node.outputs:
-            if value.name:
-                rows.append(
-                    OperatorTensor(
-                        node.op_type, str(node.name), "output", str(value.name), stack, path
-                    )
+                roles.append((_input_role(node, index, value), str(value.name)))
+        roles += [("output", str(value.name)) for value in node.outputs if value.name]
+        stack, path = source_location(node), get_module_name(node)
+        for role, tensor in roles:
+            if role:
+                entries.append(
+                    OperatorTensor(node.op_type, str(node.name), role, tensor, stack, path)
                 )
-    return rows
+    return entries
 
 
 def _input_role(node: ir.Node, index: int, value: ir.Value) -> str:
-    """Return what input `index` of a node is; "" for a constant such as a shape."""
+    """Return "input", "weight", "bias", or "" for a constant such as a shape."""
     array = ir.const_value(value)
     if array is None:
-        maker = ir.producer(value)
-        return (
-            ""
-            if maker is not None and maker.op_type == "Constant" and not maker.domain
-            else "input"
-        )
+        producer = ir.producer(value)
+        if producer is not None and producer.op_type == "Constant" and not producer.domain:
+            return ""
+        return "input"
     if is_quantized_domain(node):
-        return (
-            "bias"
-            if index > 1 and array.dtype.itemsize >= 4
-            else "weight"
-            if array.dtype.kind == "i"
-            else ""
-        )
+        if index > 1 and array.dtype.itemsize >= 4:
+            return "bias"
+        return "weight" if array.dtype.kind == "i" else ""
     if array.dtype.kind != "f":
         return ""
-    return (
-        "bias"
-        if index > 1 and ir.formal_input_name(node, index) in ("B", "C", "bias")
-        else "weight"
-    )
+    is_bias = index > 1 and ir.formal_input_name(node, index) in ("B", "C", "bias")
+    return "bias" if is_bias else "weight"
 
 
-#: A line of a stack as either exporter of torch writes it: File "net.py", line 7, in forward; net.py(7): forward
+#: A line of a stack as torch's exporters write it: File "net.py", line 7, in forward (dynamo), or
+#: net.py(7): forward (torchscript).
 _FRAME = re.compile(
     r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<where>\w+)|'
     r"(?P<file2>\S+)\((?P<line2>\d+)\): (?P<where2>\w+)"
@@ -171,32 +176,42 @@ _FRAME = re.compile(
 
 
 def source_location(node: ir.Node) -> str:
-    """Return ``file:line in function`` of the operator's source, as torch's exporters note it.
+    """Return the source of an operator as ``file:line in function``, or "" if it is unknown.
 
-    "" where they did not.
-    The dynamo exporter writes the stack into the node's metadata, outermost call first;
-    torchscript's, where asked to be verbose, into its doc string, innermost first. The innermost
-    call outside of torch itself counts.
+    The dynamo exporter stores the stack in the node's metadata, outermost call first. The verbose
+    torchscript exporter stores it in the doc string, innermost call first. The innermost call
+    outside of torch counts.
     """
-    dynamo = node.metadata_props.get("pkg.torch.onnx.stack_trace", "")
-    calls = [match.groupdict() for match in _FRAME.finditer(dynamo or node.doc_string or "")]
-    named = [
-        (c["file"] or c["file2"], c["line"] or c["line2"], c["where"] or c["where2"]) for c in calls
-    ]
-    inwards = named if dynamo else named[::-1]
-    own = [call for call in inwards if "torch" not in Path(call[0]).parts] or inwards
-    return "{}:{} in {}".format(*own[-1]) if own else ""
+    dynamo_stack = node.metadata_props.get("pkg.torch.onnx.stack_trace", "")
+    calls = []
+    for match in _FRAME.finditer(dynamo_stack or node.doc_string or ""):
+        frame = match.groupdict()
+        file, line = frame["file"] or frame["file2"], frame["line"] or frame["line2"]
+        calls.append((file, line, frame["where"] or frame["where2"]))
+    if not calls:
+        return ""
+    if not dynamo_stack:
+        calls.reverse()
+    user_calls = [call for call in calls if "torch" not in Path(call[0]).parts] or calls
+    return "{}:{} in {}".format(*user_calls[-1])
 
 
-# ---- recording ---------------------------------------------------------------------------------------------------
+# ---- recording ------------------------------------------------------------------------------
 
 
 class Recorder:
-    """Follows the runs of a session.
+    """Records the tensors of a session's runs.
 
     `add` is called with every tensor of every batch, as `Session.watched` does.
-    per_channel : keep a histogram for each channel too (128 kB each where a channel has many
-    values). on_tensor : is shown every tensor as well.
+
+    Parameters
+    ----------
+    session
+        The session.
+    per_channel
+        Whether to record a distribution per channel too (128 kB for each channel with many values).
+    on_tensor
+        Function that is called with every tensor as well.
     """
 
     def __init__(
@@ -209,97 +224,114 @@ class Recorder:
         self.session, self._per_channel, self._on_tensor = session, per_channel, on_tensor
         self._real = RealValues(session)
         self.entries = list_operator_tensors(session.model)
-        self._known = {entry.tensor for entry in self.entries}
-        self._seen: dict[str, RecordedTensor] = {}
+        self._tensor_names = {entry.tensor for entry in self.entries}
+        self._recorded: dict[str, RecordedTensor] = {}
 
     @property
     def has_run(self) -> bool:
-        """Whether anything was run."""
-        return bool(self._seen)
+        """Whether any tensor was recorded."""
+        return bool(self._recorded)
 
     def add(self, name: str, array: np.ndarray, qparams: Affine | None) -> None:
-        """Take in one batch of tensor `name`."""
+        """Record a batch of tensor `name`."""
         if self._on_tensor is not None:
             self._on_tensor(name, array, qparams)
-        if name in self._known and array.dtype.kind in "fiub":
+        if name in self._tensor_names and array.dtype.kind in "fiub":
             scale = None if qparams is None else qparams.scale
             self._add_values(name, self._real(name, array, qparams), str(array.dtype), scale, 1)
 
     def profile(self) -> Profile:
-        """Return what was seen so far, constants too; ConfigError where nothing was run."""
-        if not self._seen:
-            raise ConfigError("nothing to profile; call the model on data first")
-        constants = _constant_qparams(self.session.model)
+        """Return the profile of all runs so far, with the model's constants.
+
+        Raises
+        ------
+        ConfigError
+            If nothing was recorded.
+        """
+        if not self._recorded:
+            raise ConfigError("no data recorded; run the model first")
+        qparams_by_constant = _constant_qparams(self.session.model)
         for entry in self.entries:
-            if entry.attr in ("weight", "bias") and entry.tensor not in self._seen:
-                array = ir.const_value(self.session.model.graph.initializers[entry.tensor])
-                if array is not None and array.size:
-                    q = constants.get(entry.tensor)
-                    real, scale = (array, None) if q is None else (q.real(array), q.attribute)
-                    self._add_values(entry.tensor, real, str(array.dtype), scale, 0)
-        recorded = [entry for entry in self.entries if entry.tensor in self._seen]
-        return Profile(recorded, self._seen, ir.compute_digest(self.session.model))
+            if entry.attr not in ("weight", "bias") or entry.tensor in self._recorded:
+                continue
+            array = ir.const_value(self.session.model.graph.initializers[entry.tensor])
+            if array is None or not array.size:
+                continue
+            q = qparams_by_constant.get(entry.tensor)
+            real, scale = (array, None) if q is None else (q.real(array), q.attribute)
+            self._add_values(entry.tensor, real, str(array.dtype), scale, 0)
+        entries = [entry for entry in self.entries if entry.tensor in self._recorded]
+        return Profile(entries, self._recorded, ir.compute_digest(self.session.model))
 
     def _add_values(
         self, name: str, real: np.ndarray, dtype: str, scale: _SCALES, axis: int
     ) -> None:
-        """Take in a batch of real values whose channels lie along `axis`."""
-        recorded = self._seen.get(name)
+        """Add a batch of float values whose channels are along `axis`."""
+        recorded = self._recorded.get(name)
         if recorded is None:
-            recorded = self._seen[name] = RecordedTensor(
-                dtype, scale, real.shape, Distribution(), []
-            )
+            recorded = RecordedTensor(dtype, scale, real.shape, Distribution(), [])
+            self._recorded[name] = recorded
         recorded.distribution.add(real)
         if self._per_channel and real.ndim > 1:
-            parts = np.moveaxis(real, axis, 0)
-            recorded.channels += [
-                Distribution() for _ in range(len(parts) - len(recorded.channels))
-            ]
-            for channel, part in zip(recorded.channels, parts, strict=True):
-                channel.add(part)
+            arrays = np.moveaxis(real, axis, 0)
+            missing = len(arrays) - len(recorded.channels)
+            recorded.channels += [Distribution() for _ in range(missing)]
+            for channel, array in zip(recorded.channels, arrays, strict=True):
+                channel.add(array)
 
 
 def _constant_qparams(model: ir.Model) -> dict[str, Affine]:
-    """Return how the values are held of the integer weights and biases of `model`.
+    """Return the quantization parameters of the integer weights and biases of a model.
 
-    A bias has the scale of what is summed up: the input's times the weight's.
+    The scale of a bias is that of the accumulator: the input's scale times the weight's.
     """
-    by_constant: dict[str, Affine] = {}
+    qparams: dict[str, Affine] = {}
     for node in model.graph:
         form = find_integer_op(node) if is_quantized_domain(node) else None
         if form is None:
             continue
         attrs = read_attributes(form, node)
-        biases = [
-            i
-            for i, value in enumerate(node.inputs)
-            if value is not None
-            and ir.const_value(value) is not None
-            and _input_role(node, i, value) == "bias"
-        ]
-        for (key, index), sums in zip(
+        biases = _bias_inputs(node)
+        weights_and_input_scales = zip(
             form.weight_scales.items(), ("scale_x", "scale_h"), strict=False
-        ):
+        )
+        for (key, index), input_scale in weights_and_input_scales:
             if key not in attrs or len(node.inputs) <= index or node.inputs[index] is None:
                 continue
-            own = by_constant[ir.input_name(node, index)] = form.weight_qparams(
-                attrs, node, key
-            ).changed(bits=8)
-            if biases and attrs.get(sums):
-                by_constant[ir.input_name(node, biases.pop(0))] = make_bias_qparams(
-                    get_number(attrs, sums) * own.sums.scales, False
-                )
-    return by_constant
+            weight = form.weight_qparams(attrs, node, key).changed(bits=8)
+            qparams[ir.input_name(node, index)] = weight
+            if biases and attrs.get(input_scale):
+                scales = get_number(attrs, input_scale) * weight.sums.scales
+                qparams[biases.pop(0)] = make_bias_qparams(scales, False)
+    return qparams
 
 
-# ---- what was seen -----------------------------------------------------------------------------------------------
+def _bias_inputs(node: ir.Node) -> list[str]:
+    """Return the names of a node's constant biases, in the order of its inputs."""
+    names = []
+    for index, value in enumerate(node.inputs):
+        if value is None or ir.const_value(value) is None:
+            continue
+        if _input_role(node, index, value) == "bias":
+            names.append(ir.input_name(node, index))
+    return names
+
+
+# ---- the result -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Rows in graph order, and of every tensor what was seen.
+    """Statistics of all tensors of a model.
 
-    entries : the rows. seen : {tensor: what was seen of it}. model : the model's digest.
+    Parameters
+    ----------
+    entries
+        Tensors by operator, in graph order.
+    tensors
+        Statistics by tensor.
+    model
+        Digest of the model.
     """
 
     entries: Sequence[OperatorTensor]
@@ -309,23 +341,34 @@ class Profile:
     def select(
         self, prefixes: Sequence[str] | None = None, types: Sequence[str] | None = None
     ) -> list[OperatorTensor]:
-        """Return the rows of operators whose name begins with one of `prefixes` and whose type is one of `types`.
+        """Return the entries of operators with given name prefixes and types.
 
-        A name is the node's, and the module's as torch calls it. None or nothing chooses all.
-        Raises ConfigError where no row is left.
+        Parameters
+        ----------
+        prefixes
+            Prefixes of the node's name, or of the module's as torch names it. None or nothing
+            selects all.
+        types
+            Operator types. None or nothing selects all.
+
+        Raises
+        ------
+        ConfigError
+            If no entry matches.
         """
-        wanted = (prefixes,) if isinstance(prefixes, str) else tuple(prefixes or ("",))
-        kinds = (types,) if isinstance(types, str) else tuple(types or ())
-        rows = [
-            e for e in self.entries if _matches_prefix(e, wanted) and (not kinds or e.op in kinds)
-        ]
-        if not rows:
+        name_prefixes = (prefixes,) if isinstance(prefixes, str) else tuple(prefixes or ("",))
+        op_types = (types,) if isinstance(types, str) else tuple(types or ())
+        entries = []
+        for entry in self.entries:
+            if _matches_prefix(entry, name_prefixes) and (not op_types or entry.op in op_types):
+                entries.append(entry)
+        if not entries:
             known = ", ".join(sorted({entry.op for entry in self.entries}))
             raise ConfigError(
-                f"no operator fits prefixes {list(wanted)} and types {list(kinds)}; its types are "
-                f"{known}"
+                f"no operator matches prefixes {list(name_prefixes)} and types {list(op_types)}; "
+                f"types of the model: {known}"
             )
-        return rows
+        return entries
 
     def text(
         self,
@@ -333,32 +376,29 @@ class Profile:
         types: Sequence[str] | None = None,
         with_stack: bool = False,
     ) -> str:
-        """Return the table of `statistic.txt`.
-
-        With_stack adds where in the source an operator comes from.
-        """
+        """Return the table of `statistic.txt`; `with_stack` adds source locations of operators."""
         rows = []
-        index, last = -1, ""
+        index, previous_module = -1, ""
         for entry in self.select(prefixes, types):
-            index, last = index + (entry.module != last or index < 0), entry.module
+            if entry.module != previous_module or index < 0:
+                index += 1
+            previous_module = entry.module
             recorded = self.tensors[entry.tensor]
-            spread = recorded.distribution
-            numbers = [
-                f"{value:.6g}" for value in (spread.low, spread.high, spread.mean, spread.variance)
+            values = recorded.distribution
+            statistics = (values.low, values.high, values.mean, values.variance)
+            cells = [
+                str(index),
+                entry.op,
+                entry.module,
+                entry.attr,
+                recorded.dtype,
+                recorded.scale_text,
+                *(f"{value:.6g}" for value in statistics),
+                str(list(recorded.shape)),
             ]
-            rows.append(
-                [
-                    str(index),
-                    entry.op,
-                    entry.module,
-                    entry.attr,
-                    recorded.dtype,
-                    recorded.scale_text,
-                    *numbers,
-                    str(list(recorded.shape)),
-                    *([entry.stack or "unknown"] if with_stack else []),
-                ]
-            )
+            if with_stack:
+                cells.append(entry.stack or "unknown")
+            rows.append(cells)
         return format_table((*COLUMNS, *([STACK_COLUMN] if with_stack else [])), rows)
 
     def table(
@@ -383,21 +423,38 @@ class Profile:
     ) -> Path:
         """Write histograms of inputs, outputs, weights and biases into `out_dir`/tensorboard.
 
-        Return that folder.
-        A tag is ``operator/attr/tensor``. force_per_channel : one for every channel,
-        ``operator/attr/tensor/channel``; ConfigError where the profile has none.
-        """
-        chosen = self.select(prefixes, types)
-        if force_per_channel and not any(recorded.channels for recorded in self.tensors.values()):
-            raise ConfigError("this profile was made without channels; make it with per_channel")
-        home = ensure_folder(ensure_folder(out_dir) / "tensorboard")
-        write_histograms(home / EVENTS_FILE, self._tagged(chosen, force_per_channel))
-        return home
+        Parameters
+        ----------
+        out_dir
+            Parent of the folder.
+        prefixes, types
+            Operators, as in `select`.
+        force_per_channel
+            Whether to write a histogram per channel, with the tag ``operator/attr/tensor/channel``
+            instead of ``operator/attr/tensor``.
 
-    def _tagged(
-        self, chosen: Sequence[OperatorTensor], per_channel: bool
+        Returns
+        -------
+        Path
+            The folder.
+
+        Raises
+        ------
+        ConfigError
+            If channels are requested and the profile has none.
+        """
+        entries = self.select(prefixes, types)
+        if force_per_channel and not any(recorded.channels for recorded in self.tensors.values()):
+            raise ConfigError("the profile has no channels; record it again with per_channel")
+        folder = ensure_folder(ensure_folder(out_dir) / "tensorboard")
+        write_histograms(folder / EVENTS_FILE, self._iter_tagged(entries, force_per_channel))
+        return folder
+
+    def _iter_tagged(
+        self, entries: Sequence[OperatorTensor], per_channel: bool
     ) -> Iterator[tuple[str, Distribution]]:
-        for entry in chosen:
+        """Yield (tag, distribution) for each entry, or for each of its channels."""
+        for entry in entries:
             recorded = self.tensors[entry.tensor]
             tag = f"{entry.module}/{entry.attr}/{entry.tensor}"
             if not per_channel or not recorded.channels:
@@ -412,24 +469,25 @@ class Profile:
         """Return the rows as JSON-ready values."""
         rows = []
         for entry in self.select(prefixes, types):
-            recorded, spread = self.tensors[entry.tensor], self.tensors[entry.tensor].distribution
+            recorded = self.tensors[entry.tensor]
+            values = recorded.distribution
             rows.append(
                 {
                     **vars(entry),
                     "dtype": recorded.dtype,
                     "scale": recorded.scale,
                     "shape": list(recorded.shape),
-                    "min": spread.low,
-                    "max": spread.high,
-                    "mean": spread.mean,
-                    "var": spread.variance,
-                    "count": spread.count,
-                    "skipped": spread.skipped,
+                    "min": values.low,
+                    "max": values.high,
+                    "mean": values.mean,
+                    "var": values.variance,
+                    "count": values.count,
+                    "skipped": values.skipped,
                 }
             )
         return rows
 
 
 def _matches_prefix(entry: OperatorTensor, prefixes: tuple[str, ...]) -> bool:
-    """Whether a name of the operator begins with one of `prefixes`."""
+    """Whether the name or the module path of an operator begins with one of `prefixes`."""
     return entry.module.startswith(prefixes) or entry.path.startswith(prefixes)

@@ -1,17 +1,15 @@
-"""A profile as a file: an .npz without pickle, read without running anything.
+"""A profile as a file: an .npz without pickle, loaded without running anything.
 
-    lingeronnx_profile   bytes of a JSON text: version, the model's digest, entries, and of every
-    tensor its dtype,
-                         scale, shape and the numbers of its spreads (the tensor's own first, then
-                         those of channels): count, skipped, low, high, mean, mean_absolute,
-                         variance, first, exponent
-    <n>.values           float64: of spread n up to 4096 values, all there are
-    <n>.bins, <n>.counts int64: of a spread with more, the bins that hold any, and how many each
-    holds: bin k counts the
-                         values in [(first + k) * 2**exponent, (first + k + 1) * 2**exponent)
+    lingeronnx_profile    bytes of a JSON text: version, the model's digest, entries, and of every
+                          tensor its dtype, scale, shape and the numbers of its distributions (the
+                          tensor's own first, then those of channels): count, skipped, low, high,
+                          mean, mean_absolute, variance, first, exponent
+    <n>.values            float64: all values of distribution n, up to 4096
+    <n>.bins, <n>.counts  int64: the nonzero bins of a distribution with more values, and their
+                          counts; bin k counts the values in
+                          [(first + k) * 2**exponent, (first + k + 1) * 2**exponent)
 
-A profile that was read goes on as the one that was written: the same tables, the same histograms.
-Knows `Profile`.
+A loaded profile equals the saved one: it gives the same tables and the same histograms.
 """
 
 from __future__ import annotations
@@ -38,24 +36,24 @@ __all__ = ["PROFILE_FILE", "load_profile", "save_profile"]
 PROFILE_FILE = "profile.npz"
 
 _KEY, _VERSION = "lingeronnx_profile", 1
-_EMPTY_MOMENTS = (math.inf, -math.inf, math.nan, 0.0, 0.0)  # range, mean and sums of no value
+_EMPTY_MOMENTS = (math.inf, -math.inf, math.nan, 0.0, 0.0)  # range, mean and sums of no values
 
 
 def save_profile(profile: Profile, path: str | os.PathLike[str]) -> None:
-    """Write `profile` to `path`, as a whole or not at all."""
+    """Write a profile to `path`, completely or not at all."""
     arrays: dict[str, np.ndarray] = {}
-    number = 0
+    index = 0
     tensors = {}
     for name, recorded in profile.tensors.items():
-        spreads = []
-        for spread in (recorded.distribution, *recorded.channels):
-            spreads.append(_dump_distribution(spread, number, arrays))
-            number += 1
+        distributions = []
+        for distribution in (recorded.distribution, *recorded.channels):
+            distributions.append(_dump_distribution(distribution, index, arrays))
+            index += 1
         tensors[name] = {
             "dtype": recorded.dtype,
             "scale": recorded.scale,
             "shape": recorded.shape,
-            "spreads": spreads,
+            "spreads": distributions,
         }
     body = {
         "version": _VERSION,
@@ -67,85 +65,89 @@ def save_profile(profile: Profile, path: str | os.PathLike[str]) -> None:
 
 
 def _dump_distribution(
-    spread: Distribution, number: int, arrays: dict[str, np.ndarray]
+    distribution: Distribution, index: int, arrays: dict[str, np.ndarray]
 ) -> dict[str, object]:
-    """Return the numbers of a spread, its arrays put into `arrays`."""
-    if not spread.count:
-        return {"count": 0, "skipped": spread.skipped}
+    """Return the numbers of a distribution, and add its arrays to `arrays`, prefixed by `index`."""
+    if not distribution.count:
+        return {"count": 0, "skipped": distribution.skipped}
     numbers = {
-        "count": spread.count,
-        "skipped": spread.skipped,
-        "low": spread.low,
-        "high": spread.high,
-        "mean": spread.mean,
-        "mean_absolute": spread.mean_absolute,
-        "variance": spread.variance,
+        "count": distribution.count,
+        "skipped": distribution.skipped,
+        "low": distribution.low,
+        "high": distribution.high,
+        "mean": distribution.mean,
+        "mean_absolute": distribution.mean_absolute,
+        "variance": distribution.variance,
     }
-    if (values := spread.histogram.kept) is not None:
-        arrays[f"{number}.values"] = values
-        return {**numbers, "number": number}
-    bins = spread.histogram.nonzero_bins
-    arrays[f"{number}.bins"], arrays[f"{number}.counts"] = bins.index, bins.counts
-    return {**numbers, "number": number, "first": bins.first, "exponent": bins.exponent}
+    values = distribution.histogram.exact_values
+    if values is not None:
+        arrays[f"{index}.values"] = values
+        return {**numbers, "number": index}
+    bins = distribution.histogram.nonzero_bins
+    arrays[f"{index}.bins"], arrays[f"{index}.counts"] = bins.index, bins.counts
+    return {**numbers, "number": index, "first": bins.first, "exponent": bins.exponent}
 
 
 def load_profile(path: str | os.PathLike[str]) -> Profile:
-    """Return the profile in the file `path`, or in the folder `path`.
+    """Load a profile from a file, or from the folder that contains it.
 
-    DataError for any other content.
+    Raises
+    ------
+    DataError
+        If there is no valid profile.
     """
     file = Path(path) / PROFILE_FILE if Path(path).is_dir() else Path(path)
     try:
-        with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
+        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
             body = json.loads(arrays[_KEY].tobytes())
             if body["version"] != _VERSION:
                 raise DataError(
                     f"{file} is a profile of version {body['version']}; this lingeronnx reads "
-                    f"{_VERSION}: upgrade it, "
-                    "or profile again with --keep"
+                    f"{_VERSION}: upgrade it, or profile again with --keep"
                 )
-            recorded = {
+            tensors = {
                 name: _load_tensor(stored, arrays) for name, stored in body["tensors"].items()
             }
-            return Profile(
-                [OperatorTensor(**entry) for entry in body["entries"]], recorded, str(body["model"])
-            )
+            entries = [OperatorTensor(**entry) for entry in body["entries"]]
+            return Profile(entries, tensors, str(body["model"]))
     except DataError:
         raise
     except OSError as error:
         raise DataError(
-            f"cannot read the profile {file}: {error.strerror}; give the folder that profile wrote"
+            f"cannot read the profile {file}: {error.strerror}; pass the folder written by "
+            "`profile`"
         ) from error
-    except (
-        Exception
-    ) as error:  # zipfile.BadZipFile, KeyError, ValueError ... of other and of damaged files
+    except Exception as error:  # BadZipFile, KeyError, ValueError ... of damaged files
         raise DataError(
-            f"{file} is no profile that lingeronnx wrote ({type(error).__name__}); give the folder "
-            "that profile wrote"
+            f"{file} is not a lingeronnx profile ({type(error).__name__}); pass the folder "
+            "written by `profile`"
         ) from error
 
 
 def _load_tensor(stored: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> RecordedTensor:
-    spread, *channels = [_load_distribution(numbers, arrays) for numbers in stored["spreads"]]
+    """Create a recorded tensor from its JSON object and the arrays of its distributions."""
+    distribution, *channels = [_load_distribution(numbers, arrays) for numbers in stored["spreads"]]
     scale = tuple(stored["scale"]) if isinstance(stored["scale"], list) else stored["scale"]
-    return RecordedTensor(stored["dtype"], scale, tuple(stored["shape"]), spread, channels)
+    return RecordedTensor(stored["dtype"], scale, tuple(stored["shape"]), distribution, channels)
 
 
 def _load_distribution(
     numbers: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
 ) -> Distribution:
-    """Return a distribution from its numbers and the arrays that they name."""
+    """Create a distribution from its numbers and the arrays that they refer to."""
     count, skipped = numbers["count"], numbers["skipped"]
     if not count:
         return Distribution.from_state([0, skipped, *_EMPTY_MOMENTS, None])
-    low, high, number = numbers["low"], numbers["high"], numbers["number"]
+    low, high, index = numbers["low"], numbers["high"], numbers["number"]
     sums = numbers["mean_absolute"] * count, numbers["variance"] * count
-    values = Distribution.from_state([count, skipped, low, high, numbers["mean"], *sums, None])
-    if "first" not in numbers:
-        values.histogram.add(arrays[f"{number}.values"])
-        return values
-    bins = NonzeroBins(
-        numbers["exponent"], numbers["first"], arrays[f"{number}.bins"], arrays[f"{number}.counts"]
+    distribution = Distribution.from_state(
+        [count, skipped, low, high, numbers["mean"], *sums, None]
     )
-    values.histogram = Histogram.from_bins(low, high, count, bins)
-    return values
+    if "first" not in numbers:
+        distribution.histogram.add(arrays[f"{index}.values"])
+        return distribution
+    bins = NonzeroBins(
+        numbers["exponent"], numbers["first"], arrays[f"{index}.bins"], arrays[f"{index}.counts"]
+    )
+    distribution.histogram = Histogram.from_bins(low, high, count, bins)
+    return distribution

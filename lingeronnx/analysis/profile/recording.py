@@ -1,16 +1,13 @@
-"""Making a profile: a model run over data.
+"""Record a profile by running a model over data, and compare models from stored tensors.
 
-And tensors kept on disk, so that `compare` need not run the model again.
-A profile's folder:
+The folder of a profile:
 
-    statistic.txt   the table                        tensorboard/   histograms
-    profile.html    the same as a page
-    profile.npz     the profile, see `saved`         tensors/       with `keep`: every tensor of
-    every sample, a dump as
-                                                                    `simulate --dump` writes it
+    statistic.txt   the table                 tensorboard/   histograms
+    profile.html    the same as a page        tensors/       with `keep`: every tensor of every
+    profile.npz     see `profile_file`                       sample, a dump as of `simulate --dump`
 
-`RecordedSession` stands for a model whose tensors were kept: a session that reads instead of
-computing.
+`RecordedSession` replaces a model whose tensors were stored: it reads them instead of computing
+them, so that `compare` need not run the model again.
 """
 
 from __future__ import annotations
@@ -45,7 +42,7 @@ __all__ = ["TENSORS_FOLDER", "RecordedSession", "compare_kept", "open_recorded_s
 #: The page, and the folder with the tensors, in a profile's folder.
 PAGE_FILE, TENSORS_FOLDER = "profile.html", "tensors"
 
-#: What an older profile leaves in the folder of a new one: nothing of these.
+#: Files and folders of an older profile, which a new profile in the same folder replaces.
 _PARTS = (TABLE_FILE, PAGE_FILE, PROFILE_FILE, TENSORS_FOLDER)
 
 
@@ -64,83 +61,117 @@ def profile(
     limit: int | None = None,
     progress: Progress | None = None,
 ) -> Profile:
-    """Run a model, integer or float, on data.
+    """Run an integer or float model on data and return its profile.
 
-    Write its profile into the folder `out_dir` and return it.
-    prefixes, types : of the operators in statistic.txt, profile.html and tensorboard/; profile.npz
-    has all. with_stack : a column of statistic.txt that says where in the source an operator comes
-    from. tensorboard : write histograms; per_channel : one per channel. keep : write all tensors
-    too. Raises DataError and ConfigError.
+    Parameters
+    ----------
+    model
+        The model.
+    data
+        Input data, in any form that other commands take.
+    out_dir
+        Folder for the profile; None writes nothing.
+    prefixes, types
+        Operators in statistic.txt, profile.html and tensorboard/, as in `Profile.select`;
+        profile.npz contains all.
+    with_stack
+        Whether statistic.txt has a column with source locations.
+    tensorboard
+        Whether to write histograms for TensorBoard.
+    per_channel
+        Whether to record a distribution per channel.
+    keep
+        Whether to write all tensors too, for `compare_kept`.
+    batch
+        Largest batch size.
+    limit
+        Largest number of samples.
+    progress
+        Progress callback.
+
+    Raises
+    ------
+    DataError, ConfigError
+        If the data do not fit the model, or if options contradict each other.
     """
     session = model if isinstance(model, Session) else Session(model)
     if keep and out_dir is None:
-        raise ConfigError("tensors can be kept in a folder only: give out_dir")
+        raise ConfigError("keep writes tensors into a folder: pass out_dir")
     source = Data(data, session.inputs, limit=limit, what="data")
-    done = 0
-    with contextlib.nullcontext() if out_dir is None else update_folder(out_dir, _PARTS) as home:
-        with (
-            contextlib.nullcontext()
-            if home is None or not keep
-            else DumpFolder(home / TENSORS_FOLDER) as kept
-        ):
-            recorder = Recorder(
-                session, per_channel=per_channel, on_tensor=None if kept is None else kept.add
-            )
-            for feeds, _ in source.batches(batch):
-                for name, array, q in session.tensors(feeds):
-                    recorder.add(name, array, q)
-                done += min((len(array) for array in feeds.values()), default=1)
-                if progress is not None:
-                    progress("profiling", done, None)
-            recorded = recorder.profile()
+    if out_dir is None:
+        recorder = Recorder(session, per_channel=per_channel)
+        return _record(recorder, source, batch, progress)
+    with update_folder(out_dir, _PARTS) as folder:
+        with contextlib.ExitStack() as stack:
+            on_tensor = None
+            if keep:
+                on_tensor = stack.enter_context(DumpFolder(folder / TENSORS_FOLDER)).add
+            recorder = Recorder(session, per_channel=per_channel, on_tensor=on_tensor)
+            recorded = _record(recorder, source, batch, progress)
             recorded.select(prefixes, types)
-        if home is not None:
-            recorded.table(home, prefixes, types, with_stack)
-            name = "the model" if isinstance(model, Session) else ir.model_label(model)
-            write_text(home / PAGE_FILE, render_profile_page(recorded, name, prefixes, types))
-            save_profile(recorded, home / PROFILE_FILE)
-            if tensorboard:
-                recorded.tensorboard(home, prefixes, types, per_channel)
+        recorded.table(folder, prefixes, types, with_stack)
+        name = "the model" if isinstance(model, Session) else ir.model_label(model)
+        write_text(folder / PAGE_FILE, render_profile_page(recorded, name, prefixes, types))
+        save_profile(recorded, folder / PROFILE_FILE)
+        if tensorboard:
+            recorded.tensorboard(folder, prefixes, types, per_channel)
     return recorded
 
 
-class RecordedSession(Session):
-    """A model whose tensors were kept in a profile's folder.
+def _record(recorder: Recorder, source: Data, batch: int, progress: Progress | None) -> Profile:
+    """Run the recorder's session over all of the data and return the profile."""
+    sample_count = 0
+    for feeds, _ in source.batches(batch):
+        for name, array, q in recorder.session.tensors(feeds):
+            recorder.add(name, array, q)
+        sample_count += min((len(array) for array in feeds.values()), default=1)
+        if progress is not None:
+            progress("profiling", sample_count, None)
+    return recorder.profile()
 
-    `taps` reads what is there of the samples it is fed.
-    Raises DataError where the folder has no tensors, or those of another model, or samples not on
-    axis 0.
+
+class RecordedSession(Session):
+    """A session that reads the tensors stored in a profile's folder instead of computing them.
+
+    Parameters
+    ----------
+    session
+        Session of the model that was profiled.
+    path
+        Folder of the profile.
+
+    Raises
+    ------
+    DataError
+        If the folder has no tensors, or those of another model, or if samples are not on axis 0.
     """
 
     def __init__(self, session: Session, path: str | os.PathLike[str]) -> None:
-        vars(self).update(vars(session))  # the same model; nothing is compiled for it
+        vars(self).update(vars(session))  # the same model, without compiling it again
         self._watches = []
-        self._home = Path(path)
-        if load_profile(self._home).model != ir.compute_digest(session.model):
-            raise DataError(f"the profile {self._home} was made of another model; make it again")
-        self._kept = _load_recorded_tensors(self._home)
-        lost = [spec.name for spec in self.inputs if spec.axis != 0 or spec.name not in self._kept]
-        if lost:
-            raise DataError(
-                f"the profile {self._home} does not hold one sample of '{lost[0]}' after another "
-                "on axis 0; "
-                "give the model itself"
-            )
-        self.samples = len(self._kept[self.inputs[0].name][0])
-        self._places = {
-            digest: place
-            for place in range(self.samples)
-            for digest in self._digests(
-                {n: self._kept[n][0][place : place + 1] for n in self._input_names}
-            )
-        }
+        self._folder = Path(path)
+        if load_profile(self._folder).model != ir.compute_digest(session.model):
+            raise DataError(f"the profile {self._folder} is of another model; profile this model")
+        self._stored_tensors = _load_recorded_tensors(self._folder)
+        for spec in self.inputs:
+            if spec.axis != 0 or spec.name not in self._stored_tensors:
+                raise DataError(
+                    f"the profile {self._folder} does not store the samples of '{spec.name}' along "
+                    "axis 0; pass the model itself"
+                )
+        self.samples = len(self._stored_tensors[self.inputs[0].name][0])
+        self._sample_index: dict[bytes, int] = {}  # digest of the inputs -> index
+        for index in range(self.samples):
+            feeds = {n: self._stored_tensors[n][0][index : index + 1] for n in self._input_names}
+            for digest in self._digests(feeds):
+                self._sample_index[digest] = index
 
     def batches(self, size: int = 16) -> Iterator[dict[str, np.ndarray]]:
-        """Yield the inputs that the model was fed, in batches of at most `size` samples."""
+        """Yield the recorded inputs of the model, in batches of at most `size` samples."""
         for start in range(0, self.samples, size):
+            batch = slice(start, start + size)
             yield {
-                spec.name: np.asarray(self._kept[spec.name][0][start : start + size])
-                for spec in self.inputs
+                name: np.asarray(self._stored_tensors[name][0][batch]) for name in self._input_names
             }
 
     def tensors(
@@ -149,70 +180,91 @@ class RecordedSession(Session):
         names: Sequence[str] | None = None,
         force: Mapping[str, np.ndarray] | None = None,
     ) -> Stream:
-        """Yield the tensors of samples that were run; DataError where one was not.
+        """Yield the recorded tensors of samples.
 
-        Nothing can be forced.
-        Tensors that do not hold the same number of rows for each sample are left out.
+        Tensors without the same number of rows for each sample are left out.
+
+        Raises
+        ------
+        ConfigError
+            If `force` is given: recorded tensors cannot be computed again.
+        DataError
+            If a sample was not recorded.
         """
         if force:
             raise ConfigError(
-                "tensors that were kept cannot be computed again from other inputs; give the model "
-                "itself"
+                "recorded tensors cannot be computed again from other inputs; pass the model itself"
             )
-        places = [self._places.get(digest) for digest in self._digests(feeds)]
-        if None in places:
-            raise DataError(
-                f"sample {places.index(None)} of the batch is not among those of the profile "
-                f"{self._home}; "
-                "give the data that it was made of"
-            )
-        for name, (array, q) in self._kept.items():
-            rows, rest = divmod(len(array), self.samples)
-            if not rest and (names is None or name in names):
-                pieces = [
-                    array[place * rows : (place + 1) * rows]
-                    for place in places
-                    if place is not None
-                ]
-                yield name, np.concatenate(pieces), q
+        indices: list[int] = []
+        for position, digest in enumerate(self._digests(feeds)):
+            if digest not in self._sample_index:
+                raise DataError(
+                    f"sample {position} of the batch is not in the profile {self._folder}; use the "
+                    "data that were profiled"
+                )
+            indices.append(self._sample_index[digest])
+        for name, (array, q) in self._stored_tensors.items():
+            row_count, remainder = divmod(len(array), self.samples)
+            if remainder or (names is not None and name not in names):
+                continue
+            rows = [array[index * row_count : (index + 1) * row_count] for index in indices]
+            yield name, np.concatenate(rows), q
 
     @property
     def _input_names(self) -> list[str]:
         return [spec.name for spec in self.inputs]
 
     def _digests(self, feeds: Mapping[str, ArrayLike]) -> Iterator[bytes]:
-        """Yield a digest of each sample; DataError where it has no array for an input."""
-        if lost := [name for name in self._input_names if name not in feeds]:
+        """Yield a digest of the inputs of each sample; DataError if an input has no array."""
+        missing = [name for name in self._input_names if name not in feeds]
+        if missing:
             raise DataError(
-                f"the profile {self._home} has an input '{lost[0]}'; the other model has "
+                f"the profile {self._folder} has an input '{missing[0]}'; the other model has "
                 f"{', '.join(feeds)}"
             )
         arrays = [np.asarray(feeds[name]) for name in self._input_names]
-        for place in range(len(arrays[0])):
+        for index in range(len(arrays[0])):
             hasher = hashlib.sha256()
             for array in arrays:
-                hasher.update(np.ascontiguousarray(array[place]).tobytes())
+                hasher.update(np.ascontiguousarray(array[index]).tobytes())
             yield hasher.digest()
 
 
 class _RecordedSource(IntegerSource):
-    """An integer graph whose tensors were kept: its layers cannot be computed one by one."""
+    """Source of an integer graph with recorded tensors, whose layers cannot run in isolation."""
 
     has_isolated_layers = False
 
     def run_isolated(
         self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]
     ) -> Iterator[Item]:
-        """Yield nothing."""
+        """Yield nothing, because recorded tensors cannot be computed again."""
         return iter(())
 
 
 def open_recorded_source(
     model: ir.ModelLike | Session, path: str | os.PathLike[str]
 ) -> tuple[TensorSource, RecordedSession]:
-    """Return what `compare` takes for a model whose tensors were kept in the profile's folder `path`, and the session.
+    """Open the tensors recorded in a profile's folder as a source for `compare`.
 
-    Raises as `RecordedSession` does.
+    Parameters
+    ----------
+    model
+        The model that was profiled.
+    path
+        Folder of the profile.
+
+    Returns
+    -------
+    source : TensorSource
+        Source of the recorded tensors.
+    session : RecordedSession
+        Session behind the source.
+
+    Raises
+    ------
+    DataError
+        As in `RecordedSession`.
     """
     session = RecordedSession(model if isinstance(model, Session) else Session(model), path)
     return _RecordedSource(session) if session.is_integer else FloatSource(session), session
@@ -225,30 +277,42 @@ def compare_kept(
     out: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> Comparison:
-    """Compare two models as `compare` does, from what their profiles kept: nothing is run.
+    """Compare two models from the tensors in their profiles, without running anything.
 
-    profiles : the folder of each. settings : of `compare`. There are no local errors. Raises
-    DataError where a folder has no tensors, or those of another model, or where the two were not
-    run on the same samples.
+    There are no local errors.
+
+    Parameters
+    ----------
+    float_model, quant_model
+        The models.
+    profiles
+        Folder of each model's profile.
+    out
+        Folder for the files of `compare`.
+    **settings
+        Further settings of `compare`.
+
+    Raises
+    ------
+    DataError
+        If a folder has no tensors or those of another model, or if the profiles are not of the same
+        samples.
     """
-    (base, recorded), (other, _) = (
-        open_recorded_source(m, p)
-        for m, p in zip((float_model, quant_model), profiles, strict=True)
-    )
+    base, recorded = open_recorded_source(float_model, profiles[0])
+    other, _ = open_recorded_source(quant_model, profiles[1])
     return compare(base, other, list(recorded.batches()), out, **settings)
 
 
-def _load_recorded_tensors(home: Path) -> dict[str, tuple[np.ndarray, Affine | None]]:
-    """Return {tensor: (all samples, mapped from disk; how it is held)} of a profile's folder."""
+def _load_recorded_tensors(folder: Path) -> dict[str, tuple[np.ndarray, Affine | None]]:
+    """Return (all samples, mapped from disk; quantization parameters) by tensor."""
     try:
-        return load_dump(home / TENSORS_FOLDER)
+        return load_dump(folder / TENSORS_FOLDER)
     except FileNotFoundError as error:
         raise DataError(
-            f"the profile {home} has no tensors: make it with --keep, or by ModelProfiler"
+            f"the profile {folder} has no tensors: record it with --keep, or by ModelProfiler"
         ) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
-            f"{home / TENSORS_FOLDER} is no dump that lingeronnx wrote ({type(error).__name__}); "
-            "profile again with "
-            "--keep"
+            f"{folder / TENSORS_FOLDER} is not a lingeronnx dump ({type(error).__name__}); profile "
+            "again with --keep"
         ) from error

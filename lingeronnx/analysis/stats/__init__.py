@@ -1,4 +1,4 @@
-"""Measures of one tensor and of pairs, and histograms, over any number of batches in constant memory.
+"""Measures of tensors and pairs of tensors, and histograms, over batches in constant memory.
 
-Owns arithmetic on batches. Knows no model.
+This package works on arrays only and knows no models.
 """

@@ -1,8 +1,8 @@
-"""Number, range, mean, variance and histogram of one stream of arrays: one pass, constant memory.
+"""Count, range, mean, variance and histogram of a stream of arrays, in constant memory.
 
-Sums are float64. Parts can be counted apart and merged: merging the parts of a run in order gives
-the bits that adding them in order gives. An element that is infinite or not a number is left out
-and counted in `skipped`.
+Sums are float64. Results for parts of a run can be computed separately and merged; merging them in
+order gives the same bits as adding the parts in order. An element that is infinite or NaN is
+ignored and counted in `skipped`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from .histogram import Histogram
 
 __all__ = ["Distribution"]
 
-_CHUNK = 1 << 16  # elements worked on at a time: what a core's cache holds
+_CHUNK = 1 << 16  # elements processed at a time, to fit a core's cache
 
 
 class Distribution:
-    """Number, range, mean, variance and histogram of one stream of values."""
+    """Count, range, mean, variance and histogram of one stream of values."""
 
     def __init__(self) -> None:
         self.count = self.skipped = 0
@@ -32,27 +32,24 @@ class Distribution:
         self.histogram = Histogram()
 
     def add(self, array: np.ndarray) -> None:
-        """Take in a batch of any shape and any numeric type."""
-        part = Distribution()
+        """Add a batch of any shape and numeric type."""
+        batch = Distribution()
         for start in range(0, array.size, _CHUNK):
             values = array.reshape(-1)[start : start + _CHUNK].astype(np.float64)
-            sound = np.isfinite(values)
-            part.skipped += int(values.size - np.count_nonzero(sound))
-            values = values[sound]
-            part._add_finite(values)
+            finite = np.isfinite(values)
+            batch.skipped += int(values.size - np.count_nonzero(finite))
+            values = values[finite]
+            batch._add_finite(values)
             self.histogram.add(values)
-        self._merge_moments(part)
+        self._merge_moments(batch)
 
     def merge(self, other: Distribution) -> None:
-        """Take in what another has counted."""
+        """Merge the values of another distribution."""
         self.histogram.merge(other.histogram)
         self._merge_moments(other)
 
     def state(self, histogram: bool) -> list[object]:
-        """Return all it holds, in types that JSON has, with the histogram or without.
-
-        `from_state` makes an equal one of it.
-        """
+        """Return the state as JSON-ready values for `from_state`, optionally with the histogram."""
         numbers = [
             self.count,
             self.skipped,
@@ -66,7 +63,7 @@ class Distribution:
 
     @classmethod
     def from_state(cls, state: Sequence[Any]) -> Distribution:
-        """Return what had the `state`."""
+        """Create a distribution from a `state`."""
         values = cls()
         (
             values.count,
@@ -82,41 +79,41 @@ class Distribution:
 
     @property
     def variance(self) -> float:
-        """The population's variance; nan without values."""
+        """The variance of the population; NaN without values."""
         return self._squares / self.count if self.count else math.nan
 
     @property
     def mean_absolute(self) -> float:
-        """Mean |x|; nan without values."""
+        """The mean of |x|; NaN without values."""
         return self.absolute / self.count if self.count else math.nan
 
     @property
-    def largest(self) -> float:
-        """Max |x|; nan without values."""
+    def max_abs(self) -> float:
+        """The largest |x|; NaN without values."""
         return max(abs(self.low), abs(self.high)) if self.count else math.nan
 
     def _add_finite(self, values: np.ndarray) -> None:
-        """Take in finite float64 values, but for the histogram."""
+        """Add finite float64 values to everything but the histogram."""
         if not values.size:
             return
-        part = Distribution.__new__(Distribution)
-        part.count, part.skipped = values.size, 0
-        part.low, part.high = float(values.min()), float(values.max())
-        part.mean = float(values.mean())
-        part.absolute = float(np.abs(values).sum())
-        part._squares = float(np.square(values - part.mean).sum())
-        self._merge_moments(part)
+        batch = Distribution.__new__(Distribution)
+        batch.count, batch.skipped = values.size, 0
+        batch.low, batch.high = float(values.min()), float(values.max())
+        batch.mean = float(values.mean())
+        batch.absolute = float(np.abs(values).sum())
+        batch._squares = float(np.square(values - batch.mean).sum())
+        self._merge_moments(batch)
 
     def _merge_moments(self, other: Distribution) -> None:
-        """Take in all but the histogram of another (Chan, Golub, LeVeque 1979)."""
+        """Merge everything but the histogram (Chan, Golub, LeVeque 1979)."""
         self.skipped += other.skipped
         if not other.count:
             return
         count = self.count + other.count
         if self.count:
-            gap = other.mean - self.mean
-            self._squares += other._squares + gap * gap * (self.count * other.count / count)
-            self.mean += gap * (other.count / count)
+            delta = other.mean - self.mean
+            self._squares += other._squares + delta * delta * (self.count * other.count / count)
+            self.mean += delta * (other.count / count)
         else:
             self.mean, self._squares = other.mean, other._squares
         self.count = count

@@ -1,9 +1,8 @@
-"""What a trial's output is measured by.
+"""Metrics of a trial's output: agreement with the float model, accuracy, user functions.
 
-Agreement with the float model's, accuracy on labels, a function of the user's.
-Names are those of the tables, in any case: L1, MSE, KL, Cosine, SQNR, Atol, Rtol; top1, top5;
-``module:function`` of (outputs, labels), which returns one number for a batch: the mean over the
-batches counts.
+Names are those of tables, in any case: L1, MSE, KL, Cosine, SQNR, Atol, Rtol; top1, top5;
+``module:function`` of (outputs, labels), which returns one number per batch, of which the mean
+over the batches counts.
 """
 
 from __future__ import annotations
@@ -32,33 +31,37 @@ _ACCURACY = ("top1", "top5")
 
 
 def normalize_metric_name(name: str) -> str:
-    """Return the name of a metric as tables have it; ConfigError for an unknown one."""
-    known = {other.casefold(): other for other in (*METRICS, *_ACCURACY)}
+    """Return the name of a metric as in tables; ConfigError for an unknown one."""
+    known = {metric.casefold(): metric for metric in (*METRICS, *_ACCURACY)}
     if name.casefold() in known:
         return known[name.casefold()]
     if ":" in name:
         return name
     raise ConfigError(
         f"unknown metric '{name}'{suggest_nearest(name.casefold(), known)}; known: "
-        f"{', '.join(known.values())}, "
-        "module:function"
+        f"{', '.join(known.values())}, module:function"
     )
 
 
 def is_lower_better(name: str) -> bool:
-    """Whether a larger value is a worse one."""
+    """Whether a smaller value of the metric is better."""
     return name in LOWER_IS_BETTER
 
 
 def metric_unit(name: str) -> str:
-    """Return what the values are in: "%", "dB" or nothing."""
-    return "%" if name in _ACCURACY else "dB" if name == "SQNR" else ""
+    """Return the unit of the metric: "%", "dB" or ""."""
+    if name in _ACCURACY:
+        return "%"
+    return "dB" if name == "SQNR" else ""
 
 
 def resolve_output(name: str | None, outputs: Iterable[str]) -> str:
-    """Return `name`, default the first of a model's `outputs`.
+    """Return `name`, or the first of a model's `outputs` if it is None.
 
-    ConfigError where they have no such.
+    Raises
+    ------
+    ConfigError
+        If the model has no such output.
     """
     known = list(outputs)
     if name is not None and name not in known:
@@ -70,7 +73,7 @@ def resolve_output(name: str | None, outputs: Iterable[str]) -> str:
 
 
 class MeasureFactory:
-    """Makes measures of the metrics `names`; a user's functions are loaded once."""
+    """Creates `Measures` of the metrics `names`; loads user functions once."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = [normalize_metric_name(name) for name in names]
@@ -80,60 +83,64 @@ class MeasureFactory:
         self.histograms = "KL" in self.names
 
     def __call__(self) -> Measures:
-        """Return measures that have seen nothing."""
+        """Create measures without any data."""
         return Measures(self)
 
 
 class Measures:
     """Metrics of one output over all batches."""
 
-    def __init__(self, makers: MeasureFactory) -> None:
-        self._of = makers
+    def __init__(self, factory: MeasureFactory) -> None:
+        self._factory = factory
         self._pair = PairMeasures()
-        self._own = {name: make() for name, make in makers.label_metrics.items()}
+        self._label_metrics = {name: make() for name, make in factory.label_metrics.items()}
+
+    @property
+    def _needs_pair(self) -> bool:
+        """Whether a metric compares the output with the float model's."""
+        return len(self._label_metrics) < len(self._factory.names)
 
     def add(self, reference: np.ndarray, labels: np.ndarray | None, array: np.ndarray) -> None:
-        """Take in one batch: the float model's output, labels where there are any, and the trial's output."""
-        if len(self._own) < len(self._of.names):
+        """Add a batch: the float model's output, labels if there are any, the trial's output."""
+        if self._needs_pair:
             self._pair.add(reference, array)
-        for name, measure in self._own.items():
+        for name, metric in self._label_metrics.items():
             if labels is None:
                 raise DataError(
                     f"metric {name} needs labels: the data have no 'labels' array; sqnr needs none"
                 )
-            measure.add(labels, array)
+            metric.add(labels, array)
 
     @property
     def state(self) -> list[object]:
-        """All that was seen, in types that JSON has."""
-        pair = (
-            self._pair.state(self._of.histograms) if len(self._own) < len(self._of.names) else None
-        )
-        return [pair, *(list(measure.sums) for measure in self._own.values())]
+        """All sums as JSON-ready values, for `merge`."""
+        pair = self._pair.state(self._factory.histograms) if self._needs_pair else None
+        return [pair, *(list(metric.sums) for metric in self._label_metrics.values())]
 
     def merge(self, state: Sequence[Any]) -> None:
-        """Take in what another has seen."""
+        """Merge the `state` of the same metrics on further samples."""
         if state[0] is not None:
             self._pair.merge(PairMeasures.from_state(state[0]))
-        for measure, sums in zip(self._own.values(), state[1:], strict=True):
-            measure.merge(sums)
+        for metric, sums in zip(self._label_metrics.values(), state[1:], strict=True):
+            metric.merge(sums)
 
     @property
     def values(self) -> list[float]:
-        """The values, by the order of the names."""
-        return [
-            float(
-                self._own[name].value if name in self._own else getattr(self._pair, METRICS[name])
-            )
-            for name in self._of.names
-        ]
+        """The values of the metrics, in the order of their names."""
+        values = []
+        for name in self._factory.names:
+            if name in self._label_metrics:
+                values.append(float(self._label_metrics[name].value))
+            else:
+                values.append(float(getattr(self._pair, METRICS[name])))
+        return values
 
 
 def worst_first_key(name: str, value: float, order: str | None) -> float:
-    """Return a key that sorts the worst value first; nan is the worst.
+    """Return a key that sorts the worst value first; NaN is the worst.
 
-    order : "ascending" or "descending", which of the values of a function of the user's is the
-    worst first.
+    `order` is "ascending" or "descending" for a user's function, whose worst values come first in
+    that order; None for a known metric.
     """
     if math.isnan(value):
         return -math.inf

@@ -1,29 +1,28 @@
-"""Measures of two streams of arrays that ought to be equal, over any number of batches.
+"""Measures of agreement between two streams of arrays, in one pass and constant memory.
 
-One pass, constant memory.
-`PairMeasures` follows two streams of equal shapes: x, the baseline, and y, what is analysed, each a
-`Distribution`. Sums are float64. Parts can be counted apart and merged: merging the parts of a run
-in order gives the bits that adding them in order gives. Knows arrays only.
+`PairMeasures` follows two streams of equal shapes: x, the baseline, and y, the analysed tensor,
+each with a `Distribution`. Sums are float64. Results for parts of a run can be computed separately
+and merged; merging them in order gives the same bits as adding the parts in order.
 
 Formulas, over all elements of all samples: L1 = mean |x-y|; MSE = mean (x-y)^2; Cosine = sum xy /
-sqrt(sum x^2 sum y^2); SQNR = 10 log10(sum x^2 / sum (x-y)^2) dB; Atol = max |x-y|; Rtol = max |x-y|
-/ |x|, where x is 0 and y is not the largest float32; variances are the population's; KL = sum p
-log(p/q) over the two histograms.
+sqrt(sum x^2 sum y^2); SQNR = 10 log10(sum x^2 / sum (x-y)^2) dB; Atol = max |x-y|; Rtol = max
+|x-y| / |x|, or the largest float32 where x is 0 and y is not; variances are those of the
+population; KL = sum p log(p/q) over the two histograms.
 
-**KL's bins**: 128 points, equally spaced over the union of both ranges; a value counts at the two around it, at each by
-how near it is, and every share is at least 1e-12. Integers of few bits have no gaps then that are
-not theirs, and KL rises with the noise on a tensor. It compares which values occur, not where:
-tensors are ordered by SQNR, not by KL. Exact up to 4096 elements and close to that beyond: see
-`histogram`.
+**Bins of KL**: 128 points, equally spaced over the union of both ranges. A value between two
+points counts at both, in proportion to its distance from the other point, and every probability is
+at least 1e-12. So integers of few bits have no artificial gaps, and KL rises with the noise on a
+tensor. KL compares which values occur, not where; tensors are therefore ordered by SQNR. It is
+exact up to 4096 elements and approximate beyond: see `histogram`.
 
-An element that is infinite or not a number on either side is left out of everything and counted in
-`skipped`.
+An element that is infinite or NaN on either side is ignored and counted in `skipped`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,10 +33,10 @@ from .stored_form import StoredForm
 
 __all__ = ["LOWER_IS_BETTER", "METRICS", "MIN_PROBABILITY", "PairMeasures", "kl_divergence"]
 
-#: The least share that a bin counts as.
+#: Lower bound of a bin's probability.
 MIN_PROBABILITY = 1e-12
 
-#: The measures of agreement, as tables call them -> the attribute of `PairMeasures`.
+#: Name of a measure in tables -> attribute of `PairMeasures`.
 METRICS = {
     "Cosine": "cosine",
     "MSE": "mse",
@@ -48,29 +47,37 @@ METRICS = {
     "Rtol": "rtol",
 }
 
-#: Those of them that are the larger the worse; the others rise with agreement.
+#: Measures of error, which fall with agreement; the others rise.
 LOWER_IS_BETTER = frozenset({"MSE", "L1", "KL", "Atol", "Rtol"})
 
-_CHUNK = 1 << 16  # elements worked on at a time: what a core's cache holds
+_CHUNK = 1 << 16  # elements processed at a time, to fit a core's cache
 _LARGEST = float(np.finfo(np.float32).max)
 
 
 class PairMeasures:
-    """All measures of two streams.
+    """All measures of two streams of arrays.
 
-    `x` and `y` are the `Distribution` of each over the elements that both have finite.
-    held : how y is held where it is held in integers, from the last batch; None for float tensors.
+    Attributes
+    ----------
+    x, y : Distribution
+        Distributions of both streams, over the elements that are finite in both.
+    stored_form : StoredForm or None
+        How y is stored as integers, from the last batch; None for float tensors.
+    skipped : int
+        Elements that are infinite or NaN on either side.
+    atol, rtol : float
+        Largest absolute and relative error.
     """
 
     def __init__(self) -> None:
         self.x, self.y = Distribution(), Distribution()
-        self.held: StoredForm | None = None
+        self.stored_form: StoredForm | None = None
         self.skipped = 0
         self.atol = self.rtol = 0.0
         self._sums = np.zeros(5)  # of x^2, y^2, xy, (x-y)^2, |x-y|
-        self._used = 0.0
-        self._full = 0  # elements of y at an end of what it can hold
-        self._beyond = 0  # elements of x that y cannot hold, by more than a step
+        self._used_fraction = 0.0
+        self._saturated = 0  # elements of y at the lowest or highest integer
+        self._out_of_range = 0  # elements of x more than a step outside the range of y
 
     def add(
         self,
@@ -79,61 +86,70 @@ class PairMeasures:
         stored_form: StoredForm | None = None,
         unclipped: np.ndarray | None = None,
     ) -> None:
-        """Take in a batch of both, of one shape.
+        """Add a batch of both streams.
 
-        unclipped : what x is where it is not computed from values that were cut off; it is asked
-        whether y can hold it. stored_form : how y is held. It is integers or reals as they are
-        stored (a float run of a plan), and compared as the user's tensor that they stand for.
-        ValueError where the shapes differ.
+        Parameters
+        ----------
+        x
+            Batch of the baseline.
+        y
+            Batch of the analysed tensor, of the same shape. With a `stored_form` it is integers or
+            reals in stored units (a float run of a plan), and is converted to the user's units
+            before it is compared.
+        stored_form
+            How y is stored, or None for float values.
+        unclipped
+            x as it would be if no input of the layer were clipped, for the check whether x is
+            within the range of y; default `x`.
+
+        Raises
+        ------
+        ValueError
+            If the shapes differ.
         """
         if x.shape != y.shape:
             raise ValueError(f"arrays of shape {x.shape} and {y.shape} cannot be compared")
-        part = PairMeasures()
-        part.x.histogram, part.y.histogram = (
-            self.x.histogram,
-            self.y.histogram,
-        )  # counts are exact in any order
-        part.held = stored_form
-        real, counts, wanted = y, None, None
-        if stored_form is not None:
-            real, wanted = (
-                stored_form.real(y),
-                stored_form.to_steps(x if unclipped is None else unclipped).reshape(-1),
-            )
-            counts = y.reshape(-1)
-            if y.dtype.kind not in "iu":
-                counts = np.rint(stored_form.q.counts(counts)) + stored_form.q.zero_point
+        batch = PairMeasures()
+        # counts of histograms are exact in any order, so that the batch can share them
+        batch.x.histogram, batch.y.histogram = self.x.histogram, self.y.histogram
+        batch.stored_form = stored_form
+        y_float = y if stored_form is None else stored_form.real(y)
+        steps = None if stored_form is None else _StoredSteps.of(x, y, stored_form, unclipped)
         for start in range(0, x.size, _CHUNK):
-            piece = slice(start, start + _CHUNK)
-            a, b = (array.reshape(-1)[piece].astype(np.float64) for array in (x, real))
-            sound = np.isfinite(a) & np.isfinite(b)
-            every = bool(sound.all())
-            part._add_finite(*((a, b) if every else (a[sound], b[sound])))
-            part.skipped += int(sound.size - np.count_nonzero(sound))
-            if counts is not None and wanted is not None:
-                part._count_saturation(
-                    *((v[piece] if every else v[piece][sound]) for v in (wanted, counts))
-                )
-        self._merge_sums(part)
+            chunk = slice(start, start + _CHUNK)
+            a, b = (array.reshape(-1)[chunk].astype(np.float64) for array in (x, y_float))
+            finite = np.isfinite(a) & np.isfinite(b)
+            mask = slice(None) if finite.all() else finite
+            batch._add_finite(a[mask], b[mask])
+            batch.skipped += int(finite.size - np.count_nonzero(finite))
+            if steps is not None:
+                batch._count_saturation(steps.expected[chunk][mask], steps.actual[chunk][mask])
+        self._merge_sums(batch)
 
     def merge(self, other: PairMeasures) -> None:
-        """Take in what another has counted."""
+        """Merge the measures of further samples."""
         self.x.histogram.merge(other.x.histogram)
         self.y.histogram.merge(other.y.histogram)
         self._merge_sums(other)
 
     def state(self, histograms: bool) -> list[object]:
-        """Return what it has seen of float tensors, in types that JSON has.
+        """Return the state of measures of float tensors, as JSON-ready values for `from_state`.
 
-        `from_state` makes an equal one of it.
-        histograms : also what KL needs, which is most of it.
+        With `histograms` it includes the histograms, which KL needs and which are most of the
+        state.
         """
-        sides = [self.x.state(histograms), self.y.state(histograms)]
-        return [*sides, self.skipped, self.atol, self.rtol, [float(total) for total in self._sums]]
+        distributions = [self.x.state(histograms), self.y.state(histograms)]
+        return [
+            *distributions,
+            self.skipped,
+            self.atol,
+            self.rtol,
+            [float(total) for total in self._sums],
+        ]
 
     @classmethod
     def from_state(cls, state: Sequence[Any]) -> PairMeasures:
-        """Return what had the `state`."""
+        """Create measures from a `state`."""
         measures = cls()
         measures.x, measures.y = (Distribution.from_state(side) for side in state[:2])
         measures.skipped, measures.atol, measures.rtol = state[2:5]
@@ -141,60 +157,65 @@ class PairMeasures:
         return measures
 
     def _add_finite(self, a: np.ndarray, b: np.ndarray) -> None:
-        """Take in finite float64 values [n] of both."""
+        """Add finite float64 values [n] of both streams."""
         if not a.size:
             return
-        for side, values in ((self.x, a), (self.y, b)):
-            side._add_finite(values)
-            side.histogram.add(values)
-        gap = a - b
-        off = np.abs(gap)
+        for distribution, values in ((self.x, a), (self.y, b)):
+            distribution._add_finite(values)
+            distribution.histogram.add(values)
+        difference = a - b
+        error = np.abs(difference)
         self._sums += (
             np.square(a).sum(),
             np.square(b).sum(),
             (a * b).sum(),
-            np.square(gap).sum(),
-            off.sum(),
+            np.square(difference).sum(),
+            error.sum(),
         )
-        self.atol = max(self.atol, float(off.max()))
-        self.rtol = max(self.rtol, _max_relative_error(a, off))
+        self.atol = max(self.atol, float(error.max()))
+        self.rtol = max(self.rtol, _max_relative_error(a, error))
 
-    def _count_saturation(self, wanted: np.ndarray, counts: np.ndarray) -> None:
-        """Look where in the integers' range y lies, in counts, and where x ought to."""
-        if self.held is None or not counts.size:
+    def _count_saturation(self, expected: np.ndarray, actual: np.ndarray) -> None:
+        """Count how y uses the integer range, and how often x is outside of it.
+
+        `expected` is x and `actual` is y in integer steps, [n] each.
+        """
+        if self.stored_form is None or not actual.size:
             return
-        low, high = self.held.q.low, self.held.q.high
-        least, most = float(counts.min()), float(counts.max())
-        self._used = max(self._used, most / high, least / low)
-        self._full += int(np.count_nonzero((counts <= low) | (counts >= high)))
-        self._beyond += int(np.count_nonzero((wanted < low - 1) | (wanted > high + 1)))
+        low, high = self.stored_form.q.low, self.stored_form.q.high
+        min_step, max_step = float(actual.min()), float(actual.max())
+        self._used_fraction = max(self._used_fraction, max_step / high, min_step / low)
+        self._saturated += int(np.count_nonzero((actual <= low) | (actual >= high)))
+        self._out_of_range += int(np.count_nonzero((expected < low - 1) | (expected > high + 1)))
 
     def _merge_sums(self, other: PairMeasures) -> None:
+        """Merge everything but the histograms."""
         self.x._merge_moments(other.x)
         self.y._merge_moments(other.y)
-        self.held = self.held if other.held is None else other.held
+        if other.stored_form is not None:
+            self.stored_form = other.stored_form
         self.skipped += other.skipped
         self.atol, self.rtol = max(self.atol, other.atol), max(self.rtol, other.rtol)
         self._sums += other._sums
-        self._used = max(self._used, other._used)
-        self._full += other._full
-        self._beyond += other._beyond
+        self._used_fraction = max(self._used_fraction, other._used_fraction)
+        self._saturated += other._saturated
+        self._out_of_range += other._out_of_range
 
-    # ---- what was found ------------------------------------------------------------------------------------------
+    # ---- results ----------------------------------------------------------------------------
 
     @property
     def count(self) -> int:
-        """Return how many elements were compared."""
+        """The number of compared elements."""
         return self.x.count
 
     @property
-    def seen(self) -> int:
-        """Return how many elements there were, those that are not finite too."""
+    def total_count(self) -> int:
+        """The number of elements, including those that are not finite."""
         return self.count + self.skipped
 
     @property
     def cosine(self) -> float:
-        """1 where both are all zero, 0 where one is."""
+        """The cosine similarity; 1 if both are all zero, 0 if only one is."""
         xx, yy, xy, error, _ = self._sums
         if error == 0:
             return 1.0
@@ -203,25 +224,22 @@ class PairMeasures:
 
     @property
     def mse(self) -> float:
-        """Return the mean squared error."""
+        """The mean squared error."""
         return float(self._sums[3]) / max(self.count, 1)
 
     @property
     def l1(self) -> float:
-        """Return the mean absolute error."""
+        """The mean absolute error."""
         return float(self._sums[4]) / max(self.count, 1)
 
     @property
     def sqnr(self) -> float:
-        """In dB; infinite where both are equal, minus infinity where x alone is all zero."""
+        """The SQNR in dB; infinite if both are equal, minus infinity if only x is all zero."""
         return ratio_db(float(self._sums[0]), float(self._sums[3]))
 
     @property
     def kl(self) -> float:
-        """Of the histograms, not of the elements.
-
-        0 for two that hold the same values in another order.
-        """
+        """The KL divergence of the histograms; 0 for the same values in another order."""
         if not self.count:
             return 0.0
         low, high = min(self.x.low, self.y.low), max(self.x.high, self.y.high)
@@ -230,39 +248,34 @@ class PairMeasures:
             self.y.histogram.interpolated_counts(low, high),
         )
 
-    def histograms(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the counts of x and y, int64 [number] each, over the union of both ranges."""
+    def histograms(self, bin_count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return histograms of x and y, int64 [bin_count] each, over the union of both ranges."""
         if not self.count:
-            return np.zeros(number, np.int64), np.zeros(number, np.int64)
+            return np.zeros(bin_count, np.int64), np.zeros(bin_count, np.int64)
         low, high = min(self.x.low, self.y.low), max(self.x.high, self.y.high)
-        return self.x.histogram.bins(low, high, number), self.y.histogram.bins(low, high, number)
+        x_counts = self.x.histogram.bins(low, high, bin_count)
+        return x_counts, self.y.histogram.bins(low, high, bin_count)
 
     @property
     def saturation(self) -> float | None:
-        """Share of y's elements that are the least or the largest integer.
-
-        None where y is not held in integers.
-        """
-        return None if self.held is None else self._full / max(self.count, 1)
+        """Fraction of y at the lowest or highest integer; None if y is not stored as integers."""
+        return None if self.stored_form is None else self._saturated / max(self.count, 1)
 
     @property
-    def clipped(self) -> float | None:
-        """Share of x's elements that lie outside what y can hold, by more than a step.
-
-        None as above.
-        """
-        return None if self.held is None else self._beyond / max(self.count, 1)
+    def clipped_fraction(self) -> float | None:
+        """Fraction of x more than a step outside the range of y, or None if y is not integers."""
+        return None if self.stored_form is None else self._out_of_range / max(self.count, 1)
 
     @property
-    def used(self) -> float | None:
-        """Largest share of the positive or the negative integers that y reaches, 0 to 1.
+    def used_fraction(self) -> float | None:
+        """Largest fraction of the positive or negative integer range that y reaches, 0 to 1.
 
-        None as above.
+        None if y is not stored as integers, or without values.
         """
-        return None if self.held is None or not self.count else self._used
+        return None if self.stored_form is None or not self.count else self._used_fraction
 
     def to_dict(self) -> dict[str, object]:
-        """Return all measures and both spreads, by the names of the tables of `compare`."""
+        """Return all measures and both distributions, by the column names of `compare`."""
         values: dict[str, Any] = {name: getattr(self, key) for name, key in METRICS.items()}
         for name, key in (("min", "low"), ("max", "high"), ("mean", "mean"), ("var", "variance")):
             values[f"base_model_{name}"] = float(getattr(self.x, key))
@@ -270,21 +283,39 @@ class PairMeasures:
         return {
             **values,
             "saturation": self.saturation,
-            "clipped": self.clipped,
-            "used_range": self.used,
+            "clipped": self.clipped_fraction,
+            "used_range": self.used_fraction,
         }
 
 
-def _max_relative_error(a: np.ndarray, off: np.ndarray) -> float:
-    """Return max off / |a|; the largest float32 where a is 0 and off is not, and for anything above it."""
+@dataclass(frozen=True)
+class _StoredSteps:
+    """A batch in integer steps of the stored tensor, flattened: x (`expected`) and y (`actual`)."""
+
+    expected: np.ndarray
+    actual: np.ndarray
+
+    @classmethod
+    def of(
+        cls, x: np.ndarray, y: np.ndarray, stored_form: StoredForm, unclipped: np.ndarray | None
+    ) -> _StoredSteps:
+        """Convert both to steps; y is integers or reals in stored units."""
+        actual = y.reshape(-1)
+        if y.dtype.kind not in "iu":
+            actual = np.rint(stored_form.q.counts(actual)) + stored_form.q.zero_point
+        return cls(stored_form.to_steps(x if unclipped is None else unclipped).reshape(-1), actual)
+
+
+def _max_relative_error(x: np.ndarray, error: np.ndarray) -> float:
+    """Return the largest error / |x|, limited to the largest float32; 0 / 0 counts as 0."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        ratio = np.where(off == 0, 0.0, off / np.abs(a))
+        ratio = np.where(error == 0, 0.0, error / np.abs(x))
     return float(min(ratio.max(initial=0.0), _LARGEST))
 
 
 def kl_divergence(p: np.ndarray, q: np.ndarray) -> float:
-    """Return KL = sum p log(p/q) of two histograms of one shape; a share of 0 counts as 1e-12."""
+    """Compute KL = sum p log(p/q) of two histograms of one shape, with p, q at least 1e-12."""
     if not p.any() or not q.any():
         return 0.0
-    shares = [np.maximum(h / h.sum(), MIN_PROBABILITY) for h in (p, q)]
-    return max(float(np.sum(shares[0] * np.log(shares[0] / shares[1]))), 0.0)
+    probabilities = [np.maximum(h / h.sum(), MIN_PROBABILITY) for h in (p, q)]
+    return max(float(np.sum(probabilities[0] * np.log(probabilities[0] / probabilities[1]))), 0.0)

@@ -46,9 +46,9 @@ def test_every_tensor_of_both_is_measured(net):
         assert row.effective.sqnr > 20, name
         assert row.arrived.count == 20 * np.prod(row.shape[1:])
         if (
-            row.held is not None and net is not depthwise
+            row.stored_form is not None and net is not depthwise
         ):  # where a Clip's bound is the top of the range
-            assert row.effective.clipped < 0.02, name
+            assert row.effective.clipped_fraction < 0.02, name
             if row.arrived.count > 1000:  # few numbers tell little
                 assert abs(planned.rows[name].effective.sqnr - row.effective.sqnr) < 4, name
     assert {v.name for v in model.graph.inputs} <= integers.rows.keys()
@@ -68,7 +68,7 @@ def test_equalized_channels_are_no_error():
     plain_copy = join_tensors(open_source(model), DumpSource(stored), data)
     for name, factor in moved.items():
         row = found.rows[name]
-        assert row.held.factor == tuple(factor)
+        assert row.stored_form.factor == tuple(factor)
         assert row.effective.sqnr > 20
         assert plain_copy.rows[name].arrived.sqnr < 15
 

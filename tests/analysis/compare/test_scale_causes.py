@@ -104,7 +104,7 @@ def test_a_wrong_scale_is_that_of_the_tensor_before(monkeypatch):
     monkeypatch.setattr(scale_causes, "_scale_finding", lambda *_: SimpleNamespace(kind="wide"))
 
     def check(op_type):
-        row = SimpleNamespace(kinds=(op_type, op_type), held=SimpleNamespace(q=Affine(4.0)))
+        row = SimpleNamespace(kinds=(op_type, op_type), stored_form=SimpleNamespace(q=Affine(4.0)))
         assert diagnose_scale(row, {"before": row}, {}) is None
 
     check_each(check, sorted(operators.SCALE_PRESERVING_OPS))

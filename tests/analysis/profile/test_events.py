@@ -113,5 +113,5 @@ def test_a_histogram_per_channel(made) -> None:
     for channel in range(array.shape[1]):
         histo = histos[f"{conv.module}/output/{conv.tensor}/{channel}"]
         assert (histo.min, histo.max) == (array[:, channel].min(), array[:, channel].max())
-    with pytest.raises(lo.ConfigError, match="made without channels"):
+    with pytest.raises(lo.ConfigError, match="has no channels"):
         lo.profile(home / "net.onnx", x).tensorboard(home / "q", force_per_channel=True)

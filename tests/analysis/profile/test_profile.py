@@ -92,7 +92,7 @@ def test_filters(made) -> None:
     assert {e.op for e in profile.select(types=["Conv"])} == {"Conv"}
     first = profile.entries[0].module
     assert {e.module for e in profile.select(prefixes=[first])} == {first}
-    with pytest.raises(lo.ConfigError, match="no operator fits prefixes .* its types are Conv"):
+    with pytest.raises(lo.ConfigError, match="no operator matches prefixes .* types of the model: Conv"):
         profile.select(types=["Lstm"])
 
 
@@ -177,7 +177,7 @@ def test_model_profiler(made, tmp_path) -> None:
     ]
     with lo.compat.ModelProfiler(session, tmp_path / "r") as idle:
         pass
-    with pytest.raises(lo.ConfigError, match="nothing to profile; call the model on data first"):
+    with pytest.raises(lo.ConfigError, match="no data recorded; run the model first"):
         idle.get_info_manager.table()
 
 

@@ -41,7 +41,7 @@ def test_what_is_no_profile(made, tmp_path) -> None:
     np.savez(tmp_path / "pickled.npz", lingeronnx_profile=np.array([{}], object))
     (tmp_path / "cut.npz").write_bytes((made[0] / "p" / "profile.npz").read_bytes()[:900])
     for name in ("other.npz", "pickled.npz", "cut.npz"):
-        with pytest.raises(lo.DataError, match=f"{name} is no profile that lingeronnx wrote"):
+        with pytest.raises(lo.DataError, match=f"{name} is not a lingeronnx profile"):
             load_profile(tmp_path / name)
     with pytest.raises(lo.DataError, match="cannot read the profile"):
         load_profile(tmp_path / "none.npz")

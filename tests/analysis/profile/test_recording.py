@@ -30,13 +30,13 @@ def test_kept_tensors_stand_for_the_model(made, tmp_path) -> None:
     (last,) = recorded.run(None, {"x": x[::-7]})  # in any order
     np.testing.assert_allclose(last, session.run(None, {"x": x[::-7]})[0], atol=1e-5)
     with pytest.raises(
-        lo.DataError, match="sample 1 of the batch is not among those of the profile"
+        lo.DataError, match="sample 1 of the batch is not in the profile"
     ):
         recorded.run(None, {"x": np.stack([x[0], x[1] + 1])})
-    with pytest.raises(lo.DataError, match="was made of another model"):
+    with pytest.raises(lo.DataError, match="is of another model"):
         RecordedSession(lo.Session(home / "quant.onnx"), home / "p")
     lo.profile(home / "net.onnx", x, tmp_path / "bare")
-    with pytest.raises(lo.DataError, match="has no tensors: make it with --keep"):
+    with pytest.raises(lo.DataError, match="has no tensors: record it with --keep"):
         RecordedSession(session, tmp_path / "bare")
 
 
@@ -65,4 +65,4 @@ def test_compare_from_profiles(made, tmp_path, monkeypatch) -> None:
     assert (tmp_path / "kept" / "compare_per_layer_out.csv").exists()
     assert run("compare", *models, "-o", "x").exit_code == 2
     swapped = run("compare", *models, "--profiles", "q", "f", "-o", "x")
-    assert (swapped.exit_code, "was made of another model" in swapped.output) == (1, True)
+    assert (swapped.exit_code, "is of another model" in swapped.output) == (1, True)

@@ -21,14 +21,14 @@ def test_moments_and_range(size):
     assert seen.mean == pytest.approx(exact.mean())
     assert seen.variance == pytest.approx(exact.var())
     assert seen.mean_absolute == pytest.approx(np.abs(exact).mean())
-    assert seen.largest == np.abs(exact).max()
+    assert seen.max_abs == np.abs(exact).max()
 
 
 def test_nothing_seen():
     seen = Distribution()
     assert math.isnan(seen.variance)
     assert math.isnan(seen.mean_absolute)
-    assert math.isnan(seen.largest)
+    assert math.isnan(seen.max_abs)
 
 
 def test_what_is_not_finite_is_counted_apart():

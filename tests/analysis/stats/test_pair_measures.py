@@ -159,11 +159,11 @@ def test_integers_and_what_they_can_hold():
     found = pair(x, q, StoredForm(Affine(32.0)))
     assert found.y.high == 127 / 32
     assert found.saturation == 3 / 6  # 3.97 is 127 by right
-    assert found.clipped == 2 / 6
-    assert found.used == 1.0
+    assert found.clipped_fraction == 2 / 6
+    assert found.used_fraction == 1.0
     half = pair(x[:2], q[:2], StoredForm(Affine(32.0)))
-    assert (half.saturation, half.clipped, half.used) == (0.0, 0.0, 32 / 127)
-    assert pair(x, x).used is pair(x, x).saturation is pair(x, x).clipped is None
+    assert (half.saturation, half.clipped_fraction, half.used_fraction) == (0.0, 0.0, 32 / 127)
+    assert pair(x, x).used_fraction is pair(x, x).saturation is pair(x, x).clipped_fraction is None
     real = pair(x, (q / 32).astype(np.float32), StoredForm(Affine(32.0)))
     assert real.to_dict() == found.to_dict()
 

@@ -283,7 +283,7 @@ def test_what_looks_at_tensors():
     result, data = asymmetric(layers), nets.samples(layers(), 8, seed=4)
     compared = lo.compare(layers(), result, data)
     for row in compared.rows:
-        if row.effective.count and row.held is not None:
+        if row.effective.count and row.stored_form is not None:
             assert row.effective.sqnr > 20, row.name
     result = asymmetric(layers, effort="fast")  # channels are not equalized: tensors are the user's
     found = simulate(result.graph, data, taps=["all"])
