@@ -52,7 +52,9 @@ def test_command(tmp_path, integer):
     assert any(line.split()[:1] == ["total"] for line in layers)
     moved = run(tmp_path / "good.onnx", "--packer-args", "-p venus -r 100")
     assert moved.exit_code == 1
-    assert "the packer refuses: shared memory: at most 100 bytes are needed" in moved.stdout
+    assert (
+        "the packer refuses: shared memory: the memory plan must fit in 100 bytes" in moved.stdout
+    )
     assert "packed with -p venus -r 100: it does not pack" in moved.stdout.splitlines()
 
 

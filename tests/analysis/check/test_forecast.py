@@ -55,7 +55,7 @@ def test_a_float_model_that_does_not_fit_says_which_layers_and_what_helps():
     found = lo.check(net.graph(net.linear(flat, (32000, 2), out="y")), platform=target)
     (finding,) = found.findings
     assert not found.sound
-    assert finding.rule == "at most 31000 bytes are needed"
+    assert finding.rule == "the memory plan must fit in 31000 bytes"
     assert re.search(r"\d+ bytes; \d+ at \S+ \(\S+ \d+", finding.value)
     assert "venus (655360 bytes)" in finding.remedy
     assert "packed with -p arcs -d False, before calibration: it does not pack" in found.lines()

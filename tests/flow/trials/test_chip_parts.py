@@ -167,7 +167,7 @@ def test_a_model_of_which_nothing_would_be_left_stays_and_is_refused():
         net.graph(net.conv("x", (800, 4, 3, 3), out="y")), platform=small, max_parts=9
     ).report
     assert [(part.name, part.runs) for part in report.program.parts] == [("chip1", False)]
-    assert "bytes are needed" in report.why_not[0]
+    assert "the memory plan must fit" in report.why_not[0]
 
 
 def test_parts_are_written_with_a_line_each(tmp_path):
@@ -242,7 +242,7 @@ def test_a_layer_that_needs_too_much_memory_goes_alone():
     result = made(wide_layer(), platform=small, max_parts=9)
     assert result.report.chip_ready or result.report.program.runs_correctly
     assert any(
-        "bytes are needed" in node.why
+        "the memory plan must fit" in node.why
         for node in [*result.report.host_part, *result.report.float_nodes]
     )
     assert 0 < result.report.integer_macs < 1

@@ -472,7 +472,7 @@ def test_where_no_cut_helps_the_layers_and_bytes_are_named():
     report = quantize(model, nets.samples(model, 2), platform=target, effort="fast").report
     assert not report.chip_ready
     found = [f for f in report.findings if f.node == "shared memory"]
-    assert [f.rule for f in found] == ["at most 400 bytes are needed"]
+    assert [f.rule for f in found] == ["the memory plan must fit in 400 bytes"]
     assert "bytes" in found[0].value
 
 

@@ -1,4 +1,4 @@
-"""What the vendor's packer makes of an integer graph, known without it.
+"""Predict how the vendor's packer treats an integer graph, without running the packer.
 
-Limits, memory plan, verdict, arguments.
+Node limits, the memory plan, the verdict, and the choice of the packer's arguments.
 """

@@ -1,9 +1,9 @@
-"""What is believed of the packer and its executors and was never measured.
+"""Registry of rules about the packer and its executors that were never measured.
 
-A rule that only reading supports bears the mark `unmeasured`;
-`grep -rn "@unmeasured" lingeronnx/targets/luna` lists them. Such a rule may refuse. A promise hangs
-on a belief only where no arguments make the graph right without it, and then the verdict tells it
-(`Verdict.beliefs`).
+A rule that follows only from reading the sources is decorated with `unmeasured`;
+`grep -rn "@unmeasured" lingeronnx/targets/luna` lists these rules. Such a rule may refuse a graph.
+A positive verdict depends on an assumption only if no arguments make the graph correct without it,
+and then the verdict reports the assumption (`Verdict.assumptions`).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ __all__ = ["UNMEASURED_RULES", "unmeasured"]
 
 _Rule = TypeVar("_Rule", bound=Callable[..., Any])
 
-#: "module.function" -> what it takes for granted.
+#: "module.function" -> the assumption that the rule makes.
 UNMEASURED_RULES: dict[str, str] = {}
 
 
 def unmeasured(assumption: str) -> Callable[[_Rule], _Rule]:
-    """Mark a rule as supported by reading alone; `assumption` says what it takes for granted."""
+    """Mark a rule as not measured and register `assumption`, the statement that it relies on."""
 
     def mark(rule: _Rule) -> _Rule:
         UNMEASURED_RULES[f"{rule.__module__.rpartition('.')[2]}.{rule.__name__}"] = assumption

@@ -1,7 +1,4 @@
-"""What a graph costs on a chip: multiply-accumulates, bytes, memory, transfers.
-
-Per layer and in total.
-"""
+"""Cost of a graph on a chip, per layer and in total: multiply-accumulates, bytes, transfers."""
 
 from __future__ import annotations
 
@@ -17,19 +14,23 @@ __all__ = ["compute_graph_cost"]
 
 
 def compute_graph_cost(net: PackerGraph, memory: MemoryPlan, external_bytes: int) -> GraphCost:
-    """Return what the prepared graph costs under its plan.
+    """Compute the cost of a prepared graph under its memory plan.
 
-    External : bytes of the memory outside.
+    `external_bytes` is the size of the chip's external memory.
     """
-    counted: set[str] = set()
-    layers = [_compute_layer_cost(net, memory, step, counted) for step in net.steps]
+    counted_constants: set[str] = set()
+    layers = [_compute_layer_cost(net, memory, step, counted_constants) for step in net.steps]
     macs: dict[str, int] = {}
     for layer in layers:
         if layer.macs:
             macs[layer.width] = macs.get(layer.width, 0) + layer.macs
-    outside = memory.psram_bytes + (memory.constant_bytes if memory.constant_memory == PSRAM else 0)
-    shared = {name: spot.size for name, spot in memory.allocations.items() if spot.place != PSRAM}
-    largest = dict(sorted(shared.items(), key=lambda item: -item[1])[:5])
+    constants_in_psram = memory.constant_bytes if memory.constant_memory == PSRAM else 0
+    shared_sizes = {
+        name: allocation.size
+        for name, allocation in memory.allocations.items()
+        if allocation.memory != PSRAM
+    }
+    largest = dict(sorted(shared_sizes.items(), key=lambda item: -item[1])[:5])
     return GraphCost(
         layers=layers,
         macs=macs,
@@ -38,48 +39,53 @@ def compute_graph_cost(net: PackerGraph, memory: MemoryPlan, external_bytes: int
         dma=sum(layer.dma for layer in layers),
         shared=memory.required_bytes,
         shared_limit=memory.limit_bytes,
-        psram=outside,
+        psram=memory.psram_bytes + constants_in_psram,
         psram_limit=external_bytes,
         largest=largest,
     )
 
 
+#: Operators that read no more bytes of an input than they write.
 _PARTIAL_READ_OPERATORS = ("Slice", "Gather")
 
 
 def _compute_layer_cost(
-    net: PackerGraph, memory: MemoryPlan, step: PackerStep, counted: set[str]
+    net: PackerGraph, memory: MemoryPlan, step: PackerStep, counted_constants: set[str]
 ) -> LayerCost:
-    """Return one layer; a constant that several read is counted at the first of them."""
-    own = net.get_constants(step)
-    weights = sum(memory.stored_bytes[t.name] for t in own if t.name not in counted)
-    counted |= {t.name for t in own}
+    """Compute the cost of one layer.
+
+    A constant with several consumers is counted at the first one: names of constants in
+    `counted_constants` are skipped, and those of this layer are added.
+    """
+    constants = net.get_constants(step)
+    weights = sum(memory.stored_bytes[t.name] for t in constants if t.name not in counted_constants)
+    counted_constants |= {t.name for t in constants}
     outputs = [net.tensors[n] for n in step.outputs]
-    most = (
-        sum(t.size_bytes for t in outputs) if step.op in _PARTIAL_READ_OPERATORS else None
-    )  # of its input it reads what it writes
-    touched = {
-        t.name: t.size_bytes if most is None else min(t.size_bytes, most) for t in net.data(step)
-    }
-    touched |= {t.name: t.size_bytes for t in outputs}
-    outside = sum(size for name, size in touched.items() if memory.allocations[name].place == PSRAM)
-    fetched = (
-        sum(memory.stored_bytes[t.name] for t in own) if memory.constant_memory == PSRAM else 0
+    output_bytes = sum(t.size_bytes for t in outputs)
+    accessed = {t.name: t.size_bytes for t in net.data(step)}
+    if step.op in _PARTIAL_READ_OPERATORS:
+        accessed = {name: min(size, output_bytes) for name, size in accessed.items()}
+    accessed |= {t.name: t.size_bytes for t in outputs}
+    psram_bytes = sum(
+        size for name, size in accessed.items() if memory.allocations[name].memory == PSRAM
     )
+    fetched_bytes = 0
+    if memory.constant_memory == PSRAM:
+        fetched_bytes = sum(memory.stored_bytes[t.name] for t in constants)
     return LayerCost(
         node=step.origin or step.name,
         op_type=step.op,
         macs=_count_macs(net, step),
         width=_format_mac_width(net, step),
         weights=weights,
-        activations=sum(touched.values()),
+        activations=sum(accessed.values()),
         work_area=memory.work_areas.get(step.name, 0),
-        dma=outside + fetched,
+        dma=psram_bytes + fetched_bytes,
     )
 
 
 def _count_macs(net: PackerGraph, step: PackerStep) -> int:
-    """Return the multiply-accumulates of a step."""
+    """Count the multiply-accumulates of a step; 0 for an operator without products."""
     shapes = [net.tensors[n].shape for n in step.inputs]
     result = net.tensors[step.outputs[0]]
     if step.op in (CONV2D.name, CONV1D.name):
@@ -95,7 +101,7 @@ def _count_macs(net: PackerGraph, step: PackerStep) -> int:
 
 
 def _format_mac_width(net: PackerGraph, step: PackerStep) -> str:
-    """Return the widths of what is multiplied, such as 8x8."""
+    """Return the operand widths of the multiplications, such as "8x8"; empty if there are none."""
     widths = [8 * net.tensors[n].width for n in step.inputs[:2]]
     if len(widths) > 1 and net.tensors[step.inputs[1]].is_constant:
         widths[1] = min(widths[1], step.weight_bits)

@@ -1,7 +1,4 @@
-"""The verdict on an integer graph.
-
-Whether the packer takes it, and whether the chip then computes our integers.
-"""
+"""Verdict on an integer graph: whether the packer accepts it and the chip computes it correctly."""
 
 from __future__ import annotations
 
@@ -47,10 +44,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class DetailedVerdict(Verdict):
-    """A verdict with what it was found from: the memory plan of the graph `graph`.
+    """A verdict together with the memory plan and the planned graph that it was derived from.
 
-    None where it does not get that far.
-    target, options : the chip, and what was asked of the packer.
+    memory_plan, graph : None if the packer refuses the graph before it is planned.
+    target, options : the chip and the packer options.
     """
 
     target: Target = field(kw_only=True, repr=False, compare=False)
@@ -60,28 +57,28 @@ class DetailedVerdict(Verdict):
 
     @property
     def cost(self) -> GraphCost | None:
-        """What the graph costs; None where it has no plan."""
+        """The cost of the graph, or None if it has no memory plan."""
         if self.graph is None or self.memory_plan is None:
             return None
         return compute_graph_cost(self.graph, self.memory_plan, self.target.external_memory or 0)
 
     @property
     def latency(self) -> Latency | None:
-        """How long the graph takes; None where it has no plan, or the chip no prices."""
-        prices = get_kernel_costs(self.target)
-        return None if prices is None else self.estimate_latency(prices)
+        """The estimated latency, or None without a memory plan or without costs of the kernels."""
+        kernel_costs = get_kernel_costs(self.target)
+        return None if kernel_costs is None else self.estimate_latency(kernel_costs)
 
     @cached_property
     def comparison_latency(self) -> Latency | None:
-        """`latency`, and where a chip has no prices by those of arcs.
+        """The latency by which forms of a graph are compared.
 
-        What decisions between forms assume.
+        Equal to `latency`, but with the kernel costs of arcs for a chip whose own are unknown.
         """
         return self.estimate_latency(get_kernel_costs(self.target) or ARCS)
 
     def estimate_latency(self, kernel_costs: KernelCosts) -> Latency | None:
-        """Return how long the graph takes at these prices; None where it has no plan."""
-        from ..timing import estimate_latency  # which knows the packer's values
+        """Estimate the latency with the given kernel costs, or return None without a memory plan."""
+        from ..timing import estimate_latency  # imports the packer's modules
 
         if self.graph is None or self.memory_plan is None:
             return None
@@ -92,10 +89,12 @@ class DetailedVerdict(Verdict):
 
 @dataclass(frozen=True)
 class PreparedGraph:
-    """A graph that was read once, to be judged under several argument lists that differ in places and prefetching.
+    """A graph that was read once and can be planned with several argument lists.
 
-    net : what is planned, None where the packer does not get that far. findings : what no such
-    argument changes.
+    The argument lists may differ in placements and prefetching only.
+
+    net : graph to plan, or None if the packer refuses it first.
+    findings : findings that do not depend on placements and prefetching.
     """
 
     net: PackerGraph | None
@@ -105,10 +104,17 @@ class PreparedGraph:
 def evaluate_graph(
     graph: ir.Model | onnx.ModelProto, target: Target, args: str | Iterable[str] = ()
 ) -> DetailedVerdict:
-    """Return the verdict on `graph` for the chip `target`.
+    """Evaluate `graph` for the chip `target`.
 
-    args : the packer's arguments, words or one line. ConfigError for a row without a packer, or for
-    arguments that the packer does not have.
+    Parameters
+    ----------
+    args
+        The packer's arguments, as a list or as one line in shell syntax.
+
+    Raises
+    ------
+    ConfigError
+        If the target has no packer, or the packer does not have one of the arguments.
     """
     options = parse_packer_arguments(args)
     return evaluate_plan(prepare_graph(graph, target, options), target, options)
@@ -121,10 +127,19 @@ def prepare_graph(
     limits: NodeLimitChecker | None = None,
     ignore_node_limits: bool = False,
 ) -> PreparedGraph:
-    """Read and prepare a graph; ConfigError for a row without a packer.
+    """Read a graph and apply the packer's transforms.
 
-    limits : those of `target`, which know what was asked of other graphs. anyway : prepare it
-    although a limit of a node keeps it from being packed.
+    Parameters
+    ----------
+    limits
+        Checker of `target` that may have results of other graphs cached; by default a new one.
+    ignore_node_limits
+        Transform the graph even if a node breaks a limit of the packer.
+
+    Raises
+    ------
+    ConfigError
+        If the target has no packer.
     """
     proto = graph if isinstance(graph, onnx.ModelProto) else ir.to_proto(graph)
     findings = [
@@ -138,13 +153,13 @@ def prepare_graph(
         return PreparedGraph(None, tuple(findings))
     limits = NodeLimitChecker(target) if limits is None else limits
     findings = [*check_net(net, target), *check_int4_format(net, target)]
-    broken = [one for step in net.steps for one in limits.find_violations(net, step)]
-    refused = any(
-        f.level == "packs" for f in (findings if ignore_node_limits else [*findings, *broken])
-    )
-    return PreparedGraph(
-        None if refused else apply_packer_transforms(net, target, options), (*findings, *broken)
-    )
+    violations: list[VerdictFinding] = []
+    for step in net.steps:
+        violations += limits.find_violations(net, step)
+    decisive_findings = findings if ignore_node_limits else [*findings, *violations]
+    if any(finding.level == "packs" for finding in decisive_findings):
+        return PreparedGraph(None, (*findings, *violations))
+    return PreparedGraph(apply_packer_transforms(net, target, options), (*findings, *violations))
 
 
 def evaluate_plan(
@@ -153,136 +168,136 @@ def evaluate_plan(
     options: PackerOptions,
     memory_plan: MemoryPlan | None = None,
 ) -> DetailedVerdict:
-    """Plan a prepared graph under `options` and judge the plan.
+    """Plan a prepared graph under `options` and check the plan.
 
-    Memory : the plan, where it was made already.
+    `memory_plan` is the plan if the caller has it already.
     """
-    if prepared.net is None:
+    net = prepared.net
+    if net is None:
         return _make_verdict(list(prepared.findings), target, options)
-    memory_plan = plan_memory(prepared.net, target, options) if memory_plan is None else memory_plan
-    plan = PlannedGraph(
-        prepared.net, memory_plan, target, options, resolve_placements(prepared.net, options)
-    )
+    memory_plan = plan_memory(net, target, options) if memory_plan is None else memory_plan
+    plan = PlannedGraph(net, memory_plan, target, options, resolve_placements(net, options))
+    profile = get_packer_profile(target)
     findings = [
         *prepared.findings,
         *check_placement(plan),
-        *_check_capacity(prepared.net, memory_plan, target),
+        *_check_capacity(net, memory_plan, target),
         *check_correctness(plan),
+        *check_overruns(net, memory_plan, profile.work_area_table, plan.placements),
+        *check_output_overruns(net, memory_plan, profile),
     ]
-    findings += check_overruns(
-        prepared.net, memory_plan, get_packer_profile(target).work_area_table, plan.places
-    )
-    findings += check_output_overruns(prepared.net, memory_plan, get_packer_profile(target))
-    said = _make_verdict(findings, target, options, memory_plan, prepared.net)
-    return (
-        replace(said, assumptions=tuple(dict.fromkeys(find_assumptions(plan))))
-        if said.is_chip_ready
-        else said
-    )
+    verdict = _make_verdict(findings, target, options, memory_plan, net)
+    if not verdict.is_chip_ready:
+        return verdict
+    return replace(verdict, assumptions=tuple(dict.fromkeys(find_assumptions(plan))))
 
 
 def _make_verdict(
-    found: list[VerdictFinding],
+    findings: list[VerdictFinding],
     target: Target,
     options: PackerOptions,
     memory: MemoryPlan | None = None,
     net: PackerGraph | None = None,
 ) -> DetailedVerdict:
-    packs = all(f.level != "packs" for f in found)
-    right = packs and all(f.level != "right" for f in found)
-    findings = tuple(dict.fromkeys(found))
+    levels = {finding.level for finding in findings}
     return DetailedVerdict(
-        packs, right, findings, memory_plan=memory, graph=net, target=target, options=options
+        is_packable="packs" not in levels,
+        is_correct=levels.isdisjoint(("packs", "right")),
+        findings=tuple(dict.fromkeys(findings)),
+        memory_plan=memory,
+        graph=net,
+        target=target,
+        options=options,
     )
 
 
 def _check_capacity(
     net: PackerGraph, memory: MemoryPlan, target: Target
 ) -> Iterator[VerdictFinding]:
+    """Yield a finding for each memory of the chip that the plan exceeds."""
     if not memory.fits:
         yield VerdictFinding(
             "packs",
             "shared memory",
-            f"at most {memory.limit_bytes} bytes are needed",
+            f"the memory plan must fit in {memory.limit_bytes} bytes",
             _describe_peak(net, memory),
             _suggest_remedy(memory),
         )
-    most = target.external_memory
-    if most is not None and memory.external_bytes > most:
+    limit_bytes = target.external_memory
+    if limit_bytes is not None and memory.external_bytes > limit_bytes:
         yield VerdictFinding(
             "packs",
             "psram",
-            f"at most {most} bytes are needed",
+            f"the memory plan must fit in {limit_bytes} bytes",
             f"{memory.external_bytes} bytes",
             "use a smaller network",
         )
 
 
 def _describe_peak(net: PackerGraph, memory: MemoryPlan) -> str:
-    """Return the bytes that are needed, and what lies there at the node where most is in use."""
-    living = memory.compute_live_bytes(len(net.steps))
-    index = living.index(max(living))
-    there = [
-        (n, s.size)
-        for n, s in memory.allocations.items()
-        if s.place == SHARE and s.first <= index <= s.last_step
+    """Describe the required bytes, and the node and largest tensors at the peak of the plan."""
+    live_bytes = memory.compute_live_bytes(len(net.steps))
+    peak_index = live_bytes.index(max(live_bytes))
+    live_sizes = [
+        (name, allocation.size)
+        for name, allocation in memory.allocations.items()
+        if allocation.memory == SHARE
+        and allocation.first_step <= peak_index <= allocation.last_step
     ]
-    largest = sorted(there, key=lambda item: -item[1])[:3]
-    at = (
-        f"{living[index]} at {net.steps[index].origin} "
-        f"({', '.join(f'{n} {s}' for n, s in largest)})"
-    )
-    return f"{memory.required_bytes} bytes; {at}"
+    largest = sorted(live_sizes, key=lambda item: -item[1])[:3]
+    tensors = ", ".join(f"{name} {size}" for name, size in largest)
+    peak_node = net.steps[peak_index].origin
+    return f"{memory.required_bytes} bytes; {live_bytes[peak_index]} at {peak_node} ({tensors})"
 
 
 def _suggest_remedy(memory: MemoryPlan) -> str:
-    """Return what would help: another chip where one has enough."""
-    larger = [
+    """Suggest smaller maps, or a chip whose shared memory is large enough."""
+    suitable = [
         target
         for target in PLATFORMS
         if target.has_packer and (target.shared_memory or 0) >= memory.required_bytes
     ]
-    chips = "".join(
-        f", or another chip: {row.name} ({row.shared_memory} bytes)" for row in larger[:1]
-    )
+    chips = ""
+    if suitable:
+        chips = f", or use another chip: {suitable[0].name} ({suitable[0].shared_memory} bytes)"
     return (
-        "quantize cuts maps into tiles of rows where that helps; else take fewer channels or "
-        f"smaller maps{chips}"
+        f"quantize already tiles feature maps where that helps; reduce channels or map sizes{chips}"
     )
 
 
 class NodeLimitChecker:
-    """The limits of single nodes on a chip.
+    """Checks nodes against the limits of a chip.
 
-    Nodes that are alike are asked once, in however many graphs they stand.
+    Results are cached, so equal nodes are checked once, in all graphs of the same checker.
     """
 
     def __init__(self, target: Target) -> None:
-        self._row = target
-        self._known: dict[Hashable, list[tuple[str, str, str, str]]] = {}
+        self._target = target
+        self._violations_by_key: dict[Hashable, list[tuple[str, str, str, str]]] = {}
 
     def find_violations(self, net: PackerGraph, step: PackerStep) -> Iterator[VerdictFinding]:
-        """Yield the limits that a step breaks."""
+        """Yield a finding for each limit that a step breaks."""
         if step.op not in PACKER_LIMITS and step.op not in CORRECTNESS_LIMITS:
             return
         key = _make_cache_key(net, step)
-        if key not in self._known:
-            self._known[key] = list(self._evaluate_limits(_to_ir_node(net, step)))
-        for level, *words in self._known[key]:
-            yield VerdictFinding(level, step.origin, *words)
+        if key not in self._violations_by_key:
+            node = _to_ir_node(net, step)
+            self._violations_by_key[key] = list(self._evaluate_limits(node))
+        for level, rule, value, remedy in self._violations_by_key[key]:
+            yield VerdictFinding(level, step.origin, rule, value, remedy)
 
     def _evaluate_limits(self, node: ir.Node) -> Iterator[tuple[str, str, str, str]]:
-        """Yield level, rule, value and remedy."""
+        """Yield (level, rule, value, remedy) of each limit that the node breaks."""
         for level, table in (("packs", PACKER_LIMITS), ("right", CORRECTNESS_LIMITS)):
             for limit in table.get(node.op_type, ()):
-                value = limit(node, self._row)
+                value = limit(node, self._target)
                 if value is not None:
-                    rule, remedy = format_limit_rule(limit, self._row)
+                    rule, remedy = format_limit_rule(limit, self._target)
                     yield level, rule, str(value), remedy
 
 
 def _make_cache_key(net: PackerGraph, step: PackerStep) -> Hashable:
-    """Return all that `_to_ir_node` takes of a step but for names."""
+    """Return everything about a step that the limits may depend on, which excludes its names."""
     inputs = []
     for name in step.inputs:
         tensor = net.tensors[name]
@@ -301,7 +316,7 @@ def _hash_array(array: np.ndarray) -> tuple[str, bytes]:
 
 
 def _to_ir_node(net: PackerGraph, step: PackerStep) -> ir.Node:
-    """Return a step as a node that the limits read."""
+    """Convert a step to a detached IR node, on which limits can be evaluated."""
     inputs = []
     for name in step.inputs:
         tensor = net.tensors[name]

@@ -1,6 +1,6 @@
-"""The form of a file: names, order, operators, attributes, scales.
+"""Checks of the file that the packer makes before it plans memory.
 
-What the packer refuses before it plans.
+Names, node order, operators, attributes and scales.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = ["check_file", "check_net"]
 _WEIGHT_ATTRIBUTES = ("data_bits", "parameter_bits", "o_bits", "scale_x", "scale_w", "scale_o")
 _WINDOW_ATTRIBUTES = ("kernel_shape", "pads", "strides", "dilations", "group")
 
-#: The attributes without which a file does not pack, on every chip.
+#: Operator -> attributes without which a file does not pack, on every chip.
 REQUIRED_ATTRIBUTES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         QUANT.name: ("scale_x", "data_bits"),
@@ -86,7 +86,7 @@ REQUIRED_ATTRIBUTES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 
-#: Operators that must say how they round: by Packing.rounding on every chip, or on those where it is platform_quant.
+#: Operators that need the attribute PackerProfile.rounding_attribute on every chip.
 _ROUNDING_OPERATORS = (
     CONV1D.name,
     CONV2D.name,
@@ -95,7 +95,18 @@ _ROUNDING_OPERATORS = (
     LSTM.name,
     GRU.name,
 )
+#: Operators that need it only on chips where it is called platform_quant.
 _ROUNDING_OPERATORS_VENUS = (BMM.name, ADD.name, SUB.name, MUL.name)
+#: Operators through which a float graph input may reach its Quant.
+_DATA_MOVEMENT_OPERATORS = (
+    "Reshape",
+    "Transpose",
+    "Slice",
+    "Gather",
+    "Squeeze",
+    "Unsqueeze",
+    "Flatten",
+)
 _RENAME_REMEDY = "give the tensor another name"
 
 
@@ -106,223 +117,228 @@ def _make_refusal(node: str, rule: str, value: object, remedy: str) -> VerdictFi
 def check_file(
     graph: onnx.GraphProto, steps: Sequence[PackerStep], target: Target, options: PackerOptions
 ) -> list[VerdictFinding]:
-    """Return what the packer refuses of a file as it stands."""
-    refused = [
+    """Check a file as it is stored; `steps` are its nodes as returned by `parse_nodes`."""
+    findings = [
         *_check_platform(steps, target, options),
         *_check_names(graph, steps),
         *_check_order(graph, steps),
         *_check_inputs(graph, steps),
     ]
     for step in steps:
-        refused += _check_operator(step, target)
-        refused += _check_attributes(step, target)
-    return refused
+        findings += _check_operator(step, target)
+        findings += _check_attributes(step, target)
+    return findings
 
 
 def _check_platform(
     steps: Sequence[PackerStep], target: Target, options: PackerOptions
 ) -> Iterator[VerdictFinding]:
-    names = sorted({str(s.get("platform")) for s in steps if s.get("platform") is not None})
-    asked = options.platform
-    if asked is not None and (
-        asked.lower() not in (*PLATFORM_OPTIONS, get_packer_profile(target).name)
-        or asked not in (asked.lower(), asked.upper())
+    """Yield findings if -p, the nodes' platform attributes and the target disagree."""
+    target_name = get_packer_profile(target).name
+    node_platforms = sorted(
+        {str(s.get("platform")) for s in steps if s.get("platform") is not None}
+    )
+    option = options.platform
+    if option is not None and (
+        option.lower() not in (*PLATFORM_OPTIONS, target_name)
+        or option not in (option.lower(), option.upper())
     ):
         yield _make_refusal(
             "-p",
-            "-p is venus, arcs, venusa or mars, all lower or all upper case",
-            f"'{asked}'",
-            f"write -p {get_packer_profile(target).name}",
+            "-p must be venus, arcs, venusa or mars, all lower case or all upper case",
+            f"'{option}'",
+            f"write -p {target_name}",
         )
-    if len(names) > 1:
+    if len(node_platforms) > 1:
         yield _make_refusal(
-            "graph", "all nodes name one platform", " and ".join(names), "quantize for one chip"
+            "graph",
+            "all nodes must name the same platform",
+            " and ".join(node_platforms),
+            "quantize for one chip",
         )
-    graph = names[0] if names else DEFAULT_PLATFORM_OPTION
-    for other, where in ((asked, "-p"), (get_packer_profile(target).name, "the check")):
-        if other is not None and other.lower() != graph.lower():
+    graph_platform = node_platforms[0] if node_platforms else DEFAULT_PLATFORM_OPTION
+    for platform, source in ((option, "-p"), (target_name, "the check")):
+        if platform is not None and platform.lower() != graph_platform.lower():
             yield _make_refusal(
-                where,
-                "the graph is made for the chip that it is packed for",
-                f"{graph} and {other}",
+                source,
+                "the graph must be quantized for the chip it is packed for",
+                f"{graph_platform} and {platform}",
                 f"quantize for {target.name}",
             )
             return
 
 
 def _check_names(graph: onnx.GraphProto, steps: Sequence[PackerStep]) -> Iterator[VerdictFinding]:
-    for name in sorted({n for s in steps for n in s.inputs if n.startswith("Scale")}):
+    """Yield findings on tensor and node names that the packer misreads."""
+    input_names: set[str] = set()
+    for step in steps:
+        input_names.update(step.inputs)
+    for name in sorted(name for name in input_names if name.startswith("Scale")):
         yield _make_refusal(
-            name,
-            "no tensor that is read has a name that begins with Scale",
-            f"'{name}'",
-            _RENAME_REMEDY,
+            name, 'input tensor names must not start with "Scale"', f"'{name}'", _RENAME_REMEDY
         )
     constants = {i.name for i in graph.initializer}
-    writers = {n: s for s in steps for n in s.outputs}
-    kept = [v.name for v in graph.input if v.name not in constants]
-    last = [s.inputs[0] for s in steps if s.op == DEQUANT.name and s.inputs]
-    last += [
-        v.name for v in graph.output if v.name in writers and writers[v.name].op != DEQUANT.name
+    producers = {name: step for step in steps for name in step.outputs}
+    graph_inputs = [v.name for v in graph.input if v.name not in constants]
+    results = [s.inputs[0] for s in steps if s.op == DEQUANT.name and s.inputs]
+    results += [
+        v.name for v in graph.output if v.name in producers and producers[v.name].op != DEQUANT.name
     ]
-    for name in sorted({n for n in (*kept, *last) if n.find("@") > 0}):
+    for name in sorted({n for n in (*graph_inputs, *results) if n.find("@") > 0}):
         yield _make_refusal(
             name,
-            "no graph input or output has @ in its name, where the packer cuts it",
+            'graph input and output names must not contain "@" (the packer truncates there)',
             f"'{name}'",
             _RENAME_REMEDY,
         )
-    inner = [n for n, s in writers.items() if s.op not in (QUANT.name, DEQUANT.name)] + kept
-    for short, count in Counter(n.split("@")[0] for n in inner).items():
-        if count > 1 and short:
+    integer_tensors = [n for n, s in producers.items() if s.op not in (QUANT.name, DEQUANT.name)]
+    stems = Counter(name.split("@")[0] for name in (*integer_tensors, *graph_inputs))
+    for stem, count in stems.items():
+        if count > 1 and stem:
             yield _make_refusal(
-                short,
-                "names differ before their @, where the packer cuts them",
-                f"{count} are '{short}'",
+                stem,
+                'tensor names must be unique up to the first "@" (the packer truncates there)',
+                f"{count} are '{stem}'",
                 _RENAME_REMEDY,
             )
-    # Unnamed nodes are called by operator and output.
-    name_counts = Counter(n.name for n in graph.node if n.name)
+    # The packer names an unnamed node by its operator and output.
+    node_names = Counter(node.name for node in graph.node if node.name)
     for node in graph.node:
-        label = f"{node.op_type}_{node.output[0]}" if node.output else ""
-        if not node.name and name_counts[label]:
+        generated_name = f"{node.op_type}_{node.output[0]}" if node.output else ""
+        if not node.name and node_names[generated_name]:
             yield _make_refusal(
-                label,
-                "no node has the name that the packer makes up for one without",
-                f"'{label}'",
+                generated_name,
+                "no node may have the name that the packer generates for an unnamed node",
+                f"'{generated_name}'",
                 "name all nodes",
             )
 
 
 def _check_order(graph: onnx.GraphProto, steps: Sequence[PackerStep]) -> Iterator[VerdictFinding]:
-    known = {v.name for v in graph.input} | {i.name for i in graph.initializer}
-    known |= {n for node in graph.node if node.op_type == "Constant" for n in node.output}
+    """Yield a finding for each input that is used before the node that produces it."""
+    available = {v.name for v in graph.input} | {i.name for i in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "Constant":
+            available.update(node.output)
     for step in steps:
         for name in step.inputs:
-            if name not in known:
+            if name not in available:
                 yield _make_refusal(
                     step.name,
-                    "nodes stand in the order of use",
-                    f"it reads '{name}' before it is written",
+                    "nodes must be in topological order",
+                    f"it uses '{name}' before it is produced",
                     "sort the nodes",
                 )
-        known |= set(step.outputs)
+        available.update(step.outputs)
 
 
 def _check_inputs(graph: onnx.GraphProto, steps: Sequence[PackerStep]) -> Iterator[VerdictFinding]:
+    """Yield findings on unused graph inputs and on float graph inputs without a Quant."""
     constants = {i.name for i in graph.initializer}
-    used = {n for s in steps for n in s.inputs}
-    quants = {s.inputs[0] for s in steps if s.op == QUANT.name and s.inputs}
+    used_names: set[str] = set()
+    names_through_moves: set[str] = set()
+    for step in steps:
+        used_names.update(step.inputs)
+        if step.op in _DATA_MOVEMENT_OPERATORS:
+            names_through_moves.update(step.inputs)
+    quantized_names = {s.inputs[0] for s in steps if s.op == QUANT.name and s.inputs}
     for value in graph.input:
         if value.name in constants:
             continue
-        if value.name not in used:
+        if value.name not in used_names:
             yield _make_refusal(
-                value.name, "every graph input is read", "nobody reads it", "take it out"
+                value.name, "every graph input must be used", "it has no consumer", "remove it"
             )
-        kind = value.type.tensor_type.elem_type
-        through = any(
-            s.op in ("Reshape", "Transpose", "Slice", "Gather", "Squeeze", "Unsqueeze", "Flatten")
-            for s in steps
-            if value.name in s.inputs
-        )
+            continue
         if (
-            kind == onnx.TensorProto.FLOAT
-            and value.name not in quants
-            and not through
-            and value.name in used
+            value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+            and value.name not in quantized_names
+            and value.name not in names_through_moves
         ):
             yield _make_refusal(
                 value.name,
-                "a graph input without Quant is int8",
+                "a graph input without a Quant must be int8",
                 "float",
                 "declare it int8, or add a Quant",
             )
 
 
 def _check_operator(step: PackerStep, target: Target) -> Iterator[VerdictFinding]:
+    """Yield findings if the packer lacks the operator or one of its special attributes."""
     if step.op in (QUANT.name, DEQUANT.name):
         return
-    if step.op not in get_packer_profile(target).operators:
+    profile = get_packer_profile(target)
+    if step.op not in profile.operators:
         yield _make_refusal(
             step.name,
-            f"the packer has this operator for {target.name}",
+            f"the packer for {target.name} must support the operator",
             step.op,
-            "leave it out or replace it",
+            "remove the node or replace it",
         )
     if step.op in ("Squeeze", "Unsqueeze") and len(step.inputs) > 1:
         yield _make_refusal(
             step.name,
-            f"{step.op} has its axes as an attribute",
+            f"the axes of {step.op} must be an attribute",
             "an input",
             "write them as an attribute",
         )
     if step.op == CONCAT.name:
-        missing = [
-            f"scale_x_{i}" for i in range(len(step.inputs)) if step.get(f"scale_x_{i}") is None
-        ]
+        scale_keys = [f"scale_x_{i}" for i in range(len(step.inputs))]
+        missing = [key for key in scale_keys if step.get(key) is None]
         if step.get("dim") is None and step.get("axis") is None:
             missing.append("dim")
         if missing:
             yield _make_refusal(
                 step.name,
-                "iqCat has dim and the scale of each input",
+                "iqCat must have dim and the scale of each input",
                 f"{', '.join(missing)} missing",
-                "add it",
+                "add the attributes",
             )
-    if (
-        step.op == SOFTMAX.name
-        and step.get(get_packer_profile(target).softmax_axis_attribute) is None
-    ):
+    axis_attribute = profile.softmax_axis_attribute
+    if step.op == SOFTMAX.name and step.get(axis_attribute) is None:
         yield _make_refusal(
             step.name,
-            f"SoftmaxInt has the attribute {get_packer_profile(target).softmax_axis_attribute}",
+            f"SoftmaxInt must have the attribute {axis_attribute}",
             "none",
             "write dim and axis",
         )
 
 
 def _check_attributes(step: PackerStep, target: Target) -> Iterator[VerdictFinding]:
-    wanted = list(REQUIRED_ATTRIBUTES.get(step.op, ()))
-    first = get_packer_profile(target).rounding_attribute == "platform_quant"
-    if (
-        step.op in _ROUNDING_OPERATORS
-        or first
-        and step.op in _ROUNDING_OPERATORS_VENUS
-        or not first
-        and step.op == REQUANT.name
-    ):
-        wanted.append(get_packer_profile(target).rounding_attribute)
-    if step.op == SIGMOID.name and not first:
-        wanted.append("platform")
-    missing = [name for name in wanted if step.get(name) is None]
+    """Yield findings on missing attributes and on an unsupported o_bits."""
+    profile = get_packer_profile(target)
+    uses_platform_quant = profile.rounding_attribute == "platform_quant"
+    required = list(REQUIRED_ATTRIBUTES.get(step.op, ()))
+    extra_rounding_operators = _ROUNDING_OPERATORS_VENUS if uses_platform_quant else (REQUANT.name,)
+    if step.op in (*_ROUNDING_OPERATORS, *extra_rounding_operators):
+        required.append(profile.rounding_attribute)
+    if step.op == SIGMOID.name and not uses_platform_quant:
+        required.append("platform")
+    missing = [name for name in required if step.get(name) is None]
     if missing:
         yield _make_refusal(
             step.name,
-            f"{step.op} has the attributes that the packer reads",
+            f"{step.op} must have the attributes that the packer reads",
             f"{', '.join(missing)} missing",
             "write the graph again with quantize or convert",
         )
-    widths = get_packer_profile(target).conv_output_bits if step.op == CONV2D.name else (8, 16, 32)
+    widths = profile.conv_output_bits if step.op == CONV2D.name else (8, 16, 32)
     bits = step.get("o_bits")
     if (
         bits is not None
         and step.op in (*_ROUNDING_OPERATORS, GLU.name, BMM.name)
         and bits not in widths
     ):
-        yield _make_refusal(step.name, f"o_bits is one of {widths}", bits, "write 8")
+        yield _make_refusal(step.name, f"o_bits must be one of {widths}", bits, "write 8")
 
 
 def check_net(net: PackerGraph, target: Target) -> list[VerdictFinding]:
-    """Return what the packer refuses of the graph that it has read.
-
-    Nothing left, widths, scales.
-    """
+    """Check the graph that the packer has read: empty graphs and tensors, dtypes, scales."""
     if not net.steps:
         return [
             _make_refusal(
                 "graph",
-                "a node is left when Quant and Dequant are taken out",
+                "the graph must contain at least one node besides Quant and Dequant",
                 "none",
                 "pack a larger graph",
             )
@@ -330,31 +346,31 @@ def check_net(net: PackerGraph, target: Target) -> list[VerdictFinding]:
     if not any(net.get_constants(step) for step in net.steps):
         return [
             _make_refusal(
-                "graph", "a graph has at least one constant", "none", "pack a larger graph"
+                "graph", "the graph must have at least one constant", "none", "pack a larger graph"
             )
         ]
-    refused: list[VerdictFinding] = []
+    findings: list[VerdictFinding] = []
     scales: dict[str, float | None] = {name: net.tensors[name].scale for name in net.inputs}
     for step in net.steps:
-        refused += [*_check_empty_tensors(net, step), *_check_widths(net, step)]
+        findings += [*_check_empty_tensors(net, step), *_check_widths(net, step)]
         if step.op != QUANT.name:
-            refused += _check_scales(step, scales)
-        source = scales.get(step.inputs[0]) if step.inputs else None
-        scale = step.get("scale_x" if step.op == QUANT.name else "scale_o")
+            findings += _check_scales(step, scales)
+        input_scale = scales.get(step.inputs[0]) if step.inputs else None
+        output_scale = step.get("scale_x" if step.op == QUANT.name else "scale_o")
         for name in step.outputs:
-            scales[name] = float(scale) if scale is not None else source
-    for label, name, result in net.dequantized_outputs:
-        known = scales.get(name)
-        if known is not None and not math.isclose(result, known, rel_tol=1e-6):
-            refused.append(
+            scales[name] = float(output_scale) if output_scale is not None else input_scale
+    for node_name, tensor_name, dequant_scale in net.dequantized_outputs:
+        scale = scales.get(tensor_name)
+        if scale is not None and not math.isclose(dequant_scale, scale, rel_tol=1e-6):
+            findings.append(
                 _make_refusal(
-                    label,
-                    "scale_o of a Dequant is the scale of its input",
-                    f"{result:g} and {known:g}",
+                    node_name,
+                    "scale_o of a Dequant must be the scale of its input",
+                    f"{dequant_scale:g} and {scale:g}",
                     "use one scale",
                 )
             )
-    return refused
+    return findings
 
 
 def _check_empty_tensors(net: PackerGraph, step: PackerStep) -> Iterable[VerdictFinding]:
@@ -363,9 +379,9 @@ def _check_empty_tensors(net: PackerGraph, step: PackerStep) -> Iterable[Verdict
         if 0 in shape:
             yield _make_refusal(
                 step.name,
-                "tensors have elements",
+                "tensors must not be empty",
                 f"'{name}' of shape {list(shape)}",
-                "leave the node out",
+                "remove the node",
             )
 
 
@@ -377,33 +393,35 @@ def _check_widths(net: PackerGraph, step: PackerStep) -> Iterable[VerdictFinding
         weight = net.arrays.get(step.inputs[1])
         if weight is not None and weight.dtype.name != "int8":
             yield _make_refusal(
-                step.name, "weights are int8", weight.dtype.name, "store them as int8"
+                step.name, "weights must be int8", weight.dtype.name, "store them as int8"
             )
     if step.op == TANH.name and net.tensors[step.inputs[0]].width != 2:
         yield _make_refusal(
             step.name,
-            "iqTanh reads 16 bits",
+            "the input of an iqTanh must have 16 bits",
             f"{8 * net.tensors[step.inputs[0]].width}",
             "add a Requant",
         )
 
 
 def _check_scales(step: PackerStep, scales: dict[str, float | None]) -> Iterable[VerdictFinding]:
-    keys = (
-        ["scale_x", "scale_y"]
-        if step.op != CONCAT.name
-        else [f"scale_x_{i}" for i in range(len(step.inputs))]
-    )
+    """Yield a finding for each declared input scale that differs from the tensor's scale.
+
+    A tensor of unknown scale in `scales` gets the declared one, in place.
+    """
+    keys = ["scale_x", "scale_y"]
+    if step.op == CONCAT.name:
+        keys = [f"scale_x_{i}" for i in range(len(step.inputs))]
     for name, key in zip(step.inputs, keys, strict=False):
-        stated, known = step.get(key), scales.get(name)
-        if stated is None:
+        declared, scale = step.get(key), scales.get(name)
+        if declared is None:
             continue
-        if known is None and name in scales:
-            scales[name] = float(stated)
-        elif known is not None and not math.isclose(stated, known, rel_tol=1e-6):
+        if scale is None and name in scales:
+            scales[name] = float(declared)
+        elif scale is not None and not math.isclose(declared, scale, rel_tol=1e-6):
             yield _make_refusal(
                 step.name,
-                f"{key} is the scale of the input",
-                f"{stated:g} and {known:g}",
+                f"{key} must be the scale of the input",
+                f"{declared:g} and {scale:g}",
                 "use one scale",
             )

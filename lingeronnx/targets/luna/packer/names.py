@@ -1,11 +1,11 @@
-"""Names that the vendor's packer takes: what is unsafe in a name, and how a safe one is made.
+"""Tensor and node names that the vendor's packer accepts, and safe replacements for the others.
 
-The packer cuts a name at an "@", takes a tensor whose name begins with "Scale" for something else,
-and one that speaks of a "workspace" or of its prefetch buffers for its own. A name with ":" or ","
-cannot be written behind its `-m`. The executor dumps an integer tensor into a file called after the
-first characters of its name, "/" written as "_".
+The packer truncates a name at an "@", misreads a tensor whose name begins with "Scale", and treats
+names that contain "workspace" or the name of a prefetch buffer as its own. A name with ":" or ","
+cannot be written in its `-m` option. The executor dumps an integer tensor into a file named after
+the first characters of the tensor's name, with "/" written as "_".
 
-Knows no operator and no platform.
+This module depends on no operator and no platform.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ __all__ = ["build_safe_names", "is_safe"]
 
 _UNSAFE_CHARACTERS = "@:,"
 _RESERVED_PREFIX = "Scale"
-#: Words of the packer's own, and what stands for them.
+#: Names that the packer reserves -> their replacements.
 _RESERVED_WORDS = {"workspace": "work_space", "dma_buffer1": "dma_buf1", "dma_buffer2": "dma_buf2"}
-#: Characters of a name that the executor's dumps are sure to show.
+#: Number of leading characters of a name that the executor's dump files always contain.
 _DUMP_NAME_LENGTH = 64
 
 
 def is_safe(name: str) -> bool:
-    """Whether the packer takes `name` as it is."""
+    """Whether the packer accepts `name` unchanged."""
     return name == _sanitize_name(name)
 
 
@@ -34,59 +34,67 @@ def _sanitize_name(name: str) -> str:
     text = "".join(
         "_" if char in _UNSAFE_CHARACTERS or not char.isprintable() else char for char in name
     )
-    for word, other in _RESERVED_WORDS.items():
-        text = text.replace(word, other)
+    for word, replacement in _RESERVED_WORDS.items():
+        text = text.replace(word, replacement)
     return text[0].lower() + text[1:] if text.startswith(_RESERVED_PREFIX) else text
 
 
 def _get_dump_stem(name: str) -> str:
-    """Return what tells a tensor's dump from the others."""
+    """Return the part of the name of a tensor's dump file that identifies the tensor."""
     return name.replace("/", "_")[:_DUMP_NAME_LENGTH]
 
 
 def build_safe_names(graph: ir.Model) -> NameMapping:
-    """Return the names of `graph` that the packer does not take as they are, and unique ones for them.
+    """Build unique safe names for the tensors and nodes whose names the packer does not accept.
 
-    Safe names stay, those of inputs and outputs first, but for a tensor whose dump another one
-    would overwrite.
+    Names that are safe already are kept, except for a tensor whose dump file another tensor would
+    overwrite; names of graph inputs and outputs are assigned first.
     """
-    ends = [str(value.name) for value in (*graph.graph.inputs, *graph.graph.outputs)]
-    computed = list(dict.fromkeys([*ends, *(str(value.name) for value in ir.iter_values(graph))]))
+    io_names = [str(value.name) for value in (*graph.graph.inputs, *graph.graph.outputs)]
+    computed = list(
+        dict.fromkeys([*io_names, *(str(value.name) for value in ir.iter_values(graph))])
+    )
     dumped = {
         str(v.name)
         for v in ir.iter_values(graph)
         if ir.producer(v) and (v.dtype is None or v.dtype.name != "FLOAT")
     }
-    known = set(computed)
-    constants = [str(name) for name in graph.graph.initializers if name not in known]
-    known |= {*constants, *ir.get_subgraph_tensor_names(graph)}
-    dumps: set[str] = set()
-    safe: dict[str, str] = {}
+    used_names = set(computed)
+    constants = [str(name) for name in graph.graph.initializers if name not in used_names]
+    used_names |= {*constants, *ir.get_subgraph_tensor_names(graph)}
+    dump_stems: set[str] = set()
+    tensor_names: dict[str, str] = {}
     for name in sorted(computed, key=lambda name: not is_safe(name)):
-        safe[name] = _make_unique_name(name, known, dumps if name in dumped else set())
-        dumps |= {_get_dump_stem(safe[name])} if name in dumped else set()
-        known.add(safe[name])
+        safe_name = _make_unique_name(name, used_names, dump_stems if name in dumped else set())
+        tensor_names[name] = safe_name
+        if name in dumped:
+            dump_stems.add(_get_dump_stem(safe_name))
+        used_names.add(safe_name)
     for name in constants:
-        safe[name] = _make_unique_name(name, known, set())
-        known.add(safe[name])
-    titles = [str(node.name) for node in graph.graph]
-    nodes = {name: name for name in titles if is_safe(name)}
-    for name in titles:
-        if name not in nodes:
-            nodes[name] = ir.unique_name(_sanitize_name(name), {*titles, *nodes.values()})
-    return NameMapping(_drop_unchanged(safe.items()), _drop_unchanged(nodes.items()))
+        tensor_names[name] = _make_unique_name(name, used_names, set())
+        used_names.add(tensor_names[name])
+    original_node_names = [str(node.name) for node in graph.graph]
+    node_names = {name: name for name in original_node_names if is_safe(name)}
+    for name in original_node_names:
+        if name not in node_names:
+            node_names[name] = ir.unique_name(
+                _sanitize_name(name), {*original_node_names, *node_names.values()}
+            )
+    return NameMapping(_drop_unchanged(tensor_names.items()), _drop_unchanged(node_names.items()))
 
 
-def _make_unique_name(name: str, known: set[str], dumps: set[str]) -> str:
-    """Return `name`, or a safe one that is not in `known` and whose dump is not in `dumps`."""
-    wanted = base = _sanitize_name(name)
-    number = 1
-    while (wanted in known and wanted != name) or _get_dump_stem(wanted) in dumps:
-        number += 1
-        tail = f"_{number}"
-        wanted = f"{base[: _DUMP_NAME_LENGTH - len(tail)]}{tail}"
-    return wanted
+def _make_unique_name(name: str, used_names: set[str], dump_stems: set[str]) -> str:
+    """Return `name`, or a safe name that is not in `used_names` and whose dump stem is free."""
+    candidate = base = _sanitize_name(name)
+    suffix_number = 1
+    while (candidate in used_names and candidate != name) or _get_dump_stem(
+        candidate
+    ) in dump_stems:
+        suffix_number += 1
+        suffix = f"_{suffix_number}"
+        candidate = f"{base[: _DUMP_NAME_LENGTH - len(suffix)]}{suffix}"
+    return candidate
 
 
 def _drop_unchanged(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    return {name: other for name, other in pairs if name != other}
+    return {name: safe_name for name, safe_name in pairs if name != safe_name}

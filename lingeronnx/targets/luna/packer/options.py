@@ -1,4 +1,4 @@
-"""The packer's command line, as far as it decides what is packed."""
+"""Parser of the packer's command line, limited to the options that affect packing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["FLASH", "PSRAM", "SHARE", "PackerOptions", "parse_packer_arguments"]
 
 SHARE, PSRAM, FLASH = "share-mem", "psram", "flash"
 
-#: Option -> field of `PackerOptions`, or None for what does not change the plan.
+#: Option -> key of the parsed values, or None for an option that does not change the plan.
 _OPTION_FIELDS = {
     "-p": "platform",
     "--platform": "platform",
@@ -39,12 +39,15 @@ _OPTION_FIELDS = {
 
 @dataclass(frozen=True)
 class PackerOptions:
-    """What was asked for; sizes in bytes.
+    """The packer options that affect the memory plan; sizes are in bytes.
 
-    thresholds : 1 of convolution weights, 2 of outputs, 3 of LinearInt weights, 4 of tensors that
-    go to PSRAM placements : {tensor: place}, by the names that tensors keep. parameters : the place
-    of all constants, None for psram symbol_sizes : {symbol of a dimension: size}. limit : of the
-    shared memory, None for the chip's own findings : what the packer would refuse
+    thresholds : --threshold1 to 4: of convolution weights, of outputs, of LinearInt weights, and of
+    tensors that are placed in PSRAM.
+    placements : memory of single tensors by name (`-m`).
+    constant_memory : memory of all constants (`-m params:...`).
+    symbol_sizes : size of each symbolic dimension (`-c`).
+    shared_memory_limit : limit of the shared memory, or None for the size of the chip.
+    findings : refusals of options that are parsed but not valid.
     """
 
     platform: str | None = None
@@ -58,39 +61,47 @@ class PackerOptions:
 
 
 def parse_packer_arguments(args: str | Iterable[str]) -> PackerOptions:
-    """Read the packer's arguments: words, or one line for a shell.
+    """Parse the packer's arguments.
 
-    ConfigError for an option it does not have.
+    Parameters
+    ----------
+    args : str or iterable of str
+        One line in shell syntax, or separate arguments; the program name may come first.
+
+    Raises
+    ------
+    ConfigError
+        If an option is unknown, lacks its value, or a size is not a number.
     """
-    words = split_words(args) if isinstance(args, str) else [str(a) for a in args]
+    argv = split_words(args) if isinstance(args, str) else [str(argument) for argument in args]
     values: dict[str, str] = {}
-    position = 0
-    while position < len(words):
-        word, _, value = (
-            words[position].partition("=")
-            if words[position].startswith("--")
-            else (words[position], "", "")
-        )
-        if word not in _OPTION_FIELDS:
-            if position == 0 and not word.startswith("-"):  # the program's own name
-                position += 1
+    index = 0
+    while index < len(argv):
+        option, value = argv[index], ""
+        if option.startswith("--"):
+            option, _, value = option.partition("=")
+        if option not in _OPTION_FIELDS:
+            if index == 0 and not option.startswith("-"):  # the program name
+                index += 1
                 continue
             raise ConfigError(
-                f"unknown packer argument '{word}'; known: {', '.join(sorted(_OPTION_FIELDS))}"
+                f"unknown packer argument '{option}'; known: {', '.join(sorted(_OPTION_FIELDS))}"
             )
         if not value:
-            position += 1
-            if position >= len(words):
-                raise ConfigError(f"the packer's argument {word} has no value; write one behind it")
-            value = words[position]
-        if _OPTION_FIELDS[word]:
-            values[str(_OPTION_FIELDS[word])] = value
-        position += 1
+            index += 1
+            if index >= len(argv):
+                raise ConfigError(f"packer argument {option} needs a value; add one after it")
+            value = argv[index]
+        field_name = _OPTION_FIELDS[option]
+        if field_name:
+            values[field_name] = value
+        index += 1
     return _make_options(values)
 
 
 def _make_options(values: dict[str, str]) -> PackerOptions:
-    places, problems = _parse_placements(values.get("memory", ""))
+    """Convert the parsed values, by field name, to options."""
+    placements, findings = _parse_placements(values.get("memory", ""))
     thresholds = [
         _parse_bytes(f"--threshold{i}", values.get(f"threshold{i}", "655360")) for i in (1, 2, 3, 4)
     ]
@@ -99,11 +110,11 @@ def _make_options(values: dict[str, str]) -> PackerOptions:
         platform=values.get("platform"),
         thresholds=(thresholds[0], thresholds[1], thresholds[2], thresholds[3]),
         prefetch=values.get("prefetch", "True").lower() not in ("false", "0", "no"),
-        placements={name: place for name, place in places.items() if name != "params"},
-        constant_memory=places.get("params", PSRAM),
+        placements={name: memory for name, memory in placements.items() if name != "params"},
+        constant_memory=placements.get("params", PSRAM),
         symbol_sizes=_parse_symbol_sizes(values.get("constants", "")),
         shared_memory_limit=None if limit is None else _parse_bytes("-r", limit),
-        findings=tuple(problems),
+        findings=tuple(findings),
     )
 
 
@@ -112,32 +123,30 @@ def _parse_bytes(option: str, text: str) -> int:
         return int(text)
     except ValueError:
         raise ConfigError(
-            f"the packer's argument {option} is '{text}'; it is a number of bytes"
+            f"packer argument {option} must be a number of bytes; got '{text}'"
         ) from None
 
 
 def _parse_placements(text: str) -> tuple[dict[str, str], list[VerdictFinding]]:
-    """Split ``a:place,b:place``; what does not split so, the packer refuses."""
-    places: dict[str, str] = {}
-    problems: list[VerdictFinding] = []
+    """Parse ``tensor:memory,tensor:memory``; an entry of another form becomes a finding."""
+    placements: dict[str, str] = {}
+    findings: list[VerdictFinding] = []
     for entry in text.split(",") if text else []:
-        parts: Sequence[str] = entry.split(":")
-        if len(parts) != 2 or parts[1].lower() not in (SHARE, PSRAM, FLASH):
+        fields: Sequence[str] = entry.split(":")
+        if len(fields) != 2 or fields[1].lower() not in (SHARE, PSRAM, FLASH):
             rule = (
-                f"-m takes name:place, separated by commas; a place is {SHARE}, {PSRAM} or {FLASH}"
+                "-m takes tensor:memory pairs separated by commas; the memory must be "
+                f"{SHARE}, {PSRAM} or {FLASH}"
             )
-            problems.append(
-                VerdictFinding(
-                    "packs", "-m", rule, f"'{entry}'", "rename the tensor or correct the place"
-                )
-            )
+            remedy = "rename the tensor or correct the memory"
+            findings.append(VerdictFinding("packs", "-m", rule, f"'{entry}'", remedy))
             continue
-        places[parts[0]] = parts[1].lower()
-    return places, problems
+        placements[fields[0]] = fields[1].lower()
+    return placements, findings
 
 
 def _parse_symbol_sizes(text: str) -> dict[str, int]:
-    """Read ``N=1`` or ``N=1:1:1``, several separated by commas."""
+    """Parse ``N=1`` or ``N=1:1:1`` entries separated by commas; the first size of each counts."""
     sizes: dict[str, int] = {}
     for entry in text.split(",") if text else []:
         name, _, value = entry.partition("=")

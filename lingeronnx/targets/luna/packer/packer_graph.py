@@ -17,7 +17,10 @@ __all__ = ["PackerGraph", "PackerStep", "PackerTensor"]
 
 @dataclass(frozen=True)
 class PackerTensor:
-    """A tensor: shape, bytes of one element, constant or not; the scale where it is known."""
+    """A tensor of the packer's graph.
+
+    `width` is the size of one element in bytes. `scale` is None if it is not known.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -27,26 +30,27 @@ class PackerTensor:
 
     @property
     def elements(self) -> int:
-        """How many elements it has."""
+        """The number of elements."""
         return math.prod(self.shape)
 
     @property
     def size_bytes(self) -> int:
-        """What it takes, not rounded."""
+        """The size in bytes, not rounded up."""
         return self.elements * self.width
 
     @property
     def planned_bytes(self) -> int:
-        """What the packer reserves for it."""
+        """The bytes that the packer reserves for the tensor: its size rounded up to 16."""
         return round_up(self.size_bytes, 16)
 
 
 @dataclass(frozen=True)
 class PackerStep:
-    """One node.
+    """One node of the packer's graph.
 
-    origin : the node of the user's graph that it comes from. made : what the packer made it as,
-    "pad" in front of a convolution, "group" or "part" of one; empty for a node of the graph.
+    origin : name of the node of the user's graph that the step comes from.
+    created_as : why the packer created the step: "pad" in front of a convolution, "group" or "part"
+    of a split layer; empty for a node of the user's graph.
     """
 
     op: str
@@ -58,39 +62,40 @@ class PackerStep:
     created_as: str = ""
 
     def get(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - the caller knows the operator
-        """Return attribute `name`, or `default`."""
+        """Return the value of attribute `name`, or `default` if the step does not have it."""
         return self.attributes.get(name, default)
 
     @property
     def weight_bits(self) -> int:
-        """The width that it says its weights have."""
+        """The declared width of the weights in bits; 8 if `parameter_bits` is absent."""
         bits = self.attributes.get("parameter_bits")
         return bits if isinstance(bits, int) else 8
 
     def with_changes(self, **changes: Any) -> PackerStep:
-        """Return the step with other fields."""
+        """Return a copy of the step with the given fields replaced."""
         return replace(self, **changes)
 
 
 @dataclass
 class PackerGraph:
-    """Steps in order, graph inputs and outputs by name, tensors and constant arrays by name."""
+    """Steps in execution order, names of graph inputs and outputs, tensors and constants by name.
+
+    dequantized_outputs : (Dequant node, its input tensor, its scale_o) of each removed Dequant.
+    """
 
     steps: list[PackerStep]
     inputs: list[str]
     outputs: list[str]
     tensors: dict[str, PackerTensor]
     arrays: dict[str, np.ndarray]
-    dequantized_outputs: list[tuple[str, str, float]] = field(
-        default_factory=list
-    )  # (Dequant, tensor, scale_o) of what vanished
+    dequantized_outputs: list[tuple[str, str, float]] = field(default_factory=list)
 
     def find_consumers(self, name: str) -> list[PackerStep]:
-        """Return the steps that read a tensor."""
+        """Return the steps that have tensor `name` as an input."""
         return [step for step in self.steps if name in step.inputs]
 
     def find_producer(self, name: str) -> PackerStep | None:
-        """Return the step that writes a tensor; None for graph inputs and constants."""
+        """Return the step that writes tensor `name`, or None for graph inputs and constants."""
         return next((step for step in self.steps if name in step.outputs), None)
 
     def data(self, step: PackerStep) -> list[PackerTensor]:
@@ -98,13 +103,15 @@ class PackerGraph:
         return [t for t in (self.tensors[n] for n in step.inputs) if not t.is_constant]
 
     def get_constants(self, step: PackerStep) -> list[PackerTensor]:
-        """Return the constants of a step that take memory: not shapes, positions and the like."""
-        keep = STORED_CONSTANT_INPUTS.get(step.op)
-        names = step.inputs if keep is None else [n for i, n in enumerate(step.inputs) if i in keep]
-        return [t for t in (self.tensors[n] for n in names) if t.is_constant]
+        """Return the constants of a step that take memory, which excludes shapes and indices."""
+        stored_indices = STORED_CONSTANT_INPUTS.get(step.op)
+        names: Sequence[str] = step.inputs
+        if stored_indices is not None:
+            names = [name for index, name in enumerate(step.inputs) if index in stored_indices]
+        return [t for t in (self.tensors[name] for name in names) if t.is_constant]
 
     def iterate_tensors(self) -> Iterator[PackerTensor]:
-        """Yield the tensors of a run: graph inputs, then every step's outputs."""
+        """Yield the tensors of a run: the graph inputs, then the outputs of each step."""
         for name in self.inputs:
             yield self.tensors[name]
         for step in self.steps:
@@ -112,7 +119,8 @@ class PackerGraph:
                 yield self.tensors[name]
 
 
-#: The inputs of an operator that may be constants which are kept; of all others any may.
+#: Operator -> indices of the inputs that are stored if they are constants. An operator that is not
+#: listed stores all its constants.
 STORED_CONSTANT_INPUTS: Mapping[str, Sequence[int]] = {
     "Reshape": (),
     "Slice": (),

@@ -1,12 +1,13 @@
-"""Where operators were measured to be right: the places of what they read and write.
+"""Memory placements of operands and results with which each operator was measured to be correct.
 
-A place is one letter: s for shared memory, p for PSRAM. ``sp>s`` reads its first operand in shared
-memory and its second in PSRAM, and writes to shared memory. Behind a slash stand the operands of a
-sum or a concatenation that have another scale than the result; a plus says that a tensor has more
-than 65536 bytes. All in shared memory was measured of every operator.
+A memory is one letter: s for shared memory, p for PSRAM. ``sp>s`` reads its first operand from
+shared memory and its second from PSRAM, and writes to shared memory. After a slash follow the
+operands of a sum or a concatenation whose scale differs from that of the result; a plus marks a
+node with a tensor of more than 65536 bytes. Every operator was measured with all tensors in shared
+memory.
 
-`tests/targets/luna/packer/test_measured.py` holds the table against the measured rows; its command
-prints it.
+`tests/targets/luna/packer/test_measured.py` checks the table against the measured records; its
+command prints the table.
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ from .memory.findings import MAX_COPY_BYTES, PlannedGraph
 from .memory.plan import IN_PLACE_OPERATORS
 from .memory.work_areas import PlacedStep
 from .options import PSRAM, SHARE
+from .packer_graph import PackerStep
 
 __all__ = ["VERIFIED_PLACEMENTS", "encode_placement", "find_assumptions"]
 
-#: Packing.areas -> operator -> places that were right.
+#: PackerProfile.work_area_table -> operator -> placements that were measured to be correct.
 VERIFIED_PLACEMENTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "venus": {
@@ -99,7 +101,7 @@ VERIFIED_PLACEMENTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 
 
 def encode_placement(node: PlacedStep) -> str:
-    """Return the places of a node's data in the letters of the table."""
+    """Encode the memories of a node's tensors as in the table, such as "sp>s/x+"."""
     data = [t for t in node.inputs if not t.is_constant]
     letters = [_get_memory_letter(node, t.name) for t in data]
     scales = _get_rescaled_operands(node)
@@ -112,7 +114,7 @@ def encode_placement(node: PlacedStep) -> str:
 
 
 def _describe_unverified_copy(node: PlacedStep) -> str:
-    """Return the shapes of a node that repeats its input, where they are not like those that were measured."""
+    """Describe the shapes of a Tile or Expand unless they match the measured ones."""
     source, result = node.x.shape, node.y.shape
     if len(source) in (2, 3) and len(source) == len(result) and source[:-1] == result[:-1]:
         return ""
@@ -120,16 +122,16 @@ def _describe_unverified_copy(node: PlacedStep) -> str:
 
 
 def _is_multirow_single_output(node: PlacedStep) -> bool:
-    """Whether a layer writes one output for each of several rows, to shared memory."""
+    """Whether a layer writes a single output per row, for several rows, to shared memory."""
     return node.y.elements > node.y.shape[-1] == 1 and not node.is_output_in_psram
 
 
 def _get_memory_letter(node: PlacedStep, name: str) -> str:
-    return "p" if node.places.get(name, SHARE) == PSRAM else "s"
+    return "p" if node.placements.get(name, SHARE) == PSRAM else "s"
 
 
 def _get_rescaled_operands(node: PlacedStep) -> str:
-    """Return which operands of a sum or a concatenation have another scale than the result."""
+    """Return the letters of the iqAdd or iqCat operands whose scale differs from the result's."""
     scale = node.step.get("scale_o")
     keys: list[tuple[str, str]] = []
     if node.step.op == ADD.name:
@@ -142,57 +144,72 @@ def _get_rescaled_operands(node: PlacedStep) -> str:
 
 
 def find_assumptions(plan: PlannedGraph) -> Iterator[VerdictFinding]:
-    """Yield what was not measured and a right plan hangs on, most of it tensors in places that were never tried."""
-    kind = get_packer_profile(plan.target)
+    """Yield the unmeasured facts that a correct plan depends on.
+
+    Most are tensor placements that were never tried.
+    """
     for step in plan.graph.steps:
-        if (
-            step.op == LAYER_NORM.name
-            and plan.options.constant_memory == SHARE
-            and kind.layer_norm_writes_past_bias
-        ):
-            rule, value = (
-                "what lies behind all constants in shared memory comes to no harm",
-                "rows are written there",
-            )
-            yield VerdictFinding(
-                "unmeasured", step.origin, rule, value, "leave the constants in psram"
-            )
-        if step.op == CONV1D.name and int(step.get("group", 1)) > 1:
-            rule, value = "a 1-D convolution of several groups", f"{step.get('group')} groups"
-            yield VerdictFinding(
-                "unmeasured", step.origin, rule, value, "write it over a map of height 1"
-            )
-        if (
-            step.op == LINEAR.name
-            and kind.multirow_linear_needs_psram
-            and _is_multirow_single_output(plan.get_placed_step(step))
-        ):
-            rule, value = (
-                "a LinearInt of several rows and one output that lies in shared memory",
-                "measured once",
-            )
-            yield VerdictFinding(
-                "unmeasured", step.origin, rule, value, f"-m {step.outputs[0]}:psram"
-            )
-        if step.op in (TILE.name, EXPAND.name) and (
-            value := _describe_unverified_copy(plan.get_placed_step(step))
-        ):
-            rule, remedy = (
-                f"a {step.op} of anything but the last of two or three axes",
-                "reshape it before and after",
-            )
-            yield VerdictFinding("unmeasured", step.origin, rule, value, remedy)
-        places = encode_placement(plan.get_placed_step(step))
+        yield from _find_operator_assumptions(plan, step)
         if (
             step.op in IN_PLACE_OPERATORS
-            and plan.places[step.inputs[0]] == plan.places[step.outputs[0]]
+            and plan.placements[step.inputs[0]] == plan.placements[step.outputs[0]]
         ):
             continue  # nothing is computed
-        if (
-            "p" in places
-            and places not in VERIFIED_PLACEMENTS[kind.work_area_table].get(step.op, "").split()
-        ):
-            rule = f"{step.op} with its tensors in these places (s shared memory, p psram)"
+        placement = encode_placement(plan.get_placed_step(step))
+        table = get_packer_profile(plan.target).work_area_table
+        verified = VERIFIED_PLACEMENTS[table].get(step.op, "").split()
+        if "p" in placement and placement not in verified:
             yield VerdictFinding(
-                "unmeasured", step.origin, rule, places, "place them elsewhere (-m)"
+                "unmeasured",
+                step.origin,
+                f"{step.op} with its tensors in these memories (s shared memory, p psram)",
+                placement,
+                "place them elsewhere (-m)",
+            )
+
+
+def _find_operator_assumptions(plan: PlannedGraph, step: PackerStep) -> Iterator[VerdictFinding]:
+    """Yield the unmeasured facts about a step that concern more than its placement."""
+    profile = get_packer_profile(plan.target)
+    if (
+        step.op == LAYER_NORM.name
+        and plan.options.constant_memory == SHARE
+        and profile.layer_norm_writes_past_bias
+    ):
+        yield VerdictFinding(
+            "unmeasured",
+            step.origin,
+            "writes past the constants in shared memory do no harm",
+            "rows are written there",
+            "leave the constants in psram",
+        )
+    if step.op == CONV1D.name and int(step.get("group", 1)) > 1:
+        yield VerdictFinding(
+            "unmeasured",
+            step.origin,
+            "a grouped 1-D convolution",
+            f"{step.get('group')} groups",
+            "write it as a 2-D convolution over a map of height 1",
+        )
+    if (
+        step.op == LINEAR.name
+        and profile.multirow_linear_needs_psram
+        and _is_multirow_single_output(plan.get_placed_step(step))
+    ):
+        yield VerdictFinding(
+            "unmeasured",
+            step.origin,
+            "a LinearInt with several rows and one output in shared memory",
+            "measured once",
+            f"-m {step.outputs[0]}:psram",
+        )
+    if step.op in (TILE.name, EXPAND.name):
+        shapes = _describe_unverified_copy(plan.get_placed_step(step))
+        if shapes:
+            yield VerdictFinding(
+                "unmeasured",
+                step.origin,
+                f"a {step.op} of an axis other than the last of two or three",
+                shapes,
+                "reshape it before and after",
             )

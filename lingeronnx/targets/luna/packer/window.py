@@ -1,4 +1,4 @@
-"""The sizes of a node that slides a window over a map, as the packer counts them."""
+"""Sizes of a convolution or pooling node as the packer computes them, and rounding of sizes."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ __all__ = [
 
 
 def format_sides(sides: Sequence[int]) -> str:
-    """Return sides as people write them: 3x3."""
+    """Return a kernel or map size as text, such as "3x3"."""
     return "x".join(map(str, sides))
 
 
 def format_shape(shape: Sequence[int]) -> str:
-    """Return a shape as people write it: [1,8,4,4]."""
+    """Return a shape as text, such as "[1,8,4,4]"."""
     return "[" + ",".join(map(str, shape)) + "]"
 
 
 def round_up(size: int, multiple: int) -> int:
-    """Return `size` rounded up to a multiple."""
+    """Return `size` rounded up to a multiple of `multiple`."""
     return -(-size // multiple) * multiple
 
 
 def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
-    """Return the shape with 1 for a batch that is not known.
+    """Return the shape of `value` with an unknown batch size replaced by 1.
 
-    None where anything else is not known.
+    Returns None if the shape or any other dimension is unknown.
     """
     shape = ir.get_shape(value)
     if shape is None or any(d is None for d in shape[1:]):
@@ -45,17 +45,17 @@ def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
 
 
 def is_float_node(node: ir.Node) -> bool:
-    """Whether the node is the float one: the integer form of it may be written another way."""
-    kind = node.inputs[0].dtype if node.inputs and node.inputs[0] is not None else None
-    return kind is not None and kind.name in ("FLOAT", "FLOAT16", "DOUBLE", "BFLOAT16")
+    """Whether the node is a float node; its integer form may be written in another way."""
+    dtype = node.inputs[0].dtype if node.inputs and node.inputs[0] is not None else None
+    return dtype is not None and dtype.name in ("FLOAT", "FLOAT16", "DOUBLE", "BFLOAT16")
 
 
 @dataclass(frozen=True)
 class PackerWindow:
-    """A convolution or a pool over a map [1, channels, height, width]; a line is a map of height 1.
+    """A convolution or a pool over a map [1, channels, height, width]; a 1-D map has height 1.
 
-    channels, outputs : of one group, as groups become nodes of their own, and of all in a depthwise
-    one pads : top, left, bottom, right
+    channels, outputs : of one group, because each group becomes a node; of all groups if depthwise.
+    pads : top, left, bottom, right.
     """
 
     channels: int
@@ -71,7 +71,7 @@ class PackerWindow:
 
     @classmethod
     def from_node(cls, node: ir.Node) -> PackerWindow | None:
-        """Read the sizes of a float or an integer node; None where they are not known."""
+        """Read the sizes of a float or an integer node; None if they are not static."""
         source = static_shape(node.inputs[0])
         weight = static_shape(node.inputs[1]) if len(node.inputs) > 1 else None
         kernel = list(ir.get_attr(node, "kernel_shape") or (weight or ())[2:])
@@ -98,17 +98,15 @@ class PackerWindow:
             group=group,
             depthwise=depthwise,
         )
-        # One window has no next: the strides of a float node say nothing, an integer node's are
-        # what was written.
-        return (
-            window.with_unit_strides()
-            if weight is None and is_float_node(node) and window.is_single_position
-            else window
-        )
+        # A window with a single position has no stride: that of a float pool is meaningless, while
+        # that of an integer node is what the file contains.
+        if weight is None and is_float_node(node) and window.is_single_position:
+            return window.with_unit_strides()
+        return window
 
     @property
     def is_single_position(self) -> bool:
-        """Whether the window has one position."""
+        """Whether the window fits the padded map exactly once."""
         return all(
             size + self.pads[i] + self.pads[i + 2] == self.kernel[i]
             for i, size in enumerate((self.height, self.width))
@@ -116,28 +114,29 @@ class PackerWindow:
 
     @property
     def area(self) -> int:
-        """Elements of the window."""
+        """The number of elements of the kernel."""
         return math.prod(self.kernel)
 
     def with_unit_strides(self) -> PackerWindow:
-        """Return the window with strides 1."""
+        """Return a copy with strides of 1."""
         return PackerWindow(**{**vars(self), "strides": (1, 1)})
 
     def get_line_buffer_bytes(self, align: int, width_align: int = 8, swapped: bool = False) -> int:
-        """Return the bytes that one row of results reads, channels and width rounded up.
+        """Return the input bytes that one output row needs.
 
-        Along the other axis.
+        Channels are rounded up to `align`, the length of a row to `width_align` times the stride.
+        With `swapped`, rows run along the height instead of the width.
         """
-        along, over = (0, 1) if swapped else (1, 0)
-        line = (self.height, self.width)[along]
+        row_axis, kernel_axis = (0, 1) if swapped else (1, 0)
+        row_length = (self.height, self.width)[row_axis]
         return (
             round_up(self.channels, align)
-            * round_up(line, width_align * self.strides[along])
-            * self.kernel[over]
+            * round_up(row_length, width_align * self.strides[row_axis])
+            * self.kernel[kernel_axis]
         )
 
     def get_map_bytes(self) -> int:
-        """Return the bytes of the whole map, channels rounded up to 8, the width to 8 times the stride."""
+        """Return the bytes of the map: channels rounded up to 8, width to 8 times the stride."""
         return round_up(self.channels, 8) * self.height * round_up(self.width, 8 * self.strides[1])
 
 
@@ -149,7 +148,7 @@ def _get_int_list(node: ir.Node, name: str, count: int, default: int) -> list[in
 def _get_group_sizes(
     node: ir.Node, channels: int, weight: tuple[int, ...] | None
 ) -> tuple[int, int, int]:
-    """Return group, and the channels and outputs of one node that the packer makes of it."""
+    """Return the group count, and the channels and outputs of one node that the packer creates."""
     group = int(ir.get_attr(node, "group") or 1)
     if weight is None:
         return 1, channels, channels

@@ -190,9 +190,9 @@ def _list_psram_copies(net: PackerGraph, step: PackerStep, memory: MemoryPlan) -
     read = {
         t.name: t.size_bytes
         for t in net.data(step)
-        if t.name in spots and spots[t.name].place == PSRAM
+        if t.name in spots and spots[t.name].memory == PSRAM
     }
-    written = {n: net.tensors[n].size_bytes for n in step.outputs if spots[n].place == PSRAM}
+    written = {n: net.tensors[n].size_bytes for n in step.outputs if spots[n].memory == PSRAM}
     copied = [KernelCall("memcpy_from_psram", {"n": size}) for size in read.values()]
     return copied + [KernelCall("share_to_psram", {"n": size}) for size in written.values()]
 

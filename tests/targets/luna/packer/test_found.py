@@ -93,44 +93,44 @@ RULES = {
         "ln_linear_t8_m5_l32",
         "arcs",
         "params:share-mem",
-        "behind its bias",
+        "after the bias of a LayerNormInt",
     ),
     "norm, constants on venusA": (
         "ln_linear_t16_m11_l16",
         "venusA",
         "params:share-mem",
-        "behind its bias",
+        "after the bias of a LayerNormInt",
     ),
     "norm, rows in the scratch": (
         "ln_linear_t16_m11_l16",
         "arcs",
         "!params",
-        "stays within its work area",
+        "must stay within its work area",
     ),
-    "norm, two axes": ("ln_rank2_t16_l5", "arcs", "", "three axes or more"),
-    "norm, two axes on venusA": ("ln_rank2_t10_l10", "venusA", "!params", "three axes or more"),
-    "norm, short lines": ("ln_venus_t3_m4", "venus", "", "lines of 4 elements"),
-    "sum, first in psram": ("add_m4_n8_s0_first", "arcs", "", "lie in one place"),
-    "sum, second in psram": ("add_m4_n8_s0_second", "venusA", "", "lie in one place"),
+    "norm, two axes": ("ln_rank2_t16_l5", "arcs", "", "at least three axes"),
+    "norm, two axes on venusA": ("ln_rank2_t10_l10", "venusA", "!params", "at least three axes"),
+    "norm, short lines": ("ln_venus_t3_m4", "venus", "", "at least 4 elements"),
+    "sum, first in psram": ("add_m4_n8_s0_first", "arcs", "", "must be in the same memory"),
+    "sum, second in psram": ("add_m4_n8_s0_second", "venusA", "", "must be in the same memory"),
     "transpose to psram, venus": (
         "t021_5x8_out",
         "venus",
         "",
-        "a transpose of less than 65536 bytes",
+        "a Transpose to psram of less than 65536 bytes",
     ),
     "transpose to psram, arcs": (
         "t0231_4x6x5_out",
         "arcs",
         "",
-        "a transpose of less than 65536 bytes",
+        "a Transpose to psram of less than 65536 bytes",
     ),
     "transpose to psram, venusA": (
         "t0231_4x6x5_out",
         "venusA",
         "",
-        "a transpose of less than 65536 bytes",
+        "a Transpose to psram of less than 65536 bytes",
     ),
-    "hidden size": ("lstm_h5_t4_f8", "venus", "", "hidden size of an LSTMInt is even"),
+    "hidden size": ("lstm_h5_t4_f8", "venus", "", "hidden size of an LSTMInt must be even"),
     "batch norm, input": ("bn_m4_n8_in", "arcs", "", "input and output of a BatchNorm2dInt"),
     "batch norm, output": ("bn_m4_n8_out", "arcs", "", "input and output of a BatchNorm2dInt"),
     "batch norm, venusA": (
@@ -139,7 +139,7 @@ RULES = {
         "",
         "input and output of a BatchNorm2dInt",
     ),
-    "softmax": ("attention_seed10025", "venusA", "", "SoftmaxInt stays within its work area"),
+    "softmax": ("attention_seed10025", "venusA", "", "SoftmaxInt must stay within its work area"),
 }
 
 
@@ -219,13 +219,11 @@ def test_a_flat_norm_writes_a_second_line():
         line: [(f.level, f.value) for f in some if "two axes" in f.rule]
         for line, some in found.items()
     }
-    assert levels[""] == [
-        ("plan", "80 bytes, 48 are planned; 16 bytes behind the plan are written")
-    ]
+    assert levels[""] == [("plan", "80 bytes, 48 are planned; 16 bytes past the plan are written")]
     assert [level for level, _ in levels["-m n:psram"]] == ["right"]
     more = one("LayerNormInt", [[3, 40]], [3, 40], constants, scale_w=64.0)
     assert any(
-        "at most two lines" in f.rule for f in evaluate_graph(more, get_target("venus")).findings
+        "at most two rows" in f.rule for f in evaluate_graph(more, get_target("venus")).findings
     )
 
 
@@ -240,7 +238,7 @@ def test_a_single_output_is_told_of():
     options = parse_packer_arguments(words)
     net = prepare_graph(proto, row, options).net
     places = resolve_placements(net, options)
-    node = PlacedStep.of(net, next(s for s in net.steps if s.op == "LinearInt"), places)
+    node = PlacedStep.from_step(net, next(s for s in net.steps if s.op == "LinearInt"), places)
     assert (node.y.shape, node.is_output_in_psram) == ((1, 4, 1), True)
     assert POSSIBLE_OVERRUNS["venusA"]["LinearInt"](node) == 2 * node.x.elements == 40
     assert (
@@ -307,7 +305,7 @@ def test_copies_along_other_axes(chip, times, value):
     verdict = evaluate_graph(ir.to_proto(result.graph), get_target(chip), result.report.packer_args)
     assert verdict.is_packable
     assert [
-        f.value for f in verdict.assumptions if f.rule.startswith("a Tile of anything but")
+        f.value for f in verdict.assumptions if f.rule.startswith("a Tile of an axis other")
     ] == value
 
 
@@ -317,13 +315,13 @@ def test_what_is_not_measured():
         "conv.weight_slice_count",
         "correctness_checks._check_2d_layer_norm",
         "overruns._find_cell_overlap",
-        "overruns._linear_perhaps",
+        "overruns._get_possible_linear_bytes",
         "placement_checks._check_add_shift",
         "placement_checks._check_add_psram_result",
         "placement_checks._check_squeeze_move",
         "placement_checks._check_lstm_common_placement",
         "placement_checks._check_lstm_output",
-        "placement_checks._softmax_shared",
+        "placement_checks._check_softmax_placement",
         "pool.pool_line_buffer_swapped",
     }
     assert all(len(belief) > 20 for belief in UNMEASURED_RULES.values())

@@ -116,7 +116,7 @@ def layer(platform, channels, outputs, kernel, bits=4, behind=True, bias=False, 
     return rules(net, net.conv(y, 4, 1, "second", bias=False) if behind else y)
 
 
-FILLS = "4-bit weights that constants lie behind fill what is planned for them"
+FILLS = "4-bit weights must fill their planned size if other constants follow them"
 
 
 def test_outputs_channels_and_kernel_decide_on_arcs():
@@ -167,7 +167,7 @@ def test_wider_numbers_are_refused():
     net.constants[0].CopyFrom(
         onnx.numpy_helper.from_array(np.full((4, 8, 1, 1), 8, np.int8), net.constants[0].name)
     )
-    assert rules(net, "y") == ["4-bit weights are integers from -8 to 7"]
+    assert rules(net, "y") == ["4-bit weights must be integers from -8 to 7"]
 
 
 def test_weights_of_two_nodes():
@@ -184,7 +184,7 @@ def test_weights_of_two_nodes():
     )
     net.nodes[-1].input[1] = net.nodes[-2].input[1]
     assert set(rules(net, z)) == {
-        "4-bit weights are read by one node, or by Conv2dInt that all say 4 bits"
+        "4-bit weights must have one consumer, unless all are Conv2dInt with 4-bit weights"
     }
 
 

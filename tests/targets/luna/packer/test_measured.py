@@ -54,7 +54,7 @@ def measured():
             continue
         places = resolve_placements(net, options)
         for step in net.steps:
-            text = encode_placement(PlacedStep.of(net, step, places))
+            text = encode_placement(PlacedStep.from_step(net, step, places))
             if "p" in text:
                 found[get_packer_profile(target).work_area_table][step.op].add(text)
     return {

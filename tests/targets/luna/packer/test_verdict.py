@@ -59,9 +59,9 @@ def test_what_is_written_packs_and_is_right(packed):
     for name, spot in memory.allocations.items():  # no two that are alive together overlap
         for other, place in memory.allocations.items():
             together = (
-                spot.place == place.place
-                and spot.first <= place.last_step
-                and place.first <= spot.last_step
+                spot.memory == place.memory
+                and spot.first_step <= place.last_step
+                and place.first_step <= spot.last_step
             )
             if name < other and together and spot.offset != place.offset:
                 assert (

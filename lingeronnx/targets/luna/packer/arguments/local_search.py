@@ -366,16 +366,16 @@ def _get_spill_candidates(verdict: DetailedVerdict, thorough: bool) -> list[str]
     """
     assert verdict.memory_plan is not None
     net = _require_net(verdict)
-    spots = {n: s for n, s in verdict.memory_plan.allocations.items() if s.place == SHARE}
+    spots = {n: s for n, s in verdict.memory_plan.allocations.items() if s.memory == SHARE}
     fullest = _get_tensors_at_peak(net, spots)
     if thorough:
         lives: dict[str, tuple[int, int]] = {}
         roots = {name: find_reshape_source(net, name) for name in spots}
         for name, origin in roots.items():
-            first, last = lives.get(origin, (spots[name].first, spots[name].last_step))
-            lives[origin] = min(first, spots[name].first), max(last, spots[name].last_step)
+            first, last = lives.get(origin, (spots[name].first_step, spots[name].last_step))
+            lives[origin] = min(first, spots[name].first_step), max(last, spots[name].last_step)
         blocks = {
-            n: s._replace(first=lives[roots[n]][0], last_step=lives[roots[n]][1])
+            n: s._replace(first_step=lives[roots[n]][0], last_step=lives[roots[n]][1])
             for n, s in spots.items()
         }
         fullest |= _get_tensors_at_peak(net, blocks)
@@ -385,9 +385,11 @@ def _get_spill_candidates(verdict: DetailedVerdict, thorough: bool) -> list[str]
 def _get_tensors_at_peak(net: PackerGraph, spots: Mapping[str, Allocation]) -> dict[str, None]:
     """Return the tensors at the node where most bytes of `spots` are in use."""
     living = sum_live_bytes(
-        len(net.steps), [(s.size, s.first, s.last_step) for s in spots.values()]
+        len(net.steps), [(s.size, s.first_step, s.last_step) for s in spots.values()]
     )
     index = living.index(max(living))
     used = {*net.steps[index].inputs, *net.steps[index].outputs}
-    alive = [n for n, s in spots.items() if s.kind == "tensor" and s.first <= index <= s.last_step]
+    alive = [
+        n for n, s in spots.items() if s.kind == "tensor" and s.first_step <= index <= s.last_step
+    ]
     return dict.fromkeys(sorted(alive, key=lambda name: (name in used, -spots[name].size)))

@@ -1,1 +1,1 @@
-"""Where the packer puts tensors and work areas, and what goes wrong there."""
+"""The packer's memory plan, work areas, and the errors that placements and overruns cause."""

@@ -1,6 +1,7 @@
-"""Constants as the packer stores them.
+"""Sizes of constants as the packer stores them.
 
-Weights padded for the array, 4-bit ones two in a byte, all else as it is.
+Weights of convolutions are padded, 4-bit weights are packed two in a byte, all other constants are
+stored unchanged.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ __all__ = ["StoredSize", "compute_stored_size", "compute_stored_sizes"]
 
 
 class StoredSize(NamedTuple):
-    """Bytes of one constant.
+    """Size of one constant in bytes.
 
-    unpacked_bytes : as 8 bits each, padded. packed : as the package holds them, which is less of
-    4-bit weights.
+    unpacked_bytes : size with 8 bits per element, padded.
+    packed_bytes : size in the package, which is smaller for 4-bit weights.
     """
 
     unpacked_bytes: int
@@ -29,102 +30,96 @@ class StoredSize(NamedTuple):
 
     @property
     def planned_bytes(self) -> int:
-        """From its start to that of the constant behind it, as the executor counts.
-
-        The package may differ.
-        """
-        whole = round_up(self.unpacked_bytes, 16)
-        return whole if self.packed_bytes == self.unpacked_bytes else whole // 2
+        """The distance to the next constant that the executor assumes; the package may differ."""
+        unpacked = round_up(self.unpacked_bytes, 16)
+        return unpacked if self.packed_bytes == self.unpacked_bytes else unpacked // 2
 
     @property
     def written_bytes(self) -> int:
-        """What the package has there."""
+        """The bytes that the constant takes in the package."""
         return round_up(self.packed_bytes, 16)
 
     @property
     def fetched_bytes(self) -> int:
-        """What is planned for it in a buffer of the DMA, whatever its width."""
+        """The bytes that are planned for the constant in a DMA buffer, whatever its width."""
         return round_up(self.unpacked_bytes, 16)
 
 
 def compute_stored_size(
     step: PackerStep, index: int, tensor: PackerTensor, target: Target
 ) -> StoredSize:
-    """Return the bytes of constant input `index` of a step."""
-    values = _get_unpacked_bytes(step, index, tensor, target)
+    """Compute the stored size of `tensor`, the constant input `index` of a step."""
+    unpacked_bytes = _get_unpacked_bytes(step, index, tensor, target)
     if (
         step.weight_bits != 4
         or get_packer_profile(target).narrow.get(step.op) is not Int4Support.PACKED
         or index != _INT4_INPUT[step.op]
     ):
-        return StoredSize(values, values)
+        return StoredSize(unpacked_bytes, unpacked_bytes)
     if step.op == CONV2D.name:
-        return StoredSize(values, values // 2)
-    return StoredSize(
-        values, math.prod(tensor.shape[:-1]) * math.ceil(tensor.shape[-1] / 2)
-    )  # each row by itself
+        return StoredSize(unpacked_bytes, unpacked_bytes // 2)
+    rows, row_bytes = math.prod(tensor.shape[:-1]), math.ceil(tensor.shape[-1] / 2)
+    return StoredSize(unpacked_bytes, rows * row_bytes)  # each row is packed separately
 
 
-#: Operator -> the input that is stored two in a byte where the node says 4 bits.
+#: Operator -> index of the input that is packed two in a byte if the node has 4-bit weights.
 _INT4_INPUT = {CONV2D.name: 1, LINEAR.name: 1, LAYER_NORM.name: 1, "Gather": 0}
 
 
 def _get_unpacked_bytes(step: PackerStep, index: int, tensor: PackerTensor, target: Target) -> int:
+    """Return the bytes of a constant with 8 bits per element, padded if it is a conv weight."""
     if index != 1 or step.op not in (CONV2D.name, CONV1D.name, CONV_TRANSPOSE2D.name):
         return tensor.size_bytes
-    group, align = int(step.get("group", 1)), get_packer_profile(target).conv.weight_slice_outputs
+    limits = get_packer_profile(target).conv
+    group = int(step.get("group", 1))
     if step.op == CONV2D.name:
-        return (
-            _get_depthwise_weight_bytes(tensor, target)
-            if group > 1
-            else _get_conv_weight_bytes(tensor, target)
-        )
+        if group > 1:
+            return _get_depthwise_weight_bytes(tensor, target)
+        return _get_conv_weight_bytes(tensor, target)
     if step.op == CONV1D.name:
         outputs, channels, kernel = tensor.shape
         if group > 1:
-            return (
-                round_up(outputs, get_packer_profile(target).conv.depthwise_output_align) * kernel
-            )
-        if kernel > get_packer_profile(target).conv.max_kernel_1d:
+            return round_up(outputs, limits.depthwise_output_align) * kernel
+        if kernel > limits.max_kernel_1d:
             return tensor.size_bytes
         return round_up(outputs, 2) * round_up(channels, 8) * kernel
     channels, outputs, kh, kw = tensor.shape
-    return round_up(outputs, align) * round_up(channels, 8) * kh * kw
+    return round_up(outputs, limits.weight_slice_outputs) * round_up(channels, 8) * kh * kw
 
 
 def _get_conv_weight_bytes(tensor: PackerTensor, target: Target) -> int:
-    align, limit = (
-        get_packer_profile(target).conv.weight_slice_outputs,
-        get_packer_profile(target).conv.weight_slice_bytes,
-    )
+    """Return the padded bytes of Conv2dInt weights [O, I, kh, kw], stored in equal slices of O."""
+    limits = get_packer_profile(target).conv
+    align = limits.weight_slice_outputs
     outputs, channels, kh, kw = tensor.shape
-    one = round_up(channels, 8) * kh * kw
-    count = round_up(outputs, align)
-    if count * one > limit:
-        most = max(limit // one // align * align, align)
-        parts = math.ceil(outputs / most)
-        count = round_up(math.ceil(outputs / parts), align) * parts
-    return count * one
+    bytes_per_output = round_up(channels, 8) * kh * kw
+    stored_outputs = round_up(outputs, align)
+    if stored_outputs * bytes_per_output > limits.weight_slice_bytes:
+        max_slice_outputs = max(
+            limits.weight_slice_bytes // bytes_per_output // align * align, align
+        )
+        slice_count = math.ceil(outputs / max_slice_outputs)
+        stored_outputs = round_up(math.ceil(outputs / slice_count), align) * slice_count
+    return stored_outputs * bytes_per_output
 
 
 def _get_depthwise_weight_bytes(tensor: PackerTensor, target: Target) -> int:
+    """Return the padded bytes of depthwise Conv2dInt weights [O, 1, kh, kw]."""
+    limits = get_packer_profile(target).conv
     outputs, _, kh, kw = tensor.shape
     return (
-        round_up(outputs, get_packer_profile(target).conv.depthwise_output_align)
-        * round_up(kh, get_packer_profile(target).conv.depthwise_kernel_row_align)
+        round_up(outputs, limits.depthwise_output_align)
+        * round_up(kh, limits.depthwise_kernel_row_align)
         * kw
     )
 
 
 def compute_stored_sizes(net: PackerGraph, target: Target) -> dict[str, StoredSize]:
-    """Return the bytes of every constant that takes memory, in the order in which they lie.
-
-    By first use.
-    """
-    found: dict[str, StoredSize] = {}
+    """Compute the stored size of every constant, in storage order, which is that of first use."""
+    stored_sizes: dict[str, StoredSize] = {}
     for step in net.steps:
-        kept = {t.name for t in net.get_constants(step)}
+        constants = {t.name for t in net.get_constants(step)}
         for index, name in enumerate(step.inputs):
-            if name in kept and name not in found:
-                found[name] = compute_stored_size(step, index, net.tensors[name], target)
-    return found
+            if name in constants and name not in stored_sizes:
+                stored_sizes[name] = compute_stored_size(step, index, net.tensors[name], target)
+    return stored_sizes

@@ -1,4 +1,4 @@
-"""A planned graph, and how findings on it are written."""
+"""A planned graph, and constructors of findings about its steps."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ __all__ = [
     "make_wrong_result_finding",
 ]
 
-#: The executors copy at most so many bytes at once.
+#: Maximum bytes that the executors copy at once.
 MAX_COPY_BYTES = 65536
 
-#: What keeps the order of the elements.
+#: Operators that change the shape but not the order of the elements.
 RESHAPE_OPERATORS = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
 
 
 @dataclass(frozen=True)
 class PlannedGraph:
-    """A planned graph: all that a fault may depend on."""
+    """A graph with its memory plan, target and options: everything that a check may depend on."""
 
     graph: PackerGraph
     memory_plan: MemoryPlan
     target: Target
     options: PackerOptions
-    places: Mapping[str, str]
+    placements: Mapping[str, str]
 
     def get_placed_step(self, step: PackerStep) -> PlacedStep:
-        """Look a step's tensors up."""
-        return PlacedStep.of(self.graph, step, self.places)
+        """Return a step together with its tensors and their memories."""
+        return PlacedStep.from_step(self.graph, step, self.placements)
 
 
 def make_wrong_result_finding(
     step: PackerStep, rule: str, value: object, remedy: str
 ) -> VerdictFinding:
-    """Return a finding on what packs and is not computed right."""
+    """Make a finding on a step that packs but computes a wrong result."""
     return VerdictFinding("right", step.origin, rule, str(value), remedy)
 
 
 def make_refusal_finding(step: PackerStep, rule: str, value: object, remedy: str) -> VerdictFinding:
-    """Return a finding on what the packer refuses."""
+    """Make a finding on a step that the packer refuses."""
     return VerdictFinding("packs", step.origin, rule, str(value), remedy)

@@ -1,7 +1,4 @@
-"""What a node needs of the shared memory wherever its tensors lie.
-
-Known before any plan is made.
-"""
+"""Lower bounds of the shared memory that each node needs, known before memory is planned."""
 
 from __future__ import annotations
 
@@ -16,40 +13,51 @@ from .work_areas import PlacedStep, get_work_area
 
 __all__ = ["compute_min_shared_bytes"]
 
-_MAX_PLACED_TENSORS = (
-    4  # tensors of a node whose places are tried; for nodes with more nothing is said
-)
+#: Maximum tensors of a node for which all placements are tried; the bound of a larger node is 0.
+_MAX_PLACED_TENSORS = 4
 
 
 def compute_min_shared_bytes(net: PackerGraph, target: Target) -> dict[str, int]:
-    """Return {node of the user's graph.
+    """Compute a lower bound of the shared memory that each node of the user's graph needs.
 
-    Bytes of shared memory without which no plan of `net` has room for it}.
-    Of all places that its tensors can have those with which work area and tensors in shared memory
-    take least.
+    For each node the placement of its tensors is taken for which the work area and the tensors in
+    shared memory are smallest; no plan of `net` with less shared memory exists.
+
+    Returns
+    -------
+    dict of str to int
+        Bytes by node name.
     """
-    needs: dict[str, int] = {}
+    table = get_packer_profile(target).work_area_table
+    min_bytes: dict[str, int] = {}
     for step in net.steps:
-        needs[step.origin] = max(
-            needs.get(step.origin, 0),
-            _compute_step_minimum(net, step, get_packer_profile(target).work_area_table),
-        )
-    return needs
+        step_bytes = _compute_step_minimum(net, step, table)
+        min_bytes[step.origin] = max(min_bytes.get(step.origin, 0), step_bytes)
+    return min_bytes
 
 
 def _compute_step_minimum(net: PackerGraph, step: PackerStep, table: str) -> int:
-    names = dict.fromkeys(
-        n for n in (*step.inputs, *step.outputs) if not net.tensors[n].is_constant
-    )
-    constants = dict.fromkeys(n for n in step.inputs if net.tensors[n].is_constant)
-    if len(names) > _MAX_PLACED_TENSORS or step.op in IN_PLACE_OPERATORS:
+    """Return the smallest shared memory of a step over all placements; 0 if not determined."""
+    names = list(dict.fromkeys((*step.inputs, *step.outputs)))
+    activations = [name for name in names if not net.tensors[name].is_constant]
+    constants = [name for name in step.inputs if net.tensors[name].is_constant]
+    if len(activations) > _MAX_PLACED_TENSORS or step.op in IN_PLACE_OPERATORS:
         return 0
-    needs = []
-    for *places, stored in itertools.product((SHARE, PSRAM), repeat=len(names) + 1):
-        place_of = {**dict(zip(names, places, strict=True)), **dict.fromkeys(constants, stored)}
-        where, size = get_work_area(PlacedStep.of(net, step, place_of), table)
-        shared_bytes = sum(
-            net.tensors[name].planned_bytes for name in names if place_of[name] == SHARE
+    candidates = []
+    for *memories, constant_memory in itertools.product(
+        (SHARE, PSRAM), repeat=len(activations) + 1
+    ):
+        placements = {
+            **dict(zip(activations, memories, strict=True)),
+            **dict.fromkeys(constants, constant_memory),
+        }
+        work_area_memory, work_area_bytes = get_work_area(
+            PlacedStep.from_step(net, step, placements), table
         )
-        needs.append(shared_bytes + (size if where == SHARE else 0))
-    return min(needs)
+        shared_bytes = sum(
+            net.tensors[name].planned_bytes for name in activations if placements[name] == SHARE
+        )
+        if work_area_memory == SHARE:
+            shared_bytes += work_area_bytes
+        candidates.append(shared_bytes)
+    return min(candidates)

@@ -1,4 +1,4 @@
-"""What nodes write beyond the work area that is planned for them, and what lies there."""
+"""Writes of nodes past their planned work area or output, and the live tensors they overwrite."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 from .....formats import AVG_POOL2D, GLU, LAYER_NORM, LINEAR, LSTM, SOFTMAX
 from ....verdict import VerdictFinding
@@ -27,127 +28,141 @@ __all__ = [
     "find_overruns",
 ]
 
-#: Bytes from `start` to `end`, `end` not included.
+#: Byte range from a start to an end, which is excluded.
 Span = tuple[int, int]
 
-#: Need = what is written, counted from the start of the work area.
+#: Returns the byte ranges that a node writes, relative to the start of its work area.
 OverrunRule = Callable[[PlacedStep], tuple[Span, ...]]
 
 
-def _from_start(need: int) -> tuple[Span, ...]:
-    return ((0, need),) if need else ()
+def _from_start(written_bytes: int) -> tuple[Span, ...]:
+    """Return the range of the first `written_bytes` of the work area; no range for 0."""
+    return ((0, written_bytes),) if written_bytes else ()
 
 
-def _is_global_pool(node: PlacedStep) -> bool:
-    return list(node.step.get("kernel_shape")) == list(node.x.shape[2:])
-
-
-def _average(node: PlacedStep) -> tuple[Span, ...]:
+def _get_average_pool_spans(node: PlacedStep) -> tuple[Span, ...]:
     area = math.prod(node.step.get("kernel_shape"))
-    return _from_start(
-        area + 4 * node.x.shape[1] if _is_global_pool(node) and area & (area - 1) == 0 else 0
-    )
+    is_global = list(node.step.get("kernel_shape")) == list(node.x.shape[2:])
+    is_power_of_two = area & (area - 1) == 0
+    return _from_start(area + 4 * node.x.shape[1] if is_global and is_power_of_two else 0)
 
 
-def _norm_venus(node: PlacedStep) -> tuple[Span, ...]:
+def _get_layer_norm_spans_venus(node: PlacedStep) -> tuple[Span, ...]:
     return _from_start(8 * node.inputs[1].elements)
 
 
-def _norm_later(node: PlacedStep) -> tuple[Span, ...]:
-    """Scratch of a row, copies of the factor (T bytes) and the bias (4 T), and 16 T behind these the row itself.
+def _get_layer_norm_spans(node: PlacedStep) -> tuple[Span, ...]:
+    """Return the ranges of a LayerNormInt with rows of T elements on arcs and venusA.
 
-    A factor in shared memory is not copied, nor is the bias: the row then lies 16 T behind the bias
-    itself (`inside`).
+    The scratch of a row, copies of the factor (T bytes) and of the bias (4 T), and 16 T after the
+    start of the bias copy the row itself. If the constants are in shared memory they are not
+    copied: the row is then written 16 T after the bias constant (`_check_layer_norm_constants`).
     """
-    row = node.inputs[1].elements
-    if node.places[node.inputs[1].name] == SHARE:
-        return _from_start(8 * row + 8)
-    return (0, 13 * row + 8), (25 * row + 8, 27 * row + 8)
+    row_length = node.inputs[1].elements
+    if node.placements[node.inputs[1].name] == SHARE:
+        return _from_start(8 * row_length + 8)
+    return (0, 13 * row_length + 8), (25 * row_length + 8, 27 * row_length + 8)
 
 
-def _lstm_venus(node: PlacedStep) -> tuple[Span, ...]:
+def _get_lstm_spans_venus(node: PlacedStep) -> tuple[Span, ...]:
     return _from_start(40 * int(node.step.get("hidden_size")))
 
 
-def _linear_venusa(node: PlacedStep) -> tuple[Span, ...]:
+def _get_linear_spans_venusa(node: PlacedStep) -> tuple[Span, ...]:
     columns = node.x.shape[-1]
     rows, outputs = node.x.elements // columns, node.y.shape[-1]
-    return _from_start(
-        rows * (outputs + max(outputs, columns)) if node.is_output_in_psram and rows > 1 else 0
-    )
+    if rows == 1 or not node.is_output_in_psram:
+        return ()
+    return _from_start(rows * (outputs + max(outputs, columns)))
 
 
-@unmeasured("a single output makes as many more bytes as are planned; 96 were seen behind one plan")
-def _linear_perhaps(node: PlacedStep) -> int:
-    """Return the bytes that a LinearInt with one output may write, where those of others are not the whole truth."""
+@unmeasured(
+    "a LinearInt with one output writes twice the planned bytes; 96 bytes were seen past one plan"
+)
+def _get_possible_linear_bytes(node: PlacedStep) -> int:
+    """Return the bytes that a LinearInt with one output may write beyond the confirmed ranges."""
     rows = node.x.elements // node.x.shape[-1]
-    return (
-        2 * node.x.elements if node.y.shape[-1] == 1 and node.is_output_in_psram and rows > 1 else 0
-    )
+    may_overrun = node.y.shape[-1] == 1 and node.is_output_in_psram and rows > 1
+    return 2 * node.x.elements if may_overrun else 0
 
 
-def _glu(node: PlacedStep) -> tuple[Span, ...]:
-    lines = math.prod(node.x.shape[: int(node.step.get("dim", -1)) % len(node.x.shape)])
-    return _from_start(7 * lines * node.x.shape[-1])
+def _get_glu_spans(node: PlacedStep) -> tuple[Span, ...]:
+    rows = math.prod(node.x.shape[: int(node.step.get("dim", -1)) % len(node.x.shape)])
+    return _from_start(7 * rows * node.x.shape[-1])
 
 
-def _softmax_venusa(node: PlacedStep) -> tuple[Span, ...]:
-    """What lay between the planned area and 16 bytes for each element came to no harm, whoever read it later."""
+def _get_softmax_spans_venusa(node: PlacedStep) -> tuple[Span, ...]:
+    """Return the range of a SoftmaxInt on venusA: 16 to 22 bytes per element.
+
+    Tensors between the planned area and 16 bytes per element were measured to be unharmed, even if
+    they were read later.
+    """
     return ((16 * node.x.elements, 22 * node.x.elements),)
 
 
-def _relu_later(node: PlacedStep) -> tuple[Span, ...]:
-    return _from_start(
-        node.x.size_bytes if node.is_input_in_psram() or node.is_output_in_psram else 0
-    )
+def _get_relu_spans(node: PlacedStep) -> tuple[Span, ...]:
+    uses_psram = node.is_input_in_psram() or node.is_output_in_psram
+    return _from_start(node.x.size_bytes if uses_psram else 0)
 
 
-#: Packing.areas -> operator -> need.
+#: PackerProfile.work_area_table -> operator -> rule.
 OVERRUNS: Mapping[str, Mapping[str, OverrunRule]] = MappingProxyType(
     {
-        "venus": {LAYER_NORM.name: _norm_venus, LSTM.name: _lstm_venus},
-        "arcs": {LAYER_NORM.name: _norm_later, AVG_POOL2D.name: _average, "Relu": _relu_later},
+        "venus": {
+            LAYER_NORM.name: _get_layer_norm_spans_venus,
+            LSTM.name: _get_lstm_spans_venus,
+        },
+        "arcs": {
+            LAYER_NORM.name: _get_layer_norm_spans,
+            AVG_POOL2D.name: _get_average_pool_spans,
+            "Relu": _get_relu_spans,
+        },
         "venusA": {
-            LAYER_NORM.name: _norm_later,
-            AVG_POOL2D.name: _average,
-            LINEAR.name: _linear_venusa,
-            GLU.name: _glu,
-            SOFTMAX.name: _softmax_venusa,
-            "Relu": _relu_later,
+            LAYER_NORM.name: _get_layer_norm_spans,
+            AVG_POOL2D.name: _get_average_pool_spans,
+            LINEAR.name: _get_linear_spans_venusa,
+            GLU.name: _get_glu_spans,
+            SOFTMAX.name: _get_softmax_spans_venusa,
+            "Relu": _get_relu_spans,
         },
     }
 )
 
-#: Packing.areas -> operator -> bytes from the start of the work area that may be written; they are told of, no more.
+#: PackerProfile.work_area_table -> operator -> function that returns the bytes, from the start of
+#: the work area, that may be written. Such an overrun is reported as a warning at most.
 POSSIBLE_OVERRUNS: Mapping[str, Mapping[str, Callable[[PlacedStep], int]]] = {
-    "venusA": {LINEAR.name: _linear_perhaps}
+    "venusA": {LINEAR.name: _get_possible_linear_bytes}
 }
 
-#: Operators that stop, or err, where the work area is too small, whatever lies behind it.
+#: Operators that stop or compute wrong results if the work area is too small, whatever follows it.
 _ALWAYS_HARMFUL_OPERATORS = ("Relu",)
 
-#: The rule of a warning that nobody measured.
-UNCONFIRMED_RULE = "a LinearInt of one output stays within its work area, for all that is known"
+#: The rule of a warning that was not measured.
+UNCONFIRMED_RULE = "a LinearInt with one output must stay within its work area (not measured)"
 
 _REMEDY = (
-    "place its tensors elsewhere (-m), take --dma_prefetch False, or give another node a "
+    "place its tensors elsewhere (-m), pass --dma_prefetch False, or give another node a "
     "larger work area"
 )
 
 
-def find_work_area(net: PackerGraph, memory: MemoryPlan) -> Allocation | None:
-    """Return the work area that all nodes use: the one of the first node that needs one."""
-    areas = [spot for spot in memory.allocations.values() if spot.kind == "area"]
-    return min(areas, key=lambda spot: spot.first, default=None)
+def find_work_area(memory: MemoryPlan) -> Allocation | None:
+    """Return the work area that all nodes use: that of the first node that needs one."""
+    work_areas = [
+        allocation for allocation in memory.allocations.values() if allocation.kind == "area"
+    ]
+    return min(work_areas, key=lambda allocation: allocation.first_step, default=None)
 
 
 @dataclass(frozen=True)
 class Overrun:
-    """A node that writes more bytes than the work area has, up to `end_offset`.
+    """A node that writes past the end of its work area.
 
-    `overwritten` is what is alive there.
-    is_confirmed : it was measured that it writes behind the memory that is planned in all, if it
-    does.
+    required_bytes : bytes of work area that the node needs.
+    end_offset : end of the written range in the memory of the work area.
+    overwritten : live tensors and buffers in the written range.
+    is_confirmed : whether the range, if it extends past the end of the planned memory, was measured
+    to do so.
     """
 
     step: PackerStep
@@ -158,247 +173,262 @@ class Overrun:
 
 
 def find_overruns(
-    net: PackerGraph, memory: MemoryPlan, table: str, places: Mapping[str, str]
+    net: PackerGraph, memory: MemoryPlan, table: str, placements: Mapping[str, str]
 ) -> Iterator[Overrun]:
-    """Yield every node that writes past the work area."""
-    block = find_work_area(net, memory)
-    if block is None:
+    """Yield every node that writes past the work area.
+
+    `table` is the chip's `PackerProfile.work_area_table`, `placements` the memory of each tensor.
+    """
+    work_area = find_work_area(memory)
+    if work_area is None:
         return
     for index, step in enumerate(net.steps):
+        node = PlacedStep.from_step(net, step, placements)
         rule = OVERRUNS[table].get(step.op)
-        node = PlacedStep.of(net, step, places)
         spans = () if rule is None else rule(node)
-        perhaps = POSSIBLE_OVERRUNS.get(table, {}).get(step.op)
-        known = max((end for _, end in spans), default=0)
-        need = max(known, 0 if perhaps is None else perhaps(node))
-        if need <= block.size:
+        possible_rule = POSSIBLE_OVERRUNS.get(table, {}).get(step.op)
+        confirmed_bytes = max((end for _, end in spans), default=0)
+        possible_bytes = 0 if possible_rule is None else possible_rule(node)
+        required_bytes = max(confirmed_bytes, possible_bytes)
+        if required_bytes <= work_area.size:
             continue
-        sure = need == known or block.offset + known > _get_region_end(memory, block)
-        exposed = _EXPOSURE_RULES.get(step.op, _all_exposed)(node, memory, block, table)
-        hit: set[str] = set()
+        is_confirmed = (
+            required_bytes == confirmed_bytes
+            or work_area.offset + confirmed_bytes > _get_region_end(memory, work_area)
+        )
+        find_exposed = _EXPOSURE_RULES.get(step.op, _find_exposed_default)
+        exposed = find_exposed(node, memory, work_area, table)
+        overwritten: set[str] = set()
         for start, end in spans:
-            behind = (block.offset + max(start, block.size), block.offset + end)
-            hit |= set(_find_live_overlaps(net, memory, block.place, behind, index, exposed))
-        yield Overrun(step, need, block.offset + need, tuple(sorted(hit)), sure)
+            span = (work_area.offset + max(start, work_area.size), work_area.offset + end)
+            overwritten.update(
+                _find_live_overlaps(net, memory, work_area.memory, span, index, exposed)
+            )
+        end_offset = work_area.offset + required_bytes
+        yield Overrun(step, required_bytes, end_offset, tuple(sorted(overwritten)), is_confirmed)
 
 
 def check_overruns(
-    net: PackerGraph, memory: MemoryPlan, table: str, places: Mapping[str, str]
+    net: PackerGraph, memory: MemoryPlan, table: str, placements: Mapping[str, str]
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding for every node that writes past its work area onto something alive, or past the plan."""
-    block = find_work_area(net, memory)
-    if block is None:
-        return
-    for overrun in find_overruns(net, memory, table, places):
-        step = overrun.step
-        text = f"{step.op} stays within its work area"
-        value = f"{overrun.required_bytes} bytes, {block.size} are planned"
-        if overrun.overwritten or step.op in _ALWAYS_HARMFUL_OPERATORS:
-            where = f"; {', '.join(overrun.overwritten)} lies behind" if overrun.overwritten else ""
-            yield VerdictFinding("right", step.origin, text, f"{value}{where}", _REMEDY)
-        elif overrun.end_offset > _get_region_end(memory, block):
-            written = "are written" if overrun.is_confirmed else "may be written"
-            past = (
-                f"{value}; {overrun.end_offset - _get_region_end(memory, block)} bytes behind "
-                f"the plan {written}"
-            )
-            yield VerdictFinding(
-                "plan",
-                step.origin,
-                text if overrun.is_confirmed else UNCONFIRMED_RULE,
-                past,
-                _REMEDY,
-            )
+    """Yield a finding for each node that writes past its work area, if that does or may do harm.
 
-
-def _get_region_end(memory: MemoryPlan, spot: Allocation) -> int:
-    """Return where the memory ends that is reserved in the place of `spot`.
-
-    The plan, rounded up to 64.
+    The level is "right" if a live tensor is overwritten, and "plan" if bytes past the end of the
+    planned memory are written.
     """
-    return round_up(memory.shared if spot.place == SHARE else memory.psram_bytes, 64)
+    work_area = find_work_area(memory)
+    if work_area is None:
+        return
+    for overrun in find_overruns(net, memory, table, placements):
+        step = overrun.step
+        rule = f"{step.op} must stay within its work area"
+        value = f"{overrun.required_bytes} bytes, {work_area.size} are planned"
+        overflow_bytes = overrun.end_offset - _get_region_end(memory, work_area)
+        if overrun.overwritten or step.op in _ALWAYS_HARMFUL_OPERATORS:
+            if overrun.overwritten:
+                value += f"; it overwrites {', '.join(overrun.overwritten)}"
+            yield VerdictFinding("right", step.origin, rule, value, _REMEDY)
+        elif overflow_bytes > 0:
+            written = "are written" if overrun.is_confirmed else "may be written"
+            value += f"; {overflow_bytes} bytes past the plan {written}"
+            rule = rule if overrun.is_confirmed else UNCONFIRMED_RULE
+            yield VerdictFinding("plan", step.origin, rule, value, _REMEDY)
+
+
+def _get_region_end(memory: MemoryPlan, allocation: Allocation) -> int:
+    """Return the end of the planned bytes in the memory of `allocation`, rounded up to 64."""
+    planned_bytes = memory.shared if allocation.memory == SHARE else memory.psram_bytes
+    return round_up(planned_bytes, 64)
 
 
 def _find_live_overlaps(
     net: PackerGraph,
     memory: MemoryPlan,
-    place: str,
+    memory_name: str,
     span: Span,
-    index: int,
+    step_index: int,
     exposed: Mapping[str, Span] = MappingProxyType({}),
 ) -> list[str]:
-    """Return what is alive at node `index` within the bytes `span` of a place.
+    """Return the tensors and buffers that are live at a step and overlap a byte range of a memory.
 
-    exposed : {tensor or buffer: the bytes of it that come to harm}, of all others any.
+    `exposed` limits the bytes of a tensor or buffer that count, by name; all bytes of others count.
     """
     start, end = span
-    hits = []
-    for name, spot in memory.allocations.items():
-        first, last = exposed.get(name, (spot.offset, spot.offset + spot.size))
-        if spot.place != place or spot.kind == "area" or not max(first, start) < min(last, end):
+    overlapping = []
+    for name, allocation in memory.allocations.items():
+        first, last = exposed.get(name, (allocation.offset, allocation.offset + allocation.size))
+        if allocation.memory != memory_name or allocation.kind == "area":
             continue
-        if not spot.first <= index <= spot.last_step:
+        if max(first, start) >= min(last, end):
             continue
-        if spot.kind == "buffer":
-            alive = any(
-                memory.prefetch_buffers.get(later.name) == name for later in net.steps[index:]
+        if not allocation.first_step <= step_index <= allocation.last_step:
+            continue
+        if allocation.kind == "buffer":
+            is_live = any(
+                memory.prefetch_buffers.get(step.name) == name for step in net.steps[step_index:]
             )
         else:
-            alive = name in net.outputs or bool(net.find_consumers(name))
-        if alive:
-            hits.append(name)
-    return hits
+            is_live = name in net.outputs or bool(net.find_consumers(name))
+        if is_live:
+            overlapping.append(name)
+    return overlapping
 
 
-#: What an operator may hit without harm, told by what is left.
+#: Returns, by tensor or buffer, the bytes that a node's overrun can harm; all bytes of others.
 ExposureRule = Callable[[PlacedStep, MemoryPlan, Allocation, str], Mapping[str, Span]]
 _NOTHING = (0, 0)
 
 
-def _all_exposed(
-    node: PlacedStep, memory: MemoryPlan, block: Allocation, table: str
+def _find_exposed_default(
+    node: PlacedStep, memory: MemoryPlan, work_area: Allocation, table: str
 ) -> dict[str, Span]:
+    """Return no limits: the overrun can harm every byte."""
     return {}
 
 
-def _linear_exposed(
-    node: PlacedStep, memory: MemoryPlan, block: Allocation, table: str
+def _find_exposed_by_linear(
+    node: PlacedStep, memory: MemoryPlan, work_area: Allocation, table: str
 ) -> dict[str, Span]:
-    """The input has been read when the sums are written."""
+    """Exclude the input, which has been read completely before the sums are written."""
     return {} if _is_input_live_later(node, memory) else {node.x.name: _NOTHING}
 
 
-def _softmax_exposed(
-    node: PlacedStep, memory: MemoryPlan, block: Allocation, table: str
+def _find_exposed_by_softmax(
+    node: PlacedStep, memory: MemoryPlan, work_area: Allocation, table: str
 ) -> dict[str, Span]:
-    """All is read before anything is written here, and written after all."""
-    return {
-        node.y.name: _NOTHING,
-        **({} if _is_input_live_later(node, memory) else {node.x.name: _NOTHING}),
-    }
+    """Exclude input and output: one is read before the overrun, the other is written after it."""
+    exposed = {node.y.name: _NOTHING}
+    if not _is_input_live_later(node, memory):
+        exposed[node.x.name] = _NOTHING
+    return exposed
 
 
-def _average_exposed(
-    node: PlacedStep, memory: MemoryPlan, block: Allocation, table: str
+def _find_exposed_by_average_pool(
+    node: PlacedStep, memory: MemoryPlan, work_area: Allocation, table: str
 ) -> dict[str, Span]:
-    """The output is hit only by the sums, behind the ones."""
-    own, ones = memory.allocations[node.y.name], block.offset + math.prod(node.x.shape[2:])
-    return {node.y.name: _NOTHING} if own.offset <= ones else {}
+    """Exclude the output unless it starts after the row of ones, where the sums are written."""
+    output = memory.allocations[node.y.name]
+    sums_offset = work_area.offset + math.prod(node.x.shape[2:])
+    return {node.y.name: _NOTHING} if output.offset <= sums_offset else {}
 
 
-def _norm_exposed(
-    node: PlacedStep, memory: MemoryPlan, block: Allocation, table: str
+def _find_exposed_by_layer_norm(
+    node: PlacedStep, memory: MemoryPlan, work_area: Allocation, table: str
 ) -> dict[str, Span]:
-    """Row by row: the scratch of one row is written over the results of those before and the inputs of those behind.
+    """Return the exposed bytes of the output, the input and the DMA buffer of a LayerNormInt.
 
-    Constants have been copied from their buffer before the first row; only the copies may lie over
-    what is still to be copied. Neither this nor the input is known of venus.
+    Rows are computed one after the other: the scratch of one row overwrites the results of earlier
+    rows and the inputs of later rows. Constants are copied from their DMA buffer before the first
+    row, so only the copies can overwrite bytes that are still to be copied. For venus neither this
+    nor the input was measured.
     """
-    row, source, result = (
-        node.inputs[1].elements,
-        memory.allocations[node.x.name],
-        memory.allocations[node.y.name],
-    )
-    rows = node.x.elements // row
-    exposed = {node.y.name: (result.offset, result.offset + (rows - 1) * row)}
-    if OVERRUNS[table][LAYER_NORM.name] is not _norm_venus:
-        if (name := memory.prefetch_buffers.get(node.step.name)) is not None:
-            buffer, copies = (
-                memory.allocations[name],
-                (block.offset + 8 * row + 8, block.offset + 13 * row + 8),
-            )
-            exposed[name] = (
-                max(buffer.offset, copies[0]),
-                min(buffer.offset + buffer.size, copies[1]),
-            )
-        if not _is_input_live_later(node, memory):
-            exposed[node.x.name] = (source.offset + row, source.offset + rows * row)
+    row_length = node.inputs[1].elements
+    source, result = memory.allocations[node.x.name], memory.allocations[node.y.name]
+    rows = node.x.elements // row_length
+    exposed = {node.y.name: (result.offset, result.offset + (rows - 1) * row_length)}
+    if OVERRUNS[table][LAYER_NORM.name] is _get_layer_norm_spans_venus:
+        return exposed
+    buffer_name = memory.prefetch_buffers.get(node.step.name)
+    if buffer_name is not None:
+        buffer = memory.allocations[buffer_name]
+        exposed[buffer_name] = (
+            max(buffer.offset, work_area.offset + 8 * row_length + 8),
+            min(buffer.offset + buffer.size, work_area.offset + 13 * row_length + 8),
+        )
+    if not _is_input_live_later(node, memory):
+        exposed[node.x.name] = (source.offset + row_length, source.offset + rows * row_length)
     return exposed
 
 
 def _is_input_live_later(node: PlacedStep, memory: MemoryPlan) -> bool:
-    """Whether the input is read again later."""
-    return memory.allocations[node.x.name].last_step > memory.allocations[node.y.name].first
+    """Whether the input is read again by a later step."""
+    return memory.allocations[node.x.name].last_step > memory.allocations[node.y.name].first_step
 
 
 _EXPOSURE_RULES: Mapping[str, ExposureRule] = {
-    LINEAR.name: _linear_exposed,
-    AVG_POOL2D.name: _average_exposed,
-    LAYER_NORM.name: _norm_exposed,
-    SOFTMAX.name: _softmax_exposed,
+    LINEAR.name: _find_exposed_by_linear,
+    AVG_POOL2D.name: _find_exposed_by_average_pool,
+    LAYER_NORM.name: _find_exposed_by_layer_norm,
+    SOFTMAX.name: _find_exposed_by_softmax,
 }
 
 
 def check_output_overruns(
-    net: PackerGraph, memory: MemoryPlan, kind: PackerProfile
+    net: PackerGraph, memory: MemoryPlan, profile: PackerProfile
 ) -> Iterator[VerdictFinding]:
-    """Yield a finding for every output of which more bytes are written than planned, where these hit something."""
-    for index, step in enumerate(net.steps):
-        name, need, what = _get_output_overrun(net, step, kind)
-        if not name or need <= memory.allocations[name].size:
+    """Yield a finding for each output that is written past its planned size, if that does harm."""
+    for step_index, step in enumerate(net.steps):
+        overrun = _get_output_overrun(net, step, profile)
+        if overrun is None or overrun.written_bytes <= memory.allocations[overrun.name].size:
             continue
-        spot = memory.allocations[name]
-        end = spot.offset + need
-        behind, over = (spot.offset + spot.size, end), end - _get_region_end(memory, spot)
-        hit = [
-            *_find_live_overlaps(net, memory, spot.place, behind, index),
-            *_find_cell_overlap(step, memory, spot.place, behind),
+        allocation = memory.allocations[overrun.name]
+        end = allocation.offset + overrun.written_bytes
+        span = (allocation.offset + allocation.size, end)
+        overwritten = [
+            *_find_live_overlaps(net, memory, allocation.memory, span, step_index),
+            *_find_cell_overlap(step, memory, allocation.memory, span),
         ]
-        if over > 0 and spot.place == PSRAM:
-            hit.append("the executor's own memory")
-        text, value = f"{what} stays where it is planned", f"{need} bytes, {spot.size} are planned"
-        if hit:
-            yield VerdictFinding(
-                "right", step.origin, text, f"{value}; {', '.join(hit)} lies behind", _REMEDY
-            )
-        elif over > 0:
-            yield VerdictFinding(
-                "plan",
-                step.origin,
-                text,
-                f"{value}; {over} bytes behind the plan are written",
-                _REMEDY,
-            )
+        overflow_bytes = end - _get_region_end(memory, allocation)
+        if overflow_bytes > 0 and allocation.memory == PSRAM:
+            overwritten.append("the executor's own memory")
+        rule = f"{overrun.description} must stay within its planned bytes"
+        value = f"{overrun.written_bytes} bytes, {allocation.size} are planned"
+        if overwritten:
+            value += f"; it overwrites {', '.join(overwritten)}"
+            yield VerdictFinding("right", step.origin, rule, value, _REMEDY)
+        elif overflow_bytes > 0:
+            value += f"; {overflow_bytes} bytes past the plan are written"
+            yield VerdictFinding("plan", step.origin, rule, value, _REMEDY)
 
 
-@unmeasured("the last cell of an LSTMInt is worked on where it lies, though nobody reads it later")
-def _find_cell_overlap(step: PackerStep, memory: MemoryPlan, place: str, span: Span) -> list[str]:
-    """Return the last cell of an LSTMInt that lies within the bytes `span` of a place.
+@unmeasured("the last cell of an LSTMInt is updated in place, even if it has no consumer")
+def _find_cell_overlap(
+    step: PackerStep, memory: MemoryPlan, memory_name: str, span: Span
+) -> list[str]:
+    """Return the last cell of an LSTMInt if it overlaps the byte range `span` of a memory.
 
-    No row had it there.
+    None of the measured graphs had it there.
     """
-    cells = [
-        memory.allocations[name]
-        for name in step.outputs[2:]
-        if step.op == LSTM.name and name in memory.allocations
-    ]
-    hit = [
-        c.place == place and max(c.offset, span[0]) < min(c.offset + c.size, span[1]) for c in cells
-    ]
-    return [step.outputs[2]] if any(hit) else []
+    if step.op != LSTM.name:
+        return []
+    cells = [memory.allocations[name] for name in step.outputs[2:] if name in memory.allocations]
+    overlaps = any(
+        cell.memory == memory_name
+        and max(cell.offset, span[0]) < min(cell.offset + cell.size, span[1])
+        for cell in cells
+    )
+    return [step.outputs[2]] if overlaps else []
+
+
+class _OutputOverrun(NamedTuple):
+    """An output, the bytes that the executor writes to it, and its description for messages."""
+
+    name: str
+    written_bytes: int
+    description: str
 
 
 def _get_output_overrun(
-    net: PackerGraph, step: PackerStep, kind: PackerProfile
-) -> tuple[str, int, str]:
-    """Return an output, the bytes written to it, and what it is.
+    net: PackerGraph, step: PackerStep, profile: PackerProfile
+) -> _OutputOverrun | None:
+    """Return the output that a step writes past its size, or None.
 
-    A last state in 32 bits, two lines whatever it has.
+    The last state of an LSTMInt is written with 32 bits, and a LayerNormInt with two axes writes
+    two rows even if it has one.
     """
-    if step.op == LSTM.name and kind.has_32bit_lstm_state and len(step.outputs) > 1:
-        return (
-            step.outputs[1],
-            4 * net.tensors[step.outputs[1]].elements,
-            "the last state of an LSTMInt",
+    if step.op == LSTM.name and profile.has_32bit_lstm_state and len(step.outputs) > 1:
+        state = step.outputs[1]
+        return _OutputOverrun(
+            state, 4 * net.tensors[state].elements, "the last state of an LSTMInt"
         )
     if (
         step.op == LAYER_NORM.name
-        and kind.supports_2d_layer_norm
+        and profile.supports_2d_layer_norm
         and len(net.tensors[step.inputs[0]].shape) == 2
     ):
-        return (
+        return _OutputOverrun(
             step.outputs[0],
             2 * net.tensors[step.inputs[1]].elements,
-            "the output of a LayerNormInt of two axes",
+            "the output of a LayerNormInt with two axes",
         )
-    return "", 0, ""
+    return None

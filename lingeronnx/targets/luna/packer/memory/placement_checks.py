@@ -1,4 +1,7 @@
-"""What packs and is not computed right because of where a tensor lies."""
+"""Placements of tensors with which a node packs but computes a wrong result.
+
+Each rule yields findings on one step. Rules without a docstring are stated by their message.
+"""
 
 from __future__ import annotations
 
@@ -24,30 +27,37 @@ from ...packer_profile import get_packer_profile
 from ..assumptions import unmeasured
 from ..options import PSRAM, SHARE
 from ..packer_graph import PackerStep
+from ..window import round_up
 from .findings import MAX_COPY_BYTES, PlannedGraph, make_wrong_result_finding
 from .work_areas import PlacedStep
 
 __all__ = ["PLACEMENT_RULES"]
 
+#: Yields the findings on a step: (plan, step, the step with its tensors and memories).
 PlacementRule = Callable[[PlannedGraph, PackerStep, PlacedStep], Iterator[VerdictFinding]]
 
 
-def _slice(plan: PlannedGraph, step: PackerStep, node: PlacedStep) -> Iterator[VerdictFinding]:
+def _check_slice_output(
+    plan: PlannedGraph, step: PackerStep, node: PlacedStep
+) -> Iterator[VerdictFinding]:
     if node.is_output_in_psram:
         yield make_wrong_result_finding(
             step,
-            "the output of a Slice lies in shared memory",
+            "the output of a Slice must be in shared memory",
             "psram",
             "move the large tensors by name",
         )
 
 
-def _check_max_pool(
+def _check_max_pool_placement(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
     if node.is_input_in_psram() or node.is_output_in_psram:
         yield make_wrong_result_finding(
-            step, "input and output of a MaxPool lie in shared memory", "psram", "leave them there"
+            step,
+            "input and output of a MaxPool must be in shared memory",
+            "psram",
+            "leave them in shared memory",
         )
 
 
@@ -55,75 +65,69 @@ def _check_large_conv(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
     _, channels, height, width = node.x.shape
-    need = (
-        -(-channels // 8)
-        * 8
-        * -(-width // (8 * step.get("strides")[1]))
-        * 8
-        * step.get("strides")[1]
-        * height
-    )
-    if need > MAX_COPY_BYTES and (node.is_input_in_psram() or node.is_output_in_psram):
+    map_bytes = round_up(channels, 8) * round_up(width, 8 * step.get("strides")[1]) * height
+    if map_bytes > MAX_COPY_BYTES and (node.is_input_in_psram() or node.is_output_in_psram):
         yield make_wrong_result_finding(
             step,
-            "input and output of a convolution over more than 65536 bytes lie in shared memory",
-            f"{need} bytes",
-            "leave them there, or cut the map into tiles",
+            "input and output of a convolution over more than 65536 bytes must be in shared memory",
+            f"{map_bytes} bytes",
+            "leave them in shared memory, or split the map into tiles",
         )
 
 
-def _cat_venus(plan: PlannedGraph, step: PackerStep, node: PlacedStep) -> Iterator[VerdictFinding]:
-    scale = step.get("scale_o")
-    other = [i for i in range(len(step.inputs)) if step.get(f"scale_x_{i}", scale) != scale]
-    if node.is_output_in_psram and other:
-        yield make_wrong_result_finding(
-            step,
-            "the output of an iqCat of other scales lies in shared memory",
-            "psram",
-            "leave it there",
-        )
-
-
-def _transpose_broken(
+def _check_concat_output(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    kind = get_packer_profile(plan.target)
-    if tuple(step.get("perm")) not in kind.transpose.crashing_perms:
+    scale = step.get("scale_o")
+    has_rescaled_input = any(
+        step.get(f"scale_x_{i}", scale) != scale for i in range(len(step.inputs))
+    )
+    if node.is_output_in_psram and has_rescaled_input:
+        yield make_wrong_result_finding(
+            step,
+            "the output of an iqCat with rescaled inputs must be in shared memory",
+            "psram",
+            "leave it in shared memory",
+        )
+
+
+def _check_crashing_transpose(
+    plan: PlannedGraph, step: PackerStep, node: PlacedStep
+) -> Iterator[VerdictFinding]:
+    limits = get_packer_profile(plan.target).transpose
+    if tuple(step.get("perm")) not in limits.crashing_perms:
         return
-    if not (
+    if (
         node.is_input_in_psram()
         and node.is_output_in_psram
-        and node.x.size_bytes <= kind.transpose.max_crashing_perm_bytes
+        and node.x.size_bytes <= limits.max_crashing_perm_bytes
     ):
-        rule = (
-            f"transposes are none of {kind.transpose.crashing_perms}, unless input and output lie "
-            "in psram and have at "
-            "most "
-            f"{kind.transpose.max_crashing_perm_bytes} bytes"
-        )
-        yield make_wrong_result_finding(
-            step, rule, f"{step.get('perm')}", "use two others in a row"
-        )
+        return
+    rule = (
+        f"perm must not be one of {limits.crashing_perms}, unless input and output are in psram "
+        f"and have at most {limits.max_crashing_perm_bytes} bytes"
+    )
+    yield make_wrong_result_finding(
+        step, rule, f"{step.get('perm')}", "use two other transposes in a row"
+    )
 
 
-def _transpose_between(
+def _check_transpose_between_convolutions(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    kind = get_packer_profile(plan.target)
-    maker, readers = (
-        plan.graph.find_producer(step.inputs[0]),
-        plan.graph.find_consumers(step.outputs[0]),
+    limits = get_packer_profile(plan.target).transpose
+    producer = plan.graph.find_producer(step.inputs[0])
+    consumers = plan.graph.find_consumers(step.outputs[0])
+    is_between_convolutions = (
+        producer is not None
+        and producer.op == CONV2D.name
+        and any(consumer.op == CONV2D.name for consumer in consumers)
     )
-    between = (
-        maker is not None and maker.op == CONV2D.name and any(r.op == CONV2D.name for r in readers)
-    )
-    if tuple(step.get("perm")) in kind.transpose.wrong_between_convolutions and between:
+    if tuple(step.get("perm")) in limits.wrong_between_convolutions and is_between_convolutions:
         yield make_wrong_result_finding(
             step,
-            (
-                "transposes between convolutions are none of "
-                f"{kind.transpose.wrong_between_convolutions}"
-            ),
+            "the perm of a Transpose between convolutions must not be one of "
+            f"{limits.wrong_between_convolutions}",
             f"{step.get('perm')}",
             "swap the axes of the whole network",
         )
@@ -132,15 +136,15 @@ def _transpose_between(
 def _check_multirow_linear(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """Rows change places with outputs.
+    """Yield a finding if rows and outputs of a LinearInt would be exchanged.
 
-    Of one output there is nothing to mix up (`places.assumptions` tells of it).
+    A single output cannot be exchanged; it is an assumption (`find_assumptions`).
     """
     rows = node.x.elements // node.x.shape[-1]
     if rows > 1 and node.y.shape[-1] > 1 and not node.is_output_in_psram:
         yield make_wrong_result_finding(
             step,
-            "the output of a LinearInt of several rows lies in psram",
+            "the output of a LinearInt with several rows must be in psram",
             f"{rows} rows",
             f"-m {step.outputs[0]}:psram",
         )
@@ -149,13 +153,13 @@ def _check_multirow_linear(
 def _check_transpose_to_psram(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """No work area is planned for it, and it takes one."""
+    """Yield a finding if a Transpose uses a work area although none is planned for it."""
     if (
         node.is_output_in_psram
         and not node.is_input_in_psram()
         and node.x.planned_bytes < MAX_COPY_BYTES
     ):
-        rule = "a transpose of less than 65536 bytes that writes to psram reads from there"
+        rule = "the input of a Transpose to psram of less than 65536 bytes must be in psram"
         yield make_wrong_result_finding(step, rule, "shared memory", f"-m {step.inputs[0]}:psram")
 
 
@@ -165,88 +169,101 @@ def _check_last_axes_transpose(
     if tuple(step.get("perm")) == (0, 1, 3, 2) and node.is_input_in_psram():
         yield make_wrong_result_finding(
             step,
-            "a transpose (0, 1, 3, 2) reads from shared memory",
+            "the input of a Transpose with perm (0, 1, 3, 2) must be in shared memory",
             "psram",
-            "leave its input there",
+            "leave it in shared memory",
         )
 
 
 def _check_add_single_psram_operand(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """It copies the operand in blocks as large as the work area planned for it, which has no bytes: it never ends."""
-    outside = node.is_input_in_psram() + node.is_input_in_psram(1)
-    if outside == 1 and not node.is_output_in_psram and not any(_rescaled(step)):
-        rule = (
-            "operands of a sum at the scale of the result lie in one place, or the result in psram"
-        )
+    """Yield a finding if an iqAdd would never end.
+
+    It copies the operand in psram in blocks of its planned work area, which has 0 bytes.
+    """
+    psram_operands = node.is_input_in_psram() + node.is_input_in_psram(1)
+    if (
+        psram_operands == 1
+        and not node.is_output_in_psram
+        and not any(_are_operands_rescaled(step))
+    ):
         yield make_wrong_result_finding(
-            step, rule, "one operand in psram", f"-m {step.inputs[0]}:psram,{step.inputs[1]}:psram"
+            step,
+            "add operands at the output scale must be in the same memory unless the output is in "
+            "psram",
+            "one operand in psram",
+            f"-m {step.inputs[0]}:psram,{step.inputs[1]}:psram",
         )
 
 
-@unmeasured("the second operand is shifted by the first one's amount")
+@unmeasured("the second operand is shifted by the shift of the first one")
 def _check_add_shift(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
     if (
         node.is_output_in_psram
         and not node.is_input_in_psram()
-        and _rescaled(step) == (False, True)
+        and _are_operands_rescaled(step) == (False, True)
     ):
         rule = (
-            "where the second operand of a sum is rescaled and the result lies in psram, so "
-            "does the first"
+            "if the second add operand is rescaled and the output is in psram, the first operand "
+            "must be in psram"
         )
         yield make_wrong_result_finding(step, rule, "shared memory", f"-m {step.inputs[0]}:psram")
 
 
-def _rescaled(step: PackerStep) -> tuple[bool, bool]:
-    """Return of both operands whether they have another scale than the result."""
+def _are_operands_rescaled(step: PackerStep) -> tuple[bool, bool]:
+    """Return for both operands of a sum whether their scale differs from that of the result."""
     scale = step.get("scale_o")
     return step.get("scale_x") != scale, step.get("scale_y") != scale
 
 
-def _check_batch_norm(
+def _check_batch_norm_placement(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
     if node.is_input_in_psram() or node.is_output_in_psram:
         yield make_wrong_result_finding(
             step,
-            "input and output of a BatchNorm2dInt lie in shared memory",
+            "input and output of a BatchNorm2dInt must be in shared memory",
             "psram",
-            "leave them there",
+            "leave them in shared memory",
         )
 
 
 def _check_layer_norm_constants(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """A factor in shared memory is not copied, nor is the bias.
+    """Yield a finding if a LayerNormInt overwrites constants in shared memory.
 
-    Rows go behind the bias all the same.
+    Constants in shared memory are not copied, but rows are still written after the bias, where its
+    copy would be: 16 to 18 bytes per element after its start.
     """
     if plan.options.constant_memory != SHARE:
         return
-    row = node.inputs[1].elements
-    stored = plan.memory_plan.stored_bytes
-    offsets = dict(zip(stored, itertools.accumulate(stored.values(), initial=0), strict=False))
-    start, end = (offsets[node.inputs[2].name] + times * row for times in (16, 18))
-    hit = [
+    row_length = node.inputs[1].elements
+    stored_bytes = plan.memory_plan.stored_bytes
+    constant_offsets = itertools.accumulate(stored_bytes.values(), initial=0)
+    offsets = dict(zip(stored_bytes, constant_offsets, strict=False))
+    bias_offset = offsets[node.inputs[2].name]
+    start, end = bias_offset + 16 * row_length, bias_offset + 18 * row_length
+    overwritten = [
         name
-        for name, at in offsets.items()
-        if at < end and start < at + _get_used_bytes(plan, name)
+        for name, offset in offsets.items()
+        if offset < end and start < offset + _get_used_bytes(plan, name)
     ]
-    if hit:
-        rule = (
-            "a LayerNormInt whose constants lie in shared memory has none 16 to 18 bytes an "
-            "element behind its bias"
+    if overwritten:
+        yield make_wrong_result_finding(
+            step,
+            "with constants in shared memory, none may be 16 to 18 bytes per element after the "
+            "bias of a LayerNormInt",
+            ", ".join(overwritten),
+            "leave the constants in psram",
         )
-        yield make_wrong_result_finding(step, rule, ", ".join(hit), "leave the constants in psram")
 
 
 def _get_used_bytes(plan: PlannedGraph, name: str) -> int:
-    """Return the bytes of a stored constant that are read: all but what rounds it up to 16."""
+    """Return the stored bytes of a constant without its padding to a multiple of 16."""
     tensor, stored = plan.graph.tensors[name], plan.memory_plan.stored_bytes[name]
     return tensor.size_bytes if tensor.planned_bytes == stored else stored
 
@@ -257,70 +274,80 @@ def _check_add_second_operand(
     if node.x.size_bytes >= MAX_COPY_BYTES and node.is_input_in_psram(1):
         yield make_wrong_result_finding(
             step,
-            "the second operand of a sum of 65536 bytes or more lies in shared memory",
+            "the second add operand of 65536 bytes or more must be in shared memory",
             "psram",
-            "leave it there",
+            "leave it in shared memory",
         )
 
 
 @unmeasured(
-    "a sum of 65536 bytes or more may read its first operand in psram only where it writes to "
+    "an iqAdd of 65536 bytes or more may read its first operand from psram only if it writes to "
     "shared memory"
 )
 def _check_add_psram_result(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    """With the result in shared memory it was right; with all three in psram it was wrong."""
+    """Yield a finding if the first operand and the result of a large iqAdd are in psram.
+
+    Measured: correct with the result in shared memory, wrong with all three tensors in psram.
+    """
     if (
         node.x.size_bytes >= MAX_COPY_BYTES
         and node.is_input_in_psram()
         and not node.is_input_in_psram(1)
         and node.is_output_in_psram
     ):
-        rule = (
-            "a sum of 65536 bytes or more that reads its first operand in psram writes to "
-            "shared memory"
+        yield make_wrong_result_finding(
+            step,
+            "the output of an iqAdd of 65536 bytes or more with its first operand in psram must be "
+            "in shared memory",
+            "psram",
+            "leave the output in shared memory",
         )
-        yield make_wrong_result_finding(step, rule, "psram", "leave the result there")
 
 
-def _sub(plan: PlannedGraph, step: PackerStep, node: PlacedStep) -> Iterator[VerdictFinding]:
+def _check_sub_placement(
+    plan: PlannedGraph, step: PackerStep, node: PlacedStep
+) -> Iterator[VerdictFinding]:
     if not (node.is_input_in_psram() and node.is_input_in_psram(1) and node.is_output_in_psram):
         yield make_wrong_result_finding(
-            step, "operands and result of an iqSub lie in psram", "shared memory", "--threshold4 1"
+            step,
+            "operands and output of an iqSub must be in psram",
+            "shared memory",
+            "--threshold4 1",
         )
 
 
-@unmeasured("a Squeeze does what an Unsqueeze did")
+@unmeasured("a Squeeze behaves as the measured Unsqueeze")
 def _check_squeeze_move(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
     if node.is_input_in_psram() and not node.is_output_in_psram:
         yield make_wrong_result_finding(
             step,
-            "what an Unsqueeze or Squeeze reads in psram stays there",
-            "moved to shared memory",
-            "place both sides alike",
+            "the output of an Unsqueeze or Squeeze must be in psram if its input is",
+            "shared memory",
+            "place input and output in the same memory",
         )
 
 
 def _check_lstm_layout(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    first = get_packer_profile(plan.target).lstm_batch_first
-    if bool(step.get("batch_first")) != first:
+    needs_batch_first = get_packer_profile(plan.target).lstm_batch_first
+    if bool(step.get("batch_first")) != needs_batch_first:
         yield make_wrong_result_finding(
             step,
-            f"batch_first of an LSTMInt is {int(first)}",
+            f"batch_first of an LSTMInt must be {int(needs_batch_first)}",
             step.get("batch_first"),
             "quantize for this chip",
         )
-    if first and node.x.shape[1] != node.x.shape[2]:
+    if needs_batch_first and node.x.shape[1] != node.x.shape[2]:
         yield make_wrong_result_finding(
             step,
-            "a sequence has as many steps as a step has elements",
+            "the sequence length of an LSTMInt must equal its number of features",
             list(node.x.shape),
-            "pad the shorter",
+            "pad the shorter axis",
         )
 
 
@@ -330,57 +357,62 @@ def _check_lstm_prefetch(
     if plan.memory_plan.prefetched_bytes:
         yield make_wrong_result_finding(
             step,
-            "the constants of an LSTMInt are not fetched ahead",
+            "LSTMInt constants must not be prefetched",
             "they are",
             "--dma_prefetch False",
         )
 
 
 @unmeasured(
-    "an input in psram by itself harms; such rows were wrong but where the plan happened to be "
-    "large"
+    "an input in psram alone makes the result wrong; such measured graphs were wrong unless the "
+    "plan happened to be large"
 )
 def _check_lstm_common_placement(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    states = [n for n in step.outputs[1:] if plan.places[n] != PSRAM]
-    used = plan.graph.find_consumers(step.outputs[0]) or step.outputs[0] in plan.graph.outputs
-    if node.is_input_in_psram() and states and used:
+    shared_states = [n for n in step.outputs[1:] if plan.placements[n] != PSRAM]
+    has_consumers = (
+        plan.graph.find_consumers(step.outputs[0]) or step.outputs[0] in plan.graph.outputs
+    )
+    if node.is_input_in_psram() and shared_states and has_consumers:
         yield make_wrong_result_finding(
             step,
-            "where the input of an LSTMInt lies in psram, so do its outputs",
-            ", ".join(states),
+            "the outputs of an LSTMInt must be in psram if its input is",
+            ", ".join(shared_states),
             "--threshold4 1",
         )
 
 
-@unmeasured("the place harms; all rows with it were wrong, if for another reason as well")
+@unmeasured(
+    "the placement makes the result wrong; all measured graphs with it were wrong, but had another "
+    "error as well"
+)
 def _check_lstm_output(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
     if not node.is_output_in_psram and plan.graph.find_consumers(step.outputs[0]):
         yield make_wrong_result_finding(
             step,
-            "the output of an LSTMInt lies in psram",
+            "the output of an LSTMInt must be in psram",
             "shared memory",
             f"-m {step.outputs[0]}:psram",
         )
 
 
 @unmeasured("a SoftmaxInt in psram is wrong on venusA as it is on arcs")
-def _softmax_shared(
+def _check_softmax_placement(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
     if node.is_input_in_psram() or node.is_output_in_psram:
         yield make_wrong_result_finding(
             step,
-            "input and output of a SoftmaxInt lie in shared memory",
+            "input and output of a SoftmaxInt must be in shared memory",
             "psram",
-            "leave them there",
+            "leave them in shared memory",
         )
 
 
-def _transposed_outside(
+def _check_transposed_conv_weight(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
     if plan.options.constant_memory == SHARE and (
@@ -388,7 +420,7 @@ def _transposed_outside(
     ):
         yield make_wrong_result_finding(
             step,
-            "with its weight in shared memory, a ConvTranspose2dInt reads and writes there",
+            "input and output of a ConvTranspose2dInt must be in shared memory if its weight is",
             "psram",
             "leave the constants in psram",
         )
@@ -397,56 +429,57 @@ def _transposed_outside(
 def _check_first_pad(
     plan: PlannedGraph, step: PackerStep, node: PlacedStep
 ) -> Iterator[VerdictFinding]:
-    first = next((s for s in plan.graph.steps if s.name in plan.memory_plan.work_areas), None)
-    if node.is_input_in_psram() and first is not None and first.name == step.name:
+    first_step = next((s for s in plan.graph.steps if s.name in plan.memory_plan.work_areas), None)
+    if node.is_input_in_psram() and first_step is not None and first_step.name == step.name:
         yield make_wrong_result_finding(
             step,
-            "the work area of all nodes, which a first iqPad places, lies in shared memory",
+            "the input of an iqPad, if it is the first node with a work area, must be in shared "
+            "memory",
             "psram",
             "leave its input in shared memory",
         )
 
 
-#: What arcs and venusA have in common.
+#: Rules that arcs and venusA have in common.
 _ARCS_VENUSA_RULES: Mapping[str, tuple[PlacementRule, ...]] = {
     LSTM.name: (_check_lstm_prefetch,),
     LAYER_NORM.name: (_check_layer_norm_constants,),
-    SOFTMAX.name: (_softmax_shared,),
-    BATCH_NORM2D.name: (_check_batch_norm,),
+    SOFTMAX.name: (_check_softmax_placement,),
+    BATCH_NORM2D.name: (_check_batch_norm_placement,),
 }
 
-#: Packing.areas ("" for all) -> operator -> rules.
+#: PackerProfile.work_area_table ("" for all chips) -> operator -> rules.
 PLACEMENT_RULES: Mapping[str, Mapping[str, tuple[PlacementRule, ...]]] = MappingProxyType(
     {
         "": {
             LSTM.name: (_check_lstm_layout,),
             PAD.name: (_check_first_pad,),
-            SUB.name: (_sub,),
+            SUB.name: (_check_sub_placement,),
             "Transpose": (_check_transpose_to_psram,),
         },
         "venus": {
             CONV2D.name: (_check_large_conv,),
-            CONCAT.name: (_cat_venus,),
-            "Transpose": (_transpose_between, _check_last_axes_transpose),
+            CONCAT.name: (_check_concat_output,),
+            "Transpose": (_check_transpose_between_convolutions, _check_last_axes_transpose),
             LSTM.name: (_check_lstm_common_placement, _check_lstm_output),
         },
         "arcs": {
             **_ARCS_VENUSA_RULES,
-            "Slice": (_slice,),
-            "MaxPool": (_check_max_pool,),
+            "Slice": (_check_slice_output,),
+            "MaxPool": (_check_max_pool_placement,),
             ADD.name: (_check_add_single_psram_operand, _check_add_shift),
         },
         "venusA": {
             **_ARCS_VENUSA_RULES,
             LINEAR.name: (_check_multirow_linear,),
-            "Transpose": (_transpose_broken,),
+            "Transpose": (_check_crashing_transpose,),
             ADD.name: (
                 _check_add_single_psram_operand,
                 _check_add_shift,
                 _check_add_second_operand,
                 _check_add_psram_result,
             ),
-            CONV_TRANSPOSE2D.name: (_transposed_outside,),
+            CONV_TRANSPOSE2D.name: (_check_transposed_conv_weight,),
             **dict.fromkeys(("Squeeze", "Unsqueeze"), (_check_squeeze_move,)),
         },
     }

@@ -1,10 +1,10 @@
-"""The packer's memory plan: places, lives, offsets.
+"""The packer's memory plan: memory, lifetime and offset of every tensor.
 
-Every tensor has a place and a life (first to last node, both included); for each place a list of
-blocks is laid end to end, and a tensor takes the start of the smallest block that is large enough
-and free all its life. Three orders are tried; the plan with the least shared memory wins. What a
-node makes in place (a reshape, both sides in one place) has the address of what it is made from,
-its root, which lives as long.
+A tensor has a memory and a lifetime, from its first to its last step, both included. For each
+memory a list of blocks is laid end to end, and a tensor takes the start of the smallest block that
+is large enough and free during its lifetime. Three allocation orders are tried, and the plan with
+the least shared memory wins. The output of an in-place step (a reshape with input and output in the
+same memory) has the address of the tensor that it aliases, its root, which lives as long.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
     "sum_live_bytes",
 ]
 
-#: Nodes that fetch their constants ahead.
+#: Operators whose constants the DMA prefetches.
 PREFETCHING_OPERATORS = (
     CONV1D.name,
     CONV2D.name,
@@ -44,36 +44,39 @@ PREFETCHING_OPERATORS = (
     GRU.name,
     LAYER_NORM.name,
 )
-#: Names that the packer takes for its own buffers'.
+#: Tensor names that the packer confuses with its own buffers.
 RESERVED_BUFFER_NAMES = ("dma_buffer1", "dma_buffer2")
-#: What needs no bytes of its own where both sides have one place.
+#: Operators that need no bytes for the output if it is in the memory of the input.
 IN_PLACE_OPERATORS = ("Reshape", "Squeeze", "Unsqueeze")
 
 
 class Allocation(NamedTuple):
-    """Where a tensor lies: its place, the offset there, its bytes, the first and last node of its life.
+    """Memory, offset, size in bytes and lifetime (first and last step) of a tensor or buffer.
 
-    kind : "tensor", "area" for work, or "buffer" of the DMA.
+    kind : "tensor", "area" for a work area, or "buffer" for a DMA buffer.
     """
 
-    place: str
+    memory: str
     offset: int
     size: int
-    first: int
+    first_step: int
     last_step: int
     kind: str = "tensor"
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """A plan.
+    """A memory plan.
 
-    allocations : {tensor, work area or buffer: where it lies}. shared, psram : bytes planned there,
-    constants not counted work_areas : {node: bytes of work area that it was planned}. constants :
-    bytes of all, as stored, in the place constant_memory; stored : {constant: its bytes}. buffers :
-    {node: the DMA's buffer for its constants} prefetched_bytes : bytes that the DMA fetches ahead
-    in one run. need : shared bytes with the constants that lie there, to be compared with the
-    limit.
+    allocations : allocation of each tensor, work area and DMA buffer by name.
+    shared, psram_bytes : bytes planned in each memory, without the constants.
+    work_areas : bytes of the work area planned for each node.
+    constant_bytes : bytes of all constants as stored in `constant_memory`.
+    prefetched_bytes : bytes that the DMA prefetches in one run.
+    limit_bytes : limit of the shared memory.
+    required_bytes : bytes of shared memory, including constants stored there.
+    stored_bytes : stored bytes of each constant.
+    prefetch_buffers : DMA buffer of each node whose constants are prefetched.
     """
 
     allocations: Mapping[str, Allocation]
@@ -90,48 +93,49 @@ class MemoryPlan:
 
     @property
     def fits(self) -> bool:
-        """Whether it is within the limit of the shared memory."""
+        """Whether the plan is within the limit of the shared memory."""
         return self.required_bytes <= self.limit_bytes
 
     @property
     def external_bytes(self) -> int:
-        """The bytes of external memory, with the constants unless they lie in shared memory."""
+        """The bytes of external memory, with the constants unless they are in shared memory."""
         return self.psram_bytes + (0 if self.constant_memory == SHARE else self.constant_bytes)
 
-    def compute_live_bytes(self, nodes: int) -> list[int]:
-        """Return the bytes of shared memory in use at each of the `nodes` of the graph."""
-        return sum_live_bytes(
-            nodes,
-            [(s.size, s.first, s.last_step) for s in self.allocations.values() if s.place == SHARE],
-        )
+    def compute_live_bytes(self, step_count: int) -> list[int]:
+        """Compute the bytes of shared memory in use at each of the `step_count` steps."""
+        lifetimes = [
+            (allocation.size, allocation.first_step, allocation.last_step)
+            for allocation in self.allocations.values()
+            if allocation.memory == SHARE
+        ]
+        return sum_live_bytes(step_count, lifetimes)
 
 
 @dataclass(slots=True)
 class _PlanItem:
-    """A tensor to be placed."""
+    """A tensor or buffer to be placed; `root` is the tensor that it aliases, if any."""
 
     name: str
     size: int
-    first: int
-    last: int
-    place: str
-    root: str | None = None  # the tensor in whose place it is made
+    first_step: int
+    last_step: int
+    memory: str
+    root: str | None = None
     kind: str = "tensor"
 
 
 def resolve_placements(net: PackerGraph, options: PackerOptions) -> dict[str, str]:
-    """Return the place of every tensor of a run and of every constant."""
-    places = {}
+    """Return the memory of every tensor of a run and of every stored constant."""
+    placements = {}
     for tensor in net.iterate_tensors():
-        moved = PSRAM if tensor.size_bytes > options.thresholds[3] else SHARE
-        asked = options.placements.get(tensor.name, moved)
-        places[tensor.name] = (
-            PSRAM if asked == PSRAM else SHARE
-        )  # flash is planned as shared memory
+        default = PSRAM if tensor.size_bytes > options.thresholds[3] else SHARE
+        requested = options.placements.get(tensor.name, default)
+        # Flash is planned as shared memory.
+        placements[tensor.name] = PSRAM if requested == PSRAM else SHARE
     for step in net.steps:
         for constant in net.get_constants(step):
-            places[constant.name] = options.constant_memory
-    return places
+            placements[constant.name] = options.constant_memory
+    return placements
 
 
 @overload
@@ -147,224 +151,247 @@ def plan_memory(
 def plan_memory(
     net: PackerGraph, target: Target, options: PackerOptions, max_bytes: int | None = None
 ) -> MemoryPlan | None:
-    """Return the plan of a prepared graph.
+    """Plan the memory of a prepared graph.
 
-    With `max_bytes` None where it needs that many bytes or more.
-    What lives at once needs a block each, which often says so before there is a plan.
+    Parameters
+    ----------
+    max_bytes
+        Give up early if the plan needs this many bytes of shared memory or more. The sum of the
+        tensors that are live at once is a lower bound, which is often decisive before planning.
+
+    Returns
+    -------
+    MemoryPlan or None
+        The plan; None if `max_bytes` is given and the plan needs that much.
     """
-    stored = compute_stored_sizes(net, target)
-    total = sum(one.written_bytes for one in stored.values())
-    held = total if options.constant_memory == SHARE else 0
-    if max_bytes is not None and held >= max_bytes:
+    stored_sizes = compute_stored_sizes(net, target)
+    stored_bytes = {name: size.written_bytes for name, size in stored_sizes.items()}
+    constant_bytes = sum(stored_bytes.values())
+    resident_bytes = constant_bytes if options.constant_memory == SHARE else 0
+    if max_bytes is not None and resident_bytes >= max_bytes:
         return None
-    places = resolve_placements(net, options)
-    items = _collect_tensors(net, places)
-    areas, blocks = _collect_work_areas(net, target, places)
-    buffers, users, fetched = _collect_prefetch_buffers(net, stored, options)
-    items += blocks + buffers
+    placements = resolve_placements(net, options)
+    work_areas, work_area_items = _collect_work_areas(net, target, placements)
+    prefetch = _plan_prefetch(net, stored_sizes, options)
+    items = [*_collect_tensors(net, placements), *work_area_items, *prefetch.items]
     if not items:
         raise ValueError("an empty graph has no plan")
-    least = _get_peak_live_bytes(net, items)
-    if max_bytes is not None and least + held >= max_bytes:
+    lower_bound = _get_peak_live_bytes(net, items)
+    if max_bytes is not None and lower_bound + resident_bytes >= max_bytes:
         return None
-    owners = _get_root_items(items)
-    best = _layout_by_size(items, owners)
+    roots = _get_root_items(items)
+    best = _layout_by_size(items, roots)
     for strategy in (_layout_by_live_bytes, _layout_in_execution_order):
-        if best.bytes_in(SHARE) <= least:
+        if best.get_bytes(SHARE) <= lower_bound:
             break
-        other = strategy(len(net.steps), list(owners.values()))
-        best = min(best, other, key=lambda layout: layout.bytes_in(SHARE))
-    shared, psram = best.bytes_in(SHARE), best.bytes_in(PSRAM)
-    if max_bytes is not None and shared + held >= max_bytes:
+        layout = strategy(len(net.steps), list(roots.values()))
+        best = min(best, layout, key=lambda candidate: candidate.get_bytes(SHARE))
+    shared_bytes = best.get_bytes(SHARE)
+    if max_bytes is not None and shared_bytes + resident_bytes >= max_bytes:
         return None
-    spots = best.get_allocations(items)
-    limit = get_shared_memory_limit(target, options)
     return MemoryPlan(
-        allocations=spots,
-        shared=shared,
-        psram_bytes=psram,
-        work_areas=areas,
-        constant_bytes=total,
+        allocations=best.get_allocations(items),
+        shared=shared_bytes,
+        psram_bytes=best.get_bytes(PSRAM),
+        work_areas=work_areas,
+        constant_bytes=constant_bytes,
         constant_memory=options.constant_memory,
-        prefetched_bytes=fetched,
-        limit_bytes=limit,
-        required_bytes=shared + held,
-        stored_bytes={name: one.written_bytes for name, one in stored.items()},
-        prefetch_buffers=users,
+        prefetched_bytes=prefetch.prefetched_bytes,
+        limit_bytes=get_shared_memory_limit(target, options),
+        required_bytes=shared_bytes + resident_bytes,
+        stored_bytes=stored_bytes,
+        prefetch_buffers=prefetch.buffer_by_node,
     )
 
 
 def get_shared_memory_limit(target: Target, options: PackerOptions) -> int:
-    """Return the bytes of shared memory that a plan may need."""
+    """Return the bytes of shared memory that a plan may use: the chip's, or less if -r says so."""
     assert target.shared_memory is not None
-    return (
-        target.shared_memory
-        if options.shared_memory_limit is None
-        else min(target.shared_memory, options.shared_memory_limit)
-    )
+    if options.shared_memory_limit is None:
+        return target.shared_memory
+    return min(target.shared_memory, options.shared_memory_limit)
 
 
 def _get_peak_live_bytes(net: PackerGraph, items: Sequence[_PlanItem]) -> int:
-    """Return the most bytes of shared memory that live at once, what is made in place not counted."""
-    alive = [
-        (item.size, item.first, item.last)
+    """Return the maximum bytes of shared memory live at once, without tensors made in place."""
+    lifetimes = [
+        (item.size, item.first_step, item.last_step)
         for item in items
-        if item.place == SHARE and item.root is None
+        if item.memory == SHARE and item.root is None
     ]
-    return max(sum_live_bytes(len(net.steps), alive), default=0)
+    return max(sum_live_bytes(len(net.steps), lifetimes), default=0)
 
 
-def sum_live_bytes(nodes: int, alive: Sequence[tuple[int, int, int]]) -> list[int]:
-    """Return at each node the sum of all (bytes, first node, last node) that live there."""
-    change = [0] * (nodes + 1)
-    for size, first, last in alive:
-        change[first] += size
-        change[last + 1] -= size
-    return list(itertools.accumulate(change[:-1]))
+def sum_live_bytes(step_count: int, lifetimes: Sequence[tuple[int, int, int]]) -> list[int]:
+    """Return for each step the sum of the sizes that are live there.
 
-
-def _collect_tensors(net: PackerGraph, places: Mapping[str, str]) -> list[_PlanItem]:
-    """Return the tensors of a run in the packer's order.
-
-    Graph inputs, outputs by node, cut parts at the end.
+    `lifetimes` are (bytes, first step, last step).
     """
-    last = len(net.steps) - 1
-    until = {n: i for i, step in enumerate(net.steps) for n in step.inputs}
-    items: list[_PlanItem] = []
-    late: list[_PlanItem] = []
+    changes = [0] * (step_count + 1)
+    for size, first_step, last_step in lifetimes:
+        changes[first_step] += size
+        changes[last_step + 1] -= size
+    return list(itertools.accumulate(changes[:-1]))
+
+
+def _collect_tensors(net: PackerGraph, placements: Mapping[str, str]) -> list[_PlanItem]:
+    """Collect the tensors of a run in the packer's order.
+
+    Graph inputs first, then the outputs of each step, then the parts of split layers.
+    """
+    final_step = len(net.steps) - 1
+    last_use = {name: index for index, step in enumerate(net.steps) for name in step.inputs}
+    items = [
+        _PlanItem(name, net.tensors[name].planned_bytes, 0, last_use.get(name, 0), placements[name])
+        for name in net.inputs
+    ]
+    split_parts: list[_PlanItem] = []
     roots: dict[str, str] = {}
-    for name in net.inputs:
-        items.append(
-            _PlanItem(name, net.tensors[name].planned_bytes, 0, until.get(name, 0), places[name])
-        )
     for index, step in enumerate(net.steps):
         for name in step.outputs:
-            end = last if name in net.outputs else until.get(name, index)
-            item = _PlanItem(name, net.tensors[name].planned_bytes, index, end, places[name])
-            if step.op in IN_PLACE_OPERATORS and places.get(step.inputs[0]) == places[name]:
+            last_step = final_step if name in net.outputs else last_use.get(name, index)
+            size = net.tensors[name].planned_bytes
+            item = _PlanItem(name, size, index, last_step, placements[name])
+            if step.op in IN_PLACE_OPERATORS and placements.get(step.inputs[0]) == item.memory:
                 source = step.inputs[0]
                 if not net.tensors[source].is_constant:
                     item.root = roots[name] = roots.get(source, source)
-            (late if step.created_as == "part" else items).append(item)
+            (split_parts if step.created_as == "part" else items).append(item)
     for item in items:
-        if (
-            item.name in RESERVED_BUFFER_NAMES
-        ):  # taken for a buffer of the DMA, which lives for the whole run
-            item.first, item.last = 0, last
-    return items + late
+        if item.name in RESERVED_BUFFER_NAMES:  # treated as a DMA buffer, live for the whole run
+            item.first_step, item.last_step = 0, final_step
+    return items + split_parts
 
 
 def _collect_work_areas(
-    net: PackerGraph, target: Target, places: Mapping[str, str]
+    net: PackerGraph, target: Target, placements: Mapping[str, str]
 ) -> tuple[dict[str, int], list[_PlanItem]]:
-    """Return the bytes of every node, and one block for each place."""
-    per_node: dict[str, int] = {}
-    wanted: dict[str, int] = {}
-    ends = [len(net.steps), -1]
+    """Return the work area bytes of every node that needs some, and one block per memory.
+
+    A block is as large as the largest work area there, and all blocks live from the first to the
+    last node with a work area.
+    """
+    table = get_packer_profile(target).work_area_table
+    bytes_by_node: dict[str, int] = {}
+    block_bytes: dict[str, int] = {}
+    first_step, last_step = len(net.steps), -1
     for index, step in enumerate(net.steps):
-        place, size = get_work_area(
-            PlacedStep.of(net, step, places), get_packer_profile(target).work_area_table
-        )
+        memory, size = get_work_area(PlacedStep.from_step(net, step, placements), table)
         if size > 0:
-            per_node[step.name] = size
-            wanted[place] = max(wanted.get(place, 0), size)
-            ends = [min(ends[0], index), index]
+            bytes_by_node[step.name] = size
+            block_bytes[memory] = max(block_bytes.get(memory, 0), size)
+            first_step, last_step = min(first_step, index), index
     blocks = [
-        _PlanItem(f"#workspace-{place}", round_up(size, 16), ends[0], ends[1], place, kind="area")
-        for place, size in wanted.items()
+        _PlanItem(
+            f"#workspace-{memory}", round_up(size, 16), first_step, last_step, memory, kind="area"
+        )
+        for memory, size in block_bytes.items()
     ]
-    return per_node, blocks
+    return bytes_by_node, blocks
 
 
-def _collect_prefetch_buffers(
-    net: PackerGraph, stored: Mapping[str, StoredSize], options: PackerOptions
-) -> tuple[list[_PlanItem], dict[str, str], int]:
-    """Return the two buffers of the DMA, who uses which, and the bytes fetched in a run."""
+class _PrefetchPlan(NamedTuple):
+    """The DMA buffers, the buffer of each prefetching node, and the bytes fetched in one run."""
+
+    items: list[_PlanItem]
+    buffer_by_node: dict[str, str]
+    prefetched_bytes: int
+
+
+def _plan_prefetch(
+    net: PackerGraph, stored_sizes: Mapping[str, StoredSize], options: PackerOptions
+) -> _PrefetchPlan:
+    """Assign the two DMA buffers alternately to the nodes whose constants are prefetched."""
     if not options.prefetch or options.constant_memory == SHARE:
-        return [], {}, 0
-    largest: dict[str, int] = {}
-    users: dict[str, str] = {}
-    total = 0
+        return _PrefetchPlan([], {}, 0)
+    buffer_bytes: dict[str, int] = {}
+    buffer_by_node: dict[str, str] = {}
+    prefetched_bytes = 0
     for step in net.steps:
-        own = [stored[t.name] for t in net.get_constants(step)]
-        size = sum(one.fetched_bytes for one in own)
-        if step.op in PREFETCHING_OPERATORS and size:
-            label = f"#dma-buffer{len(users) % 2 + 1}"
-            users[step.name] = label
-            largest[label] = max(largest.get(label, 0), size)
-            total += sum(one.written_bytes for one in own)
-    last = len(net.steps) - 1
-    return (
-        [_PlanItem(label, size, 0, last, SHARE, kind="buffer") for label, size in largest.items()],
-        users,
-        total,
-    )
+        sizes = [stored_sizes[tensor.name] for tensor in net.get_constants(step)]
+        fetched_bytes = sum(size.fetched_bytes for size in sizes)
+        if step.op in PREFETCHING_OPERATORS and fetched_bytes:
+            buffer = f"#dma-buffer{len(buffer_by_node) % 2 + 1}"
+            buffer_by_node[step.name] = buffer
+            buffer_bytes[buffer] = max(buffer_bytes.get(buffer, 0), fetched_bytes)
+            prefetched_bytes += sum(size.written_bytes for size in sizes)
+    final_step = len(net.steps) - 1
+    items = [
+        _PlanItem(buffer, size, 0, final_step, SHARE, kind="buffer")
+        for buffer, size in buffer_bytes.items()
+    ]
+    return _PrefetchPlan(items, buffer_by_node, prefetched_bytes)
 
 
-# ---- the three orders --------------------------------------------------------------------------------------------
+# ---- the three allocation orders -----------------------------------------------------------------
 
 
 class _BlockPool:
-    """The blocks of one place."""
+    """The blocks of one memory, laid end to end."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
-        self.lives: list[list[tuple[int, int]]] = []
-        self._by_size: list[tuple[int, int]] = []  # (size, index)
+        self.lifetimes: list[list[tuple[int, int]]] = []
+        self._by_size: list[tuple[int, int]] = []  # (size, index), sorted
 
-    def allocate(self, size: int, first: int, last: int) -> int:
-        """Return the index of the smallest block free from first to last, or of a new one."""
-        for at in range(bisect.bisect_left(self._by_size, (size, 0)), len(self._by_size)):
-            index = self._by_size[at][1]
-            for a, b in self.lives[index]:
-                if a <= last and first <= b:
+    def allocate(self, size: int, first_step: int, last_step: int) -> int:
+        """Reserve the smallest free block that is large enough, or a new one; return its index."""
+        start = bisect.bisect_left(self._by_size, (size, 0))
+        for position in range(start, len(self._by_size)):
+            index = self._by_size[position][1]
+            for first, last in self.lifetimes[index]:
+                if first <= last_step and first_step <= last:
                     break
             else:
                 break
         else:
             index = self.add(size)
-        self.lives[index].append((first, last))
+        self.lifetimes[index].append((first_step, last_step))
         return index
 
     def add(self, size: int) -> int:
-        """Return the index of a new block."""
+        """Append a new block and return its index."""
         bisect.insort(self._by_size, (size, len(self.sizes)))
         self.sizes.append(size)
-        self.lives.append([])
+        self.lifetimes.append([])
         return len(self.sizes) - 1
 
-    def offsets(self) -> list[int]:
-        """Return where the blocks start."""
+    def get_offsets(self) -> list[int]:
+        """Return the start of each block, and the end of the last one."""
         return list(itertools.accumulate(self.sizes, initial=0))
 
 
 class _BlockLayout:
-    """The blocks of every place, and the block of every item that has one."""
+    """The blocks of every memory, and the index of the block of each root item."""
 
     def __init__(self) -> None:
-        self.blocks: dict[str, _BlockPool] = {}
-        self.chosen: dict[str, int] = {}
+        self.pools: dict[str, _BlockPool] = {}
+        self.block_indices: dict[str, int] = {}
 
-    def at(self, place: str) -> _BlockPool:
-        return self.blocks.setdefault(place, _BlockPool())
+    def get_pool(self, memory: str) -> _BlockPool:
+        """Return the blocks of a memory, creating an empty pool at first use."""
+        return self.pools.setdefault(memory, _BlockPool())
 
-    def allocate(self, item: _PlanItem, life: _PlanItem) -> None:
-        """Give an item the best block that is free all its life."""
-        self.chosen[item.name] = self.at(item.place).allocate(item.size, life.first, life.last)
+    def allocate(self, item: _PlanItem, lifetime: _PlanItem) -> None:
+        """Reserve a block for `item` during the steps of `lifetime`."""
+        self.block_indices[item.name] = self.get_pool(item.memory).allocate(
+            item.size, lifetime.first_step, lifetime.last_step
+        )
 
-    def bytes_in(self, place: str) -> int:
-        return sum(self.blocks[place].sizes) if place in self.blocks else 0
+    def get_bytes(self, memory: str) -> int:
+        """Return the total bytes of the blocks of a memory."""
+        return sum(self.pools[memory].sizes) if memory in self.pools else 0
 
     def get_allocations(self, items: Sequence[_PlanItem]) -> dict[str, Allocation]:
-        """Return where all items lie; what is made in place has the address of its root."""
-        offsets = {place: layout.offsets() for place, layout in self.blocks.items()}
+        """Return the allocation of each item; an item made in place has the offset of its root."""
+        offsets = {memory: pool.get_offsets() for memory, pool in self.pools.items()}
         return {
             item.name: Allocation(
-                item.place,
-                offsets[item.place][self.chosen[item.root or item.name]],
+                item.memory,
+                offsets[item.memory][self.block_indices[item.root or item.name]],
                 item.size,
-                item.first,
-                item.last,
+                item.first_step,
+                item.last_step,
                 item.kind,
             )
             for item in items
@@ -372,58 +399,65 @@ class _BlockLayout:
 
 
 def _get_root_items(items: Sequence[_PlanItem]) -> dict[str, _PlanItem]:
-    """Return the items that are made in no other's place, each alive as long as what is made in its own."""
-    owners = {item.name: item for item in items if item.root is None}
+    """Return the items that are not made in place, with lifetimes that cover their aliases."""
+    roots = {item.name: item for item in items if item.root is None}
     for item in items:
         if item.root is not None:
-            root = owners[item.root]
-            owners[root.name] = replace(
-                root, first=min(root.first, item.first), last=max(root.last, item.last)
+            root = roots[item.root]
+            roots[root.name] = replace(
+                root,
+                first_step=min(root.first_step, item.first_step),
+                last_step=max(root.last_step, item.last_step),
             )
-    return owners
+    return roots
 
 
-def _layout_by_size(items: Sequence[_PlanItem], owners: Mapping[str, _PlanItem]) -> _BlockLayout:
-    """The largest first; what is made in place takes a block for its root's life, and does not use it."""
+def _layout_by_size(items: Sequence[_PlanItem], roots: Mapping[str, _PlanItem]) -> _BlockLayout:
+    """Allocate items by decreasing size.
+
+    An item made in place reserves a block for the lifetime of its root, but does not use it.
+    """
     layout = _BlockLayout()
     for item in sorted(items, key=lambda item: -item.size):
-        layout.allocate(item, owners[item.root or item.name])
+        layout.allocate(item, roots[item.root or item.name])
     return layout
 
 
-def _layout_by_live_bytes(nodes: int, owners: Sequence[_PlanItem]) -> _BlockLayout:
-    """The node with the most living bytes first, and of a node the largest first."""
-    alive: list[list[_PlanItem]] = [[] for _ in range(nodes)]
-    for item in sorted(owners, key=lambda item: -item.size):
-        for here in alive[item.first : item.last + 1]:
-            here.append(item)
+def _layout_by_live_bytes(step_count: int, roots: Sequence[_PlanItem]) -> _BlockLayout:
+    """Allocate by step, the one with the most live bytes first, and by size within a step."""
+    live_items: list[list[_PlanItem]] = [[] for _ in range(step_count)]
+    for item in sorted(roots, key=lambda item: -item.size):
+        for items in live_items[item.first_step : item.last_step + 1]:
+            items.append(item)
+    live_bytes = [sum(item.size for item in items) for items in live_items]
     layout = _BlockLayout()
-    for index in sorted(range(nodes), key=lambda i: -sum(item.size for item in alive[i])):
-        for item in alive[index]:
-            if item.name not in layout.chosen:
+    for index in sorted(range(step_count), key=lambda index: -live_bytes[index]):
+        for item in live_items[index]:
+            if item.name not in layout.block_indices:
                 layout.allocate(item, item)
     return layout
 
 
-def _layout_in_execution_order(nodes: int, owners: Sequence[_PlanItem]) -> _BlockLayout:
-    """Node by node as they run; of the blocks that were freed the smallest that is large enough."""
+def _layout_in_execution_order(step_count: int, roots: Sequence[_PlanItem]) -> _BlockLayout:
+    """Allocate in execution order, reusing the smallest freed block that is large enough."""
     layout = _BlockLayout()
-    free: dict[str, list[tuple[int, int]]] = {}
-    begin: dict[int, list[_PlanItem]] = {}
-    end: dict[int, list[_PlanItem]] = {}
-    for item in owners:
-        begin.setdefault(item.first, []).append(item)
-        end.setdefault(item.last, []).append(item)
-    for index in range(nodes):
-        for item in end.get(index - 1, ()):
-            block = layout.chosen[item.name]
-            free.setdefault(item.place, []).append((layout.at(item.place).sizes[block], block))
-        for item in begin.get(index, ()):
-            stock = free.setdefault(item.place, [])
-            fitting = min((entry for entry in stock if entry[0] >= item.size), default=None)
-            if fitting is not None:
-                stock.remove(fitting)
-            layout.chosen[item.name] = (
-                layout.at(item.place).add(item.size) if fitting is None else fitting[1]
-            )
+    free_blocks: dict[str, list[tuple[int, int]]] = {}
+    starting: dict[int, list[_PlanItem]] = {}
+    ending: dict[int, list[_PlanItem]] = {}
+    for item in roots:
+        starting.setdefault(item.first_step, []).append(item)
+        ending.setdefault(item.last_step, []).append(item)
+    for step_index in range(step_count):
+        for item in ending.get(step_index - 1, ()):
+            block = layout.block_indices[item.name]
+            size = layout.get_pool(item.memory).sizes[block]
+            free_blocks.setdefault(item.memory, []).append((size, block))
+        for item in starting.get(step_index, ()):
+            candidates = free_blocks.setdefault(item.memory, [])
+            best_fit = min((entry for entry in candidates if entry[0] >= item.size), default=None)
+            if best_fit is None:
+                layout.block_indices[item.name] = layout.get_pool(item.memory).add(item.size)
+                continue
+            candidates.remove(best_fit)
+            layout.block_indices[item.name] = best_fit[1]
     return layout
