@@ -25,7 +25,7 @@ def write_streaming_models(folder: Path) -> list[Model]:
     for kind, state in STATES.items():
         path = folder / f"stream_{kind.lower()}.onnx"
         ir.save(streaming(kind), path)
-        found.append(Model(path.stem, path, f"{__file__}:stream_calib", {"state": state}))
+        found.append(Model(path.stem, path, f"{__file__}:iterate_calibration_calls", {"state": state}))
     return found
 
 

@@ -62,7 +62,7 @@ def main(words: Sequence[str] | None = None) -> int:
                 lambda case: find_subject(case.model).find_missing_file,
                 args.only,
                 args.write,
-                args.handles_all,
+                args.complete,
             )
         except (OSError, ValueError) as error:
             sys.exit(f"error: {error}")

@@ -45,8 +45,8 @@ def test_no_model_of_the_sample_ends_in_an_exception():
     assert {model.name for model in models} == set(_SAMPLE)
     for model in models:
         for row in (VENUS, GENERIC):
-            found = scan.scan(model, row)
+            found = scan.quantize_for_target(model, row)
             assert found.kind != "failed", f"{row.name} {model.name}: {found.said}"
             assert (
-                found.kind == "quantized" or found.kind == "refused" or not scan.owed(model, row)
+                found.kind == "quantized" or found.kind == "refused" or not scan.should_be_integer(model, row)
             ), model.name

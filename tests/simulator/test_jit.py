@@ -52,12 +52,12 @@ def test_a_changed_callee_in_another_file_is_noticed(tmp_path):
         "simulator.fixed_point import "
         "Rescale;"
         "from simulator.native import NativeLoop; y, half = np.zeros(1, np.int8), "
-        "Rescale.from_shift(1, 8).within(128);"
+        "Rescale.from_shift(1, 8).compile_for_bound(128);"
         "NativeLoop(rescale_flat, (np.array([3], np.int8), half, y))((), ()); print(y[0])"
     )
     cache = str(tmp_path / "cache")
     assert python(code, tmp_path, LINGERONNX_CACHE_DIR=cache) == "2"
-    source = tmp_path / "simulator" / "fixed.py"
+    source = tmp_path / "simulator" / "fixed_point.py"
     text = source.read_text()
     changed = text.replace("rounded = np.int32(acc + rescale.half)", "rounded = np.int32(acc)")
     assert changed != text

@@ -21,44 +21,44 @@ _LAYOUTS = "asr|plain|torch|ub"
 )
 @click.argument("checkpoint_file", metavar="IN.pt", type=PATH_TYPE)
 @click.option(
-    "-o", "--output", type=PATH_TYPE, required=True, metavar="OUT.pt", help="The file to write."
+    "-o", "--output", type=PATH_TYPE, required=True, metavar="OUT.pt", help="Checkpoint to write."
 )
 @click.option(
     "--from",
     "layout",
     metavar=f"auto|{_LAYOUTS}",
     default="auto",
-    help="The layout it is in.  [default: auto]",
+    help="Layout of IN.pt.  [default: auto]",
 )
-@click.option("--to", required=True, metavar=_LAYOUTS, help="The layout to write.")
+@click.option("--to", required=True, metavar=_LAYOUTS, help="Layout of OUT.pt.")
 @json_option
 def checkpoint(checkpoint_file: Path, output: Path, layout: str, to: str, as_json: bool) -> None:
-    """Write a checkpoint of LSTM layers with projection in another layout.
+    """Convert a checkpoint of LSTM layers with projection to another layout.
 
-    asr: weight_x, weight_r, weight_p; plain: LSTMP, input_linearity and so on; torch: nn.LSTM with
-    proj_size; ub: UBLSTMP with its two directions. Other tensors are passed on as they are. Nothing
-    in the file is executed.
+    asr: weight_x, weight_r, weight_p; plain: LSTMP, input_linearity etc.; torch: nn.LSTM with
+    proj_size; ub: UBLSTMP with two directions. Other tensors are copied unchanged. No code in the
+    file is executed.
     """
     check_output_path(output, [checkpoint_file])
     from ... import api
 
-    done = api.convert_checkpoint(checkpoint_file, output, to, layout)
+    converted = api.convert_checkpoint(checkpoint_file, output, to, layout)
     click.echo(
-        f"{checkpoint_file} ({done.layout}) -> {output} ({to}): {len(done.layers)} layers, "
-        f"{len(done.kept)} other tensors as they were",
+        f"{checkpoint_file} ({converted.layout}) -> {output} ({to}): "
+        f"{len(converted.layers)} layers, {len(converted.kept)} other tensors unchanged",
         err=as_json,
     )
-    for line in (*done.layers, *(f"note: {note}" for note in done.notes)):
+    for line in (*converted.layers, *(f"note: {note}" for note in converted.notes)):
         click.echo(f"  {line}", err=as_json)
     if as_json:
         print_json(
             {
                 "checkpoint": checkpoint_file,
                 "output": output,
-                "from": done.layout,
+                "from": converted.layout,
                 "to": to,
-                "layers": list(done.layers),
-                "kept": list(done.kept),
-                "notes": list(done.notes),
+                "layers": list(converted.layers),
+                "kept": list(converted.kept),
+                "notes": list(converted.notes),
             }
         )

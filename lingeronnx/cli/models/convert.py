@@ -21,23 +21,21 @@ __all__ = ["convert"]
 )
 @click.argument("model", type=PATH_TYPE)
 @click.option(
-    "-o", "--output", type=PATH_TYPE, metavar="OUT", required=True, help="The file to write."
+    "-o", "--output", type=PATH_TYPE, metavar="OUT", required=True, help="Graph to write."
 )
 @click.option(
-    "--to", metavar="thinker|linger|qdq|qoperator", required=True, help="The form to write."
+    "--to", metavar="thinker|linger|qdq|qoperator", required=True, help="Dialect to write."
 )
-@click.option(
-    "--platform", metavar="NAME", help="Of a model that another tool has quantized: what it is for."
-)
+@click.option("--platform", metavar="NAME", help="Platform of a model that another tool quantized.")
 @click.option(
     "--exact",
     is_flag=True,
-    help="With qdq: give the simulator's integers bit for bit; name what does not.",
+    help="With qdq: reproduce the simulator's integers bit for bit, and list nodes that do not.",
 )
 @click.option(
     "--functions",
     is_flag=True,
-    help="With --exact: write that as functions of operators on integers.",
+    help="With --exact: write such nodes as ONNX functions on integers.",
 )
 @json_option
 def convert(
@@ -49,27 +47,26 @@ def convert(
     functions: bool,
     as_json: bool,
 ) -> None:
-    """Write an integer graph with the names and attributes of another generation, or as standard ONNX.
+    """Convert an integer graph to the dialect of another generation, or to standard ONNX.
 
     `thinker` is generation 1 (Conv2dInt, iqAdd), `linger` generation 3 (QConv2d, QAdd). `qdq` has
     QuantizeLinear and DequantizeLinear around standard operators, for onnxruntime, OpenVINO,
-    TensorRT and others; `qoperator` also QLinearConv and QLinearMatMul. What means something else
-    afterwards is said; where a node has no counterpart nothing is written and all such nodes are
-    named.
+    TensorRT and others; `qoperator` also has QLinearConv and QLinearMatMul. Differences in meaning
+    are reported. If nodes have no counterpart, they are listed and nothing is written.
 
-    `--exact` adds half a step to every sum in front of a QuantizeLinear, so that ties go up as on
-    the chip, and compares the file with the simulator.
+    `--exact` adds half a step to every sum before a QuantizeLinear, so that ties round up as on the
+    chip, and compares the file with the simulator.
 
-    A model that another tool has quantized is taken as well, its scales kept as far as the platform
-    holds them.
+    A model that another tool quantized is also accepted; it keeps its scales where the platform
+    supports them.
     """
     check_output_path(output, [model])
     from ... import api
 
-    found = api.convert(model, to, platform, exact, functions)
-    found.save(output)
+    converted = api.convert(model, to, platform, exact, functions)
+    converted.save(output)
     click.echo(f"{model} -> {output}", err=as_json)
-    for note in found.notes:
+    for note in converted.notes:
         click.echo(f"  {note}", err=as_json)
     if as_json:
-        print_json({"model": model, "output": output, "to": to, "notes": list(found.notes)})
+        print_json({"model": model, "output": output, "to": to, "notes": list(converted.notes)})

@@ -33,10 +33,8 @@ __all__ = ["deploy"]
     epilog=format_examples(
         "lingeronnx deploy model.onnx --calib calib.npz -o board",
         "lingeronnx deploy model_quant.onnx --input test.npz -o board --try",
-        (
-            "lingeronnx deploy spotter.onnx --calib calls.py:calls --state h_out=h_in --platform "
-            f"{DEFAULT} -o board"
-        ),
+        "lingeronnx deploy spotter.onnx --calib calls.py:calls --state h_out=h_in --platform "
+        f"{DEFAULT} -o board",
     )
 )
 @click.argument("model", type=PATH_TYPE)
@@ -46,22 +44,20 @@ __all__ = ["deploy"]
     type=PATH_TYPE,
     metavar="DIR",
     required=True,
-    help="New, or deployed to before.",
+    help="Folder to write: a new one, or one that deploy wrote.",
 )
-@click.option("--calib", metavar="DATA", help=f"Of a float model, calibration data: {DATA_HELP}.")
+@click.option("--calib", metavar="DATA", help=f"Calibration data of a float model: {DATA_HELP}.")
 @click.option(
     "--input",
     "data",
     metavar="DATA",
-    help=(
-        "Samples for the golden vectors; without --calib also to calibrate on.  [default: those "
-        "of --calib]"
-    ),
+    help="Samples for the golden vectors; without --calib also for calibration.  "
+    "[default: --calib]",
 )
 @click.option(
     "--prefix",
     metavar="NAME",
-    help="Every C name and file begins with it.  [default: the model's name]",
+    help="Prefix of C names and file names.  [default: the model's name]",
 )
 @click.option(
     "--samples",
@@ -69,26 +65,23 @@ __all__ = ["deploy"]
     default=3,
     show_default=True,
     metavar="N",
-    help="Number of samples.",
+    help="Number of samples in the golden vectors.",
 )
 @click.option(
-    "--state", multiple=True, metavar="OUT=IN", help="A state output that is fed back. Repeatable."
+    "--state", multiple=True, metavar="OUT=IN", help="Feed output OUT back to input IN. Repeatable."
 )
 @click.option(
     "--packages",
     type=click.Choice(["one", "many"]),
     default="one",
     show_default=True,
-    help="The packages of several chip parts in one file, or a file each.",
+    help="Write the packages of several chip parts to one file, or to one file each.",
 )
 @click.option(
     "--try",
     "attempt",
     is_flag=True,
-    help=(
-        "Compile the C program here with cc, run it on the samples and prove it against the "
-        "simulator."
-    ),
+    help="Compile the C program with cc, run it on the samples and compare it with the simulator.",
 )
 @quantize_options
 @timing_options
@@ -112,21 +105,21 @@ def deploy(
 ) -> None:
     """Write everything a board needs into one folder.
 
-    A float model is quantized first, with the options of quantize; an integer graph is taken as it
-    is. The folder gets the whole graph and its parts, the packer's lines as a script, a C program
-    that runs all parts, with a known-answer test, golden vectors, a README with the steps and a
-    manifest with hashes. --try proves the program on this PC.
+    A float model is quantized first, with the options of quantize; an integer graph is used
+    unchanged. The folder contains the graph and its parts, a script that calls the packer, a C
+    program that runs all parts, with a known-answer test, golden vectors, a README with the steps
+    and a manifest with hashes. --try tests the program on this PC.
     """
-    source = make_data_loader(options)
+    load_data = make_data_loader(options)
     with progress_bar() as progress:
         from ... import api
         from ...plan.config import merge_overrides
 
-        done = api.deploy(
+        deployment = api.deploy(
             model,
             output,
-            source(calib),
-            data=source(data),
+            load_data(calib),
+            data=load_data(data),
             stem=_check_prefix(prefix),
             samples=samples,
             state=parse_pairs("--state", state, "OUT=IN") or None,
@@ -136,23 +129,25 @@ def deploy(
             progress=progress,
             **options,
         )
-    show_deployment(console_for(as_json), done)
+    show_deployment(console_for(as_json), deployment)
     if as_json:
-        print_json({"model": model, **done.to_dict()})
+        print_json({"model": model, **deployment.to_dict()})
 
 
 def _check_prefix(name: str | None) -> str | None:
-    """Return a name that C names can begin with, None for none given.
+    """Return `name` if C names can begin with it, or None if it is None.
 
-    ConfigError for another one.
+    Raises
+    ------
+    ConfigError
+        If C names cannot begin with `name`.
     """
     from ...deployment.deploy import is_valid_stem
     from ...errors import ConfigError
 
     if name is not None and not is_valid_stem(name):
         raise ConfigError(
-            f"--prefix {name}: C names begin with it; give small letters, digits and single "
-            "underscores, a letter "
-            "first, and no name that means something else in C or in its tools, such as main"
+            f"--prefix {name}: not a prefix of C names; use lowercase letters, digits and single "
+            "underscores, a letter first, and no reserved name of C or its tools, such as main"
         )
     return name

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .._shared import PATH_TYPE, check_output_path, format_examples, json_option, print_json
 from ..show import console_for
 
+if TYPE_CHECKING:
+    from ...torch.exporter.float_export import Exported
+
 __all__ = ["export"]
+
+#: Attributes of `Exported` that --json prints.
+_JSON_FIELDS = (
+    "exporter",
+    "opset",
+    "inputs",
+    "outputs",
+    "nodes",
+    "parameters",
+    "difference",
+    "sizes",
+    "notes",
+)
 
 Shape = tuple[str | None, tuple[int, ...], str]
 
@@ -23,63 +39,65 @@ Shape = tuple[str | None, tuple[int, ...], str]
             "lingeronnx export net.py:Net -o n.onnx --checkpoint best.pt --input-shape x=1,16,40 "
             "--dynamic-axes x=0:N,1:T"
         ),
-        (
-            "lingeronnx export net.py:tagger -o tagger.onnx --input-shape ids=1,32:int64 --opset 13 "
-            "--output-name logits"
-        ),
+        "lingeronnx export net.py:tagger -o tagger.onnx --input-shape ids=1,32:int64 "
+        "--opset 13 --output-name logits",
     )
 )
 @click.argument("model", metavar="FILE.py:NAME")
 @click.option(
-    "-o", "--output", type=PATH_TYPE, required=True, metavar="OUT", help="The ONNX file to write."
+    "-o", "--output", type=PATH_TYPE, required=True, metavar="OUT", help="ONNX file to write."
 )
 @click.option(
     "--input-shape",
     "shapes",
     multiple=True,
     metavar="NAME=1,3,224,224[:DTYPE]",
-    help="An input: a parameter of forward; other names are taken in order. Repeatable.",
+    help="Shape of an input, by the name of a parameter of forward or in order. Repeatable.",
 )
 @click.option(
     "--dynamic-axes",
     "axes",
     multiple=True,
     metavar="NAME=0:N,2:T|NAME=0,2|none",
-    help="Axes whose size may change. Repeatable.  [default: axis 0 of all inputs]",
+    help="Axes of dynamic size. Repeatable.  [default: axis 0 of all inputs]",
 )
 @click.option(
     "--output-name",
     "output_names",
     multiple=True,
     metavar="NAME",
-    help="An output, in order. Repeatable.",
+    help="Name of an output, in order. Repeatable.",
 )
-@click.option("--opset", type=int, metavar="N", help="ONNX operator set.  [default: 18]")
+@click.option(
+    "--opset", type=int, metavar="N", help="Version of the ONNX operator set.  [default: 18]"
+)
 @click.option(
     "--exporter",
     type=click.Choice(["dynamo", "torchscript"]),
-    help="Which of torch's exporters.  [default: dynamo; below opset 18 torchscript]",
+    help="Exporter of torch.  [default: dynamo; below opset 18 torchscript]",
 )
 @click.option(
     "--checkpoint",
     type=PATH_TYPE,
     metavar="FILE",
-    help="Load these weights first (tensors only, no pickles).",
+    help="Load weights first (tensors only, no pickled objects).",
 )
 @click.option(
-    "--scopes/--no-scopes", default=True, help="Node names tell the module path.  [default: scopes]"
+    "--scopes/--no-scopes",
+    default=True,
+    help="Put module paths into node names.  [default: scopes]",
 )
 @click.option(
     "--tolerance",
     type=click.FloatRange(0),
     metavar="X",
-    help="Largest difference from torch, as a share of an output's range.  [default: 1e-4]",
+    help="Maximum difference from torch, as a fraction of an output's range.  [default: 1e-4]",
 )
 @click.option(
     "--debug-dump",
     type=PATH_TYPE,
     metavar="DIR",
-    help="Write every intermediate graph into this folder.",
+    help="Write every intermediate graph to DIR.",
 )
 @json_option
 def export(
@@ -94,8 +112,7 @@ def export(
     """Export a PyTorch model to a clean float ONNX file, compared with torch in onnxruntime.
 
     FILE.py:NAME (or module:NAME) is a torch.nn.Module, or a class or function without arguments
-    that returns one, or returns it together with the arguments of its forward; then no
-    --input-shape is needed.
+    that returns one. If it also returns the arguments of forward, --input-shape is not needed.
     """
     check_output_path(output, [model.rpartition(":")[0], options["checkpoint"]])
     settings = {key: value for key, value in options.items() if value is not None}
@@ -107,68 +124,55 @@ def export(
         settings["input_shapes"] = [_parse_shape(text) for text in shapes]
     from ... import api
 
-    done = api.export(model, None, output, **settings)
+    exported = api.export(model, None, output, **settings)
     console = console_for(as_json)
-    kind = f"opset {done.opset}, exporter {done.exporter}"
-    console.print(
-        f"{output}: {done.nodes} nodes, {done.parameters} parameters, {kind}",
-        soft_wrap=True,
-        markup=False,
-    )
-    for what, tensors in (("input", done.inputs), ("output", done.outputs)):
-        for name, sizes in tensors.items():
-            console.print(
-                f"  {what} {name} [{', '.join(map(str, sizes))}]", soft_wrap=True, markup=False
-            )
-    runs = "; ".join(
-        ", ".join(f"{symbol} {size}" for symbol, size in run.items()) for run in done.sizes if run
-    )
-    console.print(
-        f"same as torch in onnxruntime: differs by at most {done.difference:.1e} of an output's "
-        "range"
-        f"{f' ({runs})' if runs else ''}",
-        soft_wrap=True,
-        markup=False,
-    )
-    for note in done.notes:
-        console.print(f"note: {note}", soft_wrap=True, markup=False)
+    for line in _format_export(output, exported):
+        console.print(line, soft_wrap=True, markup=False)
     if as_json:
-        fields = [
-            "exporter",
-            "opset",
-            "inputs",
-            "outputs",
-            "nodes",
-            "parameters",
-            "difference",
-            "sizes",
-            "notes",
-        ]
-        print_json(
-            {"model": model, "output": output, **{key: getattr(done, key) for key in fields}}
-        )
+        fields = {key: getattr(exported, key) for key in _JSON_FIELDS}
+        print_json({"model": model, "output": output, **fields})
+
+
+def _format_export(output: Path, exported: Exported) -> Iterator[str]:
+    """Yield the lines that describe an exported model."""
+    settings = f"opset {exported.opset}, exporter {exported.exporter}"
+    yield f"{output}: {exported.nodes} nodes, {exported.parameters} parameters, {settings}"
+    for kind, tensors in (("input", exported.inputs), ("output", exported.outputs)):
+        for name, shape in tensors.items():
+            yield f"  {kind} {name} [{', '.join(map(str, shape))}]"
+    runs = []
+    for sizes in exported.sizes:
+        if sizes:
+            runs.append(", ".join(f"{symbol} {size}" for symbol, size in sizes.items()))
+    suffix = f" ({'; '.join(runs)})" if runs else ""
+    yield (
+        f"same as torch in onnxruntime: differs by at most {exported.difference:.1e} of an "
+        f"output's range{suffix}"
+    )
+    for note in exported.notes:
+        yield f"note: {note}"
 
 
 def _parse_shape(text: str) -> Shape:
-    """Parse ``NAME=1,3,224,224:DTYPE``, where name and dtype may be missing."""
-    name, equals, rest = text.rpartition("=")
-    sizes, _, dtype = rest.partition(":")
+    """Parse ``NAME=1,3,224,224:DTYPE``; name and dtype are optional."""
+    name, equals, spec = text.rpartition("=")
+    dims, _, dtype = spec.partition(":")
     try:
-        numbers = tuple(int(size) for size in sizes.split(",")) if sizes else ()
+        shape = tuple(int(dim) for dim in dims.split(",")) if dims else ()
     except ValueError:
-        numbers = (0,)
-    if any(size < 1 for size in numbers) or (equals and not name):
+        shape = (0,)
+    if any(dim < 1 for dim in shape) or (equals and not name):
         raise click.BadParameter(
             f"'{text}' is not NAME=1,3,224,224 or NAME=1,16:int64", param_hint="--input-shape"
         )
-    return name or None, numbers, dtype or "float32"
+    return name or None, shape, dtype or "float32"
 
 
 def _parse_dynamic_axes(texts: Sequence[str]) -> dict[str, list[int] | dict[int, str]]:
-    """Parse ``NAME=0,2`` to a list, ``NAME=0:N,2:T`` to a dict; ``none`` alone to nothing."""
+    """Parse ``NAME=0,2`` to a list and ``NAME=0:N,2:T`` to a dict; a single ``none`` is empty."""
     if tuple(texts) == ("none",):
         return {}
-    found: dict[str, list[int] | dict[int, str]] = {}
+    axes_by_input: dict[str, list[int] | dict[int, str]] = {}
     for text in texts:
         name, _, axes = text.rpartition("=")
         pairs = [part.partition(":") for part in axes.split(",")]
@@ -178,8 +182,8 @@ def _parse_dynamic_axes(texts: Sequence[str]) -> dict[str, list[int] | dict[int,
         except ValueError:
             name = ""
             named, bare = {}, []
-        if not name or name in found or (named and bare):
+        if not name or name in axes_by_input or (named and bare):
             hint = "NAME=0,2 or NAME=0:N,2:T, each name once, or none"
             raise click.BadParameter(f"'{text}' is not {hint}", param_hint="--dynamic-axes")
-        found[name] = named or bare
-    return found
+        axes_by_input[name] = named or bare
+    return axes_by_input

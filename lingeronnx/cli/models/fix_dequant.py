@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,24 +33,21 @@ __all__ = ["fix_dequant"]
     "--output",
     type=PATH_TYPE,
     metavar="OUT",
-    help="Default: MODEL_fix.onnx beside the model.",
+    help="Graph to write.  [default: MODEL_fix.onnx beside the model]",
 )
 @click.option(
-    "--check", is_flag=True, help="Run the repaired graph in the simulator, on random input."
+    "--check", is_flag=True, help="Run the repaired graph in the simulator on random input."
 )
-@click.option(
-    "--dry-run", is_flag=True, help="Say what is wrong and what would be done; write nothing."
-)
+@click.option("--dry-run", is_flag=True, help="Print findings and edits; write nothing.")
 @json_option
 def fix_dequant(
     model: Path, output: Path | None, check: bool, dry_run: bool, as_json: bool
 ) -> None:
     """Repair a legacy quantized graph.
 
-    Dequants missing, misplaced or wrong, lost edges, wrong types.
-    Every finding and every edit is told. What has more than one answer is told and not guessed:
-    nothing is written then. Exit code 1 where the graph cannot be repaired, or with --check where
-    it does not run.
+    Fixes missing, misplaced or wrong Dequant nodes, dangling edges and wrong types, and prints
+    every finding and edit. If a repair is ambiguous, it is reported and nothing is written. The
+    exit code is 1 if the graph cannot be repaired, or with --check if it does not run.
     """
     from ... import api
 
@@ -57,7 +55,7 @@ def fix_dequant(
     if not dry_run:
         check_output_path(target, [model])
     try:
-        fixed = api.fix_dequant(model, check)
+        repaired = api.fix_dequant(model, check)
     except RepairError as error:
         if error.report is not None:
             _print_lines(error.report.lines(), as_json)
@@ -66,24 +64,17 @@ def fix_dequant(
                     {"model": model, "repaired": False, "changed": False, **error.report.to_dict()}
                 )
         raise
-    lines = [
-        *fixed.report.lines(planned=dry_run),
-        *(fixed.trial_run.lines() if fixed.trial_run is not None else []),
-    ]
+    lines = list(repaired.report.lines(planned=dry_run))
+    if repaired.trial_run is not None:
+        lines += repaired.trial_run.lines()
     if not dry_run:
-        fixed.save(target)
-        same = (
-            ""
-            if fixed.changed
-            else ", byte for byte the input"
-            if _has_same_bytes(model, target)
-            else ", the same graph"
-        )
-        lines.append(f"written: {target}{same}")
+        repaired.save(target)
+        suffix = "" if repaired.changed else _describe_unchanged(model, target)
+        lines.append(f"written: {target}{suffix}")
     _print_lines(lines, as_json)
     if as_json:
-        print_json({**fixed.to_dict(), "written": None if dry_run else target})
-    if fixed.trial_run is not None and fixed.trial_run.error is not None:
+        print_json({**repaired.to_dict(), "written": None if dry_run else target})
+    if repaired.trial_run is not None and repaired.trial_run.error is not None:
         click.get_current_context().exit(1)
 
 
@@ -92,5 +83,10 @@ def _print_lines(lines: Sequence[str], as_json: bool) -> None:
         click.echo(line, err=as_json)
 
 
-def _has_same_bytes(one: Path, other: Path) -> bool:
-    return one.stat().st_size == other.stat().st_size and one.read_bytes() == other.read_bytes()
+def _describe_unchanged(model: Path, written: Path) -> str:
+    """Describe a written graph without edits: the same bytes as `model`, or only the same graph."""
+    return (
+        ", byte for byte the input"
+        if filecmp.cmp(model, written, shallow=False)
+        else ", the same graph"
+    )

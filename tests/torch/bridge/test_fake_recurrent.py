@@ -50,10 +50,10 @@ def test_recurrent(data, seed, kind, bits, time_axis):
     }
     coarse = kind is k.ExecutorGru or (kind is k.Lstm and draw(st.booleans()))
     if kind is k.ExecutorGru:
-        bits, whole["joined"] = 8, draw(st.booleans())
+        bits, whole["uses_state_sums"] = 8, draw(st.booleans())
         whole["rescale_o"] = Rescale.from_shift(14 - draw(st.integers(4, 7)), bits)
     else:
-        whole["forward"] = draw(st.booleans())
+        whole["is_forward"] = draw(st.booleans())
     if kind is k.Lstm:
         arithmetic = "q11" if coarse else "q27"
         whole |= {

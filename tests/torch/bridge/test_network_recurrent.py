@@ -61,7 +61,7 @@ def moved(bridge, model, row, feed, amount):
         for parameter in bridge.parameters():
             parameter += amount * torch.randn(parameter.shape, generator=generator)
     other = ir.clone(bridge.model)
-    for name, array in bridge.weights().items():
+    for name, array in bridge.get_weights().items():
         other.graph.initializers[name].const_value = oir.tensor(array, name=name)
     runner = IntegerRunner(
         lower(Partition.build(other, plan.floats, get_target(row)), plan, get_target(row)).graph

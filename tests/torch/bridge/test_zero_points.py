@@ -67,13 +67,13 @@ def test_kernels(seed, zero, other, rescale):
         k.subtract_zero_points(k.MatMul(rescale), zero, other), x, integers(rng, (2, 6, 3, 5))
     )
     check_exact_and_differentiable(
-        k.subtract_zero_points(k.AddScaled.from_ratios(0.7, 1.9, 8, -1, rescale.zero), zero, other),
+        k.subtract_zero_points(k.AddScaled.from_ratios(0.7, 1.9, 8, -1, rescale.zero_point), zero, other),
         x,
         integers(rng, x.shape),
     )
     check_exact_and_differentiable(
         k.subtract_zero_points(
-            k.Concat(1, (rescale, Rescale.from_shift(0, 8, rescale.zero))), zero, other
+            k.Concat(1, (rescale, Rescale.from_shift(0, 8, rescale.zero_point))), zero, other
         ),
         x,
         x,
