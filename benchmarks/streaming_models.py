@@ -25,11 +25,11 @@ def write_streaming_models(folder: Path) -> list[Model]:
     for kind, state in STATES.items():
         path = folder / f"stream_{kind.lower()}.onnx"
         ir.save(streaming(kind), path)
-        found.append(Model(path.stem, path, f"{__file__}:iterate_calibration_calls", {"state": state}))
+        found.append(Model(path.stem, path, f"{__file__}:iterate_calib_calls", {"state": state}))
     return found
 
 
-def iterate_calibration_calls() -> Iterator[dict[str, np.ndarray]]:
+def iterate_calib_calls() -> Iterator[dict[str, np.ndarray]]:
     """Yield seeded calls."""
     return _calls(0)
 
