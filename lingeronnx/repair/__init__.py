@@ -1,15 +1,17 @@
-"""Repair of legacy quantized graphs.
+"""Repair of legacy quantized graphs: misplaced, missing or wrong Dequants, lost edges, wrong types.
 
-Misplaced, missing or wrong Dequant nodes, lost edges, wrong declarations.
-    view        a damaged model as it is: writers, readers, scopes
-    nodes       what one node does with integers
-    kinds       what every tensor is: integers with a scale, real numbers, indices
-    structure, lost, dequants, declared    the repairs
-    sizes       shapes, by ONNX's inference
-    engine      all repairs in order, from file to file
-    check       a run of the result
+    graph_view      view of a damaged model: producers, consumers, scopes
+    node_semantics  how single nodes handle integers
+    demands         which consumers need integers, and at which scale
+    tensor_kinds    kind of each tensor: integers of a scale, real numbers, indices
+    structure, lost_edges, dequants, dequant_edits, declarations
+                    the repair steps
+    shapes          shapes, by ONNX shape inference
+    engine          all repair steps in order, from file to file
+    trial_run       run of the repaired graph
+    report          findings and edits as text and JSON
 
-Works on the protobuf: damaged graphs do not load into an `ir.Graph`.
+The package works on protobufs, since damaged graphs cannot be loaded as an `ir.Graph`.
 """
 
 from __future__ import annotations

@@ -1,103 +1,105 @@
-"""Repairs of what a file declares.
-
-Types of graph inputs and outputs, and its notes on tensors inside the graph.
-"""
+"""Repair of declarations: types of graph inputs and outputs, and value_info."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import NamedTuple
 
 from onnx import GraphProto, TensorProto, ValueInfoProto
 
 from .graph_view import GraphView, Scope
 from .node_semantics import INTEGERS, MISSING, REALS, TensorKind, integer_type
 from .report import Edit, RepairFinding, RepairStep
-from .shapes import dims_of, infer_shapes, shapes_conflict
+from .shapes import Dims, dims_of, infer_shapes, shapes_conflict
 from .tensor_kinds import KindAnalysis, TensorKinds
 
 __all__ = ["TYPE_REPAIR", "VALUE_INFO_REPAIR"]
 
-#: Declared types that are certainly wrong for real numbers; float16 and double may be meant.
+#: Declared types that are certainly wrong for real numbers; float16 and double may be intended.
 _NOT_REAL = (*INTEGERS, TensorProto.UNDEFINED)
+#: Declared types that are certainly wrong for indices.
+_NOT_INDICES = (*REALS, TensorProto.INT8, TensorProto.UNDEFINED)
 
 
-def _type_name(elem: int) -> str:
-    return (
-        TensorProto.DataType.Name(elem).lower()
-        if elem in TensorProto.DataType.values()
-        else f"type {elem}"
-    )
+def _type_name(element_type: int) -> str:
+    """Return the lower-case name of an ONNX element type."""
+    if element_type in TensorProto.DataType.values():
+        return TensorProto.DataType.Name(element_type).lower()
+    return f"type {element_type}"
 
 
 def _correct_type(kind: TensorKind, declared: int) -> int:
-    """Return the element type that a tensor of `kind` should be declared with.
-
-    `declared` where nothing is known.
-    """
+    """Return the element type to declare for a tensor of `kind`; `declared` if it is plausible."""
     if kind.is_integer:
         return declared if declared in INTEGERS and kind.scale is None else integer_type(kind.bits)
     if kind.category == "real" and kind.element_type == TensorProto.FLOAT and declared in _NOT_REAL:
         return int(TensorProto.FLOAT)
-    if (
-        kind.category == "other"
-        and kind.element_type
-        and declared in (*REALS, TensorProto.INT8, TensorProto.UNDEFINED)
-    ):
+    if kind.category == "other" and kind.element_type and declared in _NOT_INDICES:
         return kind.element_type
     return declared
 
 
-# ---- graph inputs and outputs --------------------------------------------------------------------------------------
+# ---- graph inputs and outputs -------------------------------------------------------------------
 
 
-def _wrong_types(view: GraphView) -> Iterator[tuple[str, ValueInfoProto, int]]:
-    """Yield (input or output, the declaration, the right type)."""
-    kinship = KindAnalysis.for_view(view)
-    kinds = kinship.kinds
+class _WrongType(NamedTuple):
+    """A graph input or output with a wrong declared type.
+
+    `role` names it in messages: "graph input", "graph output" or "output of a branch".
+    """
+
+    role: str
+    value: ValueInfoProto
+    correct_type: int
+
+
+def _iter_wrong_types(view: GraphView) -> Iterator[_WrongType]:
+    """Yield the graph inputs and outputs, and If branch outputs, with a wrong declared type."""
+    analysis = KindAnalysis.for_view(view)
     for value in view.main.graph.input:
-        kind = kinship.retyped.get(view.main.tensors[value.name])
+        kind = analysis.retyped_inputs.get(view.main.tensors[value.name])
         if kind is not None:
-            yield (
-                "graph input",
-                value,
-                integer_type(kind.bits) if kind.is_integer else int(TensorProto.FLOAT),
-            )
+            input_type = integer_type(kind.bits) if kind.is_integer else int(TensorProto.FLOAT)
+            yield _WrongType("graph input", value, input_type)
     for scope in view.scopes:
-        for index, value in enumerate(scope.graph.output):
-            tensor = scope.find(value.name)
-            branch = scope.owner is not None and scope.owner.proto.op_type == "If"
-            if tensor is None or not value.type.HasField("tensor_type") and scope is not view.main:
-                continue
-            if scope is view.main or branch:
-                right = _correct_type(
-                    kinds.kind_of.get(tensor, MISSING), value.type.tensor_type.elem_type
-                )
-                if right != value.type.tensor_type.elem_type and index >= 0:
-                    yield (
-                        "graph output" if scope is view.main else "output of a branch",
-                        value,
-                        right,
-                    )
+        if scope is view.main:
+            yield from _iter_wrong_output_types(scope, analysis.kinds, "graph output")
+        elif scope.owner is not None and scope.owner.proto.op_type == "If":
+            yield from _iter_wrong_output_types(scope, analysis.kinds, "output of a branch")
+
+
+def _iter_wrong_output_types(scope: Scope, kinds: TensorKinds, role: str) -> Iterator[_WrongType]:
+    """Yield the outputs of a graph or branch with a wrong declared type."""
+    for value in scope.graph.output:
+        tensor = scope.find(value.name)
+        is_tensor = scope.parent is None or value.type.HasField("tensor_type")
+        if tensor is None or not is_tensor:
+            continue
+        declared = value.type.tensor_type.elem_type
+        output_type = _correct_type(kinds.kind_of.get(tensor, MISSING), declared)
+        if output_type != declared:
+            yield _WrongType(role, value, output_type)
 
 
 def _find_wrong_types(view: GraphView) -> list[RepairFinding]:
+    """Return a finding for each graph input or output with a wrong declared type."""
     findings = []
-    for what, value, right in _wrong_types(view):
-        before, after = _type_name(value.type.tensor_type.elem_type), _type_name(right)
+    for role, value, correct_type in _iter_wrong_types(view):
+        before, after = _type_name(value.type.tensor_type.elem_type), _type_name(correct_type)
         edit = Edit(
             "types",
             "retype",
-            f"{what} '{value.name}': {before} -> {after}",
+            f"{role} '{value.name}': {before} -> {after}",
             tensor=value.name,
             before=before,
             after=after,
-            apply=partial(_set_type, value, right),
+            apply=partial(_set_type, value, correct_type),
         )
         findings.append(
             RepairFinding(
                 "types",
-                f"{what} '{value.name}' is declared {before}, it is {after}",
+                f"{role} '{value.name}' is declared {before}, but its type is {after}",
                 tensor=value.name,
                 before=before,
                 after=after,
@@ -107,79 +109,89 @@ def _find_wrong_types(view: GraphView) -> list[RepairFinding]:
     return findings
 
 
-def _set_type(value: ValueInfoProto, elem: int) -> None:
-    value.type.tensor_type.elem_type = elem
+def _set_type(value: ValueInfoProto, element_type: int) -> None:
+    """Set the declared element type of a tensor."""
+    value.type.tensor_type.elem_type = element_type
 
 
-# ---- notes on tensors inside ---------------------------------------------------------------------------------------
+# ---- value_info ---------------------------------------------------------------------------------
 
 
-def _iter_stale_value_info(view: GraphView) -> Iterator[tuple[Scope, ValueInfoProto, str, int]]:
-    """Yield (graph, note, what is wrong with it, the right type or 0 where the note says nothing true)."""
+class _StaleValueInfo(NamedTuple):
+    """A wrong value_info entry; `correct_type` is 0 if the entry has to be dropped."""
+
+    scope: Scope
+    value: ValueInfoProto
+    reason: str
+    correct_type: int
+
+
+def _iter_stale_value_info(view: GraphView) -> Iterator[_StaleValueInfo]:
+    """Yield the value_info entries of unknown tensors, and those with a wrong shape or type."""
     kinds = KindAnalysis.for_view(view).kinds
-    sizes = infer_shapes(view.model) if view.main.graph.value_info else {}
+    shapes = infer_shapes(view.model) if view.main.graph.value_info else {}
     for scope in view.scopes:
         for value in scope.graph.value_info:
             tensor = scope.tensors.get(value.name)
-            if tensor is None or tensor.missing:
-                yield scope, value, "there is no such tensor", 0
+            if tensor is None or tensor.is_undefined:
+                yield _StaleValueInfo(scope, value, "there is no such tensor", 0)
                 continue
             if not value.type.HasField("tensor_type"):
                 continue
-            have = (
-                sizes.get(value.name, (0, None))[1]
-                if scope is view.main and tensor.writer is not None
-                else None
-            )
-            if shapes_conflict(dims_of(value), have):
-                yield (
-                    scope,
-                    value,
-                    f"its shape is {list(have or ())}, not {list(dims_of(value) or ())}",
-                    0,
-                )
-                continue
-            declared = value.type.tensor_type.elem_type
-            right = _correct_type(_kind_of(kinds, scope, value.name), declared)
-            if right != declared:
-                yield scope, value, f"it is {_type_name(right)}, not {_type_name(declared)}", right
+            is_computed = scope is view.main and tensor.producer is not None
+            inferred = shapes.get(value.name, (0, None))[1] if is_computed else None
+            kind = kinds.kind_of.get(tensor, MISSING)
+            stale = _check_value_info(scope, value, inferred, kind)
+            if stale is not None:
+                yield stale
 
 
-def _kind_of(kinds: TensorKinds, scope: Scope, name: str) -> TensorKind:
-    return kinds.kind_of.get(scope.tensors[name], MISSING)
+def _check_value_info(
+    scope: Scope, value: ValueInfoProto, inferred: Dims | None, kind: TensorKind
+) -> _StaleValueInfo | None:
+    """Compare the value_info of a tensor with its inferred shape and its kind; None if it fits."""
+    if shapes_conflict(dims_of(value), inferred):
+        reason = f"its shape is {list(inferred or ())}, not {list(dims_of(value) or ())}"
+        return _StaleValueInfo(scope, value, reason, 0)
+    declared = value.type.tensor_type.elem_type
+    correct_type = _correct_type(kind, declared)
+    if correct_type == declared:
+        return None
+    reason = f"its type is {_type_name(correct_type)}, not {_type_name(declared)}"
+    return _StaleValueInfo(scope, value, reason, correct_type)
 
 
 def _find_stale_value_info(view: GraphView) -> list[RepairFinding]:
+    """Return a finding for each wrong value_info entry, with an edit that corrects or drops it."""
     findings = []
-    for scope, value, what, right in _iter_stale_value_info(view):
-        if right:
-            action, text, apply = (
+    for scope, value, reason, correct_type in _iter_stale_value_info(view):
+        entry = f"value_info of '{value.name}'"
+        if correct_type:
+            declared = _type_name(value.type.tensor_type.elem_type)
+            edit = Edit(
+                "value_info",
                 "retype",
-                f"'{value.name}' is noted as {_type_name(right)}",
-                partial(_set_type, value, right),
+                f"{entry}: {declared} -> {_type_name(correct_type)}",
+                tensor=value.name,
+                apply=partial(_set_type, value, correct_type),
             )
         else:
-            action, text, apply = (
-                "drop",
-                f"the note on '{value.name}'",
-                partial(_drop_value_info, scope.graph, value),
-            )
-        edit = Edit("value_info", action, text, tensor=value.name, apply=apply)
+            drop = partial(_drop_value_info, scope.graph, value)
+            edit = Edit("value_info", "drop", entry, tensor=value.name, apply=drop)
         findings.append(
             RepairFinding(
-                "value_info",
-                f"the note on '{value.name}' is stale: {what}",
-                tensor=value.name,
-                edits=(edit,),
+                "value_info", f"{entry} is stale: {reason}", tensor=value.name, edits=(edit,)
             )
         )
     return findings
 
 
 def _drop_value_info(graph: GraphProto, value: ValueInfoProto) -> None:
-    del graph.value_info[
-        next(index for index, note in enumerate(graph.value_info) if note is value)
-    ]
+    """Remove the entry `value` from the value_info of `graph`, comparing by identity."""
+    for index, entry in enumerate(graph.value_info):
+        if entry is value:
+            del graph.value_info[index]
+            return
 
 
 TYPE_REPAIR = RepairStep("types", _find_wrong_types)

@@ -1,7 +1,4 @@
-"""Who needs a tensor: integers at which scale, real numbers, a Dequant.
-
-Found by a walk against the edges.
-"""
+"""Demands on tensors: which consumers need integers at which scale, real numbers, or a Dequant."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ from collections.abc import Sequence
 from .graph_view import GraphView, NodeView, TensorView
 from .node_semantics import (
     INTEGERS,
+    IntegerReader,
     TensorDemand,
     always_passes_integers,
     current_attributes,
@@ -28,76 +26,95 @@ __all__ = ["Demands"]
 
 
 class Demands:
-    """What the readers of every tensor of a view need, Dequants looked through."""
+    """The demands on all tensors of a view, collected in one walk against the edges.
+
+    Demands are propagated through Dequants and through operators that pass integers on.
+    """
 
     def __init__(self, view: GraphView) -> None:
         self.view = view
         self.demands: dict[TensorView, TensorDemand] = {}
-        self._walk_back()
+        self._collect_branch_outputs()
+        for node in reversed(self.view.order):
+            self._collect_node(node)
 
     def demand_of(self, tensor: TensorView) -> TensorDemand:
-        """Return who needs `tensor`."""
+        """Return the demand on `tensor`; it is empty if the tensor has no consumer."""
         return self.demands.setdefault(tensor, TensorDemand())
 
-    def _walk_back(self) -> None:
+    def _collect_branch_outputs(self) -> None:
+        """Count branch outputs of an If that are declared as integers as integer consumers.
+
+        Such a branch returns integers: a Dequant in front of the output contradicts the file.
+        """
         for scope in self.view.scopes:
+            owner = scope.owner
+            if owner is None or owner.proto.op_type != "If":
+                continue
             for value in scope.graph.output:
                 tensor = scope.find(value.name)
-                owner = scope.owner
-                if tensor is None or owner is None:
-                    continue
-                # A branch that declares integers hands them on: a Dequant in front of it
-                # contradicts the file itself.
-                if owner.proto.op_type == "If" and value.type.tensor_type.elem_type in INTEGERS:
-                    self.demand_of(tensor).integer_readers.append((None, None, owner))
-        for node in reversed(self.view.order):
-            self._visit_node(node)
+                if tensor is not None and value.type.tensor_type.elem_type in INTEGERS:
+                    reader = IntegerReader(None, None, owner)
+                    self.demand_of(tensor).integer_readers.append(reader)
 
-    def _visit_node(self, node: NodeView) -> None:
+    def _collect_node(self, node: NodeView) -> None:
+        """Add the demands of a node on its inputs; those on its outputs must be complete."""
         if is_dequant(node):
-            self._propagate(node, [0], real=False)
-            tensor = node.inputs[0] if node.inputs else None
-            if tensor is not None:
-                self.demand_of(tensor).dequant_scales.append(node.attributes.get("scale_o"))
+            self._collect_dequant(node)
         elif is_quantized(node):
             self._add_real_demands(node, real_inputs(node))
             self._add_integer_demands(node)
         elif always_passes_integers(node) or passes_integers_on_demand(node):
             self._propagate(node, data_inputs(node), real=always_passes_integers(node))
-        elif node.proto.op_type == "If" and node.standard:
-            for below in node.scopes:
-                for value, result in zip(below.graph.output, node.outputs, strict=False):
-                    self._merge(below.find(value.name), result, real=True)
+        elif node.proto.op_type == "If" and node.is_standard:
+            for branch in node.subgraphs:
+                for value, result in zip(branch.graph.output, node.outputs, strict=False):
+                    self._merge(branch.find(value.name), result, real=True)
         elif not produces_indices(node):
             self._add_real_demands(node, range(len(node.inputs)))
 
+    def _collect_dequant(self, node: NodeView) -> None:
+        """Pass the integer demand of a Dequant on to its input and add the scale of the Dequant."""
+        self._propagate(node, [0], real=False)
+        tensor = node.inputs[0] if node.inputs else None
+        if tensor is not None:
+            self.demand_of(tensor).dequant_scales.append(node.attributes.get("scale_o"))
+
     def _add_integer_demands(self, node: NodeView) -> None:
+        """Add an integer reader to each activation of an integer node, with scale and bits."""
         if is_quant(node):
             return
-        scales, attrs = read_scales(node), current_attributes(node)
-        bits = attrs.get("data_bits")
+        scales, data_bits = read_scales(node), current_attributes(node).get("data_bits")
         for index in integer_inputs(node):
             tensor = node.inputs[index]
             assert tensor is not None
-            width = bits if isinstance(bits, int) and index == 0 else None
-            self.demand_of(tensor).integer_readers.append((scales.get(index), width, node))
+            bits = data_bits if isinstance(data_bits, int) and index == 0 else None
+            reader = IntegerReader(scales.get(index), bits, node)
+            self.demand_of(tensor).integer_readers.append(reader)
 
     def _add_real_demands(self, node: NodeView, indices: Sequence[int]) -> None:
+        """Mark the inputs of a node at `indices` as needed by a float operator."""
         for index in indices:
             tensor = node.inputs[index] if index < len(node.inputs) else None
             if tensor is not None:
                 self.demand_of(tensor).real = True
 
     def _propagate(self, node: NodeView, indices: Sequence[int], real: bool) -> None:
+        """Add the demand on the first output (all outputs of a Split) to the inputs at `indices`.
+
+        Float demands are passed on only if `real` is true.
+        """
+        results = node.outputs if node.proto.op_type == "Split" else node.outputs[:1]
         for index in indices:
             tensor = node.inputs[index] if index < len(node.inputs) else None
-            for result in node.outputs[:1] if node.proto.op_type != "Split" else node.outputs:
+            for result in results:
                 self._merge(tensor, result, real)
 
     def _merge(self, tensor: TensorView | None, result: TensorView | None, real: bool) -> None:
+        """Add the demand on `result` to that on `tensor`, float demands only if `real` is true."""
         if tensor is None or result is None or result not in self.demands:
             return
-        mine, theirs = self.demand_of(tensor), self.demands[result]
-        mine.integer_readers += theirs.integer_readers
-        mine.dequant_scales += theirs.dequant_scales
-        mine.real = mine.real or (real and theirs.real)
+        demand, result_demand = self.demand_of(tensor), self.demands[result]
+        demand.integer_readers += result_demand.integer_readers
+        demand.dequant_scales += result_demand.dequant_scales
+        demand.real = demand.real or (real and result_demand.real)

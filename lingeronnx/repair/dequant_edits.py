@@ -1,8 +1,8 @@
-"""How Dequants are mended: which edits a damaged graph takes, planned for all of them at once.
+"""Planning of the edits that repair the Dequants of a graph, for all Dequants at once.
 
-Readers that take integers go past the Dequants that may not stay; readers of real numbers share the
-tensor's Dequant: one that may stay, else one that stands there with a wrong scale, else a new one.
-What is wrong, `dequants` tells.
+Consumers that need integers bypass the invalid Dequants. Consumers of real numbers share one
+Dequant per tensor: a valid one, else an invalid one whose scale is corrected, else a new one.
+`dequants` reports the faults.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ REPAIR_NAME = "dequants"
 
 
 def tensor_read_by(read: TensorRead) -> TensorView | None:
-    """Return the tensor that a reader names."""
+    """Return the tensor that a node input or a graph output refers to."""
     if read.node is not None:
         return read.node.inputs[read.index]
     assert read.output is not None
@@ -50,98 +50,102 @@ def tensor_read_by(read: TensorRead) -> TensorView | None:
 
 
 def find_upstream_dequant(tensor: TensorView, kinds: TensorKinds) -> NodeView | None:
-    """Return the Dequant that may not stay, before operators that move data, because of which integers come here."""
-    node = tensor.writer
-    while (
-        node is not None
-        and (always_passes_integers(node) or passes_integers_on_demand(node))
-        and data_inputs(node)
-    ):
-        source = node.inputs[data_inputs(node)[0]]
+    """Return the invalid Dequant from which operators that pass integers on compute `tensor`.
+
+    Returns None if the integers do not come from an invalid Dequant.
+    """
+    node = tensor.producer
+    while node is not None and (always_passes_integers(node) or passes_integers_on_demand(node)):
+        indices = data_inputs(node)
+        source = node.inputs[indices[0]] if indices else None
         if source is None:
             return None
-        if source in kinds.stands_for:
-            return source.writer
-        node = source.writer
+        if source in kinds.dequant_sources:
+            return source.producer
+        node = source.producer
     return None
 
 
-#: What an edit mends: a Dequant that may not stay, or a reader of integers that wants real numbers.
+#: The subject of an edit: an invalid Dequant, or a use of integers as real numbers.
 _EditOwner = NodeView | TensorRead
 
 
 class EditPlan:
-    """All Dequants of a view at once: which edits mend what.
+    """The edits that repair all Dequants of a view. Planning does not modify the model.
 
-    Nothing is changed before they are applied.
-    edits : (what it mends, the edit), in the order in which they must be applied
+    Attributes
+    ----------
+    edits
+        Pairs of the fault that an edit repairs and the edit, in the order of application.
+    reused_dequants
+        Invalid Dequants that are kept, with a corrected scale or for other consumers.
+    rewired_inputs
+        Planned tensor names of node inputs, where they change.
+    renamed_tensors
+        Planned names of tensors, where they change.
+    converted
+        Identity nodes that become Dequants.
+    insert_counts
+        How many new nodes are inserted directly after a node, or at the start of a graph (None),
+        by scope id and node.
+    new_nodes
+        The inserted nodes, once their edits are applied.
+    available_reals
+        The tensors that contain the dequantized values of a tensor, as scope and name.
     """
 
     def __init__(self, view: GraphView) -> None:
         self.view = view
         self.kinds = KindAnalysis.for_view(view).kinds
         self.edits: list[tuple[_EditOwner, Edit]] = []
-        self.reused_dequants: set[NodeView] = (
-            set()
-        )  # Dequants that stay although they might not: at another scale, for other readers
-        self.rewired_inputs: dict[
-            tuple[NodeView, int], str
-        ] = {}  # what an input is called by now, where that has changed
-        self.renamed_tensors: dict[
-            TensorView, str
-        ] = {}  # what a tensor is called by now, where that has changed
+        self.reused_dequants: set[NodeView] = set()
+        self.rewired_inputs: dict[tuple[NodeView, int], str] = {}
+        self.renamed_tensors: dict[TensorView, str] = {}
         self.converted: set[NodeView] = set()
-        self.inserted: dict[
-            tuple[int, NodeView | None], int
-        ] = {}  # how many new nodes stand behind a node of a scope
+        self.insert_counts: dict[tuple[int, NodeView | None], int] = {}
         self.new_nodes: list[NodeProto] = []
-        self.available_reals: dict[
-            TensorView, list[tuple[Scope, str]]
-        ] = {}  # real numbers of a tensor: where, under which name
+        self.available_reals: dict[TensorView, list[tuple[Scope, str]]] = {}
         for node in view.order:
             result = node.outputs[0] if node.outputs else None
-            if node in self.kinds.kept and result is not None:
-                self.available_reals.setdefault(self.kinds.resolve(dequant_input(node)), []).append(
-                    (node.scope, result.name)
-                )
+            if node in self.kinds.valid_dequants and result is not None:
+                source = self.kinds.resolve(dequant_input(node))
+                self.available_reals.setdefault(source, []).append((node.scope, result.name))
         self.names = view.names()
         self.labels = {node.proto.name for node in view.nodes}
         self.domain = _choose_dequant_domain(view)
         self._plan_edits()
 
+    def edits_for(self, owner: _EditOwner) -> list[Edit]:
+        """Return the edits that repair a fault."""
+        return [edit for edit_owner, edit in self.edits if edit_owner is owner]
+
     def _plan_edits(self) -> None:
-        done = set()
+        """Plan all edits: graph outputs, then nodes, then Dequants that become unused."""
+        rewired: set[tuple[NodeView, int]] = set()
         for tensor, reads in self.kinds.missing_dequants.items():
             scale = find_scale(tensor, self.kinds)
             if scale is None:
                 continue
-            for read in [r for r in reads if r.output is not None]:
-                self._fix_graph_output(tensor, read, scale)
-            for read in [r for r in reads if r.node is not None]:
-                assert read.node is not None
-                name = self._provide_real_tensor(tensor, read, scale)
-                self._rewire_input(self._find_owner(tensor, read), read.node, read.index, name)
-                done.add((read.node, read.index))
-        self._bypass_removed_dequants(done)
+            for read in reads:
+                if read.output is not None:
+                    self._fix_graph_output(tensor, read, scale)
+            for read in reads:
+                if read.node is not None:
+                    name = self._provide_real_tensor(tensor, read, scale)
+                    self._rewire_input(self._find_owner(tensor, read), read.node, read.index, name)
+                    rewired.add((read.node, read.index))
+        self._bypass_removed_dequants(rewired)
         self._remove_unused_dequants()
 
-    def edits_for(self, owner: _EditOwner) -> list[Edit]:
-        """Return the edits that mend something."""
-        return [edit for mends, edit in self.edits if mends is owner]
-
     def _find_owner(self, tensor: TensorView, read: TensorRead) -> _EditOwner:
-        """Return what is mended where `read` gets real numbers.
+        """Return the fault that is repaired if `read` gets the real numbers of `tensor`.
 
-        The Dequant on the way, where there is one.
+        It is the invalid Dequant on the way if there is one, else the read itself.
         """
-        raw = tensor_read_by(read)
-        if (
-            raw is not tensor
-            and raw is not None
-            and raw in self.kinds.stands_for
-            and raw.writer is not None
-        ):
-            return raw.writer
+        direct = tensor_read_by(read)
+        if direct is not None and direct is not tensor and direct in self.kinds.dequant_sources:
+            assert direct.producer is not None
+            return direct.producer
         return find_upstream_dequant(tensor, self.kinds) or read
 
     def _add_edit(
@@ -156,6 +160,7 @@ class EditPlan:
         before: object = None,
         after: object = None,
     ) -> None:
+        """Append an edit that repairs the fault `owner`."""
         edit = Edit(
             REPAIR_NAME,
             action,
@@ -170,61 +175,65 @@ class EditPlan:
         self.edits.append((owner, edit))
 
     def _current_name(self, tensor: TensorView) -> str:
+        """Return the name of a tensor after the edits planned so far."""
         return self.renamed_tensors.get(tensor, tensor.name)
 
     def _current_input(self, node: NodeView, index: int) -> str:
+        """Return the name of the tensor at a node input after the edits planned so far."""
         return self.rewired_inputs.get((node, index), node.proto.input[index])
+
+    def _reserve_name(self, base: str) -> str:
+        """Return an unused tensor name derived from `base`, and mark it as used."""
+        name = fresh_name(base, self.names)
+        self.names.add(name)
+        return name
 
     # ---- graph outputs ----
 
     def _fix_graph_output(self, tensor: TensorView, read: TensorRead, scale: float) -> None:
-        """Make a graph output real."""
+        """Plan a Dequant for a graph output that is the integer `tensor`."""
         assert read.output is not None
         assert read.scope is not None
-        raw, name, owner = tensor_read_by(read), read.output.name, self._find_owner(tensor, read)
-        if (
-            raw is not None
-            and raw is not tensor
-            and is_dequant(raw.writer)
-            and raw.scope is read.scope
-        ):
-            assert raw.writer is not None
-            self._reuse_dequant(raw.writer, tensor, scale)
-        elif read.scope is not self.view.main:
+        direct, owner = tensor_read_by(read), self._find_owner(tensor, read)
+        if direct is not None and direct is not tensor and direct.scope is read.scope:
+            dequant = direct.producer
+            if dequant is not None and is_dequant(dequant):
+                self._reuse_dequant(dequant, tensor, scale)
+                return
+        if read.scope is not self.view.main:
             result = self._reserve_name(f"{self._current_name(tensor)}_real")
-            self._insert_dequant(
-                owner,
-                tensor,
-                read.scope,
-                scale,
-                None,
-                result,
-                partial(_set_graph_output, read.output, result),
-            )
-        elif tensor.writer is not None and self._is_identity(tensor.writer):
-            self._replace_identity(owner, tensor.writer, tensor, scale)
-        elif tensor.writer is not None:
-            integers = self._reserve_name(f"{name}_q")
-            for other in tensor.reads:
-                if other.node is not None:
-                    self.rewired_inputs[other.node, other.index] = integers
-            self.renamed_tensors[tensor] = integers
-            self._add_edit(
-                owner,
-                "rename",
-                f"the integers '{name}' are called '{integers}'",
-                partial(self.view.rename, tensor, integers),
-                tensor=integers,
-            )
-            self._insert_dequant(owner, tensor, read.scope, scale, name, name)
+            set_output = partial(_set_graph_output, read.output, result)
+            self._insert_dequant(owner, tensor, read.scope, scale, None, result, set_output)
+        elif tensor.producer is not None and self._is_identity(tensor.producer):
+            self._replace_identity(owner, tensor.producer, tensor, scale)
+        elif tensor.producer is not None:
+            self._rename_integers(owner, tensor, read.output.name)
+            output_name = read.output.name
+            self._insert_dequant(owner, tensor, read.scope, scale, output_name, output_name)
+
+    def _rename_integers(self, owner: _EditOwner, tensor: TensorView, output_name: str) -> None:
+        """Rename an integer tensor that has the name of a graph output to ``<name>_q``."""
+        integer_name = self._reserve_name(f"{output_name}_q")
+        for read in tensor.reads:
+            if read.node is not None:
+                self.rewired_inputs[read.node, read.index] = integer_name
+        self.renamed_tensors[tensor] = integer_name
+        self._add_edit(
+            owner,
+            "rename",
+            f"integer tensor '{output_name}' to '{integer_name}'",
+            partial(self.view.rename, tensor, integer_name),
+            tensor=integer_name,
+        )
 
     def _is_identity(self, node: NodeView) -> bool:
-        return node.proto.op_type == "Identity" and node.standard and node not in self.converted
+        """Return whether a node is an Identity that is not planned to become a Dequant."""
+        return node.proto.op_type == "Identity" and node.is_standard and node not in self.converted
 
     def _replace_identity(
         self, owner: _EditOwner, node: NodeView, tensor: TensorView, scale: float
     ) -> None:
-        """Put a Dequant in the place of an Identity, whose other readers read what it reads."""
+        """Turn an Identity into a Dequant; its other consumers read the input of the Identity."""
         source = self._current_name(self.kinds.resolve(dequant_input(node)))
         readers = [(read.node, read.index) for read in tensor.reads if read.node is not None]
         self.rewired_inputs.update(dict.fromkeys(readers, source))
@@ -232,7 +241,7 @@ class EditPlan:
         self._add_edit(
             owner,
             "insert",
-            f"Dequant of '{source}' in the place of {node.label}",
+            f"Dequant of '{source}' instead of {node.label}",
             partial(_turn_into_dequant, node, self.domain, scale, readers, source),
             node=node.label,
             tensor=self._current_name(tensor),
@@ -243,53 +252,62 @@ class EditPlan:
     # ---- nodes ----
 
     def _provide_real_tensor(self, tensor: TensorView, read: TensorRead, scale: float) -> str:
-        """Return the name of the real numbers of `tensor` for a reader."""
+        """Return the name of a tensor with the real numbers of `tensor` for a node input.
+
+        If there is none yet, an invalid Dequant is reused or a new Dequant is planned.
+        """
         assert read.node is not None
         assert read.scope is not None
-        raw = read.node.inputs[read.index]
-        near = [
+        direct = read.node.inputs[read.index]
+        visible_names = [
             name
             for scope, name in self.available_reals.get(tensor, [])
             if read.scope.can_see(scope)
         ]
-        if near:
-            return raw.name if raw is not None and raw.name in near else near[0]
-        waiting = [
-            n
-            for n in self.kinds.invalid_dequants
-            if n not in self.reused_dequants
-            and self.kinds.resolve(dequant_input(n)) is tensor
-            and n.scope is tensor.scope
-            and n.outputs[0] is not None
-        ]
-        waiting.sort(key=lambda n: (n.outputs[0] is not raw, self.view.order_index[n]))
-        if waiting:
-            return self._reuse_dequant(waiting[0], tensor, scale)
+        if visible_names:
+            if direct is not None and direct.name in visible_names:
+                return direct.name
+            return visible_names[0]
+        reusable = [node for node in self.kinds.invalid_dequants if self._is_reusable(node, tensor)]
+        if reusable:
+            reusable.sort(
+                key=lambda node: (node.outputs[0] is not direct, self.view.order_index[node])
+            )
+            return self._reuse_dequant(reusable[0], tensor, scale)
         result = self._reserve_name(f"{self._current_name(tensor)}_real")
-        self._insert_dequant(
-            self._find_owner(tensor, read), tensor, tensor.scope, scale, None, result
-        )
+        owner = self._find_owner(tensor, read)
+        self._insert_dequant(owner, tensor, tensor.scope, scale, None, result)
         return result
 
+    def _is_reusable(self, node: NodeView, tensor: TensorView) -> bool:
+        """Return whether an invalid Dequant can dequantize `tensor` and is not reused yet."""
+        return (
+            node not in self.reused_dequants
+            and self.kinds.resolve(dequant_input(node)) is tensor
+            and node.scope is tensor.scope
+            and node.outputs[0] is not None
+        )
+
     def _reuse_dequant(self, node: NodeView, tensor: TensorView, scale: float) -> str:
-        """Let a Dequant that stands there read `tensor` at `scale`, and return the name of its output."""
+        """Keep an invalid Dequant as the Dequant of `tensor`, and return the name of its output."""
         result = node.outputs[0]
         assert result is not None
+        if node in self.reused_dequants:
+            return result.name
+        self.reused_dequants.add(node)
+        self.available_reals.setdefault(tensor, []).append((node.scope, result.name))
         before = node.attributes.get("scale_o")
-        if node not in self.reused_dequants:
-            self.reused_dequants.add(node)
-            if not same_scale(before, scale):
-                self._add_edit(
-                    node,
-                    "rescale",
-                    f"{node.label}: scale_o {format_scale(before)} -> {format_scale(scale)}",
-                    partial(_set_dequant_scale, node, scale),
-                    node=node.label,
-                    tensor=self._current_name(tensor),
-                    before=before,
-                    after=scale,
-                )
-            self.available_reals.setdefault(tensor, []).append((node.scope, result.name))
+        if not same_scale(before, scale):
+            self._add_edit(
+                node,
+                "rescale",
+                f"{node.label}: scale_o {format_scale(before)} -> {format_scale(scale)}",
+                partial(_set_dequant_scale, node, scale),
+                node=node.label,
+                tensor=self._current_name(tensor),
+                before=before,
+                after=scale,
+            )
         return result.name
 
     def _insert_dequant(
@@ -302,29 +320,39 @@ class EditPlan:
         result: str,
         then: Callable[[], None] = lambda: None,
     ) -> None:
-        """Add a Dequant of `tensor` in `scope`, called after `name`, that writes `result`.
+        """Plan a new Dequant of `tensor`.
 
-        Do `then` with it.
+        Parameters
+        ----------
+        scope
+            The graph to insert it into: after the producer, or at the start of another graph.
+        name
+            Base of the node name; None for the name of the tensor.
+        result
+            Name of the output.
+        then
+            Called when the node is inserted.
         """
         source = self._current_name(tensor)
-        title = fresh_name(f"Dequant_{name or source}", self.labels)
-        self.labels.add(title)
+        node_name = fresh_name(f"Dequant_{name or source}", self.labels)
+        self.labels.add(node_name)
         proto = helper.make_node(
-            DEQUANT.name, [source], [result], name=title, domain=self.domain, scale_o=scale
+            DEQUANT.name, [source], [result], name=node_name, domain=self.domain, scale_o=scale
         )
-        behind = tensor.writer if tensor.scope is scope else None
-        nth = self.inserted.get((id(scope), behind), 0)
-        self.inserted[id(scope), behind] = nth + 1
+        producer = tensor.producer if tensor.scope is scope else None
+        offset = self.insert_counts.get((id(scope), producer), 0)
+        self.insert_counts[id(scope), producer] = offset + 1
         self.available_reals.setdefault(tensor, []).append((scope, result))
 
         def apply() -> None:
-            place = nth if behind is None else index_of_node(scope.graph, behind.proto) + 1 + nth
-            scope.graph.node.insert(place, proto)
-            self.new_nodes.append(scope.graph.node[place])
-            if self.domain and self.domain not in {
-                entry.domain for entry in self.view.model.opset_import
-            }:
-                self.view.model.opset_import.append(helper.make_opsetid(self.domain, 1))
+            index = offset
+            if producer is not None:
+                index += index_of_node(scope.graph, producer.proto) + 1
+            scope.graph.node.insert(index, proto)
+            self.new_nodes.append(scope.graph.node[index])
+            opset_imports = self.view.model.opset_import
+            if self.domain and self.domain not in {entry.domain for entry in opset_imports}:
+                opset_imports.append(helper.make_opsetid(self.domain, 1))
             then()
 
         self._add_edit(
@@ -337,125 +365,135 @@ class EditPlan:
             after=scale,
         )
 
-    def _reserve_name(self, base: str) -> str:
-        name = fresh_name(base, self.names)
-        self.names.add(name)
-        return name
-
     def _rewire_input(self, owner: _EditOwner, node: NodeView, index: int, name: str) -> None:
+        """Let a node input read the tensor `name`."""
         before = self._current_input(node, index)
-        if before != name:
-            self.rewired_inputs[node, index] = name
-            self._add_edit(
-                owner,
-                "rewire",
-                f"{node.label}: reads '{name}' instead of '{before}'",
-                partial(_set_input, node, index, name),
-                node=node.label,
-                tensor=name,
-            )
+        if before == name:
+            return
+        self.rewired_inputs[node, index] = name
+        self._add_edit(
+            owner,
+            "rewire",
+            f"{node.label}: reads '{name}' instead of '{before}'",
+            partial(_set_input, node, index, name),
+            node=node.label,
+            tensor=name,
+        )
 
-    # ---- what is left ----
+    # ---- invalid Dequants that are not reused ----
 
-    def _bypass_removed_dequants(self, done: set[tuple[NodeView, int]]) -> None:
-        """Let the readers of Dequants that do not stay for them read what these read."""
+    def _bypass_removed_dequants(self, rewired: set[tuple[NodeView, int]]) -> None:
+        """Let consumers of invalid Dequants that are not in `rewired` read the integers instead."""
         for node in self.view.nodes:
+            if self._is_removed(node):
+                continue
             for index, tensor in enumerate(node.inputs):
-                if (
-                    tensor is not None
-                    and tensor in self.kinds.stands_for
-                    and (node, index) not in done
-                ):
-                    if node in self.kinds.invalid_dequants and node not in self.reused_dequants:
-                        continue  # will be removed
-                    assert tensor.writer is not None
-                    self._rewire_input(
-                        tensor.writer, node, index, self._current_name(self.kinds.resolve(tensor))
-                    )
+                if tensor is None or (node, index) in rewired:
+                    continue
+                if tensor in self.kinds.dequant_sources:
+                    assert tensor.producer is not None
+                    name = self._current_name(self.kinds.resolve(tensor))
+                    self._rewire_input(tensor.producer, node, index, name)
+
+    def _is_removed(self, node: NodeView) -> bool:
+        """Return whether a node is an invalid Dequant that no consumer reuses."""
+        return node in self.kinds.invalid_dequants and node not in self.reused_dequants
 
     def _remove_unused_dequants(self) -> None:
-        """Take out the Dequants that nobody took.
+        """Remove the invalid Dequants that are not reused."""
+        sources_with_output_name: set[TensorView] = set()
+        for node in self.view.order:
+            if self._is_removed(node):
+                self._remove_dequant(node, sources_with_output_name)
 
-        A graph output that one wrote gets its name from elsewhere.
+    def _remove_dequant(self, node: NodeView, sources_with_output_name: set[TensorView]) -> None:
+        """Remove an invalid Dequant.
+
+        If it computes a graph output, that refers to the source, or the source gets its name, or,
+        where neither is possible, the Dequant becomes an Identity. A source that gets a name is
+        added to `sources_with_output_name`.
         """
-        named: set[TensorView] = set()
-        for node in [
-            n
-            for n in self.view.order
-            if n in self.kinds.invalid_dequants and n not in self.reused_dequants
-        ]:
-            result = node.outputs[0]
-            assert result is not None
-            source = self.kinds.resolve(dequant_input(node))
-            leaving = [read for read in result.reads if read.output is not None]
-            own = source.writer is not None and source.scope is node.scope
-            out = partial(remove_node, node.scope.graph, node.proto)
-            renames = False
-            if (
-                leaving
-                and own
-                and leaving[0].scope is not self.view.main
-                and leaving[0].output is not None
-            ):
-                out = partial(_set_graph_output, leaving[0].output, self._current_name(source), out)
-            elif leaving and own and not self.view.is_output(source) and source not in named:
-                renames = True
-            elif leaving:
-                out = partial(_turn_into_identity, node, self._current_name(source))
-            self._add_edit(
-                node,
-                "remove",
-                node.label,
-                out,
-                node=node.label,
-                tensor=result.name,
-                before=node.attributes.get("scale_o"),
-            )
-            if renames:
-                named.add(source)
-                self._add_edit(
-                    node,
-                    "rename",
-                    f"'{self._current_name(source)}' takes the name '{result.name}'",
-                    partial(self._rename_source, source, self._current_name(source), result.name),
-                    tensor=result.name,
-                )
-                self.renamed_tensors[source] = result.name
+        result = node.outputs[0]
+        assert result is not None
+        source = self.kinds.resolve(dequant_input(node))
+        output_reads = [read for read in result.reads if read.output is not None]
+        is_local = source.producer is not None and source.scope is node.scope
+        can_rename = not self.view.is_output(source) and source not in sources_with_output_name
+        takes_name = False
+        remove: Callable[[], None] = partial(remove_node, node.scope.graph, node.proto)
+        if output_reads:
+            read = output_reads[0]
+            assert read.output is not None
+            if is_local and read.scope is not self.view.main:
+                remove = partial(_set_graph_output, read.output, self._current_name(source), remove)
+            elif is_local and can_rename:
+                takes_name = True
+            else:
+                remove = partial(_turn_into_identity, node, self._current_name(source))
+        self._add_edit(
+            node,
+            "remove",
+            node.label,
+            remove,
+            node=node.label,
+            tensor=result.name,
+            before=node.attributes.get("scale_o"),
+        )
+        if takes_name:
+            sources_with_output_name.add(source)
+            self._rename_to_output(node, source, result.name)
+
+    def _rename_to_output(self, dequant: NodeView, source: TensorView, output_name: str) -> None:
+        """Give `source` the name of the graph output that a removed Dequant computed."""
+        current_name = self._current_name(source)
+        self._add_edit(
+            dequant,
+            "rename",
+            f"'{current_name}' to '{output_name}'",
+            partial(self._rename_source, source, current_name, output_name),
+            tensor=output_name,
+        )
+        self.renamed_tensors[source] = output_name
 
     def _rename_source(self, source: TensorView, before: str, name: str) -> None:
-        """Give `source` another name, for those too who came to read it just now."""
+        """Rename `source`, also for consumers that earlier edits added."""
         for proto in (*(node.proto for node in self.view.nodes), *self.new_nodes):
             for index, graph_input in enumerate(proto.input):
                 if graph_input == before:
                     proto.input[index] = name
-        assert source.writer is not None
-        source.writer.proto.output[source.index] = name
+        assert source.producer is not None
+        source.producer.proto.output[source.index] = name
 
 
 def _set_input(node: NodeView, index: int, name: str) -> None:
+    """Let input `index` of a node read the tensor `name`."""
     node.proto.input[index] = name
 
 
 def _set_graph_output(
     output: ValueInfoProto, name: str, then: Callable[[], None] = lambda: None
 ) -> None:
-    """Let a graph's output be the tensor `name`."""
+    """Let a graph output refer to the tensor `name`, then call `then`."""
     output.name = name
     then()
 
 
 def _set_dequant_scale(node: NodeView, scale: float) -> None:
-    """Give a Dequant this scale, under the right name."""
-    others = [a for a in node.proto.attribute if a.name not in ("scale_o", "scale_x")]
-    attribute = helper.make_attribute("scale_o", scale)
+    """Set the attribute `scale_o` of a Dequant, replacing its former name `scale_x` too."""
+    attributes = [
+        attribute
+        for attribute in node.proto.attribute
+        if attribute.name not in ("scale_o", "scale_x")
+    ]
+    attributes.append(helper.make_attribute("scale_o", scale))
     del node.proto.attribute[:]
-    node.proto.attribute.extend([*others, attribute])
+    node.proto.attribute.extend(attributes)
 
 
 def _turn_into_dequant(
     node: NodeView, domain: str, scale: float, readers: Sequence[tuple[NodeView, int]], source: str
 ) -> None:
-    """Make a Dequant of an Identity; its readers read `source`."""
+    """Turn an Identity into a Dequant; the inputs `readers` of other nodes read `source`."""
     for reader, index in readers:
         reader.proto.input[index] = source
     node.proto.op_type, node.proto.domain = DEQUANT.name, domain
@@ -464,17 +502,17 @@ def _turn_into_dequant(
 
 
 def _turn_into_identity(node: NodeView, source: str) -> None:
-    """Keep a Dequant's output where no other node can write it."""
+    """Turn a Dequant into an Identity of `source`, since its output is needed under this name."""
     node.proto.op_type, node.proto.domain = "Identity", ""
     del node.proto.attribute[:]
     node.proto.input[0] = source
 
 
 def _choose_dequant_domain(view: GraphView) -> str:
-    """Return the domain for new Dequants.
+    """Return the domain of new Dequants: of the first Dequant, else of the first integer operator.
 
-    That of the others, else that of the integer operators, else thinker.
+    The default is "thinker".
     """
-    domains = [n.proto.domain for n in view.order if is_dequant(n)]
-    domains += [n.proto.domain for n in view.order if is_quantized(n)]
-    return domains[0] if domains else "thinker"
+    quantized = [node for node in view.order if is_quantized(node)]
+    dequants = [node for node in view.order if is_dequant(node)]
+    return next((node.proto.domain for node in (*dequants, *quantized)), "thinker")

@@ -1,11 +1,10 @@
-"""The repair of the Dequants.
+"""Repair of Dequants: one where integers reach their first real consumer, at the integers' scale.
 
-Each where integers meet their first reader of real numbers, at the integers' scale.
-    finding   Dequants that may not stay, and readers of real numbers that get integers
-    (`kinds.Kinds` tells both) mending   `dequant_edits` plans it
+`tensor_kinds.TensorKinds` has the invalid Dequants and the consumers that get integers instead of
+real numbers; `dequant_edits.EditPlan` has the edits that fix them.
 
-Tensors keep their names, but where integers have the name of a graph output: that goes to the
-Dequant's output, and the integers are called ``<name>_q``.
+Tensors keep their names, with one exception: if an integer tensor has the name of a graph output,
+the output of the Dequant gets that name, and the integers are renamed to ``<name>_q``.
 """
 
 from __future__ import annotations
@@ -21,7 +20,15 @@ from .graph_view import (
     is_scale,
     same_scale,
 )
-from .node_semantics import MISSING, integer_inputs, is_dequant, is_quantized, read_scales
+from .node_semantics import (
+    MISSING,
+    TensorDemand,
+    TensorKind,
+    integer_inputs,
+    is_dequant,
+    is_quantized,
+    read_scales,
+)
 from .report import RepairFinding, RepairStep, format_scale
 from .tensor_kinds import KindAnalysis, TensorKinds, dequant_input, find_scale
 
@@ -29,120 +36,123 @@ __all__ = ["DEQUANT_REPAIR"]
 
 
 def _find_dequant_faults(view: GraphView) -> list[RepairFinding]:
-    kinship = KindAnalysis.for_view(view)
-    kinds = kinship.kinds
+    """Return the findings on Dequants of a view, with the edits that fix them."""
+    analysis = KindAnalysis.for_view(view)
+    kinds = analysis.kinds
     plan = EditPlan(view)
-    stays = plan.reused_dequants - {
-        owner for owner, _ in plan.edits
-    }  # as it is, for other readers: the Dequants behind are told
+    # An invalid Dequant may be kept unchanged for new consumers; the faults are upstream of it.
+    kept_unchanged = plan.reused_dequants - {owner for owner, _ in plan.edits}
     findings = [
-        _describe_invalid_dequant(node, kinds, kinship, plan)
+        _describe_invalid_dequant(node, kinds, analysis, plan)
         for node in view.order
-        if node in kinds.invalid_dequants and node not in stays
+        if node in kinds.invalid_dequants and node not in kept_unchanged
     ]
-    findings += [
-        RepairFinding(REPAIR_NAME, "has no input", node.label, level="fatal")
-        for node in view.order
-        if is_dequant(node) and (not node.inputs or node.inputs[0] is None)
-    ]
+    for node in view.order:
+        if is_dequant(node) and (not node.inputs or node.inputs[0] is None):
+            findings.append(RepairFinding(REPAIR_NAME, "has no input", node.label, level="fatal"))
     for tensor, reads in kinds.missing_dequants.items():
         findings += _find_missing_dequants(tensor, reads, kinds, plan)
     for read, tensor in kinds.invalid_reads:
-        if (fault := _describe_invalid_read(read, tensor, kinds)) is not None:
-            findings.append(fault)
+        finding = _describe_invalid_read(read, tensor, kinds)
+        if finding is not None:
+            findings.append(finding)
     return findings + _find_scale_mismatches(view, kinds)
 
 
 def _describe_invalid_dequant(
-    node: NodeView, kinds: TensorKinds, kinship: KindAnalysis, plan: EditPlan
+    node: NodeView, kinds: TensorKinds, analysis: KindAnalysis, plan: EditPlan
 ) -> RepairFinding:
-    """Return what is wrong with a Dequant that may not stay."""
-    result, source = node.outputs[0], kinds.resolve(dequant_input(node))
-    assert result is not None
-    kind, scale, why = (
-        kinds.kind_of.get(source, MISSING),
-        node.attributes.get("scale_o"),
-        kinds.invalid_dequants[node],
-    )
-    if why == "misplaced":
-        reader = next(
-            (n for _, _, n in kinship.demand_of(result).integer_readers if n is not None), None
-        )
-        takes = "takes" if reader is None or reader.proto.op_type != "If" else "declares"
-        text = f"stands before {reader.label if reader else 'an operator'}, which {takes} integers"
-    elif why == "double":
-        text = f"reads '{source.name}', which holds real numbers already"
-    elif why == "index":
-        text = f"reads '{source.name}', which holds indices, no quantized numbers"
+    """Return the finding on a Dequant that is misplaced, redundant or has a wrong scale."""
+    source = kinds.resolve(dequant_input(node))
+    kind = kinds.kind_of.get(source, MISSING)
+    fault = kinds.invalid_dequants[node]
+    before: object = None
+    after: object = None
+    if fault == "misplaced":
+        result = node.outputs[0]
+        assert result is not None
+        text = _format_misplaced(analysis.demand_of(result))
+    elif fault == "double":
+        text = f"reads '{source.name}', which already contains real numbers"
+    elif fault == "index":
+        text = f"reads '{source.name}', which contains indices, not quantized values"
     else:
+        before, after = node.attributes.get("scale_o"), kind.scale
         text = (
-            f"has scale_o {format_scale(scale)}, but '{source.name}' has scale "
-            f"{format_scale(kind.scale)}"
+            f"has scale_o {format_scale(before)}, but '{source.name}' has scale "
+            f"{format_scale(after)}"
         )
-    differs = why == "scale"
     return RepairFinding(
-        REPAIR_NAME,
-        text,
-        node.label,
-        source.name,
-        scale if differs else None,
-        kind.scale if differs else None,
-        edits=plan.edits_for(node),
+        REPAIR_NAME, text, node.label, source.name, before, after, edits=plan.edits_for(node)
     )
+
+
+def _format_misplaced(demand: TensorDemand) -> str:
+    """Return the message for a Dequant upstream of the integer operators of `demand`."""
+    readers = [reader.node for reader in demand.integer_readers if reader.node is not None]
+    if not readers:
+        return "is upstream of an operator that needs integers"
+    verb = "declares" if readers[0].proto.op_type == "If" else "needs"
+    return f"is upstream of {readers[0].label}, which {verb} integers"
 
 
 def _find_missing_dequants(
     tensor: TensorView, reads: Sequence[TensorRead], kinds: TensorKinds, plan: EditPlan
 ) -> list[RepairFinding]:
-    """Return what is missing for the readers of real numbers that get the integers of `tensor`."""
-    kind, scale = kinds.kind_of[tensor], find_scale(tensor, kinds)
+    """Return the findings on consumers that read the integers of `tensor` as real numbers."""
     findings = []
+    scale = find_scale(tensor, kinds)
+    is_behind_dequant = find_upstream_dequant(tensor, kinds) is not None
     for read in reads:
-        if scale is not None and (
-            tensor_read_by(read) is not tensor or find_upstream_dequant(tensor, kinds) is not None
-        ):
-            continue  # there is a Dequant on the way, whose fault is told
-        at = f" (scale {format_scale(scale)})" if scale is not None else ""
-        text = (
-            f"gets '{tensor.name}', {kind.text}{at}, as if it were real numbers: a Dequant is "
-            "missing"
-        )
-        if read.output is not None:
-            text = f"hands out {kind.text}{at}, graph outputs are real: a Dequant is missing"
-        if scale is None:
-            text = f"needs a Dequant of '{tensor.name}', {kind.text}, whose scale is said nowhere"
-        elif read.output is not None and tensor.entry is not None:
-            text, scale = (
-                f"'{tensor.name}' is a graph input of integers and a graph output at once",
-                None,
-            )
+        if scale is not None and (is_behind_dequant or tensor_read_by(read) is not tensor):
+            continue  # an invalid Dequant in between is reported instead
+        is_fixable = scale is not None and (read.output is None or tensor.graph_input is None)
         findings.append(
             RepairFinding(
                 REPAIR_NAME,
-                text,
-                read.where,
+                _format_missing_dequant(tensor, read, kinds.kind_of[tensor], scale),
+                read.label,
                 tensor.name,
-                after=scale,
-                level="wrong" if scale else "fatal",
+                after=scale if is_fixable else None,
+                level="wrong" if is_fixable else "fatal",
                 edits=plan.edits_for(read),
             )
         )
     return findings
 
 
+def _format_missing_dequant(
+    tensor: TensorView, read: TensorRead, kind: TensorKind, scale: float | None
+) -> str:
+    """Return the message for a consumer that needs a Dequant of `tensor`."""
+    if scale is None:
+        return f"needs a Dequant of '{tensor.name}' ({kind.label}), whose scale is unknown"
+    if read.output is None:
+        return (
+            f"reads '{tensor.name}' as real numbers, but it contains {kind.label} (scale "
+            f"{format_scale(scale)}): a Dequant is missing"
+        )
+    if tensor.graph_input is not None:
+        return "is also an integer graph input"
+    return (
+        f"returns {kind.label} (scale {format_scale(scale)}), but graph outputs are real numbers: "
+        "a Dequant is missing"
+    )
+
+
 def _describe_invalid_read(
     read: TensorRead, tensor: TensorView, kinds: TensorKinds
 ) -> RepairFinding | None:
-    """Return what is wrong with an integer operator that reads something else than integers."""
+    """Return the finding on an integer operator whose operand is not integer; None if undefined."""
     kind, node = kinds.kind_of.get(tensor, MISSING), read.node
     if kind.category == "missing" or node is None:
         return None
     scale = read_scales(node).get(read.index)
-    at = f" at scale {format_scale(scale)}" if scale else ""
-    what = "holds real numbers: a Quant is missing" if kind.category == "real" else "holds indices"
+    at_scale = f" at scale {format_scale(scale)}" if scale else ""
+    fault = "indices" if kind.category != "real" else "real numbers: a Quant is missing"
     return RepairFinding(
         REPAIR_NAME,
-        f"takes integers{at}, but '{tensor.name}' {what}",
+        f"needs integers{at_scale}, but '{tensor.name}' contains {fault}",
         node.label,
         tensor.name,
         level="fatal",
@@ -150,9 +160,9 @@ def _describe_invalid_read(
 
 
 def _find_scale_mismatches(view: GraphView, kinds: TensorKinds) -> list[RepairFinding]:
-    """Return the integer operators whose attribute says another scale than their input has.
+    """Return a note for each integer operand whose scale attribute differs from its producer.
 
-    The producer's counts.
+    The scale of the producer is used.
     """
     findings = []
     for node in view.order:
@@ -161,24 +171,21 @@ def _find_scale_mismatches(view: GraphView, kinds: TensorKinds) -> list[RepairFi
         scales = read_scales(node)
         for index in integer_inputs(node):
             tensor = node.inputs[index]
-            source = kinds.resolve(tensor) if tensor is not None else None
-            own = kinds.kind_of.get(source, MISSING).scale if source is not None else None
-            if (
-                source is not None
-                and index in scales
-                and is_scale(own)
-                and not same_scale(scales[index], own)
-            ):
-                text = (
-                    f"reads '{source.name}' at scale {format_scale(scales[index])}, its producer "
-                    "says "
-                    f"{format_scale(own)}"
+            if tensor is None or index not in scales:
+                continue
+            source = kinds.resolve(tensor)
+            actual = kinds.kind_of.get(source, MISSING).scale
+            if not is_scale(actual) or same_scale(scales[index], actual):
+                continue
+            text = (
+                f"reads '{source.name}' at scale {format_scale(scales[index])}, but its producer "
+                f"has scale {format_scale(actual)}"
+            )
+            findings.append(
+                RepairFinding(
+                    REPAIR_NAME, text, node.label, source.name, scales[index], actual, "note"
                 )
-                findings.append(
-                    RepairFinding(
-                        REPAIR_NAME, text, node.label, source.name, scales[index], own, "note"
-                    )
-                )
+            )
     return findings
 
 

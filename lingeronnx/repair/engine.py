@@ -1,10 +1,10 @@
 """Diagnosis and repair of a legacy graph, from file to file.
 
-    read -> each repair of `REPAIRS`: find, mend -> look again: nothing may be left -> structure ->
-    (run) -> save
+    read -> each repair step of `REPAIRS`: find, edit -> repeat the search, which must find nothing
+    -> check the structure -> (trial run) -> save
 
-A graph is written only where nothing fatal was found and a second look finds nothing: repairing
-what was repaired changes nothing. A file in which nothing is wrong is written byte for byte.
+A graph is written only if nothing fatal is found and the second search finds nothing; hence a
+repair of a repaired graph changes nothing. A file without problems is copied byte for byte.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from .trial_run import TrialRunResult, run_repaired_graph
 
 __all__ = ["REPAIRS", "Repaired", "fix_dequant", "repair_model"]
 
-#: In this order: types can be told only where every tensor has one writer and nothing depends on itself.
+#: The order matters: tensor kinds are defined only if each tensor has one producer and there is no
+#: cycle.
 REPAIRS: tuple[RepairStep, ...] = (
     DUPLICATE_REPAIR,
     ORDER_REPAIR,
@@ -47,8 +48,16 @@ _STRUCTURE_REPAIRS = (DUPLICATE_REPAIR, ORDER_REPAIR)
 class Repaired:
     """A repaired graph.
 
-    model : the protobuf; report : findings and edits; checked : the outcome of the run, where one
-    was asked for
+    Attributes
+    ----------
+    path : Path
+        The original file.
+    model : ModelProto
+        The repaired model.
+    report : RepairReport
+        Findings and edits.
+    trial_run : TrialRunResult or None
+        Result of the trial run, if one was requested.
     """
 
     path: Path
@@ -59,22 +68,31 @@ class Repaired:
 
     @property
     def changed(self) -> bool:
-        """Whether anything was edited."""
+        """Whether the repair edited the graph."""
         return bool(self.report.edits)
 
     def save(self, path: str | os.PathLike[str] | None = None) -> Path:
-        """Write the graph to `path`, by default ``<stem>_fix.onnx`` beside the original, and return where.
+        """Write the graph and return its path.
 
-        Raises ConfigError where that cannot be written, RepairError where it is the original.
+        Parameters
+        ----------
+        path
+            File to write; by default ``<stem>_fix.onnx`` in the folder of the original.
+
+        Raises
+        ------
+        ConfigError
+            If the file cannot be written.
+        RepairError
+            If `path` is the original file.
         """
         target = self.path.with_name(f"{self.path.stem}_fix.onnx") if path is None else Path(path)
         if target.exists() and target.samefile(self.path):
             raise RepairError(
-                f"{target} is the graph that was read; a repair never overwrites it, choose "
-                "another name"
+                f"refusing to overwrite the original graph {target}; choose another name"
             )
-        beside = target.parent.resolve() == self.path.parent.resolve()
-        if self.changed or not (beside or _is_self_contained(self._original)):
+        in_same_folder = target.parent.resolve() == self.path.parent.resolve()
+        if self.changed or not (in_same_folder or _is_self_contained(self._original)):
             copy = ModelProto()
             copy.CopyFrom(self.model)
             onnx_file.write_model(copy, target, ir.MAX_MODEL_BYTES, check_operators=False)
@@ -84,7 +102,7 @@ class Repaired:
         return target
 
     def to_dict(self) -> dict[str, object]:
-        """Return report and check as JSON-ready values."""
+        """Return report and trial run as JSON-compatible values."""
         check = {} if self.trial_run is None else {"check": self.trial_run.to_dict()}
         return {
             "model": str(self.path),
@@ -96,39 +114,54 @@ class Repaired:
 
 
 def fix_dequant(path: str | os.PathLike[str], check: bool = False) -> Repaired:
-    """Repair the quantized graph at `path`; nothing is written before `Repaired.save`.
+    """Repair the quantized graph in a file; only `Repaired.save` writes a file.
 
-    check : run the repaired graph on seeded inputs. Raises ModelError for a file that is no graph,
-    and RepairError, whose `report` holds all findings, for one that cannot be repaired.
+    Parameters
+    ----------
+    path
+        The ONNX file.
+    check
+        Whether to run the repaired graph on random inputs with a fixed seed.
+
+    Raises
+    ------
+    ModelError
+        If the file is not a valid ONNX graph.
+    RepairError
+        If the graph cannot be repaired; the attribute `report` has all findings.
     """
-    where = Path(path)
-    original = onnx_file.read_model(where)
+    source = Path(path)
+    original = onnx_file.read_model(source)
     model = ModelProto()
     model.CopyFrom(original)
     report = repair_model(model)
     if report.fatal:
-        first, more = report.fatal[0], len(report.fatal) - 1
-        place = f"{first.node}: " if first.node else ""
-        rest = f" (and {more} more that cannot be repaired)" if more else ""
-        raise RepairError(f"cannot repair {where}: {place}{first.text}{rest}", report)
-    return Repaired(
-        where, model, report, run_repaired_graph(model) if check else None, where.read_bytes()
-    )
+        first, other_count = report.fatal[0], len(report.fatal) - 1
+        location = f"{first.node}: " if first.node else ""
+        others = f" (and {other_count} more that cannot be repaired)" if other_count else ""
+        raise RepairError(f"cannot repair {source}: {location}{first.text}{others}", report)
+    trial_run = run_repaired_graph(model) if check else None
+    return Repaired(source, model, report, trial_run, source.read_bytes())
 
 
 def repair_model(model: ModelProto) -> RepairReport:
-    """Repair `model` in place and return what was found and done.
+    """Repair `model` in place and return the findings and edits.
 
-    With something fatal it is repaired in part.
-    Raises ModelError where the protobuf is damaged.
+    If the report has fatal findings, the model is repaired in part only.
+
+    Raises
+    ------
+    ModelError
+        If the protobuf is malformed.
     """
     onnx_file.check_string_fields(model)
     report, view = RepairReport(), GraphView(model)
     for step in REPAIRS:
         findings = step.find(view)
         report.findings += findings
-        if done := apply_edits(view, findings):
-            report.edits += done
+        edits = apply_edits(view, findings)
+        if edits:
+            report.edits += edits
             view = GraphView(model)
         if step in _STRUCTURE_REPAIRS and report.fatal:
             return report
@@ -140,7 +173,10 @@ def repair_model(model: ModelProto) -> RepairReport:
 
 
 def _find_nonzero_zero_points(model: ModelProto) -> list[RepairFinding]:
-    """Return where the integer 0 is not the real 0: what was edited took it for granted."""
+    """Return a fatal finding for the first node with a zero point other than 0, if there is one.
+
+    The repair steps assume that zero points are 0.
+    """
     for node in GraphView(model).nodes:
         key = find_nonzero_zero_point(node.attributes)
         if key is not None:
@@ -153,12 +189,12 @@ def _find_nonzero_zero_points(model: ModelProto) -> list[RepairFinding]:
 
 
 def apply_edits(view: GraphView, findings: Sequence[RepairFinding]) -> list[Edit]:
-    """Do to the model of `view` what the findings of one repair say, and return what was done.
+    """Apply the edits of the findings of one repair step to the model of `view` and return them.
 
-    The view does not describe the model any more. Nodes are put in order where an edit left them in
-    none.
+    Afterwards the view no longer describes the model. The nodes are sorted again.
     """
-    edits = sorted((e for f in findings for e in f.edits), key=lambda e: e.rank)
+    edits = [edit for finding in findings for edit in finding.edits]
+    edits.sort(key=lambda edit: edit.rank)
     for edit in edits:
         edit.apply()
     if edits:
@@ -167,13 +203,14 @@ def apply_edits(view: GraphView, findings: Sequence[RepairFinding]) -> list[Edit
 
 
 def _find_remaining_faults(model: ModelProto) -> list[RepairFinding]:
-    """Return what a second look still finds, and what is unsound in a way that no repair is for."""
+    """Return a fatal finding if a repaired model still has faults, or has an invalid structure."""
     view = GraphView(model)
     for step in REPAIRS:
-        left = [f for f in step.find(view) if f.level != "note"]
-        if left:
-            text = f"what is wrong here undoes its own repair ({left[0].text})"
-            return [RepairFinding(step.name, text, left[0].node, left[0].tensor, level="fatal")]
+        remaining = [finding for finding in step.find(view) if finding.level != "note"]
+        if remaining:
+            first = remaining[0]
+            text = f"the repair does not converge ({first.text})"
+            return [RepairFinding(step.name, text, first.node, first.tensor, level="fatal")]
     try:
         onnx_file.check_structure(model)
     except ModelError as error:
@@ -182,5 +219,6 @@ def _find_remaining_faults(model: ModelProto) -> list[RepairFinding]:
 
 
 def _is_self_contained(original: bytes) -> bool:
+    """Return whether a serialized model has no external data."""
     model = ModelProto.FromString(original)
     return all(tensor.data_location != tensor.EXTERNAL for tensor in onnx_file.iter_tensors(model))

@@ -1,10 +1,9 @@
-"""A damaged model as it lies there.
+"""View of a possibly damaged model: the producer and the consumers of each tensor, in all scopes.
 
-Who writes a tensor, who reads it, in the graph and its subgraphs.
-Owns the lookup of names through scopes and the few edits of the protobuf that keep it consistent
-(renaming a tensor, sorting nodes). It changes nothing by itself, knows no operator and believes
-nothing: a tensor may be read and written by nobody, written twice or depend on itself. A view is
-made anew after every repair.
+The view looks up names through nested scopes and offers the few protobuf edits that must keep names
+consistent (renaming a tensor, sorting and removing nodes). It does not modify the model by itself,
+knows no operators and assumes nothing about the graph: a tensor may have no producer, no consumer
+or several producers, or depend on itself. A new view is built after each repair.
 """
 
 from __future__ import annotations
@@ -35,42 +34,39 @@ __all__ = [
     "sort_nodes",
 ]
 
-#: Operators that hand on what they are given, whatever it is, and change nothing.
-_STANDARD = ("", "ai.onnx")
+#: Spellings of the domain of the standard ONNX operators.
+_STANDARD_DOMAINS = ("", "ai.onnx")
 
 
 @dataclass(eq=False)
 class NodeView:
-    """A node with its tensors; an absent optional input or output is None."""
+    """A node with its tensors and subgraphs; an omitted optional input or output is None."""
 
     proto: NodeProto
     scope: Scope
     inputs: list[TensorView | None] = field(default_factory=list)
     outputs: list[TensorView | None] = field(default_factory=list)
-    scopes: list[Scope] = field(default_factory=list)
+    subgraphs: list[Scope] = field(default_factory=list)
 
     @property
-    def standard(self) -> bool:
-        """Whether the operator is one of ONNX's own domain."""
-        return self.proto.domain in _STANDARD
+    def is_standard(self) -> bool:
+        """Whether the operator belongs to the standard ONNX domain."""
+        return self.proto.domain in _STANDARD_DOMAINS
 
     @property
     def label(self) -> str:
-        """How reports name the node."""
+        """Name of the node in reports."""
         return node_label(self.proto)
 
     @cached_property
     def attributes(self) -> Mapping[str, Any]:
-        """Its numbers, lists and texts by name."""
+        """Values of the numeric, list and string attributes by name."""
         return attribute_values(self.proto)
 
 
 @dataclass(frozen=True, eq=False)
 class TensorRead:
-    """Somebody who reads a tensor.
-
-    Input `index` of `node`, or `output` of a graph (then `node` is None).
-    """
+    """A use of a tensor: input `index` of `node`, or graph output `index` (`node` is None)."""
 
     node: NodeView | None
     index: int
@@ -78,8 +74,8 @@ class TensorRead:
     scope: Scope | None = None
 
     @property
-    def where(self) -> str:
-        """How reports name the reader."""
+    def label(self) -> str:
+        """Name of the consumer in reports."""
         if self.node is not None:
             return self.node.label
         assert self.output is not None
@@ -88,21 +84,33 @@ class TensorRead:
 
 @dataclass(eq=False)
 class TensorView:
-    """A name in a scope: written by `writer`, or a graph input, or a constant, or (missing) by nobody."""
+    """A tensor name in a scope: a node output, a graph input, a constant, or an undefined name.
+
+    Attributes
+    ----------
+    producer, index
+        The node that computes the tensor, and the index of the node's output.
+    graph_input
+        The declaration, if the tensor is a graph input.
+    constant_type
+        ONNX element type, if the tensor is a constant.
+    is_undefined
+        Whether the tensor is read but is none of these.
+    """
 
     name: str
     scope: Scope
-    writer: NodeView | None = None
+    producer: NodeView | None = None
     index: int = 0
-    entry: ValueInfoProto | None = None
-    constant: int | None = None  # element type of a constant
-    missing: bool = False
+    graph_input: ValueInfoProto | None = None
+    constant_type: int | None = None
+    is_undefined: bool = False
     reads: list[TensorRead] = field(default_factory=list)
 
 
 @dataclass(eq=False)
 class Scope:
-    """A graph: the model's own, or a subgraph, which sees the names around it."""
+    """The main graph or a subgraph, which also sees the names of the graphs around it."""
 
     graph: GraphProto
     parent: Scope | None = None
@@ -112,7 +120,7 @@ class Scope:
     nodes: list[NodeView] = field(default_factory=list)
 
     def find(self, name: str) -> TensorView | None:
-        """Return what `name` means here."""
+        """Return the tensor that `name` refers to in this scope, or None if it is undefined."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.tensors:
@@ -120,28 +128,37 @@ class Scope:
             scope = scope.parent
         return None
 
-    def can_see(self, other: Scope) -> bool:
-        """Whether names of `other` can be read here."""
+    def can_see(self, target: Scope) -> bool:
+        """Return whether tensors of `target` can be read in this scope."""
         scope: Scope | None = self
-        while scope is not None and scope is not other:
+        while scope is not None and scope is not target:
             scope = scope.parent
-        return scope is other
+        return scope is target
 
 
 class GraphView:
-    """The scopes, nodes and tensors of `model`, which is not copied.
+    """Scopes, nodes and tensors of a model.
 
-    An edit of a node's protobuf is one of the model.
-    order : all nodes, those a node depends on before it, a node's subgraphs before the node. Nodes
-    of a cycle are
-        left out (`cycle` names one of them). known : what others worked out about this view
+    The model is not copied: editing the protobuf of a node edits the model.
+
+    Attributes
+    ----------
+    order : list of NodeView
+        All nodes in topological order, the nodes of a subgraph before its owner. Nodes of a cycle
+        are omitted.
+    cycle : NodeView or None
+        A node of a cycle, if there is one.
+    undefined_tensors : list of TensorView
+        Tensors that are read but not defined anywhere.
+    cache : dict
+        Analyses of this view, by name.
     """
 
     def __init__(self, model: ModelProto) -> None:
         self.model = model
         self.main = Scope(model.graph)
         self.scopes: list[Scope] = []
-        self.missing: list[TensorView] = []
+        self.undefined_tensors: list[TensorView] = []
         self.cache: dict[str, Any] = {}
         self.cycle: NodeView | None = None
         self._register_scope(self.main)
@@ -151,85 +168,75 @@ class GraphView:
         self.order_index = {node: index for index, node in enumerate(self.order)}
 
     def _register_scope(self, scope: Scope) -> None:
+        """Add a scope with its tensors and nodes, then the subgraphs of its nodes."""
         self.scopes.append(scope)
         graph, tensors = scope.graph, scope.tensors
         for value in graph.input:
-            tensors.setdefault(value.name, TensorView(value.name, scope, entry=value))
+            tensors.setdefault(value.name, TensorView(value.name, scope, graph_input=value))
         for constant in graph.initializer:
             tensor = tensors.setdefault(constant.name, TensorView(constant.name, scope))
-            tensor.constant = constant.data_type
+            tensor.constant_type = constant.data_type
         for proto in graph.node:
-            node = NodeView(proto, scope)
-            scope.nodes.append(node)
-            for index, name in enumerate(proto.output):
-                written = (
-                    tensors.setdefault(name, TensorView(name, scope, node, index)) if name else None
-                )
-                if (
-                    written is not None
-                    and written.writer is node
-                    and proto.op_type == "Constant"
-                    and node.standard
-                ):
-                    written.constant = _constant_type(proto)
-                node.outputs.append(written)
+            _register_node(proto, scope)
         for node in scope.nodes:
             for attribute in node.proto.attribute:
-                for inner in [
-                    *([attribute.g] if attribute.HasField("g") else []),
-                    *attribute.graphs,
-                ]:
-                    below = Scope(inner, scope, node, attribute.name)
-                    node.scopes.append(below)
-                    self._register_scope(below)
+                graphs = list(attribute.graphs)
+                if attribute.HasField("g"):
+                    graphs.insert(0, attribute.g)
+                for inner_graph in graphs:
+                    subgraph = Scope(inner_graph, scope, node, attribute.name)
+                    node.subgraphs.append(subgraph)
+                    self._register_scope(subgraph)
 
     def _connect_reads(self, scope: Scope) -> None:
+        """Record each node input and graph output of a scope as a read of its tensor."""
         for node in scope.nodes:
             for index, name in enumerate(node.proto.input):
-                tensor = self._find_or_add_missing(scope, name) if name else None
+                tensor = self._find_or_add_undefined(scope, name) if name else None
                 node.inputs.append(tensor)
                 if tensor is not None:
                     tensor.reads.append(TensorRead(node, index, scope=scope))
         for index, value in enumerate(scope.graph.output):
-            self._find_or_add_missing(scope, value.name).reads.append(
+            self._find_or_add_undefined(scope, value.name).reads.append(
                 TensorRead(None, index, value, scope)
             )
 
-    def _find_or_add_missing(self, scope: Scope, name: str) -> TensorView:
+    def _find_or_add_undefined(self, scope: Scope, name: str) -> TensorView:
+        """Return the tensor `name` of a scope; an unknown one is added to the main graph."""
         tensor = scope.find(name)
         if tensor is None:
-            tensor = self.main.tensors[name] = TensorView(name, self.main, missing=True)
-            self.missing.append(tensor)
+            tensor = self.main.tensors[name] = TensorView(name, self.main, is_undefined=True)
+            self.undefined_tensors.append(tensor)
         return tensor
 
     def _iter_ordered(self, scope: Scope) -> Iterator[NodeView]:
-        """Yield the nodes of a scope, as they stand as far as that can be, each behind its subgraphs."""
+        """Yield the nodes of a scope in topological order, each after those of its subgraphs."""
         order, cycle = sort_topologically(scope)
         if cycle is not None and self.cycle is None:
             self.cycle = cycle
         for node in order:
-            for below in node.scopes:
-                yield from self._iter_ordered(below)
+            for subgraph in node.subgraphs:
+                yield from self._iter_ordered(subgraph)
             yield node
 
     @property
     def nodes(self) -> Iterator[NodeView]:
-        """All nodes, in the order of the file, subgraphs behind the graph around them."""
+        """All nodes in file order, those of subgraphs after those of the enclosing graph."""
         for scope in self.scopes:
             yield from scope.nodes
 
     def names(self) -> set[str]:
-        """Return every tensor name of the model, in all scopes."""
+        """Return the names of all tensors in all scopes."""
         return {name for scope in self.scopes for name in scope.tensors}
 
     def is_output(self, tensor: TensorView) -> bool:
-        """Whether `tensor` leaves its graph."""
+        """Return whether `tensor` is an output of a graph or subgraph."""
         return any(read.output is not None for read in tensor.reads)
 
     def rename(self, tensor: TensorView, name: str) -> None:
-        """Call a node's output `name`, for all its readers but outputs of its own graph, which keep theirs."""
-        assert tensor.writer is not None
-        tensor.writer.proto.output[tensor.index] = name
+        """Rename a node output for all its consumers, except for outputs of its own graph."""
+        assert tensor.producer is not None
+        tensor.producer.proto.output[tensor.index] = name
         for read in tensor.reads:
             if read.node is not None:
                 read.node.proto.input[read.index] = name
@@ -240,16 +247,32 @@ class GraphView:
                 value.name = name
 
 
-def fresh_name(base: str, taken: Container[str], number: int = 1) -> str:
-    """Return `base`, or where that is taken, with the first number beyond `number` that is free."""
+def _register_node(proto: NodeProto, scope: Scope) -> None:
+    """Append a node to its scope and register its outputs; the first producer of a name wins."""
+    node = NodeView(proto, scope)
+    scope.nodes.append(node)
+    is_constant = proto.op_type == "Constant" and node.is_standard
+    for index, name in enumerate(proto.output):
+        if not name:
+            node.outputs.append(None)
+            continue
+        tensor = scope.tensors.setdefault(name, TensorView(name, scope, node, index))
+        if is_constant and tensor.producer is node:
+            tensor.constant_type = _constant_element_type(proto)
+        node.outputs.append(tensor)
+
+
+def fresh_name(base: str, used_names: Container[str], number: int = 1) -> str:
+    """Return `base` or, if it is in use, `base` with the first free suffix above `number`."""
     name = base
-    while name in taken:
+    while name in used_names:
         number += 1
         name = f"{base}_{number}"
     return name
 
 
-def _constant_type(proto: NodeProto) -> int:
+def _constant_element_type(proto: NodeProto) -> int:
+    """Return the ONNX element type of the output of a Constant node."""
     for attribute in proto.attribute:
         if attribute.name == "value":
             return int(attribute.t.data_type)
@@ -259,14 +282,14 @@ def _constant_type(proto: NodeProto) -> int:
 
 
 def node_label(proto: NodeProto) -> str:
-    """Return how reports name a node: operator and name, or operator and first output."""
-    return (
-        f"{proto.op_type} {proto.name or (proto.output[0] if proto.output else 'without a name')}"
-    )
+    """Return the label of a node in reports: its operator and its name or first output."""
+    if proto.name:
+        return f"{proto.op_type} {proto.name}"
+    return f"{proto.op_type} {proto.output[0] if proto.output else 'without a name'}"
 
 
 def attribute_values(proto: NodeProto) -> dict[str, Any]:
-    """Return the attributes of a node that are numbers, lists of numbers or texts."""
+    """Return the numeric, numeric list and string attributes of a node by name."""
     values: dict[str, Any] = {}
     for attribute in proto.attribute:
         kind = attribute.type
@@ -284,77 +307,92 @@ def attribute_values(proto: NodeProto) -> dict[str, Any]:
 
 
 def is_scale(value: object) -> TypeGuard[float]:
-    """Whether `value` can be a scale: a positive number."""
+    """Return whether `value` is a valid scale: a finite positive number."""
     return isinstance(value, int | float) and math.isfinite(value) and value > 0
 
 
-def same_scale(one: object, other: object) -> bool:
-    """Whether two scales are the same number as far as float32 tells them apart."""
-    return is_scale(one) and is_scale(other) and math.isclose(one, other, rel_tol=1e-6)
+def same_scale(first: object, second: object) -> bool:
+    """Return whether two values are valid scales that are equal within float32 precision."""
+    return is_scale(first) and is_scale(second) and math.isclose(first, second, rel_tol=1e-6)
 
 
 def sort_topologically(scope: Scope) -> tuple[list[NodeView], NodeView | None]:
-    """Return the nodes of a scope in an order that keeps theirs where it can, and a node of a cycle or None."""
-    place = {node: index for index, node in enumerate(scope.nodes)}
-    needs: list[set[int]] = []
-    readers: dict[int, list[int]] = {}
-    for index, node in enumerate(scope.nodes):
-        writers = {
-            place[t.writer]
-            for t in _iter_read_tensors(node)
-            if t.writer is not None and t.scope is scope
-        }
-        needs.append(writers)
-        for writer in writers:
-            readers.setdefault(writer, []).append(index)
+    """Sort the nodes of a scope topologically, keeping the file order where possible.
+
+    Returns
+    -------
+    order : list of NodeView
+        The sorted nodes; nodes of a cycle and those downstream of it are missing.
+    cycle : NodeView or None
+        The first missing node.
+    """
+    dependency_counts, consumers = _collect_dependencies(scope)
     order: list[NodeView] = []
-    done = [False] * len(needs)
-    waiting = [len(n) for n in needs]
-    for start in range(
-        len(needs)
-    ):  # the first that is ready, then what became ready before it in the file
+    is_sorted = [False] * len(scope.nodes)
+    # Emit the first ready node, then the earlier nodes in the file that it made ready.
+    for start in range(len(scope.nodes)):
         stack = [start]
         while stack:
             index = stack.pop()
-            if done[index] or waiting[index]:
+            if is_sorted[index] or dependency_counts[index]:
                 continue
-            done[index] = True
+            is_sorted[index] = True
             order.append(scope.nodes[index])
-            for reader in sorted(readers.get(index, ()), reverse=True):
-                waiting[reader] -= 1
-                if not waiting[reader] and reader < start:
-                    stack.append(reader)
-    left = [node for node, finished in zip(scope.nodes, done, strict=True) if not finished]
-    return order, left[0] if left else None
+            for consumer in sorted(consumers.get(index, ()), reverse=True):
+                dependency_counts[consumer] -= 1
+                if not dependency_counts[consumer] and consumer < start:
+                    stack.append(consumer)
+    if all(is_sorted):
+        return order, None
+    return order, scope.nodes[is_sorted.index(False)]
+
+
+def _collect_dependencies(scope: Scope) -> tuple[list[int], dict[int, list[int]]]:
+    """Count the producers that each node of a scope depends on, and list the consumers of each.
+
+    Nodes are identified by their index in `scope.nodes`.
+    """
+    index_of = {node: index for index, node in enumerate(scope.nodes)}
+    dependency_counts: list[int] = []
+    consumers: dict[int, list[int]] = {}
+    for index, node in enumerate(scope.nodes):
+        producers = set()
+        for tensor in _iter_read_tensors(node):
+            if tensor.producer is not None and tensor.scope is scope:
+                producers.add(index_of[tensor.producer])
+        dependency_counts.append(len(producers))
+        for producer in producers:
+            consumers.setdefault(producer, []).append(index)
+    return dependency_counts, consumers
 
 
 def _iter_read_tensors(node: NodeView) -> Iterator[TensorView]:
     """Yield the tensors that a node and its subgraphs read."""
-    yield from (t for t in node.inputs if t is not None)
-    for below in node.scopes:
-        for inner in below.nodes:
-            yield from _iter_read_tensors(inner)
-        for value in below.graph.output:
-            tensor = below.find(value.name)
+    yield from (tensor for tensor in node.inputs if tensor is not None)
+    for subgraph in node.subgraphs:
+        for inner_node in subgraph.nodes:
+            yield from _iter_read_tensors(inner_node)
+        for value in subgraph.graph.output:
+            tensor = subgraph.find(value.name)
             if tensor is not None:
                 yield tensor
 
 
 def sort_nodes(graph: GraphProto, order: Iterable[NodeView]) -> None:
-    """Put the nodes of `graph` into `order`."""
-    kept = []
+    """Replace the nodes of `graph` with copies of the nodes in `order`."""
+    copies = []
     for node in order:
         copy = NodeProto()
         copy.CopyFrom(node.proto)
-        kept.append(copy)
+        copies.append(copy)
     del graph.node[:]
-    graph.node.extend(kept)
+    graph.node.extend(copies)
 
 
 def sort_all(view: GraphView) -> None:
-    """Sort the nodes of every graph of the model, inner ones first.
+    """Sort the nodes of each graph of the model topologically.
 
-    An outer graph holds copies afterwards.
+    Subgraphs are sorted first, since sorting replaces the nodes of the enclosing graph with copies.
     """
     for scope in reversed(view.scopes):
         order, _ = sort_topologically(scope)
@@ -363,10 +401,10 @@ def sort_all(view: GraphView) -> None:
 
 
 def remove_node(graph: GraphProto, proto: NodeProto) -> None:
-    """Take the node `proto` itself, not one like it, out of `graph`."""
+    """Remove the node `proto` from `graph`, comparing by identity."""
     del graph.node[index_of_node(graph, proto)]
 
 
 def index_of_node(graph: GraphProto, proto: NodeProto) -> int:
-    """Return where the node `proto` itself stands in `graph`."""
+    """Return the index of the node `proto` in `graph`, comparing by identity."""
     return next(index for index, node in enumerate(graph.node) if node is proto)

@@ -1,14 +1,14 @@
-"""The repair of lost edges: names that are read, or are graph outputs, and that nobody writes.
+"""Repair of lost edges: undefined tensors that nodes or graph outputs refer to.
 
-Such a name is reconnected to a tensor that is computed for nobody where exactly one fits: by kind
-(integers, real numbers, indices), by the scale at which integer operators read it, and by shape,
-for which the graph is tried with it. No edge is reconnected because others took what else would
-have fitted: that would be a guess.
+An undefined tensor is replaced by an unused tensor if exactly one matches: by kind (integers, real
+numbers, indices), by the scale that integer operators expect, and by shape, for which the edge is
+reconnected on trial. An edge is not reconnected if its only match is the match of another undefined
+tensor as well, since that would be a guess.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
@@ -17,8 +17,10 @@ from ..formats import QUANT
 from .graph_view import GraphView, NodeView, TensorRead, TensorView, same_scale
 from .node_semantics import (
     OTHER,
+    TensorDemand,
     TensorKind,
     integer_inputs,
+    integer_type,
     is_dequant,
     is_quantized,
     produces_indices,
@@ -32,155 +34,185 @@ from .tensor_kinds import KindAnalysis
 __all__ = ["LOST_EDGE_REPAIR"]
 
 _REPAIR_NAME = "lost edges"
-_MAX_SHAPE_TRIALS = 200  # of shapes; beyond, every tensor that fits by kind and scale counts
+#: Limit of shape trials; with more pairs of tensors, kind and scale decide.
+_MAX_SHAPE_TRIALS = 200
 
 
 def _find_lost_edges(view: GraphView) -> list[RepairFinding]:
+    """Return a finding for each undefined tensor; it is fatal unless there is a unique match."""
     findings = []
-    for tensor, fitting, why in _match_lost_tensors(view):
-        reader = tensor.reads[0].where if tensor.reads else "nobody"
-        if len(fitting) == 1 and not why:
-            text = (
-                f"reads '{tensor.name}', which nobody writes; only '{fitting[0].name}' fits, "
-                "which nobody reads"
-            )
-            if tensor.reads[0].node is None:
-                text = text.replace("reads", "hands out", 1)
-            findings.append(
-                RepairFinding(
-                    _REPAIR_NAME,
-                    text,
-                    reader,
-                    tensor.name,
-                    edits=(_make_rewire_edit(view, tensor, fitting[0]),),
-                )
-            )
+    for tensor, matches, conflict in _match_lost_tensors(view):
+        location = tensor.reads[0].label if tensor.reads else ""
+        is_node_input = bool(tensor.reads) and tensor.reads[0].node is not None
+        subject = f"reads undefined tensor '{tensor.name}'" if is_node_input else "is undefined"
+        if len(matches) == 1 and not conflict:
+            text = f"{subject}; the only match is the unused tensor '{matches[0].name}'"
+            edit = _make_rewire_edit(tensor, matches[0])
+            findings.append(RepairFinding(_REPAIR_NAME, text, location, tensor.name, edits=(edit,)))
             continue
-        several = ", ".join(f"'{t.name}'" for t in fitting[:4]) + (
-            " ..." if len(fitting) > 4 else ""
-        )
-        reason = why or (
-            f"{several} would fit alike" if fitting else _format_no_candidate(view, tensor)
-        )
-        verb = "reads" if tensor.reads and tensor.reads[0].node is not None else "hands out"
-        text = f"{verb} '{tensor.name}', which nobody writes; {reason}"
-        findings.append(RepairFinding(_REPAIR_NAME, text, reader, tensor.name, level="fatal"))
+        if not conflict and matches:
+            conflict = f"{_format_names(matches)} match equally well"
+        text = f"{subject}; {conflict or _format_no_candidate(view, tensor)}"
+        findings.append(RepairFinding(_REPAIR_NAME, text, location, tensor.name, level="fatal"))
     return findings
 
 
+def _format_names(tensors: Sequence[TensorView]) -> str:
+    """Return the quoted names of the first four tensors, with dots if there are more."""
+    names = ", ".join(f"'{tensor.name}'" for tensor in tensors[:4])
+    return f"{names} ..." if len(tensors) > 4 else names
+
+
 def _format_no_candidate(view: GraphView, tensor: TensorView) -> str:
+    """Return the message for an undefined tensor that no unused tensor matches."""
     scales = KindAnalysis.for_view(view).demand_of(tensor).scales()
-    at = f" at scale {format_scale(scales[0])}" if len(scales) == 1 else ""
-    return f"nothing that is computed for nobody fits{at}; export the model again"
+    scale = f" at scale {format_scale(scales[0])}" if len(scales) == 1 else ""
+    return f"no unused tensor matches{scale}; export the model again"
 
 
-def _make_rewire_edit(view: GraphView, tensor: TensorView, chosen: TensorView) -> Edit:
-    readers = ", ".join(dict.fromkeys(read.where for read in tensor.reads))
+def _make_rewire_edit(tensor: TensorView, replacement: TensorView) -> Edit:
+    """Return the edit that lets the consumers of an undefined tensor read `replacement`."""
+    readers = ", ".join(dict.fromkeys(read.label for read in tensor.reads))
     return Edit(
         _REPAIR_NAME,
         "rewire",
-        f"'{chosen.name}' in the place of '{tensor.name}': {readers}",
-        tensor.reads[0].where,
-        chosen.name,
-        apply=partial(_reconnect, tensor, chosen),
+        f"{readers}: reads '{replacement.name}' instead of '{tensor.name}'",
+        tensor.reads[0].label,
+        replacement.name,
+        apply=partial(_reconnect, tensor, replacement),
     )
 
 
-def _reconnect(tensor: TensorView, chosen: TensorView) -> None:
-    """Let the readers of `tensor` read `chosen`.
+def _reconnect(tensor: TensorView, replacement: TensorView) -> None:
+    """Let the consumers of `tensor` read `replacement`.
 
-    A graph output by an Identity, which goes or becomes a Dequant.
+    A graph output gets an Identity, which a later repair step removes or turns into a Dequant.
     """
     for read in tensor.reads:
         if read.node is not None:
-            read.node.proto.input[read.index] = chosen.name
+            read.node.proto.input[read.index] = replacement.name
     if any(read.node is None for read in tensor.reads):
-        name = f"Identity_{tensor.name}"
-        tensor.scope.graph.node.append(
-            NodeProto(op_type="Identity", name=name, input=[chosen.name], output=[tensor.name])
+        identity = NodeProto(
+            op_type="Identity",
+            name=f"Identity_{tensor.name}",
+            input=[replacement.name],
+            output=[tensor.name],
         )
+        tensor.scope.graph.node.append(identity)
 
 
-# ---- candidates ----------------------------------------------------------------------------------------------------
+# ---- candidates ---------------------------------------------------------------------------------
 
 
 def _match_lost_tensors(view: GraphView) -> Iterator[tuple[TensorView, list[TensorView], str]]:
-    """Yield (the lost tensor, those that fit, why not even a single one may be taken)."""
-    if not view.missing:
+    """Match undefined tensors with unused ones.
+
+    Yields
+    ------
+    tensor : TensorView
+        An undefined tensor.
+    matches : list of TensorView
+        The unused tensors that can replace it.
+    conflict : str
+        The reason why a unique match must not be used, or an empty string.
+    """
+    if not view.undefined_tensors:
         return
-    kinship = KindAnalysis.for_view(view)
-    unused = [
-        t
-        for t in view.main.tensors.values()
-        if not t.reads and not t.missing and t.constant is None
-    ]
-    fits = {
-        tensor: [c for c in unused if _can_replace(kinship, tensor, c)] for tensor in view.missing
-    }
-    if sum(map(len, fits.values())) <= _MAX_SHAPE_TRIALS:
-        before = find_shape_conflicts(view.model, view)
-        fits = {
-            tensor: [c for c in candidates if _shapes_fit(view, tensor, c, before)]
-            for tensor, candidates in fits.items()
-        }
-    for tensor, candidates in fits.items():
-        rivals = [t for t, others in fits.items() if t is not tensor and candidates == others]
-        why = ""
-        if len(candidates) == 1 and rivals:
-            why = (
-                f"'{candidates[0].name}' fits, but '{rivals[0].name}' is lost as well and it "
-                "fits there too"
+    matches_of = _find_matches(view)
+    for tensor, matches in matches_of.items():
+        rivals = [
+            rival
+            for rival, rival_matches in matches_of.items()
+            if rival is not tensor and rival_matches == matches
+        ]
+        conflict = ""
+        if len(matches) == 1 and rivals:
+            conflict = (
+                f"'{matches[0].name}' matches, but it also matches the undefined tensor "
+                f"'{rivals[0].name}'"
             )
-        yield tensor, candidates, why
+        yield tensor, matches, conflict
 
 
-def _can_replace(kinship: KindAnalysis, tensor: TensorView, candidate: TensorView) -> bool:
-    """Whether a tensor that nobody reads can be what is read under the name of the lost `tensor`."""
-    kind, wants = kinship.root_kinds.get(candidate), kinship.demand_of(tensor)
-    if kind is None or kind.category == "missing" or _leads_to(candidate, tensor):
-        return False
-    scales = wants.scales() if wants.integer_readers else []
-    if wants.integer_readers and not kind.is_integer:
-        return False
-    if kind.scale is not None and not all(same_scale(scale, kind.scale) for scale in scales):
-        return False
-    widths = {bits for _, bits, _ in wants.integer_readers if bits}
-    if kind.is_integer and any(
-        _storage_bytes(bits) != _storage_bytes(kind.bits) for bits in widths
-    ):
-        return False
-    return all(_accepts_kind(read, kind, kinship.root_kinds) for read in tensor.reads)
+def _find_matches(view: GraphView) -> dict[TensorView, list[TensorView]]:
+    """Return the unused tensors that can replace each undefined tensor.
+
+    Kind, scale and width are always compared; shapes only if there are few pairs of tensors.
+    """
+    analysis = KindAnalysis.for_view(view)
+    unused = [
+        tensor
+        for tensor in view.main.tensors.values()
+        if not tensor.reads and not tensor.is_undefined and tensor.constant_type is None
+    ]
+    matches_of: dict[TensorView, list[TensorView]] = {}
+    for tensor in view.undefined_tensors:
+        matches_of[tensor] = [
+            candidate for candidate in unused if _can_replace(analysis, tensor, candidate)
+        ]
+    if sum(map(len, matches_of.values())) > _MAX_SHAPE_TRIALS:
+        return matches_of
+    known_conflicts = find_shape_conflicts(view.model, view)
+    for tensor, candidates in matches_of.items():
+        matches_of[tensor] = [
+            candidate
+            for candidate in candidates
+            if _is_shape_compatible(view, tensor, candidate, known_conflicts)
+        ]
+    return matches_of
 
 
-def _storage_bytes(bits: int) -> int:
-    return 1 if bits <= 8 else 2 if bits <= 16 else 4
+def _can_replace(analysis: KindAnalysis, tensor: TensorView, candidate: TensorView) -> bool:
+    """Return whether an unused tensor has the kind, scale and width of an undefined `tensor`."""
+    kind = analysis.root_kinds.get(candidate)
+    if kind is None or kind.category == "missing" or _depends_on(candidate, tensor):
+        return False
+    demand = analysis.demand_of(tensor)
+    if demand.integer_readers and not _matches_integer_demand(kind, demand):
+        return False
+    return all(_accepts_kind(read, kind, analysis.root_kinds) for read in tensor.reads)
+
+
+def _matches_integer_demand(kind: TensorKind, demand: TensorDemand) -> bool:
+    """Return whether integers of `kind` have the scale and type that integer operators expect."""
+    if not kind.is_integer:
+        return False
+    scales = [] if kind.scale is None else demand.scales()
+    if not all(same_scale(scale, kind.scale) for scale in scales):
+        return False
+    expected_bits = [reader.bits for reader in demand.integer_readers if reader.bits]
+    return all(integer_type(bits) == integer_type(kind.bits) for bits in expected_bits)
 
 
 def _accepts_kind(
-    read: TensorRead, kind: TensorKind, roots: Mapping[TensorView, TensorKind]
+    read: TensorRead, kind: TensorKind, root_kinds: Mapping[TensorView, TensorKind]
 ) -> bool:
-    """Whether a reader takes what is of `kind`."""
-    if read.node is None:
+    """Return whether a node input or a graph output accepts a tensor of `kind`."""
+    node = read.node
+    if node is None:
         declared = read.output.type.tensor_type.elem_type if read.output is not None else 0
-        return (declared in (TensorProto.INT64, TensorProto.BOOL)) == (kind.category == "other")
-    if is_dequant(read.node):
+        is_index_output = declared in (TensorProto.INT64, TensorProto.BOOL)
+        return is_index_output == (kind.category == "other")
+    if is_dequant(node):
         return kind.is_integer
-    if is_quantized(read.node) and read.node.proto.op_type != QUANT.name:
-        return read.index in integer_inputs(read.node) and kind.is_integer
-    others = [OTHER if t is None else roots.get(t, OTHER) for t in read.node.inputs]
+    if is_quantized(node) and node.proto.op_type != QUANT.name:
+        return kind.is_integer and read.index in integer_inputs(node)
     if kind.category == "other":
-        return produces_indices(read.node) or takes_element(read.node, read.index, kind, others)
-    return not takes_indices(read.node, read.index)
+        input_kinds = [
+            OTHER if tensor is None else root_kinds.get(tensor, OTHER) for tensor in node.inputs
+        ]
+        return produces_indices(node) or takes_element(node, read.index, kind, input_kinds)
+    return not takes_indices(node, read.index)
 
 
-def _leads_to(candidate: TensorView, lost: TensorView) -> bool:
-    """Whether the writer of `candidate` needs what `lost` stands for.
+def _depends_on(candidate: TensorView, tensor: TensorView) -> bool:
+    """Return whether `candidate` is computed downstream of the consumers of `tensor`.
 
-    The edge would close a cycle.
+    Reconnecting the consumers to it would create a cycle.
     """
-    readers = {read.node for read in lost.reads if read.node is not None}
+    readers = {read.node for read in tensor.reads if read.node is not None}
     visited: set[NodeView] = set()
-    stack = [candidate.writer]
+    stack = [candidate.producer]
     while stack:
         node = stack.pop()
         if node is None or node in visited:
@@ -188,33 +220,32 @@ def _leads_to(candidate: TensorView, lost: TensorView) -> bool:
         if node in readers:
             return True
         visited.add(node)
-        stack += [t.writer for t in node.inputs if t is not None]
-        stack += [
-            t.writer
-            for below in node.scopes
-            for inner in below.nodes
-            for t in inner.inputs
-            if t is not None
-        ]
+        inner_nodes = [inner for subgraph in node.subgraphs for inner in subgraph.nodes]
+        for consumer in (node, *inner_nodes):
+            stack += [operand.producer for operand in consumer.inputs if operand is not None]
     return False
 
 
-def _shapes_fit(
-    view: GraphView, tensor: TensorView, candidate: TensorView, before: set[str]
+def _is_shape_compatible(
+    view: GraphView, tensor: TensorView, candidate: TensorView, known_conflicts: set[str]
 ) -> bool:
-    """Whether the graph's sizes fit together with `candidate` in the place of `tensor`, as well as without."""
-    trial = ModelProto()
-    trial.CopyFrom(view.model)
-    again = GraphView(trial)
-    same = next(
-        t for t in again.missing if t.name == tensor.name and len(t.reads) == len(tensor.reads)
+    """Return whether replacing `tensor` by `candidate` causes no new shape conflicts."""
+    trial_model = ModelProto()
+    trial_model.CopyFrom(view.model)
+    trial_view = GraphView(trial_model)
+    trial_tensor = next(
+        undefined
+        for undefined in trial_view.undefined_tensors
+        if undefined.name == tensor.name and len(undefined.reads) == len(tensor.reads)
     )
-    told = [v for v in view.model.graph.value_info if v.name == tensor.name]
-    _reconnect(same, again.main.tensors[candidate.name])
-    lost = [
-        ValueInfoProto(name=candidate.name, type=v.type) for v in told if dims_of(v) is not None
+    _reconnect(trial_tensor, trial_view.main.tensors[candidate.name])
+    declared = [
+        ValueInfoProto(name=candidate.name, type=value.type)
+        for value in view.model.graph.value_info
+        if value.name == tensor.name and dims_of(value) is not None
     ]
-    return not find_shape_conflicts(trial, GraphView(trial), lost) - before
+    conflicts = find_shape_conflicts(trial_model, GraphView(trial_model), declared)
+    return not conflicts - known_conflicts
 
 
 LOST_EDGE_REPAIR = RepairStep(_REPAIR_NAME, _find_lost_edges)

@@ -1,18 +1,18 @@
-"""What one node of a damaged graph does with integers, and the kinds of tensors.
+"""Semantics of single nodes: the kinds of tensors that a node consumes and produces.
 
-Attributes are read by the operators' own tables (`ops`), by any generation's names; what is not in
-the tables counts as float outside the quantized domains, and inside them is told by its attributes.
-Knows no graph.
+Attributes are interpreted by the operator formats (`formats`), under the attribute names of all
+generations. Operators without a format count as float outside the quantized domains; inside them
+their attributes decide. This module knows no graph.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from onnx import TensorProto, defs
 
@@ -42,6 +42,7 @@ __all__ = [
     "REAL",
     "REALS",
     "RECURRENT",
+    "IntegerReader",
     "TensorKind",
     "TensorDemand",
     "current_attributes",
@@ -70,23 +71,23 @@ _DOMAINS = ("thinker", "linger")
 INTEGERS = (TensorProto.INT8, TensorProto.INT16, TensorProto.INT32)
 REALS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
 
-#: Those that look at integers as well as at real numbers, and give positions or sizes.
+#: Operators that accept integers as well as real numbers and produce indices or shapes.
 INDEX_OPS = operators.INDEX_OPS | operators.SHAPE_QUERY_OPS
-#: Those that could hand integers on, and do where an integer operator (or a Dequant) needs their result; else they are
-#: float.
+#: Operators that can pass integers on, and do so if an integer operator or a Dequant needs their
+#: result; otherwise they run in float.
 ON_DEMAND_OPS = (
     operators.DATA_MOVEMENT_OPS - operators.PERMUTATION_OPS - operators.SELECTION_OPS
     | operators.ELEMENT_SELECT_OPS
     | {"Gather", "Resize"}
 )
-#: Those that do it wherever they get them, scale and all.
+#: Operators that always pass integers on, together with their scale.
 PASS_THROUGH_OPS = {
     form.name for form in INTEGER_OPS if not form.domain
 } - ON_DEMAND_OPS - INDEX_OPS | operators.PERMUTATION_OPS
 RECURRENT = {LSTM, GRU}
 
-#: Names of attributes before the first generation -> today's: batch normalisation said the scales of its product and
-#: of its sum apart.
+#: Attribute names before the first generation -> current names. Batch normalization had separate
+#: scales for its product and for its sum.
 _LEGACY_ATTRIBUTE_NAMES = {
     **ATTRIBUTE_RENAMES,
     "scale_mul_x": "scale_x",
@@ -94,12 +95,31 @@ _LEGACY_ATTRIBUTE_NAMES = {
     "scale_add_o": "scale_o",
 }
 
+_FLOATS = {"tensor(float)", "tensor(float16)", "tensor(double)"}
+#: Opset of the schemas. Only the types of operands matter, and these have hardly changed since.
+_OPSET = 13
+_ELEMENTS = {
+    "tensor(float)": TensorProto.FLOAT,
+    "tensor(int64)": TensorProto.INT64,
+    "tensor(bool)": TensorProto.BOOL,
+    "tensor(int32)": TensorProto.INT32,
+}
+
 
 @dataclass(frozen=True)
 class TensorKind:
-    """What a tensor is: "integer" (scale None: not known), "real", "other" (indices, masks, constants) or "missing".
+    """The kind of values that a tensor contains.
 
-    element_type : the ONNX element type where it is certain, else 0
+    Attributes
+    ----------
+    category
+        "integer" (quantized), "real", "other" (indices, masks) or "missing" (undefined).
+    scale
+        Scale of quantized integers, or None if it is unknown.
+    bits
+        Bit width of quantized integers.
+    element_type
+        ONNX element type if it is certain, else 0.
     """
 
     category: str
@@ -109,224 +129,262 @@ class TensorKind:
 
     @property
     def is_integer(self) -> bool:
-        """Whether the tensor holds quantized integers."""
+        """Whether the tensor contains quantized integers."""
         return self.category == "integer"
 
     @property
-    def text(self) -> str:
-        """How reports name it."""
-        names = {"real": "real numbers", "other": "indices", "missing": "written by nobody"}
-        if self.category != "integer":
-            return names[self.category]
-        return f"int{8 if self.bits <= 8 else 16 if self.bits <= 16 else 32}"
+    def label(self) -> str:
+        """Name of the kind in reports."""
+        if self.category == "integer":
+            return f"int{8 * _storage_bytes(self.bits)}"
+        return {"real": "real numbers", "other": "indices", "missing": "undefined"}[self.category]
 
 
 REAL, OTHER, MISSING = TensorKind("real"), TensorKind("other"), TensorKind("missing")
 FLOAT = TensorKind("real", element_type=TensorProto.FLOAT)
 
 
+def _storage_bytes(bits: int) -> int:
+    """Return the size in bytes of the integer type that stores `bits`: 1, 2 or 4."""
+    if bits <= 8:
+        return 1
+    return 2 if bits <= 16 else 4
+
+
 def integer_type(bits: int) -> int:
-    """Return the ONNX element type that holds integers of `bits`."""
-    return int(
-        TensorProto.INT8 if bits <= 8 else TensorProto.INT16 if bits <= 16 else TensorProto.INT32
-    )
+    """Return the ONNX element type that stores integers of `bits`: INT8, INT16 or INT32."""
+    types = {1: TensorProto.INT8, 2: TensorProto.INT16, 4: TensorProto.INT32}
+    return int(types[_storage_bytes(bits)])
+
+
+class IntegerReader(NamedTuple):
+    """An integer operator that reads a tensor, with the scale and bits it expects, if known."""
+
+    scale: float | None
+    bits: int | None
+    node: NodeView | None
 
 
 @dataclass
 class TensorDemand:
-    """Who needs a tensor, seen through operators that hand on what they get.
+    """The consumers of a tensor, including those behind operators that pass their input on.
 
-    integer_readers : (scale or None, bits or None, node) for each integer operator; real : whether
-    a float operator does dequant_scales : the scales of the Dequants behind it
+    Attributes
+    ----------
+    integer_readers
+        The integer operators that consume the tensor.
+    real
+        Whether a float operator consumes it.
+    dequant_scales
+        Scales of the Dequants that consume it.
     """
 
-    integer_readers: list[tuple[float | None, int | None, NodeView | None]] = field(
-        default_factory=list
-    )
+    integer_readers: list[IntegerReader] = field(default_factory=list)
     real: bool = False
     dequant_scales: list[float | None] = field(default_factory=list)
 
     def scales(self) -> list[float]:
-        """Return the different scales that integer operators read, or where there is none, that Dequants have."""
+        """Return the distinct scales of the integer readers, or of the Dequants if there is none."""
+        candidates = [reader.scale for reader in self.integer_readers] or self.dequant_scales
         scales: list[float] = []
-        wanted: list[float | None] = [s for s, _, _ in self.integer_readers] or self.dequant_scales
-        for scale in wanted:
-            if is_scale(scale) and not any(same_scale(scale, other) for other in scales):
-                scales.append(float(scale))
+        for candidate in candidates:
+            if is_scale(candidate) and not any(same_scale(candidate, scale) for scale in scales):
+                scales.append(float(candidate))
         return scales
 
 
 def merge_kinds(kinds: Sequence[TensorKind]) -> TensorKind:
-    """Return what several tensors are together: integers only where all are, of one scale."""
+    """Return the kind of a tensor assembled from tensors of `kinds`.
+
+    The result is integer only if all inputs are integers of one scale. Any other mixture that
+    contains integers or real numbers is real.
+    """
     if not kinds:
         return MISSING
     first = kinds[0]
-    if all(k.is_integer for k in kinds):
-        same = all(
-            k.scale is None or first.scale is None or math.isclose(k.scale, first.scale)
-            for k in kinds
-        )
-        return first if same else FLOAT
-    whats = {k.category for k in kinds}
-    if len(whats) == 1 or "real" not in whats and "integer" not in whats:
-        return next((k for k in kinds if k.category != "missing"), first)
-    return FLOAT if "integer" in whats else REAL
+    if all(kind.is_integer for kind in kinds):
+        return first if _have_same_scale(kinds) else FLOAT
+    categories = {kind.category for kind in kinds}
+    if len(categories) > 1 and "integer" in categories:
+        return FLOAT
+    if len(categories) > 1 and "real" in categories:
+        return REAL
+    return next((kind for kind in kinds if kind.category != "missing"), first)
 
 
-# ---- nodes --------------------------------------------------------------------------------------------------
+def _have_same_scale(kinds: Sequence[TensorKind]) -> bool:
+    """Return whether no scale differs from that of the first kind; unknown scales are ignored."""
+    first_scale = kinds[0].scale
+    if first_scale is None:
+        return True
+    scales = [kind.scale for kind in kinds if kind.scale is not None]
+    return all(math.isclose(scale, first_scale) for scale in scales)
+
+
+# ---- nodes --------------------------------------------------------------------------------------
 
 
 def integer_operator(node: NodeView) -> Format | None:
-    """Return the integer operator a node is, by any generation's name.
+    """Return the format of an integer operator, found by its name in any generation.
 
-    None for a float or an unknown one.
-    A standard operator counts as one only in a quantized domain, or where it reads a quantized
-    table.
+    Returns None for a float or unknown operator. A standard operator counts as integer only in a
+    quantized domain, or if it is a Gather from a quantized table.
     """
     form = find_integer_op_by_name(node.proto.op_type)
-    form = None if form in TRAINING_ONLY_OPS else form
-    if form is None or node.proto.domain not in (*_DOMAINS, "", "ai.onnx"):
+    if form is None or form in TRAINING_ONLY_OPS:
         return None
-    if form.domain and (node.proto.domain in _DOMAINS or node.standard):
+    if node.proto.domain not in (*_DOMAINS, "", "ai.onnx"):
+        return None
+    if form.domain and (node.proto.domain in _DOMAINS or node.is_standard):
         return form
-    if form is GATHER and any(is_scale(node.attributes.get(f"scale_{what}")) for what in "oxw"):
-        return form
+    if form is GATHER:
+        scales = [node.attributes.get(name) for name in ("scale_o", "scale_x", "scale_w")]
+        return form if any(is_scale(scale) for scale in scales) else None
     return None
 
 
 def has_output_scale(op_format: Format) -> bool:
-    """Whether the operator has a scale of its own.
+    """Return whether the operator rescales its output to a scale of its own.
 
-    Without scale_o it is unknown, not that of the input.
+    If `scale_o` is missing, the output scale of such an operator is unknown; it is not the scale of
+    the input.
     """
-    return op_format is BATCH_NORM2D or any(
-        a.name == "scale_o" and a.is_required for a in op_format.attributes
-    )
+    if op_format is BATCH_NORM2D:
+        return True
+    return any(spec.name == "scale_o" and spec.is_required for spec in op_format.attributes)
 
 
 def is_dequant(node: NodeView | None) -> bool:
-    """Whether a node is a Dequant."""
-    return (
-        node is not None
-        and node.proto.op_type == DEQUANT.name
-        and (node.proto.domain in _DOMAINS or node.standard)
-    )
+    """Return whether a node is a Dequant; False for None."""
+    if node is None or node.proto.op_type != DEQUANT.name:
+        return False
+    return node.proto.domain in _DOMAINS or node.is_standard
 
 
 def is_quant(node: NodeView) -> bool:
-    """Whether a node is a Quant."""
-    return node.proto.op_type == QUANT.name and (node.proto.domain in _DOMAINS or node.standard)
+    """Return whether a node is a Quant."""
+    return node.proto.op_type == QUANT.name and (node.proto.domain in _DOMAINS or node.is_standard)
 
 
 def is_quantized(node: NodeView) -> bool:
-    """Whether a node is an operator of the quantized generations, known or not."""
+    """Return whether a node is an operator of the quantized domains, with or without a format."""
     if is_dequant(node) or integer_operator(node) is not None:
         return True
-    return node.proto.domain in _DOMAINS and not _is_known_mover(node)
+    return node.proto.domain in _DOMAINS and not _is_integer_transparent(node)
 
 
-def _is_known_mover(node: NodeView) -> bool:
-    """Whether a node hands integers on or looks at them, in whatever domain."""
+def _is_integer_transparent(node: NodeView) -> bool:
+    """Return whether a node can pass integers on or produces indices, in any known domain."""
     names = PASS_THROUGH_OPS | ON_DEMAND_OPS | INDEX_OPS
-    return node.proto.op_type in names and (node.standard or node.proto.domain in _DOMAINS)
+    return node.proto.op_type in names and (node.is_standard or node.proto.domain in _DOMAINS)
 
 
 def produces_indices(node: NodeView) -> bool:
-    """Whether a node takes integers as well as real numbers, and gives positions or sizes."""
-    return _is_known_mover(node) and node.proto.op_type in INDEX_OPS
+    """Return whether a node accepts integers and real numbers and produces indices or shapes."""
+    return _is_integer_transparent(node) and node.proto.op_type in INDEX_OPS
 
 
 def always_passes_integers(node: NodeView) -> bool:
-    """Whether a node hands integers on wherever it gets them.
+    """Return whether a node passes integers on whenever it gets them.
 
-    A Clip does with integer bounds only.
+    A Clip does so only if its bounds are integer inputs.
     """
-    if not _is_known_mover(node) or node.proto.op_type not in PASS_THROUGH_OPS:
+    if not _is_integer_transparent(node) or node.proto.op_type not in PASS_THROUGH_OPS:
         return False
     if node.proto.op_type != "Clip":
         return True
-    bounds = [t.constant for t in node.inputs[1:] if t is not None]
-    return all(b in INTEGERS for b in bounds) and not {"min", "max"} & set(node.attributes)
+    bound_types = [tensor.constant_type for tensor in node.inputs[1:] if tensor is not None]
+    if not all(bound_type in INTEGERS for bound_type in bound_types):
+        return False
+    return "min" not in node.attributes and "max" not in node.attributes
 
 
 def passes_integers_on_demand(node: NodeView) -> bool:
-    """Whether a node hands integers on where somebody needs them."""
+    """Return whether a node passes integers on if a consumer needs them, else runs in float."""
     return (
-        _is_known_mover(node)
+        _is_integer_transparent(node)
         and node.proto.op_type in ON_DEMAND_OPS
         and integer_operator(node) is None
     )
 
 
 def data_inputs(node: NodeView) -> list[int]:
-    """Return the inputs that an eager or lazy node hands on."""
-    kind = node.proto.op_type
-    if kind == "Concat":
-        return list(range(len(node.inputs)))
-    return [1, 2][: max(len(node.inputs) - 1, 0)] if kind == "Where" else [0][: len(node.inputs)]
+    """Return the indices of the inputs whose values a data movement node passes on."""
+    input_count = len(node.inputs)
+    if node.proto.op_type == "Concat":
+        return list(range(input_count))
+    if node.proto.op_type == "Where":
+        return [1, 2][: max(input_count - 1, 0)]
+    return [0][:input_count]
 
 
 def current_attributes(node: NodeView) -> dict[str, Any]:
-    """Return the attributes of an integer node by their current names, with defaults.
+    """Return the attributes of an integer node under their current names.
 
-    None for missing ones.
+    Missing optional attributes get their defaults, missing required ones None.
     """
     form = integer_operator(node)
-    stated = {
+    attributes = {
         _LEGACY_ATTRIBUTE_NAMES.get(name, name): value for name, value in node.attributes.items()
     }
-    if form is GATHER and "scale_w" in stated:  # the table's scale, which it hands on
-        stated.setdefault("scale_x", stated["scale_w"])
+    if form is GATHER and "scale_w" in attributes:  # the output has the scale of the table
+        attributes.setdefault("scale_x", attributes["scale_w"])
     for spec in form.attributes if form is not None else ():
-        stated.setdefault(spec.name, None if spec.is_required else spec.default)
-    return stated
+        attributes.setdefault(spec.name, None if spec.is_required else spec.default)
+    return attributes
 
 
 def integer_inputs(node: NodeView) -> list[int]:
-    """Return the inputs of an integer node that carry integer activations."""
+    """Return the indices of the inputs of an integer node that are integer activations."""
+    indices = []
+    for index in _activation_inputs(node):
+        tensor = node.inputs[index] if index < len(node.inputs) else None
+        if tensor is not None and tensor.constant_type is None:
+            indices.append(index)
+    return indices
+
+
+def _activation_inputs(node: NodeView) -> Sequence[int]:
+    """Return the input indices at which the operator of an integer node takes activations."""
     form = integer_operator(node)
     if form is None:
-        chosen: Sequence[int] = (
-            range(len(node.inputs)) if any(n.startswith("scale_") for n in node.attributes) else [0]
-        )
-    elif form in RECURRENT:
-        chosen = [0]  # lengths are indices, states may be either
-    else:
-        chosen = [] if form is GATHER else form.kernel_inputs(make_op_view(node))
-    tensors = [(i, node.inputs[i]) for i in chosen if i < len(node.inputs)]
-    return [i for i, tensor in tensors if tensor is not None and tensor.constant is None]
+        has_scales = any(name.startswith("scale_") for name in node.attributes)
+        return range(len(node.inputs)) if has_scales else [0]
+    if form in RECURRENT:
+        return [0]  # lengths are indices, states may be either
+    return [] if form is GATHER else form.kernel_inputs(make_op_view(node))
 
 
 def real_inputs(node: NodeView) -> list[int]:
-    """Return the inputs of a quantized node that carry real numbers.
+    """Return the indices of the inputs of a quantized node that are real numbers.
 
-    A Quant's, the first generation's states.
+    These are the input of a Quant, and the states of first-generation recurrent layers.
     """
     if is_quant(node):
         return [0][: len(node.inputs)]
     form = integer_operator(node)
     if form is None or form not in RECURRENT or "scale_i" not in node.attributes:
         return []
-    weights = [
-        i
-        for i, t in enumerate(node.inputs)
-        if i and t is not None and t.constant == TensorProto.INT8
-    ]
-    return list(range(2, weights[0] if weights else 2))
+    for index, tensor in enumerate(node.inputs):
+        is_weight = tensor is not None and tensor.constant_type == TensorProto.INT8
+        if index and is_weight:
+            return list(range(2, index))
+    return []
 
 
-def make_op_view(node: NodeView) -> Any:  # noqa: ANN401 - in the place of an ir.Node
-    """Return what `ops` needs to see of a node.
+def make_op_view(node: NodeView) -> Any:  # noqa: ANN401 - duck-typed ir.Node
+    """Return a minimal substitute of an `ir.Node` for the functions of `formats`.
 
-    Its inputs, constant or not, and how many outputs it has.
+    It has the operator, the name, and the names of inputs and outputs; constant inputs have a
+    `const_value`.
     """
 
-    def value(tensor: TensorView | None) -> SimpleNamespace | None:
+    def make_value_view(tensor: TensorView | None) -> SimpleNamespace | None:
         if tensor is None:
             return None
-        constant = (
-            None if tensor.constant is None else SimpleNamespace(numpy=lambda: tensor.constant)
-        )
+        constant = None
+        if tensor.constant_type is not None:
+            constant = SimpleNamespace(numpy=lambda: tensor.constant_type)
         return SimpleNamespace(
             name=tensor.name,
             const_value=constant,
@@ -338,31 +396,40 @@ def make_op_view(node: NodeView) -> Any:  # noqa: ANN401 - in the place of an ir
         op_type=node.proto.op_type,
         name=node.proto.name,
         attributes={},
-        inputs=[value(t) for t in node.inputs],
-        outputs=[value(t) for t in node.outputs],
+        inputs=[make_value_view(tensor) for tensor in node.inputs],
+        outputs=[make_value_view(tensor) for tensor in node.outputs],
     )
 
 
 def read_scales(node: NodeView) -> dict[int, float]:
-    """Return the scale at which an integer node reads each input, where an attribute says so."""
+    """Return the scales that the attributes of an integer node specify, by input index."""
     form, attrs = integer_operator(node), current_attributes(node)
-    by_input: dict[int, AttributeValue] = {0: attrs.get("scale_x"), 1: attrs.get("scale_y")}
+    candidates: dict[int, AttributeValue] = {0: attrs.get("scale_x"), 1: attrs.get("scale_y")}
     for name, value in attrs.items():
-        if name.startswith("scale_x_") and name[8:].isdigit():
-            by_input[int(name[8:])] = value
-    if form is not None and all(
-        is_scale(v) for k, v in attrs.items() if k.startswith("scale_") and v is not None
-    ):
-        # Where a scale is missing nothing is said.
+        input_number = name.removeprefix("scale_x_")
+        if input_number != name and input_number.isdigit():
+            candidates[int(input_number)] = value
+    if form is not None and _are_scales_valid(attrs):
+        # The format cannot tell its input scales if a required attribute is missing.
         with contextlib.suppress(LingerOnnxError, KeyError, TypeError, ValueError):
-            by_input.update({index: q.scale for index, q in form.input_qparams(attrs).items()})
-    return {index: float(scale) for index, scale in by_input.items() if is_scale(scale)}
+            for index, qparams in form.input_qparams(attrs).items():
+                candidates[index] = qparams.scale
+    return {index: float(scale) for index, scale in candidates.items() if is_scale(scale)}
 
 
-def takes_reals(node: NodeView, index: int, others: Sequence[TensorKind]) -> bool:
-    """Whether a float node certainly needs real numbers at input `index`.
+def _are_scales_valid(attrs: Mapping[str, AttributeValue]) -> bool:
+    """Return whether every scale attribute that is present is a valid scale."""
+    scales = [value for name, value in attrs.items() if name.startswith("scale_")]
+    return all(is_scale(scale) for scale in scales if scale is not None)
 
-    Others are the kinds of all its inputs.
+
+def takes_reals(node: NodeView, index: int, input_kinds: Sequence[TensorKind]) -> bool:
+    """Return whether a float node certainly needs real numbers at input `index`.
+
+    Parameters
+    ----------
+    input_kinds
+        Kinds of all inputs of the node, as far as they are known.
     """
     if node.proto.op_type == QUANT.name:
         return True
@@ -371,40 +438,49 @@ def takes_reals(node: NodeView, index: int, others: Sequence[TensorKind]) -> boo
         return False
     if "tensor(int8)" not in formal.types:
         return True
-    mates = [
-        k for i, k in enumerate(others) if i != index and _type_variable(node, i) == formal.type_str
-    ]
-    return any(kind.category == "real" for kind in mates)
+    return any(kind.category == "real" for kind in _same_type_kinds(node, index, input_kinds))
 
 
 def takes_element(
-    node: NodeView, index: int, kind: TensorKind, others: Sequence[TensorKind]
+    node: NodeView, index: int, kind: TensorKind, input_kinds: Sequence[TensorKind]
 ) -> bool:
-    """Whether a standard node can take indices of `kind` at input `index`.
+    """Return whether a standard node accepts indices of `kind` at input `index`.
 
-    Others are the kinds of all its inputs.
+    Parameters
+    ----------
+    input_kinds
+        Kinds of all inputs of the node; those of the same type variable must not be numbers.
     """
     formal = _formal_parameter(node, index)
     if formal is None or kind.element_type not in TensorProto.DataType.values():
         return False
-    mates = [
-        k for i, k in enumerate(others) if i != index and _type_variable(node, i) == formal.type_str
-    ]
-    allowed = f"tensor({TensorProto.DataType.Name(kind.element_type).lower()})" in formal.types
-    return allowed and not any(mate.category == "real" or mate.is_integer for mate in mates)
+    if f"tensor({TensorProto.DataType.Name(kind.element_type).lower()})" not in formal.types:
+        return False
+    same_type_kinds = _same_type_kinds(node, index, input_kinds)
+    return not any(other.category == "real" or other.is_integer for other in same_type_kinds)
 
 
 def takes_indices(node: NodeView, index: int) -> bool:
-    """Whether input `index` of a standard node takes no real numbers at all, such as a shape or an axis."""
+    """Return whether input `index` of a standard node accepts no real numbers, such as a shape."""
     formal = _formal_parameter(node, index)
     return formal is not None and not (_FLOATS & set(formal.types))
 
 
-_FLOATS = {"tensor(float)", "tensor(float16)", "tensor(double)"}
+def _same_type_kinds(
+    node: NodeView, index: int, input_kinds: Sequence[TensorKind]
+) -> list[TensorKind]:
+    """Return the kinds of the other inputs that share the type variable of input `index`."""
+    type_variable = _type_variable(node, index)
+    return [
+        kind
+        for other_index, kind in enumerate(input_kinds)
+        if other_index != index and _type_variable(node, other_index) == type_variable
+    ]
 
 
 def _schema(node: NodeView) -> defs.OpSchema | None:
-    if not node.standard:
+    """Return the ONNX schema of a standard operator, or None if there is none."""
+    if not node.is_standard:
         return None
     try:
         return defs.get_schema(node.proto.op_type, max_inclusive_version=_OPSET, domain="")
@@ -412,53 +488,67 @@ def _schema(node: NodeView) -> defs.OpSchema | None:
         return None
 
 
-_OPSET = (
-    13  # types of inputs and outputs, not their number, are asked for: those changed little since
-)
-
-
 def _formal_parameter(node: NodeView, index: int) -> defs.OpSchema.FormalParameter | None:
+    """Return the schema entry of input `index`, or None if the schema does not define it."""
     schema = _schema(node)
     if schema is None or not schema.inputs:
         return None
-    last = schema.inputs[-1]
     if index < len(schema.inputs):
         return schema.inputs[index]
+    last = schema.inputs[-1]
     return last if last.option == defs.OpSchema.FormalParameterOption.Variadic else None
 
 
 def _type_variable(node: NodeView, index: int) -> str:
+    """Return the type or type variable of input `index` in the schema, or an empty string."""
     formal = _formal_parameter(node, index)
     return "" if formal is None else str(formal.type_str)
 
 
 def standard_kind(node: NodeView, index: int, kinds: Sequence[TensorKind]) -> TensorKind:
-    """Return the kind of output `index` of a float node, given what it reads (integers count as dequantized)."""
+    """Return the kind of output `index` of a float node by its ONNX schema.
+
+    Parameters
+    ----------
+    kinds
+        Kinds of the inputs; integers count as dequantized.
+    """
     schema = _schema(node)
     if schema is None or not schema.outputs:
         return REAL
     formal = schema.outputs[min(index, len(schema.outputs) - 1)]
     if formal.option == defs.OpSchema.FormalParameterOption.Variadic and not formal.is_homogeneous:
         return REAL
-    cast = node.attributes.get("to")
-    if node.proto.op_type == "Cast" and isinstance(cast, int):
-        return TensorKind("real" if cast in REALS else "other", element_type=cast)
+    cast_type = node.attributes.get("to")
+    if node.proto.op_type == "Cast" and isinstance(cast_type, int):
+        return TensorKind("real" if cast_type in REALS else "other", element_type=cast_type)
     if formal.type_str in _ELEMENTS:
-        elem = _ELEMENTS[formal.type_str]
-        return FLOAT if elem == TensorProto.FLOAT else TensorKind("other", element_type=elem)
-    for i, kind in enumerate(kinds):
-        if _type_variable(node, i) == formal.type_str and node.inputs[i] is not None:
-            return FLOAT if kind.is_integer else kind if kind.category != "missing" else REAL
-    types = set(formal.types)
-    return REAL if types & _FLOATS else _ELEMENTS_OF.get(frozenset(types), OTHER)
+        return _kind_of_element_type(_ELEMENTS[formal.type_str])
+    for input_index, kind in enumerate(kinds):
+        if node.inputs[input_index] is None:
+            continue
+        if _type_variable(node, input_index) == formal.type_str:
+            return _dequantized_kind(kind)
+    return _kind_of_types(set(formal.types))
 
 
-_ELEMENTS = {
-    f"tensor({name})": elem
-    for name, elem in (("float", 1), ("int64", 7), ("bool", 9), ("int32", 6))
-}
-_ELEMENTS_OF = {
-    frozenset({text}): TensorKind("other", element_type=elem)
-    for text, elem in _ELEMENTS.items()
-    if elem != 1
-}
+def _kind_of_element_type(element_type: int) -> TensorKind:
+    """Return the kind of a schema type: FLOAT for float, else "other" of that element type."""
+    if element_type == TensorProto.FLOAT:
+        return FLOAT
+    return TensorKind("other", element_type=element_type)
+
+
+def _kind_of_types(types: set[str]) -> TensorKind:
+    """Return the kind of a schema output that has one of `types`."""
+    if types & _FLOATS:
+        return REAL
+    only_type = types.pop() if len(types) == 1 else ""
+    return _kind_of_element_type(_ELEMENTS[only_type]) if only_type in _ELEMENTS else OTHER
+
+
+def _dequantized_kind(kind: TensorKind) -> TensorKind:
+    """Return the kind of an output with the type of an input of `kind`, in float arithmetic."""
+    if kind.is_integer:
+        return FLOAT
+    return REAL if kind.category == "missing" else kind

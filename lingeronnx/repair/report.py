@@ -1,7 +1,4 @@
-"""What was found in a graph and what was done about it, as values, text and JSON.
-
-Knows no graph.
-"""
+"""Findings and edits of a repair, as values, text and JSON; independent of any graph."""
 
 from __future__ import annotations
 
@@ -16,13 +13,22 @@ __all__ = ["Edit", "RepairFinding", "RepairReport", "RepairStep", "format_scale"
 
 @dataclass(frozen=True)
 class RepairFinding:
-    """Something that is wrong, or worth knowing.
+    """A problem of a graph, or a remark on it.
 
-    repair : the name of the repair that looked for it
-    node, tensor : the place, empty where there is none
-    text : one line; before, after : scales, or element types by name, where they are what it is
-    about level : "wrong" is repaired, "fatal" cannot be, "note" is left as it is
-    edits : how it is repaired. An edit that mends several things stands at the first of them
+    Attributes
+    ----------
+    repair : str
+        Name of the repair step that reported it.
+    text : str
+        Description in one line; it continues the node's label.
+    node, tensor : str
+        Labels of the location, or empty.
+    before, after : object
+        Actual and correct scale or element type name, if the problem is about one.
+    level : str
+        "wrong" (repaired), "fatal" (cannot be repaired) or "note" (left unchanged).
+    edits : sequence of Edit
+        The edits that fix it. An edit that fixes several problems belongs to the first of them.
     """
 
     repair: str
@@ -35,7 +41,7 @@ class RepairFinding:
     edits: Sequence[Edit] = ()
 
     def to_dict(self) -> dict[str, object]:
-        """Return it as JSON-ready values, without its edits."""
+        """Return the finding as JSON-compatible values, without its edits."""
         return _fields_to_json(
             self, ("repair", "text", "node", "tensor", "before", "after", "level")
         )
@@ -45,8 +51,22 @@ class RepairFinding:
 class Edit:
     """A change of the graph.
 
-    What is done (insert, remove, rescale, rewire, rename, retype, sort, drop) and where.
-    apply : does it to the model that was looked at. rank : its place among the edits of one repair
+    Attributes
+    ----------
+    repair : str
+        Name of the repair step that plans it.
+    action : str
+        One of insert, remove, rescale, rewire, rename, retype, sort and drop.
+    text : str
+        Description in one line; it continues the action.
+    node, tensor : str
+        Labels of the location, or empty.
+    before, after : object
+        Scale or element type name before and after the edit, if it changes one.
+    apply : callable
+        Applies the edit to the model of the view that was inspected.
+    rank : int
+        Position among the edits of one repair step.
     """
 
     repair: str
@@ -60,7 +80,7 @@ class Edit:
     rank: int = field(default=0, repr=False, compare=False)
 
     def to_dict(self) -> dict[str, object]:
-        """Return it as JSON-ready values."""
+        """Return the edit as JSON-compatible values."""
         return _fields_to_json(
             self, ("repair", "action", "text", "node", "tensor", "before", "after")
         )
@@ -68,7 +88,10 @@ class Edit:
 
 @dataclass(frozen=True)
 class RepairStep:
-    """A kind of damage: `find` looks for it in a view, changes nothing, and says with each finding how it is mended."""
+    """A repair of one kind of damage.
+
+    `find` returns the findings in a view, each with the edits that fix it, and modifies nothing.
+    """
 
     name: str
     find: Callable[[GraphView], list[RepairFinding]]
@@ -76,81 +99,95 @@ class RepairStep:
 
 @dataclass
 class RepairReport:
-    """All findings and edits of a graph, in the order of the repairs."""
+    """All findings and edits of a graph, in the order of the repair steps."""
 
     findings: list[RepairFinding] = field(default_factory=list)
     edits: list[Edit] = field(default_factory=list)
 
     @property
     def fatal(self) -> list[RepairFinding]:
-        """Return the findings that cannot be repaired."""
-        return [f for f in self.findings if f.level == "fatal"]
+        """The findings that cannot be repaired."""
+        return [finding for finding in self.findings if finding.level == "fatal"]
 
     @property
     def wrong(self) -> list[RepairFinding]:
-        """Return the findings that are repaired."""
-        return [f for f in self.findings if f.level == "wrong"]
+        """The findings that are repaired."""
+        return [finding for finding in self.findings if finding.level == "wrong"]
 
     @property
     def notes(self) -> list[RepairFinding]:
-        """Return the findings that are left as they are."""
-        return [f for f in self.findings if f.level == "note"]
+        """The findings that are left unchanged."""
+        return [finding for finding in self.findings if finding.level == "note"]
 
     def lines(self, planned: bool = False) -> list[str]:
-        """Return the report as text; `planned`: the edits are what would be done."""
-        text: list[str] = []
+        """Return the report as lines of text.
+
+        Parameters
+        ----------
+        planned
+            Whether the edits are only planned (a dry run).
+        """
+        lines: list[str] = []
         wrong, fatal = self.wrong, self.fatal
         if not wrong and not fatal:
-            text.append("nothing is wrong with it")
+            lines.append("no problems found")
         if wrong:
-            text += [f"found: {_format_count(len(wrong), 'thing')} wrong", *_format_findings(wrong)]
+            lines.append(f"found {_format_count(len(wrong), 'problem')}:")
+            lines += _format_findings(wrong)
         if fatal:
-            text += [
-                f"cannot be repaired: {_format_count(len(fatal), 'thing')}",
-                *_format_findings(fatal),
-            ]
+            lines.append(f"{_format_count(len(fatal), 'problem')} cannot be repaired:")
+            lines += _format_findings(fatal)
         if self.edits and not fatal:
-            verb = "would be done" if planned else "done"
-            text.append(f"{verb}: {_format_count(len(self.edits), 'edit')}")
-            text += [
-                f"  {edit.action:<8} {edit.text}{_format_edit_scale(edit)}" for edit in self.edits
-            ]
-        return text + [f"note: {f.node + ' ' if f.node else ''}{f.text}" for f in self.notes]
+            state = "planned" if planned else "applied"
+            lines.append(f"{_format_count(len(self.edits), 'edit')} {state}:")
+            lines += _format_edits(self.edits)
+        return lines + [f"note: {_format_location_text(note)}" for note in self.notes]
 
     def to_dict(self) -> dict[str, object]:
-        """Return the report as JSON-ready values."""
+        """Return the report as JSON-compatible values."""
         return {
-            "findings": [f.to_dict() for f in self.findings],
-            "edits": [e.to_dict() for e in self.edits],
+            "findings": [finding.to_dict() for finding in self.findings],
+            "edits": [edit.to_dict() for edit in self.edits],
         }
 
 
-def _format_count(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
+def _format_count(count: int, noun: str) -> str:
+    """Return a count with its noun, such as "2 problems"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _format_location_text(finding: RepairFinding) -> str:
+    """Return the text of a finding behind the label of its node."""
+    return f"{finding.node} {finding.text}" if finding.node else finding.text
 
 
 def _format_findings(findings: Sequence[RepairFinding]) -> list[str]:
-    return [f"  {f.repair:<11} {f.node + ' ' if f.node else ''}{f.text}" for f in findings]
+    """Return one indented line per finding: repair step, node and text."""
+    return [f"  {finding.repair:<11} {_format_location_text(finding)}" for finding in findings]
 
 
-def _format_edit_scale(edit: Edit) -> str:
-    return (
-        f", scale_o {format_scale(edit.after)}"
-        if edit.action == "insert" and edit.after is not None
-        else ""
-    )
+def _format_edits(edits: Sequence[Edit]) -> list[str]:
+    """Return one indented line per edit: action and text, with the scale of a new Dequant."""
+    lines = []
+    for edit in edits:
+        has_scale = edit.action == "insert" and edit.after is not None
+        scale = f", scale_o {format_scale(edit.after)}" if has_scale else ""
+        lines.append(f"  {edit.action:<8} {edit.text}{scale}")
+    return lines
 
 
 def _fields_to_json(value: object, names: Sequence[str]) -> dict[str, object]:
-    """Return some fields by name; JSON knows no infinities."""
-    fields = {name: getattr(value, name) for name in names}
-    return {
-        k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in fields.items()
-    }
+    """Return the fields `names` of an object; infinities and NaN become strings."""
+    fields: dict[str, object] = {}
+    for name in names:
+        field_value = getattr(value, name)
+        is_non_finite = isinstance(field_value, float) and not math.isfinite(field_value)
+        fields[name] = str(field_value) if is_non_finite else field_value
+    return fields
 
 
 def format_scale(value: object) -> str:
-    """Return a scale as people read it."""
+    """Format a scale for reading: as a power of two if it is one, and "none" if it is no number."""
     if not isinstance(value, int | float):
         return "none"
     mantissa, exponent = math.frexp(value) if math.isfinite(value) else (0.0, 0)

@@ -1,14 +1,15 @@
-"""Shapes and element types of a graph that may be wrong, by ONNX's own inference, and where they contradict the file.
+"""Shapes of a graph that may be wrong, and their conflicts with the declarations in the file.
 
-Works on a copy without large constants and without the file's notes on tensors inside the graph,
-which may be stale.
+Shapes are computed by ONNX shape inference on a copy without large constants and without
+value_info, which may be stale.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-import onnx
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper, shape_inference
 
 from ..formats import BATCH_NORM2D, CONV1D, CONV2D, CONV_TRANSPOSE2D, GRU, LAYER_NORM, LINEAR, LSTM
@@ -17,49 +18,71 @@ from ..schemas import register_schemas, to_checkable_model
 from .graph_view import GraphView, NodeView, node_label
 from .node_semantics import integer_operator
 
-__all__ = ["Sizes", "dims_of", "find_shape_conflicts", "infer_shapes", "shapes_conflict"]
+__all__ = ["Dims", "Sizes", "dims_of", "find_shape_conflicts", "infer_shapes", "shapes_conflict"]
 
-_MAX_KEPT_ELEMENTS = 1024  # values; larger constants are no shapes
+#: Constants with more elements than this are dropped for inference: they are no shapes.
+_MAX_KEPT_ELEMENTS = 1024
 Dims = tuple[int | None, ...]
+#: Tensor name -> (ONNX element type, dimensions or None if the rank is unknown).
 Sizes = dict[str, tuple[int, Dims | None]]
 
-#: Operators whose sizes nobody should tell: the executor's ArgMax differs from ONNX's, branches from one another.
+#: Operators without shape inference: the executor's ArgMax differs from the ONNX one, and the
+#: branches of a control flow operator may differ from each other.
 _UNINFERRED_OPS = operators.CONTROL_FLOW_OPS | {"ArgMax"}
 _UNKNOWN_DOMAIN = "lingeronnx.unknown"
 
-#: Where an integer layer's input meets its weight: operator -> (axis of the input, axis of the weight, grouped).
+
+class _WidthAxes(NamedTuple):
+    """The axes of input and weight that must have the same size, per group if `is_grouped`."""
+
+    input_axis: int
+    weight_axis: int
+    is_grouped: bool = False
+
+
 _WIDTH_AXES = {
-    CONV2D.name: (1, 1, True),
-    CONV1D.name: (1, 1, True),
-    CONV_TRANSPOSE2D.name: (1, 0, False),
-    LINEAR.name: (-1, -1, False),
-    BATCH_NORM2D.name: (1, 0, False),
-    LAYER_NORM.name: (-1, -1, False),
-    LSTM.name: (-1, -1, False),
-    GRU.name: (-1, -1, False),
+    CONV2D.name: _WidthAxes(1, 1, is_grouped=True),
+    CONV1D.name: _WidthAxes(1, 1, is_grouped=True),
+    CONV_TRANSPOSE2D.name: _WidthAxes(1, 0),
+    LINEAR.name: _WidthAxes(-1, -1),
+    BATCH_NORM2D.name: _WidthAxes(1, 0),
+    LAYER_NORM.name: _WidthAxes(-1, -1),
+    LSTM.name: _WidthAxes(-1, -1),
+    GRU.name: _WidthAxes(-1, -1),
 }
 
 
 def infer_shapes(model: ModelProto) -> Sizes:
-    """Return {tensor: (element type, dims or None)} of the main graph, as far as anything is known."""
-    copy = _strip_for_inference(model)
+    """Infer element types and dimensions of the tensors of the main graph.
+
+    Returns an empty dict if inference fails.
+    """
     try:
         register_schemas()
-        done = shape_inference.infer_shapes(
-            to_checkable_model(copy), check_type=False, strict_mode=False, data_prop=True
+        inferred = shape_inference.infer_shapes(
+            to_checkable_model(_strip_for_inference(model)),
+            check_type=False,
+            strict_mode=False,
+            data_prop=True,
         )
-    except Exception:  # inference gives up on what is damaged too badly: then nothing is known
+    except Exception:  # the graph is too damaged for inference
         return {}
-    graph = done.graph
-    sizes: Sizes = {t.name: (t.data_type, tuple(int(d) for d in t.dims)) for t in graph.initializer}
+    graph = inferred.graph
+    sizes: Sizes = {}
+    for tensor in graph.initializer:
+        sizes[tensor.name] = (tensor.data_type, tuple(int(dim) for dim in tensor.dims))
     for value in (*graph.value_info, *graph.input, *graph.output):
-        known = value.type.tensor_type
         if value.type.HasField("tensor_type"):
-            sizes.setdefault(value.name, (known.elem_type, dims_of(value)))
+            sizes.setdefault(value.name, (value.type.tensor_type.elem_type, dims_of(value)))
     return sizes
 
 
 def _strip_for_inference(model: ModelProto) -> ModelProto:
+    """Return a copy of a model for shape inference.
+
+    The copy has no value_info, no declared types of outputs, and no values of large constants;
+    operators of `_UNINFERRED_OPS` belong to an unknown domain.
+    """
     copy = ModelProto(ir_version=model.ir_version)
     copy.opset_import.extend(model.opset_import)
     copy.functions.extend(model.functions)
@@ -73,118 +96,157 @@ def _strip_for_inference(model: ModelProto) -> ModelProto:
     copy.opset_import.append(helper.make_opsetid(_UNKNOWN_DOMAIN, 1))
     graph.input.extend(model.graph.input)
     for value in graph.input:
-        if any(
-            dim.dim_value < 0 for dim in value.type.tensor_type.shape.dim
-        ):  # at which ONNX ends the process
+        # A negative dimension makes ONNX abort the process.
+        if any(dim.dim_value < 0 for dim in value.type.tensor_type.shape.dim):
             value.type.tensor_type.ClearField("shape")
     graph.output.extend(ValueInfoProto(name=value.name) for value in model.graph.output)
     for tensor in model.graph.initializer:
-        if any(dim < 0 for dim in tensor.dims):
-            continue
-        small = (
-            sum(map(abs, tensor.dims)) <= _MAX_KEPT_ELEMENTS
-            and len(tensor.raw_data) <= 8 * _MAX_KEPT_ELEMENTS
-        )
-        graph.initializer.append(
-            tensor
-            if small and tensor.data_location != TensorProto.EXTERNAL
-            else TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-        )
+        if all(dim >= 0 for dim in tensor.dims):
+            graph.initializer.append(_strip_constant(tensor))
     return copy
 
 
+def _strip_constant(tensor: TensorProto) -> TensorProto:
+    """Return a small constant as it is, and a large or external one without its values."""
+    is_small = (
+        sum(map(abs, tensor.dims)) <= _MAX_KEPT_ELEMENTS
+        and len(tensor.raw_data) <= 8 * _MAX_KEPT_ELEMENTS
+    )
+    if is_small and tensor.data_location != TensorProto.EXTERNAL:
+        return tensor
+    return TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+
+
 def dims_of(value: ValueInfoProto) -> Dims | None:
-    """Return the declared sizes of a tensor, None for those that are no numbers, and None where there are none."""
-    kind = value.type.tensor_type
-    if not value.type.HasField("tensor_type") or not kind.HasField("shape"):
-        return None
-    return tuple(int(d.dim_value) if d.HasField("dim_value") else None for d in kind.shape.dim)
+    """Return the declared dimensions of a tensor, or None if it has no declared shape.
 
-
-def shapes_conflict(one: Dims | None, other: Dims | None) -> bool:
-    """Whether two shapes cannot be the same.
-
-    Axis 0 may be the batch and counts only where both say more than 1.
+    Symbolic and unknown dimensions are None.
     """
-    if one is None or other is None:
-        return False
-    if len(one) != len(other):
-        return True
-    pairs = list(zip(one, other, strict=True))
-    return any(
-        a is not None and b is not None and a != b and (i or min(a, b) > 1)
-        for i, (a, b) in enumerate(pairs)
+    tensor_type = value.type.tensor_type
+    if not value.type.HasField("tensor_type") or not tensor_type.HasField("shape"):
+        return None
+    return tuple(
+        int(dim.dim_value) if dim.HasField("dim_value") else None for dim in tensor_type.shape.dim
     )
 
 
-def find_shape_conflicts(
-    model: ModelProto, view: GraphView, unwritten_value_info: Sequence[ValueInfoProto] = ()
-) -> set[str]:
-    """Return what does not fit together.
+def shapes_conflict(first: Dims | None, second: Dims | None) -> bool:
+    """Return whether two shapes cannot be equal.
 
-    Declared outputs, widths of layers, numbers of elements, sizes of operands.
-    unwritten_value_info : what the file says of tensors that nobody writes, under the names they
-    are read by now
+    Axis 0 may be the batch; it conflicts only if both sizes are above 1.
+    """
+    if first is None or second is None:
+        return False
+    if len(first) != len(second):
+        return True
+    for axis, (first_dim, second_dim) in enumerate(zip(first, second, strict=True)):
+        if first_dim is None or second_dim is None or first_dim == second_dim:
+            continue
+        if axis or min(first_dim, second_dim) > 1:
+            return True
+    return False
+
+
+def find_shape_conflicts(
+    model: ModelProto, view: GraphView, undefined_value_info: Sequence[ValueInfoProto] = ()
+) -> set[str]:
+    """Find conflicts between inferred shapes and declared outputs, weights and operands.
+
+    Parameters
+    ----------
+    model
+        The model of `view`.
+    undefined_value_info
+        Declarations in the file for undefined tensors, renamed to the tensors that replace them.
+
+    Returns
+    -------
+    set of str
+        One description per conflict.
     """
     sizes = infer_shapes(model)
-    conflicting = set(_strict_inference_errors(model))
-    for value in (*model.graph.output, *unwritten_value_info):
-        have = sizes.get(value.name, (0, None))[1]
-        if shapes_conflict(dims_of(value), have):
-            conflicting.add(f"'{value.name}' should be {_format_dims(dims_of(value))}")
+    conflicts = set(_strict_inference_errors(model))
+    for value in (*model.graph.output, *undefined_value_info):
+        inferred = sizes.get(value.name, (0, None))[1]
+        if shapes_conflict(dims_of(value), inferred):
+            conflicts.add(f"'{value.name}' should be {_format_dims(dims_of(value))}")
     for node in view.main.nodes:
         shapes = [sizes.get(name, (0, None))[1] for name in node.proto.input]
-        conflicting.update(
-            f"{node.label}: {what}"
-            for what in _find_misfits(node.proto, shapes, sizes, _operator_name(node))
-        )
-    return conflicting
+        mismatch = _find_width_mismatch(node, shapes)
+        if mismatch is not None:
+            conflicts.add(f"{node.label}: {mismatch}")
+        if _changes_element_count(node, shapes, sizes):
+            conflicts.add(f"{node.label}: number of elements")
+    return conflicts
 
 
 def _operator_name(node: NodeView) -> str:
-    """Return today's name of an integer operator, else the node's own."""
+    """Return the current name of an integer operator, or the node's own operator name."""
     op = integer_operator(node)
     return op.name if op is not None else node.proto.op_type
 
 
-def _find_misfits(
-    proto: onnx.NodeProto, shapes: Sequence[Dims | None], sizes: Sizes, name: str
-) -> Iterator[str]:
-    if name in _WIDTH_AXES and len(shapes) > 1:
-        axis, other, grouped = _WIDTH_AXES[name]
-        matrix = name in (LSTM.name, GRU.name)  # which have lengths and states before their weights
-        weight = next(
-            (s for s in shapes[1:] if s is not None and (not matrix or len(s) == 2)), None
-        )
-        group = next((int(a.i) for a in proto.attribute if a.name == "group"), 1) if grouped else 1
-        x = shapes[0]
-        if x is not None and weight:
-            if not -len(x) <= axis < len(x) or (name.startswith("Conv") and len(x) != len(weight)):
-                yield "rank"
-            else:
-                have, want = x[axis], weight[other]
-                if have is not None and want is not None and have != want * group:
-                    yield "width"
-    if name in ("Reshape", "Flatten") and proto.output and shapes:
-        counts = [
-            _element_count(shapes[0]),
-            _element_count(sizes.get(proto.output[0], (0, None))[1]),
-        ]
-        if None not in counts and counts[0] != counts[1]:
-            yield "number of elements"
+def _find_width_mismatch(node: NodeView, shapes: Sequence[Dims | None]) -> str | None:
+    """Return "rank" or "width" if the weight of an integer layer does not match its input.
+
+    Parameters
+    ----------
+    shapes
+        Shapes of the inputs of the node.
+    """
+    name = _operator_name(node)
+    if name not in _WIDTH_AXES or len(shapes) < 2:
+        return None
+    axes, input_shape = _WIDTH_AXES[name], shapes[0]
+    weight_shape = _find_weight_shape(name, shapes)
+    if input_shape is None or not weight_shape:
+        return None
+    rank = len(input_shape)
+    if not -rank <= axes.input_axis < rank:
+        return "rank"
+    if name.startswith("Conv") and rank != len(weight_shape):
+        return "rank"
+    groups = _group_count(node) if axes.is_grouped else 1
+    input_width, weight_width = input_shape[axes.input_axis], weight_shape[axes.weight_axis]
+    if input_width is None or weight_width is None or input_width == weight_width * groups:
+        return None
+    return "width"
+
+
+def _group_count(node: NodeView) -> int:
+    """Return the attribute `group` of a convolution, by default 1."""
+    return next((int(item.i) for item in node.proto.attribute if item.name == "group"), 1)
+
+
+def _find_weight_shape(name: str, shapes: Sequence[Dims | None]) -> Dims | None:
+    """Return the shape of the first weight of an integer layer, or None if it is unknown."""
+    for shape in shapes[1:]:
+        # Recurrent layers have lengths and states before the weights, which are matrices.
+        if shape is not None and (name not in (LSTM.name, GRU.name) or len(shape) == 2):
+            return shape
+    return None
+
+
+def _changes_element_count(node: NodeView, shapes: Sequence[Dims | None], sizes: Sizes) -> bool:
+    """Return whether a Reshape or Flatten changes the number of elements."""
+    if _operator_name(node) not in ("Reshape", "Flatten"):
+        return False
+    if not node.proto.output or not shapes:
+        return False
+    input_count = _element_count(shapes[0])
+    output_count = _element_count(sizes.get(node.proto.output[0], (0, None))[1])
+    return input_count is not None and output_count is not None and input_count != output_count
 
 
 def _element_count(dims: Dims | None) -> int | None:
+    """Return the number of elements of a shape, or None if a dimension is unknown."""
     if dims is None or None in dims:
         return None
-    total = 1
-    for d in dims:
-        total *= d or 0
-    return total
+    return math.prod(dim or 0 for dim in dims)
 
 
 def _strict_inference_errors(model: ModelProto) -> Iterator[str]:
-    """Yield what strict inference stumbles over first."""
+    """Yield the first error of strict shape inference, reduced to the node if one is named."""
     try:
         register_schemas()
         shape_inference.infer_shapes(
@@ -195,13 +257,12 @@ def _strict_inference_errors(model: ModelProto) -> Iterator[str]:
         )
     except Exception as error:
         text = " ".join(str(error).split())
-        names = sorted(
-            (node_label(n) for n in model.graph.node if n.name and n.name in text),
-            key=len,
-            reverse=True,
-        )
-        yield f"sizes of {names[0]}" if names else text
+        labels = [node_label(node) for node in model.graph.node if node.name and node.name in text]
+        yield f"sizes of {max(labels, key=len)}" if labels else text
 
 
 def _format_dims(dims: Dims | None) -> str:
-    return "?" if dims is None else "[" + ",".join("?" if d is None else str(d) for d in dims) + "]"
+    """Format a shape such as "[1,?,3]"; "?" if it is unknown."""
+    if dims is None:
+        return "?"
+    return "[" + ",".join("?" if dim is None else str(dim) for dim in dims) + "]"

@@ -1,7 +1,7 @@
-"""Repairs of a graph's skeleton: names given twice, nodes out of order, Identity nodes left over.
+"""Repair of the structure of a graph: duplicate names, unsorted nodes, redundant Identity nodes.
 
-A tensor written twice is repaired where both nodes are the same; otherwise, and where nodes depend
-on themselves, there is no telling what was meant.
+A tensor with two producers is repaired only if both nodes are equivalent. Otherwise, and if nodes
+form a cycle, the intended graph is ambiguous.
 """
 
 from __future__ import annotations
@@ -32,138 +32,137 @@ from .tensor_kinds import KindAnalysis
 __all__ = ["DUPLICATE_REPAIR", "IDENTITY_REPAIR", "ORDER_REPAIR"]
 
 
-# ---- names given twice ---------------------------------------------------------------------------------------------
+# ---- duplicates ---------------------------------------------------------------------------------
 
 
 def _find_duplicates(view: GraphView) -> list[RepairFinding]:
+    """Return the findings on duplicate producers, graph inputs and outputs, and node names."""
     findings = []
     for scope in view.scopes:
         graph = scope.graph
-        for node, first in _iter_duplicate_writers(graph):
-            shared = [name for name in node.output if name and name in first.output]
-            text, edits = f"'{shared[0]}' is written by {node_label(first)} too", []
-            if same := _is_equivalent(first, node):
-                edits.append(
-                    Edit(
-                        "duplicates",
-                        "remove",
-                        f"{node_label(node)}, its second copy",
-                        node_label(node),
-                        apply=partial(remove_node, graph, node),
-                    )
-                )
-            text += ", which does the same" if same else "; it is not clear which of them is meant"
-            findings.append(
-                RepairFinding(
-                    "duplicates",
-                    text,
-                    node_label(node),
-                    shared[0],
-                    level="wrong" if same else "fatal",
-                    edits=edits,
-                )
-            )
-        for name in _written_inputs(graph):
+        for node, first in _iter_duplicate_producers(graph):
+            findings.append(_describe_duplicate_producer(graph, node, first))
+        for name in _find_computed_inputs(graph):
             text = (
-                f"'{name}' is written by a node and is a graph input or initializer; it is not "
-                "clear which is meant"
+                f"'{name}' is computed by a node and is also a graph input or initializer; it is "
+                "unclear which one is correct"
             )
             findings.append(RepairFinding("duplicates", text, tensor=name, level="fatal"))
-        findings += [
-            _describe_duplicate_entry(graph, kind, entries)
-            for kind, entries in _find_duplicate_entries(graph)
-        ]
+        for kind, entries in _find_duplicate_entries(graph):
+            findings.append(_describe_duplicate_entry(graph, kind, entries))
     return findings + _find_name_clashes(view)
+
+
+def _describe_duplicate_producer(
+    graph: GraphProto, node: NodeProto, first: NodeProto
+) -> RepairFinding:
+    """Return the finding on a node that computes a tensor of `first`; fatal unless equivalent."""
+    label = node_label(node)
+    tensor = next(name for name in node.output if name and name in first.output)
+    if not _is_equivalent(first, node):
+        text = f"'{tensor}' is also computed by {node_label(first)}; it is unclear which is correct"
+        return RepairFinding("duplicates", text, label, tensor, level="fatal")
+    remove = partial(remove_node, graph, node)
+    edit = Edit("duplicates", "remove", f"{label}, a duplicate", label, apply=remove)
+    text = f"'{tensor}' is also computed by the equivalent {node_label(first)}"
+    return RepairFinding("duplicates", text, label, tensor, edits=[edit])
 
 
 def _describe_duplicate_entry(
     graph: GraphProto, kind: str, entries: list[ValueInfoProto]
 ) -> RepairFinding:
-    """Return what is wrong with `entries` of one name in a list of `graph`."""
-    name, twice = entries[0].name, f"{kind} '{entries[0].name}' is listed {len(entries)} times"
-    if any(e.SerializeToString() != entries[0].SerializeToString() for e in entries[1:]):
-        text = f"{twice}, and not the same each time; it is not clear which is meant"
+    """Return the finding on several `entries` of one name in a list of `graph`."""
+    name = entries[0].name
+    text = f"{kind} '{name}' is listed {len(entries)} times"
+    first = entries[0].SerializeToString()
+    if any(entry.SerializeToString() != first for entry in entries[1:]):
+        text = f"{text} with different contents; it is unclear which one is correct"
         return RepairFinding("duplicates", text, tensor=name, level="fatal")
     edit = Edit(
         "duplicates",
         "drop",
-        f"{kind} '{name}': listed once",
+        f"duplicates of {kind} '{name}'",
         tensor=name,
         apply=partial(_drop_duplicate_entries, graph, kind, name),
     )
-    return RepairFinding("duplicates", twice, tensor=name, edits=(edit,))
+    return RepairFinding("duplicates", text, tensor=name, edits=(edit,))
 
 
 def _drop_duplicate_entries(graph: GraphProto, kind: str, name: str) -> None:
-    field = {
+    """Delete all entries `name` but the first from a list of `graph`."""
+    entries = {
         "graph input": graph.input,
         "graph output": graph.output,
         "initializer": graph.initializer,
     }[kind]
-    places = [index for index, value in enumerate(field) if value.name == name]
-    for index in reversed(places[1:]):
-        del field[index]
+    indices = [index for index, entry in enumerate(entries) if entry.name == name]
+    for index in reversed(indices[1:]):
+        del entries[index]
 
 
 def _find_name_clashes(view: GraphView) -> list[RepairFinding]:
-    gone = [
-        node
-        for scope in view.scopes
-        for node, first in _iter_duplicate_writers(scope.graph)
-        if _is_equivalent(first, node)
-    ]
-    taken = {node.proto.name for node in view.nodes if not any(node.proto is copy for copy in gone)}
-    findings, count = [], Counter[str]()
-    for proto, name in _find_duplicate_names(view):
-        count[name] += 1
-        new = fresh_name(name, taken, count[name])
-        taken.add(new)
+    """Return a finding for each node of the main graph that has the name of an earlier node."""
+    duplicates = []
+    for scope in view.scopes:
+        duplicates += _find_equivalent_duplicates(scope.graph)
+    used_names = {
+        node.proto.name
+        for node in view.nodes
+        if not any(node.proto is duplicate for duplicate in duplicates)
+    }
+    findings, counts = [], Counter[str]()
+    for proto in _find_duplicate_names(view):
+        name = proto.name
+        counts[name] += 1
+        new_name = fresh_name(name, used_names, counts[name])
+        used_names.add(new_name)
         edit = Edit(
             "duplicates",
             "rename",
-            f"node '{name}', the second of that name, is called '{new}'",
+            f"the second node '{name}' to '{new_name}'",
             name,
-            apply=partial(_rename_node, proto, new),
+            apply=partial(_rename_node, proto, new_name),
         )
-        findings.append(
-            RepairFinding(
-                "duplicates",
-                f"another node is called '{name}' too",
-                node_label(proto),
-                edits=(edit,),
-            )
-        )
+        text = f"another node has the name '{name}' too"
+        findings.append(RepairFinding("duplicates", text, node_label(proto), edits=(edit,)))
     return findings
 
 
 def _rename_node(proto: NodeProto, name: str) -> None:
+    """Set the name of a node."""
     proto.name = name
 
 
-def _iter_duplicate_writers(graph: GraphProto) -> Iterator[tuple[NodeProto, NodeProto]]:
-    """Yield (node, the node before it that writes the same tensor)."""
-    writers: dict[str, NodeProto] = {}
+def _iter_duplicate_producers(graph: GraphProto) -> Iterator[tuple[NodeProto, NodeProto]]:
+    """Yield each node that computes a tensor again, with the first node that computes it."""
+    producers: dict[str, NodeProto] = {}
     for node in graph.node:
-        first = next((writers[name] for name in node.output if name in writers), None)
+        first = next((producers[name] for name in node.output if name in producers), None)
         if first is not None:
             yield node, first
-        own: set[str] = set()
+        outputs: set[str] = set()
         for name in node.output:
-            if name and name in own:
+            if name and name in outputs:
                 yield node, node
-            own.add(name)
+            outputs.add(name)
             if name:
-                writers.setdefault(name, node)
+                producers.setdefault(name, node)
+
+
+def _find_equivalent_duplicates(graph: GraphProto) -> list[NodeProto]:
+    """Return the nodes that repeat an earlier node of `graph`."""
+    return [node for node, first in _iter_duplicate_producers(graph) if _is_equivalent(first, node)]
 
 
 def _is_equivalent(first: NodeProto, second: NodeProto) -> bool:
-    """Whether two nodes do the same.
+    """Return whether two nodes compute the same.
 
-    Of two Dequants of one tensor the scale does not matter, it follows from that.
+    Two Dequants of one tensor are equivalent whatever their scales, since the tensor determines
+    the scale.
     """
     if first is second:
         return False
-    parts = []
+    contents = []
     for node in (first, second):
         copy = NodeProto()
         copy.CopyFrom(node)
@@ -171,17 +170,23 @@ def _is_equivalent(first: NodeProto, second: NodeProto) -> bool:
         copy.ClearField("doc_string")
         if copy.op_type == DEQUANT.name:
             copy.ClearField("attribute")
-        parts.append(copy.SerializeToString(deterministic=True))
-    return parts[0] == parts[1]
+        contents.append(copy.SerializeToString(deterministic=True))
+    return contents[0] == contents[1]
 
 
-def _written_inputs(graph: GraphProto) -> list[str]:
-    sources = {v.name for v in graph.input} | {t.name for t in graph.initializer}
-    return sorted({name for node in graph.node for name in node.output if name and name in sources})
+def _find_computed_inputs(graph: GraphProto) -> list[str]:
+    """Return the sorted names of graph inputs and initializers that are node outputs as well."""
+    sources = {value.name for value in graph.input}
+    sources |= {tensor.name for tensor in graph.initializer}
+    outputs: set[str] = set()
+    for node in graph.node:
+        outputs.update(node.output)
+    return sorted(name for name in outputs & sources if name)
 
 
 def _find_duplicate_entries(graph: GraphProto) -> list[tuple[str, list[ValueInfoProto]]]:
-    twice = []
+    """Return graph inputs, outputs and initializers listed several times, as (kind, entries)."""
+    duplicates = []
     lists = {
         "graph input": graph.input,
         "graph output": graph.output,
@@ -191,116 +196,124 @@ def _find_duplicate_entries(graph: GraphProto) -> list[tuple[str, list[ValueInfo
         groups: dict[str, list[ValueInfoProto]] = {}
         for value in values:
             groups.setdefault(value.name, []).append(value)
-        twice += [(kind, entries) for entries in groups.values() if len(entries) > 1]
-    return twice
+        duplicates += [(kind, entries) for entries in groups.values() if len(entries) > 1]
+    return duplicates
 
 
-def _find_duplicate_names(view: GraphView) -> list[tuple[NodeProto, str]]:
-    """Return the nodes of the main graph whose name an earlier one has.
+def _find_duplicate_names(view: GraphView) -> list[NodeProto]:
+    """Return the nodes of the main graph that have the name of an earlier one.
 
-    Copies that are removed do not count.
+    Equivalent duplicates, which are removed, do not count.
     """
-    gone = [
-        node
-        for node, first in _iter_duplicate_writers(view.main.graph)
-        if _is_equivalent(first, node)
-    ]
+    duplicates = _find_equivalent_duplicates(view.main.graph)
     names: set[str] = set()
     namesakes = []
     for node in view.main.graph.node:
-        if not node.name or any(node is copy for copy in gone):
+        if not node.name or any(node is duplicate for duplicate in duplicates):
             continue
         if node.name in names:
-            namesakes.append((node, node.name))
+            namesakes.append(node)
         names.add(node.name)
     return namesakes
 
 
-# ---- order ---------------------------------------------------------------------------------------------------------
+# ---- order --------------------------------------------------------------------------------------
 
 
 def _find_order(view: GraphView) -> list[RepairFinding]:
+    """Return a finding for each graph with unsorted nodes, or a fatal one if there is a cycle."""
     if view.cycle is not None:
-        text = "it depends on its own output; it is not clear where to cut the cycle"
+        text = "depends on its own output; it is unclear where to break the cycle"
         return [RepairFinding("order", text, view.cycle.label, level="fatal")]
     findings = []
-    for number, scope in enumerate(view.scopes):
-        early = _find_misordered_reads(scope.nodes)
-        if early:
-            node, tensor = early[0]
-            more = f" (and {len(early) - 1} more)" if len(early) > 1 else ""
-            text = f"stands before the node that writes its input '{tensor.name}'{more}"
-            where = (
-                ""
-                if scope is view.main
-                else f" in a subgraph of {scope.owner.label if scope.owner else ''}"
-            )
-            edit = Edit(
-                "order",
-                "sort",
-                f"nodes put behind those whose results they read{where}",
-                apply=partial(_sort, scope),
-                rank=-number,
-            )  # inner ones first: an outer graph holds copies then
-            findings.append(RepairFinding("order", text, node.label, tensor.name, edits=(edit,)))
+    for scope_index, scope in enumerate(view.scopes):
+        misordered = _find_misordered_reads(scope.nodes)
+        if not misordered:
+            continue
+        node, tensor = misordered[0]
+        others = f" (and {len(misordered) - 1} more)" if len(misordered) > 1 else ""
+        text = f"precedes the producer of its input '{tensor.name}'{others}"
+        location = ""
+        if scope is not view.main:
+            location = f" in a subgraph of {scope.owner.label if scope.owner else ''}"
+        edit = Edit(
+            "order",
+            "sort",
+            f"nodes topologically{location}",
+            apply=partial(_sort, scope),
+            rank=-scope_index,  # subgraphs first: sorting the outer graph replaces them by copies
+        )
+        findings.append(RepairFinding("order", text, node.label, tensor.name, edits=(edit,)))
     return findings
 
 
 def _sort(scope: Scope) -> None:
+    """Sort the nodes of a scope topologically."""
     sort_nodes(scope.graph, sort_topologically(scope)[0])
 
 
 def _find_misordered_reads(nodes: Sequence[NodeView]) -> list[tuple[NodeView, TensorView]]:
-    place = {node: index for index, node in enumerate(nodes)}
-    return [
-        (node, tensor)
-        for node in nodes
-        for tensor in node.inputs
-        if tensor is not None
-        and tensor.writer is not None
-        and place.get(tensor.writer, -1) > place[node]
-    ]
+    """Return the nodes that come before the producer of an input, with that input."""
+    index_of = {node: index for index, node in enumerate(nodes)}
+    misordered = []
+    for node in nodes:
+        for tensor in node.inputs:
+            if tensor is None or tensor.producer is None:
+                continue
+            if index_of.get(tensor.producer, -1) > index_of[node]:
+                misordered.append((node, tensor))
+    return misordered
 
 
-# ---- Identity ------------------------------------------------------------------------------------------------------
+# ---- Identity -----------------------------------------------------------------------------------
 
 
 def _find_identities(view: GraphView) -> list[RepairFinding]:
-    """Find the Identity nodes that can go.
+    """Return a finding for each redundant Identity.
 
-    Those inside, and those that give a graph output its name.
+    The consumers of an inner Identity read the start of its chain of Identity nodes; if the result
+    is a graph output, the start of the chain takes over the output's name.
     """
-    going = _removable_identities(view)
-    inside = [node for node in going if not view.is_output(_identity_output(node))]
-    gone = {_identity_output(node): node for node in inside}
-    readers: dict[
-        TensorView, list[TensorRead]
-    ] = {}  # of what stands at the beginning of each chain, once the chain is gone
+    identities = _removable_identities(view)
+    inner = {
+        _identity_output(node): node
+        for node in identities
+        if not view.is_output(_identity_output(node))
+    }
+    #: Reads of the start of each chain that result from removing the chain.
+    new_reads: dict[TensorView, list[TensorRead]] = {}
     findings: dict[NodeView, RepairFinding] = {}
-    for node in inside:
-        end = _resolve_identity_chain(_identity_output(node), gone)
-        readers.setdefault(end, []).extend(_identity_output(node).reads)
-        text = f"{node.label}; its readers read '{end.name}'"
-        findings[node] = _make_identity_finding(
-            node, text, partial(_bypass_identity, node, end), rank=0
-        )
-    named: set[TensorView] = set()
-    for node in going:
-        end, result = _resolve_identity_chain(_identity_input(node), gone), _identity_output(node)
-        if result in gone or end in named or not _can_take_output_name(view, end):
+    for result, node in inner.items():
+        source = _resolve_identity_chain(result, inner)
+        new_reads.setdefault(source, []).extend(result.reads)
+        text = f"{node.label}; its consumers read '{source.name}'"
+        bypass = partial(_bypass_identity, node, source)
+        findings[node] = _make_identity_finding(node, text, bypass, rank=0)
+    renamed: set[TensorView] = set()
+    for node in identities:
+        result = _identity_output(node)
+        source = _resolve_identity_chain(_identity_input(node), inner)
+        if result in inner or source in renamed or not _can_take_output_name(view, source):
             continue
-        named.add(end)
-        reads = [*end.reads, *readers.get(end, ()), *result.reads]
-        text = f"{node.label}; '{end.name}' takes the name '{result.name}'"
-        findings[node] = _make_identity_finding(
-            node, text, partial(_transfer_output_name, view, node, end, reads), rank=1
-        )
-    return [findings[node] for node in going if node in findings]
+        renamed.add(source)
+        reads = [*source.reads, *new_reads.get(source, ()), *result.reads]
+        text = f"{node.label}; '{source.name}' is renamed to '{result.name}'"
+        transfer = partial(_transfer_output_name, view, node, source, reads)
+        findings[node] = _make_identity_finding(node, text, transfer, rank=1)
+    return [findings[node] for node in identities if node in findings]
 
 
 def _make_identity_finding(
     node: NodeView, text: str, apply: Callable[[], None], rank: int
 ) -> RepairFinding:
+    """Return the finding on a redundant Identity, with the edit that removes it.
+
+    Parameters
+    ----------
+    text, apply, rank
+        Description, function and rank of the edit.
+    """
+    source_name = _identity_input(node).name
     edit = Edit(
         "identities",
         "remove",
@@ -312,30 +325,30 @@ def _make_identity_finding(
     )
     return RepairFinding(
         "identities",
-        f"hands '{_identity_input(node).name}' on unchanged, left over from the export",
+        f"passes '{source_name}' on unchanged",
         node.label,
-        _identity_input(node).name,
+        source_name,
         edits=(edit,),
     )
 
 
-def _bypass_identity(node: NodeView, end: TensorView) -> None:
-    """Let the readers of an Identity read `end`, and take it out."""
+def _bypass_identity(node: NodeView, source: TensorView) -> None:
+    """Remove an Identity; its consumers read `source`."""
     for read in _identity_output(node).reads:
         if read.node is not None:
-            read.node.proto.input[read.index] = end.name
+            read.node.proto.input[read.index] = source.name
     remove_node(node.scope.graph, node.proto)
 
 
 def _transfer_output_name(
-    view: GraphView, node: NodeView, end: TensorView, reads: Sequence[TensorRead]
+    view: GraphView, node: NodeView, source: TensorView, reads: Sequence[TensorRead]
 ) -> None:
-    """Take out an Identity whose result is a graph output.
+    """Remove an Identity that computes a graph output; `source` takes over the output's name.
 
-    `end`, which `reads` read, takes its name.
+    The node inputs in `reads` read the output afterwards.
     """
     name = _identity_output(node).name
-    view.rename(end, name)
+    view.rename(source, name)
     for read in reads:
         if read.node is not None:
             read.node.proto.input[read.index] = name
@@ -343,56 +356,68 @@ def _transfer_output_name(
 
 
 def _removable_identities(view: GraphView) -> list[NodeView]:
-    """Return the Identity nodes of the main graph that can go.
+    """Return the Identity nodes of the main graph that can be removed.
 
-    One that hands integers to a graph output stays until a Dequant takes its place, and one that
-    must give a name to a graph input, an initializer or another output stays for good.
+    One that returns integers as a graph output is kept until a Dequant replaces it. One that gives
+    the name of an output to a graph input, an initializer or another output is kept for good.
     """
     kinds = KindAnalysis.for_view(view).kinds
     identities = []
     for node in view.main.nodes:
-        source = node.inputs[0] if len(node.inputs) == 1 else None
-        result = node.outputs[0] if len(node.outputs) == 1 else None
-        if (
-            node.proto.op_type != "Identity"
-            or not node.standard
-            or source is None
-            or result is None
-        ):
+        if not _is_plain_identity(node):
             continue
-        if result.writer is not node:
-            continue
+        source, result = _identity_input(node), _identity_output(node)
         if view.is_output(result):
             kind = kinds.kind_of.get(result)
-            if not _can_take_output_name(view, source) or (
-                kind is not None and kind.is_integer and not is_dequant(source.writer)
-            ):
+            if not _can_take_output_name(view, source):
+                continue
+            if kind is not None and kind.is_integer and not is_dequant(source.producer):
                 continue
         identities.append(node)
     return identities
 
 
+def _is_plain_identity(node: NodeView) -> bool:
+    """Return whether a node is an Identity that is the first producer of its output."""
+    if node.proto.op_type != "Identity" or not node.is_standard:
+        return False
+    if len(node.inputs) != 1 or len(node.outputs) != 1 or node.inputs[0] is None:
+        return False
+    result = node.outputs[0]
+    return result is not None and result.producer is node
+
+
 def _can_take_output_name(view: GraphView, tensor: TensorView) -> bool:
-    """Whether a tensor can take the name of a graph output."""
-    return tensor.writer is not None and tensor.scope is view.main and not view.is_output(tensor)
+    """Return whether a tensor can be renamed to the name of a graph output."""
+    return tensor.producer is not None and tensor.scope is view.main and not view.is_output(tensor)
 
 
 def _identity_input(node: NodeView) -> TensorView:
+    """Return the input of an Identity."""
     source = node.inputs[0]
     assert source is not None
     return source
 
 
 def _identity_output(node: NodeView) -> TensorView:
+    """Return the output of an Identity."""
     result = node.outputs[0]
     assert result is not None
     return result
 
 
-def _resolve_identity_chain(tensor: TensorView, gone: dict[TensorView, NodeView]) -> TensorView:
-    """Return where a chain of Identity nodes begins."""
-    while tensor in gone:
-        tensor = _identity_input(gone[tensor])
+def _resolve_identity_chain(
+    tensor: TensorView, identities: dict[TensorView, NodeView]
+) -> TensorView:
+    """Return the start of a chain of Identity nodes that ends in `tensor`.
+
+    Parameters
+    ----------
+    identities
+        Identity nodes by their output.
+    """
+    while tensor in identities:
+        tensor = _identity_input(identities[tensor])
     return tensor
 
 

@@ -1,17 +1,15 @@
-"""What every tensor of a damaged graph is.
+"""Analysis of the kind of each tensor of a damaged graph.
 
-Integers with a scale, real numbers, or something else (indices, masks).
-Three walks over the nodes, none of which changes anything:
+A tensor contains integers of a scale, real numbers, or something else (indices, masks). The kinds
+result from three walks over the nodes, none of which modifies the model:
 
-    roots   what a tensor is where every Dequant is looked through: the scale that its integers have
-    wants   who needs it, against the direction of the edges: integers at which scale, real numbers,
-    a Dequant;
-            `demands` has this walk
-    kinds   what it is with the Dequants that may stay, from which follows where one is missing
-    (`TensorKinds.missing_dequants`)
+    root kinds  along the edges, looking through all Dequants: the scale of the integers of a tensor
+    demands     against the edges (`demands`): which consumers need integers at which scale, real
+                numbers, or a Dequant
+    kinds       along the edges with the valid Dequants only; this shows where one is missing
+                (`TensorKinds.missing_dequants`)
 
-A Dequant may stay where its scale is that of the integers it reads and nobody behind it needs
-integers.
+A Dequant is valid if its scale is that of its integer input and no consumer needs integers.
 """
 
 from __future__ import annotations
@@ -37,6 +35,7 @@ from .node_semantics import (
     REAL,
     REALS,
     RECURRENT,
+    TensorDemand,
     TensorKind,
     always_passes_integers,
     current_attributes,
@@ -58,198 +57,195 @@ from .node_semantics import (
 
 __all__ = ["KindAnalysis", "TensorKinds", "dequant_input", "find_scale"]
 
+#: Declared types of a float tensor; a missing type counts as float.
+_FLOAT_OR_UNDEFINED = (TensorProto.UNDEFINED, TensorProto.FLOAT)
+#: Bits of the ONNX types of quantized integers.
+_INTEGER_BITS: dict[int, int] = {TensorProto.INT8: 8, TensorProto.INT16: 16, TensorProto.INT32: 32}
+
 
 def _detect_platform(model: ModelProto, view: GraphView) -> Target | None:
-    """Return the platform a graph was made for, None where it names one that is not known."""
-    named = next(
-        (entry.value for entry in model.metadata_props if entry.key == "lingeronnx.platform"), None
-    )
-    named = named or next(
-        (n.attributes["platform"] for n in view.nodes if n.attributes.get("platform")), "venus"
-    )
+    """Return the platform that a graph was made for, or None if the named one is unknown."""
+    name = next(filter(None, _iter_platform_names(model, view)))
     try:
-        return get_target(str(named))
+        return get_target(str(name))
     except LingerOnnxError:
         return None
 
 
+def _iter_platform_names(model: ModelProto, view: GraphView) -> Iterator[object]:
+    """Yield the platform names in the metadata and in node attributes, and "venus" as default."""
+    for entry in model.metadata_props:
+        if entry.key == "lingeronnx.platform":
+            yield entry.value
+    for node in view.nodes:
+        yield node.attributes.get("platform")
+    yield "venus"
+
+
 @dataclass
 class TensorKinds:
-    """What the third walk found.
+    """The kinds of all tensors, and the faults found on the way.
 
-    kind_of : the kind of every tensor; kept : the Dequants that may stay; source : for the output
-    of a Dequant that may not, the tensor it stands for; why : what is wrong with it. reals : for
-    integer tensors, who reads them as real numbers without a Dequant. faults : integer operators
-    that read something else, with what they read
+    Attributes
+    ----------
+    kind_of
+        The kind of each tensor.
+    valid_dequants
+        The Dequants that are correct.
+    dequant_sources
+        The output of each invalid Dequant -> the tensor that it dequantizes.
+    invalid_dequants
+        Each invalid Dequant -> its fault: "misplaced", "scale", "double" or "index".
+    missing_dequants
+        Integer tensors -> the uses that read them as real numbers without a Dequant.
+    invalid_reads
+        Uses by integer operators that do not get integers, with the tensor that they get.
     """
 
     kind_of: dict[TensorView, TensorKind] = field(default_factory=dict)
-    kept: set[NodeView] = field(default_factory=set)
-    stands_for: dict[TensorView, TensorView] = field(default_factory=dict)
+    valid_dequants: set[NodeView] = field(default_factory=set)
+    dequant_sources: dict[TensorView, TensorView] = field(default_factory=dict)
     invalid_dequants: dict[NodeView, str] = field(default_factory=dict)
     missing_dequants: dict[TensorView, list[TensorRead]] = field(default_factory=dict)
     invalid_reads: list[tuple[TensorRead, TensorView]] = field(default_factory=list)
 
     def resolve(self, tensor: TensorView) -> TensorView:
-        """Return what `tensor` stands for once the Dequants that may not stay are gone."""
-        return self.stands_for.get(tensor, tensor)
+        """Return the tensor itself, or the source of the invalid Dequant that computes it."""
+        return self.dequant_sources.get(tensor, tensor)
 
 
 class KindAnalysis:
-    """The three walks over a view."""
+    """Analysis of the tensor kinds of a view.
+
+    Attributes
+    ----------
+    root_kinds
+        Kind of each tensor if all Dequants are looked through.
+    retyped_inputs
+        Graph inputs whose declared type contradicts their consumers, with their actual kind.
+    """
 
     @classmethod
     def for_view(cls, view: GraphView) -> KindAnalysis:
-        """Return what was found out about `view`, found out once."""
-        if "kinship" not in view.cache:
-            view.cache["kinship"] = cls(view)
-        return view.cache["kinship"]
+        """Return the analysis of `view`, computed once per view."""
+        if "kind_analysis" not in view.cache:
+            view.cache["kind_analysis"] = cls(view)
+        return view.cache["kind_analysis"]
 
     def __init__(self, view: GraphView) -> None:
         self.view = view
         self.target = _detect_platform(view.model, view)
         self.demand_of = Demands(view).demand_of
-        self.retyped: dict[TensorView, TensorKind] = {}
+        self.retyped_inputs: dict[TensorView, TensorKind] = {}
         self.root_kinds: dict[TensorView, TensorKind] = {}
-        self._walk_roots()
+        self._analyze_root_kinds()
 
-    # ---- along the edges, Dequants looked through ----
+    # ---- along the edges, looking through Dequants ----
 
-    def _walk_roots(self) -> None:
+    def _analyze_root_kinds(self) -> None:
+        """Fill `root_kinds` and `retyped_inputs`."""
         for scope in self.view.scopes:
             for tensor in list(scope.tensors.values()):
-                if tensor.missing:
+                if tensor.is_undefined:
                     self.root_kinds[tensor] = MISSING
-                elif tensor.constant is not None:
-                    real = tensor.constant in REALS
-                    self.root_kinds[tensor] = TensorKind(
-                        "real" if real else "other", element_type=tensor.constant
-                    )
-                elif tensor.entry is not None:
+                elif tensor.constant_type is not None:
+                    self.root_kinds[tensor] = _declared_kind(tensor.constant_type)
+                elif tensor.graph_input is not None:
                     self.root_kinds[tensor] = self._input_kind(tensor)
         for node in self.view.order:
-            for tensor, kind in self._iter_output_kinds(node, self.root_kinds, dequants=True):
+            output_kinds = self._iter_output_kinds(node, self.root_kinds, through_dequants=True)
+            for tensor, kind in output_kinds:
                 self.root_kinds[tensor] = kind
 
     def _input_kind(self, tensor: TensorView) -> TensorKind:
-        """Return what a graph input is.
-
-        As it is declared, unless its readers leave no doubt that it is not.
-        """
-        assert tensor.entry is not None
-        declared, wants = tensor.entry.type.tensor_type.elem_type, self.demand_of(tensor)
+        """Return the kind of a graph input: as declared, unless its consumers contradict that."""
+        assert tensor.graph_input is not None
+        declared = tensor.graph_input.type.tensor_type.elem_type
+        is_float = declared in _FLOAT_OR_UNDEFINED
         if tensor.scope.parent is not None:
-            return REAL if declared in (0, 1) else TensorKind("other", element_type=declared)
-        scales = wants.scales()
-        bits = max((b for _, b, _ in wants.integer_readers if b), default=8)
-        if declared in INTEGERS and (wants.integer_readers or wants.dequant_scales):
-            return TensorKind(
-                "integer", scales[0] if len(scales) == 1 else None, {3: 8, 5: 16, 6: 32}[declared]
-            )
-        if declared in (0, 1) and wants.integer_readers and not wants.real:
-            self.retyped[tensor] = TensorKind(
-                "integer", scales[0] if len(scales) == 1 else None, bits
-            )
-            return self.retyped[tensor]
-        if declared == TensorProto.INT8 and wants.real and self._surely_real(tensor):
-            self.retyped[tensor] = FLOAT
-            return FLOAT
-        if declared in (0, 1):
-            return FLOAT
-        return TensorKind("real" if declared in REALS else "other", element_type=declared)
+            return REAL if is_float else TensorKind("other", element_type=declared)
+        demand = self.demand_of(tensor)
+        if declared in INTEGERS and (demand.integer_readers or demand.dequant_scales):
+            return TensorKind("integer", _unique_scale(demand), _INTEGER_BITS[declared])
+        actual_kind = self._find_contradicting_kind(tensor, declared, demand)
+        if actual_kind is not None:
+            self.retyped_inputs[tensor] = actual_kind
+            return actual_kind
+        return FLOAT if is_float else _declared_kind(declared)
 
-    def _surely_real(self, tensor: TensorView) -> bool:
-        """Whether some reader of an input certainly takes real numbers.
+    def _find_contradicting_kind(
+        self, tensor: TensorView, declared: int, demand: TensorDemand
+    ) -> TensorKind | None:
+        """Return the kind of a graph input if its consumers contradict its declared type."""
+        if declared in _FLOAT_OR_UNDEFINED and demand.integer_readers and not demand.real:
+            bits = [reader.bits for reader in demand.integer_readers if reader.bits]
+            return TensorKind("integer", _unique_scale(demand), max(bits, default=8))
+        if declared == TensorProto.INT8 and demand.real and self._is_surely_real(tensor):
+            return FLOAT
+        return None
 
-        The other operands are as far as is known.
-        """
+    def _is_surely_real(self, tensor: TensorView) -> bool:
+        """Return whether any consumer of a graph input certainly takes real numbers."""
         for read in tensor.reads:
             if read.node is None:
                 continue
-            others = []
-            for mate in read.node.inputs:
-                constant = mate is not None and mate.constant == TensorProto.FLOAT
-                produced = mate is not None and mate.writer is not None and mate is not tensor
-                declared = (
-                    mate is not None
-                    and mate.entry is not None
-                    and mate.entry.type.tensor_type.elem_type == 1
-                )
-                others.append(REAL if constant or produced or declared else OTHER)
-            if takes_reals(read.node, read.index, others):
+            operand_kinds = [
+                REAL if _is_presumably_real(operand) else OTHER for operand in read.node.inputs
+            ]
+            if takes_reals(read.node, read.index, operand_kinds):
                 return True
         return False
 
     def _iter_output_kinds(
-        self, node: NodeView, of: Mapping[TensorView, TensorKind], *, dequants: bool
+        self,
+        node: NodeView,
+        kind_of: Mapping[TensorView, TensorKind],
+        *,
+        through_dequants: bool,
     ) -> Iterator[tuple[TensorView, TensorKind]]:
-        """Yield the outputs of a node with their kinds, given those of its inputs."""
-        kinds = [MISSING if t is None else of.get(t, MISSING) for t in node.inputs]
+        """Yield the outputs of a node with their kinds.
+
+        Parameters
+        ----------
+        kind_of
+            Kinds of the upstream tensors.
+        through_dequants
+            Whether a Dequant passes on the kind of its input instead of producing floats.
+        """
+        input_kinds = [
+            MISSING if tensor is None else kind_of.get(tensor, MISSING) for tensor in node.inputs
+        ]
         for index, tensor in enumerate(node.outputs):
-            if tensor is None or tensor.writer is not node:
+            if tensor is None or tensor.producer is not node:
                 continue
-            if tensor.constant is not None:
-                yield (
-                    tensor,
-                    TensorKind(
-                        "real" if tensor.constant in REALS else "other",
-                        element_type=tensor.constant,
-                    ),
-                )
+            if tensor.constant_type is not None:
+                yield tensor, _declared_kind(tensor.constant_type)
             elif is_dequant(node):
-                yield tensor, (kinds[0] if dequants and kinds else FLOAT)
+                yield tensor, input_kinds[0] if through_dequants and input_kinds else FLOAT
             elif is_quantized(node):
-                yield tensor, self._quantized_output_kind(node, index, tensor, kinds)
-            elif always_passes_integers(node):
-                second = index and node.proto.op_type in ("MaxPool", "Dropout")
-                yield tensor, TensorKind("other") if second else kinds[0] if kinds else REAL
-            elif passes_integers_on_demand(node):
-                yield tensor, merge_kinds([kinds[i] for i in data_inputs(node)])
-            elif produces_indices(node):
-                yield tensor, TensorKind("other", element_type=TensorProto.INT64)
-            elif node.proto.op_type == "If" and node.standard:
-                yield tensor, merge_kinds([of.get(t, MISSING) for t in branch_results(node, index)])
+                yield tensor, self._quantized_output_kind(node, index, tensor, input_kinds)
             else:
-                yield tensor, standard_kind(node, index, kinds)
+                yield tensor, _float_output_kind(node, index, input_kinds, kind_of)
 
     def _quantized_output_kind(
-        self, node: NodeView, index: int, tensor: TensorView, kinds: Sequence[TensorKind]
+        self, node: NodeView, index: int, tensor: TensorView, input_kinds: Sequence[TensorKind]
     ) -> TensorKind:
         """Return the kind of output `index` of an integer node, by its attributes."""
         form, attrs = integer_operator(node), current_attributes(node)
-        bits = attrs.get(
-            "o_bits" if form is None else form.width
-        )  # damaged graphs hold anything there
-        width = bits if isinstance(bits, int) and 2 <= bits <= 32 else 8
+        bits = attrs.get("o_bits" if form is None else form.width)
+        if not isinstance(bits, int) or not 2 <= bits <= 32:  # attributes may be damaged
+            bits = 8
         if form is None:
-            return self._unknown_operator_kind(attrs, kinds, width)
+            return _unknown_operator_kind(attrs, input_kinds, bits)
         if form.allows_float_output and attrs.get("scale_o") is None:
             return FLOAT
         if form in RECURRENT and index:
-            return self._recurrent_state_kind(node, form, attrs, index, tensor, width)
+            return self._recurrent_state_kind(node, form, attrs, index, tensor, bits)
         if form is SHUFFLE_CHANNEL:
-            return kinds[0] if kinds else MISSING
+            return input_kinds[0] if input_kinds else MISSING
         if has_output_scale(form) and attrs.get("scale_o") is None:
-            return TensorKind("integer", None, width)
-        before = [Affine(kind.scale) if kind.is_integer and kind.scale else None for kind in kinds]
-        try:
-            q = form.output_qparams(attrs, before)
-            scale = None if q is None else q.scale
-        except (LingerOnnxError, KeyError, TypeError, ValueError, OverflowError):
-            scale = None
-        return TensorKind("integer", scale if is_scale(scale) else None, width)
-
-    def _unknown_operator_kind(
-        self, attrs: Mapping[str, Any], kinds: Sequence[TensorKind], width: int
-    ) -> TensorKind:
-        """Return the output of an operator of the quantized domains that no table knows."""
-        if is_scale(attrs.get("scale_o")):
-            return TensorKind("integer", float(attrs["scale_o"]), width)
-        if any(name.startswith("scale_") for name in attrs):
-            return FLOAT
-        return (
-            TensorKind("integer", None, width) if any(kind.is_integer for kind in kinds) else OTHER
-        )
+            return TensorKind("integer", None, bits)
+        return TensorKind("integer", _compute_output_scale(form, attrs, input_kinds), bits)
 
     def _recurrent_state_kind(
         self,
@@ -258,138 +254,120 @@ class KindAnalysis:
         attrs: Mapping[str, Any],
         index: int,
         tensor: TensorView,
-        width: int,
+        bits: int,
     ) -> TensorKind:
-        """Return the last state or cell of a recurrent layer.
+        """Return the kind of the last hidden state (1) or cell state (2) of a recurrent layer.
 
-        Integers, but for the training side's exports.
-        Those of the first generation are told by their name for the input's scale, later ones by
-        what they declare.
+        States are integers, except for those that the exports of the training side declare as
+        float. States without a plain scale are packed by the executor and count as "other".
         """
-        declared, first = _declared_type(tensor), "scale_i" in node.attributes
-        later = node.proto.domain == "linger" and declared == TensorProto.FLOAT
-        if (first and declared not in INTEGERS) or later:
+        if _is_float_state(node, tensor):
             return FLOAT
-        how = (self.target or GENERIC).find_arithmetic(op_format.name)
-        if how is None:
-            return TensorKind("other", element_type=TensorProto.INT32)
-        bound = KernelInfo(make_op_view(node), dict(attrs), {}, how)
+        packed = TensorKind("other", element_type=TensorProto.INT32)
+        arithmetic = (self.target or GENERIC).find_arithmetic(op_format.name)
+        if arithmetic is None:
+            return packed
+        info = KernelInfo(make_op_view(node), dict(attrs), {}, arithmetic)
         try:
-            q = op_format.all_output_qparams(bound, [None] * len(node.inputs))[index]
-            scale = None if q is None else q.scale
+            qparams = op_format.all_output_qparams(info, [None] * len(node.inputs))[index]
         except (LingerOnnxError, KeyError, TypeError, ValueError, IndexError):
-            scale = None
-        if scale is None or not is_scale(scale):  # packed by the executor: no plain tensor
-            return TensorKind("other", element_type=TensorProto.INT32)
-        return TensorKind("integer", scale, 32 if index == 2 else width)
+            return packed
+        if qparams is None or not is_scale(qparams.scale):
+            return packed
+        return TensorKind("integer", qparams.scale, 32 if index == 2 else bits)
 
-    # ---- with the Dequants that may stay ----
+    # ---- along the edges, with the valid Dequants ----
 
     @cached_property
     def kinds(self) -> TensorKinds:
-        """Return what every tensor is, and what is wrong."""
+        """The kinds of all tensors and the faults of the Dequants."""
         kinds = TensorKinds()
         for tensor, kind in self.root_kinds.items():
-            if tensor.writer is None or tensor.constant is not None:
+            if tensor.producer is None or tensor.constant_type is not None:
                 kinds.kind_of[tensor] = kind
         for node in self.view.order:
-            self._visit_node(node, kinds)
+            if is_dequant(node):
+                self._check_dequant(node, kinds)
+            else:
+                self._check_node(node, kinds)
         for scope in self.view.scopes:
             for index, value in enumerate(scope.graph.output):
                 self._check_graph_output(TensorRead(None, index, value, scope), kinds)
         return kinds
 
-    def _visit_node(self, node: NodeView, found: TensorKinds) -> None:
-        source = [None if t is None else found.resolve(t) for t in node.inputs]
-        kinds = [MISSING if t is None else found.kind_of.get(t, MISSING) for t in source]
-        result = node.outputs[0] if node.outputs else None
-        if is_dequant(node):
-            if result is not None and result.writer is node:
-                self._judge_dequant(
-                    node,
-                    source[0] if source else None,
-                    kinds[0] if kinds else MISSING,
-                    result,
-                    found,
-                )
-            return
-        handed = (
-            merge_kinds([kinds[i] for i in data_inputs(node)])
-            if passes_integers_on_demand(node)
-            else MISSING
-        )
-        moving = result is not None and self._passes_integers(result, handed)
-        reading: Sequence[int] = []
-        if is_quantized(node):
-            reading = real_inputs(node)
-            for index in integer_inputs(node) if not is_quant(node) else ():
-                tensor = source[index]
-                if tensor is not None and not kinds[index].is_integer:
-                    found.invalid_reads.append((TensorRead(node, index, scope=node.scope), tensor))
-        elif not (always_passes_integers(node) or moving or produces_indices(node)):
-            reading = range(len(source))
-        for index in reading:
-            tensor = source[index] if index < len(source) else None
-            if tensor is not None and kinds[index].is_integer:
-                found.missing_dequants.setdefault(tensor, []).append(
-                    TensorRead(node, index, scope=node.scope)
-                )
-        for tensor, kind in self._iter_output_kinds(node, found.kind_of, dequants=False):
-            found.kind_of[tensor] = (
-                FLOAT
-                if passes_integers_on_demand(node) and kind.is_integer and not moving
-                else kind
-            )
+    def _check_node(self, node: NodeView, kinds: TensorKinds) -> None:
+        """Add the output kinds and the faults of a node other than a Dequant to `kinds`."""
+        sources = [None if tensor is None else kinds.resolve(tensor) for tensor in node.inputs]
+        input_kinds = [
+            MISSING if source is None else kinds.kind_of.get(source, MISSING) for source in sources
+        ]
+        is_on_demand = passes_integers_on_demand(node)
+        passes_integers = is_on_demand and self._is_integer_needed(node, input_kinds)
+        for index in integer_inputs(node) if is_quantized(node) and not is_quant(node) else ():
+            source = sources[index]
+            if source is not None and not input_kinds[index].is_integer:
+                kinds.invalid_reads.append((TensorRead(node, index, scope=node.scope), source))
+        _record_missing_dequants(node, sources, passes_integers, kinds)
+        for tensor, kind in self._iter_output_kinds(node, kinds.kind_of, through_dequants=False):
+            runs_in_float = is_on_demand and not passes_integers
+            kinds.kind_of[tensor] = FLOAT if runs_in_float and kind.is_integer else kind
 
-    def _judge_dequant(
-        self,
-        node: NodeView,
-        source: TensorView | None,
-        kind: TensorKind,
-        result: TensorView,
-        kinds: TensorKinds,
-    ) -> None:
-        scale, wants = node.attributes.get("scale_o"), self.demand_of(result)
-        if source is None:
+    def _is_integer_needed(self, node: NodeView, input_kinds: Sequence[TensorKind]) -> bool:
+        """Return whether an on-demand node passes its data on as integers.
+
+        It does if the data are integers, and an integer operator or a Dequant of their scale
+        consumes its first output.
+        """
+        result = node.outputs[0] if node.outputs else None
+        kind = merge_kinds([input_kinds[index] for index in data_inputs(node)])
+        if result is None or not kind.is_integer:
+            return False
+        demand = self.demand_of(result)
+        if demand.integer_readers:
+            return True
+        return any(same_scale(scale, kind.scale) for scale in demand.dequant_scales)
+
+    def _check_dequant(self, node: NodeView, kinds: TensorKinds) -> None:
+        """Add a Dequant to the valid or invalid ones of `kinds`, with the kind of its output."""
+        result = node.outputs[0] if node.outputs else None
+        if result is None or result.producer is not node:
+            return
+        if not node.inputs or node.inputs[0] is None:
             kinds.kind_of[result] = MISSING
             return
-        if kind.category == "missing":  # not its fault
-            kinds.kept.add(node)
+        source = kinds.resolve(node.inputs[0])
+        kind = kinds.kind_of.get(source, MISSING)
+        fault = self._find_dequant_fault(node, kind, result)
+        if fault is None:
+            kinds.valid_dequants.add(node)
             kinds.kind_of[result] = FLOAT
             return
-        if (
-            kind.is_integer
-            and not wants.integer_readers
-            and (same_scale(scale, kind.scale) or (kind.scale is None and is_scale(scale)))
-        ):
-            kinds.kept.add(node)
-            kinds.kind_of[result] = FLOAT
-            return
-        if kind.is_integer and wants.integer_readers:
-            kinds.invalid_dequants[node] = "misplaced"
-        elif kind.is_integer:
-            kinds.invalid_dequants[node] = "scale"
-        else:
-            kinds.invalid_dequants[node] = "double" if kind.category == "real" else "index"
+        kinds.invalid_dequants[node] = fault
         kinds.kind_of[result] = kind
-        kinds.stands_for[result] = source
+        kinds.dequant_sources[result] = source
 
-    def _passes_integers(self, result: TensorView, kind: TensorKind) -> bool:
-        """Whether a lazy node whose data are of `kind` hands on integers.
-
-        Somebody behind needs them.
-        """
-        if not kind.is_integer:
-            return False
-        wants = self.demand_of(result)
-        return bool(wants.integer_readers) or any(
-            same_scale(scale, kind.scale) for scale in wants.dequant_scales
-        )
+    def _find_dequant_fault(
+        self, node: NodeView, kind: TensorKind, result: TensorView
+    ) -> str | None:
+        """Return the fault of a Dequant that reads a tensor of `kind`, or None if it is valid."""
+        if kind.category == "missing":  # the fault is upstream
+            return None
+        if kind.category == "real":
+            return "double"
+        if kind.category == "other":
+            return "index"
+        if self.demand_of(result).integer_readers:
+            return "misplaced"
+        scale = node.attributes.get("scale_o")
+        if same_scale(scale, kind.scale) or (kind.scale is None and is_scale(scale)):
+            return None
+        return "scale"
 
     def _check_graph_output(self, read: TensorRead, kinds: TensorKinds) -> None:
-        """Note a graph output that hands out integers.
+        """Add a graph output that returns integers to the missing Dequants of `kinds`.
 
-        The main graph's never do, a branch's where the If does not.
+        Outputs of the main graph are always real; the branch of an If may return integers if the
+        output of the If is integer too.
         """
         assert read.scope is not None
         assert read.output is not None
@@ -406,14 +384,124 @@ class KindAnalysis:
         kinds.missing_dequants.setdefault(source, []).append(read)
 
 
-def branch_results(node: NodeView, index: int) -> list[TensorView]:
-    """Return what the branches of an If hand out as its output `index`."""
-    names = [(s, s.graph.output[index].name) for s in node.scopes if index < len(s.graph.output)]
-    return [tensor for scope, name in names if (tensor := scope.find(name)) is not None]
+def _record_missing_dequants(
+    node: NodeView, sources: Sequence[TensorView | None], passes_integers: bool, kinds: TensorKinds
+) -> None:
+    """Add the inputs of a node that must be real numbers but are integers to `kinds`."""
+    for index in _real_operands(node, passes_integers):
+        source = sources[index] if index < len(sources) else None
+        if source is not None and kinds.kind_of.get(source, MISSING).is_integer:
+            read = TensorRead(node, index, scope=node.scope)
+            kinds.missing_dequants.setdefault(source, []).append(read)
+
+
+def _declared_kind(element_type: int) -> TensorKind:
+    """Return the kind of a tensor of a declared ONNX element type: "real" or "other"."""
+    category = "real" if element_type in REALS else "other"
+    return TensorKind(category, element_type=element_type)
+
+
+def _unique_scale(demand: TensorDemand) -> float | None:
+    """Return the scale that the consumers of a tensor expect, or None if it is not unique."""
+    scales = demand.scales()
+    return scales[0] if len(scales) == 1 else None
+
+
+def _is_presumably_real(tensor: TensorView | None) -> bool:
+    """Return whether a tensor is a float constant, a float graph input, or computed by a node."""
+    if tensor is None:
+        return False
+    if tensor.constant_type == TensorProto.FLOAT or tensor.producer is not None:
+        return True
+    if tensor.graph_input is None:
+        return False
+    return tensor.graph_input.type.tensor_type.elem_type == TensorProto.FLOAT
+
+
+def _float_output_kind(
+    node: NodeView,
+    index: int,
+    input_kinds: Sequence[TensorKind],
+    kind_of: Mapping[TensorView, TensorKind],
+) -> TensorKind:
+    """Return the kind of output `index` of a node that is no operator of the quantized domains."""
+    if always_passes_integers(node):
+        if index and node.proto.op_type in ("MaxPool", "Dropout"):
+            return TensorKind("other")
+        return input_kinds[0] if input_kinds else REAL
+    if passes_integers_on_demand(node):
+        return merge_kinds([input_kinds[data_index] for data_index in data_inputs(node)])
+    if produces_indices(node):
+        return TensorKind("other", element_type=TensorProto.INT64)
+    if node.proto.op_type == "If" and node.is_standard:
+        branch_outputs = _find_branch_outputs(node, index)
+        return merge_kinds([kind_of.get(tensor, MISSING) for tensor in branch_outputs])
+    return standard_kind(node, index, input_kinds)
+
+
+def _unknown_operator_kind(
+    attrs: Mapping[str, Any], input_kinds: Sequence[TensorKind], bits: int
+) -> TensorKind:
+    """Return the output kind of an operator of the quantized domains that has no format."""
+    if is_scale(attrs.get("scale_o")):
+        return TensorKind("integer", float(attrs["scale_o"]), bits)
+    if any(name.startswith("scale_") for name in attrs):
+        return FLOAT
+    if any(kind.is_integer for kind in input_kinds):
+        return TensorKind("integer", None, bits)
+    return OTHER
+
+
+def _compute_output_scale(
+    op_format: Format, attrs: Mapping[str, Any], input_kinds: Sequence[TensorKind]
+) -> float | None:
+    """Return the output scale of an integer operator, or None if the attributes do not give one."""
+    input_qparams = [
+        Affine(kind.scale) if kind.is_integer and kind.scale else None for kind in input_kinds
+    ]
+    try:
+        qparams = op_format.output_qparams(attrs, input_qparams)
+    except (LingerOnnxError, KeyError, TypeError, ValueError, OverflowError):
+        return None
+    if qparams is None or not is_scale(qparams.scale):
+        return None
+    return qparams.scale
+
+
+def _is_float_state(node: NodeView, tensor: TensorView) -> bool:
+    """Return whether a state of a recurrent layer is float.
+
+    In exports of the first generation, which have the attribute `scale_i`, a state is float unless
+    it is declared as integer. Later ones of the domain "linger" declare float states.
+    """
+    declared = _declared_type(tensor)
+    if "scale_i" in node.attributes and declared not in INTEGERS:
+        return True
+    return node.proto.domain == "linger" and declared == TensorProto.FLOAT
+
+
+def _real_operands(node: NodeView, passes_integers: bool) -> Sequence[int]:
+    """Return the indices of the inputs of a node that must be real numbers."""
+    if is_quantized(node):
+        return real_inputs(node)
+    if always_passes_integers(node) or passes_integers or produces_indices(node):
+        return ()
+    return range(len(node.inputs))
+
+
+def _find_branch_outputs(node: NodeView, index: int) -> list[TensorView]:
+    """Return the tensors that the branches of an If return as its output `index`."""
+    outputs = []
+    for branch in node.subgraphs:
+        if index < len(branch.graph.output):
+            tensor = branch.find(branch.graph.output[index].name)
+            if tensor is not None:
+                outputs.append(tensor)
+    return outputs
 
 
 def _declared_type(tensor: TensorView) -> int:
-    """Return the element type that the file declares for a node's output, 0 where it does not."""
+    """Return the element type that the file declares for a node output, or 0 if there is none."""
     for value in (*tensor.scope.graph.output, *tensor.scope.graph.value_info):
         if value.name == tensor.name:
             return int(value.type.tensor_type.elem_type)
@@ -421,19 +509,21 @@ def _declared_type(tensor: TensorView) -> int:
 
 
 def dequant_input(node: NodeView) -> TensorView:
-    """Return what a Dequant reads."""
+    """Return the tensor that a Dequant reads."""
     tensor = node.inputs[0]
     assert tensor is not None
     return tensor
 
 
 def find_scale(tensor: TensorView, kinds: TensorKinds) -> float | None:
-    """Return the scale of an integer tensor.
+    """Return the scale of an integer tensor, or None if it is unknown.
 
-    Its own, or where nothing says it, that of a Dequant which reads it.
+    If the producer does not specify it, it is the scale of a valid Dequant of the tensor.
     """
-    own = kinds.kind_of[tensor].scale
-    if own is not None:
-        return own
-    stays = (n for n in kinds.kept if kinds.resolve(dequant_input(n)) is tensor)
-    return next((float(n.attributes["scale_o"]) for n in stays), None)
+    scale = kinds.kind_of[tensor].scale
+    if scale is not None:
+        return scale
+    for node in kinds.valid_dequants:
+        if kinds.resolve(dequant_input(node)) is tensor:
+            return float(node.attributes["scale_o"])
+    return None

@@ -1,8 +1,7 @@
-"""Running what was repaired.
+"""Trial run of a repaired graph: whether it runs, and which values its outputs have.
 
-On seeded inputs in the simulator, to see that it does run and what comes out.
-Float operators go through onnxruntime. Sizes that the file leaves open are 1. Whatever happens is
-told in one line.
+The graph runs in the simulator on random inputs with a fixed seed; float operators run in
+onnxruntime. Open dimensions are 1. Any error is reported in one line.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 from onnx import ModelProto
 
-from ..errors import LingerOnnxError
+from ..errors import LingerOnnxError, ModelError
 from ..graph import ir
 from ..graph.name_mapping import restore_user_names
 from ..run.runners import get_input_specs
@@ -23,15 +22,13 @@ from .shapes import infer_shapes
 
 __all__ = ["OutputSummary", "TrialRunResult", "run_repaired_graph"]
 
-_MAX_ELEMENTS = 1 << 28  # elements of one tensor
+#: Largest tensor that is run, in elements.
+_MAX_ELEMENTS = 1 << 28
 
 
 @dataclass(frozen=True)
 class OutputSummary:
-    """What came out at a graph output.
-
-    Shape, element type and range (None where there is no number).
-    """
+    """Shape, numpy dtype and range of a graph output; the range is None without finite values."""
 
     name: str
     shape: Sequence[int]
@@ -42,51 +39,55 @@ class OutputSummary:
 
 @dataclass(frozen=True)
 class TrialRunResult:
-    """The outcome of a run: the outputs, or the error of the node that failed.
-
-    Notes on what is odd.
-    """
+    """Result of a trial run: the outputs, or the error, and remarks on the graph."""
 
     outputs: Sequence[OutputSummary] = ()
     error: str | None = None
     notes: Sequence[str] = field(default_factory=list)
 
     def lines(self) -> list[str]:
-        """Return the outcome as text."""
+        """Return the result as lines of text."""
         if self.error is not None:
-            return [
-                f"check: it does not run: {self.error}",
-                *(f"note: {note}" for note in self.notes),
-            ]
-        rows = [
-            (f"'{o.name}'", str(list(o.shape)), o.dtype, _format_range(o)) for o in self.outputs
-        ]
-        widths = [max((len(row[i]) for row in rows), default=0) for i in range(3)]
-        text = ["check: it runs; on random input it gives"]
-        for row in rows:
-            cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-            text.append("  " + "  ".join([*cells, row[3]]))
-        return text + [f"note: {note}" for note in self.notes]
+            lines = [f"check: the model does not run: {self.error}"]
+        else:
+            lines = ["check: the model runs; outputs for random inputs:"]
+            lines += _format_outputs(self.outputs)
+        return lines + [f"note: {note}" for note in self.notes]
 
     def to_dict(self) -> dict[str, object]:
-        """Return the outcome as JSON-ready values."""
+        """Return the result as JSON-compatible values."""
         return {
-            "outputs": [asdict(o) for o in self.outputs],
+            "outputs": [asdict(output) for output in self.outputs],
             "error": self.error,
             "notes": list(self.notes),
         }
 
 
+def _format_outputs(outputs: Sequence[OutputSummary]) -> list[str]:
+    """Return one aligned line per output: name, shape, dtype and range."""
+    rows = [
+        (f"'{output.name}'", str(list(output.shape)), output.dtype, _format_range(output))
+        for output in outputs
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for *cells, value_range in rows:
+        padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=False)]
+        lines.append("  " + "  ".join([*padded, value_range]))
+    return lines
+
+
 def _format_range(output: OutputSummary) -> str:
+    """Format the range of an output."""
     if output.low is None or output.high is None:
-        return "no numbers"
+        return "no finite values"
     return f"{output.low:.6g} to {output.high:.6g}"
 
 
 def run_repaired_graph(model: ModelProto, seed: int = 0) -> TrialRunResult:
-    """Run `model` once, on normal random numbers and random integers.
+    """Run `model` once on normally distributed floats and uniform integers.
 
-    Errors become `TrialRunResult.error`.
+    All errors are returned in `TrialRunResult.error`.
     """
     try:
         return _run_unguarded(model, seed)
@@ -94,56 +95,54 @@ def run_repaired_graph(model: ModelProto, seed: int = 0) -> TrialRunResult:
         return TrialRunResult(error=str(error))
     except MemoryError:
         return TrialRunResult(error="its tensors do not fit into memory")
-    except (
-        Exception
-    ) as error:  # any file may come here; what the runner trips over is the graph's fault
+    except Exception as error:  # the input may be any file, so a failure of the runner is its fault
         text = " ".join(str(error).split()) or type(error).__name__
-        return TrialRunResult(error=f"it cannot be run: {text[:200]}")
+        return TrialRunResult(error=f"the runner failed: {text[:200]}")
 
 
 def _run_unguarded(model: ModelProto, seed: int) -> TrialRunResult:
+    """Run `model` once; raises any error of the graph or the runner."""
     for name, (_, dims) in infer_shapes(model).items():
-        if dims is not None and math.prod(d or 1 for d in dims) > _MAX_ELEMENTS:
-            return TrialRunResult(
-                error=(
-                    f"tensor '{name}' has {math.prod(d or 1 for d in dims):.2g} elements; too "
-                    "many to run"
-                )
-            )
+        _check_size(f"tensor '{name}'", dims or ())
     copy = ModelProto()
     copy.CopyFrom(model)
     graph = restore_user_names(ir.from_proto(copy))
     notes = []
-    feeds, rng = {}, np.random.default_rng(seed)
+    feeds: dict[str, np.ndarray] = {}
+    rng = np.random.default_rng(seed)
     for spec in get_input_specs(graph):
-        shape = tuple(1 if d is None else d for d in spec.shape or ())
+        shape = tuple(1 if dim is None else dim for dim in spec.shape or ())
         if None in (spec.shape or ()):
-            notes.append(f"input '{spec.name}' is run as {list(shape)}: the file leaves sizes open")
-        if math.prod(shape) > _MAX_ELEMENTS:
-            return TrialRunResult(
-                error=f"input '{spec.name}' has {math.prod(shape):.2g} elements; too many to run"
+            notes.append(
+                f"input '{spec.name}' has open dimensions; the check uses shape {list(shape)}"
             )
+        _check_size(f"input '{spec.name}'", shape)
         feeds[spec.name] = _random_values(rng, shape, spec.dtype)
-    session = Session(graph)
     names = [str(value.name) for value in graph.graph.outputs]
-    arrays = session.run(names, feeds)
+    arrays = Session(graph).run(names, feeds)
     declared = {value.name: value.dtype for value in graph.graph.outputs}
+    summaries = []
     for name, array in zip(names, arrays, strict=True):
-        kind = getattr(declared[name], "name", "FLOAT")
-        if kind == "FLOAT" and array.dtype.kind != "f":
-            notes.append(f"output '{name}' is declared float, the simulator gives {array.dtype}")
-    return TrialRunResult(
-        [_summarize_output(name, array) for name, array in zip(names, arrays, strict=True)],
-        None,
-        notes,
-    )
+        type_name = getattr(declared[name], "name", "FLOAT")
+        if type_name == "FLOAT" and array.dtype.kind != "f":
+            notes.append(
+                f"output '{name}' is declared float, but the simulator returns {array.dtype}"
+            )
+        summaries.append(_summarize_output(name, array))
+    return TrialRunResult(summaries, None, notes)
+
+
+def _check_size(label: str, dims: Sequence[int | None]) -> None:
+    """Raise ModelError if a tensor is too large to run; open dimensions count as 1."""
+    element_count = math.prod(dim or 1 for dim in dims)
+    if element_count > _MAX_ELEMENTS:
+        raise ModelError(
+            f"{label} has {element_count:.2g} elements; at most {_MAX_ELEMENTS:.2g} can be run"
+        )
 
 
 def _random_values(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Return random values of a type.
-
-    Integers of more than 16 bits, which may be indices, are 0.
-    """
+    """Return random values of a dtype; integers above 16 bits are 0, since they may be indices."""
     if dtype.kind == "f":
         return rng.standard_normal(shape).astype(dtype)
     if dtype.kind == "b":
@@ -155,6 +154,7 @@ def _random_values(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.d
 
 
 def _summarize_output(name: str, array: np.ndarray) -> OutputSummary:
+    """Return shape, dtype and range of an output, ignoring infinities and NaN."""
     finite = array[np.isfinite(array)] if array.dtype.kind == "f" else array
     usable = finite.size and array.dtype.kind in "iufb"
     low, high = (float(finite.min()), float(finite.max())) if usable else (None, None)

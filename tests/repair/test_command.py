@@ -32,9 +32,9 @@ def test_repair(run):
     result = run("wrong_scale_neighbour")
     assert result.exit_code == 0
     assert result.output.splitlines() == [
-        "found: 1 thing wrong",
+        "found 1 problem:",
         "  dequants    Dequant Dequant_Dequant_308_309 has scale_o 2^5, but '308' has scale 2^3",
-        "done: 1 edit",
+        "1 edit applied:",
         "  rescale  Dequant Dequant_Dequant_308_309: scale_o 2^5 -> 2^3",
         "written: legacy_fix.onnx",
     ]
@@ -46,14 +46,13 @@ def test_dry_run(run):
     result = run("missing_at_output", "--dry-run")
     assert result.exit_code == 0
     assert result.output.splitlines() == [
-        "found: 1 thing wrong",
+        "found 1 problem:",
         (
-            "  dequants    graph output 'output' hands out int8 (scale 2^4), graph outputs are real: "
-            "a "
-            "Dequant is missing"
+            "  dequants    graph output 'output' returns int8 (scale 2^4), but graph outputs are "
+            "real numbers: a Dequant is missing"
         ),
-        "would be done: 2 edits",
-        "  rename   the integers 'output' are called 'output_q'",
+        "2 edits planned:",
+        "  rename   integer tensor 'output' to 'output_q'",
         "  insert   Dequant Dequant_output: 'output_q' -> 'output', scale_o 2^4",
     ]
     assert [path.name for path in Path().iterdir()] == ["legacy.onnx"]
@@ -63,7 +62,7 @@ def test_nothing_wrong(run):
     """A right graph is copied, and that is said."""
     result = run("wrong_scale_neighbour.right", "-o", "out.onnx")
     assert result.output.splitlines() == [
-        "nothing is wrong with it",
+        "no problems found",
         "written: out.onnx, byte for byte the input",
     ]
     assert Path("out.onnx").read_bytes() == Path("legacy.onnx").read_bytes()
@@ -74,21 +73,19 @@ def test_refused(run):
     result = run("dangling_ambiguous")
     assert result.exit_code == 1
     assert result.stdout.splitlines()[2:] == [
-        "cannot be repaired: 2 things",
+        "2 problems cannot be repaired:",
         (
-            "  lost edges  Relu Relu_3Relu_304 reads '421', which nobody writes; '302', '303' would "
-            "fit alike"
+            "  lost edges  Relu Relu_3Relu_304 reads undefined tensor '421'; '302', '303' match "
+            "equally well"
         ),
         (
-            "  lost edges  iqCat iqCat_4iqCat_305 reads '433', which nobody writes; '302', '303' "
-            "would "
-            "fit alike"
+            "  lost edges  iqCat iqCat_4iqCat_305 reads undefined tensor '433'; '302', '303' match "
+            "equally well"
         ),
     ]
     assert result.stderr == (
-        "error: cannot repair legacy.onnx: Relu Relu_3Relu_304: reads '421', which nobody writes; "
-        "'302', '303' would "
-        "fit alike (and 1 more that cannot be repaired)\n"
+        "error: cannot repair legacy.onnx: Relu Relu_3Relu_304: reads undefined tensor '421'; "
+        "'302', '303' match equally well (and 1 more that cannot be repaired)\n"
     )
     assert not Path("legacy_fix.onnx").exists()
 
@@ -98,7 +95,7 @@ def test_check(run):
     result = run("shared_dequant_feeds_int", "--check")
     assert result.exit_code == 0
     lines = result.output.splitlines()
-    assert lines[-4] == "check: it runs; on random input it gives"
+    assert lines[-4] == "check: the model runs; outputs for random inputs:"
     assert lines[-3].startswith("  'output'  [1, 10]       float32  ")
     assert lines[-1] == "written: legacy_fix.onnx"
     result = run("custom_float_op", "--check", "--json")
@@ -122,7 +119,7 @@ def test_json(run):
     (edit,) = body["edits"]
     assert (edit["action"], edit["before"], edit["after"]) == ("rescale", 32.0, 8.0)
     assert body["check"]["outputs"][0]["shape"] == [1, 10]
-    assert result.stderr.startswith("found: 1 thing wrong\n")
+    assert result.stderr.startswith("found 1 problem:\n")
     body = json.loads(run("dangling_ambiguous", "--json").stdout)
     assert not body["repaired"]
     assert [f["level"] for f in body["findings"]].count("fatal") == 2
@@ -166,7 +163,7 @@ def test_zero_points_are_not_repaired(tmp_path):
     nets.quantized(nets.plain(), **settings).save(sound)
     result = CliRunner().invoke(cli.main, ["fix-dequant", str(sound), "--check"])
     assert result.exit_code == 0
-    assert "nothing is wrong with it" in result.output
+    assert "no problems found" in result.output
     model = onnx.load(sound)
     scale = next(
         a

@@ -51,7 +51,7 @@ def test_missing():
     assert have["r[0]"] == ["f", 0, None]
     assert [n.op_type for n in model.graph.node].count("Dequant") == 1
     assert texts(report)[0] == (
-        "Softmax s gets 'r', int8 (scale 2^4), as if it were real numbers: a Dequant is missing"
+        "Softmax s reads 'r' as real numbers, but it contains int8 (scale 2^4): a Dequant is missing"
     )
 
 
@@ -95,7 +95,7 @@ def test_between_integers():
     have = edges(model)
     assert have["g[0]"] == ["f", 0, None]
     assert have["s[0]"] == ["f", 0, 16.0]
-    assert texts(report) == ["Dequant d stands before LinearInt g, which takes integers"]
+    assert texts(report) == ["Dequant d is upstream of LinearInt g, which needs integers"]
 
 
 def test_chain_of_three():
@@ -130,7 +130,7 @@ def test_index_output():
     model, report = fixed(body)
     assert edges(model)["graph_output:y[0]"] == ["a", 0, None]
     assert model.graph.output[0].type.tensor_type.elem_type == TensorProto.INT64
-    assert texts(report)[0] == "Dequant d reads 'a', which holds indices, no quantized numbers"
+    assert texts(report)[0] == "Dequant d reads 'a', which contains indices, not quantized values"
 
 
 def test_lazy_operators():
@@ -151,7 +151,7 @@ def test_lazy_operators():
     (said,) = refused(f"{ONE} {other} {last}", outputs="float[2, 4] y")
     assert (
         said
-        == "LinearInt g takes integers at scale 2^4, but 'k' holds real numbers: a Quant is missing"
+        == "LinearInt g needs integers at scale 2^4, but 'k' contains real numbers: a Quant is missing"
     )
 
 
@@ -185,7 +185,7 @@ def test_unknown_operators(domain, op_type, kind):
 def test_scale_said_nowhere():
     """Integers without a scale cannot become real numbers."""
     (said,) = refused(f"{ONE} [m] m = thinker.Mystery(f) [s] y = Softmax<axis=1>(m)")
-    assert said == "Softmax s needs a Dequant of 'm', int8, whose scale is said nowhere"
+    assert said == "Softmax s needs a Dequant of 'm' (int8), whose scale is unknown"
 
 
 def test_quant_missing():
@@ -195,7 +195,7 @@ def test_quant_missing():
     )
     assert (
         said
-        == "LinearInt f takes integers at scale 2^6, but 't' holds real numbers: a Quant is missing"
+        == "LinearInt f needs integers at scale 2^6, but 't' contains real numbers: a Quant is missing"
     )
 
 
@@ -229,11 +229,9 @@ def test_order():
     """Nodes out of order are sorted; those of a cycle cannot be."""
     model, report = fixed(f"[s] y = Softmax<axis=1>(d) [d] d = {DEQUANT}(f) {ONE}")
     assert [n.name for n in model.graph.node] == ["q", "f", "d", "s"]
-    assert texts(report) == [
-        "Softmax s stands before the node that writes its input 'd' (and 1 more)"
-    ]
+    assert texts(report) == ["Softmax s precedes the producer of its input 'd' (and 1 more)"]
     said = refused(f"[a] a = Relu(k) [k] k = Relu(a) {ONE} [d] y = {DEQUANT}(f)")
-    assert said == ["Relu a it depends on its own output; it is not clear where to cut the cycle"]
+    assert said == ["Relu a depends on its own output; it is unclear where to break the cycle"]
 
 
 def test_written_twice():
@@ -243,9 +241,7 @@ def test_written_twice():
     )
     assert edges(model)["s[0]"] == ["f", 0, 16.0]
     said = refused(f"{ONE} [d] d = {DEQUANT}(f) [e] d = {DEQUANT}(q) [s] y = Tanh(d)")
-    assert said == [
-        "Dequant e 'd' is written by Dequant d too; it is not clear which of them is meant"
-    ]
+    assert said == ["Dequant e 'd' is also computed by Dequant d; it is unclear which is correct"]
 
 
 def test_names_given_twice():
@@ -279,7 +275,7 @@ def test_lost_edge_by_scale():
     model, report = fixed(body)
     assert edges(model)["g[0]"] == ["f", 0, None]
     assert texts(report) == [
-        "LinearInt g reads 'lost', which nobody writes; only 'f' fits, which nobody reads"
+        "LinearInt g reads undefined tensor 'lost'; the only match is the unused tensor 'f'"
     ]
 
 
@@ -301,8 +297,8 @@ def test_lost_twice():
         [a] a = thinker.iqAdd<scale_x=16.0, scale_y=16.0, scale_o=8.0>(g, h) [d] y = thinker.Dequant<scale_o=8.0>(a)"""
     said = refused(body)
     assert said[0] == (
-        "LinearInt g reads 'one', which nobody writes; 'f' fits, but 'two' is lost as well and it "
-        "fits there too"
+        "LinearInt g reads undefined tensor 'one'; 'f' matches, but it also matches the undefined "
+        "tensor 'two'"
     )
 
 
@@ -312,10 +308,7 @@ def test_lost_weight():
     del model.graph.initializer[0]
     said = texts(repair_model(model), "fatal")
     assert said == [
-        (
-            "LinearInt f reads 'w', which nobody writes; nothing that is computed for nobody fits; "
-            "export the model again"
-        )
+        ("LinearInt f reads undefined tensor 'w'; no unused tensor matches; export the model again")
     ]
 
 
@@ -354,7 +347,9 @@ def test_scales_that_disagree():
     """The producer's scale counts; a reader that says another is told and left alone."""
     body = TWO.replace("scale_x=16.0", "scale_x=32.0") + f"[d] y = {DEQUANT}(g)"
     _, report = fixed(body)
-    assert texts(report, "note") == ["LinearInt g reads 'f' at scale 2^5, its producer says 2^4"]
+    assert texts(report, "note") == [
+        "LinearInt g reads 'f' at scale 2^5, but its producer has scale 2^4"
+    ]
     assert not report.edits
 
 
@@ -415,7 +410,7 @@ def test_saving(tmp_path):
     before = path.read_bytes()
     result = fix_dequant(path)
     assert result.save() == tmp_path / "legacy_fix.onnx"
-    with pytest.raises(RepairError, match="never overwrites"):
+    with pytest.raises(RepairError, match="refusing to overwrite"):
         result.save(path)
     with pytest.raises(ConfigError, match="cannot write"):
         result.save(tmp_path / "no" / "where.onnx")
@@ -493,8 +488,8 @@ def test_a_missing_output_scale_is_not_the_inputs(node):
     """
     kinds = {"inputs": "float[1, 4] x, int8[4] a, int32[4] z"} if "a, z" in node else {}
     text = refused(f"{ONE} {node} [s] y = Softmax<axis=1>(n)", **kinds)[0]
-    assert text.startswith("Softmax s needs a Dequant of 'n', int")
-    assert text.endswith("whose scale is said nowhere")
+    assert text.startswith("Softmax s needs a Dequant of 'n' (int")
+    assert text.endswith("whose scale is unknown")
     model = graph(
         f"{ONE} {node} [d] d = thinker.Dequant<scale_o=2.0>(n) [s] y = Softmax<axis=1>(d)", **kinds
     )

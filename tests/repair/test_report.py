@@ -35,20 +35,20 @@ def test_findings_are_sorted_by_what_becomes_of_them():
     assert [f.text for f in report.wrong] == ["text 1", "text 3"]
     assert [f.text for f in report.fatal] == ["text 2"]
     lines = report.lines()
-    assert lines[0] == "found: 2 things wrong"
-    assert "cannot be repaired: 1 thing" in lines
+    assert lines[0] == "found 2 problems:"
+    assert "1 problem cannot be repaired:" in lines
     assert lines[-1] == "note: text 0"
 
 
 def test_edits_are_told_as_done_or_planned_unless_something_is_fatal():
     edit = Edit("dequants", "insert", "a Dequant behind 'x'", after=16.0)
     report = RepairReport([RepairFinding("dequants", "wrong here")], [edit])
-    assert "done: 1 edit" in report.lines()
-    assert "would be done: 1 edit" in report.lines(planned=True)
+    assert "1 edit applied:" in report.lines()
+    assert "1 edit planned:" in report.lines(planned=True)
     assert "  insert   a Dequant behind 'x', scale_o 2^4" in report.lines()
     report.findings.append(RepairFinding("dequants", "lost", level="fatal"))
-    assert not any(line.startswith("done") for line in report.lines())
-    assert RepairReport().lines() == ["nothing is wrong with it"]
+    assert not any(line.endswith("applied:") for line in report.lines())
+    assert RepairReport().lines() == ["no problems found"]
 
 
 def test_reports_are_json_whatever_scale_stands_there():
