@@ -272,7 +272,7 @@ def test_an_output_that_never_changes_says_so(here: CommandFolder) -> None:
     """The same sample again and again is one sample."""
     np.savez(here.folder / "same.npz", x=np.repeat(samples()[:1], 9, axis=0))
     text = " ".join(here.run_ok("quantize", "tiny.onnx", "--calib", "same.npz").split())
-    assert "(every sample gives the same output: no more than from 1 sample)" in text
+    assert "(the output is identical for every sample; equivalent to 1 sample)" in text
 
 
 @pytest.mark.parametrize("value", [0.0, 3.5])

@@ -50,7 +50,7 @@ def test_what_rounds_more_often_is_told():
     (said,) = (entry for name, entry in report.items() if name.startswith("Sub"))
     assert said == (
         "Sub written as BatchNorm2dInt, iqAdd",
-        "2 operators, one rounding each at most",
+        "2 operators, each rounds at most once",
     )
 
 

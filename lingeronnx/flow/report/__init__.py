@@ -1,10 +1,10 @@
-"""What came of it: the integer graph beside the float model, a report for terminal and JSON, and what to try next.
+"""Measure an integer graph against the float model, report on it, and write the result.
 
-    compared      -> Compared        lowered, and compared with the float model
-    complete      -> QuantizedModel  the same, reported
-    measured      -> QuantizedModel  with its accuracy on data of the user's
+- `build_candidate`: lower a planned model and compare it with the float model.
+- `build_quantized_model`: the same, with the report of the result.
+- `measure_accuracy`: add the accuracy on the user's data to a result.
 
-`QuantizedModel.write` is the one place where the result becomes files. Must not know: trials.
+`QuantizedModel.write` is the only place where the result becomes files. Must not know: trials.
 """
 
 from .candidate import Candidate, build_candidate, build_quantized_model

@@ -1,11 +1,11 @@
-"""What to try next where a model is not chip-ready, or loses much.
+"""Suggest options of `quantize` for a model that is not chip-ready or loses accuracy.
 
-Options of `quantize`, made to be pasted.
-A float operator between integer ones is no obstacle when all behind it, or all before it, stays in
-float as well: of both cuts the one is named that leaves more multiply-accumulates to the chip.
-Where a part is refused, `--max-parts`: what stands against it goes to the host, and `deploy` has a
-program to write. Where an output is far from the float model's, a search for what brings it near;
-and 16 bits, where the platform has them, for tensors whose range a few huge values make.
+A float operator between integer ones does no harm if all nodes after it, or all before it, stay in
+float as well: of both cuts, the one that leaves more multiply-accumulates to the chip is suggested.
+If a chip part is rejected, `--max-parts` moves the layers to blame to the host, so that `deploy`
+can write a program. If an output is far from the float model's, a search for better bit widths is
+suggested, and 16 bits for tensors whose range is determined by a few outliers, if the platform has
+them.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from .report import FloatNode, SuggestedOptions, split_float_nodes
 __all__ = ["suggest_options"]
 
 _SEARCH_OPTIONS = "--min-sqnr 15 --budget 10"
-_MAX_PARTS_OPTIONS = ("--max-parts 16",)  # so many that hardly a layer moves for their number alone
-_MIN_KEPT_DIVISOR = 20  # a cut leaves more than one of so many multiply-accumulates in integers
-_MAX_OPTIONS = 4  # selectors of a cut: more are no line to read
+_MAX_PARTS_OPTIONS = ("--max-parts 16",)  # large enough that the limit itself hardly matters
+_MIN_KEPT_DIVISOR = 20  # a cut must keep more than 1 / this of the MACs in integers
+_MAX_OPTIONS = 4  # maximum number of selectors of a suggested cut
 
 
 def suggest_options(
@@ -38,99 +38,99 @@ def suggest_options(
     between: Sequence[FloatNode],
     lossy: bool,
 ) -> list[SuggestedOptions]:
-    """Return what to try, the first first.
+    """Suggest options of `quantize`, the most important first.
 
-    program : the parts. between : float nodes that stand between integer ones. lossy : whether an
-    output is far from the float model's.
+    Parameters
+    ----------
+    prepared, planned
+        The model and its plan.
+    program
+        The parts of the program.
+    between
+        Float nodes between integer nodes.
+    lossy
+        Whether an output is far from the float model's.
     """
     options: list[SuggestedOptions] = []
-    refused = [part.name for part in program.chip if not part.runs]
-    if refused and prepared.conf.max_parts is None and prepared.read is None:
-        options.append(
-            SuggestedOptions(
-                _MAX_PARTS_OPTIONS,
-                f"{', '.join(refused)} refused: layers that stand against it go to the host",
-            )
-        )
+    is_imported = prepared.read is not None
+    rejected_parts = [part.name for part in program.chip if not part.runs]
+    if rejected_parts and prepared.conf.max_parts is None and not is_imported:
+        effect = f"{', '.join(rejected_parts)} rejected; move the offending layers to the host"
+        options.append(SuggestedOptions(_MAX_PARTS_OPTIONS, effect))
     if between and prepared.target.has_packer:
         options += _suggest_host_cut(prepared, {entry.node for entry in between})
-    if lossy and (groups := find_range_outliers(prepared, planned)):
-        options.append(_suggest_16_bits(groups[:_MAX_OPTIONS]))
-    if (
-        lossy
-        and planned.basis.policy is not None
-        and prepared.read is None
-        and not prepared.synthetic
-    ):
-        options.append(
-            SuggestedOptions(
-                (_SEARCH_OPTIONS,),
-                "looks for the cheapest widths and float layers that bring every output so far",
+    if lossy:
+        outliers = find_range_outliers(prepared, planned)
+        if outliers:
+            options.append(_suggest_16_bits(outliers[:_MAX_OPTIONS]))
+        if planned.basis.policy is not None and not is_imported and not prepared.synthetic:
+            effect = (
+                "searches for the cheapest bit widths and float layers that reach this SQNR on "
+                "every output"
             )
-        )
+            options.append(SuggestedOptions((_SEARCH_OPTIONS,), effect))
     return options
 
 
-def _suggest_16_bits(groups: Sequence[RangeOutlier]) -> SuggestedOptions:
-    """Return how to give 16 bits to tensors whose range few values make."""
-    options = tuple(f"--override {shlex.quote(f'{group.name}=bits:16')}" for group in groups)
-    rest = f", and {len(groups) - 1} more likewise" if len(groups) > 1 else ""
-    return SuggestedOptions(
-        options, f"16 bits where a few values make the range: {groups[0]}{rest}"
-    )
+def _suggest_16_bits(outliers: Sequence[RangeOutlier]) -> SuggestedOptions:
+    """Suggest 16 bits for tensors whose range is determined by a few outliers."""
+    options = tuple(f"--override {shlex.quote(f'{outlier.name}=bits:16')}" for outlier in outliers)
+    others = f", and {len(outliers) - 1} more" if len(outliers) > 1 else ""
+    effect = f"16 bits for ranges determined by outliers: {outliers[0]}{others}"
+    return SuggestedOptions(options, effect)
 
 
 def _suggest_host_cut(prepared: PreparedModel, between: set[str]) -> list[SuggestedOptions]:
-    """Return how to leave all behind the float nodes, or all before them, to the host.
+    """Suggest to keep all nodes after the float nodes `between`, or all before them, in float.
 
-    Nothing where no cut helps.
+    Returns an empty list if neither cut leaves enough work in integers.
     """
-    whole = sum(count_macs(node) for node in prepared.graph.graph)
-    best: tuple[int, list[str]] = (whole // _MIN_KEPT_DIVISOR, [])
-    for nodes, form in (
+    total_macs = sum(count_macs(node) for node in prepared.graph.graph)
+    best_macs = total_macs // _MIN_KEPT_DIVISOR
+    best_selectors: list[str] = []
+    for nodes, pattern in (
         (_boundary_nodes(prepared.graph, between), "{}.."),
-        (_boundary_nodes(prepared.graph, between, True), "..{}"),
+        (_boundary_nodes(prepared.graph, between, last=True), "..{}"),
     ):
-        selectors = [form.format(_user_selector(node, prepared.original)) for node in nodes]
-        if (
-            len(selectors) <= _MAX_OPTIONS
-            and (kept := _macs_kept_in_integer(prepared, selectors)) > best[0]
-        ):
-            best = kept, selectors
-    kept, selectors = best
-    if not selectors:
+        selectors = [pattern.format(_user_selector(node, prepared.original)) for node in nodes]
+        if len(selectors) > _MAX_OPTIONS:
+            continue
+        integer_macs = _macs_kept_in_integer(prepared, selectors)
+        if integer_macs > best_macs:
+            best_macs, best_selectors = integer_macs, selectors
+    if not best_selectors:
         return []
-    gives = (
-        f"no float operator between integer ones; {100 * kept / whole:.1f} % of the MACs stay "
-        "in integers"
+    effect = (
+        f"no float operator between integer ones; {100 * best_macs / total_macs:.1f} % of the "
+        "MACs stay in integers"
     )
-    return [
-        SuggestedOptions(tuple(f"--skip {shlex.quote(selector)}" for selector in selectors), gives)
-    ]
+    options = tuple(f"--skip {shlex.quote(selector)}" for selector in best_selectors)
+    return [SuggestedOptions(options, effect)]
 
 
 def _boundary_nodes(graph: ir.Model, between: set[str], last: bool = False) -> list[ir.Node]:
-    """Return those of the nodes that are computed from no other of them.
+    """Return the nodes of `between` that depend on no other of them.
 
-    With `last`, from which no other is.
+    With `last`, the nodes that no other of them depends on.
     """
-    ends, reached = [], set()
-    for node in reversed(list(graph.graph)) if last else graph.graph:
-        near = (
-            [use.node for v in node.outputs for use in v.uses()]
-            if last
-            else [ir.producer(v) for v in node.inputs]
-        )
-        if any(id(other) in reached for other in near):
+    boundary, reached = [], set()
+    nodes = reversed(list(graph.graph)) if last else graph.graph
+    for node in nodes:
+        neighbors: list[ir.Node | None]
+        if last:
+            neighbors = [use.node for value in node.outputs for use in value.uses()]
+        else:
+            neighbors = [ir.producer(value) for value in node.inputs]
+        if any(id(neighbor) in reached for neighbor in neighbors):
             reached.add(id(node))
         elif str(node.name) in between:
             reached.add(id(node))
-            ends.append(node)
-    return ends
+            boundary.append(node)
+    return boundary
 
 
 def _user_selector(node: ir.Node, original: ir.Model) -> str:
-    """Return by what the user's graph knows a node of the normalised one."""
+    """Return a name that selects a node of the normalized graph in the user's graph."""
     for name in (ir.origin_name(node), str(node.name), *(str(v.name) for v in node.outputs)):
         try:
             select_nodes(original, name)
@@ -141,9 +141,9 @@ def _user_selector(node: ir.Node, original: ir.Model) -> str:
 
 
 def _macs_kept_in_integer(prepared: PreparedModel, selectors: Sequence[str]) -> int:
-    """Return the multiply-accumulates that stay in integers with these skipped.
+    """Return the MACs that stay in integers if the nodes of `selectors` are skipped.
 
-    0 where floats would stand between.
+    Returns 0 if float nodes between integer nodes would remain.
     """
     try:
         skipped = prepared.selectors(prepared.graph).resolve_skips(selectors)

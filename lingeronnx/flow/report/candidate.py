@@ -1,4 +1,4 @@
-"""Last stage: the integer graph, a report on it, and how far it is from the float model."""
+"""Build candidates: integer graphs that have been compared with the float model."""
 
 from __future__ import annotations
 
@@ -30,17 +30,24 @@ from .report import Report
 
 __all__ = ["Candidate", "build_candidate", "build_quantized_model"]
 
-_MAX_STORED_SAMPLES = 8  # calibration samples that the result keeps
-_MAX_MOMENT_SAMPLES = 256  # calibration samples whose moments are noted in the graph
+_MAX_STORED_SAMPLES = 8  # calibration samples stored in the result
+_MAX_MOMENT_SAMPLES = 256  # calibration samples whose moments are stored in the graph
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A plan whose integer graph has been compared with the float model.
+    """A planned and refined model whose integer graph has been compared with the float model.
 
-    prepared, planned : the model and the plan. exact : the planned float graph with its weights as
-    they shall be. lowered : the integer graph, not yet in the chip's form. fidelity : how far it is
-    from the float model.
+    Attributes
+    ----------
+    prepared, planned
+        The model and its plan.
+    float_graph
+        The planned float graph with refined weights.
+    lowered
+        The integer graph before backend passes.
+    fidelity
+        Distance of its outputs from the float model.
     """
 
     prepared: PreparedModel
@@ -51,29 +58,26 @@ class Candidate:
 
     @cached_property
     def result(self) -> QuantizedModel:
-        """The graph in the form that the chip's packer wants, with its report.
-
-        The same integers.
-        """
+        """The graph after backend passes, which keep its integers, with its report."""
         prepared, planned = self.prepared, self.planned
         graph: ir.Model = self.lowered.graph
         if planned.config.objective != ACCURACY:
             graph.metadata_props[OBJECTIVE_KEY] = planned.config.objective
-        formed: Sequence[AppliedRewrite] = ()
-        if not is_split_into_parts(planned):  # of parts each is finished for itself
-            graph, formed = planned.target.run_backend_passes(graph)
+        backend_rewrites: Sequence[AppliedRewrite] = ()
+        if not is_split_into_parts(planned):  # else they run on each part separately
+            graph, backend_rewrites = planned.target.run_backend_passes(graph)
         if not prepared.synthetic:
-            few = choose_batch_size(
+            moment_samples = choose_batch_size(
                 4 * prepared.input_bytes, _MAX_MOMENT_SAMPLES, prepared.conf.budget
             )
-            store_input_moments(graph, prepared.data.first(few))
+            store_input_moments(graph, prepared.data.first(moment_samples))
         store_provenance(graph, prepared.digest, planned.plan.settings, prepared.fixed)
-        fitted = [
+        rewrites = [
             *prepared.fitted,
             *_describe_compositions(planned.graph, planned.partition.ops, self.lowered),
-            *formed,
+            *backend_rewrites,
         ]
-        report = build_report(prepared, planned, graph, fitted, self.fidelity)
+        report = build_report(prepared, planned, graph, rewrites, self.fidelity)
         return QuantizedModel(
             graph=graph if prepared.tail is None else append_tail(graph, prepared.tail),
             plan=planned.plan,
@@ -88,7 +92,13 @@ class Candidate:
 
     @property
     def checked_model(self) -> QuantizedModel:
-        """The result; ConstraintError with require_chip where it is not chip-ready."""
+        """The result, unless `require_chip` is set and the chip cannot run it.
+
+        Raises
+        ------
+        ConstraintError
+            If `require_chip` is set and the result is not chip-ready, or too slow.
+        """
         report = self.result.report
         if self.prepared.conf.require_chip and not report.chip_ready:
             raise _not_chip_ready_error(report, self.planned.target)
@@ -97,7 +107,7 @@ class Candidate:
         return self.result
 
     def with_notes(self, notes: Iterable[str]) -> Candidate:
-        """Return the same with more lines in its report."""
+        """Return a copy with more notes in its report."""
         return replace(self, planned=self.planned.with_notes(notes))
 
 
@@ -108,25 +118,33 @@ def build_candidate(
     progress: Progress | None = None,
     locate_break: bool = True,
 ) -> Candidate:
-    """Lower `float_graph`, the planned graph with its weights as they shall be, and compare it with the float model.
+    """Lower a planned model with refined weights, and compare it with the float model.
 
-    locate_break : whether a warning says where an output breaks; not for a trial.
+    Parameters
+    ----------
+    prepared, planned
+        The model and its plan.
+    float_graph
+        The planned float graph with refined weights.
+    progress
+        Callback for progress messages.
+    locate_break
+        Whether a warning names the node where an output breaks; not needed for trials.
     """
     target = planned.target
-    if (
-        prepared.synthetic and float_graph is not planned.graph
-    ):  # weights were refined on random inputs
+    if prepared.synthetic and float_graph is not planned.graph:
+        # The weights were refined on random inputs.
         planned = replace(planned, plan=replace(planned.plan, synthetic=True))
     lowered = lower(planned.partition.with_graph(float_graph), planned.plan, target)
     session = open_lowered_session(lowered.graph, target, prepared.opened)
-    distance = measure_fidelity(prepared, planned, lowered.graph, session, progress, locate_break)
+    fidelity = measure_fidelity(prepared, planned, lowered.graph, session, progress, locate_break)
     trim_memory()
     return Candidate(
         prepared=prepared,
         planned=planned,
         float_graph=float_graph,
         lowered=lowered,
-        fidelity=distance,
+        fidelity=fidelity,
     )
 
 
@@ -136,9 +154,12 @@ def build_quantized_model(
     float_graph: ir.Model,
     progress: Progress | None = None,
 ) -> QuantizedModel:
-    """Lower `float_graph`, the planned graph with its weights as they shall be, and say what became of the model.
+    """Lower a planned model with refined weights, and build the result with its report.
 
-    Raises ConstraintError with require_chip where the result is not chip-ready.
+    Raises
+    ------
+    ConstraintError
+        If `require_chip` is set and the result is not chip-ready.
     """
     return build_candidate(prepared, planned, float_graph, progress).checked_model
 
@@ -146,46 +167,50 @@ def build_quantized_model(
 def _describe_compositions(
     graph: ir.Model, ops: Mapping[str, Op], lowered: LoweringResult
 ) -> list[AppliedRewrite]:
-    """Return how the nodes of the float `graph` are written that no single integer operator serves.
+    """Describe the nodes of the float `graph` that are lowered to several integer operators.
 
-    An operator that only moves or bounds integers, of ONNX itself, is exact; another rounds what it
-    gives once. What moves data is exact altogether: its parts are joined at the scale they have.
+    Operators of ONNX itself, which only move or clip integers, are exact; each other operator
+    rounds its result once. Data movement is always exact: its parts share one scale.
     """
-    kinds = {str(node.name): ir.base_op_type(node) for node in graph.graph}
-    composed = []
-    for name, forms in lowered.integer_ops.items():
-        if len(forms) > 1:
-            counts = Counter(form.name for form in forms)
-            words = [
-                operator if count == 1 else f"{count} {operator}"
-                for operator, count in counts.items()
-            ]
-            rounding = 0 if ops[name].is_data_movement else sum(bool(form.domain) for form in forms)
-            cost = "exact" if rounding < 2 else f"{rounding} operators, one rounding each at most"
-            composed.append(
-                AppliedRewrite(name, f"{kinds[name]} written as {', '.join(words)}", cost)
-            )
-    return composed
+    op_types = {str(node.name): ir.base_op_type(node) for node in graph.graph}
+    compositions = []
+    for name, integer_ops in lowered.integer_ops.items():
+        if len(integer_ops) < 2:
+            continue
+        counts = Counter(integer_op.name for integer_op in integer_ops)
+        operators = [
+            operator if count == 1 else f"{count} {operator}" for operator, count in counts.items()
+        ]
+        roundings = 0
+        if not ops[name].is_data_movement:
+            roundings = sum(bool(integer_op.domain) for integer_op in integer_ops)
+        cost = "exact" if roundings < 2 else f"{roundings} operators, each rounds at most once"
+        description = f"{op_types[name]} written as {', '.join(operators)}"
+        compositions.append(AppliedRewrite(name, description, cost))
+    return compositions
 
 
 def _not_chip_ready_error(report: Report, target: Target) -> ConstraintError:
+    """Create the error for a result that is not chip-ready, with the first reason."""
     if not target.has_packer:
         return ConstraintError(
-            f"--require-chip: platform {target.name} is no chip; choose --platform {DEFAULT}"
+            f"--require-chip: platform {target.name} is not a chip; choose --platform {DEFAULT}"
         )
-    against = [f for f in report.findings if f.level not in ("plan", "time")]
-    if against:
-        return ConstraintError(f"not chip-ready: {against[0]}")
+    findings = [finding for finding in report.findings if finding.level not in ("plan", "time")]
+    if findings:
+        return ConstraintError(f"not chip-ready: {findings[0]}")
     if not report.float_nodes:
         return ConstraintError(
-            "--require-chip: no operator of the model can be quantized; lingeronnx check says why"
+            "--require-chip: no operator of the model can be quantized; run lingeronnx check for "
+            "the reasons"
         )
     node = report.float_nodes[0]
-    more = len(report.float_nodes) - 1
-    rest = f" (and {more} more)" if more else ""
-    cut = (
-        f"; try {' '.join(report.next[0].options)}: {report.next[0].effect}" if report.next else ""
-    )
+    others = len(report.float_nodes) - 1
+    others_text = f" (and {others} more)" if others else ""
+    suggestion = ""
+    if report.next:
+        suggestion = f"; try {' '.join(report.next[0].options)}: {report.next[0].effect}"
     return ConstraintError(
-        f"not chip-ready: {node.op_type} {node.node} stays in float: {node.why}{rest}{cut}"
+        f"not chip-ready: {node.op_type} {node.node} is kept in float: "
+        f"{node.why}{others_text}{suggestion}"
     )

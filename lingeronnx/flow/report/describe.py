@@ -1,13 +1,10 @@
-"""The report on an integer graph, made once.
-
-What was done, what came of it, and what to try next.
-"""
+"""Build the report on an integer graph."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ...files import chip_file_path
@@ -34,13 +31,52 @@ __all__ = ["build_report", "is_split_into_parts"]
 
 @dataclass(frozen=True)
 class _MacShare:
-    """The share of multiply-accumulates in integers, 0 to 1, and {operator.
+    """Fraction of multiply-accumulates in integers.
 
-    Nodes} where nobody knows how many.
+    Attributes
+    ----------
+    share
+        The fraction, 0 to 1.
+    unknown
+        Number of nodes by operator whose multiply-accumulates cannot be counted.
     """
 
     share: float
     unknown: dict[str, int]
+
+
+@dataclass(frozen=True)
+class _ChipEvaluation:
+    """Verdict on the graph as a single chip part, or its parts if it is split.
+
+    Attributes
+    ----------
+    verdict
+        Verdict on the graph as one part; None if it has several parts or nothing for a chip.
+    packer_args
+        Packer arguments for one part.
+    program
+        Report on the parts; empty if the graph is not split.
+    parts
+        The parts.
+    """
+
+    verdict: Verdict | None = None
+    packer_args: str = ""
+    program: ProgramReport = field(default_factory=ProgramReport)
+    parts: Sequence[ProgramPart] = ()
+
+    @property
+    def is_chip_ready(self) -> bool:
+        """Whether the graph runs on the chip as a single part."""
+        return self.verdict is not None and self.verdict.is_chip_ready
+
+    @property
+    def chip_verdicts(self) -> tuple[Verdict, ...]:
+        """The verdicts on all chip parts."""
+        if self.program.parts:
+            return self.program.verdicts
+        return () if self.verdict is None else (self.verdict,)
 
 
 def build_report(
@@ -50,47 +86,52 @@ def build_report(
     fitted: Sequence[AppliedRewrite],
     fidelity: Fidelity,
 ) -> Report:
-    """Return the report on `graph`, the integer graph of `planned` as it is written, without its tail.
+    """Build the report on the integer graph of a planned model.
 
-    fitted : what was written otherwise. fidelity : how far it is from the float model.
+    Parameters
+    ----------
+    prepared, planned
+        The model and its plan.
+    graph
+        The integer graph as it is written, without a split-off tail.
+    fitted
+        Rewrites that were applied.
+    fidelity
+        Distance of the outputs from the float model.
     """
-    target, plan, parts = planned.target, planned.plan, planned.partition
-    fallbacks, host = split_float_nodes(parts.graph, parts.floats, parts.integer_node_ids)
-    host += [*_tail_nodes(prepared), *(_host_dequant_nodes(graph) if target.has_packer else [])]
+    target, plan, partition = planned.target, planned.plan, planned.partition
+    fallbacks, host = split_float_nodes(
+        partition.graph, partition.floats, partition.integer_node_ids
+    )
+    host += _tail_nodes(prepared)
+    if target.has_packer:
+        host += _host_dequant_nodes(graph)
     renamed = target.vendor.names(graph)
-    packed, program, formed = None, ProgramReport(), list[AppliedRewrite]()
-    cut: list[ProgramPart] = []
-    if target.has_packer and parts.ops and not fallbacks:
-        packed = target.evaluate_packing(
-            extract_chip_part(target.with_safe_names(graph, renamed), target)
-        )
-    verdict = None if packed is None else packed.verdict
-    ready = verdict is not None and verdict.is_chip_ready
-    if target.has_packer and parts.ops and planned.config.in_parts and not ready:
-        program, cut = build_program_report(graph, target, renamed)
-        formed = [done for part in cut for done in part.rewrites]
-    made = [part.graph for part in cut if part.chip] if cut else [graph]
-    words = "" if packed is None else packed.command_line
-    file = Path(f"{prepared.stem}.onnx")
-    work = _integer_mac_share(parts)
-    pieces = program.verdicts if program.parts else () if verdict is None else (verdict,)
-    saved = _total_time_saved(made, pieces, target.name)
-    time = prepared.conf.time.estimate_call(target, pieces, has_host_parts=bool(fallbacks or host))
+    chip = _ChipEvaluation()
+    if target.has_packer and partition.ops:
+        chip = _evaluate_chip(planned, graph, renamed, is_contiguous=not fallbacks)
+    part_graphs = [part.graph for part in chip.parts if part.chip] if chip.parts else [graph]
+    part_rewrites = [rewrite for part in chip.parts for rewrite in part.rewrites]
+    graph_file = Path(f"{prepared.stem}.onnx")
+    packer_input = chip_file_path(graph_file) if chip.is_chip_ready and host else graph_file
+    mac_share = _integer_mac_share(partition)
+    latency = prepared.conf.time.estimate_call(
+        target, chip.chip_verdicts, has_host_parts=bool(fallbacks or host)
+    )
+    verdict = chip.verdict
     return Report(
         platform=target.name,
         mode=plan.mode,
-        layers=_count_integer_layers(parts, graph),
-        chip_ready=ready,
+        layers=_count_integer_layers(partition, graph),
+        chip_ready=chip.is_chip_ready,
         is_chip=target.has_packer,
-        integer_macs=work.share,
-        unknown_macs=work.unknown,
+        integer_macs=mac_share.share,
+        unknown_macs=mac_share.unknown,
         float_nodes=fallbacks,
         host_part=host,
-        fitted=[*fitted, *formed],
-        packer=format_packer_command(
-            target, words, chip_file_path(file) if ready and host else file
-        ),
-        packer_args=words,
+        fitted=[*fitted, *part_rewrites],
+        packer=format_packer_command(target, chip.packer_args, packer_input),
+        packer_args=chip.packer_args,
         notes=[
             *prepared.notes,
             *planned.notes,
@@ -98,56 +139,87 @@ def build_report(
             *_format_assumptions(verdict),
         ],
         names=renamed.tensors,
-        findings=(*(() if verdict is None else verdict.findings), *time.findings),
-        time=time,
+        findings=(*(() if verdict is None else verdict.findings), *latency.findings),
+        time=latency,
         cost=None if verdict is None else verdict.cost,
-        saved=saved,
+        saved=_total_time_saved(part_graphs, chip.chip_verdicts, target.name),
         outputs=fidelity.outputs,
         measured_on=fidelity.measured_on,
         warnings=[*([SYNTHETIC_WARNING] if plan.synthetic else []), *fidelity.warnings],
         doubts=fidelity.doubts,
         parts=fidelity.parts,
-        next=suggest_options(prepared, planned, program, fallbacks, fidelity.is_lossy),
-        program=program,
-        merges=find_merge_options([entry.node for entry in fallbacks], parts.graph, target),
+        next=suggest_options(prepared, planned, chip.program, fallbacks, fidelity.is_lossy),
+        program=chip.program,
+        merges=find_merge_options([entry.node for entry in fallbacks], partition.graph, target),
         full=prepared.conf.notes == "full",
         taken=planned.imported_qparams,
         refused=planned.rejected_tensors,
     )
 
 
-def _total_time_saved(
-    made: Sequence[ir.Model], verdicts: Sequence[Verdict], platform: str
-) -> CycleSavings | None:
-    """Return what other forms of graphs save, with the time of those that kept theirs.
+def _evaluate_chip(
+    planned: PlannedModel, graph: ir.Model, names: NameMapping, is_contiguous: bool
+) -> _ChipEvaluation:
+    """Evaluate the graph as one chip part; split it into parts if it is not chip-ready.
 
-    None where all did.
-    verdicts : on these graphs. platform : the chip.
+    Parameters
+    ----------
+    planned
+        The planned model.
+    graph
+        Its integer graph.
+    names
+        Names that the packer accepts.
+    is_contiguous
+        Whether no float nodes are between integer nodes.
     """
-    noted = [CycleSavings.read_metadata(graph.metadata_props, platform) for graph in made]
-    if not any(noted):
+    target = planned.target
+    evaluation = _ChipEvaluation()
+    if is_contiguous:
+        packed = target.evaluate_packing(
+            extract_chip_part(target.with_safe_names(graph, names), target)
+        )
+        evaluation = _ChipEvaluation(packed.verdict, packed.command_line)
+    if planned.config.in_parts and not evaluation.is_chip_ready:
+        program, parts = build_program_report(graph, target, names)
+        evaluation = replace(evaluation, program=program, parts=parts)
+    return evaluation
+
+
+def _total_time_saved(
+    graphs: Sequence[ir.Model], verdicts: Sequence[Verdict], platform: str
+) -> CycleSavings | None:
+    """Sum the cycles that rewrites of the chip parts save; None if no part was rewritten.
+
+    Parameters
+    ----------
+    graphs
+        Graphs of the chip parts; a rewritten one has its savings in the metadata.
+    verdicts
+        Verdicts on these graphs. Unmodified parts count with their latency.
+    platform
+        Name of the chip.
+    """
+    recorded = [CycleSavings.read_metadata(graph.metadata_props, platform) for graph in graphs]
+    if not any(recorded):
         return None
-    highs = [round(verdict.latency.high) if verdict.latency else 0 for verdict in verdicts]
-    kept = [
-        CycleSavings(high, high, platform)
-        for saved, high in zip(noted, highs, strict=False)
-        if saved is None
-    ]
-    return CycleSavings.sum_parts([*(saved for saved in noted if saved is not None), *kept])
+    savings = [saving for saving in recorded if saving is not None]
+    for saving, verdict in zip(recorded, verdicts, strict=False):
+        if saving is None:
+            cycles = round(verdict.latency.high) if verdict.latency else 0
+            savings.append(CycleSavings(cycles, cycles, platform))
+    return CycleSavings.sum_parts(savings)
 
 
 def _format_assumptions(verdict: Verdict | None) -> list[str]:
-    """Return the line on what of a verdict is believed, not measured.
-
-    Nothing where there is none.
-    """
-    return (
-        [verdict.assumption_summary] if verdict is not None and verdict.assumption_summary else []
-    )
+    """Format the line on parts of a verdict that were not measured; empty if there are none."""
+    if verdict is None or not verdict.assumption_summary:
+        return []
+    return [verdict.assumption_summary]
 
 
 def is_split_into_parts(planned: PlannedModel) -> bool:
-    """Whether float operators between integers cut the chip's work into parts, and the user wants that."""
+    """Whether float operators split the chip's work into parts, and the user allows that."""
     parts = planned.partition
     if not planned.target.has_packer or not planned.config.in_parts:
         return False
@@ -155,59 +227,55 @@ def is_split_into_parts(planned: PlannedModel) -> bool:
 
 
 def _tail_nodes(prepared: PreparedModel) -> list[FloatNode]:
-    """Return what the host does behind the graph, in the tail that was cut off."""
+    """Return the nodes of the split-off dynamic tail, which runs on the host."""
     tail = prepared.tail
     if tail is None:
         return []
-    kinds = {str(node.name): node.op_type for node in tail.model.graph}
-    return [FloatNode(name, kind, tail.host_reasons[name]) for name, kind in kinds.items()]
+    op_types = {str(node.name): node.op_type for node in tail.model.graph}
+    return [FloatNode(name, op_type, tail.host_reasons[name]) for name, op_type in op_types.items()]
 
 
 def _host_dequant_nodes(graph: ir.Model) -> list[FloatNode]:
-    """Return the Dequants that the host computes, since the chip writes more than 8 bits."""
-    why = "the chip writes more than 8 bits, and the host scales them"
+    """Return the Dequants that run on the host because the chip writes more than 8 bits."""
+    reason = "the chip writes more than 8 bits; the host dequantizes them"
     return [
-        FloatNode(str(node.name), node.op_type, why)
+        FloatNode(str(node.name), node.op_type, reason)
         for node in graph.graph
         if is_host_dequant(node)
     ]
 
 
 def _count_integer_layers(partition: Partition, graph: ir.Model) -> dict[str, int]:
-    """Return {integer operator: nodes of `graph` that stand for float ones}."""
-    return dict(
-        sorted(
-            Counter(node.op_type for node in graph.graph if str(node.name) in partition.ops).items()
-        )
-    )
+    """Count the nodes of `graph` that implement float nodes, by integer operator."""
+    op_types = [node.op_type for node in graph.graph if str(node.name) in partition.ops]
+    return dict(sorted(Counter(op_types).items()))
 
 
 def _integer_mac_share(partition: Partition) -> _MacShare:
-    counted = {id(node): count_macs_if_known(node) for node in partition.graph.graph}
-    work = {key: count or 0 for key, count in counted.items()}
-    total = sum(work.values())
-    share = (
-        sum(n for key, n in work.items() if key in partition.integer_node_ids) / total
-        if total
-        else float(bool(partition.ops))
-    )
-    return _MacShare(
-        share,
-        Counter(
-            ir.display_op_type(node) for node in partition.graph.graph if counted[id(node)] is None
-        ),
-    )
+    """Compute the fraction of countable MACs in integers, and count the nodes without a count."""
+    total = integer = 0
+    unknown: Counter[str] = Counter()
+    for node in partition.graph.graph:
+        macs = count_macs_if_known(node)
+        if macs is None:
+            unknown[ir.display_op_type(node)] += 1
+            continue
+        total += macs
+        if id(node) in partition.integer_node_ids:
+            integer += macs
+    share = integer / total if total else float(bool(partition.ops))
+    return _MacShare(share, unknown)
 
 
 def _format_renamed_tensors(names: NameMapping) -> list[str]:
-    """Return what the user should know of names that change."""
+    """Format the note on tensors that are renamed for the packer; empty if there are none."""
     if not names.tensors:
         return []
-    (user, other), more = next(iter(names.tensors.items())), len(names.tensors) - 1
-    rest = f"; {more} more change likewise (--json lists them)" if more else ""
-    return [
-        (
-            f"tensor '{user}' is called '{other}' in the file, for the packer does not take all "
-            f"names{rest}"
-        )
-    ]
+    original, renamed = next(iter(names.tensors.items()))
+    others = len(names.tensors) - 1
+    others_text = f"; {others} more are renamed too (--json lists them)" if others else ""
+    note = (
+        f"tensor '{original}' is renamed to '{renamed}' in the file: the packer rejects the "
+        f"original name{others_text}"
+    )
+    return [note]

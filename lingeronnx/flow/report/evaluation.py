@@ -1,7 +1,4 @@
-"""What a quantized model is worth on data of the user's.
-
-Accuracy, and values that calibration did not see.
-"""
+"""Measure the accuracy of a quantized model on the user's data."""
 
 from __future__ import annotations
 
@@ -28,12 +25,26 @@ def measure_accuracy(
     limit: int | None = None,
     progress: Progress | None = None,
 ) -> QuantizedModel:
-    """Return `result` with its accuracy on `data` beside that of the float model `baseline` in the report.
+    """Add the accuracy of `result` on `data` to its report, compared with the float model.
 
-    budget : bytes that may be taken. metric, batch, limit : as `evaluate` takes them. Values beyond
-    what calibration saw become notes.
+    Values outside the calibrated range become notes.
+
+    Parameters
+    ----------
+    result
+        The quantized model.
+    data
+        Evaluation data.
+    baseline
+        The float model.
+    budget
+        Memory budget in bytes.
+    metric, batch, limit
+        As in `evaluate`.
+    progress
+        Callback for progress messages.
     """
-    sizes: dict[str, Any] = {} if batch is None else {"batch": batch}
+    options: dict[str, Any] = {} if batch is None else {"batch": batch}
     evaluated = evaluate(
         result.session(),
         data,
@@ -41,7 +52,7 @@ def measure_accuracy(
         baseline=baseline,
         limit=limit,
         progress=progress,
-        **sizes,
+        **options,
     )
     notes = (*result.report.notes, *format_clipped_values(result, data, budget, limit))
     return replace(result, report=replace(result.report, accuracy=evaluated.accuracy, notes=notes))

@@ -1,6 +1,8 @@
-"""Values of other data beyond the range that calibration saw: there the integers are cut."""
+"""Report values of other data that exceed the calibrated range, where the integers saturate."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,57 +13,101 @@ from .quantized_model import QuantizedModel
 
 __all__ = ["format_clipped_values"]
 
-_SAMPLES = 256
-_BATCH = 16
-_RANGE_MARGIN = (
-    1.25  # a scale is a power of two, or the best for most values: a little beyond is nothing
-)
-_MIN_CLIPPED_SHARE = 1e-3  # of the values of a tensor, or
-_MAX_OVERSHOOT = 2.0  # how many times the calibrated range, from which on one value is enough
+_MAX_SAMPLES = 256
+_MAX_BATCH_SIZE = 16
+_RANGE_MARGIN = 1.25  # scales are approximate: values up to this times the range do not count
+_MIN_CLIPPED_SHARE = 1e-3  # minimum fraction of a tensor's values that is reported
+_MAX_OVERSHOOT = 2.0  # a single value beyond this times the range is reported as well
 _MAX_LINES = 3
+
+
+@dataclass
+class _ClippedValues:
+    """Values of one tensor outside its calibrated range [low, high].
+
+    Attributes
+    ----------
+    count
+        Number of values outside.
+    total
+        Number of all values.
+    max_abs
+        Largest magnitude outside.
+    """
+
+    low: float
+    high: float
+    count: int = 0
+    total: int = 0
+    max_abs: float = 0.0
+
+    def add(self, array: np.ndarray) -> None:
+        """Count the values of one batch."""
+        is_above = (array > _RANGE_MARGIN * self.high) & (array > 0)
+        is_below = (array < _RANGE_MARGIN * self.low) & (array < 0)
+        clipped = np.abs(array)[is_above | is_below]
+        self.count += clipped.size
+        self.total += array.size
+        self.max_abs = max(self.max_abs, float(clipped.max(initial=0.0)))
+
+    @property
+    def calibrated_max_abs(self) -> float:
+        """Largest magnitude of the calibrated range."""
+        return max(abs(self.low), abs(self.high))
+
+    @property
+    def is_notable(self) -> bool:
+        """Whether many values are outside, or some are far outside."""
+        if not self.count:
+            return False
+        has_many = self.count >= _MIN_CLIPPED_SHARE * self.total
+        return has_many or self.max_abs > _MAX_OVERSHOOT * self.calibrated_max_abs
 
 
 def format_clipped_values(
     result: QuantizedModel, data: object, budget: int, limit: int | None = None
 ) -> list[str]:
-    """Return a line for each of the worst tensors whose values in `data` leave the range that calibration saw.
+    """Format a note for each of the tensors whose values in `data` exceed the calibrated range.
 
-    budget : bytes that may be taken. At most 256 samples are looked at. None where the plan was
-    made elsewhere: what its data were like is not known.
+    Only the worst tensors are listed. Returns an empty list if the plan came from elsewhere, so
+    that the calibrated range is unknown, or if the data can be read only once.
+
+    Parameters
+    ----------
+    result
+        The quantized model.
+    data
+        Evaluation data; at most 256 samples are used.
+    budget
+        Memory budget in bytes.
+    limit
+        Maximum number of samples.
     """
     if not result.ranges:
         return []
-    runner = FloatRunner(result.float_graph, set(result.ranges))
     source = Data(
         data,
         get_input_specs(result.float_graph),
-        limit=min(limit or _SAMPLES, _SAMPLES),
+        limit=min(limit or _MAX_SAMPLES, _MAX_SAMPLES),
         what="evaluation data",
     )
     if not source.is_rereadable:
         return []
-    counts = dict.fromkeys(result.ranges, (0, 0, 0.0))
-    few = choose_batch_size(bytes_per_sample(result.float_graph), _BATCH, budget)
-    for feeds, _ in source.batches(few):
-        for name, array, _scale in runner.run(feeds):
-            reach = np.abs(array)
-            limits = result.ranges[name]
-            out = (array > _RANGE_MARGIN * limits[1]) & (array > 0) | (
-                array < _RANGE_MARGIN * limits[0]
-            ) & (array < 0)
-            many, total, far = counts[name]
-            counts[name] = (
-                many + int(out.sum()),
-                total + array.size,
-                max(far, float(reach[out].max(initial=0.0))),
-            )
-    clipped = []
-    for name, (many, total, far) in counts.items():
-        most = max(abs(limit) for limit in result.ranges[name])
-        if many and (many >= _MIN_CLIPPED_SHARE * total or far > _MAX_OVERSHOOT * most):
-            clipped.append((many / total, name, many, far, most))
+    runner = FloatRunner(result.float_graph, set(result.ranges))
+    clipped = {name: _ClippedValues(low, high) for name, (low, high) in result.ranges.items()}
+    batch_size = choose_batch_size(bytes_per_sample(result.float_graph), _MAX_BATCH_SIZE, budget)
+    for feeds, _ in source.batches(batch_size):
+        for name, array, _qparams in runner.run(feeds):
+            clipped[name].add(array)
+    notable = [
+        (values.count / values.total, name, values)
+        for name, values in clipped.items()
+        if values.is_notable
+    ]
+    notable.sort(key=lambda entry: entry[:2], reverse=True)
     return [
-        f"evaluation data: {many} values ({share:.2%}) of '{name}' lie beyond what calibration saw "
-        f"(up to {far:.3g}, calibrated to {most:.3g}) and are cut; calibrate with data like these"
-        for share, name, many, far, most in sorted(clipped, reverse=True)[:_MAX_LINES]
+        f"evaluation data: {values.count} values ({share:.2%}) of '{name}' exceed the calibrated "
+        f"range (up to {values.max_abs:.3g}, calibrated to {values.calibrated_max_abs:.3g}) and "
+        "are clipped; add similar data to the calibration set"
+        for share, name, values in notable[:_MAX_LINES]
     ]

@@ -1,6 +1,6 @@
-"""How far the integer graph is from the float model.
+"""Measure how far an integer graph is from the float model, and locate where it breaks.
 
-On data held back from calibration, and where it breaks.
+Uses the samples held out from calibration, if there are any.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ __all__ = [
     "select_measured_tensors",
 ]
 
-_SAMPLES = 64  # calibration samples that are taken where none were held back
-_MIN_SQNR_DB = 15.0  # dB: an output below that is worth a warning
-_MAX_SQNR_DB = 60.0  # dB: nothing is lost so far
-_STUCK_SHARE = 0.25  # share of a state's moving elements that may stand still in integers
-_CHUNK_SIZE = 1 << 20  # elements that are compared at a time
+_MAX_SAMPLES = 64  # calibration samples that are used if none are held out
+_MIN_SQNR_DB = 15.0  # an output below that is worth a warning
+_MAX_SQNR_DB = 60.0  # SQNR above this counts as this when the break is located
+_STUCK_SHARE = 0.25  # fraction of a state's changing elements that may be constant in integers
+_CHUNK_SIZE = 1 << 20  # elements that are compared at once
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 _Feed = Mapping[str, np.ndarray]
@@ -46,14 +46,29 @@ _Feed = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Fidelity:
-    """What `measure_fidelity` found.
+    """Distance of the outputs of an integer graph from those of the float model.
 
-    Per output cosine and SQNR, what it was measured on, and warnings.
-    doubts : {output: why its figures say little}. lossy : whether an output is so far off that
-    something must be done. parts : of outputs that join several tensors (`find_part_boundaries`),
-    how far each part is. errors : float64 [outputs, n], summed squares of each sample, or of each
-    piece where an output has no samples on its first axis. power : float64 [outputs], of the float
-    model. inner_errors, measured_power : the same of `select_measured_tensors`.
+    Attributes
+    ----------
+    outputs
+        Cosine and SQNR in dB of each output.
+    measured_on
+        Description of the data.
+    warnings
+        Warnings for the report.
+    doubts
+        {output: reason why its figures are not reliable}.
+    is_lossy
+        Whether the SQNR of an output is so low that something must be done.
+    parts
+        Agreement of each tensor that an output concatenates (`find_part_boundaries`).
+    errors
+        float64 [outputs, n]: summed squared errors of each sample, or of each batch if an output
+        has no batch axis.
+    power
+        float64 [outputs]: summed squares of the float model's outputs.
+    measured_errors, measured_power
+        The same of `select_measured_tensors`.
     """
 
     outputs: Mapping[str, Mapping[str, float]]
@@ -69,20 +84,23 @@ class Fidelity:
 
     @property
     def min_measured_sqnr_db(self) -> float:
-        """The least SQNR of `select_measured_tensors`, dB."""
+        """The lowest SQNR of `select_measured_tensors` in dB."""
         noise, tiny = self.measured_errors.sum(axis=1), np.finfo(float).tiny
-        levels = 10 * np.log10(np.maximum(self.measured_power, tiny) / np.maximum(noise, tiny))
-        return float(levels.min(initial=math.inf))
+        sqnr_db = 10 * np.log10(np.maximum(self.measured_power, tiny) / np.maximum(noise, tiny))
+        return float(sqnr_db.min(initial=math.inf))
 
 
 def select_measured_tensors(planned: PlannedModel) -> list[str]:
-    """Return the tensors of the user's model that trials are measured at.
+    """Return the tensors of the user's model that trials measure.
 
-    Its outputs, or what their curves read.
+    These are its outputs, or the input of an output's final activation if the plan quantizes it
+    without a transform.
     """
-    kept = planned.plan.tensors.keys() - planned.plan.transforms.keys()
-    pairs = map_outputs_to_logits(planned.original).items()
-    return list(dict.fromkeys(source if source in kept else name for name, source in pairs))
+    comparable = planned.plan.tensors.keys() - planned.plan.transforms.keys()
+    tensors = []
+    for output, logits in map_outputs_to_logits(planned.original).items():
+        tensors.append(logits if logits in comparable else output)
+    return list(dict.fromkeys(tensors))
 
 
 def measure_fidelity(
@@ -93,193 +111,256 @@ def measure_fidelity(
     progress: Progress | None,
     locate_break: bool = True,
 ) -> Fidelity:
-    """Compare the outputs of the user's model and of `session`, which runs `lowered`, the graph of `planned`.
+    """Compare the outputs of the user's model with those of the integer graph.
 
-    locate_break : whether a warning says where an output breaks,
-    for which all tensors are compared. States are fed back on both sides, each its own, from zero
-    on.
+    Both sides feed back their own states, starting from zero.
+
+    Parameters
+    ----------
+    prepared, planned
+        The model and its plan.
+    lowered
+        The integer graph.
+    session
+        Session that runs `lowered`.
+    progress
+        Callback for progress messages.
+    locate_break
+        Whether a warning names the node where an output breaks, for which all tensors are compared.
     """
-    names = [str(v.name) for v in prepared.original.graph.outputs]
-    agreements = {name: Agreement() for name in names}
-    varied = {name: _VariationCheck() for name in names}
-    made_of = {
-        name: PartAgreement(name, ends)
-        for name, ends in find_part_boundaries(prepared.graph).items()
-        if name in agreements
-    }
-    feeds, on = _select_evaluation_data(prepared)
+    names = [str(value.name) for value in prepared.original.graph.outputs]
+    feeds, measured_on = _select_evaluation_data(prepared)
     if progress is not None:
         progress("comparing", 0, None)
-    state = dict(prepared.conf.state)
-    inner = names if state else select_measured_tensors(planned)
-    moves = {name: _StateRanges() for name in state}
-    wanted = list(dict.fromkeys([*names, *inner]))
-    both = (
-        _iter_stream_pairs(prepared, session, feeds)
-        if state
-        else _iter_tensor_pairs(prepared, session, feeds, wanted)
-    )
-    errors, inner_errors = _SquaredErrors(names), _SquaredErrors(inner)
-    for want, have, count in both:
-        for name in names:
-            if want[name].shape != have[name].shape:
-                raise ModelError(
-                    f"output '{name}' has no batch axis: it does not depend on the input, or mixes "
-                    "samples; take it "
-                    "out of the graph's outputs"
-                )
-            agreements[name].add(want[name], have[name])
-            varied[name].add(want[name])
-            if name in made_of:
-                made_of[name].add(want[name], have[name])
-        errors.add(want, have, count)
-        inner_errors.add(want, have, count)
-        for name, moved in moves.items():
-            moved.add(want[name], have[name])
-    warnings = [warning for name, moved in moves.items() for warning in moved.warnings(name)]
-    low = {name: a.sqnr for name, a in agreements.items() if not a.sqnr >= _MIN_SQNR_DB}
-    if low:
-        where = (
-            _explain_safely(lambda: _locate_break(prepared, lowered, planned.graph, session))
-            if locate_break
-            else ""
-        )
-        warnings.insert(0, _format_low_sqnr(low) + where)
-    parts = [part for one in made_of.values() for part in one.parts]
-    warnings += _format_lost_parts(parts, {name: a.sqnr for name, a in agreements.items()})
-    what = "sample" if prepared.calls is None else "call"
-    number = len(feeds) if prepared.calls is not None else _count_samples(prepared, feeds)
-    doubts = {name: doubt for name, moved in varied.items() if (doubt := moved.doubt(number, what))}
+    states = dict(prepared.conf.state)
+    if states:
+        measured = names
+        pairs = _iter_stream_pairs(prepared, session, feeds)
+    else:
+        measured = select_measured_tensors(planned)
+        tensors = list(dict.fromkeys([*names, *measured]))
+        pairs = _iter_tensor_pairs(prepared, session, feeds, tensors)
+    outputs = _OutputComparison(names, find_part_boundaries(prepared.graph))
+    state_ranges = {name: _StateRanges() for name in states}
+    errors, measured_errors = _SquaredErrors(names), _SquaredErrors(measured)
+    for expected, actual, count in pairs:
+        outputs.add(expected, actual)
+        errors.add(expected, actual, count)
+        measured_errors.add(expected, actual, count)
+        for name, ranges in state_ranges.items():
+            ranges.add(expected[name], actual[name])
+    warnings: list[str] = []
+    for name, ranges in state_ranges.items():
+        warnings += ranges.warnings(name)
+    if outputs.low_sqnr:
+        location = ""
+        if locate_break:
+            location = _explain_safely(
+                lambda: _locate_break(prepared, lowered, planned.graph, session)
+            )
+        warnings.insert(0, _format_low_sqnr(outputs.low_sqnr) + location)
+    warnings += _format_lost_parts(outputs.parts, outputs.sqnr)
+    if prepared.calls is not None:
+        doubts = outputs.doubts(len(feeds), "call")
+    else:
+        doubts = outputs.doubts(_count_samples(prepared, feeds), "sample")
     return Fidelity(
-        outputs={name: {"cosine": a.cosine, "sqnr": a.sqnr} for name, a in agreements.items()},
-        measured_on=on,
+        outputs=outputs.figures,
+        measured_on=measured_on,
         warnings=warnings,
         doubts=doubts,
-        is_lossy=bool(low),
-        parts=parts,
-        errors=errors.all,
+        is_lossy=bool(outputs.low_sqnr),
+        parts=outputs.parts,
+        errors=errors.per_sample,
         power=errors.power,
-        measured_errors=inner_errors.all,
-        measured_power=inner_errors.power,
+        measured_errors=measured_errors.per_sample,
+        measured_power=measured_errors.power,
     )
 
 
-def _format_low_sqnr(low: Mapping[str, float]) -> str:
-    """Return a line for the worst of the outputs whose levels are `low`."""
-    worst = min(low, key=lambda name: _sqnr_sort_key(low[name]))
-    more = f" (and {len(low) - 1} more below {_MIN_SQNR_DB:g} dB)" if len(low) > 1 else ""
-    return f"output '{worst}' is {_format_distance(low[worst])}{more}"
+class _OutputComparison:
+    """Agreement of the outputs `names`, and of their parts, over all batches.
+
+    Parameters
+    ----------
+    names
+        Names of the outputs.
+    boundaries
+        Part boundaries of outputs, from `find_part_boundaries`.
+    """
+
+    def __init__(
+        self, names: Sequence[str], boundaries: Mapping[str, Mapping[int, Sequence[int]]]
+    ) -> None:
+        self._agreements = {name: Agreement() for name in names}
+        self._variations = {name: _VariationCheck() for name in names}
+        self._part_agreements = {
+            name: PartAgreement(name, ends) for name, ends in boundaries.items() if name in names
+        }
+
+    def add(self, expected: _Feed, actual: _Feed) -> None:
+        """Add one batch of all outputs; raise ModelError if their shapes differ."""
+        for name, agreement in self._agreements.items():
+            if expected[name].shape != actual[name].shape:
+                raise ModelError(
+                    f"output '{name}' has no batch axis: it is independent of the input or mixes "
+                    "samples; remove it from the graph outputs"
+                )
+            agreement.add(expected[name], actual[name])
+            self._variations[name].add(expected[name])
+            if name in self._part_agreements:
+                self._part_agreements[name].add(expected[name], actual[name])
+
+    @property
+    def figures(self) -> dict[str, dict[str, float]]:
+        """Cosine and SQNR of each output."""
+        return {
+            name: {"cosine": agreement.cosine, "sqnr": agreement.sqnr}
+            for name, agreement in self._agreements.items()
+        }
+
+    @property
+    def sqnr(self) -> dict[str, float]:
+        """SQNR of each output in dB."""
+        return {name: agreement.sqnr for name, agreement in self._agreements.items()}
+
+    @property
+    def low_sqnr(self) -> dict[str, float]:
+        """SQNR of the outputs below `_MIN_SQNR_DB`, or not finite."""
+        return {name: sqnr for name, sqnr in self.sqnr.items() if not sqnr >= _MIN_SQNR_DB}
+
+    @property
+    def parts(self) -> list[OutputPart]:
+        """Agreement of all parts."""
+        return [part for parts in self._part_agreements.values() for part in parts.parts]
+
+    def doubts(self, count: int, unit: str) -> dict[str, str]:
+        """Return {output: reason why its figures are not reliable} for `count` samples or calls."""
+        doubts = {name: check.doubt(count, unit) for name, check in self._variations.items()}
+        return {name: doubt for name, doubt in doubts.items() if doubt}
+
+
+def _format_low_sqnr(low_sqnr: Mapping[str, float]) -> str:
+    """Format the warning on outputs with a low SQNR in dB; only the worst is named."""
+    worst = min(low_sqnr, key=lambda name: _sqnr_sort_key(low_sqnr[name]))
+    others = len(low_sqnr) - 1
+    others_text = f" (and {others} more below {_MIN_SQNR_DB:g} dB)" if others else ""
+    return f"output '{worst}' is {_format_distance(low_sqnr[worst])}{others_text}"
 
 
 class _SquaredErrors:
-    """The summed squared errors of the tensors `names`, sample by sample, and the power of the float model's."""
+    """Summed squared errors of tensors for each sample, and the power of the float tensors.
+
+    Attributes
+    ----------
+    power
+        float64 [names]: summed squares of the float tensors.
+    """
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
-        self._parts = [np.zeros((len(names), 0))]
+        self._batches = [np.zeros((len(names), 0))]
         self.power = np.zeros(len(names))
 
     @property
-    def all(self) -> np.ndarray:
-        """float64 [names, n]."""
-        return np.hstack(self._parts)
+    def per_sample(self) -> np.ndarray:
+        """Summed squared errors, float64 [names, n]."""
+        return np.hstack(self._batches)
 
-    def add(self, want: _Feed, have: _Feed, count: int) -> None:
-        """Take in `count` samples; they are one where a tensor has no samples on its first axis."""
-        rows = count if all(want[name].shape[:1] == (count,) for name in self._names) else 1
-        self._parts.append(
-            np.stack([_squared_error_per_row(want[name], have[name], rows) for name in self._names])
-        )
+    def add(self, expected: _Feed, actual: _Feed, count: int) -> None:
+        """Add a batch of `count` samples; it counts as one if a tensor has no batch axis."""
+        has_batch_axis = all(expected[name].shape[:1] == (count,) for name in self._names)
+        rows = count if has_batch_axis else 1
+        errors = []
+        for name in self._names:
+            errors.append(_squared_error_per_row(expected[name], actual[name], rows))
+        self._batches.append(np.stack(errors))
+        zero = np.zeros(())
         self.power += [
-            float(_squared_error_per_row(want[name], np.zeros(()), 1)[0]) for name in self._names
+            float(_squared_error_per_row(expected[name], zero, 1)[0]) for name in self._names
         ]
 
 
-def _squared_error_per_row(want: np.ndarray, have: np.ndarray, rows: int) -> np.ndarray:
-    """Return the summed squared errors of `rows` parts along axis 0, float64.
+def _squared_error_per_row(expected: np.ndarray, actual: np.ndarray, rows: int) -> np.ndarray:
+    """Return the summed squared errors of `rows` equal parts along axis 0, float64 [rows].
 
-    None where `want` is not finite.
+    Elements where `expected` is not finite count as exact.
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        error = np.where(np.isfinite(want), want.astype(np.float64) - have, 0.0).reshape(rows, -1)
-        return np.asarray(np.einsum("ij,ij->i", error, error))
+        difference = expected.astype(np.float64) - actual
+        errors = np.where(np.isfinite(expected), difference, 0.0).reshape(rows, -1)
+        return np.asarray(np.einsum("ij,ij->i", errors, errors))
 
 
-def _format_lost_parts(parts: Sequence[OutputPart], whole: Mapping[str, float]) -> list[str]:
-    """Return a line for the worst part of each output of which a part is far off, though the whole is not."""
+def _format_lost_parts(parts: Sequence[OutputPart], output_sqnr: Mapping[str, float]) -> list[str]:
+    """Format a warning for the worst part of each output that hides it in a good overall SQNR."""
     worst: dict[str, OutputPart] = {}
     for part in parts:
-        if not part.sqnr >= _MIN_SQNR_DB and whole[part.output] >= _MIN_SQNR_DB:
-            worst[part.output] = min(
-                worst.get(part.output, part), part, key=lambda p: _sqnr_sort_key(p.sqnr)
-            )
+        if part.sqnr >= _MIN_SQNR_DB or not output_sqnr[part.output] >= _MIN_SQNR_DB:
+            continue
+        previous = worst.get(part.output, part)
+        worst[part.output] = min(previous, part, key=lambda part: _sqnr_sort_key(part.sqnr))
     return [
-        (
-            f"output '{name}': {part} is {_format_distance(part.sqnr)}, which {whole[name]:.1f} dB of "
-            "the whole do not show"
-        )
+        f"output '{name}': {part} is {_format_distance(part.sqnr)}, which the overall "
+        f"{output_sqnr[name]:.1f} dB do not show"
         for name, part in worst.items()
     ]
 
 
 class _VariationCheck:
-    """Whether an output is another one for some sample."""
+    """Checks whether an output differs between samples."""
 
     def __init__(self) -> None:
         self._first: np.ndarray | None = None
         self._varies = False
 
     def add(self, array: np.ndarray) -> None:
-        """Take in a batch, samples on axis 0."""
-        rows = array if array.ndim else array[None]
-        if self._varies or not len(rows):
+        """Add a batch with samples on axis 0."""
+        samples = array if array.ndim else array[None]
+        if self._varies or not len(samples):
             return
-        self._first = rows[:1].copy() if self._first is None else self._first
-        alike = rows.shape[1:] == self._first.shape[1:]
-        self._varies = not alike or not np.array_equal(
-            rows, np.broadcast_to(self._first, rows.shape), equal_nan=True
-        )
+        if self._first is None:
+            self._first = samples[:1].copy()
+        if samples.shape[1:] != self._first.shape[1:]:
+            self._varies = True
+            return
+        repeated = np.broadcast_to(self._first, samples.shape)
+        self._varies = not np.array_equal(samples, repeated, equal_nan=True)
 
-    def doubt(self, count: int, what: str) -> str:
-        """Return why a figure from `count` samples says little, nothing where it does not."""
+    def doubt(self, count: int, unit: str) -> str:
+        """Return why figures from `count` samples or calls are not reliable, or an empty string."""
         if count == 1:
-            return f"from 1 {what}"
-        return (
-            ""
-            if self._varies
-            else f"every {what} gives the same output: no more than from 1 {what}"
-        )
+            return f"from 1 {unit}"
+        if self._varies:
+            return ""
+        return f"the output is identical for every {unit}; equivalent to 1 {unit}"
 
 
-def _sqnr_sort_key(level: float) -> float:
-    """Return what sorts levels in dB: what is not finite is the worst."""
-    return -math.inf if math.isnan(level) else level
+def _sqnr_sort_key(sqnr_db: float) -> float:
+    """Return a sort key for an SQNR in dB that places NaN first, as the worst."""
+    return -math.inf if math.isnan(sqnr_db) else sqnr_db
 
 
-def _format_distance(level: float) -> str:
-    if math.isnan(level):
+def _format_distance(sqnr_db: float) -> str:
+    """Format the SQNR of an output as a distance from the float model."""
+    if math.isnan(sqnr_db):
         return "not finite where the float model's is"
-    return (
-        "not 0 as in the float model"
-        if level == -math.inf
-        else f"{level:.1f} dB from the float model"
-    )
+    if sqnr_db == -math.inf:
+        return "not 0 as in the float model"
+    return f"{sqnr_db:.1f} dB from the float model"
 
 
 def _explain_safely(explain: Callable[[], str]) -> str:
-    """Return an explanation, and where finding it fails, words on that.
-
-    What only explains never ends a command.
-    """
+    """Return the explanation, or a note if it fails: an explanation must never end a command."""
     try:
         with np.errstate(all="ignore"):
             return explain()
     except Exception as error:
-        return f"; where it breaks could not be found ({type(error).__name__})"
+        return f"; the break could not be located ({type(error).__name__})"
 
 
 def _select_evaluation_data(prepared: PreparedModel) -> tuple[list[dict[str, np.ndarray]], str]:
-    """Return what to measure on, and what the report calls it."""
+    """Return the feeds to measure on, and their description for the report."""
     if prepared.calls is not None:
         feeds = list(prepared.calls.evaluation_calls)
         if prepared.synthetic:
@@ -292,16 +373,17 @@ def _select_evaluation_data(prepared: PreparedModel) -> tuple[list[dict[str, np.
             held_back,
             f"on {_count_samples(prepared, held_back)} samples held back from calibration",
         )
-    on = "on synthetic inputs" if prepared.synthetic else "on the calibration data"
-    return [feeds for feeds, _ in data.peek_batch(_SAMPLES)], on
+    description = "on synthetic inputs" if prepared.synthetic else "on the calibration data"
+    return [feeds for feeds, _ in data.peek_batch(_MAX_SAMPLES)], description
 
 
 def _count_samples(prepared: PreparedModel, feeds: Sequence[_Feed]) -> int:
+    """Return the number of samples in all feeds."""
     return sum(_samples_in_feed(prepared, feed) for feed in feeds)
 
 
 def _samples_in_feed(prepared: PreparedModel, feed: _Feed) -> int:
-    """Return the number of samples of a feed."""
+    """Return the number of samples in a feed."""
     return max(
         (prepared.data.inputs[name].count_samples(array) for name, array in feed.items()), default=1
     )
@@ -310,26 +392,32 @@ def _samples_in_feed(prepared: PreparedModel, feed: _Feed) -> int:
 def _iter_tensor_pairs(
     prepared: PreparedModel, session: Session, feeds: Sequence[_Feed], names: Sequence[str]
 ) -> Iterator[tuple[_Feed, _Feed, int]]:
-    """Yield the tensors `names` of the user's model and of `session`, piece after piece, and its number of samples."""
-    takes = {spec.name for spec in session.inputs}  # an input that nobody reads may be left out
-    what = "held" if prepared.data.held() else "first"
-    for number, part in enumerate(
-        part
-        for feed in feeds
-        for part in prepared.data.split_feeds(feed, prepared.comparison_batch_size)
-    ):
-        want = prepared.float_outputs.outputs(what, number, part)
-        inputs = {name: array for name, array in part.items() if name in takes}
-        tensors = session.tensors(inputs, names)
-        yield (
-            want,
-            {n: a if q is None else q.real(a) for n, a, q in tensors},
-            _samples_in_feed(prepared, part),
-        )
+    """Run both models batch by batch.
+
+    Yields
+    ------
+    expected : dict of str to numpy.ndarray
+        The tensors `names` of the user's model.
+    actual : dict of str to numpy.ndarray
+        The same of `session`, dequantized.
+    count : int
+        Number of samples in the batch.
+    """
+    input_names = {spec.name for spec in session.inputs}  # unused inputs may be absent
+    cache_key = "held" if prepared.data.held() else "first"
+    batch_size = prepared.comparison_batch_size
+    batches = (batch for feed in feeds for batch in prepared.data.split_feeds(feed, batch_size))
+    for index, batch in enumerate(batches):
+        expected = prepared.float_outputs.outputs(cache_key, index, batch)
+        inputs = {name: array for name, array in batch.items() if name in input_names}
+        actual = {}
+        for name, array, qparams in session.tensors(inputs, names):
+            actual[name] = array if qparams is None else qparams.real(array)
+        yield expected, actual, _samples_in_feed(prepared, batch)
 
 
 class _FloatSession:
-    """The user's model with the face of a session."""
+    """The user's float model with the interface of a session."""
 
     def __init__(self, prepared: PreparedModel) -> None:
         self.model = prepared.original
@@ -337,7 +425,7 @@ class _FloatSession:
         self._runner: FloatRunner = prepared.source
 
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Return the named tensors."""
+        """Run the model on `feeds` and return the tensors `names`, or all outputs if None."""
         tensors = {name: array for name, array, _ in self._runner.run(feeds, names)}
         return [tensors[name] for name in names or tensors]
 
@@ -345,66 +433,77 @@ class _FloatSession:
 def _iter_stream_pairs(
     prepared: PreparedModel, session: Session, feeds: Sequence[_Feed]
 ) -> Iterator[tuple[_Feed, _Feed, int]]:
-    """Yield the outputs and states of call after call, and its number of streams."""
+    """Run both models call by call, feeding back the states of each.
+
+    States restart from zero, or from the feed, if a feed contains states or another batch size.
+
+    Yields
+    ------
+    expected, actual : dict of str to numpy.ndarray
+        Outputs and states of the user's model and of `session`.
+    count : int
+        Number of streams in the call.
+    """
     state = dict(prepared.conf.state)
-    outputs = [str(v.name) for v in prepared.original.graph.outputs]
-    wanted = list(dict.fromkeys([*outputs, *state]))
-    takes = {spec.name for spec in session.inputs}
-    sides = [Stream(_FloatSession(prepared), state), Stream(session, state)]
-    before: tuple[int, ...] | None = None
+    outputs = [str(value.name) for value in prepared.original.graph.outputs]
+    names = list(dict.fromkeys([*outputs, *state]))
+    session_inputs = {spec.name for spec in session.inputs}
+    float_stream = Stream(_FloatSession(prepared), state)
+    integer_stream = Stream(session, state)
+    state_inputs = set(state.values())
+    previous_counts: tuple[int, ...] | None = None
     for feed in feeds:
-        states = {name: array for name, array in feed.items() if name in state.values()}
-        rest = {name: array for name, array in feed.items() if name not in states}
-        shape = tuple(
-            prepared.data.inputs[name].count_samples(array) for name, array in rest.items()
+        states = {name: array for name, array in feed.items() if name in state_inputs}
+        inputs = {name: array for name, array in feed.items() if name not in state_inputs}
+        counts = tuple(
+            prepared.data.inputs[name].count_samples(array) for name, array in inputs.items()
         )
-        pair = []
-        for side, names in zip(sides, (set(rest), takes), strict=True):
-            if states or shape != before:
-                side.reset(states)
-            inputs = {name: array for name, array in rest.items() if name in names}
-            pair.append(dict(zip(wanted, side.run(wanted, inputs), strict=True)))
-        before = shape
-        yield pair[0], pair[1], max(shape, default=1)
+        if states or counts != previous_counts:
+            float_stream.reset(states)
+            integer_stream.reset(states)
+        previous_counts = counts
+        integer_inputs = {name: array for name, array in inputs.items() if name in session_inputs}
+        expected = dict(zip(names, float_stream.run(names, inputs), strict=True))
+        actual = dict(zip(names, integer_stream.run(names, integer_inputs), strict=True))
+        yield expected, actual, max(counts, default=1)
 
 
-# ---- states that stand still ---------------------------------------------------------------------
+# ---- states that do not change -------------------------------------------------------------------
 
 
 class _StateRanges:
-    """The range of every element of a state over the calls, float and integer."""
+    """Ranges of every element of a state over the calls, in the float model and in integers."""
 
     def __init__(self) -> None:
-        self._ranges: list[tuple[np.ndarray, np.ndarray]] = []
+        self._ranges: list[tuple[np.ndarray, np.ndarray]] = []  # (low, high), float and integer
 
-    def add(self, want: np.ndarray, have: np.ndarray) -> None:
-        """Take in one call."""
-        pair = (want, have)
-        if not self._ranges or any(
-            low.shape != a.shape for (low, _), a in zip(self._ranges, pair, strict=True)
-        ):
-            self._ranges = [(a, a) for a in pair]
+    def add(self, expected: np.ndarray, actual: np.ndarray) -> None:
+        """Add the states of one call; start again if their shapes change."""
+        arrays = (expected, actual)
+        shapes = [low.shape for low, _ in self._ranges]
+        if shapes != [array.shape for array in arrays]:
+            self._ranges = [(array, array) for array in arrays]
             return
+        ranges = zip(self._ranges, arrays, strict=True)
         self._ranges = [
-            (np.minimum(low, a), np.maximum(high, a))
-            for (low, high), a in zip(self._ranges, pair, strict=True)
+            (np.minimum(low, array), np.maximum(high, array)) for (low, high), array in ranges
         ]
 
     def warnings(self, name: str) -> list[str]:
-        """Return a line where elements that move in the float model do not in integers."""
+        """Return a warning if elements that change in the float model are constant in integers."""
         if not self._ranges:
             return []
-        (low, high), (least, most) = self._ranges
-        moves = high - low > 0.01 * max(float(np.abs(high).max()), float(np.abs(low).max()), 1e-30)
-        moves |= high - low > 0.5 * np.maximum(np.abs(high), np.abs(low))
-        moves &= high - low > 1e-6
-        still = moves & (least == most)
-        if not moves.any() or still.sum() < _STUCK_SHARE * moves.sum():
+        (low, high), (integer_low, integer_high) = self._ranges
+        extent = high - low
+        max_abs = max(float(np.abs(high).max()), float(np.abs(low).max()), 1e-30)
+        changes = extent > 0.01 * max_abs
+        changes |= extent > 0.5 * np.maximum(np.abs(high), np.abs(low))
+        changes &= extent > 1e-6
+        is_stuck = changes & (integer_low == integer_high)
+        if not changes.any() or is_stuck.sum() < _STUCK_SHARE * changes.sum():
             return []
-        share = f"{int(still.sum())} of its {int(moves.sum())} moving elements never change"
-        return [
-            f"state '{name}' stands still in integers: {share}; its scale is too coarse for them"
-        ]
+        share = f"{int(is_stuck.sum())} of its {int(changes.sum())} changing elements are constant"
+        return [f"state '{name}' does not change in integers: {share}; its scale is too coarse"]
 
 
 # ---- where it breaks -----------------------------------------------------------------------------
@@ -413,77 +512,83 @@ class _StateRanges:
 def _locate_break(
     prepared: PreparedModel, lowered: ir.Model, float_graph: ir.Model, session: Session
 ) -> str:
-    """Return words on the tensor that loses most against what it is made of, in one call with the float's states."""
+    """Describe the node that loses the most SQNR against its inputs, in one batch.
+
+    States are those of the float model.
+    """
     feed = prepared.data.first(prepared.comparison_batch_size)
-    levels = measure_tensor_sqnr(lowered, float_graph, session, feed)
-    worst, most, ends = "", 0.0, 0.0
-    reach: dict[str, float] = {}  # a tensor that was not seen is as good as the worst it is made of
+    sqnr_db = measure_tensor_sqnr(lowered, float_graph, session, feed)
+    clamped_db: dict[str, float] = {}  # an unmeasured tensor counts as its worst input
+    break_node: ir.Node | None = None
+    break_tensor, max_loss_db = "", 0.0
     for node in float_graph.graph:
-        before = min(
-            (reach.get(str(v.name), _MAX_SQNR_DB) for v in node.inputs if v is not None),
-            default=_MAX_SQNR_DB,
-        )
+        input_levels = [
+            clamped_db.get(str(value.name), _MAX_SQNR_DB)
+            for value in node.inputs
+            if value is not None
+        ]
+        input_db = min(input_levels, default=_MAX_SQNR_DB)
         for value in node.outputs:
             name = str(value.name)
-            now = reach[name] = min(
-                max(_sqnr_sort_key(levels.get(name, before)), -_MAX_SQNR_DB), _MAX_SQNR_DB
-            )
-            if name in levels and before - now > most and now < 2 * _MIN_SQNR_DB:
-                worst, most, ends = name, before - now, now
-    if not worst:
-        return "; the error builds up from call to call" if prepared.calls is not None else ""
-    writer = next(
-        node for node in float_graph.graph if any(str(v.name) == worst for v in node.outputs)
-    )
-    level = "not finite" if math.isnan(levels[worst]) else f"{ends:.1f} dB"
+            output_db = _sqnr_sort_key(sqnr_db.get(name, input_db))
+            output_db = min(max(output_db, -_MAX_SQNR_DB), _MAX_SQNR_DB)
+            clamped_db[name] = output_db
+            loss_db = input_db - output_db
+            if name in sqnr_db and loss_db > max_loss_db and output_db < 2 * _MIN_SQNR_DB:
+                break_node, break_tensor, max_loss_db = node, name, loss_db
+    if break_node is None:
+        return "; the error accumulates from call to call" if prepared.calls is not None else ""
+    output_db = clamped_db[break_tensor]
+    level = "not finite" if math.isnan(sqnr_db[break_tensor]) else f"{output_db:.1f} dB"
     return (
-        f"; it breaks at {writer.op_type} {writer.name} ('{worst}': {level}, {ends + most:.1f} "
-        "dB before it)"
+        f"; it breaks at {break_node.op_type} {break_node.name} ('{break_tensor}': {level}, "
+        f"{output_db + max_loss_db:.1f} dB before it)"
     )
 
 
 def measure_tensor_sqnr(
     lowered: ir.Model, float_graph: ir.Model, session: Session, feed: _Feed
 ) -> dict[str, float]:
-    """Return {tensor of `float_graph`: SQNR in dB} of those that the integer graph holds."""
-    takes = {spec.name for spec in session.inputs}
-    floats = map_to_float_names(lowered)
-    known = {str(v.name) for v in ir.iter_values(float_graph)}
-    have: dict[str, tuple[np.ndarray, Affine | None]] = {}
-    for name, array, q in session.tensors({n: a for n, a in feed.items() if n in takes}):
-        user = floats.get(name, name)
-        if (
-            user in known
-            and array.dtype.kind in "fi"
-            and (q is not None or array.dtype.kind == "f")
-        ):
-            have[user] = array, q
+    """Measure the SQNR in dB of the tensors of `float_graph` that the integer graph contains."""
+    input_names = {spec.name for spec in session.inputs}
+    float_names = map_to_float_names(lowered)
+    known = {str(value.name) for value in ir.iter_values(float_graph)}
+    actual: dict[str, tuple[np.ndarray, Affine | None]] = {}
+    inputs = {name: array for name, array in feed.items() if name in input_names}
+    for name, array, qparams in session.tensors(inputs):
+        float_name = float_names.get(name, name)
+        is_number = array.dtype.kind == "f" or (array.dtype.kind == "i" and qparams is not None)
+        if float_name in known and is_number:
+            actual[float_name] = array, qparams
     trim_memory()
-    levels = {}
-    for name, want, _ in FloatRunner(float_graph, set(have)).run(feed):
-        array, q = have.pop(name)
-        if want.dtype.kind == "f" and want.shape == array.shape and np.any(want):
-            levels[name] = measure_agreement(want, array, q).sqnr
-    return levels
+    sqnr_db = {}
+    for name, expected, _ in FloatRunner(float_graph, set(actual)).run(feed):
+        array, qparams = actual.pop(name)
+        is_comparable = expected.dtype.kind == "f" and expected.shape == array.shape
+        if is_comparable and np.any(expected):
+            sqnr_db[name] = measure_agreement(expected, array, qparams).sqnr
+    return sqnr_db
 
 
-def measure_agreement(want: np.ndarray, array: np.ndarray, qparams: Affine | None) -> Agreement:
-    """Return how far integers, or reals that nothing holds, are from `want`.
+def measure_agreement(
+    expected: np.ndarray, actual: np.ndarray, qparams: Affine | None
+) -> Agreement:
+    """Measure the agreement of integers, or of floats if `qparams` is None, with `expected`.
 
-    Some at a time, if there are many.
+    Compares in chunks of `_CHUNK_SIZE` elements to limit the memory.
     """
-    found = Agreement()
+    agreement = Agreement()
     if qparams is not None and qparams.scales.ndim:
-        array, qparams = _dequantize_clipped(array, qparams), None
-    flat, other = want.reshape(-1), array.reshape(-1)
-    for start in range(0, flat.size, _CHUNK_SIZE):
-        part = other[start : start + _CHUNK_SIZE]
-        found.add(
-            flat[start : start + _CHUNK_SIZE],
-            part if qparams is None else _dequantize_clipped(part, qparams),
-        )
-    return found
+        actual, qparams = _dequantize_clipped(actual, qparams), None
+    flat_expected, flat_actual = expected.reshape(-1), actual.reshape(-1)
+    for start in range(0, flat_expected.size, _CHUNK_SIZE):
+        chunk = flat_actual[start : start + _CHUNK_SIZE]
+        if qparams is not None:
+            chunk = _dequantize_clipped(chunk, qparams)
+        agreement.add(flat_expected[start : start + _CHUNK_SIZE], chunk)
+    return agreement
 
 
 def _dequantize_clipped(array: np.ndarray, qparams: Affine) -> np.ndarray:
+    """Dequantize to float32, clipped to its finite range."""
     return np.clip(qparams.real(array), -_FLOAT32_MAX, _FLOAT32_MAX).astype(np.float32)

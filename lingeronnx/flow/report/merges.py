@@ -1,13 +1,12 @@
-"""What would merge parts of a program.
+"""Find ways to run a float operator between chip parts on the chip, so that the parts merge.
 
-How a float operator between integer ones could be the chip's.
-Another chip may run it, with the limits that it keeps there; or another activation, trained in its
-place, is the chip's (`operators.ACTIVATION_SUBSTITUTES`).
+Another chip may support the operator, or another activation function that is trained in its place
+(`operators.ACTIVATION_SUBSTITUTES`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,10 +21,18 @@ __all__ = ["MergeOption", "find_merge_options"]
 
 @dataclass(frozen=True)
 class MergeOption:
-    """An operator of which nodes stay in float between integers, and how they could be the chip's.
+    """An operator whose nodes stay in float between integer ones, and ways to run it on a chip.
 
-    chips : other ones that run all of `nodes`, and compute them right. instead : activations that
-    this one runs there.
+    Attributes
+    ----------
+    operator
+        Operator type.
+    nodes
+        Names of its nodes.
+    chips
+        Other chips that support all of `nodes` and compute them correctly.
+    instead
+        Activation functions that this chip supports in their place.
     """
 
     operator: str
@@ -35,14 +42,15 @@ class MergeOption:
 
     def __str__(self) -> str:
         count = f" and {len(self.nodes) - 1} more" if len(self.nodes) > 1 else ""
-        ways = [f"it is measured right on {', '.join(self.chips)}"] if self.chips else []
-        ways += (
-            [f"replace it by {' or '.join(self.instead)}, and train again"] if self.instead else []
-        )
-        return f"{self.operator} {self.nodes[0]}{count}: {'; or '.join(ways)}"
+        options = []
+        if self.chips:
+            options.append(f"verified on {', '.join(self.chips)}")
+        if self.instead:
+            options.append(f"replace it with {' or '.join(self.instead)} and retrain")
+        return f"{self.operator} {self.nodes[0]}{count}: {'; or '.join(options)}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON-ready values."""
+        """Return the option as JSON-ready values."""
         return {
             key: list(value) if isinstance(value, tuple) else value
             for key, value in vars(self).items()
@@ -52,50 +60,53 @@ class MergeOption:
 def find_merge_options(
     between: Collection[str], graph: ir.Model, target: Target
 ) -> list[MergeOption]:
-    """Return what would merge parts on `target`.
+    """Find options to run float nodes between integer nodes on a chip.
 
-    `between` : names of float nodes between the integer ones of `graph`.
-    Nodes that only move data are left out: they follow the others.
+    Parameters
+    ----------
+    between
+        Names of float nodes between integer nodes. Nodes that only move data are ignored: they
+        follow the others.
+    graph
+        Float graph of these nodes.
+    target
+        The current target.
     """
-    nodes = [
-        n
-        for n in graph.graph
-        if str(n.name) in between
-        and not (not n.domain and n.op_type in operators.DATA_MOVEMENT_OPS)
-    ]
-    others = [
-        other
-        for other in PLATFORMS
-        if other.has_packer and target.has_packer and other.name != target.name
-    ]
-    found = []
-    for group in group_by_key(nodes, ir.base_op_type):
-        chips = tuple(
-            other.name for other in others if all(can_lower(node, other) for node in group)
-        )
-        instead = tuple(
-            kind
-            for kind in operators.ACTIVATION_SUBSTITUTES.get(ir.base_op_type(group[0]), ())
-            if _runs_as(kind, group, target)
-        )
-        if chips or instead:
-            found.append(
-                MergeOption(
-                    ir.base_op_type(group[0]),
-                    tuple(str(node.name) for node in group),
-                    chips,
-                    instead,
-                )
-            )
-    return found
+    nodes = [node for node in graph.graph if str(node.name) in between and _computes(node)]
+    options = [_make_option(group, target) for group in group_by_key(nodes, ir.base_op_type)]
+    return [option for option in options if option.chips or option.instead]
 
 
-def _runs_as(kind: str, group: Iterable[ir.Node], target: Target) -> bool:
-    """Whether the activation `kind` runs in place of all nodes of `group`."""
-    for node in group:
+def _make_option(nodes: Sequence[ir.Node], target: Target) -> MergeOption:
+    """List the other chips and the substitutes for nodes of one operator type."""
+    op_type = ir.base_op_type(nodes[0])
+    chips = []
+    for platform in PLATFORMS if target.has_packer else ():
+        if not platform.has_packer or platform.name == target.name:
+            continue
+        if all(can_lower(node, platform) for node in nodes):
+            chips.append(platform.name)
+    substitutes = [
+        substitute
+        for substitute in operators.ACTIVATION_SUBSTITUTES.get(op_type, ())
+        if _can_run_as(substitute, nodes, target)
+    ]
+    names = tuple(str(node.name) for node in nodes)
+    return MergeOption(op_type, names, tuple(chips), tuple(substitutes))
+
+
+def _computes(node: ir.Node) -> bool:
+    """Whether `node` does more than move data."""
+    return bool(node.domain) or node.op_type not in operators.DATA_MOVEMENT_OPS
+
+
+def _can_run_as(op_type: str, nodes: Iterable[ir.Node], target: Target) -> bool:
+    """Whether `target` supports the activation `op_type` in place of all `nodes`."""
+    for node in nodes:
         shape = ir.get_shape(node.outputs[0])
-        if shape is None or not can_lower(
-            make_detached_node(kind, [make_detached_value(shape, computed=True)], shape), target
-        ):
+        if shape is None:
+            return False
+        data = make_detached_value(shape, computed=True)
+        if not can_lower(make_detached_node(op_type, [data], shape), target):
             return False
     return True

@@ -1,7 +1,4 @@
-"""How a quantized model shows itself in a notebook.
-
-The report's main facts and the layers that lose most, as HTML.
-"""
+"""Render a quantized model in a notebook: the main facts of its report and its worst layers."""
 
 from __future__ import annotations
 
@@ -12,53 +9,53 @@ from .report import Report
 
 __all__ = ["render_notebook_html"]
 
-_WORST = 5
+_MAX_ROWS = 5  # float nodes and layers that are listed
 
 
 def render_notebook_html(report: Report, layers: Mapping[str, float]) -> str:
-    """Return an HTML fragment; layers : {tensor: SQNR in dB}. All names are escaped."""
-    chip = "" if not report.is_chip else ", chip-ready" if report.chip_ready else ", not chip-ready"
+    """Render the main facts of a report and its worst layers as an HTML fragment.
+
+    Parameters
+    ----------
+    report
+        Report of the quantized model. All names are escaped.
+    layers
+        SQNR in dB by tensor.
+    """
+    chip = ""
+    if report.is_chip:
+        chip = ", chip-ready" if report.chip_ready else ", not chip-ready"
     facts = [
         ("platform", f"{report.platform}, {report.mode}{chip}"),
         ("integer MACs", report.macs_text),
-        *(
-            (
-                f"output {name}",
-                f"{measures['sqnr']:.1f} dB, cosine {measures['cosine']:.5f} {report.measured_on}"
-                + (f" ({report.doubts[name]})" if name in report.doubts else ""),
-            )
-            for name, measures in report.outputs.items()
-        ),
     ]
+    for name, measures in report.outputs.items():
+        text = f"{measures['sqnr']:.1f} dB, cosine {measures['cosine']:.5f} {report.measured_on}"
+        if name in report.doubts:
+            text += f" ({report.doubts[name]})"
+        facts.append((f"output {name}", text))
     if report.accuracy is not None:
-        value = report.accuracy
-        facts.append(
-            (
-                str(value["metric"]),
-                f"{value['float']:.2f} -> {value['integer']:.2f} {value['unit']}",
-            )
-        )
-    facts += [
-        ("in float", f"{node.op_type} {node.node}: {node.why}")
-        for node in report.float_nodes[:_WORST]
-    ]
+        accuracy = report.accuracy
+        values = f"{accuracy['float']:.2f} -> {accuracy['integer']:.2f} {accuracy['unit']}"
+        facts.append((str(accuracy["metric"]), values))
+    for node in report.float_nodes[:_MAX_ROWS]:
+        facts.append(("in float", f"{node.op_type} {node.node}: {node.why}"))
     facts += [("warning", warning) for warning in report.warnings]
-    worst = sorted(layers.items(), key=lambda item: item[1])[:_WORST]
+    worst_layers = sorted(layers.items(), key=lambda item: item[1])[:_MAX_ROWS]
     body = _render_table("", facts)
-    if worst:
-        body += _render_table(
-            "Layers farthest from the float model",
-            [(name, f"{level:.1f} dB") for name, level in worst],
-        )
+    if worst_layers:
+        rows = [(name, f"{sqnr_db:.1f} dB") for name, sqnr_db in worst_layers]
+        body += _render_table("Layers with the lowest SQNR", rows)
     return f"<div><b>Quantized model</b>{body}</div>"
 
 
 def _render_table(title: str, rows: list[tuple[str, str]]) -> str:
+    """Render a table of two columns as HTML, with an optional title."""
     cells = "".join(
         (
-            f'<tr><td style="text-align:left">{escape(a)}</td><td '
-            f'style="text-align:left">{escape(b)}</td></tr>'
+            f'<tr><td style="text-align:left">{escape(label)}</td><td '
+            f'style="text-align:left">{escape(text)}</td></tr>'
         )
-        for a, b in rows
+        for label, text in rows
     )
     return f"{f'<p>{escape(title)}</p>' if title else ''}<table>{cells}</table>"

@@ -1,8 +1,8 @@
-"""Outputs that join parts: where the parts lie, and how far each is from the float model.
+"""Find outputs that concatenate several tensors, and measure each part against the float model.
 
-A detector's boxes (up to the size of a picture) and scores (up to 1) often leave as one tensor. One
-scale for both keeps the boxes and rounds every score to zero, which the figure of the whole tensor
-does not show.
+The boxes of a detector (values up to the size of a picture) and its scores (up to 1) often leave as
+one tensor. One scale for both preserves the boxes and rounds every score to zero, which the overall
+SQNR does not show.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,17 +21,44 @@ from ...run.metrics import Agreement
 
 __all__ = ["OutputPart", "PartAgreement", "find_part_boundaries"]
 
-_MAX_BOUNDARIES = 64  # parts along one axis: more are channels, which no two branches made
+_MAX_BOUNDARIES = 64  # more parts along one axis are channels, not branches
 
-_AxisPlacement = tuple[
-    int, int, int
-]  # the output's axis, the offset on it, and its steps for one step of the tensor
-_AxisPlacements = Mapping[int, _AxisPlacement]  # axis of a tensor -> where it lies in the output
+
+class _AxisPlacement(NamedTuple):
+    """Position of one axis of a tensor in the output.
+
+    Index i of the tensor's axis is index offset + i * stride of `axis` of the output.
+    """
+
+    axis: int
+    offset: int
+    stride: int
+
+
+class _TracedInput(NamedTuple):
+    """An input that a traced tensor is made of.
+
+    Attributes
+    ----------
+    value
+        The input.
+    placements
+        Positions of its axes in the output.
+    boundaries
+        (axis, index) in the output where parts end.
+    """
+
+    value: ir.Value
+    placements: _AxisPlacements
+    boundaries: list[tuple[int, int]]
+
+
+_AxisPlacements = Mapping[int, _AxisPlacement]  # by axis of a tensor
 
 
 @dataclass(frozen=True)
 class OutputPart:
-    """A part of an output, elements `first` to `last` of `axis`, and how far it is from the float model's."""
+    """Agreement of elements `first` to `last` of one axis of an output with the float model."""
 
     output: str
     axis: int
@@ -40,189 +68,247 @@ class OutputPart:
     sqnr: float
 
     def __str__(self) -> str:
-        which = f"{self.first}" if self.first == self.last else f"{self.first} to {self.last}"
-        return f"{which} of axis {self.axis}"
+        indices = f"{self.first}" if self.first == self.last else f"{self.first} to {self.last}"
+        return f"{indices} of axis {self.axis}"
 
 
 def find_part_boundaries(model: ir.Model) -> dict[str, dict[int, list[int]]]:
-    """Return {output: {axis.
+    """Find the outputs of `model` that are assembled from several tensors.
 
-    Where parts end}} of the outputs of `model` that are put together from several tensors.
-    Such are Concat, stacks, a sum of padded tensors, and ScatterND at constant places, seen through
-    all that keeps the elements apart.
+    These are Concat, stacks, a sum of padded tensors, and ScatterND with constant indices, traced
+    through operators that keep the elements apart.
+
+    Returns
+    -------
+    dict
+        {output: {axis: indices where parts end}}.
     """
     by_output = {}
     for output in model.graph.outputs:
-        cuts = _trace_part_boundaries(output)
-        if cuts:
-            by_output[str(output.name)] = cuts
+        boundaries = _trace_part_boundaries(output)
+        if boundaries:
+            by_output[str(output.name)] = boundaries
     return by_output
 
 
 def _trace_part_boundaries(output: ir.Value) -> dict[int, list[int]]:
-    sizes = _static_shape(output)
-    cuts: dict[int, set[int]] = {}
-    start: _AxisPlacements = {axis: (axis, 0, 1) for axis in range(len(sizes))}
-    left: list[tuple[ir.Value, _AxisPlacements]] = [(output, start)]
+    """Return {axis: sorted indices where parts end} of an output."""
+    shape = _static_shape(output)
+    boundaries: dict[int, set[int]] = {axis: set() for axis in range(len(shape))}
+    pending = [_TracedInput(output, {axis: _AxisPlacement(axis, 0, 1) for axis in boundaries}, [])]
     visited = set()
-    while left:
-        value, places = left.pop()
-        key = id(value), tuple(sorted(places.items()))
-        node = ir.producer(value)
-        if (
-            key in visited
-            or node is None
-            or node.domain not in ("", ir.FUNCTION_DOMAIN)
-            or count_macs(node)
-        ):
+    while pending:
+        traced = pending.pop()
+        key = id(traced.value), tuple(sorted(traced.placements.items()))
+        if key in visited:
             continue
         visited.add(key)
-        for other, where, ends in _trace_producer(node, value, places):
-            left.append((other, where))
-            for axis, position in ends:
-                cuts.setdefault(axis, set()).add(position)
-    inner = {
-        axis: sorted(p for p in cut_places if 0 < p < sizes[axis])
-        for axis, cut_places in cuts.items()
-    }
-    return {axis: ends for axis, ends in sorted(inner.items()) if 0 < len(ends) < _MAX_BOUNDARIES}
+        node = ir.producer(traced.value)
+        if node is None or not _keeps_elements_apart(node):
+            continue
+        for traced_input in _trace_producer(node, traced.value, traced.placements):
+            pending.append(traced_input)
+            for axis, index in traced_input.boundaries:
+                boundaries[axis].add(index)
+    inner = {}
+    for axis, indices in boundaries.items():
+        inner[axis] = sorted(index for index in indices if 0 < index < shape[axis])
+    return {axis: ends for axis, ends in inner.items() if 0 < len(ends) < _MAX_BOUNDARIES}
+
+
+def _keeps_elements_apart(node: ir.Node) -> bool:
+    """Whether `node` is a standard operator or composed function that is not a layer."""
+    return node.domain in ("", ir.FUNCTION_DOMAIN) and not count_macs(node)
 
 
 def _static_shape(value: ir.Value | None) -> list[int]:
-    """Return the shape of one sample, with 1 for what is not known."""
+    """Return the shape of a value with 1 for unknown dimensions; empty if it is unknown."""
     return [1 if d is None else int(d) for d in ir.get_shape(value) or ()]
 
 
-_TracedInputs = list[tuple[ir.Value, _AxisPlacements, list[tuple[int, int]]]]
+def _trace_producer(
+    node: ir.Node, value: ir.Value, placements: _AxisPlacements
+) -> list[_TracedInput]:
+    """Trace `value` to the computed inputs of its producer `node`.
 
-
-def _trace_producer(node: ir.Node, value: ir.Value, places: _AxisPlacements) -> _TracedInputs:
-    """Return what `value`, which `node` writes, is made of, where that lies, and the positions where parts end."""
-    data = [v for v in node.inputs if v is not None and ir.const_value(v) is None]
+    Parameters
+    ----------
+    node
+        Producer of `value`.
+    value
+        The traced tensor.
+    placements
+        Positions of its axes in the output.
+    """
+    inputs = [
+        operand
+        for operand in node.inputs
+        if operand is not None and ir.const_value(operand) is None
+    ]
     if node.op_type == "Concat":
-        return _trace_concat(node, data, places)
-    if not data:
+        return _trace_concat(node, inputs, placements)
+    if not inputs:
         return []
-    first = data[0]
+    data = inputs[0]
+    shape = _static_shape(value)
     if node.op_type == "Transpose":
-        perm = ir.get_attr(node, "perm") or list(range(len(_static_shape(value))))[::-1]
-        return [(first, {int(perm[axis]): place for axis, place in places.items()}, [])]
+        perm = ir.get_attr(node, "perm") or list(range(len(shape)))[::-1]
+        permuted = {int(perm[axis]): placement for axis, placement in placements.items()}
+        return [_TracedInput(data, permuted, [])]
     if node.op_type == "Pad":
-        return _trace_pad(node, first, value, places)
+        return _trace_pad(node, data, value, placements)
     if node.op_type == "ScatterND":
-        return [(first, places, _scatter_boundaries(node, value, places))]
-    same = [v for v in data if _static_shape(v) == _static_shape(value)]
-    if same:
-        return [(v, places, []) for v in same]
-    if len(data) > 1:
+        return [_TracedInput(data, placements, _scatter_boundaries(node, value, placements))]
+    same_shape = [operand for operand in inputs if _static_shape(operand) == shape]
+    if same_shape:
+        return [_TracedInput(operand, placements, []) for operand in same_shape]
+    if len(inputs) > 1:
         return []
-    before, after = _static_shape(first), _static_shape(value)
+    return [_TracedInput(data, _map_changed_shape(_static_shape(data), shape, placements), [])]
+
+
+def _map_changed_shape(
+    before: Sequence[int], after: Sequence[int], placements: _AxisPlacements
+) -> _AxisPlacements:
+    """Map the placements of a result of shape `after` to its input of shape `before`.
+
+    A reshape maps axis by axis; a Slice or a reduction keeps the axes of equal size.
+    """
     if math.prod(before) == math.prod(after):
-        return [(first, _map_axes_through_reshape(after, before, places), [])]
-    kept = {
-        axis: place
-        for axis, place in places.items()
-        if len(before) == len(after) and before[axis] == after[axis]
+        return _map_axes_through_reshape(after, before, placements)
+    if len(before) != len(after):
+        return {}
+    return {
+        axis: placement for axis, placement in placements.items() if before[axis] == after[axis]
     }
-    return [(first, kept, [])]  # a Slice or a reduction leaves the other axes as they are
 
 
 def _trace_concat(
-    node: ir.Node, data: Sequence[ir.Value], places: _AxisPlacements
-) -> _TracedInputs:
+    node: ir.Node, inputs: Sequence[ir.Value], placements: _AxisPlacements
+) -> list[_TracedInput]:
+    """Trace the inputs of a Concat; the placements are those of its output."""
     axis = int(ir.get_attr(node, "axis")) % max(len(_static_shape(node.outputs[0])), 1)
-    if axis not in places:
-        return [(v, {k: p for k, p in places.items() if k != axis}, []) for v in data]
-    where, offset, step = places[axis]
-    before_each: _TracedInputs = []
-    for v in node.inputs:
-        if v is None or not _static_shape(v):
+    if axis not in placements:
+        remaining = {key: placement for key, placement in placements.items() if key != axis}
+        return [_TracedInput(value, remaining, []) for value in inputs]
+    output_axis, offset, stride = placements[axis]
+    traced = []
+    for value in node.inputs:
+        if value is None or not _static_shape(value):
             continue
-        end = offset + step * _static_shape(v)[axis]
-        before_each.append(
-            (v, {**places, axis: (where, offset, step)}, [(where, offset), (where, end)])
-        )
+        end = offset + stride * _static_shape(value)[axis]
+        input_placements = {**placements, axis: _AxisPlacement(output_axis, offset, stride)}
+        boundaries = [(output_axis, offset), (output_axis, end)]
+        traced.append(_TracedInput(value, input_placements, boundaries))
         offset = end
-    return before_each
+    return traced
 
 
 def _trace_pad(
-    node: ir.Node, data: ir.Value, value: ir.Value, places: _AxisPlacements
-) -> _TracedInputs:
-    """Return the tensor that is padded; nothing where it is not known how."""
+    node: ir.Node, data: ir.Value, value: ir.Value, placements: _AxisPlacements
+) -> list[_TracedInput]:
+    """Trace the padded tensor of a Pad; returns an empty list if the pads are not constant."""
     pads = ir.const_value(node.inputs[1]) if len(node.inputs) > 1 else None
-    before, rank = _static_shape(data), len(_static_shape(value))
+    data_shape, rank = _static_shape(data), len(_static_shape(value))
     if pads is None or pads.size != 2 * rank:
         return []
-    where, ends = {}, []
-    for axis, (to, offset, step) in places.items():
-        start = offset + step * int(pads.reshape(-1)[axis])
-        where[axis] = (to, start, step)
-        if pads.reshape(-1)[axis] or pads.reshape(-1)[rank + axis]:
-            ends += [(to, start), (to, start + step * before[axis])]
-    return [(data, where, ends)]
+    begin_pads, end_pads = pads.reshape(2, rank)
+    data_placements, boundaries = {}, []
+    for axis, (output_axis, offset, stride) in placements.items():
+        start = offset + stride * int(begin_pads[axis])
+        data_placements[axis] = _AxisPlacement(output_axis, start, stride)
+        if begin_pads[axis] or end_pads[axis]:
+            end = start + stride * data_shape[axis]
+            boundaries += [(output_axis, start), (output_axis, end)]
+    return [_TracedInput(data, data_placements, boundaries)]
 
 
 def _scatter_boundaries(
-    node: ir.Node, value: ir.Value, places: _AxisPlacements
+    node: ir.Node, value: ir.Value, placements: _AxisPlacements
 ) -> list[tuple[int, int]]:
-    """Return where the elements end that a ScatterND writes; nothing where data say which."""
+    """Return (axis, index) in the output where the elements written by a ScatterND end.
+
+    Empty if the indices are not constant.
+    """
     indices = ir.const_value(node.inputs[1])
     if indices is None:
         return []
-    mask = np.zeros(_static_shape(value), bool)
+    is_written = np.zeros(_static_shape(value), bool)
     try:
-        mask[tuple(np.moveaxis(indices, -1, 0))] = True
-    except IndexError:  # a batch that is open in the file
+        is_written[tuple(np.moveaxis(indices, -1, 0))] = True
+    except IndexError:  # the batch size is unknown
         return []
-    ends = []
-    for axis, (to, offset, step) in places.items():
-        changes = np.diff(mask.astype(np.int8), axis=axis) != 0
-        at = np.flatnonzero(changes.any(axis=tuple(i for i in range(mask.ndim) if i != axis))) + 1
-        ends += [(to, offset + step * int(position)) for position in at]
-    return ends
+    boundaries = []
+    for axis, (output_axis, offset, stride) in placements.items():
+        changes = np.diff(is_written.astype(np.int8), axis=axis) != 0
+        other_axes = tuple(i for i in range(is_written.ndim) if i != axis)
+        ends = np.flatnonzero(changes.any(axis=other_axes)) + 1
+        boundaries += [(output_axis, offset + stride * int(end)) for end in ends]
+    return boundaries
 
 
 def _map_axes_through_reshape(
-    after: Sequence[int], before: Sequence[int], places: _AxisPlacements
+    after: Sequence[int], before: Sequence[int], placements: _AxisPlacements
 ) -> _AxisPlacements:
-    """Return where the axes of a tensor lie that was of shape `before`, and lies at `places` in the shape `after`."""
-    by_axis: dict[int, _AxisPlacement] = {}
+    """Map the placements of a result of a reshape to its input, where an axis is preserved.
+
+    Parameters
+    ----------
+    after
+        Shape of the result.
+    before
+        Shape of the input.
+    placements
+        Positions of the axes of the result in the output.
+    """
+    mapped: dict[int, _AxisPlacement] = {}
     for axis, size in enumerate(before):
+        if size <= 1:
+            continue
         inner = math.prod(before[axis + 1 :])
-        for other, place in places.items():
-            below = math.prod(after[other + 1 :])
-            alike = (
-                math.prod(before[:axis]) == math.prod(after[:other]) and inner % max(below, 1) == 0
-            )
-            if size > 1 and alike and size * (inner // below) == after[other]:
-                to, offset, step = place
-                by_axis[axis] = (to, offset, step * (inner // below))
-    return by_axis
+        for result_axis, placement in placements.items():
+            result_inner = math.prod(after[result_axis + 1 :])
+            same_outer = math.prod(before[:axis]) == math.prod(after[:result_axis])
+            if not same_outer or inner % max(result_inner, 1):
+                continue
+            ratio = inner // result_inner
+            if size * ratio == after[result_axis]:
+                output_axis, offset, stride = placement
+                mapped[axis] = _AxisPlacement(output_axis, offset, stride * ratio)
+    return mapped
 
 
 class PartAgreement:
-    """Measures the parts of one output; `ends` as `find_part_boundaries` gives them."""
+    """Measures the agreement of the parts of one output with the float model.
 
-    def __init__(self, output: str, ends: Mapping[int, Sequence[int]]) -> None:
-        self._output, self._ends = output, ends
-        self._seen: dict[tuple[int, int, int], Agreement] = {}
+    Parameters
+    ----------
+    output
+        Name of the output.
+    boundaries
+        {axis: indices where parts end}, from `find_part_boundaries`.
+    """
 
-    def add(self, want: np.ndarray, have: np.ndarray) -> None:
-        """Take in one batch of the output; an axis that is too short for its parts is left out."""
-        for axis, ends in self._ends.items():
-            size = want.shape[axis] if axis < want.ndim else 0
+    def __init__(self, output: str, boundaries: Mapping[int, Sequence[int]]) -> None:
+        self._output, self._boundaries = output, boundaries
+        self._agreements: dict[tuple[int, int, int], Agreement] = {}
+
+    def add(self, expected: np.ndarray, actual: np.ndarray) -> None:
+        """Add one batch of the output; an axis that is too short for its parts is skipped."""
+        for axis, ends in self._boundaries.items():
+            size = expected.shape[axis] if axis < expected.ndim else 0
             if size <= ends[-1]:
                 continue
-            for first, last in itertools.pairwise([0, *ends, size]):
-                cut = (slice(None),) * axis + (slice(first, last),)
-                self._seen.setdefault((axis, first, last), Agreement()).add(want[cut], have[cut])
+            for first, end in itertools.pairwise([0, *ends, size]):
+                index = (slice(None),) * axis + (slice(first, end),)
+                agreement = self._agreements.setdefault((axis, first, end), Agreement())
+                agreement.add(expected[index], actual[index])
 
     @property
     def parts(self) -> list[OutputPart]:
-        """The parts, but those that are zero in the float model."""
+        """All parts that are not zero in the float model."""
         return [
-            OutputPart(self._output, axis, first, last - 1, a.cosine, a.sqnr)
-            for (axis, first, last), a in self._seen.items()
-            if a.sums[2] > 0
+            OutputPart(self._output, axis, first, end - 1, agreement.cosine, agreement.sqnr)
+            for (axis, first, end), agreement in self._agreements.items()
+            if agreement.sums[2] > 0
         ]

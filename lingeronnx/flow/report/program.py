@@ -1,7 +1,8 @@
-"""Which parts an integer graph is run in, what each costs, and whether the packer and the chip take it."""
+"""Report on the parts of an integer graph: their cost, and whether packer and chip accept them."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,19 +17,41 @@ from ...targets import GraphCost, LayerCost, Target, Verdict, VerdictFinding
 
 __all__ = ["PartReport", "ProgramReport", "build_program_report", "count_float_operations"]
 
-_SHARED_PARAMS_ARG = "params:share-mem"  # constants in shared memory stay there from call to call
+_SHARED_PARAMS_ARG = "params:share-mem"  # constants stay in shared memory between calls
 
 
 @dataclass(frozen=True)
 class PartReport:
-    """One part of a program.
+    """Report on one part of a program.
 
-    name : "chip1", "host1" ... nodes : how many. inputs, outputs : names of tensors, as in the
-    file. macs : of a chip part, products of one sample. float_operations : of a host part, for one
-    sample. runs : whether the packer takes a chip part and the chip computes it right; findings :
-    what speaks against it. packer_args : the packer's arguments. packer : its call for the files
-    that were written. shared, psram : bytes on the chip. refused, members : integer nodes that
-    findings speak of, and all of the part, by the user's names. verdict : of a chip part.
+    Attributes
+    ----------
+    name
+        "chip1", "host1" and so on.
+    chip
+        Whether the part runs on the chip.
+    nodes
+        Number of nodes.
+    inputs, outputs
+        Names of tensors as in the file.
+    macs
+        Multiply-accumulates of a chip part for one sample.
+    float_operations
+        Float operations of a host part for one sample.
+    runs
+        Whether the packer accepts a chip part and the chip computes it correctly.
+    findings
+        Findings against it.
+    packer_args
+        Arguments for the packer.
+    packer
+        Packer command for the files that were written.
+    shared, psram
+        Bytes of both memories of the chip.
+    refused, members
+        Integer nodes that findings refer to, and all nodes of the part, by the user's names.
+    verdict
+        Verdict on a chip part.
     """
 
     name: str
@@ -49,14 +72,11 @@ class PartReport:
     verdict: Verdict | None = field(default=None, repr=False, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON-ready values."""
-        told = {
-            key: value
-            for key, value in vars(self).items()
-            if key not in ("refused", "members", "verdict")
-        }
+        """Return the report as JSON-ready values."""
+        internal = ("refused", "members", "verdict")
+        values = {key: value for key, value in vars(self).items() if key not in internal}
         return {
-            **told,
+            **values,
             "inputs": list(self.inputs),
             "outputs": list(self.outputs),
             "findings": list(map(vars, self.findings)),
@@ -65,105 +85,138 @@ class PartReport:
 
 @dataclass(frozen=True)
 class ProgramReport:
-    """Parts in the order in which they run."""
+    """Reports on the parts of a program, in the order in which they run."""
 
     parts: tuple[PartReport, ...] = ()
 
     @property
     def chip(self) -> tuple[PartReport, ...]:
-        """The chip's parts."""
+        """The chip parts."""
         return tuple(part for part in self.parts if part.chip)
 
     @property
     def host_parts(self) -> tuple[PartReport, ...]:
-        """The host's parts."""
+        """The host parts."""
         return tuple(part for part in self.parts if not part.chip)
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """Those of the chip's parts."""
+        """The verdicts on the chip parts."""
         return tuple(part.verdict for part in self.parts if part.verdict is not None)
 
     @property
     def runs_correctly(self) -> bool:
-        """Whether there is something for the chip, and it takes all of it."""
+        """Whether there is a chip part, and the chip runs all of them correctly."""
         return bool(self.chip) and all(part.runs for part in self.chip)
 
     @property
     def host_chip_transfers(self) -> int:
-        """How often a call goes from the host to the chip or back."""
+        """Number of transfers between host and chip in one call."""
         return sum(
-            one.chip != two.chip for one, two in zip(self.parts, self.parts[1:], strict=False)
+            part.chip != successor.chip for part, successor in itertools.pairwise(self.parts)
         )
 
     @property
     def shared(self) -> int:
         """Bytes of shared memory.
 
-        Parts share a region as large as the largest, but for those that keep constants.
+        Parts that keep constants there have a region of their own; the others share one that is as
+        large as the largest of them.
         """
-        own = [part.shared for part in self.chip if _SHARED_PARAMS_ARG in part.packer_args]
-        return sum(own) + max(
-            (part.shared for part in self.chip if _SHARED_PARAMS_ARG not in part.packer_args),
-            default=0,
-        )
+        resident = [part.shared for part in self.chip if _SHARED_PARAMS_ARG in part.packer_args]
+        reused = [part.shared for part in self.chip if _SHARED_PARAMS_ARG not in part.packer_args]
+        return sum(resident) + max(reused, default=0)
 
     @property
     def psram_bytes(self) -> int:
-        """Bytes of psram, of all parts."""
+        """Bytes of PSRAM of all parts."""
         return sum(part.psram for part in self.chip)
 
     def format_line(self, share: float) -> str:
-        """Return the parts as a line. share : of the multiply-accumulates in integers, 0 to 1."""
+        """Format the parts as one line.
+
+        Parameters
+        ----------
+        share
+            Fraction of the multiply-accumulates in integers, 0 to 1.
+        """
         chip, host = len(self.chip), len(self.host_parts)
-        work = sum(part.float_operations for part in self.host_parts)
-        done = f"{100 * (1 - share):.1f} %, {_format_count(work)} float operations per call"
+        float_operations = sum(part.float_operations for part in self.host_parts)
         on_chip = f"{chip} chip part{'s' * (chip != 1)} ({100 * share:.1f} % of MACs)"
-        refused = ", ".join(part.name for part in self.chip if not part.runs)
-        against = f"; {refused} refused" if refused else ""
-        return f"{on_chip}, {host} host part{'s' * (host != 1)} ({done}){against}"
+        on_host = (
+            f"{host} host part{'s' * (host != 1)} ({100 * (1 - share):.1f} %, "
+            f"{_format_count(float_operations)} float operations per call)"
+        )
+        rejected = ", ".join(part.name for part in self.chip if not part.runs)
+        rejected_text = f"; {rejected} rejected" if rejected else ""
+        return f"{on_chip}, {on_host}{rejected_text}"
 
     def with_packer_calls(self, calls: Sequence[str]) -> ProgramReport:
-        """Return the same with the packer's call of each chip part."""
-        left = iter(calls)
-        return ProgramReport(
-            tuple(replace(part, packer=next(left)) if part.chip else part for part in self.parts)
-        )
+        """Return a copy with the packer command of each chip part."""
+        remaining = iter(calls)
+        parts = [
+            replace(part, packer=next(remaining)) if part.chip else part for part in self.parts
+        ]
+        return ProgramReport(tuple(parts))
 
 
 def _format_count(count: int) -> str:
-    for size, unit in ((10**9, " G"), (10**6, " M"), (10**3, " k")):
-        if count >= size:
-            return f"{count / size:.3g}{unit}"
+    """Format a count with three significant digits and a unit prefix from 1,000 on."""
+    for factor, unit in ((10**9, " G"), (10**6, " M"), (10**3, " k")):
+        if count >= factor:
+            return f"{count / factor:.3g}{unit}"
     return str(count)
 
 
 def build_program_report(
     graph: ir.Model, target: Target, names: NameMapping
 ) -> tuple[ProgramReport, list[ProgramPart]]:
-    """Return what becomes of the parts of `graph`, and these, as they are written.
+    """Split `graph` into parts and evaluate each.
 
-    Names : those of its file.
+    Parameters
+    ----------
+    graph
+        The integer graph.
+    target
+        The chip.
+    names
+        Names of nodes and tensors in the file.
+
+    Returns
+    -------
+    report : ProgramReport
+        Report on the parts.
+    parts : list of ProgramPart
+        The parts as they are written.
     """
     parts = split_into_parts(target.with_safe_names(graph, names), target).parts
     nodes = {str(node.name): node for node in graph.graph}
-    back = {other: name for name, other in names.nodes.items()}
-    told = [
-        _describe_chip_part(part, back)
-        if part.chip
-        else _describe_host_part(part, [nodes[back.get(name, name)] for name in part.nodes])
-        for part in parts
-    ]
-    return ProgramReport(tuple(told)), list(parts)
+    user_names = {file_name: name for name, file_name in names.nodes.items()}
+    reports = []
+    for part in parts:
+        if part.chip:
+            reports.append(_describe_chip_part(part, user_names))
+        else:
+            host_nodes = [nodes[user_names.get(name, name)] for name in part.nodes]
+            reports.append(_describe_host_part(part, host_nodes))
+    return ProgramReport(tuple(reports)), list(parts)
 
 
-def _describe_chip_part(part: ProgramPart, back: dict[str, str]) -> PartReport:
-    choice = part.choice
-    verdict = choice.verdict
-    against = (
-        () if verdict.is_chip_ready else tuple(f for f in verdict.findings if f.level != "plan")
-    )
-    cost = verdict.cost
+def _describe_chip_part(part: ProgramPart, user_names: dict[str, str]) -> PartReport:
+    """Report on a chip part.
+
+    Parameters
+    ----------
+    part
+        The part.
+    user_names
+        The user's name by a node's name in the file, where they differ.
+    """
+    verdict, cost = part.choice.verdict, part.choice.verdict.cost
+    findings: tuple[VerdictFinding, ...] = ()
+    if not verdict.is_chip_ready:
+        findings = tuple(finding for finding in verdict.findings if finding.level != "plan")
+    blamed_nodes = [_blame_node(part, finding, cost) for finding in findings]
     return PartReport(
         part.name,
         True,
@@ -172,66 +225,75 @@ def _describe_chip_part(part: ProgramPart, back: dict[str, str]) -> PartReport:
         part.outputs,
         macs=0 if cost is None else sum(cost.macs.values()),
         runs=verdict.is_chip_ready,
-        findings=against,
-        packer_args=choice.command_line,
+        findings=findings,
+        packer_args=part.choice.command_line,
         shared=0 if cost is None else cost.shared,
         psram=0 if cost is None else cost.psram,
-        refused=tuple(
-            back.get(name, name) for name in (_blame_node(part, f, cost) for f in against)
-        ),
-        members=tuple(back.get(name, name) for name in part.nodes),
+        refused=tuple(user_names.get(name, name) for name in blamed_nodes),
+        members=tuple(user_names.get(name, name) for name in part.nodes),
         verdict=verdict,
     )
 
 
 def _blame_node(part: ProgramPart, finding: VerdictFinding, cost: GraphCost | None) -> str:
-    """Return the node that a finding names.
+    """Return the node that a finding refers to.
 
-    Where it names a memory, one that takes more than there is.
-    Of several the one in the middle, of those with least work: two parts remain that are half as
-    long, and a few rounds of that leave parts that tiles make small enough. Where no layer takes so
-    much by itself, the one that takes most.
+    If the finding names a memory, this is a layer that needs more of it than there is. Of several,
+    those with the least work are considered, and of these the middle one: this leaves two parts of
+    half the length, so that after a few rounds tiling makes the parts small enough. If no layer
+    needs too much by itself, it is the one that needs the most.
     """
-    own = {
+    node_names = {
         str(node.name)
         for node in part.graph.graph
         if node.op_type not in (QUANT.name, DEQUANT.name)
     }
-    told = own.intersection(part.nodes)  # and not what tiles are joined by
-    layers = [] if cost is None else [layer for layer in cost.layers if layer.node in told]
-    if finding.node in own or cost is None or not layers:
+    if finding.node in node_names or cost is None:
         return finding.node
-    large = [layer for layer in layers if _layer_bytes(layer) > cost.shared_limit]
-    least = min((layer.macs for layer in large), default=0)
-    light = [layer for layer in large if layer.macs == least]
-    return light[len(light) // 2].node if light else max(layers, key=_layer_bytes).node
+    movable = node_names.intersection(part.nodes)  # without nodes that join tiles
+    layers = [layer for layer in cost.layers if layer.node in movable]
+    if not layers:
+        return finding.node
+    too_large = [layer for layer in layers if _layer_bytes(layer) > cost.shared_limit]
+    if not too_large:
+        return max(layers, key=_layer_bytes).node
+    min_macs = min(layer.macs for layer in too_large)
+    lightest = [layer for layer in too_large if layer.macs == min_macs]
+    return lightest[len(lightest) // 2].node
 
 
 def _layer_bytes(layer: LayerCost) -> int:
-    """Return the bytes that the layer by itself takes."""
+    """Return the bytes of shared memory that the layer needs by itself."""
     return layer.work_area + layer.activations
 
 
 def _describe_host_part(part: ProgramPart, nodes: Iterable[ir.Node]) -> PartReport:
-    work = count_float_operations(nodes)
+    """Report on a host part."""
+    float_operations = count_float_operations(nodes)
     return PartReport(
-        part.name, False, len(part.nodes), part.inputs, part.outputs, float_operations=work
+        part.name,
+        False,
+        len(part.nodes),
+        part.inputs,
+        part.outputs,
+        float_operations=float_operations,
     )
 
 
 def count_float_operations(nodes: Iterable[ir.Node]) -> int:
-    """Return about how many float operations `nodes`, whose shapes are known, take for one sample.
+    """Estimate the float operations of `nodes` for one sample.
 
-    Two for each multiply-accumulate, and one for each number that another node writes; none where
-    numbers only move.
+    A multiply-accumulate counts as two operations, and each output element of another node as one.
+    Data movement costs nothing. All shapes must be known.
     """
     return sum(2 * count_macs(node) or _count_written_elements(node) for node in nodes)
 
 
 def _count_written_elements(node: ir.Node) -> int:
+    """Count the output elements of a node for one sample; 0 if it only moves data."""
     if node.op_type == "Constant" or (
         not node.domain and node.op_type in operators.DATA_MOVEMENT_OPS
     ):
         return 0
     shapes = [ir.get_shape(value) for value in node.outputs]
-    return sum(math.prod(int(d or 1) for d in shape) for shape in shapes if shape is not None)
+    return sum(math.prod(int(dim or 1) for dim in shape) for shape in shapes if shape is not None)

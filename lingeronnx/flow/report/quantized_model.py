@@ -1,8 +1,7 @@
-"""What the flow ends with, as a value, and the one place that writes it to files.
+"""The result of the quantization flow, and the only place that writes it to files.
 
-What belongs together is settled here alone: the dialect of the names, names that the packer takes,
-the part for the packer and what its file is called, the plan, and the packer's line for the files
-that are there.
+Settles everything that the files have in common: the naming dialect, names that the packer accepts,
+the part for the packer and the name of its file, the plan, and the packer command for these files.
 """
 
 from __future__ import annotations
@@ -36,13 +35,21 @@ __all__ = ["QuantizedModel", "WrittenFiles"]
 
 @dataclass(frozen=True)
 class WrittenFiles:
-    """What `QuantizedModel.write` wrote.
+    """The files that `QuantizedModel.write` wrote.
 
-    graph : the file of the integer graph. chip : that of the part for the packer, None where the
-    graph has no host part, or the chip several. parts : those of the chip's parts where there are
-    several. plan : that of the scales, None where it was not asked for. report : the model's, with
-    the packer's lines for these files (none in a generation that it does not read), and what
-    converting changed among the notes.
+    Attributes
+    ----------
+    graph
+        File of the integer graph.
+    chip
+        File of the part for the packer; None if the graph has no host part, or several chip parts.
+    plan
+        File of the scales; None if not requested.
+    report
+        The model's report with the packer commands for these files (none for dialects that the
+        packer does not read), and with notes on the conversion.
+    chip_parts
+        Files of the chip parts, if there are several.
     """
 
     graph: Path
@@ -53,7 +60,7 @@ class WrittenFiles:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """All of them."""
+        """All files."""
         return tuple(
             path
             for path in (self.graph, self.chip, *self.chip_parts, self.plan)
@@ -63,7 +70,7 @@ class WrittenFiles:
 
 @dataclass(frozen=True)
 class _OutputGraphs:
-    """An integer graph and its part for the packer as they go to files, and notes on that."""
+    """An integer graph and its parts for the packer as they are written, with notes."""
 
     graph: ir.Model
     part: ir.Model | None
@@ -73,13 +80,28 @@ class _OutputGraphs:
 
 @dataclass(frozen=True)
 class QuantizedModel:
-    """What `quantize` and `finetune` return.
+    """Result of `quantize` and `finetune`.
 
-    graph : the integer graph. plan : its scales. report : what was done. float_graph : the
-    normalised float graph that the plan speaks of, with ranges fitted. platform : what the graph is
-    for. ranges : {tensor of that: smallest and largest value that calibration saw}. basis : what
-    the plan was made from. reasons : why passes left nodes alone that they are made for. samples :
-    a few of the calibration data, by input.
+    Attributes
+    ----------
+    graph
+        The integer graph.
+    plan
+        Scales and widths of its tensors.
+    report
+        Report on the quantization.
+    float_graph
+        The normalized float graph that the plan refers to, with fitted ranges.
+    platform
+        The target.
+    ranges
+        {tensor of `float_graph`: smallest and largest value in calibration}.
+    basis
+        Statistics and settings that the plan was made from.
+    reasons
+        Reasons why passes did not change nodes that they are made for.
+    samples
+        A few of the calibration samples, by input.
     """
 
     graph: ir.Model
@@ -94,31 +116,24 @@ class QuantizedModel:
 
     @cached_property
     def layers(self) -> Mapping[str, float]:
-        """{tensor: its SQNR in dB against the float model} on `samples`.
-
-        Nothing without samples.
-        """
-        return (
-            measure_tensor_sqnr(self.graph, self.float_graph, self.runner, self.samples)
-            if self.samples
-            else {}
-        )
+        """{tensor: SQNR in dB against the float model} on `samples`; empty without samples."""
+        if not self.samples:
+            return {}
+        return measure_tensor_sqnr(self.graph, self.float_graph, self.runner, self.samples)
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the report's main facts and the worst layers."""
+        """Render the report's main facts and the worst layers for a notebook."""
         return render_notebook_html(self.report, self.layers)
 
     @cached_property
     def chip(self) -> ir.Model | None:
-        """The part the packer takes, without the host part.
+        """The part for the packer, without the host part.
 
-        None where the graph is not chip-ready or has none.
+        None if the graph is not chip-ready, or if all of it is for the packer.
         """
-        return (
-            extract_chip_part(self.graph, self.platform)
-            if self.report.chip_ready and self.report.host_part
-            else None
-        )
+        if not self.report.chip_ready or not self.report.host_part:
+            return None
+        return extract_chip_part(self.graph, self.platform)
 
     def write(
         self,
@@ -127,89 +142,116 @@ class QuantizedModel:
         *,
         plan: str | os.PathLike[str] | None = None,
     ) -> WrittenFiles:
-        """Write the integer graph to `path`, and where it has a host part, the part for the packer beside it.
+        """Write the integer graph, and its parts for the packer if it has a host part.
 
-        path : of the graph; the part is called NAME_chip. to : a form as `convert` takes it. plan :
-        a file for the scales. Each file is written as a whole or not at all, after all of them are
-        made; parts of an earlier run stay, with a note. A file for a chip has names that its packer
-        takes. Raises as `convert` does.
+        All graphs are built before the first file is written, and each file is written atomically.
+        Part files of an earlier run are not removed; a note lists them. Names in files for a chip
+        are such that its packer accepts them. Raises the errors of `convert`.
+
+        Parameters
+        ----------
+        path
+            File of the graph. The part for the packer is written next to it as NAME_chip.
+        to
+            Dialect or format, as in `convert`.
+        plan
+            Optional file for the scales.
         """
-        forms = self._output_graphs(to)
-        graph, chip = Path(path), None
-        ir.save(forms.graph, graph)
-        if forms.part is not None:
-            chip = chip_file_path(graph)
-            ir.save(forms.part, chip)
-        several = tuple(
-            part_file_path(graph, number + 1) for number in range(len(forms.chip_parts))
-        )
-        for piece, path_ in zip(forms.chip_parts, several, strict=True):
-            ir.save(piece, path_)
+        outputs = self._output_graphs(to)
+        graph_path = Path(path)
+        ir.save(outputs.graph, graph_path)
+        chip_path = None
+        if outputs.part is not None:
+            chip_path = chip_file_path(graph_path)
+            ir.save(outputs.part, chip_path)
+        part_paths = []
+        for index, part in enumerate(outputs.chip_parts):
+            part_paths.append(part_file_path(graph_path, index + 1))
+            ir.save(part, part_paths[-1])
         if plan is not None:
             text = self.plan.to_json()
-            Plan.from_json(text, str(plan))  # read back before it is written
+            Plan.from_json(text, str(plan))  # must be readable
             write_text(plan, text)
-        line = (
-            format_packer_command(self.platform, self.report.packer_args, chip or graph)
-            if to == "thinker"
-            else ""
-        )
-        old = find_stale_part_files(graph, several if chip is None else (chip, *several))
-        left = [
-            f"{', '.join(old)} beside {graph.name}: of an earlier run, and no part of this graph"
-        ] * bool(old)
-        report = replace(self.report, packer=line, notes=(*self.report.notes, *forms.notes, *left))
-        if several and to == "thinker":
-            calls = [
-                format_packer_command(self.platform, part.packer_args, file) if part.runs else ""
-                for part, file in zip(report.program.chip, several, strict=True)
-            ]
-            report = replace(report, program=report.program.with_packer_calls(calls))
-        return WrittenFiles(graph, chip, None if plan is None else Path(plan), report, several)
+        written_parts = part_paths if chip_path is None else [chip_path, *part_paths]
+        notes = [*self.report.notes, *outputs.notes]
+        stale = find_stale_part_files(graph_path, written_parts)
+        if stale:
+            notes.append(
+                f"{', '.join(stale)} next to {graph_path.name}: left over from an earlier run, "
+                "not part of this graph"
+            )
+        report = replace(self.report, packer="", notes=tuple(notes))
+        if to == "thinker":
+            report = self._with_packer_commands(report, chip_path or graph_path, part_paths)
+        plan_path = None if plan is None else Path(plan)
+        return WrittenFiles(graph_path, chip_path, plan_path, report, tuple(part_paths))
+
+    def _with_packer_commands(
+        self, report: Report, packer_input: Path, part_paths: Sequence[Path]
+    ) -> Report:
+        """Return `report` with the packer command for its file, or for each of several parts."""
+        command = format_packer_command(self.platform, report.packer_args, packer_input)
+        report = replace(report, packer=command)
+        if not part_paths:
+            return report
+        commands = []
+        for part, part_path in zip(report.program.chip, part_paths, strict=True):
+            command = ""
+            if part.runs:
+                command = format_packer_command(self.platform, part.packer_args, part_path)
+            commands.append(command)
+        return replace(report, program=report.program.with_packer_calls(commands))
 
     def save(self, path: str | os.PathLike[str], to: str = "thinker") -> None:
-        """Write the integer graph alone, as `write` does."""
+        """Write the integer graph alone; the arguments are those of `write`."""
         ir.save(self._output_graphs(to).graph, path)
 
     def save_chip(self, path: str | os.PathLike[str], to: str = "thinker") -> None:
-        """Write the part the packer takes to `path`, the whole graph where it has no host part.
+        """Write the part for the packer, or the entire graph if it has no host part.
 
-        Raises ConstraintError where the graph is not chip-ready.
+        Raises
+        ------
+        ConstraintError
+            If the graph is not chip-ready.
         """
         if not self.report.chip_ready:
             raise ConstraintError(
-                "the graph is not chip-ready, it has no part that a chip could run; "
-                "its report says which layer is in the way"
+                "the graph is not chip-ready, so there is no chip part to save; see the report for "
+                "the layers responsible"
             )
-        forms = self._output_graphs(to)
-        ir.save(forms.part or forms.graph, path)
+        outputs = self._output_graphs(to)
+        ir.save(outputs.part or outputs.graph, path)
 
     def _output_graphs(self, to: str) -> _OutputGraphs:
-        whole, part = self.graph, self.chip
+        """Convert the graph and its parts to dialect `to`, with names that the packer accepts."""
+        graph, part = self.graph, self.chip
         notes: tuple[str, ...] = ()
         if to != "thinker":
-            changed = convert(whole, to, self.samples or None)
-            whole, notes = changed.graph, changed.notes
-            if not changed.is_packer_input:
-                return _OutputGraphs(whole, None, notes)
+            converted = convert(graph, to, self.samples or None)
+            graph, notes = converted.graph, converted.notes
+            if not converted.is_packer_input:
+                return _OutputGraphs(graph, None, notes)
             part = None if part is None else convert(part, to).graph
-        names, row = self.platform.vendor.names(whole), self.platform  # both have the same
-        named = row.with_safe_names(whole, names)
-        cut = len(self.report.program.chip) > 1
-        several = [piece.graph for piece in split_into_parts(named, row).chip] if cut else []
-        return _OutputGraphs(
-            named, None if part is None else row.with_safe_names(part, names), notes, several
-        )
+        target = self.platform
+        names = target.vendor.names(graph)  # the part has the same names
+        renamed = target.with_safe_names(graph, names)
+        renamed_part = None if part is None else target.with_safe_names(part, names)
+        chip_parts: Sequence[ir.Model] = ()
+        if len(self.report.program.chip) > 1:
+            chip_parts = [part.graph for part in split_into_parts(renamed, target).chip]
+        return _OutputGraphs(renamed, renamed_part, notes, chip_parts)
 
     def session(self) -> Session:
-        """Return a session on the integer graph."""
+        """Open a session on the integer graph."""
         return open_lowered_session(self.graph, self.platform)
 
     @cached_property
     def runner(self) -> Session:
-        """The session that a call of this model runs in, always the same one."""
+        """The session that runs calls of this model, opened once."""
         return self.session()
 
-    def __call__(self, given: Mapping[str, ArrayLike] | ArrayLike) -> np.ndarray | list[np.ndarray]:
-        """Run the integer graph on a batch, as `Session` does."""
-        return self.runner(given)
+    def __call__(
+        self, inputs: Mapping[str, ArrayLike] | ArrayLike
+    ) -> np.ndarray | list[np.ndarray]:
+        """Run the integer graph on a batch; inputs and outputs are those of `Session`."""
+        return self.runner(inputs)

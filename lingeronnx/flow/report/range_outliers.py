@@ -1,9 +1,8 @@
-"""Tensors whose range a few huge values make, as transformers have them.
+"""Find tensors whose range is determined by a few outliers, as in transformers.
 
-16 bits are what keeps the others.
-One scale covers the largest value. Where it is far beyond nearly all others, these have a few steps
-of 8 bits left, and what is made of them is lost. Cutting the huge values is no way out: the network
-computes with them.
+Such tensors need 16 bits. One scale covers the largest value. If that is far beyond nearly all
+others, these have only a few of the steps of 8 bits, and whatever is computed from them is lost.
+Clipping the outliers is no solution: the network computes with them.
 """
 
 from __future__ import annotations
@@ -20,16 +19,23 @@ from ..prepare.preparation import PreparedModel
 
 __all__ = ["RangeOutlier", "find_range_outliers"]
 
-_QUANTILE = 0.99  # of the values
-_MIN_RATIO = 24.0  # times that share's reach: then about five steps of 8 bits are left for it
+_QUANTILE = 0.99  # of the magnitudes
+_MIN_RATIO = 24.0  # of the maximum to the quantile, which then has about five steps of 8 bits
 _WIDE_BITS = 16
 
 
 @dataclass(frozen=True)
 class RangeOutlier:
-    """Tensors of one scale, by the name of one.
+    """Range of tensors with one scale.
 
-    The largest |x| of them, and what 99 % of them stay below.
+    Attributes
+    ----------
+    name
+        Name of one of the tensors.
+    largest
+        Largest magnitude.
+    percentile_99
+        99th percentile of the nonzero magnitudes.
     """
 
     name: str
@@ -38,59 +44,59 @@ class RangeOutlier:
 
     @property
     def ratio(self) -> float:
-        """How far the largest is beyond the others."""
+        """Ratio of the largest magnitude to the 99th percentile."""
         return self.largest / self.percentile_99
 
     def __str__(self) -> str:
         return (
-            f"'{self.name}' reaches {self.largest:.3g}, 99 % of it stay below "
+            f"'{self.name}' reaches {self.largest:.3g}, but 99 % of its values are below "
             f"{self.percentile_99:.2g}"
         )
 
 
 def find_range_outliers(prepared: PreparedModel, planned: PlannedModel) -> list[RangeOutlier]:
-    """Return the groups of 8-bit activations whose range a few values make, the worst first.
+    """Find groups of 8-bit activations whose range is determined by a few values, worst first.
 
-    None where the platform has no 16 bits, or where the scales came from elsewhere. Each is named
-    by the last of its tensors that the user's graph has, which `--override NAME=bits:16` takes.
+    Each group is named by its last tensor in the user's graph, for `--override NAME=bits:16`.
+    Returns an empty list if the platform has no 16 bits or there are no statistics.
     """
-    target, stats = planned.target, planned.basis.stats
+    target = planned.target
     if _WIDE_BITS not in target.bits:
         return []
     outliers = []
     for group in group_shared_scales(planned.partition, target):
-        observed, name = group.merged_stats(stats), _user_tensor_name(prepared, group.tensors)
-        q = planned.plan.tensors.get(group.tensors[-1])
-        if observed is None or name is None or q is None or q.bits >= _WIDE_BITS:
+        stats = group.merged_stats(planned.basis.stats)
+        name = _user_tensor_name(prepared, group.tensors)
+        qparams = planned.plan.tensors.get(group.tensors[-1])
+        if stats is None or name is None or qparams is None or qparams.bits >= _WIDE_BITS:
             continue
-        largest, most = max(observed.high, -observed.low), _percentile_99(observed)
-        if most > 0 and largest > _MIN_RATIO * most:
-            outliers.append(RangeOutlier(name, largest, most))
-    return sorted(outliers, key=lambda one: -one.ratio)
+        largest, percentile = max(stats.high, -stats.low), _percentile_99(stats)
+        if percentile > 0 and largest > _MIN_RATIO * percentile:
+            outliers.append(RangeOutlier(name, largest, percentile))
+    return sorted(outliers, key=lambda outlier: -outlier.ratio)
 
 
 def _percentile_99(stats: TensorStats) -> float:
-    """Return what the share of |x| stays below, of the values that are not 0.
-
-    A ReLU's zeros need no steps.
-    """
-    centres, counts = stats.nonzero_bins()
-    sizes = np.abs(centres)
-    some = sizes > 1e-6 * sizes.max(initial=0.0)
-    order = np.argsort(sizes[some])
-    summed = np.cumsum(counts[some][order])
-    if not summed.size:
+    """Return the 99th percentile of the nonzero magnitudes; the zeros of a ReLU need no steps."""
+    centers, counts = stats.nonzero_bins()
+    magnitudes = np.abs(centers)
+    is_relevant = magnitudes > 1e-6 * magnitudes.max(initial=0.0)
+    magnitudes, counts = magnitudes[is_relevant], counts[is_relevant]
+    order = np.argsort(magnitudes)
+    cumulative = np.cumsum(counts[order])
+    if not cumulative.size:
         return 0.0
-    return float(sizes[some][order][np.searchsorted(summed, _QUANTILE * summed[-1])])
+    index = np.searchsorted(cumulative, _QUANTILE * cumulative[-1])
+    return float(magnitudes[order][index])
 
 
 def _user_tensor_name(prepared: PreparedModel, tensors: tuple[str, ...]) -> str | None:
-    """Return the last of `tensors` that is the user's own, None where none is."""
+    """Return the last of `tensors` that is in the user's graph, or None if there is none."""
     selectors = prepared.selectors(prepared.graph)
     for name in reversed(tensors):
         try:
             if name in selectors.tensors(name):
                 return name
-        except ConfigError:  # a tensor that normalisation made
+        except ConfigError:  # a tensor created by normalization
             continue
     return None

@@ -1,4 +1,4 @@
-"""What a quantization did, as a value: for the terminal, for JSON, for tests."""
+"""The report on a quantization, as a value: for the terminal, for JSON and for tests."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ __all__ = [
     "format_float_nodes",
 ]
 
-#: Level of a finding -> how it is called where it is shown.
+#: Description of each level of findings.
 LEVEL_TEXTS = MappingProxyType(
     {
         "packs": "the packer refuses",
         "right": "wrong on the chip",
-        "plan": "warning, right but written past the plan",
+        "plan": "warning: correct, but writes beyond its memory plan",
         "time": "too slow",
     }
 )
@@ -48,7 +48,7 @@ LEVEL_TEXTS = MappingProxyType(
 
 @dataclass(frozen=True)
 class FloatNode:
-    """A node that stays in float, why, and its multiply-accumulates for one sample."""
+    """A node that stays in float, the reason, and its multiply-accumulates for one sample."""
 
     node: str
     op_type: str
@@ -58,7 +58,7 @@ class FloatNode:
 
 @dataclass(frozen=True)
 class SuggestedOptions:
-    """Options of `quantize` to add, as words of a shell, and what they give."""
+    """Options of `quantize` to add, as words of a shell, and their effect."""
 
     options: tuple[str, ...]
     effect: str
@@ -66,34 +66,65 @@ class SuggestedOptions:
 
 @dataclass(frozen=True)
 class Report:
-    """The outcome of `quantize`.
+    """Result of `quantize`.
 
-    chip_ready : no float operator stands between the first Quant and the last Dequant, and the
-    packer takes the part
-        between them, packed with packer_args, and the chip computes it right (False without a
-        packer)
-    findings : what the packer and the chip have against it, warnings included, and that a call
-    takes too long cost : on the chip, where it has a plan. time : how long a call takes there.
-    saved : its
-        cycles before and after other forms of the same integers
-    packer : the packer's call for the files that `QuantizedModel.write` writes by default; empty
-    without a packer integer_macs : share of multiply-accumulates done in integers, 0 to 1; of those
-    that can be counted unknown_macs : {operator that may have some, and nobody knows how many:
-    number of its nodes} float_nodes : float operators between integer ones; host_part : those
-    before the first or after the last outputs : per graph output, cosine and SQNR against the float
-    model; measured_on : which data; doubts : {output: why
-        its figures say little}
-    warnings : what is wrong with the result: outputs far from the float model's, states that stand
-    still names : tensors that have another name in the file, which the packer takes: {the user's:
-    the file's} search : of a wish (max_drop, min_sqnr) that was made, the attempts and which of
-    them it is taken : the scales that came with a model that was quantized already, or in another
-    tool's plan, and what became of
-        each. refused : {what such a plan speaks of: why its scale was not taken}
-    next : what to try where it is not chip-ready, or loses much. full : whether the user wants to
-    read everything program : the parts in which it runs, where float operators between integers cut
-    the chip's work merges : what would let float operators between its parts be the chip's
-    training : of a fine-tuned model, per block and epoch the loss and, where it was measured, the
-    metric
+    Attributes
+    ----------
+    platform, mode
+        Target and kind of scales.
+    layers
+        Number of nodes by integer operator.
+    chip_ready
+        Whether no float operator is between the first Quant and the last Dequant, the packer
+        accepts the part between them with `packer_args`, and the chip computes it correctly. False
+        without a packer.
+    is_chip
+        Whether the platform has a packer.
+    integer_macs
+        Fraction of the multiply-accumulates in integers, 0 to 1, of those that can be counted.
+    unknown_macs
+        {operator: number of nodes whose multiply-accumulates cannot be counted}.
+    float_nodes, host_part
+        Float operators between integer ones, and those before the first or after the last.
+    fitted
+        Rewrites that fit the graph to the platform.
+    packer, packer_args
+        Packer command for the files that `QuantizedModel.write` writes by default, and its
+        arguments; empty without a packer.
+    notes, warnings
+        Remarks, and problems of the result such as outputs far from the float model's.
+    findings
+        Objections of packer and chip, including warnings and a call that takes too long.
+    cost
+        Cost on the chip, if it has a plan.
+    time
+        Latency of a call on the chip.
+    saved
+        Cycles before and after rewrites that keep the integers.
+    names
+        {name of a tensor: its name in the file}, where the packer requires another name.
+    outputs, measured_on, doubts
+        Cosine and SQNR of each output against the float model, a description of the data, and
+        {output: reason why its figures are not reliable}.
+    accuracy
+        Accuracy on evaluation data, if measured.
+    search
+        Attempts of a search (max_drop, min_sqnr), and the chosen one.
+    training
+        Of a fine-tuned model, the loss and, if measured, the metric for each block and epoch.
+    taken, refused
+        Scales imported from a quantized model or another tool's plan, and {entry of such a plan:
+        reason why it was rejected}.
+    parts
+        Agreement of each tensor that an output concatenates.
+    next
+        Suggested options if the model is not chip-ready or loses accuracy.
+    full
+        Whether the user wants all details.
+    program
+        Parts of the program, if float operators split the chip's work.
+    merges
+        Options to run float operators between chip parts on a chip.
     """
 
     platform: str
@@ -131,81 +162,76 @@ class Report:
 
     @property
     def flash(self) -> int | None:
-        """Bytes of the constants in the packages of all parts for the chip.
-
-        None where they are not known.
-        """
-        costs = (
-            [verdict.cost for verdict in self.program.verdicts]
-            if self.program.parts
-            else [self.cost]
-        )
+        """Bytes of the constants in the packages of all chip parts, or None if unknown."""
+        if self.program.parts:
+            costs = [verdict.cost for verdict in self.program.verdicts]
+        else:
+            costs = [self.cost]
         known = [cost.weights for cost in costs if cost is not None]
         return sum(known) if known and len(known) == len(costs) else None
 
     @property
     def why_not(self) -> list[str]:
-        """What keeps it from being chip-ready, findings of one rule as one line.
+        """Reasons why the model is not chip-ready, one line per rule.
 
-        Nothing where it is, or is no chip.
+        Empty if it is, or if the platform is not a chip.
         """
         if self.chip_ready or not self.is_chip:
             return []
         if not self.layers:
             return ["no operator of the model can be quantized"]
-        between = [
+        reasons = [
             f"in float between integers: {line}"
             for line in format_float_nodes(self.float_nodes, self.full)
         ]
-        return between + format_findings(
-            (f for f in self.findings if f.level not in ("plan", "time")), self.full
-        )
+        findings = (finding for finding in self.findings if finding.level not in ("plan", "time"))
+        return reasons + format_findings(findings, self.full)
 
     @property
     def runs_text(self) -> str:
-        """How it runs in parts, as a line; empty where nothing is cut."""
+        """The parts of the program as one line; empty if it is not split."""
         return self.program.format_line(self.integer_macs) if self.program.parts else ""
 
     @property
     def macs_text(self) -> str:
-        """The share of integer MACs in words, with what is not known of it."""
-        listed = ", ".join(
-            operator if n == 1 else f"{operator} {n}" for operator, n in self.unknown_macs.items()
+        """The fraction of integer MACs in percent, with the operators that cannot be counted."""
+        text = f"{100 * self.integer_macs:.1f} %"
+        if not self.unknown_macs:
+            return text
+        operators = ", ".join(
+            operator if count == 1 else f"{operator} {count}"
+            for operator, count in self.unknown_macs.items()
         )
-        rest = (
-            f" of those known; at least {sum(self.unknown_macs.values())} unknown: {listed}"
-            if listed
-            else ""
-        )
-        return f"{100 * self.integer_macs:.1f} %{rest}"
+        unknown = sum(self.unknown_macs.values())
+        return f"{text} of those known; at least {unknown} unknown: {operators}"
 
     def fidelity_text(self, name: str) -> str:
-        """Return how far the output `name` is from the float model, in words, with what makes that say little."""
-        seen, doubt = self.outputs[name], self.doubts.get(name)
+        """Format the distance of output `name` from the float model, with its worst part."""
+        figures, doubt = self.outputs[name], self.doubts.get(name)
         text = (
-            f"{name}: cosine {seen['cosine']:.6f}, SQNR {format_decibels(seen['sqnr'])} "
+            f"{name}: cosine {figures['cosine']:.6f}, SQNR {format_decibels(figures['sqnr'])} "
             f"{self.measured_on}"
         )
-        own = [part for part in self.parts if part.output == name]
-        if own:
-            worst = min(own, key=lambda part: part.sqnr if part.sqnr == part.sqnr else -math.inf)
+        parts = [part for part in self.parts if part.output == name]
+        if parts:
+            worst = min(parts, key=lambda part: -math.inf if math.isnan(part.sqnr) else part.sqnr)
             text += f"; {worst}: {format_decibels(worst.sqnr)}"
         return f"{text} ({doubt})" if doubt else text
 
     @property
     def accuracy_text(self) -> str:
-        """What was measured on the user's data, in words; empty where nothing was."""
-        a = self.accuracy
-        if not a:
+        """The accuracy on evaluation data as text; empty if it was not measured."""
+        accuracy = self.accuracy
+        if not accuracy:
             return ""
-        ends = f"({a['metric']}, {a['samples']} samples)"
-        if a["float"] is None:
-            return f"{format_value(a['integer'], a['unit'])} against the float model {ends}"
-        levels = (
-            f"float {format_value(a['float'], a['unit'])}, integer "
-            f"{format_value(a['integer'], a['unit'])}"
-        )
-        return f"{levels}, drop {format_value(a['drop'], difference_unit(a['unit']))} {ends}"
+        unit = accuracy["unit"]
+        integer = format_value(accuracy["integer"], unit)
+        source = f"({accuracy['metric']}, {accuracy['samples']} samples)"
+        if accuracy["float"] is None:
+            return f"{integer} against the float model {source}"
+        drop = format_value(accuracy["drop"], difference_unit(unit))
+        levels = f"float {format_value(accuracy['float'], unit)}, integer {integer}"
+        return f"{levels}, drop {drop} {source}"
 
     def to_dict(self) -> dict[str, object]:
         """Return the report as JSON-ready values."""
@@ -246,106 +272,117 @@ class Report:
 
 
 def format_findings(findings: Iterable[VerdictFinding], full: bool = False) -> list[str]:
-    """Return a line for each rule that findings speak of, with its level, the worst of them and their number.
+    """Format findings, one line per level and rule with the worst case and the number of cases.
 
-    full : a line for each finding.
+    With `full`, one line per finding.
     """
     if full:
-        return [f"{LEVEL_TEXTS[f.level]}: {f}" for f in findings]
-    return [
-        (
-            f"{LEVEL_TEXTS[group[0].level]}: "
-            f"{format_violations(group[0].rule, group[0].remedy, [(f.node, f.value) for f in group])}"
-        )
-        for group in group_by_key(findings, lambda f: (f.level, mask_quotes_and_numbers(f.rule)))
-    ]
-
-
-def format_float_nodes(nodes: Iterable[FloatNode], full: bool = False) -> list[str]:
-    """Return a line for each reason why nodes stay in float, with their operators.
-
-    Full : for each node.
-    """
+        return [f"{LEVEL_TEXTS[finding.level]}: {finding}" for finding in findings]
+    groups = group_by_key(
+        findings, lambda finding: (finding.level, mask_quotes_and_numbers(finding.rule))
+    )
     lines = []
-    for group in (
-        [[n] for n in nodes]
-        if full
-        else group_by_key(nodes, lambda n: mask_quotes_and_numbers(n.why))
-    ):
-        kinds = ", ".join(
-            f"{op} {n}" if n > 1 else op for op, n in Counter(n.op_type for n in group).items()
-        )
-        which = (
-            f"{kinds} {group[0].node}" if len(group) == 1 else f"{kinds}, such as {group[0].node}"
-        )
-        work = sum(n.macs for n in group)
-        which += f" ({work:,} MACs)" if work else ""
-        lines.append(f"{which}: {group[0].why}" if group[0].why else which)
+    for group in groups:
+        first = group[0]
+        cases = [(finding.node, finding.value) for finding in group]
+        violations = format_violations(first.rule, first.remedy, cases)
+        lines.append(f"{LEVEL_TEXTS[first.level]}: {violations}")
     return lines
 
 
-def format_rewrites(fitted: Iterable[AppliedRewrite], full: bool = False) -> list[str]:
-    """Return what is written otherwise, a line for the nodes for which the same is done.
+def format_float_nodes(nodes: Iterable[FloatNode], full: bool = False) -> list[str]:
+    """Format float nodes, one line per reason with the operators.
 
-    Full : for each of them.
+    With `full`, one line per node.
     """
-    groups = (
-        [[each] for each in fitted]
-        if full
-        else group_by_key(
-            fitted, lambda f: (mask_quotes_and_numbers(f.what), mask_quotes_and_numbers(f.cost))
-        )
+    if full:
+        groups = [[node] for node in nodes]
+    else:
+        groups = group_by_key(nodes, lambda node: mask_quotes_and_numbers(node.why))
+    return [_format_float_group(group) for group in groups]
+
+
+def _format_float_group(nodes: Sequence[FloatNode]) -> str:
+    """Format float nodes with the same reason as one line."""
+    counts = Counter(node.op_type for node in nodes)
+    operators = ", ".join(
+        f"{operator} {count}" if count > 1 else operator for operator, count in counts.items()
     )
-    return [
-        (
-            f"{group[0].node}{f' and {len(group) - 1} more' if len(group) > 1 else ''}: "
-            f"{group[0].what} ({group[0].cost})"
+    first = nodes[0]
+    line = f"{operators} {first.node}" if len(nodes) == 1 else f"{operators}, such as {first.node}"
+    macs = sum(node.macs for node in nodes)
+    if macs:
+        line += f" ({macs:,} MACs)"
+    return f"{line}: {first.why}" if first.why else line
+
+
+def format_rewrites(fitted: Iterable[AppliedRewrite], full: bool = False) -> list[str]:
+    """Format applied rewrites, one line per kind; with `full`, one line per node."""
+    if full:
+        groups = [[rewrite] for rewrite in fitted]
+    else:
+        groups = group_by_key(
+            fitted,
+            lambda rewrite: (
+                mask_quotes_and_numbers(rewrite.what),
+                mask_quotes_and_numbers(rewrite.cost),
+            ),
         )
-        for group in groups
-    ]
+    lines = []
+    for group in groups:
+        first = group[0]
+        others = f" and {len(group) - 1} more" if len(group) > 1 else ""
+        lines.append(f"{first.node}{others}: {first.what} ({first.cost})")
+    return lines
 
 
 def format_packer_command(target: Target, arguments: str, path: Path) -> str:
-    """Return the packer's call, with its `arguments`, for the file `path`.
-
-    Nothing where there are none.
-    """
-    words, package = shlex.split(arguments), str(path.with_suffix(".pkg"))
-    return target.vendor.format_packer_command(words, str(path), package) if arguments else ""
+    """Format the packer command with `arguments` for the file `path`; empty without arguments."""
+    if not arguments:
+        return ""
+    package = str(path.with_suffix(".pkg"))
+    return target.vendor.format_packer_command(shlex.split(arguments), str(path), package)
 
 
 def split_float_nodes(
     model: ir.Model, floats: Mapping[str, str], integer_node_ids: Collection[int]
 ) -> tuple[list[FloatNode], list[FloatNode]]:
-    """Split the float nodes into those with integer nodes both before and after them, and the host part.
+    """Split the float nodes into those between integer nodes, and the host part.
 
-    floats : {node: why it stays in float}. whole : the ids of the integer nodes.
+    Parameters
+    ----------
+    model
+        Float graph.
+    floats
+        {node: reason why it stays in float}.
+    integer_node_ids
+        Ids of the integer nodes.
+
+    Returns
+    -------
+    between : list of FloatNode
+        Nodes with integer nodes both upstream and downstream.
+    host_part : list of FloatNode
+        All other float nodes.
     """
     nodes = list(model.graph)
-    after_integer: set[int] = set()
+    after_integer = set(integer_node_ids)
     for node in nodes:
-        before = [ir.producer(v) for v in node.inputs]
-        if any(
-            p is not None and (id(p) in integer_node_ids or id(p) in after_integer) for p in before
-        ):
+        producers = [ir.producer(value) for value in node.inputs]
+        if any(id(producer) in after_integer for producer in producers if producer is not None):
             after_integer.add(id(node))
-    before_integer: set[int] = set()
+    before_integer = set(integer_node_ids)
     for node in reversed(nodes):
-        readers = [use.node for v in node.outputs for use in v.uses()]
-        if any(id(r) in integer_node_ids or id(r) in before_integer for r in readers):
+        consumers = [use.node for value in node.outputs for use in value.uses()]
+        if any(id(consumer) in before_integer for consumer in consumers):
             before_integer.add(id(node))
-    fallbacks: list[FloatNode] = []
-    host: list[FloatNode] = []
+    between: list[FloatNode] = []
+    host_part: list[FloatNode] = []
     for node in nodes:
         if id(node) in integer_node_ids:
             continue
-        entry = FloatNode(
-            str(node.name),
-            ir.display_op_type(node),
-            floats.get(str(node.name), ""),
-            count_macs(node),
-        )
-        (fallbacks if id(node) in after_integer and id(node) in before_integer else host).append(
-            entry
-        )
-    return fallbacks, host
+        name = str(node.name)
+        entry = FloatNode(name, ir.display_op_type(node), floats.get(name, ""), count_macs(node))
+        is_between = id(node) in after_integer and id(node) in before_integer
+        (between if is_between else host_part).append(entry)
+    return between, host_part

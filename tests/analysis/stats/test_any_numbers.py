@@ -128,6 +128,6 @@ def test_words_on_where_it_breaks_come_from_any_levels(monkeypatch):
         assert f"'a': {said}" in text
     assert (
         _explain_safely(lambda: str(1 / 0))
-        == "; where it breaks could not be found (ZeroDivisionError)"
+        == "; the break could not be located (ZeroDivisionError)"
     )
     assert ir.get_tensor_names(exact)

@@ -110,7 +110,7 @@ def test_streams_are_measured_with_their_own_states_and_stand_still_loudly() -> 
     )  # a step of less than half a count is lost, call after call
     assert any("output '" in w and "dB from the float model" in w for w in report.warnings)
     assert any(
-        w.startswith("state 'out' stands still in integers: 4 of its 4") for w in report.warnings
+        w.startswith("state 'out' does not change in integers: 4 of its 4") for w in report.warnings
     )
 
 
@@ -151,7 +151,7 @@ def test_values_beyond_the_calibrated_range_are_counted() -> None:
     result = lo.quantize(_linear(rng), {"x": x})
     assert format_clipped_values(result, {"x": x}, 10**9) == []
     lines = format_clipped_values(result, {"x": 3 * x}, 10**9)
-    assert any("of 'x' lie beyond what calibration saw (up to" in line for line in lines)
+    assert any("of 'x' exceed the calibrated range (up to" in line for line in lines)
 
 
 def test_what_a_softmax_reads_is_measured_beside_the_output() -> None:

@@ -150,7 +150,7 @@ def test_a_part_that_is_lost_is_said_and_what_would_be_tried() -> None:
     assert report.outputs["y"]["sqnr"] > 30  # of the boxes
     (line,) = report.warnings
     assert re.search(
-        r"output 'y': 4 to 6 of axis 1 is .* dB from the float model, which .* of the whole do not",
+        r"output 'y': 4 to 6 of axis 1 is .* dB from the float model, which the overall .* do not show",
         line,
     )
     assert any("effort is fast" in note and "--effort normal" in note for note in report.notes)

@@ -126,7 +126,7 @@ def test_quantize_measures_what_it_is_given(tmp_path):
         tmp_path / "net.onnx", data, metric="sqnr", baseline=tmp_path / "float.onnx"
     )
     assert result.report.accuracy == found.accuracy
-    assert any("beyond what calibration saw" in note for note in result.report.notes)
+    assert any("exceed the calibrated range" in note for note in result.report.notes)
 
 
 def test_parts_of_an_earlier_run_are_told(tmp_path):
@@ -142,13 +142,12 @@ def test_parts_of_an_earlier_run_are_told(tmp_path):
     ):
         (tmp_path / name).write_bytes(b"old")
     done = quantized().write(tmp_path / "net.onnx")
-    told = [note for note in done.report.notes if "of an earlier run" in note]
-    assert told == [
-        (
-            "net_chip12.onnx, net_chip2.onnx beside net.onnx: of an earlier run, and no part of this "
-            "graph"
-        )
-    ]
+    told = [note for note in done.report.notes if "from an earlier run" in note]
+    (note,) = told
+    assert note == (
+        "net_chip12.onnx, net_chip2.onnx next to net.onnx: left over from an earlier run, not part "
+        "of this graph"
+    )
     assert (tmp_path / "net_chip2.onnx").read_bytes() == b"old"
     clean = quantized().write(tmp_path / "clean.onnx")
-    assert not [note for note in clean.report.notes if "of an earlier run" in note]
+    assert not [note for note in clean.report.notes if "from an earlier run" in note]

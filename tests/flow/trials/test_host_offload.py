@@ -113,7 +113,9 @@ def test_any_activation_tells_a_network(bend: str) -> None:
         net.const(np.float32(30)),
     )
     assert (
-        find_offload_candidates(net.graph(_network(net, net.node("Log", more), 8)), has_poor_output=True)
+        find_offload_candidates(
+            net.graph(_network(net, net.node("Log", more), 8)), has_poor_output=True
+        )
         == []
     )
 
