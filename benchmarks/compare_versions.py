@@ -6,28 +6,27 @@
     ... --numbers                             texts may differ: after a change of messages
     ... --sets real --platform venus --effort normal best --only 'face*'
 
-A refactoring leaves both the same. Every model is quantized for every platform at every effort, and
-becomes one fingerprint of two parts. `numbers`:
+A refactoring leaves both the same. Every model is quantized for every platform at every effort,
+and becomes one fingerprint of two parts. `numbers`:
 
-    files      hashes of the written files: the graph, the part for the packer, the plan
-    named      one line per node of the graph file with all names, in the order of the file: says
-    which bytes moved graph      the integer graph in a form that no name of a tensor or node and no
-    order of writing changes: one line
-               per node with its operator, attributes and inputs; an initializer stands as its type,
-               shape and hash
-    linger     a hash of the same of the graph converted to domain linger, or whether there is one
+    files      hashes of the written files: the graph, the part for the packer, the plan without the
+               reasons of float nodes
+    named      one line per node of the graph file with all names, in the order of the file
+    graph      the integer graph, independent of the names of tensors and nodes and of the order of
+               nodes: one line per node with operator, attributes and inputs; an initializer is its
+               type, shape and hash
+    linger     hash of the same of the graph converted to domain linger, or whether there is one
     packer     the packer's command line
-    report     of each entry of the report a hash of its numbers, identifiers and structure, without
-    its sentences check      the same of `check` of the float model and of the written file
-    verdicts   what each trial decided and by which figures (`flow/trials/verdict_log.py`); empty of
-    older versions deployed   hashes of the files that `deploy` writes for a chip, C without
-    comments outputs    hashes of what the simulator computes on other samples, on the executor's
-    arithmetic and on the training
-               side's where it is known; of a model with states call by call, with its states fed
-               back
+    report     hash of the numbers, identifiers and structure of each entry, without sentences
+    check      the same of `check` of the float model and of the written file
+    verdicts   decisions of trials and their figures (`flow/trials/verdict_log.py`)
+    deployed   hashes of the files that `deploy` writes for a chip, C without comments
+    outputs    hashes of the outputs of the simulator on other samples, with the executor's
+               arithmetic and, where known, the training side's; of a model with states call by
+               call, with states fed back
 
-`texts` has the hashes of the sentences: of the report, of `check`, of refusals, and of deployed
-texts. The name of the temporary folder and the version of the package are in neither.
+`texts` has the hashes of the sentences: of the report, of `check`, of errors, of float nodes, and of
+deployed texts. The name of the temporary folder and the version of the package are in neither.
 
 Models and data: see version_models.py. One script serves both versions: PYTHONPATH chooses the
 package, and this file uses nothing but its public names. The exit status is 1 if anything differs.
@@ -174,8 +173,13 @@ def list_named_nodes(model: onnx.ModelProto) -> list[str]:
 
 
 def hash_content(path: Path) -> str:
-    """Return a hash of a file without the version of the package that wrote it."""
-    return digest(path.read_bytes().replace(lo.__version__.encode(), b"version"))
+    """Hash a file without the package version, and a plan without the reasons of float nodes."""
+    content = path.read_bytes().replace(lo.__version__.encode(), b"version")
+    if path.suffix == ".json":
+        plan = json.loads(content)
+        plan["floats"] = sorted(plan.get("floats", ()))
+        content = json.dumps(plan).encode()
+    return digest(content)
 
 
 def hash_outputs(path: Path, feeds: Sequence[Feed], states: dict[str, str], arithmetic: str) -> Any:
@@ -341,6 +345,7 @@ def fingerprint(entry: Entry, platform: str, effort: str, samples: int) -> Any:
                 },
             },
             "texts": {
+                "floats": digest(json.dumps(dict(result.plan.floats)).encode()),
                 "linger": linger_text,
                 "report": report_texts,
                 "check": {"float": float_texts, "integer": integer_texts},

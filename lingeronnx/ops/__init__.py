@@ -1,8 +1,8 @@
-"""The rules: which float operators become which integer ones, in one explicit table.
+"""The table of lowering rules: float operators to integer operators.
 
-Adding one = its file + a line here + its test. `find_lowering_rule(node, row)` finds the rule of a
-float node; `get_rule_for_integer_op(format)` the one whose limits hold for an integer node. The
-integer operators are in `formats`.
+A new rule is a file, a line in `LOWERING_RULES` and a test. `find_lowering_rule` finds the rule of
+a float node; `get_rule_for_integer_op` the rule whose limits apply to an integer node. The integer
+operators are in `formats`.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ LOWERING_RULES: tuple[Op, ...] = (
     TABLE,
 )
 
-#: A composition's title is not the name of the integer operator that it ends in.
+#: Without compositions, whose name is not that of their integer operator.
 _RULES_BY_INTEGER_OP = {op.integer_op: op for op in LOWERING_RULES if not op.composition_name}
 _RULES_BY_FLOAT_OP: dict[tuple[str, str], list[Op]] = {}
 for _op in LOWERING_RULES:
@@ -106,43 +106,47 @@ for _op in LOWERING_RULES:
 
 
 def find_lowering_rule(node: ir.Node, target: Target) -> tuple[Op | None, str]:
-    """Return the rule by which the float `node` is lowered for `target`, or None and why there is
-    none.
+    """Find the rule that lowers the float `node` on `target`.
 
-    Of several rules that take the node it is the first that `target` has and whose limits hold,
-    else the first that `target` has, else the first: no rule needs to know of the others. Its
-    `is_available` and `violations` say what is against it.
+    Of several matching rules, the first that is available within its limits is selected, else the
+    first available one, else the first; rules need not know each other. Its `is_available` and
+    `find_violations` say what prevents lowering.
+
+    Returns
+    -------
+    rule : Op or None
+        None if no rule matches on any platform.
+    reason : str
+        Why there is no rule; empty if there is one.
     """
     domain = "" if node.domain == "ai.onnx" else node.domain
     candidates = _RULES_BY_FLOAT_OP.get((domain, ir.base_op_type(node)), [])
     if not candidates:
         return None, f"{node.op_type} has no integer form"
     reasons = [op.explain_rejection(node) for op in candidates]
-    fitting = [op for op, reason in zip(candidates, reasons, strict=True) if reason is None]
-    if not fitting:
+    matching = [op for op, reason in zip(candidates, reasons, strict=True) if reason is None]
+    if not matching:
         return None, str(reasons[0])
-    there = [op for op in fitting if op.is_available(target)]
-    best = (
-        there[:1]
-        if len(there) < 2
-        else [op for op in there if not op.find_violations(node, target)]
-    )
-    return (best or there or fitting)[0], ""
+    available = [op for op in matching if op.is_available(target)]
+    if len(available) > 1:
+        within_limits = [op for op in available if not op.find_violations(node, target)]
+        available = within_limits or available
+    return (available or matching)[0], ""
 
 
 def can_lower(node: ir.Node, target: Target) -> bool:
-    """Whether `target` computes the float `node` in integers, within its limits."""
+    """Whether `target` can compute the float `node` in integers, within its limits."""
     op, _ = find_lowering_rule(node, target)
     return op is not None and op.is_available(target) and not op.find_violations(node, target)
 
 
-def is_table_only(kind: str) -> bool:
-    """Whether a table is all there is for a standard function of one number."""
-    return _RULES_BY_FLOAT_OP.get(("", kind)) == [TABLE]
+def is_table_only(op_type: str) -> bool:
+    """Whether a lookup table is the only rule of a standard unary function."""
+    return _RULES_BY_FLOAT_OP.get(("", op_type)) == [TABLE]
 
 
 def add_lowering_rule(op: Op) -> None:
-    """Let another rule be asked, after those that are there."""
+    """Register a rule, after the existing ones."""
     if not op.composition_name:
         _RULES_BY_INTEGER_OP[op.integer_op] = op
     for key in op.floats:
@@ -150,17 +154,14 @@ def add_lowering_rule(op: Op) -> None:
 
 
 def remove_lowering_rule(op: Op) -> None:
-    """Take out what `add_lowering_rule` put in."""
+    """Undo `add_lowering_rule`."""
     if _RULES_BY_INTEGER_OP.get(op.integer_op) is op:
         del _RULES_BY_INTEGER_OP[op.integer_op]
     for key in op.floats:
-        _RULES_BY_FLOAT_OP[key] = [
-            other for other in _RULES_BY_FLOAT_OP.get(key, []) if other is not op
-        ]
+        rules = _RULES_BY_FLOAT_OP.get(key, [])
+        _RULES_BY_FLOAT_OP[key] = [rule for rule in rules if rule is not op]
 
 
 def get_rule_for_integer_op(form: Format) -> Op | None:
-    """Return the rule that writes `form` and knows its limits; None for an operator that the
-    quantizer never writes.
-    """
+    """Return the rule that emits `form`, or None if the quantizer never emits it."""
     return _RULES_BY_INTEGER_OP.get(form)

@@ -1,9 +1,8 @@
-"""What a rule is: which float operators become an integer one, within which limits, and how it is
-emitted.
+"""Base class of lowering rules: float operators, limits, and the emission of integer operators.
 
-Every file of this package fills in the class `Op`. The integer operator itself, its names,
-attributes, scales and kernel, is a `Format` (`formats`). A rule knows nothing of passes, files or
-commands.
+The other files of this package define subclasses of `Op`. The integer operator itself, with its
+names, attributes, scales and kernel, is a `Format` (package `formats`). A rule knows nothing about
+passes, files or commands.
 """
 
 from __future__ import annotations
@@ -22,8 +21,20 @@ __all__ = ["Op", "Violation", "fix_batch_to_one", "format_limit_rule"]
 
 @dataclass(frozen=True)
 class Violation:
-    """A limit of the platform that a node breaks: what the user reads. value : empty where the rule
-    says it all.
+    """A limit of the platform that a node exceeds.
+
+    Attributes
+    ----------
+    node, op_type
+        Name and operator type of the node.
+    tensor
+        First output of the node.
+    rule
+        The limit, as a sentence.
+    value
+        The value that exceeds the limit; empty if the rule says it all.
+    remedy
+        How to change the model.
     """
 
     node: str
@@ -38,44 +49,52 @@ class Violation:
 
     @property
     def place(self) -> str:
-        """The operator, the node and the tensor that it writes."""
+        """Operator type, node and output, for messages."""
         return f"{self.op_type} {self.node} -> {self.tensor}"
 
     @property
     def brief(self) -> str:
-        """The rule and the value, without the place."""
+        """The rule and the value, without the location."""
         return f"{self.rule}; here {self.value}" if self.value else self.rule
 
 
 class Op:
-    """How float operators become integer ones. Subclasses override what differs; the defaults fit
-    what moves data.
+    """A lowering rule: how a float operator becomes integer operators.
 
-    integer_op : the integer operator that it becomes, or of a composition the one that writes its
-    output. composition_name : what a composition is called.
-    floats : (domain, op type) of the float operators that it is asked about.
+    Subclasses override attributes and methods; the defaults fit operators that only move data.
+
+    Attributes
+    ----------
+    integer_op
+        Integer operator that computes the output.
+    composition_name
+        Name of a rule that emits several integer operators; empty for a single one.
+    floats
+        (domain, op type) of the float operators that the rule may lower.
+    constraints
+        Limits of the nodes, in addition to those of the target.
     """
 
     integer_op: Format
     composition_name = ""
     floats: tuple[tuple[str, str], ...] = ()
     constraints: tuple[LimitCheck, ...] = ()
-    #: What it asks of the scales of its tensors.
+    #: Requirements on the scales of the tensors.
     scale_constraints = Scaling()
-    #: Whether it only moves data: between float operators there is no point in quantizing it.
+    #: Whether it only moves data; between float operators it is not worth quantizing.
     is_data_movement = False
-    #: Whether its results are integers of its inputs, chosen or cut off: it rounds nothing.
+    #: Whether its outputs are integers of its inputs, selected or clipped, without rounding.
     preserves_integers = False
-    #: Whether the host does it, in float, where no integer operator follows.
+    #: Whether the host computes it in float if no integer operator follows.
     runs_on_host_when_last = False
-    #: Whether an output that leaves the integers may be wider than the rest, or float.
+    #: Whether an output without integer consumers may have more bits, or be float.
     allows_wide_output = False
-    #: Whether it may be written with a Reshape: where graphs hold one sample, that is what its axis 0 is.
+    #: Whether it may emit a Reshape; in graphs of one sample, axis 0 is then 1.
     may_emit_reshape = False
 
     @property
     def name(self) -> str:
-        """What users read: the integer operator's name, or the composition's title."""
+        """Name in messages: that of the composition, else of the integer operator."""
         return self.composition_name or self.integer_op.name
 
     def data(self, node: ir.Node) -> list[int]:
@@ -87,23 +106,23 @@ class Op:
         return [0]
 
     def weight_inputs(self, node: ir.Node) -> list[int]:
-        """Return the indices of the quantized weight inputs (not biases, which are derived)."""
+        """Return the indices of the quantized weight inputs, without biases."""
         return []
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why this float node is not this operator on any platform, or None."""
+        """Return why the rule cannot lower `node` on any platform, or None if it can."""
         return None
 
     def is_available(self, target: Target) -> bool:
-        """Whether `target` has what this operator is lowered to."""
+        """Whether `target` has the integer operators that the rule emits."""
         return target.can_run(self.name)
 
     def explain_unavailable(self, node: ir.Node, target: Target) -> str:
-        """Return the reason that a user reads where `is_available` says no."""
+        """Return the reason, for users, if `is_available` is false."""
         return f"{target.name} has no operator for {ir.display_op_type(node)}"
 
     def supports_zero_points(self, node: ir.Node, target: Target) -> bool:
-        """Return whether the activations of this float node may have zero points on `target`."""
+        """Whether the activations of `node` may have nonzero zero points on `target`."""
         if self.scale_constraints.supports_zero_points is not None:
             return target.zero_points and self.scale_constraints.supports_zero_points(node, target)
         return (
@@ -113,12 +132,13 @@ class Op:
         )
 
     def macs(self, node: ir.Node) -> int:
-        """Return the multiply-accumulates of one sample."""
+        """Return the multiply-accumulate operations of one sample."""
         return 0
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit the integer form of the float `node`; by default the same standard operator on
-        integers.
+        """Emit the integer operators of the float `node`.
+
+        The default emits `integer_op` with the inputs and attributes of `node`.
         """
         context.emit(
             self.integer_op,
@@ -128,20 +148,13 @@ class Op:
         )
 
     def get_limits(self, target: Target) -> tuple[LimitCheck, ...]:
-        """Return the limits of this operator on `target`: those of the target's own, and the
-        rule's.
-        """
-        return (
-            *(
-                ()
-                if self.composition_name
-                else target.vendor.get_limit_checks(self.integer_op.name)
-            ),
-            *self.constraints,
-        )
+        """Return the limits on `target`: those of the target, then those of the rule."""
+        if self.composition_name:
+            return self.constraints
+        return (*target.vendor.get_limit_checks(self.integer_op.name), *self.constraints)
 
     def find_violations(self, node: ir.Node, target: Target) -> list[Violation]:
-        """Return the limits of `target` that `node` (float or integer) breaks."""
+        """Return the limits of `target` that a float or integer `node` exceeds."""
         violations = []
         for constraint in self.get_limits(target):
             value = constraint(node, target)
@@ -161,5 +174,5 @@ class Op:
 
 
 def fix_batch_to_one(target: Sequence[int]) -> list[int]:
-    """Return a Reshape target with the batch axis as the chip has it: 1."""
+    """Return a Reshape target whose batch axis is 1, as on chips."""
     return [1 if i == 0 and d in (0, -1) else int(d) for i, d in enumerate(target)]

@@ -1,13 +1,12 @@
-"""Sums and products with a constant tensor, such as a position embedding: iqAdd and iqMul with one
-constant operand.
+"""Sum or product of an activation and a constant tensor: iqAdd and iqMul with a constant operand.
 
-On chips every element of a sample is made a channel of its own and BatchNorm2dInt does it: with a
-factor of 1 and the constant as summand, or the constant as factor. Where a layer can take the
-constant up, a pass has put it there; a constant of one value is a table's business.
+On chips, BatchNorm2dInt computes it: each element of a sample becomes a channel, with factor 1 and
+the constant as offset, or with the constant as factor. A pass folds constants into layers where
+possible; a scalar constant is lowered to a table.
 
-A sum with 0 or `FAR` is the mask of a Softmax (`masks`). What it hides becomes the lowest integer,
-what it shows keeps scale and integer; the scale is low enough for the lowest integer to get no
-share in any row.
+A sum with 0 or a large negative value is the mask of a Softmax (`attention_masks`). Masked elements
+become the lowest integer, the others keep scale and integer; the scale is small enough that the
+lowest integer gets no weight in any row.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from .scale_constraints import ExponentLookup, ScalePair, Scaling
 
 __all__ = ["AddConstant", "MulConstant"]
 
-_UNIT_EXPONENT = 6  # a factor of 1 is held as 2^6
+_UNIT_EXPONENT = 6  # a factor of 1 is stored as 2^6
 
 
 def _computed_inputs(node: ir.Node) -> list[int]:
@@ -47,38 +46,41 @@ def _constant_inputs(node: ir.Node) -> list[int]:
 
 
 def _lowers_to_batch_norm(form: BinaryIntegerOp, target: Target) -> bool:
-    """Whether no operand may be a constant, so that every element becomes a channel."""
+    """Whether `target` accepts no constant operand, so that BatchNorm2dInt is used."""
     return target.get_limits(form.name, BinaryOperandLimits) is not None
 
 
 def _share_unmasked_scale(node: ir.Node, target: Target) -> list[ScalePair]:
-    """What a mask shows stays as it is."""
+    """Return the constraint that a masked tensor keeps its scale; none for other sums."""
+    if masked_row_length(node) is None:
+        return []
     x, y = ir.input_name(node, _computed_inputs(node)[0]), ir.output_name(node)
-    return [] if masked_row_length(node) is None else [ScalePair(x, y, statistics_of=x)]
+    return [ScalePair(x, y, statistics_of=x)]
 
 
 def _mask_headroom(node: ir.Node) -> float | None:
-    """A row of n may have nothing but the least number to show, and n that are hidden, of 1/256
-    together.
+    """Return log(256 n), the headroom below the smallest score of a masked row of n elements.
+
+    The n masked elements of a row then get at most 1/256 of the weight of its smallest score.
     """
-    count = masked_row_length(node)
-    return None if count is None else math.log(256.0 * count)
+    row_length = masked_row_length(node)
+    return None if row_length is None else math.log(256.0 * row_length)
 
 
 def _sum_max_exponent(node: ir.Node, exponent: ExponentLookup) -> int:
-    """The product with a factor of 1 is shifted right."""
+    """Return the maximum exponent of a right-shifted product with a factor of 1."""
     return exponent(ir.input_name(node, _computed_inputs(node)[0])) + _UNIT_EXPONENT
 
 
 def _product_max_exponent(node: ir.Node, exponent: ExponentLookup) -> int:
-    """The product with the factor is shifted right."""
+    """Return the maximum exponent of a right-shifted product with the constant."""
     return exponent(ir.input_name(node, _constant_inputs(node)[0])) + exponent(
         ir.input_name(node, _computed_inputs(node)[0])
     )
 
 
 def _supports_zero_points(form: BinaryIntegerOp, node: ir.Node, target: Target) -> bool:
-    """Whether the platform has the operator; a mask's range is one around 0."""
+    """Whether zero points are possible: the operator exists and `node` is no mask."""
     return not _lowers_to_batch_norm(form, target) and masked_row_length(node) is None
 
 
@@ -99,88 +101,78 @@ class AddConstant(BinaryOp):
     may_emit_reshape = True  # to channels, where a chip takes one sample
 
     def data(self, node: ir.Node) -> list[int]:
-        """The one that is computed."""
+        """Return the index of the activation."""
         return _computed_inputs(node)
 
     def weight_inputs(self, node: ir.Node) -> list[int]:
-        """Return the constant operand."""
+        """Return the index of the constant operand."""
         return _constant_inputs(node)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """One constant of several values that does not widen the result."""
+        """Accept one constant of several values that does not broadcast the activation."""
         if is_masked_at_run_time(node.outputs[0]):
             return RUN_TIME_MASK_REASON
-        arrays = [ir.const_value(value) for value in node.inputs]
-        array = next((a for a in arrays if a is not None), None)
-        if array is None or all(a is not None for a in arrays):
-            return (
-                "neither operand is a constant" if array is None else "both operands are constants"
-            )
-        widens = ir.get_shape(node.inputs[self.data(node)[0]]) != ir.get_shape(node.outputs[0])
-        batch = array.ndim == len(ir.get_shape(node.outputs[0]) or ()) and array.shape[:1] != (1,)
-        if widens:
-            return (
-                f"its constant of shape {list(array.shape)} makes the result larger than what "
-                "is computed"
-            )
-        if batch:
-            return f"its constant of shape {list(array.shape)} is not the same for every sample"
-        one = array.size < 2 or array.dtype.kind != "f"
-        return f"{node.op_type} with one constant is a table's work" if one else None
+        constants = [array for value in node.inputs if (array := ir.const_value(value)) is not None]
+        if not constants:
+            return "neither operand is a constant"
+        if len(constants) == len(node.inputs):
+            return "both operands are constants"
+        array, output_shape = constants[0], ir.get_shape(node.outputs[0])
+        if ir.get_shape(node.inputs[self.data(node)[0]]) != output_shape:
+            return f"its constant of shape {list(array.shape)} broadcasts the other operand"
+        if array.ndim == len(output_shape or ()) and array.shape[:1] != (1,):
+            return f"its constant of shape {list(array.shape)} differs between samples"
+        if array.size < 2 or array.dtype.kind != "f":
+            return f"{node.op_type} with a scalar constant is lowered to a table"
+        return None
 
     def is_available(self, target: Target) -> bool:
-        """Whether the platform has the operator it becomes."""
-        return target.can_run(
-            (
-                formats.BATCH_NORM2D
-                if _lowers_to_batch_norm(self.integer_op, target)
-                else self.integer_op
-            ).name
-        )
+        """Whether `target` has the integer operator, or BatchNorm2dInt on chips."""
+        if _lowers_to_batch_norm(self.integer_op, target):
+            return target.can_run(formats.BATCH_NORM2D.name)
+        return target.can_run(self.integer_op.name)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit with the constant as second operand, or as factor or summand of a BatchNorm2dInt."""
-        index, other = self.data(node)[0], self.weight_inputs(node)[0]
-        array = ir.require_const_value(node.inputs[other])
+        """Emit with the constant as second operand, or as parameter of a BatchNorm2dInt."""
+        index, constant_index = self.data(node)[0], self.weight_inputs(node)[0]
+        array = ir.require_const_value(node.inputs[constant_index])
         shape = ir.require_shape(node.outputs[0])
-        x, y, o = (
-            context.input_qparams(node, index),
-            context.input_qparams(node, other),
-            context.output_qparams(node),
-        )
+        x = context.input_qparams(node, index)
+        y = context.input_qparams(node, constant_index)
+        o = context.output_qparams(node)
         value = context.get_integer_input(node, index)
         if _lowers_to_batch_norm(self.integer_op, context.target):
             self._emit_as_batch_norm(node, context, value, (1, *(int(d or 1) for d in shape[1:])))
             return
         full = (1,) * (len(shape) - array.ndim) + array.shape
-        constant = context.add_quantized_constant(node, other, y, lambda a: a.reshape(full))
+        constant = context.add_quantized_constant(
+            node, constant_index, y, lambda a: a.reshape(full)
+        )
         context.emit(self.integer_op, node, [value, constant], self.integer_op.scales(x, y, o))
 
     def _emit_as_batch_norm(
         self, node: ir.Node, low: LoweringContext, value: ir.Value, shape: tuple[int, ...]
     ) -> None:
-        (other,) = self.weight_inputs(node)
-        x, o, base = (
-            low.input_qparams(node, self.data(node)[0]),
-            low.output_qparams(node),
-            ir.output_name(node),
-        )
+        """Emit a BatchNorm2dInt whose channels are the elements of a sample of `shape`."""
+        (constant_index,) = self.weight_inputs(node)
+        x = low.input_qparams(node, self.data(node)[0])
+        o, base = low.output_qparams(node), ir.output_name(node)
         count = math.prod(shape)
 
-        def spread(array: np.ndarray) -> np.ndarray:
+        def flatten(array: np.ndarray) -> np.ndarray:
             return np.broadcast_to(array, shape).reshape(-1)
 
         if self.constant_is_factor:
-            w = low.input_qparams(node, other)
+            w = low.input_qparams(node, constant_index)
             parameters = [
-                low.add_quantized_constant(node, other, w, spread, f"{base}_factor"),
+                low.add_quantized_constant(node, constant_index, w, flatten, f"{base}_factor"),
                 low.array(f"{base}_offset", np.zeros(count, np.int32)),
             ]
         else:
             w = Affine(2.0**_UNIT_EXPONENT)
             parameters = [
                 low.array(f"{base}_factor", np.full(count, w.scale).astype(np.int8)),
-                *low.bias(node, other, x.scale * w.scale, spread, f"{base}_offset"),
+                *low.bias(node, constant_index, x.scale * w.scale, flatten, f"{base}_offset"),
             ]
         column = [1, count, 1, 1]
         target = low.array(f"{base}_column_shape", np.array(column, np.int64))

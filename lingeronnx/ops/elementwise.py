@@ -1,8 +1,8 @@
 """Arithmetic on two activations: iqAdd, iqSub, iqMul, iqDiv.
 
-On shifting platforms iqAdd requantizes each operand to the output's scale first (two roundings),
-then adds with saturation; `generic` adds in a common accumulator and rounds once. iqMul rounds the
-product once. The training side rounds each operand as well, but saturates the sum only.
+On chips, iqAdd first requantizes each operand to the output's scale (two roundings) and then adds
+with saturation; `generic` adds in a common accumulator and rounds once. iqMul rounds the product
+once. The training side also rounds each operand, but saturates only the sum.
 """
 
 from __future__ import annotations
@@ -33,42 +33,35 @@ from .scale_constraints import (
 
 __all__ = ["Add", "BinaryOp", "Mul", "Sub"]
 
+_Shape = tuple[int | None, ...]
+
 
 def check_equal_shapes(node: ir.Node, target: Target) -> object:
     """both operands have the same shape | expand the smaller one, or fold it into a layer."""
-    limits, (left, right) = (
-        target.get_limits(formats.ADD.name, BinaryOperandLimits),
-        (ir.get_shape(v) for v in node.inputs[:2]),
-    )
-    if (
-        limits is None
-        or left is None
-        or right is None
-        or left[1:] == right[1:]
-        and len(left) == len(right)
-    ):
+    if target.get_limits(formats.ADD.name, BinaryOperandLimits) is None:
+        return None
+    left, right = (ir.get_shape(value) for value in node.inputs[:2])
+    if left is None or right is None or _have_equal_samples(left, right):
         return None
     return f"{_format_shape(left)} and {_format_shape(right)}"
 
 
 def check_mul_shapes(node: ir.Node, target: Target) -> object:
     """the operands have the same shape, or one is [N, C, 1, 1] | expand the smaller one."""
-    limits, (left, right) = (
-        target.get_limits(formats.MUL.name, BinaryOperandLimits),
-        (ir.get_shape(v) for v in node.inputs[:2]),
-    )
-    if (
-        limits is None
-        or left is None
-        or right is None
-        or len(left) == len(right)
-        and left[1:] == right[1:]
-    ):
+    limits = target.get_limits(formats.MUL.name, BinaryOperandLimits)
+    left, right = (ir.get_shape(value) for value in node.inputs[:2])
+    if limits is None or left is None or right is None or _have_equal_samples(left, right):
         return None
-    channel = limits.supports_per_channel and len(left) == len(right) == 4 and right[1] == left[1]
-    if channel and (right[2:] == (1, 1) or (left[2:] == (1, 1) and node.op_type == "Mul")):
-        return None
+    if limits.supports_per_channel and len(left) == len(right) == 4 and right[1] == left[1]:
+        # A float Mul may have its operands in any order; `Mul.lower` swaps them.
+        if right[2:] == (1, 1) or (left[2:] == (1, 1) and node.op_type == "Mul"):
+            return None
     return f"{_format_shape(left)} and {_format_shape(right)}"
+
+
+def _have_equal_samples(left: _Shape, right: _Shape) -> bool:
+    """Whether two shapes have the same rank and equal axes after the batch."""
+    return len(left) == len(right) and left[1:] == right[1:]
 
 
 def _format_shape(shape: tuple[int | None, ...]) -> str:
@@ -76,26 +69,26 @@ def _format_shape(shape: tuple[int | None, ...]) -> str:
 
 
 class BinaryOp(Op):
-    """Two activations in, each with a scale of its own."""
+    """A rule for two activations with independent scales."""
 
     integer_op: BinaryIntegerOp
     scale_constraints = Scaling(shared_scales=share_no_scales)
 
     def data(self, node: ir.Node) -> list[int]:
-        """Return both operands."""
+        """Return the indices of both operands."""
         return [0, 1]
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """A constant operand is not an activation."""
-        if any(ir.const_value(v) is not None for v in node.inputs):
+        """Reject constant operands."""
+        if any(ir.const_value(value) is not None for value in node.inputs):
             return (
-                f"{node.op_type} with a constant that is not one number, or one for each place "
-                "of a sample"
+                f"{node.op_type} with a constant that is neither a scalar nor one value per "
+                "element of a sample"
             )
         return None
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit with the three scales."""
+        """Emit the integer operator with three scales."""
         inputs = [context.get_integer_input(node, 0), context.get_integer_input(node, 1)]
         context.emit(self.integer_op, node, inputs, self.make_integer_attributes(node, context))
 
@@ -109,22 +102,27 @@ class BinaryOp(Op):
 
 
 def _exclusive_operands(node: ir.Node) -> list[str]:
-    """Return the operands that only this node reads and that are no copies."""
-    read = [v for v in node.inputs[:2] if v is not None]
-    return [str(v.name) for v in read if ir.sole_consumer(v) is node and not is_repeated_tensor(v)]
+    """Return the operands whose only consumer is `node` and that are no copies."""
+    names = []
+    for value in node.inputs[:2]:
+        if value is not None and ir.sole_consumer(value) is node and not is_repeated_tensor(value):
+            names.append(str(value.name))
+    return names
 
 
 def _adds_at_finer_scale(form: BinaryIntegerOp, target: Target) -> bool:
-    how = target.get_arithmetic(form.name, AddArithmetic)
-    return how is not None and how.operands is AddOperandPrecision.FINE
+    """Whether `target` adds at the finer scale of both operands and rounds once."""
+    arithmetic = target.get_arithmetic(form.name, AddArithmetic)
+    return arithmetic is not None and arithmetic.operands is AddOperandPrecision.FINE
 
 
 def _shared_summand_scales(form: BinaryIntegerOp, node: ir.Node, target: Target) -> list[ScalePair]:
-    """An operand that only this sum reads is written at its scale, but where the two meet finer:
-    one rounding.
+    """Return the constraints that exclusive operands of a sum share its scale.
 
-    A second rounding would also be biased: a shift by one rounds every odd integer up. Copies keep
-    the scale of what they are copies of, which others may read.
+    An operand whose only consumer is the sum is computed at the scale of the sum, which saves a
+    rounding. That second rounding is biased: a shift by one rounds every odd integer up. Copies
+    keep the scale of their source, which may have other consumers. There is no constraint if
+    `target` adds at the finer scale.
     """
     if _adds_at_finer_scale(form, target):
         return []
@@ -134,25 +132,24 @@ def _shared_summand_scales(form: BinaryIntegerOp, node: ir.Node, target: Target)
 def _find_finer_summands(
     form: BinaryIntegerOp, node: ir.Node, target: Target, scale: Callable[[str], float]
 ) -> list[str]:
-    """Return the operands that only this sum reads and that are held finer than it, without a use.
+    """Return the exclusive operands of a sum whose scale is needlessly finer than the sum's.
 
-    Where the two meet finer, at powers of two, an operand one bit finer than the sum puts every
-    other sum half way between two integers: rounded up, that is a quarter of a step too much on
-    average, in every sum of a net. What is written at the sum's own scale is rounded once, without
-    that bias. Not so where the other operand is finer, too, and stays so: then the sums lie between
-    integers anyway.
+    At power-of-two scales, an operand one bit finer than the sum puts every other sum half way
+    between two integers. Rounding half up then adds a quarter of a step on average, in every sum of
+    a network. An operand at the scale of the sum is rounded once, without that bias. If another,
+    shared operand is finer and stays finer, the sums are between integers anyway.
     """
     if not _adds_at_finer_scale(form, target):
         return []
-    alone, most = _exclusive_operands(node), scale(ir.output_name(node))
-    finer = [
-        name for name in dict.fromkeys(ir.input_name(node, i) for i in (0, 1)) if scale(name) > most
-    ]
-    return finer if all(name in alone for name in finer) else []
+    exclusive = _exclusive_operands(node)
+    output_scale = scale(ir.output_name(node))
+    operands = dict.fromkeys(ir.input_name(node, i) for i in (0, 1))
+    finer = [name for name in operands if scale(name) > output_scale]
+    return finer if all(name in exclusive for name in finer) else []
 
 
 def _sum_max_exponent(node: ir.Node, exponent: ExponentLookup) -> int:
-    """Both operands are shifted right: q_o <= q_x, q_y."""
+    """Return min(q_x, q_y): both operands are only shifted right."""
     return min(exponent(ir.input_name(node, i)) for i in (0, 1))
 
 
@@ -173,21 +170,15 @@ class Add(BinaryOp):
     constraints = (check_equal_shapes,)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """As the others; a mask's numbers are beyond any range."""
-        return (
-            RUN_TIME_MASK_REASON
-            if is_masked_at_run_time(node.outputs[0])
-            else super().explain_rejection(node)
-        )
+        """Reject constant operands and masks computed at run time, whose range is too large."""
+        if is_masked_at_run_time(node.outputs[0]):
+            return RUN_TIME_MASK_REASON
+        return super().explain_rejection(node)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit; where the executor may forget to shift the second operand, the one to be shifted
-        comes first.
-        """
-        attrs, inputs = (
-            self.make_integer_attributes(node, context),
-            [context.get_integer_input(node, 0), context.get_integer_input(node, 1)],
-        )
+        """Emit iqAdd, with the operand to be shifted first if the executor only shifts that one."""
+        attrs = self.make_integer_attributes(node, context)
+        inputs = [context.get_integer_input(node, 0), context.get_integer_input(node, 1)]
         limits = context.target.get_limits(formats.ADD.name, BinaryOperandLimits)
         if (
             limits is not None
@@ -202,8 +193,8 @@ class Add(BinaryOp):
 class Sub(Add):
     """Difference of two activations.
 
-    The chips' iqSub is right only with all tensors in external memory, where pooling is not. So on
-    images the sum with the negated operand takes its place there.
+    iqSub of the chips is correct only if all tensors are in external memory, where pooling is
+    wrong. On images, the sum with the negated operand replaces it.
     """
 
     integer_op = formats.SUB
@@ -248,11 +239,9 @@ class Mul(BinaryOp):
     )
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit; the operand with one number per channel is the second, as the executors take it."""
-        attrs, inputs = (
-            self.make_integer_attributes(node, context),
-            [context.get_integer_input(node, 0), context.get_integer_input(node, 1)],
-        )
+        """Emit iqMul; an operand with one value per channel comes second, as executors expect."""
+        attrs = self.make_integer_attributes(node, context)
+        inputs = [context.get_integer_input(node, 0), context.get_integer_input(node, 1)]
         left, right = (ir.require_shape(value) for value in node.inputs[:2])
         if left[2:] == (1, 1) != right[2:]:
             attrs = self.integer_op.scales(

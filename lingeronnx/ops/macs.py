@@ -1,8 +1,7 @@
-"""Multiply-accumulates of float nodes, quantizable or not, so that nothing is left in float unseen.
+"""Count multiply-accumulate operations (MACs) of float nodes, whether or not they are quantized.
 
-Counted is what sums products: convolutions, products of matrices, recurrent layers, attention. All
-else of the standard counts as nothing. Operators of other domains are counted where they are known;
-of the others the count is not known.
+Convolutions, matrix products, recurrent layers and attention have MACs; other standard operators
+have none. The count of an operator of another domain is unknown unless the domain's tables list it.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ __all__ = ["count_macs", "count_macs_if_known"]
 
 _CONTRIB = "com.microsoft"
 
-#: Operators of other domains that sum no products: over elements, over rows, moves, trees.
+#: Operators of other domains without MACs.
 _ZERO_MAC_OPS: Mapping[str, frozenset[str]] = {
     _CONTRIB: frozenset(
         {
@@ -83,42 +82,38 @@ _ZERO_MAC_OPS: Mapping[str, frozenset[str]] = {
     ),
 }
 
-#: Operators of the standard whose sums are not counted by shapes.
+#: Standard operators whose MACs do not follow from shapes.
 _UNCOUNTED_OPS = {"DFT", "STFT"}
 
 
 def count_macs(node: ir.Node) -> int:
-    """Return the multiply-accumulates of one sample; 0 for operators that sum no products, or that
-    are not known.
-    """
+    """Return the MACs of one sample; 0 if the operator has none or is unknown."""
     return count_macs_if_known(node) or 0
 
 
 def count_macs_if_known(node: ir.Node) -> int | None:
-    """Return the multiply-accumulates of one sample; None where nobody knows."""
-    kind = ir.base_op_type(node)
+    """Return the MACs of one sample, or None if they are unknown."""
+    op_type = ir.base_op_type(node)
     if node.domain == ir.FUNCTION_DOMAIN:
-        own = {"Linear": LINEAR, "LSTM": LSTM, "GRU": LSTM}.get(kind)
-        return 0 if own is None else own.macs(node)
-    count = _MAC_COUNTERS.get((node.domain, kind))
+        rule = {"Linear": LINEAR, "LSTM": LSTM, "GRU": LSTM}.get(op_type)
+        return 0 if rule is None else rule.macs(node)
+    count = _MAC_COUNTERS.get((node.domain, op_type))
     if count is not None:
         return count(node)
     if not node.domain:
-        return None if kind in _UNCOUNTED_OPS else 0
-    return 0 if kind in _ZERO_MAC_OPS.get(node.domain, ()) else None
-
-
-# ---- by shapes ---------------------------------------------------------------------------------------------------
+        return None if op_type in _UNCOUNTED_OPS else 0
+    return 0 if op_type in _ZERO_MAC_OPS.get(node.domain, ()) else None
 
 
 def _sample_shape(value: ir.Value | None) -> list[int] | None:
-    """Return the shape of one sample with the batch as 1, and 1 for sizes that are not known; None
-    without a shape.
+    """Return the shape of one sample, or None if the rank is unknown.
+
+    The batch and unknown dimensions are 1.
     """
-    dims = None if value is None else ir.get_shape(value)
-    return (
-        None if dims is None else [1 if i == 0 or d is None else int(d) for i, d in enumerate(dims)]
-    )
+    shape = None if value is None else ir.get_shape(value)
+    if shape is None:
+        return None
+    return [1 if axis == 0 or dim is None else int(dim) for axis, dim in enumerate(shape)]
 
 
 def _input(node: ir.Node, index: int) -> ir.Value | None:
@@ -126,21 +121,19 @@ def _input(node: ir.Node, index: int) -> ir.Value | None:
 
 
 def _full_shape(value: ir.Value | None) -> list[int] | None:
-    """Return a shape with all of axis 0, and 1 for sizes that are not known; None without a
-    shape.
-    """
-    dims = None if value is None else ir.get_shape(value)
-    return None if dims is None else [int(d or 1) for d in dims]
+    """Return the shape including axis 0, unknown dimensions as 1, or None if it is unknown."""
+    shape = None if value is None else ir.get_shape(value)
+    return None if shape is None else [int(dim or 1) for dim in shape]
 
 
 def _make_conv_counter(index: int) -> Callable[[ir.Node], int | None]:
-    """Outputs times the size of the kernel, which is input `index`."""
+    """Return a counter: output elements times the elements of a filter of input `index`."""
 
     def count(node: ir.Node) -> int | None:
-        result, weight = _sample_shape(node.outputs[0]), _full_shape(_input(node, index))
-        return (
-            None if result is None or weight is None else math.prod(result) * math.prod(weight[1:])
-        )
+        output, weight = _sample_shape(node.outputs[0]), _full_shape(_input(node, index))
+        if output is None or weight is None:
+            return None
+        return math.prod(output) * math.prod(weight[1:])
 
     return count
 
@@ -151,35 +144,31 @@ def _count_conv_transpose(node: ir.Node) -> int | None:
 
 
 def _count_matmul(node: ir.Node) -> int | None:
-    """Outputs times the length of what is summed over."""
-    result, left = _sample_shape(node.outputs[0]), _full_shape(node.inputs[0])
-    if result is None or left is None:
+    """Return output elements times the length of the contracted axis."""
+    output, left = _sample_shape(node.outputs[0]), _full_shape(node.inputs[0])
+    if output is None or left is None:
         return None
     axis = -2 if ir.get_attr(node, "transA", 0) and len(left) > 1 else -1
-    return math.prod(result) * (left[axis] if left else 1)
+    return math.prod(output) * (left[axis] if left else 1)
 
 
 def _count_packed_matmul(node: ir.Node) -> int | None:
-    """Of a weight in few bits: its sizes stand in attributes."""
-    result, inner = _sample_shape(node.outputs[0]), ir.get_attr(node, "K")
-    return None if result is None or inner is None else math.prod(result) * int(inner)
+    """Count a product with a packed low-bit weight, whose shape is in the attributes."""
+    output, inner = _sample_shape(node.outputs[0]), ir.get_attr(node, "K")
+    return None if output is None or inner is None else math.prod(output) * int(inner)
 
 
 def _count_recurrent(node: ir.Node) -> int | None:
-    source, weights = (
-        ir.get_shape(node.inputs[0]),
-        [_full_shape(_input(node, index)) for index in (1, 2)],
-    )
-    if source is None or None in weights:
+    sequence = ir.get_shape(node.inputs[0])
+    weight_x, weight_h = _full_shape(_input(node, 1)), _full_shape(_input(node, 2))
+    if sequence is None or weight_x is None or weight_h is None:
         return None
-    length = int(source[1 if ir.get_attr(node, "layout", 0) else 0] or 1)
-    return length * sum(math.prod(weight) for weight in weights if weight is not None)
+    steps = int(sequence[1 if ir.get_attr(node, "layout", 0) else 0] or 1)
+    return steps * (math.prod(weight_x) + math.prod(weight_h))
 
 
 def _count_einsum(node: ir.Node) -> int | None:
-    """The product of all sizes, for each operand but the first; an axis that counts samples is
-    1.
-    """
+    """Return the product of all dimensions but the batch, for each operand after the first."""
     terms = str(ir.get_attr(node, "equation", "")).replace(" ", "").partition("->")[0].split(",")
     shapes = [None if value is None else ir.get_shape(value) for value in node.inputs]
     sizes: dict[str, int] = {}
@@ -187,44 +176,39 @@ def _count_einsum(node: ir.Node) -> int | None:
         if shape is None or len(term) != len(shape) or not term.isalpha():
             return None
         sizes.update({letter: int(size or 1) for letter, size in zip(term, shape, strict=True)})
-    batch = next(
-        (
-            term[0]
-            for term, value in zip(terms, node.inputs, strict=False)
-            if ir.const_value(value) is None
-        ),
-        "",
-    )
-    return math.prod(size for letter, size in sizes.items() if letter != batch) * (len(terms) - 1)
+    batch = ""
+    for term, value in zip(terms, node.inputs, strict=False):
+        if ir.const_value(value) is None:
+            batch = term[0]
+            break
+    product = math.prod(size for letter, size in sizes.items() if letter != batch)
+    return product * (len(terms) - 1)
 
 
 def _count_attention(node: ir.Node) -> int | None:
-    """Queries by keys, and what comes of that by values: [N, T, width] or [N, heads, T, width];
-    nothing of the past.
+    """Count query-key and score-value products; None with cached keys and values.
+
+    Shapes are [N, T, width] or [N, heads, T, width].
     """
     shapes = [_sample_shape(_input(node, index)) for index in (0, 1, 2)]
     past = any(_input(node, index) is not None for index in _PAST_INPUTS[node.domain])
     if past or any(shape is None or len(shape) not in (3, 4) for shape in shapes):
         return None
     query, key, value = (shape or [] for shape in shapes)
-    width = math.prod(query) // query[-2]  # of all heads
+    width = math.prod(query) // query[-2]  # all heads together
     return query[-2] * key[-2] * (width + width * value[-1] // key[-1])
 
 
-#: The places of the keys and values of earlier calls.
+#: Indices of the cached keys and values of earlier calls.
 _PAST_INPUTS: Mapping[str, tuple[int, ...]] = {"": (4, 5), _CONTRIB: (6, 7)}
 
 
 def _count_projected_attention(node: ir.Node) -> int | None:
-    """One weight for queries, keys and values [width, 3 * inner] before the attention."""
+    """Count attention with one projection weight [width, 3 * inner]; None with a cache."""
     source, weight = _sample_shape(node.inputs[0]), _full_shape(_input(node, 1))
-    if (
-        source is None
-        or len(source) != 3
-        or weight is None
-        or len(weight) != 2
-        or _input(node, 4) is not None
-    ):
+    if source is None or weight is None or _input(node, 4) is not None:
+        return None
+    if len(source) != 3 or len(weight) != 2:
         return None
     sizes = ir.get_attr(node, "qkv_hidden_sizes") or [weight[1] // 3] * 3
     steps = source[1]

@@ -1,8 +1,7 @@
-"""What an operator asks of the scales of its tensors: one value for each lowering rule,
-`Op.scaling`.
+"""Requirements of an operator on the scales of its tensors: `Op.scale_constraints`.
 
-Scale assignment, legalizing, equalization and checks ask it; no rule knows of them. Of a scale 2^n,
-n is the exponent.
+They are read by scale assignment, scale legalization, equalization and checks. The exponent of a
+scale 2^n is n.
 """
 
 from __future__ import annotations
@@ -27,17 +26,18 @@ __all__ = [
     "share_no_scales",
 ]
 
-#: Tensor name -> the exponent of its scale.
+#: Maps a tensor name to the exponent of its scale.
 ExponentLookup = Callable[[str], int]
 
-#: A function of single real numbers, on float64 arrays.
+#: An elementwise real function, on float64 arrays.
 UnaryFunction = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
 class ScalePair:
-    """Two tensors that must share a scale; `statistics_of` names the one whose statistics count,
-    None for both.
+    """Two tensors that must share a scale.
+
+    `statistics_of` is the tensor whose statistics determine it, or None for both.
     """
 
     first: str
@@ -46,22 +46,22 @@ class ScalePair:
 
 
 def share_input_output_scale(node: ir.Node, target: Target) -> list[ScalePair]:
-    """Input and output share one scale."""
+    """Return the constraint that input and output share a scale."""
     return [ScalePair(ir.input_name(node), ir.output_name(node))]
 
 
 def share_no_scales(node: ir.Node, target: Target) -> list[ScalePair]:
-    """The output has a scale of its own."""
+    """Return no constraint: the output has its own scale."""
     return []
 
 
 def product_max_exponent(node: ir.Node, exponent: ExponentLookup) -> int:
-    """The product of inputs 0 and 1 is shifted right: q_o <= q_x + q_w."""
+    """Return q_x + q_w, the maximum exponent of a product that is only shifted right."""
     return exponent(ir.input_name(node, 0)) + exponent(ir.input_name(node, 1))
 
 
 def make_fixed_max_exponent(fraction_bits: int) -> Callable[[ir.Node, ExponentLookup], int]:
-    """Return the limit of an output that is computed with `fraction_bits` fractional bits."""
+    """Return a `max_output_exponent` function that always returns `fraction_bits`."""
     return lambda node, exponent: fraction_bits
 
 
@@ -89,33 +89,38 @@ def _no_function(model: ir.Model, node: ir.Node, target: Target) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling:
-    """What a rule asks of the scales of a node's tensors. The defaults fit what moves data.
+    """Requirements of a lowering rule on scales; the defaults fit operators that move data.
 
-    What depends on the node or the target is a function of it. Nodes are float nodes;
-    `max_output_exponent` and `factor_behavior` are asked of integer nodes, too.
+    Functions take float nodes; `max_output_exponent` and `factor_behavior` also apply to integer
+    nodes.
 
-    shared_scales : (node, target) -> the pairs of tensors that must share a scale; by default input
-    and output. factor_behavior : how a positive factor on the inputs acts: it "passes" to the
-    output, is "absorbed" by a weight, or is
-        "fixed": there may be none.
-    max_output_exponent : (node, exponents of the other tensors) -> the largest exponent of the
-    output on a target that shifts
-        right only, or None for any.
-    min_input_exponent : target -> the least exponent of an input of 16 bits that it reads as it is,
-    or None where it takes
-        8 bits only.
-    inputs_to_coarsen : (node, target, scale of each tensor) -> the inputs that are better held at
-    the output's scale. output_bound : the least size that no output exceeds, where there is one:
-    statistics ask for no room beyond it. strict_output_bound : a size that no output can ever
-    exceed: above 8 bits no room is left for more. headroom_below : node -> how far below its
-    inputs' least value the output's range has to reach, or None where it need
-        not.
-    real_function : (graph, node, target) -> the function of single real numbers that it computes,
-    by which its input's scale
-        is chosen, or None; None also where rounding the input costs more than that function tells.
-    supports_zero_points : (node, target with zero points) -> whether its activations may have some;
-    None: where the format takes
-        them and the rule is no composition.
+    Attributes
+    ----------
+    shared_scales
+        (node, target) -> pairs of tensors that must share a scale; by default input and output.
+    factor_behavior
+        Effect of a positive factor on the inputs: it "passes" to the output, is "absorbed" by a
+        weight, or must not exist ("fixed").
+    max_output_exponent
+        (node, exponent lookup) -> largest exponent of the output on a target that only shifts
+        right, or None for any.
+    min_input_exponent
+        target -> smallest exponent of a 16-bit input that is read unchanged, or None if inputs
+        have 8 bits only.
+    inputs_to_coarsen
+        (node, target, scale lookup) -> inputs that are more accurate at the scale of the output.
+    output_bound
+        Smallest magnitude that no output exceeds; statistics beyond it are ignored.
+    strict_output_bound
+        Magnitude that outputs can never exceed; above 8 bits, no headroom is left beyond it.
+    headroom_below
+        node -> distance that the output range must extend below the smallest input, or None.
+    real_function
+        (graph, node, target) -> the elementwise function that determines the scale of the input,
+        or None; also None if rounding the input costs more than that function shows.
+    supports_zero_points
+        (node, target with zero points) -> whether activations may have zero points. None: if the
+        integer operator supports them and the rule is no composition.
     """
 
     shared_scales: Callable[[ir.Node, Target], list[ScalePair]] = share_input_output_scale

@@ -1,8 +1,8 @@
 """Convolutions: Conv2dInt and Conv1dInt.
 
-``y = sat(rescale(sum x*w + b))``, int8 by int8 into a wide accumulator, bias int32 at
-scale_x*scale_w, one rounding. Weights [O, I/group, k...]; pads in ONNX order, zero padding. Relu
-stays a node of its own (packer and simulator fuse).
+``y = sat(rescale(sum x*w + b))``: int8 by int8 products in a wide accumulator, int32 bias at
+scale_x*scale_w, one rounding. Weights [O, I/group, k...]; zero padding in ONNX order. Relu stays a
+separate node, which packer and simulator fuse.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ __all__ = ["Conv1d", "Conv2d", "ConvGeometry", "has_known_shapes"]
 
 
 class ConvGeometry:
-    """The sizes of a convolution, read from a float or an integer node (both spell them the same
-    way).
-    """
+    """Shapes and window attributes of a float or integer convolution node."""
 
     def __init__(self, node: ir.Node) -> None:
         weight = ir.require_shape(node.inputs[1])
@@ -44,38 +42,32 @@ class ConvGeometry:
 
     @classmethod
     def from_node_as_2d(cls, node: ir.Node) -> ConvGeometry:
-        """Return the sizes as those of a two-dimensional convolution; a line is an image of height
-        1.
-        """
+        """Return the geometry as that of a 2-D convolution; a 1-D input has height 1."""
         g = cls(node)
         if len(g.kernel) == 1:
             g.weight, g.kernel = (*g.weight[:2], 1, *g.weight[2:]), (1, *g.kernel)
-            g.strides, g.dilations, g.pads = (
-                (1, *g.strides),
-                (1, *g.dilations),
-                (0, g.pads[0], 0, g.pads[1]),
-            )
-            g.input_shape, g.result = ((*s[:2], 1, *s[2:]) for s in (g.input_shape, g.result))
+            g.strides, g.dilations = (1, *g.strides), (1, *g.dilations)
+            g.pads = (0, g.pads[0], 0, g.pads[1])
+            g.input_shape = (*g.input_shape[:2], 1, *g.input_shape[2:])
+            g.result = (*g.result[:2], 1, *g.result[2:])
         return g
 
     @property
     def is_depthwise(self) -> bool:
-        """One filter (or several) per input channel."""
+        """Whether each input channel has its own filters."""
         return self.group > 1 and self.group == self.inputs
 
 
 def has_known_shapes(geometry: ConvGeometry) -> bool:
-    """Whether all sizes but the batch are known and fit the kernel's rank."""
-    return len(geometry.input_shape) == len(geometry.result) == len(
-        geometry.kernel
-    ) + 2 and None not in (
-        *geometry.input_shape[1:],
-        *geometry.result[1:],
-    )
+    """Whether input and output have the rank of the kernel and known dimensions after the batch."""
+    rank = len(geometry.kernel) + 2
+    if len(geometry.input_shape) != rank or len(geometry.result) != rank:
+        return False
+    return None not in (*geometry.input_shape[1:], *geometry.result[1:])
 
 
 class WeightLayer(Op):
-    """What convolution and linear share: weight at input 1, bias at input 2."""
+    """Base of rules for layers with a weight at input 1 and a bias at input 2."""
 
     integer_op: WeightedIntegerOp
     scale_constraints = Scaling(
@@ -85,25 +77,22 @@ class WeightLayer(Op):
     )
 
     def weight_inputs(self, node: ir.Node) -> list[int]:
-        """Return the weight, input 1."""
+        """Return the index of the weight."""
         return [1]
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why weight or bias is not a constant, or None."""
+        """Reject weights and biases that are no constants."""
         if ir.const_value(node.inputs[1]) is None:
             return "its weight is computed at run time"
-        if (
-            len(node.inputs) > 2
-            and node.inputs[2] is not None
-            and ir.const_value(node.inputs[2]) is None
-        ):
+        bias = node.inputs[2] if len(node.inputs) > 2 else None
+        if bias is not None and ir.const_value(bias) is None:
             return "its bias is computed at run time"
         return None
 
     def make_integer_attributes(
         self, node: ir.Node, low: LoweringContext
     ) -> dict[str, AttributeValue]:
-        """Return the attributes every weight layer has."""
+        """Return the scale attributes."""
         return self.integer_op.scales(
             low.input_qparams(node, 0), low.input_qparams(node, 1), low.output_qparams(node)
         )
@@ -119,19 +108,19 @@ class WeightLayer(Op):
         context.emit(self.integer_op, node, inputs, attrs)
 
     def make_shape_attributes(self, node: ir.Node) -> dict[str, AttributeValue]:
-        """Return the attributes of the operator's own."""
+        """Return the attributes that are specific to the operator."""
         return {}
 
 
 class Conv2d(WeightLayer):
-    """Two-dimensional convolution, grouped and depthwise included."""
+    """Two-dimensional convolution, including grouped and depthwise ones."""
 
     integer_op: WeightedIntegerOp = formats.CONV2D
     floats = (("", "Conv"),)
     rank = 2
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """The kernel must have this operator's rank; padding must be explicit."""
+        """Reject kernels of another rank and implicit padding."""
         reason = super().explain_rejection(node)
         if reason is None and len(ir.get_shape(node.inputs[1]) or ()) != self.rank + 2:
             reason = f"its kernel is not {self.rank}-dimensional"
@@ -140,12 +129,12 @@ class Conv2d(WeightLayer):
         return reason
 
     def make_shape_attributes(self, node: ir.Node) -> dict[str, AttributeValue]:
-        """Kernel, strides, pads, dilations and group, all spelt out."""
+        """Return kernel shape, strides, pads, dilations and group."""
         return self.make_geometry_attributes(ConvGeometry(node))
 
     @staticmethod
     def make_geometry_attributes(geometry: ConvGeometry) -> dict[str, AttributeValue]:
-        """Return the attributes that tell the sizes `geometry`."""
+        """Return the window attributes of `geometry`."""
         return {
             "kernel_shape": list(geometry.kernel),
             "strides": list(geometry.strides),
@@ -155,21 +144,19 @@ class Conv2d(WeightLayer):
         }
 
     def macs(self, node: ir.Node) -> int:
-        """Outputs times the kernel's size."""
+        """Return output elements times the size of a filter."""
         g = ConvGeometry(node)
         return math.prod(int(d or 1) for d in g.result[1:]) * math.prod(g.weight[1:])
 
 
 class Conv1d(Conv2d):
-    """One-dimensional convolution; on chips that cannot, a two-dimensional one of height 1 between
-    two reshapes.
-    """
+    """One-dimensional convolution; without Conv1dInt, a Conv2dInt of height 1 between reshapes."""
 
     integer_op = formats.CONV1D
     rank = 1
 
     def is_available(self, target: Target) -> bool:
-        """Whether the platform runs one of the two forms."""
+        """Whether `target` has Conv1dInt or Conv2dInt."""
         return target.can_run(self.name) or target.can_run(CONV2D.name)
 
     def find_violations(self, node: ir.Node, target: Target) -> list[Violation]:

@@ -1,6 +1,4 @@
-"""Transposed convolution: ConvTranspose2dInt, weight [I, O/group, k...]; the bias is required
-(zeros where none is).
-"""
+"""Transposed convolution: ConvTranspose2dInt, weight [I, O/group, k...], with a required bias."""
 
 from __future__ import annotations
 
@@ -19,33 +17,31 @@ __all__ = ["ConvTranspose2d"]
 
 
 class ConvTranspose2d(WeightLayer):
-    """A transposed convolution in two dimensions becomes ConvTranspose2dInt."""
+    """Two-dimensional transposed convolution."""
 
     integer_op = formats.CONV_TRANSPOSE2D
     floats = (("", "ConvTranspose"),)
-    # Its weight has the outputs on axis 1, where no other layer has them.
+    # The weight has the output channels on axis 1, unlike other layers.
     scale_constraints = replace(WeightLayer.scale_constraints, factor_behavior="fixed")
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Two-dimensional, with explicit padding."""
+        """Reject other ranks and implicit padding."""
         reason = super().explain_rejection(node)
         if reason is None and len(ir.get_shape(node.inputs[1]) or ()) != 4:
             reason = "its kernel is not 2-dimensional"
         if reason is None and (
             ir.get_attr(node, "auto_pad", "NOTSET") != "NOTSET" or "output_shape" in node.attributes
         ):
-            reason = "its padding follows from a wanted output size"
+            reason = "its padding depends on a requested output size"
         return reason
 
     def macs(self, node: ir.Node) -> int:
-        """Inputs times the kernel's size."""
+        """Return input elements times the size of a filter."""
         source, weight = ir.get_shape(node.inputs[0]) or (), ir.get_shape(node.inputs[1]) or ()
-        return math.prod(int(d or 1) for d in source[1:]) * math.prod(
-            int(d or 1) for d in weight[1:]
-        )
+        return math.prod(int(d or 1) for d in (*source[1:], *weight[1:]))
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit with a bias in any case."""
+        """Emit with a bias, zeros if the node has none."""
         g = ConvGeometry(node)
         attrs = {
             **Conv2d.make_geometry_attributes(g),
@@ -54,14 +50,7 @@ class ConvTranspose2d(WeightLayer):
         }
         bias = context.bias(node, 2, accumulator_scale(attrs, g.group))
         if not bias:
-            bias = [
-                context.add_accumulator_constant(
-                    f"{node.outputs[0].name}_bias", np.zeros(g.weight[1] * g.group), 1.0
-                )
-            ]
-        context.emit(
-            self.integer_op,
-            node,
-            [context.get_integer_input(node, 0), context.weight(node, 1), *bias],
-            attrs,
-        )
+            zeros, name = np.zeros(g.weight[1] * g.group), f"{node.outputs[0].name}_bias"
+            bias = [context.add_accumulator_constant(name, zeros, 1.0)]
+        inputs = [context.get_integer_input(node, 0), context.weight(node, 1), *bias]
+        context.emit(self.integer_op, node, inputs, attrs)

@@ -1,6 +1,4 @@
-"""Fully connected layer: LinearInt, ``y = sat(rescale(x W^T + b))`` over the last axis, weight [O,
-I].
-"""
+"""Fully connected layer: LinearInt, ``y = sat(rescale(x W^T + b))``, weight [O, I]."""
 
 from __future__ import annotations
 
@@ -11,6 +9,7 @@ import numpy as np
 from ... import formats
 from ...formats.layers import accumulator_scale
 from ...graph import ir
+from ...graph.attributes import AttributeValue
 from ...lowering import LoweringContext
 from ...plan import PerGroup
 from ...targets import Target
@@ -21,32 +20,27 @@ __all__ = ["LINEAR", "Linear"]
 
 
 class Linear(WeightLayer):
-    """Linear layer with constant weight."""
+    """Fully connected layer with a constant weight."""
 
     integer_op = formats.LINEAR
     floats = ((ir.FUNCTION_DOMAIN, "Linear"),)
     allows_wide_output = True
 
     def find_violations(self, node: ir.Node, target: Target) -> list[Violation]:
-        """Those of the integer operator; a float one may have any rank."""
+        """Return the violations of an integer node; a float node may have any rank."""
         return [] if node.domain == ir.FUNCTION_DOMAIN else super().find_violations(node, target)
 
     def macs(self, node: ir.Node) -> int:
-        """Return the rows times the size of the weight; of a diagonal one, a factor for each
-        number, its diagonal's.
-        """
-        result, weight = ir.get_shape(node.outputs[0]) or (), ir.get_shape(node.inputs[1]) or ()
-        return math.prod(int(d or 1) for d in result[1:]) * (
-            1 if _is_diagonal(node) else int(weight[1] or 1)
-        )
+        """Return output elements times the inner dimension, which counts as 1 if diagonal."""
+        output, weight = ir.get_shape(node.outputs[0]) or (), ir.get_shape(node.inputs[1]) or ()
+        inner = 1 if _is_diagonal(node) else int(weight[1] or 1)
+        return math.prod(int(dim or 1) for dim in output[1:]) * inner
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """As every weight layer; a bias of zeros only is left out. Without scale_o where the output
-        is float.
+        """Emit LinearInt, without scale_o if the output is float.
 
-        Where the weight has a scale for each group, the groups' factors are the last input.
-
-        Chips read two or three axes: of more, all before the last become one.
+        A bias of zeros is omitted. The factors of per-group weight scales are the last input. Chips
+        accept two or three axes; of more, all axes before the last are merged.
         """
         bias = ir.const_value(node.inputs[2]) if len(node.inputs) > 2 else None
         o = None if context.has_float_output(node) else context.output_qparams(node)
@@ -59,48 +53,44 @@ class Linear(WeightLayer):
         ]
         if bias is not None and np.any(bias):
             inputs += context.bias(node, 2, accumulator_scale(attrs))
-        held = context.input_qparams(node, 1)
-        if isinstance(held.granularity, PerGroup):
-            absent = [] if len(inputs) > 2 else [None]
-            inputs += [
-                *absent,
-                context.array(
-                    f"{ir.input_name(node, 1)}_factors", held.factors[1].astype(np.uint8)
-                ),
-            ]
-        full = [int(d or 1) for d in ir.require_shape(node.outputs[0])]
-        if context.target.linear_limits is None or len(full) <= context.target.linear_limits.rank:
+        weight_qparams = context.input_qparams(node, 1)
+        if isinstance(weight_qparams.granularity, PerGroup):
+            if len(inputs) == 2:
+                inputs.append(None)  # no bias
+            factors = weight_qparams.factors[1].astype(np.uint8)
+            inputs.append(context.array(f"{ir.input_name(node, 1)}_factors", factors))
+        shape = [int(dim or 1) for dim in ir.require_shape(node.outputs[0])]
+        limits = context.target.linear_limits
+        if limits is None or len(shape) <= limits.rank:
             context.emit(formats.LINEAR, node, inputs, attrs)
             return
-        rows, base = [1, math.prod(full[1:-1])], ir.output_name(node)
-        sizes = [*rows, int(ir.require_shape(node.inputs[0])[-1] or 1)]
-        target = context.array(f"{base}_flat_shape", np.array(sizes, np.int64))
-        inputs[0] = context.emit_intermediate(
-            formats.RESHAPE,
-            node,
-            "flat",
-            [inputs[0], target],
-            {},
-            sizes,
-            context.input_qparams(node, 0),
+        self._emit_rows(node, context, inputs, attrs, shape)
+
+    @staticmethod
+    def _emit_rows(
+        node: ir.Node,
+        context: LoweringContext,
+        inputs: list[ir.Value | None],
+        attrs: dict[str, AttributeValue],
+        shape: list[int],
+    ) -> None:
+        """Emit LinearInt on [1, rows, inputs] between two Reshapes; `shape` is the output's."""
+        rows, base = [1, math.prod(shape[1:-1])], ir.output_name(node)
+        flat_shape = [*rows, int(ir.require_shape(node.inputs[0])[-1] or 1)]
+        target = context.array(f"{base}_flat_shape", np.array(flat_shape, np.int64))
+        x, o = context.input_qparams(node, 0), context.output_qparams(node)
+        flat = context.emit_intermediate(
+            formats.RESHAPE, node, "flat", [inputs[0], target], {}, flat_shape, x
         )
         value = context.emit_intermediate(
-            formats.LINEAR,
-            node,
-            "rows",
-            inputs,
-            attrs,
-            [*rows, full[-1]],
-            context.output_qparams(node),
+            formats.LINEAR, node, "rows", [flat, *inputs[1:]], attrs, [*rows, shape[-1]], o
         )
-        back = context.array(f"{base}_shape", np.array([1, *full[1:]], np.int64))
-        context.emit(formats.RESHAPE, node, [value, back], {})
+        target = context.array(f"{base}_shape", np.array([1, *shape[1:]], np.int64))
+        context.emit(formats.RESHAPE, node, [value, target], {})
 
 
 def _is_diagonal(node: ir.Node) -> bool:
-    """Whether all that is not on the weight's diagonal is 0: factors that are written as a
-    product.
-    """
+    """Whether the weight is a diagonal matrix: elementwise factors written as a product."""
     weight = ir.const_value(node.inputs[1])
     if weight is None or weight.ndim != 2 or not 1 < len(weight) == weight.shape[1]:
         return False

@@ -21,21 +21,19 @@ def check_matrix_rank(node: ir.Node, target: Target) -> object:
     """both factors have three axes, or four with equal heads | put the heads of an attention into
     the batch.
     """
-    limits, shapes = (
-        target.get_limits(formats.BMM.name, MatrixLimits),
-        [ir.get_shape(value) or () for value in node.inputs[:2]],
-    )
-    ranks = [len(shape) for shape in shapes]
-    heads = ranks == [4, 4] and shapes[0][1] == shapes[1][1]
-    return (
-        None
-        if limits is None or ranks == [limits.rank] * 2 or heads
-        else f"{ranks[0]} and {ranks[1]} axes"
-    )
+    limits = target.get_limits(formats.BMM.name, MatrixLimits)
+    if limits is None:
+        return None
+    left, right = (ir.get_shape(value) or () for value in node.inputs[:2])
+    if len(left) == len(right) == limits.rank:
+        return None
+    if len(left) == len(right) == 4 and left[1] == right[1]:
+        return None
+    return f"{len(left)} and {len(right)} axes"
 
 
 class Bmm(BinaryOp):
-    """Matrix product, sample by sample."""
+    """Matrix product of two activations, sample by sample."""
 
     integer_op = formats.BMM
     floats = (("", "MatMul"),)
@@ -47,34 +45,32 @@ class Bmm(BinaryOp):
     )
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Two activations of the same rank, whose first axis is the batch."""
+        """Reject constants, and operands of different rank or without a batch axis."""
         shapes = [ir.get_shape(value) for value in node.inputs[:2]]
         if any(s is None or len(s) < 3 for s in shapes) or len(set(map(len, shapes))) > 1:  # type: ignore[arg-type]
             return "its factors do not both have a batch axis"
         return super().explain_rejection(node)
 
     def macs(self, node: ir.Node) -> int:
-        """Outputs times the length of the rows."""
+        """Return output elements times the inner dimension."""
         result, left = ir.get_shape(node.outputs[0]) or (), ir.get_shape(node.inputs[0]) or (1,)
         return math.prod(int(d or 1) for d in result[1:]) * int(left[-1] or 1)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit; where three axes are the limit four become three, the heads in the place of the
-        batch, and back.
-        """
+        """Emit BmmInt; on chips, the heads of four axes take the place of the batch."""
         shapes = [ir.require_shape(value) for value in (*node.inputs[:2], node.outputs[0])]
         if context.target.get_limits(self.name, MatrixLimits) is None or len(shapes[2]) != 4:
             super().lower(node, context)
             return
         base, factors = ir.output_name(node), []
-        for index, what in ((0, "left"), (1, "right")):
+        for index, side in ((0, "left"), (1, "right")):
             sizes = [int(d or 1) for d in shapes[index][1:]]
-            target = context.array(f"{base}_{what}_shape", np.array(sizes, np.int64))
+            target = context.array(f"{base}_{side}_shape", np.array(sizes, np.int64))
             factors.append(
                 context.emit_intermediate(
                     formats.RESHAPE,
                     node,
-                    what,
+                    side,
                     [context.get_integer_input(node, index), target],
                     {},
                     sizes,

@@ -1,9 +1,9 @@
 """Softmax and log-softmax over rows: SoftmaxInt, LogSoftmaxInt.
 
-The input is brought to Q25, the result of the integer algorithm has 15 fractional bits and is
-rounded once to the output's scale. A float Softmax along another axis than the last is put between
-two transposes. To the executor a row has all axes from `axis` on, to the training side that axis
-alone.
+The input is converted to Q25; the result of the integer algorithm has 15 fractional bits and is
+rounded once to the output's scale. A Softmax along another axis than the last gets a Transpose
+before and after. For the executor a row consists of all axes from `axis` on, for the training side
+of that axis alone.
 """
 
 from __future__ import annotations
@@ -21,17 +21,15 @@ __all__ = ["LogSoftmax", "Softmax"]
 
 def check_row_length(node: ir.Node, target: Target) -> object:
     """rows have at most {target.softmax_limits.max_length} elements | split the row."""
-    shape, limits = ir.get_shape(node.inputs[0]) or (1,), target.softmax_limits
-    axis = ir.get_attr(node, "axis", -1) % len(shape)
-    return (
-        f"{shape[axis]} elements"
-        if limits is not None and (shape[axis] or 0) > limits.max_length
-        else None
-    )
+    if target.softmax_limits is None:
+        return None
+    shape = ir.get_shape(node.inputs[0]) or (1,)
+    length = shape[ir.get_attr(node, "axis", -1) % len(shape)] or 0
+    return f"{length} elements" if length > target.softmax_limits.max_length else None
 
 
 class Softmax(Op):
-    """Exponentials over their sum, along one axis, become SoftmaxInt."""
+    """Softmax along one axis: SoftmaxInt."""
 
     integer_op = formats.SOFTMAX
     floats: tuple[tuple[str, str], ...] = (("", "Softmax"),)
@@ -42,7 +40,7 @@ class Softmax(Op):
     runs_on_host_when_last = True
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Rows within a sample, all sizes known."""
+        """Reject rows across samples, unknown shapes and masks computed at run time."""
         shape = ir.get_shape(node.inputs[0])
         if not shape or any(d is None for d in shape[1:]):
             return "its shape is not known before the run"
@@ -51,39 +49,36 @@ class Softmax(Op):
         return "it mixes samples" if ir.get_attr(node, "axis", -1) % len(shape) == 0 else None
 
     def is_available(self, target: Target) -> bool:
-        """Where the arithmetic is known to be the executor's."""
+        """Whether the executor of `target` computes the operator correctly."""
         return target.is_computed_correctly(self.name)
 
     def explain_unavailable(self, node: ir.Node, target: Target) -> str:
-        """The reason that the target gives, where it gives one."""
+        """Return the reason given by `target`, if any."""
         return target.why.get(self.name) or super().explain_unavailable(node, target)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit, between two transposes where the axis is not the last."""
+        """Emit, between two Transposes unless the axis is the last."""
         x, o = context.input_qparams(node, 0), context.output_qparams(node)
         shape = list(ir.require_shape(node.inputs[0]))
         attrs = {"axis": -1, "dim": -1, **self.integer_op.scales(x, o)}
-        axis, last, value = (
-            ir.get_attr(node, "axis", -1) % len(shape),
-            len(shape) - 1,
-            context.get_integer_input(node, 0),
-        )
+        axis, last = ir.get_attr(node, "axis", -1) % len(shape), len(shape) - 1
+        value = context.get_integer_input(node, 0)
         if axis == last:
             context.emit(self.integer_op, node, [value], attrs)
             return
-        turn = [*range(axis), last, *range(axis + 1, last), axis]
-        turned = [shape[i] for i in turn]
+        perm = [*range(axis), last, *range(axis + 1, last), axis]
+        transposed_shape = [shape[i] for i in perm]
         value = context.emit_intermediate(
-            formats.TRANSPOSE, node, "rows", [value], {"perm": turn}, turned, x
+            formats.TRANSPOSE, node, "rows", [value], {"perm": perm}, transposed_shape, x
         )
         value = context.emit_intermediate(
-            self.integer_op, node, "turned", [value], attrs, turned, o
+            self.integer_op, node, "turned", [value], attrs, transposed_shape, o
         )
-        context.emit(formats.TRANSPOSE, node, [value], {"perm": turn})
+        context.emit(formats.TRANSPOSE, node, [value], {"perm": perm})
 
 
 class LogSoftmax(Softmax):
-    """The logarithm of a softmax."""
+    """Log-softmax along one axis: LogSoftmaxInt."""
 
     integer_op = formats.LOG_SOFTMAX
     floats = (("", "LogSoftmax"),)
