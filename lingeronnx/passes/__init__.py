@@ -1,13 +1,13 @@
-"""Normalisation: ordered tuples of passes that bring a float graph into the few forms `ops` knows.
+"""Normalization: ordered tuples of passes that convert a float graph to the few forms `ops` knows.
 
-`ENTRY_PASSES` makes a user's graph readable, `CONTROL_FLOW_PASSES` inlines decided control flow,
+`ENTRY_PASSES` make a user's graph readable, `CONTROL_FLOW_PASSES` inline static control flow, and
 `NORMALIZATION_PASSES` simplify and fuse.
 
-Every pass is a function in a file of its own that returns the number of its changes, or an
-`PassResult` that also says why it did not act where it might have. It changes the graph in place,
-keeps it valid ONNX that onnxruntime runs, keeps the names of graph inputs, outputs and surviving
-tensors, and a second run changes nothing. What it needs of the graph stands beside it as data,
-which the runner (`_pass`) checks.
+Each pass is a function in its own file. It returns the number of its changes, or a `PassResult`
+that also explains why it skipped nodes. A pass changes the graph in place, leaves it valid for
+onnxruntime, and preserves the names of graph inputs, outputs and surviving tensors; a second run
+changes nothing. Its preconditions and guarantees are listed here as data, which the runner
+(`_pass`) checks.
 """
 
 from __future__ import annotations
@@ -106,14 +106,14 @@ __all__ = [
 ]
 
 
-#: Preconditions of most passes: constants are readable by `ir.const_value`; shapes are inferred as well;
-#: control flow is absent as well.
+#: Preconditions of most passes: constants can be read by `ir.const_value`, and with SHAPED, shapes
+#: are known, with FLAT, there is no control flow.
 _BASIC_CONDITIONS = (FUNCTIONS_INLINED, CONSTANTS_LIFTED)
 _SHAPED_CONDITIONS = (*_BASIC_CONDITIONS, SHAPES_KNOWN)
 _FLAT_CONDITIONS = (*_BASIC_CONDITIONS, NO_SUBGRAPHS)
 _FLAT_SHAPED_CONDITIONS = (*_SHAPED_CONDITIONS, NO_SUBGRAPHS)
 
-#: On the user's own graph, before its first run.
+#: Run on the user's graph, before it is executed for the first time.
 ENTRY_PASSES = (
     Pass("sound", check_schemas, ensures=[INPUTS_TYPED], handles_all=True),
     Pass("inline-functions", inline_functions, ensures=[FUNCTIONS_INLINED], handles_all=True),
@@ -159,12 +159,12 @@ ENTRY_PASSES = (
         "free-batch",
         make_batch_dynamic,
         _BASIC_CONDITIONS,
-        ("the batch size that the file fixes is made dynamic"),
+        "the batch size, fixed in the file, is made dynamic",
         ensures=_BASIC_CONDITIONS,
     ),
 )
 
-#: Until nothing changes, each round on freshly traced shapes: what is inlined has none yet.
+#: Repeated until nothing changes; shapes are traced before each round, as inlined nodes have none.
 CONTROL_FLOW_PASSES = (
     Pass("prepare", lift_constants, ensures=_BASIC_CONDITIONS, handles_all=True),
     Pass(
@@ -382,7 +382,8 @@ NORMALIZATION_PASSES = (
     ),
 )
 
-#: What the others cannot do without. Any other pass may be left out: the graph is right then too, and more stays float.
+#: Passes that the others depend on. Without any other pass the graph is still correct, but more
+#: nodes stay float.
 REQUIRED_PASSES = frozenset(
     (
         "sound",
@@ -400,22 +401,43 @@ REQUIRED_PASSES = frozenset(
 def run_entry_passes(
     model: ir.Model, observer: PassObserver | None = None
 ) -> tuple[ir.Model, list[str]]:
-    """Return a copy of `model` that the other passes can read, and what the user should know about the difference.
+    """Run `ENTRY_PASSES` on a copy of `model`.
 
-    observer : called after every pass. Raises ModelError for models that cannot be quantized.
+    An optional pass that fails is left out, except in strict mode.
+
+    Parameters
+    ----------
+    model
+        Not modified.
+    observer
+        Called after every pass.
+
+    Returns
+    -------
+    model : ir.Model
+        The copy, which the other passes can read.
+    notes : list of str
+        Changes that the user should know about.
+
+    Raises
+    ------
+    ModelError
+        The model cannot be quantized.
     """
-    without: dict[str, str] = {}
+    failed_passes: dict[str, str] = {}
     while True:
         copy = ir.clone(model)
         try:
-            changes = run_passes(ENTRY_PASSES, copy, observer, without)
+            changes = run_passes(ENTRY_PASSES, copy, observer, failed_passes)
         except PassError as error:
-            if is_strict_mode() or error.step in REQUIRED_PASSES or error.step in without:
+            is_optional = error.step not in REQUIRED_PASSES and error.step not in failed_passes
+            if is_strict_mode() or not is_optional:
                 raise
-            without[error.step] = f"it failed: {error.__cause__ or error}"
+            failed_passes[error.step] = f"it failed: {error.__cause__ or error}"
             continue
         notes = [step.note for step in ENTRY_PASSES if step.note and changes.get(step.name)]
-        return copy, [*notes, *(format_skipped_pass(step, why) for step, why in without.items())]
+        notes += [format_skipped_pass(step, reason) for step, reason in failed_passes.items()]
+        return copy, notes
 
 
 def resolve_control_flow(
@@ -424,15 +446,14 @@ def resolve_control_flow(
     observer: PassObserver | None = None,
     skipped_passes: Collection[str] = (),
 ) -> None:
-    """Inline control flow that is decided before the run, and trace the shapes of `model` on `feed`, in place.
+    """Inline static control flow of `model` and trace its shapes on `feed`, in place.
 
-    skipped_passes : passes to leave out.
+    `skipped_passes` are the names of passes to leave out.
     """
     trace_shapes(model, feed)
     while any(ir.has_subgraphs(node) for node in model.graph):
-        if not run_passes(CONTROL_FLOW_PASSES, model, observer, skipped_passes).get(
-            "inline-control"
-        ):
+        changes = run_passes(CONTROL_FLOW_PASSES, model, observer, skipped_passes)
+        if not changes.get("inline-control"):
             break
         trace_shapes(model, feed)
 
@@ -440,8 +461,8 @@ def resolve_control_flow(
 def normalize(
     model: ir.Model, observer: PassObserver | None = None, skipped_passes: Collection[str] = ()
 ) -> dict[str, int]:
-    """Run all passes but `skipped_passes` on `model`, whose shapes are traced, in place.
+    """Run `NORMALIZATION_PASSES` except `skipped_passes` on `model`, in place.
 
-    Return how many changes each made.
+    The shapes of `model` must have been traced. Returns the number of changes of each pass.
     """
     return run_passes(NORMALIZATION_PASSES, model, observer, skipped_passes)

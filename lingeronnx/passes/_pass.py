@@ -1,7 +1,4 @@
-"""What a pass is, what it needs, what it answers, and the runner that holds it to that.
-
-Knows no pass by name.
-"""
+"""The interface of a pass, its conditions and results, and the runner that checks them."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ __all__ = [
 
 
 class PassError(InternalError):
-    """The pass called `step` failed, or did not find what it requires."""
+    """The pass named `step` failed, or a condition that it requires or ensures does not hold."""
 
     def __init__(self, step: str, message: str) -> None:
         super().__init__(message)
@@ -44,10 +41,16 @@ class PassError(InternalError):
 
 @dataclass(frozen=True, eq=False)
 class SkipReason:
-    """Why a pass left a node as it is that it was made for.
+    """Why a pass left a node unchanged that it is made for.
 
-    node : the node; a graph input, or None for the whole model, where no node is to be named. kind,
-    name : what users read of it, as it was then: a later pass may change both.
+    Attributes
+    ----------
+    node
+        The node, or a graph input, or None for the complete model.
+    explanation
+        The reason, as part of a sentence.
+    kind, name
+        Operator and name of the node at that time: a later pass may change both.
     """
 
     node: ir.Node | ir.Value | None
@@ -57,15 +60,13 @@ class SkipReason:
 
     def __post_init__(self) -> None:
         node = self.node
-        kind, name = (
-            (node.op_type, node.name)
-            if isinstance(node, ir.Node)
-            else ("input", node.name)
-            if node
-            else ("the", "model")
-        )
+        kind, name = "the", "model"
+        if isinstance(node, ir.Node):
+            kind, name = node.op_type, str(node.name)
+        elif node is not None:
+            kind, name = "input", str(node.name)
         object.__setattr__(self, "kind", kind)
-        object.__setattr__(self, "name", str(name))
+        object.__setattr__(self, "name", name)
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name} stays: {self.explanation}"
@@ -73,33 +74,29 @@ class SkipReason:
 
 @dataclass(frozen=True)
 class PassResult:
-    """What a pass did: the number of changes, and why it did not act where it might have."""
+    """Number of changes of a pass, and why it left nodes unchanged."""
 
     changes: int
     skip_reasons: Sequence[SkipReason] = ()
 
 
 def is_strict_mode() -> bool:
-    """Whether a rewrite that fails, or changes what a model computes, is an error.
-
-    Not for users, but in our tests.
-    """
+    """Whether a rewrite that fails or changes results is an error, as in our tests."""
     return os.environ.get("LINGERONNX_STRICT", "") not in ("", "0")
 
 
-def format_skipped_pass(step: str, why: str) -> str:
-    """Return what the report says of a rewrite without which the graph is used."""
+def format_skipped_pass(step: str, reason: str) -> str:
+    """Format the note in the report that the pass `step` was left out."""
     return (
-        f"the rewrite {step} is left out, which may cost accuracy: {why}; this is a bug in "
-        "lingeronnx, please report "
-        "it with the model"
+        f"the rewrite {step} is left out, which may cost accuracy: {reason}; this is a bug in "
+        "lingeronnx, please report it with the model"
     )
 
 
 class Condition(NamedTuple):
-    """What must hold of a graph before a pass sees it, or behind it.
+    """A condition on a graph, before or after a pass.
 
-    `find_violation` returns where it does not, or None.
+    `find_violation` returns a description of the first violation, or None.
     """
 
     name: str
@@ -107,14 +104,25 @@ class Condition(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """A named step of the normalisation.
+    """A named step of the normalization.
 
-    run : changes the graph in place and returns how many changes it made, or a `PassResult`.
-    requires : what must hold before. note : what the report says when it changed something. ensures
-    : what holds behind it. left : whether a node, as it is then, is one that the pass was made for:
-    each such node has a reason. complete : no node is ever
-    left alone: what it cannot change is an error of the user's, or means that there is nothing to
-    do; so it has no reasons.
+    Attributes
+    ----------
+    name
+        Name in reports and options.
+    run
+        Changes the graph in place and returns the number of changes, or a `PassResult`.
+    requires
+        Conditions that must hold before.
+    note
+        Line of the report if the pass changed anything.
+    ensures
+        Conditions that hold afterwards.
+    is_candidate
+        Whether the pass is made for a node. Each such node that remains needs a `SkipReason`.
+    handles_all
+        The pass skips no node: a node that it cannot change is an error of the user's model. It
+        returns no skip reasons.
     """
 
     name: str
@@ -125,45 +133,39 @@ class Pass(NamedTuple):
     is_candidate: Callable[[ir.Node], bool] | None = None
     handles_all: bool = False
 
-    def find_violation(self, model: ir.Model, answer: PassResult) -> str | None:
-        """Return what does not hold of `model` behind the pass, which gave `answer`.
-
-        None where all does.
-        """
+    def find_violation(self, model: ir.Model, result: PassResult) -> str | None:
+        """Return the first guarantee that `model` violates after the pass, or None."""
         for condition in self.ensures:
-            if (where := condition.find_violation(model)) is not None:
-                return f"{condition.name}: {where}"
-        if self.handles_all and answer.skip_reasons:
-            return f"no node to be left: {answer.skip_reasons[0]}"
-        if self.is_candidate is not None:
-            explained = {id(reason.node) for reason in answer.skip_reasons}
-            node = next(
-                (n for n in model.graph if id(n) not in explained and self.is_candidate(n)), None
-            )
-            return (
-                None
-                if node is None
-                else f"a reason for each node it leaves: {node.op_type} {node.name} has none"
-            )
+            violation = condition.find_violation(model)
+            if violation is not None:
+                return f"{condition.name}: {violation}"
+        if self.handles_all and result.skip_reasons:
+            return f"that no node is skipped: {result.skip_reasons[0]}"
+        if self.is_candidate is None:
+            return None
+        explained = {id(reason.node) for reason in result.skip_reasons}
+        for node in model.graph:
+            if id(node) not in explained and self.is_candidate(node):
+                return f"a reason for each skipped node: {node.op_type} {node.name} has none"
         return None
 
 
 @dataclass(frozen=True)
 class PassRun:
-    """A pass that has run: what it changed, and why it did not act where it might have."""
+    """The result of a pass that has run."""
 
     name: str
     changes: int
     skip_reasons: Sequence[SkipReason] = ()
 
     def lines(self) -> Iterator[str]:
-        """Yield what it did as text, and one line per reason."""
+        """Yield the number of changes as text, then one line per skip reason."""
         yield f"{self.name}: {self.changes} change{'' if self.changes == 1 else 's'}"
         for reason in self.skip_reasons:
             yield f"  {reason}"
 
 
-#: Called after every pass with what it did and the graph as it is then.
+#: Called after every pass with its result and the current graph.
 PassObserver = Callable[[PassRun, ir.Model], None]
 
 
@@ -173,116 +175,140 @@ def run_passes(
     observer: PassObserver | None = None,
     skipped_passes: Collection[str] = (),
 ) -> dict[str, int]:
-    """Run `steps` on `model` in place, give every node a name; return {pass: number of changes}.
+    """Run `steps` on `model` in place, and give every node a unique name.
 
-    skipped_passes : names of passes to leave out. Raises PassError, which names the pass and those
-    before it, where a requirement does not hold, a pass fails or does not ensure what it says;
-    errors that are the user's go through.
+    Parameters
+    ----------
+    steps
+        The passes, in order.
+    model
+        Changed in place.
+    observer
+        Called after every pass.
+    skipped_passes
+        Names of passes to leave out.
+
+    Returns
+    -------
+    dict of str to int
+        Name of the pass -> number of changes.
+
+    Raises
+    ------
+    PassError
+        A pass failed, or one of its conditions does not hold. The message names the passes before.
+        Errors of the user's model are passed on.
     """
     changes: dict[str, int] = {}
     for step in steps:
         if step.name in skipped_passes:
             continue
-        done = ", ".join(changes) or "none"
-        for need in step.requires:
-            if (where := need.find_violation(model)) is not None:
+        completed = ", ".join(changes) or "none"
+        for condition in step.requires:
+            violation = condition.find_violation(model)
+            if violation is not None:
                 raise PassError(
                     step.name,
-                    f"pass {step.name} requires {need.name}, after passes {done}: {where}",
+                    f"pass {step.name} requires {condition.name}, after passes {completed}: "
+                    f"{violation}",
                 )
-        try:
-            answer = step.run(model)
-        except LingerOnnxError:
-            raise
-        except Exception as error:
-            raise PassError(
-                step.name, f"pass {step.name} failed after passes {done}: {error}"
-            ) from error
-        if isinstance(answer, int):
-            answer = PassResult(answer)
-        if (where := step.find_violation(model, answer)) is not None:
-            raise PassError(
-                step.name, f"pass {step.name} does not ensure {where}; after passes {done}"
-            )
-        changes[step.name] = changes.get(step.name, 0) + answer.changes
+        result = _run_pass(step, model, completed)
+        changes[step.name] = changes.get(step.name, 0) + result.changes
         if observer is not None:
-            observer(PassRun(step.name, answer.changes, answer.skip_reasons), model)
+            observer(PassRun(step.name, result.changes, result.skip_reasons), model)
     ir.assign_node_names(model)
     return changes
 
 
-# ---- conditions ----------------------------------------------------------------------------------------------------
+def _run_pass(step: Pass, model: ir.Model, completed: str) -> PassResult:
+    """Run one pass and check its guarantees; `completed` lists the passes before, for messages."""
+    try:
+        result = step.run(model)
+    except LingerOnnxError:
+        raise
+    except Exception as error:
+        raise PassError(
+            step.name, f"pass {step.name} failed after passes {completed}: {error}"
+        ) from error
+    if isinstance(result, int):
+        result = PassResult(result)
+    violation = step.find_violation(model, result)
+    if violation is not None:
+        raise PassError(
+            step.name, f"pass {step.name} does not ensure {violation}; after passes {completed}"
+        )
+    return result
+
+
+# ---- conditions ----------------------------------------------------------------------------------
 
 
 def _find_foreign_function(model: ir.Model) -> str | None:
-    return next(
-        (
-            f"function {f.name} is not inlined"
-            for f in model.functions.values()
-            if f.domain != ir.FUNCTION_DOMAIN
-        ),
-        None,
-    )
+    for function in model.functions.values():
+        if function.domain != ir.FUNCTION_DOMAIN:
+            return f"function {function.name} is not inlined"
+    return None
 
 
-#: What a Constant node may hold that no initializer can: texts and sparse tensors.
+#: Attributes of a Constant node that cannot become an initializer: strings and sparse tensors.
 _NON_TENSOR_CONSTANT_ATTRIBUTES = frozenset(("sparse_value", "value_string", "value_strings"))
 
 
 def _must_stay_node(node: ir.Node) -> bool:
-    """Whether a Constant node cannot become an initializer.
-
-    For what it holds, or as it is a graph output.
-    """
-    return bool(_NON_TENSOR_CONSTANT_ATTRIBUTES.intersection(node.attributes)) or any(
-        v.is_graph_output() for v in node.outputs
-    )
+    """Whether a Constant node cannot become an initializer."""
+    if _NON_TENSOR_CONSTANT_ATTRIBUTES.intersection(node.attributes):
+        return True
+    return any(value.is_graph_output() for value in node.outputs)
 
 
 def _find_unlifted_constant(model: ir.Model) -> str | None:
-    entry = next((v for v in model.graph.inputs if v.const_value is not None), None)
-    if entry is not None:
-        return f"initializer '{entry.name}' is a graph input"
-    left = (
-        n
-        for n in model.graph
-        if n.op_type == "Constant" and not n.domain and not _must_stay_node(n)
-    )
-    node = next(left, None)
-    return None if node is None else f"{node.name} is a Constant node"
+    for value in model.graph.inputs:
+        if value.const_value is not None:
+            return f"initializer '{value.name}' is a graph input"
+    for node in model.graph:
+        if node.op_type == "Constant" and not node.domain and not _must_stay_node(node):
+            return f"{node.name} is a Constant node"
+    return None
 
 
 def _find_subgraph_node(model: ir.Model) -> str | None:
-    return next((f"{n.op_type} {n.name} has one" for n in model.graph if ir.has_subgraphs(n)), None)
+    for node in model.graph:
+        if ir.has_subgraphs(node):
+            return f"{node.op_type} {node.name} has one"
+    return None
 
 
 def _find_unshaped_value(model: ir.Model) -> str | None:
-    return next((f"'{v.name}' has none" for v in ir.iter_values(model) if v.shape is None), None)
+    for value in ir.iter_values(model):
+        if value.shape is None:
+            return f"'{value.name}' has none"
+    return None
 
 
-FUNCTIONS_INLINED = Condition("no functions of others", _find_foreign_function)
+FUNCTIONS_INLINED = Condition("no foreign functions", _find_foreign_function)
 CONSTANTS_LIFTED = Condition("constants as initializers", _find_unlifted_constant)
 NO_SUBGRAPHS = Condition("no subgraphs", _find_subgraph_node)
 SHAPES_KNOWN = Condition("a shape for every tensor", _find_unshaped_value)
 
 
 def _find_untyped_input(model: ir.Model) -> str | None:
-    return next((f"input '{v.name}' has none" for v in model.graph.inputs if v.dtype is None), None)
+    for value in model.graph.inputs:
+        if value.dtype is None:
+            return f"input '{value.name}' has none"
+    return None
 
 
 def _find_dead_node(model: ir.Model) -> str | None:
-    left = (n for n in model.graph if not any(v.uses() or v.is_graph_output() for v in n.outputs))
-    node = next(left, None)
-    return None if node is None else f"nobody reads {node.op_type} {node.name}"
+    for node in model.graph:
+        if not any(value.uses() or value.is_graph_output() for value in node.outputs):
+            return f"the output of {node.op_type} {node.name} is not used"
+    return None
 
 
 INPUTS_TYPED = Condition("an element type for every input", _find_untyped_input)
-NO_DEAD_NODES = Condition("no node that nobody reads", _find_dead_node)
+NO_DEAD_NODES = Condition("no dead nodes", _find_dead_node)
 
 
-def match_op_types(*kinds: str) -> Callable[[ir.Node], bool]:
-    """Return whether a node is of one of these standard operators.
-
-    What a pass leaves none of without a reason.
-    """
-    return lambda node: node.op_type in kinds and not node.domain
+def match_op_types(*op_types: str) -> Callable[[ir.Node], bool]:
+    """Return a predicate that tells whether a node is one of these standard operators."""
+    return lambda node: node.op_type in op_types and not node.domain

@@ -1,6 +1,6 @@
-"""What the passes did, kept in their order and, where a folder is given, written there as they run.
+"""A log of all passes, optionally written to a folder while they run.
 
-passes.txt          every pass: how many changes, and why it did not act where it might have
+passes.txt          every pass with its number of changes and its skip reasons
 NN_<pass>.onnx      the graph after each pass that changed something
 """
 
@@ -18,10 +18,17 @@ __all__ = ["PassLog"]
 
 
 class PassLog:
-    """A `PassObserver` that keeps every `PassRun`.
+    """A `PassObserver` that collects every `PassRun`.
 
-    folder : where text and graphs go, made at the first step where it is missing; None writes
-    nothing. ConfigError where it cannot be.
+    Parameters
+    ----------
+    folder
+        Where the log and the graphs are written; created at the first pass. None writes nothing.
+
+    Raises
+    ------
+    ConfigError
+        The folder cannot be created.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
@@ -29,7 +36,7 @@ class PassLog:
         self._folder = None if folder is None else Path(folder)
 
     def __call__(self, step: PassRun, graph: ir.Model) -> None:
-        """Note what a pass did to `graph`."""
+        """Record the result of a pass on `graph`."""
         self.steps.append(step)
         if self._folder is None:
             return
@@ -39,23 +46,21 @@ class PassLog:
             write_text(self._folder / "passes.txt", "\n".join(self._format_lines()) + "\n")
 
     def _format_lines(self) -> Iterator[str]:
-        for number, step in enumerate(self.steps):
-            first, *more = step.lines()
-            yield f"{number:02} {first}"
-            yield from (f"   {line}" for line in more)
+        for index, step in enumerate(self.steps):
+            summary, *reasons = step.lines()
+            yield f"{index:02} {summary}"
+            yield from (f"   {line}" for line in reasons)
 
     def format_skip_reasons(self) -> list[str]:
-        """Return, for every pass, why it finally did not act where it might have: "pass.
-
-        Node stays: why".
-        """
+        """Return the skip reasons of each pass in its last run, as "pass: node stays: reason"."""
         return [
             f"{step.name}: {reason}" for step in self._last_runs() for reason in step.skip_reasons
         ]
 
     def get_skip_reasons(self) -> list[SkipReason]:
-        """Return the same as values."""
+        """Return the skip reasons of each pass in its last run."""
         return [reason for step in self._last_runs() for reason in step.skip_reasons]
 
     def _last_runs(self) -> Iterable[PassRun]:
-        return {step.name: step for step in self.steps}.values()  # what runs again, speaks again
+        """Return the last run of each pass: its reasons replace those of earlier runs."""
+        return {step.name: step for step in self.steps}.values()

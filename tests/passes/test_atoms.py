@@ -65,7 +65,9 @@ def test_regrouped_keeps_elements_in_their_order(sizes, place, random):
     assert told is not None
     assert sizes_of(told.axes) == whole
     have = [a for axis in told.axes for a in axis]
-    assert [a for axis in told.held for a in axis] == have  # what is held is cut in the same places
+    assert [
+        a for axis in told.base_axes for a in axis
+    ] == have  # what is held is cut in the same places
     made = [n or BATCHES for n in whole]
     np.testing.assert_array_equal(
         array_of(atoms, made).reshape(made), array_of(have, made).reshape(made)
@@ -87,7 +89,7 @@ def test_axes_are_joined_and_cut():
     )
     cut = regroup_factors(view((BATCH_FACTOR,), (one,)), [None, 2, 2], fresh_from(9))
     assert sizes_of(cut.axes) == [None, 2, 2]
-    assert sizes_of(cut.held) == [None, 4]
+    assert sizes_of(cut.base_axes) == [None, 4]
 
 
 def test_what_cannot_be_regrouped_is_none():
@@ -108,7 +110,7 @@ def test_the_same_sizes_get_the_same_names():
         (three,),
     )
     assert match_leading_axes(view((BATCH_FACTOR,), (three,)), ((BATCH_FACTOR,), (one,))) is None
-    assert substitute_factors(view((one,)), {one: two}).held == ((two,),)
+    assert substitute_factors(view((one,)), {one: two}).base_axes == ((two,),)
 
 
 def test_runs_that_stay_together_are_joined():

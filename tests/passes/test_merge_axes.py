@@ -125,7 +125,9 @@ def test_too_many_groups_of_axes_stay():
     )
     model = graph(text)
     trace_shapes(model, {"x": np.zeros((1, 2, 1, 2, 1, 2, 1, 2), np.float32)})
-    assert reasons(merge_axes, model)[0].endswith("7 groups of its axes move apart, at most 6 may")
+    assert reasons(merge_axes, model)[0].endswith(
+        "7 groups of its axes move separately; the limit is 6"
+    )
 
 
 def test_few_axes_are_left_alone():

@@ -175,11 +175,11 @@ SQUARE = "g (float[N,2] x) => (float[N,2] y) { y = Relu(x) }"
     (
         (
             Pass("p", lambda model: 0, is_candidate=match_op_types("Relu")),
-            "a reason for each node it leaves: Relu Relu_y has none",
+            "a reason for each skipped node: Relu Relu_y has none",
         ),
         (
             Pass("p", lambda m: PassResult(0, [SkipReason(m.graph[0], "so")]), handles_all=True),
-            "no node to be left: Relu Relu_y",
+            "that no node is skipped: Relu Relu_y",
         ),
     ),
 )

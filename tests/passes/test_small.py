@@ -275,7 +275,7 @@ ORDERED = {
         f"{TURN} f = Reshape(t, s) y = MatMul(f, w)",
         "float[A,5] y",
         (12, 5),
-        "the layer behind it does not read one whole sample per row",
+        "the layer after it does not read one complete sample per row",
     ),
     "the batch is moved": (
         "t = Transpose<perm = [1, 0, 2, 3]>(x) f = Reshape(t, s) y = MatMul(f, w)",
@@ -323,31 +323,31 @@ KEPT = {
         "float[N,3] x, float[N,3] z",
         "Max(x, z)",
         {},
-        "it is not of one activation and one constant",
+        "its operands are not one activation and one constant",
     ),
     "three": (
         "float[N,3] x",
         "Max(x, k, l)",
         {"k": np.float32(1), "l": np.float32(2)},
-        "it is not of one activation and one constant",
+        "its operands are not one activation and one constant",
     ),
     "one per channel": (
         "float[N,3] x",
         "Max(x, k)",
         {"k": rand(3)},
-        "its constant is not one float number",
+        "its constant is not a single float32 number",
     ),
     "not a number": (
         "float[N,3] x",
         "Max(x, k)",
         {"k": np.float32("nan")},
-        "its constant is not one float number",
+        "its constant is not a single float32 number",
     ),
     "wider": (
         "float[N,3] x",
         "Max(x, k)",
         {"k": np.ones((1, 1, 1), np.float32)},
-        "its constant widens the tensor",
+        "its constant broadcasts the tensor",
     ),
 }
 
@@ -389,5 +389,5 @@ def test_the_batch_together_with_others_stays():
     """axis = 0 before opset 13 mixes the samples."""
     model = graph("g (float[2,3,4] x) => (float[2,3,4] y) { y = Softmax<axis = 0>(x) }", opset=12)
     trace_shapes(model, feeds(model))
-    why = "it takes the batch and other axes together, or sizes are not known"
+    why = "it combines the batch with other axes, or its shape is not known"
     assert reasons(canonicalize_softmax, model) == [f"Softmax Softmax_y: {why}"]

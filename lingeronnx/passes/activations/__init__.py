@@ -1,1 +1,1 @@
-"""Functions of one number, and of a row of them: one node for each."""
+"""Activations, elementwise functions and Softmax, converted to one node each."""

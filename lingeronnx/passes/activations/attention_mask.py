@@ -1,15 +1,16 @@
-"""A mask in front of a Softmax is one sum with a constant that is 0 or `MASK_VALUE`.
+"""Convert attention masks before a Softmax to the sum with a constant of 0 and `MASK_VALUE`.
 
-    Add(s, m)        entries of m from -1000 down, or from -50 where the others are 0  -> Add(Add(s,
-    rest), m') Where(c, s, v)   v such a number, or minus infinity; c constant                    ->
-    Add(s, m') Where(c, p, 0)   anywhere                                                          ->
+    Add(s, m)        entries of m up to -1000, or up to -50 if all others are 0  -> Add(Add(s,
+    bias), m') Where(c, s, v)   v such a value or minus infinity, c constant                ->
+    Add(s, m') Where(c, p, 0)   anywhere                                                    ->
     Mul(p, c)
 
-What is masked gets no share from the Softmax, before and after; -1e9 and minus infinity have no
-place in eight bits, `MASK_VALUE` saturates there. `ops.constant_operand` sees to it that the lowest
-integer is far enough. Rows that are masked as a whole stay as they are: they would get other
-shares. The guard ``Where(IsNaN(p), 0, p)`` that exporters put behind a Softmax for such rows goes
-where there are none.
+Masked positions get the weight zero from the Softmax before and after. Values such as -1e9 or minus
+infinity cannot be represented in eight bits; `MASK_VALUE` saturates there, and
+`ops.constant_operand` ensures that the lowest integer is far enough from the others. A mask with a
+completely masked row stays unchanged, because the Softmax weights of that row would change. The
+guard ``Where(IsNaN(p), 0, p)`` that exporters add after a Softmax for such rows is removed if there
+are none.
 """
 
 from __future__ import annotations
@@ -26,38 +27,38 @@ from .._pass import PassResult, SkipReason
 
 
 def canonicalize_attention_masks(model: ir.Model) -> PassResult:
-    """Rewrite the masks of `model`."""
-    changed, why = 0, list[SkipReason]()
+    """Convert the masks of `model`."""
+    changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         if node.domain:
             continue
         if node.op_type == "Softmax":
-            done = _rewrite_mask_before_softmax(model, node)
-            why += [done] if isinstance(done, SkipReason) else []
-            changed += not isinstance(done, SkipReason) and done
+            outcome = _rewrite_mask_before_softmax(model, node)
+            if isinstance(outcome, SkipReason):
+                skipped.append(outcome)
+            else:
+                changes += outcome
         elif node.op_type == "Where":
-            changed += _remove_nan_guard(model, node) or _convert_where_to_mul(model, node)
-    return PassResult(changed, why)
+            changes += _remove_nan_guard(model, node) or _convert_where_to_mul(model, node)
+    return PassResult(changes, skipped)
 
 
 def _rewrite_mask_before_softmax(model: ir.Model, softmax: ir.Node) -> int | SkipReason:
-    """Rewrite the mask in front of `softmax`; a Reason for one that stays."""
+    """Convert the mask before `softmax`.
+
+    Returns the number of changes, or a reason if there is a mask that cannot be converted.
+    """
     node = ir.producer(softmax.inputs[0])
     if node is None or node.domain or ir.sole_consumer(node.outputs[0]) is not softmax:
         return 0
-    masked = (
-        _match_add_mask(node)
-        if node.op_type == "Add"
-        else _match_where_mask(node)
-        if node.op_type == "Where"
-        else None
-    )
-    if masked is None:
+    match_mask = {"Add": _match_add_mask, "Where": _match_where_mask}.get(node.op_type)
+    mask = None if match_mask is None else match_mask(node)
+    if mask is None:
         return 0
-    scores, array = masked
+    scores, array = mask
     shape = ir.get_shape(node.outputs[0])
-    hidden = _find_masked_positions(array)
-    if not hidden.any():
+    masked = _find_masked_positions(array)
+    if not masked.any():
         return 0
     if (
         not shape
@@ -65,148 +66,150 @@ def _rewrite_mask_before_softmax(model: ir.Model, softmax: ir.Node) -> int | Ski
         or not _is_batch_invariant_float(array, len(shape))
     ):
         return SkipReason(
-            node, "its mask widens the tensor, is not of floats, or differs between samples"
+            node, "its mask broadcasts the tensor, is not float, or differs between samples"
         )
-    full = hidden.reshape((1,) * (len(shape) - hidden.ndim) + hidden.shape)
-    if full.all(axis=ir.get_attr(softmax, "axis", -1)).any():
-        return SkipReason(node, "it masks a whole row, which would get other shares")
-    rest = np.where(hidden, np.float32(0), array).astype(np.float32)
-    wanted = np.where(full, np.float32(MASK_VALUE), np.float32(0))
-    if (
+    aligned = masked.reshape((1,) * (len(shape) - masked.ndim) + masked.shape)
+    if aligned.all(axis=ir.get_attr(softmax, "axis", -1)).any():
+        return SkipReason(node, "it masks a complete row, whose weights would change")
+    bias = np.where(masked, np.float32(0), array).astype(np.float32)
+    mask_array = np.where(aligned, np.float32(MASK_VALUE), np.float32(0))
+    is_canonical = (
         node.op_type == "Add"
-        and not rest.any()
-        and np.array_equal(array.reshape(full.shape), wanted)
-    ):
+        and not bias.any()
+        and np.array_equal(array.reshape(aligned.shape), mask_array)
+    )
+    if is_canonical:
         return 0
-    base = node.outputs[0].name
-    new: list[ir.Node] = []
-    for what, constant in (("bias", rest), ("masked", wanted)):
-        if what == "bias" and not rest.any():
-            continue
-        initializer = ir.add_initializer(
-            model, ir.unique_tensor_name(model, f"{base}_{what}_constant"), constant
-        )
-        new.append(
-            ir.make_node(
-                "Add",
-                [new[-1].outputs[0] if new else scores, initializer],
-                origin=node,
-                suffix="bias" if what == "bias" else "",
-                output=ir.unique_tensor_name(model, f"{base}_{what}"),
-                like=node.outputs[0],
-            )
-        )
-    name = new[-1].outputs[0].name
-    ir.replace_nodes(model, [node], new)
-    new[-1].outputs[0].name = name  # its values are others where it is masked
+    _replace_with_sums(model, node, scores, bias if bias.any() else None, mask_array)
     return 1
 
 
+def _replace_with_sums(
+    model: ir.Model, node: ir.Node, scores: ir.Value, bias: np.ndarray | None, mask: np.ndarray
+) -> None:
+    """Replace `node` by the sum of `scores`, an optional bias, and the mask."""
+    base = node.outputs[0].name
+    summands = {"masked": mask} if bias is None else {"bias": bias, "masked": mask}
+    new_nodes: list[ir.Node] = []
+    source = scores
+    for label, array in summands.items():
+        initializer = ir.add_initializer(
+            model, ir.unique_tensor_name(model, f"{base}_{label}_constant"), array
+        )
+        add = ir.make_node(
+            "Add",
+            [source, initializer],
+            origin=node,
+            suffix="bias" if label == "bias" else "",
+            output=ir.unique_tensor_name(model, f"{base}_{label}"),
+            like=node.outputs[0],
+        )
+        new_nodes.append(add)
+        source = add.outputs[0]
+    name = source.name
+    ir.replace_nodes(model, [node], new_nodes)
+    source.name = name  # a new name, because the masked elements have other values
+
+
 def _match_add_mask(node: ir.Node) -> tuple[ir.Value, np.ndarray] | None:
-    """Return the computed and the constant operand of an Add."""
+    """Return the computed and the constant operand of an Add, or None."""
     arrays = [ir.const_value(value) for value in node.inputs]
     index = 0 if arrays[0] is None else 1
     array = arrays[1 - index]
-    return (
-        None
-        if array is None or arrays[index] is not None
-        else (ir.require_input(node, index), array)
-    )
+    if array is None or arrays[index] is not None:
+        return None
+    return ir.require_input(node, index), array
 
 
 def _match_where_mask(node: ir.Node) -> tuple[ir.Value, np.ndarray] | None:
-    """Return what a Where by a constant shows of its computed operand, and 0 or the other, constant one as a sum."""
-    shown, arrays = (
-        ir.const_value(node.inputs[0]),
-        [ir.const_value(value) for value in node.inputs[1:]],
-    )
-    if shown is None or (arrays[0] is None) == (arrays[1] is None):
+    """Return the computed operand of a Where, and its constant one as a mask to add, or None."""
+    choice = _match_constant_choice(node)
+    if choice is None:
+        return None
+    value, array, visible = choice
+    if array.ndim > visible.ndim:
+        return None
+    masked_values = np.broadcast_arrays(array, visible)[0][~visible.astype(bool)]
+    if (masked_values > LIKELY_MASK_THRESHOLD).any():
+        return None
+    return value, np.where(visible, np.float32(0), array).astype(np.float32)
+
+
+def _match_constant_choice(node: ir.Node) -> tuple[ir.Value, np.ndarray, np.ndarray] | None:
+    """Match a Where with a constant condition and one constant operand.
+
+    Returns (computed operand, constant operand, where the computed one is selected), or None.
+    """
+    condition = ir.const_value(node.inputs[0])
+    arrays = [ir.const_value(value) for value in node.inputs[1:]]
+    if condition is None or (arrays[0] is None) == (arrays[1] is None):
         return None
     index = 0 if arrays[0] is None else 1
-    array, shown = arrays[1 - index], shown if index == 0 else ~shown
+    array = arrays[1 - index]
     assert array is not None
-    hidden = (
-        np.broadcast_arrays(array, shown)[0][~shown.astype(bool)]
-        if array.ndim <= shown.ndim
-        else array
-    )
-    if array.ndim > shown.ndim or (hidden > LIKELY_MASK_THRESHOLD).any():
-        return None
-    return ir.require_input(node, 1 + index), np.where(shown, np.float32(0), array).astype(
-        np.float32
-    )
+    return ir.require_input(node, 1 + index), array, condition if index == 0 else ~condition
 
 
 def _find_masked_positions(array: np.ndarray) -> np.ndarray:
-    """Return where a summand masks."""
-    surely, likely = array <= CERTAIN_MASK_THRESHOLD, array <= LIKELY_MASK_THRESHOLD
-    return surely if surely.any() or array[~likely].any() else likely
+    """Return which elements of a summand mask their position, as a boolean array."""
+    certain, likely = array <= CERTAIN_MASK_THRESHOLD, array <= LIKELY_MASK_THRESHOLD
+    return certain if certain.any() or array[~likely].any() else likely
 
 
 def _is_batch_invariant_float(array: np.ndarray, rank: int) -> bool:
-    """Whether a constant is the same for all samples and float."""
+    """Whether a constant is float32 and the same for all samples of a tensor of `rank` axes."""
     return array.dtype == np.float32 and (
         array.ndim < rank or (array.ndim == rank and array.shape[0] == 1)
     )
 
 
 def _convert_where_to_mul(model: ir.Model, node: ir.Node) -> int:
-    """Rewrite a choice between a tensor and 0 by a constant as a product."""
-    shown, arrays = (
-        ir.const_value(node.inputs[0]),
-        [ir.const_value(value) for value in node.inputs[1:]],
-    )
-    if shown is None or (arrays[0] is None) == (arrays[1] is None):
+    """Convert a constant choice between a tensor and 0 to a product; return the changes."""
+    choice = _match_constant_choice(node)
+    if choice is None:
         return 0
-    index = 0 if arrays[0] is None else 1
-    array, value = arrays[1 - index], ir.require_input(node, 1 + index)
+    value, array, visible = choice
     shape = ir.get_shape(node.outputs[0])
-    if (
-        array is None
-        or array.any()
-        or array.dtype != np.float32
-        or not shape
-        or ir.get_shape(value) != shape
-    ):
+    if array.any() or array.dtype != np.float32 or not shape or ir.get_shape(value) != shape:
         return 0
-    factor = (shown if index == 0 else ~shown).astype(np.float32)
+    factor = visible.astype(np.float32)
     if not _is_batch_invariant_float(factor, len(shape)):
         return 0
     initializer = ir.add_initializer(
         model, ir.unique_tensor_name(model, f"{node.outputs[0].name}_shown"), factor
     )
-    new = ir.make_node("Mul", [value, initializer], origin=node, output="", like=node.outputs[0])
-    ir.replace_nodes(model, [node], [new])
+    product = ir.make_node(
+        "Mul", [value, initializer], origin=node, output="", like=node.outputs[0]
+    )
+    ir.replace_nodes(model, [node], [product])
     return 1
 
 
 def _remove_nan_guard(model: ir.Model, node: ir.Node) -> int:
-    """Take out a choice of another value where a Softmax is NaN.
+    """Remove a Where that replaces NaN after a Softmax; return the number of changes.
 
-    It is not, unless a row is masked as a whole.
+    A Softmax is NaN only for a completely masked row, which needs an infinite mask.
     """
-    test = ir.producer(node.inputs[0])
+    is_nan = ir.producer(node.inputs[0])
     softmax = ir.producer(node.inputs[2])
-    if (
-        test is None
-        or test.op_type != "IsNaN"
-        or test.inputs[0] is not node.inputs[2]
-        or softmax is None
-    ):
+    if is_nan is None or is_nan.op_type != "IsNaN" or is_nan.inputs[0] is not node.inputs[2]:
         return 0
-    before = ir.producer(softmax.inputs[0])
-    constants = [] if before is None else [ir.const_value(value) for value in before.inputs]
-    endless = any(
-        a is not None and a.dtype.kind == "f" and not np.isfinite(a).all() for a in constants
-    )
-    if (
-        softmax.op_type != "Softmax"
-        or softmax.domain
-        or endless
-        or not ir.can_bypass_node(node, softmax.outputs[0])
-    ):
+    if softmax is None or softmax.op_type != "Softmax" or softmax.domain:
+        return 0
+    if _has_infinite_constant(ir.producer(softmax.inputs[0])):
+        return 0
+    if not ir.can_bypass_node(node, softmax.outputs[0]):
         return 0
     ir.bypass_node(model, node, softmax.outputs[0])
-    if not test.outputs[0].uses():
-        model.graph.remove(test, safe=True)
+    if not is_nan.outputs[0].uses():
+        model.graph.remove(is_nan, safe=True)
     return 1
+
+
+def _has_infinite_constant(node: ir.Node | None) -> bool:
+    """Whether a float constant that `node` reads has an element that is not finite."""
+    arrays = [] if node is None else [ir.const_value(value) for value in node.inputs]
+    return any(
+        array is not None and array.dtype.kind == "f" and not np.isfinite(array).all()
+        for array in arrays
+    )

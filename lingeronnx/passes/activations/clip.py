@@ -1,9 +1,8 @@
-"""Recognise what Clip means.
+"""Simplify Clip: to Relu if only the lower bound 0 limits values, otherwise to constant bounds.
 
-Relu where only the lower bound 0 acts, otherwise constant bounds in one form.
-A Clip with bounds (0, nothing) becomes Relu. One that only cuts where no value can be goes. Bounds
-that are attributes (opset 6) stay attributes; `ops.activation` reads both forms. Of two Clips (or
-Relus) in a row, the first read by the second alone, one is left.
+A Clip that cannot change any value is removed. Bounds that are attributes (opset 6) stay
+attributes; `ops.activation` reads both forms. Two consecutive Clips or Relus are merged if only the
+second reads the first.
 """
 
 from __future__ import annotations
@@ -19,88 +18,97 @@ from .._pass import PassResult, SkipReason
 
 def simplify_clip(model: ir.Model) -> PassResult:
     """Simplify the Clip nodes of `model`."""
-    changed, why = 0, list[SkipReason]()
+    changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
-        limits, kind = (
-            _get_bounds(node),
-            ir.require_input(node).dtype if node.inputs and node.inputs[0] is not None else None,
-        )
-        if limits is None or (kind is not None and not kind.is_floating_point()):
+        bounds = _get_bounds(node)
+        if bounds is None or _has_integer_input(node):
             if node.op_type == "Clip" and not node.domain:
-                known = "its bounds are computed at run time, or in the wrong order"
-                why.append(SkipReason(node, known if limits is None else "it clips integers"))
+                reason = "it clips integers"
+                if bounds is None:
+                    reason = "its bounds are computed at run time, or in the wrong order"
+                skipped.append(SkipReason(node, reason))
             continue
-        before = ir.producer(node.inputs[0])
-        inner = _get_bounds(before)
-        if before is not None and inner is not None and ir.sole_consumer(before.outputs[0]) is node:
-            low, high = (
-                min(max(end, limits[0]), limits[1]) for end in inner
-            )  # the outer one on the inner's ends
-            if ir.can_bypass_node(before, ir.require_input(before)):
-                ir.bypass_node(model, before, ir.require_input(before))
-                limits = (low, high)
-                node = _replace_with_clip(model, node, limits)
-                changed += 1
-        never = (
-            limits[0] <= 0
-            and limits[1] == math.inf
-            and node.op_type == "Clip"
-            and _is_input_nonnegative(node)
-        )
-        if never and ir.can_bypass_node(node, ir.require_input(node)):
-            ir.bypass_node(model, node, ir.require_input(node))
-            changed += 1
+        merged_bounds = _merge_preceding_clip(model, node, bounds)
+        if merged_bounds is not None:
+            bounds = merged_bounds
+            node = _replace_with_clip(model, node, bounds)
+            changes += 1
+        low, high = bounds
+        if node.op_type != "Clip" or high != math.inf or low > 0:
             continue
-        if limits[0] == 0 and limits[1] == math.inf and node.op_type == "Clip":
-            new = ir.make_node(
-                "Relu", [node.inputs[0]], origin=node, output="", like=node.outputs[0]
-            )
-            ir.replace_nodes(model, [node], [new])
-            changed += 1
-    return PassResult(changed, why)
+        source = ir.require_input(node)
+        if _is_input_nonnegative(node) and ir.can_bypass_node(node, source):
+            ir.bypass_node(model, node, source)
+            changes += 1
+        elif low == 0:
+            relu = ir.make_node("Relu", [source], origin=node, output="", like=node.outputs[0])
+            ir.replace_nodes(model, [node], [relu])
+            changes += 1
+    return PassResult(changes, skipped)
+
+
+def _has_integer_input(node: ir.Node) -> bool:
+    """Whether the element type of input 0 is known and not floating-point."""
+    if not node.inputs or node.inputs[0] is None:
+        return False
+    dtype = node.inputs[0].dtype
+    return dtype is not None and not dtype.is_floating_point()
+
+
+def _merge_preceding_clip(
+    model: ir.Model, node: ir.Node, bounds: tuple[float, float]
+) -> tuple[float, float] | None:
+    """Bypass a Clip or Relu that only `node` reads; return the bounds of both together, or None."""
+    previous = ir.producer(node.inputs[0])
+    previous_bounds = _get_bounds(previous)
+    if previous is None or previous_bounds is None:
+        return None
+    if ir.sole_consumer(previous.outputs[0]) is not node:
+        return None
+    if not ir.can_bypass_node(previous, ir.require_input(previous)):
+        return None
+    ir.bypass_node(model, previous, ir.require_input(previous))
+    low, high = (min(max(bound, bounds[0]), bounds[1]) for bound in previous_bounds)
+    return low, high
 
 
 def _is_input_nonnegative(node: ir.Node) -> bool:
-    """Whether what `node` reads is at least 0, whatever the data."""
-    maker = ir.producer(node.inputs[0])
-    while (
-        maker is not None
-        and maker.op_type in operators.PERMUTATION_OPS | operators.SELECTION_OPS
-        and not maker.domain
-    ):
-        maker = ir.producer(maker.inputs[0])
-    return maker is not None and maker.op_type in operators.NONNEGATIVE_OPS and not maker.domain
+    """Whether input 0 of `node` is never negative."""
+    moving_ops = operators.PERMUTATION_OPS | operators.SELECTION_OPS
+    producer = ir.producer(node.inputs[0])
+    while producer is not None and producer.op_type in moving_ops and not producer.domain:
+        producer = ir.producer(producer.inputs[0])
+    if producer is None or producer.domain:
+        return False
+    return producer.op_type in operators.NONNEGATIVE_OPS
 
 
 def _get_bounds(node: ir.Node | None) -> tuple[float, float] | None:
-    """Return the ordered bounds of a Relu or of a Clip with constant ones, else None."""
+    """Return (low, high) of a Relu or of a Clip with constant ordered bounds, else None."""
     if node is None or node.domain or node.op_type not in ("Relu", "Clip"):
         return None
-    limits = (0.0, math.inf) if node.op_type == "Relu" else get_clip_bounds(node)
-    return limits if limits is not None and limits[0] <= limits[1] else None
+    bounds = (0.0, math.inf) if node.op_type == "Relu" else get_clip_bounds(node)
+    return bounds if bounds is not None and bounds[0] <= bounds[1] else None
 
 
-def _replace_with_clip(model: ir.Model, node: ir.Node, limits: tuple[float, float]) -> ir.Node:
-    """Return `node`, a Relu or Clip, as a Clip with these bounds, in the form of the model's opset."""
+def _replace_with_clip(model: ir.Model, node: ir.Node, bounds: tuple[float, float]) -> ir.Node:
+    """Replace a Relu or Clip by a Clip with `bounds`, in the form of the model's opset."""
     base = node.outputs[0].name
+    inputs: list[ir.Value | None] = [ir.require_input(node)]
+    attributes: dict[str, float] = {}
     if ir.get_opset(model) < 11:
-        inputs: list[ir.Value | None] = [ir.require_input(node)]
-        attributes = {
-            key: v for key, v in zip(("min", "max"), limits, strict=True) if math.isfinite(v)
-        }
+        for key, bound in zip(("min", "max"), bounds, strict=True):
+            if math.isfinite(bound):
+                attributes[key] = bound
     else:
-        ends = [
-            ir.add_initializer(
-                model, ir.unique_tensor_name(model, f"{base}_{key}"), np.array(v, np.float32)
-            )
-            if math.isfinite(v)
-            else None
-            for key, v in zip(("low", "high"), limits, strict=True)
-        ]
-        inputs, attributes = (
-            [ir.require_input(node), *(ends if ends[1] is not None else ends[:1])],
-            {},
-        )
-    new = ir.make_node("Clip", inputs, attributes, origin=node, output="", like=node.outputs[0])
-    ir.replace_nodes(model, [node], [new])
-    return new
+        for key, bound in zip(("low", "high"), bounds, strict=True):
+            if not math.isfinite(bound):
+                inputs.append(None)
+                continue
+            name = ir.unique_tensor_name(model, f"{base}_{key}")
+            inputs.append(ir.add_initializer(model, name, np.array(bound, np.float32)))
+        if inputs[-1] is None:
+            inputs.pop()
+    clip = ir.make_node("Clip", inputs, attributes, origin=node, output="", like=node.outputs[0])
+    ir.replace_nodes(model, [node], [clip])
+    return clip

@@ -1,8 +1,7 @@
-"""One meaning of Softmax: along the last axis, written out as a number from 0 on.
+"""Convert Softmax to one form: along a single axis, given as a nonnegative number.
 
-Before opset 13 the axes from `axis` on are taken together; where more than one of them is larger
-than 1 the Softmax gets a Reshape on either side. An axis that is not the last one stays (opset 13
-and newer).
+Before opset 13 the axes from `axis` on are flattened; if more than one of them is larger than 1,
+the Softmax gets a Reshape on both sides. Since opset 13, an axis that is not the last one is kept.
 """
 
 from __future__ import annotations
@@ -14,72 +13,67 @@ from .._pass import PassResult, SkipReason
 
 
 def canonicalize_softmax(model: ir.Model) -> PassResult:
-    """Write the Softmax nodes of `model` in one form."""
-    newer = ir.get_opset(model) >= 13
-    changed, why = 0, list[SkipReason]()
+    """Convert the Softmax, LogSoftmax and Hardmax nodes of `model`."""
+    is_single_axis = ir.get_opset(model) >= 13
+    changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
-        shape = (
-            ir.get_shape(node.inputs[0])
-            if node.op_type in operators.SOFTMAX_FAMILY_OPS and not node.domain
-            else None
-        )
+        if node.op_type not in operators.SOFTMAX_FAMILY_OPS or node.domain:
+            continue
+        shape = ir.get_shape(node.inputs[0])
         if not shape:
             continue
-        axis_attribute = ir.get_attr(node, "axis")
-        axis = (axis_attribute if axis_attribute is not None else -1 if newer else 1) % max(
-            len(shape), 1
-        )
-        last = len(shape) - 1
-        if newer or axis == last:
-            if axis_attribute != axis:
+        stored_axis = ir.get_attr(node, "axis")
+        default_axis = -1 if is_single_axis else 1
+        axis = (default_axis if stored_axis is None else stored_axis) % len(shape)
+        if is_single_axis or axis == len(shape) - 1:
+            if stored_axis != axis:
                 ir.set_attr(node, "axis", axis)
-                changed += 1
+                changes += 1
         elif None not in shape[1:] and axis > 0:
-            changed += _wrap_in_reshapes(model, node, shape, axis)
+            changes += _wrap_in_reshapes(model, node, shape, axis)
         else:
-            why.append(
-                SkipReason(
-                    node, "it takes the batch and other axes together, or sizes are not known"
-                )
-            )
-    return PassResult(changed, why)
+            reason = "it combines the batch with other axes, or its shape is not known"
+            skipped.append(SkipReason(node, reason))
+    return PassResult(changes, skipped)
 
 
 def _wrap_in_reshapes(
     model: ir.Model, node: ir.Node, shape: tuple[int | None, ...], axis: int
 ) -> int:
-    base, kind = node.outputs[0].name, node.outputs[0].type
-    sizes = {"flat": [0] * axis + [-1], "shape": [0, *(int(d or 1) for d in shape[1:])]}
-    flat, back = (
+    """Flatten the axes from `axis` on before `node` and restore them after; return 1."""
+    base, value_type = node.outputs[0].name, node.outputs[0].type
+    targets = {"flat": [0] * axis + [-1], "shape": [0, *(int(dim or 1) for dim in shape[1:])]}
+    flat_target, original_target = (
         ir.add_initializer(
-            model, ir.unique_tensor_name(model, f"{base}_{key}"), np.array(dims, np.int64)
+            model, ir.unique_tensor_name(model, f"{base}_{key}"), np.array(target, np.int64)
         )
-        for key, dims in sizes.items()
+        for key, target in targets.items()
     )
-    dims = [*(node.inputs[0].shape or ())[:axis], int(np.prod([int(d or 1) for d in shape[axis:]]))]  # type: ignore[union-attr]
-    before = ir.make_node(
+    flat_size = int(np.prod([int(dim or 1) for dim in shape[axis:]]))
+    dims = [*(node.inputs[0].shape or ())[:axis], flat_size]  # type: ignore[union-attr]
+    flatten = ir.make_node(
         "Reshape",
-        [node.inputs[0], flat],
+        [node.inputs[0], flat_target],
         origin=node,
         suffix="flat",
         output=ir.unique_tensor_name(model, f"{base}_in"),
     )
-    inner = ir.make_node(
+    softmax = ir.make_node(
         node.op_type,
-        [before.outputs[0]],
+        [flatten.outputs[0]],
         {"axis": axis},
         origin=node,
         output=ir.unique_tensor_name(model, f"{base}_out"),
     )
-    after = ir.make_node(
+    restore = ir.make_node(
         "Reshape",
-        [inner.outputs[0], back],
+        [softmax.outputs[0], original_target],
         origin=node,
         suffix="back",
         output="",
         like=node.outputs[0],
     )
-    for value in (before.outputs[0], inner.outputs[0]):
-        value.type, value.shape = kind, ir.make_shape(dims)
-    ir.replace_nodes(model, [node], [before, inner, after])
+    for value in (flatten.outputs[0], softmax.outputs[0]):
+        value.type, value.shape = value_type, ir.make_shape(dims)
+    ir.replace_nodes(model, [node], [flatten, softmax, restore])
     return 1

@@ -1,15 +1,15 @@
-"""Functions of one number that exporters write as several operators become one node.
+"""Fuse unary functions that exporters write as several operators.
 
-    GELU    0.5 x (1 + erf(x / sqrt 2))  and its tanh form          -> lingeronnx.Gelu
+    GELU    0.5 x (1 + erf(x / sqrt 2)), and its tanh form          -> lingeronnx.Gelu
     SiLU    x * sigmoid(x)                                          -> lingeronnx.Silu
     Mish    x * tanh(softplus(x))                                   -> lingeronnx.Mish
     HardSwish  x * clip(x + 3, 0, 6) / 6, x * HardSigmoid(x)        -> lingeronnx.HardSwish
-    others  any element-wise operators and constants of one value   -> lingeronnx.Curve
+    others  any elementwise operators and scalar constants          -> lingeronnx.Curve
 
-What is joined reads one tensor and nobody else reads what lies between. The node calls a
-model-local function with the operators as they were, so onnxruntime computes the same. Compositions
-that the chips have operators for (arithmetic, Relu, Clip, a lone sigmoid or tanh) stay as they are,
-but for SiLU and HardSwish.
+The fused nodes read one tensor, and nothing else reads their intermediate tensors. The new node
+calls a model-local function with the original operators, so onnxruntime computes the same.
+Compositions that the platforms have operators for (arithmetic, Relu, Clip, a single sigmoid or
+tanh) are not fused, except SiLU and HardSwish.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from ...ops import is_table_only
 from ...ops.functions.lookup_table import evaluate_float_node, evaluate_node
 from .._pass import PassResult, SkipReason
 
-#: Nothing but a table computes these: a composition with one of them is worth a table.
-_TABLE_ONLY_OPS = frozenset(kind for kind in operators.UNARY_FUNCTIONS if is_table_only(kind)) - {
-    "Neg"
-} | {"Pow"}
+#: Operators that need a lookup table: a composition with one of them becomes one table.
+_TABLE_ONLY_OPS = frozenset(
+    op_type for op_type in operators.UNARY_FUNCTIONS if is_table_only(op_type)
+) - {"Neg"} | {"Pow"}
+_ELEMENTWISE_OPS = {*operators.UNARY_FUNCTIONS, *operators.BINARY_FUNCTIONS, "Clip"}
 _FusionPredicate = Callable[[list[ir.Node], ir.Value], bool]
 _SAMPLE_POINTS = np.linspace(-8.0, 8.0, 257)
 _KNOWN_FUNCTIONS = {
@@ -37,141 +38,154 @@ _KNOWN_FUNCTIONS = {
     "Silu": ("Swish", {}),
 }
 
-#: Known functions with constants -> operators one of which is in each of their forms.
+#: Known function with constants -> operators of which each of its forms has at least one.
 _MARKER_OPS = {"HardSwish": {"Clip", "HardSigmoid"}, "Gelu": {"Erf"}, "GeluTanh": {"Tanh"}}
 
 
 def fuse_unary_functions(model: ir.Model) -> PassResult:
-    """Join the compositions of `model`, counted by the nodes that are made."""
+    """Fuse the unary compositions of `model`, counted by new nodes."""
     return _fuse_regions(model, _is_worth_fusing)
 
 
 def fuse_known_activations(model: ir.Model) -> PassResult:
-    """Join those that are HardSwish or GELU, before a layer takes up what they divide by or add.
+    """Fuse the compositions that are HardSwish or GELU, counted by new nodes.
 
-    Counted by the nodes that are made.
+    Must run before layers absorb the constants that these divide by or add.
     """
     return _fuse_regions(model, _matches_known_function)
 
 
 def _fuse_regions(model: ir.Model, should_fuse: _FusionPredicate) -> PassResult:
-    changed, gone, why = 0, set[int](), list[SkipReason]()
+    changes, fused_ids, skipped = 0, set[int](), list[SkipReason]()
     for node in reversed(list(model.graph)):
-        if id(node) in gone:
+        if id(node) in fused_ids:
             continue
         region = _find_region(node, should_fuse)
         if region is None:
-            if (reason := _explain_unfused_gate(node, should_fuse)) is not None:
-                why.append(reason)
+            reason = _explain_unfused_gate(node, should_fuse)
+            if reason is not None:
+                skipped.append(reason)
             continue
         nodes, source = region
-        gone |= {id(n) for n in nodes}
+        fused_ids.update(id(member) for member in nodes)
         _replace_with_function(model, nodes, source)
-        changed += 1
-    return PassResult(changed, why)
+        changes += 1
+    return PassResult(changes, skipped)
 
 
-def _explain_unfused_gate(node: ir.Node, worth: _FusionPredicate) -> SkipReason | None:
-    """Return why the product `node` of a tensor with a function of it stays.
-
-    None for any other node.
-    """
+def _explain_unfused_gate(node: ir.Node, should_fuse: _FusionPredicate) -> SkipReason | None:
+    """Return why a product of a tensor with a function of it is not fused, else None."""
     operands = _computed_operands(node) if node.op_type == "Mul" else None
     if operands is None or len(operands) != 2:
         return None
-    for value, other in (operands, operands[::-1]):
-        maker = ir.producer(value)
-        if (
-            maker is not None
-            and maker.op_type in _GATE_OPS[worth]
-            and ir.require_input(maker) is other
-        ):
-            single = ir.sole_consumer(value) is node
-            return SkipReason(
-                node, f"{value.name} is {'another function' if single else 'read elsewhere too'}"
-            )
+    for gate, source in (operands, operands[::-1]):
+        producer = ir.producer(gate)
+        if producer is None or producer.op_type not in _GATE_OPS[should_fuse]:
+            continue
+        if ir.require_input(producer) is source:
+            is_private = ir.sole_consumer(gate) is node
+            problem = "another function" if is_private else "used elsewhere too"
+            return SkipReason(node, f"{gate.name} is {problem}")
     return None
 
 
 def _computed_operands(node: ir.Node) -> list[ir.Value] | None:
-    """Return the computed inputs of an element-wise node, each once; None for another node."""
-    known = {*operators.UNARY_FUNCTIONS, *operators.BINARY_FUNCTIONS, "Clip"}
-    if node.domain or node.op_type not in known or len(node.outputs) != 1:
+    """Return the distinct computed inputs of an elementwise node with scalar constants, or None."""
+    if node.domain or node.op_type not in _ELEMENTWISE_OPS or len(node.outputs) != 1:
         return None
+    result_shape = ir.get_shape(node.outputs[0])
+    rank = len(result_shape or ())
     computed: list[ir.Value] = []
-    rank = len(ir.get_shape(node.outputs[0]) or ())
     for value in node.inputs:
-        array = ir.const_value(value)
-        if value is None or (
-            array is not None and (array.size != 1 or array.ndim > rank or array.dtype.kind != "f")
-        ):
+        if value is None:
             return None
-        if array is None and value not in computed:
-            computed.append(value)
-    same = all(
-        ir.get_shape(v) is not None and ir.get_shape(v) == ir.get_shape(node.outputs[0])
-        for v in computed
-    )
-    whole = (
-        len(node.inputs) == 3 and len(computed) == 1
-        if node.op_type == "Clip"
-        else len(node.inputs) <= 2
-    )
-    return computed if same and computed and whole else None
+        array = ir.const_value(value)
+        if array is None:
+            if value not in computed:
+                computed.append(value)
+        elif not _is_scalar_float(array, rank):
+            return None
+    if not computed or any(ir.get_shape(value) is None for value in computed):
+        return None
+    if any(ir.get_shape(value) != result_shape for value in computed):
+        return None
+    if node.op_type == "Clip":
+        is_supported = len(node.inputs) == 3 and len(computed) == 1
+    else:
+        is_supported = len(node.inputs) <= 2
+    return computed if is_supported else None
 
 
-def _find_region(end: ir.Node, worth: _FusionPredicate) -> tuple[list[ir.Node], ir.Value] | None:
-    """Return the largest set of nodes worth joining that computes `end` from one tensor, in graph order, and that."""
+def _is_scalar_float(array: np.ndarray, max_rank: int) -> bool:
+    return array.size == 1 and array.ndim <= max_rank and array.dtype.kind == "f"
+
+
+def _find_region(
+    end: ir.Node, should_fuse: _FusionPredicate
+) -> tuple[list[ir.Node], ir.Value] | None:
+    """Find the largest fusible set of nodes that computes the output of `end` from one tensor.
+
+    Returns (nodes in graph order, the tensor), or None.
+    """
     sources = _computed_operands(end)
     if sources is None:
         return None
-    inside, best = [end], None
+    members = [end]
+    best: tuple[list[ir.Node], ir.Value] | None = None
     while True:
-        if len(sources) == 1 and len(inside) > 1 and worth(inside, sources[0]):
-            best = list(inside), sources[0]
-        step = next((v for v in sources if _is_interior(v, inside)), None)
-        if step is None:
+        if len(sources) == 1 and len(members) > 1 and should_fuse(members, sources[0]):
+            best = list(members), sources[0]
+        interior = next((value for value in sources if _is_interior(value, members)), None)
+        if interior is None:
             break
-        node = ir.require_producer(step)
-        more = _computed_operands(node)
-        assert more is not None
-        inside.append(node)
-        sources = [v for v in sources if v is not step] + [v for v in more if v not in sources]
+        producer = ir.require_producer(interior)
+        operands = _computed_operands(producer)
+        assert operands is not None
+        members.append(producer)
+        remaining = [value for value in sources if value is not interior]
+        sources = remaining + [value for value in operands if value not in sources]
     if best is None:
         return None
-    members = {id(n) for n in best[0]}
-    return [n for n in end.graph if id(n) in members], best[1]  # type: ignore[union-attr]
+    region, source = best
+    region_ids = {id(node) for node in region}
+    return [node for node in end.graph if id(node) in region_ids], source  # type: ignore[union-attr]
 
 
-def _is_interior(value: ir.Value, inside: list[ir.Node]) -> bool:
-    """Whether only `inside` reads `value`, and an element-wise node writes it."""
-    node = value.producer()
-    if node is None or value.is_graph_output() or _computed_operands(node) is None:
+def _is_interior(value: ir.Value, members: list[ir.Node]) -> bool:
+    """Whether an elementwise node computes `value` and only `members` read it."""
+    producer = value.producer()
+    if producer is None or value.is_graph_output() or _computed_operands(producer) is None:
         return False
-    return all(any(use.node is n for n in inside) for use in value.uses())
+    member_ids = {id(member) for member in members}
+    return all(id(use.node) in member_ids for use in value.uses())
 
 
 def _is_worth_fusing(nodes: list[ir.Node], source: ir.Value) -> bool:
-    kinds = [n.op_type for n in nodes]
-    if _TABLE_ONLY_OPS & set(kinds):
+    """Whether no platform has an operator for the composition, or it is SiLU."""
+    op_types = [node.op_type for node in nodes]
+    if not _TABLE_ONLY_OPS.isdisjoint(op_types):
         return True
-    products = sum(
-        n.op_type == "Mul" and all(ir.const_value(v) is None for v in n.inputs) for n in nodes
-    )
-    return products > 0 and ("Tanh" in kinds or sorted(kinds) == ["Mul", "Sigmoid"])
+    if not any(_is_product_of_tensors(node) for node in nodes):
+        return False
+    return "Tanh" in op_types or sorted(op_types) == ["Mul", "Sigmoid"]
+
+
+def _is_product_of_tensors(node: ir.Node) -> bool:
+    return node.op_type == "Mul" and all(ir.const_value(value) is None for value in node.inputs)
 
 
 def _matches_known_function(nodes: list[ir.Node], source: ir.Value) -> bool:
-    kinds = {n.op_type for n in nodes}
-    names = [name for name, marks in _MARKER_OPS.items() if marks & kinds]
-    with np.errstate(all="ignore"):  # what is tried may have a root or a logarithm in it
-        return (
-            bool(names)
-            and _match_known_values(_evaluate_on_grid(nodes[0].outputs[0], source), names) != ""
-        )
+    """Whether the composition has the values of a function in `_MARKER_OPS`."""
+    op_types = {node.op_type for node in nodes}
+    names = [name for name, markers in _MARKER_OPS.items() if markers & op_types]
+    if not names:
+        return False
+    with np.errstate(all="ignore"):  # the composition may have a root or logarithm
+        values = _evaluate_on_grid(nodes[0].outputs[0], source)
+        return _match_known_values(values, names) != ""
 
 
-#: What stands in the gate of a product that may be such a function.
+#: Operators of the gate in a product that may be such a function.
 _GATE_OPS: dict[_FusionPredicate, tuple[str, ...]] = {
     _is_worth_fusing: ("Sigmoid",),
     _matches_known_function: ("HardSigmoid",),
@@ -179,66 +193,72 @@ _GATE_OPS: dict[_FusionPredicate, tuple[str, ...]] = {
 
 
 def _evaluate_on_grid(value: ir.Value | None, source: ir.Value) -> np.ndarray:
-    """Return what a tensor inside a region is where `source` is the grid."""
-    array, node = ir.const_value(value), value.producer() if value is not None else None
+    """Return the values of a tensor inside a region for `source` = `_SAMPLE_POINTS`."""
     if value is source:
         return _SAMPLE_POINTS
+    array = ir.const_value(value)
     if array is not None:
         return array.astype(np.float64).reshape(())
-    assert node is not None
-    return evaluate_node(node, *(_evaluate_on_grid(v, source) for v in node.inputs))
+    node = ir.require_producer(value)
+    return evaluate_node(node, *(_evaluate_on_grid(operand, source) for operand in node.inputs))
 
 
 def _replace_with_function(model: ir.Model, nodes: list[ir.Node], source: ir.Value) -> None:
-    x = ir.Value(name="x")
-    inner: dict[int, ir.Value] = {id(source): x}
+    """Replace `nodes`, a unary function of `source`, by a call of a model-local function."""
+    function_input = ir.Value(name="x")
+    inner_values: dict[int, ir.Value] = {id(source): function_input}
     body: list[ir.Node] = []
-    for number, node in enumerate(nodes):
+    for node_index, node in enumerate(nodes):
         inputs = []
-        for place, value in enumerate(node.inputs):
+        for input_index, value in enumerate(node.inputs):
             assert value is not None
             array = ir.const_value(value)
-            if array is not None:
-                tensor = ir.tensor(array.reshape(()), name=f"c{number}_{place}")
-                constant = ir.node("Constant", [], {"value": tensor})
-                constant.outputs[0].name = f"c{number}_{place}"
-                body.append(constant)
-                inputs.append(constant.outputs[0])
-            else:
-                inputs.append(inner[id(value)])
+            if array is None:
+                inputs.append(inner_values[id(value)])
+                continue
+            name = f"c{node_index}_{input_index}"
+            constant = ir.node("Constant", [], {"value": ir.tensor(array.reshape(()), name=name)})
+            constant.outputs[0].name = name
+            body.append(constant)
+            inputs.append(constant.outputs[0])
         copy = ir.node(node.op_type, inputs, dict(node.attributes))
-        copy.outputs[0].name = f"v{number}"
-        inner[id(node.outputs[0])] = copy.outputs[0]
+        copy.outputs[0].name = f"v{node_index}"
+        inner_values[id(node.outputs[0])] = copy.outputs[0]
         body.append(copy)
-    version = ir.get_opset(model)
     graph = ir.Graph(
-        [x], [body[-1].outputs[0]], nodes=body, opset_imports={"": version}, name="Curve"
+        [function_input],
+        [body[-1].outputs[0]],
+        nodes=body,
+        opset_imports={"": ir.get_opset(model)},
+        name="Curve",
     )
-    name = _declare_function(model, graph)
-    new = ir.make_node(
-        name,
+    call = ir.make_node(
+        _declare_function(model, graph),
         [source],
         domain=ir.FUNCTION_DOMAIN,
         origin=nodes[-1],
         output="",
         like=nodes[-1].outputs[0],
     )
-    ir.mark_fused(new, nodes)
-    ir.replace_nodes(model, nodes, [new])
+    ir.mark_fused(call, nodes)
+    ir.replace_nodes(model, nodes, [call])
 
 
 def _declare_function(model: ir.Model, graph: ir.Graph) -> str:
-    """Add the function to the model and return its name; equal functions are one."""
-    text = _function_signature(graph)
+    """Add the function to the model and return its name; equal functions are added once."""
+    signature = _function_signature(graph)
     for function in model.functions.values():
-        if function.domain == ir.FUNCTION_DOMAIN and _function_signature(function.graph) == text:
+        if (
+            function.domain == ir.FUNCTION_DOMAIN
+            and _function_signature(function.graph) == signature
+        ):
             return function.name
     function = ir.Function(ir.FUNCTION_DOMAIN, "Curve", graph=graph, attributes=[])
     base = name = _identify_function(model, function)
-    number = 1
+    count = 1
     while (ir.FUNCTION_DOMAIN, name, "") in model.functions:
-        number += 1
-        name = f"{base}_{number}"
+        count += 1
+        name = f"{base}_{count}"
     function.name = name
     model.functions[ir.FUNCTION_DOMAIN, name, ""] = function
     model.graph.opset_imports[ir.FUNCTION_DOMAIN] = 1
@@ -250,15 +270,14 @@ def _function_signature(graph: ir.Graph) -> str:
     """Return the operators, constants and connections of a function as text."""
     lines = []
     for node in graph:
-        attrs = {name: ir.get_attr(node, name) for name in sorted(node.attributes)}
-        lines.append(
-            f"{node.outputs[0].name}={node.op_type}({','.join(str(v and v.name) for v in node.inputs)}){attrs}"
-        )
+        attributes = {name: ir.get_attr(node, name) for name in sorted(node.attributes)}
+        inputs = ",".join(str(value and value.name) for value in node.inputs)
+        lines.append(f"{node.outputs[0].name}={node.op_type}({inputs}){attributes}")
     return "\n".join(lines)
 
 
 def _identify_function(model: ir.Model, function: ir.Function) -> str:
-    """Return the name of the known function that has the same values, else "Curve"."""
+    """Return the name of the known function with the same values, else "Curve"."""
     probe = ir.node("Curve", [ir.Value(name="x")], domain=ir.FUNCTION_DOMAIN)
     model.functions[ir.FUNCTION_DOMAIN, "Curve?", ""] = function
     probe.op_type = "Curve?"
@@ -268,14 +287,10 @@ def _identify_function(model: ir.Model, function: ir.Function) -> str:
 
 
 def _match_known_values(values: np.ndarray, names: Iterable[str]) -> str:
-    """Return which of the known functions has the `values` on the grid; empty where none has."""
+    """Return which known function has `values` at `_SAMPLE_POINTS`, or "" if none has."""
     for name in names:
-        kind, attrs = _KNOWN_FUNCTIONS[name]
-        if np.allclose(
-            values,
-            evaluate_node(ir.node(kind, [ir.Value(name="x")], attrs), _SAMPLE_POINTS),
-            rtol=0,
-            atol=1e-6,
-        ):
+        op_type, attributes = _KNOWN_FUNCTIONS[name]
+        node = ir.node(op_type, [ir.Value(name="x")], attributes)
+        if np.allclose(values, evaluate_node(node, _SAMPLE_POINTS), rtol=0, atol=1e-6):
             return name
     return ""

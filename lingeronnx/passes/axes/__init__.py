@@ -1,1 +1,1 @@
-"""What only moves data: the order of axes, and parts of tensors."""
+"""Data movement: the order of axes, and parts of tensors."""

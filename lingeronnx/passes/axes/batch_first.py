@@ -1,17 +1,17 @@
-"""Stretches of a graph in which the batch leaves axis 0 are computed with the batch in front.
+"""Compute subgraphs in which the batch is not on axis 0 with the batch on axis 0.
 
 torch's attention layers work on [T, N, E] and fold heads into the batch, [N*H, T, D]. A tensor of
-such a stretch is told by its `atoms`; Transposes, Reshapes and the like only tell them in another
-order. What computes is made again on a tensor that has the batch in front and every other atom, or
-the last axis as a whole, on an axis of its own:
+such a subgraph is described by the factors of its axes (`factored_axes`); Transposes, Reshapes and
+similar operators only change their order. Operators that compute are created again on a tensor with
+the batch on axis 0, and every other factor, or the complete last axis, on an axis of its own:
 
-    x @ W, Gemm, mean, softmax and layer norm along one axis, products and sums of two such tensors,
-    element by element
+    x @ W, Gemm, mean, Softmax and layer normalization along one axis, products and sums of two such
+    tensors, elementwise operators
 
-A stretch begins at a Transpose that moves the batch away, at a Reshape that puts windows of a
-sample beside samples, [N*w, T, D], or at a graph input that has the batch elsewhere. It ends where
-the batch is in front again, or at a graph output. What is read by other operators stays as it was.
-Needs traced shapes, in which only the batch is not known.
+A subgraph starts at a Transpose that moves the batch, at a Reshape that folds windows of a sample
+into the batch, [N*w, T, D], or at a graph input with the batch on another axis. It ends where the
+batch is on axis 0 again, or at a graph output. Tensors that other operators read are not changed.
+Needs traced shapes, in which only the batch is unknown.
 """
 
 from __future__ import annotations
@@ -41,60 +41,55 @@ from .factored_axes import (
 
 __all__ = ["move_batch_to_front"]
 
-_MAX_RANK = 4  # axes, where more can be joined
+_MAX_RANK = 4  # axes are merged, if possible, to stay within this rank
 _UNARY_OPS = operators.UNARY_ELEMENTWISE_OPS | operators.IDENTITY_OPS
 _LAST_AXIS_OPS = ("Softmax", "LayerNormalization")
 
 
 def move_batch_to_front(model: ir.Model) -> PassResult:
-    """Rewrite the stretches of `model`, counted by the tensors at their ends that were made anew."""
-    changed = _BatchFirstRewriter(model).run()
-    return PassResult(
-        changed,
-        [reason for node in model.graph if (reason := _explain_unchanged(node)) is not None],
-    )
+    """Rewrite the subgraphs of `model`, counted by the new tensors at their ends."""
+    changes = _BatchFirstRewriter(model).run()
+    reasons = [_explain_unchanged(node) for node in model.graph]
+    return PassResult(changes, [reason for reason in reasons if reason is not None])
 
 
 def _explain_unchanged(node: ir.Node) -> SkipReason | None:
-    """Return why the Transpose `node` still moves the batch away from axis 0.
-
-    None for any other node.
-    """
+    """Return why a Transpose still moves the batch away from axis 0, or None for other nodes."""
     perm = ir.get_attr(node, "perm") if node.op_type == "Transpose" and not node.domain else None
-    sizes = ir.get_shape(node.inputs[0]) if perm else None
-    if not perm or perm[0] == 0 or not sizes or sizes[0] is not None:
+    if not perm or perm[0] == 0:
         return None
-    readers = sorted({use.node.op_type for use in node.outputs[0].uses()})
-    if readers and operators.RECURRENT_OPS.issuperset(readers):
-        return None  # these read time first
-    what = (
-        f"not all that it is computed into ({', '.join(readers)}, ..)"
-        if readers
-        else "an output of the graph"
-    )
+    shape = ir.get_shape(node.inputs[0])
+    if not shape or shape[0] is not None:
+        return None
+    consumers = sorted({use.node.op_type for use in node.outputs[0].uses()})
+    if not consumers:
+        return SkipReason(node, "it is an output of the graph")
+    if operators.RECURRENT_OPS.issuperset(consumers):
+        return None  # these read the time axis first
     return SkipReason(
-        node, f"{what} can be computed with the batch in front" if readers else f"it is {what}"
+        node,
+        f"not all nodes downstream ({', '.join(consumers)}, ..) can be computed with the batch on "
+        "axis 0",
     )
 
 
 class _BatchFirstRewriter:
-    """One walk through the graph, in its order."""
+    """One traversal of the graph, in its order."""
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model
         self.views: dict[ir.Value, FactoredView] = {}
         self._count = 0
         self._viewed_nodes: list[ir.Node] = []
-        self._built_values: dict[
-            tuple[ir.Value | PendingNode, FactoredAxes | None], ir.Value
-        ] = {}  # keys by identity, and kept alive
+        # values and pending nodes are compared by identity; the keys keep them alive
+        self._built_values: dict[tuple[ir.Value | PendingNode, FactoredAxes | None], ir.Value] = {}
         self._unnamed_values: set[ir.Value] = set()
         self._input_transposes: set[Any] = set()
         self._batch: Any = "N"
 
     def run(self) -> int:
-        """Tell every node; make anew what ends a stretch, and take out what nobody reads any more."""
-        changed = 0
+        """Rewrite all subgraphs; return the number of tensors created at their ends."""
+        changes = 0
         for value in self.model.graph.inputs:
             self._register_graph_input(value)
         for node in list(self.model.graph):
@@ -102,19 +97,22 @@ class _BatchFirstRewriter:
             if views:
                 self._viewed_nodes.append(node)
             for value, view in zip(node.outputs, views, strict=False):
-                if view.axes[:1] == BATCH_AXIS or (
-                    value.is_graph_output() and isinstance(view.base, PendingNode)
-                ):
-                    changed += self._materialize_output(node, value, view)
+                is_computed_output = value.is_graph_output() and isinstance(view.base, PendingNode)
+                if view.axes[:1] == BATCH_AXIS or is_computed_output:
+                    self._materialize_output(node, value, view)
+                    changes += 1
                 else:
                     self.views[value] = view
-        if changed:
-            for node in reversed(self._viewed_nodes):
-                if not any(v.uses() or v.is_graph_output() for v in node.outputs):
-                    self.model.graph.remove(node, safe=True)
-        return changed
+        if changes:
+            self._remove_unread_nodes()
+        return changes
 
-    # ---- telling ----
+    def _remove_unread_nodes(self) -> None:
+        for node in reversed(self._viewed_nodes):
+            if not any(value.uses() or value.is_graph_output() for value in node.outputs):
+                self.model.graph.remove(node, safe=True)
+
+    # ---- views of tensors ----
 
     def _make_factor(self, size: int) -> AxisFactor:
         self._count += 1
@@ -124,7 +122,7 @@ class _BatchFirstRewriter:
         return () if size == 1 else (self._make_factor(size),)
 
     def _make_input_view(self, value: ir.Value) -> FactoredView | None:
-        """Return the view of a tensor that has the batch in front and nothing else unknown."""
+        """Return the view of a tensor whose only unknown size is the batch on axis 0, or None."""
         sizes = ir.get_shape(value)
         if not sizes or sizes[0] is not None or None in sizes[1:] or value.shape is None:
             return None
@@ -133,110 +131,94 @@ class _BatchFirstRewriter:
         return FactoredView(value, axes, axes)
 
     def _register_graph_input(self, value: ir.Value) -> None:
-        """Tell a graph input whose batch is on another axis than 0."""
-        sizes, readers = ir.get_shape(value), [use.node for use in value.uses()]
-        if (
-            not sizes
-            or sizes[0] is None
-            or sizes.count(None) != 1
-            or value.shape is None
-            or not readers
-        ):
+        """Add a view for a graph input whose batch is on another axis than 0."""
+        sizes, consumers = ir.get_shape(value), [use.node for use in value.uses()]
+        if not sizes or value.shape is None or not consumers:
             return
-        place = sizes.index(None)
-        self._batch = value.shape[place]
+        if sizes[0] is None or sizes.count(None) != 1:
+            return
+        batch_axis = sizes.index(None)
+        self._batch = value.shape[batch_axis]
         axes = tuple((BATCH_FACTOR,) if size is None else self._make_axis(size) for size in sizes)
-        order = [place, *(i for i in range(len(axes)) if i != place)]
-        transpose = PendingNode(
-            readers[0], "Transpose", ((FactoredView(value, axes, axes), axes),), {"perm": order}
-        )
+        order = [batch_axis, *(i for i in range(len(axes)) if i != batch_axis)]
+        source = (FactoredView(value, axes, axes), axes)
+        transpose = PendingNode(consumers[0], "Transpose", (source,), {"perm": order})
         self._input_transposes.add(transpose)
         self.views[value] = FactoredView(transpose, tuple(axes[i] for i in order), axes)
 
     def _infer_output_views(self, node: ir.Node) -> list[FactoredView]:
-        """Return the views of the node's outputs.
-
-        None where it is in no stretch, or cannot be told.
-        """
+        """Return the views of the outputs of `node`, empty if it is not part of a subgraph."""
         if node.op_type == "Split":
             return self._infer_split_views(node)
         view = self._infer_view(node) if len(node.outputs) == 1 else None
         return [] if view is None else [view]
 
     def _infer_view(self, node: ir.Node) -> FactoredView | None:
-        """Return the view of the node's only output, as above."""
-        source = node.inputs[0] if node.inputs else None
-        view = self.views.get(source) if source is not None else None
-        kind = node.op_type
-        if kind == "Transpose":
-            perm = ir.get_attr(node, "perm") or ()
-            if view is None and source is not None and perm and perm[0] != 0:
-                view = self._make_input_view(source)
-            if view is None or not perm:
-                return None
-            axes = tuple(view.axes[p] for p in perm)
-            return (
-                None
-                if view.base in self._input_transposes and axes[:1] == BATCH_AXIS
-                else replace(view, axes=axes)
-            )
-        if kind in operators.AFFINE_OPS:
+        """Return the view of the only output of `node`, or None."""
+        op_type = node.op_type
+        if op_type in operators.AFFINE_OPS:
             return self._infer_binary_view(node)
-        if (
-            view is None
-            and kind == "Reshape"
-            and source is not None
-            and _folds_windows_into_batch(node)
-        ):
-            view = self._make_input_view(source)
+        view = self._get_source_view(node)
         if view is None:
             return None
-        if kind in operators.RESHAPING_OPS:
+        if op_type in operators.RESHAPING_OPS:
             return regroup_factors(view, ir.get_shape(node.outputs[0]), self._make_factor)
-        if kind == "Gather":
-            return self._infer_gather_view(node, view)
-        if kind == "MatMul":
-            return self._infer_matmul_view(node, view)
-        if kind == "Gemm":
-            return self._infer_gemm_view(node, view)
-        if kind == "ReduceMean":
-            return self._infer_mean_view(node, view)
-        constant = all(
-            value is None or ir.const_value(value) is not None for value in node.inputs[1:]
-        )
-        if kind in _UNARY_OPS and constant:
-            return replace(
-                view,
-                base=PendingNode(
-                    node, kind, ((view, view.held), *node.inputs[1:]), _get_attributes(node)
-                ),
-            )
-        if (
-            kind in _LAST_AXIS_OPS
-            and constant
-            and ir.get_attr(node, "axis", -1) in (-1, len(view.axes) - 1)
-        ):
+        rules = {
+            "Transpose": self._infer_transpose_view,
+            "Gather": self._infer_gather_view,
+            "MatMul": self._infer_matmul_view,
+            "Gemm": self._infer_gemm_view,
+            "ReduceMean": self._infer_mean_view,
+        }
+        if op_type in rules:
+            return rules[op_type](node, view)
+        operands = [value for value in node.inputs[1:] if value is not None]
+        if any(ir.const_value(value) is None for value in operands):
+            return None
+        if op_type in _UNARY_OPS:
+            inputs = ((view, view.base_axes), *node.inputs[1:])
+            return replace(view, base=PendingNode(node, op_type, inputs, _get_attributes(node)))
+        is_last_axis = ir.get_attr(node, "axis", -1) in (-1, len(view.axes) - 1)
+        if op_type in _LAST_AXIS_OPS and is_last_axis:
             return self._infer_last_axis_view(node, view)
         return None
 
+    def _get_source_view(self, node: ir.Node) -> FactoredView | None:
+        """Return the view of input 0, or a new one if a subgraph starts at `node`, else None."""
+        source = node.inputs[0] if node.inputs else None
+        if source is None:
+            return None
+        if source in self.views:
+            return self.views[source]
+        starts_subgraph = node.op_type == "Reshape" and _folds_windows_into_batch(node)
+        if node.op_type == "Transpose":
+            perm = ir.get_attr(node, "perm")
+            starts_subgraph = bool(perm) and perm[0] != 0
+        return self._make_input_view(source) if starts_subgraph else None
+
+    def _infer_transpose_view(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
+        perm = ir.get_attr(node, "perm")
+        if not perm:
+            return None
+        axes = tuple(view.axes[axis] for axis in perm)
+        if view.base in self._input_transposes and axes[:1] == BATCH_AXIS:
+            return None
+        return replace(view, axes=axes)
+
     def _infer_gather_view(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
-        """Gather of one position of an axis."""
+        """Return the view of one position of an axis, selected by a Gather, or None."""
         index, axis = ir.const_value(node.inputs[1]), ir.get_attr(node, "axis", 0) % len(view.axes)
-        return (
-            None
-            if index is None or index.ndim
-            else self._slice_position(node, view, int(index), axis)
-        )
+        if index is None or index.ndim:
+            return None
+        return self._slice_position(node, view, int(index), axis)
 
     def _infer_split_views(self, node: ir.Node) -> list[FactoredView]:
-        """Split into the positions of an axis, which stays."""
+        """Return the views of the positions of an axis that a Split separates, or an empty list."""
         view = self.views.get(ir.require_input(node))
-        axis = None if view is None else ir.get_attr(node, "axis", 0) % len(view.axes)
-        if (
-            view is None
-            or axis is None
-            or math.prod(a.size for a in view.axes[axis]) != len(node.outputs)
-        ):
+        if view is None:
+            return []
+        axis = ir.get_attr(node, "axis", 0) % len(view.axes)
+        if math.prod(factor.size for factor in view.axes[axis]) != len(node.outputs):
             return []
         parts = []
         for index in range(len(node.outputs)):
@@ -249,267 +231,274 @@ class _BatchFirstRewriter:
     def _slice_position(
         self, node: ir.Node, view: FactoredView, index: int, axis: int
     ) -> FactoredView | None:
-        """Take a position of an axis that is the first part of an axis of what is held.
+        """Return the view of position `index` of `axis`, or None.
 
-        A Slice of that.
-        Of a layer's outputs: the layer that makes these alone, so that a factor behind it can go
-        into its weights.
+        The axis must be the leading factor of a base axis, of which a Slice is taken. For the
+        output features of a layer, the layer itself is reduced to these features, so that a
+        following factor can be folded into its weights.
         """
         if len(view.axes[axis]) != 1:
             return None
-        (atom,) = view.axes[axis]
-        place = next((i for i, group in enumerate(view.held) if group[:1] == (atom,)), None)
-        if place is None or atom == BATCH_FACTOR:
+        (factor,) = view.axes[axis]
+        leading = [group[:1] for group in view.base_axes]
+        if factor == BATCH_FACTOR or (factor,) not in leading:
             return None
-        rest = math.prod(a.size for a in view.held[place][1:])
-        start = index % atom.size * rest
-        bounds = [np.array([n], np.int64) for n in (start, start + rest, place)]
-        groups = tuple(group[1:] if i == place else group for i, group in enumerate(view.held))
-        part = (
-            slice_layer_outputs(view.base, start, groups[-1]) if place == len(groups) - 1 else None
-        )
+        base_axis = leading.index((factor,))
+        groups = list(view.base_axes)
+        groups[base_axis] = groups[base_axis][1:]
+        length = math.prod(inner.size for inner in groups[base_axis])
+        start = index % factor.size * length
+        part = None
+        if base_axis == len(groups) - 1:
+            part = slice_layer_outputs(view.base, start, groups[-1])
         if part is None:
-            part = PendingNode(node, "Slice", ((view, view.held), *bounds), {})
-        return FactoredView(part, groups, view.axes[:axis] + view.axes[axis + 1 :])
+            bounds = [np.array([n], np.int64) for n in (start, start + length, base_axis)]
+            part = PendingNode(node, "Slice", ((view, view.base_axes), *bounds), {})
+        return FactoredView(part, tuple(groups), view.axes[:axis] + view.axes[axis + 1 :])
 
-    # ---- what computes ----
+    # ---- operators that compute ----
 
     def _separate_batch(self, view: FactoredView, count: int) -> FactoredAxes | None:
-        """Return axes with the batch in front, then the other atoms, the last `count` axes as they are.
+        """Return axes with the batch first, then the other factors, then the last `count` axes.
 
-        The other atoms are apart, or on one axis where there would be more than chips take.
+        Each of the other factors is an axis, or all are one axis if the rank would exceed
+        `_MAX_RANK`.
         """
-        behind = len(view.axes) - count
-        first = [a for axis in view.axes[:behind] for a in axis]
-        if behind < 0 or BATCH_FACTOR not in first:
+        leading_count = len(view.axes) - count
+        leading = [factor for axis in view.axes[:leading_count] for factor in axis]
+        if leading_count < 0 or BATCH_FACTOR not in leading:
             return None
-        first.remove(BATCH_FACTOR)
-        crowded = first and 1 + len(first) + count > _MAX_RANK
-        return (
-            *BATCH_AXIS,
-            *([tuple(first)] if crowded else ((a,) for a in first)),
-            *view.axes[behind:],
-        )
+        leading.remove(BATCH_FACTOR)
+        axes: list[tuple[AxisFactor, ...]] = [(factor,) for factor in leading]
+        if leading and 1 + len(leading) + count > _MAX_RANK:
+            axes = [tuple(leading)]
+        return (*BATCH_AXIS, *axes, *view.axes[leading_count:])
 
     def _infer_matmul_view(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
+        """Return the view of a MatMul with a constant weight, or of two views, or None."""
         weight = ir.const_value(node.inputs[1])
         if weight is not None:
-            return (
-                self._infer_linear_view(node, view, ir.require_input(node, 1), weight.shape[1])
-                if weight.ndim == 2
-                else None
-            )
+            if weight.ndim != 2:
+                return None
+            return self._infer_linear_view(node, view, ir.require_input(node, 1), weight.shape[1])
         other = self.views.get(ir.require_input(node, 1))
         if other is None or len(other.axes) != len(view.axes) or len(view.axes) < 3:
             return None
         other = match_leading_axes(other, view.axes[:-2])
         if other is None:
             return None
-        other = substitute_factors(
-            other, {a: self._make_factor(a.size) for a in other.axes[-1]}
-        )  # of itself: columns are not rows
-        one, two = self._separate_batch(view, 2), self._separate_batch(other, 2)
-        if one is None or two is None or one[:-2] != two[:-2]:
+        # the operands may be the same tensor, but rows and columns of the product are not
+        columns = {factor: self._make_factor(factor.size) for factor in other.axes[-1]}
+        other = substitute_factors(other, columns)
+        first_axes, second_axes = self._separate_batch(view, 2), self._separate_batch(other, 2)
+        if first_axes is None or second_axes is None or first_axes[:-2] != second_axes[:-2]:
             return None
-        product = PendingNode(node, "MatMul", ((view, one), (other, two)), {})
-        return FactoredView(product, (*one[:-1], two[-1]), (*view.axes[:-1], other.axes[-1]))
+        product = PendingNode(node, "MatMul", ((view, first_axes), (other, second_axes)), {})
+        return FactoredView(
+            product, (*first_axes[:-1], second_axes[-1]), (*view.axes[:-1], other.axes[-1])
+        )
 
     def _infer_last_axis_view(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
+        """Return the view of an operator along the last axis, or None."""
         target = self._separate_batch(view, 1)
         if target is None:
             return None
-        along = PendingNode(
-            node,
-            node.op_type,
-            ((view, target), *node.inputs[1:]),
-            {**_get_attributes(node), "axis": -1},
-        )
-        return FactoredView(along, target, view.axes)
+        attributes = {**_get_attributes(node), "axis": -1}
+        pending = PendingNode(node, node.op_type, ((view, target), *node.inputs[1:]), attributes)
+        return FactoredView(pending, target, view.axes)
 
     def _infer_linear_view(
         self, node: ir.Node, view: FactoredView, weight: ir.Value | np.ndarray, units: int
     ) -> FactoredView | None:
+        """Return the view of `view` times `weight` [K, units], or None."""
         target = self._separate_batch(view, 1)
         if target is None:
             return None
-        last = (self._make_axis(units),)
+        last_axis = self._make_axis(units)
         return FactoredView(
             PendingNode(node, "MatMul", ((view, target), weight), {}),
-            (*target[:-1], *last),
-            (*view.axes[:-1], *last),
+            (*target[:-1], last_axis),
+            (*view.axes[:-1], last_axis),
         )
 
     def _infer_gemm_view(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
+        """Return the view of a Gemm with constant weight and bias, as MatMul and Add, or None."""
         weight = ir.const_value(node.inputs[1])
-        plain = all(
-            ir.get_attr(node, name, 1.0) == 1.0 for name in ("alpha", "beta")
-        ) and not ir.get_attr(node, "transA", 0)
-        bias = (
-            ir.const_value(node.inputs[2])
-            if len(node.inputs) > 2 and node.inputs[2] is not None
-            else None
-        )
-        if (
-            weight is None
-            or not plain
-            or (bias is None) != (len(node.inputs) < 3 or node.inputs[2] is None)
-        ):
+        is_scaled = any(ir.get_attr(node, name, 1.0) != 1.0 for name in ("alpha", "beta"))
+        if weight is None or is_scaled or ir.get_attr(node, "transA", 0):
             return None
-        turned = weight.T if ir.get_attr(node, "transB", 0) else weight
-        product = self._infer_linear_view(node, view, np.ascontiguousarray(turned), turned.shape[1])
-        if product is None or bias is None or bias.ndim != 1:
-            return product if bias is None else None
-        return replace(
-            product, base=PendingNode(node, "Add", ((product, product.held), node.inputs[2]), {})
-        )
+        bias_value = node.inputs[2] if len(node.inputs) > 2 else None
+        bias = ir.const_value(bias_value)
+        if bias_value is not None and bias is None:
+            return None
+        if ir.get_attr(node, "transB", 0):
+            weight = weight.T
+        product = self._infer_linear_view(node, view, np.ascontiguousarray(weight), weight.shape[1])
+        if product is None or bias is None:
+            return product
+        if bias.ndim != 1:
+            return None
+        inputs = ((product, product.base_axes), bias_value)
+        return replace(product, base=PendingNode(node, "Add", inputs, {}))
 
     def _infer_mean_view(self, node: ir.Node, view: FactoredView) -> FactoredView | None:
+        """Return the view of the mean along one axis of a single factor, or None."""
         array = ir.const_value(node.inputs[1]) if len(node.inputs) > 1 else None
         axes = ir.get_attr(node, "axes") if array is None else array.reshape(-1).tolist()
-        if (
-            not axes
-            or len(axes) != 1
-            or len(view.axes[axes[0]]) != 1
-            or view.axes[axes[0]] == (BATCH_FACTOR,)
-        ):
+        if not axes or len(axes) != 1:
             return None
-        axis, keep = axes[0] % len(view.axes), bool(ir.get_attr(node, "keepdims", 1))
-        (atom,) = view.axes[axis]
-        target = (*BATCH_AXIS, *((a,) for group in view.axes for a in group if a != BATCH_FACTOR))
-        place = target.index((atom,))
-        attributes = {"keepdims": 0, **({"axes": [place]} if array is None else {})}
-        more = () if array is None else (np.array([place], np.int64),)
-        kept = target[:place] + target[place + 1 :]
-        mean = PendingNode(node, "ReduceMean", ((view, target), *more), attributes)
+        axis = axes[0] % len(view.axes)
+        if len(view.axes[axis]) != 1 or view.axes[axis] == (BATCH_FACTOR,):
+            return None
+        factors = [factor for group in view.axes for factor in group if factor != BATCH_FACTOR]
+        target = (*BATCH_AXIS, *((factor,) for factor in factors))
+        position = target.index(view.axes[axis])
+        attributes: dict[str, Any] = {"keepdims": 0}
+        operands: tuple[np.ndarray, ...] = ()
+        if array is None:
+            attributes["axes"] = [position]
+        else:
+            operands = (np.array([position], np.int64),)
+        mean = PendingNode(node, "ReduceMean", ((view, target), *operands), attributes)
+        base_axes = target[:position] + target[position + 1 :]
+        reduced_axis: FactoredAxes = ((),) if ir.get_attr(node, "keepdims", 1) else ()
         return FactoredView(
-            mean, kept, view.axes[:axis] + (((),) if keep else ()) + view.axes[axis + 1 :]
+            mean, base_axes, view.axes[:axis] + reduced_axis + view.axes[axis + 1 :]
         )
 
     def _infer_binary_view(self, node: ir.Node) -> FactoredView | None:
-        views = [self.views.get(ir.require_input(node, i)) for i in (0, 1)]
-        one, two = views
-        if one is not None and two is not None:
-            if [len(view.axes) for view in (one, two)] != [len(one.axes)] * 2:
-                return None
-            other = match_leading_axes(two, one.axes)
-            target = self._separate_batch(one, 0)
-            if other is None or target is None:
-                return None
-            return FactoredView(
-                PendingNode(node, node.op_type, ((one, target), (other, target)), {}),
-                target,
-                one.axes,
-            )
-        view = one or two
-        constant = ir.require_input(node, 1 if one is not None else 0)
-        array = ir.const_value(constant)
-        if view is None or array is None:
+        """Return the view of an elementwise operator on two views, or on a view and a constant."""
+        first = self.views.get(ir.require_input(node, 0))
+        second = self.views.get(ir.require_input(node, 1))
+        if first is not None and second is not None:
+            return self._infer_elementwise_view(node, first, second)
+        if first is not None:
+            return self._infer_constant_view(node, first, 1)
+        return None if second is None else self._infer_constant_view(node, second, 0)
+
+    def _infer_elementwise_view(
+        self, node: ir.Node, first: FactoredView, second: FactoredView
+    ) -> FactoredView | None:
+        """Return the view of an elementwise operator on two views of the same shape, or None."""
+        if len(first.axes) != len(second.axes):
             return None
-        whole = array
+        other = match_leading_axes(second, first.axes)
+        target = self._separate_batch(first, 0)
+        if other is None or target is None:
+            return None
+        pending = PendingNode(node, node.op_type, ((first, target), (other, target)), {})
+        return FactoredView(pending, target, first.axes)
+
+    def _infer_constant_view(
+        self, node: ir.Node, view: FactoredView, constant_index: int
+    ) -> FactoredView | None:
+        """Return the view of an elementwise operator on `view` and a constant operand, or None."""
+        constant = ir.require_input(node, constant_index)
+        array = original = ir.const_value(constant)
+        if array is None:
+            return None
         if array.ndim == len(view.axes) and len(array) == 1:
-            array = array[0]  # along the axis of samples
+            array = array[0]  # the same for all samples
         if array.ndim >= len(view.axes):
             return None
-        target = view.held if array.size == 1 else self._separate_batch(view, array.ndim)
-        if (
-            target is not None and array.size > 1 and len(target) > _MAX_RANK
-        ):  # all that it may differ along is one axis
-            behind = target[-array.ndim :]
-            array = np.broadcast_to(
-                array, [math.prod(a.size for a in axis) for axis in behind]
-            ).reshape(-1)
-            target = (
-                *target[: len(target) - len(behind)],
-                tuple(a for axis in behind for a in axis),
-            )
-        if target is None or array.ndim >= len(target):
+        target = view.base_axes
+        if array.size != 1:
+            axes = self._separate_batch(view, array.ndim)
+            if axes is None:
+                return None
+            target = axes
+            if len(target) > _MAX_RANK:  # merge the axes along which the constant may vary
+                trailing = target[-array.ndim :]
+                sizes = [math.prod(factor.size for factor in axis) for axis in trailing]
+                array = np.broadcast_to(array, sizes).reshape(-1)
+                merged = tuple(factor for axis in trailing for factor in axis)
+                target = (*target[: len(target) - len(trailing)], merged)
+        if array.ndim >= len(target):
             return None
-        operand = constant if array is whole else np.ascontiguousarray(array)
-        pair = ((view, target), operand) if one is not None else (operand, (view, target))
-        return FactoredView(PendingNode(node, node.op_type, pair, {}), target, view.axes)
+        operand = constant if array is original else np.ascontiguousarray(array)
+        inputs = ((view, target), operand) if constant_index == 1 else (operand, (view, target))
+        return FactoredView(PendingNode(node, node.op_type, inputs, {}), target, view.axes)
 
-    # ---- making ----
+    # ---- creating nodes ----
 
-    def _materialize_output(self, node: ir.Node, value: ir.Value, view: FactoredView) -> int:
-        """Let the readers of `value` read what is made anew; return 1."""
-        new = self._materialize_view(view, view.axes, node)
-        if value.is_graph_output() and new not in self._unnamed_values:
-            new = self._add_node("Identity", [new], {}, view.axes, node, node)
-        ir.replace_all_uses(value, new)
-        if (
-            new in self._unnamed_values
-        ):  # what is made anew is the tensor that was there, and has its name
-            self._unnamed_values.remove(new)
+    def _materialize_output(self, node: ir.Node, value: ir.Value, view: FactoredView) -> None:
+        """Create the tensor that `view` describes and let the consumers of `value` read it."""
+        new_value = self._materialize_view(view, view.axes, node)
+        if value.is_graph_output() and new_value not in self._unnamed_values:
+            new_value = self._add_node("Identity", [new_value], {}, view.axes, node, node)
+        ir.replace_all_uses(value, new_value)
+        if new_value in self._unnamed_values:  # it is the same tensor and takes over the name
+            self._unnamed_values.remove(new_value)
             name, value.name = value.name, ir.unique_tensor_name(self.model, f"{value.name}_before")
-            new.name = name
-        return 1
+            new_value.name = name
 
-    def _materialize_view(self, view: FactoredView, target: FactoredAxes, at: ir.Node) -> ir.Value:
-        """Return what `view` holds with the axes `target`."""
-        value = self._materialize_base(view.base, view.held, at)
+    def _materialize_view(
+        self, view: FactoredView, target: FactoredAxes, position: ir.Node
+    ) -> ir.Value:
+        """Create the tensor of `view` with the axes `target`, before the node `position`."""
+        value = self._materialize_base(view.base, view.base_axes, position)
         key = (view.base, target)
         if key not in self._built_values:
-            self._built_values[key] = self._emit_permutation(value, view.held, target, at)
+            self._built_values[key] = self._emit_permutation(
+                value, view.base_axes, target, position
+            )
         return self._built_values[key]
 
     def _materialize_base(
-        self, of: ir.Value | PendingNode, held: FactoredAxes, at: ir.Node
+        self, base: ir.Value | PendingNode, axes: FactoredAxes, position: ir.Node
     ) -> ir.Value:
-        if not isinstance(of, PendingNode):
-            return of
-        key = (of, None)
+        """Return `base`, or create its node with an output of `axes`, before `position`."""
+        if not isinstance(base, PendingNode):
+            return base
+        key = (base, None)
         if key not in self._built_values:
-            inputs = [self._materialize_input(of, i, at) for i in range(len(of.inputs))]
+            inputs = [self._materialize_input(base, i, position) for i in range(len(base.inputs))]
             self._built_values[key] = self._add_node(
-                of.op_type, inputs, of.attributes, held, of.node, at
+                base.op_type, inputs, base.attributes, axes, base.node, position
             )
         return self._built_values[key]
 
-    def _materialize_input(self, made: PendingNode, index: int, at: ir.Node) -> ir.Value | None:
-        source = made.inputs[index]
+    def _materialize_input(
+        self, pending: PendingNode, index: int, position: ir.Node
+    ) -> ir.Value | None:
+        source = pending.inputs[index]
         if isinstance(source, tuple):
-            return self._materialize_view(*source, at)
+            return self._materialize_view(*source, position)
         if isinstance(source, np.ndarray):
-            return self._add_constant(source, made.node)
+            return self._add_constant(source, pending.node)
         return source
 
     def _emit_permutation(
-        self, value: ir.Value, held: FactoredAxes, target: FactoredAxes, at: ir.Node
+        self, value: ir.Value, source: FactoredAxes, target: FactoredAxes, position: ir.Node
     ) -> ir.Value:
-        """Return `value`, whose axes are `held`, with the axes `target`.
-
-        A Reshape, a Transpose, a Reshape at most.
-        """
-        have, want = ([a for group in groups for a in group] for groups in (held, target))
-        if have != want:
-            runs = merge_adjacent_factors(have, want)
-            order = sorted(range(len(runs)), key=lambda i: want.index(runs[i][0]))
-            value = self._emit_reshape(value, held, tuple(runs), at)
-            held = tuple(runs[i] for i in order)
-            value = self._add_node("Transpose", [value], {"perm": order}, held, at, at)
-        return self._emit_reshape(value, held, target, at)
+        """Rearrange `value` from axes `source` to `target`: Reshape, Transpose, Reshape at most."""
+        source_factors = [factor for axis in source for factor in axis]
+        target_factors = [factor for axis in target for factor in axis]
+        if source_factors != target_factors:
+            runs = merge_adjacent_factors(source_factors, target_factors)
+            order = sorted(range(len(runs)), key=lambda i: target_factors.index(runs[i][0]))
+            value = self._emit_reshape(value, source, tuple(runs), position)
+            source = tuple(runs[i] for i in order)
+            value = self._add_node(
+                "Transpose", [value], {"perm": order}, source, position, position
+            )
+        return self._emit_reshape(value, source, target, position)
 
     def _emit_reshape(
-        self, value: ir.Value, held: FactoredAxes, target: FactoredAxes, at: ir.Node
+        self, value: ir.Value, source: FactoredAxes, target: FactoredAxes, position: ir.Node
     ) -> ir.Value:
-        if held == target:
+        """Reshape `value` from axes `source` to `target`, before the node `position`."""
+        if source == target:
             return value
-        sizes = [
-            -1 if BATCH_FACTOR in group else math.prod(a.size for a in group) for group in target
-        ]
-        sizes[0] = 0 if target[0] == held[0] == (BATCH_FACTOR,) else sizes[0]
-        return self._add_node(
-            "Reshape",
-            [value, self._add_constant(np.array(sizes, np.int64), at)],
-            {},
-            target,
-            at,
-            at,
-        )
+        sizes = [-1 if BATCH_FACTOR in axis else _axis_size(axis) for axis in target]
+        if target[0] == source[0] == (BATCH_FACTOR,):
+            sizes[0] = 0
+        shape = self._add_constant(np.array(sizes, np.int64), position)
+        return self._add_node("Reshape", [value, shape], {}, target, position, position)
 
-    def _add_constant(self, array: np.ndarray, of: ir.Node) -> ir.Value:
+    def _add_constant(self, array: np.ndarray, origin: ir.Node) -> ir.Value:
         return ir.add_initializer(
-            self.model, ir.unique_tensor_name(self.model, f"{of.outputs[0].name}_const"), array
+            self.model, ir.unique_tensor_name(self.model, f"{origin.outputs[0].name}_const"), array
         )
 
     def _add_node(
@@ -518,38 +507,38 @@ class _BatchFirstRewriter:
         inputs: Sequence[ir.Value | None],
         attributes: dict[str, Any],
         axes: FactoredAxes,
-        of: ir.Node,
-        at: ir.Node,
+        origin: ir.Node,
+        position: ir.Node,
     ) -> ir.Value:
-        """Add a node in front of `at`, made after `of`; return its output."""
-        name = ir.unique_tensor_name(self.model, f"{of.outputs[0].name}_front")
+        """Insert a node named after `origin` before the node `position`; return its output."""
+        name = ir.unique_tensor_name(self.model, f"{origin.outputs[0].name}_front")
         self._count += 1
         node = ir.make_node(
-            op_type, inputs, attributes, origin=of, suffix=f"front{self._count}", output=name
+            op_type, inputs, attributes, origin=origin, suffix=f"front{self._count}", output=name
         )
-        node.outputs[0].type = of.outputs[0].type
-        sizes = [math.prod(a.size for a in group) for group in axes]
-        node.outputs[0].shape = ir.make_shape(
-            [
-                (self._batch if group == (BATCH_FACTOR,) else None)
-                if BATCH_FACTOR in group
-                else size
-                for group, size in zip(axes, sizes, strict=True)
-            ]
-        )
-        self.model.graph.insert_before(at, node)
+        dims: list[ir.Dim] = []
+        for axis in axes:
+            if axis == (BATCH_FACTOR,):
+                dims.append(self._batch)
+            else:
+                dims.append(None if BATCH_FACTOR in axis else _axis_size(axis))
+        node.outputs[0].type = origin.outputs[0].type
+        node.outputs[0].shape = ir.make_shape(dims)
+        self.model.graph.insert_before(position, node)
         self._unnamed_values.add(node.outputs[0])
         return node.outputs[0]
 
 
 def _folds_windows_into_batch(node: ir.Node) -> bool:
-    """Whether a Reshape puts parts of a sample beside samples, with two axes behind them or more."""
+    """Whether a Reshape folds parts of a sample into the batch, followed by two axes or more."""
     result = node.outputs[0]
-    return (
-        ir.has_folded_batch(result)
-        and not ir.has_folded_batch(ir.require_input(node))
-        and len(ir.get_shape(result) or ()) > 2
-    )
+    if not ir.has_folded_batch(result) or ir.has_folded_batch(ir.require_input(node)):
+        return False
+    return len(ir.get_shape(result) or ()) > 2
+
+
+def _axis_size(axis: Sequence[AxisFactor]) -> int:
+    return math.prod(factor.size for factor in axis)
 
 
 def _get_attributes(node: ir.Node) -> dict[str, Any]:

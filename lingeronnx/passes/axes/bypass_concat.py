@@ -1,10 +1,10 @@
-"""What is taken out of a Concat along its axis, where it is just one of the parts, is that part.
+"""Bypass a Concat whose consumer selects exactly one of the concatenated tensors.
 
-    Concat -> Slice of one part            the part
-    Concat -> Gather of a row              what was unsqueezed to that row
-    Unsqueeze -> Squeeze of the same axes  what was unsqueezed
+    Concat -> Slice of one tensor              that tensor
+    Concat -> Gather of one position           the tensor that was unsqueezed to that position
+    Unsqueeze -> Squeeze of the same axes      the input of the Unsqueeze
 
-So the last of the steps that a loop has stacked is read from the step itself.
+So the last step of an unrolled loop is read directly, not from the stacked steps.
 """
 
 from __future__ import annotations
@@ -19,67 +19,77 @@ __all__ = ["bypass_concat"]
 
 
 def bypass_concat(model: ir.Model) -> PassResult:
-    """Let readers of single parts of the Concats in `model` read these.
-
-    Return how many nodes went.
-    """
-    changed, why = 0, list[SkipReason]()
+    """Let consumers of single parts of a Concat read these, counted by removed nodes."""
+    changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         part = None if node.domain else _find_concat_part(node)
         if part is None:
             continue
         if ir.can_bypass_node(node, part):
             ir.bypass_node(model, node, part)
-            changed += 1
+            changes += 1
         else:
-            why.append(SkipReason(node, "the names on both of its sides are needed"))
-    return PassResult(changed, why)
+            skipped.append(
+                SkipReason(node, "the names of both its input and its output are needed")
+            )
+    return PassResult(changes, skipped)
 
 
 def _find_concat_part(node: ir.Node) -> ir.Value | None:
-    """Return what `node` takes: a part that was joined, or what had no axis before.
-
-    None for anything else.
-    """
-    maker = ir.producer(node.inputs[0]) if node.inputs else None
-    if maker is None or maker.domain:
+    """Return the tensor before a Concat or Unsqueeze that `node` restores, or None."""
+    producer = ir.producer(node.inputs[0]) if node.inputs else None
+    if producer is None or producer.domain:
         return None
+    shape = ir.get_shape(node.inputs[0])
     if node.op_type == "Squeeze":
-        added, rank = _unsqueezed_axes(maker), len(ir.get_shape(node.inputs[0]) or ())
-        return (
-            ir.require_input(maker)
-            if added and added == {axis % rank for axis in ir.get_axes(node) or ()}
-            else None
-        )
-    whole = ir.get_shape(node.inputs[0])
-    if maker.op_type != "Concat" or not whole:
+        rank = len(shape or ())
+        added_axes = _unsqueezed_axes(producer)
+        if not added_axes or added_axes != {axis % rank for axis in ir.get_axes(node) or ()}:
+            return None
+        return ir.require_input(producer)
+    if producer.op_type != "Concat" or not shape:
         return None
-    axis = ir.get_attr(maker, "axis") % len(whole)
-    sizes = [
-        ir.require_shape(value)[axis] if ir.get_shape(value) else None for value in maker.inputs
-    ]
-    if any(size is None for size in sizes):
+    axis = ir.get_attr(producer, "axis") % len(shape)
+    ranges = _concat_ranges(producer, axis)
+    if ranges is None:
         return None
-    parts = [
-        range(*ends) for ends in pairwise(accumulate((int(size or 0) for size in sizes), initial=0))
-    ]
     if node.op_type == "Slice":
-        taken = sliced_positions(node, axis)
-        return ir.require_input(maker, parts.index(taken)) if taken in parts else None
-    chosen = ir.const_value(node.inputs[1]) if node.op_type == "Gather" else None
-    if chosen is None or chosen.ndim or ir.get_attr(node, "axis", 0) % len(whole) != axis:
+        positions = sliced_positions(node, axis)
+        if positions is None or positions not in ranges:
+            return None
+        return ir.require_input(producer, ranges.index(positions))
+    is_gather = node.op_type == "Gather" and ir.get_attr(node, "axis", 0) % len(shape) == axis
+    return _find_gathered_part(node, producer, ranges, axis) if is_gather else None
+
+
+def _find_gathered_part(
+    gather: ir.Node, concat: ir.Node, ranges: list[range], axis: int
+) -> ir.Value | None:
+    """Return the tensor that was unsqueezed to the only position that `gather` selects, or None."""
+    index = ir.const_value(gather.inputs[1])
+    if index is None or index.ndim:
         return None
-    row = int(chosen) % parts[-1].stop
-    unsqueezed = ir.producer(maker.inputs[next(i for i, part in enumerate(parts) if row in part)])
-    return (
-        ir.require_input(unsqueezed)
-        if unsqueezed is not None and _unsqueezed_axes(unsqueezed) == {axis}
-        else None
-    )
+    position = int(index) % ranges[-1].stop
+    operand_index = next(i for i, positions in enumerate(ranges) if position in positions)
+    unsqueeze = ir.producer(concat.inputs[operand_index])
+    if unsqueeze is None or _unsqueezed_axes(unsqueeze) != {axis}:
+        return None
+    return ir.require_input(unsqueeze)
+
+
+def _concat_ranges(concat: ir.Node, axis: int) -> list[range] | None:
+    """Return the positions of each operand along `axis` of the output, or None if unknown."""
+    sizes: list[int] = []
+    for value in concat.inputs:
+        size = ir.require_shape(value)[axis] if ir.get_shape(value) else None
+        if size is None:
+            return None
+        sizes.append(size)
+    return [range(*bounds) for bounds in pairwise(accumulate(sizes, initial=0))]
 
 
 def _unsqueezed_axes(node: ir.Node) -> set[int]:
-    """Return the axes that an Unsqueeze adds, none for anything else."""
+    """Return the axes that an Unsqueeze inserts, or an empty set for any other node."""
     if node.op_type != "Unsqueeze" or node.domain:
         return set()
     rank = len(ir.get_shape(node.outputs[0]) or ())

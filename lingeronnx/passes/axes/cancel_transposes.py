@@ -1,10 +1,10 @@
-"""Transposes of converted graphs cancelled: channel-last islands turned into channel-first ones.
+"""Cancel Transposes of converted graphs: channel-last subgraphs become channel-first.
 
-With ``x = Transpose_p(a)``: an element-wise operator of x, or one along an axis of x, is the same
-operator of `a` (axes, pads and constants permuted) and a Transpose_p behind it. Two Transposes in a
-row are one, or none. Transposes sink that way as long as it makes the graph have fewer of them;
-where it does not, nothing changes. A Transpose that moves axes of size one only, in front of a
-Reshape or Flatten, goes too.
+With ``x = Transpose_p(a)``, an elementwise operator of x, or one along an axis of x, is the same
+operator of `a`, with permuted axes, pads and constants, followed by Transpose_p. Two consecutive
+Transposes are merged or cancel. Transposes sink in this way as long as this reduces their number;
+otherwise nothing changes. A Transpose that only moves axes of size one is removed before a Reshape
+or Flatten.
 """
 
 from __future__ import annotations
@@ -22,41 +22,41 @@ _Perm = tuple[int, ...]
 
 
 def cancel_transposes(model: ir.Model) -> PassResult:
-    """Cancel Transposes of `model`, counted by the nodes that were changed."""
-    done = _drop_transposes_before_reshape(model)
-    why: list[SkipReason] = []
-    before = len(_find_remaining_transposes(model))
-    if before:
-        trial = ir.clone(model)
-        if _sink_transposes(trial) and len(_find_remaining_transposes(trial)) < before:
-            done += _sink_transposes(model) + _drop_transposes_before_reshape(model)
-            what = "it meets no other one that would undo it"
-        else:
-            what = f"moving it down the graph would not leave fewer than {before}"
-        why = [SkipReason(node, what) for node in _find_remaining_transposes(model)]
-    return PassResult(done, why)
+    """Cancel Transposes of `model`, counted by changed nodes."""
+    changes = _drop_transposes_before_reshape(model)
+    count = len(_find_remaining_transposes(model))
+    if not count:
+        return PassResult(changes)
+    reason = f"moving it down the graph would not leave fewer than {count}"
+    trial = ir.clone(model)
+    if _sink_transposes(trial) and len(_find_remaining_transposes(trial)) < count:
+        changes += _sink_transposes(model) + _drop_transposes_before_reshape(model)
+        reason = "no other Transpose downstream cancels it"
+    skipped = [SkipReason(node, reason) for node in _find_remaining_transposes(model)]
+    return PassResult(changes, skipped)
 
 
 def _find_remaining_transposes(model: ir.Model) -> list[ir.Node]:
-    """Return the Transposes, without those that a Reshape follows.
+    """Return the Transposes that no linear layer can absorb.
 
-    The linear layer behind it can take them up.
-    Not so where the batch is moved.
+    A Transpose that keeps the batch on axis 0 and is only read by Reshapes can be absorbed by the
+    linear layer downstream.
     """
-    return [
-        node
-        for node in model.graph
-        if (perm := _get_permutation(node)) is not None
-        and (
-            (perm[:1] != (0,) and node.outputs[0].uses())
-            or node.outputs[0].is_graph_output()
-            or not all(use.node.op_type in ("Reshape", "Flatten") for use in node.outputs[0].uses())
-        )
-    ]
+    remaining = []
+    for node in model.graph:
+        perm = _get_permutation(node)
+        if perm is None:
+            continue
+        result = node.outputs[0]
+        moves_batch = perm[:1] != (0,) and bool(result.uses())
+        only_reshaped = all(use.node.op_type in ("Reshape", "Flatten") for use in result.uses())
+        if moves_batch or result.is_graph_output() or not only_reshaped:
+            remaining.append(node)
+    return remaining
 
 
 def _get_permutation(node: ir.Node | None) -> _Perm | None:
-    """Return the permutation of a Transpose, None for anything else."""
+    """Return the permutation of a Transpose, or None for any other node."""
     if node is None or node.op_type != "Transpose" or node.domain:
         return None
     perm = ir.get_attr(node, "perm")
@@ -67,79 +67,83 @@ def _get_permutation(node: ir.Node | None) -> _Perm | None:
 
 
 def _sink_transposes(model: ir.Model) -> int:
-    done = 0
+    """Move Transposes downstream until nothing changes; return the number of changes."""
+    total = 0
     for _ in range(len(model.graph) + 1):
-        changed = 0
+        changes = 0
         for node in list(model.graph):
-            if not node.domain and node.graph is not None:
-                changed += (
-                    _merge_transposes(model, node)
-                    if node.op_type == "Transpose"
-                    else _sink_through_node(model, node)
-                )
+            if node.domain or node.graph is None:
+                continue
+            if node.op_type == "Transpose":
+                changes += _merge_transposes(model, node)
+            else:
+                changes += _sink_through_node(model, node)
         ir.remove_unused(model)
-        done += changed
-        if not changed:
+        total += changes
+        if not changes:
             break
-    return done
+    return total
 
 
 def _merge_transposes(model: ir.Model, node: ir.Node) -> int:
-    """Make one Transpose, or none, of two in a row."""
-    second, maker = _get_permutation(node), ir.producer(node.inputs[0])
-    first = _get_permutation(maker)
-    if first is None or second is None or maker is None:
+    """Merge the Transpose `node` with one before it; return the number of changes."""
+    producer = ir.producer(node.inputs[0])
+    first, second = _get_permutation(producer), _get_permutation(node)
+    if first is None or second is None or producer is None:
         return 0
-    source = ir.require_input(maker)
-    both = [first[i] for i in second]
-    if both == sorted(both):
+    source = ir.require_input(producer)
+    combined = [first[i] for i in second]
+    if combined == sorted(combined):
         if not ir.can_bypass_node(node, source) or node.outputs[0].is_graph_output():
             return 0
         ir.bypass_node(model, node, source)
         return 1
     node.replace_input_with(0, source)
-    ir.set_attr(node, "perm", both)
+    ir.set_attr(node, "perm", combined)
     return 1
 
 
 def _sink_through_node(model: ir.Model, node: ir.Node) -> int:
-    """Let `node` work on the tensors in front of the Transposes it reads."""
-    kind = node.op_type
-    data = range(len(node.inputs)) if kind in (*operators.BROADCASTING_OPS, "Concat") else (0,)
-    if kind not in _SINKABLE_OPS or not node.inputs:
+    """Move equal Transposes of all inputs of `node` to its outputs; return the changes."""
+    op_type = node.op_type
+    if op_type not in _SINKABLE_OPS or not node.inputs:
         return 0
-    moved = [
-        i for i in data if node.inputs[i] is not None and ir.const_value(node.inputs[i]) is None
-    ]
-    perms = {_get_permutation(ir.producer(node.inputs[i])) for i in moved}
+    if op_type == "Dropout" and any(value.uses() for value in node.outputs[1:]):
+        return 0
+    computed, constants = _classify_operands(node)
+    perms = {_get_permutation(ir.producer(node.inputs[index])) for index in computed}
     perm = perms.pop() if len(perms) == 1 else None
-    if perm is None:
+    if perm is None or any(array.ndim > len(perm) for array in constants.values()):
         return 0
-    constants = {
-        i: ir.const_value(node.inputs[i])
-        for i in data
-        if i not in moved and node.inputs[i] is not None
-    }
-    if any(a is not None and a.ndim > len(perm) for a in constants.values()):
+    needs_transpose = _find_attribute_rewrite(op_type)(model, node, perm)
+    if needs_transpose is None:
         return 0
-    if kind == "Dropout" and any(v.uses() for v in node.outputs[1:]):
-        return 0
-    change = _find_attribute_rewrite(kind)(model, node, perm)
-    if change is None:
-        return 0
-    for i in moved:
-        maker = ir.require_producer(node.inputs[i])
-        node.replace_input_with(i, ir.require_input(maker))
-    for i, array in constants.items():
-        if array is not None and (array.size > 1 or kind == "Concat"):
-            full = array.reshape((1,) * (len(perm) - array.ndim) + array.shape)
-            ir.set_constant_input(
-                model, node, i, np.transpose(full, _invert_permutation(perm)), "moved"
-            )
-    if len(change):
+    for index in computed:
+        transpose = ir.require_producer(node.inputs[index])
+        node.replace_input_with(index, ir.require_input(transpose))
+    for index, array in constants.items():
+        if array.size > 1 or op_type == "Concat":
+            aligned = array.reshape((1,) * (len(perm) - array.ndim) + array.shape)
+            permuted = np.transpose(aligned, _invert_permutation(perm))
+            ir.set_constant_input(model, node, index, permuted, "moved")
+    if needs_transpose:
         for value in list(node.outputs):
             _insert_transpose_after(model, node, value, perm)
     return 1
+
+
+def _classify_operands(node: ir.Node) -> tuple[list[int], dict[int, np.ndarray]]:
+    """Return the indices of the computed data operands, and the constant ones by index."""
+    has_many_operands = node.op_type in (*operators.BROADCASTING_OPS, "Concat")
+    computed: list[int] = []
+    constants: dict[int, np.ndarray] = {}
+    for index in range(len(node.inputs)) if has_many_operands else (0,):
+        array = ir.const_value(node.inputs[index])
+        if array is not None:
+            constants[index] = array
+        elif node.inputs[index] is not None:
+            computed.append(index)
+    return computed, constants
 
 
 def _invert_permutation(perm: Sequence[int]) -> list[int]:
@@ -147,11 +151,11 @@ def _invert_permutation(perm: Sequence[int]) -> list[int]:
 
 
 def _insert_transpose_after(model: ir.Model, node: ir.Node, value: ir.Value, perm: _Perm) -> None:
-    """Put a Transpose behind `value`, an output of `node`: it takes over its name and readers."""
-    name, users, outside = str(value.name), list(value.uses()), value.is_graph_output()
+    """Insert a Transpose after `value`, an output of `node`; it takes over name and consumers."""
+    name, users, is_graph_output = str(value.name), list(value.uses()), value.is_graph_output()
     if not name:
         return
-    turn = ir.make_node(
+    transpose = ir.make_node(
         "Transpose",
         [value],
         {"perm": list(perm)},
@@ -160,43 +164,44 @@ def _insert_transpose_after(model: ir.Model, node: ir.Node, value: ir.Value, per
         output=name,
         like=value,
     )
-    result = turn.outputs[0]
+    result = transpose.outputs[0]
     for user, index in users:
         user.replace_input_with(index, result)
-    if outside:
+    if is_graph_output:
         for index, output in enumerate(model.graph.outputs):
             if output is value:
                 model.graph.outputs[index] = result
     dims = value.shape
     value.name = ir.unique_tensor_name(model, f"{name}_moved")
-    value.shape = (
-        None if dims is None else ir.make_shape([dims[i] for i in _invert_permutation(perm)])
-    )
-    model.graph.insert_after(node, turn)
+    if dims is None:
+        value.shape = None
+    else:
+        value.shape = ir.make_shape([dims[i] for i in _invert_permutation(perm)])
+    model.graph.insert_after(node, transpose)
 
 
-# ---- what a permutation does to attributes -------------------------------------------------------------------------
+# ---- attributes of a permuted operator -----------------------------------------------------------
 
-#: Rewrites a node in place for a permuted input; returns (1,) where a Transpose is needed behind it, () where none is,
-#: None (nothing done) where it cannot.
-_AttributeRewrite = Callable[[ir.Model, ir.Node, _Perm], tuple[int, ...] | None]
+#: Changes a node in place for an input without the Transpose. Returns whether its output then needs
+#: the Transpose, or None, without a change, if that is not possible.
+_AttributeRewrite = Callable[[ir.Model, ir.Node, _Perm], bool | None]
 
 
-def _find_attribute_rewrite(kind: str) -> _AttributeRewrite:
-    if kind in _AXIS_OPS:
+def _find_attribute_rewrite(op_type: str) -> _AttributeRewrite:
+    if op_type in _AXIS_OPS:
         return _permute_axis
-    if kind in operators.REDUCTION_KINDS:
+    if op_type in operators.REDUCTION_KINDS:
         return _permute_reduction
-    return _ATTRIBUTE_REWRITES.get(kind, lambda model, node, perm: (1,))
+    return _ATTRIBUTE_REWRITES.get(op_type, lambda model, node, perm: True)
 
 
-def _permute_axis(model: ir.Model, node: ir.Node, perm: _Perm) -> tuple[int, ...] | None:
-    newer = ir.get_opset(model) >= 13
-    if node.op_type in operators.SOFTMAX_FAMILY_OPS and not newer:
+def _permute_axis(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None:
+    flattens_axes = node.op_type in operators.SOFTMAX_FAMILY_OPS and ir.get_opset(model) < 13
+    if flattens_axes:
         return None
     axis = ir.get_attr(node, "axis", 0 if node.op_type == "Split" else -1)
     ir.set_attr(node, "axis", perm[axis])
-    return (1,)
+    return True
 
 
 def _set_axes(model: ir.Model, node: ir.Node, index: int, axes: list[int]) -> None:
@@ -206,65 +211,68 @@ def _set_axes(model: ir.Model, node: ir.Node, index: int, axes: list[int]) -> No
         ir.set_constant_input(model, node, index, np.array(axes, np.int64), "moved")
 
 
-def _permute_reduction(model: ir.Model, node: ir.Node, perm: _Perm) -> tuple[int, ...] | None:
+def _permute_reduction(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None:
     axes = ir.get_axes(node)
     if not axes:
         return None
-    keep = bool(ir.get_attr(node, "keepdims", 1))
-    inside = [perm[a] for a in axes]
-    left = [p for p in perm if p not in inside]
-    if not keep and left != sorted(left):
+    keeps_axes = bool(ir.get_attr(node, "keepdims", 1))
+    source_axes = [perm[axis] for axis in axes]
+    remaining = [axis for axis in perm if axis not in source_axes]
+    if not keeps_axes and remaining != sorted(remaining):
         return None
-    _set_axes(model, node, 1, inside)
-    return (1,) if keep else ()
+    _set_axes(model, node, 1, source_axes)
+    return keeps_axes
 
 
-def _permute_pad(model: ir.Model, node: ir.Node, perm: _Perm) -> tuple[int, ...] | None:
-    pads = ir.const_value(node.inputs[1]) if len(node.inputs) > 1 else None
-    rank = len(perm)
+def _permute_pad(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None:
     if len(node.inputs) > 3 and node.inputs[3] is not None:
         axes = ir.get_axes(node, 3)
         if axes is None:
             return None
-        _set_axes(model, node, 3, [perm[a] for a in axes])
-        return (1,)
+        _set_axes(model, node, 3, [perm[axis] for axis in axes])
+        return True
+    pads = ir.const_value(node.inputs[1]) if len(node.inputs) > 1 else None
+    rank = len(perm)
     if pads is None or pads.size != 2 * rank:
         return None
-    halves = pads.reshape(2, rank)[:, _invert_permutation(perm)]
-    ir.set_constant_input(model, node, 1, halves.reshape(-1), "moved")
-    return (1,)
+    permuted = pads.reshape(2, rank)[:, _invert_permutation(perm)]
+    ir.set_constant_input(model, node, 1, permuted.reshape(-1), "moved")
+    return True
 
 
-def _permute_slice(model: ir.Model, node: ir.Node, perm: _Perm) -> tuple[int, ...] | None:
+def _permute_slice(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None:
     axes = ir.get_axes(node, 3)
     if axes is None:
         return None
-    _set_axes(model, node, 3, [perm[a] for a in axes])
-    return (1,)
+    _set_axes(model, node, 3, [perm[axis] for axis in axes])
+    return True
 
 
-def _permute_gather(model: ir.Model, node: ir.Node, perm: _Perm) -> tuple[int, ...] | None:
-    index, axis = ir.const_value(node.inputs[1]), perm[ir.get_attr(node, "axis", 0)]
-    left = [p for p in perm if p != axis]
-    if index is None or index.ndim > 1 or (index.ndim == 0 and left != sorted(left)):
+def _permute_gather(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None:
+    indices, axis = ir.const_value(node.inputs[1]), perm[ir.get_attr(node, "axis", 0)]
+    if indices is None or indices.ndim > 1:
+        return None
+    remaining = [source_axis for source_axis in perm if source_axis != axis]
+    if indices.ndim == 0 and remaining != sorted(remaining):
         return None
     ir.set_attr(node, "axis", axis)
-    return (1,) if index.ndim else ()
+    return indices.ndim == 1
 
 
-def _permute_squeeze(model: ir.Model, node: ir.Node, perm: _Perm) -> tuple[int, ...] | None:
-    axes = ir.get_axes(node)
-    inside = [perm[a] for a in axes or ()]
-    left = [p for p in perm if p not in inside]
-    if not inside or left != sorted(left):
+def _permute_squeeze(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None:
+    source_axes = [perm[axis] for axis in ir.get_axes(node) or ()]
+    remaining = [axis for axis in perm if axis not in source_axes]
+    if not source_axes or remaining != sorted(remaining):
         return None
-    _set_axes(model, node, 1, inside)
-    return ()
+    _set_axes(model, node, 1, source_axes)
+    return False
 
 
-def _permute_matmul(model: ir.Model, node: ir.Node, perm: _Perm) -> tuple[int, ...] | None:
+def _permute_matmul(model: ir.Model, node: ir.Node, perm: _Perm) -> bool | None:
     weight = ir.const_value(node.inputs[1])
-    return (1,) if weight is not None and weight.ndim == 2 and perm[-1] == len(perm) - 1 else None
+    if weight is None or weight.ndim != 2 or perm[-1] != len(perm) - 1:
+        return None
+    return True
 
 
 _ATTRIBUTE_REWRITES: dict[str, _AttributeRewrite] = {
@@ -274,7 +282,7 @@ _ATTRIBUTE_REWRITES: dict[str, _AttributeRewrite] = {
     "Squeeze": _permute_squeeze,
     "MatMul": _permute_matmul,
 }
-#: What a Transpose sinks through.
+#: Operators through which a Transpose can be moved.
 _SINKABLE_OPS = {
     *operators.UNARY_ELEMENTWISE_OPS,
     *operators.IDENTITY_OPS,
@@ -286,32 +294,35 @@ _SINKABLE_OPS = {
 }
 
 
-# ---- axes of size one ----------------------------------------------------------------------------------------------
+# ---- axes of size one ----------------------------------------------------------------------------
 
 
 def _drop_transposes_before_reshape(model: ir.Model) -> int:
-    """Let Reshape and Flatten read past a Transpose that leaves the order of the elements as it is."""
-    done = 0
+    """Let Reshape and Flatten bypass a Transpose that does not change the order of elements."""
+    changes = 0
     for node in list(model.graph):
         if node.op_type not in ("Reshape", "Flatten") or node.domain:
             continue
-        maker = ir.producer(node.inputs[0])
-        perm = _get_permutation(maker)
-        dims = ir.get_shape(maker.inputs[0]) if maker is not None else None
-        if (
-            perm is None
-            or dims is None
-            or perm[0] != 0
-            or maker is None
-            or ir.get_attr(node, "axis", 1) != 1
-        ):
+        transpose = ir.producer(node.inputs[0])
+        if transpose is None or not _preserves_element_order(transpose):
             continue
-        long = [i for i in perm if i and dims[i] != 1]
+        if ir.get_attr(node, "axis", 1) != 1:
+            continue
         target = ir.const_value(node.inputs[1]) if node.op_type == "Reshape" else np.zeros(1)
-        if long != sorted(long) or target is None or any(d == 0 for d in target[1:]):
-            continue
-        node.replace_input_with(0, ir.require_input(maker))
-        done += 1
-    if done:
+        if target is None or any(size == 0 for size in target[1:]):
+            continue  # a size of 0 is copied from the input, whose axes are in another order
+        node.replace_input_with(0, ir.require_input(transpose))
+        changes += 1
+    if changes:
         ir.remove_unused(model)
-    return done
+    return changes
+
+
+def _preserves_element_order(node: ir.Node) -> bool:
+    """Whether `node` is a Transpose that only moves axes of size one, and not the batch."""
+    perm = _get_permutation(node)
+    dims = ir.get_shape(node.inputs[0]) if perm is not None else None
+    if perm is None or dims is None or perm[0] != 0:
+        return False
+    moved_axes = [axis for axis in perm if axis and dims[axis] != 1]
+    return moved_axes == sorted(moved_axes)

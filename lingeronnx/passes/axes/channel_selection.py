@@ -1,12 +1,13 @@
-"""Channels chosen through the batch axis become a Gather.
+"""Convert a selection of channels by way of the batch axis to a Gather.
 
-ShuffleNet's halves as its authors write them.
+ShuffleNet's halves, as its authors write them:
+
     [N, C, H, W] -> Reshape [N*C/2, 2, H*W] -> Transpose -> Reshape [2, N, C/2, H, W] -> Gather 0:
     channels 0, 2, 4, ..
 
-What lies between two tensors of which axis 0 counts the samples, and only moves data, is run on
-numbered elements. Where whole channels of a sample end up in the same sample, it is a Gather of
-them (and a Reshape, where the sizes differ).
+A chain of data movement between two tensors with the batch on axis 0 is run on numbered elements.
+If complete channels of a sample end up in the same sample, the chain is a Gather of channels, and a
+Reshape if the shape differs.
 """
 
 from __future__ import annotations
@@ -23,99 +24,104 @@ from ...run.runners import FloatFallback
 from .._pass import PassResult, SkipReason
 
 _MOVE_OPS = operators.RESHAPING_OPS | operators.SELECTION_OPS - {"Split"} | {"Transpose"}
-_MAX_SAMPLE_ELEMENTS = 1 << 23  # elements of a sample that float32 can number twice
+_MAX_SAMPLE_ELEMENTS = 1 << 23  # the elements of two samples can be numbered in float32
 
 
 def fold_channel_selection(model: ir.Model) -> PassResult:
-    """Rewrite the choices of channels in `model` that pass through its batch axis."""
-    changed, why = 0, list[SkipReason]()
+    """Convert the channel selections of `model` that pass through the batch axis."""
+    changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         chain = _collect_move_chain(node)
-        chosen = None if chain is None else _trace_channel_order(model, *chain)
-        if chain is not None and chosen is not None:
-            _emit_gather(model, node, ir.require_input(chain[0]), chosen)
-            changed += 1
-        elif chain is not None:
-            why.append(
-                SkipReason(
-                    node, "the moves up to it do not choose whole channels of the same sample"
-                )
-            )
-    return PassResult(changed, why)
+        if chain is None:
+            continue
+        channels = _trace_channel_order(model, chain)
+        if channels is None:
+            reason = "the data movement up to it does not select complete channels of a sample"
+            skipped.append(SkipReason(node, reason))
+            continue
+        _emit_gather(model, node, ir.require_input(chain[0]), channels)
+        changes += 1
+    return PassResult(changes, skipped)
 
 
 def _has_unfolded_batch(value: ir.Value | None) -> bool:
-    """Whether axis 0 of `value` counts samples of known size, and nothing else does."""
+    """Whether axis 0 of `value` is exactly the batch and all other sizes are known."""
     shape = ir.get_shape(value) if value is not None else None
-    known = shape is not None and len(shape) > 1 and shape[0] is None and None not in shape[1:]
-    return known and value is not None and not ir.has_folded_batch(value)
+    is_batched = shape is not None and len(shape) > 1 and shape[0] is None and None not in shape[1:]
+    return is_batched and value is not None and not ir.has_folded_batch(value)
 
 
-def _collect_move_chain(end: ir.Node) -> tuple[ir.Node, list[ir.Node]] | None:
-    """Return (the first node, all) of the moves up to `end`, of which one folds channels into the batch, or None."""
-    nodes: list[ir.Node] = []
-    node: ir.Node | None = end
+def _collect_move_chain(end: ir.Node) -> list[ir.Node] | None:
+    """Return the data movement up to `end` that folds channels into the batch, or None.
+
+    The chain starts and ends at tensors whose axis 0 is exactly the batch.
+    """
     if len(end.outputs) != 1 or not _has_unfolded_batch(end.outputs[0]):
         return None
+    nodes: list[ir.Node] = []
+    node: ir.Node | None = end
     while node is not None and not node.domain and node.op_type in _MOVE_OPS:
         if any(ir.const_value(value) is None for value in node.inputs[1:] if value is not None):
             return None
         nodes.insert(0, node)
         if _has_unfolded_batch(node.inputs[0]):
-            folded = any(ir.has_folded_batch(each.outputs[0]) for each in nodes)
-            return (node, nodes) if folded else None
+            folds_batch = any(ir.has_folded_batch(member.outputs[0]) for member in nodes)
+            return nodes if folds_batch else None
         node = ir.producer(node.inputs[0])
     return None
 
 
-def _trace_channel_order(
-    model: ir.Model, first: ir.Node, nodes: Sequence[ir.Node]
-) -> np.ndarray | None:
-    """Return which channels of the input of `first` the last of `nodes` holds, in their order.
+def _trace_channel_order(model: ir.Model, chain: Sequence[ir.Node]) -> np.ndarray | None:
+    """Return the channels of the input of `chain` that its output contains, in order.
 
-    None for other moves.
+    None if the output does not consist of complete channels of the same sample.
     """
-    sizes = [int(d or 1) for d in (ir.get_shape(first.inputs[0]) or ())[1:]]
-    count, each = math.prod(sizes), math.prod(sizes[1:])
-    kind = ir.require_input(first).dtype
-    if kind is None or kind.name != "FLOAT" or not 0 < count <= _MAX_SAMPLE_ELEMENTS:
+    source = ir.require_input(chain[0])
+    sample_shape = [int(dim or 1) for dim in (ir.get_shape(source) or ())[1:]]
+    sample_size, channel_size = math.prod(sample_shape), math.prod(sample_shape[1:])
+    if source.dtype is None or source.dtype.name != "FLOAT":
         return None
-    fallback = FloatFallback(model, nodes, {str(nodes[-1].outputs[0].name)})
-    numbers = np.arange(2 * count, dtype=np.float32).reshape(2, *sizes)
-    wanted = fallback.outputs.index(str(nodes[-1].outputs[0].name))
+    if not 0 < sample_size <= _MAX_SAMPLE_ELEMENTS:
+        return None
+    output_name = str(chain[-1].outputs[0].name)
+    fallback = FloatFallback(model, chain, {output_name})
+    output_index = fallback.outputs.index(output_name)
+    numbered = np.arange(2 * sample_size, dtype=np.float32).reshape(2, *sample_shape)
     try:
-        both, alone = (fallback.run_batch([x])[wanted] for x in (numbers, numbers[:1]))
+        both = fallback.run_batch([numbered])[output_index]
+        first = fallback.run_batch([numbered[:1]])[output_index]
     except ModelError:
         return None
-    if (
-        len(alone) != 1
-        or len(both) != 2
-        or not all(np.array_equal(both[i], alone[0] + i * count) for i in (0, 1))
-    ):
+    if len(first) != 1 or len(both) != 2:
         return None
-    if alone.size % each:
+    if any(not np.array_equal(both[i], first[0] + i * sample_size) for i in (0, 1)):
         return None
-    rows = alone.astype(np.int64).reshape(-1, each)
-    whole = np.array_equal(rows, rows[:, :1] + np.arange(each)) and not (rows[:, 0] % each).any()
-    return rows[:, 0] // each if whole else None
+    if first.size % channel_size:
+        return None
+    rows = first.astype(np.int64).reshape(-1, channel_size)
+    starts = rows[:, 0]
+    if (starts % channel_size).any():
+        return None
+    if not np.array_equal(rows, starts[:, None] + np.arange(channel_size)):
+        return None
+    return starts // channel_size
 
 
-def _emit_gather(model: ir.Model, node: ir.Node, source: ir.Value, chosen: np.ndarray) -> None:
-    """Put a Gather of channels, and a Reshape where the sizes differ, in the place of `node`."""
-    shape, result = (
-        list(source.shape or ()),
-        [int(d or 1) for d in (ir.get_shape(node.outputs[0]) or ())[1:]],
-    )
-    make = SubgraphBuilder(model, node)
-    value, sizes = source, [len(chosen), *(int(d) for d in shape[2:])]  # type: ignore[arg-type]
-    if not np.array_equal(chosen, np.arange(int(shape[1]))):  # type: ignore[arg-type]
-        value = make(
+def _emit_gather(model: ir.Model, node: ir.Node, source: ir.Value, channels: np.ndarray) -> None:
+    """Replace `node` by a Gather of channels, and a Reshape if the shape differs."""
+    shape = list(source.shape or ())
+    result_shape = [int(dim or 1) for dim in (ir.get_shape(node.outputs[0]) or ())[1:]]
+    build = SubgraphBuilder(model, node)
+    value = source
+    sizes = [len(channels), *(int(dim) for dim in shape[2:])]  # type: ignore[arg-type]
+    if not np.array_equal(channels, np.arange(int(shape[1]))):  # type: ignore[arg-type]
+        value = build(
             "Gather",
-            [value, make.constant(chosen, "channels")],
+            [value, build.constant(channels, "channels")],
             [shape[0], *sizes],
             "chosen",
             {"axis": 1},
         )
-    if sizes != result or value is source:
-        make.reshape(value, result, "sizes")
-    make.replace_node()
+    if sizes != result_shape or value is source:
+        build.reshape(value, result_shape, "sizes")
+    build.replace_node()

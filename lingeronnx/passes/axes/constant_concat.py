@@ -1,9 +1,10 @@
-"""Constants beside a tensor, such as the class token of a transformer, are zeros around it and a sum: exact.
+"""Replace the concatenation of a tensor with constants by padding and a sum.
 
     Concat(c, x)  =  Pad(x) + (c, 0)
 
-A constant that has to be there for each sample cannot stand in a Concat; chips take none at all. An
-Expand of a constant along the batch is that constant.
+This is exact; an example is the class token of a transformer. A constant would have to be repeated
+for each sample in a Concat, and platforms do not support constants there. An Expand of a constant
+along the batch counts as that constant.
 """
 
 from __future__ import annotations
@@ -20,66 +21,61 @@ __all__ = ["replace_constant_concat", "rewrite_concat_as_pad_add"]
 
 
 def replace_constant_concat(model: ir.Model) -> PassResult:
-    """Rewrite each Concat of one tensor and constants for each sample."""
-    changed, why = 0, list[SkipReason]()
+    """Rewrite each Concat of one tensor and per-sample constants."""
+    changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
-        shape = (
-            ir.get_shape(node.outputs[0]) if node.op_type == "Concat" and not node.domain else None
-        )
-        if shape is None or not shape or shape[0] is not None:
+        if node.op_type != "Concat" or node.domain:
             continue
-        done = rewrite_concat_as_pad_add(model, node, shape)
-        changed += done
-        if not done and any(ir.const_value(value) is not None for value in node.inputs):
-            why.append(
-                SkipReason(
-                    node, "not one tensor among constants for each sample, or a size is not known"
-                )
-            )
-    if changed:
+        shape = ir.get_shape(node.outputs[0])
+        if not shape or shape[0] is not None:
+            continue
+        if rewrite_concat_as_pad_add(model, node, shape):
+            changes += 1
+        elif any(ir.const_value(value) is not None for value in node.inputs):
+            reason = "it is not one tensor with per-sample constants, or a size is not known"
+            skipped.append(SkipReason(node, reason))
+    if changes:
         ir.remove_unused(model)
-    return PassResult(changed, why)
+    return PassResult(changes, skipped)
 
 
 def rewrite_concat_as_pad_add(model: ir.Model, node: ir.Node, shape: Sequence[int | None]) -> bool:
-    """Rewrite the Concat `node`, whose output has this `shape`.
+    """Rewrite the Concat `node`, whose output has this `shape`, as Pad and Add.
 
-    False where it is none of a tensor and constants.
+    Returns False, without a change, if it is not one tensor with constants.
     """
-    axis, sizes = ir.get_attr(node, "axis") % len(shape), [int(d or 0) for d in shape[1:]]
+    axis, sizes = ir.get_attr(node, "axis") % len(shape), [int(dim or 0) for dim in shape[1:]]
     constants = [_constant_part(value, len(shape)) for value in node.inputs]
-    computed = [i for i, array in enumerate(constants) if array is None]
+    computed = [index for index, array in enumerate(constants) if array is None]
     if len(computed) != 1 or len(constants) < 2 or axis == 0 or None in shape[1:]:
         return False
-    before, behind = (
-        sum(array.shape[axis] for array in arrays if array is not None)
-        for arrays in (constants[: computed[0]], constants[computed[0] + 1 :])
-    )
-    whole = [1, *sizes]
-    whole[axis] -= before + behind
-    full = [np.zeros(whole, np.float32) if array is None else array for array in constants]
-    if (
-        any(array.dtype != np.float32 for array in full)
-        or len({_other_dims(array, axis) for array in full}) > 1
-    ):
+    size_before = _total_size(constants[: computed[0]], axis)
+    size_after = _total_size(constants[computed[0] + 1 :], axis)
+    zero_shape = [1, *sizes]
+    zero_shape[axis] -= size_before + size_after
+    summands = [np.zeros(zero_shape, np.float32) if array is None else array for array in constants]
+    if any(array.dtype != np.float32 for array in summands):
+        return False
+    if len({_other_dims(array, axis) for array in summands}) > 1:
         return False
     pads = np.zeros((2, len(shape)), np.int64)
-    pads[:, axis] = before, behind
-    make, batch = SubgraphBuilder(model, node), ["N" if shape[0] is None else shape[0]]
-    padded = make(
+    pads[:, axis] = size_before, size_after
+    build = SubgraphBuilder(model, node)
+    result_shape = ["N" if shape[0] is None else shape[0], *sizes]
+    padded = build(
         "Pad",
-        [node.inputs[computed[0]], make.constant(pads.reshape(-1), "pads")],
-        [*batch, *sizes],
+        [node.inputs[computed[0]], build.constant(pads.reshape(-1), "pads")],
+        result_shape,
         "zeros",
     )
-    make(
-        "Add",
-        [padded, make.constant(np.concatenate(full, axis), "rows")],
-        [*batch, *sizes],
-        "with_rows",
-    )
-    make.replace_node()
+    bias = build.constant(np.concatenate(summands, axis), "rows")
+    build("Add", [padded, bias], result_shape, "with_rows")
+    build.replace_node()
     return True
+
+
+def _total_size(arrays: Sequence[np.ndarray | None], axis: int) -> int:
+    return sum(array.shape[axis] for array in arrays if array is not None)
 
 
 def _other_dims(array: np.ndarray, axis: int) -> tuple[int, ...]:
@@ -87,14 +83,21 @@ def _other_dims(array: np.ndarray, axis: int) -> tuple[int, ...]:
 
 
 def _constant_part(value: ir.Value | None, rank: int) -> np.ndarray | None:
-    """Return the constant [1, ...] of `rank` axes that `value` is, for each sample.
+    """Return a constant operand of shape [1, ...] with `rank` axes, or None for any other."""
+    array = ir.const_value(value)
+    if array is None:
+        array = _expanded_constant(ir.producer(value), rank)
+    if array is None or array.ndim != rank or array.shape[0] != 1:
+        return None
+    return array
 
-    None for anything else.
-    """
-    array, maker = ir.const_value(value), ir.producer(value)
-    if array is None and maker is not None and maker.op_type == "Expand" and not maker.domain:
-        array = ir.const_value(maker.inputs[0])
-        shape = ir.get_shape(maker.outputs[0]) or ()
-        if array is None or len(shape) != rank or array.shape[1:] != tuple(shape[1:]):
-            return None
-    return array if array is not None and array.ndim == rank and array.shape[0] == 1 else None
+
+def _expanded_constant(node: ir.Node | None, rank: int) -> np.ndarray | None:
+    """Return the constant that `node` expands along axis 0 only, or None."""
+    if node is None or node.op_type != "Expand" or node.domain:
+        return None
+    array = ir.const_value(node.inputs[0])
+    shape = ir.get_shape(node.outputs[0]) or ()
+    if array is None or len(shape) != rank or array.shape[1:] != tuple(shape[1:]):
+        return None
+    return array

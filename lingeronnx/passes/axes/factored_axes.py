@@ -1,7 +1,7 @@
-"""Tensors told by their axes, each a product of atoms: [T, N*H, D] is ((T), (N, H), (D)).
+"""Describe tensors by axes that are products of factors: [T, N*H, D] is ((T), (N, H), (D)).
 
-Transposes, Reshapes and the like tell the atoms in another order; nothing is computed for them.
-`batch_first` walks with these.
+Transposes, Reshapes and similar operators only change the order and grouping of the factors,
+without any computation. `batch_first` traverses the graph with these descriptions.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class AxisFactor:
-    """A part of an axis; number 0 is the batch, of size 0.
+    """A factor of an axis. Index 0 is the batch, with the size 0.
 
-    Parts of size 1 are left out: an axis may have none.
+    Factors of size 1 are left out, so an axis may have none.
     """
 
-    number: int
+    index: int
     size: int
 
 
@@ -48,9 +48,9 @@ BATCH_AXIS = ((BATCH_FACTOR,),)
 
 @dataclass(frozen=True, eq=False)
 class PendingNode:
-    """An operator to be made after `node`.
+    """An operator that has not been created yet, modelled on `node`.
 
-    Of its inputs, views are arranged as the axes beside them say.
+    An input that is a view is arranged to the axes next to it.
     """
 
     node: ir.Node
@@ -61,132 +61,212 @@ class PendingNode:
 
 @dataclass(frozen=True, eq=False)
 class FactoredView:
-    """A tensor of the graph told by its `axes`.
+    """A tensor of the graph as a rearrangement of another one.
 
-    What `base` gives, whose own axes are `held`, the batch in front.
+    Attributes
+    ----------
+    base
+        The other tensor, or the operator that will compute it.
+    base_axes
+        Axes of `base`, with the batch first.
+    axes
+        Axes of the tensor of the graph.
     """
 
     base: ir.Value | PendingNode
-    held: FactoredAxes
+    base_axes: FactoredAxes
     axes: FactoredAxes
 
 
-def substitute_factors(view: FactoredView, names: Mapping[AxisFactor, AxisFactor]) -> FactoredView:
-    """Return `view` with other atoms of the same sizes."""
-    held, axes = (
-        tuple(tuple(names.get(a, a) for a in group) for group in groups)
-        for groups in (view.held, view.axes)
+def substitute_factors(
+    view: FactoredView, factors: Mapping[AxisFactor, AxisFactor]
+) -> FactoredView:
+    """Return `view` with factors replaced by others of the same size."""
+    return FactoredView(
+        view.base,
+        _substitute_in_axes(view.base_axes, factors),
+        _substitute_in_axes(view.axes, factors),
     )
-    return FactoredView(view.base, held, axes)
+
+
+def _substitute_in_axes(
+    axes: FactoredAxes, factors: Mapping[AxisFactor, AxisFactor]
+) -> FactoredAxes:
+    substituted = []
+    for axis in axes:
+        substituted.append(tuple(factors.get(factor, factor) for factor in axis))
+    return tuple(substituted)
 
 
 def match_leading_axes(view: FactoredView, axes: FactoredAxes) -> FactoredView | None:
-    """Return `view` with the atoms of `axes` for its own in its first axes.
+    """Return `view` with the factors of its leading axes replaced by those of `axes`.
 
-    None where they have other sizes.
+    None if the factors have other sizes.
     """
-    names: dict[AxisFactor, AxisFactor] = {}
-    for mine, wanted in zip(view.axes, axes, strict=False):
-        if [a.size for a in mine] != [a.size for a in wanted]:
+    factors: dict[AxisFactor, AxisFactor] = {}
+    for axis, target_axis in zip(view.axes, axes, strict=False):
+        if [factor.size for factor in axis] != [factor.size for factor in target_axis]:
             return None
-        names.update(zip(mine, wanted, strict=True))
-    return substitute_factors(view, names)
+        factors.update(zip(axis, target_axis, strict=True))
+    return substitute_factors(view, factors)
 
 
 def regroup_factors(
     view: FactoredView, sizes: Sequence[int | None] | None, make_factor: Callable[[int], AxisFactor]
 ) -> FactoredView | None:
-    """Return `view` with its atoms in axes of `sizes`, of which one, with the batch, is not known; None where it fails.
+    """Return `view` reshaped to axes of `sizes`, or None if that is not possible.
 
-    make_factor : makes an atom of a size. An atom that is larger than its axis is cut in two, in
-    `held` also.
+    Parameters
+    ----------
+    view
+        The view to reshape.
+    sizes
+        Sizes of the new axes. The one that contains the batch is None.
+    make_factor
+        Creates a factor of a size. A factor that is larger than its new axis is split in two, in
+        `base_axes` too.
     """
     if sizes is None or list(sizes).count(None) != 1:
         return None
-    place = list(sizes).index(None)
-    atoms, cuts = (
-        [a for axis in view.axes for a in axis],
-        dict[AxisFactor, tuple[AxisFactor, AxisFactor]](),
-    )
-    groups: tuple[list[tuple[AxisFactor, ...]], list[tuple[AxisFactor, ...]]] = ([], [])
-    for own, part, end in zip(groups, (sizes[:place], sizes[:place:-1]), (0, -1), strict=True):
-        for size in part:
-            group: list[AxisFactor] = []
-            while _product_of_sizes(group) < int(size or 0):
-                if not atoms or atoms[end] == BATCH_FACTOR:
-                    return None
-                atom, left = atoms.pop(end), int(size or 0) // _product_of_sizes(group)
-                if atom.size > left:
-                    if atom.size % left or left == 1:  # an atom of size 1 is none
-                        return None
-                    inner, outer = make_factor(left), make_factor(atom.size // left)
-                    cuts[atom] = (inner, outer) if end == 0 else (outer, inner)
-                    atoms.insert(0 if end == 0 else len(atoms), outer)
-                    atom = inner
-                group.insert(len(group) if end == 0 else 0, atom)
-            if _product_of_sizes(group) != size:
-                return None
-            own.append(tuple(group))
-    if BATCH_FACTOR not in atoms:
+    batch_axis = list(sizes).index(None)
+    factors = [factor for axis in view.axes for factor in axis]
+    splits: _FactorSplits = {}
+    leading = _take_axes(factors, sizes[:batch_axis], 0, make_factor, splits)
+    if leading is None:
         return None
-    held = view.held
-    while any(a in cuts for axis in held for a in axis):
-        held = tuple(tuple(b for a in axis for b in cuts.get(a, (a,))) for axis in held)
-    front, back = groups
-    return FactoredView(view.base, held, (*front, tuple(atoms), *back[::-1]))
+    trailing = _take_axes(factors, sizes[:batch_axis:-1], -1, make_factor, splits)
+    if trailing is None or BATCH_FACTOR not in factors:
+        return None
+    base_axes = _split_in_axes(view.base_axes, splits)
+    return FactoredView(view.base, base_axes, (*leading, tuple(factors), *trailing[::-1]))
 
 
-def _product_of_sizes(atoms: Sequence[AxisFactor]) -> int:
-    return math.prod(atom.size for atom in atoms)
+#: Factor -> the two factors that it is split into.
+_FactorSplits = dict[AxisFactor, tuple[AxisFactor, AxisFactor]]
+
+
+def _take_axes(
+    factors: list[AxisFactor],
+    sizes: Sequence[int | None],
+    end: int,
+    make_factor: Callable[[int], AxisFactor],
+    splits: _FactorSplits,
+) -> list[tuple[AxisFactor, ...]] | None:
+    """Remove factors from one end of `factors` to form axes of `sizes`, or return None.
+
+    `end` is 0 to take them from the front, -1 from the back. Split factors are added to `splits`.
+    """
+    axes = []
+    for size in sizes:
+        axis = _take_axis(factors, int(size or 0), end, make_factor, splits)
+        if axis is None:
+            return None
+        axes.append(axis)
+    return axes
+
+
+def _take_axis(
+    factors: list[AxisFactor],
+    size: int,
+    end: int,
+    make_factor: Callable[[int], AxisFactor],
+    splits: _FactorSplits,
+) -> tuple[AxisFactor, ...] | None:
+    """Remove factors with the product `size` from one end of `factors`, as `_take_axes`."""
+    axis: list[AxisFactor] = []
+    while _product_of_sizes(axis) < size:
+        if not factors or factors[end] == BATCH_FACTOR:
+            return None
+        remaining = size // _product_of_sizes(axis)
+        factor = factors.pop(end)
+        if factor.size > remaining:
+            if factor.size % remaining or remaining == 1:  # there are no factors of size 1
+                return None
+            inner, outer = make_factor(remaining), make_factor(factor.size // remaining)
+            splits[factor] = (inner, outer) if end == 0 else (outer, inner)
+            factors.insert(0 if end == 0 else len(factors), outer)
+            factor = inner
+        axis.insert(len(axis) if end == 0 else 0, factor)
+    return tuple(axis) if _product_of_sizes(axis) == size else None
+
+
+def _split_in_axes(axes: FactoredAxes, splits: _FactorSplits) -> FactoredAxes:
+    """Replace split factors in `axes` until there are none left."""
+    result = []
+    for axis in axes:
+        factors = list(axis)
+        while any(factor in splits for factor in factors):
+            factors = [part for factor in factors for part in splits.get(factor, (factor,))]
+        result.append(tuple(factors))
+    return tuple(result)
+
+
+def _product_of_sizes(factors: Sequence[AxisFactor]) -> int:
+    return math.prod(factor.size for factor in factors)
 
 
 def merge_adjacent_factors(
-    have: Sequence[AxisFactor], want: Sequence[AxisFactor]
+    source_factors: Sequence[AxisFactor], target_factors: Sequence[AxisFactor]
 ) -> list[tuple[AxisFactor, ...]]:
-    """Return the atoms `have`, joined where they follow each other in `want` too.
+    """Group `source_factors` into runs that are adjacent in `target_factors` too.
 
-    The batch stays alone.
+    The batch is a run by itself.
     """
     runs: list[tuple[AxisFactor, ...]] = []
-    for atom in have:
-        last = runs[-1][-1] if runs else None
-        follows = last is not None and want.index(atom) == want.index(last) + 1
-        if follows and BATCH_FACTOR not in (atom, last):
-            runs[-1] = (*runs[-1], atom)
+    for factor in source_factors:
+        previous = runs[-1][-1] if runs else None
+        is_adjacent = (
+            previous is not None
+            and target_factors.index(factor) == target_factors.index(previous) + 1
+        )
+        if is_adjacent and BATCH_FACTOR not in (factor, previous):
+            runs[-1] = (*runs[-1], factor)
         else:
-            runs.append((atom,))
+            runs.append((factor,))
     return runs
 
 
 def slice_layer_outputs(
-    of: ir.Value | PendingNode, start: int, last: tuple[AxisFactor, ...]
+    layer: ir.Value | PendingNode, start: int, last_axis: tuple[AxisFactor, ...]
 ) -> PendingNode | None:
-    """Return the layer, a product and perhaps a bias, that makes only `last` of the outputs of `of`, from `start`."""
-    stop = start + _product_of_sizes(last)
-    if (
-        not isinstance(of, PendingNode)
-        or of.op_type not in ("MatMul", "Add")
-        or len(of.inputs) != 2
-    ):
+    """Return a linear layer that computes only a slice of the output features of `layer`.
+
+    Parameters
+    ----------
+    layer
+        A pending MatMul with a constant weight, or the Add of a constant bias to one.
+    start
+        First output feature of the slice.
+    last_axis
+        Last axis of the slice, whose size is the number of features.
+
+    Returns
+    -------
+    PendingNode or None
+        The layer, or None if `layer` is anything else.
+    """
+    stop = start + _product_of_sizes(last_axis)
+    if not isinstance(layer, PendingNode):
         return None
-    index = 0 if isinstance(of.inputs[0], tuple) else 1
-    source, constant = of.inputs[index], of.inputs[1 - index]
-    if isinstance(constant, tuple):
+    if layer.op_type not in ("MatMul", "Add") or len(layer.inputs) != 2:
+        return None
+    index = 0 if isinstance(layer.inputs[0], tuple) else 1
+    source, constant = layer.inputs[index], layer.inputs[1 - index]
+    if isinstance(constant, tuple) or not isinstance(source, tuple):
         return None
     array = constant if isinstance(constant, np.ndarray) else ir.const_value(constant)
-    if not isinstance(source, tuple) or array is None or (of.op_type == "MatMul" and index):
+    if array is None:
         return None
-    if of.op_type == "MatMul":
-        return replace(of, inputs=(source, np.ascontiguousarray(array[:, start:stop])))
+    if layer.op_type == "MatMul":
+        if index:
+            return None
+        return replace(layer, inputs=(source, np.ascontiguousarray(array[:, start:stop])))
     view, target = source
-    inner = (
-        slice_layer_outputs(view.base, start, last)
-        if array.ndim == 1 and view.held[-1] == target[-1]
-        else None
-    )
-    if inner is None or array.size == 1:
+    if array.ndim != 1 or array.size == 1 or view.base_axes[-1] != target[-1]:
         return None
-    less = FactoredView(inner, (*view.held[:-1], last), view.axes)
-    return replace(
-        of, inputs=((less, (*target[:-1], last)), np.ascontiguousarray(array[start:stop]))
-    )
+    product = slice_layer_outputs(view.base, start, last_axis)
+    if product is None:
+        return None
+    sliced_view = FactoredView(product, (*view.base_axes[:-1], last_axis), view.axes)
+    bias = np.ascontiguousarray(array[start:stop])
+    return replace(layer, inputs=((sliced_view, (*target[:-1], last_axis)), bias))

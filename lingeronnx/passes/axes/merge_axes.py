@@ -1,11 +1,10 @@
-"""Transposes of many axes as transposes of few.
+"""Merge axes of Transposes with many axes.
 
-Axes that stay together are merged before and told apart after.
-``[N, g, c, H, W] -> [N, c, g, H, W]``, the shuffling of channels, moves two blocks of ``H*W`` and
-is a transpose of ``[N, g, c, H*W]``. Where too many groups of axes move, it is as few transposes of
-three groups as lead there: windows of an image, ``[N, a, h, b, w*C] -> [N, a, b, h, w*C]``, are
-two. A Reshape in front or behind is merged with the new ones. Needs static sizes; from five axes
-on.
+Axes that stay adjacent are merged before the Transpose and split after it. The channel shuffle
+``[N, g, c, H, W] -> [N, c, g, H, W]`` moves two blocks of ``H*W`` and is a Transpose of
+``[N, g, c, H*W]``. If too many groups of axes move, the shortest sequence of Transposes of three
+blocks is used: windows of an image, ``[N, a, h, b, w*C] -> [N, a, b, h, w*C]``, take two. A Reshape
+before or after is merged with the new ones. Needs static sizes; applies to five axes or more.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,40 +21,42 @@ from ...graph.builder import SubgraphBuilder
 from .._pass import PassResult, SkipReason
 
 _MIN_RANK = 4
-_MAX_GROUPS = 6  # groups of axes that are told apart in the search for steps
+_MAX_GROUPS = 6  # larger numbers of axis groups would make the search too long
 
 _AxisGroups = tuple[tuple[int, ...], ...]
 
 
+class _TransposeStep(NamedTuple):
+    """A Transpose of at most three blocks of adjacent axes."""
+
+    blocks: _AxisGroups
+    order: tuple[int, ...]
+
+
 def merge_axes(model: ir.Model) -> PassResult:
     """Merge axes of the Transpose nodes of `model`."""
-    changed, why = 0, list[SkipReason]()
+    changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
-        perm = (
-            ir.get_attr(node, "perm") if node.op_type == "Transpose" and not node.domain else None
-        )
-        shape = ir.get_shape(node.inputs[0]) if perm is not None else None
+        if node.op_type != "Transpose" or node.domain:
+            continue
+        perm, shape = ir.get_attr(node, "perm"), ir.get_shape(node.inputs[0])
         if shape is None or perm is None or len(perm) <= _MIN_RANK or perm == sorted(perm):
             continue
         groups = _group_axes(perm)
         if perm[0] != 0 or None in shape[1:]:
-            why.append(SkipReason(node, "it moves the batch, or sizes are not known"))
+            skipped.append(SkipReason(node, "it moves the batch, or its shape is not known"))
         elif len(groups) > _MAX_GROUPS:
-            why.append(
-                SkipReason(
-                    node, f"{len(groups)} groups of its axes move apart, at most {_MAX_GROUPS} may"
-                )
-            )
+            reason = f"{len(groups)} groups of its axes move separately; the limit is {_MAX_GROUPS}"
+            skipped.append(SkipReason(node, reason))
         else:
-            _emit_transposes(
-                model, node, _find_transpose_steps(groups), [int(d or 0) for d in shape]
-            )
-            changed += 1
-    return PassResult(changed, why)
+            steps = _find_transpose_steps(groups)
+            _emit_transposes(model, node, steps, [int(dim or 0) for dim in shape])
+            changes += 1
+    return PassResult(changes, skipped)
 
 
 def _group_axes(perm: Sequence[int]) -> _AxisGroups:
-    """Return runs of axes that follow each other before and after, in the order after, but for the batch."""
+    """Group the axes after the batch that stay adjacent, in the order of the output."""
     groups: list[list[int]] = []
     for axis in perm[1:]:
         if groups and groups[-1][-1] == axis - 1:
@@ -64,79 +66,91 @@ def _group_axes(perm: Sequence[int]) -> _AxisGroups:
     return tuple(map(tuple, groups))
 
 
-def _find_transpose_steps(wanted: _AxisGroups) -> list[tuple[_AxisGroups, tuple[int, ...]]]:
-    """Return the fewest transposes of three blocks at most.
+def _find_transpose_steps(target: _AxisGroups) -> list[_TransposeStep]:
+    """Find the shortest sequence of Transposes that leads from sorted groups to `target`.
 
-    [(blocks of axes, their order)], from sorted groups on.
+    Breadth-first search; each step moves at most three blocks.
     """
-    start = tuple(sorted(wanted))
-    ways: dict[_AxisGroups, list[tuple[_AxisGroups, tuple[int, ...]]]] = {start: []}
-    line = [start]
-    while wanted not in ways:
-        line = [new for have in line for new in _expand_orders(have, ways)]
-    return ways[wanted]
+    start = tuple(sorted(target))
+    paths: dict[_AxisGroups, list[_TransposeStep]] = {start: []}
+    frontier = [start]
+    while target not in paths:
+        next_frontier: list[_AxisGroups] = []
+        for groups in frontier:
+            next_frontier += _expand_orders(groups, paths)
+        frontier = next_frontier
+    return paths[target]
 
 
 def _expand_orders(
-    have: _AxisGroups, ways: dict[_AxisGroups, list[tuple[_AxisGroups, tuple[int, ...]]]]
+    groups: _AxisGroups, paths: dict[_AxisGroups, list[_TransposeStep]]
 ) -> Iterator[_AxisGroups]:
-    """Yield the orders of groups that one transpose makes of `have`, the new ones, and note how in `ways`."""
-    for first, second in itertools.combinations(range(1, len(have) + 1), 2):
-        parts = [part for part in (have[:first], have[first:second], have[second:]) if part]
-        blocks = tuple(tuple(axis for group in part for axis in group) for part in parts)
+    """Yield the new orders that one Transpose makes of `groups`, and add their path to `paths`."""
+    for first, second in itertools.combinations(range(1, len(groups) + 1), 2):
+        parts = [part for part in (groups[:first], groups[first:second], groups[second:]) if part]
+        blocks = tuple(tuple(itertools.chain.from_iterable(part)) for part in parts)
         for order in itertools.permutations(range(len(parts))):
-            new = tuple(group for place in order for group in parts[place])
-            if new not in ways:
-                ways[new] = [*ways[have], (blocks, order)]
-                yield new
+            reordered = tuple(itertools.chain.from_iterable(parts[index] for index in order))
+            if reordered not in paths:
+                paths[reordered] = [*paths[groups], _TransposeStep(blocks, order)]
+                yield reordered
 
 
 def _emit_transposes(
-    model: ir.Model,
-    node: ir.Node,
-    steps: Sequence[tuple[_AxisGroups, tuple[int, ...]]],
-    shape: list[int],
+    model: ir.Model, node: ir.Node, steps: Sequence[_TransposeStep], shape: list[int]
 ) -> None:
+    """Replace the Transpose `node` of an input of `shape` by `steps`."""
     source, result = ir.require_input(node), node.outputs[0]
-    first = _find_preceding_reshape(source)
-    if first is not None:
-        source = ir.require_input(first)  # a reshape of a reshape is one
-    apart = ir.sole_consumer(result)
+    preceding = _find_preceding_reshape(source)
+    if preceding is not None:
+        source = ir.require_input(preceding)  # two consecutive Reshapes are one
+    consumer = ir.sole_consumer(result)
     build = SubgraphBuilder(model, node)
     batch = result.shape[0] if result.shape is not None else "N"
     value = source
-    for number, (blocks, order) in enumerate(steps):
-        step = str(number) if number else ""
-        sizes = [math.prod(shape[axis] for axis in block) for block in blocks]
-        narrow = build.reshape(value, sizes, f"merged{step}")
-        perm = [0, *(place + 1 for place in order)]
+    for index, (blocks, order) in enumerate(steps):
+        suffix = str(index) if index else ""
+        block_sizes = [math.prod(shape[axis] for axis in block) for block in blocks]
+        merged = build.reshape(value, block_sizes, f"merged{suffix}")
         value = build(
             "Transpose",
-            [narrow],
-            [batch, *(sizes[p] for p in order)],
-            f"turned{step}",
-            {"perm": perm},
+            [merged],
+            [batch, *(block_sizes[block_index] for block_index in order)],
+            f"turned{suffix}",
+            {"perm": [0, *(block_index + 1 for block_index in order)]},
         )
-    blocks, order = steps[-1]
-    build.reshape(value, [shape[axis] for place in order for axis in blocks[place]], "apart")
+    last = steps[-1]
+    result_axes = itertools.chain.from_iterable(last.blocks[index] for index in last.order)
+    build.reshape(value, [shape[axis] for axis in result_axes], "apart")
     build.replace_node()
-    target = (
-        ir.const_value(apart.inputs[1])
-        if apart is not None and apart.op_type == "Reshape"
-        else None
-    )
-    if apart is not None and target is not None and not np.any(target.reshape(-1)[1:] == 0):
-        apart.replace_input_with(0, value)
+    if consumer is not None and _has_absolute_target(consumer):
+        consumer.replace_input_with(0, value)
         model.graph.remove(build.nodes[-1], safe=True)
-    if first is not None and not first.outputs[0].uses() and not first.outputs[0].is_graph_output():
-        model.graph.remove(first, safe=True)
+    if preceding is not None:
+        preceding_output = preceding.outputs[0]
+        if not preceding_output.uses() and not preceding_output.is_graph_output():
+            model.graph.remove(preceding, safe=True)
+
+
+def _has_absolute_target(node: ir.Node) -> bool:
+    """Whether `node` is a Reshape to a constant target that copies no size after the batch."""
+    if node.op_type != "Reshape":
+        return False
+    target = ir.const_value(node.inputs[1])
+    return target is not None and not np.any(target.reshape(-1)[1:] == 0)
 
 
 def _find_preceding_reshape(value: ir.Value | None) -> ir.Node | None:
-    """Return the Reshape that makes `value` and keeps the batch axis, or None."""
+    """Return the Reshape that computes `value` and keeps the batch axis, or None."""
     node = ir.producer(value)
     if node is None or node.op_type != "Reshape":
         return None
-    sizes = [list((ir.get_shape(v) or (None, None))[1:]) for v in (node.inputs[0], value)]
-    known = [math.prod(d for d in each if d is not None) for each in sizes if None not in each]
-    return node if len(known) == 2 and known[0] == known[1] else None
+    source_size, result_size = _sample_size(node.inputs[0]), _sample_size(value)
+    return node if source_size is not None and source_size == result_size else None
+
+
+def _sample_size(value: ir.Value | None) -> int | None:
+    """Return the number of elements per sample, or None if it is not known."""
+    dims = (ir.get_shape(value) or (None, None))[1:]
+    known_dims = [dim for dim in dims if dim is not None]
+    return math.prod(known_dims) if len(known_dims) == len(dims) else None

@@ -1,7 +1,6 @@
-"""Split as one Slice per part that somebody reads.
+"""Convert Split to one Slice per output that is used, so that every integer node has one output.
 
-Every node of the integer graph then has one output.
-The names of the parts stay. Needs a static size along the axis; the batch axis is left alone.
+The outputs keep their names. Needs a static size along the axis; the batch is not split.
 """
 
 from __future__ import annotations
@@ -13,76 +12,73 @@ from .._pass import PassResult, SkipReason
 
 
 def convert_split_to_slices(model: ir.Model) -> PassResult:
-    """Turn the Split nodes of `model` into Slice nodes."""
-    changed, why = 0, list[SkipReason]()
+    """Convert the Split nodes of `model` to Slice nodes."""
+    changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         if node.op_type != "Split" or node.domain:
             continue
         shape = ir.get_shape(node.inputs[0])
         sizes = _get_split_sizes(node, shape) if shape else None
         if not shape or sizes is None:
-            why.append(
-                SkipReason(node, "it splits the batch, or the sizes of its parts are not known")
-            )
+            reason = "it splits the batch, or the sizes of its outputs are not known"
+            skipped.append(SkipReason(node, reason))
             continue
         axis = ir.get_attr(node, "axis", 0) % len(shape)
-        ends = np.cumsum(sizes)
-        parts = [
-            (v, int(end - size), int(end))
-            for v, size, end in zip(node.outputs, sizes, ends, strict=True)
-        ]
         names = {}
-        for part, start, end in parts:
-            if part.name and (part.uses() or part.is_graph_output()):
-                names[_insert_slice(model, node, part, (start, end, axis))] = part.name
+        start = 0
+        for output, size in zip(list(node.outputs), sizes, strict=True):
+            end = start + size
+            if output.name and (output.uses() or output.is_graph_output()):
+                result = _insert_slice(
+                    model, node, output, {"start": start, "end": end, "axis": axis}
+                )
+                names[result] = output.name
+            start = end
         model.graph.remove(node, safe=True)
         for result, name in names.items():
             result.name = name
-        changed += 1
-    return PassResult(changed, why)
+        changes += 1
+    return PassResult(changes, skipped)
 
 
 def _get_split_sizes(node: ir.Node, shape: tuple[int | None, ...]) -> list[int] | None:
-    """Return the sizes of the parts.
-
-    None when they, or the axis, are not known or the axis is the batch.
-    """
+    """Return the output sizes along the axis, or None if unknown, invalid, or of the batch."""
     axis = ir.get_attr(node, "axis", 0) % len(shape)
-    size, count = shape[axis], len(node.outputs)
-    if axis == 0 or size is None:
+    total, count = shape[axis], len(node.outputs)
+    if axis == 0 or total is None:
         return None
-    stored_sizes = ir.get_attr(node, "split")
-    if stored_sizes is None and len(node.inputs) > 1 and node.inputs[1] is not None:
+    sizes = ir.get_attr(node, "split")
+    if sizes is None and len(node.inputs) > 1 and node.inputs[1] is not None:
         array = ir.const_value(node.inputs[1])
         if array is None:
             return None
-        stored_sizes = [int(n) for n in array.reshape(-1)]
-    each = -(-size // count)
-    sizes = stored_sizes or [each] * (count - 1) + [size - each * (count - 1)]
-    return sizes if len(sizes) == count and sum(sizes) == size and min(sizes) >= 0 else None
+        sizes = [int(size) for size in array.reshape(-1)]
+    if not sizes:
+        chunk = -(-total // count)
+        sizes = [chunk] * (count - 1) + [total - chunk * (count - 1)]
+    is_valid = len(sizes) == count and sum(sizes) == total and min(sizes) >= 0
+    return sizes if is_valid else None
 
 
 def _insert_slice(
-    model: ir.Model, node: ir.Node, part: ir.Value, bounds: tuple[int, int, int]
+    model: ir.Model, node: ir.Node, output: ir.Value, bounds: dict[str, int]
 ) -> ir.Value:
-    """Put a Slice (start, end, axis) in front of `node` in place of its output `part`.
+    """Insert a Slice of the input of `node` that replaces `output`; return its result.
 
-    Return what it writes.
+    `bounds` are "start", "end" and "axis", in this order.
     """
-    constants = [
-        ir.add_initializer(
-            model, ir.unique_tensor_name(model, f"{part.name}_{key}"), np.array([value], np.int64)
-        )
-        for key, value in zip(("start", "end", "axis"), bounds, strict=True)
-    ]
-    new = ir.make_node(
+    constants = []
+    for key, bound in bounds.items():
+        name = ir.unique_tensor_name(model, f"{output.name}_{key}")
+        constants.append(ir.add_initializer(model, name, np.array([bound], np.int64)))
+    slice_node = ir.make_node(
         "Slice",
         [node.inputs[0], *constants],
         origin=node,
-        suffix=str(part.name),
+        suffix=str(output.name),
         output="",
-        like=part,
+        like=output,
     )
-    model.graph.insert_before(node, new)
-    ir.replace_all_uses(part, new.outputs[0])
-    return new.outputs[0]
+    model.graph.insert_before(node, slice_node)
+    ir.replace_all_uses(output, slice_node.outputs[0])
+    return slice_node.outputs[0]

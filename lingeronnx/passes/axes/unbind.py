@@ -1,19 +1,21 @@
-"""Parts taken from the front of a transposed tensor are taken before the transpose.
+"""Slice a tensor before it is transposed, for parts taken from the first axis after the Transpose.
 
-Fused queries, keys and values.
+Exporters write fused queries, keys and values as
+
     [N, T, 3*H*D] -> Reshape [N, T, 3, H, D] -> Transpose [3, N, H, T, D] -> Gather i, or Split and
     Squeeze
 
-becomes, for each part that is read,
+This becomes, for each part that is used,
 
     [N, T, 3*H*D] -> Slice i -> Reshape [N, T, H, D] -> Transpose [N, H, T, D]
 
-so that the batch stays in front and no tensor has five axes.
+so that the batch stays first and no tensor has five axes.
 """
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,145 +23,154 @@ from ...graph import ir
 from .._pass import PassResult, SkipReason
 
 
+class _Part(NamedTuple):
+    """Part `position` of the first axis, and the nodes that select it; the last one returns it."""
+
+    position: int
+    nodes: list[ir.Node]
+
+
 def slice_before_transpose(model: ir.Model) -> PassResult:
-    """Rewrite the parts of transposed tensors of `model`, counted by the transposes that are gone."""
-    changed, why = 0, list[SkipReason]()
+    """Rewrite the parts of transposed tensors of `model`, counted by removed Transposes."""
+    changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
-        match = _match_unbind(node)
-        if match is not None:
-            _emit_slices(model, node, *match)
-            changed += 1
+        reshape = _match_split_reshape(node)
+        parts = None if reshape is None else _match_parts(node, reshape)
+        if reshape is not None and parts:
+            _emit_slices(model, node, reshape, parts)
+            changes += 1
         elif _moves_split_axis_first(node):
-            why.append(
-                SkipReason(
-                    node,
-                    "its parts are not all taken one by one, or do not lie side by side before it",
-                )
-            )
-    return PassResult(changed, why)
+            reason = "its parts are not all selected one by one, or are not adjacent before it"
+            skipped.append(SkipReason(node, reason))
+    return PassResult(changes, skipped)
 
 
 def _moves_split_axis_first(node: ir.Node) -> bool:
-    """Whether `node` is a Transpose that puts the batch behind an axis of a tensor that was just taken apart."""
+    """Whether `node` is a Transpose that moves an axis of a reshaped tensor before the batch."""
     perm = ir.get_attr(node, "perm") if node.op_type == "Transpose" and not node.domain else None
-    split = ir.producer(node.inputs[0]) if perm and len(perm) > 3 and perm[1] == 0 else None
-    return split is not None and split.op_type == "Reshape"
+    if not perm or len(perm) <= 3 or perm[1] != 0:
+        return False
+    producer = ir.producer(node.inputs[0])
+    return producer is not None and producer.op_type == "Reshape"
 
 
-def _match_unbind(
-    node: ir.Node,
-) -> tuple[ir.Value, list[int], list[tuple[int, list[ir.Node]]]] | None:
-    """Return (the tensor before the reshape, the reshape's sizes, [(part, the nodes that take it)]) of a Transpose."""
-    perm = ir.get_attr(node, "perm") if node.op_type == "Transpose" and not node.domain else None
-    if not perm or len(perm) < 3 or perm[1] != 0:
-        return None
-    split = ir.producer(node.inputs[0])
-    if (
-        split is None
-        or split.op_type != "Reshape"
-        or ir.sole_consumer(split.outputs[0]) is not node
-    ):
-        return None
-    whole, sizes = ir.get_shape(split.inputs[0]), ir.get_shape(split.outputs[0])
-    axis = perm[0]
-    if not whole or not sizes or None in whole[1:] or None in sizes[1:] or len(whole) != axis + 1:
-        return None
-    known = [int(d or 1) for d in sizes]
-    if (
-        whole[1:axis] != sizes[1:axis]
-        or whole[axis] != math.prod(known[axis:])
-        or node.outputs[0].is_graph_output()
-    ):
-        return None
-    taken: list[tuple[int, list[ir.Node]]] = []
-    for use in node.outputs[0].uses():
-        parts = _match_taken_parts(use.node, use.idx, known[axis])
-        if parts is None:
-            return None
-        taken += parts
-    return (ir.require_input(split), known, taken) if taken else None
+def _match_split_reshape(node: ir.Node) -> ir.Node | None:
+    """Return the Reshape before a Transpose whose first axis can be sliced before it, or None.
 
-
-def _match_taken_parts(
-    user: ir.Node, index: int, count: int
-) -> list[tuple[int, list[ir.Node]]] | None:
-    """Return [(part, nodes)] that `user` takes from axis 0, without that axis.
-
-    None where it is no such use.
+    The Reshape splits the last axis of its input, and the Transpose moves the first of the new axes
+    before the batch.
     """
-    if user.domain or index != 0:
+    perm = ir.get_attr(node, "perm") if node.op_type == "Transpose" and not node.domain else None
+    if not perm or len(perm) < 3 or perm[1] != 0 or node.outputs[0].is_graph_output():
         return None
-    if user.op_type == "Gather" and not ir.get_attr(user, "axis", 0):
-        chosen = ir.const_value(user.inputs[1])
-        fits = chosen is not None and chosen.ndim == 0 and -count <= int(chosen) < count
-        return [(int(chosen) % count, [user])] if fits and chosen is not None else None
-    if user.op_type != "Split" or ir.get_attr(user, "axis", 0) or len(user.outputs) != count:
+    reshape = ir.producer(node.inputs[0])
+    if reshape is None or reshape.op_type != "Reshape":
         return None
-    parts = []
-    for part, value in enumerate(user.outputs):  # as many parts as there are: one each
-        squeeze = ir.sole_consumer(value)
-        if (
-            squeeze is None
-            or squeeze.op_type != "Squeeze"
-            or squeeze.domain
-            or ir.get_axes(squeeze) != [0]
-        ):
+    if ir.sole_consumer(reshape.outputs[0]) is not node:
+        return None
+    source_shape, split_shape = ir.get_shape(reshape.inputs[0]), ir.get_shape(reshape.outputs[0])
+    axis = perm[0]
+    if not source_shape or not split_shape or len(source_shape) != axis + 1:
+        return None
+    if None in source_shape[1:] or None in split_shape[1:]:
+        return None
+    if source_shape[1:axis] != split_shape[1:axis]:
+        return None
+    split_size = math.prod(int(dim or 1) for dim in split_shape[axis:])
+    return reshape if source_shape[axis] == split_size else None
+
+
+def _match_parts(node: ir.Node, reshape: ir.Node) -> list[_Part] | None:
+    """Return the parts that the consumers of a Transpose select from its first axis, or None."""
+    axis = ir.get_attr(node, "perm")[0]
+    count = int(ir.require_shape(reshape.outputs[0])[axis] or 1)
+    parts: list[_Part] = []
+    for use in node.outputs[0].uses():
+        selected = _match_selected_parts(use.node, use.idx, count)
+        if selected is None:
             return None
-        parts.append((part, [user, squeeze]))
+        parts += selected
     return parts
 
 
-def _emit_slices(
-    model: ir.Model,
-    node: ir.Node,
-    source: ir.Value,
-    sizes: list[int],
-    parts: list[tuple[int, list[ir.Node]]],
-) -> None:
+def _match_selected_parts(user: ir.Node, input_index: int, count: int) -> list[_Part] | None:
+    """Return the parts that `user` selects from axis 0 and removes that axis from, or None."""
+    if user.domain or input_index != 0 or ir.get_attr(user, "axis", 0):
+        return None
+    if user.op_type == "Gather":
+        index = ir.const_value(user.inputs[1])
+        if index is None or index.ndim or not -count <= int(index) < count:
+            return None
+        return [_Part(int(index) % count, [user])]
+    if user.op_type != "Split" or len(user.outputs) != count:
+        return None
+    parts = []
+    for position, value in enumerate(user.outputs):  # `count` outputs of size one
+        squeeze = ir.sole_consumer(value)
+        if squeeze is None or squeeze.op_type != "Squeeze" or squeeze.domain:
+            return None
+        if ir.get_axes(squeeze) != [0]:
+            return None
+        parts.append(_Part(position, [user, squeeze]))
+    return parts
+
+
+def _emit_slices(model: ir.Model, node: ir.Node, reshape: ir.Node, parts: list[_Part]) -> None:
+    """Replace `reshape`, the Transpose `node` and the selection of `parts` by slices."""
+    source = ir.require_input(reshape)
     perm = ir.get_attr(node, "perm")
-    axis, split = perm[0], ir.producer(node.inputs[0])
-    length, rest = math.prod(sizes[axis + 1 :]), [*sizes[1:axis], *sizes[axis + 1 :]]
-    turn = [p - (p > axis) for p in perm[1:]]
+    axis = perm[0]
+    sizes = [int(dim or 1) for dim in ir.require_shape(reshape.outputs[0])]
+    length = math.prod(sizes[axis + 1 :])
+    part_sizes = [*sizes[1:axis], *sizes[axis + 1 :]]
+    part_perm = [source_axis - (source_axis > axis) for source_axis in perm[1:]]
     batch = source.shape[0] if source.shape is not None else "N"
-    for part, nodes in parts:
-        result, base = nodes[-1].outputs[0], nodes[-1].outputs[0].name
-        ends = [
+    for part in parts:
+        origin = part.nodes[-1]
+        result, base = origin.outputs[0], origin.outputs[0].name
+        bounds = {"start": part.position * length, "end": (part.position + 1) * length, "axis": axis}
+        operands = [
             ir.add_initializer(
-                model, ir.unique_tensor_name(model, f"{base}_{key}"), np.array([value], np.int64)
+                model, ir.unique_tensor_name(model, f"{base}_{key}"), np.array([bound], np.int64)
             )
-            for key, value in (
-                ("start", part * length),
-                ("end", (part + 1) * length),
-                ("axis", axis),
-            )
+            for key, bound in bounds.items()
         ]
         target = ir.add_initializer(
-            model, ir.unique_tensor_name(model, f"{base}_shape"), np.array([0, *rest], np.int64)
+            model,
+            ir.unique_tensor_name(model, f"{base}_shape"),
+            np.array([0, *part_sizes], np.int64),
         )
-        cut = ir.make_node(
+        slice_node = ir.make_node(
             "Slice",
-            [source, *ends],
-            origin=nodes[-1],
+            [source, *operands],
+            origin=origin,
             suffix="part",
             output=ir.unique_tensor_name(model, f"{base}_part"),
             like=source,
         )
-        cut.outputs[0].shape = ir.make_shape([batch, *sizes[1:axis], length])
-        apart = ir.make_node(
+        slice_node.outputs[0].shape = ir.make_shape([batch, *sizes[1:axis], length])
+        split_node = ir.make_node(
             "Reshape",
-            [cut.outputs[0], target],
-            origin=nodes[-1],
+            [slice_node.outputs[0], target],
+            origin=origin,
             suffix="apart",
             output=ir.unique_tensor_name(model, f"{base}_apart"),
             like=source,
         )
-        apart.outputs[0].shape = ir.make_shape([batch, *rest])
-        last = ir.make_node(
-            "Transpose", apart.outputs, {"perm": turn}, origin=nodes[-1], output="", like=result
+        split_node.outputs[0].shape = ir.make_shape([batch, *part_sizes])
+        transpose = ir.make_node(
+            "Transpose",
+            split_node.outputs,
+            {"perm": part_perm},
+            origin=origin,
+            output="",
+            like=result,
         )
-        model.graph.insert_before(node, [cut, apart, last])
+        model.graph.insert_before(node, [slice_node, split_node, transpose])
         name = result.name
-        ir.replace_all_uses(result, last.outputs[0])
-        last.outputs[0].name = name
-    gone = {id(member): member for _, nodes in parts for member in reversed(nodes)}  # readers first
-    model.graph.remove([*gone.values(), node, *([split] if split is not None else [])], safe=True)
+        ir.replace_all_uses(result, transpose.outputs[0])
+        transpose.outputs[0].name = name
+    removed: dict[int, ir.Node] = {}
+    for part in parts:
+        removed.update((id(member), member) for member in reversed(part.nodes))  # consumers first
+    model.graph.remove([*removed.values(), node, reshape], safe=True)
