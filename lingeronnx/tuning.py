@@ -1,10 +1,10 @@
-"""Fine-tuning: the quantizing flow with training in place of refinement.
+"""Fine-tuning: the quantization flow with training instead of refinement.
 
-    prepare (plan) -> bridge -> train -> weights and scales back into graph and plan -> lower
+    prepare (plan) -> `QatModule` -> train -> weights and scales back into graph and plan -> lower
 
-The training itself is `lingeronnx.torch`'s, imported only when it is needed. Owns: what the user
-may say about it, which nodes the selectors mean, re-estimated batch normalisation. Must not know:
-torch.
+The training itself is in `lingeronnx.torch`, which is imported on demand. This module interprets
+the user's options, resolves selectors to nodes, and re-estimates batch normalization; it must not
+import torch.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ from .run.runners import FloatRunner, get_input_specs
 from .run.session import open_lowered_session
 
 if TYPE_CHECKING:
+    from .torch.finetune import Recipe
     from .torch.qat.qat_module import QatModule
 
 __all__ = ["finetune"]
 
-#: What a constraint may speak of.
+#: The kinds of values that a constraint can limit.
 _LIMIT_KINDS = ("weight", "bias", "output")
 
 
@@ -65,101 +66,89 @@ def finetune(
     progress: Progress | None = None,
     **settings: Any,
 ) -> QuantizedModel:
-    """Quantize `model`, train it through the chip's arithmetic, and write the integer graph of the result.
+    """Quantize a model and fine-tune it with the integer arithmetic of the chip.
 
     Parameters
     ----------
     model
-        A path, or a float model in memory, which is left as it is.
+        A path, or a float model in memory, which is not modified.
     train
-        What to train on, as `quantize` takes calibration data. Only the loss "labels" needs labels.
+        Training data, in any form that `quantize` takes as calibration data. Labels are needed for
+        the loss "labels" only.
     eval_data, metric
-        The best epoch is kept, or the start where none is better: by `metric` on `eval_data`, as by
-        `evaluate`; without `eval_data` by the loss over the training samples.
+        The best epoch, or the initial state if no epoch is better, is chosen by `metric` on
+        `eval_data` as in `evaluate`; without `eval_data` by the loss on the training samples.
     loss
-        "distill" (the float model's outputs), "labels", or a function or ``file.py:function`` of
-        (outputs, targets, labels), dicts of tensors by name, that returns a scalar tensor.
+        "distill" (distance from the outputs of the float model), "labels", or a function or
+        ``file.py:function`` of (outputs, targets, labels), dicts of tensors by name, that returns a
+        scalar tensor.
     clamp_weight, clamp_bias, clamp_output
-        Largest |value| in all layers; "p99.9" is that percentile of a parameter's own values.
-        Outputs are clamped during training only.
+        Largest absolute value in all layers. "p99.9" is that percentile of the values of a
+        parameter. Outputs are clamped during training only.
     constraints
-        Selector -> {"weight", "bias", "output": value} for some layers; None for layers without any
-        limit.
+        Selector -> {"weight", "bias", "output": value}, limits of single layers; None for layers
+        without limits.
     freeze
         Selectors of layers that are not trained.
     batch_norm
-        "frozen", or "reestimate": its statistics are taken anew from `train` before it is folded.
+        "frozen", or "reestimate" to recompute its statistics on `train` before it is folded.
     checkpoint, resume
-        A file that keeps the state of training, and whether to go on from it.
+        File for the state of the training, and whether to continue from it.
     state_dict
-        A checkpoint of the user's torch model that is put onto the graph first.
+        Checkpoint of the user's torch model, loaded into the graph first.
     settings
-        Those of `quantize`, and the fields of `lingeronnx.torch.finetune.Recipe`.
+        Settings of `quantize`, and fields of `lingeronnx.torch.finetune.Recipe`.
 
     Raises
     ------
     ConfigError
-        For wrong settings, where PyTorch is not installed, and where the loss becomes NaN or
-        infinite.
+        If a setting is invalid, PyTorch is not installed, or the loss becomes NaN or infinite.
     """
-    from .torch.finetune import Constraints, Recipe, Tuner
+    from .torch.finetune import Constraints, Tuner
     from .torch.finetune.samples import Samples
     from .torch.qat.qat_module import QatModule
 
     if train is None:
-        raise ConfigError("fine-tuning needs data to train on: give --train DATA")
-    fields = {
-        key: settings.pop(key)
-        for key in list(settings)
-        if key in Recipe.__dataclass_fields__ and key != "seed"
-    }
-    if isinstance(loss, str) and loss not in ("distill", "labels"):
-        loss = load_function(loss, "loss")
-    recipe = Recipe(loss=loss, seed=settings.get("seed") or 0, **fields)
+        raise ConfigError("fine-tuning needs training data; pass --train DATA")
+    recipe = _make_recipe(loss, settings)
     if batch_norm not in ("frozen", "reestimate"):
-        raise ConfigError(f"batch_norm '{batch_norm}'; it is frozen or reestimate")
+        raise ConfigError(f"batch_norm '{batch_norm}'; it must be frozen or reestimate")
     source = ir.as_owned_model(model)
     if state_dict is not None:
         from .torch.checkpoint.parameters import load_checkpoint
 
         load_checkpoint(source, state_dict)
     if batch_norm == "reestimate":
-        reestimate_batch_norm(
-            source,
-            Data(train, get_input_specs(source), limit=settings.get("limit"), what="training data"),
-        )
+        limit = settings.get("limit")
+        data = Data(train, get_input_specs(source), limit=limit, what="training data")
+        reestimate_batch_norm(source, data)
     plan = settings.pop("plan", None)
-    lent, own = (plan, None) if isinstance(plan, Encodings) else (None, plan)
-    prepared = prepare_model(
-        source, train, settings.pop("config", None), settings, hold_out=False, encodings=lent
-    )
+    encodings, explicit_plan = (plan, None) if isinstance(plan, Encodings) else (None, plan)
+    config = settings.pop("config", None)
+    prepared = prepare_model(source, train, config, settings, hold_out=False, encodings=encodings)
     if isinstance(model, str | os.PathLike):
         prepared = replace(prepared, stem=Path(model).stem + "_quant")
-    ready = plan_model(prepared, own, progress)
+    planned = plan_model(prepared, explicit_plan, progress)
     methods = RefinementOptions.all() if prepared.conf.effort == "best" else RefinementOptions()
-    # Soft rounding decides anew where each weight goes; everything else begins where refinement
-    # ends.
-    start = ready.graph if recipe.rounding == "soft" else refine_weights(ready, methods)
-    bridge = QatModule(start, ready.plan, prepared.target, prepared.data.first())
-    limits = _resolve_limits(
-        ready,
-        bridge,
-        {"weight": clamp_weight, "bias": clamp_bias, "output": clamp_output},
-        constraints or {},
-    )
-    frozen = frozenset(_select_parameters(ready, bridge, freeze))
+    # Soft rounding learns the rounding of each weight; other training starts from refined weights.
+    start = planned.graph if recipe.rounding == "soft" else refine_weights(planned, methods)
+    qat_module = QatModule(start, planned.plan, prepared.target, prepared.data.first())
+    global_limits = {"weight": clamp_weight, "bias": clamp_bias, "output": clamp_output}
+    limits = _resolve_limits(planned, qat_module, global_limits, constraints or {})
+    frozen = frozenset(_select_parameters(planned, qat_module, freeze))
 
     def measure() -> float:
-        exact = bridge.partition.with_graph(replace_initializers(start, bridge.get_weights()))
-        session = open_lowered_session(
-            lower(exact, bridge.plan, prepared.target).graph, prepared.target
-        )
-        found = evaluate(session, eval_data, metric=metric, baseline=source, progress=None)
-        return -found.value if found.metric == "mse" else found.value
+        """Evaluate the current integer graph; larger is better."""
+        tuned_graph = replace_initializers(start, qat_module.get_weights())
+        partition = qat_module.partition.with_graph(tuned_graph)
+        lowered = lower(partition, qat_module.plan, prepared.target)
+        session = open_lowered_session(lowered.graph, prepared.target)
+        result = evaluate(session, eval_data, metric=metric, baseline=source, progress=None)
+        return -result.value if result.metric == "mse" else result.value
 
     tuner = Tuner(
-        bridge,
-        ready.graph,
+        qat_module,
+        planned.graph,
         Samples(prepared.data, recipe.device),
         recipe,
         Constraints(limits["weight"] | limits["bias"], limits["output"], frozen),
@@ -169,147 +158,204 @@ def finetune(
         progress=progress,
     )
     history = tuner.run()
-    notes = [*ready.notes, *_format_untrained_note(bridge)]
-    tuned = replace(ready, plan=bridge.plan, notes=notes)
-    done = build_quantized_model(
-        prepared, tuned, replace_initializers(start, bridge.get_weights()), progress
-    )
-    done = replace(done, report=replace(done.report, training=[vars(line) for line in history]))
+    notes = [*planned.notes, *_format_untrained_note(qat_module)]
+    tuned = replace(planned, plan=qat_module.plan, notes=notes)
+    tuned_graph = replace_initializers(start, qat_module.get_weights())
+    result = build_quantized_model(prepared, tuned, tuned_graph, progress)
+    training = [vars(entry) for entry in history]
+    result = replace(result, report=replace(result.report, training=training))
     if eval_data is None:
-        return done
+        return result
     return measure_accuracy(
-        done, eval_data, model, budget=prepared.conf.budget, metric=metric, progress=progress
+        result, eval_data, model, budget=prepared.conf.budget, metric=metric, progress=progress
     )
 
 
-def _format_untrained_note(bridge: QatModule) -> list[str]:
-    names = bridge.untrainable_initializers
+def _make_recipe(loss: str | Callable[..., Any], settings: dict[str, Any]) -> Recipe:
+    """Create the training recipe from a loss and the fields of `Recipe` in `settings`.
+
+    The fields are removed from `settings`, except for the seed, which `quantize` uses too.
+    """
+    from .torch.finetune import Recipe
+
+    names = [name for name in settings if name in Recipe.__dataclass_fields__ and name != "seed"]
+    fields = {name: settings.pop(name) for name in names}
+    if isinstance(loss, str) and loss not in ("distill", "labels"):
+        loss = load_function(loss, "loss")
+    return Recipe(loss=loss, seed=settings.get("seed") or 0, **fields)
+
+
+def _format_untrained_note(qat_module: QatModule) -> list[str]:
+    """Return a note on the initializers that cannot be trained, if there are any."""
+    names = qat_module.untrainable_initializers
     if not names:
         return []
-    return [
-        f"not trained, since integer layers hold them in another form: {', '.join(names[:5])}"
-        + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    ]
+    others = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    reason = "integer layers store them in another form"
+    return [f"not trained, since {reason}: {', '.join(names[:5])}{others}"]
 
 
 def replace_initializers(graph: ir.Model, weights: Mapping[str, np.ndarray]) -> ir.Model:
-    """Return a copy of the float `graph` with other values in some initializers."""
+    """Return a copy of `graph` with the initializers `weights` replaced, by name."""
     copy = ir.clone(graph)
     for name, array in weights.items():
         copy.graph.initializers[name].const_value = ir.tensor(array, name=name)
     return copy
 
 
-# ---- which layers ------------------------------------------------------------------------------------------------
+# ---- selected layers ----------------------------------------------------------------------------
 
 
-def _select_layers(ready: PlannedModel, selector: str) -> list[ir.Node]:
-    """Return the nodes of the planned graph that a selector on the user's graph stands for."""
-    found = ready.selectors(ready.graph).resolve_nodes(selector)
-    if not found:
+def _select_layers(planned: PlannedModel, selector: str) -> list[ir.Node]:
+    """Return the nodes of the planned graph that a selector for the user's graph refers to."""
+    nodes = planned.selectors(planned.graph).resolve_nodes(selector)
+    if not nodes:
         raise ConfigError(
-            f"selector '{selector}': what it names is folded into its neighbours; name the layer "
+            f"selector '{selector}': its nodes are folded into adjacent layers; name the layer "
             "before"
         )
-    return found
+    return nodes
 
 
-def _trainable_inputs(node: ir.Node, bridge: QatModule) -> list[str]:
-    return [str(v.name) for v in node.inputs if v is not None and v.name in bridge.parameter_of]
-
-
-def _select_parameters(
-    ready: PlannedModel, bridge: QatModule, selectors: Iterable[str]
-) -> list[str]:
+def _trainable_inputs(node: ir.Node, qat_module: QatModule) -> list[str]:
+    """Return the names of the inputs of a node that are trainable parameters."""
     return [
-        name
-        for selector in selectors
-        for node in _select_layers(ready, selector)
-        for name in _trainable_inputs(node, bridge)
+        str(value.name)
+        for value in node.inputs
+        if value is not None and value.name in qat_module.parameter_of
     ]
 
 
+def _select_parameters(
+    planned: PlannedModel, qat_module: QatModule, selectors: Iterable[str]
+) -> list[str]:
+    """Return the names of the trainable parameters of the selected layers."""
+    names = []
+    for selector in selectors:
+        for node in _select_layers(planned, selector):
+            names += _trainable_inputs(node, qat_module)
+    return names
+
+
 def _resolve_limits(
-    ready: PlannedModel,
-    bridge: QatModule,
-    everywhere: Mapping[str, float | str | None],
-    single: Mapping[str, Mapping[str, float | str] | None],
+    planned: PlannedModel,
+    qat_module: QatModule,
+    global_limits: Mapping[str, float | str | None],
+    constraints: Mapping[str, Mapping[str, float | str] | None],
 ) -> dict[str, dict[str, Any]]:
-    """Return {kind: {name: limit}} of weights, biases and outputs."""
-    own: dict[int, dict[str, float | str | None]] = {}
-    for selector, given in single.items():
-        for key in given or {}:
+    """Resolve the limits of all layers and of selected ones to limits of single tensors.
+
+    Returns
+    -------
+    dict
+        "weight", "bias" and "output" -> limits by tensor name.
+    """
+    layer_limits = _resolve_constraints(planned, constraints)
+    limits: dict[str, dict[str, Any]] = {kind: {} for kind in _LIMIT_KINDS}
+    for node in planned.graph.graph:
+        parameters = _trainable_inputs(node, qat_module)
+        if not parameters:
+            continue
+        node_limits = {**global_limits, **layer_limits.get(id(node), {})}
+        weights = [name for name in parameters if name in planned.plan.tensors]
+        names_by_kind = {
+            "weight": weights,
+            "bias": [name for name in parameters if name not in weights],
+            "output": [ir.output_name(node)],
+        }
+        for kind, value in node_limits.items():
+            if value is not None:
+                limit = _parse_limit(kind, value)
+                limits[kind].update(dict.fromkeys(names_by_kind[kind], limit))
+    return limits
+
+
+def _resolve_constraints(
+    planned: PlannedModel, constraints: Mapping[str, Mapping[str, float | str] | None]
+) -> dict[int, dict[str, float | str | None]]:
+    """Return the limits of selected layers, by the id of the node and the kind of limit.
+
+    A constraint None removes all limits of its layers.
+    """
+    layer_limits: dict[int, dict[str, float | str | None]] = {}
+    for selector, constraint in constraints.items():
+        for key in constraint or {}:
             if key not in _LIMIT_KINDS:
                 raise ConfigError(
                     f"constraint '{selector}': unknown key "
                     f"'{key}'{suggest_nearest(key, _LIMIT_KINDS)}; known: "
                     f"{', '.join(_LIMIT_KINDS)}"
                 )
-        for node in _select_layers(ready, selector):
-            own.setdefault(id(node), {}).update(
-                dict.fromkeys(_LIMIT_KINDS) if given is None else given
-            )
-    found: dict[str, dict[str, Any]] = {kind: {} for kind in _LIMIT_KINDS}
-    for node in ready.graph.graph:
-        held = _trainable_inputs(node, bridge)
-        values = {**everywhere, **own.get(id(node), {})}
-        for kind, value in values.items():
-            if value is None or not held:
-                continue
-            checked = _parse_limit(kind, value)
-            names = (
-                [ir.output_name(node)]
-                if kind == "output"
-                else [n for n in held if (n in ready.plan.tensors) == (kind == "weight")]
-            )
-            found[kind].update(dict.fromkeys(names, checked))
-    return found
+        for node in _select_layers(planned, selector):
+            node_limits = dict.fromkeys(_LIMIT_KINDS) if constraint is None else constraint
+            layer_limits.setdefault(id(node), {}).update(node_limits)
+    return layer_limits
 
 
 def _parse_limit(kind: str, value: float | str) -> float | str:
-    """Return a limit after checking it.
+    """Parse a limit: a positive number, or for weights and biases also a percentile.
 
-    A positive number, or a percentile of weights and biases.
+    Returns a number, or the percentile as text, such as "p99.9".
     """
     text = str(value)
+    is_percentile = text.startswith("p")
     try:
         number = float(text.removeprefix("p"))
     except ValueError:
         number = math.nan
-    percentile = text.startswith("p")
-    if not (0 < number < math.inf) or (percentile and (number > 100 or kind == "output")):
-        allowed = (
-            "a positive number"
-            if kind == "output"
-            else "a positive number or a percentile such as p99.9"
-        )
-        raise ConfigError(f"limit {value} of {kind}: it is {allowed}")
-    return text if percentile else number
+    if is_percentile:
+        is_valid = kind != "output" and 0 < number <= 100
+    else:
+        is_valid = 0 < number < math.inf
+    if not is_valid:
+        allowed = "a positive number"
+        if kind != "output":
+            allowed += " or a percentile such as p99.9"
+        raise ConfigError(f"limit {value} of {kind}: it must be {allowed}")
+    return text if is_percentile else number
 
 
-# ---- batch normalisation -----------------------------------------------------------------------------------------
+# ---- batch normalization ------------------------------------------------------------------------
 
 
 def reestimate_batch_norm(model: ir.Model, data: Data) -> None:
-    """Set the running mean and variance of every BatchNormalization to those of its input over `data`, in place."""
-    nodes = [
-        node for node in model.graph if node.op_type == "BatchNormalization" and not node.domain
-    ]
-    nodes = [node for node in nodes if all(ir.const_value(v) is not None for v in node.inputs[1:5])]
+    """Recompute the running mean and variance of each BatchNormalization on `data`, in place.
+
+    Raises
+    ------
+    ConfigError
+        If the model has no BatchNormalization with constant statistics.
+    """
+    nodes = []
+    for node in model.graph:
+        is_batch_norm = node.op_type == "BatchNormalization" and not node.domain
+        if is_batch_norm and all(ir.const_value(v) is not None for v in node.inputs[1:5]):
+            nodes.append(node)
     if not nodes:
         raise ConfigError(
             "batch_norm reestimate: the model has no BatchNormalization with constant statistics; "
-            "it was exported folded"
+            "it was folded by the export"
         )
-    for node in nodes:  # one after another: each sees what the ones before it give now
-        name, count, total, squares = ir.input_name(node), 0, 0.0, 0.0
-        runner = FloatRunner(model, [name])
-        for feeds, _ in data.batches(64):
-            ((_, array, _),) = runner.run(feeds)
-            axes = tuple(i for i in range(array.ndim) if i != 1)
-            wide = array.astype(np.float64)
-            count += array.size // array.shape[1]
-            total, squares = total + wide.sum(axis=axes), squares + (wide**2).sum(axis=axes)
-        mean = total / count
-        for index, value in ((3, mean), (4, np.maximum(squares / count - mean**2, 0.0))):
-            ir.set_constant_input(model, node, index, np.asarray(value, np.float32), "reestimated")
+    for node in nodes:  # in graph order: each layer sees the updated layers upstream
+        mean, variance = _channel_moments(model, ir.input_name(node), data)
+        for index, statistic in ((3, mean), (4, variance)):
+            value = np.asarray(statistic, np.float32)
+            ir.set_constant_input(model, node, index, value, "reestimated")
+
+
+def _channel_moments(model: ir.Model, name: str, data: Data) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and variance of a tensor of a float model over `data`, float64 [channels].
+
+    Axis 1 of the tensor is the channel.
+    """
+    count, total, squares = 0, np.zeros(()), np.zeros(())
+    runner = FloatRunner(model, [name])
+    for feeds, _ in data.batches(64):
+        ((_, array, _),) = runner.run(feeds)
+        axes = tuple(axis for axis in range(array.ndim) if axis != 1)
+        values = array.astype(np.float64)
+        count += array.size // array.shape[1]
+        total = total + values.sum(axis=axes)
+        squares = squares + (values**2).sum(axis=axes)
+    mean = total / count
+    return mean, np.maximum(squares / count - mean**2, 0.0)

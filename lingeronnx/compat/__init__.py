@@ -1,18 +1,17 @@
-"""The calls that people know from other tools, on ONNX models.
+"""Calls known from other quantization tools, for ONNX models.
 
-Thin faces, never second implementations.
-Models are paths, `Session`s or what `quantize` returns where the originals take torch modules; a
-torch module does as well where PyTorch is installed: it is exported first. `docs/coming-from.md`
-says for each tool what is called what.
+Each call is a thin adapter of this package's own functions. Where the original takes a torch
+module, these take paths, `Session` objects and results of `quantize`; if PyTorch is installed, they
+take torch modules too, which are exported first. `docs/coming-from.md` maps the names of each tool.
 
-    tables                 Dumper, ModelProfiler    (wb_analyse is `api`'s own)
-    one_layer              AnalysisQuant
-    model_check            check_qat_model
-    two_models             QuantAnalysis
-    static_quantization    quantize_static, with onnxruntime's arguments
-    repaired_file          fix_dequant, which writes beside the file
+    profilers            Dumper, ModelProfiler (wb_analyse is the one of `api`)
+    analysis_quant       AnalysisQuant
+    model_check          check_qat_model
+    quant_analysis       QuantAnalysis
+    static_quantization  quantize_static, with the arguments of onnxruntime
+    repair_file          fix_dequant, which writes the repaired file
 
-Must not know: how anything is computed.
+The package contains no computations.
 """
 
 from ..api import wb_analyse

@@ -1,4 +1,4 @@
-"""`AnalysisQuant`: each layer quantized alone, judged by the user's own function, ranked."""
+"""`AnalysisQuant`: rank the layers of a model by the loss of quantizing each one alone."""
 
 from __future__ import annotations
 
@@ -24,18 +24,36 @@ RANKING_FILE = "analysis.txt"
 
 
 class AnalysisQuant:
-    """Ranks the layers of a float model by what is lost when each alone is quantized.
+    """Sensitivity analysis: the loss of quantizing each layer of a float model alone.
 
-    model_dir : the ``.onnx`` file, or a folder that holds one. eval_function : called with
-    something that is called
-        with feeds as a `Session` is; returns a number, larger is better; its data are its own
-        affair. data_loader : to calibrate on. save_dir : for analysis.txt and the histograms.
-        checkpoint_name : of the file with the results so far, here text (``.jsonl`` for ``.pkl``):
-        an interrupted analysis goes on from it, and refuses that of another model, data or setting.
-        num_histogram_plots : of the best and of the worst layers; 0 draws none.
-    ptq_config : settings of `quantize`, a mapping or a YAML file.
-    Raises ConfigError without eval_function, and for model_filename and params_filename, which
-    another format has.
+    An interrupted analysis continues from its checkpoint, which is rejected if it belongs to
+    another model, other data or other settings.
+
+    Parameters
+    ----------
+    model_dir
+        The ``.onnx`` file, or a folder that contains exactly one.
+    model_filename, params_filename
+        Must be None: they belong to a format of two files.
+    eval_function
+        Called with a model that can be called with feeds, as a `Session`. Returns a number; larger
+        is better. It brings its own data.
+    data_loader
+        Calibration data.
+    save_dir
+        Folder for analysis.txt and the histograms.
+    checkpoint_name
+        Name of the file with intermediate results. It is a text file, so the suffix becomes
+        ``.jsonl``.
+    num_histogram_plots
+        Number of histograms of the best and of the worst layers; 0 draws none.
+    ptq_config
+        Settings of `quantize`: a mapping or a YAML file.
+
+    Raises
+    ------
+    ConfigError
+        If `eval_function` is missing, or `model_filename` or `params_filename` is given.
     """
 
     def __init__(
@@ -50,45 +68,51 @@ class AnalysisQuant:
         num_histogram_plots: int = 10,
         ptq_config: Mapping[str, Any] | str | os.PathLike[str] | None = None,
     ) -> None:
-        for name, given in (
-            ("model_filename", model_filename),
-            ("params_filename", params_filename),
-        ):
-            if given is not None:
+        filenames = {"model_filename": model_filename, "params_filename": params_filename}
+        for name, filename in filenames.items():
+            if filename is not None:
                 raise ConfigError(
-                    f"{name} = '{given}' belongs to a format of two files; give the .onnx as "
-                    "model_dir"
+                    f"{name} = '{filename}' belongs to a format of two files; pass the .onnx file "
+                    "as model_dir"
                 )
         if not callable(eval_function):
             raise ConfigError(
-                "eval_function is missing; give a function of a model that returns a number, "
-                "larger is better"
+                "eval_function is missing; pass a function of a model that returns a number "
+                "(larger is better)"
             )
         if num_histogram_plots < 0:
-            raise ConfigError(f"num_histogram_plots = {num_histogram_plots}; give 0 or more")
+            raise ConfigError(f"num_histogram_plots = {num_histogram_plots}; it must be 0 or more")
         self.model = _find_model_file(Path(model_dir))
         self.save_dir, self.num_histogram_plots = Path(save_dir), num_histogram_plots
         self._journal = Path(checkpoint_name).with_suffix(".jsonl").name
         self._eval, self._calib, self._config = eval_function, data_loader, ptq_config
 
     def analysis(self) -> Sensitivity:
-        """Quantize each layer alone, rank them, write the files; an interrupted analysis goes on.
+        """Quantize each layer alone, rank the layers, and write the files.
 
-        Raises ConfigError for a float model without data_loader, and where eval_function returns
-        what is no number.
+        Returns
+        -------
+        Sensitivity
+            The ranking, most sensitive layer first.
+
+        Raises
+        ------
+        ConfigError
+            If the model is a float model and there is no `data_loader`, or if `eval_function`
+            returns no number.
         """
         if self._calib is None:
             require_data(
-                "AnalysisQuant calibrates a float model: give data_loader",
+                "AnalysisQuant calibrates a float model: pass data_loader",
                 ir.load(self.model),
                 None,
             )
-        home = ensure_folder(self.save_dir)
+        folder = ensure_folder(self.save_dir)
         assert self._eval is not None
-        found = sensitivity(
+        result = sensitivity(
             self.model,
             self._calib,
-            folder=home,
+            folder=folder,
             function=_CheckedEvaluation(self._eval),
             journal=self._journal,
             ways=_RESUME_HINTS,
@@ -96,17 +120,17 @@ class AnalysisQuant:
             plots=self.num_histogram_plots,
             config=self._config,
         )
-        write_text(home / RANKING_FILE, _format_ranking(found))
-        return found
+        write_text(folder / RANKING_FILE, _format_ranking(result))
+        return result
 
 
 _RESUME_HINTS = ResumeHints(
-    "delete it to begin anew, or give another save_dir or checkpoint_name", "call analysis() again"
+    "delete it to start over, or pass another save_dir or checkpoint_name", "call analysis() again"
 )
 
 
 class _CheckedEvaluation:
-    """The user's function, whose result must be a number that can be ranked."""
+    """The user's evaluation function, whose result must not be NaN."""
 
     def __init__(self, function: Callable[[Any], float]) -> None:
         self.__wrapped__ = function
@@ -115,51 +139,45 @@ class _CheckedEvaluation:
         )
         self.__module__ = getattr(function, "__module__", type(function).__module__)
 
-    def __call__(self, model: Any) -> float:  # noqa: ANN401 - whatever the function takes
+    def __call__(self, model: Any) -> float:  # noqa: ANN401 - any argument of the function
         value = float(self.__wrapped__(model))
         if math.isnan(value):
             raise ConfigError(
-                f"eval_function {self.__name__} returned nan: give a number, larger is better"
+                f"eval_function {self.__name__} returned nan; it must return a number"
             )
         return value
 
 
 def _find_model_file(path: Path) -> Path:
-    """Return the model at `path`, or the only one in the folder `path`."""
+    """Return `path`, or the only ``.onnx`` file in it if it is a folder."""
     if not path.is_dir():
         return path
-    found = sorted(path.glob("*.onnx"))
-    if len(found) != 1:
+    files = sorted(path.glob("*.onnx"))
+    if len(files) != 1:
         raise ConfigError(
-            f"the folder {path} holds {len(found)} .onnx files; give the file itself as model_dir"
+            f"folder {path} contains {len(files)} .onnx files; pass the file itself as model_dir"
         )
-    return found[0]
+    return files[0]
 
 
 def _format_ranking(result: Sensitivity) -> str:
-    """Return the ranking, the most sensitive layer first, and what to leave out."""
-    rows = [
-        (
-            str(number),
-            row.name,
-            row.op_type,
-            f"{row.values[0]:.6g}",
-            f"{result.exact - row.values[0]:.6g}",
-        )
-        for number, row in enumerate(result.ranking, 1)
-    ]
+    """Format the ranking, most sensitive layer first, and the options that skip the worst ones."""
+    rows = []
+    for rank, entry in enumerate(result.ranking, 1):
+        value = entry.values[0]
+        loss = result.exact - value
+        rows.append((str(rank), entry.name, entry.op_type, f"{value:.6g}", f"{loss:.6g}"))
     lines = [
         f"float model: {result.exact:.6g}; all layers quantized: {result.quantized:.6g}",
         format_table(("rank", "layer", "type", "quant metric", "loss"), rows),
     ]
-    alike = Counter(row.values[0] for row in result.ranking)
-    if tied := sum(count for count in alike.values() if count > 1):
-        lines += [
-            (
-                f"{tied} layers have a value that others have too: their order says nothing; judge by "
-                "a finer number"
-            )
-        ]
+    value_counts = Counter(entry.values[0] for entry in result.ranking)
+    tied_count = sum(count for count in value_counts.values() if count > 1)
+    if tied_count:
+        lines.append(
+            f"{tied_count} layers share their value with other layers, so their order is "
+            "arbitrary; use a finer metric"
+        )
     if result.best is not None:
         lines += ["quantize next with:", " ".join(result.best.options), ""]
     return "\n".join(lines)

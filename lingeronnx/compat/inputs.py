@@ -1,4 +1,4 @@
-"""What the faces are given for a model and its inputs, turned into what the functions below them take."""
+"""Conversion of models and inputs of other tools into those of this package."""
 
 from __future__ import annotations
 
@@ -17,25 +17,31 @@ __all__ = ["Model", "TorchModule", "convert_inputs", "export_if_module", "is_mod
 
 
 class TorchModule(Protocol):
-    """What is known of a torch module here."""
+    """The interface of a torch module that this package uses."""
 
     def named_modules(self) -> Iterable[tuple[str, object]]:
-        """Yield (path, part)."""
+        """Yield the path and the module of each submodule."""
         ...
 
 
-#: What the faces take for a model: a file, a graph, a session, what `quantize` returned; or a torch module.
+#: A file, a graph, a session or the result of `quantize`; a `Model` can also be a torch module.
 OnnxModel = str | os.PathLike | ir.Model | Session | QuantizedModel
 Model = OnnxModel | TorchModule
 
 
 def is_module(model: object) -> TypeGuard[TorchModule]:
-    """Whether `model` is a torch module."""
+    """Return whether `model` is a torch module."""
     return hasattr(model, "named_modules")
 
 
 def export_if_module(model: Model, example: object, path: Path) -> OnnxModel:
-    """Return `model`, or where it is a torch module, the session on its export to `path`, called with `example`."""
+    """Return an ONNX model as it is; export a torch module to `path` and return a session on it.
+
+    Parameters
+    ----------
+    example
+        Inputs that the module is called with during the export.
+    """
     if isinstance(model, OnnxModel):
         return model
     from ..torch.exporter.hooks import export_session as export
@@ -44,9 +50,13 @@ def export_if_module(model: Model, example: object, path: Path) -> OnnxModel:
 
 
 def convert_inputs(example: object, names: Sequence[str]) -> object:
-    """Return data for a model with inputs `names`.
+    """Convert example inputs to arrays, or to arrays by input name.
 
-    Tensors as arrays, a tuple by the order of the inputs.
+    Parameters
+    ----------
+    example
+        A tensor, a mapping of input names to values, or a tuple of values in the order of `names`.
+        Anything else is returned unchanged.
     """
     if hasattr(example, "detach"):
         return _to_numpy(example)
@@ -58,4 +68,5 @@ def convert_inputs(example: object, names: Sequence[str]) -> object:
 
 
 def _to_numpy(value: object) -> np.ndarray:
+    """Convert a torch tensor or any array-like value to an array."""
     return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)

@@ -1,4 +1,4 @@
-"""`check_qat_model`: what looks wrong with a model before its accuracy is looked at."""
+"""`check_qat_model`: find structural problems of a model before evaluating its accuracy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..graph import ir
 from ..ops import Violation
 from ..run.session import Session
 from ..targets import Target, get_target
-from .inputs import Model, convert_inputs, export_if_module, is_module
+from .inputs import Model, TorchModule, convert_inputs, export_if_module, is_module
 
 __all__ = ["check_qat_model"]
 
@@ -27,42 +27,65 @@ def check_qat_model(
     out_dir: str | os.PathLike[str] | None = None,
     platform: str | Target | None = None,
 ) -> Structure:
-    """Print what looks wrong with a model before its accuracy is looked at, and return all of it.
+    """Find structural problems of a model, print them and return them.
 
-    model : a path or graph, float (planned on the example inputs) or integer; what `quantize`
-    returned; a torch module. save_results : write `model_check_result.txt`, in five parts, into
-    `out_dir`, default the current folder; a folder that is given says so too. platform : as
-    `lo.check` takes it. Of a torch module the second part also counts how often one call of it
-    calls each of its modules.
+    Parameters
+    ----------
+    model
+        A path or graph, float (planned on the example inputs) or integer; a result of `quantize`;
+        or a torch module, whose submodules are counted by calls in the second part of the result.
+    example_inputs
+        Inputs of the model.
+    save_results
+        Whether to write `model_check_result.txt`, in five parts, into `out_dir`.
+    out_dir
+        Folder for the result, by default the current one. A given folder implies `save_results`.
+    platform
+        As in `lo.check`.
+
+    Raises
+    ------
+    ConfigError
+        If `platform` is not the one that `model` is quantized for.
     """
     with temporary_folder() as temporary:
-        given = export_if_module(model, example_inputs, temporary / "model.onnx")
-        if isinstance(given, Session):
-            given = given.model
+        onnx_model = export_if_module(model, example_inputs, temporary / "model.onnx")
+        if isinstance(onnx_model, Session):
+            onnx_model = onnx_model.model
     violations: Sequence[Violation] = ()
-    if isinstance(given, QuantizedModel):
-        if platform is not None and get_target(platform) != given.platform:
+    if isinstance(onnx_model, QuantizedModel):
+        if platform is not None and get_target(platform) != onnx_model.platform:
             raise ConfigError(
-                f"platform: the model is quantized for {given.platform.name}; leave it out"
+                f"platform: the model is quantized for {onnx_model.platform.name}; omit the "
+                "argument"
             )
-        found = api.structure(given)
+        structure = api.structure(onnx_model)
     else:
-        graph = ir.as_model(given)
-        calib = convert_inputs(
-            example_inputs, [str(v.name) for v in graph.graph.inputs if v.const_value is None]
-        )
-        violations = api.check(given, calib=calib, platform=platform)
-        found = api.structure(given, calib=calib, violations=violations, platform=platform)
+        calib = convert_inputs(example_inputs, _input_names(ir.as_model(onnx_model)))
+        violations = api.check(onnx_model, calib=calib, platform=platform)
+        structure = api.structure(onnx_model, calib=calib, violations=violations, platform=platform)
     if is_module(model):
-        from ..torch.exporter.hooks import count_module_calls
-
-        counted = [
-            (path, kind, str(times))
-            for path, kind, times in count_module_calls(model, example_inputs)
-        ]
-        found = replace(found, use_counts=[*found.use_counts, *counted])
-    for line in [*map(str, violations), *found.lines()] or ["nothing looks wrong"]:
+        structure = _add_call_counts(structure, model, example_inputs)
+    for line in [*map(str, violations), *structure.lines()] or ["no problems found"]:
         print(line)
     if save_results or out_dir is not None:
-        write_text(ensure_folder(out_dir or ".") / RESULT_FILE, found.text())
-    return found
+        write_text(ensure_folder(out_dir or ".") / RESULT_FILE, structure.text())
+    return structure
+
+
+def _input_names(graph: ir.Model) -> list[str]:
+    """Return the names of the graph inputs that are not constants."""
+    return [str(value.name) for value in graph.graph.inputs if value.const_value is None]
+
+
+def _add_call_counts(
+    structure: Structure, module: TorchModule, example_inputs: object
+) -> Structure:
+    """Add to the use counts how often one call of a torch module calls each of its submodules."""
+    from ..torch.exporter.hooks import count_module_calls
+
+    call_counts = [
+        (path, module_type, str(count))
+        for path, module_type, count in count_module_calls(module, example_inputs)
+    ]
+    return replace(structure, use_counts=[*structure.use_counts, *call_counts])

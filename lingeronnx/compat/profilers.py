@@ -1,4 +1,4 @@
-"""`Dumper` and `ModelProfiler`: tables of what a model computes, followed while it is called."""
+"""`Dumper` and `ModelProfiler`: statistics of the tensors of a model, recorded during its calls."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ from .inputs import is_module
 
 __all__ = ["EXPORTED_FILE", "Dumper", "InfoManager", "ModelProfiler"]
 
-#: The export of a torch module, in its profile's folder.
+#: Name of the exported torch module in the folder of its profile.
 EXPORTED_FILE = "model.onnx"
 
 
-# ---- weight and output tables ------------------------------------------------------------------------------------
+# ---- output tables ------------------------------------------------------------------------------
 
-_ROOT = "root."  # what the names of layers begin with
+_ROOT = "root."  # prefix of the layer names
 
 
 class Dumper:
-    """Tables of what the layers of a model put out, over all calls in a ``with`` block.
+    """Statistics of layer outputs over all calls in a ``with`` block.
 
         with Dumper() as d:
             d.analyse_layer_output(session, match_pattern="root.")
             session(x)
             d.save_out_analyse_log(save_log_path="Analyse_layer_output.log")
 
-    Layers are called ``root.`` and their nodes' names (in a torch module their paths), and the
-    pattern, a regular expression, is looked for in that name. Constant memory; exactness as in
-    `analysis.outliers`.
+    A layer is named ``root.`` followed by the name of its node, or by its path in a torch module.
+    The pattern is a regular expression that is searched in this name. Memory use is constant; for
+    the exactness of the statistics see `analysis.profile.outliers`.
     """
 
     def __init__(self) -> None:
@@ -62,10 +62,25 @@ class Dumper:
         self._watches.close()
 
     def analyse_layer_output(self, model: object, match_pattern: str = "root.") -> object:
-        """Follow a model: each call of it counts from now on. Return what is to be called.
+        """Record all further calls of a model.
 
-        model : a `Session`, a `QuantizedModel` or a torch module; of a path a session is opened,
-        and returned. Raises ConfigError for anything else, and where no layer fits.
+        Parameters
+        ----------
+        model
+            A `Session`, a `QuantizedModel`, a torch module, or a path, for which a session is
+            opened.
+        match_pattern
+            Regular expression for the names of the layers to record.
+
+        Returns
+        -------
+        object
+            The model to call: `model`, or the session that was opened.
+
+        Raises
+        ------
+        ConfigError
+            If `model` is anything else, or no layer matches.
         """
         if isinstance(model, str | os.PathLike):
             model = Session(model)
@@ -80,12 +95,12 @@ class Dumper:
             watch = watch_outputs(
                 model,
                 compile_name_filter(match_pattern, _ROOT),
-                lambda name, array, held: table.add(f"{_ROOT}{name}", array, held),
+                lambda name, array, qparams: table.add(f"{_ROOT}{name}", array, qparams),
             )
             self._watches.enter_context(watch)
         else:
             raise ConfigError(
-                f"a {type(model).__name__} cannot be followed; give a path or a QuantizedModel"
+                f"cannot record a {type(model).__name__}; pass a path or a QuantizedModel"
             )
         self._tables.append(table)
         return model
@@ -93,32 +108,47 @@ class Dumper:
     def save_out_analyse_log(
         self, save_log_path: str | os.PathLike[str] = "Analyse_layer_output.log"
     ) -> list[OutlierRow]:
-        """Write the table and return its rows; DataError where the model was not called."""
+        """Write the table of statistics and return its rows.
+
+        Raises
+        ------
+        DataError
+            If the model was not called.
+        """
         rows = [row for table in self._tables for row in table.rows()]
         if not rows:
             raise DataError(
-                "nothing was seen: call the model between analyse_layer_output and "
+                "no calls recorded: call the model between analyse_layer_output and "
                 "save_out_analyse_log"
             )
         write_text(save_log_path, format_outlier_table(rows, OUTPUT_COLUMNS))
         return rows
 
 
-# ---- a profile ---------------------------------------------------------------------------------------------------
+# ---- profiles -----------------------------------------------------------------------------------
 
 
 class ModelProfiler:
-    """What the operators of a model read and write, over all calls in a ``with`` block.
+    """Profile of the operands of all operators over all calls in a ``with`` block.
 
         with ModelProfiler(session, "profile") as p:
             session(x)
         p.get_info_manager.table()
         p.get_info_manager.tensorboard()
 
-    model : a `Session`, a `QuantizedModel`, or a torch module, which is exported at its first call;
-    of a path a session is opened, and `p.model` is what to call. The folder, default the current
-    one, gets profile.npz and, in tensors/, all that was seen, from which `QuantAnalysis` can go on;
-    see `analysis.profiling`.
+    Parameters
+    ----------
+    model
+        A `Session`, a `QuantizedModel`, a torch module, which is exported at its first call, or a
+        path, for which a session is opened: call `p.model` then.
+    out_dir
+        Folder for profile.npz and, in tensors/, the values of all tensors, which `QuantAnalysis`
+        can read.
+
+    Raises
+    ------
+    ConfigError
+        On entering the block, if `model` is anything else.
     """
 
     def __init__(self, model: object, out_dir: str | os.PathLike[str] = ".") -> None:
@@ -130,9 +160,8 @@ class ModelProfiler:
     def __enter__(self) -> ModelProfiler:
         ensure_folder(self.out_dir)
         if isinstance(self.model, QuantizedModel | Session):
-            self._watch_session(
-                self.model if isinstance(self.model, Session) else self.model.runner
-            )
+            session = self.model if isinstance(self.model, Session) else self.model.runner
+            self._watch_session(session)
         elif is_module(self.model):
             from ..torch.exporter.hooks import mirror_calls
 
@@ -141,33 +170,41 @@ class ModelProfiler:
             )
         else:
             raise ConfigError(
-                f"a {type(self.model).__name__} cannot be followed; give a path or lo.Session(path)"
+                f"cannot profile a {type(self.model).__name__}; pass a path or lo.Session(path)"
             )
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
-        self._open.__exit__(kind, *rest)
-        if kind is None and self._recorder is not None and self._recorder.has_run:
+    def __exit__(self, error_type: type[BaseException] | None, *error_info: Any) -> None:
+        self._open.__exit__(error_type, *error_info)
+        if error_type is None and self._recorder is not None and self._recorder.has_run:
             save_profile(self._recorder.profile(), self.out_dir / PROFILE_FILE)
 
     def _watch_session(self, session: Session) -> None:
-        kept = self._open.enter_context(DumpFolder(self.out_dir / TENSORS_FOLDER))
-        self._recorder = Recorder(session, on_tensor=kept.add)
+        """Record the tensors of all calls of `session` until the block ends."""
+        dump = self._open.enter_context(DumpFolder(self.out_dir / TENSORS_FOLDER))
+        self._recorder = Recorder(session, on_tensor=dump.add)
         self._open.enter_context(session.watched(self._recorder.add))
 
     @property
     def get_info_manager(self) -> InfoManager:
-        """The tables of what was seen; ConfigError where the model was not called."""
+        """The recorded profile; raises ConfigError if the model was not called."""
         if self._recorder is None:
-            raise ConfigError("nothing to profile; call the model on data first")
+            raise ConfigError("no data recorded; call the model first")
         modules = self.model.named_modules() if is_module(self.model) else ()
         return InfoManager(self._recorder, self.out_dir, dict(modules))
 
 
 class InfoManager:
-    """Writes what `ModelProfiler` saw; `out_dir` is the profiler's where none is given.
+    """Writes the tables and histograms of a profile.
 
-    modules : of a torch module its parts, by path.
+    Parameters
+    ----------
+    recorder
+        The recorder of `ModelProfiler`.
+    out_dir
+        Default folder of all files.
+    modules
+        Submodules of a torch module by path.
     """
 
     def __init__(
@@ -182,14 +219,22 @@ class InfoManager:
         types: Sequence[str | type] | None = None,
         with_stack: bool = False,
     ) -> Path:
-        """Write statistic.txt; of operators whose name begins with one of `prefixes` and whose type is in `types`.
+        """Write the statistics of the operators to statistic.txt and return its path.
 
-        types : of operators, such as "Conv"; of a torch module also its classes, such as nn.Conv2d.
+        Parameters
+        ----------
+        out_dir
+            Folder to write to, by default that of the profiler.
+        prefixes
+            Include only operators whose name begins with one of these.
+        types
+            Include only these operator types, such as "Conv", or for a torch module these classes,
+            such as nn.Conv2d.
+        with_stack
+            As in `Profile.table`.
         """
-        found = self._recorder.profile()
-        return self._filter_by_class(found, types).table(
-            out_dir or self._out_dir, prefixes, _operator_types(types), with_stack
-        )
+        profile = self._filter_by_class(self._recorder.profile(), types)
+        return profile.table(out_dir or self._out_dir, prefixes, _operator_types(types), with_stack)
 
     def tensorboard(
         self,
@@ -198,44 +243,71 @@ class InfoManager:
         types: Sequence[str | type] | None = None,
         force_per_channel: bool = False,
     ) -> Path:
-        """Write histograms into `out_dir`/tensorboard; force_per_channel : one for each channel."""
-        found = self._recorder.profile()
-        if force_per_channel:  # from the tensors that were kept: nobody asked for channels before
-            again = Recorder(
-                recorded := RecordedSession(self._recorder.session, self._out_dir), per_channel=True
-            )
-            for feeds in recorded.batches():
-                for name, array, held in recorded.tensors(feeds):
-                    again.add(name, array, held)
-            found = again.profile()
-        chosen = self._filter_by_class(found, types)
-        return chosen.tensorboard(
+        """Write histograms to the folder tensorboard in `out_dir` and return its path.
+
+        Parameters
+        ----------
+        out_dir, prefixes, types
+            As in `table`.
+        force_per_channel
+            Whether to write one histogram per channel.
+        """
+        if force_per_channel:
+            profile = self._profile_channels()
+        else:
+            profile = self._recorder.profile()
+        profile = self._filter_by_class(profile, types)
+        return profile.tensorboard(
             out_dir or self._out_dir, prefixes, _operator_types(types), force_per_channel
         )
 
-    def _filter_by_class(self, profile: Profile, types: Sequence[str | type] | None) -> Profile:
-        """Return the rows of the modules whose class is among `types`, and of operators of these types; all for none.
+    def _profile_channels(self) -> Profile:
+        """Return a profile by channel, computed from the tensors that the profiler saved."""
+        recorded = RecordedSession(self._recorder.session, self._out_dir)
+        recorder = Recorder(recorded, per_channel=True)
+        for feeds in recorded.batches():
+            for name, array, qparams in recorded.tensors(feeds):
+                recorder.add(name, array, qparams)
+        return recorder.profile()
 
-        Raises ConfigError where no module is of such a class.
+    def _filter_by_class(self, profile: Profile, types: Sequence[str | type] | None) -> Profile:
+        """Return the entries of modules and operators of `types` if these include a class.
+
+        Without a class the profile is returned unchanged.
+
+        Raises
+        ------
+        ConfigError
+            If no entry remains.
         """
-        given = (types,) if isinstance(types, str | type) else tuple(types or ())
-        classes = tuple(kind for kind in given if isinstance(kind, type))
+        requested = _as_tuple(types)
+        classes = tuple(item for item in requested if isinstance(item, type))
         if not classes:
             return profile
+        operator_types = {item for item in requested if isinstance(item, str)}
         paths = {path for path, module in self._modules.items() if isinstance(module, classes)}
-        words = {kind for kind in given if isinstance(kind, str)}
-        rows = [row for row in profile.entries if row.path in paths or row.op in words]
-        if not rows:
-            told = ", ".join(kind.__name__ for kind in classes)
+        entries = [
+            entry for entry in profile.entries if entry.path in paths or entry.op in operator_types
+        ]
+        if not entries:
+            class_names = ", ".join(item.__name__ for item in classes)
             raise ConfigError(
-                f"types: no operator of the profile comes from a {told}; of a file give types of "
-                "operators"
+                f"types: no operator of the profile belongs to a module of class {class_names}; "
+                "for a model from a file pass operator types"
             )
-        return replace(profile, entries=rows)
+        return replace(profile, entries=entries)
+
+
+def _as_tuple(types: Sequence[str | type] | None) -> tuple[str | type, ...]:
+    """Return the argument `types`, which may be a single item or None, as a tuple."""
+    return (types,) if isinstance(types, str | type) else tuple(types or ())
 
 
 def _operator_types(types: Sequence[str | type] | None) -> list[str] | None:
-    """Return the types to choose by; none where classes have chosen already."""
-    given = (types,) if isinstance(types, str | type) else tuple(types or ())
-    words = [kind for kind in given if isinstance(kind, str)]
-    return words if len(words) == len(given) else None
+    """Return the operator types to select, or None if `types` includes a class.
+
+    Classes are selected by `InfoManager._filter_by_class`.
+    """
+    requested = _as_tuple(types)
+    operator_types = [item for item in requested if isinstance(item, str)]
+    return operator_types if len(operator_types) == len(requested) else None

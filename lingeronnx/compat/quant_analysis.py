@@ -1,4 +1,4 @@
-"""`QuantAnalysis`: two models compared on the input on which they differ most."""
+"""`QuantAnalysis`: compare two models on the sample on which they differ most."""
 
 from __future__ import annotations
 
@@ -28,18 +28,29 @@ __all__ = ["BAD_CASE_FILE", "QuantAnalysis"]
 
 BAD_CASE_FILE = "badcase.npz"
 _ANALYSIS_TYPES = ("fake_quant", "quantized")
-_UNLIMITED_BATCH = 1 << 30  # samples: an item of the data is a step
+#: Batch size in samples that makes each item of the data one step.
+_UNLIMITED_BATCH = 1 << 30
 
 
 class QuantAnalysis:
-    """Two models compared on the input on which they differ most.
+    """Comparison of two models on the sample on which they differ most, the bad case.
 
-    baseline_model : float: a path, graph, `Session` or torch module (exported when its inputs are
-    known); or what
-        `quantize` returned, whose plan is computed in float.
-    analysis_model : what `quantize` returned; for "quantized" an integer graph as well.
-    analysis_model_type : "fake_quant", the plan computed in float, or "quantized", the integers.
-    out_dir : for all files, default the current folder.
+    Parameters
+    ----------
+    baseline_model
+        The float model: a path, graph, `Session` or torch module, which is exported when its inputs
+        are known; or a result of `quantize`, whose plan is computed in float.
+    analysis_model
+        A result of `quantize`; for "quantized" also an integer graph.
+    analysis_model_type
+        "fake_quant" to compute the plan in float, "quantized" to compute in integers.
+    out_dir
+        Folder of all files, by default the current one.
+
+    Raises
+    ------
+    ConfigError
+        If `analysis_model_type` is unknown or does not match `analysis_model`.
     """
 
     def __init__(
@@ -51,26 +62,24 @@ class QuantAnalysis:
     ) -> None:
         if analysis_model_type not in _ANALYSIS_TYPES:
             raise ConfigError(
-                f"analysis_model_type = '{analysis_model_type}'; it is one of "
+                f"analysis_model_type = '{analysis_model_type}'; it must be one of "
                 f"{', '.join(_ANALYSIS_TYPES)}"
             )
         if analysis_model_type == "fake_quant" and not isinstance(analysis_model, QuantizedModel):
             raise ConfigError(
-                "fake_quant computes a plan in float: give what quantize returned, not a file or "
+                "fake_quant computes a plan in float: pass a result of quantize, not a file or "
                 "graph"
             )
-        self._given, self._analysed, self._type = (
-            baseline_model,
-            analysis_model,
-            analysis_model_type,
-        )
+        self._baseline = baseline_model
+        self._analysed = analysis_model
+        self._type = analysis_model_type
         self.out_dir = ensure_folder(out_dir or ".")
         self._bad_case: dict[str, np.ndarray] | None = None
         self._profiles: tuple[Path, Path] | None = None
-        self._found: Comparison | None = None
+        self._comparison: Comparison | None = None
         self._exported: Session | None = None
 
-    # ---- the bad case ------------------------------------------------------------------------------------------------
+    # ---- the bad case ---------------------------------------------------------------------------
 
     def auto_find_bad_case(
         self,
@@ -81,32 +90,47 @@ class QuantAnalysis:
         custom_metric_func: Callable[..., float] | None = None,
         custom_metric_order_seq: str | None = None,
     ) -> dict[str, np.ndarray]:
-        """Find, keep and return the sample whose first output differs most.
+        """Find the sample whose first output differs most, store it as the bad case and return it.
 
-        num_steps : items of the data that are looked at, default all. metric : Cosine, MSE, L1, KL,
-        SQNR or custom. custom_metric_func : of (baseline's output, analysed one's), a batch of one,
-        instead; custom_metric_order_seq : "ascending" or "descending", whether the least or the
-        largest value is the worst: both or none are given. device : not looked at.
+        Parameters
+        ----------
+        data_generator
+            Items of data, each of which is a step.
+        num_steps
+            Number of items to evaluate, by default all.
+        metric
+            Cosine, MSE, L1, KL, SQNR or custom.
+        device
+            Ignored.
+        custom_metric_func
+            Function of the outputs of both models for a batch of one sample: baseline, analysed.
+        custom_metric_order_seq
+            "ascending" if the smallest value of `custom_metric_func` is the worst, "descending" if
+            the largest is. Required with `custom_metric_func`.
+
+        Returns
+        -------
+        dict of str to ndarray
+            Feeds by input name.
         """
         custom = {
             "custom_metric_func": custom_metric_func,
             "custom_metric_order_seq": custom_metric_order_seq,
         }
-        if metric == "custom" and (
-            lost := [name for name, given in custom.items() if given is None]
-        ):
+        missing = [name for name, argument in custom.items() if argument is None]
+        if metric == "custom" and missing:
             raise ConfigError(
-                f"metric = 'custom' needs a function and its order: {' and '.join(lost)} missing"
+                f"metric = 'custom' needs a function and its order: {' and '.join(missing)} missing"
             )
-        if (custom_metric_func is None) != (custom_metric_order_seq is None):
+        if len(missing) == 1:
             raise ConfigError(
-                "custom_metric_func and custom_metric_order_seq go together: give both or none"
+                "custom_metric_func and custom_metric_order_seq belong together; pass both or "
+                "neither"
             )
-        if is_module(self._given) and self._bad_case is None:
-            self.set_bad_case(
-                Data(data_generator, self._analysis_source().inputs).first()
-            )  # to export with
-        found = find_bad_case(
+        if is_module(self._baseline) and self._bad_case is None:
+            # The export needs inputs.
+            self.set_bad_case(Data(data_generator, self._analysis_source().inputs).first())
+        bad_case = find_bad_case(
             self._baseline_source(),
             self._analysis_source(),
             data_generator,
@@ -115,13 +139,13 @@ class QuantAnalysis:
             steps=num_steps,
             batch=_UNLIMITED_BATCH,
         )
-        self.set_bad_case(found.feeds)
-        return dict(found.feeds)
+        self.set_bad_case(bad_case.feeds)
+        return dict(bad_case.feeds)
 
     def set_bad_case(self, data: object) -> None:
-        """Use `data`, feeds by input name, an array or a tuple of inputs, as the bad case."""
+        """Use `data` as the bad case: feeds by input name, an array, or a tuple of inputs."""
         self._bad_case = self._to_feeds(data)
-        self._found = None
+        self._comparison = None
 
     def save_bad_case(self) -> Path:
         """Write the bad case to ``{out_dir}/badcase.npz`` and return its path."""
@@ -129,92 +153,122 @@ class QuantAnalysis:
         return self.out_dir / BAD_CASE_FILE
 
     def load_bad_case(self, filename: str | os.PathLike[str] | None = None) -> None:
-        """Read a bad case: default ``{out_dir}/badcase.npz``, or ``badcase.pt`` where that alone is there."""
+        """Read the bad case from a file.
+
+        Parameters
+        ----------
+        filename
+            An .npz, .pt or .pth file. By default ``{out_dir}/badcase.npz`` or, if there is none,
+            ``badcase.pt``.
+
+        Raises
+        ------
+        DataError
+            If the file cannot be read.
+        """
         path = Path(filename) if filename is not None else self.out_dir / BAD_CASE_FILE
         if filename is None and not path.exists() and path.with_suffix(".pt").exists():
             path = path.with_suffix(".pt")
         if path.suffix in (".pt", ".pth"):
             from ..torch.checkpoint.file import read_value
 
-            found = read_value(path)
-            self.set_bad_case(tuple(found) if isinstance(found, list) else found)
+            value = read_value(path)
+            self.set_bad_case(tuple(value) if isinstance(value, list) else value)
             return
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 self.set_bad_case({name: arrays[name] for name in arrays.files})
         except (OSError, ValueError, EOFError) as error:
             raise DataError(
-                f"cannot read the bad case {path} ({type(error).__name__}); give an .npz with an "
-                "array for each input"
+                f"cannot read the bad case {path} ({type(error).__name__}); pass an .npz file "
+                "with one array per input"
             ) from error
 
-    # ---- the comparison ----------------------------------------------------------------------------------------------
+    # ---- the comparison -------------------------------------------------------------------------
 
     def set_model_profiler_dir(
         self,
         baseline_model_profiler_path: str | os.PathLike[str],
         analysis_model_profiler_path: str | os.PathLike[str],
     ) -> None:
-        """Read what both models compute from folders that `ModelProfiler` wrote.
+        """Take the tensors of both models from folders written by `ModelProfiler`.
 
-        `run` is not needed then.
+        `run` is not needed in this case.
         """
         if self._type != "quantized":
             raise ConfigError(
-                "a profile holds what a float model or an integer graph computed, not a plan in "
-                "float; "
-                "give analysis_model_type = 'quantized'"
+                "a profile contains the tensors of a float model or an integer graph, not of a "
+                "plan in float; pass analysis_model_type = 'quantized'"
             )
         self._profiles = Path(baseline_model_profiler_path), Path(analysis_model_profiler_path)
-        self._found = None
+        self._comparison = None
 
     def run(self, device: object = None) -> None:
-        """Run both models on the bad case and keep every tensor's measures.
-
-        Device : not looked at.
-        """
-        self._found = compare(
+        """Run both models on the bad case and compare all tensors; `device` is ignored."""
+        self._comparison = compare(
             self._baseline_source(), self._analysis_source(), self._require_bad_case()
         )
 
     def compare_per_layer(self) -> Comparison:
         """Write abnormal_layer_advisor.txt, profiler.html, compare_per_layer_out.txt and .csv.
 
-        Return what is in them.
-        Raises ConfigError before `run`, unless there are profiles.
+        Returns
+        -------
+        Comparison
+            The contents of the files.
+
+        Raises
+        ------
+        ConfigError
+            If neither `run` nor `set_model_profiler_dir` was called.
         """
-        if self._profiles is not None and self._found is None:
-            self._found = compare_kept(
+        if self._profiles is not None and self._comparison is None:
+            self._comparison = compare_kept(
                 self._float_session(), self._integer_session(), self._profiles
             )
-        if self._found is None:
-            raise ConfigError(
-                "nothing is compared yet: call run() first, or set_model_profiler_dir()"
-            )
-        write_comparison(self._found, self.out_dir)
-        return self._found
+        if self._comparison is None:
+            raise ConfigError("no comparison yet: call run() or set_model_profiler_dir() first")
+        write_comparison(self._comparison, self.out_dir)
+        return self._comparison
 
     def sensitivity(
         self, device: object = None, metric: str | Sequence[str] = "L1", reserve: bool = False
     ) -> list[list[object]]:
-        """Return [[operator, "activation" | "weight" | "both", type, value, ...], ...], the most sensitive first.
+        """Measure the sensitivity of the operators on the bad case, most sensitive first.
 
-        On the bad case, under the analysed model's own plan, against the float baseline. Written to
-        sensitive_ops.txt and .json, and where PyTorch is installed to .pt. metric : one or several.
-        reserve : the least sensitive first. device : not looked at.
+        The operators are quantized with the plan of the analysed model and compared with the float
+        baseline. The result is also written to sensitive_ops.txt and .json, and to .pt if PyTorch
+        is installed.
+
+        Parameters
+        ----------
+        device
+            Ignored.
+        metric
+            One or several metrics.
+        reserve
+            Whether to reverse the order: least sensitive first.
+
+        Returns
+        -------
+        list
+            Rows of [operator, "activation", "weight" or "both", operator type, value, ...].
+
+        Raises
+        ------
+        ConfigError
+            If the baseline is a result of `quantize`.
         """
-        if isinstance(self._given, QuantizedModel):
+        if isinstance(self._baseline, QuantizedModel):
             raise ConfigError(
-                "the baseline is a plan; the sensitivity of a model is measured against its float "
-                "model"
+                "the baseline is a result of quantize; pass the float model to measure sensitivity"
             )
         analysed = self._analysed
-        plan = (
-            analysed.plan
-            if isinstance(analysed, QuantizedModel)
-            else extract_plan(self._integer_session().model)
-        )
-        found = sensitivity(
+        if isinstance(analysed, QuantizedModel):
+            plan = analysed.plan
+        else:
+            plan = extract_plan(self._integer_session().model)
+        result = sensitivity(
             self._float_session().model,
             self._require_bad_case(),
             folder=self.out_dir,
@@ -225,7 +279,7 @@ class QuantAnalysis:
             platform=plan.platform,
             mode=plan.mode,
         )
-        rows = found.to_list()
+        rows = result.to_list()
         try:
             from ..torch.checkpoint.file import write_value
         except ConfigError:  # PyTorch is not installed
@@ -234,76 +288,78 @@ class QuantAnalysis:
         return rows
 
     def clean(self) -> None:
-        """Remove what was kept on the way; the reports stay."""
+        """Remove the intermediate files, but not the reports."""
         for name in (JOURNAL_FILE, "baseline.onnx"):
             (self.out_dir / name).unlink(missing_ok=True)
 
-    # ---- the two models ----------------------------------------------------------------------------------------------
+    # ---- the two models -------------------------------------------------------------------------
 
     def _require_bad_case(self) -> dict[str, np.ndarray]:
+        """Return the bad case; raises ConfigError if there is none."""
         if self._bad_case is None:
             raise ConfigError(
-                "there is no bad case yet; call auto_find_bad_case, set_bad_case or load_bad_case "
-                "first"
+                "no bad case yet; call auto_find_bad_case, set_bad_case or load_bad_case first"
             )
         return self._bad_case
 
     def _to_feeds(self, data: object) -> dict[str, np.ndarray]:
+        """Convert a bad case to feeds by input name."""
         names = self._input_names()
-        found = convert_inputs(data, names)
-        if isinstance(found, np.ndarray) and len(names) == 1:
-            found = {names[0]: found}
-        if not isinstance(found, Mapping):
+        inputs = convert_inputs(data, names)
+        if isinstance(inputs, np.ndarray) and len(names) == 1:
+            inputs = {names[0]: inputs}
+        if not isinstance(inputs, Mapping):
             raise DataError(
-                f"a bad case is feeds for the inputs {', '.join(names)}; got a "
+                f"a bad case must contain the inputs {', '.join(names)}; got a "
                 f"{type(data).__name__}"
             )
-        return {str(name): np.asarray(array) for name, array in found.items()}
+        return {str(name): np.asarray(array) for name, array in inputs.items()}
 
     def _input_names(self) -> list[str]:
+        """Return the input names of the analysed model."""
         return [spec.name for spec in self._analysis_source().inputs]
 
     def _float_session(self) -> Session:
-        """Return the float baseline; a torch module is exported with the bad case."""
-        if isinstance(self._given, Session):
-            return self._given
+        """Return a session on the float baseline; a torch module is exported with the bad case."""
+        if isinstance(self._baseline, Session):
+            return self._baseline
         if self._exported is None:
-            given = self._given
-            self._exported = (
-                Session(given)
-                if isinstance(given, str | os.PathLike | ir.Model)
-                else self._export_baseline()
-            )
+            if isinstance(self._baseline, str | os.PathLike | ir.Model):
+                self._exported = Session(self._baseline)
+            else:
+                self._exported = self._export_baseline()
         return self._exported
 
     def _export_baseline(self) -> Session:
-        """Return a session on the export of a torch module.
-
-        Its profiler's, where there is a profile, or a new one.
-        """
-        if self._profiles is not None and (written := self._profiles[0] / EXPORTED_FILE).exists():
-            return Session(written)
+        """Return a session on the export of a torch module: from its profile, or a new export."""
+        if self._profiles is not None:
+            exported_path = self._profiles[0] / EXPORTED_FILE
+            if exported_path.exists():
+                return Session(exported_path)
         from ..torch.exporter.hooks import export_session_for
 
         return export_session_for(
-            self._given, self._require_bad_case(), self.out_dir / "baseline.onnx"
+            self._baseline, self._require_bad_case(), self.out_dir / "baseline.onnx"
         )
 
     def _baseline_source(self) -> TensorSource:
-        if isinstance(self._given, QuantizedModel):
-            return PlannedSource(self._given.float_graph, self._given.plan)
+        """Return the source of the tensors of the baseline."""
+        if isinstance(self._baseline, QuantizedModel):
+            return PlannedSource(self._baseline.float_graph, self._baseline.plan)
         return open_source(self._float_session())
 
     def _analysis_source(self) -> TensorSource:
+        """Return the source of the tensors of the analysed model."""
         if self._type == "fake_quant" and isinstance(self._analysed, QuantizedModel):
             return PlannedSource(self._analysed.float_graph, self._analysed.plan)
         return IntegerSource(self._integer_session())
 
     def _integer_session(self) -> Session:
-        given = self._analysed
-        if isinstance(given, QuantizedModel):
-            return given.runner
-        session = given if isinstance(given, Session) else Session(given)
+        """Return a session on the integer graph; raises ConfigError if the model is float."""
+        model = self._analysed
+        if isinstance(model, QuantizedModel):
+            return model.runner
+        session = model if isinstance(model, Session) else Session(model)
         if not session.is_integer:
-            raise ConfigError("the analysed model has no integer operator; quantize it first")
+            raise ConfigError("the analysed model has no integer operators; quantize it first")
         return session

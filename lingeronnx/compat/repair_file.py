@@ -1,4 +1,4 @@
-"""`fix_dequant`: a legacy graph repaired, written beside it."""
+"""`fix_dequant`: repair a legacy graph and write the result to a file in the same folder."""
 
 from __future__ import annotations
 
@@ -12,17 +12,33 @@ __all__ = ["fix_dequant"]
 
 
 def fix_dequant(path: str | os.PathLike[str], check: bool = False) -> Path:
-    """Repair a legacy quantized graph, write it to ``<name>_fix.onnx`` beside it, and return that path.
+    """Repair a legacy quantized graph and write it to ``<name>_fix.onnx`` in the same folder.
 
-    check : run the repaired graph on random inputs first; RepairError where it does not run. Raises
-    as `lo.fix_dequant` does, which writes nothing by itself. Nothing is written where anything is
-    raised.
+    Nothing is written if an error is raised.
+
+    Parameters
+    ----------
+    path
+        The graph to repair.
+    check
+        Whether to run the repaired graph on random inputs before it is written.
+
+    Returns
+    -------
+    Path
+        The file written.
+
+    Raises
+    ------
+    RepairError
+        If the graph cannot be repaired, or does not run with `check`. Other errors are those of
+        `lo.fix_dequant`.
     """
     fixed = api.fix_dequant(path, check)
     if fixed.trial_run is not None and fixed.trial_run.error is not None:
         raise RepairError(
             f"{os.fspath(path)}: the repaired graph does not run ({fixed.trial_run.error}); "
-            "check=False writes it all the same"
+            "pass check=False to write it anyway"
         )
     for line in fixed.report.lines():
         print(line)

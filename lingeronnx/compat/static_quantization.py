@@ -1,8 +1,8 @@
-"""`quantize_static` with onnxruntime's arguments: a thin face over `api.quantize`.
+"""`quantize_static`: `api.quantize` with the arguments of onnxruntime.
 
-Every argument is mapped to a setting of ours, or refused with what to say instead; none is passed
-over. The enums of onnxruntime are taken by the names of their members, and so are these names as
-text: onnxruntime.quantization need not be there.
+Each argument is mapped to a setting of this package or rejected with a hint; none is ignored. Enums
+of onnxruntime are recognized by the names of their members, which can also be passed as strings, so
+onnxruntime.quantization is not needed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import onnx
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 __all__ = ["quantize_static"]
 
-_Ours = TypeVar("_Ours")
+_Setting = TypeVar("_Setting")
 
 _FORMATS = {"QDQ": "qdq", "QOperator": "qoperator"}
 _BITS = {"QInt4": 4, "QInt8": 8, "QUInt8": 8, "QInt16": 16}
 _CALIBRATORS = {"MinMax": "max", "Entropy": "kl", "Percentile": "percentile"}
-#: Extra options that ask for what is done here anyway.
+#: Extra options that are accepted only with the value that applies here anyway.
 _REQUIRED_VALUES = {"WeightSymmetric": True, "DedicatedQDQPair": False}
 _ACTIVATION_SYMMETRY = {True: "symmetric", False: "asymmetric"}
-#: What our messages say -> what the caller's arguments are called.
+#: Text in messages of `quantize` -> the corresponding argument of the caller.
 _ERROR_TRANSLATIONS = (
     ("weight_scales channel", "per_channel = True"),
     ("activations asymmetric", "activation_type = QUInt8, or ActivationSymmetric = False,"),
@@ -64,78 +64,105 @@ def quantize_static(
     extra_options: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> QuantizedModel:
-    """Quantize `model_input`, write `model_output`, and return what `quantize` returns.
+    """Quantize `model_input` and write the result to `model_output`.
 
-    calibration_data_reader : with `get_next`, or any data that `quantize` takes.
-    quant_format : QuantFormat.QDQ or QOperator; standard ONNX; None writes the form that simulator,
-    packer and
-        chips read.
-    op_types_to_quantize, nodes_to_quantize : all other nodes stay in float. nodes_to_exclude :
-    these do. per_channel : a weight scale for each output channel, where the platform has them.
-    activation_type, weight_type : QuantType.QInt8, and where the platform has them QInt4 and
-    QInt16. Activations of
-        QUInt8 have zero points, and are held as int8 with these; weights of QUInt8 are held as int8
-        without.
-    calibrate_method : CalibrationMethod.MinMax, Entropy or Percentile.
-    extra_options : CalibPercentile; ActivationSymmetric (False where the platform has zero points;
-    without it the integers are symmetric); WeightSymmetric as True.
-    settings : those of `quantize` beyond onnxruntime's, `platform` (here generic by default) and
-    `state` among them. Raises ConfigError for an argument that has no counterpart and for a float
-    model without data, and what `quantize` raises.
+    Parameters
+    ----------
+    model_input, model_output
+        The float model, and the file to write.
+    calibration_data_reader
+        An object with `get_next`, or any data that `quantize` accepts.
+    quant_format
+        QuantFormat.QDQ or QOperator for standard ONNX; None for the format of the simulator, the
+        packer and the chips.
+    op_types_to_quantize, nodes_to_quantize
+        Operator types or nodes to quantize; all others stay in float.
+    per_channel
+        Whether to use one weight scale per output channel, if the platform supports it.
+    reduce_range, use_external_data_format
+        Must be False.
+    activation_type, weight_type
+        QuantType.QInt8, or QInt4 or QInt16 if the platform supports them. QUInt8 activations are
+        stored as int8 with zero points, QUInt8 weights as int8 without.
+    nodes_to_exclude
+        Nodes that stay in float.
+    calibrate_method
+        CalibrationMethod.MinMax, Entropy or Percentile.
+    calibration_providers
+        None or ["CPUExecutionProvider"].
+    extra_options
+        CalibPercentile; ActivationSymmetric, which can be False if the platform has zero points (by
+        default the integers are symmetric); WeightSymmetric as True; DedicatedQDQPair as False.
+    settings
+        Further settings of `quantize`, among them `platform` (by default generic) and `state`.
+
+    Returns
+    -------
+    QuantizedModel
+        The result of `quantize`.
+
+    Raises
+    ------
+    ConfigError
+        If an argument has no counterpart, or a float model has no data. Other errors are those of
+        `quantize`.
     """
     from ..api import quantize
     from ..flow import require_calibrated_scales, require_data
 
     to = "thinker" if quant_format is None else _map_enum("quant_format", quant_format, _FORMATS)
-    _reject_argument(
-        reduce_range,
-        "reduce_range",
-        "sums are exact here, there is nothing to save weights' range for",
-    )
-    _reject_argument(use_external_data_format, "use_external_data_format", "one file is written")
+    if reduce_range:
+        raise ConfigError(
+            "reduce_range = True: sums are exact here, so a smaller weight range gains nothing; "
+            "omit it"
+        )
+    if use_external_data_format:
+        raise ConfigError(
+            "use_external_data_format = True: the model is written to a single file; omit it"
+        )
     if calibration_providers not in (None, ["CPUExecutionProvider"]):
         raise ConfigError(
-            f"calibration_providers = {calibration_providers}: calibration runs on the CPU; leave "
-            "it out"
+            f"calibration_providers = {calibration_providers}: calibration runs on the CPU; omit it"
         )
-    model = (
-        ir.from_proto(model_input)
-        if isinstance(model_input, onnx.ModelProto)
-        else ir.load(model_input)
-    )
-    what = "quantize_static calibrates a float model: give calibration_data_reader"
-    require_data(what, model, calibration_data_reader, settings.get("plan"))
-    left_out = _nodes_to_skip(model, op_types_to_quantize, nodes_to_quantize, nodes_to_exclude)
-    chosen = {
+    if isinstance(model_input, onnx.ModelProto):
+        model = ir.from_proto(model_input)
+    else:
+        model = ir.load(model_input)
+    data_hint = "quantize_static calibrates a float model: pass calibration_data_reader"
+    require_data(data_hint, model, calibration_data_reader, settings.get("plan"))
+    skipped = _nodes_to_skip(model, op_types_to_quantize, nodes_to_quantize, nodes_to_exclude)
+    all_settings = {
         **_map_types(activation_type, weight_type, per_channel),
         **_map_extra_options(extra_options or {}),
         **settings,
     }
-    chosen |= {"skip": [*settings.get("skip", ()), *left_out]}
-    chosen |= {"calibrator": _map_enum("calibrate_method", calibrate_method, _CALIBRATORS)}
+    all_settings["skip"] = [*settings.get("skip", ()), *skipped]
+    all_settings["calibrator"] = _map_enum("calibrate_method", calibrate_method, _CALIBRATORS)
     with _translate_errors():
-        result = quantize(model, calibration_data_reader, **chosen)
-    require_calibrated_scales(what, model, result.plan)
+        result = quantize(model, calibration_data_reader, **all_settings)
+    require_calibrated_scales(data_hint, model, result.plan)
     result.save(model_output, to=to)
     return result
 
 
-def _map_enum(argument: str, value: object, known: Mapping[str, _Ours]) -> _Ours:
-    """Return our word for a member of an enum, or its name; ConfigError where there is none."""
+def _map_enum(argument: str, value: object, settings: Mapping[str, _Setting]) -> _Setting:
+    """Map a member of an enum, or its name, to a setting.
+
+    Raises ConfigError, naming `argument`, if the member is not supported.
+    """
     name = _enum_name(value)
-    if name not in known:
-        raise ConfigError(
-            f"{argument} = {name}: there is no such thing here; take {' or '.join(known)}"
-        )
-    return known[name]
+    if name not in settings:
+        raise ConfigError(f"{argument} = {name}: not supported; use {' or '.join(settings)}")
+    return settings[name]
 
 
 def _enum_name(value: object) -> str:
+    """Return the name of an enum member, or a string as it is."""
     return str(getattr(value, "name", value))
 
 
 def _map_types(activation: object, weight: object, per_channel: bool) -> dict[str, Any]:
-    """Return the settings for what activations and weights are held in, on the default platform."""
+    """Return the settings of the bit widths and scales, on the default platform."""
     return {
         "platform": GENERIC.name,
         "bits": _map_enum("activation_type", activation, _BITS),
@@ -147,66 +174,72 @@ def _map_types(activation: object, weight: object, per_channel: bool) -> dict[st
 
 @contextlib.contextmanager
 def _translate_errors() -> Iterator[None]:
-    """Inside, a ConfigError names the caller's arguments in place of our settings."""
+    """Replace names of settings in a ConfigError by the arguments of `quantize_static`."""
     try:
         yield
     except ConfigError as error:
         message = str(error)
-        for ours, theirs in _ERROR_TRANSLATIONS:
-            message = re.sub(rf"(?<![\w-]){re.escape(ours)}", theirs, message)
+        for setting, argument in _ERROR_TRANSLATIONS:
+            message = re.sub(rf"(?<![\w-]){re.escape(setting)}", argument, message)
         raise ConfigError(message) from error
-
-
-def _reject_argument(asked: bool, argument: str, why: str) -> None:
-    if asked:
-        raise ConfigError(f"{argument} = True: {why}; leave it out")
 
 
 def _nodes_to_skip(
     model: ir.Model,
-    kinds: Sequence[str] | None,
-    only: Sequence[str] | None,
+    op_types: Sequence[str] | None,
+    included: Sequence[str] | None,
     excluded: Sequence[str] | None,
 ) -> list[str]:
-    """Return the names of nodes that stay in float.
+    """Return the names of the nodes that stay in float.
 
-    ConfigError for one that the model does not have.
+    Parameters
+    ----------
+    op_types, included
+        Operator types and nodes to quantize; all if empty.
+    excluded
+        Nodes that stay in float in any case.
+
+    Raises
+    ------
+    ConfigError
+        If the model has no node of a name.
     """
-    names = {str(node.name): node.op_type for node in model.graph}
-    for argument, wanted in (("nodes_to_quantize", only), ("nodes_to_exclude", excluded)):
-        for name in wanted or ():
-            if name not in names:
-                raise ConfigError(
-                    f"{argument}: the model has no node '{name}'{suggest_nearest(name, names)}; "
-                    "a viewer such as Netron shows the names"
-                )
-    return [
-        name
-        for name, kind in names.items()
-        if (kinds and kind not in kinds) or (only and name not in only) or name in (excluded or ())
-    ]
+    op_type_by_name = {str(node.name): node.op_type for node in model.graph}
+    _check_node_names("nodes_to_quantize", included, op_type_by_name)
+    _check_node_names("nodes_to_exclude", excluded, op_type_by_name)
+    skipped = set(excluded or ())
+    if op_types:
+        skipped |= {name for name, op_type in op_type_by_name.items() if op_type not in op_types}
+    if included:
+        skipped |= op_type_by_name.keys() - set(included)
+    return [name for name in op_type_by_name if name in skipped]
 
 
-def _map_extra_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings for onnxruntime's extra options.
-
-    ConfigError for one that has no counterpart.
-    """
-    found: dict[str, Any] = {}
-    for name, value in given.items():
-        if name == "CalibPercentile":
-            found["percentile"] = float(value)
-        elif name == "ActivationSymmetric":
-            found["activations"] = _ACTIVATION_SYMMETRY[bool(value)]
-        elif name not in _REQUIRED_VALUES or value != _REQUIRED_VALUES[name]:
-            known = ", ".join(
-                [
-                    "CalibPercentile",
-                    "ActivationSymmetric",
-                    *(f"{key}={held}" for key, held in _REQUIRED_VALUES.items()),
-                ]
-            )
+def _check_node_names(
+    argument: str, names: Sequence[str] | None, known_names: Collection[str]
+) -> None:
+    """Raise ConfigError, naming `argument`, if the model does not have all nodes `names`."""
+    for name in names or ():
+        if name not in known_names:
             raise ConfigError(
-                f"extra_options: {name} = {value} has no counterpart here; known are {known}"
+                f"{argument}: the model has no node '{name}'{suggest_nearest(name, known_names)}; "
+                "a viewer such as Netron shows the names"
             )
-    return found
+
+
+def _map_extra_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Map extra options of onnxruntime to settings; raises ConfigError for an unsupported one."""
+    settings: dict[str, Any] = {}
+    for name, value in options.items():
+        if name == "CalibPercentile":
+            settings["percentile"] = float(value)
+        elif name == "ActivationSymmetric":
+            settings["activations"] = _ACTIVATION_SYMMETRY[bool(value)]
+        elif name not in _REQUIRED_VALUES or value != _REQUIRED_VALUES[name]:
+            supported = ["CalibPercentile", "ActivationSymmetric"]
+            supported += [f"{key}={required}" for key, required in _REQUIRED_VALUES.items()]
+            raise ConfigError(
+                f"extra_options: {name} = {value} is not supported; supported are "
+                f"{', '.join(supported)}"
+            )
+    return settings

@@ -118,5 +118,5 @@ def test_analysis_quant_says_what_it_does_not_take(made, tmp_path) -> None:
     assert (
         lo.compat.AnalysisQuant(home, eval_function=len).model == home / "net.onnx"
     )  # the only one in the folder
-    with pytest.raises(lo.ConfigError, match=r"holds 0 \.onnx files"):
+    with pytest.raises(lo.ConfigError, match=r"contains 0 \.onnx files"):
         lo.compat.AnalysisQuant(tmp_path, eval_function=len)

@@ -119,9 +119,9 @@ def test_quant_analysis(made, tmp_path, kind) -> None:
 def test_bad_cases(made, tmp_path) -> None:
     home, x, quantized = made
     qa = lo.compat.QuantAnalysis(home / "net.onnx", quantized, "quantized", out_dir=tmp_path)
-    with pytest.raises(lo.ConfigError, match="there is no bad case yet"):
+    with pytest.raises(lo.ConfigError, match="no bad case yet"):
         qa.run()
-    with pytest.raises(lo.ConfigError, match="nothing is compared yet"):
+    with pytest.raises(lo.ConfigError, match="no comparison yet"):
         qa.compare_per_layer()
     with pytest.raises(lo.DataError, match="cannot read the bad case"):
         qa.load_bad_case()
@@ -179,7 +179,7 @@ def test_profiles_in_place_of_a_run(made, tmp_path) -> None:
             assert getattr(ours.arrived, key) == pytest.approx(
                 getattr(theirs.arrived, key), rel=1e-4, abs=1e-9
             ), key
-    with pytest.raises(lo.ConfigError, match="not a plan in float"):
+    with pytest.raises(lo.ConfigError, match="not of a plan in float"):
         lo.compat.QuantAnalysis(session, quantized, "fake_quant", tmp_path).set_model_profiler_dir(
             "a", "b"
         )
@@ -217,7 +217,7 @@ def test_a_better_plan_as_baseline(made, tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind, message", [("qat", "_type = 'qat'"), ("fake_quant", "give what quantize returned")]
+    "kind, message", [("qat", "_type = 'qat'"), ("fake_quant", "pass a result of quantize")]
 )
 def test_quant_analysis_says_what_it_does_not_take(made, kind, message) -> None:
     with pytest.raises(lo.ConfigError, match=message):
