@@ -1,9 +1,7 @@
-"""From an integer graph to a board and back.
+"""Write the files that a board needs for an integer graph, and verify the board's results.
 
-The files a board needs, and proof that it computes the same integers.
-    deploy   the chip's part, the host's parts, the packer's line, a C header, golden vectors, a
-    manifest verify   a device's dumps against the simulator: the first layer and element that
-    differ, and why
+    deploy   chip part, host parts, packer command, C header or program, golden vectors, manifest
+    verify   compare a device's dumps with the simulator: first differing element and its causes
 
 Must not know: commands, torch.
 """

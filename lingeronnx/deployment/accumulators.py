@@ -1,15 +1,15 @@
-"""The sums of products behind a convolution or fully connected layer, for faults that show in them only.
+"""Compute the accumulators of a convolution or fully connected layer, to simulate faults in them.
 
     out = relu(sat(floor(acc / 2^shift + 1/2))),   acc[c] = weight[c] . patches + bias[c]
 
-Written anew in numpy, in int64; what the simulator computes is compared with it before it is
-believed.
+This is an independent implementation in numpy and int64. Its result is compared with the
+simulator's before it is used.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,17 +20,17 @@ from .layer_subgraph import LayerSubgraph
 __all__ = ["LayerAccumulators", "extract_accumulators"]
 
 _CONVOLUTIONS = (CONV1D.name, CONV2D.name)
-_MAX_TRIED_WEIGHTS = 8  # weights, the likeliest first
+_MAX_TRIED_WEIGHTS = 8  # the likeliest first
 
 
 @dataclass(frozen=True)
 class LayerAccumulators:
-    """Of one layer with weights, channels first.
+    """Operands of one layer with weights, from which its accumulators are computed.
 
-    patches : int64 [group, term, place], what the weights of a channel are multiplied with. weight
-    : int64 [channel, term]. bias : int64 [channel]. shift : bits to the right. axis : of the
-    channels in the output. weight_shape : of
-    one channel. relu : whether a Relu follows.
+    patches : int64 [group, term, position], the values that a channel's weights are multiplied
+    with. weight : int64 [channel, term]. bias : int64 [channel]. shift : bits to shift right.
+    shape, dtype : of the output. axis : channel axis of the output. weight_shape : of one channel.
+    weight_type : dtype of the stored weights. relu : whether a Relu follows.
     """
 
     patches: np.ndarray
@@ -46,206 +46,234 @@ class LayerAccumulators:
 
     @property
     def accumulators(self) -> np.ndarray:
-        """int64 [channel, place], without rounding."""
+        """Unrounded sums, int64 [channel, position]."""
         groups = len(self.patches)
-        parts = self.weight.reshape(groups, -1, self.weight.shape[1]) @ self.patches
-        return parts.reshape(len(self.weight), -1) + self.bias[:, None]
+        products = self.weight.reshape(groups, -1, self.weight.shape[1]) @ self.patches
+        return products.reshape(len(self.weight), -1) + self.bias[:, None]
 
     def round_half_up(self, acc: np.ndarray) -> np.ndarray:
-        """Return sums shifted and rounded half up, not saturated."""
+        """Return accumulators shifted right and rounded half up, without saturation."""
         if self.shift <= 0:
             return acc << -self.shift
         return (acc + (1 << (self.shift - 1))) >> self.shift
 
     def saturate(self, values: np.ndarray) -> np.ndarray:
-        """Saturate, apply the Relu."""
+        """Saturate to the output's type and apply the Relu."""
         limits = np.iinfo(self.dtype)
         values = np.clip(values, limits.min, limits.max).astype(self.dtype)
         return np.maximum(values, 0) if self.relu else values
 
     def to_channel_rows(self, array: np.ndarray) -> np.ndarray:
-        """Return an output array as [channel, place]."""
+        """Rearrange an array of the output's shape to [channel, position]."""
         return np.moveaxis(array.reshape(self.shape), self.axis, 0).reshape(len(self.weight), -1)
 
-    def from_channel_rows(self, flat: np.ndarray) -> np.ndarray:
-        """Return [channel, place] in the shape of the output."""
-        rest = [size for axis, size in enumerate(self.shape) if axis != self.axis]
-        return np.moveaxis(flat.reshape(len(self.weight), *rest), 0, self.axis)
+    def from_channel_rows(self, rows: np.ndarray) -> np.ndarray:
+        """Rearrange [channel, position] to the output's shape."""
+        spatial_shape = [size for axis, size in enumerate(self.shape) if axis != self.axis]
+        return np.moveaxis(rows.reshape(len(self.weight), *spatial_shape), 0, self.axis)
 
     def iterate_arithmetic_variants(self) -> Iterator[tuple[str, str, np.ndarray]]:
-        """Yield (kind, text, output) of the layer rounded or saturated in other ways."""
-        acc, half = self.accumulators, 1 << max(self.shift - 1, 0)
-        limits = np.iinfo(self.dtype)
+        """Yield (kind, text, output) of the layer with another rounding or saturation."""
+        acc = self.accumulators
         if self.shift > 0:
-            up, size = self.round_half_up(acc), np.abs(acc).astype(np.int64)
-            ties = (acc & ((1 << self.shift) - 1)) == half
-            ways = (
-                ("cut off (floor) instead of rounded half up", acc >> self.shift),
-                (
-                    "cut off towards zero instead of rounded half up",
-                    np.sign(acc) * (size >> self.shift),
-                ),
-                ("rounded half to even instead of half up", up - (ties & (up % 2 == 1))),
-                (
-                    "rounded half away from zero instead of half up",
-                    np.sign(acc) * ((size + half) >> self.shift),
-                ),
-            )
-            for text, values in ways:
+            for text, values in self._iterate_roundings(acc):
                 yield "rounding", f"sums are {text}", self.from_channel_rows(self.saturate(values))
         wrapped = self.round_half_up(acc).astype(self.dtype)
         wrapped = np.maximum(wrapped, 0) if self.relu else wrapped
-        yield (
-            "saturation",
-            "values beyond the limits wrap around instead of saturating",
-            self.from_channel_rows(wrapped),
-        )
-        for bits in range(limits.bits - 1, limits.bits - 4, -1):
-            top = 1 << (bits - 1)
-            values = self.saturate(np.clip(self.round_half_up(acc), -top, top - 1))
+        text = "values beyond the limits wrap around instead of saturating"
+        yield "saturation", text, self.from_channel_rows(wrapped)
+        output_bits = np.iinfo(self.dtype).bits
+        for bits in range(output_bits - 1, output_bits - 4, -1):
+            limit = 1 << (bits - 1)
+            values = self.saturate(np.clip(self.round_half_up(acc), -limit, limit - 1))
             yield "saturation", f"values saturate at {bits} bits", self.from_channel_rows(values)
 
-    def iterate_corrupted_weights(self, have: np.ndarray) -> Iterator[tuple[str, str, np.ndarray]]:
-        """Yield what the output would be with one other weight or bias, where `have` differs in one channel only."""
-        given, acc = self.to_channel_rows(have), self.accumulators
-        want = self.saturate(self.round_half_up(acc))
-        channels = np.flatnonzero((given != want).any(axis=1))
+    def _iterate_roundings(self, acc: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield (text, shifted accumulators) of roundings other than half up."""
+        half = 1 << (self.shift - 1)
+        rounded, magnitude = self.round_half_up(acc), np.abs(acc).astype(np.int64)
+        is_tie = (acc & ((1 << self.shift) - 1)) == half
+        yield "truncated (floor) instead of rounded half up", acc >> self.shift
+        yield (
+            "truncated towards zero instead of rounded half up",
+            np.sign(acc) * (magnitude >> self.shift),
+        )
+        yield "rounded half to even instead of half up", rounded - (is_tie & (rounded % 2 == 1))
+        yield (
+            "rounded half away from zero instead of half up",
+            np.sign(acc) * ((magnitude + half) >> self.shift),
+        )
+
+    def iterate_corrupted_weights(
+        self, actual: np.ndarray
+    ) -> Iterator[tuple[str, str, np.ndarray]]:
+        """Yield (kind, text, output) of changes of one weight or bias that reproduce `actual`.
+
+        Nothing is yielded unless `actual` differs in exactly one channel. The change of each weight
+        is estimated by least squares over elements that are not saturated, and the weights that
+        reduce the error most are tried.
+        """
+        actual_rows, acc = self.to_channel_rows(actual), self.accumulators
+        expected_rows = self.saturate(self.round_half_up(acc))
+        channels = np.flatnonzero((actual_rows != expected_rows).any(axis=1))
         if len(channels) != 1:
             return
         channel = int(channels[0])
         terms = self.patches[channel * len(self.patches) // len(self.weight)]
-        terms = np.concatenate(
-            [terms, np.ones((1, terms.shape[1]), np.int64)]
-        )  # the last is the bias's
-        limits = np.iinfo(self.dtype)
-        low, high = (0 if self.relu else limits.min), limits.max
-        inner = (
-            (want[channel] > low)
-            & (want[channel] < high)
-            & (given[channel] > low)
-            & (given[channel] < high)
-        )
-        inner = inner if inner.any() else np.ones_like(inner)
-        off = (given[channel].astype(np.float64) - want[channel])[inner] * 2.0**self.shift
-        x = terms[:, inner].astype(np.float64)
+        bias_term = np.ones((1, terms.shape[1]), np.int64)
+        terms = np.concatenate([terms, bias_term])
+        unsaturated = self._find_unsaturated(expected_rows[channel], actual_rows[channel])
+        error = actual_rows[channel].astype(np.float64) - expected_rows[channel]
+        error = error[unsaturated] * 2.0**self.shift
+        x = terms[:, unsaturated].astype(np.float64)
         power = np.maximum((x * x).sum(axis=1), 1e-9)
-        slopes = x @ off / power
-        for term in np.argsort(-slopes * slopes * power, kind="stable")[
-            :_MAX_TRIED_WEIGHTS
-        ].tolist():
+        slopes = x @ error / power
+        by_reduction = np.argsort(-slopes * slopes * power, kind="stable")
+        for term in by_reduction[:_MAX_TRIED_WEIGHTS].tolist():
+            estimate = round(float(slopes[term]))
             yield from self._iterate_weight_changes(
-                channel, term, round(float(slopes[term])), acc[channel], terms[term], given
+                channel, term, estimate, acc[channel], terms[term], actual_rows
             )
 
+    def _find_unsaturated(self, expected: np.ndarray, actual: np.ndarray) -> np.ndarray:
+        """Return the mask of positions where neither array is at a limit; all if there are none."""
+        limits = np.iinfo(self.dtype)
+        low, high = (0 if self.relu else limits.min), limits.max
+        unsaturated = (expected > low) & (expected < high) & (actual > low) & (actual < high)
+        return unsaturated if unsaturated.any() else np.ones_like(unsaturated)
+
     def _iterate_weight_changes(
-        self, channel: int, term: int, guess: int, acc: np.ndarray, x: np.ndarray, given: np.ndarray
+        self,
+        channel: int,
+        term: int,
+        estimate: int,
+        acc: np.ndarray,
+        x: np.ndarray,
+        actual_rows: np.ndarray,
     ) -> Iterator[tuple[str, str, np.ndarray]]:
-        """Yield the output with a weight changed by about `guess`, where that is exactly what was given."""
+        """Yield the first change of a weight or bias near `estimate` that reproduces `actual_rows`.
+
+        acc : accumulators of the channel. x : factors of the term, [position].
+        """
         is_bias = term == self.weight.shape[1]
         old = int(self.bias[channel] if is_bias else self.weight[channel, term])
-        reach = 2 + (1 << max(self.shift, 0) if is_bias else abs(guess) // 8)
-        one_will_do = is_bias and reach > 31  # all biases between two roundings give the same
-        reach = 32 if one_will_do else reach
-        limits = np.iinfo(np.int32 if is_bias else self.weight_type)
-        low, high = (
-            max(guess - reach, int(limits.min) - old),
-            min(guess + reach, int(limits.max) - old),
-        )
-        deltas: Sequence[int] = range(low, high + 1)
-        if one_will_do:
-            deltas = sorted(deltas, key=lambda d: abs(d - guess))
-        else:
-            deltas = sorted(deltas, key=lambda d: (bin((old + d) ^ old).count("1"), d))
-        for delta in filter(None, deltas):
+        for delta in self._list_weight_changes(estimate, old, is_bias):
             row = self.saturate(self.round_half_up(acc + delta * x))
-            if np.array_equal(row, given[channel]):
-                whole = self.to_channel_rows(
-                    self.from_channel_rows(self.saturate(self.round_half_up(self.accumulators)))
-                ).copy()
-                whole[channel] = row
-                place = (
-                    [channel]
-                    if is_bias
-                    else [channel, *map(int, np.unravel_index(term, self.weight_shape))]
-                )
-                text = (
-                    f"{'bias' if is_bias else 'weight'} {place} is {old + delta} there, {old} "
-                    "in the graph"
-                )
-                if (
-                    is_bias or x.size == 1
-                ):  # a rounding hides part of a bias; one place cannot tell weights apart
-                    text = f"of output channel {channel} alone something is wrong, such as: {text}"
-                yield "weight", text, self.from_channel_rows(whole)
-                return
+            if not np.array_equal(row, actual_rows[channel]):
+                continue
+            rows = self.saturate(self.round_half_up(self.accumulators))
+            rows = self.to_channel_rows(self.from_channel_rows(rows)).copy()
+            rows[channel] = row
+            index = [channel]
+            if not is_bias:
+                index += map(int, np.unravel_index(term, self.weight_shape))
+            text = (
+                f"{'bias' if is_bias else 'weight'} {index} is {old + delta} on the device, {old} "
+                "in the graph"
+            )
+            # Rounding hides low bits of a bias, and one position cannot distinguish weights.
+            if is_bias or x.size == 1:
+                text = f"only output channel {channel} is wrong, for example because {text}"
+            yield "weight", text, self.from_channel_rows(rows)
+            return
+
+    def _list_weight_changes(self, estimate: int, old: int, is_bias: bool) -> list[int]:
+        """List nonzero changes near `estimate` within the range of the type, the likeliest first.
+
+        Changes of few bits come first, but those nearest to the estimate for a bias with a large
+        shift, whose low bits have no effect.
+        """
+        radius = 2 + (1 << max(self.shift, 0) if is_bias else abs(estimate) // 8)
+        has_rounded_bits = is_bias and radius > 31
+        radius = 32 if has_rounded_bits else radius
+        limits = np.iinfo(np.int32 if is_bias else self.weight_type)
+        low = max(estimate - radius, int(limits.min) - old)
+        high = min(estimate + radius, int(limits.max) - old)
+        deltas = [delta for delta in range(low, high + 1) if delta]
+        if has_rounded_bits:
+            return sorted(deltas, key=lambda delta: abs(delta - estimate))
+        return sorted(deltas, key=lambda delta: (bin((old + delta) ^ old).count("1"), delta))
 
 
 def extract_accumulators(layer: LayerSubgraph) -> LayerAccumulators | None:
-    """Return the sums of a layer that ends in a convolution or fully connected layer, or in the Relu behind one."""
+    """Return the accumulators of a layer that ends in a convolution or fully connected layer.
+
+    A Relu may follow. Returns None for other layers, or if the result is not that of the simulator.
+    """
     relu = layer.operators[-1] == "Relu"
     index = len(layer.nodes) - (2 if relu else 1)
     if index < 0 or (relu and layer.nodes[-1].input[0] != layer.nodes[index].output[0]):
         return None
-    node, kind = layer.nodes[index], layer.operators[index]
-    if kind not in (*_CONVOLUTIONS, LINEAR.name) or node.input[0] not in layer.inputs:
+    node, op_type = layer.nodes[index], layer.operators[index]
+    if op_type not in (*_CONVOLUTIONS, LINEAR.name) or node.input[0] not in layer.inputs:
         return None
-    weight = layer.constants.get(node.input[1])
-    want = layer.compute()
-    attrs = layer.attributes(index)
-    ratio = [float(attrs.get(key, 0)) for key in ("scale_x", "scale_w", "scale_o")]  # type: ignore[arg-type]
-    if weight is None or want is None or min(ratio) <= 0:
-        return None
-    shift = math.log2(ratio[0] * ratio[1] / ratio[2])
-    if shift != int(shift):
+    weight, expected = layer.constants.get(node.input[1]), layer.compute()
+    attributes = layer.attributes(index)
+    shift = _get_shift(attributes)
+    if weight is None or expected is None or shift is None:
         return None
     x = layer.inputs[node.input[0]].astype(np.int64)
-    bias = layer.constants.get(node.input[2]) if len(node.input) > 2 else None
-    bias = np.zeros(len(weight), np.int64) if bias is None else bias.astype(np.int64).reshape(-1)
-    patches = _rows(x) if kind == LINEAR.name else _patches(x, weight, attrs)
-    axis = want.ndim - 1 if kind == LINEAR.name else 1
-    found = LayerAccumulators(
-        patches=patches,
+    stored_bias = layer.constants.get(node.input[2]) if len(node.input) > 2 else None
+    bias = np.zeros(len(weight), np.int64)
+    if stored_bias is not None:
+        bias = stored_bias.astype(np.int64).reshape(-1)
+    is_linear = op_type == LINEAR.name
+    accumulators = LayerAccumulators(
+        patches=_extract_rows(x) if is_linear else _extract_patches(x, weight, attributes),
         weight=weight.reshape(len(weight), -1).astype(np.int64),
         bias=bias,
-        shift=int(shift),
-        shape=want.shape,
-        dtype=want.dtype,
-        axis=axis,
+        shift=shift,
+        shape=expected.shape,
+        dtype=expected.dtype,
+        axis=expected.ndim - 1 if is_linear else 1,
         weight_shape=weight.shape[1:],
         weight_type=weight.dtype,
         relu=relu,
     )
-    same = found.from_channel_rows(found.saturate(found.round_half_up(found.accumulators)))
-    return found if np.array_equal(same, want) else None
+    rows = accumulators.saturate(accumulators.round_half_up(accumulators.accumulators))
+    is_exact = np.array_equal(accumulators.from_channel_rows(rows), expected)
+    return accumulators if is_exact else None
 
 
-def _rows(x: np.ndarray) -> np.ndarray:
+def _get_shift(attributes: Mapping[str, object]) -> int | None:
+    """Return log2(scale_x * scale_w / scale_o) if it is an integer."""
+    scale_x, scale_w, scale_o = (
+        float(attributes.get(key, 0))  # type: ignore[arg-type]
+        for key in ("scale_x", "scale_w", "scale_o")
+    )
+    if min(scale_x, scale_w, scale_o) <= 0:
+        return None
+    shift = math.log2(scale_x * scale_w / scale_o)
+    return int(shift) if shift == int(shift) else None
+
+
+def _extract_rows(x: np.ndarray) -> np.ndarray:
+    """Return the input [..., term] of a fully connected layer as [1, term, position]."""
     return x.reshape(-1, x.shape[-1]).T[None]
 
 
-def _patches(x: np.ndarray, weight: np.ndarray, attrs: dict[str, object]) -> np.ndarray:
-    """Return [group, term, place] of one sample [1, C, ...].
+def _extract_patches(
+    x: np.ndarray, weight: np.ndarray, attributes: Mapping[str, object]
+) -> np.ndarray:
+    """Return the windows of a convolution's input [1, C, ...] as [group, term, position].
 
-    Terms in the order of a channel's weights.
+    The terms are in the order of a channel's weights.
     """
-    sides = weight.ndim - 2
+    rank = weight.ndim - 2
 
-    def numbers(key: str, default: int, count: int) -> list[int]:
-        found = attrs.get(key) or [default] * count
-        return [int(v) for v in found]  # type: ignore[attr-defined]
+    def get_integers(key: str, default: int, count: int) -> list[int]:
+        values = attributes.get(key) or [default] * count
+        return [int(value) for value in values]  # type: ignore[attr-defined]
 
-    pads, strides = numbers("pads", 0, 2 * sides), numbers("strides", 1, sides)
-    dilations, groups = numbers("dilations", 1, sides), int(attrs.get("group") or 1)  # type: ignore[call-overload]
-    x = np.pad(x, [(0, 0), (0, 0), *zip(pads[:sides], pads[sides:], strict=True)])
+    pads, strides = get_integers("pads", 0, 2 * rank), get_integers("strides", 1, rank)
+    dilations = get_integers("dilations", 1, rank)
+    groups = int(attributes.get("group") or 1)  # type: ignore[call-overload]
+    x = np.pad(x, [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)])
     spans = [(k - 1) * d + 1 for k, d in zip(weight.shape[2:], dilations, strict=True)]
-    windows = np.lib.stride_tricks.sliding_window_view(x[0], spans, axis=tuple(range(1, sides + 1)))
-    cut = (
-        slice(None),
-        *(slice(None, None, s) for s in strides),
-        *(slice(None, None, d) for d in dilations),
-    )
-    windows = windows[cut]  # [C, place..., kernel...]
-    order = (0, *range(1 + sides, 1 + 2 * sides), *range(1, 1 + sides))
-    windows = windows.transpose(order)
-    places = math.prod(windows.shape[1 + sides :])
-    return np.ascontiguousarray(windows).reshape(groups, -1, places)
+    windows = np.lib.stride_tricks.sliding_window_view(x[0], spans, axis=tuple(range(1, rank + 1)))
+    steps = (slice(None), *(slice(None, None, step) for step in (*strides, *dilations)))
+    windows = windows[steps]  # [C, position..., kernel...]
+    order = (0, *range(1 + rank, 1 + 2 * rank), *range(1, 1 + rank))
+    windows = windows.transpose(order)  # [C, kernel..., position...]
+    positions = math.prod(windows.shape[1 + rank :])
+    return np.ascontiguousarray(windows).reshape(groups, -1, positions)

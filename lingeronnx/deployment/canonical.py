@@ -1,13 +1,13 @@
-"""A part under names of its own kind.
+"""Rename the tensors of a program part canonically, to recognize parts that differ in names only.
 
-Two parts that differ in nothing but names are one package, or one C function.
-Such are the steps of an unrolled recurrent layer: they share weights and scales, and read and write
-other tensors. Tensors are called in the order in which they appear: inputs, outputs, then node by
-node.
+Such parts share one package or one C function. The steps of an unrolled recurrent layer are an
+example: they share weights and scales, and have other inputs and outputs. Tensors are numbered in
+the order in which they appear: inputs, outputs, then node by node.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import onnx
@@ -19,72 +19,75 @@ __all__ = ["CanonicalPart", "canonicalize_part", "find_equal_parts"]
 
 
 class CanonicalPart:
-    """A part's bytes under canonical names, and its own names in the same order."""
+    """A serialized part with canonical tensor names, and its original names in that order."""
 
     def __init__(self, content: bytes, names: Sequence[str]) -> None:
         self.content, self.names = content, tuple(names)
 
 
 def canonicalize_part(part: ProgramPart) -> CanonicalPart | None:
-    """Return the canonical form.
-
-    None for a part with subgraphs, or with inputs whose sizes are not told.
-    """
+    """Rename the part's tensors; return None if it has subgraphs or inputs of unknown shape."""
     model = ir.to_proto(part.graph)
     graph = model.graph
-    if not all(_has_known_sizes(value) for value in graph.input):
+    if not all(_has_known_shape(value) for value in graph.input):
         return None
-    if any(a.HasField("g") or a.graphs for node in graph.node for a in node.attribute):
+    attributes = itertools.chain.from_iterable(node.attribute for node in graph.node)
+    if any(attribute.HasField("g") or attribute.graphs for attribute in attributes):
         return None
-    order = dict.fromkeys(
-        [
-            *part.inputs,
-            *part.outputs,
-            *(name for node in graph.node for name in (*node.input, *node.output) if name),
-        ]
-    )
-    names = {name: f"t{number}" for number, name in enumerate(order)}
-    made = onnx.ModelProto(opset_import=model.opset_import, functions=model.functions)
+    order = _list_tensors(part, graph)
+    names = {name: f"t{index}" for index, name in enumerate(order)}
+    canonical = onnx.ModelProto(opset_import=model.opset_import, functions=model.functions)
     for node in graph.node:
-        copy = made.graph.node.add()
+        copy = canonical.graph.node.add()
         copy.CopyFrom(node)
         copy.name, copy.doc_string = "", ""
         del copy.metadata_props[:]
-        copy.input[:] = [names[name] if name else "" for name in node.input]
-        copy.output[:] = [names[name] if name else "" for name in node.output]
-    constants = {c.name: c for c in graph.initializer}
+        copy.input[:] = [names.get(name, "") for name in node.input]
+        copy.output[:] = [names.get(name, "") for name in node.output]
+    constants = {constant.name: constant for constant in graph.initializer}
     for name in order:
         if name in constants:
             array = onnx.numpy_helper.to_array(constants[name])
-            made.graph.initializer.append(onnx.numpy_helper.from_array(array, names[name]))
-    for ours, theirs in ((made.graph.input, graph.input), (made.graph.output, graph.output)):
-        for value in theirs:
-            ours.add(name=names[value.name]).type.CopyFrom(value.type)
-    return CanonicalPart(
-        bytes([part.chip]) + made.SerializeToString(deterministic=True), list(order)
-    )
+            canonical.graph.initializer.append(onnx.numpy_helper.from_array(array, names[name]))
+    for value in graph.input:
+        canonical.graph.input.add(name=names[value.name]).type.CopyFrom(value.type)
+    for value in graph.output:
+        canonical.graph.output.add(name=names[value.name]).type.CopyFrom(value.type)
+    content = bytes([part.chip]) + canonical.SerializeToString(deterministic=True)
+    return CanonicalPart(content, order)
 
 
-def _has_known_sizes(value: onnx.ValueInfoProto) -> bool:
-    """Whether each size of a tensor is a number, or has a name, which is the same number in all of a graph."""
-    kind = value.type.tensor_type
-    return kind.HasField("shape") and all(
-        dim.HasField("dim_value") or dim.dim_param for dim in kind.shape.dim
+def _list_tensors(part: ProgramPart, graph: onnx.GraphProto) -> list[str]:
+    """List all tensors once: inputs, outputs, then operands node by node."""
+    order = dict.fromkeys([*part.inputs, *part.outputs])
+    for node in graph.node:
+        order.update(dict.fromkeys(name for name in (*node.input, *node.output) if name))
+    return list(order)
+
+
+def _has_known_shape(value: onnx.ValueInfoProto) -> bool:
+    """Whether every dimension is a number or a symbol, which has one value in a graph."""
+    tensor_type = value.type.tensor_type
+    return tensor_type.HasField("shape") and all(
+        dim.HasField("dim_value") or dim.dim_param for dim in tensor_type.shape.dim
     )
 
 
 def find_equal_parts(parts: Sequence[ProgramPart]) -> dict[str, tuple[str, Mapping[str, str]]]:
-    """Return for each part, by name, the first one that is equal to it, and {its own tensor.
+    """Find for each part the first part that is equal to it but for names; possibly itself.
 
-    That one's}.
+    Returns
+    -------
+    dict of str to tuple
+        Name of the part -> (name of the first equal part, {tensor: that part's tensor}).
     """
-    known: dict[bytes, tuple[str, CanonicalPart]] = {}
-    found: dict[str, tuple[str, Mapping[str, str]]] = {}
+    first_by_content: dict[bytes, tuple[str, CanonicalPart]] = {}
+    equal_parts: dict[str, tuple[str, Mapping[str, str]]] = {}
     for part in parts:
-        form = canonicalize_part(part)
-        if form is None:
-            found[part.name] = (part.name, {})
+        canonical = canonicalize_part(part)
+        if canonical is None:
+            equal_parts[part.name] = (part.name, {})
             continue
-        name, first = known.setdefault(form.content, (part.name, form))
-        found[part.name] = (name, dict(zip(form.names, first.names, strict=True)))
-    return found
+        name, first = first_by_content.setdefault(canonical.content, (part.name, canonical))
+        equal_parts[part.name] = (name, dict(zip(canonical.names, first.names, strict=True)))
+    return equal_parts

@@ -1,10 +1,9 @@
-"""Comparing what a device computed with the simulator.
+"""Compare the tensors of a device with the simulator, and explain the first difference.
 
-The first tensor and element that differ, and why they might.
-Tensors are compared in graph order. All that the first bad one is computed from agreed, or was not
-shown: so the fault lies between, and the suspects (`iterate_hypotheses`) are computed from the
-right integers. One that gives exactly the device's integers explains them; where there is none,
-only the pattern of the differences is told.
+Tensors are compared in graph order. All tensors upstream of the first wrong one agreed or were not
+dumped, so the fault lies between them. The fault hypotheses (`iterate_hypotheses`) are therefore
+computed from correct integers. A hypothesis that reproduces exactly the device's integers explains
+them. If there is none, only the pattern of the differences is described.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from ..graph import ir
 from ..run.program_parts import split_into_parts
 from .difference_patterns import describe_patterns
 from .dumps import DumpedTensor, read_folder, read_log, read_outputs, to_raw_bytes, truncate_name
-from .fault_hypotheses import FaultHypothesis, iterate_hypotheses
+from .fault_hypotheses import iterate_hypotheses
 from .host_dumps import HostDump, match_host_dumps, read_manifest_tolerances, widen_tolerance
 from .layer_subgraph import LayerSubgraph, extract_layer
 from .simulation import SampleRun, SimulatedGraph, read_integer_graph, run_samples
@@ -32,15 +31,15 @@ from .simulation import SampleRun, SimulatedGraph, read_integer_graph, run_sampl
 __all__ = ["Cause", "TensorDifference", "Verification", "verify"]
 
 _MAX_CAUSES = 3
-_MAX_SUSPECTS = 4000  # suspects of a layer of many nodes
+_MAX_HYPOTHESES = 4000  # a layer of many nodes has more
 
 
 @dataclass(frozen=True)
 class Cause:
-    """What would explain the first difference.
+    """A possible explanation of the first difference.
 
-    kind : in one or two words. exact : whether it gives the device's integers, every one; else it
-    is a guess.
+    kind : category in one or two words. exact : whether it reproduces every integer of the device;
+    otherwise it is a guess.
     """
 
     kind: str
@@ -50,11 +49,12 @@ class Cause:
 
 @dataclass(frozen=True)
 class TensorDifference:
-    """The first tensor that differs, in graph order.
+    """The first tensor in graph order that differs from the simulator.
 
-    index : of its first element that differs, None where the device gave a checksum only. expected,
-    found : that element, of a host part a float. differing, size : elements. largest : counts
-    between the two at most. nodes : between it and tensors that agree, the fault is in one of them.
+    index : of its first differing element, or None if only a checksum is known. expected, found :
+    that element in the simulator and on the device; floats for a host part. differing, size :
+    number of differing elements and of all. largest : largest absolute difference, in integer
+    steps. nodes : nodes between this tensor and tensors that agree; one of them is faulty.
     """
 
     tensor: str
@@ -74,11 +74,12 @@ class TensorDifference:
 
 @dataclass(frozen=True)
 class Verification:
-    """What a comparison found.
+    """Result of comparing a device with the simulator.
 
-    agrees : every tensor that was shown and known is equal. compared : their names. different : all
-    that differ. first : the first of them. unknown : shown, not in the graph (the packer's own).
-    unseen : in the graph, not shown.
+    agrees : whether every dumped tensor of the graph is equal. compared : names of those tensors.
+    different : those that differ. first : details of the first of them. unknown : dumped tensors
+    that are not in the graph (created by the packer). unseen : tensors of the graph that were not
+    dumped.
     """
 
     agrees: bool
@@ -90,7 +91,7 @@ class Verification:
     notes: Sequence[str] = field(default_factory=tuple)
 
     def to_dict(self) -> dict[str, object]:
-        """Return it as JSON-ready values."""
+        """Return the result as JSON-ready values."""
         return asdict(self)
 
 
@@ -105,69 +106,82 @@ def verify(
     state: Mapping[str, str] | None = None,
     packer_args: str | None = None,
 ) -> Verification:
-    """Compare what a device computed with what the simulator computes for the same sample.
+    """Compare the tensors of a device with those of the simulator for the same sample.
 
     Parameters
     ----------
     model
-        The integer graph, whole or its chip part.
+        The integer graph, complete or only its chip part.
     data
-        What the device was fed, as everywhere; integers of a Quant's type are taken as quantized.
+        Inputs that the device was fed, in any form that `Data` accepts. Integers of a Quant's type
+        are taken as already quantized.
     dump, log, output
-        Give one of them: the executor's folder of dumps; a board's log with lines of checksums
-        (their form was never tried on a real chip); a file of all outputs.
+        Exactly one of them: the executor's folder of dumps; a board's log with checksum lines
+        (their format was never tested on a real chip); a file of all outputs.
     sample
-        Which sample of the data was run last, counted from 0.
+        Index of the sample that the device ran last, counted from 0.
     state
-        {output: input} of states that were fed back, from zeros; then an item of the data is a
-        call.
+        {output: input} of states that were fed back, starting from zeros. An item of the data is
+        then one call.
     packer_args
-        What the packer was told, to judge its plan by; default what `quantize` says.
+        Arguments of the packer, used to check its memory plan; default those that `quantize`
+        prints.
+
+    Returns
+    -------
+    Verification
+        Tensors compared, those that differ, and the likely causes of the first difference.
 
     Raises
     ------
     DataError
-        For files that are no dump.
+        If the files are not dumps, or the data have no such sample.
     ConfigError
-        Where none or several of dump, log and output are given.
+        If none or several of dump, log and output are passed.
     """
-    given = [item for item in (dump, log, output) if item is not None]
-    if len(given) != 1:
-        raise ConfigError("give one of --device-dump, --device-log and --device-output")
+    sources = [item for item in (dump, log, output) if item is not None]
+    if len(sources) != 1:
+        raise ConfigError("pass exactly one of --device-dump, --device-log and --device-output")
     graph = read_integer_graph(model)
-    found = run_samples(graph, data, max(sample - 1, 0), sample + 2, state)
-    if sample not in found:
-        raise DataError(f"--sample {sample}: the data hold no such sample; they count from 0")
-    ours = found[sample]
-    dumped, notes = _read_device_data(graph, ours, dump, log, given[0])
-    pairs, unknown, more = _match_tensors(graph, ours, dumped)
-    hosts = {
-        one.tensor: widen_tolerance(graph, ours, one)
-        for one in match_host_dumps(graph, ours, unknown, read_manifest_tolerances(model))
+    runs = run_samples(graph, data, max(sample - 1, 0), sample + 2, state)
+    if sample not in runs:
+        raise DataError(f"--sample {sample}: the data have no such sample; samples count from 0")
+    run = runs[sample]
+    dumped, notes = _read_device_data(graph, run, dump, log, sources[0])
+    matched, unmatched, match_notes = _match_tensors(graph, run, dumped)
+    host_dumps = {
+        host_dump.tensor: widen_tolerance(graph, run, host_dump)
+        for host_dump in match_host_dumps(graph, run, unmatched, read_manifest_tolerances(model))
     }
-    strange = [
-        shown.name for shown in unknown if all(shown is not one.dump for one in hosts.values())
-    ]
-    if not pairs and not hosts:
+    if not matched and not host_dumps:
         raise DataError(
-            f"no tensor shown is in the graph, such as '{dumped[0].name}'; give the graph that was "
-            "packed"
+            f"the graph has none of the dumped tensors, such as '{dumped[0].name}'; pass the graph "
+            "that was packed"
         )
-    wrong = [name for name, one in hosts.items() if one.mismatches.any()]
-    wrong += [name for name, shown in pairs.items() if not shown.is_equal(ours.integers[name])]
+    host_sources = [host_dump.dump for host_dump in host_dumps.values()]
+    unknown = [
+        device.name
+        for device in unmatched
+        if all(device is not host_source for host_source in host_sources)
+    ]
+    wrong = [name for name, host_dump in host_dumps.items() if host_dump.mismatches.any()]
+    wrong += [name for name, device in matched.items() if not device.is_equal(run.integers[name])]
     different, first = _sort_by_graph_order(graph, wrong), None
-    if different and different[0] in hosts:
-        first = _describe_host_difference(graph, hosts[different[0]])
+    if different and different[0] in host_dumps:
+        first = _describe_host_difference(graph, host_dumps[different[0]])
     elif different:
-        first = _explain_difference(
-            graph, ours, _get_neighboring_samples(found, sample), different[0], pairs
-        )
-        first = replace(
-            first, causes=(*first.causes, *_find_packer_causes(graph, first.nodes, packer_args))
-        )
-    unseen = _find_missing_tensors(graph, ours, pairs)
+        neighbors = _get_neighboring_samples(runs, sample)
+        first = _explain_difference(graph, run, neighbors, different[0], matched)
+        packer_causes = _find_packer_causes(graph, first.nodes, packer_args)
+        first = replace(first, causes=(*first.causes, *packer_causes))
     return Verification(
-        not different, (*pairs, *hosts), different, first, tuple(strange), unseen, (*notes, *more)
+        agrees=not different,
+        compared=(*matched, *host_dumps),
+        different=different,
+        first=first,
+        unknown=tuple(unknown),
+        unseen=_find_missing_tensors(graph, run, matched),
+        notes=(*notes, *match_notes),
     )
 
 
@@ -175,107 +189,114 @@ _Path = str | os.PathLike[str]
 
 
 def _read_device_data(
-    graph: SimulatedGraph, ours: SampleRun, dump: _Path | None, log: _Path | None, output: _Path
+    graph: SimulatedGraph, run: SampleRun, dump: _Path | None, log: _Path | None, output: _Path
 ) -> tuple[list[DumpedTensor], list[str]]:
+    """Read the dump folder, the log, or else the file of outputs; also return notes."""
     if dump is not None:
         return read_folder(Path(dump)), []
     if log is not None:
-        note = "the log's form is taken from the executor's sources and was never tried on silicon"
+        note = "the log format is taken from the executor's sources and was never tested on silicon"
         return read_log(Path(log)), [note]
-    outputs = {graph.device[name]: ours.integers[name] for name in graph.outputs}
+    outputs = {graph.device[name]: run.integers[name] for name in graph.outputs}
     if not outputs:
         raise ConfigError(
-            "the graph has no integer output to compare --device-output with; give --device-dump"
+            "the graph has no integer output to compare with --device-output; pass --device-dump"
         )
     return read_outputs(Path(output), outputs), []
 
 
 def _match_tensors(
-    graph: SimulatedGraph, ours: SampleRun, dumped: Sequence[DumpedTensor]
+    graph: SimulatedGraph, run: SampleRun, dumped: Sequence[DumpedTensor]
 ) -> tuple[dict[str, DumpedTensor], list[DumpedTensor], list[str]]:
-    """Return what was shown of which tensor, in graph order; what is shown that the chip has not.
+    """Match dumped tensors with those of the simulator by truncated name, and shape if it is known.
 
-    Notes.
+    Returns the dump of each matched tensor in graph order, the unmatched dumps, and notes.
     """
-    known: dict[str, list[str]] = {}
-    for name in ours.integers:
-        if name in graph.operators:
-            known.setdefault(truncate_name(graph.device[name]), []).append(name)
-        if name in graph.quantized_inputs:  # the graph input's own name survives its Quant
-            known.setdefault(truncate_name(graph.device[graph.quantized_inputs[name]]), []).append(
-                name
-            )
-    pairs: dict[str, DumpedTensor] = {}
-    unknown: list[DumpedTensor] = []
+    names_by_dump_name = _group_names_by_dump_name(graph, run)
+    matched: dict[str, DumpedTensor] = {}
+    unmatched: list[DumpedTensor] = []
     notes: list[str] = []
-    for shown in dumped:
-        names = known.get(truncate_name(shown.name), [])
-        fitting = [
-            n for n in names if shown.shape is None or shown.shape == ours.integers[n].shape
-        ] or names
-        if not fitting:
-            unknown.append(shown)
-            continue
-        if len(fitting) > 1:
+    for device in dumped:
+        candidates = names_by_dump_name.get(truncate_name(device.name), [])
+        same_shape = [
+            name for name in candidates if device.shape in (None, run.integers[name].shape)
+        ]
+        candidates = same_shape or candidates
+        if not candidates:
+            unmatched.append(device)
+        elif len(candidates) > 1:
             notes.append(
-                f"{shown.source}: {len(fitting)} tensors have that name after its cut; left out"
+                f"{device.source}: {len(candidates)} tensors have this truncated name; not compared"
             )
-            continue
-        pairs[fitting[0]] = shown
-    return {name: pairs[name] for name in ours.integers if name in pairs}, unknown, notes
+        else:
+            matched[candidates[0]] = device
+    in_graph_order = {name: matched[name] for name in run.integers if name in matched}
+    return in_graph_order, unmatched, notes
 
 
-def _get_neighboring_samples(found: Mapping[int, SampleRun], sample: int) -> dict[str, SampleRun]:
+def _group_names_by_dump_name(graph: SimulatedGraph, run: SampleRun) -> dict[str, list[str]]:
+    """Group the integer tensors of a run by the truncated name that a dump may have."""
+    names: dict[str, list[str]] = {}
+    for name in run.integers:
+        if name in graph.operators:
+            names.setdefault(truncate_name(graph.device[name]), []).append(name)
+        if name in graph.quantized_inputs:  # the packer keeps the name of the graph input
+            input_name = graph.device[graph.quantized_inputs[name]]
+            names.setdefault(truncate_name(input_name), []).append(name)
+    return names
+
+
+def _get_neighboring_samples(runs: Mapping[int, SampleRun], sample: int) -> dict[str, SampleRun]:
+    """Return the runs of the previous and the next sample, if they exist, by label."""
     labels = {sample - 1: "sample before", sample + 1: "sample after"}
-    return {label: found[number] for number, label in labels.items() if number in found}
+    return {label: runs[index] for index, label in labels.items() if index in runs}
 
 
 def _find_missing_tensors(
-    graph: SimulatedGraph, ours: SampleRun, pairs: Mapping[str, DumpedTensor]
+    graph: SimulatedGraph, run: SampleRun, matched: Mapping[str, DumpedTensor]
 ) -> tuple[str, ...]:
-    hidden = {
-        **graph.quantized_inputs,
-        **{n: "" for n in graph.operators if graph.operators[n] == DEQUANT.name},
-    }
-    return tuple(
-        n for n in ours.integers if n in graph.operators and n not in pairs and n not in hidden
-    )
+    """Return integer tensors that the device could have dumped but did not."""
+    dequantized = [name for name in graph.operators if graph.operators[name] == DEQUANT.name]
+    expected = graph.operators.keys() - graph.quantized_inputs.keys() - set(dequantized)
+    return tuple(name for name in run.integers if name in expected and name not in matched)
 
 
 def _sort_by_graph_order(graph: SimulatedGraph, names: Sequence[str]) -> tuple[str, ...]:
-    """Return `names` in the order in which the graph computes them, what it computes not first.
-
-    Each once.
-    """
-    made = [name for node in graph.proto.graph.node for name in node.output]
-    place = {name: index for index, name in enumerate(made)}
-    return tuple(sorted(dict.fromkeys(names), key=lambda name: place.get(name, -1)))
+    """Return the distinct `names` in graph order, those that no node computes first."""
+    outputs = [name for node in graph.proto.graph.node for name in node.output]
+    position = {name: index for index, name in enumerate(outputs)}
+    return tuple(sorted(dict.fromkeys(names), key=lambda name: position.get(name, -1)))
 
 
-def _describe_host_difference(graph: SimulatedGraph, one: HostDump) -> TensorDifference:
-    node = next((n for n in graph.proto.graph.node if one.tensor in n.output), None)
-    place: dict[str, Any] = dict.fromkeys(("index", "expected", "found", "differing", "largest"))
-    remarks = [f"the program has {len(one.dump.data or b'')} bytes, ours are {one.expected.nbytes}"]
-    if one.actual is not None:
-        off, remarks = one.mismatches, []
-        at = np.unravel_index(int(np.flatnonzero(off)[0]), one.expected.shape)
+def _describe_host_difference(graph: SimulatedGraph, host_dump: HostDump) -> TensorDifference:
+    """Describe the first element by which a tensor of a host part exceeds its tolerance."""
+    node = next((n for n in graph.proto.graph.node if host_dump.tensor in n.output), None)
+    expected, actual = host_dump.expected, host_dump.actual
+    location: dict[str, Any] = dict.fromkeys(("index", "expected", "found", "differing", "largest"))
+    remarks = []
+    if actual is None:
+        dumped_bytes = len(host_dump.dump.data or b"")
+        remarks.append(f"the program has {dumped_bytes} bytes, the simulator {expected.nbytes}")
+    else:
+        mismatches = host_dump.mismatches
+        index = np.unravel_index(int(np.flatnonzero(mismatches)[0]), expected.shape)
         with np.errstate(invalid="ignore"):
-            gap = np.abs(one.actual[off].astype(np.float64) - one.expected[off])
-        place = {
-            "index": tuple(map(int, at)),
-            "expected": one.expected[at].item(),
-            "found": one.actual[at].item(),
-            "differing": int(np.count_nonzero(off)),
+            gap = np.abs(actual[mismatches].astype(np.float64) - expected[mismatches])
+        location = {
+            "index": tuple(map(int, index)),
+            "expected": expected[index].item(),
+            "found": actual[index].item(),
+            "differing": int(np.count_nonzero(mismatches)),
             "largest": float(np.nan_to_num(gap).max(initial=0.0)),
         }
-    text = "a host part, or its C library; what it read is compared before it, where it was shown"
+    text = "error in a host part or its C library; its inputs, where dumped, are compared first"
     return TensorDifference(
-        one.tensor,
+        host_dump.tensor,
         node.name if node is not None else "",
         node.op_type if node is not None else "input",
-        one.dump.source,
-        **place,
-        size=one.expected.size,
+        host_dump.dump.source,
+        **location,
+        size=expected.size,
         nodes=[node.name] if node is not None else [],
         causes=[Cause("host", text, False)],
         remarks=remarks,
@@ -284,113 +305,146 @@ def _describe_host_difference(graph: SimulatedGraph, one: HostDump) -> TensorDif
 
 def _explain_difference(
     graph: SimulatedGraph,
-    ours: SampleRun,
-    others: Mapping[str, SampleRun],
+    run: SampleRun,
+    neighbors: Mapping[str, SampleRun],
     tensor: str,
-    pairs: Mapping[str, DumpedTensor],
+    matched: Mapping[str, DumpedTensor],
 ) -> TensorDifference:
-    shown, want = pairs[tensor], ours.integers[tensor]
-    agreed = {n: ours.integers[n] for n, s in pairs.items() if s.is_equal(ours.integers[n])}
-    entries = {
-        n: ours.integers[n]
-        for n in (*graph.quantized_inputs, *(v.name for v in graph.proto.graph.input))
-        if n in ours.integers and n != tensor
-    }
-    layer = extract_layer(graph, tensor, {**entries, **agreed})
+    """Describe the first difference of `tensor`, and its causes from the layer that computes it."""
+    device, expected = matched[tensor], run.integers[tensor]
+    layer = extract_layer(graph, tensor, _collect_correct_tensors(graph, run, tensor, matched))
     node = next(n for n in graph.proto.graph.node if tensor in n.output)
-    values = shown.to_elements(want.dtype)
-    remarks = []
-    if shown.shape is not None and shown.shape != want.shape:
-        remarks.append(f"the device's shape is {list(shown.shape)}, ours {list(want.shape)}")
-    have = values.reshape(want.shape) if values is not None and values.size == want.size else None
-    if values is not None and have is None:
-        remarks.append(f"the device has {values.size} elements, ours {want.size}")
-    causes = _find_causes(graph, layer, tensor, ours, others, shown, have)
-    place = (
-        _locate_first_difference(want, have)
-        if have is not None
-        else _locate_by_checksum_words(shown, want)
-    )
-    nodes = [n.name for n in layer.nodes] if layer is not None else [node.name]
+    actual, remarks = _read_values(device, expected)
+    causes = _find_causes(graph, layer, tensor, run, neighbors, device, actual)
+    if actual is not None:
+        location = _locate_first_difference(expected, actual)
+    else:
+        location = _locate_by_checksum_words(device, expected)
     return TensorDifference(
         tensor,
         node.name,
         node.op_type,
-        shown.source,
-        **place,
-        size=want.size,
-        nodes=nodes,
+        device.source,
+        **location,
+        size=expected.size,
+        nodes=[n.name for n in layer.nodes] if layer is not None else [node.name],
         causes=causes,
         remarks=remarks,
     )
+
+
+def _read_values(device: DumpedTensor, expected: np.ndarray) -> tuple[np.ndarray | None, list[str]]:
+    """Return the device's integers in the simulator's shape, if they are known, and remarks."""
+    remarks = []
+    if device.shape is not None and device.shape != expected.shape:
+        remarks.append(
+            f"the device's shape is {list(device.shape)}, the simulator's {list(expected.shape)}"
+        )
+    values = device.to_elements(expected.dtype)
+    if values is None:
+        return None, remarks
+    if values.size != expected.size:
+        remarks.append(f"the device has {values.size} elements, the simulator {expected.size}")
+        return None, remarks
+    return values.reshape(expected.shape), remarks
+
+
+def _collect_correct_tensors(
+    graph: SimulatedGraph, run: SampleRun, tensor: str, matched: Mapping[str, DumpedTensor]
+) -> dict[str, np.ndarray]:
+    """Collect the graph's input integers and dumped tensors that agree, except `tensor`."""
+    correct = {}
+    for name in (*graph.quantized_inputs, *(v.name for v in graph.proto.graph.input)):
+        if name in run.integers and name != tensor:
+            correct[name] = run.integers[name]
+    for name, device in matched.items():
+        if device.is_equal(run.integers[name]):
+            correct[name] = run.integers[name]
+    return correct
 
 
 def _find_causes(
     graph: SimulatedGraph,
     layer: LayerSubgraph | None,
     tensor: str,
-    ours: SampleRun,
-    others: Mapping[str, SampleRun],
-    shown: DumpedTensor,
-    have: np.ndarray | None,
+    run: SampleRun,
+    neighbors: Mapping[str, SampleRun],
+    device: DumpedTensor,
+    actual: np.ndarray | None,
 ) -> list[Cause]:
-    found: list[FaultHypothesis] = []
-    tried = iterate_hypotheses(graph, layer, tensor, ours, others, have)
-    want = ours.integers[tensor]
-    for suspect in islice(tried, _MAX_SUSPECTS):
-        if shown.is_equal(suspect.array.astype(want.dtype)) and suspect.kind not in {
-            s.kind for s in found
-        }:
-            found.append(suspect)
-            if len(found) == _MAX_CAUSES:
+    """Find faults that reproduce the device's tensor, at most one of a kind, or else its patterns.
+
+    actual : the device's integers in the simulator's shape, or None if they are not known.
+    """
+    expected = run.integers[tensor]
+    hypotheses = iterate_hypotheses(graph, layer, tensor, run, neighbors, actual)
+    causes: dict[str, Cause] = {}
+    for hypothesis in islice(hypotheses, _MAX_HYPOTHESES):
+        kind = hypothesis.kind
+        if device.is_equal(hypothesis.array.astype(expected.dtype)) and kind not in causes:
+            causes[kind] = Cause(kind, hypothesis.text, True)
+            if len(causes) == _MAX_CAUSES:
                 break
-    causes = [Cause(s.kind, s.text, True) for s in found]
-    if not causes and have is not None:
-        recurrent = want.ndim == 3 and graph.operators[tensor] in (LSTM.name, GRU.name)
-        causes = [
-            Cause(kind, text, False) for kind, text in describe_patterns(want, have, recurrent)
-        ]
-    return causes
+    if causes or actual is None:
+        return list(causes.values())
+    recurrent = expected.ndim == 3 and graph.operators[tensor] in (LSTM.name, GRU.name)
+    patterns = describe_patterns(expected, actual, recurrent)
+    return [Cause(kind, text, False) for kind, text in patterns]
 
 
 def _find_packer_causes(
     graph: SimulatedGraph, nodes: Sequence[str], packer_args: str | None
 ) -> list[Cause]:
-    """Return what the packer's rules have against one of the `nodes`, and what writes past its plan anywhere."""
+    """Return the packer's findings on `nodes`, and all findings about its memory plan."""
     if not graph.target.has_packer:
         return []
-    words = None if packer_args is None else split_words(packer_args)
-    parts = split_into_parts(graph.session.model, graph.target).chip
-    found = [f for part in parts for f in part.choice_for_arguments(words).verdict.findings]
-    return [Cause("packer", str(f), False) for f in found if f.node in nodes or f.level == "plan"]
+    argv = None if packer_args is None else split_words(packer_args)
+    causes = []
+    for part in split_into_parts(graph.session.model, graph.target).chip:
+        for finding in part.choice_for_arguments(argv).verdict.findings:
+            if finding.node in nodes or finding.level == "plan":
+                causes.append(Cause("packer", str(finding), False))
+    return causes
 
 
-def _locate_first_difference(want: np.ndarray, have: np.ndarray) -> dict[str, Any]:
-    off = np.flatnonzero(want.reshape(-1) != have.reshape(-1))
-    index = np.unravel_index(int(off[0]), want.shape)
-    gap = np.abs(have.astype(np.int64) - want.astype(np.int64))
+def _locate_first_difference(expected: np.ndarray, actual: np.ndarray) -> dict[str, Any]:
+    """Return the fields of `TensorDifference` that describe the differing elements."""
+    differing = np.flatnonzero(expected.reshape(-1) != actual.reshape(-1))
+    index = np.unravel_index(int(differing[0]), expected.shape)
+    gap = np.abs(actual.astype(np.int64) - expected.astype(np.int64))
     return {
         "index": tuple(map(int, index)),
-        "expected": int(want[index]),
-        "found": int(have[index]),
-        "differing": len(off),
+        "expected": int(expected[index]),
+        "found": int(actual[index]),
+        "differing": len(differing),
         "largest": int(gap.max()),
     }
 
 
-def _locate_by_checksum_words(shown: DumpedTensor, want: np.ndarray) -> dict[str, Any]:
-    """Return the first element that differs as far as the three words of a checksum's line tell."""
-    nothing: dict[str, Any] = dict.fromkeys(("index", "expected", "found", "differing", "largest"))
-    data = to_raw_bytes(want)
-    if shown.words is None or len(data) < 4:
-        return nothing
-    for start, word in zip((0, len(data) // 2, len(data) - 4), shown.words, strict=True):
-        there, here = word.to_bytes(4, "little"), data[start : start + 4]
-        if start % want.itemsize or len(here) < 4 or there == here:
+def _locate_by_checksum_words(device: DumpedTensor, expected: np.ndarray) -> dict[str, Any]:
+    """Return the same fields as far as the three data words of a checksum line allow.
+
+    Fields that are not known are None.
+    """
+    unknown: dict[str, Any] = dict.fromkeys(("index", "expected", "found", "differing", "largest"))
+    data = to_raw_bytes(expected)
+    if device.words is None or len(data) < 4:
+        return unknown
+    for start, word in zip((0, len(data) // 2, len(data) - 4), device.words, strict=True):
+        device_bytes, our_bytes = word.to_bytes(4, "little"), data[start : start + 4]
+        if start % expected.itemsize or len(our_bytes) < 4 or device_bytes == our_bytes:
             continue
-        kind = want.dtype.newbyteorder("<")
-        found, expected = np.frombuffer(there, kind), np.frombuffer(here, kind)
-        at = int(np.flatnonzero(found != expected)[0])
-        index = tuple(map(int, np.unravel_index(start // want.itemsize + at, want.shape)))
-        return {**nothing, "index": index, "expected": int(expected[at]), "found": int(found[at])}
-    return nothing
+        dtype = expected.dtype.newbyteorder("<")
+        device_values, our_values = (
+            np.frombuffer(device_bytes, dtype),
+            np.frombuffer(our_bytes, dtype),
+        )
+        offset = int(np.flatnonzero(device_values != our_values)[0])
+        index = np.unravel_index(start // expected.itemsize + offset, expected.shape)
+        return {
+            **unknown,
+            "index": tuple(map(int, index)),
+            "expected": int(our_values[offset]),
+            "found": int(device_values[offset]),
+        }
+    return unknown

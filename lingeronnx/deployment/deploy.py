@@ -1,11 +1,14 @@
-"""Everything a board needs of an integer graph, written into one folder, as a whole or not at all.
+"""Write the files that a board needs for an integer graph into one folder, all or none.
 
-STEM.onnx               the whole graph               STEM_chip.onnx     the part that is packed
-STEM_host_head.onnx     what runs before the chip     STEM_host_tail.onnx   and after it, where
-there is a host part STEM_chip1.onnx, STEM_host1.onnx ...                  where there are several
-chip parts STEM.h, STEM.c ...      the program (`c`)             pack.sh            the packer's
-line golden/                 vectors (`golden`)            README.md, manifest.json   the steps;
-hashes and versions
+STEM.onnx                     the complete graph
+STEM_chip.onnx                the part that is packed
+STEM_host_head.onnx           the host part before the chip, if there is one
+STEM_host_tail.onnx           the host part after the chip, if there is one
+STEM_chip1.onnx, STEM_host1.onnx ...    instead, if there are several chip parts
+STEM.h, STEM.c ...            the program (`c_program`)
+pack.sh                       the packer command
+golden/                       golden vectors (`golden`)
+README.md, manifest.json      the steps; hashes and versions
 """
 
 from __future__ import annotations
@@ -36,8 +39,8 @@ from .simulation import read_integer_graph, run_samples
 __all__ = ["MANIFEST", "Deployment", "is_valid_stem", "check_folder", "deploy"]
 
 MANIFEST = "manifest.json"
-#: Stems of a program's own files, of C's headers, which `-I.` would find the model's in place of, of names that are
-#: other things in model.c with what follows a prefix there, and of targets of make and CMake.
+#: Stems of the program's other files, of standard C headers (which `-I.` would shadow), prefixes
+#: that would collide with other identifiers of model.c, and targets of make and CMake.
 _RESERVED_STEMS = frozenset(
     {
         "main",
@@ -91,11 +94,11 @@ _PACKAGES = ("lingeronnx", "numpy", "onnx", "onnx_ir", "onnxruntime", "numba")
 @keep_old_members("0.3", board="contents")
 @dataclass(frozen=True)
 class Deployment:
-    """What `deploy` wrote.
+    """Result of `deploy`.
 
-    files : {path below folder: bytes}. command : the packer's line. ports : of the chip graph.
-    notes : what the user should know. proof : of the C program, where it was tried. board : what
-    the files were written from.
+    files : {path below folder: bytes}. command : packer command. ports : of the first chip part.
+    notes : remarks for the user. proof : of the C program, if it was tried. contents : the data
+    that the files were written from.
     """
 
     folder: Path
@@ -109,7 +112,7 @@ class Deployment:
     proof: Proof | None = None
 
     def to_dict(self) -> dict[str, object]:
-        """Return it as JSON-ready values."""
+        """Return the result as JSON-ready values."""
         return {
             "folder": str(self.folder),
             "stem": self.stem,
@@ -135,121 +138,145 @@ def deploy(
     attempt: bool = False,
     wish: LatencyOptions = DEFAULT_LATENCY_OPTIONS,
 ) -> Deployment:
-    """Write what a board needs of an integer graph into `folder`, which is made or replaced as a whole.
+    """Write the files that a board needs for an integer graph into `folder`.
 
-    data : for the golden vectors of the first `samples` samples; None makes some up, and says so.
-    stem : of the files' names; default that of `model`. state : {output: input} fed back from call
-    to call; an item of data is one then. notes : what else the user should know, for the README.
-    packages : "one" blob of all parts, or "many" files. attempt : compile the program here, run it
-    on fresh inputs and prove it; a proof that fails writes nothing. wish : what is asked of the
-    time on the chip. Raises ConstraintError for a graph with a part that no chip can run, or that
-    takes too long there, ConfigError for a folder that holds other files and for a proof that
-    fails, and as `Session` and `Data` do.
+    Parameters
+    ----------
+    model
+        The integer graph.
+    folder
+        Output folder. It is created, or replaced completely if `deploy` wrote it.
+    data
+        Inputs of the golden vectors; synthetic inputs if None, which a note reports.
+    stem
+        Beginning of the file names; default that of `model`.
+    samples
+        Number of samples to write golden vectors for.
+    state
+        {output: input} of states fed back from call to call. An item of the data is then one call.
+    notes
+        Further remarks for the README.
+    packages
+        "one" blob of all parts, or "many" files.
+    attempt
+        Compile the program here, run it on further inputs and prove it. If the proof fails,
+        nothing is written.
+    wish
+        Requirements on the time on the chip.
+
+    Raises
+    ------
+    ConstraintError
+        If the chip cannot run a part of the graph, or a call takes too long.
+    ConfigError
+        If the folder contains other files, or the proof fails. Errors of `Session` and `Data` are
+        passed on.
     """
-    target = Path(folder)
-    check_folder(target)
+    target_folder = Path(folder)
+    check_folder(target_folder)
     graph = read_integer_graph(model)
-    cut = partition_graph(graph, wish)
-    name, renamed = _resolve_stem(
-        stem or (Path(model).stem if isinstance(model, str | os.PathLike) else "model")
-    )
-    notes = [
-        *(f"WARNING: {warning}" for warning in collect_calibration_warnings(graph.session.model)),
-        *notes,
-        *renamed,
-    ]
+    partition = partition_graph(graph, wish)
+    default_stem = Path(model).stem if isinstance(model, str | os.PathLike) else "model"
+    name, stem_notes = _resolve_stem(stem or default_stem)
+    warnings = collect_calibration_warnings(graph.session.model)
+    notes = [*(f"WARNING: {warning}" for warning in warnings), *notes, *stem_notes]
+    state = state or {}
     if data is None:
-        notes.append("the golden vectors are of synthetic inputs: give real ones with --input")
-        data = generate_synthetic_inputs(
-            [s for s in graph.session.inputs if s.name not in set((state or {}).values())], 0
+        notes.append(
+            "golden vectors were generated from synthetic inputs; pass real data with --input"
         )
-    found = {
-        number: run.with_names(graph.device)
-        for number, run in run_samples(graph, data, 0, samples, state).items()
+        specs = [spec for spec in graph.session.inputs if spec.name not in set(state.values())]
+        data = generate_synthetic_inputs(specs, 0)
+    runs = {
+        index: run.with_names(graph.device)
+        for index, run in run_samples(graph, data, 0, samples, state).items()
     }
-    if not found:
-        raise DataError("the input data hold no sample; golden vectors need one at least")
-    pairs = {graph.device[a]: graph.device[b] for a, b in (state or {}).items()}
-    board = DeploymentContents.build(graph, cut, name, found, pairs, packages == "many")
-    notes += board.notes()
-    if attempt and board.program is None:
-        raise ConfigError(f"--try runs the C program: {board.missing_program_reason}")
+    if not runs:
+        raise DataError("the input data are empty; golden vectors need at least one sample")
+    state_pairs = {graph.device[output]: graph.device[fed] for output, fed in state.items()}
+    contents = DeploymentContents.build(
+        graph, partition, name, runs, state_pairs, packages == "many"
+    )
+    notes += contents.notes()
+    if attempt and contents.program is None:
+        raise ConfigError(f"--try runs the C program: {contents.missing_program_reason}")
     try:
-        with replace_folder(target) as made:
-            commands = board.write_files(made)
-            proof = board.prove(made, data, state) if attempt else None
-            board.write_texts(
-                made, commands, [*notes, *(proof.lines() if proof else ())], _write_manifest
-            )
-            files = _collect_file_sizes(made)
+        with replace_folder(target_folder) as new_folder:
+            commands = contents.write_files(new_folder)
+            proof = contents.prove(new_folder) if attempt else None
+            all_notes = [*notes, *(proof.lines() if proof else ())]
+            contents.write_texts(new_folder, commands, all_notes, _write_manifest)
+            files = _collect_file_sizes(new_folder)
     except OSError as error:
-        raise _make_write_error(target, error) from error
+        raise _make_write_error(target_folder, error) from error
     return Deployment(
-        folder=target,
+        folder=target_folder,
         stem=name,
         platform=graph.target.name,
         files=files,
         command="; ".join(commands),
-        ports=board.ports,
+        ports=contents.ports,
         notes=tuple(notes),
-        contents=board,
+        contents=contents,
         proof=proof,
     )
 
 
-def _write_manifest(made: Path, body: Mapping[str, object]) -> None:
-    """Write the manifest, which lists every other file."""
-    whole = {
+def _write_manifest(folder: Path, body: Mapping[str, object]) -> None:
+    """Write the manifest: `body`, package versions, and size and hash of every other file."""
+    manifest = {
         **DEPLOYMENT_VERSION.make_entry(),
         **body,
         "versions": _collect_versions(),
-        "files": _collect_file_hashes(made),
+        "files": _collect_file_hashes(folder),
     }
-    _write(made / MANIFEST, json.dumps(whole, indent=2, ensure_ascii=False) + "\n")
+    _write(folder / MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
 
 
 def _sanitize_stem(text: str) -> str:
-    """Return a file name's stem that the packer takes with dumping on, no dot in it, and that C has no file for."""
+    """Replace characters that the packer's dump mode rejects, and avoid names reserved in C."""
     stem = re.sub(r"[^\w-]", "_", text).lstrip("-") or "model"
     return f"{stem}_model" if stem.lower() in _RESERVED_STEMS else stem
 
 
 def _make_write_error(target: Path, error: OSError) -> ConfigError:
-    why = error.strerror or error  # what loads a library tells no number
-    return ConfigError(f"cannot deploy to {target}: {why}; make room, or choose another place")
+    reason = error.strerror or error  # errors of loading a library have no strerror
+    return ConfigError(f"cannot deploy to {target}: {reason}; free space, or choose another folder")
 
 
 def _resolve_stem(requested: str) -> tuple[str, list[str]]:
-    """Return what files and C names begin with, and a note where that is another name."""
+    """Return the stem of files and prefix of C names, and a note if `requested` is reserved."""
     name = _sanitize_stem(requested)
-    taken = name == f"{requested}_model"
+    if name != f"{requested}_model":
+        return name, []
     return name, [
-        (
-            f"files and C names begin with {name}: {requested} means something else in C or in its "
-            "tools"
-        )
-    ] * taken
+        f"files and C names begin with {name}, because {requested} is reserved in C or its tools"
+    ]
 
 
 def is_valid_stem(text: str) -> bool:
-    """Whether files can be called so, and C names begin with it, as it is."""
+    """Whether files and C names can begin with `text` unchanged."""
     return text == _sanitize_stem(text) == make_c_identifier(text)
 
 
-# ---- the folder --------------------------------------------------------------------------------------------------
-
-
 def check_folder(target: Path) -> None:
-    """Raise ConfigError where `target` is no folder that could be made, replaced, or is empty."""
+    """Check that `target` is a directory that `deploy` may create or replace.
+
+    Raises
+    ------
+    ConfigError
+        If it is a file, contains files that `deploy` did not write, or has no parent directory.
+    """
     if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise ConfigError(f"cannot deploy to {target}: it is no folder; choose another name")
+        raise ConfigError(f"cannot deploy to {target}: not a directory; choose another name")
     if target.is_dir() and any(target.iterdir()) and not (target / MANIFEST).is_file():
         raise ConfigError(
-            f"cannot deploy to {target}: it holds files of something else; choose a new folder"
+            f"cannot deploy to {target}: directory is not empty and was not created by deploy; "
+            "choose a new one"
         )
     if not target.resolve().parent.is_dir():
         raise ConfigError(
-            f"cannot deploy to {target}: there is no folder {target.parent}; create it"
+            f"cannot deploy to {target}: the directory {target.parent} does not exist; create it"
         )
 
 
@@ -258,24 +285,26 @@ def _write(path: Path, text: str) -> Path:
     return path
 
 
-def _collect_file_sizes(made: Path) -> dict[str, int]:
-    return {
-        str(f.relative_to(made)): f.stat().st_size for f in sorted(made.rglob("*")) if f.is_file()
-    }
+def _collect_file_sizes(folder: Path) -> dict[str, int]:
+    """Return {path relative to `folder`: bytes} of all its files."""
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {str(path.relative_to(folder)): path.stat().st_size for path in paths}
 
 
-def _collect_file_hashes(made: Path) -> dict[str, dict[str, Any]]:
+def _collect_file_hashes(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return size and SHA-256 of all files of `folder`, by relative path."""
     return {
-        name: {"bytes": size, "sha256": hashlib.sha256((made / name).read_bytes()).hexdigest()}
-        for name, size in _collect_file_sizes(made).items()
+        name: {"bytes": size, "sha256": hashlib.sha256((folder / name).read_bytes()).hexdigest()}
+        for name, size in _collect_file_sizes(folder).items()
     }
 
 
 def _collect_versions() -> dict[str, str]:
-    found = {}
+    """Return the versions of the installed packages that results depend on."""
+    versions = {}
     for package in _PACKAGES:
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return versions

@@ -1,10 +1,8 @@
-"""What goes into a deployed folder, part by part.
-
-Graphs, program, packer's script, golden vectors, README.
-"""
+"""Contents of a deployed folder: graphs, C program, packer script, golden vectors and README."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,7 +32,7 @@ from .golden import write_golden
 from .header import make_constant_lines, make_header
 from .host_dumps import HOST_LIMITS_KEY
 from .host_tolerances import compute_host_tolerances
-from .ports import Ports, make_ports
+from .ports import Port, Ports, make_ports
 from .readme import make_readme
 from .simulation import SampleRun, SimulatedGraph
 
@@ -43,10 +41,11 @@ __all__ = ["DeploymentContents", "PartitionedGraph", "partition_graph", "ports_t
 
 @dataclass(frozen=True)
 class PartitionedGraph:
-    """The parts of a graph by the names of the chip's files.
+    """The program parts of a graph, with the tensor names of the chip's files.
 
-    arguments : the packer's arguments of chip parts, by name. firsts : of each part the first that
-    is equal to it, and {its own tensor: that one's}.
+    arguments : packer arguments of the unique chip parts, by part name. canonical_parts : for each
+    part name the first part that is equal to it, and {its tensor: that part's tensor}. call_latency
+    : estimated time of a call on the chip.
     """
 
     parts: PartitionedProgram
@@ -56,33 +55,33 @@ class PartitionedGraph:
 
     @property
     def unique_parts(self) -> tuple[ProgramPart, ...]:
-        """The parts that are equal to none before them."""
+        """The parts that are not equal to an earlier one."""
         return tuple(
             part for part in self.parts.parts if self.canonical_parts[part.name][0] == part.name
         )
 
     @property
-    def alone(self) -> bool:
-        """Whether there is one chip part."""
+    def has_one_chip_part(self) -> bool:
+        """Whether there is exactly one chip part."""
         return len(self.parts.chip) == 1
 
     def get_file_name(self, stem: str, part: ProgramPart) -> str:
-        """Return the name of a part's ONNX file; equal parts have one."""
-        part = next(
-            one for one in self.unique_parts if one.name == self.canonical_parts[part.name][0]
-        )
-        if not self.alone:
-            return f"{stem}_{part.name}.onnx"
-        if part.chip:
+        """Return the name of a part's ONNX file; equal parts share one file."""
+        first_name, _ = self.canonical_parts[part.name]
+        first = next(unique for unique in self.unique_parts if unique.name == first_name)
+        if not self.has_one_chip_part:
+            return f"{stem}_{first.name}.onnx"
+        if first.chip:
             return f"{stem}_chip.onnx"
         order = self.parts.parts
-        return f"{stem}_host_{'head' if order.index(part) < order.index(self.parts.chip[0]) else 'tail'}.onnx"
+        is_upstream = order.index(first) < order.index(self.parts.chip[0])
+        return f"{stem}_host_{'head' if is_upstream else 'tail'}.onnx"
 
 
 def partition_graph(
     graph: SimulatedGraph, latency_options: LatencyOptions = DEFAULT_LATENCY_OPTIONS
 ) -> PartitionedGraph:
-    """Split a graph into program parts.
+    """Split a graph into program parts and plan the packing of its chip parts.
 
     Raises
     ------
@@ -92,33 +91,49 @@ def partition_graph(
     target = latency_options.apply_to(graph.target)
     if not target.has_packer:
         raise ConstraintError(
-            f"platform {target.name} is no chip: there is nothing to deploy; quantize for a chip"
+            f"cannot deploy for platform {target.name}: it is not a chip; quantize for a chip "
+            "target"
         )
     parts = split_into_parts(target.with_safe_names(graph.session.model), target)
     if not parts.chip:
         raise ConstraintError(
-            "every node is left in float, nothing is for the chip; lingeronnx check says what helps"
+            "no node runs on the chip: all were left in float; run `lingeronnx check` for advice"
         )
-    equal = find_equal_parts(parts.parts)
-    choices = {part.name: part.choice for part in parts.chip if equal[part.name][0] == part.name}
-    for name, choice in choices.items():
+    equal_parts = find_equal_parts(parts.parts)
+    arguments = {
+        part.name: part.choice for part in parts.chip if equal_parts[part.name][0] == part.name
+    }
+    for name, choice in arguments.items():
         if not choice.verdict.is_chip_ready:
-            finding = next(f for f in choice.verdict.findings if f.level != "plan")
-            where = "" if len(parts.chip) == 1 else f"{name}: "
-            raise ConstraintError(
-                f"not chip-ready on {target.name}: {where}{finding}; "
-                "or quantize with --max-parts 16: what the chip refuses goes to the host"
-            )
-    verdicts = [choices[equal[part.name][0]].verdict for part in parts.chip]
-    time = latency_options.estimate_call(target, verdicts, has_host_parts=bool(parts.host_parts))
-    if time.budget_finding is not None:
-        raise ConstraintError(f"too slow: {time.budget_finding}")
-    return PartitionedGraph(parts, choices, equal, time)
+            location = "" if len(parts.chip) == 1 else f"{name}: "
+            _raise_not_chip_ready(target, location, choice)
+    verdicts = [arguments[equal_parts[part.name][0]].verdict for part in parts.chip]
+    call_latency = latency_options.estimate_call(
+        target, verdicts, has_host_parts=bool(parts.host_parts)
+    )
+    if call_latency.budget_finding is not None:
+        raise ConstraintError(f"too slow: {call_latency.budget_finding}")
+    return PartitionedGraph(parts, arguments, equal_parts, call_latency)
+
+
+def _raise_not_chip_ready(target: Target, location: str, choice: PackerArguments) -> None:
+    """Raise ConstraintError with the first finding that is not about the packer's memory plan."""
+    finding = next(f for f in choice.verdict.findings if f.level != "plan")
+    raise ConstraintError(
+        f"not chip-ready on {target.name}: {location}{finding}; "
+        "or quantize with --max-parts 16, so that the host runs unsupported nodes"
+    )
 
 
 @dataclass(frozen=True)
 class DeploymentContents:
-    """All that is written. program : None where the C cannot be made, and without says why."""
+    """The data that a deployed folder is written from.
+
+    stem : beginning of the file names. sample_runs : run of each golden sample. calls : for each of
+    them the inputs and outputs of every part. state_pairs : {output: input} of states. ports : of
+    the first chip part. program : None if no C program can be written; `missing_program_reason`
+    says why. separate_packages : whether each chip part is a package file, instead of one blob.
+    """
 
     target: Target
     partition: PartitionedGraph
@@ -135,215 +150,190 @@ class DeploymentContents:
     def build(
         cls,
         graph: SimulatedGraph,
-        cut: PartitionedGraph,
+        partition: PartitionedGraph,
         stem: str,
-        found: Mapping[int, SampleRun],
-        pairs: Mapping[str, str],
-        many: bool,
+        sample_runs: Mapping[int, SampleRun],
+        state_pairs: Mapping[str, str],
+        separate_packages: bool,
     ) -> DeploymentContents:
-        """Return the folder's contents for the runs `found`; pairs : {output: input} of states."""
-        runner = PartsRunner(cut.parts, "executor", graph.target)
-        calls = [list(runner.iter_parts(run.feeds)) for run in found.values()]
-        ports = make_ports(cut.parts.graph, cut.parts.chip[0].graph, found[0], pairs)
-        program, without = None, ""
-        files = {part.name: cut.get_file_name(stem, part) for part in cut.parts.parts}
+        """Run all parts on the samples, and build the ports and the C program."""
+        parts = partition.parts
+        runner = PartsRunner(parts, "executor", graph.target)
+        calls = [list(runner.iter_parts(run.feeds)) for run in sample_runs.values()]
+        ports = make_ports(parts.graph, parts.chip[0].graph, sample_runs[0], state_pairs)
+        program, missing_program_reason = None, ""
         try:
-            equal = {name: first for name, (first, _) in cut.canonical_parts.items()}
             program = build_program(
-                cut.parts,
+                parts,
                 graph.target,
                 calls[0],
-                pairs,
+                state_pairs,
                 stem=stem,
-                choices=cut.arguments,
-                files=files,
-                canonical_names=equal,
+                choices=partition.arguments,
+                files={part.name: partition.get_file_name(stem, part) for part in parts.parts},
+                canonical_names={
+                    name: first for name, (first, _) in partition.canonical_parts.items()
+                },
             )
-            feeds = [run.feeds for run in found.values()]
-            limits = [
-                compute_host_tolerances(runs[0].part, runs)
-                for runs in zip(*calls, strict=True)
-                if not runs[0].part.chip
-            ]
-            program = replace(
-                program,
-                host_tolerances={name: one for some in limits for name, one in some.items()},
-            )
-            program = replace(
-                program, tolerance=measure_tolerance(program, cut.parts, calls, feeds)
-            )
+            program = replace(program, host_tolerances=_compute_program_tolerances(calls))
+            feeds = [run.feeds for run in sample_runs.values()]
+            program = replace(program, tolerance=measure_tolerance(program, parts, calls, feeds))
         except (ConfigError, ConstraintError) as error:
             program = None
-            without = f"no C program is written: {error}"
+            missing_program_reason = f"no C program is written: {error}"
         return cls(
             target=graph.target,
-            partition=cut,
+            partition=partition,
             stem=stem,
-            sample_runs=found,
+            sample_runs=sample_runs,
             calls=calls,
-            state_pairs=pairs,
+            state_pairs=state_pairs,
             ports=ports,
             program=program,
-            missing_program_reason=without,
-            separate_packages=many,
+            missing_program_reason=missing_program_reason,
+            separate_packages=separate_packages,
         )
 
     def notes(self) -> list[str]:
-        """Return what the user should know."""
-        found = []
+        """Return remarks on overruns of the memory plan, on PSRAM, and if there is no C program."""
+        notes = []
         for name, choice in self.partition.arguments.items():
             if choice.verdict.has_overrun_warning:
-                where = "" if self.partition.alone else f"{name} is "
-                found += [
-                    f"{where}written past the plan: {f}"
-                    for f in choice.verdict.findings
-                    if f.level == "plan"
-                ]
+                subject = "" if self.partition.has_one_chip_part else f"{name} is "
+                plan_findings = [f for f in choice.verdict.findings if f.level == "plan"]
+                notes += [f"{subject}written past the plan: {finding}" for finding in plan_findings]
         if self.program is None:
-            return [*found, self.missing_program_reason]
-        need, most = StaticMemory(self.program).psram_bytes, self.target.external_memory
-        if most is not None and need > most:
-            fewer = (
-                "; fewer parts take less: quantize with --max-parts "
-                f"{len(self.partition.parts.chip) - 1}"
-            )
-            less = "" if self.partition.alone else fewer
-            found.append(
-                f"psram: {need} bytes with the executor's objects, and {self.target.name} has "
-                f"{most}{less}"
-            )
-        return found
+            return [*notes, self.missing_program_reason]
+        required, limit = StaticMemory(self.program).psram_bytes, self.target.external_memory
+        if limit is not None and required > limit:
+            notes.append(self._describe_psram_overrun(required, limit))
+        return notes
 
-    # ---- files -------------------------------------------------------------------------------------------------------
+    def _describe_psram_overrun(self, required: int, limit: int) -> str:
+        remedy = ""
+        if not self.partition.has_one_chip_part:
+            max_parts = len(self.partition.parts.chip) - 1
+            remedy = f"; fewer parts take less: quantize with --max-parts {max_parts}"
+        return (
+            f"psram: {required} bytes including the executor's objects; {self.target.name} has "
+            f"{limit}{remedy}"
+        )
 
-    def write_files(self, made: Path) -> list[str]:
-        """Write graphs, program, script and golden vectors; return the packer's lines."""
-        ir.save(self.partition.parts.graph, made / f"{self.stem}.onnx")
+    def write_files(self, folder: Path) -> list[str]:
+        """Write graphs, program, script and golden vectors; return the packer commands."""
+        ir.save(self.partition.parts.graph, folder / f"{self.stem}.onnx")
         for part in self.partition.unique_parts:
-            path = made / self.partition.get_file_name(self.stem, part)
+            path = folder / self.partition.get_file_name(self.stem, part)
             if part.chip:
                 ir.save(part.graph, path)
             else:
                 onnx_file.write_model(ir.to_proto(part.graph), path, ir.MAX_MODEL_BYTES)
-        commands = self._write_pack_script(made)
+        commands = self._write_pack_script(folder)
         if self.program is None:
-            _write(made / f"{self.stem}.h", make_header(self.stem, self.target.name, self.ports))
+            _write(folder / f"{self.stem}.h", make_header(self.stem, self.target.name, self.ports))
         else:
-            lines = make_constant_lines(self.stem, self.ports) if self.partition.alone else []
-            write_program(made, self.program, self.calls, self.separate_packages, "\n".join(lines))
-        self._write_golden(made / "golden")
+            constant_lines = (
+                make_constant_lines(self.stem, self.ports)
+                if self.partition.has_one_chip_part
+                else []
+            )
+            write_program(
+                folder, self.program, self.calls, self.separate_packages, "\n".join(constant_lines)
+            )
+        self._write_golden(folder / "golden")
         return commands
 
-    def _write_pack_script(self, made: Path) -> list[str]:
-        """Write pack.sh; return the packer's lines."""
+    def _write_pack_script(self, folder: Path) -> list[str]:
+        """Write pack.sh; return the packer commands."""
         if self.program is not None:
             text, commands = make_pack_script(
-                made, self.program, self.target, self.separate_packages
+                folder, self.program, self.target, self.separate_packages
             )
         else:
-            names = {
-                part.name: self.partition.get_file_name(self.stem, part)
-                for part in self.partition.unique_parts
-                if part.chip
-            }
-            commands = [
-                self.target.vendor.format_packer_command(
-                    self.partition.arguments[part].argv,
-                    file,
-                    file.replace("_chip", "").replace(".onnx", ".pkg"),
-                )
-                for part, file in names.items()
-            ]
-            what = (
-                f"# Packs {', '.join(names.values())} for {self.target.name}; needs tpacker, "
-                "the vendor's, on the PATH."
+            files, commands = [], []
+            for part in self.partition.unique_parts:
+                if part.chip:
+                    file = self.partition.get_file_name(self.stem, part)
+                    package = file.replace("_chip", "").replace(".onnx", ".pkg")
+                    argv = self.partition.arguments[part.name].argv
+                    files.append(file)
+                    commands.append(self.target.vendor.format_packer_command(argv, file, package))
+            comment = (
+                f"# Packs {', '.join(files)} for {self.target.name}; "
+                "needs the vendor's tpacker on the PATH."
             )
-            text = "\n".join(["#!/bin/sh", what, "set -eu", 'cd "$(dirname "$0")"', *commands, ""])
-        _write(made / "pack.sh", text).chmod(0o755)
+            lines = ["#!/bin/sh", comment, "set -eu", 'cd "$(dirname "$0")"', *commands, ""]
+            text = "\n".join(lines)
+        _write(folder / "pack.sh", text).chmod(0o755)
         return commands
 
     def _write_golden(self, folder: Path) -> None:
+        """Write golden vectors of every chip part, and of calls of the program if there is one."""
         for index, part in enumerate(self.partition.parts.chip):
-            ports = (
-                self.ports
-                if index == 0
-                else make_ports(self.partition.parts.graph, part.graph, self.sample_runs[0], {})
-            )
-            made = {str(v.name) for node in part.graph.graph for v in node.outputs}
-            place = "" if self.partition.alone else part.name
-            names = self.partition.canonical_parts[part.name][1]
+            ports = self.ports
+            if index > 0:
+                graph = self.partition.parts.graph
+                ports = make_ports(graph, part.graph, self.sample_runs[0], {})
+            outputs = {str(value.name) for node in part.graph.graph for value in node.outputs}
             write_golden(
                 folder,
                 self.sample_runs,
                 ports,
-                made - {p.tensor for p in ports.inputs},
-                place,
-                names,
+                outputs - {port.tensor for port in ports.inputs},
+                "" if self.partition.has_one_chip_part else part.name,
+                self.partition.canonical_parts[part.name][1],
             )
         if self.program is not None:
-            write_golden_calls(
-                folder, self.program, self.calls, [run.feeds for run in self.sample_runs.values()]
-            )
+            feeds = [run.feeds for run in self.sample_runs.values()]
+            write_golden_calls(folder, self.program, self.calls, feeds)
 
-    def prove(self, made: Path, data: object, state: Mapping[str, str] | None) -> Proof:
-        """Compile the program in `made` and prove it; ConfigError where the proof fails."""
+    def prove(self, folder: Path) -> Proof:
+        """Compile the program in `folder` and prove it.
+
+        Raises
+        ------
+        ConfigError
+            If the proof fails.
+        """
         assert self.program is not None
-        proof = prove_program(
-            self.program,
-            self.partition.parts,
-            made,
-            self.calls,
-            [run.feeds for run in self.sample_runs.values()],
-        )
+        feeds = [run.feeds for run in self.sample_runs.values()]
+        proof = prove_program(self.program, self.partition.parts, folder, self.calls, feeds)
         if proof.failed:
             raise ConfigError(f"--try: {proof.failed[0]}")
-        proof.cores = format_footprints(self.program, made)
+        proof.cores = format_footprints(self.program, folder)
         return proof
 
     def _compute_absolute_tolerances(self, program: BoardProgram) -> dict[str, float]:
-        """Return how far off each float of a host part may be, of its range in the golden calls."""
-        return {
-            name: limit
-            * max_magnitude(
-                run.outputs[name] for runs in self.calls for run in runs if name in run.outputs
-            )
-            for name, limit in program.host_tolerances.items()
-        }
+        """Multiply the tolerance of each float of a host part by its range in the golden calls."""
+        part_runs = list(itertools.chain.from_iterable(self.calls))
+        tolerances = {}
+        for name, relative_tolerance in program.host_tolerances.items():
+            arrays = (run.outputs[name] for run in part_runs if name in run.outputs)
+            tolerances[name] = relative_tolerance * max_magnitude(arrays)
+        return tolerances
 
     def write_texts(
         self,
-        made: Path,
+        folder: Path,
         commands: Sequence[str],
         notes: Sequence[str],
-        manifest: Callable[[Path, Mapping[str, object]], None],
+        write_manifest: Callable[[Path, Mapping[str, object]], None],
     ) -> None:
-        """Write README and manifest, behind all else."""
-        costs = {name: choice.verdict.cost for name, choice in self.partition.arguments.items()}
-        weights = sum(
-            value.const_value.nbytes
-            for part in self.partition.unique_parts
-            if part.chip
-            for value in part.graph.graph.initializers.values()
-            if value.const_value is not None
-        )
-        sizes = {
-            str(f.relative_to(made)): f.stat().st_size
-            for f in sorted(made.rglob("*"))
-            if f.is_file()
-        }
+        """Write README and manifest; both list the other files, which must exist already."""
+        paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
         text = make_readme(
             self.stem,
             self.target.name,
             "; ".join(commands),
             self.ports,
-            sizes,
-            weights=weights,
-            costs=costs,
+            {str(path.relative_to(folder)): path.stat().st_size for path in paths},
+            weights=self._count_weight_bytes(),
+            costs={name: choice.verdict.cost for name, choice in self.partition.arguments.items()},
             notes=notes,
             time=self.partition.call_latency,
             program=self.program,
         )
-        _write(made / "README.md", text)
+        _write(folder / "README.md", text)
         files = [
             self.partition.get_file_name(self.stem, part) for part in self.partition.unique_parts
         ]
@@ -354,14 +344,24 @@ class DeploymentContents:
             **ports_to_dict(self.ports),
             "notes": list(notes),
             "samples": len(self.sample_runs),
-            "parts": {file: _read_io_names(made / file) for file in files},
+            "parts": {file: _read_io_names(folder / file) for file in files},
         }
         if self.program is not None:
             body["program"] = {
                 **describe_program(self.program),
                 HOST_LIMITS_KEY: self._compute_absolute_tolerances(self.program),
             }
-        manifest(made, body)
+        write_manifest(folder, body)
+
+    def _count_weight_bytes(self) -> int:
+        """Return the bytes of all constants of the unique chip parts."""
+        weight_bytes = 0
+        for part in self.partition.unique_parts:
+            if part.chip:
+                for value in part.graph.graph.initializers.values():
+                    if value.const_value is not None:
+                        weight_bytes += value.const_value.nbytes
+        return weight_bytes
 
 
 def _write(path: Path, text: str) -> Path:
@@ -370,19 +370,29 @@ def _write(path: Path, text: str) -> Path:
 
 
 def _read_io_names(path: Path) -> dict[str, list[str]]:
-    """Return what a model reads and writes."""
+    """Return the names of a model's inputs and outputs, as JSON-ready values."""
     graph = onnx.load(path, load_external_data=False).graph
     return {"inputs": [v.name for v in graph.input], "outputs": [v.name for v in graph.output]}
 
 
 def ports_to_dict(ports: Ports) -> dict[str, object]:
     """Return ports as JSON-ready values."""
-    sides = {"inputs": ports.inputs, "outputs": ports.outputs}
     return {
-        **{
-            key: [{**vars(p), "shape": list(p.shape), "bytes": p.bytes} for p in side]
-            for key, side in sides.items()
-        },
+        "inputs": [_port_to_dict(port) for port in ports.inputs],
+        "outputs": [_port_to_dict(port) for port in ports.outputs],
         "states": [vars(state) for state in ports.states],
         "states_on_host": dict(ports.host_states),
     }
+
+
+def _port_to_dict(port: Port) -> dict[str, object]:
+    return {**vars(port), "shape": list(port.shape), "bytes": port.bytes}
+
+
+def _compute_program_tolerances(calls: Sequence[Sequence[PartRun]]) -> dict[str, float]:
+    """Return the relative tolerance of each float tensor that a host part outputs."""
+    tolerances: dict[str, float] = {}
+    for runs in zip(*calls, strict=True):
+        if not runs[0].part.chip:
+            tolerances.update(compute_host_tolerances(runs[0].part, runs))
+    return tolerances

@@ -1,6 +1,6 @@
-"""What the differences of two tensors look like, where no known fault gives them exactly.
+"""Describe patterns in the differences of two tensors when no known fault reproduces them exactly.
 
-Guesses, told as such.
+The descriptions are guesses, and are labelled as such.
 """
 
 from __future__ import annotations
@@ -15,105 +15,118 @@ __all__ = ["describe_patterns"]
 def describe_patterns(
     expected: np.ndarray, actual: np.ndarray, recurrent: bool = False
 ) -> list[tuple[str, str]]:
-    """Return (kind, text) of the plainest patterns in the integers `actual` that should be `expected`, of one shape.
+    """Describe the simplest patterns in the differences of two integer tensors.
 
-    recurrent : they are what a recurrent layer writes, a row [H] of one sample after the other.
+    Parameters
+    ----------
+    expected, actual
+        The simulator's and the device's integers, of one shape.
+    recurrent
+        Whether they are the output [steps, ..., H] of a recurrent layer for one sample.
+
+    Returns
+    -------
+    list of (kind, text)
+        At most two patterns; one of kind "unknown" if none was recognized.
     """
-    found = [
+    patterns = [
         *(_iterate_step_patterns(expected, actual) if recurrent else ()),
         *_iterate_value_patterns(expected, actual),
         *_iterate_location_patterns(expected, actual),
     ]
-    return found[:2] or [
-        ("unknown", "no fault that is known gives these integers, and they have no plain pattern")
+    return patterns[:2] or [
+        ("unknown", "no known fault reproduces these integers, and no simple pattern was found")
     ]
 
 
-def _iterate_step_patterns(want: np.ndarray, have: np.ndarray) -> Iterator[tuple[str, str]]:
-    gaps = np.abs(have.astype(np.int64) - want).reshape(-1, want.shape[-1]).mean(axis=1)
-    if gaps[0]:
-        yield (
-            "stale",
-            (
-                "it is off from the first step on: it began with a state other than zeros, or its "
-                "weights differ"
-            ),
-        )
-    else:
-        yield (
-            "steps",
-            (
-                f"steps 0 to {int(np.flatnonzero(gaps)[0]) - 1} are right: the state went wrong on "
-                "the "
-                "way"
-            ),
-        )
-
-
-def _iterate_value_patterns(want: np.ndarray, have: np.ndarray) -> Iterator[tuple[str, str]]:
-    limits = np.iinfo(want.dtype)
-    off = want.astype(np.int64) != have
-    gap = have.astype(np.int64) - want
-    ends = (want == limits.min) | (want == limits.max)
-    if (have == have.reshape(-1)[0]).all():
-        yield (
-            "not computed",
-            f"all values are {have.reshape(-1)[0]}: memory that nothing was written to",
-        )
-    elif np.abs(gap).max() <= 1:
-        which = (
-            "one count less"
-            if gap.min() < 0 <= -gap.max()
-            else "one count more"
-            if gap.min() >= 0
-            else "one count"
-        )
-        yield "rounding", f"values are {which} off: another rounding, or a table of another version"
-    elif not ends[~off].any() and ends[off].all():
-        yield (
-            "saturation",
-            "only values at the limits differ: sums wrap around or are cut elsewhere",
-        )
-    elif (have[off] < 0).all() and (want[off] == 0).all():
-        yield "relu", "only zeros differ, negative on the device: a Relu that is missing"
-    elif (have[off] == 0).all() and (want[off] < 0).all():
-        yield "relu", "only negative values differ, 0 on the device: a Relu that the graph has not"
-
-
-def _iterate_location_patterns(want: np.ndarray, have: np.ndarray) -> Iterator[tuple[str, str]]:
-    off = want.astype(np.int64) != have
-    where = np.flatnonzero(off.reshape(-1))
-    first, last = int(where[0]), int(where[-1])
-    channels = off.any(axis=tuple(a for a in range(want.ndim) if a != 1)).sum()
-    if channels > 1 and last - first + 1 < want.size // 2 and len(where) > (last - first + 1) // 2:
-        start, stop = first * want.itemsize, (last + 1) * want.itemsize
+def _iterate_step_patterns(expected: np.ndarray, actual: np.ndarray) -> Iterator[tuple[str, str]]:
+    """Yield whether a recurrent layer differs from the first step on or from a later one."""
+    gap = np.abs(actual.astype(np.int64) - expected)
+    step_gaps = gap.reshape(-1, expected.shape[-1]).mean(axis=1)
+    if step_gaps[0]:
         text = (
-            f"only bytes {start} to {stop - 1} of {want.nbytes} differ: overwritten, or not "
+            "it differs from the first step on: the initial state was not zero, or weights differ"
+        )
+        yield "stale", text
+    else:
+        first_wrong_step = int(np.flatnonzero(step_gaps)[0])
+        text = f"steps 0 to {first_wrong_step - 1} are correct: the state became wrong after them"
+        yield "steps", text
+
+
+def _iterate_value_patterns(expected: np.ndarray, actual: np.ndarray) -> Iterator[tuple[str, str]]:
+    """Yield the pattern of the values that differ: constant, rounding, saturation or Relu."""
+    limits = np.iinfo(expected.dtype)
+    gap = actual.astype(np.int64) - expected
+    differs = gap != 0
+    at_limits = (expected == limits.min) | (expected == limits.max)
+    first_value = actual.reshape(-1)[0]
+    if (actual == first_value).all():
+        yield "not computed", f"all values are {first_value}: memory that was never written"
+    elif np.abs(gap).max() <= 1:
+        text = (
+            f"values are off by {_describe_unit_gap(gap)}: another rounding, or a table of another "
+            "version"
+        )
+        yield "rounding", text
+    elif not at_limits[~differs].any() and at_limits[differs].all():
+        text = "only values at the limits differ: sums wrap around or saturate at other limits"
+        yield "saturation", text
+    elif (actual[differs] < 0).all() and (expected[differs] == 0).all():
+        yield "relu", "only zeros differ, negative on the device: a Relu that is missing"
+    elif (actual[differs] == 0).all() and (expected[differs] < 0).all():
+        text = "only negative values differ, 0 on the device: a Relu that the graph does not have"
+        yield "relu", text
+
+
+def _describe_unit_gap(gap: np.ndarray) -> str:
+    if gap.min() < 0 <= -gap.max():
+        return "-1"
+    if gap.min() >= 0:
+        return "+1"
+    return "+1 or -1"
+
+
+def _iterate_location_patterns(
+    expected: np.ndarray, actual: np.ndarray
+) -> Iterator[tuple[str, str]]:
+    """Yield the pattern of the positions that differ: a byte range, or few indices of an axis."""
+    differs = expected.astype(np.int64) != actual
+    positions = np.flatnonzero(differs.reshape(-1))
+    first, last = int(positions[0]), int(positions[-1])
+    span = last - first + 1
+    is_dense = span < expected.size // 2 and len(positions) > span // 2
+    if is_dense and expected.ndim > 1 and len(_find_differing_indices(differs, 1)) > 1:
+        start, stop = first * expected.itemsize, (last + 1) * expected.itemsize
+        text = (
+            f"only bytes {start} to {stop - 1} of {expected.nbytes} differ: overwritten, or not "
             "transferred"
         )
         yield "overwritten", text
         return
-    for axis in range(1, want.ndim):
-        planes = np.flatnonzero(off.any(axis=tuple(a for a in range(want.ndim) if a != axis)))
-        size = want.shape[axis]
-        if size < 4 or len(planes) > max(1, size // 4):
+    for axis in range(1, expected.ndim):
+        indices = _find_differing_indices(differs, axis)
+        size = expected.shape[axis]
+        if size < 4 or len(indices) > max(1, size // 4):
             continue
-        which = ", ".join(map(str, planes[:8].tolist()))
-        if axis == 1 or want.ndim < 3:
-            yield (
-                "weight",
-                (
-                    f"only channels {which} of axis {axis} differ: their weights or biases, or a part "
-                    "not run"
-                ),
+        listed = ", ".join(map(str, indices[:8].tolist()))
+        if axis == 1 or expected.ndim < 3:
+            text = (
+                f"only channels {listed} of axis {axis} differ: their weights or biases, or a part "
+                "that did not run"
             )
-        elif planes.min() == 0 or planes.max() == size - 1:
-            yield (
-                "pads",
-                (
-                    f"only places {which} of axis {axis} differ, at the border: padding, or tiles "
-                    "without a halo"
-                ),
+            yield "weight", text
+        elif indices.min() == 0 or indices.max() == size - 1:
+            text = (
+                f"only indices {listed} of axis {axis} differ, at the border: padding, or tiles "
+                "without a halo"
             )
+            yield "pads", text
         else:
-            yield "part", f"only places {which} of axis {axis} differ"
+            yield "part", f"only indices {listed} of axis {axis} differ"
+
+
+def _find_differing_indices(differs: np.ndarray, axis: int) -> np.ndarray:
+    """Return the indices along `axis` at which any element differs."""
+    other_axes = tuple(a for a in range(differs.ndim) if a != axis)
+    return np.flatnonzero(differs.any(axis=other_axes))

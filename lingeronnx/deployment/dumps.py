@@ -1,13 +1,13 @@
-"""What an executor gives away of a run: files per tensor, a log of checksums, or its raw outputs.
+"""Read and write an executor's dumps: a file per tensor, a log of checksums, or raw outputs.
 
-Reading and writing.
-    NAME##_1_32_4_4.txt     a decimal integer per line, logical (NCHW) order; "/" in NAME written as
-    "_", long names cut NAME##_1_32_4_4.bin     the same as raw little-endian bytes
+    NAME##_1_32_4_4.txt     a decimal integer per line in logical (NCHW) order; "/" in NAME is
+                            written as "_", and long names are truncated
+    NAME##_1_32_4_4.bin     the same as raw little-endian bytes
     crc32_calc = 0x%08x, data = [0x%08x-0x%08x-0x%08x], name = NAME
-                            in a log: zlib's CRC-32 of a tensor's bytes and three of its 32-bit
-                            words
+                            in a log: zlib's CRC-32 of a tensor's bytes, and its first, middle and
+                            last 32-bit words
 
-The log's form is the one that the executor's sources print; it was never seen from silicon. Knows
+The log format is the one that the executor's sources print; it was never seen from silicon. Knows
 nothing of graphs.
 """
 
@@ -39,26 +39,28 @@ __all__ = [
     "truncate_name",
 ]
 
-#: How far a host part's floats may be off, as a fraction of their range: another C library's exp and tanh differ in the
-#: last bits.
+#: Tolerance of a host part's floats, as a fraction of their range: exp and tanh of another C
+#: library differ in the last bits.
 HOST_TOLERANCE = 1e-5
-#: Characters of a name that are sure to be in a dump's.
+#: Characters of a tensor's name that a dump's name is sure to contain.
 MAX_NAME_LENGTH = 64
 
 _LINE = re.compile(
-    r"crc32_calc\s*=\s*0x(?P<crc>[0-9a-fA-F]{1,8})\s*,\s*data\s*=\s*\[\s*0x(?P<first>[0-9a-fA-F]{1,8})\s*-"
-    r"\s*0x(?P<middle>[0-9a-fA-F]{1,8})\s*-\s*0x(?P<last>[0-9a-fA-F]{1,8})\s*\]\s*,\s*name\s*=(?P<name>.*)"
+    r"crc32_calc\s*=\s*0x(?P<crc>[0-9a-fA-F]{1,8})\s*,"
+    r"\s*data\s*=\s*\[\s*0x(?P<first>[0-9a-fA-F]{1,8})\s*-"
+    r"\s*0x(?P<middle>[0-9a-fA-F]{1,8})\s*-\s*0x(?P<last>[0-9a-fA-F]{1,8})\s*\]\s*,"
+    r"\s*name\s*=(?P<name>.*)"
 )
 _DIMS = re.compile(r"(?:_[0-9]{1,12})+")
 
 
 @dataclass(frozen=True)
 class DumpedTensor:
-    """One tensor as the device gave it.
+    """One tensor as the device dumped it.
 
-    name : as the device has it. where : the file or line, for messages. dims : the shape told by
-    the file's name. values : int64, flat; or data : raw bytes of a type not told; or crc and words
-    alone (first, middle, last).
+    name : as the device has it. source : file or line, for messages. shape : from the file's name.
+    One of: values : flat int64; data : raw bytes of unknown type; crc and words : CRC-32 and the
+    first, middle and last word.
     """
 
     name: str
@@ -70,22 +72,24 @@ class DumpedTensor:
     words: tuple[int, int, int] | None = None
 
     def to_elements(self, dtype: np.dtype) -> np.ndarray | None:
-        """Return all elements, flat and int64, reading raw bytes as `dtype`.
+        """Return all elements as flat int64, or None if only a checksum is known.
 
-        None where only a checksum is known.
-        Raises DataError for bytes that are no whole number of elements.
+        Raises
+        ------
+        DataError
+            If the raw bytes are not a multiple of the size of `dtype`.
         """
         if self.data is None:
             return self.values
         if len(self.data) % dtype.itemsize:
             raise DataError(
-                f"{self.source}: {len(self.data)} bytes are no whole number of {dtype} elements; "
-                "is the file whole?"
+                f"{self.source}: {len(self.data)} bytes are not a multiple of the {dtype} size; "
+                "is the file complete?"
             )
         return np.frombuffer(self.data, dtype.newbyteorder("<")).astype(np.int64)
 
     def is_equal(self, array: np.ndarray) -> bool:
-        """Whether the device's tensor holds the integers `array`, in its order, whatever the shape."""
+        """Whether the device's tensor has exactly the integers of `array`, in any shape."""
         if self.crc is not None:
             return zlib.crc32(to_raw_bytes(array)) == self.crc
         if self.data is not None:
@@ -97,12 +101,11 @@ class DumpedTensor:
 
 
 def max_magnitude(arrays: Iterable[np.ndarray]) -> float:
-    """Return the range of a float tensor from what it was in several calls.
+    """Return the largest magnitude of a finite float in any of the arrays; 0 if there is none.
 
-    The largest magnitude of a finite number.
-    What a host part may be off, `HOST_TOLERANCE`, is a fraction of it. All calls that are known
-    count: an output may be nearly 0 in one of them, as a detector's scores where there is nothing
-    to see.
+    It is the range of a tensor that `HOST_TOLERANCE` is relative to. The arrays are one tensor in
+    all known calls, because an output may be nearly 0 in one of them, such as the scores of a
+    detector when nothing is to be detected.
     """
     return max(
         (float(np.abs(array[np.isfinite(array)]).max(initial=0.0)) for array in arrays), default=0.0
@@ -110,62 +113,60 @@ def max_magnitude(arrays: Iterable[np.ndarray]) -> float:
 
 
 def absolute_difference(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Return how far each float is from the one it should be.
-
-    Infinite where only one of them is no number.
-    """
+    """Return the absolute difference of each element; infinite if only one of the two is NaN."""
     with np.errstate(invalid="ignore"):
-        apart = np.abs(actual - expected)
-    same = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
-    return np.where(same, np.float32(0), np.where(np.isnan(apart), np.float32(np.inf), apart))
+        difference = np.abs(actual - expected)
+    equal = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
+    difference = np.where(np.isnan(difference), np.float32(np.inf), difference)
+    return np.where(equal, np.float32(0), difference)
 
 
 def to_raw_bytes(array: np.ndarray) -> bytes:
-    """Return the bytes of `array` as a device holds them: C order, little-endian."""
+    """Return the bytes of `array` in the device's layout: C order, little-endian."""
     return np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
 def truncate_name(name: str) -> str:
-    """Return what of the tensor name `name` is sure to be in a dump's name."""
+    """Return the beginning of a tensor's name as a dump's name contains it."""
     return name.replace("/", "_")[:MAX_NAME_LENGTH]
 
 
 def make_dump_name(name: str, shape: Sequence[int], suffix: str = ".txt") -> str:
-    """Return the file name that the executor gives the dump of a tensor."""
+    """Return the file name that the executor gives to the dump of a tensor."""
     return f"{truncate_name(name)}##{''.join(f'_{size}' for size in shape)}{suffix}"
 
 
 def format_dump(array: np.ndarray) -> str:
-    """Return the integers `array` as the text of a dump."""
+    """Return the integers `array` as the text of a dump, one per line."""
     return "".join(f"{value}\n" for value in array.reshape(-1).tolist())
 
 
 def read_folder(folder: Path) -> list[DumpedTensor]:
-    """Return the dumps in `folder`, or in its data/ or workspace/data/.
+    """Read the dumps in `folder`, or in its data/ or workspace/data/.
 
-    DataError where there is none.
+    Raises
+    ------
+    DataError
+        If there are none.
     """
-    for place in (folder, folder / "data", folder / "workspace" / "data"):
-        files = (
-            sorted(f for f in place.glob("*##*") if f.suffix in (".txt", ".bin"))
-            if place.is_dir()
-            else []
-        )
+    for dump_folder in (folder, folder / "data", folder / "workspace" / "data"):
+        if not dump_folder.is_dir():
+            continue
+        files = sorted(f for f in dump_folder.glob("*##*") if f.suffix in (".txt", ".bin"))
         if files:
             return [_read_dump(file) for file in files]
-    what = (
-        "holds no dump: files called NAME##_1_16_8_8.txt or .bin"
-        if folder.is_dir()
-        else "is no folder"
+    if not folder.is_dir():
+        raise DataError(f"--device-dump {folder}: not a directory")
+    raise DataError(
+        f"--device-dump {folder}: no dumps found; expected files named NAME##_1_16_8_8.txt or .bin"
     )
-    raise DataError(f"--device-dump {folder} {what}")
 
 
-def _parse_dump_stem(title: str) -> tuple[str, tuple[int, ...] | None]:
+def _parse_dump_stem(stem: str) -> tuple[str, tuple[int, ...] | None]:
     """Split a dump's file name, without its suffix, into the tensor's name and shape."""
-    name, mark, dims = title.rpartition("##")
-    if not mark or not _DIMS.fullmatch(dims):
-        return title, None
+    name, separator, dims = stem.rpartition("##")
+    if not separator or not _DIMS.fullmatch(dims):
+        return stem, None
     return name, tuple(int(size) for size in dims[1:].split("_"))
 
 
@@ -177,15 +178,16 @@ def _read_dump(path: Path) -> DumpedTensor:
 
 
 def _read_bytes(path: Path) -> bytes:
-    if (odd := describe_irregular_file(path)) is not None:
+    if (file_kind := describe_irregular_file(path)) is not None:
         raise DataError(
-            f"cannot read {path}: it is {odd}, no regular file; write what it gives to a file first"
+            f"cannot read {path}: it is {file_kind}, not a regular file; save its contents to a "
+            "file first"
         )
     try:
         return path.read_bytes()
     except OSError as error:
         raise DataError(
-            f"cannot read {path}: {error.strerror}; give what the board wrote"
+            f"cannot read {path}: {error.strerror}; pass a file that the board wrote"
         ) from error
 
 
@@ -193,59 +195,66 @@ def _read_integers(path: Path) -> np.ndarray:
     try:
         return np.array([int(word) for word in _read_bytes(path).split()], np.int64)
     except (ValueError, OverflowError) as error:
-        raise DataError(f"{path} is no dump; it must hold one integer per line") from error
+        raise DataError(f"{path} is not a dump; expected one integer per line") from error
 
 
 def read_log(path: Path) -> list[DumpedTensor]:
-    """Return the tensors of which a device's log prints checksums.
+    """Read the tensors whose checksums a device's log prints; of a repeated name, the last.
 
-    Of a name that comes again, the last.
-    DataError where there is no such line.
+    Raises
+    ------
+    DataError
+        If the log has no checksum line.
     """
-    found: dict[str, DumpedTensor] = {}
-    for number, line in enumerate(_read_bytes(path).decode("utf-8", "replace").splitlines(), 1):
+    tensors: dict[str, DumpedTensor] = {}
+    text = _read_bytes(path).decode("utf-8", "replace")
+    for line_number, line in enumerate(text.splitlines(), 1):
         match = _LINE.search(line)
         if match is None:
             continue
         title = match["name"].strip()
         name, dims = _parse_dump_stem(title[:-4] if title.endswith((".bin", ".txt")) else title)
         words = (int(match["first"], 16), int(match["middle"], 16), int(match["last"], 16))
-        found[name] = DumpedTensor(
-            name, f"{path.name}, line {number}", dims, crc=int(match["crc"], 16), words=words
-        )
-    if not found:
+        source = f"{path.name}, line {line_number}"
+        tensors[name] = DumpedTensor(name, source, dims, crc=int(match["crc"], 16), words=words)
+    if not tensors:
         raise DataError(
-            f"--device-log {path}: no line 'crc32_calc = 0x..., data = [...], name = ...' in it; "
-            "build the executor so "
-            "that it writes them"
+            f"--device-log {path}: it has no line 'crc32_calc = 0x..., data = [...], name = ...'; "
+            "build the executor with these log lines enabled"
         )
-    return list(found.values())
+    return list(tensors.values())
 
 
 def read_outputs(path: Path, outputs: Mapping[str, np.ndarray]) -> list[DumpedTensor]:
-    """Return the outputs in one file.
+    """Read all outputs from one file: raw bytes, or text with one integer per line.
 
-    All of them one after another, raw, or as text one integer per line.
-    outputs : our integers by the device's name of the output, in graph order. DataError where the
-    file's size is not theirs together.
+    Parameters
+    ----------
+    path
+        The file; text if its suffix is .txt.
+    outputs
+        The simulator's integers by the device's name of the output, in graph order.
+
+    Raises
+    ------
+    DataError
+        If the size of the file is not that of all outputs.
     """
-    text = path.suffix == ".txt"
-    content: Any = _read_integers(path) if text else _read_bytes(path)
-    takes = {name: array.size if text else array.nbytes for name, array in outputs.items()}
-    if len(content) != sum(takes.values()):
+    is_text = path.suffix == ".txt"
+    content: Any = _read_integers(path) if is_text else _read_bytes(path)
+    sizes = {name: array.size if is_text else array.nbytes for name, array in outputs.items()}
+    if len(content) != sum(sizes.values()):
         listed = ", ".join(f"{name} {a.dtype} {list(a.shape)}" for name, a in outputs.items())
         raise DataError(
-            f"--device-output {path} holds {len(content)} {'integers' if text else 'bytes'}; the "
-            "outputs take "
-            f"{sum(takes.values())}: {listed}"
+            f"--device-output {path} has {len(content)} {'integers' if is_text else 'bytes'}; the "
+            f"outputs need {sum(sizes.values())}: {listed}"
         )
-    found, start = [], 0
-    for name, size in takes.items():
-        part = content[start : start + size]
-        found.append(
-            DumpedTensor(name, path.name, values=part)
-            if text
-            else DumpedTensor(name, path.name, data=part)
-        )
+    tensors, start = [], 0
+    for name, size in sizes.items():
+        chunk = content[start : start + size]
+        if is_text:
+            tensors.append(DumpedTensor(name, path.name, values=chunk))
+        else:
+            tensors.append(DumpedTensor(name, path.name, data=chunk))
         start += size
-    return found
+    return tensors

@@ -1,7 +1,8 @@
-"""Known faults of devices, packers and host programs, each with what the first bad tensor would hold if it were that.
+"""Hypotheses of known faults in devices, packers and host programs, and the tensors they produce.
 
-A suspect is right where the device's tensor holds exactly its array: several can be, the plainest
-comes first. Those that only rearrange our own result come before those that compute a layer again.
+A hypothesis is confirmed if the device's tensor equals its array exactly. Several can be confirmed;
+the simplest comes first. Faults that only rearrange the simulator's result come before those that
+compute the layer again.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import onnx
 
 from ..targets import PLATFORMS
 from .accumulators import extract_accumulators
@@ -19,16 +21,16 @@ from .simulation import SampleRun, SimulatedGraph
 
 __all__ = ["FaultHypothesis", "iterate_hypotheses"]
 
-LayerChange = tuple[str, str, LayerSubgraph]  # a fault's kind and text, and the layer that has it
+LayerChange = tuple[str, str, LayerSubgraph]  # kind, text, and the layer with the fault
 
 _SHIFT_ERRORS = (1, -1, 2, -2, 3, -3, 4, -4)
 
 
 @dataclass(frozen=True)
 class FaultHypothesis:
-    """A fault, and the integers it would give.
+    """A possible fault, and the integers that it would produce.
 
-    kind : one word or two. text : what would be wrong, and where to look.
+    kind : category in one or two words. text : description, and where to look.
     """
 
     kind: str
@@ -40,74 +42,93 @@ def iterate_hypotheses(
     graph: SimulatedGraph,
     layer: LayerSubgraph | None,
     tensor: str,
-    ours: SampleRun,
-    others: Mapping[str, SampleRun],
-    have: np.ndarray | None,
+    run: SampleRun,
+    neighbors: Mapping[str, SampleRun],
+    actual: np.ndarray | None,
 ) -> Iterator[FaultHypothesis]:
-    """Yield what could be wrong with `tensor`, the likeliest first.
+    """Yield possible faults of `tensor`, the likeliest first.
 
-    layer : what computes it, where that can be computed again. others : runs of the samples before
-    and after, by what to call them. have : the device's integers in the shape of ours, where they
-    are known.
+    Parameters
+    ----------
+    graph
+        The integer graph in the simulator.
+    layer
+        The subgraph that computes `tensor`, or None if it cannot be computed again.
+    tensor
+        Name of the first tensor that differs.
+    run
+        The simulator's tensors for the sample.
+    neighbors
+        Runs of the previous and next sample, by label.
+    actual
+        The device's integers in the simulator's shape, or None if they are not known.
     """
-    want = ours.integers[tensor]
+    expected = run.integers[tensor]
     if layer is not None:
-        yield from _iterate_relu_faults(layer, want)
-        yield from _compute_changes(
-            _iterate_state_faults(graph, layer, ours, others, graph.quantized_inputs), want
-        )
-    yield from _iterate_rearrangements(want)
-    yield from _iterate_stale_values(graph, tensor, ours, others)
+        yield from _iterate_relu_faults(layer, expected)
+        input_faults = _iterate_state_faults(graph, layer, run, neighbors, graph.quantized_inputs)
+        yield from _compute_changes(input_faults, expected)
+    yield from _iterate_rearrangements(expected)
+    yield from _iterate_stale_values(graph, tensor, run, neighbors)
     if layer is None:
         return
-    if have is not None and (sums := extract_accumulators(layer)) is not None:
-        for kind, text, array in itertools.chain(
-            sums.iterate_arithmetic_variants(), sums.iterate_corrupted_weights(have)
-        ):
+    if actual is not None and (accumulators := extract_accumulators(layer)) is not None:
+        arithmetic = accumulators.iterate_arithmetic_variants()
+        weights = accumulators.iterate_corrupted_weights(actual)
+        for kind, text, array in itertools.chain(arithmetic, weights):
             yield FaultHypothesis(kind, text, array)
-    inner = [name for name in layer.inputs if name not in graph.quantized_inputs]
+    inner_inputs = [name for name in layer.inputs if name not in graph.quantized_inputs]
     changes = (
         _iterate_shift_faults(layer),
-        _iterate_input_faults(graph, layer, ours),
-        _iterate_state_faults(graph, layer, ours, others, inner),
+        _iterate_input_faults(graph, layer, run),
+        _iterate_state_faults(graph, layer, run, neighbors, inner_inputs),
         _iterate_constant_faults(layer),
         _iterate_operand_faults(layer),
         _iterate_window_faults(layer),
         _iterate_wrong_chips(graph, layer),
     )
-    yield from _compute_changes(itertools.chain.from_iterable(changes), want)
+    yield from _compute_changes(itertools.chain.from_iterable(changes), expected)
 
 
-def _compute_changes(changes: Iterable[LayerChange], want: np.ndarray) -> Iterator[FaultHypothesis]:
-    """Compute changed layers; those that can not be computed, or change nothing, are left out."""
+def _compute_changes(
+    changes: Iterable[LayerChange], expected: np.ndarray
+) -> Iterator[FaultHypothesis]:
+    """Compute changed layers; skip those that fail or produce the expected result."""
     for kind, text, layer in changes:
         result = layer.compute()
-        if result is not None and result.size == want.size and not np.array_equal(result, want):
+        if (
+            result is not None
+            and result.size == expected.size
+            and not np.array_equal(result, expected)
+        ):
             yield FaultHypothesis(kind, text, result)
 
 
-# ---- our own result, differently laid out ------------------------------------------------------------------------
+# ---- the simulator's result in another layout ----------------------------------------------------
 
 
 def _iterate_axis_orders(array: np.ndarray) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
-    """Yield the orders of axes that put the values of `array` elsewhere, simple ones first."""
+    """Yield axis orders that change the flat order of `array`, with the array stored in that order.
+
+    Orders that move the fewest axes come first. For each, both directions are yielded: the array
+    transposed, and the array misread as if it were transposed; both in the shape of `array`.
+    """
     axes = tuple(range(array.ndim))
-    for order in sorted(
-        itertools.permutations(axes),
-        key=lambda o: sum(a != b for a, b in zip(o, axes, strict=True)),
-    ):
-        other = np.ascontiguousarray(array.transpose(order))
-        if array.ndim <= 4 and not np.array_equal(other.reshape(-1), array.reshape(-1)):
-            yield order, other.reshape(array.shape)
+
+    def count_moved_axes(order: tuple[int, ...]) -> int:
+        return sum(a != b for a, b in zip(order, axes, strict=True))
+
+    for order in sorted(itertools.permutations(axes), key=count_moved_axes):
+        transposed = np.ascontiguousarray(array.transpose(order))
+        if array.ndim <= 4 and not np.array_equal(transposed.reshape(-1), array.reshape(-1)):
+            yield order, transposed.reshape(array.shape)
             yield order, _reinterpret_layout(array, order)
 
 
 def _reinterpret_layout(array: np.ndarray, order: tuple[int, ...]) -> np.ndarray:
-    """Return the values of `array` read as if they lay in `order`."""
-    sizes = [array.shape[axis] for axis in order]
-    return np.ascontiguousarray(array.reshape(sizes).transpose(np.argsort(order))).reshape(
-        array.shape
-    )
+    """Return the values of `array` read as if they were stored in the axis order `order`."""
+    stored = array.reshape([array.shape[axis] for axis in order])
+    return np.ascontiguousarray(stored.transpose(np.argsort(order))).reshape(array.shape)
 
 
 def _describe_layout(order: tuple[int, ...]) -> str:
@@ -116,265 +137,260 @@ def _describe_layout(order: tuple[int, ...]) -> str:
     return f"axes are in the order {list(order)}"
 
 
-def _iterate_rearrangements(want: np.ndarray) -> Iterator[FaultHypothesis]:
-    for order, array in _iterate_axis_orders(want):
+def _iterate_rearrangements(expected: np.ndarray) -> Iterator[FaultHypothesis]:
+    """Yield the expected values transposed, reversed, zero, byte-swapped, unsigned or shifted."""
+    for order, array in _iterate_axis_orders(expected):
         kind = "layout" if len(order) > 2 and order[1] != 1 else "transposed"
         yield FaultHypothesis(
-            kind, f"the values are ours in another layout: {_describe_layout(order)}", array
+            kind, f"the values are in another layout: {_describe_layout(order)}", array
         )
-    for axis in range(want.ndim):
-        if want.shape[axis] > 1:
+    for axis in range(expected.ndim):
+        if expected.shape[axis] > 1:
             yield FaultHypothesis(
-                "order", f"the values are ours in reverse along axis {axis}", np.flip(want, axis)
+                "order", f"the values are reversed along axis {axis}", np.flip(expected, axis)
             )
     yield FaultHypothesis(
         "not computed",
         "all values are 0: the layer did not run, or its result was cleared",
-        np.zeros_like(want),
+        np.zeros_like(expected),
     )
-    if want.dtype.itemsize > 1:
-        yield FaultHypothesis("byte order", "the bytes of each value are swapped", want.byteswap())
+    if expected.dtype.itemsize > 1:
+        yield FaultHypothesis(
+            "byte order", "the bytes of each value are swapped", expected.byteswap()
+        )
     yield FaultHypothesis(
         "sign",
-        "values are read as unsigned, 128 too much or too little",
-        want ^ np.iinfo(want.dtype).min,
+        "values are read as unsigned, 128 too large or too small",
+        expected ^ np.iinfo(expected.dtype).min,
     )
-    flat = want.reshape(-1)
-    for by in (1, -1, 2, -2, 4, -4, 8, -8, 16, -16):
-        if abs(by) < flat.size:
-            text = f"the values are ours moved by {by} places: an address that is off"
-            yield FaultHypothesis("offset", text, np.roll(flat, by).reshape(want.shape))
+    flat = expected.reshape(-1)
+    for offset in (1, -1, 2, -2, 4, -4, 8, -8, 16, -16):
+        if abs(offset) < flat.size:
+            text = f"the values are shifted by {offset} elements: a wrong address"
+            yield FaultHypothesis("offset", text, np.roll(flat, offset).reshape(expected.shape))
 
 
 def _iterate_stale_values(
-    graph: SimulatedGraph, tensor: str, ours: SampleRun, others: Mapping[str, SampleRun]
+    graph: SimulatedGraph, tensor: str, run: SampleRun, neighbors: Mapping[str, SampleRun]
 ) -> Iterator[FaultHypothesis]:
-    want = ours.integers[tensor]
-    for label, run in others.items():
-        if tensor in run.integers:
+    """Yield the tensor of other samples, and other tensors of this sample with equal size."""
+    expected = run.integers[tensor]
+    for label, neighbor in neighbors.items():
+        if tensor in neighbor.integers:
             text = (
-                f"the values are ours of the {label}: a stale buffer, or samples in another order"
+                f"the values are those of the {label}: a stale buffer, or samples in another order"
             )
-            yield FaultHypothesis("stale", text, run.integers[tensor])
-    for name, array in ours.integers.items():
+            yield FaultHypothesis("stale", text, neighbor.integers[tensor])
+    for name, array in run.integers.items():
         if (
             name != tensor
-            and array.size == want.size
-            and array.dtype == want.dtype
+            and array.size == expected.size
+            and array.dtype == expected.dtype
             and name in graph.device
         ):
             text = (
-                f"it holds the values of '{name}': not computed, or overwritten; look at the "
+                f"it contains the values of '{name}': not computed, or overwritten; look at the "
                 "packer's memory plan"
             )
-            yield FaultHypothesis("overwritten", text, array.reshape(want.shape))
+            yield FaultHypothesis("overwritten", text, array.reshape(expected.shape))
 
 
-# ---- the layer computed in another way ---------------------------------------------------------------------------
+# ---- the layer computed with a fault -------------------------------------------------------------
 
 
-def _iterate_relu_faults(layer: LayerSubgraph, want: np.ndarray) -> Iterator[FaultHypothesis]:
-    for index, kind in enumerate(layer.operators):
-        if kind != "Relu":
+def _iterate_relu_faults(layer: LayerSubgraph, expected: np.ndarray) -> Iterator[FaultHypothesis]:
+    """Yield the layer with one of its Relus missing, and its result with an additional Relu."""
+    for index, op_type in enumerate(layer.operators):
+        if op_type != "Relu":
             continue
-        other = layer.without(index)
-        array = layer.inputs.get(layer.nodes[index].input[0]) if other is None else other.compute()
-        if array is not None and array.size == want.size:
+        without_relu = layer.without(index)
+        array = (
+            layer.inputs.get(layer.nodes[index].input[0])
+            if without_relu is None
+            else without_relu.compute()
+        )
+        if array is not None and array.size == expected.size:
             yield FaultHypothesis("relu", f"the Relu {layer.nodes[index].name} is missing", array)
-    if (want < 0).any():
+    if (expected < 0).any():
         yield FaultHypothesis(
-            "relu", "negative values are 0: a Relu that the graph has not", np.maximum(want, 0)
+            "relu",
+            "negative values are 0: a Relu that the graph does not have",
+            np.maximum(expected, 0),
         )
 
 
 def _iterate_shift_faults(layer: LayerSubgraph) -> Iterator[LayerChange]:
-    """Yield every scale of every node, a power of two off; the output's first."""
+    """Yield the layer with one scale of a node off by a power of two, the output scale first."""
     for index in reversed(range(len(layer.nodes))):
         scales = {
-            k: float(v)
-            for k, v in layer.attributes(index).items()
-            if k.startswith("scale") and isinstance(v, int | float)
+            name: float(value)
+            for name, value in layer.attributes(index).items()
+            if name.startswith("scale") and isinstance(value, int | float)
         }
         for name in sorted(scales, key=lambda key: key != "scale_o"):
-            for by in _SHIFT_ERRORS:
-                scale = scales[name] * 2.0**by
+            for bits in _SHIFT_ERRORS:
+                scale = scales[name] * 2.0**bits
                 text = (
-                    f"{name} of {layer.nodes[index].name} is {scale:g} there, {scales[name]:g} in "
-                    "the graph: "
-                    f"the shift is {abs(by)} bit{'s' * (abs(by) > 1)} off"
+                    f"{name} of {layer.nodes[index].name} is {scale:g} on the device, "
+                    f"{scales[name]:g} in the graph: "
+                    f"the shift is {abs(bits)} bit{'s' * (abs(bits) > 1)} off"
                 )
                 yield "shift", text, layer.with_attribute(index, name, scale)
 
 
 def _iterate_input_faults(
-    graph: SimulatedGraph, layer: LayerSubgraph, ours: SampleRun
+    graph: SimulatedGraph, layer: LayerSubgraph, run: SampleRun
 ) -> Iterator[LayerChange]:
-    """Yield wrong ways to feed a graph input."""
+    """Yield the layer with a graph input that was quantized or laid out incorrectly."""
     for name, integers in layer.inputs.items():
-        entry = graph.quantized_inputs.get(name)
-        if entry is None:
+        if name not in graph.quantized_inputs:
             continue
-        who, scale = f"input '{graph.find_source_input(name, ours)}'", ours.scales.get(name)
-        limits = np.iinfo(integers.dtype)
-        if scale is not None and entry in ours.floats:
-            x = ours.floats[entry].astype(np.float64)
-            for by in _SHIFT_ERRORS:
-                array = np.clip(np.floor(x * scale * 2.0**by + 0.5), limits.min, limits.max).astype(
-                    integers.dtype
-                )
-                text = (
-                    f"{who} was quantized with scale {scale * 2.0**by:g}; the graph takes {scale:g}"
-                )
-                yield "input scale", text, layer.with_input(name, array)
-            for text, way in (
-                ("cut off towards zero", np.trunc),
-                ("rounded down", np.floor),
-                ("rounded half to even", np.rint),
-            ):
-                array = np.clip(way(x * scale), limits.min, limits.max).astype(integers.dtype)
-                yield (
-                    "input rounding",
-                    f"{who} was {text}, not rounded half up",
-                    layer.with_input(name, array),
-                )
-            wrapped = np.floor(x * scale + 0.5).astype(np.int64).astype(integers.dtype)
-            yield (
-                "input saturation",
-                f"{who} wraps around where it should saturate",
-                layer.with_input(name, wrapped),
-            )
+        subject, scale = f"input '{graph.find_source_input(name, run)}'", run.scales.get(name)
+        real_values = run.floats.get(graph.quantized_inputs[name])
+        if scale is not None and real_values is not None:
+            yield from _iterate_quantization_faults(layer, name, subject, real_values, scale)
         for order, array in _iterate_axis_orders(integers):
-            yield (
-                "input layout",
-                f"{who} was fed in another layout: {_describe_layout(order)}",
-                layer.with_input(name, array),
-            )
+            text = f"{subject} was fed in another layout: {_describe_layout(order)}"
+            yield "input layout", text, layer.with_input(name, array)
         for axis in range(1, integers.ndim):
             if integers.shape[axis] > 1:
-                text = f"{who} was fed in reverse along axis {axis}" + (
-                    " (RGB for BGR?)" if axis == 1 else ""
-                )
+                hint = " (RGB for BGR?)" if axis == 1 else ""
+                text = f"{subject} was fed in reverse along axis {axis}{hint}"
                 yield "input order", text, layer.with_input(name, np.flip(integers, axis))
-        text = f"{who} was fed unsigned, 128 too much or too little"
-        yield "input sign", text, layer.with_input(name, integers ^ limits.min)
+        text = f"{subject} was fed unsigned, 128 too large or too small"
+        yield "input sign", text, layer.with_input(name, integers ^ np.iinfo(integers.dtype).min)
+
+
+def _iterate_quantization_faults(
+    layer: LayerSubgraph, name: str, subject: str, real_values: np.ndarray, scale: float
+) -> Iterator[LayerChange]:
+    """Yield the layer with input `name` quantized with a wrong scale, rounding or saturation."""
+    dtype = layer.inputs[name].dtype
+    limits = np.iinfo(dtype)
+    x = real_values.astype(np.float64)
+    for bits in _SHIFT_ERRORS:
+        wrong_scale = scale * 2.0**bits
+        array = np.clip(np.floor(x * scale * 2.0**bits + 0.5), limits.min, limits.max).astype(dtype)
+        text = f"{subject} was quantized with scale {wrong_scale:g}; the graph expects {scale:g}"
+        yield "input scale", text, layer.with_input(name, array)
+    for rounding, round_values in (
+        ("truncated towards zero", np.trunc),
+        ("rounded down", np.floor),
+        ("rounded half to even", np.rint),
+    ):
+        array = np.clip(round_values(x * scale), limits.min, limits.max).astype(dtype)
+        text = f"{subject} was {rounding}, not rounded half up"
+        yield "input rounding", text, layer.with_input(name, array)
+    wrapped = np.floor(x * scale + 0.5).astype(np.int64).astype(dtype)
+    text = f"{subject} wraps around instead of saturating"
+    yield "input saturation", text, layer.with_input(name, wrapped)
 
 
 def _iterate_state_faults(
     graph: SimulatedGraph,
     layer: LayerSubgraph,
-    ours: SampleRun,
-    others: Mapping[str, SampleRun],
+    run: SampleRun,
+    neighbors: Mapping[str, SampleRun],
     names: Collection[str],
 ) -> Iterator[LayerChange]:
-    """Yield inputs of the layer, those in `names`, that are stale or empty."""
+    """Yield the layer with one of its inputs in `names` stale or zero."""
+    reader = layer.nodes[-1].name
     for name, array in layer.inputs.items():
         if name not in names:
             continue
-        who = (
-            f"input '{graph.find_source_input(name, ours)}'"
-            if name in graph.quantized_inputs
-            else f"'{name}'"
-        )
-        for label, run in others.items():
-            if name in run.integers and run.integers[name].shape == array.shape:
-                text = (
-                    f"{layer.nodes[-1].name} read {who} as it was for the {label}: a stale "
-                    "state or buffer"
-                )
-                yield "stale", text, layer.with_input(name, run.integers[name])
+        subject = f"'{name}'"
+        if name in graph.quantized_inputs:
+            subject = f"input '{graph.find_source_input(name, run)}'"
+        for label, neighbor in neighbors.items():
+            if name in neighbor.integers and neighbor.integers[name].shape == array.shape:
+                text = f"{reader} read {subject} as it was for the {label}: a stale state or buffer"
+                yield "stale", text, layer.with_input(name, neighbor.integers[name])
         text = (
-            f"{layer.nodes[-1].name} read zeros as {who}: a state that is not fed back, or a "
-            "buffer not filled"
+            f"{reader} read zeros as {subject}: a state that is not fed back, or a buffer that was "
+            "not filled"
         )
         yield "stale", text, layer.with_input(name, np.zeros_like(array))
 
 
 def _iterate_constant_faults(layer: LayerSubgraph) -> Iterator[LayerChange]:
-    for index, kind in enumerate(layer.operators):
+    """Yield the layer with a missing bias, or with weights in another layout, reversed or zero."""
+    for index, op_type in enumerate(layer.operators):
         node = layer.nodes[index]
         names = [name for name in node.input if name in layer.constants]
-        weights = [name for name in names if layer.constants[name].ndim > 1]
         for name in names:
             array = layer.constants[name]
-            if array.ndim == 1 and kind != "Reshape" and array.any():
+            if array.ndim == 1 and op_type != "Reshape" and array.any():
+                zeros = np.zeros_like(array)
                 yield (
                     "bias",
                     f"the bias of {node.name} is missing",
-                    layer.with_constant(name, np.zeros_like(array)),
+                    layer.with_constant(name, zeros),
                 )
-        for name in weights:
-            array = layer.constants[name]
-            for order, other in _iterate_axis_orders(array):
-                yield (
-                    "weight layout",
-                    f"the weights of {node.name} are read with {_describe_layout(order)}",
-                    (layer.with_constant(name, other)),
-                )
-            for axes in ((2, 3), (0,), (1,)):
-                if array.ndim > max(axes) and any(array.shape[a] > 1 for a in axes):
-                    yield (
-                        "weight layout",
-                        f"the weights of {node.name} are in reverse along axes {list(axes)}",
-                        (layer.with_constant(name, np.flip(array, axes))),
-                    )
-            zeros = np.zeros_like(array)
-            yield (
-                "weight",
-                f"the weights of {node.name} are all 0: not loaded",
-                layer.with_constant(name, zeros),
-            )
+        for name in names:
+            if layer.constants[name].ndim > 1:
+                yield from _iterate_weight_faults(layer, node, name)
+
+
+def _iterate_weight_faults(
+    layer: LayerSubgraph, node: onnx.NodeProto, name: str
+) -> Iterator[LayerChange]:
+    array = layer.constants[name]
+    for order, transposed in _iterate_axis_orders(array):
+        text = f"the weights of {node.name} are read with {_describe_layout(order)}"
+        yield "weight layout", text, layer.with_constant(name, transposed)
+    for axes in ((2, 3), (0,), (1,)):
+        if array.ndim > max(axes) and any(array.shape[axis] > 1 for axis in axes):
+            text = f"the weights of {node.name} are in reverse along axes {list(axes)}"
+            yield "weight layout", text, layer.with_constant(name, np.flip(array, axes))
+    text = f"the weights of {node.name} are all 0: not loaded"
+    yield "weight", text, layer.with_constant(name, np.zeros_like(array))
 
 
 def _iterate_operand_faults(layer: LayerSubgraph) -> Iterator[LayerChange]:
+    """Yield the layer with two operands of a node exchanged, or an input in another layout."""
     for index, node in enumerate(layer.nodes):
-        moving = list(layer.iterate_activations(index))
-        for one, two in itertools.combinations(dict.fromkeys(moving), 2):
-            swapped = {one: two, two: one}
-            names = [swapped.get(name, name) for name in node.input]
-            yield (
-                "operands",
-                f"the operands '{one}' and '{two}' of {node.name} are exchanged",
-                (layer.with_inputs(index, names)),
-            )
+        operands = dict.fromkeys(layer.iterate_activations(index))
+        for first, second in itertools.combinations(operands, 2):
+            exchanged = {first: second, second: first}
+            names = [exchanged.get(name, name) for name in node.input]
+            text = f"the operands '{first}' and '{second}' of {node.name} are exchanged"
+            yield "operands", text, layer.with_inputs(index, names)
     for name, array in layer.inputs.items():
-        for order, other in _iterate_axis_orders(array):
+        for order, transposed in _iterate_axis_orders(array):
             text = (
                 f"{layer.nodes[0].name} read '{name}' in another layout: {_describe_layout(order)}"
             )
-            yield "layout", text, layer.with_input(name, other)
+            yield "layout", text, layer.with_input(name, transposed)
 
 
 def _iterate_window_faults(layer: LayerSubgraph) -> Iterator[LayerChange]:
-    """Yield pads and dilations other than the node's."""
+    """Yield the layer with the pads of a node rearranged, or its dilation ignored."""
     for index, node in enumerate(layer.nodes):
         attributes = layer.attributes(index)
         pads = attributes.get("pads")
         if isinstance(pads, list) and any(pads):
             half = len(pads) // 2
-            both = [sum(pair) for pair in zip(pads[:half], pads[half:], strict=True)]
-            ways = (
+            totals = [sum(pair) for pair in zip(pads[:half], pads[half:], strict=True)]
+            variants = (
                 ("begins for ends", pads[half:] + pads[:half]),
                 ("axes exchanged", pads[::-1]),
-                ("all at the begin", [*both, *[0] * half]),
-                ("all at the end", [*[0] * half, *both]),
+                ("all at the begin", [*totals, *[0] * half]),
+                ("all at the end", [*[0] * half, *totals]),
             )
-            for text, other in ways:
-                if other != pads:
-                    yield (
-                        "pads",
-                        f"the pads of {node.name} are {other} ({text}), {pads} in the graph",
-                        (layer.with_attribute(index, "pads", other)),
+            for label, wrong_pads in variants:
+                if wrong_pads != pads:
+                    text = (
+                        f"the pads of {node.name} are {wrong_pads} ({label}), {pads} in the graph"
                     )
+                    yield "pads", text, layer.with_attribute(index, "pads", wrong_pads)
         if attributes.get("dilations") not in (None, [1, 1], [1]):
-            size = len(attributes["dilations"])  # type: ignore[arg-type]
-            yield (
-                "dilation",
-                f"the dilation of {node.name} is ignored",
-                (layer.with_attribute(index, "dilations", [1] * size)),
-            )
+            rank = len(attributes["dilations"])  # type: ignore[arg-type]
+            text = f"the dilation of {node.name} is ignored"
+            yield "dilation", text, layer.with_attribute(index, "dilations", [1] * rank)
 
 
 def _iterate_wrong_chips(graph: SimulatedGraph, layer: LayerSubgraph) -> Iterator[LayerChange]:
+    """Yield the layer with the arithmetic of every other chip."""
     for target in PLATFORMS:
         if target.has_packer and target != graph.target:
             yield (

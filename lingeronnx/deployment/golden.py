@@ -1,11 +1,11 @@
-"""Golden vectors: what the simulator computes of a few samples, in the form in which an executor dumps a run.
+"""Write golden vectors: the simulator's tensors for a few samples, in the executor's dump format.
 
-    golden/0/input0.bin     what the chip reads, raw, in the order of its inputs     (raw integers,
-    little-endian) golden/0/input.npz      the same by the inputs' names, as `verify` takes it
-    golden/0/output0.bin    what it writes
-    golden/0/data/          every integer tensor as text, as `dumps` says
+    golden/0/input0.bin     input 0 of the chip as raw little-endian integers
+    golden/0/input.npz      the inputs by name, as `verify` accepts them
+    golden/0/output0.bin    output 0 of the chip, raw
+    golden/0/data/          every integer tensor as text (`dumps`)
 
-A device shows fewer tensors, for it fuses nodes, and some that the packer put in.
+A device dumps fewer tensors, because it fuses nodes, and additional ones of the packer.
 """
 
 from __future__ import annotations
@@ -29,34 +29,45 @@ def write_golden(
     ports: Ports,
     computed: Collection[str],
     subfolder: str = "",
-    names: Mapping[str, str] | None = None,
+    canonical_names: Mapping[str, str] | None = None,
 ) -> None:
-    """Write the vectors of every run in `sample_runs` into `folder`, which is made.
+    """Write the golden vectors of one chip part for every sample.
 
-    All names are those of the chip's file.
-    computed : the tensors that the chip's nodes write. part : a folder below each sample's, where
-    there are several. names : {tensor: its name in the file that is packed}, where that is an equal
-    part's.
+    Parameters
+    ----------
+    folder
+        Output folder; it gets one subfolder per sample.
+    sample_runs
+        Tensors of each sample, by the names of the chip's file.
+    ports
+        Inputs and outputs of the chip part.
+    computed
+        Tensors that the chip's nodes compute; others are not dumped.
+    subfolder
+        Name of the part below each sample's folder, if there are several chip parts.
+    canonical_names
+        {tensor: name in the packed file}, if an equal part is packed instead of this one.
     """
-    named = names or {}
-    for number, run in sample_runs.items():
-        place = folder / str(number) / subfolder
-        (place / "data").mkdir(parents=True)
-        for word, side in (("input", ports.inputs), ("output", ports.outputs)):
-            for index, port in enumerate(side):
-                (place / f"{word}{index}.bin").write_bytes(to_raw_bytes(_get_array(run, port)))
-        write_npz(
-            place / "input.npz",
-            {
-                named.get(port.name, port.name): np.ascontiguousarray(_get_array(run, port))
-                for port in ports.inputs
-            },
-        )
+    packed_names = canonical_names or {}
+    for index, run in sample_runs.items():
+        sample_folder = folder / str(index) / subfolder
+        (sample_folder / "data").mkdir(parents=True)
+        for position, port in enumerate(ports.inputs):
+            data = to_raw_bytes(_get_array(run, port))
+            (sample_folder / f"input{position}.bin").write_bytes(data)
+        for position, port in enumerate(ports.outputs):
+            data = to_raw_bytes(_get_array(run, port))
+            (sample_folder / f"output{position}.bin").write_bytes(data)
+        inputs = {
+            packed_names.get(port.name, port.name): np.ascontiguousarray(_get_array(run, port))
+            for port in ports.inputs
+        }
+        write_npz(sample_folder / "input.npz", inputs)
         for name, array in run.integers.items():
             if name in computed:
-                (place / "data" / make_dump_name(named.get(name, name), array.shape)).write_text(
-                    format_dump(array), encoding="ascii"
-                )
+                file = make_dump_name(packed_names.get(name, name), array.shape)
+                text = format_dump(array)
+                (sample_folder / "data" / file).write_text(text, encoding="ascii")
 
 
 def _get_array(run: SampleRun, port: Port) -> np.ndarray:

@@ -1,6 +1,6 @@
-"""A C header of a chip graph's inputs, outputs, scales and states.
+"""Generate a C header with the inputs, outputs, scales and states of a chip graph.
 
-Constants and types only, C89 but for stdint.h.
+It contains constants and types only, in C89 except for stdint.h.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _TYPES = {"float32": "float", "float64": "double", "bool": "uint8_t"}
 
 
 def make_c_identifier(stem: str) -> str:
-    """Return a C identifier made of a file's name."""
+    """Convert a file name to a lower-case C identifier."""
     text = re.sub(r"[^A-Za-z0-9]+", "_", stem).strip("_").lower()
     return text if text[:1].isalpha() else f"m_{text}".rstrip("_")
 
 
 def make_header(stem: str, platform: str, ports: Ports) -> str:
-    """Return the header for the model whose files begin with `stem`."""
+    """Return the text of the header for a model whose file names begin with `stem`."""
     prefix = make_c_identifier(stem)
     guard = f"LINGERONNX_{prefix.upper()}_H"
     lines = [
@@ -32,12 +32,12 @@ def make_header(stem: str, platform: str, ports: Ports) -> str:
         ),
         " *",
         (
-            " * integer = round half up (value * 2^SHIFT), clamped to the type;   value = integer / "
-            "2^SHIFT."
+            " * integer = round half up (value * 2^SHIFT), clamped to the type;   "
+            "value = integer / 2^SHIFT."
         ),
         (
-            " * Arrays are in C order (NCHW); SIZE counts elements, BYTES bytes. Names are those in "
-            "the package."
+            " * Arrays are in C order (NCHW); SIZE counts elements, BYTES bytes. "
+            "Names are those in the package."
         ),
         " */",
         f"#ifndef {guard}",
@@ -52,7 +52,7 @@ def make_header(stem: str, platform: str, ports: Ports) -> str:
 
 
 def make_constant_lines(stem: str, ports: Ports) -> list[str]:
-    """Return the lines of the header between its includes and its end."""
+    """Return the header's lines without its comment, guard and includes."""
     prefix = make_c_identifier(stem)
     upper = prefix.upper()
     return [
@@ -62,13 +62,16 @@ def make_constant_lines(stem: str, ports: Ports) -> list[str]:
     ]
 
 
-def _iterate_port_lines(upper: str, prefix: str, word: str, side: Sequence[Port]) -> Iterator[str]:
-    yield f"#define {upper}_{word}S {len(side)}"
+def _iterate_port_lines(
+    upper: str, prefix: str, direction: str, ports: Sequence[Port]
+) -> Iterator[str]:
+    """Yield type, name, shape and scale of each port. direction : INPUT or OUTPUT."""
+    yield f"#define {upper}_{direction}S {len(ports)}"
     yield ""
-    for number, port in enumerate(side):
-        name = f"{upper}_{word}{number}"
-        kind = _TYPES.get(port.dtype, f"{port.dtype}_t")
-        yield f"typedef {kind} {prefix}_{word.lower()}{number}_t;"
+    for index, port in enumerate(ports):
+        name = f"{upper}_{direction}{index}"
+        c_type = _TYPES.get(port.dtype, f"{port.dtype}_t")
+        yield f"typedef {c_type} {prefix}_{direction.lower()}{index}_t;"
         yield f"#define {name}_NAME {_format_c_string(port.name)}"
         yield f"#define {name}_RANK {len(port.shape)}"
         yield f"#define {name}_SHAPE {{ {', '.join(map(str, port.shape or (1,)))} }}"
@@ -80,19 +83,20 @@ def _iterate_port_lines(upper: str, prefix: str, word: str, side: Sequence[Port]
 
 
 def _iterate_state_lines(upper: str, ports: Ports) -> Iterator[str]:
+    """Yield the port indices and shift of each state that is fed back."""
     yield (
         "/* After a call, the integers of OUTPUT shifted left by SHIFT (right, rounded half up, "
         "where it is negative;"
     )
     yield " * clamped) are INPUT of the next call. The first call begins with zeros. */"
     yield f"#define {upper}_STATES {len(ports.states)}"
-    for number, state in enumerate(ports.states):
-        yield f"#define {upper}_STATE{number}_OUTPUT {state.output}"
-        yield f"#define {upper}_STATE{number}_INPUT {state.input}"
-        yield f"#define {upper}_STATE{number}_SHIFT ({state.shift})"
-    for output, target in ports.host_states.items():
+    for index, state in enumerate(ports.states):
+        yield f"#define {upper}_STATE{index}_OUTPUT {state.output}"
+        yield f"#define {upper}_STATE{index}_INPUT {state.input}"
+        yield f"#define {upper}_STATE{index}_SHIFT ({state.shift})"
+    for output, fed_input in ports.host_states.items():
         yield (
-            f"/* The state {_escape_comment(output)} -> {_escape_comment(target)} passes "
+            f"/* The state {_escape_comment(output)} -> {_escape_comment(fed_input)} passes "
             "through "
             "the host's part. */"
         )
@@ -100,15 +104,16 @@ def _iterate_state_lines(upper: str, ports: Ports) -> Iterator[str]:
 
 
 def _format_c_string(text: str) -> str:
-    """Return a C string literal; what is not plain ASCII in octal, of its UTF-8 bytes."""
-    plain = "".join(
-        chr(b) if 32 <= b < 127 and chr(b) not in '"\\?' else f"\\{b:03o}"
-        for b in text.encode("utf-8", "replace")
+    """Return a C string literal; UTF-8 bytes that are not plain ASCII are octal escapes."""
+    escaped = "".join(
+        chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}"
+        for byte in text.encode("utf-8", "replace")
     )
-    return f'"{plain}"'
+    return f'"{escaped}"'
 
 
 def _escape_comment(text: str) -> str:
+    """Replace characters that are not ASCII, and comment delimiters."""
     return (
         "".join(c if 32 <= ord(c) < 127 else "?" for c in text)
         .replace("*/", "* /")

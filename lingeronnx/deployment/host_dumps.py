@@ -1,8 +1,8 @@
-"""What a program's host parts read and wrote, as it dumps that: `host1_out0_TENSOR##_1_8.bin`, raw.
+"""Compare the dumps of a program's host parts: raw files named `host1_out0_TENSOR##_1_8.bin`.
 
-Floats may be `HOST_TOLERANCE` of their range off, or what `rounding` says; what is no float must be
-equal. The range is that of the golden calls, where the graph's file stands in the deployed folder,
-whose manifest tells it.
+Floats may differ by `HOST_TOLERANCE` of their range, or by the tolerance of `host_tolerances`;
+other types must be equal. The range is that of the golden calls if the graph's file is in the
+deployed folder, whose manifest contains it.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ __all__ = [
     "read_manifest_tolerances",
 ]
 
-#: The manifest's entry of how far off floats of host parts may be: {tensor: in its own unit}.
+#: Key of the manifest's absolute tolerances of host parts' floats: {tensor: tolerance}.
 HOST_LIMITS_KEY = "host_limits"
 _PORT = re.compile(r"(?P<part>host\d+)_(?P<end>in|out)(?P<index>\d+)_")
 
 
-def make_host_port_prefix(part: str, end: str, index: int) -> str:
-    """Return what the name of a dump of a host part's port begins with. end : "in" or "out"."""
-    return f"{part}_{end}{index}_"
+def make_host_port_prefix(part: str, direction: str, index: int) -> str:
+    """Return the prefix of a dump's name for input ("in") or output ("out") `index` of a part."""
+    return f"{part}_{direction}{index}_"
 
 
 @dataclass(frozen=True)
 class HostDump:
-    """A tensor that a host part read or wrote.
+    """A dumped input or output tensor of a host part.
 
-    actual : as the program had it, None where the sizes differ. want : ours. within : how far off a
-    float may be.
+    actual : values of the program, or None if the sizes differ. expected : values of the simulator.
+    tolerance : largest allowed absolute difference of a float.
     """
 
     tensor: str
@@ -58,7 +58,7 @@ class HostDump:
 
     @property
     def mismatches(self) -> np.ndarray:
-        """Which elements are farther off than they may be; all of them where the sizes differ."""
+        """Mask of the elements that exceed the tolerance; all of them if the sizes differ."""
         if self.actual is None:
             return np.ones(self.expected.shape, bool)
         if self.expected.dtype.kind != "f":
@@ -67,80 +67,99 @@ class HostDump:
 
 
 def read_manifest_tolerances(model: object) -> dict[str, float]:
-    """Return what the manifest beside the file `model` tells under `HOST_LIMITS_KEY`.
+    """Return the absolute tolerances in the manifest next to the file `model`.
 
-    {} for a model in memory, or elsewhere.
+    The result is empty for a model in memory, or if there is no manifest of `deploy`.
     """
     if not isinstance(model, str | os.PathLike):
         return {}
     try:
         body = json.loads(Path(model).with_name("manifest.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return {}  # no folder of `deploy`
-    found = (
-        body.get("program", {}).get(HOST_LIMITS_KEY, {})
-        if isinstance(body, dict) and DEPLOYMENT_VERSION.key in body
-        else {}
-    )
-    return dict(found)
+        return {}  # not a folder of `deploy`
+    if not isinstance(body, dict) or DEPLOYMENT_VERSION.key not in body:
+        return {}
+    return dict(body.get("program", {}).get(HOST_LIMITS_KEY, {}))
 
 
 def match_host_dumps(
     graph: SimulatedGraph,
-    ours: SampleRun,
+    run: SampleRun,
     dumped: Sequence[DumpedTensor],
-    limits: Mapping[str, float],
+    tolerances: Mapping[str, float],
 ) -> list[HostDump]:
-    """Return those of `dumped` that are of host parts of `graph`, each tensor once, in no order.
+    """Match dumps with the tensors of the graph's host parts; dumps of other tensors are skipped.
 
-    limits : by the device's names, how far off a float may be, if that is more than
-    `HOST_TOLERANCE` of its range in this sample.
+    Parameters
+    ----------
+    graph, run
+        The integer graph, and the simulator's tensors for the sample.
+    dumped
+        Dumps of the device that match no tensor of the chip.
+    tolerances
+        Absolute tolerance by the device's tensor name; used if it is larger than `HOST_TOLERANCE`
+        of the tensor's range in this sample.
     """
-    ports = [
-        (shown, match)
-        for shown in dumped
-        if (match := _PORT.match(shown.name)) and shown.data is not None
-    ]
-    parts = (
-        {part.name: part for part in split_into_parts(graph.session.model, graph.target).host_parts}
-        if ports
-        else {}
-    )
-    known = {**ours.feeds, **ours.floats, **ours.integers}
-    found: dict[str, HostDump] = {}
-    for shown, match in ports:
-        part, index = parts.get(match["part"]), int(match["index"])
-        names = () if part is None else part.inputs if match["end"] == "in" else part.outputs
+    port_dumps = _find_port_dumps(dumped)
+    if not port_dumps:
+        return []
+    host_parts = split_into_parts(graph.session.model, graph.target).host_parts
+    part_by_name = {part.name: part for part in host_parts}
+    known = {**run.feeds, **run.floats, **run.integers}
+    host_dumps: dict[str, HostDump] = {}
+    for device, match in port_dumps:
+        part, index = part_by_name.get(match["part"]), int(match["index"])
+        if part is None:
+            continue
+        names = part.inputs if match["end"] == "in" else part.outputs
         if index < len(names) and (name := names[index]) in known:
-            want, data = np.asarray(known[name]), shown.data or b""
-            right = len(data) == want.nbytes
-            have = (
-                np.frombuffer(data, want.dtype.newbyteorder("<")).reshape(want.shape)
-                if right
-                else None
-            )
-            far = HOST_TOLERANCE * max_magnitude([want]) if want.dtype.kind == "f" else 0.0
-            found[name] = HostDump(
-                name, shown, have, want, max(far, limits.get(graph.device[name], 0.0))
-            )
-    return list(found.values())
+            tolerance = tolerances.get(graph.device[name], 0.0)
+            expected = np.asarray(known[name])
+            host_dumps[name] = _make_host_dump(name, device, expected, tolerance)
+    return list(host_dumps.values())
 
 
-def widen_tolerance(graph: SimulatedGraph, ours: SampleRun, one: HostDump) -> HostDump:
-    """Return a dump that is off with the limit that `rounding` finds for its tensor."""
-    if one.actual is None or not one.mismatches.any():
-        return one
-    known = {**ours.feeds, **ours.floats, **ours.integers}
+def _find_port_dumps(
+    dumped: Sequence[DumpedTensor],
+) -> list[tuple[DumpedTensor, re.Match[str]]]:
+    """Return the raw dumps that are named as ports of host parts, with the match of the name."""
+    port_dumps = []
+    for device in dumped:
+        match = _PORT.match(device.name)
+        if match is not None and device.data is not None:
+            port_dumps.append((device, match))
+    return port_dumps
+
+
+def _make_host_dump(
+    name: str, device: DumpedTensor, expected: np.ndarray, min_tolerance: float
+) -> HostDump:
+    data, actual = device.data or b"", None
+    if len(data) == expected.nbytes:
+        dtype = expected.dtype.newbyteorder("<")
+        actual = np.frombuffer(data, dtype).reshape(expected.shape)
+    tolerance = 0.0
+    if expected.dtype.kind == "f":
+        tolerance = HOST_TOLERANCE * max_magnitude([expected])
+    return HostDump(name, device, actual, expected, max(tolerance, min_tolerance))
+
+
+def widen_tolerance(graph: SimulatedGraph, run: SampleRun, host_dump: HostDump) -> HostDump:
+    """Widen the tolerance of a mismatching host output to the one that `host_tolerances` computes.
+
+    Other dumps, and tolerances that are already larger, are returned unchanged.
+    """
+    if host_dump.actual is None or not host_dump.mismatches.any():
+        return host_dump
+    tensor = host_dump.tensor
+    known = {**run.feeds, **run.floats, **run.integers}
     for part in split_into_parts(graph.session.model, graph.target).host_parts:
-        if one.tensor in part.outputs and all(
-            name in known for name in (*part.inputs, *part.outputs)
-        ):
-            read, made = (
-                {name: np.asarray(known[name]) for name in side}
-                for side in (part.inputs, part.outputs)
-            )
-            limit = compute_host_tolerances(part, [PartRun(part, read, made, ())]).get(
-                one.tensor, HOST_TOLERANCE
-            )
-            return replace(one, tolerance=max(one.tolerance, limit * max_magnitude([one.expected])))
-    return one
+        is_known = all(name in known for name in (*part.inputs, *part.outputs))
+        if tensor in part.outputs and is_known:
+            inputs = {name: np.asarray(known[name]) for name in part.inputs}
+            outputs = {name: np.asarray(known[name]) for name in part.outputs}
+            tolerances = compute_host_tolerances(part, [PartRun(part, inputs, outputs, ())])
+            relative = tolerances.get(tensor, HOST_TOLERANCE)
+            absolute = relative * max_magnitude([host_dump.expected])
+            return replace(host_dump, tolerance=max(host_dump.tolerance, absolute))
+    return host_dump

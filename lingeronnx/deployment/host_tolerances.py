@@ -1,11 +1,12 @@
-"""How far the floats of a host part may be from onnxruntime's.
+"""Compute the tolerance of a host part's floats from their range and single-precision error.
 
-1e-5 of their range, or what single precision costs.
-Where sums nearly cancel and a logarithm follows, as in a log spectrum, the last bits of the sums
-decide, and so does their order: onnxruntime itself may be farther from exact arithmetic than 1e-5.
-There a part's result is compared with the same graph in double precision, computed with ONNX's own
-reference implementation. A program that is no farther from it than onnxruntime is differs from
-onnxruntime by twice that at most.
+It is 1e-5 of the range, or more if single precision is less accurate.
+
+If sums nearly cancel and a logarithm follows, as in a log spectrum, the last bits of the sums and
+thus their order decide: onnxruntime itself may differ from exact arithmetic by more than 1e-5. The
+result of such a part is compared with the same graph in double precision, computed by ONNX's
+reference implementation. A program that is at least as accurate as onnxruntime then differs from
+onnxruntime by at most twice that error.
 """
 
 from __future__ import annotations
@@ -25,96 +26,112 @@ from .dumps import HOST_TOLERANCE, absolute_difference, max_magnitude
 
 __all__ = ["compute_host_tolerances", "run_in_double_precision"]
 
-#: Outputs that move by more than this, where inputs move by their last bit, are looked at in double precision.
+#: Outputs that change by more than this when inputs change by their last bit are computed in double
+#: precision.
 _SENSITIVITY_THRESHOLD = HOST_TOLERANCE / 10
 _LAST_BIT_FACTORS = np.array([1 - 2**-23, 1 + 2**-23], np.float32)
-#: Of so many calls, those in which they move most.
+#: Number of calls computed in double precision: those with the largest changes.
 _MAX_DOUBLE_CALLS = 2
 
 
 def compute_host_tolerances(part: ProgramPart, runs: Sequence[PartRun]) -> dict[str, float]:
-    """Return how far each float that a host part writes may be from onnxruntime's, as a fraction of its range.
+    """Compute the tolerance of each float output of a host part against onnxruntime.
 
-    runs : of that part, one for each call. A range is that of all of them. At least
-    `HOST_TOLERANCE`; that, too, where the reference implementation cannot run the part.
+    Parameters
+    ----------
+    part
+        The host part.
+    runs
+        Its inputs and outputs, one run for each call.
+
+    Returns
+    -------
+    dict of str to float
+        Tolerance as a fraction of the output's range in all runs; at least `HOST_TOLERANCE`, and
+        exactly that if the reference implementation cannot run the part.
     """
-    spans = {
+    ranges = {
         name: max_magnitude(run.outputs[name] for run in runs)
         for name in part.outputs
         if runs[0].outputs[name].dtype == np.float32
     }
-    found = dict.fromkeys(spans, HOST_TOLERANCE)
+    tolerances = dict.fromkeys(ranges, HOST_TOLERANCE)
     runner, rng = FloatRunner(part.graph, part.outputs), np.random.default_rng(0)
-    moves = [_measure_sensitivity(runner, run, spans, rng) for run in runs]
-    shaky = [name for name in spans if max(move[name] for move in moves) > _SENSITIVITY_THRESHOLD]
-    if not shaky:
-        return found
-    most = sorted(range(len(runs)), key=lambda at: -max(moves[at][name] for name in shaky))
-    for run in (runs[at] for at in most[:_MAX_DOUBLE_CALLS]):
+    sensitivities = [_measure_sensitivity(runner, run, ranges, rng) for run in runs]
+    sensitive = []
+    for name in ranges:
+        if max(sensitivity[name] for sensitivity in sensitivities) > _SENSITIVITY_THRESHOLD:
+            sensitive.append(name)
+    if not sensitive:
+        return tolerances
+    by_sensitivity = sorted(
+        range(len(runs)), key=lambda i: -max(sensitivities[i][name] for name in sensitive)
+    )
+    for index in by_sensitivity[:_MAX_DOUBLE_CALLS]:
+        run = runs[index]
         exact = run_in_double_precision(ir.to_proto(part.graph), run.inputs)
-        for name in shaky if exact else ():
-            off = max_magnitude([absolute_difference(run.outputs[name], exact[name])]) / spans[name]
-            found[name] = max(found[name], float(f"{2 * off:.2g}"))
-    return found
+        for name in sensitive if exact else ():
+            error = max_magnitude([absolute_difference(run.outputs[name], exact[name])])
+            tolerance = float(f"{2 * (error / ranges[name]):.2g}")
+            tolerances[name] = max(tolerances[name], tolerance)
+    return tolerances
 
 
 def _measure_sensitivity(
-    runner: FloatRunner, run: PartRun, spans: Mapping[str, float], rng: np.random.Generator
+    runner: FloatRunner, run: PartRun, ranges: Mapping[str, float], rng: np.random.Generator
 ) -> dict[str, float]:
-    """Return by how much of its range each output moves where each input moves by its last bit, up or down."""
-    given = {
-        name: array * rng.choice(_LAST_BIT_FACTORS, array.shape)
-        if array.dtype == np.float32
-        else array
-        for name, array in run.inputs.items()
-    }
-    made = {name: np.asarray(array) for name, array, _ in runner.run(given)}
-    return {
-        name: max_magnitude([absolute_difference(made[name], run.outputs[name])]) / span
-        if span
-        else 0.0
-        for name, span in spans.items()
-    }
+    """Measure each output's change, relative to its range, if inputs change by their last bit."""
+    inputs = {}
+    for name, array in run.inputs.items():
+        if array.dtype == np.float32:
+            array = array * rng.choice(_LAST_BIT_FACTORS, array.shape)
+        inputs[name] = array
+    outputs = {name: np.asarray(array) for name, array, _ in runner.run(inputs)}
+    sensitivity = dict.fromkeys(ranges, 0.0)
+    for name, output_range in ranges.items():
+        if output_range:
+            change = max_magnitude([absolute_difference(outputs[name], run.outputs[name])])
+            sensitivity[name] = change / output_range
+    return sensitivity
 
 
 def run_in_double_precision(
     model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Return the outputs of `model` with all floats in double precision.
+    """Run a double-precision copy of `model` with ONNX's reference implementation.
 
-    {} where an operator has no reference.
+    Returns the outputs by name, or an empty dict if the reference implementation fails.
     """
-    wide = (
-        inline_local_functions(model)
-        if model.functions
-        else onnx.ModelProto.FromString(model.SerializeToString())
-    )
-    for tensor in wide.graph.initializer:
-        _widen(tensor)
-    for node in wide.graph.node:
+    if model.functions:
+        double_model = inline_local_functions(model)
+    else:
+        double_model = onnx.ModelProto.FromString(model.SerializeToString())
+    for tensor in double_model.graph.initializer:
+        _convert_to_double(tensor)
+    for node in double_model.graph.node:
         for attribute in node.attribute:
             if attribute.HasField("t"):
-                _widen(attribute.t)
-            if (
-                node.op_type == "Cast"
-                and attribute.name == "to"
-                and attribute.i == onnx.TensorProto.FLOAT
-            ):
+                _convert_to_double(attribute.t)
+            is_cast_type = node.op_type == "Cast" and attribute.name == "to"
+            if is_cast_type and attribute.i == onnx.TensorProto.FLOAT:
                 attribute.i = onnx.TensorProto.DOUBLE
-    given = {n: a.astype(np.float64) if a.dtype == np.float32 else a for n, a in inputs.items()}
+    double_inputs = {
+        name: array.astype(np.float64) if array.dtype == np.float32 else array
+        for name, array in inputs.items()
+    }
     try:
         with np.errstate(all="ignore"):
-            made = ReferenceEvaluator(wide).run(None, given)
+            outputs = ReferenceEvaluator(double_model).run(None, double_inputs)
     except (
         Exception
-    ):  # a foreign implementation's, of operators that it has not or not for these shapes
+    ):  # any error of the implementation, for operators or shapes it does not support
         return {}
-    return {
-        value.name: np.asarray(array) for value, array in zip(wide.graph.output, made, strict=True)
-    }
+    names = [value.name for value in double_model.graph.output]
+    return {name: np.asarray(array) for name, array in zip(names, outputs, strict=True)}
 
 
-def _widen(tensor: onnx.TensorProto) -> None:
+def _convert_to_double(tensor: onnx.TensorProto) -> None:
+    """Convert a float tensor in place."""
     if tensor.data_type == onnx.TensorProto.FLOAT:
         array = onnx.numpy_helper.to_array(tensor).astype(np.float64)
         tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))

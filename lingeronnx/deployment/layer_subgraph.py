@@ -1,8 +1,8 @@
-"""The part of a graph between tensors that agree and the first that does not, to be computed again in other ways.
+"""Extract the subgraph between tensors that agree and the first that does not, to compute variants.
 
-A `LayerSubgraph` is usually one node, or a node and the Relu fused into it; where a device shows
-few of its tensors, more. It is a value: `with_attribute` and its like return another one. `compute`
-runs it in the simulator.
+A `LayerSubgraph` is usually one node, or a node and the Relu fused into it; it has more nodes if a
+device dumps few tensors. It is a value: `with_attribute` and the like return a changed copy.
+`compute` runs it in the simulator.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ __all__ = ["LayerSubgraph", "extract_layer"]
 class LayerSubgraph:
     """Nodes that compute `output` from `inputs`.
 
-    nodes : in order. operators : the integer operator of each. inputs : integers that are known to
-    be right, by name. constants : of the nodes. like : the whole model, whose metadata and opsets
-    say whose arithmetic counts.
+    nodes : in graph order. operators : the integer operator of each. inputs : integers that are
+    known to be correct, by name. constants : of the nodes, by name. source_model : the model of the
+    nodes, whose opsets are used. platform : the chip whose arithmetic is used.
     """
 
     nodes: tuple[onnx.NodeProto, ...]
@@ -39,30 +39,26 @@ class LayerSubgraph:
     platform: str
     _runners: dict[object, IntegerRunner] = field(
         default_factory=dict, repr=False, compare=False
-    )  # by kinds of inputs
+    )  # by types and shapes of inputs
 
     def compute(self) -> np.ndarray | None:
-        """Return the integers of `output`; None where the changed layer cannot be computed."""
+        """Return the integers of `output`, or None if the changed layer cannot be computed."""
         key = tuple((name, array.dtype, array.shape) for name, array in self.inputs.items())
         try:
             if key not in self._runners:
-                self._runners[key] = IntegerRunner(ir.from_proto(self._model()), "executor")
-            found = {
-                name: array for name, array, _ in self._runners[key].run(self.inputs, {self.output})
-            }
-        except (
-            LingerOnnxError,
-            ValueError,
-            IndexError,
-        ):  # a change that makes no sense here explains nothing
+                self._runners[key] = IntegerRunner(ir.from_proto(self._build_model()), "executor")
+            tensors = self._runners[key].run(self.inputs, {self.output})
+            arrays = {name: array for name, array, _ in tensors}
+        except (LingerOnnxError, ValueError, IndexError):  # an invalid change explains nothing
             return None
-        return found[self.output].copy() if self.output in found else None
+        return arrays[self.output].copy() if self.output in arrays else None
 
-    def _model(self) -> onnx.ModelProto:
+    def _build_model(self) -> onnx.ModelProto:
+        """Build a model of the nodes, with `inputs` as graph inputs."""
         graph = onnx.GraphProto(name="layer", node=self.nodes)
         for name, array in self.inputs.items():
-            kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-            graph.input.append(onnx.helper.make_tensor_value_info(name, kind, array.shape))
+            elem_type = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+            graph.input.append(onnx.helper.make_tensor_value_info(name, elem_type, array.shape))
         for name, array in self.constants.items():
             graph.initializer.append(
                 onnx.numpy_helper.from_array(np.ascontiguousarray(array), name)
@@ -74,26 +70,26 @@ class LayerSubgraph:
         return model
 
     def attributes(self, index: int) -> dict[str, object]:
-        """Return the attributes of node `index`."""
+        """Return the attributes of node `index` by name."""
         return {a.name: onnx.helper.get_attribute_value(a) for a in self.nodes[index].attribute}
 
     def with_attribute(self, index: int, name: str, value: object) -> LayerSubgraph:
-        """Return the layer with another attribute of node `index`."""
+        """Return a copy with attribute `name` of node `index` set to `value`."""
         node = onnx.NodeProto()
         node.CopyFrom(self.nodes[index])
-        kept = [a for a in node.attribute if a.name != name]
+        unchanged = [a for a in node.attribute if a.name != name]
         del node.attribute[:]
-        node.attribute.extend([*kept, onnx.helper.make_attribute(name, value)])
+        node.attribute.extend([*unchanged, onnx.helper.make_attribute(name, value)])
         return self.with_node(index, node)
 
     def with_node(self, index: int, node: onnx.NodeProto) -> LayerSubgraph:
-        """Return the layer with another node at `index`."""
+        """Return a copy with another node at `index`."""
         return replace(
             self, nodes=(*self.nodes[:index], node, *self.nodes[index + 1 :]), _runners={}
         )
 
     def with_inputs(self, index: int, names: Sequence[str]) -> LayerSubgraph:
-        """Return the layer with other inputs of node `index`."""
+        """Return a copy in which node `index` has the inputs `names`."""
         node = onnx.NodeProto()
         node.CopyFrom(self.nodes[index])
         del node.input[:]
@@ -101,44 +97,41 @@ class LayerSubgraph:
         return self.with_node(index, node)
 
     def with_input(self, name: str, array: np.ndarray) -> LayerSubgraph:
-        """Return the layer fed another array as `name`."""
+        """Return a copy with `array` as the value of input `name`."""
         return replace(self, inputs={**self.inputs, name: np.ascontiguousarray(array)})
 
     def with_constant(self, name: str, array: np.ndarray) -> LayerSubgraph:
-        """Return the layer with another constant."""
+        """Return a copy with `array` as the value of constant `name`."""
         return replace(self, constants={**self.constants, name: array}, _runners={})
 
     def without(self, index: int) -> LayerSubgraph | None:
-        """Return the layer without node `index`, what it read in place of what it wrote.
-
-        None where nothing is left.
-        """
-        gone = self.nodes[index]
+        """Return a copy with node `index` bypassed to its first input; None if no node remains."""
+        removed = self.nodes[index]
         if len(self.nodes) == 1:
             return None
-        found = self
-        for other, node in enumerate(self.nodes):
-            if gone.output[0] in node.input:
-                found = found.with_inputs(
-                    other, [gone.input[0] if n == gone.output[0] else n for n in node.input]
-                )
-        nodes, kinds = list(found.nodes), list(found.operators)
-        del nodes[index], kinds[index]
-        output = gone.input[0] if self.output == gone.output[0] else self.output
+        source, removed_output = removed.input[0], removed.output[0]
+        layer = self
+        for position, node in enumerate(self.nodes):
+            if removed_output in node.input:
+                names = [source if name == removed_output else name for name in node.input]
+                layer = layer.with_inputs(position, names)
+        nodes, operators = list(layer.nodes), list(layer.operators)
+        del nodes[index], operators[index]
+        output = source if self.output == removed_output else self.output
         return replace(
-            found, nodes=tuple(nodes), operators=tuple(kinds), output=output, _runners={}
+            layer, nodes=tuple(nodes), operators=tuple(operators), output=output, _runners={}
         )
 
     def for_platform(self, platform: str) -> LayerSubgraph:
-        """Return the layer as another chip computes it."""
-        found = replace(self, platform=platform, _runners={})
+        """Return a copy with the arithmetic of another chip."""
+        layer = replace(self, platform=platform, _runners={})
         for index in range(len(self.nodes)):
             if "platform" in self.attributes(index):
-                found = found.with_attribute(index, "platform", platform)
-        return found
+                layer = layer.with_attribute(index, "platform", platform)
+        return layer
 
     def iterate_activations(self, index: int) -> Iterator[str]:
-        """Yield the inputs of node `index` that are no constants."""
+        """Yield the inputs of node `index` that are not constants."""
         yield from (name for name in self.nodes[index].input if name and name not in self.constants)
 
 
@@ -148,39 +141,44 @@ def extract_layer(
     known_tensors: Mapping[str, np.ndarray],
     max_nodes: int = 100,
 ) -> LayerSubgraph | None:
-    """Return the nodes that compute `output` from tensors in `known_tensors`, and from what Quants write.
+    """Extract the nodes that compute `output` from tensors in `known_tensors`.
 
-    None where there are more than `max_nodes`, or where a node reads floats.
+    Returns None if there are more than `max_nodes`, or if a node depends on floats or on an unknown
+    output of a Quant.
     """
-    everything = graph.proto.graph
-    makers = {name: node for node in everything.node for name in node.output}
-    constants = {c.name: onnx.numpy_helper.to_array(c) for c in everything.initializer}
-    for node in everything.node:
-        if (
-            node.op_type == "Constant"
-            and not node.domain
-            and node.attribute
-            and node.attribute[0].name == "value"
-        ):
-            constants[node.output[0]] = onnx.numpy_helper.to_array(node.attribute[0].t)
-    wanted, inside, inputs, used = [output], set(), {}, {}
-    while wanted:
-        name = wanted.pop()
-        node = makers[name]
+    full_graph = graph.proto.graph
+    producers = {name: node for node in full_graph.node for name in node.output}
+    constants = _collect_constants(full_graph)
+    pending, inside, inputs, used_constants = [output], set(), {}, {}
+    while pending:
+        node = producers[pending.pop()]
         if node.output[0] in inside:
             continue
         inside.add(node.output[0])
-        for read in node.input:
-            if read in constants:
-                used[read] = constants[read]
-            elif read in known_tensors:
-                inputs[read] = known_tensors[read]
-            elif read in makers and read not in graph.quantized_inputs:
-                wanted.append(read)
-            elif read:
+        for name in node.input:
+            if name in constants:
+                used_constants[name] = constants[name]
+            elif name in known_tensors:
+                inputs[name] = known_tensors[name]
+            elif name in producers and name not in graph.quantized_inputs:
+                pending.append(name)
+            elif name:
                 return None
         if len(inside) > max_nodes:
             return None
-    nodes = tuple(node for node in everything.node if node.output and node.output[0] in inside)
-    kinds = tuple(graph.operators[node.output[0]] for node in nodes)
-    return LayerSubgraph(nodes, kinds, inputs, used, output, graph.proto, graph.target.name)
+    nodes = tuple(node for node in full_graph.node if node.output and node.output[0] in inside)
+    operators = tuple(graph.operators[node.output[0]] for node in nodes)
+    return LayerSubgraph(
+        nodes, operators, inputs, used_constants, output, graph.proto, graph.target.name
+    )
+
+
+def _collect_constants(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
+    """Return the initializers and the outputs of Constant nodes by name."""
+    constants = {c.name: onnx.numpy_helper.to_array(c) for c in graph.initializer}
+    for node in graph.node:
+        if node.op_type != "Constant" or node.domain:
+            continue
+        if node.attribute and node.attribute[0].name == "value":
+            constants[node.output[0]] = onnx.numpy_helper.to_array(node.attribute[0].t)
+    return constants

@@ -1,4 +1,4 @@
-"""What a program on the board has to know of a chip graph's inputs, outputs and states."""
+"""Inputs, outputs and states of a chip graph, as a program on the board needs them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ __all__ = ["Port", "Ports", "StateFeedback", "make_ports"]
 class Port:
     """An input or output of the chip graph.
 
-    name : in the file. tensor : the integer tensor behind it. shape : of one call, batch included.
-    dtype : of what the device reads or writes. shift : integer = real value * 2^shift, None for
-    what is no scaled integer.
+    name : in the chip's file. tensor : the integer tensor of the port. shape : of one call,
+    including the batch axis. dtype : of the values that the device reads or writes. shift : integer
+    = real value * 2^shift, or None if the port is not a scaled integer.
     """
 
     name: str
@@ -34,20 +34,20 @@ class Port:
 
     @property
     def elements(self) -> int:
-        """How many there are."""
+        """Number of elements."""
         return math.prod(self.shape)
 
     @property
     def bytes(self) -> int:
-        """What a buffer takes."""
+        """Size of a buffer in bytes."""
         return self.elements * np.dtype(self.dtype).itemsize
 
 
 @dataclass(frozen=True)
 class StateFeedback:
-    """An output that is fed back into an input from call to call, by their places among the chip's ports.
+    """An output that is fed back into an input for the next call, by their indices in `Ports`.
 
-    shift : bits to the left from the output's integers to the input's.
+    shift : bits to shift the output's integers left to get the input's integers.
     """
 
     output: int
@@ -57,9 +57,9 @@ class StateFeedback:
 
 @dataclass(frozen=True)
 class Ports:
-    """All of a chip graph. on_host : {output.
+    """All ports of a chip graph.
 
-    Input} of states that pass through the host's parts.
+    host_states : {output: input} of states that pass through host parts.
     """
 
     inputs: tuple[Port, ...]
@@ -69,42 +69,52 @@ class Ports:
 
 
 def make_ports(
-    whole: ir.Model, chip: ir.Model, run: SampleRun, state_pairs: Mapping[str, str]
+    full_graph: ir.Model, chip_graph: ir.Model, run: SampleRun, state_pairs: Mapping[str, str]
 ) -> Ports:
-    """Return the ports of `chip`, a part of `whole`, with the shapes of one `run`.
+    """Return the ports of the chip part of a graph, with the shapes of one run.
 
-    All names are those of the file.
-    state_pairs : {output: input} of `whole`; what the host only moves between them and the chip's
-    ports is looked through. Raises ConstraintError for a scale that is no power of two.
+    Parameters
+    ----------
+    full_graph, chip_graph
+        The complete graph and its chip part, with the names of the chip's file.
+    run
+        Tensors of one sample.
+    state_pairs
+        {output: input} of states of `full_graph`. Nodes that only move data between them and the
+        chip's ports are looked through.
+
+    Raises
+    ------
+    ConstraintError
+        If a scale is not a power of two.
     """
-    values = {str(v.name): v for v in ir.iter_values(whole)}
+    values = {str(v.name): v for v in ir.iter_values(full_graph)}
     inputs = []
-    for value in chip.graph.inputs:
+    for value in chip_graph.graph.inputs:
         quants = [use.node for use in value.uses() if use.node.op_type == QUANT.name]
         tensor = ir.output_name(quants[0]) if quants else str(value.name)
         inputs.append(_make_port(str(value.name), tensor, run))
     outputs = []
-    for value in chip.graph.outputs:
-        node = ir.producer(
-            values.get(str(value.name))
-        )  # the chip's form may hold its integers by another name
-        form = None if node is None else find_integer_op(node)
-        behind = ir.input_name(node) if node is not None and form is DEQUANT else str(value.name)
-        outputs.append(_make_port(str(value.name), behind, run))
-    shapes = run.shapes
-    ins = [str(trace_moved_value(values[port.name], shapes).name) for port in inputs]
-    outs = [port.name for port in outputs]
-    pairs, on_host = [], {}
-    for output, target in state_pairs.items():
-        source = output if output in outs else str(trace_moved_value(values[output], shapes).name)
-        if source in outs and target in ins:
-            one, two = outs.index(source), ins.index(target)
-            pairs.append(
-                StateFeedback(one, two, (inputs[two].shift or 0) - (outputs[one].shift or 0))
-            )
+    for value in chip_graph.graph.outputs:
+        # The chip part may have another name for the integers, so the full graph is searched.
+        node = ir.producer(values.get(str(value.name)))
+        is_dequantized = node is not None and find_integer_op(node) is DEQUANT
+        tensor = ir.input_name(node) if node is not None and is_dequantized else str(value.name)
+        outputs.append(_make_port(str(value.name), tensor, run))
+    sources = [str(trace_moved_value(values[port.name], run.shapes).name) for port in inputs]
+    output_names = [port.name for port in outputs]
+    states, host_states = [], {}
+    for output, fed_input in state_pairs.items():
+        source = output
+        if output not in output_names:
+            source = str(trace_moved_value(values[output], run.shapes).name)
+        if source in output_names and fed_input in sources:
+            output_index, input_index = output_names.index(source), sources.index(fed_input)
+            shift = (inputs[input_index].shift or 0) - (outputs[output_index].shift or 0)
+            states.append(StateFeedback(output_index, input_index, shift))
         else:
-            on_host[output] = target
-    return Ports(tuple(inputs), tuple(outputs), tuple(pairs), on_host)
+            host_states[output] = fed_input
+    return Ports(tuple(inputs), tuple(outputs), tuple(states), host_states)
 
 
 def _make_port(name: str, tensor: str, run: SampleRun) -> Port:
@@ -115,8 +125,8 @@ def _make_port(name: str, tensor: str, run: SampleRun) -> Port:
         mantissa, exponent = math.frexp(scale)
         if mantissa != 0.5:
             raise ConstraintError(
-                f"tensor '{tensor}' has scale {scale:g}, no power of two; a board cannot shift by "
-                "it"
+                f"tensor '{tensor}' has scale {scale:g}, which is not a power of two; a board "
+                "cannot apply it by a shift"
             )
         shift = exponent - 1
     return Port(name, tensor, array.shape, str(array.dtype), shift)

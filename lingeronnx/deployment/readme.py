@@ -1,4 +1,4 @@
-"""The README of a deployed folder: the steps, and the sizes as they are."""
+"""Write the README of a deployed folder: steps, inputs and outputs, time and sizes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .c_program.guide import make_program_guide
 from .c_program.program import BoardProgram, ChipPart
 from .header import make_c_identifier
 from .markdown import escape_markdown, format_shape
-from .ports import Port, Ports
+from .ports import Ports
 
 __all__ = ["make_readme"]
 
@@ -26,14 +26,32 @@ def make_readme(
     time: CallLatency,
     program: BoardProgram | None = None,
 ) -> str:
-    """Return the text.
+    """Return the text of the README.
 
-    sizes : bytes by file. weights : bytes of the chip parts' constants. costs : on the chip, by
-    part. time : of a call.
+    Parameters
+    ----------
+    name, platform
+        Stem of the files, and the chip.
+    command
+        Packer command.
+    ports
+        Inputs, outputs and states of the first chip part.
+    sizes
+        Bytes of each file, by path.
+    weights
+        Bytes of the chip parts' constants.
+    costs
+        Cost of each chip part, by part name.
+    notes
+        Remarks for the user.
+    time
+        Estimated time of a call.
+    program
+        The C program, if one is written.
     """
     lines = [f"# {name} on {platform}", "", "Made by `lingeronnx deploy`.", ""]
     lines += [f"Note: {escape_markdown(note)}." for note in notes] + [""] * bool(notes)
-    lines += ["## Steps", "", *_steps(name, command, ports, sizes, program)]
+    lines += ["## Steps", "", *_iterate_steps(name, command, ports, sizes, program)]
     lines += ["", *(make_program_guide(program, sizes) if program is not None else ())]
     lines += _iterate_io_sections(ports, costs, program)
     lines += _iterate_latency_section(time)
@@ -53,118 +71,111 @@ def make_readme(
     return "\n".join(lines) + "\n"
 
 
-def _steps(
+def _iterate_steps(
     name: str, command: str, ports: Ports, sizes: Mapping[str, int], program: BoardProgram | None
 ) -> Iterator[str]:
+    """Yield the numbered steps from packing to verifying the board."""
     if program is not None and len(program.chip) > 1:
         yield f"1. Pack: `sh pack.sh`, which runs `{command}`."
         yield f"2. Build the program, and call `{program.prefix}_run()`: below."
-        yield f"3. Prove the board: `{program.prefix}_self_test()`, or `main.c` over `golden/`."
+        yield f"3. Verify the board: `{program.prefix}_self_test()`, or `main.c` over `golden/`."
         return
-    head, tail = (f"{name}_host_{end}.onnx" for end in ("head", "tail"))
+    head, tail = (f"{name}_host_{position}.onnx" for position in ("head", "tail"))
     if program is not None:
-        yield (
-            f"`{program.prefix}_run()` of the program below does steps 2 and what follows it. "
-            "By "
-            "hand:"
-        )
+        yield (f"`{program.prefix}_run()` of the program below does steps 2 and later. By hand:")
         yield ""
     steps = [f"Pack: `sh pack.sh`, which runs `{command}`."]
     if head in sizes:
         steps.append(f"On the host, run `{head}` (onnxruntime); its outputs are the chip's inputs.")
     steps.append(
-        f"Quantize each input as `{name}.h` says, run `{name}.pkg`, take the outputs back by their "
-        "shifts. The macros "
-        f"begin with `{make_c_identifier(name).upper()}_`."
+        f"Quantize each input as `{name}.h` specifies, run `{name}.pkg`, and dequantize the "
+        f"outputs by their shifts. The macros begin with `{make_c_identifier(name).upper()}_`."
     )
     if tail in sizes:
-        steps.append(f"On the host, run `{tail}` on what the chip wrote.")
+        steps.append(f"On the host, run `{tail}` on the chip's outputs.")
     if ports.states:
         steps.append("Feed the states below back before the next call.")
     steps.append(
-        "Prove the board: feed `golden/0/input0.bin` and the other inputs there, and compare the "
-        "dump with "
-        f"`lingeronnx verify {name}_chip.onnx --input golden/0/input.npz --device-dump DIR` (or "
-        "`--device-log`, "
-        "`--device-output`); `golden/0/data` holds what every tensor must be. A board shows fewer, "
-        "for it fuses nodes."
+        "Verify the board: feed `golden/0/input0.bin` and the other inputs there, and compare the "
+        f"dump with `lingeronnx verify {name}_chip.onnx --input golden/0/input.npz --device-dump "
+        "DIR` (or `--device-log`, `--device-output`); `golden/0/data` contains the expected value "
+        "of every tensor. A board dumps fewer, because it fuses nodes."
     )
-    yield from (f"{number}. {step}" for number, step in enumerate(steps, 1))
+    yield from (f"{index}. {step}" for index, step in enumerate(steps, 1))
 
 
 def _iterate_io_sections(
     ports: Ports, costs: Mapping[str, GraphCost | None], program: BoardProgram | None
 ) -> Iterator[str]:
-    """Yield what the chip reads and writes, of each package where there are several."""
+    """Yield tables of the chip's inputs and outputs, one per package if there are several."""
     if program is not None and len(program.chip) > 1:
         for part in program.unique_chip_parts:
-            yield from (f"## Inputs and outputs of {part.name}", "", *_table(part), "")
+            yield from (f"## Inputs and outputs of {part.name}", "", *_iterate_port_table(part), "")
         return
     chip = "the chip" if len(costs) == 1 else next(iter(costs))
-    yield from (f"## Inputs and outputs of {chip}", "", *_table(ports), "", *_states(ports))
+    yield from (
+        f"## Inputs and outputs of {chip}",
+        "",
+        *_iterate_port_table(ports),
+        "",
+        *_iterate_states(ports),
+    )
 
 
-def _table(ports: Ports | ChipPart) -> Iterator[str]:
+def _iterate_port_table(ports: Ports | ChipPart) -> Iterator[str]:
     yield "| | name | shape | type | bytes | integer = value * |"
     yield "|---|---|---|---|---:|---|"
-    for word, side in (("input", ports.inputs), ("output", ports.outputs)):
-        for number, port in enumerate(side):
+    for direction, side in (("input", ports.inputs), ("output", ports.outputs)):
+        for index, port in enumerate(side):
             name, shape = escape_markdown(port.name), format_shape(port.shape)
-            yield (
-                f"| {word} {number} | {name} | {shape} | {port.dtype} | {port.bytes} | "
-                f"{_format_scale(port)} |"
-            )
+            scale = "not scaled" if port.shift is None else f"2^{port.shift}"
+            size = f"{shape} | {port.dtype} | {port.bytes}"
+            yield f"| {direction} {index} | {name} | {size} | {scale} |"
 
 
-def _format_scale(port: Port) -> str:
-    return "as it is" if port.shift is None else f"2^{port.shift}"
-
-
-def _states(ports: Ports) -> Iterator[str]:
+def _iterate_states(ports: Ports) -> Iterator[str]:
     for state in ports.states:
-        source, target = (
-            escape_markdown(p.name)
-            for p in (ports.outputs[state.output], ports.inputs[state.input])
-        )
+        source = escape_markdown(ports.outputs[state.output].name)
+        fed_input = escape_markdown(ports.inputs[state.input].name)
         yield (
-            f"State: output {state.output} ({source}) -> input {state.input} ({target}), its "
-            "integers times "
-            f"2^{state.shift}; zeros at first."
+            f"State: output {state.output} ({source}) -> input {state.input} ({fed_input}), its "
+            f"integers times 2^{state.shift}; initially zero."
         )
-    for source, target in ports.host_states.items():
+    for source, fed_input in ports.host_states.items():
         yield (
-            f"State: {escape_markdown(source)} -> {escape_markdown(target)}, through the host's "
-            "part; zeros at first."
+            f"State: {escape_markdown(source)} -> {escape_markdown(fed_input)}, through a host "
+            "part; initially zero."
         )
     if ports.states or ports.host_states:
         yield ""
 
 
 def _iterate_latency_section(time: CallLatency) -> Iterator[str]:
-    told = [line[0].upper() + line[1:] for line in time.lines()]
-    if told:
-        yield from ("## Time on the chip", "", *(f"{escape_markdown(line)}." for line in told), "")
+    """Yield the estimated time of a call and the layers with the most cycles."""
+    sentences = [line[0].upper() + line[1:] for line in time.lines()]
+    if sentences:
+        yield from ("## Time on the chip", "")
+        yield from (f"{escape_markdown(sentence)}." for sentence in sentences)
+        yield ""
     if time.latency is None:
         return
-    yield from (
-        "| layer | operator | cycles | at most | waits for constants |",
-        "|---|---|---:|---:|---:|",
-    )
-    heaviest = sorted(time.latency.layers, key=lambda layer: -layer.total_cycles)[
-        :_MAX_LISTED_LAYERS
-    ]
-    for layer in heaviest:
-        cells = (
-            f"{layer.total_cycles:,.0f} | {layer.wait + layer.moved + layer.high:,.0f} | "
-            f"{layer.wait:,.0f}"
+    yield "| layer | operator | cycles | at most | waits for constants |"
+    yield "|---|---|---:|---:|---:|"
+    layers = sorted(time.latency.layers, key=lambda layer: -layer.total_cycles)
+    for layer in layers[:_MAX_LISTED_LAYERS]:
+        max_cycles = layer.wait + layer.moved + layer.high
+        name = escape_markdown(layer.node or layer.name)
+        yield (
+            f"| {name} | {layer.operator} | {layer.total_cycles:,.0f} | {max_cycles:,.0f} | "
+            f"{layer.wait:,.0f} |"
         )
-        yield f"| {escape_markdown(layer.node or layer.name)} | {layer.operator} | {cells} |"
-    left = len(time.latency.layers) - len(heaviest)
-    yield from (["", f"{left} lighter layers are left out."] if left else [])
+    omitted = len(layers) - _MAX_LISTED_LAYERS
+    if omitted > 0:
+        yield from ("", f"{omitted} layers with fewer cycles are omitted.")
     yield ""
 
 
-_MAX_LISTED_LAYERS = 12  # that the README lists
+_MAX_LISTED_LAYERS = 12
 
 
 def _iterate_costs(costs: Mapping[str, GraphCost | None]) -> Iterator[str]:

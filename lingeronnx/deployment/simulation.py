@@ -1,8 +1,7 @@
-"""Our side of a comparison with a device.
+"""Run the simulator on the inputs of a device, and name its tensors as the device does.
 
-What the simulator computes of the same inputs, by the device's names.
-The packer takes Quants and Dequants out, so the device's tensors are the integer ones; a graph
-input's own name stands for what its Quant writes. Must not know dumps.
+The packer removes Quants and Dequants, so the device's tensors are the integer ones; the output of
+a graph input's Quant has the name of the graph input on the device. Must not know dumps.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ __all__ = ["SampleRun", "SimulatedGraph", "read_integer_graph", "run_samples"]
 class SimulatedGraph:
     """An integer graph to compare with.
 
-    session : by the user's names. device : {tensor: its name in the chip's file}. entries : {what a
-    Quant of a graph input writes: that input}. proto : the nodes, in order. operators : {tensor:
-    the integer operator that writes it, or the node's own type}. outputs : the integer tensors
-    behind the Dequants, in the order of the chip's outputs.
+    session : runs the graph by the user's names. device : {tensor: its name in the chip's file}.
+    quantized_inputs : {output of a Quant: the Quant's input}. proto : the nodes in order. operators
+    : {tensor: the integer operator that computes it, or the type of the node}. outputs : integer
+    inputs of Dequants and integer graph outputs, in the order of the chip's outputs.
     """
 
     session: Session
@@ -48,17 +47,16 @@ class SimulatedGraph:
     outputs: tuple[str, ...]
 
     def find_source_input(self, name: str, run: SampleRun) -> str:
-        """Return the graph input that the Quant's output `name` holds, as far as the host only moves its values."""
+        """Return the tensor upstream of a Quant's output `name`, past nodes that only move data."""
         values = {str(v.name): v for v in ir.iter_values(self.session.model)}
         return str(trace_moved_value(values[self.quantized_inputs[name]], run.shapes).name)
 
 
 @dataclass(frozen=True)
 class SampleRun:
-    """One sample: integers, and the floats around them, by the user's tensor names.
+    """Tensors of one sample, by the user's tensor names.
 
-    Scales of the integers.
-    feeds : what the graph's inputs were given, as real values.
+    integers, floats : values. scales : of the integers. feeds : the graph's inputs as real values.
     """
 
     integers: Mapping[str, np.ndarray]
@@ -69,122 +67,144 @@ class SampleRun:
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of every tensor."""
-        return {
-            name: array.shape
-            for part in (self.integers, self.floats)
-            for name, array in part.items()
-        }
+        return {name: array.shape for name, array in {**self.integers, **self.floats}.items()}
 
     def with_names(self, names: Mapping[str, str]) -> SampleRun:
-        """Return the run with other names of its tensors."""
+        """Return a copy with tensors renamed by {old: new}; others keep their names."""
 
-        def of(part: Mapping[str, Any]) -> dict[str, Any]:
-            return {names.get(name, name): item for name, item in part.items()}
+        def rename(items: Mapping[str, Any]) -> dict[str, Any]:
+            return {names.get(name, name): item for name, item in items.items()}
 
-        return SampleRun(of(self.integers), of(self.floats), of(self.scales), of(self.feeds))
+        return SampleRun(
+            rename(self.integers), rename(self.floats), rename(self.scales), rename(self.feeds)
+        )
 
 
 def read_integer_graph(model: ir.ModelLike) -> SimulatedGraph:
-    """Read an integer graph, from a file or from memory; ModelError for a float one."""
+    """Read an integer graph from a file or from memory.
+
+    Raises
+    ------
+    ModelError
+        If the model has no integer operator.
+    """
     from ..run.integer.runner import detect_target
 
-    file = ir.as_model(model)
-    model = restore_user_names(file)
-    if not is_integer_graph(model):
+    file_model = ir.as_model(model)
+    user_model = restore_user_names(file_model)
+    if not is_integer_graph(user_model):
         raise ModelError(
-            "the model has no integer operator; give the graph that was packed, such as "
+            "the model has no integer operator; pass the graph that was packed, such as "
             "model_quant.onnx"
         )
-    session = Session(
-        model, arithmetic="executor"
-    )  # what a board runs, whatever the graph's generation means
-    graph, row = session.model, detect_target(session.model)
-    packed = file if isinstance(model, str | os.PathLike) else row.with_safe_names(file)
-    both = zip(ir.iter_values(graph), ir.iter_values(packed), strict=True)
-    device = {str(ours.name): str(theirs.name) for ours, theirs in both}
-    entries, outputs, operators = {}, [], {}
+    # A board computes the executor's arithmetic, whatever generation the graph was written for.
+    session = Session(user_model, arithmetic="executor")
+    graph, target = session.model, detect_target(session.model)
+    is_file = isinstance(model, str | os.PathLike)
+    packed = file_model if is_file else target.with_safe_names(file_model)
+    value_pairs = zip(ir.iter_values(graph), ir.iter_values(packed), strict=True)
+    device_names = {str(ours.name): str(theirs.name) for ours, theirs in value_pairs}
+    quantized_inputs, operators = {}, {}
     for node in graph.graph:
-        form = find_integer_op(node)
-        operators.update(
-            dict.fromkeys(map(_name, node.outputs), node.op_type if form is None else form.name)
-        )
-        if form is QUANT:
-            entries[ir.output_name(node)] = ir.input_name(node)
-        if form is DEQUANT:
-            outputs.append(ir.input_name(node))
-    for value in graph.graph.outputs:  # integers that leave as they are
-        if (
-            value.dtype is not None
-            and value.dtype.name.startswith("INT")
-            and value.name not in outputs
-        ):
-            outputs.append(str(value.name))
+        integer_op = find_integer_op(node)
+        op_name = node.op_type if integer_op is None else integer_op.name
+        operators.update({str(value.name): op_name for value in node.outputs})
+        if integer_op is QUANT:
+            quantized_inputs[ir.output_name(node)] = ir.input_name(node)
     return SimulatedGraph(
-        session, row, device, entries, ir.to_proto(graph), operators, tuple(dict.fromkeys(outputs))
+        session,
+        target,
+        device_names,
+        quantized_inputs,
+        ir.to_proto(graph),
+        operators,
+        _list_integer_outputs(graph),
     )
+
+
+def _list_integer_outputs(graph: ir.Model) -> tuple[str, ...]:
+    """Return the inputs of Dequants, then the graph outputs that are integers."""
+    outputs = [ir.input_name(node) for node in graph.graph if find_integer_op(node) is DEQUANT]
+    for value in graph.graph.outputs:
+        if value.dtype is not None and value.dtype.name.startswith("INT"):
+            outputs.append(str(value.name))
+    return tuple(dict.fromkeys(outputs))
 
 
 def run_samples(
     graph: SimulatedGraph, data: object, start: int, stop: int, state: Mapping[str, str] | None
 ) -> dict[int, SampleRun]:
-    """Return what the simulator computes of samples `start` to `stop` - 1, as far as there are any.
+    """Run the simulator on samples `start` to `stop` - 1, as far as the data have them.
 
-    state : {output: input}, fed back from call to call, from zeros: then an item of the data is a
-    call, as for calibration, and of its samples the first is taken. Raises DataError as `Data`
-    does, ConfigError for states that are not there.
+    Parameters
+    ----------
+    graph, data
+        The graph, and inputs in any form that `Data` accepts.
+    start, stop
+        Range of sample indices.
+    state
+        {output: input} fed back from call to call, starting from zeros. An item of the data is then
+        one call, as for calibration, of which the first sample is used.
+
+    Returns
+    -------
+    dict of int to SampleRun
+        Tensors by sample index.
+
+    Raises
+    ------
+    DataError
+        For invalid data, as `Data` does.
+    ConfigError
+        If a state does not exist.
     """
     stream = graph.session.stream(state) if state else None
-    fed = set(state.values()) if state else set()
-    specs = [spec for spec in graph.session.inputs if spec.name not in fed]
-    first = make_zero_states([spec for spec in graph.session.inputs if spec.name in fed], 1)
+    fed_back = set(state.values()) if state else set()
+    specs = [spec for spec in graph.session.inputs if spec.name not in fed_back]
+    state_specs = [spec for spec in graph.session.inputs if spec.name in fed_back]
+    initial_states = make_zero_states(state_specs, 1)
     source = Data(data, specs, limit=stop if stream is None else None, what="input data")
-    found = {}
-    for number, (feeds, _) in enumerate(source.batches(1 if stream is None else 1 << 30)):
-        if number >= stop:
+    runs = {}
+    for index, (feeds, _) in enumerate(source.batches(1 if stream is None else 1 << 30)):
+        if index >= stop:
             break
         feeds = {spec.name: spec.slice_samples(feeds[spec.name], 0, 1) for spec in specs}
-        if number < start and stream is None:
+        if index < start and stream is None:
             continue
-        held = {} if stream is None else stream.state
-        taps = list(graph.session.tensors({**feeds, **first, **held}))
+        states = {} if stream is None else stream.state
+        all_feeds = {**feeds, **initial_states, **states}
+        tensors = list(graph.session.tensors(all_feeds))
         if stream is not None:
-            arrays = {name: array for name, array, _ in taps}
+            arrays = {name: array for name, array, _ in tensors}
             stream.reset({name: arrays[output] for output, name in (state or {}).items()})
-        if number >= start:
-            found[number] = _make_sample_run(
-                taps, _to_real_feeds(graph, {**feeds, **first, **held}, taps)
-            )
-    return found
-
-
-def _name(value: ir.Value) -> str:
-    return str(value.name)
+        if index >= start:
+            runs[index] = _make_sample_run(tensors, _to_real_feeds(graph, all_feeds, tensors))
+    return runs
 
 
 def _to_real_feeds(
     graph: SimulatedGraph,
     feeds: Mapping[str, np.ndarray],
-    taps: list[tuple[str, np.ndarray, Affine | None]],
+    tensors: list[tuple[str, np.ndarray, Affine | None]],
 ) -> dict[str, np.ndarray]:
-    """Return feeds with real values for those that were quantized already."""
+    """Return the feeds with those that were already quantized converted to real values."""
     scales = {
-        graph.quantized_inputs[name]: held.scale
-        for name, _, held in taps
-        if name in graph.quantized_inputs and held is not None
+        graph.quantized_inputs[name]: qparams.scale
+        for name, _, qparams in tensors
+        if name in graph.quantized_inputs and qparams is not None
     }
-    return {
-        name: (np.asarray(a) / scales[name]).astype(np.float32)
-        if name in scales and a.dtype.kind == "i"
-        else a
-        for name, a in feeds.items()
-    }
+    real_feeds = {}
+    for name, array in feeds.items():
+        if name in scales and array.dtype.kind == "i":
+            array = (np.asarray(array) / scales[name]).astype(np.float32)
+        real_feeds[name] = array
+    return real_feeds
 
 
 def _make_sample_run(
-    taps: list[tuple[str, np.ndarray, Affine | None]], feeds: Mapping[str, np.ndarray]
+    tensors: list[tuple[str, np.ndarray, Affine | None]], feeds: Mapping[str, np.ndarray]
 ) -> SampleRun:
-    whole = {name: np.asarray(a) for name, a, _ in taps if a.dtype.kind == "i"}
-    floats = {name: np.asarray(a) for name, a, _ in taps if a.dtype.kind == "f"}
-    return SampleRun(
-        whole, floats, {name: held.scale for name, _, held in taps if held is not None}, feeds
-    )
+    integers = {name: np.asarray(array) for name, array, _ in tensors if array.dtype.kind == "i"}
+    floats = {name: np.asarray(array) for name, array, _ in tensors if array.dtype.kind == "f"}
+    scales = {name: qparams.scale for name, _, qparams in tensors if qparams is not None}
+    return SampleRun(integers, floats, scales, feeds)

@@ -1,7 +1,4 @@
-"""Host nodes that only move values.
-
-What a tensor of one sample is made of, integer by integer in the same order.
-"""
+"""Trace tensors back through host nodes that keep all elements in the same order."""
 
 from __future__ import annotations
 
@@ -13,26 +10,37 @@ __all__ = ["trace_moved_value"]
 
 
 def trace_moved_value(value: ir.Value, shapes: Mapping[str, tuple[int, ...]]) -> ir.Value:
-    """Return the tensor that `value` holds the values of, in their order, through nodes that only move them.
+    """Trace a tensor back through nodes that keep its elements in the same order.
 
-    shapes : of one sample, by tensor; a Transpose keeps the order where it moves axes of size 1
-    only.
+    Parameters
+    ----------
+    value
+        Tensor to trace.
+    shapes
+        Shape of each tensor for one sample. A Transpose keeps the order if it moves only axes of
+        size 1.
+
+    Returns
+    -------
+    ir.Value
+        First tensor upstream with the same elements in the same order; `value` if there is none.
     """
-    while (
-        (node := ir.producer(value)) is not None
-        and node.op_type in operators.PERMUTATION_OPS
-        and node.domain == ""
-    ):
+    while (node := ir.producer(value)) is not None:
+        if node.op_type not in operators.PERMUTATION_OPS or node.domain != "":
+            return value
         source = ir.require_input(node)
-        if node.op_type == "Transpose" and not _keeps_order(node, shapes.get(str(source.name))):
-            break
+        if node.op_type == "Transpose" and not _is_order_preserving(
+            node, shapes.get(str(source.name))
+        ):
+            return value
         value = source
     return value
 
 
-def _keeps_order(node: ir.Node, shape: tuple[int, ...] | None) -> bool:
+def _is_order_preserving(node: ir.Node, shape: tuple[int, ...] | None) -> bool:
+    """Whether a Transpose of a tensor of this shape moves only axes of size 1."""
     if shape is None:
         return False
-    order = ir.get_attr(node, "perm", list(range(len(shape)))[::-1])
-    moved = [axis for axis in order if shape[axis] != 1]
-    return moved == sorted(moved)
+    permutation = ir.get_attr(node, "perm", list(range(len(shape)))[::-1])
+    large_axes = [axis for axis in permutation if shape[axis] != 1]
+    return large_axes == sorted(large_axes)

@@ -463,15 +463,15 @@ def test_refusals(ends, tmp_path):
     _, graph, data = ends
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("dear")
-    with pytest.raises(ConfigError, match="holds files of something else"):
+    with pytest.raises(ConfigError, match="not created by deploy"):
         api.deploy(graph, tmp_path / "mine", data)
-    with pytest.raises(ConfigError, match="it is no folder"):
+    with pytest.raises(ConfigError, match="not a directory"):
         api.deploy(graph, tmp_path / "mine" / "notes.txt", data)
-    with pytest.raises(ConfigError, match="there is no folder"):
+    with pytest.raises(ConfigError, match="does not exist"):
         api.deploy(graph, tmp_path / "none" / "board", data)
     with pytest.raises(ConfigError, match="'mode' is for float models"):
         api.deploy(graph, tmp_path / "board", data, mode="q-value")
-    with pytest.raises(ConstraintError, match="generic is no chip"):
+    with pytest.raises(ConstraintError, match="generic: it is not a chip"):
         api.deploy(nets.quantized(nets.plain(), platform="generic"), tmp_path / "board")
     net = nets.Net(3, 8, 8)
     alone = net.graph(net.node("Erf", "x", out="y"))
@@ -628,7 +628,7 @@ def test_psram_that_is_too_small_is_a_note(tmp_path):
             for size in (psram_bytes - 1, psram_bytes, None)
         ]
         want = (
-            f"psram: {psram_bytes} bytes with the executor's objects, and arcs has "
+            f"psram: {psram_bytes} bytes including the executor's objects; arcs has "
             f"{psram_bytes - 1}{advice}"
         )
         assert notes == [[want], [], []]

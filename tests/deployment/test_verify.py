@@ -394,27 +394,27 @@ def test_refusals(device, clean, digits, tmp_path):
     graph, x = digits
     folder = device.dump(tmp_path / "d", clean)
     data = {"input": x}
-    with pytest.raises(ConfigError, match="give one of"):
+    with pytest.raises(ConfigError, match="pass exactly one of"):
         verify(graph, data)
-    with pytest.raises(ConfigError, match="give one of"):
+    with pytest.raises(ConfigError, match="pass exactly one of"):
         verify(graph, data, dump=folder, log=folder)
     with pytest.raises(ModelError, match="no integer operator"):
         verify(ROOT / "models" / "digits_cnn.onnx", data, dump=folder)
-    with pytest.raises(DataError, match="holds no dump"):
+    with pytest.raises(DataError, match="no dumps found"):
         verify(graph, data, dump=tmp_path)
-    with pytest.raises(DataError, match="is no folder"):
+    with pytest.raises(DataError, match="not a directory"):
         verify(graph, data, dump=tmp_path / "nothing")
     with pytest.raises(DataError, match="cannot read"):
         verify(graph, data, log=tmp_path / "nothing")
     (tmp_path / "o").write_bytes(b"123")
-    with pytest.raises(DataError, match="no line"):
+    with pytest.raises(DataError, match="has no line"):
         verify(graph, data, log=tmp_path / "o")
-    with pytest.raises(DataError, match="holds 3 bytes; the outputs take 10"):
+    with pytest.raises(DataError, match="has 3 bytes; the outputs need 10"):
         verify(graph, data, output=tmp_path / "o")
     only = tmp_path / "e"
     only.mkdir()
     (only / "foreign##_1_2.txt").write_text("1\n2\n")
-    with pytest.raises(DataError, match="give the graph that was packed"):
+    with pytest.raises(DataError, match="pass the graph that was packed"):
         verify(graph, data, dump=only)
     (only / "foreign##_1_2.txt").write_text("1\nx\n")
     with pytest.raises(DataError, match="one integer per line"):
@@ -429,7 +429,7 @@ def test_another_size(device, clean, digits, tmp_path):
     file.write_text("1\n2\n")
     first = verify(graph, {"input": x}, dump=folder).first
     assert (first.tensor, first.index) == (POOL, None)
-    assert "the device has 2 elements, ours 512" in first.remarks
+    assert "the device has 2 elements, the simulator 512" in first.remarks
 
 
 def test_command(device, clean, digits, tmp_path):
@@ -458,7 +458,7 @@ def test_command(device, clean, digits, tmp_path):
     assert "scale_o" in bad.stderr
     none = CliRunner().invoke(main, common[:-1])
     assert none.exit_code == 1
-    assert none.output.startswith("error: give one of --device-dump")
+    assert none.output.startswith("error: pass exactly one of --device-dump")
 
 
 def test_the_other_generation(device, clean, digits, tmp_path):

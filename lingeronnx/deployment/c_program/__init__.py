@@ -1,10 +1,15 @@
-"""The C program of a deployed model.
+"""Generate the C program of a deployed model.
 
-Chip parts called through the executor, host parts, borders and states.
-    program    what it does, as values: buffers, steps, memory     host       host parts as C, by
-    emx-onnx-cgen source     its files, from `templates/`                        packages   the
-    header in front of each package golden     one call as C arrays, for `model_self_test`
-    build      compiling it on a PC attempt    the proof on a PC against the stand-in executor
+It calls chip parts through the executor, contains the host parts as C, and converts and keeps the
+tensors between them.
+
+    program          parts, buffers, states and memory of one call, as values
+    host_source      host parts as C, by emx-onnx-cgen
+    source_files     the program's files, from `templates/`
+    packages         the header in front of each package
+    vectors          one call as C arrays, for the self-test
+    build            compiling the program on a PC
+    host_proof       proving it on a PC against the stand-in executor
 
 Must not know: commands, torch.
 """

@@ -1,4 +1,4 @@
-"""Places of buffers in one static arena: two that are in use at the same time never overlap."""
+"""Plan buffers in one static arena, so that no two buffers overlap while both are in use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ALIGNMENT = 16
 
 
 class BufferLifetime(NamedTuple):
-    """Bytes of a buffer, and the first and the last step that it is used in, both included."""
+    """Size of a buffer in bytes, and the first and last step that uses it, inclusive."""
 
     size: int
     first: int
@@ -24,24 +24,31 @@ def round_up(size: int, multiple: int = ALIGNMENT) -> int:
     return -(-size // multiple) * multiple
 
 
-def plan_arena(uses: Mapping[str, BufferLifetime]) -> tuple[dict[str, int], int]:
-    """Return the offset of each buffer and the bytes of all.
+def plan_arena(lifetimes: Mapping[str, BufferLifetime]) -> tuple[dict[str, int], int]:
+    """Plan a static arena: largest buffer first, each at the lowest free offset.
 
-    The largest first, each at the lowest free place.
+    Returns
+    -------
+    offsets : dict of str to int
+        Byte offset of each buffer.
+    arena_bytes : int
+        Size of the arena; 0 if there are no buffers.
     """
     offsets: dict[str, int] = {}
-    for name, use in sorted(uses.items(), key=lambda item: (-item[1].size, item[1].first, item[0])):
-        taken = sorted(
-            (offsets[other], offsets[other] + round_up(uses[other].size))
-            for other in offsets
-            if uses[other].first <= use.last and use.first <= uses[other].last
-        )
-        place = 0
-        for start, end in taken:
-            if place + round_up(use.size) <= start:
+    arena_bytes = 0
+    by_size = sorted(lifetimes.items(), key=lambda item: (-item[1].size, item[1].first, item[0]))
+    for name, lifetime in by_size:
+        occupied = []
+        for placed, start in offsets.items():
+            neighbor = lifetimes[placed]
+            if neighbor.first <= lifetime.last and lifetime.first <= neighbor.last:
+                occupied.append((start, start + round_up(neighbor.size)))
+        size = round_up(lifetime.size)
+        offset = 0
+        for start, end in sorted(occupied):
+            if offset + size <= start:
                 break
-            place = max(place, end)
-        offsets[name] = place
-    return offsets, max(
-        (offsets[name] + round_up(use.size) for name, use in uses.items()), default=0
-    )
+            offset = max(offset, end)
+        offsets[name] = offset
+        arena_bytes = max(arena_bytes, offset + size)
+    return offsets, arena_bytes

@@ -1,4 +1,4 @@
-"""Compiling a program on a PC, against the stand-in executor or the vendor's library."""
+"""Compile a program on a PC, against the stand-in executor or the vendor's library."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import ConfigError
+from ..ports import Port
 from .packages import compute_arguments_crc, make_package, make_package_header
 from .program import BoardProgram
 from .source_files import _DTYPE_CODES, StaticMemory
@@ -21,7 +22,7 @@ from .vectors import PartVector
 
 __all__ = [
     "HOST_FLAGS",
-    "OWN_FLAGS",
+    "PROGRAM_FLAGS",
     "SANITIZER_FLAGS",
     "build_stub_containers",
     "compile_program",
@@ -30,21 +31,27 @@ __all__ = [
     "run_compiler",
 ]
 
-#: How the program's own C is compiled, without a warning, and the generated C of the host's parts.
-OWN_FLAGS = ("-std=c99", "-Wall", "-Wextra", "-Wconversion", "-pedantic", "-ffp-contract=off")
+#: Flags for the program's C, which compiles without warnings, and for the generated host parts.
+PROGRAM_FLAGS = ("-std=c99", "-Wall", "-Wextra", "-Wconversion", "-pedantic", "-ffp-contract=off")
 HOST_FLAGS = ("-std=c99", "-Wall", "-ffp-contract=off")
-#: What finds a byte written past an array, and what C leaves undefined.
+#: Flags that detect accesses outside of arrays and undefined behaviour.
 SANITIZER_FLAGS = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
 def find_compiler() -> list[str]:
-    """Return the compiler's call, $CC or cc; ConfigError where there is none."""
-    words = shlex.split(os.environ.get("CC", "cc"))
-    if not words or shutil.which(words[0]) is None:
+    """Return the command of the C compiler, $CC or cc.
+
+    Raises
+    ------
+    ConfigError
+        If it is not on the PATH.
+    """
+    argv = shlex.split(os.environ.get("CC", "cc"))
+    if not argv or shutil.which(argv[0]) is None:
         raise ConfigError(
-            f"no C compiler '{' '.join(words) or 'cc'}' on the PATH; install one, or name it in CC"
+            f"no C compiler '{' '.join(argv) or 'cc'}' on the PATH; install one, or set CC"
         )
-    return words
+    return argv
 
 
 def get_stub_folder() -> Path:
@@ -58,82 +65,124 @@ def compile_program(
     flags: Sequence[str] = (),
     libraries: Sequence[str] = (),
 ) -> str:
-    """Compile `sources`, each with flags of its own, and link them into `output`.
+    """Compile and link C files.
 
-    Return what the compiler said.
-    Raises ConfigError with the first error where it fails.
+    Parameters
+    ----------
+    sources
+        C files, each with its own flags.
+    output
+        The program, or a shared library if its suffix is .so.
+    flags
+        Flags for all files and for linking.
+    libraries
+        Linker arguments.
+
+    Returns
+    -------
+    str
+        Messages of the compiler.
+
+    Raises
+    ------
+    ConfigError
+        With the first error, if compilation fails.
     """
-    cc, objects, said = find_compiler(), [], ""
-    for number, (source, own) in enumerate(sources):
-        made_object = output.parent / f"{output.name}.{number}.o"
-        said += run_compiler([*cc, *own, *flags, "-c", "-o", str(made_object), str(source)])
-        objects.append(str(made_object))
+    cc, objects, messages = find_compiler(), [], ""
+    for index, (source, source_flags) in enumerate(sources):
+        object_path = output.parent / f"{output.name}.{index}.o"
+        argv = [*cc, *source_flags, *flags, "-c", "-o", str(object_path), str(source)]
+        messages += run_compiler(argv)
+        objects.append(object_path)
     shared = ["-shared"] if output.suffix == ".so" else []
-    said += run_compiler([*cc, *flags, *shared, "-o", str(output), *objects, *libraries, "-lm"])
-    for item in objects:
-        Path(item).unlink()
-    return said
+    object_names = map(str, objects)
+    messages += run_compiler(
+        [*cc, *flags, *shared, "-o", str(output), *object_names, *libraries, "-lm"]
+    )
+    for object_path in objects:
+        object_path.unlink()
+    return messages
 
 
-def run_compiler(words: Sequence[str]) -> str:
-    """Return what a compiler says; ConfigError with its first error where it fails."""
-    done = subprocess.run(list(words), capture_output=True, text=True, check=False)
-    if done.returncode:
-        lines = [
-            line for line in done.stderr.splitlines() if "error" in line
-        ] or done.stderr.splitlines()[-1:]
+def run_compiler(argv: Sequence[str]) -> str:
+    """Run a compiler and return its messages.
+
+    Raises
+    ------
+    ConfigError
+        With the first error, if it fails.
+    """
+    process = subprocess.run(list(argv), capture_output=True, text=True, check=False)
+    if process.returncode:
+        lines = process.stderr.splitlines()
+        errors = [line for line in lines if "error" in line] or lines[-1:]
         raise ConfigError(
-            f"the C compiler fails ({lines[0] if lines else shlex.join(words)}); name another one "
-            "in CC"
+            f"C compilation failed ({errors[0] if errors else shlex.join(argv)}); set CC to use "
+            "another compiler"
         )
-    return done.stderr
+    return process.stderr
 
 
 def build_stub_containers(
     program: BoardProgram, crcs: Mapping[str, int], calls: Sequence[Sequence[PartVector]] = ()
 ) -> dict[str, bytes]:
-    """Return a package for the stand-in of each chip part, with its header, by part.
+    """Build a package for the stand-in executor of each unique chip part.
 
-    calls : what the parts read and wrote, call by call, to be replayed; none: the stand-in asks a
-    callback. What a part is given twice is written once.
+    Parameters
+    ----------
+    program
+        The program.
+    crcs
+        CRC-32 of the chip parts' files, by part name.
+    calls
+        Inputs and outputs of every part, call by call, which the stand-in replays; without them it
+        asks a callback. Calls with equal inputs are stored once.
+
+    Returns
+    -------
+    dict of str to bytes
+        Package with its header, by part name.
     """
-    memory, found = StaticMemory(program), {}
+    memory, packages = StaticMemory(program), {}
     for part in program.unique_chip_parts:
-        steps = [index for index, one in enumerate(program.parts) if one.first == part.first]
-        sizes = memory.shared_bytes_by_part[part.name], memory.psram_bytes_by_part[part.name] - 4096
-        known = {
-            _pack_arrays(v.inputs): _pack_arrays(v.outputs)
-            for v in (call[index] for call in calls for index in steps)
-        }
-        counts = len(part.inputs), len(part.outputs), len(known)
+        indices = [i for i, other in enumerate(program.parts) if other.first == part.first]
+        outputs_by_inputs = {}
+        for vectors in calls:
+            for index in indices:
+                inputs = _pack_arrays(vectors[index].inputs)
+                outputs_by_inputs[inputs] = _pack_arrays(vectors[index].outputs)
+        shared_bytes = memory.shared_bytes_by_part[part.name]
+        psram_bytes = memory.psram_bytes_by_part[part.name] - 4096
         body = struct.pack("<8s12sI", b"LNGRPLAY", program.platform.encode(), part.package_index)
-        body += struct.pack("<IIIIII", *sizes, *counts, part.has_resident_constants)
-        body += b"".join(
-            struct.pack(
-                "<II7If",
-                _DTYPE_CODES[port.dtype],
-                len(port.shape),
-                *_pad_dims(port.shape),
-                -1.0 if port.shift is None else float(port.shift),
-            )
-            for port in (*part.inputs, *part.outputs)
+        body += struct.pack(
+            "<IIIIII",
+            shared_bytes,
+            psram_bytes,
+            len(part.inputs),
+            len(part.outputs),
+            len(outputs_by_inputs),
+            part.has_resident_constants,
         )
-        body += b"".join(given + made for given, made in known.items())
-        words = part.choice.argv
-        found[part.name] = make_package(
-            make_package_header(
-                program.platform, part.package_index, crcs[part.name], compute_arguments_crc(words)
-            ),
-            body,
+        body += b"".join(_pack_port(port) for port in (*part.inputs, *part.outputs))
+        body += b"".join(inputs + outputs for inputs, outputs in outputs_by_inputs.items())
+        header = make_package_header(
+            program.platform,
+            part.package_index,
+            crcs[part.name],
+            compute_arguments_crc(part.choice.argv),
         )
-    return found
+        packages[part.name] = make_package(header, body)
+    return packages
+
+
+def _pack_port(port: Port) -> bytes:
+    """Return type, rank, seven dimensions and scale of a port."""
+    scale = -1.0 if port.shift is None else float(port.shift)
+    dims = [*port.shape, *([0] * (7 - len(port.shape)))]
+    return struct.pack("<II7If", _DTYPE_CODES[port.dtype], len(port.shape), *dims, scale)
 
 
 def _pack_arrays(arrays: Sequence[np.ndarray]) -> bytes:
-    """Return arrays as they lie in a package: little-endian, each filled up to 8 bytes."""
-    found = [array.astype(array.dtype.newbyteorder("<")).tobytes() for array in arrays]
-    return b"".join(raw + bytes(-len(raw) % 8) for raw in found)
-
-
-def _pad_dims(shape: Sequence[int]) -> list[int]:
-    return [*shape, *([0] * (7 - len(shape)))]
+    """Return arrays in little-endian order, each padded to a multiple of 8 bytes."""
+    chunks = [array.astype(array.dtype.newbyteorder("<")).tobytes() for array in arrays]
+    return b"".join(chunk + bytes(-len(chunk) % 8) for chunk in chunks)

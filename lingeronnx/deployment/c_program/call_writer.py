@@ -1,6 +1,6 @@
-"""The C of one call of a program: part after part, with what is between them.
+"""Write the C of one call of a program: all parts, and the conversions and copies between them.
 
-Equal steps in a row are a loop.
+Equal steps in a row become a loop.
 """
 
 from __future__ import annotations
@@ -18,140 +18,131 @@ from .program import (
     sanitize_c_name,
 )
 
-__all__ = ["CallWriter", "format_scale", "get_quantize_function", "make_c_names"]
+__all__ = [
+    "CallWriter",
+    "format_scale",
+    "format_scratch_pointer",
+    "get_quantize_function",
+    "make_c_names",
+]
 
 
-def make_c_names(arrays: Sequence[ProgramTensor], start: str) -> dict[str, str]:
-    """Return {tensor: its C name}, each once."""
-    found: dict[str, str] = {}
+def make_c_names(arrays: Sequence[ProgramTensor], prefix: str) -> dict[str, str]:
+    """Return a unique C name that begins with `prefix` for each tensor."""
+    names: dict[str, str] = {}
     for array in arrays:
-        name = f"{start}_{sanitize_c_name(array.tensor)}"
-        found[array.tensor] = name if name not in found.values() else f"{name}_{len(found)}"
-    return found
+        name = f"{prefix}_{sanitize_c_name(array.tensor)}"
+        names[array.tensor] = name if name not in names.values() else f"{name}_{len(names)}"
+    return names
 
 
 class CallWriter:
-    """The C of one call."""
+    """Writes the C of one call.
+
+    input_names, output_names, states : C name of each input, output and state, by tensor.
+    quantized_inputs : {input: (integer type, shift)} of inputs that `run_q` takes as integers.
+    """
 
     def __init__(self, program: BoardProgram) -> None:
         self.program = program
-        self.input_names, self.output_names = (
-            make_c_names(program.inputs, "in"),
-            make_c_names(program.outputs, "out"),
-        )
-        self.states = {one.tensor: f"state{k}" for k, (one, _) in enumerate(program.states)}
+        self.input_names = make_c_names(program.inputs, "in")
+        self.output_names = make_c_names(program.outputs, "out")
+        self.states = {fed.tensor: f"state{k}" for k, (fed, _) in enumerate(program.states)}
         self.quantized_inputs = self._find_quantized_inputs()
 
     def _find_quantized_inputs(self) -> dict[str, tuple[str, int]]:
-        """Return {input: (integer type, shift)} of what only one Quant, or several alike, read."""
-        found: dict[str, set[tuple[str, int] | None]] = {
+        """Find the inputs that are consumed only by Quants of one integer type and shift."""
+        consumers: dict[str, set[tuple[str, int] | None]] = {
             array.tensor: set() for array in self.program.inputs
         }
         for part in self.program.parts:
             for index, array in enumerate(part.sources):
-                if array.tensor in found:
-                    port = (
-                        part.inputs[index]
-                        if isinstance(part, ChipPart) and part.quantized[index]
-                        else None
-                    )
-                    found[array.tensor].add(
-                        None if port is None or port.shift is None else (port.dtype, port.shift)
-                    )
-        return {
-            name: one
-            for name, kinds in found.items()
-            if len(kinds) == 1 and (one := next(iter(kinds)))
-        }
+                if array.tensor in consumers:
+                    consumers[array.tensor].add(_get_quantized_type(part, index))
+        quantized_inputs = {}
+        for name, types in consumers.items():
+            if len(types) == 1:
+                (quantized_type,) = types
+                if quantized_type is not None:
+                    quantized_inputs[name] = quantized_type
+        return quantized_inputs
 
     def format_pointer(self, array: ProgramTensor, const: bool = True) -> str:
-        """Return a pointer to a tensor between parts."""
-        kind = get_c_type(array.dtype)
+        """Return the C pointer to an input, output, state, or tensor in the arena."""
+        c_type = get_c_type(array.dtype)
         if array.tensor in self.input_names:
             return self.input_names[array.tensor]
         if array.tensor in self.output_names:
             return self.output_names[array.tensor]
         if array.tensor in self.states:
             return self.states[array.tensor]
-        return f"({'const ' if const else ''}{kind} *)AT({self.program.arena_offsets[array.key]})"
+        return f"({'const ' if const else ''}{c_type} *)AT({self.program.arena_offsets[array.key]})"
 
     def format_parameters(self, quantized: bool) -> list[str]:
-        """Return those of `run` and `run_q`."""
-        found = []
+        """Return the C parameters of `run`, or of `run_q` if `quantized`."""
+        parameters = []
         for array in self.program.inputs:
-            kind = get_c_type(array.dtype)
+            c_type = get_c_type(array.dtype)
             if quantized and array.tensor in self.quantized_inputs:
-                kind = f"{self.quantized_inputs[array.tensor][0]}_t"
-            found.append(f"const {kind} *{self.input_names[array.tensor]}")
+                c_type = f"{self.quantized_inputs[array.tensor][0]}_t"
+            parameters.append(f"const {c_type} *{self.input_names[array.tensor]}")
+        return parameters + self._format_output_parameters()
+
+    def _format_output_parameters(self) -> list[str]:
         return [
-            *found,
-            *(
-                f"{get_c_type(a.dtype)} *{self.output_names[a.tensor]}"
-                for a in self.program.outputs
-            ),
+            f"{get_c_type(array.dtype)} *{self.output_names[array.tensor]}"
+            for array in self.program.outputs
         ]
 
     def format_inner_parameters(self) -> list[str]:
-        """Return the parameters of the function behind both.
+        """Return the C parameters of the function that `run` and `run_q` call.
 
-        An input as floats or as integers, one of them NULL.
+        A quantized input has two parameters, for floats and for integers, one of which is NULL.
         """
-        found = []
+        parameters = []
         for array in self.program.inputs:
             name = self.input_names[array.tensor]
-            found.append(f"const {get_c_type(array.dtype)} *{name}")
+            parameters.append(f"const {get_c_type(array.dtype)} *{name}")
             if array.tensor in self.quantized_inputs:
-                found.append(f"const {self.quantized_inputs[array.tensor][0]}_t *q_{name}")
-        return [
-            *found,
-            *(
-                f"{get_c_type(a.dtype)} *{self.output_names[a.tensor]}"
-                for a in self.program.outputs
-            ),
-        ]
+                parameters.append(f"const {self.quantized_inputs[array.tensor][0]}_t *q_{name}")
+        return parameters + self._format_output_parameters()
 
     def format_arguments(self, quantized: bool) -> str:
-        """Return the arguments to the function behind both."""
-        found = []
+        """Return the arguments with which `run`, or `run_q` if `quantized`, calls that function."""
+        arguments = []
         for array in self.program.inputs:
-            name, both = self.input_names[array.tensor], array.tensor in self.quantized_inputs
-            found.append("NULL" if both and quantized else name)
-            if both:
-                found.append(name if quantized else "NULL")
-        return ", ".join([*found, *self.output_names.values()])
+            name, has_both = self.input_names[array.tensor], array.tensor in self.quantized_inputs
+            arguments.append("NULL" if has_both and quantized else name)
+            if has_both:
+                arguments.append(name if quantized else "NULL")
+        return ", ".join([*arguments, *self.output_names.values()])
 
     def iterate_lines(self) -> Iterator[str]:
-        """Yield the lines of one call."""
-        yield from roll_loops(
-            [
-                (
-                    part.name,
-                    list(
-                        self._iterate_chip_lines(number, part)
-                        if isinstance(part, ChipPart)
-                        else self._iterate_host_lines(number, part)
-                    ),
-                )
-                for number, part in enumerate(self.program.parts)
-            ]
-        )
+        """Yield the lines of C of one call: all parts, then the update of the states."""
+        steps = []
+        for index, part in enumerate(self.program.parts):
+            if isinstance(part, ChipPart):
+                lines = self._iterate_chip_lines(index, part)
+            else:
+                lines = self._iterate_host_lines(index, part)
+            steps.append((part.name, list(lines)))
+        yield from roll_loops(steps)
         if self.program.states:
             yield ""
-            yield "    /* what the next call begins with */"
-        for one, two in self.program.states:
-            yield (
-                f"    memcpy({self.states[one.tensor]}, {self.format_pointer(two)}, sizeof "
-                f"{self.states[one.tensor]});"
-            )
+            yield "    /* save states for the next call */"
+        for fed, output in self.program.states:
+            name = self.states[fed.tensor]
+            yield f"    memcpy({name}, {self.format_pointer(output)}, sizeof {name});"
 
-    def _iterate_chip_lines(self, number: int, part: ChipPart) -> Iterator[str]:
+    def _iterate_chip_lines(self, part_index: int, part: ChipPart) -> Iterator[str]:
+        """Yield input quantization, the executor's call, and output dequantization or copies."""
         for index, (array, port) in enumerate(zip(part.sources, part.inputs, strict=True)):
             source = self.format_pointer(array)
             if part.quantized[index]:
                 offset = self.program.arena_offsets[get_integer_buffer_key(part, index)]
-                rule = get_quantize_function(port.dtype, port.shift or 0)
-                made = (
-                    f"{rule}({source}, ({port.dtype}_t *)AT({offset}), {port.elements}, "
+                function = get_quantize_function(port.dtype, port.shift or 0)
+                quantize = (
+                    f"{function}({source}, ({port.dtype}_t *)AT({offset}), {port.elements}, "
                     f"{format_scale(port.shift or 0)});"
                 )
                 if array.tensor in self.quantized_inputs:
@@ -159,45 +150,56 @@ class CallWriter:
                         f"    if (q_{source} != NULL) memcpy(AT({offset}), q_{source}, "
                         f"{port.bytes});"
                     )
-                    yield f"    else {made}"
+                    yield f"    else {quantize}"
                 else:
-                    yield f"    {made}"
+                    yield f"    {quantize}"
                 source = f"AT({offset})"
             yield f"    inputs[{index}] = {source};"
-            yield f"    SHOW({number}, 0, {index}, inputs[{index}], {port.bytes});"
+            yield f"    SHOW({part_index}, 0, {index}, inputs[{index}], {port.bytes});"
+        check = f"    if (rc != {self.program.prefix.upper()}_OK) return rc;"
         yield f"    rc = forward({part.package_index}, inputs);"
-        yield f"    if (rc != {self.program.prefix.upper()}_OK) return rc;"
+        yield check
         for index, (array, port) in enumerate(zip(part.targets, part.outputs, strict=True)):
             yield f"    rc = output_of({part.package_index}, {index}, &found);"
-            yield f"    if (rc != {self.program.prefix.upper()}_OK) return rc;"
-            yield f"    SHOW({number}, 1, {index}, found, {port.bytes});"
-            place = self.format_pointer(array, const=False)
+            yield check
+            yield f"    SHOW({part_index}, 1, {index}, found, {port.bytes});"
+            destination = self.format_pointer(array, const=False)
             if part.dequantized[index]:
-                kind, factor = f"{port.dtype}_t", format_scale(-(port.shift or 0))
                 yield (
-                    f"    dequantize_{port.dtype}((const {kind} *)found, {place}, "
-                    f"{port.elements}, {factor});"
+                    f"    dequantize_{port.dtype}((const {port.dtype}_t *)found, {destination}, "
+                    f"{port.elements}, {format_scale(-(port.shift or 0))});"
                 )
             else:
-                yield f"    memcpy({place}, found, {port.bytes});"
+                yield f"    memcpy({destination}, found, {port.bytes});"
 
-    def _iterate_host_lines(self, number: int, part: HostPart) -> Iterator[str]:
+    def _iterate_host_lines(self, part_index: int, part: HostPart) -> Iterator[str]:
+        """Yield the call of a host part's function."""
         for index, array in enumerate(part.sources):
-            yield f"    SHOW({number}, 0, {index}, {self.format_pointer(array)}, {array.bytes});"
-        scratch = f"{part.name}.scratch"
-        room = (
-            f"AT({self.program.arena_offsets[scratch]})"
-            if scratch in self.program.arena_offsets
-            else "NULL"
-        )
-        given = [
-            *(self.format_pointer(a) for a in part.sources),
-            *(self.format_pointer(a, const=False) for a in part.targets),
-            room,
+            pointer = self.format_pointer(array)
+            yield f"    SHOW({part_index}, 0, {index}, {pointer}, {array.bytes});"
+        arguments = [
+            *(self.format_pointer(array) for array in part.sources),
+            *(self.format_pointer(array, const=False) for array in part.targets),
+            format_scratch_pointer(self.program, part),
         ]
-        yield f"    {self.program.prefix}_{part.first}({', '.join(given)});"
+        yield f"    {self.program.prefix}_{part.first}({', '.join(arguments)});"
         for index, array in enumerate(part.targets):
-            yield f"    SHOW({number}, 1, {index}, {self.format_pointer(array)}, {array.bytes});"
+            pointer = self.format_pointer(array)
+            yield f"    SHOW({part_index}, 1, {index}, {pointer}, {array.bytes});"
+
+
+def _get_quantized_type(part: ChipPart | HostPart, index: int) -> tuple[str, int] | None:
+    """Return (integer type, shift) of a part's input, or None if it is not quantized."""
+    if not isinstance(part, ChipPart) or not part.quantized[index]:
+        return None
+    port = part.inputs[index]
+    return None if port.shift is None else (port.dtype, port.shift)
+
+
+def format_scratch_pointer(program: BoardProgram, part: HostPart) -> str:
+    """Return the C pointer to a host part's scratch memory, or NULL if it needs none."""
+    offset = program.arena_offsets.get(f"{part.name}.scratch")
+    return "NULL" if offset is None else f"AT({offset})"
 
 
 def format_scale(shift: int) -> str:
@@ -206,8 +208,9 @@ def format_scale(shift: int) -> str:
 
 
 def get_quantize_function(dtype: str, shift: int) -> str:
-    """Return the border function of a Quant.
+    """Return the name of the C function of a Quant.
 
-    The half is added in float32 as the NPU does, exactly below scale 1.
+    For int8 and scales of at least 1 the half is added in float32, as the NPU does; otherwise the
+    `_exact` function rounds exactly.
     """
     return f"quantize_{dtype}" if dtype == "int8" and shift >= 0 else f"quantize_{dtype}_exact"

@@ -1,8 +1,8 @@
-"""What a program's C takes on a small core: cross-compiled, its sections and its deepest stack.
+"""Measure flash, RAM and stack of a program's C, cross-compiled for small cores.
 
-Stacks are added up along the calls, from what gcc tells with -fcallgraph-info=su: of each function
-its bytes, and whom it calls. What is not compiled here (the C library, the executor) is named, not
-counted.
+The stack is added up along the calls, from the function sizes and calls that gcc reports with
+-fcallgraph-info=su. Functions that are not compiled here (of the C library or the executor) are
+listed but not counted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...errors import ConfigError
-from .build import HOST_FLAGS, OWN_FLAGS, find_compiler, get_stub_folder, run_compiler
+from .build import HOST_FLAGS, PROGRAM_FLAGS, find_compiler, get_stub_folder, run_compiler
 from .program import BoardProgram
 
 __all__ = [
@@ -30,7 +30,7 @@ __all__ = [
     "count_host_warnings",
 ]
 
-#: {core: compiler, size of its sections, flags}; each is a Debian package.
+#: {core: compiler, tool that prints section sizes, flags}; each is a Debian package.
 CORES = {
     "Cortex-M4": (
         "arm-none-eabi-gcc",
@@ -43,19 +43,18 @@ CORES = {
         ("-march=rv32imafc", "-mabi=ilp32f", "--specs=picolibc.specs"),
     ),
 }
-#: What the generated C of host parts is warned of under the flags of our own, and why that may stay.
+#: Warnings of generated host parts under the program's flags, and why they are acceptable.
 ACCEPTED_WARNINGS = {
     "-Wpedantic": (
-        "rows that a function only reads are given as rows that may be written: the "
-        "same "
-        "bytes; C23 has it"
+        "pointers to arrays are passed as pointers to const arrays: the same bytes; valid in C23"
     ),
     "-Wconversion": (
-        "an index of Gather and its like, of 64 bits, is kept in 32: no axis has as many elements"
+        "a 64-bit index of Gather and similar operators is stored in 32 bits: no axis is that long"
     ),
-    "-Wsign-conversion": "sizes of Concat and Split, known and above 0, are multiplied by a sizeof",
+    "-Wsign-conversion": "positive constant sizes of Concat and Split are multiplied by a sizeof",
 }
-#: Of two equal functions gcc would keep one, and tell no bytes of the other, whose callers name it all the same.
+#: With -fipa-icf gcc merges equal functions and reports no size of the removed one, although
+#: callers still refer to it.
 _OPTIMIZED = ("-Os", "-fno-ipa-icf", "-fcallgraph-info=su")
 _NODE = re.compile(r'node: \{ title: "([^"]*)" label: "([^"]*)"')
 _EDGE = re.compile(r'edge: \{ sourcename: "([^"]*)" targetname: "([^"]*)"')
@@ -63,12 +62,12 @@ _EDGE = re.compile(r'edge: \{ sourcename: "([^"]*)" targetname: "([^"]*)"')
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes on one core.
+    """Memory that a program needs on one core, in bytes.
 
-    code_bytes, constant_bytes : of the program without its self test. ram : its data and zeros,
-    without shared memory and psram. selftest_bytes : flash that the self test takes in addition.
-    init, run : stack of the two calls. chain : the functions that are deepest in `run`. outside :
-    functions that are called and not compiled here.
+    code_bytes, constant_bytes : flash of the program without its self-test. ram_bytes : data and
+    bss, without shared memory and PSRAM. selftest_bytes : additional flash of the self-test.
+    init_stack_bytes, run : stack of the two functions. deepest_chain : calls with the deepest stack
+    in `run`. external_functions : called functions that are not compiled here.
     """
 
     core: str
@@ -82,25 +81,22 @@ class Footprint:
     external_functions: tuple[str, ...]
 
     def summary(self) -> str:
-        """Return it as one line."""
+        """Return the figures as one line."""
         library = [name for name in self.external_functions if not re.match("t[A-Z]", name)]
         return (
             f"compiled for a {self.core} with -Os: code {self.code_bytes} bytes, constants "
-            f"{self.constant_bytes}, "
-            "static RAM "
-            f"{self.ram_bytes}, the self test {self.selftest_bytes} more of flash; stack "
-            f"{self.init_stack_bytes} bytes "
-            f"in init, {self.run} in "
-            f"run ({' > '.join(self.deepest_chain)}), beside what "
-            f"{', '.join(['the executor', *library])} take"
+            f"{self.constant_bytes}, static RAM {self.ram_bytes}, self-test {self.selftest_bytes} "
+            f"bytes of additional flash; stack {self.init_stack_bytes} bytes in init, {self.run} "
+            f"in run ({' > '.join(self.deepest_chain)}), not including "
+            f"{', '.join(['the executor', *library])}"
         )
 
 
 @dataclass
 class CallGraph:
-    """Functions of a program: bytes of stack by name, and the calls.
+    """Functions of a program with their stack sizes and calls.
 
-    Unbounded : whose stack has no fixed size.
+    unbounded : functions whose stack size is not fixed.
     """
 
     stack_bytes: dict[str, int] = field(default_factory=dict)
@@ -108,94 +104,97 @@ class CallGraph:
     unbounded: set[str] = field(default_factory=set)
 
     def add_callgraph_info(self, text: str) -> None:
-        """Add what gcc wrote of one file; a static function's name has its file in front."""
+        """Add gcc's report on one file. Names of static functions are prefixed by the file."""
         for title, label in _NODE.findall(text):
             if match := re.search(r"(\d+) bytes \(([\w,]+)\)", label):
                 self.stack_bytes[title] = int(match[1])
                 if match[2] not in ("static", "dynamic,bounded"):
                     self.unbounded.add(title)
-        for source, target in _EDGE.findall(text):
-            self.calls.setdefault(source, set()).add(target)
+        for caller, callee in _EDGE.findall(text):
+            self.calls.setdefault(caller, set()).add(callee)
 
     def find_deepest_chain(
         self, name: str, callers: tuple[str, ...] = ()
     ) -> tuple[int, tuple[str, ...]]:
-        """Return the bytes of the deepest chain from `name` on, and the chain.
+        """Return the stack bytes and the functions of the deepest chain of calls from `name`.
 
-        Raises ConfigError for a function without a fixed size, and for one that calls itself.
+        Raises
+        ------
+        ConfigError
+            If a function is recursive or has no fixed stack size.
         """
         if name in callers:
-            raise ConfigError(f"the stack of {name} has no limit: it calls itself")
+            raise ConfigError(f"cannot bound the stack of {name}: it is recursive")
         if name in self.unbounded:
-            raise ConfigError(f"the stack of {name} has no limit: it is sized at run time")
-        below = [
-            self.find_deepest_chain(one, (*callers, name))
-            for one in sorted(self.calls.get(name, ()))
-            if one in self.stack_bytes
+            raise ConfigError(f"cannot bound the stack of {name}: it uses a variable-length frame")
+        callees = [
+            callee for callee in sorted(self.calls.get(name, ())) if callee in self.stack_bytes
         ]
-        most, chain = max(below, key=lambda found: found[0], default=(0, ()))
-        return self.stack_bytes[name] + most, (name.rpartition(":")[2], *chain)
+        chains = [self.find_deepest_chain(callee, (*callers, name)) for callee in callees]
+        max_bytes, chain = max(chains, key=lambda item: item[0], default=(0, ()))
+        return self.stack_bytes[name] + max_bytes, (name.rpartition(":")[2], *chain)
 
     def find_external_functions(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Return what `names` call, or what they call calls, that is not known."""
-        seen: set[str] = set()
-        wanted = list(names)
-        while wanted:
-            name = wanted.pop()
-            if name not in seen:
-                seen.add(name)
-                wanted += self.calls.get(name, ())
-        return tuple(sorted(name for name in seen if name not in self.stack_bytes))
+        """Return the functions that `names` call, also indirectly, with unknown stack size."""
+        visited: set[str] = set()
+        pending = list(names)
+        while pending:
+            name = pending.pop()
+            if name not in visited:
+                visited.add(name)
+                pending += self.calls.get(name, ())
+        return tuple(sorted(name for name in visited if name not in self.stack_bytes))
 
 
 def measure_footprint(program: BoardProgram, folder: Path, core: str) -> Footprint:
-    """Compile the program in `folder` for a core of `CORES`.
+    """Compile the program in `folder` for a core of `CORES` and measure its memory.
 
-    ConfigError without its compiler, and where that fails.
+    Raises
+    ------
+    ConfigError
+        If the compiler is missing or fails, or the stack is not bounded.
     """
-    cc, size, flags = CORES[core]
-    missing = next((tool for tool in (cc, size) if shutil.which(tool) is None), None)
+    cc, size_tool, flags = CORES[core]
+    missing = next((tool for tool in (cc, size_tool) if shutil.which(tool) is None), None)
     if missing:
         raise ConfigError(f"no {missing} on the PATH")
-    up, functions = program.prefix.upper(), CallGraph()
-    places = [
-        f'-D{up}_{kind}_SECTION=__attribute__((section(".{kind.lower()}")))'
-        for kind in ("SHARED", "PSRAM")
+    prefix, call_graph = program.prefix.upper(), CallGraph()
+    section_macros = [
+        f'-D{prefix}_{memory}_SECTION=__attribute__((section(".{memory.lower()}")))'
+        for memory in ("SHARED", "PSRAM")
     ]
-    found: Counter[str] = Counter()
+    bytes_by_kind: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="lingeronnx-core-") as name:
-        place = Path(name)
-        for source, own in _iterate_sources(program, folder):
-            made = place / f"{source.stem}.o"
-            run_compiler(
-                [cc, *flags, *own, *_OPTIMIZED, *places, "-w", "-c", "-o", str(made), str(source)]
+        for source, source_flags in _iterate_sources(program, folder):
+            object_path = Path(name) / f"{source.stem}.o"
+            argv = [cc, *flags, *source_flags, *_OPTIMIZED, *section_macros]
+            run_compiler([*argv, "-w", "-c", "-o", str(object_path), str(source)])
+            callgraph_info = object_path.with_suffix(".ci").read_text(encoding="utf-8")
+            call_graph.add_callgraph_info(callgraph_info)
+            process = subprocess.run(
+                [size_tool, "-A", str(object_path)], capture_output=True, text=True, check=True
             )
-            functions.add_callgraph_info(made.with_suffix(".ci").read_text(encoding="utf-8"))
-            kinds = _parse_sections(
-                subprocess.run(
-                    [size, "-A", str(made)], capture_output=True, text=True, check=True
-                ).stdout
-            )
+            sections = _parse_sections(process.stdout)
             if source.stem == f"{program.stem}_selftest":
-                kinds = Counter(selftest=kinds["code"] + kinds["constants"])
-            found += kinds
-    init, run = (f"{program.prefix}_{end}" for end in ("init", "run"))
-    stack, chain = functions.find_deepest_chain(run)
+                sections = Counter(selftest=sections["code"] + sections["constants"])
+            bytes_by_kind += sections
+    init, run = f"{program.prefix}_init", f"{program.prefix}_run"
+    run_stack_bytes, chain = call_graph.find_deepest_chain(run)
     return Footprint(
         core=core,
-        code_bytes=found["code"],
-        constant_bytes=found["constants"],
-        ram_bytes=found["ram"],
-        selftest_bytes=found["selftest"],
-        init_stack_bytes=functions.find_deepest_chain(init)[0],
-        run=stack,
+        code_bytes=bytes_by_kind["code"],
+        constant_bytes=bytes_by_kind["constants"],
+        ram_bytes=bytes_by_kind["ram"],
+        selftest_bytes=bytes_by_kind["selftest"],
+        init_stack_bytes=call_graph.find_deepest_chain(init)[0],
+        run=run_stack_bytes,
         deepest_chain=chain,
-        external_functions=functions.find_external_functions([init, run]),
+        external_functions=call_graph.find_external_functions([init, run]),
     )
 
 
 def format_footprints(program: BoardProgram, folder: Path) -> list[str]:
-    """Return a line for each core, with the reason where it has no figures."""
+    """Return a line of figures for each core, or the reason why there are none."""
     lines = []
     for core in CORES:
         try:
@@ -206,31 +205,32 @@ def format_footprints(program: BoardProgram, folder: Path) -> list[str]:
 
 
 def _iterate_sources(program: BoardProgram, folder: Path) -> Iterator[tuple[Path, Sequence[str]]]:
-    for end in ("", "_selftest"):
-        yield folder / f"{program.stem}{end}.c", (*OWN_FLAGS, f"-I{get_stub_folder()}")
+    """Yield the program's C files with their flags, without main.c."""
+    for suffix in ("", "_selftest"):
+        yield folder / f"{program.stem}{suffix}.c", (*PROGRAM_FLAGS, f"-I{get_stub_folder()}")
     for part in program.unique_host_parts:
         yield folder / f"{program.stem}_{part.name}.c", HOST_FLAGS
 
 
-def _parse_sections(said: str) -> Counter[str]:
-    """Return bytes of code, constants and RAM from what `size -A` says."""
-    found: Counter[str] = Counter()
-    for line in said.splitlines():
+def _parse_sections(text: str) -> Counter[str]:
+    """Return the bytes of code, constants and RAM from the output of `size -A`."""
+    kinds = {"text": "code", "rodata": "constants", "srodata": "constants"}
+    kinds |= dict.fromkeys(("data", "bss", "sdata", "sbss"), "ram")
+    bytes_by_kind: Counter[str] = Counter()
+    for line in text.splitlines():
         match = re.match(r"\.(s?\w+)\S*\s+(\d+)\s", line)
-        kinds = {"text": "code", "rodata": "constants", "srodata": "constants"}
-        kinds |= dict.fromkeys(("data", "bss", "sdata", "sbss"), "ram")
         if match and match[1] in kinds:
-            found[kinds[match[1]]] += int(match[2])
-    return found
+            bytes_by_kind[kinds[match[1]]] += int(match[2])
+    return bytes_by_kind
 
 
 def count_host_warnings(program: BoardProgram, folder: Path) -> Mapping[str, int]:
-    """Return {warning: how often} of the generated host parts under the flags of the program's own C."""
-    found: Counter[str] = Counter()
-    with tempfile.TemporaryDirectory(prefix="lingeronnx-warnings-") as place:
+    """Count the compiler's warnings of the generated host parts under the program's flags."""
+    counts: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory(prefix="lingeronnx-warnings-") as name:
+        object_path = Path(name) / "host_part.o"
         for part in program.unique_host_parts:
             source = folder / f"{program.stem}_{part.name}.c"
-            made = Path(place) / "made.o"
-            said = run_compiler([*find_compiler(), *OWN_FLAGS, "-c", "-o", str(made), str(source)])
-            found.update(re.findall(r"warning: .*\[(-W[\w-]+)", said))
-    return found
+            argv = [*find_compiler(), *PROGRAM_FLAGS, "-c", "-o", str(object_path), str(source)]
+            counts.update(re.findall(r"warning: .*\[(-W[\w-]+)", run_compiler(argv)))
+    return counts

@@ -1,18 +1,17 @@
-"""The proof of a program on a PC.
+"""Prove a program on a PC, with the stand-in executor and the simulator as its chip parts.
 
-Compiled with cc against the stand-in executor, its chip parts in the simulator.
-    (a) chip parts and borders   what the program quantizes, dequantizes and copies equals the
-    simulator's, bit for bit (b) host parts               each output within 1e-5 of its range, over
-    all calls, of onnxruntime's, on the
-                                 program's own inputs; or within what `rounding` found that single
-                                 precision costs
-    (c) the whole program        equals, bit for bit, a run of the parts that calls the program's
-    own host parts
+    (a) chip parts and conversions    the values that the program quantizes, dequantizes and copies
+                                      are bit-equal to the simulator's
+    (b) host parts                    for the program's inputs, each output is within 1e-5 of its
+                                      range in all calls of onnxruntime's, or within the tolerance
+                                      of `host_tolerances`
+    (c) complete program              is bit-equal to a run of the parts that calls the program's
+                                      compiled host parts
 
-Against onnxruntime as the host, the integers that differ are counted: the C library's exp and tanh
-differ from it in the last bits, and a value near a tie may be rounded the other way. In a stream
-such a value moves the states, and with them later calls: so calls are also computed from the
-program's own states, where only ties may make a difference.
+Integers that differ from a run with onnxruntime as the host are counted: exp and tanh of the C
+library differ in the last bits, and a value near a tie may be rounded the other way. In a stream
+such a value changes the states, and with them later calls. Calls are therefore also computed from
+the program's states, where only ties may make a difference.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,7 +30,13 @@ from ...run.compiled_host import CompiledHost
 from ...run.parts_runner import PartRun, PartsRunner
 from ...run.program_parts import PartitionedProgram
 from ..dumps import absolute_difference, max_magnitude
-from .build import HOST_FLAGS, OWN_FLAGS, build_stub_containers, compile_program, get_stub_folder
+from .build import (
+    HOST_FLAGS,
+    PROGRAM_FLAGS,
+    build_stub_containers,
+    compile_program,
+    get_stub_folder,
+)
 from .program import BoardProgram, ChipPart
 from .program_files import compute_crcs, describe_program
 from .proof import Proof
@@ -53,9 +58,7 @@ _COMPUTE = ctypes.CFUNCTYPE(
 _WATCH = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t
 )
-
-
-_OWN_SOURCE_COUNT = 2  # of `list_sources`, before those of host parts
+_PROGRAM_SOURCE_COUNT = 2  # files of `list_sources` before those of host parts
 
 
 class _Package(ctypes.Structure):
@@ -63,12 +66,16 @@ class _Package(ctypes.Structure):
 
 
 class LoadedProgram:
-    """A program loaded into this process, its chip parts computed by the simulator."""
+    """A program loaded into this process, whose chip parts the simulator computes.
+
+    status, executor : codes that `init` and `executor_status` returned. observed : (part, whether
+    it is an output, port, bytes) of all tensors in the last call.
+    """
 
     def __init__(
-        self, made: Path, program: BoardProgram, runner: PartsRunner, packages: Sequence[bytes]
+        self, library: Path, program: BoardProgram, runner: PartsRunner, packages: Sequence[bytes]
     ) -> None:
-        self._library = ctypes.CDLL(str(made))
+        self._library = ctypes.CDLL(str(library))
         self.program = program
         self.observed: list[tuple[int, int, int, bytes]] = []
         self._chip_parts = {
@@ -79,30 +86,34 @@ class LoadedProgram:
         self._library.standin_compute(self._callbacks[0])
         self._get_function("watch")(self._callbacks[1])
         self._memory = [ctypes.create_string_buffer(len(blob) + 64) for blob in packages]
-        given = (_Package * len(packages))()
-        for number, (held, blob) in enumerate(zip(self._memory, packages, strict=True)):
-            start = ctypes.addressof(held) + -ctypes.addressof(held) % 64
+        package_array = (_Package * len(packages))()
+        for index, (buffer, blob) in enumerate(zip(self._memory, packages, strict=True)):
+            start = ctypes.addressof(buffer) + -ctypes.addressof(buffer) % 64
             ctypes.memmove(start, blob, len(blob))
-            given[number] = _Package(start, len(blob))
-        self.status = int(self._get_function("init")(given))
+            package_array[index] = _Package(start, len(blob))
+        self.status = int(self._get_function("init")(package_array))
         self.executor = int(self._get_function("executor_status")())
 
     def _get_function(self, name: str) -> Any:  # noqa: ANN401 - a foreign function
         return getattr(self._library, f"{self.program.prefix}_{name}")
 
-    def _compute(self, number: int, inputs: object, outputs: object) -> int:
+    def _compute(self, package_index: int, inputs: Any, outputs: Any) -> int:  # noqa: ANN401
+        """Compute a chip part in the simulator; called by the stand-in with pointers to its ports.
+
+        Returns 0, or 1 if an exception was stored in `_error`.
+        """
         try:
-            part, runner = self._chip_parts[number]
-            given = {}
-            for i, port in enumerate(part.inputs):
-                memory = ctypes.string_at(inputs[i], port.bytes)  # type: ignore[index]
-                given[port.tensor] = np.frombuffer(memory, port.dtype).reshape(port.shape)
-            made = runner.run_chip_part(
-                part.name, {port.name: given[port.tensor] for port in part.inputs}
+            part, runner = self._chip_parts[package_index]
+            feeds = {}
+            for index, port in enumerate(part.inputs):
+                data = ctypes.string_at(inputs[index], port.bytes)
+                feeds[port.tensor] = np.frombuffer(data, port.dtype).reshape(port.shape)
+            results = runner.run_chip_part(
+                part.name, {port.name: feeds[port.tensor] for port in part.inputs}
             )
-            for i, port in enumerate(part.outputs):
-                raw = np.ascontiguousarray(made[port.tensor]).tobytes()
-                ctypes.memmove(outputs[i], raw, len(raw))  # type: ignore[index]
+            for index, port in enumerate(part.outputs):
+                raw = np.ascontiguousarray(results[port.tensor]).tobytes()
+                ctypes.memmove(outputs[index], raw, len(raw))
         except Exception as error:
             self._error = error
             return 1
@@ -113,55 +124,61 @@ class LoadedProgram:
         return 0
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> tuple[int, dict[str, np.ndarray]]:
-        """Compute one call; return its code and outputs. What was shown stands in `observed`."""
+        """Compute one call; return its code and outputs. Its tensors are then in `observed`."""
         self.observed.clear()
-        ins = [
-            np.ascontiguousarray(np.asarray(feeds[a.tensor], a.dtype)) for a in self.program.inputs
+        inputs = [
+            np.ascontiguousarray(np.asarray(feeds[tensor.tensor], tensor.dtype))
+            for tensor in self.program.inputs
         ]
-        outs = [np.zeros(a.shape, a.dtype) for a in self.program.outputs]
-        pointers = [ctypes.c_void_p(a.ctypes.data) for a in (*ins, *outs)]
+        outputs = {t.tensor: np.zeros(t.shape, t.dtype) for t in self.program.outputs}
+        pointers = [ctypes.c_void_p(array.ctypes.data) for array in (*inputs, *outputs.values())]
         code = int(self._get_function("run")(*pointers))
         if self._error is not None:
             raise self._error
-        return code, {a.tensor: made for a, made in zip(self.program.outputs, outs, strict=True)}
+        return code, outputs
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Reset all states to zero."""
         self._get_function("reset")()
 
     def close(self) -> None:
-        """Close the program."""
+        """Release the program's packages and the executor."""
         self._get_function("deinit")()
 
 
 def list_sources(program: BoardProgram, folder: Path) -> list[tuple[Path, tuple[str, ...]]]:
     """Return the program's C files with their flags, without main.c."""
-    include, up = f"-I{get_stub_folder()}", program.prefix.upper()
-    own = (*OWN_FLAGS, include, f"-D{up}_WATCH")
-    found = [
-        (folder / f"{program.stem}{end}.c", own) for end in ("", "_selftest")
-    ]  # `_OWN_SOURCE_COUNT` of them
-    return [
-        *found,
-        *(
-            (folder / f"{program.stem}_{part.name}.c", HOST_FLAGS)
-            for part in program.unique_host_parts
-        ),
+    include, prefix = f"-I{get_stub_folder()}", program.prefix.upper()
+    program_flags = (*PROGRAM_FLAGS, include, f"-D{prefix}_WATCH")
+    sources: list[tuple[Path, tuple[str, ...]]] = [
+        (folder / f"{program.stem}.c", program_flags),
+        (folder / f"{program.stem}_selftest.c", program_flags),
     ]
+    for part in program.unique_host_parts:
+        sources.append((folder / f"{program.stem}_{part.name}.c", HOST_FLAGS))
+    return sources
 
 
 def build_shared_library(
-    program: BoardProgram, folder: Path, made: Path, flags: Sequence[str] = ("-O1",)
+    program: BoardProgram, folder: Path, output: Path, flags: Sequence[str] = ("-O1",)
 ) -> str:
     """Compile the program in `folder` with the stand-in as a shared library.
 
-    Return the warnings on our own C.
+    Returns the compiler's warnings on the program's C, without those on host parts.
     """
-    all_of_it = list_sources(program, folder)
-    stand = [(get_stub_folder() / "standin.c", ("-std=c99", f"-I{get_stub_folder()}"))]
-    said = compile_program([*all_of_it, *stand], made, (*flags, "-fPIC")).splitlines()
-    own = tuple(str(path) for path, _ in all_of_it[:_OWN_SOURCE_COUNT])
-    return "\n".join(line for line in said if "warning:" in line and line.startswith(own))
+    sources = list_sources(program, folder)
+    messages = compile_program([*sources, _get_stub_source()], output, (*flags, "-fPIC"))
+    program_paths = tuple(str(path) for path, _ in sources[:_PROGRAM_SOURCE_COUNT])
+    warnings = [
+        line
+        for line in messages.splitlines()
+        if "warning:" in line and line.startswith(program_paths)
+    ]
+    return "\n".join(warnings)
+
+
+def _get_stub_source() -> tuple[Path, tuple[str, ...]]:
+    return get_stub_folder() / "standin.c", ("-std=c99", f"-I{get_stub_folder()}")
 
 
 def prove_program(
@@ -171,306 +188,365 @@ def prove_program(
     calls: Sequence[Sequence[PartRun]],
     feeds: Sequence[Mapping[str, np.ndarray]],
 ) -> Proof:
-    """Compile the program in `folder` and prove it on the calls `feeds`, in turn.
+    """Compile the program in `folder` and prove it on consecutive calls.
 
-    calls : what the golden vectors are made of, for the run without Python. That one replays them
-    for each part by itself, and for the whole program what was found here: near a tie its own
-    floats make another integer.
+    Parameters
+    ----------
+    program, parts
+        The program, and the parts that it was built from.
+    folder
+        The deployed folder.
+    calls
+        Part runs of the golden vectors, which the known-answer test replays for single parts. For
+        the complete program it replays the vectors of the calls here, because the program's floats
+        may become another integer near a tie.
+    feeds
+        Inputs of the calls.
+
+    Returns
+    -------
+    Proof
+        Figures of the comparisons, and errors if there are any.
     """
     proof = Proof()
     with tempfile.TemporaryDirectory(prefix="lingeronnx-try-") as name:
-        place = Path(name)
-        proof.warnings = build_shared_library(program, folder, place / "program.so").count(
-            "warning:"
+        build_folder = Path(name)
+        library = build_folder / "program.so"
+        proof.warnings = build_shared_library(program, folder, library).count("warning:")
+        compiled_host = CompiledHost(folder, describe_program(program)["parts"])
+        runners = _Runners(
+            reference=PartsRunner(parts, "executor"),
+            compiled=PartsRunner(parts, "executor", host=compiled_host),
         )
-        host = CompiledHost(folder, describe_program(program)["parts"])
-        plain, own = PartsRunner(parts, "executor"), PartsRunner(parts, "executor", host=host)
         packages = build_stub_packages(program, folder)
-        running = LoadedProgram(place / "program.so", program, plain, packages)
+        loaded = LoadedProgram(library, program, runners.reference, packages)
         try:
-            if running.status:
-                said = (
-                    f"{program.prefix}_init returns {running.status}, the executor "
-                    f"{running.executor}"
-                )
-                proof.failed.append(said)
-            else:
-                _prove_calls(proof, program, running, plain, own, feeds)
-                if not proof.failed:
-                    _compare_host_parts(proof, program, plain)
-                if not proof.failed:
-                    _prove_calls(
-                        proof,
-                        program,
-                        running,
-                        plain,
-                        own,
-                        make_border_inputs(program, feeds),
-                        borders_only=True,
-                    )
+            _prove_loaded_program(proof, loaded, runners, feeds)
         finally:
-            running.close()
+            loaded.close()
         if not proof.failed:
             vectors = [collect_vectors(program, call) for call in calls]
-            said = run_known_answer_test(program, folder, place, [*vectors, *proof.seen])
-            if not said.startswith("PASS"):
-                proof.failed.append(f"the known-answer test says: {said or 'nothing'}")
+            verdict = run_known_answer_test(program, folder, build_folder, [*vectors, *proof.seen])
+            if not verdict.startswith("PASS"):
+                proof.failed.append(f"the known-answer test prints: {verdict or 'nothing'}")
     return proof
+
+
+class _Runners(NamedTuple):
+    """Runners of the parts in Python: with onnxruntime, or the program's C, as the host."""
+
+    reference: PartsRunner
+    compiled: PartsRunner
+
+
+def _prove_loaded_program(
+    proof: Proof,
+    loaded: LoadedProgram,
+    runners: _Runners,
+    feeds: Sequence[Mapping[str, np.ndarray]],
+) -> None:
+    """Compare calls, host parts and conversions of extreme inputs; stop at the first error."""
+    program = loaded.program
+    if loaded.status:
+        proof.failed.append(
+            f"{program.prefix}_init returns {loaded.status}, the executor {loaded.executor}"
+        )
+        return
+    _prove_calls(proof, loaded, runners, feeds)
+    if not proof.failed:
+        _compare_host_parts(proof, program, runners.reference)
+    if not proof.failed:
+        extreme_feeds = make_border_inputs(program, feeds)
+        _prove_calls(proof, loaded, runners, extreme_feeds, borders_only=True)
 
 
 def build_stub_packages(
     program: BoardProgram, folder: Path, vectors: Sequence[Sequence[PartVector]] = ()
 ) -> list[bytes]:
-    """Return the stand-in's packages as the program in `folder` takes them.
+    """Build the stand-in's packages as the program in `folder` expects them.
 
-    One blob, or one for each chip part.
+    Returns one blob, or one package for each unique chip part.
     """
     packages = list(build_stub_containers(program, compute_crcs(folder, program), vectors).values())
-    many = f"_PACKAGES {len(packages)} " in (folder / f"{program.stem}.h").read_text(
-        encoding="utf-8"
-    )
-    return packages if many else [b"".join(packages)]
+    header = (folder / f"{program.stem}.h").read_text(encoding="utf-8")
+    is_separate = f"_PACKAGES {len(packages)} " in header
+    return packages if is_separate else [b"".join(packages)]
 
 
 def run_known_answer_test(
     program: BoardProgram,
     folder: Path,
-    place: Path,
+    build_folder: Path,
     vectors: Sequence[Sequence[PartVector]],
     flags: Sequence[str] = ("-O1",),
 ) -> str:
-    """Compile the known-answer test in `place`, run it on packages that replay `vectors`.
+    """Compile the known-answer test and run it on packages that replay `vectors`.
 
-    Return its last line.
+    Returns the last line that it prints, or else its exit code.
     """
-    own = list_sources(program, folder)
-    stand = [(get_stub_folder() / "standin.c", ("-std=c99", f"-I{get_stub_folder()}"))]
-    compile_program([(folder / "main.c", own[0][1]), *own, *stand], place / "known_answers", flags)
+    sources = list_sources(program, folder)
+    main_source = (folder / "main.c", sources[0][1])
+    executable = build_folder / "known_answers"
+    compile_program([main_source, *sources, _get_stub_source()], executable, flags)
     paths = []
-    for number, content in enumerate(build_stub_packages(program, folder, vectors)):
-        paths.append(place / f"{number}.pkg")
-        paths[-1].write_bytes(content)
-    done = subprocess.run(
-        [str(place / "known_answers"), "--golden", str(folder / "golden"), *map(str, paths)],
+    for index, content in enumerate(build_stub_packages(program, folder, vectors)):
+        path = build_folder / f"{index}.pkg"
+        path.write_bytes(content)
+        paths.append(str(path))
+    process = subprocess.run(
+        [str(executable), "--golden", str(folder / "golden"), *paths],
         capture_output=True,
         text=True,
         check=False,
         env={**os.environ, "ASAN_OPTIONS": "detect_leaks=0"},
     )
-    lines = [*done.stderr.splitlines(), *done.stdout.splitlines()]
-    return lines[-1] if lines else f"exit code {done.returncode}"
+    lines = [*process.stderr.splitlines(), *process.stdout.splitlines()]
+    return lines[-1] if lines else f"exit code {process.returncode}"
 
 
 def _prove_calls(
     proof: Proof,
-    program: BoardProgram,
-    running: LoadedProgram,
-    plain: PartsRunner,
-    own: PartsRunner,
+    loaded: LoadedProgram,
+    runners: _Runners,
     feeds: Sequence[Mapping[str, np.ndarray]],
     borders_only: bool = False,
 ) -> None:
-    """Run call by call, each from the states that the program itself, and each reference, has come to.
+    """Run consecutive calls; the program and each reference continue from their own states.
 
-    borders_only : only what must be equal is compared, not the host parts with onnxruntime, nor
-    integers counted.
+    borders_only : compare only values that must be equal; do not record host parts and do not count
+    integers that differ from a run with onnxruntime.
     """
-    ours: dict[str, np.ndarray] = {
-        one.tensor: np.zeros(one.shape, one.dtype) for one, _ in program.states
+    program = loaded.program
+    states: dict[str, np.ndarray] = {
+        fed.tensor: np.zeros(fed.shape, fed.dtype) for fed, _ in program.states
     }
-    theirs = dict(ours)
-    running.reset()
-    for number, given in enumerate(feeds):
-        code, outputs = running.run(given)
+    reference_states = dict(states)
+    loaded.reset()
+    for index, inputs in enumerate(feeds):
+        code, outputs = loaded.run(inputs)
         if code:
-            proof.failed.append(f"call {number}: {program.prefix}_run returns {code}")
+            proof.failed.append(f"call {index}: {program.prefix}_run returns {code}")
             return
-        want = list(own.iter_parts({**given, **ours}))
-        vectors = collect_vectors(program, want)
-        wrong = _find_call_errors(program, running, vectors, _collect_outputs(want), outputs)
-        proof.failed += [f"call {number}: {text}" for text in wrong]
+        expected = list(runners.compiled.iter_parts({**inputs, **states}))
+        vectors = collect_vectors(program, expected)
+        errors = _find_call_errors(loaded, vectors, _collect_outputs(expected), outputs)
+        proof.failed += [f"call {index}: {error}" for error in errors]
         if proof.failed:
             return
-        before, ours = ours, _get_next_states(program, want)
+        previous_states, states = states, _get_next_states(program, expected)
         proof.calls += 1
         if borders_only:
             continue
         proof.seen.append(vectors)
-        reference = near = list(plain.iter_parts({**given, **theirs}))
-        if any(
-            not np.array_equal(before[name], array, equal_nan=True)
-            for name, array in theirs.items()
-        ):
-            near = list(plain.iter_parts({**given, **before}))
-        _count_differences(proof, want, reference)
-        _count_same_state_differences(proof, program, want, near)
-        theirs = _get_next_states(program, reference)
+        reference = list(runners.reference.iter_parts({**inputs, **reference_states}))
+        same_state_reference = reference
+        if not _are_states_equal(previous_states, reference_states):
+            same_state_feeds = {**inputs, **previous_states}
+            same_state_reference = list(runners.reference.iter_parts(same_state_feeds))
+        _count_differences(proof, expected, reference)
+        _count_same_state_differences(proof, program, expected, same_state_reference)
+        reference_states = _get_next_states(program, reference)
+
+
+def _are_states_equal(
+    states: Mapping[str, np.ndarray], other_states: Mapping[str, np.ndarray]
+) -> bool:
+    return all(
+        np.array_equal(states[name], array, equal_nan=True) for name, array in other_states.items()
+    )
 
 
 def _get_next_states(program: BoardProgram, runs: Sequence[PartRun]) -> dict[str, np.ndarray]:
-    made = _collect_outputs(runs)
-    return {one.tensor: made[two.tensor] for one, two in program.states}
+    outputs = _collect_outputs(runs)
+    return {fed.tensor: outputs[output.tensor] for fed, output in program.states}
 
 
 def make_border_inputs(
     program: BoardProgram, feeds: Sequence[Mapping[str, np.ndarray]]
 ) -> list[dict[str, np.ndarray]]:
-    """Return calls that are hard for borders.
+    """Make calls with inputs that are hard to quantize: out of range, ties and zeros."""
+    names = {tensor.tensor for tensor in program.inputs if tensor.dtype == "float32"}
+    units = {}
+    for name in names:
+        max_abs = float(np.abs(feeds[0][name]).max(initial=0.0)) or 1.0
+        units[name] = 2.0 ** np.floor(np.log2(max_abs / 512))
 
-    Values far outside, halves between two integers, zeros.
-    """
-    names = {array.tensor for array in program.inputs if array.dtype == "float32"}
-    largest = {name: float(np.abs(feeds[0][name]).max(initial=0.0)) or 1.0 for name in names}
-    fine = {name: 2.0 ** np.floor(np.log2(size / 512)) for name, size in largest.items()}
-
-    def changed(change: Callable[[np.ndarray, float], np.ndarray]) -> dict[str, np.ndarray]:
-        return {
-            **feeds[0],
-            **{name: change(feeds[0][name], fine[name]).astype(np.float32) for name in names},
+    def transform(function: Callable[[np.ndarray, float], np.ndarray]) -> dict[str, np.ndarray]:
+        changed_inputs = {
+            name: function(feeds[0][name], units[name]).astype(np.float32) for name in names
         }
+        return {**feeds[0], **changed_inputs}
 
     return [
-        changed(lambda a, unit: a * 16),
-        changed(lambda a, unit: np.floor(a / unit) * unit),
-        changed(lambda a, unit: np.zeros_like(a)),
+        transform(lambda array, unit: array * 16),
+        transform(lambda array, unit: np.floor(array / unit) * unit),
+        transform(lambda array, unit: np.zeros_like(array)),
     ]
 
 
 def _collect_outputs(runs: Sequence[PartRun]) -> dict[str, np.ndarray]:
-    return {name: array for run in runs for name, array in run.outputs.items()}
+    outputs: dict[str, np.ndarray] = {}
+    for run in runs:
+        outputs.update(run.outputs)
+    return outputs
 
 
 def _find_call_errors(
-    program: BoardProgram,
-    running: LoadedProgram,
+    loaded: LoadedProgram,
     vectors: Sequence[PartVector],
-    want: Mapping[str, np.ndarray],
+    expected: Mapping[str, np.ndarray],
     outputs: Mapping[str, np.ndarray],
 ) -> list[str]:
-    """Return what is wrong with one call, whose parts must read and write `vectors`, and whose outputs are `want`."""
-    failed = []
-    shown = {(part, output, port): raw for part, output, port, raw in running.observed}
-    for number, (part, vector) in enumerate(zip(program.parts, vectors, strict=True)):
-        for output, side in ((0, vector.inputs), (1, vector.outputs)):
-            for port, array in enumerate(side):
-                raw = shown.get((number, output, port))
-                if raw is None:
-                    failed.append(f"{part.name} did not run")
-                elif not is_bit_equal(raw, array):
-                    word = "output" if output else "input"
-                    failed.append(
-                        f"{part.name}, {word} {port}: {describe_first_difference(raw, array)}"
-                    )
-        if failed:
-            return failed[:1]
-    for end in program.outputs:
-        wanted, have = want[end.tensor], outputs[end.tensor].tobytes()
-        if not is_bit_equal(have, wanted):
-            failed.append(f"output '{end.tensor}': {describe_first_difference(have, wanted)}")
-    return failed
+    """Compare a call's tensors with `vectors` and its outputs with `expected`.
+
+    Returns the first error of a part, or else all errors of outputs.
+    """
+    program = loaded.program
+    observed = {(part, output, port): raw for part, output, port, raw in loaded.observed}
+    for index, (part, vector) in enumerate(zip(program.parts, vectors, strict=True)):
+        directions = [("input", 0, i, array) for i, array in enumerate(vector.inputs)]
+        directions += [("output", 1, i, array) for i, array in enumerate(vector.outputs)]
+        for direction, is_output, port, array in directions:
+            raw = observed.get((index, is_output, port))
+            if raw is None:
+                return [f"{part.name} did not run"]
+            if not is_bit_equal(raw, array):
+                difference = describe_first_difference(raw, array)
+                return [f"{part.name}, {direction} {port}: {difference}"]
+    errors = []
+    for tensor in program.outputs:
+        array, raw = expected[tensor.tensor], outputs[tensor.tensor].tobytes()
+        if not is_bit_equal(raw, array):
+            errors.append(f"output '{tensor.tensor}': {describe_first_difference(raw, array)}")
+    return errors
 
 
 def is_bit_equal(raw: bytes, array: np.ndarray) -> bool:
-    """Whether bytes are the array; any no-number is as good as another."""
+    """Whether `raw` has the bytes of `array`; any two NaNs are considered equal."""
     if raw == np.ascontiguousarray(array).tobytes():
         return True
-    have = np.frombuffer(raw, array.dtype)
+    values = np.frombuffer(raw, array.dtype)
     return (
         array.dtype.kind == "f"
-        and len(have) == array.size
-        and np.array_equal(have, array.reshape(-1), equal_nan=True)
+        and len(values) == array.size
+        and np.array_equal(values, array.reshape(-1), equal_nan=True)
     )
 
 
 def describe_first_difference(raw: bytes, array: np.ndarray) -> str:
-    """Return where bytes differ from the array that they should be, in words."""
-    have, flat = np.frombuffer(raw, array.dtype), array.reshape(-1)
-    if have.size != flat.size:
-        return f"{have.size} elements, expected {flat.size}"
-    off = np.flatnonzero(have != flat)
+    """Describe how many elements of `raw` differ from `array`, and the first of them."""
+    actual, expected = np.frombuffer(raw, array.dtype), array.reshape(-1)
+    if actual.size != expected.size:
+        return f"{actual.size} elements, expected {expected.size}"
+    differing = np.flatnonzero(actual != expected)
+    first = differing[0]
     return (
-        f"{len(off)} of {flat.size} differ, first element {off[0]} is {have[off[0]]}, expected "
-        f"{flat[off[0]]}"
+        f"{len(differing)} of {expected.size} differ, first element {first} is {actual[first]}, "
+        f"expected {expected[first]}"
     )
 
 
-def _compare_host_parts(proof: Proof, program: BoardProgram, plain: PartsRunner) -> None:
-    """Compare the host parts, on the program's own inputs, with onnxruntime.
-
-    A range is that of all calls together.
-    """
-    for number, part in enumerate(program.parts):
+def _compare_host_parts(proof: Proof, program: BoardProgram, reference: PartsRunner) -> None:
+    """Compare the host parts with onnxruntime, for the program's inputs in all calls."""
+    for index, part in enumerate(program.parts):
         if isinstance(part, ChipPart):
             continue
-        made = [call[number].outputs for call in proof.seen]
-        wanted = [plain.run_host_part(part.name, call[number].inputs) for call in proof.seen]
-        for array, want, have in zip(
-            part.targets, zip(*wanted, strict=True), zip(*made, strict=True), strict=True
-        ):
-            if array.dtype != "float32":
-                if not all(map(np.array_equal, want, have)):
-                    proof.failed.append(
-                        f"{part.name}: output '{array.tensor}' differs from onnxruntime's"
-                    )
-                continue
-            farthest = max(
-                float(one.max(initial=0.0)) for one in map(absolute_difference, have, want)
-            )
-            off = farthest and float(np.divide(farthest, max_magnitude(want)))
-            proof.host = max(proof.host, off)
-            if off > (limit := program.host_tolerances[array.tensor]):
-                text = (
-                    f"output '{array.tensor}' is {off:.2g} of its range from onnxruntime's, "
-                    f"more than {limit:g}"
-                )
-                proof.failed.append(f"{part.name}: {text}")
+        vectors = [call[index] for call in proof.seen]
+        expected = [reference.run_host_part(part.name, vector.inputs) for vector in vectors]
+        for position, tensor in enumerate(part.targets):
+            expected_arrays = [outputs[position] for outputs in expected]
+            actual_arrays = [vector.outputs[position] for vector in vectors]
+            tolerance = None
+            if tensor.dtype == "float32":
+                tolerance = program.host_tolerances[tensor.tensor]
+            error = _compare_host_output(proof, expected_arrays, actual_arrays, tolerance)
+            if error is not None:
+                proof.failed.append(f"{part.name}: output '{tensor.tensor}' {error}")
 
 
-def _diff_integers(want: PartRun, reference: PartRun) -> dict[str, np.ndarray]:
-    """Return by how much each integer of a chip part differs from that of another run."""
-    a, b = ({n: x for n, x, _ in run.tensors if x.dtype.kind == "i"} for run in (want, reference))
-    return (
-        {name: np.abs(array.astype(np.int64) - b[name]) for name, array in a.items()}
-        if want.part.chip
-        else {}
-    )
+def _compare_host_output(
+    proof: Proof,
+    expected: Sequence[np.ndarray],
+    actual: Sequence[np.ndarray],
+    tolerance: float | None,
+) -> str | None:
+    """Compare an output in all calls; return an error, or None if it is within its tolerance.
+
+    tolerance : of a float as a fraction of its range in all calls; None for types that must be
+    equal.
+    """
+    if tolerance is None:
+        if all(map(np.array_equal, expected, actual)):
+            return None
+        return "differs from onnxruntime's"
+    differences = map(absolute_difference, actual, expected)
+    max_difference = max(float(difference.max(initial=0.0)) for difference in differences)
+    relative = max_difference and float(np.divide(max_difference, max_magnitude(expected)))
+    proof.host = max(proof.host, relative)
+    if relative <= tolerance:
+        return None
+    return f"differs by {relative:.2g} of its range from onnxruntime's; the limit is {tolerance:g}"
 
 
-def _count_differences(proof: Proof, want: Sequence[PartRun], reference: Sequence[PartRun]) -> None:
-    """Count integers that differ from a run with onnxruntime as the host."""
-    for one, two in zip(want, reference, strict=True):
-        for apart in _diff_integers(one, two).values():
-            proof.integers += apart.size
-            proof.differing += int(np.count_nonzero(apart))
-            proof.largest = max(proof.largest, int(apart.max(initial=0)))
+def _diff_integers(run: PartRun, reference: PartRun) -> dict[str, np.ndarray]:
+    """Return the absolute difference of each integer of a chip part; none for a host part."""
+    if not run.part.chip:
+        return {}
+    integers = {name: array for name, array, _ in run.tensors if array.dtype.kind == "i"}
+    references = {name: array for name, array, _ in reference.tensors}
+    return {
+        name: np.abs(array.astype(np.int64) - references[name]) for name, array in integers.items()
+    }
+
+
+def _count_differences(
+    proof: Proof, runs: Sequence[PartRun], references: Sequence[PartRun]
+) -> None:
+    """Count the integers that differ from a run with onnxruntime as the host."""
+    for run, reference in zip(runs, references, strict=True):
+        for difference in _diff_integers(run, reference).values():
+            proof.integers += difference.size
+            proof.differing += int(np.count_nonzero(difference))
+            proof.largest = max(proof.largest, int(difference.max(initial=0)))
 
 
 def _count_same_state_differences(
-    proof: Proof, program: BoardProgram, want: Sequence[PartRun], near: Sequence[PartRun]
+    proof: Proof,
+    program: BoardProgram,
+    runs: Sequence[PartRun],
+    references: Sequence[PartRun],
 ) -> None:
-    """Count integers that differ where one call begins with the same states, and see how near a tie the first is."""
-    found = [_diff_integers(one, two) for one, two in zip(want, near, strict=True)]
-    proof.fallen += sum(
-        int(np.count_nonzero(apart)) for tensors in found for apart in tensors.values()
-    )
-    for part, one, two, tensors in zip(program.parts, want, near, found, strict=True):
+    """Count the integers that differ in a call with equal states.
+
+    Also measure how far from a tie the values of the first differing input are.
+    """
+    differences = [
+        _diff_integers(run, reference) for run, reference in zip(runs, references, strict=True)
+    ]
+    for tensors in differences:
+        proof.fallen += sum(int(np.count_nonzero(array)) for array in tensors.values())
+    for index, part in enumerate(program.parts):
         if not isinstance(part, ChipPart):
             continue
-        for index, port in enumerate(part.inputs):
-            if port.tensor in tensors and tensors[port.tensor].any():
-                proof.tie = max(
-                    proof.tie,
-                    _measure_tie_distance(one, two, part, index) if part.quantized[index] else 0.0,
-                )
+        for position, port in enumerate(part.inputs):
+            difference = differences[index].get(port.tensor)
+            if difference is not None and difference.any():
+                if part.quantized[position]:
+                    distance = _measure_tie_distance(runs[index], references[index], part, position)
+                    proof.tie = max(proof.tie, distance)
                 return
 
 
-def _measure_tie_distance(one: PartRun, two: PartRun, part: ChipPart, index: int) -> float:
-    """Return how far from a tie, in counts, the values of an input are that became other integers."""
+def _measure_tie_distance(run: PartRun, reference: PartRun, part: ChipPart, index: int) -> float:
+    """Return the largest distance from a tie, in LSBs, of input values with different integers.
+
+    Of the two runs, the value that is nearer to the tie counts.
+    """
     port, name = part.inputs[index], part.sources[index].tensor
-    reals = [
-        np.asarray(run.inputs[name], np.float64) * 2.0 ** (port.shift or 0) for run in (one, two)
+    scaled = [
+        np.asarray(part_run.inputs[name], np.float64) * 2.0 ** (port.shift or 0)
+        for part_run in (run, reference)
     ]
-    off = np.not_equal(*(np.floor(real + 0.5) for real in reals))
-    near = [np.abs(real - np.floor(real) - 0.5) for real in reals]
-    return float(np.minimum(*near)[off].max(initial=0.0))
+    differs = np.not_equal(*(np.floor(values + 0.5) for values in scaled))
+    distances = [np.abs(values - np.floor(values) - 0.5) for values in scaled]
+    return float(np.minimum(*distances)[differs].max(initial=0.0))

@@ -1,17 +1,19 @@
-"""A host part as C99, by emx-onnx-cgen: float operators on arrays, weights `static const`.
+"""Generate the C99 of a host part with emx-onnx-cgen: float operators on arrays, constant weights.
 
 emx-onnx-cgen writes one function that declares an array for every tensor and calls one function per
-node. What it declares on the stack is put into memory that the caller gives, planned by lifetimes;
-what it makes global becomes static. A line that is not of a form known here is an error: nothing is
-passed on unseen.
+node. Arrays that it declares on the stack are moved into memory of the caller, planned by
+lifetimes; its global symbols become static. A line in an unknown form is an error, so that nothing
+is passed on unchecked.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -30,13 +32,13 @@ __all__ = [
     "generate_host_source",
 ]
 
-#: The generator, and the one release whose output is understood here.
+#: The generator, and the only release whose output this module can parse.
 GENERATOR, GENERATOR_VERSION = "emx-onnx-cgen", "1.4.0"
-#: Bytes of weights from which on a host part is named as large.
+#: Bytes of weights from which the README reports a host part as large.
 LARGE_WEIGHT_BYTES = 100_000
 INSTALL_HINT = "pip install 'lingeronnx[c]'"
 
-_DECLARED = re.compile(r"(?P<type>\w+) (?P<name>\w+)(?P<dims>(?:\[\d+\])+);")
+_DECLARATION = re.compile(r"(?P<type>\w+) (?P<name>\w+)(?P<dims>(?:\[\d+\])+);")
 _CALL = re.compile(r"node\d+_\w+\((?P<args>[\w, ]*)\);")
 _PARAMETER = re.compile(
     r"(?P<const>const )?(?P<type>\w+) (?P<name>\w+)(?P<dims>(?:\[(?:restrict )?\d+\])+)"
@@ -50,11 +52,11 @@ _FORBIDDEN = ("malloc", "free(", "<stdio.h>", "<stdlib.h>")
 
 @dataclass(frozen=True)
 class HostSource:
-    """C of one host part.
+    """C source of one host part.
 
-    text : of the file. declaration : of its one global function, with flat pointers to inputs,
-    outputs and scratch. scratch_bytes : bytes that the caller gives for what lies between them.
-    weights : bytes of its constants.
+    text : content of the file. declaration : of its only global function, whose parameters are flat
+    pointers to inputs, outputs and scratch memory. scratch_bytes : size of the scratch memory,
+    which holds the tensors between nodes. weight_bytes : size of its constants.
     """
 
     text: str
@@ -69,16 +71,15 @@ class HostSource:
 
 
 def explain_missing_generator() -> str | None:
-    """Return None where the generator is installed as it must be, else why not, as one line."""
+    """Return a message if the generator's required release is not installed, else None."""
+    requirement = f"host parts in C need {GENERATOR} {GENERATOR_VERSION}"
     try:
-        found = version(GENERATOR)
+        installed = version(GENERATOR)
     except PackageNotFoundError:
-        return f"host parts in C need {GENERATOR} {GENERATOR_VERSION}: {INSTALL_HINT}"
-    return (
-        None
-        if found == GENERATOR_VERSION
-        else f"host parts in C need {GENERATOR} {GENERATOR_VERSION}, not {found}: {INSTALL_HINT}"
-    )
+        return f"{requirement}: {INSTALL_HINT}"
+    if installed != GENERATOR_VERSION:
+        return f"{requirement}, not {installed}: {INSTALL_HINT}"
+    return None
 
 
 def generate_host_source(
@@ -87,28 +88,39 @@ def generate_host_source(
     inputs: Sequence[np.ndarray],
     outputs: Sequence[np.ndarray],
 ) -> HostSource:
-    """Return the C of `model` for one sample, as a function called `name`.
+    """Generate the C of a float model for one sample.
 
-    inputs, outputs : arrays of the model's, for shapes and types. Raises ConfigError without the
-    generator, and ConstraintError for what it does not take.
+    Parameters
+    ----------
+    model
+        The float model.
+    name
+        Name of the C function.
+    inputs, outputs
+        Arrays of one sample, for shapes and types.
+
+    Raises
+    ------
+    ConfigError
+        If the generator is not installed.
+    ConstraintError
+        If the generator does not support the model.
     """
-    if (why := explain_missing_generator()) is not None:
-        raise ConfigError(why)
-    whole = fix_sample_shapes(model, inputs, outputs)
+    if (reason := explain_missing_generator()) is not None:
+        raise ConfigError(reason)
+    static_model = fix_sample_shapes(model, inputs, outputs)
     try:
-        text = _run_generator(whole, name)
-    except Exception as error:  # a foreign generator's, whatever it is
+        text = _run_generator(static_model, name)
+    except Exception as error:  # the generator raises various types
         raise ConstraintError(
-            f"{GENERATOR} cannot write {name} as C: {_find_unsupported_node(whole, name)}; take it "
-            "out of the model, "
-            "or write it in "
-            "other operators"
+            f"{GENERATOR} cannot write {name} as C: {_find_unsupported_node(static_model, name)}; "
+            "remove it from the model or express it with other operators"
         ) from error
-    weights = sum(onnx.numpy_helper.to_array(c).nbytes for c in whole.graph.initializer)
+    weights = sum(onnx.numpy_helper.to_array(c).nbytes for c in static_model.graph.initializer)
     return _rewrite_source(block_long_sums(text), name, weights)
 
 
-def _run_generator(whole: onnx.ModelProto, name: str) -> str:
+def _run_generator(model: onnx.ModelProto, name: str) -> str:
     from emx_onnx_cgen.compiler import Compiler, CompilerOptions  # type: ignore[import-untyped]
 
     options = CompilerOptions(
@@ -117,168 +129,180 @@ def _run_generator(whole: onnx.ModelProto, name: str) -> str:
         large_weight_threshold=0,
         restrict_arrays=False,
     )
-    return str(Compiler(options).compile(whole))
+    return str(Compiler(options).compile(model))
 
 
-def _find_unsupported_node(whole: onnx.ModelProto, name: str) -> str:
-    """Return which node the generator does not take by itself, the first one, and why, as far as that is known."""
-    graph = whole.graph
-    known = {value.name: value for value in (*graph.input, *graph.value_info, *graph.output)}
-    held = {tensor.name: tensor for tensor in graph.initializer}
-    constants = {node.output[0]: node for node in graph.node if node.op_type == "Constant"}
+def _find_unsupported_node(model: onnx.ModelProto, name: str) -> str:
+    """Describe the first node that the generator rejects by itself, with a likely reason."""
+    graph = model.graph
+    values = {value.name: value for value in (*graph.input, *graph.value_info, *graph.output)}
+    constant_nodes = {node.output[0]: node for node in graph.node if node.op_type == "Constant"}
     for node in graph.node:
-        read = [tensor for tensor in node.input if tensor]
-        alone = onnx.helper.make_model(
-            onnx.helper.make_graph(
-                [
-                    *(constants[tensor] for tensor in dict.fromkeys(read) if tensor in constants),
-                    node,
-                ],
-                "alone",
-                [
-                    known[tensor]
-                    for tensor in dict.fromkeys(read)
-                    if tensor in known and tensor not in held
-                ],
-                [
-                    known.get(tensor, onnx.ValueInfoProto(name=tensor))
-                    for tensor in node.output
-                    if tensor
-                ],
-                [held[tensor] for tensor in dict.fromkeys(read) if tensor in held],
-            ),
-            opset_imports=whole.opset_import,
-            ir_version=whole.ir_version,
-        )
+        node_model = _extract_node(model, node, values, constant_nodes)
         try:
-            _run_generator(alone, name)
-        except Exception:  # a foreign generator's, whatever it is
-            sizes = [
-                known[tensor].type.tensor_type.shape.dim if tensor in known else None
-                for tensor in node.output
-            ]
-            open_ = any(
-                dims is None or not all(dim.HasField("dim_value") for dim in dims) for dims in sizes
-            )
-            why = (
-                "the sizes of what it writes depend on values"
-                if open_
-                else "not with these attributes and types"
-            )
-            return f"{node.op_type} {node.name or node.output[0]} ({why})"
-    return f"its {len(graph.node)} nodes, not one of them, together"
+            _run_generator(node_model, name)
+        except Exception:  # the generator raises various types
+            reason = "not with these attributes and types"
+            if not all(_has_static_shape(values.get(tensor)) for tensor in node.output):
+                reason = "the shape of its output depends on values"
+            return f"{node.op_type} {node.name or node.output[0]} ({reason})"
+    return f"its {len(graph.node)} nodes together, although each is supported"
+
+
+def _has_static_shape(value: onnx.ValueInfoProto | None) -> bool:
+    if value is None:
+        return False
+    return all(dim.HasField("dim_value") for dim in value.type.tensor_type.shape.dim)
+
+
+def _extract_node(
+    model: onnx.ModelProto,
+    node: onnx.NodeProto,
+    values: Mapping[str, onnx.ValueInfoProto],
+    constant_nodes: Mapping[str, onnx.NodeProto],
+) -> onnx.ModelProto:
+    """Return a model of one node with its constants.
+
+    values : types of the model's tensors, by name.
+    """
+    initializers = {tensor.name: tensor for tensor in model.graph.initializer}
+    graph = onnx.GraphProto(name="single_node")
+    for name in dict.fromkeys(node.input):
+        if name in constant_nodes:
+            graph.node.append(constant_nodes[name])
+        if name in initializers:
+            graph.initializer.append(initializers[name])
+        elif name in values:
+            graph.input.append(values[name])
+    graph.node.append(node)
+    for name in node.output:
+        if name:
+            graph.output.append(values.get(name, onnx.ValueInfoProto(name=name)))
+    return onnx.helper.make_model(
+        graph, opset_imports=model.opset_import, ir_version=model.ir_version
+    )
 
 
 def _drop_empty_resize_inputs(graph: onnx.GraphProto) -> None:
-    """Leave out inputs of Resize that say nothing, which opset 11 asks for and the generator measures: roi, no scales.
+    """Remove unused inputs of Resize: empty tensors, and regions of interest that are not read.
 
-    The regions are read with coordinates of tf_crop_and_resize only, as the operator's page says.
+    Opset 11 requires these inputs, but the generator cannot handle them. Regions are read only with
+    the coordinates of tf_crop_and_resize, according to the ONNX specification.
     """
-    hollow = {tensor.name for tensor in graph.initializer if 0 in tensor.dims}
+    empty = {tensor.name for tensor in graph.initializer if 0 in tensor.dims}
     for node in graph.node:
-        if node.op_type == "Resize":
-            crops = any(one.s == b"tf_crop_and_resize" for one in node.attribute)
-            node.input[:] = [
-                "" if name in hollow or (place == 1 and not crops) else name
-                for place, name in enumerate(node.input)
-            ]
-    read = {name for node in graph.node for name in node.input}
-    for tensor in [tensor for tensor in graph.initializer if tensor.name in hollow - read]:
-        graph.initializer.remove(tensor)
+        if node.op_type != "Resize":
+            continue
+        uses_regions = any(attribute.s == b"tf_crop_and_resize" for attribute in node.attribute)
+        for index, name in enumerate(node.input):
+            if name in empty or (index == 1 and not uses_regions):
+                node.input[index] = ""
+    consumed = set(itertools.chain.from_iterable(node.input for node in graph.node))
+    for tensor in list(graph.initializer):
+        if tensor.name in empty - consumed:
+            graph.initializer.remove(tensor)
 
 
 def fix_sample_shapes(
     model: onnx.ModelProto, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
 ) -> onnx.ModelProto:
-    """Return `model` with the sizes of one sample everywhere, and functions written out."""
-    made = (
-        inline_local_functions(model)
-        if model.functions
-        else onnx.ModelProto.FromString(model.SerializeToString())
-    )
-    graph = made.graph
-    del graph.value_info[:], made.metadata_props[:]
-    graph.name, graph.doc_string, made.doc_string = "", "", ""
+    """Return a copy of `model` with the shapes of one sample and with functions inlined."""
+    if model.functions:
+        static_model = inline_local_functions(model)
+    else:
+        static_model = onnx.ModelProto.FromString(model.SerializeToString())
+    graph = static_model.graph
+    del graph.value_info[:], static_model.metadata_props[:]
+    graph.name, graph.doc_string, static_model.doc_string = "", "", ""
     _drop_empty_resize_inputs(graph)
     for values, arrays in ((graph.input, inputs), (graph.output, outputs)):
         for value, array in zip(values, arrays, strict=True):
-            value.CopyFrom(
-                onnx.helper.make_tensor_value_info(
-                    value.name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
-                )
-            )
-    return onnx.shape_inference.infer_shapes(made)
+            elem_type = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+            typed = onnx.helper.make_tensor_value_info(value.name, elem_type, array.shape)
+            value.CopyFrom(typed)
+    return onnx.shape_inference.infer_shapes(static_model)
+
+
+class _Parameter(NamedTuple):
+    """A parameter of the generated function."""
+
+    is_const: bool
+    c_type: str
+    name: str
+    dims: list[int]
+
+    def format_flat(self) -> str:
+        """Return the declaration of a pointer to the element type."""
+        return f"{'const ' if self.is_const else ''}{self.c_type} *{self.name}"
+
+    def format_cast(self) -> str:
+        """Return the flat pointer, cast to a pointer to rows."""
+        const = "const " if self.is_const else ""
+        row_pointer = _format_pointer(f"{const}{self.c_type}", "", self.dims)
+        return f"({row_pointer})({const}void *){self.name}"
 
 
 def _rewrite_source(text: str, name: str, weights: int) -> HostSource:
-    """Make what is global static and put the arrays of the model's function into memory that is given."""
+    """Make global symbols static, and move the arrays of the model's function to scratch memory."""
     text = re.sub(r"^extern const .*;\n", "", text, flags=re.MULTILINE)
     text = re.sub(r"^const EMX_UNUSED ", "static const EMX_UNUSED ", text, flags=re.MULTILINE)
-    text, loaders = _LOADER.subn("", text)
-    head, mark, body = text.partition(f"void {name}_nodes(")
-    if loaders != 1 or not mark or "\nvoid " in head:
-        raise ConstraintError(f"{GENERATOR} wrote {name} in a form that is not known here")
-    if bad := [word for word in _FORBIDDEN if word in text]:
-        raise ConstraintError(f"{GENERATOR} wrote {name} with {bad[0]}, which a board may not have")
-    signature, _, inner = body.partition(") {\n")
-    parameters = [_parse_parameter(piece, name) for piece in _split(signature)]
-    lines = [line.strip() for line in inner.rsplit("}", 1)[0].splitlines() if line.strip()]
-    arrays, calls = _parse_body(lines, name)
-    uses = _get_lifetimes(arrays, calls)
-    offsets, scratch = plan_arena(uses)
-    made = [
-        (
-            "static void "
-            f"{name}_nodes({signature}{', ' if signature else ''}unsigned char *scratch__) {{"
+    text, loader_count = _LOADER.subn("", text)
+    head, separator, function = text.partition(f"void {name}_nodes(")
+    if loader_count != 1 or not separator or "\nvoid " in head:
+        raise ConstraintError(f"{GENERATOR} wrote {name} in an unknown form")
+    if forbidden := [word for word in _FORBIDDEN if word in text]:
+        raise ConstraintError(
+            f"{GENERATOR} wrote {name} with {forbidden[0]}, which a board may not have"
         )
-    ]
-    for array, (kind, dims) in arrays.items():
+    signature, _, body = function.partition(") {\n")
+    parameters = _parse_parameters(signature, name)
+    lines = [line.strip() for line in body.rsplit("}", 1)[0].splitlines() if line.strip()]
+    arrays, calls = _parse_body(lines, name)
+    offsets, scratch_bytes = plan_arena(_get_lifetimes(arrays, calls))
+    scratch_parameter = f"{', ' if signature else ''}unsigned char *scratch__"
+    output = [f"static void {name}_nodes({signature}{scratch_parameter}) {{"]
+    for array, (c_type, dims) in arrays.items():
         if array in offsets:
-            cast = _format_pointer(kind, "", dims)
-            made.append(
-                f"    {_format_pointer(kind, array, dims)} = ({cast})(void *)(scratch__ + "
+            cast = _format_pointer(c_type, "", dims)
+            output.append(
+                f"    {_format_pointer(c_type, array, dims)} = ({cast})(void *)(scratch__ + "
                 f"{offsets[array]});"
             )
-    made += ["    (void)scratch__;", *(f"    {call}" for call in calls), "}", ""]
-    flat = ", ".join(
-        [*(f"{'const ' if c else ''}{k} *{n}" for c, k, n, _ in parameters), "void *scratch__"]
-    )
-    cast = ", ".join(
-        f"({_format_pointer(('const ' if c else '') + k, '', d)}){'(const void *)' if c else '(void *)'}{n}"
-        for c, k, n, d in parameters
-    )
-    declaration = f"void {name}({flat})"
-    made += [
+    output += ["    (void)scratch__;", *(f"    {call}" for call in calls), "}", ""]
+    flat_parameters = [*(parameter.format_flat() for parameter in parameters), "void *scratch__"]
+    arguments = ", ".join(parameter.format_cast() for parameter in parameters)
+    declaration = f"void {name}({', '.join(flat_parameters)})"
+    output += [
         f"{declaration};",
         "",
         f"{declaration} {{",
-        f"    {name}_nodes({cast}, (unsigned char *)scratch__);",
+        f"    {name}_nodes({arguments}, (unsigned char *)scratch__);",
         "}",
         "",
     ]
-    return HostSource(head + "\n".join(made), declaration, scratch, weights)
+    return HostSource(head + "\n".join(output), declaration, scratch_bytes, weights)
 
 
-def _split(signature: str) -> list[str]:
-    return [piece.strip() for piece in signature.split(",") if piece.strip()]
+def _parse_parameters(signature: str, name: str) -> list[_Parameter]:
+    return [_parse_parameter(item.strip(), name) for item in signature.split(",") if item.strip()]
 
 
-def _parse_parameter(piece: str, name: str) -> tuple[bool, str, str, list[int]]:
-    match = _PARAMETER.fullmatch(piece)
+def _parse_parameter(text: str, name: str) -> _Parameter:
+    match = _PARAMETER.fullmatch(text)
     if match is None:
-        raise ConstraintError(
-            f"{GENERATOR} wrote {name} with a parameter that is not known here: {piece}"
-        )
-    return bool(match["const"]), match["type"], match["name"], _sizes(match["dims"])
+        raise ConstraintError(f"{GENERATOR} wrote {name} with an unknown form of parameter: {text}")
+    dims = _parse_dims(match["dims"])
+    return _Parameter(bool(match["const"]), match["type"], match["name"], dims)
 
 
-def _sizes(dims: str) -> list[int]:
+def _parse_dims(dims: str) -> list[int]:
     return [int(size) for size in re.findall(r"\d+", dims)]
 
 
-def _format_pointer(kind: str, name: str, dims: Sequence[int]) -> str:
-    inner = "".join(f"[{size}]" for size in dims[1:])
-    return f"{kind} (*{name}){inner}" if inner else f"{kind} *{name}"
+def _format_pointer(c_type: str, name: str, dims: Sequence[int]) -> str:
+    """Return the C declaration of a pointer to the rows of an array."""
+    row = "".join(f"[{size}]" for size in dims[1:])
+    return f"{c_type} (*{name}){row}" if row else f"{c_type} *{name}"
 
 
 def _parse_body(
@@ -287,25 +311,25 @@ def _parse_body(
     """Split the lines of the model's function into the arrays that it declares and its calls."""
     arrays, calls = {}, []
     for line in lines:
-        if match := _DECLARED.fullmatch(line):
-            arrays[match["name"]] = (match["type"], _sizes(match["dims"]))
+        if match := _DECLARATION.fullmatch(line):
+            arrays[match["name"]] = (match["type"], _parse_dims(match["dims"]))
         elif _CALL.fullmatch(line):
             calls.append(line)
         else:
-            raise ConstraintError(
-                f"{GENERATOR} wrote {name} with a line that is not known here: {line}"
-            )
+            raise ConstraintError(f"{GENERATOR} wrote {name} with an unknown form of line: {line}")
     return arrays, calls
 
 
 def _get_lifetimes(
     arrays: dict[str, tuple[str, list[int]]], calls: Sequence[str]
 ) -> dict[str, BufferLifetime]:
-    uses: dict[str, BufferLifetime] = {}
+    """Return the lifetime of each array: the first and last call that it is an argument of."""
+    lifetimes: dict[str, BufferLifetime] = {}
     for step, call in enumerate(calls):
-        for word in re.findall(r"\w+", call.partition("(")[2]):
-            if word in arrays:
-                kind, dims = arrays[word]
-                first = uses[word].first if word in uses else step
-                uses[word] = BufferLifetime(_BYTES[kind] * int(np.prod(dims)), first, step)
-    return uses
+        for argument in re.findall(r"\w+", call.partition("(")[2]):
+            if argument in arrays:
+                c_type, dims = arrays[argument]
+                first = lifetimes[argument].first if argument in lifetimes else step
+                size = _BYTES[c_type] * int(np.prod(dims))
+                lifetimes[argument] = BufferLifetime(size, first, step)
+    return lifetimes

@@ -1,11 +1,9 @@
-"""`main.c`, the known-answer test.
+"""Write `main.c`, the known-answer test of all parts by themselves and of the complete program.
 
-Each part on its golden inputs, then the whole program, call by call.
-From its golden inputs a chip part must give its golden integers, a host part floats within 1e-5 of
-their range, or what `rounding` says of them; a range is that of all golden calls together. Of the
-whole program that is not to be asked where a host part stands before a chip part: another C
-library's exp may move a value across a tie. How far that may move an output is measured:
-`measure_tolerance`.
+For its golden inputs a chip part must compute its golden integers, and a host part floats within
+1e-5 of their range in all golden calls, or within the tolerance of `host_tolerances`. The complete
+program cannot be required to be exact if a host part precedes a chip part, because exp of another C
+library may move a value across a tie. `measure_tolerance` measures how far that changes an output.
 """
 
 from __future__ import annotations
@@ -27,43 +25,46 @@ from .source_files import get_template_values, render_template
 
 __all__ = ["get_golden_folder", "make_main_c", "measure_tolerance"]
 
-#: How many times what is allowed them the floats of host parts are moved, to see what that does.
+#: Multiple of their tolerance by which host floats are perturbed, to measure the effect on outputs.
 PERTURBATION_FACTOR = 10
 
 
 class _PerturbedHost:
-    """Host parts in onnxruntime, whose float outputs are perturbed.
+    """Host parts in onnxruntime, with every float of their outputs perturbed.
 
-    Each float moves by `PERTURBATION_FACTOR` times its limit, relative to the range of its array in
-    `calls`.
+    The perturbation is `PERTURBATION_FACTOR` times the tolerance, which is relative to the range of
+    the output in `calls`, with a random sign.
     """
 
     def __init__(
         self, program: BoardProgram, parts: PartitionedProgram, calls: Sequence[Sequence[PartRun]]
     ) -> None:
-        self._limits = program.host_tolerances
-        self._made = {
-            runs[0].part.name: [run.outputs for run in runs] for runs in zip(*calls, strict=True)
-        }
+        self._tolerances = program.host_tolerances
+        self._outputs_by_part = {}
+        for runs in zip(*calls, strict=True):
+            self._outputs_by_part[runs[0].part.name] = [run.outputs for run in runs]
         self._runners = {
             part.name: FloatRunner(part.graph, part.outputs) for part in parts.host_parts
         }
         self._rng = np.random.default_rng(0)
 
     def __call__(self, part: ProgramPart, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        given = dict(zip(part.inputs, arrays, strict=True))
-        found = {name: np.asarray(a) for name, a, _ in self._runners[part.name].run(given)}
-        return [
-            self._perturb(name, found[name], [made[name] for made in self._made[part.name]])
-            for name in part.outputs
-        ]
+        feeds = dict(zip(part.inputs, arrays, strict=True))
+        results = {
+            name: np.asarray(array) for name, array, _ in self._runners[part.name].run(feeds)
+        }
+        perturbed = []
+        for name in part.outputs:
+            golden = [outputs[name] for outputs in self._outputs_by_part[part.name]]
+            perturbed.append(self._perturb(name, results[name], golden))
+        return perturbed
 
-    def _perturb(self, name: str, array: np.ndarray, made: Sequence[np.ndarray]) -> np.ndarray:
+    def _perturb(self, name: str, array: np.ndarray, golden: Sequence[np.ndarray]) -> np.ndarray:
         if array.dtype != np.float32:
             return array
-        far = PERTURBATION_FACTOR * self._limits[name]
-        signs = self._rng.choice(np.array([-far, far], np.float32), array.shape)
-        return (array + signs * max_magnitude(made)).astype(np.float32)
+        step = PERTURBATION_FACTOR * self._tolerances[name]
+        signs = self._rng.choice(np.array([-step, step], np.float32), array.shape)
+        return (array + signs * max_magnitude(golden)).astype(np.float32)
 
 
 def measure_tolerance(
@@ -72,128 +73,159 @@ def measure_tolerance(
     calls: Sequence[Sequence[PartRun]],
     feeds: Sequence[Mapping[str, np.ndarray]],
 ) -> float:
-    """Return how far an output may be from the golden one, as a fraction of its range.
+    """Measure the tolerance of the program's outputs against golden ones.
 
-    0 where only integers are computed, the largest of `program.limits` where host parts stand
-    behind the last chip part only. Else what is measured: the calls `feeds`, whose parts gave
-    `calls`, run once more in a row with the host's floats moved.
+    Without host parts it is 0. If host parts only follow the last chip part, and there are no
+    states, it is the largest tolerance of a host float. Otherwise the calls are run again with
+    perturbed host floats, and the largest change of an output is returned.
+
+    Parameters
+    ----------
+    program, parts
+        The program, and the parts that it was built from.
+    calls, feeds
+        Runs of all parts, and inputs, of each golden call.
+
+    Returns
+    -------
+    float
+        Tolerance as a fraction of the output's range in all calls.
     """
-    kinds = [isinstance(part, ChipPart) for part in program.parts]
-    if all(kinds):
+    if not program.host:
         return 0.0
-    if not program.states and not any(
-        not kind and True in kinds[index:] for index, kind in enumerate(kinds)
-    ):
+    if not program.states and not _has_host_upstream_of_chip(program):
         return max(program.host_tolerances.values(), default=HOST_TOLERANCE)
-    runner, most = (
-        PartsRunner(parts, "executor", host=_PerturbedHost(program, parts, calls)),
-        HOST_TOLERANCE,
-    )
-    want = [_collect_outputs(runs) for runs in calls]
-    made: list[dict[str, np.ndarray]] = []
-    for given in feeds:
-        state = {one.tensor: made[-1][two.tensor] for one, two in program.states} if made else {}
-        made.append(_collect_outputs(runner.iter_parts({**given, **state})))
-    for array in program.outputs:
-        right = [one[array.tensor] for one in want]
-        if array.dtype == "float32" and (span := max_magnitude(right)):
-            moved = (
-                absolute_difference(one[array.tensor], two)
-                for one, two in zip(made, right, strict=True)
-            )
-            most = max(most, max_magnitude(moved) / span)
-    return float(f"{most:.2g}")
+    runner = PartsRunner(parts, "executor", host=_PerturbedHost(program, parts, calls))
+    golden = [_collect_outputs(runs) for runs in calls]
+    perturbed = _run_stream(program, runner, feeds)
+    tolerance = HOST_TOLERANCE
+    for tensor in program.outputs:
+        expected = [outputs[tensor.tensor] for outputs in golden]
+        actual = [outputs[tensor.tensor] for outputs in perturbed]
+        if tensor.dtype == "float32" and (output_range := max_magnitude(expected)):
+            max_change = max_magnitude(map(absolute_difference, actual, expected))
+            tolerance = max(tolerance, max_change / output_range)
+    return float(f"{tolerance:.2g}")
+
+
+def _run_stream(
+    program: BoardProgram, runner: PartsRunner, feeds: Sequence[Mapping[str, np.ndarray]]
+) -> list[dict[str, np.ndarray]]:
+    """Run consecutive calls from zero states; return the outputs of all parts of each call."""
+    calls = []
+    states: dict[str, np.ndarray] = {}  # the feeds of the first call contain zeros
+    for inputs in feeds:
+        outputs = _collect_outputs(runner.iter_parts({**inputs, **states}))
+        states = {fed.tensor: outputs[output.tensor] for fed, output in program.states}
+        calls.append(outputs)
+    return calls
+
+
+def _has_host_upstream_of_chip(program: BoardProgram) -> bool:
+    """Whether a chip part runs after a host part."""
+    is_chip = [isinstance(part, ChipPart) for part in program.parts]
+    first_host = is_chip.index(False)
+    return any(is_chip[first_host:])
 
 
 def _collect_outputs(runs: Iterable[PartRun]) -> dict[str, np.ndarray]:
-    return {name: array for run in runs for name, array in run.outputs.items()}
+    outputs: dict[str, np.ndarray] = {}
+    for run in runs:
+        outputs.update(run.outputs)
+    return outputs
 
 
 def get_golden_folder(program: BoardProgram, part: ChipPart | HostPart) -> str:
-    """Return the folder of a part's golden vectors below a call's."""
+    """Return the folder of a part's golden vectors, relative to that of a call."""
     return "" if isinstance(part, ChipPart) and len(program.chip) == 1 else f"{part.name}/"
 
 
 def make_main_c(program: BoardProgram) -> str:
-    """Return main.c."""
-    ins, outs = make_c_names(program.inputs, "in"), make_c_names(program.outputs, "out")
-    buffers = [
-        f"static {get_c_type(a.dtype)} {ins[a.tensor]}[{max(a.element_count, 1)}];"
-        for a in program.inputs
-    ]
-    for array in program.outputs:
-        name = outs[array.tensor]
-        buffers.append(
-            f"static {get_c_type(array.dtype)} {name}[{max(array.element_count, 1)}], "
-            f"want_{name}[{max(array.element_count, 1)}];"
-        )
-    reads = _format_all_reads(
-        program.inputs, ins, 'read_array(folder, call, "model_input", {i}, {n}, sizeof {n})'
-    )
-    wants = _format_all_reads(
-        program.outputs,
-        outs,
-        'read_array(folder, call, "model_output", {i}, want_{n}, sizeof want_{n})',
-    )
-    ranges, compares = [], []
-    for index, array in enumerate(program.outputs):
-        name = outs[array.tensor]
-        if array.dtype == "float32":
-            ranges.append(
-                f'    ranges[{index}] = range_of(folder, "model_output", {index}, want_{name}, '
-                f"{array.element_count});"
-            )
-            arrays = f'"output {name}", {name}, want_{name}, {array.element_count}'
-            compares.append(
-                f"    if (differs(call, {arrays}, ranges[{index}] * TOLERANCE, largest)) return 1;"
-            )
-        else:
-            arrays = (
-                f'"output {name}", {name}, want_{name}, sizeof {name}, {_get_element_width(array)}'
-            )
-            compares.append(f"    if (unequal(call, {arrays})) return 1;")
+    """Return main.c, the known-answer test."""
+    input_names = make_c_names(program.inputs, "in")
+    output_names = make_c_names(program.outputs, "out")
+    dump_names, first_dumps = _make_dump_names(program)
     values = get_template_values(program) | {
         "tolerance": repr(program.tolerance),
         "room": max(_get_buffer_bytes(part) for part in program.parts),
         "most": max(max(len(part.sources), len(part.targets)) for part in program.parts),
         "files": "\n".join(_iterate_file_tables(program)),
-        "buffers": "\n".join([*buffers, ""]),
-        "names": "".join(f'        "{name}",\n' for name in _make_dump_names(program)[0]),
-        "first": ", ".join(map(str, _make_dump_names(program)[1])),
-        "arguments": ", ".join([*ins.values(), *outs.values()]),
+        "buffers": "\n".join([*_iterate_buffers(program, input_names, output_names), ""]),
+        "names": "".join(f'        "{name}",\n' for name in dump_names),
+        "first": ", ".join(map(str, first_dumps)),
+        "arguments": ", ".join([*input_names.values(), *output_names.values()]),
     }
     text = render_template("main.c", values)
-    calls = [
-        f"static double ranges[{len(program.outputs)}];",
-        "",
-        "static int read_call(const char *folder, int call)",
-        "{",
-        f"    return {reads};",
-        "}",
-        "",
-        "static void read_ranges(const char *folder)",
-        "{",
-        *ranges,
-        "    (void)folder;",
-        "}",
-        "",
-        "static int compare_call(const char *folder, int call, float *largest)",
-        "{",
-        f"    if (!({wants})) {{",
-        '        printf("FAIL: call %d: no outputs to compare with\\n", call);',
-        "        return 1;",
-        "    }",
-        *compares,
-        "    (void)largest;",
-        "    return 0;",
-        "}",
-        "",
-    ]
-    return text.replace("int main(int argc", "\n".join(calls) + "\nint main(int argc")
+    functions = "\n".join(_iterate_call_functions(program, input_names, output_names))
+    return text.replace("int main(int argc", functions + "\nint main(int argc")
+
+
+def _iterate_buffers(
+    program: BoardProgram, input_names: Mapping[str, str], output_names: Mapping[str, str]
+) -> Iterator[str]:
+    """Yield the arrays of the program's inputs, outputs and expected outputs."""
+    for tensor in program.inputs:
+        c_type, name = get_c_type(tensor.dtype), input_names[tensor.tensor]
+        yield f"static {c_type} {name}[{max(tensor.element_count, 1)}];"
+    for tensor in program.outputs:
+        c_type, name = get_c_type(tensor.dtype), output_names[tensor.tensor]
+        size = max(tensor.element_count, 1)
+        yield f"static {c_type} {name}[{size}], want_{name}[{size}];"
+
+
+def _iterate_call_functions(
+    program: BoardProgram, input_names: Mapping[str, str], output_names: Mapping[str, str]
+) -> Iterator[str]:
+    """Yield the functions that read a call and compare its outputs."""
+    input_reads = _format_all_reads(
+        program.inputs, input_names, 'read_array(folder, call, "model_input", {i}, {n}, sizeof {n})'
+    )
+    output_reads = _format_all_reads(
+        program.outputs,
+        output_names,
+        'read_array(folder, call, "model_output", {i}, want_{n}, sizeof want_{n})',
+    )
+    yield f"static double ranges[{len(program.outputs)}];"
+    yield ""
+    yield "static int read_call(const char *folder, int call)"
+    yield "{"
+    yield f"    return {input_reads};"
+    yield "}"
+    yield ""
+    yield "static void read_ranges(const char *folder)"
+    yield "{"
+    for index, tensor in enumerate(program.outputs):
+        if tensor.dtype == "float32":
+            yield (
+                f'    ranges[{index}] = range_of(folder, "model_output", {index}, '
+                f"want_{output_names[tensor.tensor]}, {tensor.element_count});"
+            )
+    yield "    (void)folder;"
+    yield "}"
+    yield ""
+    yield "static int compare_call(const char *folder, int call, float *largest)"
+    yield "{"
+    yield f"    if (!({output_reads})) {{"
+    yield '        printf("FAIL: call %d: no outputs to compare with\\n", call);'
+    yield "        return 1;"
+    yield "    }"
+    for index, tensor in enumerate(program.outputs):
+        name = output_names[tensor.tensor]
+        arrays = f'"output {name}", {name}, want_{name}'
+        if tensor.dtype == "float32":
+            arguments = f"{arrays}, {tensor.element_count}, ranges[{index}] * TOLERANCE, largest"
+            yield f"    if (differs(call, {arguments})) return 1;"
+        else:
+            arguments = f"{arrays}, sizeof {name}, {_get_element_width(tensor)}"
+            yield f"    if (unequal(call, {arguments})) return 1;"
+    yield "    (void)largest;"
+    yield "    return 0;"
+    yield "}"
+    yield ""
 
 
 def _get_element_width(array: ProgramTensor | Port) -> int:
-    """Return the bytes of an element, below 0 where it has no sign."""
+    """Return the bytes of an element, negative for unsigned types."""
     dtype = np.dtype(array.dtype)
     return dtype.itemsize if dtype.kind in "if" else -dtype.itemsize
 
@@ -201,91 +233,94 @@ def _get_element_width(array: ProgramTensor | Port) -> int:
 def _get_ports(
     part: ChipPart | HostPart,
 ) -> tuple[Sequence[ProgramTensor | Port], Sequence[ProgramTensor | Port]]:
-    """Return a part's inputs, and its outputs."""
-    return (
-        (part.inputs, part.outputs) if isinstance(part, ChipPart) else (part.sources, part.targets)
-    )
+    """Return a part's inputs and outputs as they are stored: the ports of a chip part."""
+    if isinstance(part, ChipPart):
+        return part.inputs, part.outputs
+    return part.sources, part.targets
 
 
 def _get_port_bytes(part: ChipPart | HostPart) -> tuple[list[int], list[int]]:
-    """Return the bytes of a part's inputs, and of its outputs."""
-    ins, outs = _get_ports(part)
-    return [one.bytes for one in ins], [one.bytes for one in outs]
+    """Return the sizes of a part's inputs and of its outputs."""
+    inputs, outputs = _get_ports(part)
+    return [port.bytes for port in inputs], [port.bytes for port in outputs]
 
 
 def _get_buffer_bytes(part: ChipPart | HostPart) -> int:
-    """Return the bytes of a part's inputs and outputs, each at a multiple of 64, and of a golden output."""
-    ins, outs = _get_port_bytes(part)
-    return sum(round_up(size, 64) for size in (*ins, *outs)) + max(outs)
+    """Return the bytes of a part's ports, each padded to 64, and of one golden output."""
+    input_bytes, output_bytes = _get_port_bytes(part)
+    return sum(round_up(size, 64) for size in (*input_bytes, *output_bytes)) + max(output_bytes)
 
 
 def _iterate_file_tables(program: BoardProgram) -> Iterator[str]:
-    """Yield what main.c knows of the parts' golden files."""
+    """Yield main.c's tables of the parts' golden files: sizes, element widths and tolerances."""
     for part in program.parts:
-        ins, outs = _get_port_bytes(part)
-        limits = [
-            program.host_tolerances[a.tensor]
-            if isinstance(part, HostPart) and a.dtype == "float32"
-            else 0
-            for a in part.targets
-        ]
-        yield (
-            f"static const uint32_t {part.name}_bytes[] = {{{', '.join(map(str, [*ins, *outs]))}}};"
-        )
-        widths = ", ".join(str(_get_element_width(port)) for port in _get_ports(part)[1]) or "0"
-        yield f"static const int {part.name}_widths[] = {{{widths}}};"
-        yield (
-            f"static const double {part.name}_limits[] = {{{', '.join(map(repr, limits)) or '0'}}};"
-        )
+        input_bytes, output_bytes = _get_port_bytes(part)
+        sizes = ", ".join(map(str, [*input_bytes, *output_bytes]))
+        widths = ", ".join(str(_get_element_width(port)) for port in _get_ports(part)[1])
+        tolerances = ", ".join(repr(_get_tolerance(program, part, t)) for t in part.targets)
+        yield f"static const uint32_t {part.name}_bytes[] = {{{sizes}}};"
+        yield f"static const int {part.name}_widths[] = {{{widths or '0'}}};"
+        yield f"static const double {part.name}_limits[] = {{{tolerances or '0'}}};"
     yield f"static const part_files files[{len(program.parts)}] = {{"
     for part in program.parts:
-        ins, outs = _get_port_bytes(part)
+        inputs, outputs = _get_ports(part)
         folder = get_golden_folder(program, part)
-        tables = ", ".join(f"{part.name}_{what}" for what in ("bytes", "widths", "limits"))
-        yield f'    {{"{folder}", "{part.name}", {len(ins)}, {len(outs)}, {tables}}},'
+        tables = ", ".join(f"{part.name}_{table}" for table in ("bytes", "widths", "limits"))
+        yield f'    {{"{folder}", "{part.name}", {len(inputs)}, {len(outputs)}, {tables}}},'
     yield "};"
 
 
-def _format_all_reads(arrays: Sequence[ProgramTensor], names: Mapping[str, str], call: str) -> str:
-    joint = " &&\n           ".join(
-        call.format(i=i, n=names[a.tensor]) for i, a in enumerate(arrays)
-    )
-    return joint or "call == 0"
+def _get_tolerance(
+    program: BoardProgram, part: ChipPart | HostPart, tensor: ProgramTensor
+) -> float:
+    """Return the relative tolerance of a float that a host part outputs, else 0."""
+    if isinstance(part, HostPart) and tensor.dtype == "float32":
+        return program.host_tolerances[tensor.tensor]
+    return 0
+
+
+def _format_all_reads(tensors: Sequence[ProgramTensor], names: Mapping[str, str], call: str) -> str:
+    """Return a C condition that reads all tensors. call : a format with {i} index and {n} name."""
+    calls = [call.format(i=i, n=names[tensor.tensor]) for i, tensor in enumerate(tensors)]
+    return " &&\n           ".join(calls) or "call == 0"
 
 
 def _make_dump_names(program: BoardProgram) -> tuple[list[str], list[int]]:
-    """Return a file's name for each port of each part, and where the inputs and the outputs of a part begin."""
+    """Return the dump file name of every port, inputs and outputs part by part.
+
+    Also return the index in that list of the first input and of the first output of each part.
+    """
     names: list[str] = []
-    first: list[int] = []
+    first_indices: list[int] = []
     for part in program.parts:
-        for side in _get_named_ports(part):
-            first.append(len(names))
-            names += [
-                _escape_c_string(make_dump_name(tensor, shape, ".bin")) for tensor, shape in side
-            ]
-    return names, first
+        for ports in _get_named_ports(part):
+            first_indices.append(len(names))
+            for tensor, shape in ports:
+                names.append(_escape_c_string(make_dump_name(tensor, shape, ".bin")))
+    return names, first_indices
 
 
 def _get_named_ports(
     part: ChipPart | HostPart,
 ) -> tuple[list[tuple[str, tuple[int, ...]]], list[tuple[str, tuple[int, ...]]]]:
+    """Return (name in dumps, shape) of a part's inputs and of its outputs."""
     if isinstance(part, ChipPart):
         return (
-            [(p.tensor, p.shape) for p in part.inputs],
-            [(p.tensor, p.shape) for p in part.outputs],
+            [(port.tensor, port.shape) for port in part.inputs],
+            [(port.tensor, port.shape) for port in part.outputs],
         )
     return _name_host_ports(part, "in", part.sources), _name_host_ports(part, "out", part.targets)
 
 
 def _name_host_ports(
-    part: HostPart, end: str, arrays: Sequence[ProgramTensor]
+    part: HostPart, direction: str, tensors: Sequence[ProgramTensor]
 ) -> list[tuple[str, tuple[int, ...]]]:
     return [
-        (f"{make_host_port_prefix(part.name, end, index)}{a.tensor}", a.shape)
-        for index, a in enumerate(arrays)
+        (f"{make_host_port_prefix(part.name, direction, index)}{tensor.tensor}", tensor.shape)
+        for index, tensor in enumerate(tensors)
     ]
 
 
 def _escape_c_string(text: str) -> str:
-    """Return what stands in a C string, without what would be a trigraph or an escape."""
-    return "".join(c if 32 < ord(c) < 127 and c not in '"\\?' else "_" for c in text)
+    """Replace characters that cannot stand unescaped in a C string by underscores."""
+    return "".join(char if 32 < ord(char) < 127 and char not in '"\\?' else "_" for char in text)

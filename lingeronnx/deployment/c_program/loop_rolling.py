@@ -1,6 +1,6 @@
-"""Equal steps of a program in a row, written once in a loop.
+"""Write equal consecutive steps of a program as a loop.
 
-Their C differs only in where their arrays lie.
+Steps are equal if their C differs only in arena offsets and part numbers.
 """
 
 from __future__ import annotations
@@ -10,65 +10,84 @@ from collections.abc import Sequence
 
 __all__ = ["roll_loops"]
 
-#: A place in the arena, or the number of a part that is shown.
-_PLACE = re.compile(r"AT\((\d+)\)|SHOW\((\d+),")
-#: As many steps as are worth a loop.
+#: An offset in the arena, or the index of a part that is passed to the watch function.
+_VARIABLE = re.compile(r"AT\((\d+)\)|SHOW\((\d+),")
+#: Minimum number of iterations of a loop.
 MIN_REPEATS = 3
 
 
 def roll_loops(steps: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
-    """Return the lines of all steps, each given as its name and lines, in order."""
+    """Return the lines of all steps, with equal consecutive ones as a loop.
+
+    steps : (name, lines of C) of each step.
+    """
     shapes = [
-        _PLACE.sub(lambda m: "AT" if m[1] else "SHOW", "\n".join(lines)) for _, lines in steps
+        _VARIABLE.sub(lambda match: "AT" if match[1] else "SHOW", "\n".join(lines))
+        for _, lines in steps
     ]
-    found: list[str] = []
-    at = 0
-    while at < len(steps):
-        period, times = _find_repeat(shapes, at)
-        if times < MIN_REPEATS:
-            found += ["", f"    /* {steps[at][0]} */", *steps[at][1]]
-            at += 1
+    output: list[str] = []
+    index = 0
+    while index < len(steps):
+        period, count = _find_repeat(shapes, index)
+        if count < MIN_REPEATS:
+            name, lines = steps[index]
+            output += ["", f"    /* {name} */", *lines]
+            index += 1
         else:
-            found += ["", *_format_loop(steps[at : at + period * times], period)]
-            at += period * times
-    return found
+            output += ["", *_format_loop(steps[index : index + period * count], period)]
+            index += period * count
+    return output
 
 
-def _find_repeat(shapes: Sequence[str], at: int) -> tuple[int, int]:
-    """Return the shortest period that covers most from `at` on, and how often it stands there."""
-    best = (1, 1)
-    for period in range(1, (len(shapes) - at) // MIN_REPEATS + 1):
-        times = 1
-        while shapes[at : at + period] == shapes[at + times * period : at + (times + 1) * period]:
-            times += 1
-        if times >= MIN_REPEATS and times * period > best[0] * best[1]:
-            best = (period, times)
-    return best
+def _find_repeat(shapes: Sequence[str], start: int) -> tuple[int, int]:
+    """Return (period, count) of the repetition from `start` on that covers the most steps.
+
+    Of several, the shortest period is returned; (1, 1) if there are fewer than `MIN_REPEATS`.
+    """
+    best_period, best_count = 1, 1
+    for period in range(1, (len(shapes) - start) // MIN_REPEATS + 1):
+        body, count = shapes[start : start + period], 1
+        while shapes[start + count * period : start + (count + 1) * period] == body:
+            count += 1
+        if count >= MIN_REPEATS and count * period > best_period * best_count:
+            best_period, best_count = period, count
+    return best_period, best_count
 
 
 def _format_loop(steps: Sequence[tuple[str, Sequence[str]]], period: int) -> list[str]:
-    times = len(steps) // period
-    turns = [
-        [line for _, lines in steps[k * period : (k + 1) * period] for line in lines]
-        for k in range(times)
-    ]
-    places = [[m[1] for line in turn for m in _PLACE.finditer(line) if m[1]] for turn in turns]
-    columns = list(
-        dict.fromkeys(column for column in zip(*places, strict=True) if len(set(column)) > 1)
+    """Return a loop over the steps, whose arena offsets are read from a table if they vary."""
+    count = len(steps) // period
+    iterations: list[list[str]] = [[] for _ in range(count)]
+    for index, (_, lines) in enumerate(steps):
+        iterations[index // period] += lines
+    offsets = [_list_offsets(iteration) for iteration in iterations]
+    offset_columns = list(zip(*offsets, strict=True))
+    varying_columns = list(
+        dict.fromkeys(column for column in offset_columns if len(set(column)) > 1)
     )
-    remaining = iter(zip(*places, strict=True))
+    remaining_columns = iter(offset_columns)
 
-    def put(match: re.Match[str]) -> str:
+    def replace_variable(match: re.Match[str]) -> str:
         if match[1] is None:
             return f"SHOW({match[2]} + {period} * step,"
-        column = next(remaining)
-        return f"AT(at[step][{columns.index(column)}])" if column in columns else match[0]
+        column = next(remaining_columns)
+        if column not in varying_columns:
+            return match[0]
+        return f"AT(at[step][{varying_columns.index(column)}])"
 
-    body = [_PLACE.sub(put, line) for line in turns[0]]
-    lines = [f"    /* {steps[0][0]} to {steps[-1][0]}: {times} equal steps */"]
-    lines += [f"    for (step = 0; step < {times}; step++) {{"]
-    if columns:
-        lines.append(f"        static const uint32_t at[{times}][{len(columns)}] = {{")
-        lines += [f"            {{{', '.join(row)}}}," for row in zip(*columns, strict=True)]
-        lines.append("        };")
-    return [*lines, *(f"    {line}" for line in body), "    }"]
+    body = [_VARIABLE.sub(replace_variable, line) for line in iterations[0]]
+    output = [f"    /* {steps[0][0]} to {steps[-1][0]}: {count} equal steps */"]
+    output += [f"    for (step = 0; step < {count}; step++) {{"]
+    if varying_columns:
+        output.append(f"        static const uint32_t at[{count}][{len(varying_columns)}] = {{")
+        table = zip(*varying_columns, strict=True)
+        output += [f"            {{{', '.join(row)}}}," for row in table]
+        output.append("        };")
+    return [*output, *(f"    {line}" for line in body), "    }"]
+
+
+def _list_offsets(lines: Sequence[str]) -> list[str]:
+    offsets: list[str] = []
+    for line in lines:
+        offsets += [match[1] for match in _VARIABLE.finditer(line) if match[1]]
+    return offsets

@@ -1,13 +1,15 @@
-"""The header that `pack.sh` puts in front of each package, and one blob of several packages.
+"""The header that `pack.sh` writes in front of each package, and blobs of several packages.
 
-64 bytes, little-endian, then the package as the packer wrote it, filled up to a multiple of 64:
+The header has 64 bytes, little-endian. The package of the packer follows, padded to a multiple of
+64 bytes:
 
-     0  "LNGRPKG1"          8  chip, 12 bytes          20  executor's version, 12 bytes
-    32  number of the part 36  CRC-32 of the part's ONNX file      40  CRC-32 of the packer's
-    arguments 44  12 zeros           56  CRC-32 of the package   60  its bytes
+     0  "LNGRPKG1"          8  chip, 12 bytes          20  executor version, 12 bytes
+    32  package index      36  CRC-32 of the part's ONNX file
+    40  CRC-32 of the packer's arguments               44  12 zero bytes
+    56  CRC-32 of the package                          60  its size in bytes
 
-A blob of several packages is one behind the other: the headers are its index. In a shell the last
-two come from gzip, whose output ends with just these.
+A blob is a concatenation of packages; the headers are its index. In a shell the last two fields
+come from gzip, whose output ends with exactly these.
 """
 
 from __future__ import annotations
@@ -15,64 +17,63 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Sequence
+from typing import NamedTuple
 
 __all__ = [
     "EXECUTOR_VERSION",
+    "PackedPart",
     "compute_arguments_crc",
     "format_pack_script",
     "make_package",
     "make_package_header",
 ]
 
-#: The executor whose interface the program follows.
+#: Version of the executor whose interface the program uses.
 EXECUTOR_VERSION = "3.0.4"
 
 
-def compute_arguments_crc(words: Sequence[str]) -> int:
+class PackedPart(NamedTuple):
+    """A chip part in pack.sh: ONNX file, package file, packer command, and the package's header."""
+
+    graph: str
+    package: str
+    command: str
+    header: bytes
+
+
+def compute_arguments_crc(argv: Sequence[str]) -> int:
     """Return the CRC-32 of the packer's arguments."""
-    return zlib.crc32("\0".join(words).encode())
+    return zlib.crc32("\0".join(argv).encode())
 
 
-def make_package_header(chip: str, number: int, graph_crc: int, arguments_crc: int) -> bytes:
-    """Return the first 56 bytes, which are known before the package is.
-
-    Graph, arguments : CRC-32.
-    """
+def make_package_header(chip: str, package_index: int, graph_crc: int, arguments_crc: int) -> bytes:
+    """Return the first 56 bytes of a header, which do not depend on the package."""
     return struct.pack(
         "<8s12s12sIII12x",
         b"LNGRPKG1",
         chip.encode(),
         EXECUTOR_VERSION.encode(),
-        number,
+        package_index,
         graph_crc,
         arguments_crc,
     )
 
 
-def make_package(head: bytes, package: bytes) -> bytes:
-    """Return a package with its header, filled up to a multiple of 64 bytes."""
-    body = head + struct.pack("<II", zlib.crc32(package), len(package)) + package
+def make_package(header: bytes, package: bytes) -> bytes:
+    """Return a package with its header, padded to 64 bytes. header : its first 56 bytes."""
+    body = header + struct.pack("<II", zlib.crc32(package), len(package)) + package
     return body + bytes(-len(body) % 64)
 
 
-def format_pack_script(
-    platform: str, blob_file: str | None, parts: Sequence[tuple[str, str, str, bytes]]
-) -> str:
-    """Return pack.sh. one : the blob's file; None: a file for each part.
-
-    Parts : (graph, package, command, header).
-    """
-    graphs, made = (
-        ", ".join(graph for graph, *_ in parts),
-        ", ".join(package for _, package, *_ in parts),
-    )
+def format_pack_script(platform: str, blob_file: str | None, parts: Sequence[PackedPart]) -> str:
+    """Return pack.sh. blob_file : output with all packages; None for one file per part."""
+    graphs = ", ".join(part.graph for part in parts)
+    packages = [part.package for part in parts]
     lines = [
         "#!/bin/sh",
-        f"# Packs {graphs} for {platform} into {blob_file or made}; needs the vendor's packer,",
-        (
-            "# tpacker, on the PATH. The program finds its header in front of each package: see "
-            "README.md."
-        ),
+        f"# Packs {graphs} for {platform} into {blob_file or ', '.join(packages)}; needs the",
+        "# vendor's packer, tpacker, on the PATH. The program checks the header in front of each",
+        "# package: see README.md.",
         "set -eu",
         'cd "$(dirname "$0")"',
         "",
@@ -87,10 +88,11 @@ def format_pack_script(
         "}",
         "",
     ]
-    for _, package, command, head in parts:
-        octal = "".join(f"\\{byte:03o}" for byte in head)
-        lines += [command, f"mv {package} {package}.raw", f"finish {package} '{octal}'", ""]
-    if blob_file is not None and [package for _, package, *_ in parts] != [blob_file]:
-        names = " ".join(package for _, package, *_ in parts)
+    for part in parts:
+        octal = "".join(f"\\{byte:03o}" for byte in part.header)
+        raw = f"{part.package}.raw"
+        lines += [part.command, f"mv {part.package} {raw}", f"finish {part.package} '{octal}'", ""]
+    if blob_file is not None and packages != [blob_file]:
+        names = " ".join(packages)
         lines += [f"cat {names} > {blob_file}", f"rm {names}"]
     return "\n".join(lines).rstrip() + "\n"

@@ -1,18 +1,16 @@
-"""What a deployed program does in one call, as values.
+"""Values that describe one call of a deployed program: its inputs, outputs, parts and memory.
 
-What it takes and gives, its steps, and where bytes lie.
-    quantize -> forward -> take (dequantize or copy) -> host part -> quantize -> ...        states
-    are kept at the end
+    quantize -> forward -> dequantize or copy -> host part -> quantize -> ... -> save states
 
-Floats go between parts, and integers where the parts have them so. Must not know C beyond names of
-types.
+Tensors between parts are floats, or integers if the parts have them so. Must not know C beyond
+names of types.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -45,18 +43,21 @@ _TYPES = {"float32": "float", "float64": "double", "bool": "bool"}
 
 
 def get_c_type(dtype: str) -> str:
-    """Return the C type of a NumPy type's name."""
+    """Return the C type for the name of a NumPy dtype."""
     return _TYPES.get(dtype, f"{dtype}_t")
 
 
 def sanitize_c_name(name: str) -> str:
-    """Return what of a tensor's name can stand in a C name."""
+    """Return the characters of a tensor's name that are valid in C, at most 40."""
     return re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")[:40] or "x"
 
 
 @dataclass(frozen=True)
 class ProgramTensor:
-    """A tensor between parts, or at the program's ends, of one call. key : unique among buffers."""
+    """A tensor between parts, or an input or output of the program, in one call.
+
+    key : unique name of its buffer. tensor : name in the graph.
+    """
 
     key: str
     tensor: str
@@ -65,23 +66,24 @@ class ProgramTensor:
 
     @property
     def element_count(self) -> int:
-        """Elements."""
+        """Number of elements."""
         return int(np.prod(self.shape))
 
     @property
     def bytes(self) -> int:
-        """Bytes."""
+        """Size in bytes."""
         return self.element_count * np.dtype(self.dtype).itemsize
 
 
 @dataclass(frozen=True)
 class ChipPart:
-    """A part that is packed.
+    """A part that is packed for the chip.
 
-    first : the part that this one is equal to but for its tensors' names, itself where it is the
-    first: equal parts are one package. number : of the package, from 0. file : the graph's. inputs,
-    outputs : ports of the package. sources, targets : the tensors of the whole graph that they are
-    made of, or become. quantized, dequantized : by port, whether a Quant or a Dequant stands there.
+    first : name of the first part that is equal except for tensor names, possibly this one; equal
+    parts share one package. package_index : of the package, from 0. file : the part's ONNX file.
+    inputs, outputs : ports of the package. sources, targets : tensors of the complete graph that
+    the ports are computed from, or become. quantized, dequantized : whether each port has a Quant
+    or Dequant.
     """
 
     name: str
@@ -99,15 +101,16 @@ class ChipPart:
 
     @property
     def has_resident_constants(self) -> bool:
-        """Whether its constants lie in shared memory."""
+        """Whether its constants are stored in shared memory."""
         return "params:share-mem" in " ".join(self.choice.argv)
 
 
 @dataclass(frozen=True)
 class HostPart:
-    """A part of float operators. operations : float operations of a call, about.
+    """A part of float operators.
 
-    First : as of a chip part.
+    first : name of the first equal part, as for a chip part. source : its C. sources, targets :
+    inputs and outputs. float_operations : approximate number of float operations per call.
     """
 
     name: str
@@ -122,12 +125,12 @@ class HostPart:
 
 @dataclass(frozen=True)
 class BoardProgram:
-    """All of it.
+    """A complete program.
 
-    inputs, outputs : without states. states : (input, output) tensors, the output becomes the next
-    call's input. arena_offsets : {buffer: offset in the arena}. tolerance : of outputs against
-    golden vectors, as a fraction of their range. host_tolerances : {tensor: the same of a float
-    that a host part writes}, see `rounding`.
+    inputs, outputs : without states. states : (input, output) tensors; the output becomes the input
+    of the next call. arena_offsets : {buffer: offset in the arena}. tolerance : of outputs against
+    golden vectors, as a fraction of their range. host_tolerances : the same for each float output
+    of a host part, by tensor.
     """
 
     prefix: str
@@ -144,27 +147,27 @@ class BoardProgram:
 
     @property
     def chip(self) -> tuple[ChipPart, ...]:
-        """Its chip parts."""
+        """All chip parts."""
         return tuple(part for part in self.parts if isinstance(part, ChipPart))
 
     @property
     def host(self) -> tuple[HostPart, ...]:
-        """Its host parts."""
+        """All host parts."""
         return tuple(part for part in self.parts if isinstance(part, HostPart))
 
     @property
     def unique_parts(self) -> tuple[ChipPart | HostPart, ...]:
-        """Its parts that are equal to none before them."""
+        """The parts that are not equal to an earlier one."""
         return tuple(part for part in self.parts if part.first == part.name)
 
     @property
     def unique_chip_parts(self) -> tuple[ChipPart, ...]:
-        """Its chip parts that are equal to none before them, in the order of their packages."""
+        """The chip parts that are not equal to an earlier one, in the order of their packages."""
         return tuple(part for part in self.unique_parts if isinstance(part, ChipPart))
 
     @property
     def unique_host_parts(self) -> tuple[HostPart, ...]:
-        """Its host parts that are equal to none before them."""
+        """The host parts that are not equal to an earlier one."""
         return tuple(part for part in self.unique_parts if isinstance(part, HostPart))
 
 
@@ -179,64 +182,103 @@ def build_program(
     files: Mapping[str, str],
     canonical_names: Mapping[str, str],
 ) -> BoardProgram:
-    """Return the program of `parts`, with the sizes of one run of them.
+    """Build the program of a partitioned graph, with the shapes of one call.
 
-    state : {output: input} of the whole graph. choices, files : the packer's arguments of chip
-    parts, the ONNX files of all. equal : {part: the first that is equal to it}. Raises
-    ConstraintError for a graph whose outputs are inputs, and as `generate_host_source` and
-    `make_ports` do.
+    Parameters
+    ----------
+    parts
+        The partitioned graph.
+    target
+        The chip.
+    runs
+        Inputs and outputs of every part in one call.
+    state
+        {output: input} of states of the complete graph.
+    stem
+        Beginning of the file names.
+    choices
+        Packer arguments of the unique chip parts, by part name.
+    files
+        ONNX file of each part, by part name.
+    canonical_names
+        {part: the first part that is equal to it}.
+
+    Raises
+    ------
+    ConstraintError
+        If an output of the graph is also an input, or as `generate_host_source` and `make_ports`.
+    ConfigError
+        As `generate_host_source`.
     """
     prefix = make_c_identifier(stem)
-    arrays: dict[str, ProgramTensor] = {}
+    tensors = _collect_tensors(runs)
+    program_parts: list[ChipPart | HostPart] = []
     for run in runs:
-        for name, array in (*run.inputs.items(), *run.outputs.items()):
-            arrays.setdefault(name, ProgramTensor(name, name, tuple(array.shape), str(array.dtype)))
-    made: list[ChipPart | HostPart] = []
-    for run in runs:
-        sources = tuple(arrays[name] for name in run.part.inputs)
-        targets = tuple(arrays[name] for name in run.part.outputs)
         name = run.part.name
-        before = next((part for part in made if part.name == canonical_names[name]), None)
-        if before is not None and isinstance(before, HostPart):
-            made.append(replace(before, name=name, sources=sources, targets=targets))
+        first_name = canonical_names[name]
+        first = next((part for part in program_parts if part.name == first_name), None)
+        sources = tuple(tensors[tensor] for tensor in run.part.inputs)
+        targets = tuple(tensors[tensor] for tensor in run.part.outputs)
+        part: ChipPart | HostPart
+        if isinstance(first, HostPart):
+            part = replace(first, name=name, sources=sources, targets=targets)
         elif run.part.chip:
-            number = sum(isinstance(part, ChipPart) and part.first == part.name for part in made)
-            chip = _make_chip_part(
-                run, files[name], choices[canonical_names[name]], sources, targets
-            )
-            number = before.package_index if before is not None else number
-            made.append(replace(chip, first=canonical_names[name], package_index=number))
+            part = _make_chip_part(run, files[name], choices[first_name], sources, targets)
+            package_index = _count_packages(program_parts) if first is None else first.package_index
+            part = replace(part, first=first_name, package_index=package_index)
         else:
-            made.append(_make_host_part(run, f"{prefix}_{name}", files[name], sources, targets))
-    written = {array.tensor for part in made for array in part.targets}
-    ends = [str(v.name) for v in parts.graph.graph.outputs]
-    if lost := [name for name in ends if name not in written]:
-        raise ConstraintError(
-            f"output '{lost[0]}' is an input or a constant of the graph: take it out of the model"
-        )
-    fed = set(state.values())
-    entries = [
-        str(v.name)
-        for v in parts.graph.graph.inputs
-        if v.const_value is None and str(v.name) in arrays
-    ]
-    inputs = tuple(arrays[name] for name in entries if name not in fed)
-    outputs = tuple(arrays[name] for name in ends if name not in state)
-    states = tuple((arrays[two], arrays[one]) for one, two in state.items() if two in arrays)
-    places, arena = _plan_buffers(
-        made, {a.tensor for a in (*inputs, *outputs)} | {one.tensor for one, _ in states}, state
+            part = _make_host_part(run, f"{prefix}_{name}", files[name], sources, targets)
+        program_parts.append(part)
+    output_names = [str(value.name) for value in parts.graph.graph.outputs]
+    _check_outputs(output_names, program_parts)
+    variables = [value for value in parts.graph.graph.inputs if value.const_value is None]
+    input_names = [str(value.name) for value in variables if str(value.name) in tensors]
+    fed_back = set(state.values())
+    inputs = tuple(tensors[name] for name in input_names if name not in fed_back)
+    outputs = tuple(tensors[name] for name in output_names if name not in state)
+    states = tuple(
+        (tensors[fed], tensors[output]) for output, fed in state.items() if fed in tensors
     )
+    external = {tensor.tensor for tensor in (*inputs, *outputs, *(fed for fed, _ in states))}
+    arena_offsets, arena_bytes = _plan_buffers(program_parts, external, state)
     return BoardProgram(
         prefix=prefix,
         stem=stem,
         platform=target.name,
-        parts=tuple(made),
+        parts=tuple(program_parts),
         inputs=inputs,
         outputs=outputs,
         states=states,
-        arena_offsets=places,
-        arena_bytes=arena,
+        arena_offsets=arena_offsets,
+        arena_bytes=arena_bytes,
     )
+
+
+def _collect_tensors(runs: Sequence[PartRun]) -> dict[str, ProgramTensor]:
+    """Return the inputs and outputs of all parts, by name."""
+    tensors: dict[str, ProgramTensor] = {}
+    for run in runs:
+        for name, array in (*run.inputs.items(), *run.outputs.items()):
+            tensors.setdefault(
+                name, ProgramTensor(name, name, tuple(array.shape), str(array.dtype))
+            )
+    return tensors
+
+
+def _count_packages(parts: Sequence[ChipPart | HostPart]) -> int:
+    return sum(isinstance(part, ChipPart) and part.first == part.name for part in parts)
+
+
+def _check_outputs(names: Sequence[str], parts: Sequence[ChipPart | HostPart]) -> None:
+    """Raise ConstraintError if no part computes one of the graph's outputs."""
+    computed: set[str] = set()
+    for part in parts:
+        computed.update(tensor.tensor for tensor in part.targets)
+    for name in names:
+        if name not in computed:
+            raise ConstraintError(
+                f"output '{name}' is an input or a constant of the graph; remove it from the model"
+            )
 
 
 def _make_chip_part(
@@ -246,13 +288,10 @@ def _make_chip_part(
     sources: tuple[ProgramTensor, ...],
     targets: tuple[ProgramTensor, ...],
 ) -> ChipPart:
-    whole = {name: a for name, a, _ in run.tensors if a.dtype.kind == "i"}
-    floats = {name: a for name, a, _ in run.tensors if a.dtype.kind == "f"} | {
-        name: np.asarray(a) for name, a in run.inputs.items() if name not in whole
-    }
-    scales = {name: held.scale for name, _, held in run.tensors if held is not None}
+    """Make a chip part with the ports of one run; its package index is not set yet."""
     graph = run.part.graph
-    ports = make_ports(graph, graph, SampleRun(whole, floats, scales), {})
+    ports = make_ports(graph, graph, _make_sample_run(run), {})
+    quantized = []
     for value in graph.graph.inputs:
         quants = [use.node for use in value.uses() if use.node.op_type == QUANT.name]
         if len({float(ir.get_attr(node, "scale_x")) for node in quants}) > 1:
@@ -260,10 +299,7 @@ def _make_chip_part(
                 f"input '{value.name}' of {run.part.name} is quantized with several scales; "
                 "quantize the model again"
             )
-    quantized = tuple(
-        any(use.node.op_type == QUANT.name for use in v.uses()) for v in graph.graph.inputs
-    )
-    dequantized = tuple(_is_dequantized(value) for value in graph.graph.outputs)
+        quantized.append(bool(quants))
     return ChipPart(
         name=run.part.name,
         first=run.part.name,
@@ -275,9 +311,25 @@ def _make_chip_part(
         outputs=ports.outputs,
         sources=sources,
         targets=targets,
-        quantized=quantized,
-        dequantized=dequantized,
+        quantized=tuple(quantized),
+        dequantized=tuple(_is_dequantized(value) for value in graph.graph.outputs),
     )
+
+
+def _make_sample_run(run: PartRun) -> SampleRun:
+    """Return the tensors of a part's run, its inputs included, without feeds."""
+    integers, floats, scales = {}, {}, {}
+    for name, array, qparams in run.tensors:
+        if array.dtype.kind == "i":
+            integers[name] = array
+        if array.dtype.kind == "f":
+            floats[name] = array
+        if qparams is not None:
+            scales[name] = qparams.scale
+    for name, array in run.inputs.items():
+        if name not in integers:
+            floats[name] = np.asarray(array)
+    return SampleRun(integers, floats, scales)
 
 
 def _is_dequantized(value: ir.Value) -> bool:
@@ -287,64 +339,72 @@ def _is_dequantized(value: ir.Value) -> bool:
 
 def _make_host_part(
     run: PartRun,
-    name: str,
+    function_name: str,
     file: str,
     sources: tuple[ProgramTensor, ...],
     targets: tuple[ProgramTensor, ...],
 ) -> HostPart:
-    model = ir.to_proto(run.part.graph)
-    source = generate_host_source(
-        model, name, list(run.inputs.values()), list(run.outputs.values())
-    )
-    operations = _count_operations(
-        fix_sample_shapes(model, list(run.inputs.values()), list(run.outputs.values()))
-    )
-    return HostPart(run.part.name, run.part.name, file, model, source, sources, targets, operations)
+    """Generate the C of a host part, with the shapes of one run."""
+    model, name = ir.to_proto(run.part.graph), run.part.name
+    inputs, outputs = list(run.inputs.values()), list(run.outputs.values())
+    source = generate_host_source(model, function_name, inputs, outputs)
+    operations = _count_operations(fix_sample_shapes(model, inputs, outputs))
+    return HostPart(name, name, file, model, source, sources, targets, operations)
 
 
 def _count_operations(model: onnx.ModelProto) -> int:
-    """Return about how many float operations a call takes.
+    """Return the approximate number of float operations of a call.
 
-    Two a multiply-accumulate, else one an output element.
+    A multiply-accumulate counts as two. Other nodes count as one per output element, or as none if
+    they only move data.
     """
-    total = 0
+    operation_count = 0
     for node in ir.from_proto(model).graph:
-        shapes = [ir.get_shape(v) for v in node.outputs]
-        counts = [math.prod(int(d or 1) for d in shape) for shape in shapes if shape is not None]
-        total += 2 * count_macs(node) or (
-            0 if node.op_type in operators.DATA_MOVEMENT_OPS | {"Constant"} else sum(counts)
-        )
-    return total
+        if macs := count_macs(node):
+            operation_count += 2 * macs
+        elif node.op_type not in operators.DATA_MOVEMENT_OPS | {"Constant"}:
+            for value in node.outputs:
+                shape = ir.get_shape(value)
+                if shape is not None:
+                    operation_count += math.prod(int(dim or 1) for dim in shape)
+    return operation_count
 
 
 def get_integer_buffer_key(part: ChipPart, index: int) -> str:
-    """Return the buffer of the integers that input `index` of a chip part takes."""
+    """Return the buffer of the quantized input `index` of a chip part."""
     return f"{part.name}.{index}"
 
 
+def _iterate_part_buffers(part: ChipPart | HostPart) -> Iterator[tuple[str, int]]:
+    """Yield (buffer, bytes) that only this part uses: scratch memory or quantized inputs."""
+    if isinstance(part, HostPart):
+        if part.source.scratch_bytes:
+            yield f"{part.name}.scratch", part.source.scratch_bytes
+        return
+    for index, port in enumerate(part.inputs):
+        if part.quantized[index]:
+            yield get_integer_buffer_key(part, index), port.bytes
+
+
 def _plan_buffers(
-    parts: Iterable[ChipPart | HostPart], elsewhere: set[str], state: Mapping[str, str]
+    parts: Sequence[ChipPart | HostPart], external: set[str], state: Mapping[str, str]
 ) -> tuple[dict[str, int], int]:
-    """Plan the arena: tensors between parts, the integers a chip part takes, a host part's scratch."""
-    parts = list(parts)
-    uses: dict[str, BufferLifetime] = {}
+    """Plan the arena: tensors between parts, quantized inputs of chip parts, scratch of host parts.
+
+    external : tensors that have memory elsewhere. Returns (offset by buffer, arena bytes).
+    """
+    lifetimes: dict[str, BufferLifetime] = {}
     for step, part in enumerate(parts):
-        for array in part.targets:
-            if array.tensor not in elsewhere:
-                last = len(parts) if array.tensor in state else step
-                uses[array.key] = BufferLifetime(array.bytes, step, last)
-        for array in part.sources:
-            if array.key in uses:
-                uses[array.key] = BufferLifetime(
-                    array.bytes, uses[array.key].first, max(step, uses[array.key].last)
-                )
-        if isinstance(part, ChipPart):
-            for index, port in enumerate(part.inputs):
-                if part.quantized[index]:
-                    uses[get_integer_buffer_key(part, index)] = BufferLifetime(
-                        port.bytes, step, step
-                    )
-        elif part.source.scratch_bytes:
-            uses[f"{part.name}.scratch"] = BufferLifetime(part.source.scratch_bytes, step, step)
-    offsets, size = plan_arena(uses)
-    return offsets, round_up(size)
+        for tensor in part.targets:
+            if tensor.tensor not in external:
+                last = len(parts) if tensor.tensor in state else step
+                lifetimes[tensor.key] = BufferLifetime(tensor.bytes, step, last)
+        for tensor in part.sources:
+            if tensor.key in lifetimes:
+                lifetime = lifetimes[tensor.key]
+                last = max(step, lifetime.last)
+                lifetimes[tensor.key] = BufferLifetime(tensor.bytes, lifetime.first, last)
+        for key, size in _iterate_part_buffers(part):
+            lifetimes[key] = BufferLifetime(size, step, step)
+    offsets, arena_bytes = plan_arena(lifetimes)
+    return offsets, round_up(arena_bytes)

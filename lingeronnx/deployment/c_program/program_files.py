@@ -1,9 +1,9 @@
-"""Writing a program's files into a deployed folder, and what a manifest tells of it."""
+"""Write a program's files into a deployed folder, and describe it for the manifest."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from ...run.parts_runner import PartRun
 from ...targets import Target
 from ..dumps import to_raw_bytes
 from .known_answers import get_golden_folder, make_main_c
-from .packages import compute_arguments_crc, format_pack_script, make_package_header
+from .packages import PackedPart, compute_arguments_crc, format_pack_script, make_package_header
 from .program import BoardProgram, ChipPart, HostPart
 from .source_files import (
     StaticMemory,
@@ -36,61 +36,77 @@ __all__ = [
 
 
 def list_package_files(program: BoardProgram, separate_packages: bool) -> list[str]:
-    """Return the files that `init` takes."""
+    """Return the package files that `init` takes."""
     if separate_packages and len(program.unique_chip_parts) > 1:
         return [f"{program.stem}_{part.name}.pkg" for part in program.unique_chip_parts]
     return [f"{program.stem}.pkg"]
 
 
 def make_pack_script(
-    made: Path, program: BoardProgram, target: Target, separate_packages: bool
+    folder: Path, program: BoardProgram, target: Target, separate_packages: bool
 ) -> tuple[str, list[str]]:
-    """Return pack.sh and the packer's lines; the graphs of the chip's parts are in `made`."""
-    blobs, parts = list_package_files(program, separate_packages), []
-    alone = len(program.unique_chip_parts) == 1
+    """Return pack.sh and the packer commands.
+
+    folder : contains the ONNX files of the chip parts.
+    """
+    has_one_package = len(program.unique_chip_parts) == 1
+    parts = []
     for part in program.unique_chip_parts:
-        package = f"{program.stem}.pkg" if alone else f"{program.stem}_{part.name}.pkg"
+        package = f"{program.stem}.pkg" if has_one_package else f"{program.stem}_{part.name}.pkg"
         command = target.vendor.format_packer_command(part.choice.argv, part.file, package)
-        head = make_package_header(
+        header = make_package_header(
             program.platform,
             part.package_index,
-            _compute_crc(made, part),
+            _compute_crc(folder, part),
             compute_arguments_crc(part.choice.argv),
         )
-        parts.append((part.file, package, command, head))
-    one = None if separate_packages or alone else blobs[0]
-    return format_pack_script(program.platform, one, parts), [command for _, _, command, _ in parts]
+        parts.append(PackedPart(part.file, package, command, header))
+    blob_file = None
+    if not separate_packages and not has_one_package:
+        (blob_file,) = list_package_files(program, separate_packages)
+    script = format_pack_script(program.platform, blob_file, parts)
+    return script, [part.command for part in parts]
 
 
-def _compute_crc(made: Path, part: ChipPart) -> int:
-    return zlib.crc32((made / part.file).read_bytes())
+def _compute_crc(folder: Path, part: ChipPart) -> int:
+    return zlib.crc32((folder / part.file).read_bytes())
 
 
-def compute_crcs(made: Path, program: BoardProgram) -> dict[str, int]:
-    """Return the CRC-32 of the chip parts' files."""
-    return {part.name: _compute_crc(made, part) for part in program.unique_chip_parts}
+def compute_crcs(folder: Path, program: BoardProgram) -> dict[str, int]:
+    """Return the CRC-32 of the chip parts' ONNX files, by part name."""
+    return {part.name: _compute_crc(folder, part) for part in program.unique_chip_parts}
 
 
 def write_program(
-    made: Path,
+    folder: Path,
     program: BoardProgram,
     calls: Sequence[Sequence[PartRun]],
-    many: bool,
+    separate_packages: bool,
     constants: str,
 ) -> None:
-    """Write the program's C. calls : golden ones, for the self-test.
+    """Write the program's C, Makefile and CMakeLists.txt.
 
-    Constants : macros of a chip part's ports.
+    Parameters
+    ----------
+    folder
+        The deployed folder.
+    program
+        The program.
+    calls
+        Golden calls; the first one becomes the self-test.
+    separate_packages
+        Whether each chip part is a package file.
+    constants
+        Macros of a chip part's ports, for the header.
     """
-    packages = list_package_files(program, many)
+    packages = list_package_files(program, separate_packages)
+    vectors = [collect_vectors(program, runs) for runs in calls]
     stem = program.stem
     texts = {
         f"{stem}.h": make_model_h(program, len(packages), constants),
-        f"{stem}.c": make_model_c(program, compute_crcs(made, program)),
+        f"{stem}.c": make_model_c(program, compute_crcs(folder, program)),
         f"{stem}_host.h": make_host_header(program),
-        f"{stem}_selftest.c": make_selftest_c(
-            program, [collect_vectors(program, runs) for runs in calls]
-        ),
+        f"{stem}_selftest.c": make_selftest_c(program, vectors),
         "main.c": make_main_c(program),
     }
     for part in program.unique_host_parts:
@@ -104,7 +120,7 @@ def write_program(
     for name in ("Makefile", "CMakeLists.txt"):
         texts[name] = render_template(name, values)
     for name, text in texts.items():
-        (made / name).write_text(text, encoding="utf-8")
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 def write_golden_calls(
@@ -113,38 +129,39 @@ def write_golden_calls(
     calls: Sequence[Sequence[PartRun]],
     feeds: Sequence[Mapping[str, np.ndarray]],
 ) -> None:
-    """Write what the whole program and its host parts take and give, call by call, beside the chip's vectors.
+    """Write inputs and outputs of the complete program and of its host parts, call by call.
 
-    model_input.npz : what `verify` takes for the whole graph, states among it.
+    model_input.npz contains the inputs of the complete graph, states included, for `verify`.
     """
-    for number, (runs, given) in enumerate(zip(calls, feeds, strict=True)):
-        place = folder / str(number)
-        place.mkdir(parents=True, exist_ok=True)
-        made = {name: array for run in runs for name, array in run.outputs.items()}
-        for word, arrays, held in (
-            ("input", program.inputs, given),
-            ("output", program.outputs, made),
-        ):
-            for index, array in enumerate(arrays):
-                (place / f"model_{word}{index}.bin").write_bytes(
-                    to_raw_bytes(np.asarray(held[array.tensor], array.dtype))
-                )
-        write_npz(
-            place / "model_input.npz",
-            {name: np.ascontiguousarray(array) for name, array in given.items()},
-        )
+    for index, (runs, inputs) in enumerate(zip(calls, feeds, strict=True)):
+        call_folder = folder / str(index)
+        call_folder.mkdir(parents=True, exist_ok=True)
+        outputs: dict[str, np.ndarray] = {}
+        for run in runs:
+            outputs.update(run.outputs)
+        input_arrays = [np.asarray(inputs[t.tensor], t.dtype) for t in program.inputs]
+        output_arrays = [np.asarray(outputs[t.tensor], t.dtype) for t in program.outputs]
+        _write_arrays(call_folder, "model_input", input_arrays)
+        _write_arrays(call_folder, "model_output", output_arrays)
+        contiguous = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
+        write_npz(call_folder / "model_input.npz", contiguous)
         for part, run in zip(program.parts, runs, strict=True):
             if isinstance(part, HostPart):
-                (where := place / get_golden_folder(program, part)).mkdir(exist_ok=True)
-                for word, tensors in (("input", run.inputs), ("output", run.outputs)):
-                    for index, tensor in enumerate(tensors.values()):
-                        (where / f"{word}{index}.bin").write_bytes(to_raw_bytes(np.asarray(tensor)))
+                part_folder = call_folder / get_golden_folder(program, part)
+                part_folder.mkdir(exist_ok=True)
+                _write_arrays(part_folder, "input", run.inputs.values())
+                _write_arrays(part_folder, "output", run.outputs.values())
+
+
+def _write_arrays(folder: Path, prefix: str, arrays: Iterable[np.ndarray]) -> None:
+    for index, array in enumerate(arrays):
+        (folder / f"{prefix}{index}.bin").write_bytes(to_raw_bytes(np.asarray(array)))
 
 
 def describe_program(program: BoardProgram) -> dict[str, Any]:
-    """Return what the manifest tells of a program.
+    """Return the manifest's entry of a program.
 
-    `Session(path, host=DIR)` reads the host parts of it.
+    `Session(path, host=DIR)` reads the host parts from it.
     """
     memory = StaticMemory(program)
     return {
@@ -155,23 +172,20 @@ def describe_program(program: BoardProgram) -> dict[str, Any]:
         "psram_bytes": memory.psram_bytes,
         "operations": sum(part.float_operations for part in program.host),
         "host_weights": sum(part.source.weight_bytes for part in program.unique_host_parts),
-        "parts": [
-            {
-                "name": part.name,
-                "chip": isinstance(part, ChipPart),
-                "file": part.file,
-                "inputs": [[a.tensor, a.dtype, list(a.shape)] for a in part.sources],
-                "outputs": [[a.tensor, a.dtype, list(a.shape)] for a in part.targets],
-                **(
-                    {}
-                    if isinstance(part, ChipPart)
-                    else {
-                        "source": f"{program.stem}_{part.first}.c",
-                        "function": f"{program.prefix}_{part.first}",
-                        "scratch": part.source.scratch_bytes,
-                    }
-                ),
-            }
-            for part in program.parts
-        ],
+        "parts": [_describe_part(program, part) for part in program.parts],
     }
+
+
+def _describe_part(program: BoardProgram, part: ChipPart | HostPart) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "name": part.name,
+        "chip": isinstance(part, ChipPart),
+        "file": part.file,
+        "inputs": [[t.tensor, t.dtype, list(t.shape)] for t in part.sources],
+        "outputs": [[t.tensor, t.dtype, list(t.shape)] for t in part.targets],
+    }
+    if isinstance(part, HostPart):
+        entry["source"] = f"{program.stem}_{part.first}.c"
+        entry["function"] = f"{program.prefix}_{part.first}"
+        entry["scratch"] = part.source.scratch_bytes
+    return entry

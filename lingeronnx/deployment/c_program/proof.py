@@ -1,4 +1,4 @@
-"""What a proof of a program found, as values and as lines."""
+"""Result of proving a program on a PC, as values and as text."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from .vectors import PartVector
 
 __all__ = ["MAX_TIE_DISTANCE", "Proof"]
 
-#: Counts from a tie: where the host's last bits alone differ, what is rounded the other way is nearer to one.
+#: Distance from a tie in LSBs: values that are rounded the other way only because of the host's
+#: last bits are nearer than this.
 MAX_TIE_DISTANCE = 1e-4
 
 
 @dataclass
 class Proof:
-    """What was found. calls : how many. failed : what is wrong, as lines.
+    """Result of proving a program.
 
-    host : the largest difference of a host part from onnxruntime, as a fraction of its output's
-    range. integers : compared with onnxruntime as the host, which feeds back states of its own;
-    differing : of them; largest : counts. fallen : of them differ where a call begins with the
-    program's own states. tie : of the first of these in a call, the farthest that a value was from
-    a tie, in counts. warnings : of the compiler, on the program's own C. cores : what it takes on
-    small cores, as lines. seen : what the parts of the program read and wrote, call by call.
+    calls : number of calls. failed : errors, as lines. host : largest difference of a host part
+    from onnxruntime, as a fraction of its output's range. integers : number compared with a run
+    with onnxruntime as the host, which feeds back its own states; differing : of them; largest :
+    largest difference in LSBs. fallen : those that differ in calls that begin with the program's
+    states. tie : of the first of these in each call, the largest distance of a value from a tie, in
+    LSBs. warnings : of the compiler, on the program's C. cores : memory on small cores, as lines.
+    seen : inputs and outputs of the program's parts, call by call.
     """
 
     calls: int = 0
@@ -37,41 +39,41 @@ class Proof:
     seen: list[list[PartVector]] = field(default_factory=list, repr=False)
 
     def to_dict(self) -> dict[str, object]:
-        """Return it as JSON-ready values, without what was seen."""
-        return {one.name: getattr(self, one.name) for one in fields(self) if one.name != "seen"}
+        """Return the figures as JSON-ready values, without `seen`."""
+        names = [field_info.name for field_info in fields(self) if field_info.name != "seen"]
+        return {name: getattr(self, name) for name in names}
 
     def lines(self) -> list[str]:
-        """Return it as lines for people."""
-        plain = (
+        """Return the figures as text, one line per topic."""
+        summary = (
+            f"tried on a PC, {self.calls} calls: chip parts and conversions are bit-exact; host "
+            f"parts are within {self.host:.1g} of their range of onnxruntime; the complete program "
+            "is bit-equal to a session with its compiled host parts"
+        )
+        comparison = (
             f"{self.differing} of {self.integers} integers differ from a run with onnxruntime "
             "as the host"
         )
-        states = (
-            ""
-            if self.fallen == self.differing
-            else f"; where a call begins with the same states, {self.fallen}"
+        if self.differing:
+            comparison += self._format_differences()
+        lines = [summary, comparison]
+        if self.warnings:
+            lines.append(
+                f"{self.warnings} compiler warnings in the generated C; run `make` to see them"
+            )
+        return [*lines, *self.cores]
+
+    def _format_differences(self) -> str:
+        same_states = ""
+        if self.fallen != self.differing:
+            same_states = f"; {self.fallen} in calls that begin with the same states"
+        hint = ""
+        if self.tie > MAX_TIE_DISTANCE:
+            hint = (
+                f", more than the {MAX_TIE_DISTANCE:g} that differing last bits explain: an "
+                "upstream host part amplifies them"
+            )
+        return (
+            f" (by at most {self.largest}{same_states}; the first of a call is {self.tie:.1g} LSB "
+            f"from a tie{hint})"
         )
-        far = (
-            f", more than the {MAX_TIE_DISTANCE:g} of last bits: a host part before it makes much "
-            "of them"
-        ) * (self.tie > MAX_TIE_DISTANCE)
-        more = (
-            f" (by {self.largest} at most{states}; the first of a call lies {self.tie:.1g} "
-            f"counts from a tie{far})"
-        )
-        proved = (
-            f"tried on a PC, {self.calls} calls: chip parts and borders equal to the last integer; "
-            "host parts within "
-            f"{self.host:.1g} of their range of onnxruntime; the whole program equal bit for bit "
-            "to a session with its "
-            "own host parts"
-        )
-        warned = [
-            f"the C compiler warns {self.warnings} times of the program's own C: `make` shows where"
-        ]
-        return [
-            proved,
-            plain + (more if self.differing else ""),
-            *(warned if self.warnings else ()),
-            *self.cores,
-        ]

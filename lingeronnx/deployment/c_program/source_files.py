@@ -1,7 +1,4 @@
-"""The files of a program.
-
-Its C from `templates/`, with what differs from model to model filled in.
-"""
+"""Write the C files of a program from `templates/` and the parts that depend on the model."""
 
 from __future__ import annotations
 
@@ -10,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from string import Template
 
-from .call_writer import CallWriter, get_quantize_function, make_c_names
+from .call_writer import CallWriter, format_scratch_pointer, get_quantize_function
 from .packages import EXECUTOR_VERSION, compute_arguments_crc
-from .program import BoardProgram, ChipPart, get_c_type
+from .program import BoardProgram, ChipPart, HostPart, ProgramTensor, get_c_type
 
 __all__ = [
     "StaticMemory",
@@ -38,43 +35,44 @@ NO_SHIFT = 99
 
 
 class StaticMemory:
-    """Bytes of static memory, as planned. common : of shared memory that the parts take in turn."""
+    """Planned sizes of a program's static memory, in bytes.
+
+    common_shared_bytes : shared memory that all parts reuse. shared : all shared memory, with
+    separate regions of parts whose constants are stored there. shared_bytes_by_part,
+    psram_bytes_by_part : of unique chip parts, by name. psram_bytes : sum of those. states : RAM of
+    the states.
+    """
 
     def __init__(self, program: BoardProgram) -> None:
-        costs = [(part, part.choice.verdict.cost) for part in program.unique_chip_parts]
-        sizes = {
-            part.name: 0 if cost is None else math.ceil(cost.shared / 64) * 64
-            for part, cost in costs
-        }
-        self.common_shared_bytes = max(
-            (sizes[p.name] for p in program.unique_chip_parts if not p.has_resident_constants),
-            default=0,
-        )
-        self.shared = self.common_shared_bytes + sum(
-            sizes[p.name] for p in program.unique_chip_parts if p.has_resident_constants
-        )
-        # Beside what is planned there, the executor's own objects: about 8.3 kB and 132 bytes a
-        # tensor on a PC.
-        self.psram_bytes_by_part = {
-            part.name: math.ceil(
-                ((0 if cost is None else cost.psram) + 10240 + 160 * _tensors(part)) / 64
-            )
-            * 64
-            for part, cost in costs
-        }
-        self.shared_bytes_by_part = sizes
+        self.shared_bytes_by_part = {}
+        self.psram_bytes_by_part = {}
+        self.common_shared_bytes = 0
+        resident_shared_bytes = 0
+        for part in program.unique_chip_parts:
+            cost = part.choice.verdict.cost
+            shared_bytes = 0 if cost is None else math.ceil(cost.shared / 64) * 64
+            self.shared_bytes_by_part[part.name] = shared_bytes
+            if part.has_resident_constants:
+                resident_shared_bytes += shared_bytes
+            else:
+                self.common_shared_bytes = max(self.common_shared_bytes, shared_bytes)
+            # The executor's objects need about 8.3 kB and 132 bytes per tensor on a PC.
+            planned_bytes = 0 if cost is None else cost.psram
+            psram_bytes = planned_bytes + 10240 + 160 * _count_tensors(part)
+            self.psram_bytes_by_part[part.name] = math.ceil(psram_bytes / 64) * 64
+        self.shared = self.common_shared_bytes + resident_shared_bytes
         self.psram_bytes = sum(self.psram_bytes_by_part.values())
-        self.states = sum(array.bytes for array, _ in program.states)
+        self.states = sum(tensor.bytes for tensor, _ in program.states)
 
 
-def _tensors(part: ChipPart) -> int:
-    return (
-        sum(len(node.outputs) for node in part.graph.graph) + len(part.graph.graph.initializers) + 4
-    )
+def _count_tensors(part: ChipPart) -> int:
+    """Return an upper estimate of the tensors in a part's package."""
+    output_count = sum(len(node.outputs) for node in part.graph.graph)
+    return output_count + len(part.graph.graph.initializers) + 4
 
 
 def render_template(template: str, values: Mapping[str, object]) -> str:
-    """Return a file of `templates/` with its places filled in."""
+    """Return a file of `templates/` with its placeholders replaced by `values`."""
     text = files(__package__).joinpath("templates", template).read_text(encoding="utf-8")
     return Template(text).substitute({key: str(value) for key, value in values.items()})
 
@@ -87,170 +85,167 @@ _LIMITS = {
 
 
 def _make_conversion_functions(program: BoardProgram) -> str:
-    """Return the border functions that are called."""
-    found: dict[str, str] = {}
+    """Return the C of the quantize and dequantize functions that the program calls."""
+    functions: dict[str, str] = {}
     for part in program.chip:
         for port, quantized in zip(part.inputs, part.quantized, strict=True):
             if quantized:
                 name = get_quantize_function(port.dtype, port.shift or 0)
-                found[name] = _make_quantize_function(name, port.dtype)
+                functions[name] = _make_quantize_function(name, port.dtype)
         for port, quantized in zip(part.outputs, part.dequantized, strict=True):
             if quantized:
-                found[f"dequantize_{port.dtype}"] = _make_dequantize_function(port.dtype)
-    return "\n".join(found[name] for name in sorted(found))
+                functions[f"dequantize_{port.dtype}"] = _make_dequantize_function(port.dtype)
+    return "\n".join(functions[name] for name in sorted(functions))
 
 
 def _make_quantize_function(name: str, dtype: str) -> str:
     high, low = _LIMITS[dtype]
-    top = "INT32_MAX" if dtype == "int32" else high
-    bottom = "INT32_MIN" if dtype == "int32" else low
-    rounding = (
-        [
+    max_value = "INT32_MAX" if dtype == "int32" else high
+    min_value = "INT32_MIN" if dtype == "int32" else low
+    rounding = ["        float whole = floorf(scaled + 0.5f);"]
+    if name.endswith("_exact"):
+        rounding = [
             "        float whole = floorf(scaled);",
             "        if (scaled - whole >= 0.5f) whole += 1.0f;",
         ]
-        if name.endswith("_exact")
-        else ["        float whole = floorf(scaled + 0.5f);"]
-    )
-    return "\n".join(
-        [
-            "/* Round half up and clamp; what is no number becomes 0. */",
-            f"static void {name}(const float *x, {dtype}_t *y, uint32_t count, float scale)",
-            "{",
-            "    uint32_t i;",
-            "    for (i = 0; i < count; i++) {",
-            "        float scaled = x[i] * scale;",
-            *rounding,
-            f"        if (whole >= {high}.0f) y[i] = {top};",
-            f"        else if (whole <= {low}.0f) y[i] = {bottom};",
-            f"        else y[i] = isnan(whole) ? 0 : ({dtype}_t)whole;",
-            "    }",
-            "}",
-            "",
-        ]
-    )
+    lines = [
+        "/* Round half up and saturate; NaN becomes 0. */",
+        f"static void {name}(const float *x, {dtype}_t *y, uint32_t count, float scale)",
+        "{",
+        "    uint32_t i;",
+        "    for (i = 0; i < count; i++) {",
+        "        float scaled = x[i] * scale;",
+        *rounding,
+        f"        if (whole >= {high}.0f) y[i] = {max_value};",
+        f"        else if (whole <= {low}.0f) y[i] = {min_value};",
+        f"        else y[i] = isnan(whole) ? 0 : ({dtype}_t)whole;",
+        "    }",
+        "}",
+        "",
+    ]
+    return "\n".join(lines)
 
 
 def _make_dequantize_function(dtype: str) -> str:
-    return "\n".join(
-        [
-            (
-                f"static void dequantize_{dtype}(const {dtype}_t *x, float *y, uint32_t count, float "
-                "unit)"
-            ),
-            "{",
-            "    uint32_t i;",
-            "    for (i = 0; i < count; i++) y[i] = (float)x[i] * unit;",
-            "}",
-            "",
-        ]
-    )
+    signature = f"dequantize_{dtype}(const {dtype}_t *x, float *y, uint32_t count, float unit)"
+    lines = [
+        f"static void {signature}",
+        "{",
+        "    uint32_t i;",
+        "    for (i = 0; i < count; i++) y[i] = (float)x[i] * unit;",
+        "}",
+        "",
+    ]
+    return "\n".join(lines)
 
 
 def make_model_c(program: BoardProgram, crcs: Mapping[str, int]) -> str:
-    """Return model.c. crcs : CRC-32 of the chip parts' files."""
-    writer, p, up = CallWriter(program), program.prefix, program.prefix.upper()
-    quantized = bool(writer.quantized_inputs)
-    inner = ", ".join(writer.format_inner_parameters())
-    lines = [f"static int run({inner})", "{"]
-    if program.chip:
-        most = max(len(part.inputs) for part in program.chip)
-        lines += [
-            f"    const void *inputs[{most}];",
-            "    const void *found = NULL;",
-            "    int rc;",
-        ]
-    steps = list(writer.iterate_lines())
-    lines += ["    int step;"] * any("step++" in line for line in steps)
-    lines += [f"    if (!ready) return {up}_NOT_READY;", *steps, f"    return {up}_OK;", "}", ""]
-    lines += [
-        f"int {p}_run({', '.join(writer.format_parameters(False))})",
-        "{",
-        f"    return run({writer.format_arguments(False)});",
-        "}",
-    ]
-    if quantized:
-        lines += ["", f"int {p}_run_q({', '.join(writer.format_parameters(True))})", "{"]
-        lines += [f"    return run({writer.format_arguments(True)});", "}"]
-    lines += ["", f"void {p}_reset(void)", "{"]
-    lines += [f"    memset({name}, 0, sizeof {name});" for name in writer.states.values()]
-    lines += ["}", "", *_iterate_part_function(program)]
+    """Return the program's main C file. crcs : CRC-32 of the chip parts' files, by part name."""
+    writer = CallWriter(program)
+    state_lines = []
+    for fed, _ in program.states:
+        declaration = f"{get_c_type(fed.dtype)} {writer.states[fed.tensor]}[{fed.element_count}]"
+        state_lines.append(f"static {declaration}; /* {_escape_comment(fed.tensor)} */\n")
+    functions = [*_iterate_run_functions(program, writer), "", *_iterate_part_function(program)]
     values = get_template_values(program) | {
-        "states": "".join(
-            (
-                f"static {get_c_type(one.dtype)} {writer.states[one.tensor]}[{one.element_count}]; "
-                "/* "
-                f"{_escape_comment(one.tensor)} */\n"
-            )
-            for one, _ in program.states
-        ),
+        "states": "".join(state_lines),
         "ports": _make_port_tables(program, crcs),
         "chips": len(program.unique_chip_parts),
         "borders": _make_conversion_functions(program),
-        "run": "\n".join(lines),
+        "run": "\n".join(functions),
     }
     return render_template("model.c", values)
 
 
+def _iterate_run_functions(program: BoardProgram, writer: CallWriter) -> Iterator[str]:
+    """Yield the functions that run a call and reset the states."""
+    prefix, macro_prefix = program.prefix, program.prefix.upper()
+    steps = list(writer.iterate_lines())
+    yield f"static int run({', '.join(writer.format_inner_parameters())})"
+    yield "{"
+    if program.chip:
+        yield f"    const void *inputs[{max(len(part.inputs) for part in program.chip)}];"
+        yield "    const void *found = NULL;"
+        yield "    int rc;"
+    if any("step++" in line for line in steps):
+        yield "    int step;"
+    yield f"    if (!ready) return {macro_prefix}_NOT_READY;"
+    yield from steps
+    yield f"    return {macro_prefix}_OK;"
+    yield "}"
+    yield ""
+    yield f"int {prefix}_run({', '.join(writer.format_parameters(False))})"
+    yield "{"
+    yield f"    return run({writer.format_arguments(False)});"
+    yield "}"
+    if writer.quantized_inputs:
+        yield ""
+        yield f"int {prefix}_run_q({', '.join(writer.format_parameters(True))})"
+        yield "{"
+        yield f"    return run({writer.format_arguments(True)});"
+        yield "}"
+    yield ""
+    yield f"void {prefix}_reset(void)"
+    yield "{"
+    for name in writer.states.values():
+        yield f"    memset({name}, 0, sizeof {name});"
+    yield "}"
+
+
 def _iterate_part_function(program: BoardProgram) -> Iterator[str]:
     """Yield the function that runs one part by itself."""
-    p, up = program.prefix, program.prefix.upper()
-    yield f"int {p}_part(int part, const void *const *inputs, void *const *outputs)"
+    prefix, macro_prefix = program.prefix, program.prefix.upper()
+    yield f"int {prefix}_part(int part, const void *const *inputs, void *const *outputs)"
     yield "{"
     yield "    const void *found = NULL;"
     yield "    int rc;"
-    yield f"    if (!ready) return {up}_NOT_READY;"
+    yield f"    if (!ready) return {macro_prefix}_NOT_READY;"
     yield "    switch (part) {"
     for part in program.unique_parts:
-        for number, equal in enumerate(program.parts):
-            if equal.first == part.name:
-                yield f"    case {number}: /* {equal.name} */"
+        for index, other in enumerate(program.parts):
+            if other.first == part.name:
+                yield f"    case {index}: /* {other.name} */"
         if isinstance(part, ChipPart):
             yield f"        rc = forward({part.package_index}, inputs);"
-            yield f"        if (rc != {up}_OK) return rc;"
+            yield f"        if (rc != {macro_prefix}_OK) return rc;"
             for index, port in enumerate(part.outputs):
                 yield f"        rc = output_of({part.package_index}, {index}, &found);"
-                yield f"        if (rc != {up}_OK) return rc;"
+                yield f"        if (rc != {macro_prefix}_OK) return rc;"
                 yield f"        memcpy(outputs[{index}], found, {port.bytes});"
         else:
-            scratch = f"{part.name}.scratch"
-            room = (
-                f"AT({program.arena_offsets[scratch]})"
-                if scratch in program.arena_offsets
-                else "NULL"
-            )
-            given = [
-                *(
-                    f"(const {get_c_type(a.dtype)} *)inputs[{i}]"
-                    for i, a in enumerate(part.sources)
-                ),
-                *(f"({get_c_type(a.dtype)} *)outputs[{i}]" for i, a in enumerate(part.targets)),
-                room,
-            ]
-            yield f"        {p}_{part.name}({', '.join(given)});"
-        yield f"        return {up}_OK;"
+            arguments = _list_host_arguments(program, part)
+            yield f"        {prefix}_{part.name}({', '.join(arguments)});"
+        yield f"        return {macro_prefix}_OK;"
     yield "    default:"
-    yield f"        return {up}_WRONG_PORTS;"
+    yield f"        return {macro_prefix}_WRONG_PORTS;"
     yield "    }"
     yield "}"
 
 
+def _list_host_arguments(program: BoardProgram, part: HostPart) -> list[str]:
+    """Return the arguments of a host part's function, from arrays `inputs` and `outputs`."""
+    arguments = []
+    for index, tensor in enumerate(part.sources):
+        arguments.append(f"(const {get_c_type(tensor.dtype)} *)inputs[{index}]")
+    for index, tensor in enumerate(part.targets):
+        arguments.append(f"({get_c_type(tensor.dtype)} *)outputs[{index}]")
+    return [*arguments, format_scratch_pointer(program, part)]
+
+
 def _make_port_tables(program: BoardProgram, crcs: Mapping[str, int]) -> str:
+    """Return the C tables of the ports and CRCs of all unique chip parts."""
     lines, table = [], []
     for part in program.unique_chip_parts:
         name = f"ports_of_{part.name}"
         lines.append(f"static const port {name}[] = {{")
         for port in (*part.inputs, *part.outputs):
             shift = NO_SHIFT if port.shift is None else port.shift
-            lines.append(
-                f"    {{0x{_DTYPE_CODES[port.dtype]:04x}, {port.elements}, {shift}}}, /* "
-                f"{_escape_comment(port.name)} "
-                "*/"
-            )
+            fields = f"0x{_DTYPE_CODES[port.dtype]:04x}, {port.elements}, {shift}"
+            lines.append(f"    {{{fields}}}, /* {_escape_comment(port.name)} */")
         lines += ["};", ""]
+        arguments_crc = compute_arguments_crc(part.choice.argv)
         table.append(
-            f"    {{0x{crcs[part.name]:08x}u, 0x{compute_arguments_crc(part.choice.argv):08x}u, "
-            f"{len(part.inputs)}, "
+            f"    {{0x{crcs[part.name]:08x}u, 0x{arguments_crc:08x}u, {len(part.inputs)}, "
             f"{len(part.outputs)}, {int(part.has_resident_constants)}, {name}}}, /* {part.name} */"
         )
     count = f"{program.prefix.upper()}_CHIP_PARTS"
@@ -258,15 +253,16 @@ def _make_port_tables(program: BoardProgram, crcs: Mapping[str, int]) -> str:
 
 
 def _escape_comment(text: str) -> str:
+    """Replace characters that are not ASCII, and comment delimiters."""
     return (
-        "".join(c if 32 <= ord(c) < 127 else "?" for c in text)
+        "".join(char if 32 <= ord(char) < 127 else "?" for char in text)
         .replace("*/", "* /")
         .replace("/*", "/ *")
     )
 
 
 def get_template_values(program: BoardProgram) -> dict[str, object]:
-    """Return what all templates ask for."""
+    """Return the values that all templates use."""
     return {
         "p": program.prefix,
         "UP": program.prefix.upper(),
@@ -278,60 +274,21 @@ def get_template_values(program: BoardProgram) -> dict[str, object]:
     }
 
 
-def make_model_h(program: BoardProgram, packages: int, header: str) -> str:
-    """Return model.h. packages : number of blobs. header : the constants of inputs and outputs."""
-    writer, up, memory = CallWriter(program), program.prefix.upper(), StaticMemory(program)
-    sizes = [
-        (f"{up}_PACKAGES", packages, "blobs that init takes"),
-        (f"{up}_PARTS", len(program.parts), "parts, in the order in which they run"),
-        (
-            f"{up}_CHIP_PARTS",
-            len(program.unique_chip_parts),
-            "packages of chip parts; equal parts share one",
-        ),
-        (
-            f"{up}_ARENA_BYTES",
-            program.arena_bytes,
-            "static RAM between the parts, host scratch included",
-        ),
-        (f"{up}_STATE_BYTES", memory.states, "static RAM of states"),
-        (
-            f"{up}_COMMON_BYTES",
-            memory.common_shared_bytes,
-            "of shared memory, taken by the parts in turn",
-        ),
-        (f"{up}_SHARED_BYTES", memory.shared, "shared memory in all"),
-        (f"{up}_PSRAM_BYTES", memory.psram_bytes, "psram, the executor's own objects included"),
-    ]
-    lines = []
-    for name, value, what in sizes:
-        lines += (
-            [f"#ifndef {name}", f"#define {name} {value}u /* {what} */", "#endif"]
-            if name.endswith(("COMMON_BYTES", "SHARED_BYTES", "PSRAM_BYTES"))
-            else [f"#define {name} {value} /* {what} */"]
-        )
-    for word, arrays in (("IN", program.inputs), ("OUT", program.outputs)):
-        names = make_c_names(arrays, word.lower())
-        for array in arrays:
-            sized = names[array.tensor].upper()
-            lines.append(
-                f"#define {up}_{sized}_SIZE {array.element_count} /* {array.dtype} "
-                f"{list(array.shape)} */"
-            )
-            if word == "IN" and array.tensor in writer.quantized_inputs:
-                lines.append(
-                    f"#define {up}_{sized}_SHIFT ({writer.quantized_inputs[array.tensor][1]}) /* "
-                    "for "
-                    f"{program.prefix}_run_q */"
-                )
+def make_model_h(program: BoardProgram, packages: int, constants: str) -> str:
+    """Return the program's header.
+
+    packages : number of blobs that `init` takes. constants : macros of a chip part's ports.
+    """
+    writer = CallWriter(program)
     run_q = ""
     if writer.quantized_inputs:
         run_q = (
-            f"\n/* The same for inputs that are integers already, by their SHIFTs. */\n"
+            f"\n/* The same for inputs that are already integers, by their SHIFTs. */\n"
             f"int {program.prefix}_run_q({', '.join(writer.format_parameters(True))});\n"
         )
+    lines = [*_iterate_size_macros(program, packages), *_iterate_tensor_macros(program, writer), ""]
     values = get_template_values(program) | {
-        "sizes": "\n".join([*lines, ""]) + header,
+        "sizes": "\n".join(lines) + constants,
         "run_parameters": ", ".join(writer.format_parameters(False)),
         "run_q": run_q,
         "states_say": " States are kept from call to call." if program.states else "",
@@ -339,13 +296,55 @@ def make_model_h(program: BoardProgram, packages: int, header: str) -> str:
     return render_template("model.h", values)
 
 
+def _iterate_size_macros(program: BoardProgram, packages: int) -> Iterator[str]:
+    """Yield macros of counts, and of memory sizes, which the user may override."""
+    memory, macro_prefix = StaticMemory(program), program.prefix.upper()
+    chip_part_count = len(program.unique_chip_parts)
+    arena_bytes = program.arena_bytes
+    for name, value, comment in (
+        ("PACKAGES", packages, "blobs that init takes"),
+        ("PARTS", len(program.parts), "parts, in the order in which they run"),
+        ("CHIP_PARTS", chip_part_count, "packages of chip parts; equal parts share one"),
+        ("ARENA_BYTES", arena_bytes, "static RAM between the parts, host scratch included"),
+        ("STATE_BYTES", memory.states, "static RAM of states"),
+    ):
+        yield f"#define {macro_prefix}_{name} {value} /* {comment} */"
+    for name, value, comment in (
+        ("COMMON_BYTES", memory.common_shared_bytes, "bytes of shared memory reused by all parts"),
+        ("SHARED_BYTES", memory.shared, "bytes of all shared memory"),
+        ("PSRAM_BYTES", memory.psram_bytes, "psram, the executor's objects included"),
+    ):
+        yield f"#ifndef {macro_prefix}_{name}"
+        yield f"#define {macro_prefix}_{name} {value}u /* {comment} */"
+        yield "#endif"
+
+
+def _iterate_tensor_macros(program: BoardProgram, writer: CallWriter) -> Iterator[str]:
+    """Yield macros of the sizes of inputs and outputs, and the shifts of quantized inputs."""
+    macro_prefix = program.prefix.upper()
+
+    def format_size(tensor: ProgramTensor, name: str) -> str:
+        comment = f"{tensor.dtype} {list(tensor.shape)}"
+        return f"#define {macro_prefix}_{name.upper()}_SIZE {tensor.element_count} /* {comment} */"
+
+    for tensor in program.inputs:
+        name = writer.input_names[tensor.tensor]
+        yield format_size(tensor, name)
+        if tensor.tensor in writer.quantized_inputs:
+            _, shift = writer.quantized_inputs[tensor.tensor]
+            comment = f"for {program.prefix}_run_q"
+            yield f"#define {macro_prefix}_{name.upper()}_SHIFT ({shift}) /* {comment} */"
+    for tensor in program.outputs:
+        yield format_size(tensor, writer.output_names[tensor.tensor])
+
+
 def make_host_header(program: BoardProgram) -> str:
-    """Return the header of the host parts' functions."""
+    """Return the header with the declarations of the host parts' functions."""
     guard = f"{program.prefix.upper()}_HOST_H"
     lines = [
         (
-            f"/* The host parts of {_escape_comment(program.stem)}, in files of their own. Generated "
-            "by lingeronnx. */"
+            f"/* The host parts of {_escape_comment(program.stem)}, in separate files. "
+            "Generated by lingeronnx. */"
         ),
         f"#ifndef {guard}",
         f"#define {guard}",

@@ -1,4 +1,7 @@
-"""A stream of many calls through a compiled program, which must stay right, and as close to the plain session."""
+"""Run a long stream of calls through a compiled program, and compare it with sessions.
+
+The program must stay exact, and its distance from a session with onnxruntime must not grow.
+"""
 
 from __future__ import annotations
 
@@ -24,18 +27,18 @@ from .program_files import describe_program
 
 __all__ = ["StreamTestResult", "run_stream_test"]
 
-#: Calls whose errors are added up in one figure.
+#: Number of calls of which an error is computed.
 WINDOW_CALLS = 1000
 
 
 @dataclass
 class StreamTestResult:
-    """What was found. calls : how many.
+    """Result of a stream test.
 
-    Failed : the first call that differs from a session with the program's host.
-    errors : of each stretch of 1,000 calls the root of the mean square of the differences from the
-    plain session, as a fraction of that of its outputs. differing : outputs that differ at all, of
-    `outputs`.
+    calls : number of calls. failed : the first call that differs from a session with the program's
+    host parts. errors : for every 1,000 calls, the RMS difference from the session with
+    onnxruntime, relative to the RMS of its outputs. outputs : number of output values; differing :
+    of those, how many differ from the session with onnxruntime.
     """
 
     calls: int = 0
@@ -45,12 +48,12 @@ class StreamTestResult:
     outputs: int = 0
 
     def to_dict(self) -> dict[str, object]:
-        """Return it as JSON-ready values."""
+        """Return the result as JSON-ready values."""
         return asdict(self)
 
     @property
     def is_error_growing(self) -> bool:
-        """Whether the last stretch is farther from the plain session than the first, by more than rounding explains."""
+        """Whether the last error exceeds the first by more than rounding explains."""
         return len(self.errors) > 1 and self.errors[-1] > 2 * self.errors[0] + 1e-6
 
 
@@ -60,68 +63,79 @@ def run_stream_test(
     folder: Path,
     feeds: Iterable[Mapping[str, np.ndarray]],
 ) -> StreamTestResult:
-    """Run the program in `folder` call by call on `feeds`, states kept, beside two sessions that keep their own.
+    """Run the program in `folder` on a stream of inputs, and compare it with two sessions.
 
-    One has the program's compiled host parts, and must give the same bits; the other is the plain
-    session.
+    One session has the program's compiled host parts and must be bit-equal; the other uses
+    onnxruntime as the host. Each keeps its own states.
     """
-    found = StreamTestResult()
+    result = StreamTestResult()
     with tempfile.TemporaryDirectory(prefix="lingeronnx-stream-") as name:
-        made = Path(name) / "program.so"
-        build_shared_library(program, folder, made, ("-O2",))
+        library = Path(name) / "program.so"
+        build_shared_library(program, folder, library, ("-O2",))
         host = CompiledHost(folder, describe_program(program)["parts"])
-        plain, own = PartsRunner(parts, "executor"), PartsRunner(parts, "executor", host=host)
-        running = LoadedProgram(made, program, plain, build_stub_packages(program, folder))
+        reference = PartsRunner(parts, "executor")
+        compiled = PartsRunner(parts, "executor", host=host)
+        packages = build_stub_packages(program, folder)
+        loaded = LoadedProgram(library, program, reference, packages)
         try:
-            if running.status:
-                found.failed.append(f"{program.prefix}_init returns {running.status}")
+            if loaded.status:
+                result.failed.append(f"{program.prefix}_init returns {loaded.status}")
             else:
-                _run_calls(found, program, running, (own, plain), feeds)
+                _run_calls(result, loaded, (compiled, reference), feeds)
         finally:
-            running.close()
-    return found
+            loaded.close()
+    return result
 
 
 def _run_calls(
-    found: StreamTestResult,
-    program: BoardProgram,
-    running: LoadedProgram,
+    result: StreamTestResult,
+    loaded: LoadedProgram,
     sessions: tuple[PartsRunner, PartsRunner],
     feeds: Iterable[Mapping[str, np.ndarray]],
 ) -> None:
-    zeros = {one.tensor: np.zeros(one.shape, one.dtype) for one, _ in program.states}
-    states = [dict(zeros), dict(zeros)]
+    """Run all calls, or stop at the first that is not bit-equal to the first session."""
+    program = loaded.program
+    zeros = {fed.tensor: np.zeros(fed.shape, fed.dtype) for fed, _ in program.states}
+    session_states = [dict(zeros), dict(zeros)]
     error = power = 0.0
-    running.reset()
-    for given in feeds:
-        code, outputs = running.run(given)
-        runs = []
-        for session, held in zip(sessions, states, strict=True):
-            made = {
-                name: array
-                for run in session.iter_parts({**given, **held})
-                for name, array in run.outputs.items()
-            }
-            held.update({one.tensor: made[two.tensor] for one, two in program.states})
-            runs.append(made)
-        for end in program.outputs:
-            have, own, plain = outputs[end.tensor], *(made[end.tensor] for made in runs)
-            if code or not is_bit_equal(have.tobytes(), own):
-                why = (
-                    f"returns {code}"
-                    if code
-                    else f"'{end.tensor}': {describe_first_difference(have.tobytes(), own)}"
-                )
-                found.failed.append(f"call {found.calls}: {why}")
+    loaded.reset()
+    for inputs in feeds:
+        code, outputs = loaded.run(inputs)
+        compiled, reference = (
+            _run_session(session, program, inputs, states)
+            for session, states in zip(sessions, session_states, strict=True)
+        )
+        for tensor in program.outputs:
+            actual, name = outputs[tensor.tensor], tensor.tensor
+            raw = actual.tobytes()
+            if code:
+                result.failed.append(f"call {result.calls}: returns {code}")
                 return
-            gap = have.astype(np.float64) - plain.reshape(have.shape)
-            error, power = (
-                error + float((gap**2).sum()),
-                power + float((plain.astype(np.float64) ** 2).sum()),
-            )
-            found.differing += int(np.count_nonzero(gap))
-            found.outputs += gap.size
-        found.calls += 1
-        if found.calls % WINDOW_CALLS == 0:
-            found.errors.append(float(np.sqrt(error / power)) if power else float(np.sqrt(error)))
+            if not is_bit_equal(raw, compiled[name]):
+                difference = describe_first_difference(raw, compiled[name])
+                result.failed.append(f"call {result.calls}: '{name}': {difference}")
+                return
+            gap = actual.astype(np.float64) - reference[name].reshape(actual.shape)
+            error += float((gap**2).sum())
+            power += float((reference[name].astype(np.float64) ** 2).sum())
+            result.differing += int(np.count_nonzero(gap))
+            result.outputs += gap.size
+        result.calls += 1
+        if result.calls % WINDOW_CALLS == 0:
+            relative = error / power if power else error
+            result.errors.append(float(np.sqrt(relative)))
             error = power = 0.0
+
+
+def _run_session(
+    session: PartsRunner,
+    program: BoardProgram,
+    inputs: Mapping[str, np.ndarray],
+    states: dict[str, np.ndarray],
+) -> dict[str, np.ndarray]:
+    """Run one call; update `states` in place and return the outputs of all parts."""
+    outputs: dict[str, np.ndarray] = {}
+    for run in session.iter_parts({**inputs, **states}):
+        outputs.update(run.outputs)
+    states.update({fed.tensor: outputs[output.tensor] for fed, output in program.states})
+    return outputs

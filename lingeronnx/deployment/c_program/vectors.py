@@ -1,7 +1,8 @@
-"""What each part of a program reads and writes in one call, and its C: `model_selftest.c`."""
+"""Collect inputs and outputs of each part in a call, and write them as C: `model_selftest.c`."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,7 +10,8 @@ import numpy as np
 
 from ...run.parts_runner import PartRun
 from ..dumps import max_magnitude
-from .program import BoardProgram, ChipPart, get_c_type
+from .arena import round_up
+from .program import BoardProgram, ChipPart, HostPart, get_c_type
 from .source_files import get_template_values, render_template
 
 __all__ = ["PartVector", "collect_vectors", "make_selftest_c"]
@@ -17,9 +19,9 @@ __all__ = ["PartVector", "collect_vectors", "make_selftest_c"]
 
 @dataclass(frozen=True)
 class PartVector:
-    """What one part is given and makes in one call.
+    """Inputs and outputs of one part in one call.
 
-    Of a chip part integers, as the executor has them.
+    Those of a chip part are the executor's integers.
     """
 
     inputs: tuple[np.ndarray, ...]
@@ -27,119 +29,113 @@ class PartVector:
 
 
 def collect_vectors(program: BoardProgram, runs: Sequence[PartRun]) -> list[PartVector]:
-    """Return the vectors of one call, part by part."""
-    found = []
+    """Return the inputs and outputs of every part in one call."""
+    vectors = []
     for part, run in zip(program.parts, runs, strict=True):
         if isinstance(part, ChipPart):
             tensors = {name: array for name, array, _ in run.tensors}
             tensors = {**run.inputs, **tensors}
-            ins = tuple(np.ascontiguousarray(tensors[port.tensor]) for port in part.inputs)
-            outs = tuple(np.ascontiguousarray(tensors[port.tensor]) for port in part.outputs)
+            inputs = tuple(np.ascontiguousarray(tensors[port.tensor]) for port in part.inputs)
+            outputs = tuple(np.ascontiguousarray(tensors[port.tensor]) for port in part.outputs)
         else:
-            ins = tuple(np.ascontiguousarray(run.inputs[a.tensor]) for a in part.sources)
-            outs = tuple(np.ascontiguousarray(run.outputs[a.tensor]) for a in part.targets)
-        found.append(PartVector(ins, outs))
-    return found
+            inputs = tuple(np.ascontiguousarray(run.inputs[a.tensor]) for a in part.sources)
+            outputs = tuple(np.ascontiguousarray(run.outputs[a.tensor]) for a in part.targets)
+        vectors.append(PartVector(inputs, outputs))
+    return vectors
 
 
-def _compute_tolerance(arrays: Sequence[np.ndarray], limit: float) -> float:
-    """Return how far an output of a host part, which was `arrays` in the calls, may be off.
+def _compute_tolerance(arrays: Sequence[np.ndarray], relative_tolerance: float) -> float:
+    """Return the absolute tolerance of a host part's output; 0 if it is not a float.
 
-    0 for what is no float.
-    limit : as a fraction of their range.
+    arrays : the output in all calls, whose range the tolerance is relative to.
     """
     if arrays[0].dtype != np.float32 or not arrays[0].size:
         return 0.0
-    return max(max_magnitude(arrays) * limit, 1e-30)
+    return max(max_magnitude(arrays) * relative_tolerance, 1e-30)
 
 
 def make_selftest_c(program: BoardProgram, calls: Sequence[Sequence[PartVector]]) -> str:
-    """Return model_selftest.c: the first of `calls`; ranges are those of all of them."""
-    arrays, tables, rows, room, most = [], [], [], 16, 1
-    for number, (part, *seen) in enumerate(zip(program.parts, *calls, strict=True)):
-        vector = seen[0]
+    """Return model_selftest.c, which runs every unique part on its inputs in the first call.
+
+    calls : vectors of all parts, call by call; tolerances are relative to the range in all calls.
+    """
+    arrays, tables, rows = [], [], []
+    output_bytes, max_outputs = 16, 1
+    for index, (part, *vectors) in enumerate(zip(program.parts, *calls, strict=True)):
         if part.first != part.name:
-            continue  # what is equal is tried once
-        names: dict[str, list[str]] = {"in": [], "out": []}
-        for word, side in (("in", vector.inputs), ("out", vector.outputs)):
-            for index, array in enumerate(side):
-                name = f"{part.name}_{word}{index}"
-                names[word].append(name)
-                arrays.append(_format_array(name, array))
-        outputs = zip(part.targets, *(one.outputs for one in seen), strict=True)
-        tolerances = [
-            0.0
-            if isinstance(part, ChipPart)
-            else _compute_tolerance(made, program.host_tolerances.get(array.tensor, 0.0))
-            for array, *made in outputs
-        ]
-        for word in ("in", "out"):
-            listed = ", ".join(names[word]) or "NULL"
-            tables.append(f"static const void *const {part.name}_{word}[] = {{{listed}}};")
-        tables.append(
-            f"static const uint32_t {part.name}_sizes[] = "
-            f"{{{', '.join(str(a.nbytes) for a in vector.outputs)}}};"
-        )
-        tables.append(
-            f"static const float {part.name}_tolerances[] = "
-            f"{{{', '.join(_format_float(t) for t in tolerances)}}};"
-        )
+            continue  # equal parts are tested once
+        vector = vectors[0]
+        for direction, side in (("in", vector.inputs), ("out", vector.outputs)):
+            names = [f"{part.name}_{direction}{position}" for position in range(len(side))]
+            arrays += [_format_array(name, array) for name, array in zip(names, side, strict=True)]
+            pointers = ", ".join(names) or "NULL"
+            tables.append(f"static const void *const {part.name}_{direction}[] = {{{pointers}}};")
+        sizes = ", ".join(str(array.nbytes) for array in vector.outputs)
+        tolerances = ", ".join(map(_format_float, _compute_tolerances(program, part, vectors)))
+        tables.append(f"static const uint32_t {part.name}_sizes[] = {{{sizes}}};")
+        tables.append(f"static const float {part.name}_tolerances[] = {{{tolerances}}};")
         rows.append(
-            f"    {{{number}, {len(vector.inputs)}, {len(vector.outputs)}, {part.name}_in, "
-            f"{part.name}_out, "
-            f"{part.name}_sizes, {part.name}_tolerances}},"
+            f"    {{{index}, {len(vector.inputs)}, {len(vector.outputs)}, {part.name}_in, "
+            f"{part.name}_out, {part.name}_sizes, {part.name}_tolerances}},"
         )
-        room = max(room, sum(-(-a.nbytes // 16) * 16 for a in vector.outputs))
-        most = max(most, len(vector.outputs))
+        part_output_bytes = sum(round_up(array.nbytes, 16) for array in vector.outputs)
+        output_bytes = max(output_bytes, part_output_bytes)
+        max_outputs = max(max_outputs, len(vector.outputs))
+    part_count = len(program.unique_parts)
+    vector_table = [f"static const vector vectors[{part_count}] = {{", *rows, "};", ""]
     values = get_template_values(program) | {
-        "kinds": len(program.unique_parts),
+        "kinds": part_count,
         "arrays": "\n".join(arrays),
-        "vectors": "\n".join(
-            [
-                *tables,
-                "",
-                f"static const vector vectors[{len(program.unique_parts)}] = {{",
-                *rows,
-                "};",
-                "",
-            ]
-        ),
-        "room": room,
-        "most": most,
+        "vectors": "\n".join([*tables, "", *vector_table]),
+        "room": output_bytes,
+        "most": max_outputs,
     }
     return render_template("selftest.c", values)
 
 
+def _compute_tolerances(
+    program: BoardProgram, part: ChipPart | HostPart, vectors: Sequence[PartVector]
+) -> list[float]:
+    """Return the absolute tolerance of each output of a part. vectors : of the part, by call."""
+    if isinstance(part, ChipPart):
+        return [0.0] * len(part.targets)
+    tolerances = []
+    for index, tensor in enumerate(part.targets):
+        arrays = [vector.outputs[index] for vector in vectors]
+        relative_tolerance = program.host_tolerances.get(tensor.tensor, 0.0)
+        tolerances.append(_compute_tolerance(arrays, relative_tolerance))
+    return tolerances
+
+
 def _format_array(name: str, array: np.ndarray) -> str:
+    """Return the definition of a constant C array."""
     flat = array.reshape(-1)
     if array.dtype.kind == "f":
-        texts = [_format_float(float(value)) for value in flat]
+        literals = [_format_float(float(value)) for value in flat]
     elif array.dtype.kind == "b":
-        texts = [str(int(value)) for value in flat]
+        literals = [str(int(value)) for value in flat]
     else:
         suffix = "" if array.dtype.itemsize < 8 else "LL"
-        texts = [_format_integer(int(value), suffix) for value in flat]
+        literals = [_format_integer(int(value), suffix) for value in flat]
     lines, width = [], 8 if array.dtype.kind == "f" else 24
-    for start in range(0, len(texts), width):
-        lines.append("    " + ", ".join(texts[start : start + width]) + ",")
-    # An array of no constants is no C.
-    return "\n".join(
-        [
-            f"static const {get_c_type(str(array.dtype))} {name}[{max(flat.size, 1)}] = {{",
-            *(lines or ["    0"]),
-            "};",
-        ]
-    )
+    for start in range(0, len(literals), width):
+        lines.append("    " + ", ".join(literals[start : start + width]) + ",")
+    lines = lines or ["    0"]  # C has no empty arrays
+    declaration = f"static const {get_c_type(str(array.dtype))} {name}[{max(flat.size, 1)}]"
+    return "\n".join([f"{declaration} = {{", *lines, "};"])
 
 
 def _format_integer(value: int, suffix: str) -> str:
-    low = -(2**31) if not suffix else -(2**63)
-    return f"({value + 1}{suffix} - 1)" if value == low else f"{value}{suffix}"
+    """Return a C literal; the smallest integer of a type is written as a difference."""
+    min_value = -(2**31) if not suffix else -(2**63)
+    return f"({value + 1}{suffix} - 1)" if value == min_value else f"{value}{suffix}"
 
 
 def _format_float(value: float) -> str:
-    if value != value:
+    """Return a C literal of a float32."""
+    if math.isnan(value):
         return "NAN"
-    if value in (float("inf"), float("-inf")):
+    if math.isinf(value):
         return "INFINITY" if value > 0 else "-INFINITY"
-    return f"{value:.9g}f" if any(c in f"{value:.9g}" for c in ".e") else f"{value:.9g}.0f"
+    digits = f"{value:.9g}"
+    return f"{digits}f" if "." in digits or "e" in digits else f"{digits}.0f"

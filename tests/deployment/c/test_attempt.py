@@ -225,7 +225,7 @@ def test_the_range_of_a_host_part_is_that_of_all_calls(gap, fails):
     hosts(found, program, SimpleNamespace(run_host_part=lambda name, number: [wanted[number]]))
     assert found.host == pytest.approx(gap, rel=0.02)
     assert bool(found.failed) == fails
-    assert all("output 'y' is 1.2e-05 of its range" in text for text in found.failed)
+    assert all("output 'y' differs by 1.2e-05 of its range" in text for text in found.failed)
 
 
 class Drifting:
@@ -272,14 +272,14 @@ def test_a_tie_in_a_stream_moves_what_comes_later(monkeypatch):
     )
     monkeypatch.setattr(module, "collect_vectors", lambda *given: [])
     monkeypatch.setattr(module, "_find_call_errors", lambda *given: [])
-    running, found = SimpleNamespace(run=lambda given: (0, {}), reset=lambda: None), Proof()
-    module._prove_calls(
-        found, program, running, Drifting(0.5 + 5e-7), Drifting(0.5 - 1e-6), [{}] * 5
-    )
+    loaded = SimpleNamespace(run=lambda given: (0, {}), reset=lambda: None, program=program)
+    runners = module._Runners(reference=Drifting(0.5 + 5e-7), compiled=Drifting(0.5 - 1e-6))
+    found = Proof()
+    module._prove_calls(found, loaded, runners, [{}] * 5)
     assert (found.integers, found.fallen) == (5, 1)
     assert found.differing > 2
     assert 0 < found.tie < 1e-5
-    assert "where a call begins with the same states, 1;" in found.lines()[1]
+    assert "; 1 in calls that begin with the same states;" in found.lines()[1]
 
 
 # ---- without Python --------------------------------------------------------------------------------------------------

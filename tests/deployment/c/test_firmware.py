@@ -300,7 +300,7 @@ def test_no_warning(several, alone, tmp_path, which):
         for name in (f"{stem}.c", f"{stem}_selftest.c", *["main.c"] * (which in ("gcc", "clang"))):
             words = [
                 *command,
-                *build.OWN_FLAGS,
+                *build.PROGRAM_FLAGS,
                 "-Os",
                 f"-I{build.get_stub_folder()}",
                 "-c",

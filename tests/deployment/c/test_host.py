@@ -111,7 +111,7 @@ def test_what_is_not_taken():
                 "(c)"
             ),
             (1, 1),
-            "NonZero last (the sizes of what it writes depend on values)",
+            "NonZero last (the shape of its output depends on values)",
         ),
     ),
 )
@@ -127,7 +127,7 @@ def test_the_node_that_is_not_taken(body, shape, why):
         host_source.generate_host_source(
             onnx.parser.parse_model(text), "m_host1", [x], [np.ones(shape, np.float32)]
         )
-    assert f"cannot write m_host1 as C: {why}; take it out of the model" in str(told.value)
+    assert f"cannot write m_host1 as C: {why}; remove it from the model" in str(told.value)
 
 
 @needs_generator
@@ -135,7 +135,7 @@ def test_unknown_lines_are_refused():
     """What the generator's function holds beside arrays and calls is not passed on."""
     text = "_Bool m_nodes_load(const char *path) {\n    (void)path;\n}\n\n"
     text += "void m_nodes(const float x[1][2], float y[1][2]) {\n"
-    with pytest.raises(ConstraintError, match="a line that is not known here: y"):
+    with pytest.raises(ConstraintError, match="an unknown form of line: y"):
         host_source._rewrite_source(text + "    y[0][0] = 1;\n}\n", "m", 0)
     with pytest.raises(ConstraintError, match="malloc"):
         host_source._rewrite_source("/* malloc */" + text + "}\n", "m", 0)

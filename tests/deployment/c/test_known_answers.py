@@ -246,7 +246,7 @@ def test_sizes_that_differ(made, tmp_path):
         made.folder / "gap.onnx", made.folder / "golden/2/model_input.npz", dump=tmp_path
     )
     assert not found.agrees
-    assert "bytes, ours are" in found.first.remarks[0]
+    assert "bytes, the simulator" in found.first.remarks[0]
     assert found.first.index is None
 
 

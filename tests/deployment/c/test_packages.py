@@ -7,6 +7,7 @@ import subprocess
 import pytest
 
 from lingeronnx.deployment.c_program.packages import (
+    PackedPart,
     compute_arguments_crc,
     format_pack_script,
     make_package,
@@ -33,7 +34,9 @@ def test_header():
 def test_script(tmp_path, one, size):
     """The shell writes the same bytes, into one blob or a file each."""
     heads = [make_package_header("arcs", k, 7 + k, 9) for k in range(2)]
-    parts = [(f"g{k}.onnx", f"p{k}.pkg", f"tpacker p{k}.pkg {k}", heads[k]) for k in range(2)]
+    parts = [
+        PackedPart(f"g{k}.onnx", f"p{k}.pkg", f"tpacker p{k}.pkg {k}", heads[k]) for k in range(2)
+    ]
     (tmp_path / "pack.sh").write_text(format_pack_script("arcs", one, parts))
     fake = tmp_path / "bin"
     fake.mkdir()

@@ -1,15 +1,15 @@
-/* A stand-in for the chip's executor, for a PC: it takes packages of our own, and computes nothing itself.
+/* A stand-in for the chip's executor on a PC: it reads packages in a private format, and computes nothing itself.
  *
- * With a callback (`standin_compute`) every tForward asks it, and the simulator answers. Without, tForward replays the
- * calls that the package holds: it looks for the one whose inputs are those given, byte for byte, and gives its
- * outputs; where none is, it prints the first byte that differs from the call in turn, and fails.
+ * With a callback (`standin_compute`) every tForward calls it, and the simulator computes the outputs. Without one,
+ * tForward replays the calls in the package: it searches the call with the same inputs, byte for byte, and returns its
+ * outputs. If there is none, it prints the first byte that differs from the next call, and fails.
  *
- * A package, little-endian words of 32 bits:
- *   "LNGRPLAY", chip (12 bytes), number of the part, bytes of shared memory, bytes of psram, inputs, outputs, calls,
- *   whether shared memory holds constants;
- *   per port: type, rank, 7 sizes, scale (float); then call by call all inputs, all outputs, each padded to 8 bytes.
- * Memory is used as a chip would: a call destroys what lies in shared memory, but for constants, which must be there
- * still at the next one.
+ * A package consists of little-endian words of 32 bits:
+ *   "LNGRPLAY", chip (12 bytes), package index, bytes of shared memory, bytes of psram, inputs, outputs, calls,
+ *   whether shared memory contains constants;
+ *   per port: type, rank, 7 dimensions, scale (float); then call by call all inputs, all outputs, padded to 8 bytes.
+ * Memory is used as on a chip: a call overwrites shared memory except constants, which must still be there in the next
+ * call.
  * Faults for tests: STANDIN_FAIL="tForward" in the environment makes that call fail.
  */
 #include "thinker/thinker.h"
@@ -228,7 +228,7 @@ tStatus tSetInput(tExecHandle executor, int32_t i, const tData *data)
     return T_SUCCESS;
 }
 
-/* Return the outputs of the call of the package that has these inputs; NULL, and a line, where none has. */
+/* Return the outputs of the package's call with these inputs; if there is none, print a line and return NULL. */
 static const unsigned char *replayed(model *m)
 {
     uint32_t call, i, tried, ins = 0, outs = 0, k;

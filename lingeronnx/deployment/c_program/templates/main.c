@@ -2,9 +2,9 @@
  *
  *     ${p}_test [--golden DIR] [--dump DIR] [--stop N] PACKAGE...
  *
- * First the vectors that are built in. Then each part by itself on its golden inputs of each call in DIR (default:
- * golden). Then the whole program, call by call. --dump writes what each part of the last call read and wrote, for
- * `lingeronnx verify`; --stop N ends the first call after N parts. Either skips the parts by themselves.
+ * Runs the built-in vectors, then each part by itself on its golden inputs of each call in DIR (default: golden), then
+ * the complete program, call by call. --dump writes the inputs and outputs of each part in the last call, for
+ * `lingeronnx verify`; --stop N ends the first call after N parts. Both skip the tests of single parts.
  */
 #include "${stem}.h"
 
@@ -14,15 +14,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TOLERANCE $tolerance /* of the whole program's outputs, of their range; 0: equal to the last bit */
+#define TOLERANCE $tolerance /* of the program's outputs, relative to their range; 0: bit-exact */
 
 $buffers
 static const char *dump_folder;
 static int stop = ${UP}_PARTS;
 
-/* The golden files of a part: their folder below a call's, the bytes of inputs and outputs, the bytes of an element of
- * each output (below 0: it has no sign), how far its floats may be off, as a fraction of their range; 0: equal to the
- * last bit. */
+/* The golden files of a part: their folder relative to a call's, the sizes of inputs and outputs in bytes, the bytes
+ * of an element of each output (negative for unsigned types), and its tolerance as a fraction of its range; 0:
+ * bit-exact. */
 typedef struct {
     const char *folder, *name;
     int inputs, outputs;
@@ -38,7 +38,7 @@ static union {
     unsigned char bytes[$room + 64];
 } room;
 
-/* Read a file whole, at a multiple of 64 bytes; NULL where it cannot be read. */
+/* Read a complete file, aligned to 64 bytes; return NULL if it cannot be read. */
 static void *read_file(const char *path, size_t *size)
 {
     FILE *file = fopen(path, "rb");
@@ -51,14 +51,14 @@ static void *read_file(const char *path, size_t *size)
     }
     at = malloc((size_t)end + 64);
     if (at != NULL) {
-        at += (64 - (uintptr_t)at % 64) % 64; /* never freed: the program ends soon */
+        at += (64 - (uintptr_t)at % 64) % 64; /* intentionally not freed: the test exits */
         *size = fread(at, 1, (size_t)end, file);
     }
     fclose(file);
     return at;
 }
 
-/* Read input or output `number` of a call; 0 where there is no such file. */
+/* Read input or output `number` of a call; return 0 if the file does not exist. */
 static int read_array(const char *folder, int call, const char *what, int number, void *into, size_t bytes)
 {
     char path[1024];
@@ -74,7 +74,7 @@ static int read_array(const char *folder, int call, const char *what, int number
     exit(1);
 }
 
-/* The range of an output that is floats: the largest magnitude of all golden calls, since one may be nearly 0. */
+/* Return the range of a float output: its largest magnitude in all golden calls, because one may be nearly 0. */
 static double range_of(const char *folder, const char *what, int number, float *into, size_t count)
 {
     float high = 0.0f;
@@ -88,7 +88,7 @@ static double range_of(const char *folder, const char *what, int number, float *
     return (double)high;
 }
 
-/* Compare floats with what they must be; returns 1 and says where, when they are not. */
+/* Compare floats with the expected ones; if one is not within the tolerance, print it and return 1. */
 static int differs(int call, const char *name, const float *have, const float *want, size_t count, double tolerance,
                    float *largest)
 {
@@ -107,7 +107,7 @@ static int differs(int call, const char *name, const float *have, const float *w
     return 0;
 }
 
-/* The integer of |width| bytes at `at`, least byte first; of a negative width it has no sign. */
+/* Read a little-endian integer of |width| bytes; a negative width is unsigned. */
 static long long integer_at(const unsigned char *at, int width)
 {
     int size = width < 0 ? -width : width, i;
@@ -116,7 +116,7 @@ static long long integer_at(const unsigned char *at, int width)
     return (long long)value;
 }
 
-/* Compare integers with what they must be; returns 1 and says where, when they are not. */
+/* Compare integers with the expected ones; if one differs, print it and return 1. */
 static int unequal(int call, const char *name, const void *have, const void *want, size_t bytes, int width)
 {
     const unsigned char *a = have, *b = want;
@@ -131,7 +131,7 @@ static int unequal(int call, const char *name, const void *have, const void *wan
     return 0;
 }
 
-/* Run part `k` on its golden inputs of each call; returns 1 and says where it is wrong, when it is. */
+/* Run part `k` on its golden inputs of each call; if an output is wrong, print it and return 1. */
 static int part_differs(const char *golden, int k, int calls)
 {
     const part_files *part = &files[k];

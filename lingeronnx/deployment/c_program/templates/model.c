@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- memory ---------------------------------------------------------------------------------------------------- */
+/* ---- memory -------------------------------------------------------------------------------------------------- */
 
 #ifndef ${UP}_SHARED_SECTION
 #define ${UP}_SHARED_SECTION /* such as __attribute__((section(".share_mem"))) */
@@ -17,8 +17,8 @@
 
 #define ALIGN 64u
 
-/* Shared memory holds nothing between two calls of the executor, so the parts use the same bytes at its beginning.
- * Behind them is a region of its own for each part whose constants lie in shared memory. */
+/* Shared memory is not preserved between two calls of the executor, so all parts reuse the bytes at its beginning.
+ * After them follows a separate region for each part whose constants are stored in shared memory. */
 #if ${UP}_COMMON_BYTES > ${UP}_SHARED_BYTES
 #error "${UP}_COMMON_BYTES is a part of ${UP}_SHARED_BYTES, and cannot be more"
 #endif
@@ -26,13 +26,13 @@
 static unsigned char shared_memory[${UP}_SHARED_BYTES + ALIGN] ${UP}_SHARED_SECTION;
 #elif ${UP}_COMMON_BYTES < ${UP}_SHARED_BYTES
 #error "constants of this program lie in shared memory: another program cannot use it in turn"
-#else /* the name of an array that several programs use in turn, of ${UP}_SHARED_BYTES + 64 at least */
+#else /* name of an array of at least ${UP}_SHARED_BYTES + 64 bytes that several programs reuse */
 extern unsigned char ${UP}_SHARED_MEMORY[];
 #define shared_memory ${UP}_SHARED_MEMORY
 #endif
 static unsigned char psram_memory[${UP}_PSRAM_BYTES + ALIGN] ${UP}_PSRAM_SECTION;
 
-/* What lies between the parts, planned by lifetimes. */
+/* Arena for tensors between parts; buffers share memory by lifetime. */
 static union {
     uint64_t aligned;
     unsigned char bytes[${UP}_ARENA_BYTES + 16];
@@ -40,25 +40,25 @@ static union {
 $states
 #define AT(offset) ((void *)(arena.bytes + (offset)))
 
-/* ---- the chip's parts ------------------------------------------------------------------------------------------ */
+/* ---- chip parts ---------------------------------------------------------------------------------------------- */
 
 typedef struct {
     uint16_t type; /* a tDType */
     uint32_t count;
-    int shift; /* the executor's scale, 99 where there is none */
+    int shift; /* log2 of the tensor's scale; 99 if unscaled */
 } port;
 
 typedef struct {
     uint32_t graph, arguments; /* CRC-32 of the chip part's file and of the packer's arguments */
     int inputs, outputs;
-    int own_shared; /* whether it has a shared region of its own, which holds constants */
+    int own_shared; /* whether it has a separate shared region, which contains constants */
     const port *ports;
 } chip_part;
 
 $ports
 static tModelHandle models[$chips];
 static tExecHandle executors[$chips];
-static unsigned char opened[$chips]; /* 1: the model, 2: the executor too */
+static unsigned char opened[$chips]; /* 1: the model, 2: also the executor */
 static int ready, began, status;
 
 static uint32_t word_at(const unsigned char *at)
@@ -89,7 +89,7 @@ static int failed(tStatus found)
     return found != T_SUCCESS;
 }
 
-/* Whether port `i` of a package is what this program was made for. */
+/* Whether a port of a package has the expected type and number of elements. */
 static int fits(const port *want, tDType type, tShape shape)
 {
     uint32_t count = 1, d;
@@ -145,7 +145,7 @@ static int open_part(int k, const unsigned char *package, size_t size, uint32_t 
     return ${UP}_OK;
 }
 
-/* Check what pack.sh wrote in front of a package, and open it. `used` is the bytes of both. */
+/* Check the header that pack.sh wrote in front of a package, and open it. `used`: bytes of header and package. */
 static int open_package(const unsigned char *at, size_t size, size_t *used, uint32_t *psram, uint32_t *shared)
 {
     static const char chip[12] = "$chip", executor[12] = "$executor";
@@ -193,7 +193,7 @@ int ${p}_init(const ${p}_package *packages)
     int rc;
     ${p}_deinit();
     if (packages == NULL) return ${UP}_NO_PACKAGE;
-#ifndef ${UP}_EXECUTOR_READY /* defined where something else calls tInitialize, which is once per process */
+#ifndef ${UP}_EXECUTOR_READY /* defined if other code calls tInitialize, which must happen once per process */
     if (failed(tInitialize())) return ${UP}_EXECUTOR;
     began = 1;
 #endif
@@ -234,7 +234,7 @@ static int forward(int k, const void *const *inputs)
         union {
             const void *given;
             void *taken;
-        } input; /* the executor reads it, and takes it without const */
+        } input; /* the executor only reads it, but its interface is not const */
         if (failed(tGetInputInfo(executors[k], i, &data))) return ${UP}_EXECUTOR;
         input.given = inputs[i];
         data.dptr_ = input.taken;
@@ -252,10 +252,10 @@ static int output_of(int k, int i, const void **found)
     return ${UP}_OK;
 }
 
-/* ---- borders --------------------------------------------------------------------------------------------------- */
+/* ---- conversions --------------------------------------------------------------------------------------------- */
 
 $borders
-/* ---- what is shown --------------------------------------------------------------------------------------------- */
+/* ---- watch function ------------------------------------------------------------------------------------------ */
 
 #ifdef ${UP}_WATCH
 static ${p}_watcher watcher;
@@ -278,6 +278,6 @@ void ${p}_watch(${p}_watcher watch)
 #define SHOW(part, output, port, data, bytes) ((void)0)
 #endif
 
-/* ---- one call -------------------------------------------------------------------------------------------------- */
+/* ---- one call ------------------------------------------------------------------------------------------------ */
 
 $run
