@@ -124,7 +124,7 @@ def test_data_in_external_memory_are_copied_in_the_lane_of_the_npu(graph):
 
 def test_what_cannot_be_drawn_is_one_line(graph):
     """A chip without prices, a float model, a clock that is none."""
-    with pytest.raises(lo.ConfigError, match="nothing is published of the time on venus"):
+    with pytest.raises(lo.ConfigError, match="no published timing data for venus"):
         lo.trace(graph, platform="venus")
     with pytest.raises(lo.ConfigError, match="no integer operator"):
         lo.trace(nets.plain(), platform="arcs")

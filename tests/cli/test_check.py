@@ -42,7 +42,7 @@ def test_command(tmp_path, integer):
     first, packed, time, cost, head, *layers = good.stdout.splitlines()
     assert (good.exit_code, first) == (0, "nothing breaks a limit of venus")
     assert packed == "packed with -p venus -d False: it packs and is right"
-    assert time.startswith("time on venus: nothing is published of the time on venus")
+    assert time.startswith("time on venus: no published timing data for venus")
     assert cost == "cost on the chip:"
     assert head.split()[:3] == ["layer", "operator", "MACs"]
     assert [line.split()[1] for line in layers if "Int " in line] == ["Conv2dInt"] * 3 + [

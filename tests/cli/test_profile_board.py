@@ -53,7 +53,7 @@ def test_profile_board(quant):
     assert " ms at 200 MHz" in (quant.folder / "board" / "README.md").read_text()
     other = quant("quantize", "tiny.onnx", "--calib", "calib.npz", "--platform", "arcs", *timed)
     assert (other.exit_code, other.stderr.count("\n")) == (1, 1)
-    assert "the timing file is of venus, the model is for arcs" in other.stderr
+    assert "the timing file is for venus, but the model targets arcs" in other.stderr
 
 
 def test_profile_board_mistakes(quant):

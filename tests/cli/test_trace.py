@@ -33,7 +33,7 @@ def test_trace_mistakes(quant):
     """
     before = quant.files()
     for words, told in (
-        (("tiny_quant.onnx", "-o", "t.json"), "nothing is published of the time on venus"),
+        (("tiny_quant.onnx", "-o", "t.json"), "no published timing data for venus"),
         (("tiny.onnx", "--platform", "arcs", "-o", "t.json"), "quantize it first"),
         (("tiny_quant.onnx", "-o", "tiny_quant.onnx"), "would be overwritten"),
         (("gone.onnx", "-o", "t.json"), "gone.onnx"),

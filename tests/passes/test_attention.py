@@ -124,12 +124,12 @@ PLATFORMS = mark_rest_slow(
 )
 #: Why a node may stay in float, by operator and platform.
 REASONS = {
-    ("Softmax", "venus"): "SoftmaxInt is a routine that could not be measured: it stays in float",
+    ("Softmax", "venus"): "SoftmaxInt could not be measured: it stays in float",
     ("LogSoftmax", "venus"): "venus has no operator for LogSoftmax",
     (
         "LogSoftmax",
         "arcs",
-    ): "LogSoftmaxInt takes the logarithm of another format: it stays in float",
+    ): "LogSoftmaxInt takes the logarithm in a wrong number format: it stays in float",
 }
 RUN_TIME = "its mask is computed at run time, and reaches too far down for integers"
 #: The distance of the outputs from the float model: signal to noise, in dB. The same net without a mask has 31.

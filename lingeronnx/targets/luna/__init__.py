@@ -1,10 +1,10 @@
 """LISTENAI's LUNA: three chips of one family, with their packer and executor 3.0.4.
 
-`venus`, `arcs`, `venusa` are the chips as rows of data, which `common`, `packing`, `faults` and
-`trained` serve; `vendor` is what they answer by code. `packer/` knows what the vendor's packer
-takes and refuses, `backend_passes/` rewrites the integer graph into what packs and is right,
-`dialects` writes it in the names of the other dialect. Nobody outside imports from here but the
-registry, `targets`.
+The chips are described by `venus`, `arcs` and `venusa`, with data from `common`, `packer_profile`,
+`faults` and `training_arithmetic`; `vendor` implements their behavior. `packer/` models the
+vendor's packer, `backend_passes/` rewrites the integer graph so that it packs and is correct, and
+`dialects` converts graphs between the two dialects. Only the registry, `targets`, imports from
+here.
 """
 
 from __future__ import annotations

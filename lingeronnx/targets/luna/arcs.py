@@ -1,4 +1,4 @@
-"""The row of arcs."""
+"""Target description of arcs."""
 
 from __future__ import annotations
 

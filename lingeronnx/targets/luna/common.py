@@ -1,4 +1,4 @@
-"""What the vendor's chips have in common: three NPUs of one family with the executor 3.0.4."""
+"""Support rows, faults and attributes that the LUNA chips share (executor 3.0.4)."""
 
 from __future__ import annotations
 
@@ -62,30 +62,37 @@ __all__ = [
 EXECUTOR_VERSION = "3.0.4"
 SCALE_EXPONENT_RANGE = (-3, 16)
 
-#: What becomes of a shift to the left, which the quantizer never writes.
+#: How the executor handles a left shift, which the quantizer never emits.
 NO_LEFT_SHIFT = Requantization(shifts=True, left=LeftShiftBehavior.UNSHIFTED)
 LEFT_SHIFT = Requantization(shifts=True)
 REJECT_LEFT_SHIFT = Requantization(shifts=True, left=LeftShiftBehavior.REFUSED)
 ZERO_ON_LEFT_SHIFT = Requantization(shifts=True, left=LeftShiftBehavior.ZERO)
 
-#: A row of T numbers: T^2 * 128^2 has to stay below 2^31.
+#: A row of T elements: T^2 * 128^2 must stay below 2^31.
 _LAYER_NORM_LIMITS = LayerNormLimits(max_length=361, max_axes=2, epsilon=1e-5, lines=True)
 SOFTMAX_LIMITS = SoftmaxLimits(max_length=2048)
 
 
-#: Bytes that are permuted in one piece. On venus rotations of more crash; elsewhere more was right in shared memory
-#: alone, and other permutations of more were not measured on venus.
+#: Largest tensor that one Transpose permutes. Larger rotations crash on venus, where other larger
+#: permutations were not measured; on the other chips they are correct in shared memory only.
 _MAX_TRANSPOSE_BYTES = 65536
 
 
 def make_common_ops(
-    kind: PackerProfile, *, zeroes_larger_scales: bool = False
+    profile: PackerProfile, *, zeroes_larger_scales: bool = False
 ) -> dict[str, OperatorSupport]:
-    """Return what runs right on all three alike.
+    """Build the support rows of the operators that are correct on all three chips.
 
-    Raises_only : of iqCat, whether it cannot shift right.
+    Parameters
+    ----------
+    kind : PackerProfile
+        Packer profile of the chip.
+    zeroes_larger_scales : bool
+        Whether iqCat returns zeros for inputs of a larger scale than its output's.
     """
-    broken = kind.transpose.crashing_perms + kind.transpose.wrong_between_convolutions
+    unsupported_perms = (
+        profile.transpose.crashing_perms + profile.transpose.wrong_between_convolutions
+    )
     return {
         **make_support_rows(
             QuantArithmetic(NO_LEFT_SHIFT, QuantFloatPrecision.PRODUCT, widest=16), "Quant"
@@ -112,14 +119,14 @@ def make_common_ops(
             Arithmetic(),
             "Transpose",
             limits=TransposeLimits(
-                max_rank=4, unsupported_perms=broken, max_bytes=_MAX_TRANSPOSE_BYTES
+                max_rank=4, unsupported_perms=unsupported_perms, max_bytes=_MAX_TRANSPOSE_BYTES
             ),
         ),
         **make_support_rows(Arithmetic(), "Slice", limits=SliceLimits(steps=(1,))),
         "LinearInt": OperatorSupport(
             LayerArithmetic(REJECT_LEFT_SHIFT),
             MatrixLimits(rank=3),
-            weight_bits=_get_narrow_weight_bits(kind, "LinearInt"),
+            weight_bits=_get_narrow_weight_bits(profile, "LinearInt"),
         ),
         **make_support_rows(
             LayerArithmetic(REJECT_LEFT_SHIFT), "BmmInt", limits=MatrixLimits(rank=3)
@@ -132,45 +139,58 @@ def make_common_ops(
     }
 
 
-def _get_narrow_weight_bits(kind: PackerProfile, operator: str) -> tuple[int, ...]:
-    """Return the widths below 8 of an operator's weights: those that the packer halves."""
-    return (4,) if kind.narrow.get(operator) is Int4Support.PACKED else ()
+def _get_narrow_weight_bits(profile: PackerProfile, operator: str) -> tuple[int, ...]:
+    """Return the supported weight widths below 8 bits: those that the packer packs."""
+    return (4,) if profile.narrow.get(operator) is Int4Support.PACKED else ()
 
 
-def make_layer_ops(requantize: Requantization, kind: PackerProfile) -> dict[str, OperatorSupport]:
-    """Return layers of two dimensions.
+def make_layer_ops(
+    requantize: Requantization, profile: PackerProfile
+) -> dict[str, OperatorSupport]:
+    """Build the support rows of 2-D layers.
 
-    A 2-D convolution writes saturated int8, whatever o_bits says.
+    A 2-D convolution writes saturated int8, regardless of its o_bits attribute.
     """
     convolution = LayerArithmetic(replace(requantize, bits=8))
     return {
         "Conv2dInt": OperatorSupport(
-            convolution, kind.conv, weight_bits=_get_narrow_weight_bits(kind, "Conv2dInt")
+            convolution, profile.conv, weight_bits=_get_narrow_weight_bits(profile, "Conv2dInt")
         ),
         **make_support_rows(LayerArithmetic(requantize), "ConvTranspose2dInt"),
         **make_support_rows(LayerArithmetic(requantize), "BatchNorm2dInt"),
-        **make_support_rows(Arithmetic(), "MaxPool", limits=kind.pool),
+        **make_support_rows(Arithmetic(), "MaxPool", limits=profile.pool),
     }
 
 
 def make_add_ops(
     requantize: Requantization, *, can_shift_either: bool
 ) -> dict[str, OperatorSupport]:
-    """Return sums and differences. either : whether either operand may be the one to be shifted."""
+    """Build the support rows of additions and subtractions.
+
+    Parameters
+    ----------
+    requantize : Requantization
+        How operands are rescaled.
+    can_shift_either : bool
+        Whether either operand may be the one that is shifted.
+    """
     limits = BinaryOperandLimits(supports_images=False, can_shift_either=can_shift_either)
     return make_support_rows(
         AddArithmetic(requantize, AddOperandPrecision.BYTES), "iqAdd", "iqSub", limits=limits
     )
 
 
-def make_average_pool_ops(kind: PackerProfile) -> dict[str, OperatorSupport]:
-    """Return the average of arcs and venusA."""
+def make_average_pool_ops(profile: PackerProfile) -> dict[str, OperatorSupport]:
+    """Build the support row of average pooling on arcs and venusA."""
     return make_support_rows(
-        AveragePoolArithmetic(NO_LEFT_SHIFT, AverageDivisor.AREA), "AvgPool2dInt", limits=kind.pool
+        AveragePoolArithmetic(NO_LEFT_SHIFT, AverageDivisor.AREA),
+        "AvgPool2dInt",
+        limits=profile.pool,
     )
 
 
-#: Operators that are not on a chip's list, as a graph that has them is computed. Nothing here was measured.
+#: Arithmetic of operators that a chip does not support, for simulating graphs that contain them.
+#: None of it was measured.
 SIMULATED_ONLY_OPS: Mapping[str, Arithmetic] = MappingProxyType(
     {
         "Conv1dInt": LayerArithmetic(NO_LEFT_SHIFT),
@@ -187,8 +207,8 @@ _NON_T710_MODE = MappingProxyType({"mode": "Non_t710_mode"})
 ADD_MODE_ATTRIBUTES = {"iqAdd": _NON_T710_MODE, "iqSub": _NON_T710_MODE}
 ARCS_VENUSA_ATTRIBUTES = {
     **ADD_MODE_ATTRIBUTES,
-    "LSTMInt": MappingProxyType({"batch_first": 0}),
-}  # [1, T, I] is what these take for it
+    "LSTMInt": MappingProxyType({"batch_first": 0}),  # their layout is nevertheless [1, T, I]
+}
 
 COMMON_FAULTS = (
     LunaFault.CLIP,
@@ -217,7 +237,15 @@ ARCS_VENUSA_FAULTS = (
 def make_layer_norm_ops(
     gamma_bits: int | None = None, min_length: int = 1
 ) -> dict[str, OperatorSupport]:
-    """Return the row of LayerNormInt; factor_bits : width in which the packer wants the factor."""
+    """Build the support row of LayerNormInt.
+
+    Parameters
+    ----------
+    gamma_bits : int, optional
+        Width of the scale factor that the packer requires.
+    min_length : int
+        Fewest elements of a row that is computed correctly.
+    """
     return make_support_rows(
         LayerNormArithmetic(NO_LEFT_SHIFT, gamma_bits),
         "LayerNormInt",

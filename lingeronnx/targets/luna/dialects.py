@@ -1,10 +1,11 @@
-"""Graphs of one dialect written as the other: names, attributes, container facts.
+"""Convert graphs from one dialect to the other: names, attributes and container metadata.
 
     thinker -> linger     Conv2dInt -> QConv2d, data_bits -> x_bits, ..., domain `linger`
-    linger  -> thinker    back, with the attributes that the platform's packer wants
+    linger  -> thinker    the reverse, with the attributes that the platform's packer requires
 
-Numbers stay as they are but for layer normalisation, whose summand has five more fractional bits in
-dialect v3. Owns the edits of graphs; names and attributes of both dialects are the formats'.
+Constants are unchanged, except the beta of layer normalization, which has five more fractional bits
+in dialect v3. This module edits the graphs; the names and attributes of both dialects belong to
+`formats`.
 """
 
 from __future__ import annotations
@@ -39,28 +40,29 @@ from ..arithmetic import LutArithmetic, TableInputRule
 
 __all__ = ["convert_dialect"]
 
-#: Domain -> dialect, IR version of the file.
+#: Domain -> (dialect version, IR version of the file).
 _DOMAINS: Mapping[str, tuple[int, int]] = {"thinker": (1, 6), "linger": (3, 7)}
 
-#: Attributes for the packer alone.
+#: Attributes that only the packer reads.
 _PACKER_ATTRIBUTES = ("platform", "platform_quant", "castor_mode", "mode", "quant_mode", "dropout")
 _LUT_FORMATS, _RECURRENT_FORMATS = (SIGMOID, TANH), (LSTM, GRU)
 
-#: Fractional bits that the summand of a layer normalisation has more in dialect v3.
+#: Additional fractional bits of a layer normalization's beta in dialect v3.
 _EXTRA_BETA_FRACTION_BITS = V3_NORMALIZED_FRACTION_BITS - NORMALIZED_FRACTION_BITS
 
 
 @dataclass
 class _Conversion:
-    """A conversion under way."""
+    """State of a conversion: the model, operators without a counterpart, and notes for the user."""
 
     model: ir.Model
     target: Target
     obstacles: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def add_obstacle(self, node: ir.Node, why: str = "") -> None:
-        self.obstacles.append(f"{node.op_type} {node.name}{f' ({why})' if why else ''}")
+    def add_obstacle(self, node: ir.Node, reason: str = "") -> None:
+        label = f"{node.op_type} {node.name}"
+        self.obstacles.append(f"{label} ({reason})" if reason else label)
 
     def add_note(self, text: str) -> None:
         if text not in self.notes:
@@ -68,47 +70,67 @@ class _Conversion:
 
 
 def convert_dialect(graph: ir.Model, domain: str, target: Target) -> Sequence[str]:
-    """Write `graph`, of the other dialect, as one of domain `domain`, in place; return notes.
+    """Convert a graph of the other dialect to that of `domain`, in place.
 
-    Raises ModelError where operators have no counterpart, all of them named.
+    Parameters
+    ----------
+    graph : ir.Model
+        Quantized graph; modified.
+    domain : str
+        Domain of the dialect to write: "thinker" or "linger".
+    target : Target
+        Platform whose attributes the nodes get.
+
+    Returns
+    -------
+    sequence of str
+        Notes for the user about changed behavior.
+
+    Raises
+    ------
+    ModelError
+        If operators have no counterpart; the message lists all of them.
     """
-    number, version = _DOMAINS[domain]
-    work = _Conversion(graph, target)
-    one: Callable[[_Conversion, Format, ir.Node], None] = (
-        _convert_node_to_v3 if number == 3 else _convert_node_to_v1
+    dialect, ir_version = _DOMAINS[domain]
+    conversion = _Conversion(graph, target)
+    convert_node: Callable[[_Conversion, Format, ir.Node], None] = (
+        _convert_node_to_v3 if dialect == 3 else _convert_node_to_v1
     )
-    for node in list(work.model.graph):
+    for node in list(conversion.model.graph):
+        if not is_quantized_domain(node):
+            continue
         form = find_integer_op(node)
-        if is_quantized_domain(node):
-            if form is None:
-                work.add_obstacle(node, "unknown")
-            else:
-                one(work, form, node)
-    if work.obstacles:
-        raise ModelError(
-            f"no counterpart in domain {domain}: {', '.join(merge_similar_lines(work.obstacles))}"
-        )
-    _convert_container(work, domain, version)
-    return work.notes
+        if form is None:
+            conversion.add_obstacle(node, "unknown operator")
+        else:
+            convert_node(conversion, form, node)
+    if conversion.obstacles:
+        obstacles = ", ".join(merge_similar_lines(conversion.obstacles))
+        raise ModelError(f"no counterpart in domain {domain}: {obstacles}")
+    _convert_container(conversion, domain, ir_version)
+    return conversion.notes
 
 
-def _convert_container(work: _Conversion, to: str, version: int) -> None:
-    model = work.model
-    for domain in _DOMAINS:
-        model.graph.opset_imports.pop(domain, None)
-    model.graph.opset_imports[to] = 1
-    model.ir_version = max(version, model.ir_version) if model.functions else version
-    other = "training side's" if to == "linger" else "executor's"
-    work.add_note(
-        f"by default Session computes the {other} arithmetic for it (docs/generations.md)"
+def _convert_container(conversion: _Conversion, domain: str, ir_version: int) -> None:
+    """Set the opset imports and the IR version of the file, and note which arithmetic applies."""
+    model = conversion.model
+    for known_domain in _DOMAINS:
+        model.graph.opset_imports.pop(known_domain, None)
+    model.graph.opset_imports[domain] = 1
+    model.ir_version = max(ir_version, model.ir_version) if model.functions else ir_version
+    arithmetic = "training side's" if domain == "linger" else "executor's"
+    conversion.add_note(
+        f"by default, Session computes it with the {arithmetic} arithmetic (docs/generations.md)"
     )
     opset = model.graph.opset_imports.get("", 0)
-    if to == "thinker" and opset > 12:
-        work.add_note(f"opset {opset} stays; the packer was made for graphs of opset 11 and 12")
+    if domain == "thinker" and opset > 12:
+        conversion.add_note(
+            f"opset {opset} is unchanged; the packer was made for graphs of opset 11 and 12"
+        )
 
 
 def _get_v1_attributes(node: ir.Node) -> dict[str, Any]:
-    """Return the node's attributes by the names of dialect v1, without the packer's."""
+    """Return the node's attributes under their v1 names, without those of the packer."""
     attributes = {
         ATTRIBUTE_RENAMES.get(name, name): ir.get_attr(node, name) for name in node.attributes
     }
@@ -122,128 +144,149 @@ def _rewrite_node(node: ir.Node, domain: str, op_type: str, attrs: Mapping[str, 
         ir.set_attr(node, name, value)
 
 
-# ---- to dialect v3 ---------------------------------------------------------------------------------------------
+# ---- to dialect v3 ------------------------------------------------------------------------------
 
 
-def _convert_node_to_v3(work: _Conversion, form: Format, node: ir.Node) -> None:
+def _convert_node_to_v3(conversion: _Conversion, form: Format, node: ir.Node) -> None:
     if form is REQUANT and _is_lut_widening(node):
-        return  # taken in by its readers
+        return  # its consumers absorb it
     if form.v3_name is None:
         if form.domain:
-            work.add_obstacle(node)
+            conversion.add_obstacle(node)
         else:
             node.domain = ""
         return
     attrs = form.to_v3_attributes(_get_v1_attributes(node), len(node.inputs))
     if form in _LUT_FORMATS:
-        _absorb_requant(work, form, node, attrs)
-    elif (change := _V3_CONVERTERS.get(form)) is not None and not change(work, form, node, attrs):
+        _absorb_requant(conversion, form, node, attrs)
+    elif form in _V3_CONVERTERS and not _V3_CONVERTERS[form](conversion, form, node, attrs):
         return
-    attrs = {
+    v3_attrs = _rename_to_v3(form, attrs)
+    if form.v3_name != form.name:
+        v3_attrs |= {"platform": conversion.target.name, "quant_mode": "floor_add"}
+    elif form is QUANT:
+        v3_attrs["platform"] = conversion.target.name
+    _rewrite_node(node, "linger", form.v3_name, v3_attrs)
+
+
+def _rename_to_v3(form: Format, attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes under their v3 names, without those that are None."""
+    return {
         form.v3_attribute_names.get(key, key): value
         for key, value in attrs.items()
         if value is not None
     }
-    if form.v3_name != form.name:
-        attrs |= {"platform": work.target.name, "quant_mode": "floor_add"}
-    elif form is QUANT:
-        attrs["platform"] = work.target.name
-    _rewrite_node(node, "linger", form.v3_name, attrs)
 
 
 def _is_lut_widening(node: ir.Node) -> bool:
-    """Whether a Requant does nothing but what QSigmoid and QTanh do themselves.
-
-    Int8 to int16, 2^8 times as fine.
-    """
-    wide = ir.get_attr(node, "o_bits", 8) == 16 and ir.get_attr(
-        node, "scale_o"
-    ) == 256 * ir.get_attr(node, "scale_x")
-    out = node.outputs[0]
-    readers = [find_integer_op(use.node) for use in out.uses()]
-    return wide and not out.is_graph_output() and all(form in _LUT_FORMATS for form in readers)
+    """Whether a Requant only widens int8 to int16 at 2^8 times the scale, as v3 LUTs do."""
+    if ir.get_attr(node, "o_bits", 8) != 16:
+        return False
+    if ir.get_attr(node, "scale_o") != 256 * ir.get_attr(node, "scale_x"):
+        return False
+    output = node.outputs[0]
+    consumer_formats = [find_integer_op(use.node) for use in output.uses()]
+    return not output.is_graph_output() and all(form in _LUT_FORMATS for form in consumer_formats)
 
 
-def _absorb_requant(work: _Conversion, form: Format, node: ir.Node, attrs: dict[str, Any]) -> None:
+def _absorb_requant(
+    conversion: _Conversion, form: Format, node: ir.Node, attrs: dict[str, Any]
+) -> None:
+    """Read the input of a widening Requant directly, since v3 activations widen it themselves."""
     requant = ir.producer(node.inputs[0])
     if requant is None or requant.op_type != REQUANT.name or not _is_lut_widening(requant):
-        attrs["data_bits"] = 16 if _needs_int16_input(work.target, form) else attrs["data_bits"]
+        if _needs_int16_input(conversion.target, form):
+            attrs["data_bits"] = 16
         return
     attrs["scale_x"] = ir.get_attr(requant, "scale_x")
-    work.add_note(f"Requant {requant.name} is part of {form.v3_name} {node.name}")
+    conversion.add_note(f"Requant {requant.name} is part of {form.v3_name} {node.name}")
     node.replace_input_with(0, requant.inputs[0])
     if not requant.outputs[0].uses():
-        work.model.graph.remove(requant, safe=True)
+        conversion.model.graph.remove(requant, safe=True)
 
 
 def _needs_int16_input(target: Target, form: Format) -> bool:
-    """Whether the row's table takes int16."""
-    how = target.get_arithmetic(form.name, LutArithmetic)
-    return how is not None and how.reading is TableInputRule.RIGHT_ONLY
+    """Whether the target's activation table takes int16."""
+    arithmetic = target.get_arithmetic(form.name, LutArithmetic)
+    return arithmetic is not None and arithmetic.reading is TableInputRule.RIGHT_ONLY
 
 
 def _convert_recurrent_to_v3(
-    work: _Conversion, form: Format, node: ir.Node, attrs: dict[str, Any]
+    conversion: _Conversion, form: Format, node: ir.Node, attrs: dict[str, Any]
 ) -> bool:
-    between = next(
-        (
-            i
-            for i, v in enumerate(node.inputs)
-            if i and (a := ir.const_value(v)) is not None and a.ndim == 2
-        ),
-        1,
-    )
-    if between > 1 and node.inputs[1] is not None:
-        work.add_obstacle(node, "lengths")
+    weight_index = _find_first_weight_index(node)
+    if weight_index > 1 and node.inputs[1] is not None:
+        conversion.add_obstacle(node, "it has sequence lengths")
         return False
     if attrs.get("scale_o") is None:
-        work.add_obstacle(node, "its output is real")
+        conversion.add_obstacle(node, "its output is float")
         return False
-    shape = ir.get_shape(node.inputs[0])
-    if "batch_first" in work.target.node_attributes.get(form.name, {}) and not attrs.get(
-        "batch_first", 0
-    ):
-        if shape is None or len(shape) != 3 or shape[0] not in (None, 1):
-            work.add_obstacle(node, "which axis is time is not known")
-            return False
-        attrs["batch_first"] = 1
-        work.add_note(
-            f"{form.name} {node.name}: batch_first is 1, as the training side reads its axes; the "
-            "packer wants 0"
-        )
+    if not _set_batch_first(conversion, form, node, attrs):
+        return False
     if not attrs.pop("linear_before_reset", 1):
-        work.add_obstacle(node, "its reset gate acts before the product")
+        conversion.add_obstacle(node, "its reset gate is applied before the product")
         return False
-    if between > 1:  # the place of the lengths goes
-        kept = [node.inputs[0], *list(node.inputs)[2:]]
-        for index, value in enumerate(kept):
+    if weight_index > 1:  # dialect v3 has no input of lengths
+        inputs = [node.inputs[0], *list(node.inputs)[2:]]
+        for index, value in enumerate(inputs):
             node.replace_input_with(index, value)
-        node.resize_inputs(len(kept))
-    states = max(between - 2, 0)
-    attrs["has_hidden"] = int(states > 0)
+        node.resize_inputs(len(inputs))
+    state_count = max(weight_index - 2, 0)
+    attrs["has_hidden"] = int(state_count > 0)
     if form is LSTM:
-        attrs.update({"has_cell": int(states > 1), "scale_c": 2.0**15})
+        attrs.update({"has_cell": int(state_count > 1), "scale_c": 2.0**15})
     return True
 
 
-def _refine_beta(work: _Conversion, form: Format, node: ir.Node, attrs: dict[str, Any]) -> bool:
-    beta = ir.const_value(node.inputs[2]) if len(node.inputs) > 2 else None
-    if beta is None:
-        work.add_obstacle(node, "it has no summand")
+def _find_first_weight_index(node: ir.Node) -> int:
+    """Return the index of the first input that is a constant matrix, or 1 if there is none."""
+    for index, value in enumerate(node.inputs):
+        constant = ir.const_value(value)
+        if index and constant is not None and constant.ndim == 2:
+            return index
+    return 1
+
+
+def _set_batch_first(
+    conversion: _Conversion, form: Format, node: ir.Node, attrs: dict[str, Any]
+) -> bool:
+    """Set batch_first to 1, as the training side reads [1, T, I]; False for unknown layouts."""
+    if "batch_first" not in conversion.target.node_attributes.get(form.name, {}):
+        return True
+    if attrs.get("batch_first", 0):
+        return True
+    shape = ir.get_shape(node.inputs[0])
+    if shape is None or len(shape) != 3 or shape[0] not in (None, 1):
+        conversion.add_obstacle(node, "its time axis is unknown")
         return False
-    finer = beta.astype(np.int64) << _EXTRA_BETA_FRACTION_BITS
-    if np.abs(finer).max(initial=0) >= 1 << 31:
-        work.add_obstacle(node, "its summand does not fit 32 bits with five bits more")
-        return False
-    ir.set_constant_input(work.model, node, 2, finer.astype(np.int32), "q15")
-    work.add_note(
-        f"{form.name} {node.name}: normalised numbers have 15 fractional bits, not 10: last bits "
-        "differ"
+    attrs["batch_first"] = 1
+    conversion.add_note(
+        f"{form.name} {node.name}: batch_first is 1, as the training side orders the axes; the "
+        "packer requires 0"
     )
     return True
 
 
-#: What becomes of the numbers and inputs of some; false where there is no counterpart.
+def _refine_beta(
+    conversion: _Conversion, form: Format, node: ir.Node, attrs: dict[str, Any]
+) -> bool:
+    beta = ir.const_value(node.inputs[2]) if len(node.inputs) > 2 else None
+    if beta is None:
+        conversion.add_obstacle(node, "it has no beta")
+        return False
+    v3_beta = beta.astype(np.int64) << _EXTRA_BETA_FRACTION_BITS
+    if np.abs(v3_beta).max(initial=0) >= 1 << 31:
+        conversion.add_obstacle(node, "its beta does not fit in 32 bits with five more bits")
+        return False
+    ir.set_constant_input(conversion.model, node, 2, v3_beta.astype(np.int32), "q15")
+    conversion.add_note(
+        f"{form.name} {node.name}: normalized values have 15 fractional bits, not 10: the last "
+        "bits differ"
+    )
+    return True
+
+
+#: Converters of formats whose constants or inputs change; they return False if impossible.
 _V3_CONVERTERS = {
     LSTM: _convert_recurrent_to_v3,
     GRU: _convert_recurrent_to_v3,
@@ -251,94 +294,112 @@ _V3_CONVERTERS = {
 }
 
 
-# ---- to dialect v1 ---------------------------------------------------------------------------------------------
+# ---- to dialect v1 ------------------------------------------------------------------------------
 
 
-def _convert_node_to_v1(work: _Conversion, form: Format, node: ir.Node) -> None:
-    attributes, target, first = _get_v1_attributes(node), work.target, form.first
-    if not form.domain and form.v3_name is None:
+def _convert_node_to_v1(conversion: _Conversion, form: Format, node: ir.Node) -> None:
+    if form.v3_name is None and not form.domain:
         node.domain = ""
         return
-    why = form.explain_v1_obstacle(attributes, node)
-    if why is not None or first.v3_name is None:
-        work.add_obstacle(node, why or "")
+    attributes, v1_format = _get_v1_attributes(node), form.first
+    reason = form.explain_v1_obstacle(attributes, node)
+    if reason is not None or v1_format.v3_name is None:
+        conversion.add_obstacle(node, reason or "")
         return
-    if (mode := ir.get_attr(node, "quant_mode", "floor_add")) != "floor_add":
-        work.add_note(
-            f"{node.op_type} {node.name}: quant_mode {mode}; the executor rounds half up all the "
-            "same"
-        )
     attrs = form.to_v1_attributes(attributes, node)
-    if first is AVG_POOL2D and attrs.get("scale_o", attrs["scale_x"]) != attrs["scale_x"]:
-        work.add_note(
-            f"{node.op_type} {node.name}: average pooling changes the scale, which the executor "
-            "mishandles"
-        )
-    elif form in _RECURRENT_FORMATS and any(
-        attributes.get(key, 0) for key in ("has_hidden", "has_cell")
-    ):
-        _insert_lengths_input(node)
+    _note_executor_differences(conversion, v1_format, node, attrs)
+    if form in _RECURRENT_FORMATS:
+        _insert_lengths_input(node, attributes)
     elif form is LAYER_NORM:
-        _coarsen_beta(work, node)
+        _coarsen_beta(conversion, node)
     elif form in _LUT_FORMATS:
-        _insert_requant(work, form, node, attrs)
-    packer = {**target.node_attributes.get("", {}), **target.node_attributes.get(first.name, {})}
-    _rewrite_node(node, "thinker", first.name, {**attrs, **packer})
+        _insert_requant(conversion, form, node, attrs)
+    node_attributes = conversion.target.node_attributes
+    packer_attributes = {**node_attributes.get("", {}), **node_attributes.get(v1_format.name, {})}
+    _rewrite_node(node, "thinker", v1_format.name, {**attrs, **packer_attributes})
 
 
-def _insert_lengths_input(node: ir.Node) -> None:
-    """In front of the states dialect v1 has the lengths."""
+def _note_executor_differences(
+    conversion: _Conversion, v1_format: Format, node: ir.Node, attrs: dict[str, Any]
+) -> None:
+    """Note a rounding mode and a pooling scale that the executor does not follow."""
+    mode = ir.get_attr(node, "quant_mode", "floor_add")
+    if mode != "floor_add":
+        conversion.add_note(
+            f"{node.op_type} {node.name}: quant_mode is {mode}, but the executor rounds half up"
+        )
+    if v1_format is AVG_POOL2D and attrs.get("scale_o", attrs["scale_x"]) != attrs["scale_x"]:
+        conversion.add_note(
+            f"{node.op_type} {node.name}: average pooling changes the scale, which the executor "
+            "computes incorrectly"
+        )
+
+
+def _insert_lengths_input(node: ir.Node, attributes: Mapping[str, Any]) -> None:
+    """Insert the empty input of sequence lengths that dialect v1 has before states, if any."""
+    if not attributes.get("has_hidden", 0) and not attributes.get("has_cell", 0):
+        return
     inputs = [node.inputs[0], None, *list(node.inputs)[1:]]
     node.resize_inputs(len(inputs))
     for index, value in enumerate(inputs):
         node.replace_input_with(index, value)
 
 
-def _coarsen_beta(work: _Conversion, node: ir.Node) -> None:
-    work.add_note(
-        f"{node.op_type} {node.name}: normalised numbers have 10 fractional bits, not 15: last "
+def _coarsen_beta(conversion: _Conversion, node: ir.Node) -> None:
+    conversion.add_note(
+        f"{node.op_type} {node.name}: normalized values have 10 fractional bits, not 15: the last "
         "bits differ"
     )
     beta = ir.const_value(node.inputs[2]) if len(node.inputs) > 2 else None
     if beta is None:
         return
-    coarse = (
-        beta.astype(np.int64) + (1 << (_EXTRA_BETA_FRACTION_BITS - 1))
-    ) >> _EXTRA_BETA_FRACTION_BITS
-    if np.any(coarse << _EXTRA_BETA_FRACTION_BITS != beta):
-        work.add_note(
-            f"{node.op_type} {node.name}: the last five bits of its summand are rounded away"
+    half = 1 << (_EXTRA_BETA_FRACTION_BITS - 1)
+    v1_beta = (beta.astype(np.int64) + half) >> _EXTRA_BETA_FRACTION_BITS
+    if np.any(v1_beta << _EXTRA_BETA_FRACTION_BITS != beta):
+        conversion.add_note(
+            f"{node.op_type} {node.name}: the last five bits of its beta are rounded away"
         )
-    ir.set_constant_input(work.model, node, 2, coarse.astype(np.int32), "q10")
+    ir.set_constant_input(conversion.model, node, 2, v1_beta.astype(np.int32), "q10")
 
 
-def _insert_requant(work: _Conversion, form: Format, node: ir.Node, attrs: dict[str, Any]) -> None:
-    """Widen an int8 input where the row's table takes int16."""
-    if not _needs_int16_input(work.target, form) or ir.get_attr(node, "x_bits", 8) > 8:
+def _insert_requant(
+    conversion: _Conversion, form: Format, node: ir.Node, attrs: dict[str, Any]
+) -> None:
+    """Widen an int8 input if the target's table takes int16."""
+    if not _needs_int16_input(conversion.target, form) or ir.get_attr(node, "x_bits", 8) > 8:
         return
     source = ir.require_input(node)
-    known = next(
-        (
-            use.node
-            for use in source.uses()
-            if use.node.op_type == REQUANT.name and _is_lut_widening(use.node)
-        ),
-        None,
-    )
     scale = float(attrs["scale_x"])
-    if known is None:
-        output = ir.unique_tensor_name(work.model, f"{source.name}_q16")
-        known = ir.make_node(
-            REQUANT.name, [source], {}, name=f"{node.name}_wide", output=output, domain="thinker"
+    requant = _find_lut_widening(source)
+    if requant is None:
+        requant = _make_lut_widening(conversion, node, source, scale)
+        conversion.model.graph.insert_before(node, requant)
+        conversion.add_note(
+            f"{form.name} {node.name} reads int16: Requant {requant.name} is inserted before it"
         )
-        known.outputs[0].shape, known.outputs[0].type = (
-            source.shape,
-            ir.make_tensor_type(np.dtype(np.int16)),
-        )
-        packer = work.target.node_attributes.get("", {})
-        told = REQUANT.scales(Affine(scale), Affine(scale * 256, 16))
-        _rewrite_node(known, "thinker", REQUANT.name, {**told, **packer})
-        work.model.graph.insert_before(node, known)
-        work.add_note(f"{form.name} {node.name} reads int16: Requant {known.name} is put before it")
-    node.replace_input_with(0, known.outputs[0])
+    node.replace_input_with(0, requant.outputs[0])
     attrs["scale_x"] = scale * 256
+
+
+def _find_lut_widening(value: ir.Value) -> ir.Node | None:
+    """Return the widening Requant that already consumes `value`, or None."""
+    for use in value.uses():
+        if use.node.op_type == REQUANT.name and _is_lut_widening(use.node):
+            return use.node
+    return None
+
+
+def _make_lut_widening(
+    conversion: _Conversion, node: ir.Node, source: ir.Value, scale: float
+) -> ir.Node:
+    """Create the Requant that widens `source` to int16 for `node`."""
+    output = ir.unique_tensor_name(conversion.model, f"{source.name}_q16")
+    requant = ir.make_node(
+        REQUANT.name, [source], {}, name=f"{node.name}_wide", output=output, domain="thinker"
+    )
+    requant.outputs[0].shape = source.shape
+    requant.outputs[0].type = ir.make_tensor_type(np.dtype(np.int16))
+    scales = REQUANT.scales(Affine(scale), Affine(scale * 256, 16))
+    packer_attributes = conversion.target.node_attributes.get("", {})
+    _rewrite_node(requant, "thinker", REQUANT.name, {**scales, **packer_attributes})
+    return requant

@@ -1,4 +1,4 @@
-"""What executors are known to do wrong, and what the quantizer does about it, as a member and a text."""
+"""Known faults of the executors, and how the quantizer works around each."""
 
 from __future__ import annotations
 
@@ -12,225 +12,213 @@ __all__ = ["LunaFault", "build_unsupported_reasons"]
 class LunaFault(Enum):
     """A fault of an executor.
 
-    key : its short name in reports and docs/numerics.md; two forms of one fault share it. text :
-    what users read.
+    Attributes
+    ----------
+    key
+        Short name in reports and docs/numerics.md; variants of one fault share it.
+    text
+        Description for users: the fault, then the workaround.
     """
 
     def __init__(self, key: str, text: str) -> None:
         self.key, self.text = key, text
 
-    CLIP = "clip", "Clip does not load: ReLU6 is made by saturation"
+    CLIP = "clip", "Clip does not load: ReLU6 is computed by saturation"
     SUB_PLACEMENT = (
         "sub-placement",
         (
-            "iqSub subtracts from its own output unless all tensors are in external memory: on "
-            "images it is written as "
-            "an iqAdd of the negated operand"
+            "iqSub subtracts from its own output unless all tensors are in external memory: for"
+            " images it becomes an iqAdd of the negated operand"
         ),
     )
     ADD_EXTERNAL = (
         "add-external",
         (
-            "iqAdd shifts its second operand wrong when only the output is in external memory and "
-            "only the first "
-            "operand has the output's scale: the operands are swapped"
+            "iqAdd shifts its second operand incorrectly when only the output is in external "
+            "memory and only the first operand has the output's scale: the operands are swapped"
         ),
     )
     AVGPOOL_SCALE = (
         "avgpool-scale",
-        "average pooling is wrong where the scale changes: input and output get the same scale",
+        "average pooling is wrong if the scale changes: input and output get the same scale",
     )
     AVGPOOL_AREA = (
         "avgpool-area",
-        (
-            "a pooling window of more than 127 elements is divided by the wrong number: it stays in "
-            "float"
-        ),
+        "average pooling over more than 127 elements uses a wrong divisor: it stays in float",
     )
     AVGPOOL_GLOBAL = (
         "avgpool-global",
-        "a global average overflows its workspace for most sizes: it is computed in steps",
+        "global average pooling overflows its workspace for most sizes: it is computed in steps",
     )
     CAT_SCALE = (
         "cat-scale",
         (
-            "iqCat gives zeros for an input of a larger scale than the output's: all get the same "
-            "scale, or the input "
-            "is requantized first"
+            "iqCat returns zeros for an input whose scale is larger than the output's: all "
+            "inputs get the same scale, or the input is requantized first"
         ),
     )
     CONV1D = (
         "conv1d",
-        "Conv1dInt pads and dilates the wrong axis: it is written as a Conv2dInt of height 1",
+        "Conv1dInt pads and dilates the wrong axis: it becomes a Conv2dInt of height 1",
     )
     DEPTHWISE_MULTIPLIER = (
         "depthwise-multiplier",
-        "a depthwise convolution with more outputs than inputs is wrong: it stays in float",
+        "depthwise convolutions with more outputs than inputs are wrong: they stay in float",
     )
     LINEAR_ROWS = (
         "linear-rows",
         (
-            "LinearInt of several rows mixes them up when its output is in shared memory: the "
-            "packer is told to place "
-            "it elsewhere"
+            "LinearInt with several rows mixes them up if its output is in shared memory: the "
+            "packer arguments place it elsewhere"
         ),
     )
     NORM_PLACEMENT = (
         "norm-placement",
         (
-            "LayerNormInt writes past its workspace unless its tensors are in external memory: the "
-            "packer is told to "
-            "place them there"
+            "LayerNormInt writes past its workspace unless its tensors are in external memory: "
+            "the packer arguments place them there"
         ),
     )
     NORM_RANK = (
         "norm-rank",
-        (
-            "LayerNormInt takes its number of rows from the rank: where there is no axis of rows it "
-            "gets one"
-        ),
+        "LayerNormInt derives its number of rows from the rank: inputs without a row axis get one",
     )
     NORM_SHORT = (
         "norm-short",
         (
-            "LayerNormInt mixes up lines of fewer than 4 elements: each is normalized several times "
-            "side by side"
+            "LayerNormInt mixes up rows of fewer than 4 elements: each is normalized several "
+            "times side by side"
         ),
     )
     NORM_AREA = (
         "norm-area",
         (
-            "LayerNormInt writes past its work area: where no placement helps, a BatchNorm2dInt "
-            "that changes nothing "
-            "makes the area large enough"
+            "LayerNormInt writes past its work area: if no placement avoids this, an identity "
+            "BatchNorm2dInt makes the area large enough"
         ),
     )
     AFFINE_PLACEMENT = (
         "affine-placement",
         (
-            "BatchNorm2dInt stops unless its tensors are in shared memory: a LinearInt that it "
-            "reads and that cannot "
-            "write there is cut into parts, which are joined there"
+            "BatchNorm2dInt stops unless its tensors are in shared memory: if the LinearInt "
+            "that produces its input cannot write there, it is split and the parts are joined "
+            "there"
         ),
     )
-    PRELU = "prelu", "PRelu is not on the device's list: it is written as other operators"
+    PRELU = "prelu", "the executor does not support PRelu: it is replaced by other operators"
     LUT_SCALE = (
         "lut-scale",
-        "iqSigmoid and iqTanh read a scale below 2^11 as 2^11: their input gets a larger scale",
+        (
+            "iqSigmoid and iqTanh treat an input scale below 2^11 as 2^11: their input gets a "
+            "larger scale"
+        ),
     )
     LUT_CONSTANT = (
         "lut-constant",
-        "iqSigmoid gives 1/2 for every input: a sigmoid is written as GluInt",
+        "iqSigmoid returns 1/2 for every input: sigmoids become GluInt",
     )
     TANH = "tanh", "iqTanh reads int16 as int32: it stays in float"
-    SOFTMAX = "softmax", "SoftmaxInt is a routine that could not be measured: it stays in float"
+    SOFTMAX = "softmax", "SoftmaxInt could not be measured: it stays in float"
     LOG_SOFTMAX = (
         "log-softmax",
-        "LogSoftmaxInt takes the logarithm of another format: it stays in float",
+        "LogSoftmaxInt takes the logarithm in a wrong number format: it stays in float",
     )
     LSTM_SQUARE = (
         "lstm-square",
         (
-            "LSTMInt is right only where a sequence has as many steps as a step has elements: a "
-            "linear layer adds "
-            "zeros to the shorter axis"
+            "LSTMInt is correct only if the sequence length equals the input size: a linear "
+            "layer pads the shorter axis with zeros"
         ),
     )
     GRU_HALVED = "gru", "GRUInt halves its state in every step and ignores the direction"
-    GRU_FORMAT = "gru", "GRUInt hands its gates sums of another format, so that they hardly move"
+    GRU_FORMAT = (
+        "gru",
+        "GRUInt passes sums to its gates in a wrong number format, so that they hardly change",
+    )
     PAD_MODES = (
         "pad-modes",
-        "iqPad swaps its modes reflect and replicate: only constant padding is written",
+        "iqPad swaps its modes reflect and replicate: only constant padding is used",
     )
     TRANSPOSE = (
         "transpose",
-        "the transposes [0,2,1,3] and [0,3,2,1] crash: each is written as two others",
+        "the transposes [0,2,1,3] and [0,3,2,1] crash: each is replaced by two others",
     )
     UNUSED_INPUT = (
         "unused-input",
-        "a graph with an input that nobody reads does not pack: the input is left out",
+        "graphs with an unused input do not pack: the input is removed",
     )
     NO_CONSTANT = (
         "no-constant",
-        "a graph without a weight does not pack: it gets an identity convolution",
+        "graphs without weights do not pack: an identity convolution is inserted",
     )
     INPUT_TWICE = (
         "input-twice",
-        "a node that reads a graph input in several operands does not pack: they read a copy",
+        "nodes that read a graph input as several operands do not pack: they read a copy",
     )
     SHARED_CONSTANTS = (
         "shared-constants",
-        (
-            "constants come out wrong where nodes share some of them but not all: each node gets a "
-            "copy"
-        ),
+        "constants are wrong if nodes share some of them but not all: each node gets a copy",
     )
     PAD_READERS = (
         "pad-readers",
-        "an iqPad that several nodes read is wrong: each gets one of its own",
+        "an iqPad with several consumers is wrong: each consumer gets its own",
     )
     PRE_PAD = (
         "pre-pad",
         (
-            "a convolution with fewer channels than rows of its kernel, or with a map lower than "
-            "its kernel is wide, "
-            "gets its padding moved into the tensor that it reads, for all who read it: it reads a "
-            "copy"
+            "a convolution with fewer channels than kernel rows, or with a map lower than its "
+            "kernel is wide, has its padding moved into its input tensor, for all consumers: it"
+            " reads a copy"
         ),
     )
     LSTM_AREA = (
         "lstm-area",
         (
-            "LSTMInt writes past its work area: a fully connected layer that changes nothing makes "
-            "the "
+            "LSTMInt writes past its work area: an identity fully connected layer makes the "
             "area large enough"
         ),
     )
     LSTM_ODD = (
         "lstm-odd",
-        "LSTMInt of an odd number of units is wrong: it gets one more, whose weights are zero",
+        "LSTMInt with an odd number of units is wrong: a unit with zero weights is added",
     )
     LSTM_STATE = (
         "lstm-state",
         (
-            "LSTMInt writes its last state in 32 bits where 8 are planned: its output is split and "
-            "joined again, which "
-            "leaves room"
+            "LSTMInt writes its last state in 32 bits where 8 are planned: its output is split "
+            "and joined again, which leaves enough space"
         ),
     )
     SOFTMAX_AREA = (
         "softmax-area",
         (
-            "SoftmaxInt writes past its work area: it takes some rows at a time, behind an iqCat "
-            "that makes the area "
-            "large enough"
+            "SoftmaxInt writes past its work area: it computes some rows at a time, after an "
+            "iqCat that makes the area large enough"
         ),
     )
     LINEAR_AREA = (
         "linear-area",
         (
-            "LinearInt of several rows writes past its work area: it is cut into parts of its "
-            "outputs where no other "
-            "node plans as much"
+            "LinearInt with several rows writes past its work area: it is split by outputs "
+            "unless another node plans an area as large"
         ),
     )
-    DIV_SCALE = "div-scale", "iqDiv ignores all scales: it is not written"
+    DIV_SCALE = "div-scale", "iqDiv ignores all scales: it is not used"
     NARROW_WEIGHTS = (
         "narrow-weights",
         (
-            "4-bit weights are right in convolutions and some fully connected layers only, of "
-            "sizes that fill the bytes"
-            " planned for them: kernels get zeros, layers become 1x1 convolutions, all others stay "
-            "at 8 bits"
+            "4-bit weights are correct only in convolutions and some fully connected layers "
+            "whose sizes fill the planned bytes: kernels are padded with zeros, layers become "
+            "1x1 convolutions, all others stay at 8 bits"
         ),
     )
     BATCH = (
         "batch",
-        "only the first of several samples is computed: graphs are written for one sample",
+        "only the first sample of a batch is computed: graphs are written for one sample",
     )
 
 
-#: Fault -> the operator that is not in a chip's list, or not written, because of it.
+#: Fault -> the operator that is unsupported, or not emitted, because of it.
 _OPERATOR_DISABLED_BY = {
     LunaFault.CLIP: "Clip",
     LunaFault.CONV1D: "Conv1dInt",
@@ -246,11 +234,10 @@ _OPERATOR_DISABLED_BY = {
 
 
 def build_unsupported_reasons(faults: Iterable[LunaFault]) -> Mapping[str, str]:
-    """Return {operator: why a chip with these faults does not have it, or it is not written}."""
-    return MappingProxyType(
-        {
-            _OPERATOR_DISABLED_BY[fault]: fault.text
-            for fault in faults
-            if fault in _OPERATOR_DISABLED_BY
-        }
-    )
+    """Return the operators that a chip with these faults does not support, with the reason."""
+    reasons = {
+        _OPERATOR_DISABLED_BY[fault]: fault.text
+        for fault in faults
+        if fault in _OPERATOR_DISABLED_BY
+    }
+    return MappingProxyType(reasons)

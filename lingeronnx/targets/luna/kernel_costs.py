@@ -1,7 +1,7 @@
-"""What a chip's kernels cost: figures of one chip, as data.
+"""Cycle costs of a chip's kernels, as data.
 
-Cycles are of one clock for the NPU, its DMA and the host core. The figures of arcs come from the
-estimator that its vendor publishes; its constants are fitted to calls that were measured on a chip.
+Cycles are of the one clock that the NPU, its DMA and the host core share. The figures of arcs
+come from the vendor's published estimator, whose constants are fitted to calls measured on a chip.
 """
 
 from __future__ import annotations
@@ -15,11 +15,15 @@ __all__ = ["ARCS", "CopyCost", "CostCorrection", "KernelCosts", "VectorKernelCos
 
 @dataclass(frozen=True)
 class CopyCost:
-    """One kind of copy.
+    """Cycles of one copy route.
 
-    measured_points : (bytes, cycles) as measured, rising. fit : coefficients of the vendor's
-    polynomial, highest power first; it goes through the points and is wrong above the last one, so
-    it is used below the first one only.
+    Attributes
+    ----------
+    measured_points
+        Measured (bytes, cycles) pairs, in ascending order.
+    polynomial_coefficients
+        Coefficients of the vendor's polynomial, highest power first. It passes through the points
+        and is wrong above the last one, so it is used below the first one only.
     """
 
     measured_points: Sequence[tuple[int, int]]
@@ -28,21 +32,21 @@ class CopyCost:
     def cycles(self, size: int) -> float:
         """Return the cycles of a copy of `size` bytes.
 
-        Between two points a line, beyond them the last slope.
+        Interpolates linearly between points; beyond the last one, extrapolates with the last slope.
         """
-        at = bisect.bisect_left(self.measured_points, (size,))
-        if at == 0 and size < self.measured_points[0][0]:
+        index = bisect.bisect_left(self.measured_points, (size,))
+        if index == 0 and size < self.measured_points[0][0]:
             return self.estimate_cycles_by_fit(size)
-        at = min(max(at, 1), len(self.measured_points) - 1)
-        (x0, y0), (x1, y1) = self.measured_points[at - 1 : at + 1]
+        index = min(max(index, 1), len(self.measured_points) - 1)
+        (x0, y0), (x1, y1) = self.measured_points[index - 1 : index + 1]
         return y0 + (size - x0) * (y1 - y0) / (x1 - x0)
 
     def estimate_cycles_by_fit(self, size: int) -> float:
-        """Return what the vendor's program says: its polynomial, cut to an integer."""
+        """Return the vendor program's estimate: its polynomial, truncated to an integer."""
         return float(int(self.evaluate_polynomial(size)))
 
     def evaluate_polynomial(self, size: int) -> float:
-        """Return the value of the vendor's polynomial."""
+        """Evaluate the vendor's polynomial at `size` bytes."""
         total = 0.0
         for coefficient in self.polynomial_coefficients:
             total = total * size + coefficient
@@ -51,11 +55,14 @@ class CopyCost:
 
 @dataclass(frozen=True)
 class VectorKernelCost:
-    """A kernel on vectors: cycles = start + max(bits read / 64, bits written / 128).
+    """Cost of a vector kernel: cycles = start + max(input bits / 64, output bits / 128).
 
-    start_cycles : {(bits of an element read, bits of one written): cycles before the first
-    element}. is_half_rate : whether elements of 8 bits are read four a cycle in place of eight,
-    where they are written so too.
+    Attributes
+    ----------
+    start_cycles
+        Cycles before the first element, by (input element bits, output element bits).
+    is_half_rate
+        Whether 8-bit elements with 8-bit results are read four a cycle instead of eight.
     """
 
     start_cycles: Mapping[tuple[int, int], int]
@@ -64,10 +71,7 @@ class VectorKernelCost:
 
 @dataclass(frozen=True)
 class CostCorrection:
-    """How a board differs from the formulas of a kernel.
-
-    Times its start, and times the rest of it.
-    """
+    """Factors that a board's measurement applies to a kernel's start and element cycles."""
 
     start: float = 1.0
     rest: float = 1.0
@@ -75,13 +79,26 @@ class CostCorrection:
 
 @dataclass(frozen=True)
 class KernelCosts:
-    """What the kernels of one chip cost, in cycles.
+    """Costs of the kernels of one chip, in cycles.
 
-    vector_kernels : by the kernel's name. fills : {bits: start of a memset}. copies : by route. fft
-    : {points: cycles}. corrections : by the kernel's family, of a row that is fitted to a board.
-    node : cycles of the host core for each
-    node. relative_spread : how far off the whole may be, as a share of it, where that was measured;
-    None: what `timing` says. clock_mhz : MHz, where a board's row tells them.
+    Attributes
+    ----------
+    vector_kernels
+        Vector kernels by name.
+    memset_start_cycles
+        Start of a memset, by element bits.
+    copies
+        Copy costs by route.
+    fft
+        Cycles by number of points.
+    corrections
+        Corrections by kernel family, for costs that are fitted to a board.
+    node_overhead_cycles
+        Cycles of the host core per node.
+    relative_spread
+        Measured relative error of the total, or None to use the bounds of `timing`.
+    clock_mhz
+        Clock of the measured board, or None if it is unknown.
     """
 
     vector_kernels: Mapping[str, VectorKernelCost]
@@ -98,9 +115,9 @@ def _make_start_cycles(*cycles: int) -> dict[tuple[int, int], int]:
     return dict(zip(((8, 8), (8, 32), (32, 8), (32, 32)), cycles, strict=True))
 
 
-_SUM, _LIMITED = _make_start_cycles(536, 540, 554, 556), _make_start_cycles(474, 474, 476, 476)
-_ADD, _COMPARED = _make_start_cycles(534, 534, 476, 476), _make_start_cycles(484, 484, 476, 476)
-_CURVE = _make_start_cycles(406, 406, 406, 406)
+_SUM, _CLIP = _make_start_cycles(536, 540, 554, 556), _make_start_cycles(474, 474, 476, 476)
+_ADD, _COMPARE = _make_start_cycles(534, 534, 476, 476), _make_start_cycles(484, 484, 476, 476)
+_ACTIVATION = _make_start_cycles(406, 406, 406, 406)
 
 _COPY_SIZES = (256, 512, 784, 1024, 2048, 4096, 8192, 16384, 32768, 49152, 65536)
 
@@ -116,17 +133,17 @@ ARCS = KernelCosts(
         "offset": VectorKernelCost(_ADD),
         "mul": VectorKernelCost(_make_start_cycles(521, 530, 551, 531), is_half_rate=True),
         "scale": VectorKernelCost(_make_start_cycles(536, 540, 554, 526), is_half_rate=True),
-        "compare_vectors": VectorKernelCost(_COMPARED, is_half_rate=True),
-        "compare_scalar": VectorKernelCost(_COMPARED, is_half_rate=True),
-        "relu": VectorKernelCost(_COMPARED, is_half_rate=True),
-        "prelu": VectorKernelCost(_COMPARED, is_half_rate=True),
-        "relux": VectorKernelCost(_LIMITED),
-        "max": VectorKernelCost(_LIMITED),
-        "min": VectorKernelCost(_LIMITED),
+        "compare_vectors": VectorKernelCost(_COMPARE, is_half_rate=True),
+        "compare_scalar": VectorKernelCost(_COMPARE, is_half_rate=True),
+        "relu": VectorKernelCost(_COMPARE, is_half_rate=True),
+        "prelu": VectorKernelCost(_COMPARE, is_half_rate=True),
+        "relux": VectorKernelCost(_CLIP),
+        "max": VectorKernelCost(_CLIP),
+        "min": VectorKernelCost(_CLIP),
         "sum": VectorKernelCost(_SUM, is_half_rate=True),
         "dot": VectorKernelCost({**_SUM, (8, 64): 540, (32, 64): 526}, is_half_rate=True),
-        "sigmoid": VectorKernelCost(_CURVE, is_half_rate=True),
-        "tanh": VectorKernelCost(_CURVE, is_half_rate=True),
+        "sigmoid": VectorKernelCost(_ACTIVATION, is_half_rate=True),
+        "tanh": VectorKernelCost(_ACTIVATION, is_half_rate=True),
     },
     memset_start_cycles={8: 350, 16: 335, 32: 335},
     copies={

@@ -1,8 +1,7 @@
-"""What the vendor's packer (3.0.4) takes and what its executor then computes right.
+"""Limits of the vendor's packer (3.0.4), and what its executor computes correctly, for each chip.
 
-Numbers, one row per chip.
-The one-line rules of `packer.limits` are filled in from here. Sizes in elements, memory in bytes of
-int8. Every number was measured with graphs on both sides of it.
+The constraint texts of `packer.limits` are filled in from these figures. Sizes are in elements,
+memory is in bytes of int8. Every figure was measured with graphs on both sides of it.
 """
 
 from __future__ import annotations
@@ -40,79 +39,72 @@ __all__ = [
 class ConvPackerLimits(ConvLimits):
     """Limits of convolutions.
 
-    A slab is the line buffer, what one row of results reads: channels, rounded up to
-    `channel_align`, times the width, rounded up to 8 times the stride, times the kernel's height.
-    The packer tries it along both axes.
+    The line buffer holds the input that one output row reads: channels, rounded up to
+    `channel_align`, times the width, rounded up to 8 times the stride, times the kernel height.
+    The packer tries both axes.
     """
 
     dilations: tuple[int, ...]
     line_buffer_bytes: int
     depthwise_line_buffer_bytes: int
-    second_line_buffer_bytes: (
-        int  # of the second check: channels rounded up to 8, the axes as chosen
-    )
-    second_width_align: int  # the width is rounded up to this times the stride there
-    weight_slice_outputs: (
-        int  # a convolution's weights are cut over its outputs, into shares of a multiple of it
-    )
+    # The packer's second check: channels rounded up to 8, on the axis that the first check chose.
+    second_line_buffer_bytes: int
+    second_width_align: int  # the second check rounds the width up to this times the stride
+    weight_slice_outputs: int  # weights are split into slices of a multiple of this many outputs
     weight_slice_bytes: int
-    max_weight_slices: (
-        int | None
-    )  # of a convolution's weights: what ran; None: no more was seen to fail
-    max_depthwise_weight_bytes: int | None  # kernel times channels rounded up to 8
+    max_weight_slices: int | None  # largest number that ran; None: no number failed
+    max_depthwise_weight_bytes: int | None  # kernel area times channels rounded up to 8
     supports_depthwise_multiplier: bool
-    supports_groups_1d: bool  # whether a 1-D convolution of several groups packs
-    hoists_padding: bool  # whether a map smaller than the kernel is padded in a node of its own
-    max_input_bytes: (
-        int | None
-        # the input, channels rounded up to 8, width to 8 times the stride: the largest that was right
-    )
+    supports_groups_1d: bool  # whether a 1-D convolution with several groups packs
+    hoists_padding: bool  # whether maps smaller than the kernel are padded in a separate node
+    # Largest correct input: channels rounded up to 8, width to 8 times the stride.
+    max_input_bytes: int | None
     max_input_output_bytes: int | None  # input and output together
     max_depthwise_input_output_bytes: int  # input and output together
-    depthwise_output_align: (
-        int  # outputs of stored depthwise weights are rounded up to a multiple of it
-    )
-    depthwise_kernel_row_align: int  # and the kernel's height to a multiple of this
+    depthwise_output_align: int  # stored depthwise weights: outputs are rounded up to a multiple
+    depthwise_kernel_row_align: int  # stored depthwise weights: so is the kernel height
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolPackerLimits(PoolLimits):
-    """Limits of pooling; the slab is that of convolutions, and `max_kernel` holds unless a side covers the map."""
+    """Limits of pooling.
+
+    The line buffer is that of convolutions. `max_kernel` does not apply if a window side covers
+    the whole map.
+    """
 
     needs_same_scale: bool = True
 
-    max_pad: int  # max pooling
-    max_kernel_with_platform: (
-        int | None
-    )  # the same of a node with the attribute `platform`; None: as large as can be
+    max_pad: int  # of max pooling
+    # The limits of nodes with the attribute `platform`; None: unlimited.
+    max_kernel_with_platform: int | None
     max_pad_with_platform: int | None
     channel_align: int
     line_buffer_bytes: int
-    unchecked_side: int  # a window with a longer side is let through whatever its slab
-    is_unchecked_correct: bool  # whether such a window is computed right
-    max_pool_line_buffer_bytes: int | None  # max pooling: of channels rounded up to 8
-    average_pool_line_buffer_bytes: int | None  # average pooling, likewise: more packs and is wrong
-    max_average_input_bytes: int | None  # a whole map that averages are taken of
-    max_odd_kernel_input_bytes: int | None  # a whole map under a kernel with an odd side
+    unchecked_side: int  # the packer accepts a window with a longer side without checking its lines
+    is_unchecked_correct: bool  # whether such a window is computed correctly
+    max_pool_line_buffer_bytes: int | None  # max pooling, channels rounded up to 8
+    average_pool_line_buffer_bytes: int | None  # average pooling: more packs, but is wrong
+    max_average_input_bytes: int | None  # complete input map of an average pool
+    max_odd_kernel_input_bytes: int | None  # complete input map of a kernel with an odd side
 
 
 @dataclass(frozen=True)
 class TransposePackerLimits:
-    """Limits of the operators that move data."""
+    """Limits of transposes."""
 
-    max_rotation_bytes: int | None = None  # bytes that a transpose of `rotations` takes
+    max_rotation_bytes: int | None = None  # largest tensor that one of `rotations` accepts
     rotations: tuple[tuple[int, ...], ...] = ((0, 2, 1), (0, 2, 3, 1))
-    wrong_between_convolutions: tuple[tuple[int, ...], ...] = ()  # wrong there
-    crashing_perms: tuple[
-        tuple[int, ...], ...
-    ] = ()  # crash unless input and output lie in external memory ...
-    max_crashing_perm_bytes: int = 65536  # ... and are no larger than this
+    wrong_between_convolutions: tuple[tuple[int, ...], ...] = ()  # wrong between convolutions
+    # These crash unless input and output are in external memory and at most this large.
+    crashing_perms: tuple[tuple[int, ...], ...] = ()
+    max_crashing_perm_bytes: int = 65536
 
 
 class Int4Support(Enum):
-    """What becomes of a node that says its weights have 4 bits.
+    """How the packer treats a node that declares 4-bit weights.
 
-    Of an operator without an entry nobody reads it.
+    It ignores the declaration of operators without an entry.
     """
 
     PACKED = "two weights in a byte"
@@ -120,7 +112,7 @@ class Int4Support(Enum):
     REFUSED = "does not pack"
 
 
-#: What arcs and venusA make of operators with 4-bit weights. A Conv1dInt of several groups is wrong at any width.
+#: Support of 4-bit weights on arcs and venusA. A Conv1dInt of several groups is wrong at any width.
 _ARCS_VENUSA_INT4_SUPPORT: Mapping[str, Int4Support] = MappingProxyType(
     {
         "Conv2dInt": Int4Support.PACKED,
@@ -133,18 +125,18 @@ _ARCS_VENUSA_INT4_SUPPORT: Mapping[str, Int4Support] = MappingProxyType(
 )
 
 
-#: What -p may say, all lower or all upper case.
+#: Values of the option -p, in all lower or all upper case.
 PLATFORM_OPTIONS = ("venus", "arcs", "venusa", "mars")
 
-#: The chip of a graph in which no node names one.
+#: The chip of a graph whose nodes declare no platform.
 DEFAULT_PLATFORM_OPTION = "venus"
 
-#: Names of dialect v3 that the packer takes for those of v1, in operators and their attributes.
+#: Operator and attribute names of dialect v3 that the packer accepts as those of v1.
 V3_ALIASES: Mapping[str, str] = MappingProxyType(
     {"QConv2d": "Conv2dInt", "w_bits": "parameter_bits", "x_bits": "data_bits"}
 )
 
-#: What the packer has an entry for, on every chip.
+#: Operators that the packer supports on every chip.
 _OPERATORS = (
     "ArgMax",
     "AvgPool2dInt",
@@ -188,12 +180,12 @@ _OPERATORS = (
 
 @dataclass(frozen=True)
 class LayerSplitLimits:
-    """When a layer is cut over its outputs into several; bytes."""
+    """Sizes above which the packer splits a layer over its outputs, in bytes."""
 
     weight_bytes: int
     threshold_lowers_limit: bool  # --threshold1 lowers `weight_bytes`; else it raises it
     outputs: int
-    row_mode_bytes: int  # a larger map is computed row by row: one row of the output counts
+    row_mode_bytes: int  # larger maps are computed row by row, so that one output row counts
     width_align: int
     linear_weight_bytes: int
     linear_output_align: int
@@ -201,11 +193,18 @@ class LayerSplitLimits:
 
 @dataclass(frozen=True)
 class PackerProfile:
-    """One chip as the packer sees it.
+    """Limits and behavior of the packer for one chip.
 
-    name : for its argument -p. attribute : what nodes say in their attribute `platform`, None where
-    they have none. rounding_attribute : the attribute that integer layers must have. softmax_axis :
-    the attribute that SoftmaxInt must have.
+    Attributes
+    ----------
+    name
+        Value of the packer's option -p.
+    platform_attribute
+        Value of the nodes' attribute `platform`, or None if they have none.
+    rounding_attribute
+        Name of the attribute that integer layers must have.
+    softmax_axis_attribute
+        Name of the attribute that SoftmaxInt must have.
     """
 
     name: str
@@ -216,58 +215,49 @@ class PackerProfile:
     pool: PoolPackerLimits
     transpose: TransposePackerLimits
     layer_split: LayerSplitLimits
-    work_area_table: str  # whose work areas (`packer.areas`)
+    work_area_table: str  # key of the chip's work area formulas in `packer.memory`
     operators: tuple[str, ...] = _OPERATORS
     conv_output_bits: tuple[int, ...] = (8, 16, 32)  # o_bits of a Conv2dInt that packs
-    linear_output_bits: tuple[int, ...] = (8, 32)  # o_bits of a LinearInt that is right
-    layer_norm_weight_bytes: int = 1  # bytes of a LayerNormInt's weight
-    min_layer_norm_length: int = 1  # elements of a line of a LayerNormInt that comes out right
-    layer_norm_writes_past_bias: bool = (
-        True  # whether it writes lines behind a bias that lies in shared memory
-    )
-    supports_2d_layer_norm: bool = (
-        False  # whether a LayerNormInt of two axes does, which always computes two lines
-    )
-    lstm_batch_first: bool = False  # how LSTMInt is right
-    needs_even_lstm_units: bool = False  # whether an LSTMInt is right with an even hidden size only
-    conv_transpose_needs_shared_io: bool = (
-        False  # whether input and output of a ConvTranspose2dInt must lie in shared memory
-    )
-    conv_transpose_needs_shared_weight: bool = False  # and its weight
-    reserves_workspace_name: bool = True  # whether 'workspace' in a tensor's name does harm
-    has_32bit_lstm_state: bool = (
-        False  # whether LSTMInt writes its last state in 32 bits, planned in 8
-    )
-    multirow_linear_needs_psram: bool = (
-        False  # whether LinearInt of several rows is right with its output in PSRAM only
-    )
-    needs_input_scale: bool = (
-        True  # whether an integer graph input is right only where its first reader tells its scale
-    )
+    linear_output_bits: tuple[int, ...] = (8, 32)  # o_bits of a LinearInt that is correct
+    layer_norm_weight_bytes: int = 1  # size of an element of a LayerNormInt's weight
+    min_layer_norm_length: int = 1  # shortest row of a LayerNormInt that is computed correctly
+    # Whether LayerNormInt writes rows past the end of a bias in shared memory.
+    layer_norm_writes_past_bias: bool = True
+    # Whether a rank-2 LayerNormInt is correct; it always computes two rows.
+    supports_2d_layer_norm: bool = False
+    lstm_batch_first: bool = False  # value of batch_first for which LSTMInt is correct
+    needs_even_lstm_units: bool = False  # whether LSTMInt is correct for even hidden sizes only
+    # Whether the input and output, or the weight, of a ConvTranspose2dInt must be in shared memory.
+    conv_transpose_needs_shared_io: bool = False
+    conv_transpose_needs_shared_weight: bool = False
+    reserves_workspace_name: bool = True  # whether tensor names must not contain 'workspace'
+    has_32bit_lstm_state: bool = False  # whether LSTMInt writes a 32-bit last state, planned as 8
+    # Whether a LinearInt of several rows is correct only with its output in PSRAM.
+    multirow_linear_needs_psram: bool = False
+    # Whether the first consumer of an integer graph input must declare its scale.
+    needs_input_scale: bool = True
     supports_batch: bool = False  # whether convolutions compute more than the first sample
-    unverified_operators: tuple[
-        str, ...
-    ] = ()  # operators that pack and whose results could not be measured
-    lut_input_bits: Mapping[str, int] = field(
-        default_factory=dict
-    )  # what a curve reads; others are not right
-    correct_softmax_axes: tuple[int, ...] | None = (
-        None  # what its attribute may say where SoftmaxInt comes out right
-    )
-    layer_norm_scratch_bytes: tuple[int, int] = (
-        27,
-        8,
-    )  # bytes that LayerNormInt writes: for each element of a line, and more
-    narrow: Mapping[str, Int4Support] = field(
-        default_factory=lambda: _ARCS_VENUSA_INT4_SUPPORT
-    )  # 4-bit weights, by operator
+    unverified_operators: tuple[str, ...] = ()  # operators that pack, but were not measured
+    # Input width of each activation that is computed from a table; other widths are wrong.
+    lut_input_bits: Mapping[str, int] = field(default_factory=dict)
+    # Axis attributes for which SoftmaxInt is correct; None: all.
+    correct_softmax_axes: tuple[int, ...] | None = None
+    # Bytes that LayerNormInt writes for each element of a row, and in addition.
+    layer_norm_scratch_bytes: tuple[int, int] = (27, 8)
+    # Support of 4-bit weights, by operator.
+    narrow: Mapping[str, Int4Support] = field(default_factory=lambda: _ARCS_VENUSA_INT4_SUPPORT)
 
 
 @dataclass(frozen=True)
 class PackerVendor(Vendor):
-    """A vendor's code that has a packing: what the packer takes of the chip.
+    """A vendor whose chips have a packer.
 
-    prices : what its kernels cost; None where nobody has published or measured that.
+    Attributes
+    ----------
+    packing
+        Packer profile of the chip.
+    prices
+        Kernel costs of the chip, or None if they were neither published nor measured.
     """
 
     packing: PackerProfile
@@ -275,14 +265,14 @@ class PackerVendor(Vendor):
 
 
 def get_packer_profile(target: Target) -> PackerProfile:
-    """Return what the packer takes of a chip of this family; ConfigError for another platform."""
+    """Return the packer profile of a chip; raise ConfigError for other platforms."""
     if not isinstance(target.vendor, PackerVendor):
         raise ConfigError(f"{target.name} has no packer; choose a chip")
     return target.vendor.packing
 
 
 def get_kernel_costs(target: Target) -> KernelCosts | None:
-    """Return what the kernels of a chip cost; None where nothing is known."""
+    """Return the kernel costs of a chip, or None if they are unknown."""
     return target.vendor.prices if isinstance(target.vendor, PackerVendor) else None
 
 

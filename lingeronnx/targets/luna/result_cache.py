@@ -1,7 +1,4 @@
-"""Answers about graphs that are asked for again.
-
-As many of the last as a number of bytes allows.
-"""
+"""Cache of the most recent results for graphs, limited by the size of the graphs."""
 
 from __future__ import annotations
 
@@ -14,34 +11,42 @@ from .. import Target
 
 __all__ = ["ResultCache"]
 
-#: Answers that are kept whatever they take, and the bytes of graphs up to which more are: an answer holds its graph.
+#: Results that are always kept, and the total size of graphs up to which more are. A result holds a
+#: reference to its graph, so the graph's size stands for that of the result.
 _MIN_ENTRIES, _MAX_GRAPH_BYTES = 2, 16 * 2**20
 
-_Answer = TypeVar("_Answer")
+_Result = TypeVar("_Result")
 
 
-class ResultCache(Generic[_Answer]):
-    """The last answers, by the graphs that they are of and the chip."""
+class ResultCache(Generic[_Result]):
+    """The most recent results, by graph and chip."""
 
     def __init__(self) -> None:
-        self._answers: deque[tuple[bytes, Target, _Answer, int]] = deque()
+        self._entries: deque[tuple[bytes, Target, _Result, int]] = deque()
 
     def get_or_compute(
-        self, key_bytes: bytes, target: Target, compute: Callable[[], _Answer]
-    ) -> _Answer:
-        """Return what was found of a graph for this very `target`, or what `compute` finds now.
+        self, key_bytes: bytes, target: Target, compute: Callable[[], _Result]
+    ) -> _Result:
+        """Return the cached result for this graph and target, computing it on a miss.
 
-        key_bytes : the graph, and all else that the answer hangs on.
+        Parameters
+        ----------
+        key_bytes : bytes
+            The serialized graph and everything else that the result depends on.
+        target : Target
+            The chip; compared by identity.
+        compute : callable
+            Computes the result.
         """
         digest = hashlib.sha256(key_bytes).digest()
-        for before, chip, known, _ in self._answers:
-            if before == digest and chip is target:
-                return known
-        answer = compute()
-        self._answers.append((digest, target, answer, len(key_bytes)))
+        for entry_digest, entry_target, entry_result, _ in self._entries:
+            if entry_digest == digest and entry_target is target:
+                return entry_result
+        result = compute()
+        self._entries.append((digest, target, result, len(key_bytes)))
         while (
-            len(self._answers) > _MIN_ENTRIES
-            and sum(size for *_, size in self._answers) > _MAX_GRAPH_BYTES
+            len(self._entries) > _MIN_ENTRIES
+            and sum(size_bytes for *_, size_bytes in self._entries) > _MAX_GRAPH_BYTES
         ):
-            self._answers.popleft()
-        return answer
+            self._entries.popleft()
+        return result

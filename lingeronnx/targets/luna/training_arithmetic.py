@@ -1,8 +1,8 @@
-"""What networks are trained with.
+"""Arithmetic of the vendor's training software, for each dialect of graphs.
 
-How that software computes the operators of each dialect of graphs.
-Both dialects compute most operators alike on every chip: exact sums, one rounding, which the node
-may choose. The first dialect knew one chip; for others it has no curves.
+Both dialects compute most operators alike on every chip: exact sums, then one rounding, whose mode
+the node may choose. The first dialect supported one chip; for other chips it has no table-based
+activations.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ _V1_ARITHMETIC: Mapping[str, Arithmetic] = {
     "ShuffleChannel": Arithmetic(),
 }
 
-#: Chip's tables -> what dialect v1 had besides.
+#: Operators that dialect v1 has for one chip only, by the chip's activation tables.
 _V1_TABLE_ARITHMETIC: Mapping[ActivationTable, Mapping[str, Arithmetic]] = {
     ActivationTable.VENUS: {
         **dict.fromkeys(
@@ -105,7 +105,7 @@ _V1_TABLE_ARITHMETIC: Mapping[ActivationTable, Mapping[str, Arithmetic]] = {
     }
 }
 
-#: Chip's tables -> how dialect v3 computes its softmax, LSTM and GRU.
+#: Variants of softmax, LSTM and GRU in dialect v3, by the chip's activation tables.
 _V3_VARIANTS = {
     ActivationTable.VENUS: (SoftmaxDivision.NEWTON, LstmFormat.Q15, GruVariant.Q15),
     ActivationTable.ARCS: (SoftmaxDivision.DIVIDE, LstmFormat.Q27, GruVariant.BEFORE),
@@ -113,16 +113,20 @@ _V3_VARIANTS = {
 }
 
 
-def _make_v3_arithmetic(table: ActivationTable, curves: tuple[str, ...]) -> dict[str, Arithmetic]:
-    shares, lstm, gru = _V3_VARIANTS[table]
-    reading = (
+def _make_v3_arithmetic(
+    table: ActivationTable, activations: tuple[str, ...]
+) -> dict[str, Arithmetic]:
+    division, lstm, gru = _V3_VARIANTS[table]
+    input_rule = (
         TableInputRule.WRAPPED if table.input_fraction_bits == 11 else TableInputRule.SATURATED
     )
     return {
         **_COMMON,
         "QGlobalAveragePool2d": AveragePoolArithmetic(_NODE_ROUNDING, AverageDivisor.COUNTED),
-        **dict.fromkeys(curves, LutArithmetic(_NODE_ROUNDING, table, reading, as_told=True)),
-        "SoftmaxInt": SoftmaxArithmetic(_NODE_ROUNDING, shares, SoftmaxRowRule.AXIS),
+        **dict.fromkeys(
+            activations, LutArithmetic(_NODE_ROUNDING, table, input_rule, as_told=True)
+        ),
+        "SoftmaxInt": SoftmaxArithmetic(_NODE_ROUNDING, division, SoftmaxRowRule.AXIS),
         "GluInt": GluArithmetic(_NODE_ROUNDING, table, any_axis=True),
         "LSTMInt": LstmArithmetic(_NODE_ROUNDING, table, trained=True, form=lstm),
         "GRUInt": GruArithmetic(_NODE_ROUNDING, table, trained=True, form=gru),
@@ -130,8 +134,18 @@ def _make_v3_arithmetic(table: ActivationTable, curves: tuple[str, ...]) -> dict
 
 
 def make_training_arithmetic(
-    table: ActivationTable, curves: tuple[str, ...] = ("iqSigmoid", "iqTanh")
+    table: ActivationTable, activations: tuple[str, ...] = ("iqSigmoid", "iqTanh")
 ) -> Mapping[int, Mapping[str, Arithmetic]]:
-    """Return the column `training` of a chip with these tables and curves."""
-    first = MappingProxyType({**_V1_ARITHMETIC, **_V1_TABLE_ARITHMETIC.get(table, {})})
-    return MappingProxyType({1: first, 3: MappingProxyType(_make_v3_arithmetic(table, curves))})
+    """Build the `training` field of a target: the arithmetic of each operator, by dialect version.
+
+    Parameters
+    ----------
+    table : ActivationTable
+        The chip's activation tables.
+    activations : tuple of str
+        Operators of dialect v3 that are computed from those tables.
+    """
+    v1_arithmetic = MappingProxyType({**_V1_ARITHMETIC, **_V1_TABLE_ARITHMETIC.get(table, {})})
+    return MappingProxyType(
+        {1: v1_arithmetic, 3: MappingProxyType(_make_v3_arithmetic(table, activations))}
+    )

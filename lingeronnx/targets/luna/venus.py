@@ -1,4 +1,4 @@
-"""The row of venus."""
+"""Target description of venus."""
 
 from __future__ import annotations
 

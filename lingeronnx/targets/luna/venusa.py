@@ -1,4 +1,4 @@
-"""The row of venusA."""
+"""Target description of venusA."""
 
 from __future__ import annotations
 

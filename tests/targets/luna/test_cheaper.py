@@ -491,7 +491,7 @@ def test_matrices_are_turned_whatever_else_decides(objective):
     graph, done, saved = apply_cost_rewrites(
         PackerGraphView(ir.from_proto(model), get_target("arcs"))
     )
-    assert any("turned" in fitted.what for fitted in done)
+    assert any("transposed as matrices" in fitted.what for fitted in done)
     assert saved.before > 1.05 * saved.after
     assert_same(model, graph)
 

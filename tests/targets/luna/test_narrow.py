@@ -129,10 +129,12 @@ def test_a_kernel_gets_zeros():
         if n.op_type == "Conv2dInt"
     ]
     assert shapes[0] in ((2, 8, 3, 4), (2, 8, 4, 3))
-    assert any("has zeros up to" in fitted.what for fitted in result.report.fitted)
+    assert any("padded with zeros to" in fitted.what for fitted in result.report.fitted)
     stays = quantized(odd((1, 1)), "arcs")
     assert [bits for _, bits in widths(stays).values()] == [8, 4]
-    assert any("stay at 8 bits: constants behind them" in note for note in stays.report.notes)
+    assert any(
+        "stay at 8 bits: with 4 bits they do not fill" in note for note in stays.report.notes
+    )
 
 
 def test_layers_of_rows():
@@ -170,7 +172,8 @@ def test_what_has_no_four_bits_stays(platform):
         result = quantized(model, platform, **settings)
         assert all(bits == 8 for _, bits in widths(result).values())
         assert any(
-            "stay at 8 bits: the chip has none of 4 bits" in note for note in result.report.notes
+            "stay at 8 bits: the chip does not support 4-bit weights" in note
+            for note in result.report.notes
         )
 
 

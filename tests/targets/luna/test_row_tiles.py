@@ -351,9 +351,9 @@ def test_rounds_with_less_of_the_memory(near, monkeypatch):
     asked = []
 
     def cut_down(now):
-        asked.append(now.part)
+        asked.append(now.memory_fraction)
         said = SimpleNamespace(is_chip_ready=len(asked) == 2)
-        return SimpleNamespace(view=now.view, verdict=said, is_near=near), []
+        return SimpleNamespace(view=now.view, verdict=said, is_near_fit=near), []
 
     monkeypatch.setattr(rounds, "_tile_until_fit", cut_down)
     read = READ.PackerGraphView(
@@ -583,11 +583,13 @@ def test_the_search_begins_further_back_until_something_is_ready(ready, found, t
     def begun(read, start, large, most):
         asked.append((start, most))
         said = SimpleNamespace(verdict=SimpleNamespace(is_chip_ready=start in ready))
-        return None if start == 5 and start not in ready else (read, said, start)
+        if start == 5 and start not in ready:
+            return None
+        return SimpleNamespace(view=read, arguments=said, schedule=start)
 
     monkeypatch.setattr(choice, "_find_schedule_from", begun)
     read = SimpleNamespace(graph=SimpleNamespace(graph=list("abcdefg")))
-    assert choice._find_schedule(read, "f")[2] == found
+    assert choice._find_schedule(read, "f").schedule == found
     assert asked == [(start, 2 if start == 5 else 1) for start in tried]
 
 

@@ -1,4 +1,5 @@
-"""The integer graph as a chip's packer wants it: its forms, tiles of rows.
+"""Backend passes: rewrite the integer graph for a chip's packer without changing its results.
 
-Stands on `fit` and the packer's rules; changes no integer of what the graph computes.
+Works around faults of packer and executor, tiles large feature maps and reduces cost. Builds on
+`legalization` and the packer's rules.
 """

@@ -1,9 +1,9 @@
-"""A copy of a graph input for the nodes that read it in several operands, which the packer refuses.
+"""Copy a graph input for nodes that read it as several operands, which the packer rejects.
 
-The copy is made by a plain convolution of size 1x1, 64 on the diagonal of its weight at scale 64.
-All operands of the node read it, because an inner tensor may be read twice. The input is seen as an
-image of at most 8 channels, so the weight has at most 64 numbers; the chips compute 8 channels side
-by side.
+The copy is made by a 1x1 convolution whose weight has 64 on its diagonal, at scale 64. All operands
+of the node read it, because an inner tensor may be read twice. The input is viewed as an image of
+at most 8 channels, because the chips compute 8 channels at a time; so the weight has at most 64
+elements.
 """
 
 from __future__ import annotations
@@ -23,41 +23,44 @@ __all__ = ["copy_duplicate_inputs"]
 
 _MAX_CHANNELS = 8
 
-#: A row of an image of 8 channels that every chip takes.
+#: Longest row of an image of 8 channels that every chip supports.
 _MAX_ROW_LENGTH = 512
 
 
 def copy_duplicate_inputs(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
-    """Let every node that would read a graph input in several operands read a copy in all of them."""
+    """Make every node that reads a graph input as several operands read a copy of it."""
     copies: dict[ir.Value, ir.Value] = {}
-    done = []
+    rewrites = []
     for node in list(graph.graph):
         counts = Counter(value for value in node.inputs if value is not None)
         for value, count in counts.items():
-            maker = ir.producer(value)
-            if count == 1 or maker is None or maker.op_type != QUANT.name:
+            producer = ir.producer(value)
+            if count == 1 or producer is None or producer.op_type != QUANT.name:
                 continue
             if value not in copies:
-                copies[value] = _insert_copy(
-                    graph, value, float(ir.get_attr(maker, "scale_x")), node, target
-                )
-            for index, operand in enumerate(node.inputs):
-                if operand is value:
-                    node.replace_input_with(index, copies[value])
-            what = (
-                f"{count} operands read a copy of the graph input, made by an identity "
-                "convolution: "
-                "the packer takes no node that reads an input twice"
+                scale = float(ir.get_attr(producer, "scale_x"))
+                copies[value] = _insert_copy(graph, value, scale, node, target)
+            _replace_input(node, value, copies[value])
+            description = (
+                f"graph input of {count} operands copied by an identity convolution: the packer "
+                "rejects nodes that read a graph input twice"
             )
-            done.append(AppliedRewrite(str(node.name), what, "exact"))
-    return done
+            rewrites.append(AppliedRewrite(str(node.name), description, "exact"))
+    return rewrites
+
+
+def _replace_input(node: ir.Node, old: ir.Value, new: ir.Value) -> None:
+    """Replace every operand of `node` that is `old`."""
+    for index, operand in enumerate(node.inputs):
+        if operand is old:
+            node.replace_input_with(index, new)
 
 
 def _insert_copy(
-    graph: ir.Model, value: ir.Value, scale: float, reader: ir.Node, target: Target
+    graph: ir.Model, value: ir.Value, scale: float, consumer: ir.Node, target: Target
 ) -> ir.Value:
-    """Insert a copy of `value`, held at `scale`, before `reader`; return it."""
-    shape = [int(d or 1) for d in ir.get_shape(value) or ()]
+    """Insert a copy of `value`, quantized with `scale`, before `consumer` and return it."""
+    shape = [int(dim or 1) for dim in ir.get_shape(value) or ()]
     image = _choose_image_shape(shape)
     weight = np.eye(image[1], dtype=np.int8).reshape(image[1], -1, 1, 1) * IDENTITY_WEIGHT
     constants: dict[str, np.ndarray] = {"weight": weight, "bias": np.zeros(image[1], np.int32)}
@@ -70,20 +73,17 @@ def _insert_copy(
         scales=scales,
         output_shape=shape,
         name=f"{value.name}_copy",
-        before=reader,
+        before=consumer,
         target=target,
     )
 
 
 def _choose_image_shape(shape: list[int]) -> list[int]:
-    """Return `shape` where it is an image of few channels, else that of an image of as many numbers."""
+    """Return an image shape with as many elements and few channels; `shape` if it is one."""
     if len(shape) == 4 and shape[1] <= _MAX_CHANNELS:
         return shape
     count = math.prod(shape)
     channels = next(c for c in (8, 4, 2, 1) if count % c == 0)
-    width = next(
-        w
-        for w in range(min(_MAX_ROW_LENGTH, count // channels), 0, -1)
-        if count // channels % w == 0
-    )
-    return [1, channels, count // channels // width, width]
+    area = count // channels
+    width = next(w for w in range(min(_MAX_ROW_LENGTH, area), 0, -1) if area % w == 0)
+    return [1, channels, area // width, width]

@@ -1,41 +1,36 @@
-"""The same integers in the form that a chip's packer wants: exact rewrites of an integer graph.
+"""Work around faults of a chip's packer and executor by exact rewrites of an integer graph.
 
-What a platform's row calls a fault is what the packer does to a graph that is right; each has its
-remedy here:
+Each fault that the target declares has its workaround here:
 
-    unused-input      it wants every graph input read
-    input-twice       it takes no node that reads a graph input in several operands: they read a
-    copy narrow-weights    4-bit weights are right in some operators only, and of some sizes
-    no-constant       it wants a weight in the graph: an identity convolution is one
-    pad-readers       an iqPad that several nodes read pads one of them twice: one iqPad for each
-    pre-pad           it cuts a convolution with many weights, and moves padding for each part: such
-    a convolution over
-                      a line stands upright, so that nothing is moved
-    pre-pad           it moves the padding of a convolution to the tensor that it reads, for all
-    readers: such a
-                      convolution reads a copy, made by an identity convolution
-    lstm-odd          an LSTMInt of an odd number of units is wrong: it gets one more
-    lstm-area         the work area of an LSTMInt is not large enough: a LinearInt that changes
-    nothing plans more lstm-state        nor is the place of its last state: two Slices and an iqCat
-    behind it leave room softmax-area      nor does a SoftmaxInt get enough: it takes some rows at a
-    time, of a tensor that an iqCat has made
-                      large enough
-    linear-area       it plans too small a work area for a LinearInt of several rows: cut over its
-    outputs, the parts
-                      need no more than the iqCat behind them plans; not of 32 bits, which an iqCat
-                      cuts off
-    affine-placement  a BatchNorm2dInt reads shared memory, where the rows of a LinearInt may not be
-    written: an iqCat
-                      of its parts moves them
-    linear-rows       a mean over the steps of a sequence is a convolution instead of a LinearInt of
-    several rows shared-constants  it prefetches the constants of a node together: of nodes that
-    share some of theirs but not all,
-                      each gets its own
-    norm-area         where no argument makes the work area large enough, for a LayerNormInt or for
-    what the remedies
-                      above leave, a BatchNorm2dInt that changes nothing plans more
+    unused-input      the packer requires every graph input to be used: remove unused ones
+    input-twice       the packer rejects nodes that read a graph input as several operands: they
+                      read a copy
+    narrow-weights    4-bit weights are correct in some operators and sizes only
+    no-constant       the packer requires a weight: insert an identity convolution
+    pad-readers       an iqPad with several consumers is padded twice: one iqPad for each
+    pre-pad           the packer splits a convolution with many weights and hoists the padding of
+                      each slice: rotate a convolution over a row, so that nothing is hoisted
+    pre-pad           the packer hoists the padding of a convolution into its input tensor, for all
+                      consumers: such a convolution reads a copy, made by an identity convolution
+    lstm-odd          an LSTMInt with an odd number of units is wrong: add a unit
+    lstm-area         the work area of an LSTMInt is too small: an identity LinearInt plans more
+    lstm-state        the memory of its last state is too small: two Slices and an iqCat after it
+                      leave enough
+    softmax-area      the work area of a SoftmaxInt is too small: compute some rows at a time, of a
+                      tensor that an iqCat has made large enough
+    linear-area       the work area of a LinearInt with several rows is too small: split it by
+                      outputs, so that its parts need no more than the iqCat after them plans; not
+                      for 32-bit outputs, which an iqCat truncates
+    affine-placement  a BatchNorm2dInt reads shared memory, where a LinearInt with several rows must
+                      not write: an iqCat of its parts moves them
+    linear-rows       a mean over the steps of a sequence becomes a convolution instead of a
+                      LinearInt with several rows
+    shared-constants  the packer prefetches the constants of a node together: nodes that share some
+                      of them but not all get copies
+    norm-area         if no argument makes the work area large enough for a LayerNormInt, or for
+                      nodes that the workarounds above leave, an identity BatchNorm2dInt plans more
 
-An identity convolution is depthwise, of size 1x1, its weight 64 at scale 64.
+An identity convolution is depthwise with a 1x1 kernel; its weight is 64 at scale 64.
 """
 
 from __future__ import annotations
@@ -67,320 +62,323 @@ __all__ = ["HANDLED_FAULTS", "apply_fault_workarounds"]
 
 
 def apply_fault_workarounds(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
-    """Rewrite the integer `graph`, in place, as the packer of `target` wants it.
+    """Apply the workarounds for the faults of `target` to an integer graph, in place.
 
-    Return what was done.
-    Every tensor that was there keeps its name and its integers.
+    Every tensor of the graph keeps its name and its integers.
+
+    Returns
+    -------
+    list of AppliedRewrite
+        Descriptions of the changes.
     """
-    return [
-        done
-        for fault, remedy in _WORKAROUNDS
-        if fault in target.faults
-        for done in remedy(graph, target)
-    ]
+    rewrites = []
+    for fault, apply_workaround in _WORKAROUNDS:
+        if fault in target.faults:
+            rewrites += apply_workaround(graph, target)
+    return rewrites
 
 
 def _drop_unused_inputs(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
-    """Drop the graph inputs that nobody reads."""
+    """Remove unused graph inputs, unless all are unused."""
     unused = [
-        v
-        for v in graph.graph.inputs
-        if not v.uses() and not v.is_graph_output() and v.const_value is None
+        value
+        for value in graph.graph.inputs
+        if not value.uses() and not value.is_graph_output() and value.const_value is None
     ]
     if len(unused) == len(graph.graph.inputs):
         return []
     for value in unused:
         graph.graph.inputs.remove(value)
     return [
-        AppliedRewrite(str(v.name), "a graph input that nobody reads is left out", "exact")
-        for v in unused
+        AppliedRewrite(str(value.name), "unused graph input removed", "exact") for value in unused
     ]
 
 
 def _add_dummy_weight(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
-    """Put an identity convolution behind the first Quant of a graph without weights."""
+    """Insert an identity convolution after the first Quant of a graph without weights."""
     if any(_get_weight_inputs(node) for node in graph.graph):
         return []
     for node in graph.graph:
         shape = ir.get_shape(node.outputs[0]) or ()
         if node.op_type != QUANT.name or not 2 <= len(shape) <= 4 or None in shape[1:]:
             continue
-        source, scale = node.outputs[0], float(ir.get_attr(node, "scale_x"))
-        readers = list(source.uses())
-        image, where = source, list(range(1, 5 - len(shape)))
-        if where:
-            full = [1] * (5 - len(shape)) + [int(d or 1) for d in shape[1:]]
-            image = _insert_after(
-                graph, node, "Unsqueeze", [source], {"axes": where}, "image", full
-            )
-            node = image.producer() or node
-        same = insert_identity_conv(graph, node, image, scale, target, "kept")
-        if where:
-            same = _insert_after(
-                graph,
-                ir.producer(same) or node,
-                "Squeeze",
-                [same],
-                {"axes": where},
-                "flat",
-                list(shape),
-            )
-        for reader, index in readers:
-            reader.replace_input_with(index, same)
-        what = "an identity convolution behind it: the packer takes no graph without a weight"
-        return [AppliedRewrite(str(source.name), what, "exact")]
+        _insert_identity_after_quant(graph, node, target)
+        description = "identity convolution inserted: the packer rejects graphs without weights"
+        return [AppliedRewrite(str(node.outputs[0].name), description, "exact")]
     return []
 
 
+def _insert_identity_after_quant(graph: ir.Model, quant: ir.Node, target: Target) -> None:
+    """Insert an identity convolution after a Quant, over an image of rank 4."""
+    source, scale = quant.outputs[0], float(ir.get_attr(quant, "scale_x"))
+    shape = list(ir.require_shape(source))
+    consumers = list(source.uses())
+    missing_axes = list(range(1, 5 - len(shape)))
+    if not missing_axes:
+        output = insert_identity_conv(graph, quant, source, scale, target, "kept")
+    else:
+        attributes: dict[str, object] = {"axes": missing_axes}
+        image_shape = [1] * (5 - len(shape)) + [int(dim or 1) for dim in shape[1:]]
+        image = _insert_after(graph, quant, "Unsqueeze", [source], attributes, "image", image_shape)
+        copy = insert_identity_conv(graph, image.producer() or quant, image, scale, target, "kept")
+        output = _insert_after(
+            graph, ir.producer(copy) or quant, "Squeeze", [copy], attributes, "flat", shape
+        )
+    for consumer, index in consumers:
+        consumer.replace_input_with(index, output)
+
+
 def _duplicate_shared_pads(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
-    """Give every reader of an iqPad one of its own."""
-    done = []
+    """Duplicate every iqPad with several consumers, one for each."""
+    rewrites = []
     for node in list(graph.graph):
         if node.op_type != PAD.name:
             continue
-        uses = list(node.outputs[0].uses())
-        for number, (reader, index) in enumerate(uses[1:], start=2):
+        output = node.outputs[0]
+        uses = list(output.uses())
+        for number, (consumer, index) in enumerate(uses[1:], start=2):
             copy = ir.Node(
                 node.domain,
                 node.op_type,
                 node.inputs,
                 dict(node.attributes),
                 name=f"{node.name}_{number}",
-                outputs=[
-                    _make_value_like(graph, node.outputs[0], f"{node.outputs[0].name}_{number}")
-                ],
+                outputs=[_make_value_like(graph, output, f"{output.name}_{number}")],
             )
             graph.graph.insert_after(node, copy)
-            reader.replace_input_with(index, copy.outputs[0])
+            consumer.replace_input_with(index, copy.outputs[0])
         if len(uses) > 1:
-            done.append(
-                AppliedRewrite(
-                    str(node.name), f"{len(uses)} equal iqPad, one for each reader", "exact"
-                )
-            )
-    return done
+            description = f"duplicated into {len(uses)} equal iqPad, one for each consumer"
+            rewrites.append(AppliedRewrite(str(node.name), description, "exact"))
+    return rewrites
 
 
 def _copy_inputs_of_padded_convs(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
-    """Let every convolution whose padding would be moved read a tensor that nobody else reads."""
-    done = []
+    """Copy shared inputs of convolutions whose padding the packer hoists."""
+    rewrites = []
     for node in list(graph.graph):
         source = node.inputs[0] if node.inputs else None
-        if (
-            source is None
-            or not has_hoisted_padding(node)
-            or len(source.uses()) == 1
-            and not source.is_graph_output()
-        ):
+        if source is None or not has_hoisted_padding(node):
             continue
+        if len(source.uses()) == 1 and not source.is_graph_output():
+            continue
+        scale = float(ir.get_attr(node, "scale_x"))
         copy = insert_identity_conv(
-            graph,
-            node,
-            source,
-            float(ir.get_attr(node, "scale_x")),
-            target,
-            f"for_{node.name}",
-            before=True,
+            graph, node, source, scale, target, f"for_{node.name}", before=True
         )
         node.replace_input_with(0, copy)
-        what = (
-            "it reads a copy of its input, made by an identity convolution: the packer pads "
-            "the "
-            "tensor for all readers"
+        description = (
+            "input copied by an identity convolution: the packer would pad the shared tensor for "
+            "all consumers"
         )
-        done.append(AppliedRewrite(str(node.name), what, "exact"))
-    return done
+        rewrites.append(AppliedRewrite(str(node.name), description, "exact"))
+    return rewrites
 
 
 def _rotate_row_convs(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
-    """Turn a convolution over a line whose weights the packer cuts.
+    """Rotate convolutions over a row whose weights the packer splits.
 
-    Its parts would share a tensor with moved padding.
-    The line is read as a column, [1, C, 1, W] as [1, C, W, 1], and the result as a line again:
-    bytes stay in place.
+    Their slices would share an input tensor with hoisted padding. The row is read as a column,
+    [1, C, 1, W] as [1, C, W, 1], and the result as a row again; no byte moves.
     """
-    done = []
+    rewrites = []
     for node in list(graph.graph):
         if not _needs_rotation(node):
             continue
-        source, weight, result = ir.require_input(node), ir.require_input(node, 1), node.outputs[0]
-        shape, wide = (
-            [int(d or 1) for d in ir.require_shape(source)],
-            [int(d or 1) for d in ir.require_shape(result)],
+        _rotate_row_conv(graph, node)
+        description = (
+            "row convolution rewritten as a column convolution: no padding needs to be hoisted"
         )
-        kernel = ir.require_const_value(weight)
-        column = _insert_reshape(
-            graph, node, source, [1, shape[1], shape[3], 1], f"{source.name}_upright"
-        )
-        held = ir.add_initializer(
-            graph,
-            ir.unique_tensor_name(graph, f"{weight.name}_upright"),
-            np.ascontiguousarray(np.swapaxes(kernel, 2, 3)),
-        )
-        attributes = {name: ir.get_attr(node, name) for name in node.attributes}
-        pads = ir.get_attr(node, "pads") or [0] * 4
-        attributes["pads"] = [pads[1], pads[0], pads[3], pads[2]]
-        for key in ("kernel_shape", "strides", "dilations"):
-            attributes[key] = list(attributes.get(key) or [1, 1])[::-1]
-        name = ir.unique_tensor_name(graph, f"{result.name}_upright")
-        turned = ir.make_node(
-            CONV2D.name,
-            [column, held, *node.inputs[2:]],
-            attributes,
-            name=str(node.name),
-            output=name,
-            domain=node.domain,
-            like=result,
-        )
-        turned.outputs[0].shape = ir.make_shape([1, wide[1], wide[3], 1])
-        sizes = ir.add_initializer(
-            graph, ir.unique_tensor_name(graph, f"{name}_shape"), np.array(wide, np.int64)
-        )
-        back = ir.make_node(
-            "Reshape",
-            [turned.outputs[0], sizes],
-            name=f"{node.name}_line",
-            output=f"{name}_line",
-            like=result,
-        )
-        back.outputs[0].shape = ir.make_shape(wide)
-        ir.replace_nodes(graph, [node], [turned, back])
-        done.append(
-            AppliedRewrite(
-                str(node.name),
-                "a convolution over a line stands upright: no padding has to move",
-                "exact",
-            )
-        )
-    return done
+        rewrites.append(AppliedRewrite(str(node.name), description, "exact"))
+    return rewrites
+
+
+def _rotate_row_conv(graph: ir.Model, node: ir.Node) -> None:
+    """Replace a convolution over a row by a Reshape, a convolution over a column and a Reshape."""
+    source, weight, result = ir.require_input(node), ir.require_input(node, 1), node.outputs[0]
+    shape = [int(dim or 1) for dim in ir.require_shape(source)]
+    result_shape = [int(dim or 1) for dim in ir.require_shape(result)]
+    kernel = ir.require_const_value(weight)
+    column = _insert_reshape(
+        graph, node, source, [1, shape[1], shape[3], 1], f"{source.name}_upright"
+    )
+    column_weight = ir.add_initializer(
+        graph,
+        ir.unique_tensor_name(graph, f"{weight.name}_upright"),
+        np.ascontiguousarray(np.swapaxes(kernel, 2, 3)),
+    )
+    attributes = {name: ir.get_attr(node, name) for name in node.attributes}
+    pads = ir.get_attr(node, "pads") or [0] * 4
+    attributes["pads"] = [pads[1], pads[0], pads[3], pads[2]]
+    for key in ("kernel_shape", "strides", "dilations"):
+        attributes[key] = list(attributes.get(key) or [1, 1])[::-1]
+    name = ir.unique_tensor_name(graph, f"{result.name}_upright")
+    convolution = ir.make_node(
+        CONV2D.name,
+        [column, column_weight, *node.inputs[2:]],
+        attributes,
+        name=str(node.name),
+        output=name,
+        domain=node.domain,
+        like=result,
+    )
+    convolution.outputs[0].shape = ir.make_shape([1, result_shape[1], result_shape[3], 1])
+    shape_constant = ir.add_initializer(
+        graph, ir.unique_tensor_name(graph, f"{name}_shape"), np.array(result_shape, np.int64)
+    )
+    reshape = ir.make_node(
+        "Reshape",
+        [convolution.outputs[0], shape_constant],
+        name=f"{node.name}_line",
+        output=f"{name}_line",
+        like=result,
+    )
+    reshape.outputs[0].shape = ir.make_shape(result_shape)
+    ir.replace_nodes(graph, [node], [convolution, reshape])
 
 
 def _insert_reshape(
     graph: ir.Model, node: ir.Node, source: ir.Value, shape: list[int], name: str
 ) -> ir.Value:
-    """Insert a Reshape of `source` in front of `node`; return its output."""
+    """Insert a Reshape of `source` before `node` and return its output."""
     name = ir.unique_tensor_name(graph, name)
-    sizes = ir.add_initializer(
+    shape_constant = ir.add_initializer(
         graph, ir.unique_tensor_name(graph, f"{name}_shape"), np.array(shape, np.int64)
     )
-    made = ir.make_node(
-        "Reshape", [source, sizes], name=f"Reshape_{name}", output=name, like=source
+    reshape = ir.make_node(
+        "Reshape", [source, shape_constant], name=f"Reshape_{name}", output=name, like=source
     )
-    made.outputs[0].shape = ir.make_shape(shape)
-    graph.graph.insert_before(node, made)
-    return made.outputs[0]
+    reshape.outputs[0].shape = ir.make_shape(shape)
+    graph.graph.insert_before(node, reshape)
+    return reshape.outputs[0]
 
 
 def _needs_rotation(node: ir.Node) -> bool:
-    """Whether `node` convolves a line, the packer cuts its weights, and it moves no padding of a column."""
-    if node.op_type != CONV2D.name or ir.get_attr(node, "group", 1) != 1:
+    """Whether the packer splits the weights of a convolution over a row.
+
+    False if it would hoist the padding of the column convolution as well.
+    """
+    shapes = _get_2d_conv_shapes(node)
+    if shapes is None or ir.get_attr(node, "group", 1) != 1:
         return False
-    weight, source = ir.get_shape(node.inputs[1]) or (), ir.get_shape(node.inputs[0]) or ()
-    if (
-        len(weight) != 4
-        or len(source) != 4
-        or source[2] != 1
-        or weight[2] != 1
-        or None in source[1:]
-    ):
+    input_shape, weight_shape = shapes
+    if (input_shape[2], weight_shape[2]) != (1, 1) or None in input_shape[1:]:
         return False
-    outputs, channels, _, length = (int(d or 0) for d in weight)
-    if (
-        any(stride != 1 for stride in ir.get_attr(node, "strides") or [1])
-        or not 1 < length <= channels
-    ):
+    outputs, channels, length = (int(weight_shape[axis] or 0) for axis in (0, 1, 3))
+    if set(ir.get_attr(node, "strides") or [1]) != {1} or not 1 < length <= channels:
         return False
     return outputs * -(-channels // 8) * 8 * length > _MAX_UNSPLIT_WEIGHT_BYTES
 
 
-#: Bytes of a convolution's weights that venus, which has this fault, holds at once.
+def _get_2d_conv_shapes(
+    node: ir.Node,
+) -> tuple[tuple[int | None, ...], tuple[int | None, ...]] | None:
+    """Return the shapes of the input and the weight of a Conv2dInt, or None for other nodes."""
+    if node.op_type != CONV2D.name:
+        return None
+    input_shape, weight_shape = ir.get_shape(node.inputs[0]), ir.get_shape(node.inputs[1])
+    if input_shape is None or weight_shape is None:
+        return None
+    if len(input_shape) != 4 or len(weight_shape) != 4:
+        return None
+    return input_shape, weight_shape
+
+
+#: Largest weights that venus, which has this fault, does not split.
 _MAX_UNSPLIT_WEIGHT_BYTES = 32768
 
 
 def has_hoisted_padding(node: ir.Node) -> bool:
-    """Whether the packer makes the padding of the integer `node` an iqPad in front of it."""
-    if node.op_type != CONV2D.name or not any(ir.get_attr(node, "pads") or [0]):
+    """Whether the packer moves the padding of a convolution into an iqPad before it."""
+    shapes = _get_2d_conv_shapes(node)
+    if shapes is None or not any(ir.get_attr(node, "pads") or [0]):
         return False
-    weight, source = ir.get_shape(node.inputs[1]) or (), ir.get_shape(node.inputs[0]) or ()
-    if len(weight) != 4 or len(source) != 4:
-        return False
-    return int(weight[1] or 0) < int(weight[2] or 0) or int(source[2] or 0) < int(weight[3] or 0)
+    (_, _, height, _), (_, channels, kernel_h, kernel_w) = shapes
+    has_few_channels = int(channels or 0) < int(kernel_h or 0)
+    return has_few_channels or int(height or 0) < int(kernel_w or 0)
 
 
 def _split_softmax_rows(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
-    """Give every SoftmaxInt, which writes 22 bytes per element, a work area of that size.
+    """Split every SoftmaxInt by rows, so that its 22 bytes per element fit in the work area.
 
-    An iqCat of five equal tensors plans five bytes per element; so the rows are taken in five parts
-    or a few more.
+    An iqCat of five equal tensors plans five bytes per element. The rows are therefore computed in
+    five parts or a few more.
     """
-    done = []
+    rewrites = []
     for node in list(graph.graph):
-        shape = [int(d or 1) for d in (ir.get_shape(node.inputs[0]) if node.inputs else None) or ()]
+        source_shape = ir.get_shape(node.inputs[0]) if node.inputs else None
+        shape = [int(dim or 1) for dim in source_shape or ()]
         if node.op_type != SOFTMAX.name or len(shape) < 3:
             continue
-        size, lines, axis = math.prod(shape), shape[-2], len(shape) - 2
-        copies = min(_MAX_CONCAT_INPUTS, MAX_CONCAT_WORK_AREA // size)
-        each = copies * lines // SOFTMAX_WORK_BYTES
-        if copies < 2 or not each:
+        rows = shape[-2]
+        copies = min(_MAX_CONCAT_INPUTS, MAX_CONCAT_WORK_AREA // math.prod(shape))
+        part_rows = copies * rows // SOFTMAX_WORK_BYTES
+        if copies < 2 or not part_rows:
             continue
-        scale, written = float(ir.get_attr(node, "scale_x")), float(ir.get_attr(node, "scale_o"))
-        long = insert_concat(
-            graph,
-            node,
-            [ir.require_input(node)] * copies,
-            axis,
-            scale,
-            f"{ir.input_name(node)}_repeated",
+        part_count = _split_softmax(graph, node, rows, copies, part_rows)
+        description = (
+            f"{rows} rows computed in {part_count} parts: the packer allocates too small a work "
+            "area"
         )
-        parts = []
-        for start in range(0, lines, each):
-            end = min(start + each, lines)
-            parts.append(_insert_partial_softmax(graph, node, long, axis, start, end))
-        join = insert_concat(graph, node, parts, axis, written, "").producer()
-        assert join is not None
-        graph.graph.remove(join)
-        ir.replace_nodes(graph, [node], [join])
-        what = f"{lines} rows in {len(parts)} parts: the packer plans too small a work area"
-        done.append(AppliedRewrite(str(node.name), what, "exact"))
-    return done
+        rewrites.append(AppliedRewrite(str(node.name), description, "exact"))
+    return rewrites
 
 
-#: More inputs than these were not measured.
+def _split_softmax(graph: ir.Model, node: ir.Node, rows: int, copies: int, part_rows: int) -> int:
+    """Split a SoftmaxInt into parts of `part_rows` rows and return their number.
+
+    The parts read a concatenation of `copies` copies of the input.
+    """
+    source = ir.require_input(node)
+    in_scale, out_scale = float(ir.get_attr(node, "scale_x")), float(ir.get_attr(node, "scale_o"))
+    axis = len(ir.require_shape(source)) - 2
+    repeated = insert_concat(
+        graph, node, [source] * copies, axis, in_scale, f"{ir.input_name(node)}_repeated"
+    )
+    parts = []
+    for start in range(0, rows, part_rows):
+        end = min(start + part_rows, rows)
+        parts.append(_insert_partial_softmax(graph, node, repeated, axis, start, end))
+    concat = insert_concat(graph, node, parts, axis, out_scale, "").producer()
+    assert concat is not None
+    graph.graph.remove(concat)
+    ir.replace_nodes(graph, [node], [concat])
+    return len(parts)
+
+
+#: Largest number of inputs that was measured.
 _MAX_CONCAT_INPUTS = 5
 
 
 def _insert_partial_softmax(
-    graph: ir.Model, node: ir.Node, long: ir.Value, axis: int, start: int, end: int
+    graph: ir.Model, node: ir.Node, source: ir.Value, axis: int, start: int, end: int
 ) -> ir.Value:
-    """Insert a copy of the SoftmaxInt `node` on start ..
-
-    End-1 of `long` along `axis`; return its output.
-    """
-    taken, base = ir.get_tensor_names(graph), f"{node.outputs[0].name}"
-    rows = make_slice(graph, long, axis, start, end, f"{base}_rows{start}", taken)
-    some = ir.make_node(
+    """Insert a copy of a SoftmaxInt on rows start .. end-1 of `source`; return its output."""
+    used_names, base_name = ir.get_tensor_names(graph), f"{node.outputs[0].name}"
+    rows = make_slice(graph, source, axis, start, end, f"{base_name}_rows{start}", used_names)
+    softmax = ir.make_node(
         node.op_type,
         [rows.outputs[0]],
         name=f"{node.name}_part{start}",
         domain=node.domain,
-        output=ir.reserve_name(f"{base}_part{start}", taken),
+        output=ir.reserve_name(f"{base_name}_part{start}", used_names),
         like=node.outputs[0],
     )
-    some.attributes.update(node.attributes)
-    some.outputs[0].shape = rows.outputs[0].shape
-    graph.graph.insert_before(node, [rows, some])
-    return some.outputs[0]
+    softmax.attributes.update(node.attributes)
+    softmax.outputs[0].shape = rows.outputs[0].shape
+    graph.graph.insert_before(node, [rows, softmax])
+    return softmax.outputs[0]
 
 
 def _duplicate_partly_shared_constants(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
-    """Copy the constants that several nodes share in part; those that share all go on doing so."""
-    owner: dict[ir.Value, tuple[ir.Value, ...]] = {}
+    """Copy constants of nodes that share some of their constants, but not all."""
+    first_group: dict[ir.Value, tuple[ir.Value, ...]] = {}
     copies: dict[tuple[ir.Value, tuple[ir.Value, ...]], ir.Value] = {}
     for node in graph.graph:
         weights = _get_weight_inputs(node)
         group = tuple(weights.values())
         for index, value in weights.items():
-            if owner.setdefault(value, group) == group:
+            if first_group.setdefault(value, group) == group:
                 continue
             if (value, group) not in copies:
                 array = ir.const_value(value)
@@ -389,15 +387,16 @@ def _duplicate_partly_shared_constants(graph: ir.Model, target: Target) -> list[
                 copies[value, group] = ir.add_initializer(graph, name, array)
             node.replace_input_with(index, copies[value, group])
     counts = Counter(str(value.name) for value, _ in copies)
-    what = "copied {} for nodes that share it but not all the constants beside it"
-    return [
-        AppliedRewrite(name, what.format("once" if n == 1 else f"{n} times"), "exact")
-        for name, n in counts.items()
-    ]
+    rewrites = []
+    for name, count in counts.items():
+        times = "once" if count == 1 else f"{count} times"
+        description = f"copied {times} for nodes that share it but not all their other constants"
+        rewrites.append(AppliedRewrite(name, description, "exact"))
+    return rewrites
 
 
 def _get_weight_inputs(node: ir.Node) -> dict[int, ir.Value]:
-    """Return {input index: constant} of what the packer treats as the weights of `node`."""
+    """Return the inputs that the packer treats as weights, by input index."""
     if not is_quantized_domain(node):
         return {}
     return {
@@ -416,9 +415,18 @@ def insert_identity_conv(
     name_suffix: str,
     before: bool = False,
 ) -> ir.Value:
-    """Insert an identity convolution of `source` [1, C, H, W], held at `scale`, next to `node`.
+    """Insert an identity convolution next to a node and return its output.
 
-    Return its output.
+    Parameters
+    ----------
+    node : ir.Node
+        Node after which, or before which if `before`, the convolution is inserted.
+    source : ir.Value
+        Image [1, C, H, W] to copy.
+    scale : float
+        Scale of the image.
+    name_suffix : str
+        Suffix of the copy's name.
     """
     channels = int((ir.get_shape(source) or (1, 1))[1] or 1)
     name = ir.unique_tensor_name(graph, f"{source.name}_{name_suffix}")
@@ -460,11 +468,11 @@ def _insert_after(
     op_type: str,
     inputs: list[ir.Value],
     attributes: dict[str, object],
-    what: str,
+    suffix: str,
     shape: list[int | None] | list[int],
 ) -> ir.Value:
-    """Insert a node behind `node`; return its output, a tensor of `shape`."""
-    name = ir.unique_tensor_name(graph, f"{inputs[0].name}_{what}")
+    """Insert a node after `node` and return its output, a tensor of `shape`."""
+    name = ir.unique_tensor_name(graph, f"{inputs[0].name}_{suffix}")
     inserted = ir.make_node(
         op_type, inputs, attributes, name=f"{op_type}_{name}", output=name, like=inputs[0]
     )
@@ -477,13 +485,11 @@ def _make_value_like(graph: ir.Model, value: ir.Value, name: str) -> ir.Value:
     return ir.Value(name=ir.unique_tensor_name(graph, name), shape=value.shape, type=value.type)
 
 
-#: Fault -> what is done about it, in this order.
+#: Fault -> workaround, in the order in which they are applied.
 _WORKAROUNDS: tuple[tuple[LunaFault, Callable[[ir.Model, Target], list[AppliedRewrite]]], ...] = (
     (LunaFault.UNUSED_INPUT, _drop_unused_inputs),
-    (
-        LunaFault.NARROW_WEIGHTS,
-        legalize_int4_weights,
-    ),  # before all that asks what a LinearInt needs
+    # Before the workarounds that depend on the work area of a LinearInt.
+    (LunaFault.NARROW_WEIGHTS, legalize_int4_weights),
     (LunaFault.NO_CONSTANT, _add_dummy_weight),
     (LunaFault.PAD_READERS, _duplicate_shared_pads),
     (LunaFault.PRE_PAD, _rotate_row_convs),
@@ -493,15 +499,13 @@ _WORKAROUNDS: tuple[tuple[LunaFault, Callable[[ir.Model, Target], list[AppliedRe
     (LunaFault.LSTM_STATE, reserve_lstm_state),
     (LunaFault.LINEAR_ROWS, convert_mean_linears_to_convs),
     (LunaFault.SOFTMAX_AREA, _split_softmax_rows),
-    (LunaFault.LINEAR_AREA, split_linear_outputs),  # after it: a SoftmaxInt in parts plans less
+    (LunaFault.LINEAR_AREA, split_linear_outputs),  # a split SoftmaxInt plans less
     (LunaFault.AFFINE_PLACEMENT, split_linear_before_batch_norm),
-    (
-        LunaFault.INPUT_TWICE,
-        copy_duplicate_inputs,
-    ),  # after the softmax: its parts read what it reads several times
+    # After the softmax, whose parts read its input several times.
+    (LunaFault.INPUT_TWICE, copy_duplicate_inputs),
     (LunaFault.SHARED_CONSTANTS, _duplicate_partly_shared_constants),
-    (LunaFault.NORM_AREA, enlarge_work_area),  # last: it asks what becomes of the graph
+    (LunaFault.NORM_AREA, enlarge_work_area),  # last, because it evaluates the resulting graph
 )
 
-#: The faults that a rewrite here takes care of.
+#: Faults that have a workaround here.
 HANDLED_FAULTS = frozenset(fault for fault, _ in _WORKAROUNDS)

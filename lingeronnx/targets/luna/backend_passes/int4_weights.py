@@ -1,11 +1,11 @@
-"""4-bit weights in the forms that the chip computes right, with the same integers.
+"""Rewrite layers with 4-bit weights into forms that the chip computes correctly.
 
-Behind 4-bit weights the next constant is found only where their bytes fill what is planned for
-them: `narrow` in the packer's package has the rule. A kernel that does not fill it gets columns or
-rows of zeros, and as many pads on that side, as long as it still takes fewer bytes than at 8 bits.
-A LinearInt, whose weights of 4 bits one chip gets wrong and another not in all sizes, is a 1x1
-convolution over a map of its rows. What neither helps is stored as 8 bits; the plan asks
-`explain_rejected_weight_bits` before, so that such weights are not rounded to 4 bits for nothing.
+The integers stay the same. The executor finds the constant after 4-bit weights only if these fill
+the bytes planned for them; `packer.int4_checks` has the rule. A kernel that does not fill them is
+extended by rows or columns of zeros, with as many pads, as long as it takes fewer bytes than at 8
+bits. A LinearInt, whose 4-bit weights are wrong on one chip and for some sizes on another, becomes
+a 1x1 convolution over a map of its rows. Other weights are stored with 8 bits. The plan calls
+`explain_rejected_weight_bits` first, so that such weights are not rounded to 4 bits for nothing.
 """
 
 from __future__ import annotations
@@ -27,19 +27,26 @@ from ..packer.int4_checks import INT4_BITS
 from ..packer.limits.limit_tables import get_layer_limits
 from ..packer.memory.constants import StoredSize, compute_stored_size
 from ..packer.packer_graph import PackerStep, PackerTensor
-from .node_builders import insert_pointwise_conv
+from .node_builders import get_dims, insert_pointwise_conv
 
 __all__ = ["explain_rejected_weight_bits", "legalize_int4_weights"]
 
 _SWAP_LAST_AXES = (0, 2, 1)
-_MAX_ZERO_ROWS = 2  # columns or rows of a widened kernel
+_MAX_ZERO_ROWS = 2  # largest extension of a kernel, in rows and in columns
 
 
 @dataclass(frozen=True)
 class _ConvShape:
-    """A convolution's sizes.
+    """Geometry of a convolution.
 
-    Weight [O, I/group, kh, kw], source and result [N, C, H, W], pads t, l, b, r.
+    Attributes
+    ----------
+    weight
+        [O, I/groups, kh, kw].
+    pads
+        Top, left, bottom, right.
+    source, result
+        Shapes of input and output, [N, C, H, W].
     """
 
     weight: tuple[int, ...]
@@ -52,20 +59,26 @@ class _ConvShape:
 
     @classmethod
     def from_node(cls, node: ir.Node) -> _ConvShape:
-        """Read a float or an integer convolution; a line is an image of height 1."""
-        g = ConvGeometry.from_node_as_2d(node)
+        """Read a float or integer convolution; a 1-D one is viewed as an image of height 1."""
+        geometry = ConvGeometry.from_node_as_2d(node)
         return cls(
-            g.weight, g.group, g.pads, g.strides, g.dilations, tuple(g.input_shape), tuple(g.result)
+            geometry.weight,
+            geometry.group,
+            geometry.pads,
+            geometry.strides,
+            geometry.dilations,
+            tuple(geometry.input_shape),
+            tuple(geometry.result),
         )
 
     @classmethod
     def from_linear(cls, outputs: int, inputs: int, rows: int) -> _ConvShape:
-        """Return the 1x1 convolution that a layer of `rows` rows is."""
-        ones, image = (1, 1), (1, inputs, 1, rows)
-        return cls((outputs, inputs, *ones), 1, (0,) * 4, ones, ones, image, (1, outputs, 1, rows))
+        """Return the 1x1 convolution that replaces a fully connected layer with `rows` rows."""
+        one, image = (1, 1), (1, inputs, 1, rows)
+        return cls((outputs, inputs, *one), 1, (0,) * 4, one, one, image, (1, outputs, 1, rows))
 
     def with_zero_padding(self, rows: int, columns: int) -> _ConvShape:
-        """Return the same with so many rows and columns of zeros behind the kernel's, and pads for them."""
+        """Extend the kernel by zeros at the bottom and right, and the pads accordingly."""
         outputs, channels, height, width = self.weight
         top, left, bottom, right = self.pads
         pads = (top, left, bottom + rows * self.dilations[0], right + columns * self.dilations[1])
@@ -73,206 +86,206 @@ class _ConvShape:
 
     @property
     def attributes(self) -> dict[str, object]:
-        """What a node of this kernel says of it."""
-        sizes = {"kernel_shape": self.weight[2:], "pads": self.pads, "strides": self.strides}
+        """The attributes of the convolution node."""
         return {
-            **{key: list(value) for key, value in sizes.items()},
+            "kernel_shape": list(self.weight[2:]),
+            "pads": list(self.pads),
+            "strides": list(self.strides),
             "dilations": list(self.dilations),
             "group": self.group,
         }
 
     def compute_stored_size(self, target: Target) -> StoredSize:
-        """Return the bytes of its weights at 4 bits.
+        """Return the stored size of the weights at 4 bits.
 
-        Of groups that the packer makes nodes of, those of one.
+        If the packer splits the groups into nodes, this is the size for one group.
         """
         outputs, channels, *kernel = self.weight
-        split = self.group not in (1, outputs)
-        group, outputs = (1, outputs // self.group) if split else (self.group, outputs)
+        group = self.group
+        if group not in (1, outputs):
+            group, outputs = 1, outputs // self.group
         step = PackerStep(CONV2D.name, "", (), (), {"group": group, "parameter_bits": INT4_BITS})
-        return compute_stored_size(
-            step, 1, PackerTensor("", (outputs, channels, *kernel), 1, True), target
-        )
+        weight = PackerTensor("", (outputs, channels, *kernel), 1, True)
+        return compute_stored_size(step, 1, weight, target)
 
     def is_supported(self, target: Target) -> bool:
-        """Whether the chip takes such a convolution."""
+        """Whether the chip supports the convolution."""
         source = make_detached_value(self.source, computed=True)
         weight = make_detached_value(self.weight, constant=np.zeros(self.weight, np.int8))
         node = make_detached_node(CONV2D.name, [source, weight], self.result, self.attributes)
         return all(limit(node, target) is None for limit in get_layer_limits(CONV2D.name))
 
     def find_aligned_kernel(self, target: Target) -> _ConvShape | None:
-        """Return it, or the least wider one, that fills what is planned for it.
+        """Return this convolution, or its smallest extension, whose 4-bit weights fill the plan.
 
-        None where none saves bytes.
+        None if none of them saves bytes compared with 8 bits.
         """
-        own = self.compute_stored_size(target)
-        zeros = itertools.product(range(_MAX_ZERO_ROWS + 1), repeat=2)
-        for rows, columns in sorted(
-            zeros, key=lambda more: math.prod(self.with_zero_padding(*more).weight)
-        ):
-            wider = self.with_zero_padding(rows, columns)
-            size = wider.compute_stored_size(target)
-            if size.planned_bytes == size.written_bytes < own.fetched_bytes and (
-                wider == self or wider.is_supported(target)
-            ):
-                return wider
+        max_bytes = self.compute_stored_size(target).fetched_bytes
+        extensions = [
+            self.with_zero_padding(rows, columns)
+            for rows, columns in itertools.product(range(_MAX_ZERO_ROWS + 1), repeat=2)
+        ]
+        for candidate in sorted(extensions, key=lambda shape: math.prod(shape.weight)):
+            size = candidate.compute_stored_size(target)
+            if not size.planned_bytes == size.written_bytes < max_bytes:
+                continue
+            if candidate == self or candidate.is_supported(target):
+                return candidate
         return None
 
 
 def explain_rejected_weight_bits(node: ir.Node, target: Target) -> str | None:
-    """Return why the weights of the float `node` cannot have 4 bits on `target`.
-
-    None where they can.
-    """
-    if node.op_type == "Conv":
-        misfit = (
-            None
-            if _ConvShape.from_node(node).find_aligned_kernel(target) is not None
-            else _MISALIGNED_SIZE
-        )
-        return misfit if INT4_BITS in target.get_weight_bits(CONV2D.name) else _NO_INT4_SUPPORT
-    if ir.base_op_type(node) != "Linear" or INT4_BITS not in target.get_weight_bits(CONV2D.name):
+    """Explain why the weights of a float node cannot have 4 bits; None if they can."""
+    is_layer = node.op_type == "Conv" or ir.base_op_type(node) == "Linear"
+    if not is_layer or INT4_BITS not in target.get_weight_bits(CONV2D.name):
         return _NO_INT4_SUPPORT
+    if node.op_type == "Conv":
+        is_aligned = _ConvShape.from_node(node).find_aligned_kernel(target) is not None
+        return None if is_aligned else _MISALIGNED_SIZE
     if len(ir.require_input(node, 1).uses()) > 1:
-        return "several layers read them"
-    outputs, inputs = (int(d or 1) for d in ir.require_shape(node.inputs[1]))
-    rows = math.prod(int(d or 1) for d in ir.require_shape(node.outputs[0])[1:-1])
-    return (
-        None
-        if _is_int4_linear_correct(outputs, inputs, target)
-        or _can_use_pointwise_conv(outputs, inputs, rows, target)
-        else _MISALIGNED_SIZE
-    )
+        return "several layers share them"
+    outputs, inputs = (int(dim or 1) for dim in ir.require_shape(node.inputs[1]))
+    if _is_int4_linear_correct(outputs, inputs, target):
+        return None
+    rows = math.prod(get_dims(node.outputs[0])[1:-1])
+    return None if _can_use_pointwise_conv(outputs, inputs, rows, target) else _MISALIGNED_SIZE
 
 
-_NO_INT4_SUPPORT = "the chip has none of 4 bits for this operator"
+_NO_INT4_SUPPORT = "the chip does not support 4-bit weights for this operator"
 _MISALIGNED_SIZE = (
-    "constants behind them would be misread: of 4 bits they do not fill the bytes "
-    "that the packer plans"
+    "with 4 bits they do not fill the bytes that the packer plans, so that the constants after "
+    "them would be misread"
 )
 
 
 def _is_int4_linear_correct(outputs: int, inputs: int, target: Target) -> bool:
-    """Whether a LinearInt of 4-bit weights [O, I] comes out right."""
+    """Whether the chip computes a LinearInt with 4-bit weights [outputs, inputs] correctly."""
+    if INT4_BITS not in target.get_weight_bits(LINEAR.name) or inputs == 1:
+        return False
     step = PackerStep(LINEAR.name, "", (), (), {"parameter_bits": INT4_BITS})
     size = compute_stored_size(step, 1, PackerTensor("", (outputs, inputs), 1, True), target)
-    return (
-        INT4_BITS in target.get_weight_bits(LINEAR.name)
-        and inputs > 1
-        and size.planned_bytes == size.written_bytes
-    )
+    return size.planned_bytes == size.written_bytes
 
 
 def _can_use_pointwise_conv(outputs: int, inputs: int, rows: int, target: Target) -> bool:
-    """Whether it does as a 1x1 convolution."""
+    """Whether a 1x1 convolution can replace a LinearInt with 4-bit weights."""
     kernel = _ConvShape.from_linear(outputs, inputs, rows)
     return kernel.find_aligned_kernel(target) == kernel and kernel.is_supported(target)
 
 
 def legalize_int4_weights(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
-    """Bring nodes of the integer `graph` with 4-bit weights into forms that come out right.
-
-    Return what was done.
-    """
-    done = []
-    for node in [node for node in graph.graph if ir.get_attr(node, "parameter_bits") == INT4_BITS]:
+    """Rewrite nodes with 4-bit weights, in place, so that the chip computes them correctly."""
+    rewrites = []
+    for node in list(graph.graph):
+        if ir.get_attr(node, "parameter_bits") != INT4_BITS:
+            continue
         if node.op_type == CONV1D.name:
             node = _convert_conv1d_to_conv2d(graph, node)
-        what = (
-            _legalize_conv(graph, node, target)
-            if node.op_type == CONV2D.name
-            else _legalize_linear(graph, node, target)
-        )
-        if what:
-            done.append(AppliedRewrite(str(node.name), what, "exact"))
-    if done:
+        legalize = _legalize_conv if node.op_type == CONV2D.name else _legalize_linear
+        description = legalize(graph, node, target)
+        if description:
+            rewrites.append(AppliedRewrite(str(node.name), description, "exact"))
+    if rewrites:
         ir.remove_unused(graph)
-    return done
+    return rewrites
 
 
 def _legalize_conv(graph: ir.Model, node: ir.Node, target: Target) -> str:
+    """Extend the kernel of a convolution, or store its weights with 8 bits.
+
+    Returns the description of the change, which is empty if the convolution stays as it is.
+    """
     kernel = _ConvShape.from_node(node)
-    wider = (
-        kernel.find_aligned_kernel(target)
-        if INT4_BITS in target.get_weight_bits(CONV2D.name)
-        else None
-    )
-    if wider is None:
+    aligned = None
+    if INT4_BITS in target.get_weight_bits(CONV2D.name):
+        aligned = kernel.find_aligned_kernel(target)
+    if aligned is None:
         return _store_as_int8(graph, node)
-    if wider == kernel:
+    if aligned == kernel:
         return ""
-    more = [(0, new - old) for new, old in zip(wider.weight, kernel.weight, strict=True)]
+    zeros = [(0, new - old) for new, old in zip(aligned.weight, kernel.weight, strict=True)]
     weight = ir.require_input(node, 1)
     name = ir.unique_tensor_name(graph, f"{weight.name}_wider")
-    node.replace_input_with(
-        1, ir.add_initializer(graph, name, np.pad(ir.require_const_value(weight), more))
-    )
+    padded = np.pad(ir.require_const_value(weight), zeros)
+    node.replace_input_with(1, ir.add_initializer(graph, name, padded))
     for key in ("kernel_shape", "pads"):
-        ir.set_attr(node, key, wider.attributes[key])
-    sides = ["x".join(map(str, k.weight[2:])) for k in (kernel, wider)]
+        ir.set_attr(node, key, aligned.attributes[key])
+    old_size, new_size = ("x".join(map(str, shape.weight[2:])) for shape in (kernel, aligned))
     return (
-        f"a kernel of {sides[0]} has zeros up to {sides[1]}: its 4-bit weights fill the bytes "
-        "that are planned"
+        f"kernel of {old_size} padded with zeros to {new_size}, so that its 4-bit weights fill the "
+        "planned bytes"
     )
 
 
 def _legalize_linear(graph: ir.Model, node: ir.Node, target: Target) -> str:
-    """Leave a LinearInt, write it as a convolution, or store its weights as 8 bits.
+    """Convert a LinearInt to a 1x1 convolution, or store the weights of a node with 8 bits.
 
-    These, of other operators.
+    Returns the description of the change, which is empty if the node stays as it is.
     """
-    source, weight = ir.require_input(node), ir.require_input(node, 1)
-    shape = [int(d or 1) for d in ir.get_shape(source) or (0,)]
-    alone = (
-        node.op_type == LINEAR.name and len(weight.uses()) == 1 and ir.get_attr(node, "o_bits") == 8
-    )
-    if not alone or len(shape) not in (2, 3) or shape[0] != 1:
+    if not _is_convertible_linear(node):
         return _store_as_int8(graph, node)
-    (outputs, inputs), rows = ir.require_const_value(weight).shape, math.prod(shape[1:-1])
+    weight = ir.require_const_value(ir.require_input(node, 1))
+    outputs, inputs = weight.shape
+    rows = math.prod(get_dims(node.inputs[0])[1:-1])
     if _is_int4_linear_correct(outputs, inputs, target):
         return ""
     if not _can_use_pointwise_conv(outputs, inputs, rows, target):
         return _store_as_int8(graph, node)
-    arrays = [ir.require_const_value(value) for value in node.inputs[1:] if value is not None]
-    constants = dict(
-        zip(("weight", "bias"), [arrays[0][:, :, None, None], *arrays[1:]], strict=False)
+    _replace_by_pointwise_conv(graph, node, outputs, inputs, rows, target)
+    return (
+        "converted to a 1x1 convolution over a map of its rows: a LinearInt of this size is wrong "
+        "with 4-bit weights"
     )
-    numbers = {
-        key: ir.get_attr(node, key) for key in ("scale_x", "scale_w", "scale_o", "parameter_bits")
-    }
-    turned = rows > 1
-    value = _insert_transpose(graph, node, source, [1, inputs, rows]) if turned else source
-    result = [1, outputs, rows] if turned else [*shape[:-1], outputs]
-    made = insert_pointwise_conv(
+
+
+def _is_convertible_linear(node: ir.Node) -> bool:
+    """Whether a node is an 8-bit LinearInt over one sample that shares its weight with no other."""
+    if node.op_type != LINEAR.name or ir.get_attr(node, "o_bits") != 8:
+        return False
+    shape = get_dims(node.inputs[0])
+    if len(ir.require_input(node, 1).uses()) != 1:
+        return False
+    return len(shape) in (2, 3) and shape[0] == 1
+
+
+def _replace_by_pointwise_conv(
+    graph: ir.Model, node: ir.Node, outputs: int, inputs: int, rows: int, target: Target
+) -> None:
+    """Replace a LinearInt by a 1x1 convolution, with Transposes if it has several rows."""
+    arrays = [ir.require_const_value(value) for value in node.inputs[1:] if value is not None]
+    arrays[0] = arrays[0][:, :, None, None]
+    attribute_names = ("scale_x", "scale_w", "scale_o", "parameter_bits")
+    has_rows = rows > 1
+    value, name = ir.require_input(node), str(node.outputs[0].name)
+    output_shape = [*get_dims(value)[:-1], outputs]
+    if has_rows:
+        value = _insert_transpose(graph, node, value, [1, inputs, rows])
+        output_shape = [1, outputs, rows]
+    result = insert_pointwise_conv(
         graph,
         value,
         [1, inputs, 1, rows],
-        constants=constants,
-        scales=numbers,
-        output_shape=result,
-        name=f"{node.outputs[0].name}_as_image" if turned else str(node.outputs[0].name),
+        constants=dict(zip(("weight", "bias"), arrays, strict=False)),
+        scales={key: ir.get_attr(node, key) for key in attribute_names},
+        output_shape=output_shape,
+        name=f"{name}_as_image" if has_rows else name,
         before=node,
         target=target,
     )
-    if turned:
-        made = _insert_transpose(graph, node, made, [1, rows, outputs])
-    last = made.producer()
+    if has_rows:
+        result = _insert_transpose(graph, node, result, [1, rows, outputs])
+    last = result.producer()
     assert last is not None
     graph.graph.remove(last)
     ir.replace_nodes(graph, [node], [last])
-    return (
-        "a 1x1 convolution over a map of its rows: with 4-bit weights a LinearInt of this size "
-        "is not right"
-    )
 
 
 def _insert_transpose(
     graph: ir.Model, node: ir.Node, value: ir.Value, shape: Sequence[int]
 ) -> ir.Value:
-    """Insert a Transpose of rows and columns before `node`; return its output, of sizes `shape`."""
+    """Insert a Transpose of the last two axes before `node`; return its output of `shape`."""
     name = ir.unique_tensor_name(graph, f"{value.name}_turned")
-    turn = ir.make_node(
+    transpose = ir.make_node(
         TRANSPOSE.name,
         [value],
         {"perm": list(_SWAP_LAST_AXES)},
@@ -280,13 +293,13 @@ def _insert_transpose(
         output=name,
         like=value,
     )
-    turn.outputs[0].shape = ir.make_shape(list(shape))
-    graph.graph.insert_before(node, turn)
-    return turn.outputs[0]
+    transpose.outputs[0].shape = ir.make_shape(list(shape))
+    graph.graph.insert_before(node, transpose)
+    return transpose.outputs[0]
 
 
 def _store_as_int8(graph: ir.Model, node: ir.Node) -> str:
-    """Say 8 bits of a node's weights, whose integers stay; a copy of what other nodes read at 4."""
+    """Declare 8-bit weights of equal values; copy them if other nodes read them as 4-bit ones."""
     ir.set_attr(node, "parameter_bits", 8)
     weight = ir.require_input(node, 1)
     array = ir.const_value(weight)
@@ -294,49 +307,53 @@ def _store_as_int8(graph: ir.Model, node: ir.Node) -> str:
         copy = ir.add_initializer(graph, ir.unique_tensor_name(graph, f"{weight.name}_copy"), array)
         node.replace_input_with(1, copy)
     return (
-        "its 4-bit weights are stored as 8 bits, of the same values: as 4 bits the chip would "
-        "not compute them right"
+        "4-bit weights stored with 8 bits and equal values: the chip does not compute them "
+        "correctly with 4 bits"
     )
 
 
 def _convert_conv1d_to_conv2d(graph: ir.Model, node: ir.Node) -> ir.Node:
-    """Write a Conv1dInt, whose 4-bit weights do not pack, as a Conv2dInt of height 1; return it."""
-    g, base = ConvGeometry.from_node_as_2d(node), str(node.outputs[0].name)
+    """Replace a Conv1dInt, whose 4-bit weights do not pack, by a Conv2dInt of height 1."""
+    geometry, base_name = ConvGeometry.from_node_as_2d(node), str(node.outputs[0].name)
     source, weight, result = ir.require_input(node), ir.require_input(node, 1), node.outputs[0]
-    up = ir.make_node(
+    unsqueeze = ir.make_node(
         UNSQUEEZE.name,
         [source],
         {"axes": [2]},
         name=f"{node.name}_image",
-        output=ir.unique_tensor_name(graph, f"{base}_image"),
+        output=ir.unique_tensor_name(graph, f"{base_name}_image"),
         like=source,
     )
-    up.outputs[0].shape = ir.make_shape(list(g.input_shape))
-    held = ir.add_initializer(
+    unsqueeze.outputs[0].shape = ir.make_shape(list(geometry.input_shape))
+    weight_2d = ir.add_initializer(
         graph,
         ir.unique_tensor_name(graph, f"{weight.name}_image"),
         ir.require_const_value(weight)[:, :, None],
     )
     attributes = {name: ir.get_attr(node, name) for name in node.attributes}
-    attributes |= {"kernel_shape": list(g.kernel), "pads": list(g.pads), "strides": list(g.strides)}
-    attributes["dilations"] = list(g.dilations)
-    made = ir.make_node(
+    attributes |= {
+        "kernel_shape": list(geometry.kernel),
+        "pads": list(geometry.pads),
+        "strides": list(geometry.strides),
+    }
+    attributes["dilations"] = list(geometry.dilations)
+    convolution = ir.make_node(
         CONV2D.name,
-        [up.outputs[0], held, *node.inputs[2:]],
+        [unsqueeze.outputs[0], weight_2d, *node.inputs[2:]],
         attributes,
         name=str(node.name),
-        output=ir.unique_tensor_name(graph, f"{base}_rows"),
+        output=ir.unique_tensor_name(graph, f"{base_name}_rows"),
         domain=node.domain,
         like=result,
     )
-    made.outputs[0].shape = ir.make_shape(list(g.result))
-    down = ir.make_node(
+    convolution.outputs[0].shape = ir.make_shape(list(geometry.result))
+    squeeze = ir.make_node(
         SQUEEZE.name,
-        [made.outputs[0]],
+        [convolution.outputs[0]],
         {"axes": [2]},
         name=f"{node.name}_line",
         output="",
         like=result,
     )
-    ir.replace_nodes(graph, [node], [up, made, down])
-    return made
+    ir.replace_nodes(graph, [node], [unsqueeze, convolution, squeeze])
+    return convolution

@@ -1,13 +1,14 @@
-"""LinearInt of several rows in another form, with the same integers.
+"""Rewrite LinearInt with several rows, with equal integers: split by outputs, or as a convolution.
 
-Cut over its outputs, or a convolution.
-A chip may want its output outside shared memory, and inside what BatchNorm2dInt reads: an iqCat of
-parts moves it.
+Chips may require the output of a LinearInt outside shared memory, and the input of a BatchNorm2dInt
+inside: an iqCat of parts moves it.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from ....formats import BATCH_NORM2D, CONV2D, GLU, LINEAR, RESHAPE, SOFTMAX, TRANSPOSE
 from ....graph import ir
@@ -16,10 +17,16 @@ from ... import Target
 from ..._target import AppliedRewrite
 from ..faults import LunaFault
 from ..packer.limits.limit_tables import get_layer_limits
-from .node_builders import POINTWISE_CONV_ATTRIBUTES, insert_concat, insert_pointwise_conv
+from .node_builders import (
+    POINTWISE_CONV_ATTRIBUTES,
+    get_dims,
+    insert_concat,
+    insert_pointwise_conv,
+)
 
 __all__ = [
     "MAX_CONCAT_WORK_AREA",
+    "LinearShape",
     "convert_mean_linears_to_convs",
     "get_linear_shape",
     "is_read_by_batch_norm",
@@ -27,215 +34,263 @@ __all__ = [
     "split_linear_outputs",
 ]
 
-#: The packer plans no larger area for an iqCat.
+#: Largest work area, in bytes, that the packer plans for an iqCat.
 MAX_CONCAT_WORK_AREA = 65536
 _MAX_PARTS = 16
 
 
-def split_linear_outputs(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
-    """Cut every LinearInt of 8 bits over its outputs that needs more work area than any node of the graph plans.
+class LinearShape(NamedTuple):
+    """Dimensions of a LinearInt; its input is (rows, inputs), its weight (outputs, inputs)."""
 
-    One of M rows of N to L elements writes ``M*(max(N, L) + L)`` bytes and plans M*N; an iqCat of
-    all its outputs M*L.
+    rows: int
+    inputs: int
+    outputs: int
+
+    @property
+    def written_bytes(self) -> int:
+        """Bytes of the work area that the executor writes, if there are several rows."""
+        return self.rows * (max(self.inputs, self.outputs) + self.outputs)
+
+    @property
+    def planned_bytes(self) -> int:
+        """Bytes of the work area that the packer plans."""
+        return self.rows * self.inputs
+
+    def split(self, part_count: int) -> LinearShape:
+        """Return the dimensions of the largest of `part_count` parts of the outputs."""
+        return self._replace(outputs=-(-self.outputs // part_count))
+
+
+def split_linear_outputs(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
+    """Split every 8-bit LinearInt by outputs if it needs a larger work area than any node plans.
+
+    With M rows of N inputs and L outputs it writes ``M*(max(N, L) + L)`` bytes and plans M*N; an
+    iqCat of all its outputs plans M*L.
     """
-    rows = {node: size for node in graph.graph if (size := get_linear_shape(node)) is not None}
-    area = max((_get_planned_work_area(node, rows.get(node)) for node in graph.graph), default=0)
-    done = []
-    for node, (m, n, wide) in sorted(rows.items(), key=lambda item: -item[1][0] * item[1][2]):
-        need = m * (max(n, wide) + wide)
-        if m == 1 or need <= area or m * wide > MAX_CONCAT_WORK_AREA or not _has_8bit_output(node):
+    linears = _collect_linears(graph)
+    area_bytes = _get_largest_planned_area(graph, linears)
+    rewrites = []
+    for node, shape in sorted(linears.items(), key=lambda item: -item[1].rows * item[1].outputs):
+        concat_bytes = shape.rows * shape.outputs
+        if shape.rows == 1 or shape.written_bytes <= area_bytes:
             continue
-        after = max(area, m * wide)
-        counts = range(2, _MAX_PARTS + 1)
-        parts = next(
-            (k for k in counts if m * (max(n, -(-wide // k)) + -(-wide // k)) <= after), None
+        if concat_bytes > MAX_CONCAT_WORK_AREA or not _has_8bit_output(node):
+            continue
+        new_area_bytes = max(area_bytes, concat_bytes)
+        part_count = _find_part_count(shape, range(2, _MAX_PARTS + 1), new_area_bytes)
+        if part_count is None:
+            continue
+        _split_outputs(graph, node, shape.outputs, part_count)
+        area_bytes = new_area_bytes
+        description = (
+            f"{shape.outputs} outputs x {shape.rows} rows split into {part_count} LinearInt: the "
+            "packer allocates too small a work area"
         )
-        if parts is not None:
-            _split_outputs(graph, node, wide, parts)
-            area = after
-            what = (
-                f"{wide} outputs of {m} rows in {parts} parts side by side: the packer plans "
-                "too small a work area"
-            )
-            done.append(AppliedRewrite(str(node.name), what, "exact"))
-    return done
+        rewrites.append(AppliedRewrite(str(node.name), description, "exact"))
+    return rewrites
 
 
 def split_linear_before_batch_norm(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
-    """Cut every LinearInt in two or more whose rows a BatchNorm2dInt reads, where `target` wants them outside.
+    """Split every multi-row LinearInt that a BatchNorm2dInt reads, if its output must be external.
 
-    As few parts as stay within the work area; parts of half as many outputs as inputs, or less, ask
-    for no more than is planned for them where the inputs lie in shared memory.
+    Uses the fewest parts that stay within the work area. Parts with at most half as many outputs as
+    inputs need no more than is planned for them if the inputs are in shared memory.
     """
     if LunaFault.LINEAR_ROWS not in target.faults:
         return []
-    rows = {node: size for node in graph.graph if (size := get_linear_shape(node)) is not None}
-    area = max((_get_planned_work_area(node, rows.get(node)) for node in graph.graph), default=0)
-    done = []
-    for node, (m, n, wide) in rows.items():
-        if m == 1 or wide == 1 or not is_read_by_batch_norm(node.outputs[0]):
+    linears = _collect_linears(graph)
+    area_bytes = _get_largest_planned_area(graph, linears)
+    rewrites = []
+    for node, shape in linears.items():
+        if shape.rows == 1 or shape.outputs == 1 or not is_read_by_batch_norm(node.outputs[0]):
             continue
-        counts = range(2, min(wide, _MAX_PARTS) + 1)
-        fits = (k for k in counts if m * (max(n, -(-wide // k)) + -(-wide // k)) <= area)
-        parts = next(fits, min(max(2, -(-2 * wide // n)), counts[-1]))
-        _split_outputs(graph, node, wide, parts)
-        what = (
-            f"{wide} outputs in {parts} parts, joined in shared memory, where a BatchNorm2dInt "
-            "reads them"
+        counts = range(2, min(shape.outputs, _MAX_PARTS) + 1)
+        part_count = _find_part_count(shape, counts, area_bytes)
+        if part_count is None:
+            part_count = min(max(2, -(-2 * shape.outputs // shape.inputs)), counts[-1])
+        _split_outputs(graph, node, shape.outputs, part_count)
+        description = (
+            f"{shape.outputs} outputs split into {part_count} parts, concatenated in shared memory "
+            "for a BatchNorm2dInt"
         )
-        done.append(AppliedRewrite(str(node.name), what, "exact"))
-    return done
+        rewrites.append(AppliedRewrite(str(node.name), description, "exact"))
+    return rewrites
+
+
+def _collect_linears(graph: ir.Model) -> dict[ir.Node, LinearShape]:
+    """Return every LinearInt with its dimensions, in graph order."""
+    linears = {}
+    for node in graph.graph:
+        shape = get_linear_shape(node)
+        if shape is not None:
+            linears[node] = shape
+    return linears
+
+
+def _get_largest_planned_area(graph: ir.Model, linears: Mapping[ir.Node, LinearShape]) -> int:
+    """Return the largest work area in bytes that the packer plans for a node."""
+    return max((_get_planned_work_area(node, linears.get(node)) for node in graph.graph), default=0)
+
+
+def _find_part_count(shape: LinearShape, counts: range, area_bytes: int) -> int | None:
+    """Return the first of `counts` whose parts stay within the work area, or None."""
+    for count in counts:
+        if shape.split(count).written_bytes <= area_bytes:
+            return count
+    return None
 
 
 def is_read_by_batch_norm(value: ir.Value) -> bool:
-    """Whether a BatchNorm2dInt reads `value`, as it is or reshaped."""
-    readers = [use.node for use in value.uses()]
-    return any(
-        reader.op_type == BATCH_NORM2D.name
-        or (reader.op_type == RESHAPE.name and is_read_by_batch_norm(reader.outputs[0]))
-        for reader in readers
-    )
+    """Whether a BatchNorm2dInt reads `value`, directly or reshaped."""
+    for use in value.uses():
+        if use.node.op_type == BATCH_NORM2D.name:
+            return True
+        if use.node.op_type == RESHAPE.name and is_read_by_batch_norm(use.node.outputs[0]):
+            return True
+    return False
 
 
 def convert_mean_linears_to_convs(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
-    """Write every LinearInt of one output over turned rows and columns as a convolution of what was turned.
+    """Convert every LinearInt with one output over a transposed tensor to a 1x1 convolution.
 
-    A mean over T steps of [1, T, C] is a 1x1 convolution of T channels and one output over [1, T,
-    1, C].
+    A mean over T steps of [1, T, C] is a convolution with T channels and one output over
+    [1, T, 1, C], which needs no Transpose.
     """
-    done = []
+    rewrites = []
     for node in list(graph.graph):
-        size, source = get_linear_shape(node), _find_transposed_source(node)
-        if (
-            size is None
-            or source is None
-            or size[0] == 1
-            or size[2] != 1
-            or not _has_8bit_output(node)
-        ):
+        shape, source = get_linear_shape(node), _find_transposed_source(node)
+        if shape is None or source is None or shape.rows == 1 or shape.outputs != 1:
             continue
-        result, image = node.outputs[0], [1, size[1], 1, size[0]]
-        arrays = [a for value in node.inputs[1:] if (a := ir.const_value(value)) is not None]
-        constants = dict(
-            zip(("weight", "bias"), [arrays[0].reshape(1, -1, 1, 1), *arrays[1:]], strict=False)
-        )
-        over, weight = (
-            make_detached_value(image),
-            make_detached_value(constants["weight"].shape, constant=constants["weight"]),
-        )
-        alike = make_detached_node(
-            CONV2D.name, [over, weight], [1, 1, 1, size[0]], POINTWISE_CONV_ATTRIBUTES
-        )
-        if any(limit(alike, target) is not None for limit in get_layer_limits(CONV2D.name)):
+        if not _has_8bit_output(node) or not _is_mean_conv_supported(node, shape, target):
             continue
-        scales = {key: float(ir.get_attr(node, key)) for key in ("scale_x", "scale_w", "scale_o")}
-        shape = [int(d or 1) for d in ir.get_shape(result) or ()]
-        convolution = insert_pointwise_conv(
-            graph,
-            source,
-            image,
-            constants=constants,
-            scales=scales,
-            output_shape=shape,
-            name=str(result.name),
-            before=node,
-            target=target,
-        )
-        last = convolution.producer()
-        assert last is not None
-        graph.graph.remove(last)
-        ir.replace_nodes(graph, [node], [last])
+        _replace_by_mean_conv(graph, node, source, shape, target)
         ir.remove_unused(graph)
-        what = (
-            "a 1x1 convolution whose channels are the steps: a LinearInt of several rows "
-            "writes "
-            "past its work area"
+        description = (
+            "converted to a 1x1 convolution with the steps as channels: a LinearInt with several "
+            "rows writes past its work area"
         )
-        done.append(AppliedRewrite(str(node.name), what, "exact"))
-    return done
+        rewrites.append(AppliedRewrite(str(node.name), description, "exact"))
+    return rewrites
+
+
+def _is_mean_conv_supported(node: ir.Node, shape: LinearShape, target: Target) -> bool:
+    """Whether the chip supports the 1x1 convolution that replaces a LinearInt with one output."""
+    weight = ir.require_const_value(node.inputs[1]).reshape(1, -1, 1, 1)
+    image = make_detached_value([1, shape.inputs, 1, shape.rows])
+    convolution = make_detached_node(
+        CONV2D.name,
+        [image, make_detached_value(weight.shape, constant=weight)],
+        [1, 1, 1, shape.rows],
+        POINTWISE_CONV_ATTRIBUTES,
+    )
+    return all(limit(convolution, target) is None for limit in get_layer_limits(CONV2D.name))
+
+
+def _replace_by_mean_conv(
+    graph: ir.Model, node: ir.Node, source: ir.Value, shape: LinearShape, target: Target
+) -> None:
+    """Replace a LinearInt with one output by a 1x1 convolution of `source`."""
+    constants = [ir.const_value(value) for value in node.inputs[1:]]
+    arrays = [array for array in constants if array is not None]
+    arrays[0] = arrays[0].reshape(1, -1, 1, 1)
+    convolution = insert_pointwise_conv(
+        graph,
+        source,
+        [1, shape.inputs, 1, shape.rows],
+        constants=dict(zip(("weight", "bias"), arrays, strict=False)),
+        scales={key: float(ir.get_attr(node, key)) for key in ("scale_x", "scale_w", "scale_o")},
+        output_shape=get_dims(node.outputs[0]),
+        name=str(node.outputs[0].name),
+        before=node,
+        target=target,
+    )
+    last = convolution.producer()
+    assert last is not None
+    graph.graph.remove(last)
+    ir.replace_nodes(graph, [node], [last])
 
 
 def _find_transposed_source(node: ir.Node) -> ir.Value | None:
-    """Return what the LinearInt `node` reads before its rows and columns were turned.
+    """Return the tensor whose two last axes a Transpose swaps for the first input of `node`.
 
-    None where they were not.
+    None if there is no such Transpose, or a Reshape after it changes the shape.
     """
     value = node.inputs[0] if node.inputs else None
-    shape, maker = None if value is None else ir.get_shape(value), ir.producer(value)
-    while maker is not None and maker.op_type == RESHAPE.name:
-        maker = ir.producer(maker.inputs[0])
-    if (
-        maker is None
-        or maker.op_type != TRANSPOSE.name
-        or list(ir.get_attr(maker, "perm") or []) != [0, 2, 1]
-    ):
+    producer = ir.producer(value)
+    while producer is not None and producer.op_type == RESHAPE.name:
+        producer = ir.producer(producer.inputs[0])
+    if producer is None or producer.op_type != TRANSPOSE.name:
         return None
-    return maker.inputs[0] if ir.get_shape(maker.outputs[0]) == shape else None
+    if list(ir.get_attr(producer, "perm") or []) != [0, 2, 1]:
+        return None
+    shape = None if value is None else ir.get_shape(value)
+    return producer.inputs[0] if ir.get_shape(producer.outputs[0]) == shape else None
 
 
-def get_linear_shape(node: ir.Node) -> tuple[int, int, int] | None:
-    """Return rows, inputs and outputs of a LinearInt, None for anything else."""
-    shape, weight = ir.get_shape(node.inputs[0]) if node.inputs else None, None
-    if node.op_type == LINEAR.name and shape is not None and None not in shape[1:]:
-        weight = ir.const_value(node.inputs[1])
-    if weight is None or shape is None:
+def get_linear_shape(node: ir.Node) -> LinearShape | None:
+    """Return the dimensions of a LinearInt, or None for other nodes and unknown shapes."""
+    if node.op_type != LINEAR.name:
         return None
-    return math.prod(shape[1:-1]), weight.shape[1], weight.shape[0]  # type: ignore[arg-type]
+    shape, weight = ir.get_shape(node.inputs[0]), ir.const_value(node.inputs[1])
+    if shape is None or weight is None or None in shape[1:]:
+        return None
+    rows = math.prod(int(dim or 1) for dim in shape[1:-1])
+    return LinearShape(rows, inputs=weight.shape[1], outputs=weight.shape[0])
 
 
 def _has_8bit_output(node: ir.Node) -> bool:
-    """Whether `node` writes 8 bits.
-
-    An iqCat of its parts, and a convolution in its place, write no more.
-    """
+    """Whether a node writes 8 bits; an iqCat and a convolution that replace it write no more."""
     return bool(ir.get_attr(node, "o_bits", 8) == 8)
 
 
-def _get_planned_work_area(node: ir.Node, rows: tuple[int, int, int] | None) -> int:
-    """Return the work area that the packer plans for `node`, of the operators that stand beside a LinearInt."""
-    if rows is not None:
-        return rows[0] * rows[1]
-    size = math.prod(
-        int(d or 1) for d in (ir.get_shape(node.inputs[0]) or (0,) if node.inputs else (0,))
-    )
-    return {GLU.name: 7 * size, SOFTMAX.name: 6 * size}.get(node.op_type, 0)
+def _get_planned_work_area(node: ir.Node, linear: LinearShape | None) -> int:
+    """Return the work area in bytes that the packer plans for a LinearInt, GluInt or SoftmaxInt."""
+    if linear is not None:
+        return linear.planned_bytes
+    if node.op_type not in (GLU.name, SOFTMAX.name) or ir.get_shape(node.inputs[0]) is None:
+        return 0
+    return (7 if node.op_type == GLU.name else 6) * math.prod(get_dims(node.inputs[0]))
 
 
-def _split_outputs(graph: ir.Model, node: ir.Node, wide: int, parts: int) -> None:
-    """Put LinearInt nodes for some of the outputs each, and an iqCat, in place of `node`."""
+def _split_outputs(graph: ir.Model, node: ir.Node, outputs: int, part_count: int) -> None:
+    """Replace a LinearInt by parts that compute some outputs each, and an iqCat of them."""
     result, scale = node.outputs[0], float(ir.get_attr(node, "scale_o"))
-    each = -(-wide // parts)
-    made = []
-    for start in range(0, wide, each):
-        constants = []
-        for value in node.inputs[1:]:
-            array = ir.const_value(value)
-            assert value is not None
-            assert array is not None
-            name = ir.unique_tensor_name(graph, f"{value.name}_from{start}")
-            constants.append(ir.add_initializer(graph, name, array[start : start + each]))
-        name = ir.unique_tensor_name(graph, f"{result.name}_from{start}")
-        part = ir.make_node(
-            node.op_type,
-            [node.inputs[0], *constants],
-            {},
-            name=f"{node.name}_from{start}",
-            output=name,
-            domain=node.domain,
-            like=result,
-        )
-        part.attributes.update(node.attributes)
-        part.outputs[0].shape = ir.make_shape(
-            [*(result.shape or ())[:-1], (ir.get_shape(constants[0]) or (0,))[0]]
-        )
-        graph.graph.insert_before(node, part)
-        made.append(part.outputs[0])
+    part_outputs = -(-outputs // part_count)
+    parts = [
+        _insert_partial_linear(graph, node, start, start + part_outputs)
+        for start in range(0, outputs, part_outputs)
+    ]
     rank = len(result.shape or ())
-    join = insert_concat(graph, node, made, rank - 1, scale, "").producer()
-    assert join is not None
-    graph.graph.remove(join)
-    ir.replace_nodes(graph, [node], [join])
-    for value in [
-        v for v in graph.graph.initializers.values() if not v.uses() and not v.is_graph_output()
-    ]:
-        del graph.graph.initializers[str(value.name)]
+    concat = insert_concat(graph, node, parts, rank - 1, scale, "").producer()
+    assert concat is not None
+    graph.graph.remove(concat)
+    ir.replace_nodes(graph, [node], [concat])
+    for value in list(graph.graph.initializers.values()):
+        if not value.uses() and not value.is_graph_output():
+            del graph.graph.initializers[str(value.name)]
+
+
+def _insert_partial_linear(graph: ir.Model, node: ir.Node, start: int, end: int) -> ir.Value:
+    """Insert a LinearInt that computes the outputs start .. end-1 of `node`; return its output."""
+    result = node.outputs[0]
+    constants = []
+    for value in node.inputs[1:]:
+        array = ir.const_value(value)
+        assert value is not None
+        assert array is not None
+        name = ir.unique_tensor_name(graph, f"{value.name}_from{start}")
+        constants.append(ir.add_initializer(graph, name, array[start:end]))
+    part = ir.make_node(
+        node.op_type,
+        [node.inputs[0], *constants],
+        {},
+        name=f"{node.name}_from{start}",
+        output=ir.unique_tensor_name(graph, f"{result.name}_from{start}"),
+        domain=node.domain,
+        like=result,
+    )
+    part.attributes.update(node.attributes)
+    part_outputs = (ir.get_shape(constants[0]) or (0,))[0]
+    part.outputs[0].shape = ir.make_shape([*(result.shape or ())[:-1], part_outputs])
+    graph.graph.insert_before(node, part)
+    return part.outputs[0]

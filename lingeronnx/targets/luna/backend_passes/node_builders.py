@@ -1,4 +1,4 @@
-"""Nodes that the form of a graph for a chip is built of."""
+"""Build the nodes that backend passes insert: Slice, iqCat and 1x1 convolutions."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ... import Target
 __all__ = [
     "IDENTITY_WEIGHT",
     "POINTWISE_CONV_ATTRIBUTES",
+    "get_dims",
     "insert_concat",
     "insert_pointwise_conv",
     "insert_slice",
@@ -20,10 +21,10 @@ __all__ = [
     "make_slice",
 ]
 
-#: The weight of an identity convolution or layer, and its scale.
+#: Weight of an identity layer, and its scale.
 IDENTITY_WEIGHT = 64
 
-#: Attributes of a convolution of size 1x1 over 8 bits, but for its scales.
+#: Attributes of an 8-bit 1x1 convolution, without its scales.
 POINTWISE_CONV_ATTRIBUTES = {
     "kernel_shape": [1, 1],
     "strides": [1, 1],
@@ -35,24 +36,38 @@ POINTWISE_CONV_ATTRIBUTES = {
     "o_bits": 8,
 }
 
-#: Attributes that say where a node runs.
+#: Attributes that select the platform of a node.
 _PLACEMENT_ATTRIBUTES = ("platform", "platform_quant", "quant_mode")
 
 
-def make_slice(
-    graph: ir.Model, value: ir.Value, axis: int, start: int, end: int, base: str, taken: set[str]
-) -> ir.Node:
-    """Return a Slice of the positions `start` .. `end` - 1 of `value`, to be inserted.
+def get_dims(value: ir.Value | None) -> list[int]:
+    """Return the shape of a tensor with unknown dims as 1; empty if its rank is unknown."""
+    return [int(dim or 1) for dim in ir.get_shape(value) or ()]
 
-    base : of the name of its output. taken : names that tensors have; the new ones are added.
+
+def make_slice(
+    graph: ir.Model,
+    value: ir.Value,
+    axis: int,
+    start: int,
+    end: int,
+    base_name: str,
+    used_names: set[str],
+) -> ir.Node:
+    """Create a Slice of the indices start .. end-1 of `value`, without inserting it.
+
+    Parameters
+    ----------
+    base_name : str
+        Name of its output, made unique.
+    used_names : set of str
+        Tensor names in use; the new names are added.
     """
-    name = ir.reserve_name(base, taken)
-    bounds = [
-        ir.add_initializer(
-            graph, ir.reserve_name(f"{name}_{what}", taken), np.array([number], np.int64)
-        )
-        for what, number in (("start", start), ("end", end), ("axis", axis), ("step", 1))
-    ]
+    name = ir.reserve_name(base_name, used_names)
+    bounds = []
+    for label, index in (("start", start), ("end", end), ("axis", axis), ("step", 1)):
+        bound_name = ir.reserve_name(f"{name}_{label}", used_names)
+        bounds.append(ir.add_initializer(graph, bound_name, np.array([index], np.int64)))
     slice_node = ir.make_node(
         "Slice", [value, *bounds], name=f"Slice_{name}", output=name, like=value
     )
@@ -65,16 +80,18 @@ def make_slice(
 def make_concat(
     parts: Sequence[ir.Value], axis: int, scale: float, like: ir.Node, name: str, output: str
 ) -> ir.Node:
-    """Return an iqCat of `parts`, all held at `scale`, to be inserted.
+    """Create an iqCat of `parts`, all quantized with `scale`, without inserting it.
 
-    Where it runs is taken from `like`.
+    Its platform attributes are copied from the node `like`.
     """
-    place = {key: ir.get_attr(like, key) for key in _PLACEMENT_ATTRIBUTES if key in like.attributes}
+    platform_attributes = {
+        key: ir.get_attr(like, key) for key in _PLACEMENT_ATTRIBUTES if key in like.attributes
+    }
     attrs = {
         "dim": axis,
         **{f"scale_x_{i}": scale for i in range(len(parts))},
         "scale_o": scale,
-        **place,
+        **platform_attributes,
     }
     concat = ir.make_node(
         CONCAT.name,
@@ -86,15 +103,18 @@ def make_concat(
         like=parts[0],
     )
     shape = list(parts[0].shape or ())
-    shape[axis] = sum(int((ir.get_shape(each) or ())[axis] or 0) for each in parts)
+    shape[axis] = sum(int((ir.get_shape(part) or ())[axis] or 0) for part in parts)
     concat.outputs[0].shape = ir.make_shape(shape)
     return concat
 
 
 def insert_slice(graph: ir.Model, node: ir.Node, axis: int, start: int, end: int) -> ir.Value:
-    """Insert a Slice of the positions `start` ..
+    """Insert a Slice of the indices start .. end-1 of a node's first output after the node.
 
-    `end` - 1 of the first output of `node` behind it; return its own.
+    Returns
+    -------
+    ir.Value
+        Output of the Slice.
     """
     value = node.outputs[0]
     slice_node = make_slice(
@@ -113,10 +133,18 @@ def insert_concat(
     name: str,
     before: ir.Node | None = None,
 ) -> ir.Value:
-    """Insert an iqCat of `parts`, all held at `scale`, before `before` or else `node`.
+    """Insert an iqCat of `parts` and return its output.
 
-    Return its output.
-    Where it runs is taken from `node`. It is named after its output, which no other node has.
+    Parameters
+    ----------
+    node : ir.Node
+        Node whose platform attributes it gets.
+    parts : sequence of ir.Value
+        Inputs, all quantized with `scale`.
+    name : str
+        Name of the output, made unique; empty for the name of the output of `node`.
+    before : ir.Node, optional
+        Node before which it is inserted; by default `node`.
     """
     output = ir.unique_tensor_name(graph, name) if name else ""
     concat = make_concat(
@@ -137,55 +165,104 @@ def insert_pointwise_conv(
     before: ir.Node,
     target: Target,
 ) -> ir.Value:
-    """Insert a 1x1 Conv2dInt over `value`, seen as an image, before `before`.
+    """Insert a 1x1 Conv2dInt over a tensor that is reshaped to an image.
 
-    Return what it gives, of sizes `output_shape`.
-    image : sizes [1, C, H, W]. constants : weight [N, C, 1, 1], and bias [N] or none. scales :
-    scale_x, scale_w, scale_o. name : that new tensors begin with.
+    Parameters
+    ----------
+    value : ir.Value
+        Input.
+    image : sequence of int
+        Shape [1, C, H, W] of the image.
+    constants : mapping of str to np.ndarray
+        Weight [N, C, 1, 1] and, optionally, bias [N].
+    scales : mapping of str to float
+        Attributes scale_x, scale_w, scale_o.
+    output_shape : sequence of int
+        Shape of the result.
+    name : str
+        Name of the result, and prefix of the names of new tensors.
+    before : ir.Node
+        Node before which the nodes are inserted.
+
+    Returns
+    -------
+    ir.Value
+        The result.
     """
-    outputs = [1, len(constants["weight"]), *image[2:]]
-    attrs: dict[str, object] = {
+    conv_shape = [1, len(constants["weight"]), *image[2:]]
+    conv_name = name if list(output_shape) == conv_shape else f"{name}_convolved"
+    attributes: dict[str, object] = {
         **POINTWISE_CONV_ATTRIBUTES,
         **scales,
         **target.node_attributes.get("", {}),
     }
-    none: dict[str, object] = {}
-    reshaped, convolved = (
-        (RESHAPE.name, "", none),
-        (CONV2D.name, "thinker", dict(sorted(attrs.items()))),
+    used_names = ir.get_tensor_names(graph)
+    value = _insert_reshape(graph, value, image, f"{name}_image", before, used_names)
+    value = _insert_node(
+        graph,
+        CONV2D.name,
+        value,
+        constants,
+        dict(sorted(attributes.items())),
+        shape=conv_shape,
+        name=conv_name,
+        before=before,
+        used_names=used_names,
     )
-    steps = [
-        (f"{name}_image", reshaped, {"shape": np.array(image, np.int64)}, image),
-        (
-            name if list(output_shape) == outputs else f"{name}_convolved",
-            convolved,
-            constants,
-            outputs,
-        ),
-        (name, reshaped, {"shape": np.array(output_shape, np.int64)}, output_shape),
-    ]
-    taken = ir.get_tensor_names(graph)
-    for base, (op_type, domain, attributes), held, sizes in steps:
-        if op_type == RESHAPE.name and list(sizes) == list(ir.get_shape(value) or ()):
-            continue
-        own = ir.reserve_name(base, taken)
-        inputs = [
-            value,
-            *(
-                ir.add_initializer(graph, ir.reserve_name(f"{own}_{what}", taken), a)
-                for what, a in held.items()
-            ),
-        ]
-        inserted = ir.make_node(
-            op_type,
-            inputs,
-            attributes,
-            name=f"{op_type}_{own}",
-            output=own,
-            domain=domain,
-            like=value,
-        )
-        inserted.outputs[0].shape = ir.make_shape(list(sizes))
-        graph.graph.insert_before(before, inserted)
-        value = inserted.outputs[0]
-    return value
+    return _insert_reshape(graph, value, output_shape, name, before, used_names)
+
+
+def _insert_reshape(
+    graph: ir.Model,
+    value: ir.Value,
+    shape: Sequence[int],
+    name: str,
+    before: ir.Node,
+    used_names: set[str],
+) -> ir.Value:
+    """Insert a Reshape and return its output; return `value` if it has this shape already."""
+    if list(shape) == list(ir.get_shape(value) or ()):
+        return value
+    constants = {"shape": np.array(shape, np.int64)}
+    return _insert_node(
+        graph,
+        RESHAPE.name,
+        value,
+        constants,
+        {},
+        shape=shape,
+        name=name,
+        before=before,
+        used_names=used_names,
+    )
+
+
+def _insert_node(
+    graph: ir.Model,
+    op_type: str,
+    value: ir.Value,
+    constants: Mapping[str, np.ndarray],
+    attributes: Mapping[str, object],
+    shape: Sequence[int],
+    name: str,
+    before: ir.Node,
+    used_names: set[str],
+) -> ir.Value:
+    """Insert a node on `value` and new constants before `before` and return its output."""
+    name = ir.reserve_name(name, used_names)
+    inputs = [value]
+    for label, array in constants.items():
+        constant_name = ir.reserve_name(f"{name}_{label}", used_names)
+        inputs.append(ir.add_initializer(graph, constant_name, array))
+    node = ir.make_node(
+        op_type,
+        inputs,
+        dict(attributes),
+        name=f"{op_type}_{name}",
+        output=name,
+        domain="" if op_type == RESHAPE.name else "thinker",
+        like=value,
+    )
+    node.outputs[0].shape = ir.make_shape(list(shape))
+    graph.graph.insert_before(before, node)
+    return node.outputs[0]

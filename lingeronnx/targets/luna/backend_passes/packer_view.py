@@ -1,4 +1,4 @@
-"""An integer graph as the packer reads it, once for all stages that ask about it."""
+"""The packer's view of an integer graph, computed once for all passes that need it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,20 @@ __all__ = ["PackerGraphView"]
 
 
 class PackerGraphView:
-    """A graph that nobody changes from here on, and what the packer makes of its part for the chip `target`.
+    """The packer's view of a graph: its chip part, arguments and verdict, each computed on demand.
 
-    limits : those of `target`, which know what was asked of other graphs. anyway : plan even what a
-    node's limit keeps from being packed, since a rewrite shall mend that.
+    The graph must not change afterwards.
+
+    Parameters
+    ----------
+    graph
+        Integer graph.
+    target
+        The chip.
+    limits
+        Limit checker of `target`, which remembers the results for nodes of other graphs.
+    ignore_node_limits
+        Plan nodes that exceed a limit as well, because a pass is to fix that.
     """
 
     def __init__(
@@ -38,12 +48,15 @@ class PackerGraphView:
         limits: NodeLimitChecker | None = None,
         ignore_node_limits: bool = False,
     ) -> None:
-        self.graph, self.target, self.anyway = graph, target, ignore_node_limits
+        self.graph, self.target = graph, target
+        self.ignore_node_limits = ignore_node_limits
         self.limits = NodeLimitChecker(target) if limits is None else limits
 
     def for_graph(self, graph: ir.Model, ignore_node_limits: bool = False) -> PackerGraphView:
-        """Return another graph for the same chip, with `ignore_node_limits` or as this one."""
-        return PackerGraphView(graph, self.target, self.limits, ignore_node_limits or self.anyway)
+        """Return the view of another graph for the same chip, with the same limit checker."""
+        return PackerGraphView(
+            graph, self.target, self.limits, ignore_node_limits or self.ignore_node_limits
+        )
 
     @cached_property
     def _names(self) -> NameMapping:
@@ -51,32 +64,34 @@ class PackerGraphView:
 
     @property
     def node_names(self) -> Mapping[str, str]:
-        """{node: its name in the file} of those renamed."""
+        """The names of renamed nodes in the packer's file, by node name."""
         return self._names.nodes
 
     @cached_property
     def proto(self) -> onnx.ModelProto:
-        """What the packer gets."""
+        """The model that the packer receives."""
         return ir.to_proto(
             extract_chip_part(apply_file_names(self.graph, self._names), self.target)
         )
 
     @cached_property
     def base_options(self) -> PackerOptions:
-        """The arguments that the graph needs whatever is chosen."""
+        """The packer options that the graph needs in any case."""
         return make_base_options(self.proto, self.target)
 
     @cached_property
     def prepared(self) -> PreparedGraph:
-        """The graph, read and prepared, to be judged."""
-        return prepare_graph(self.proto, self.target, self.base_options, self.limits, self.anyway)
+        """The graph, parsed and prepared for evaluation."""
+        return prepare_graph(
+            self.proto, self.target, self.base_options, self.limits, self.ignore_node_limits
+        )
 
     @cached_property
     def safest_arguments(self) -> EvaluatedArguments:
-        """The first arguments under which the graph is right, and the verdict."""
+        """The first arguments under which the graph is correct, and the verdict."""
         return select_safest_for(self.prepared, self.target, self.base_options)
 
     @property
     def fastest_arguments(self) -> EvaluatedArguments:
-        """The fastest arguments under which the graph is right, and the verdict."""
+        """The fastest arguments under which the graph is correct, and the verdict."""
         return select_fastest_arguments(self.proto, self.target, self.prepared)

@@ -1,6 +1,6 @@
-"""All last rewrites of an integer graph, once for each graph.
+"""Run all backend passes on an integer graph.
 
-Parts of a program are asked for many times.
+Results are cached, because the parts of a program are requested many times.
 """
 
 from __future__ import annotations
@@ -24,19 +24,33 @@ _CACHE: ResultCache[tuple[ir.Model, Sequence[AppliedRewrite]]] = ResultCache()
 def run_backend_passes(
     graph: ir.Model, target: Target
 ) -> tuple[ir.Model, Sequence[AppliedRewrite]]:
-    """Return `graph` in the form that packs and is right, in tiles where they are needed, and in what is faster.
+    """Make a graph packable and correct, tile its large layers where needed, and reduce its cost.
 
-    The graph is changed, or left as it is. What is returned is nobody else's.
+    Parameters
+    ----------
+    graph : ir.Model
+        Integer graph; may be modified.
+    target : Target
+        The chip.
+
+    Returns
+    -------
+    graph : ir.Model
+        The rewritten graph, which shares nothing with the cache.
+    rewrites : sequence of AppliedRewrite
+        Descriptions of the changes.
     """
-    body = ir.to_proto(graph).SerializeToString(deterministic=True)
-    made, done = _CACHE.get_or_compute(body, target, lambda: _run_passes(graph, target))
-    return ir.clone(made), done
+    key_bytes = ir.to_proto(graph).SerializeToString(deterministic=True)
+    rewritten, rewrites = _CACHE.get_or_compute(
+        key_bytes, target, lambda: _run_passes(graph, target)
+    )
+    return ir.clone(rewritten), rewrites
 
 
 def _run_passes(graph: ir.Model, target: Target) -> tuple[ir.Model, Sequence[AppliedRewrite]]:
-    formed = apply_fault_workarounds(graph, target)
-    read, tiled = tile_large_layers(PackerGraphView(graph, target))
-    made, faster, saved = apply_cost_rewrites(read)
-    if saved is not None:
-        saved.write_metadata(made.metadata_props)
-    return made, (*formed, *tiled, *faster)
+    workarounds = apply_fault_workarounds(graph, target)
+    view, tilings = tile_large_layers(PackerGraphView(graph, target))
+    rewritten, cost_rewrites, arguments = apply_cost_rewrites(view)
+    if arguments is not None:
+        arguments.write_metadata(rewritten.metadata_props)
+    return rewritten, (*workarounds, *tilings, *cost_rewrites)

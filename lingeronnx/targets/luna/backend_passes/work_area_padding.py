@@ -1,7 +1,7 @@
-"""Room for what nodes write beyond their work area, where no argument of the packer gives it.
+"""Enlarge the work area for nodes that write past it, if no packer argument avoids this.
 
-All nodes share one work area. A BatchNorm2dInt that changes nothing plans 4 bytes for each element
-of a channel: of some copies of a tensor, where that is small. Then nothing but the area is written.
+All nodes share one work area. An identity BatchNorm2dInt plans 4 bytes per element of a channel;
+where the tensor is small, it reads several concatenated copies of it. It only reserves the area.
 """
 
 from __future__ import annotations
@@ -24,153 +24,171 @@ from ..packer.names import build_safe_names
 from ..packer_profile import get_packer_profile
 from .duplicate_inputs import copy_duplicate_inputs
 from .linear import MAX_CONCAT_WORK_AREA, get_linear_shape, is_read_by_batch_norm
-from .node_builders import IDENTITY_WEIGHT, insert_concat, make_slice
+from .node_builders import IDENTITY_WEIGHT, get_dims, insert_concat, make_slice
 
 __all__ = ["SOFTMAX_WORK_BYTES", "enlarge_work_area"]
 
-#: What SoftmaxInt writes for each element.
+#: Bytes that SoftmaxInt writes per element.
 SOFTMAX_WORK_BYTES = 22
 
-#: Inputs of an iqCat that were measured right.
+#: Largest number of inputs of an iqCat that was measured.
 _MAX_CONCAT_INPUTS = 5
 
 
 @dataclass(frozen=True)
 class _WorkAreaDemand:
-    """A node that writes `required_bytes` bytes, and where the BatchNorm2dInt goes.
+    """A node that needs a larger work area, and where the identity BatchNorm2dInt is inserted.
 
-    `value`, held at `scale`, for `readers`.
-    is_unverified : whether only reading supports that it comes out right over its own tensors, as
-    for a single row.
+    Attributes
+    ----------
+    node
+        The node, which writes `required_bytes` bytes.
+    value
+        Tensor that the BatchNorm2dInt copies for `consumers`, quantized with `scale`.
+    is_unverified
+        Whether the correctness of a node that overwrites its own tensors, such as one with a single
+        row, is an assumption that was not measured.
     """
 
     node: ir.Node
     required_bytes: int
     value: ir.Value
     scale: float
-    readers: list[tuple[ir.Node, int]]
+    consumers: list[tuple[ir.Node, int]]
     is_unverified: bool = False
 
 
 def enlarge_work_area(graph: ir.Model, target: Target) -> list[AppliedRewrite]:
-    """Make room for the LayerNormInt, SoftmaxInt or LinearInt that needs most, or for one of each.
+    """Enlarge the work area for LayerNormInt, SoftmaxInt or LinearInt nodes that write past it.
 
-    What makes the graph right, with nothing written behind the plan, is done; nothing where it is
-    right without.
+    Tries the largest demand of each kind by itself, then of all kinds together, and applies the
+    first change that makes the graph correct without writes past the plan. Changes nothing if the
+    graph is correct already.
     """
-    area = max((_get_guaranteed_work_area(node, target) for node in graph.graph), default=0)
-    finders = [find for fault, find in _DEMAND_FINDERS if fault in target.faults]
-    kinds = [
-        find
-        for find in finders
-        if any(wanted.required_bytes > area for wanted in find(graph, target))
-    ]
-    doubted = any(
-        wanted.is_unverified and wanted.required_bytes > area
-        for find in kinds
-        for wanted in find(graph, target)
-    )
-    if not kinds or (not doubted and _is_safe(graph, target)):
+    area_bytes = max((_get_guaranteed_work_area(node, target) for node in graph.graph), default=0)
+    finders: list[_DemandFinder] = []
+    unmet: list[_WorkAreaDemand] = []
+    for fault, find_demands in _DEMAND_FINDERS:
+        if fault in target.faults:
+            demands = find_demands(graph, target)
+            large = [demand for demand in demands if demand.required_bytes > area_bytes]
+            finders += [find_demands] if large else []
+            unmet += large
+    if not unmet:
         return []
-    for wanted in [[kind] for kind in kinds] + [kinds][len(kinds) == 1 :]:
+    if not any(demand.is_unverified for demand in unmet) and _is_safe(graph, target):
+        return []
+    return _apply_first_safe_fix(graph, target, finders)
+
+
+def _apply_first_safe_fix(
+    graph: ir.Model, target: Target, finders: list[_DemandFinder]
+) -> list[AppliedRewrite]:
+    """Apply the fix for one finder, or for all, that makes the graph safe; none if no one does."""
+    candidates = [[find_demands] for find_demands in finders]
+    if len(finders) > 1:
+        candidates.append(finders)
+    for candidate in candidates:
         trial = ir.clone(graph)
-        _apply_fixes(trial, target, wanted)
+        _apply_fixes(trial, target, candidate)
         if _is_safe(trial, target):
-            return _apply_fixes(graph, target, wanted)
+            return _apply_fixes(graph, target, candidate)
     return []
 
 
 def _apply_fixes(
     graph: ir.Model, target: Target, finders: list[_DemandFinder]
 ) -> list[AppliedRewrite]:
-    done = [
-        _insert_dummy_batch_norm(
-            graph, target, max(find(graph, target), key=lambda wanted: wanted.required_bytes)
-        )
-        for find in finders
-    ]
-    return [*done, *copy_duplicate_inputs(graph, target)]
+    """Insert an identity BatchNorm2dInt for the largest demand of each finder."""
+    rewrites = []
+    for find_demands in finders:
+        largest = max(find_demands(graph, target), key=lambda demand: demand.required_bytes)
+        rewrites.append(_insert_dummy_batch_norm(graph, target, largest))
+    return [*rewrites, *copy_duplicate_inputs(graph, target)]
 
 
 def _get_guaranteed_work_area(node: ir.Node, target: Target) -> int:
-    """Return the work area that is planned for `node` at least.
-
-    For an iqCat of parts of a LinearInt, outside.
-    """
-    size = math.prod(
-        int(d or 1) for d in (ir.get_shape(node.inputs[0]) or (0,) if node.inputs else (0,))
-    )
-    rows = get_linear_shape(node)
-    if rows is not None:
-        return min(rows[0] * rows[1], 4 * rows[0] * rows[2]) if len(node.inputs) > 2 else 0
+    """Return a lower bound of the work area in bytes that the packer plans for a node."""
+    linear = get_linear_shape(node)
+    if linear is not None:
+        if len(node.inputs) <= 2:
+            return 0
+        return min(linear.rows * linear.inputs, 4 * linear.rows * linear.outputs)
     if (
         node.op_type == CONCAT.name
         and LunaFault.LINEAR_AREA in target.faults
         and not is_read_by_batch_norm(node.outputs[0])
     ):
-        parts = [
-            get_linear_shape(maker) if (maker := ir.producer(v)) is not None else None
-            for v in node.inputs
-        ]
-        result = math.prod(int(d or 1) for d in ir.get_shape(node.outputs[0]) or ())
-        return (
-            min(result, MAX_CONCAT_WORK_AREA)
-            if all(size is not None and size[0] > 1 for size in parts)
-            else 0
-        )
+        return _get_linear_concat_area(node)
     if node.op_type == BATCH_NORM2D.name:
-        return 4 * math.prod(int(d or 1) for d in (ir.get_shape(node.inputs[0]) or ())[2:])
-    return {GLU.name: 7 * size, SOFTMAX.name: 4 * size}.get(node.op_type, 0)
+        return 4 * math.prod(get_dims(node.inputs[0])[2:])
+    element_count = _count_input_elements(node)
+    return {GLU.name: 7 * element_count, SOFTMAX.name: 4 * element_count}.get(node.op_type, 0)
+
+
+def _get_linear_concat_area(concat: ir.Node) -> int:
+    """Return the work area of an iqCat of parts of a multi-row LinearInt; 0 for other inputs."""
+    for value in concat.inputs:
+        producer = ir.producer(value)
+        linear = None if producer is None else get_linear_shape(producer)
+        if linear is None or linear.rows <= 1:
+            return 0
+    return min(math.prod(get_dims(concat.outputs[0])), MAX_CONCAT_WORK_AREA)
 
 
 def _find_layer_norms(graph: ir.Model, target: Target) -> list[_WorkAreaDemand]:
-    per_element, more = get_packer_profile(target).layer_norm_scratch_bytes
-    norms = []
+    bytes_per_element, extra_bytes = get_packer_profile(target).layer_norm_scratch_bytes
+    demands = []
     for node in graph.graph:
-        if node.op_type == LAYER_NORM.name and node.outputs[0].uses():
-            line = math.prod(int(d or 1) for d in ir.get_shape(node.inputs[1]) or ())
-            y, scale = node.outputs[0], float(ir.get_attr(node, "scale_o"))
-            single = math.prod(int(d or 1) for d in ir.get_shape(y) or ()) == line
-            norms.append(
-                _WorkAreaDemand(node, per_element * line + more, y, scale, list(y.uses()), single)
+        if node.op_type != LAYER_NORM.name or not node.outputs[0].uses():
+            continue
+        output = node.outputs[0]
+        row_length = math.prod(get_dims(node.inputs[1]))
+        demands.append(
+            _WorkAreaDemand(
+                node,
+                bytes_per_element * row_length + extra_bytes,
+                output,
+                float(ir.get_attr(node, "scale_o")),
+                list(output.uses()),
+                is_unverified=math.prod(get_dims(output)) == row_length,
             )
-    return norms
+        )
+    return demands
 
 
 def _find_multirow_linears(graph: ir.Model, target: Target) -> list[_WorkAreaDemand]:
-    operators = []
+    demands = []
     for node in graph.graph:
-        rows, inputs, outputs = get_linear_shape(node) or (1, 0, 0)
-        if rows > 1:
-            need = rows * (max(inputs, outputs) + outputs)
-            operators.append(
-                _WorkAreaDemand(
-                    node,
-                    need,
-                    ir.require_input(node),
-                    float(ir.get_attr(node, "scale_x")),
-                    [(node, 0)],
-                )
+        linear = get_linear_shape(node)
+        if linear is None or linear.rows <= 1:
+            continue
+        demands.append(
+            _WorkAreaDemand(
+                node,
+                linear.written_bytes,
+                ir.require_input(node),
+                float(ir.get_attr(node, "scale_x")),
+                [(node, 0)],
             )
-    return operators
+        )
+    return demands
 
 
 def _find_softmaxes(graph: ir.Model, target: Target) -> list[_WorkAreaDemand]:
-    softmaxes = []
+    demands = []
     for node in graph.graph:
-        if node.op_type == SOFTMAX.name:
-            value, readers, scale = (
-                ir.require_input(node),
-                [(node, 0)],
-                float(ir.get_attr(node, "scale_x")),
-            )
-            need = SOFTMAX_WORK_BYTES * math.prod(int(d or 1) for d in ir.get_shape(value) or ())
-            maker = ir.producer(value)
-            if maker is not None and maker.op_type == SLICE.name:
-                value = ir.require_input(maker)
-                readers = [(use.node, use.idx) for use in value.uses()]
-            softmaxes.append(_WorkAreaDemand(node, need, value, scale, readers))
-    return softmaxes
+        if node.op_type != SOFTMAX.name:
+            continue
+        value, consumers = ir.require_input(node), [(node, 0)]
+        required_bytes = SOFTMAX_WORK_BYTES * math.prod(get_dims(value))
+        producer = ir.producer(value)
+        if producer is not None and producer.op_type == SLICE.name:  # the softmax is split by rows
+            value = ir.require_input(producer)
+            consumers = [(use.node, use.idx) for use in value.uses()]
+        scale = float(ir.get_attr(node, "scale_x"))
+        demands.append(_WorkAreaDemand(node, required_bytes, value, scale, consumers))
+    return demands
 
 
 _DemandFinder = Callable[[ir.Model, Target], list[_WorkAreaDemand]]
@@ -183,42 +201,46 @@ _DEMAND_FINDERS: tuple[tuple[LunaFault, _DemandFinder], ...] = (
 
 
 def _is_safe(graph: ir.Model, target: Target) -> bool:
-    """Whether all is right and nothing is written behind the plan.
+    """Whether the graph is correct and no node writes past the plan.
 
-    Constants in shared memory do not count: a LayerNormInt writes into them.
+    Arguments with constants in shared memory do not count, since a LayerNormInt may overwrite them.
     """
-    choice = select_safest_arguments(
-        extract_chip_part(apply_file_names(graph, build_safe_names(graph)), target), target
-    )
-    return (
-        choice.verdict.is_chip_ready
-        and not choice.verdict.has_overrun_warning
-        and "params:share-mem" not in choice.command_line
-    )
+    named = apply_file_names(graph, build_safe_names(graph))
+    arguments = select_safest_arguments(extract_chip_part(named, target), target)
+    verdict = arguments.verdict
+    if not verdict.is_chip_ready or verdict.has_overrun_warning:
+        return False
+    return "params:share-mem" not in arguments.command_line
 
 
 def _insert_dummy_batch_norm(
-    graph: ir.Model, target: Target, wanted: _WorkAreaDemand
+    graph: ir.Model, target: Target, demand: _WorkAreaDemand
 ) -> AppliedRewrite:
-    """Insert the nodes; return what was done."""
-    value, name, scale, axis = wanted.value, str(wanted.value.name), wanted.scale, 1
-    shape = [int(d or 1) for d in ir.get_shape(value) or ()]
-    readers = {id(reader) for reader, _ in wanted.readers}
-    first = next(node for node in graph.graph if id(node) in readers)
-    least = -(-wanted.required_bytes // 4)
-    for count in _split_concat_factor(-(-least // math.prod(shape))):
+    """Insert an identity BatchNorm2dInt that plans the demanded work area."""
+    value, name, scale, axis = demand.value, str(demand.value.name), demand.scale, 1
+    shape = get_dims(value)
+    consumer_ids = {id(consumer) for consumer, _ in demand.consumers}
+    first_consumer = next(node for node in graph.graph if id(node) in consumer_ids)
+    min_area = -(-demand.required_bytes // 4)  # elements of a channel, of 4 bytes each
+    for count in _split_concat_factor(-(-min_area // math.prod(shape))):
         value = insert_concat(
-            graph, wanted.node, [value] * count, axis, scale, f"{name}_repeated", before=first
+            graph,
+            demand.node,
+            [value] * count,
+            axis,
+            scale,
+            f"{name}_repeated",
+            before=first_consumer,
         )
-    long = [int(d or 1) for d in ir.get_shape(value) or ()]
-    total = math.prod(long)
-    channels = next(c for c in range(total // least, 0, -1) if total % c == 0)
-    image = [1, channels, total // channels, 1]
+    repeated_shape = get_dims(value)
+    total = math.prod(repeated_shape)
+    channels = next(c for c in range(total // min_area, 0, -1) if total % c == 0)
+    image_shape = [1, channels, total // channels, 1]
     constants: dict[str, np.ndarray] = {
         "factor": np.full(channels, IDENTITY_WEIGHT, np.int8),
         "offset": np.zeros(channels, np.int32),
     }
-    attrs: dict[str, object] = {
+    attributes: dict[str, object] = {
         "data_bits": 8,
         "parameter_bits": 8,
         "o_bits": 8,
@@ -227,33 +249,24 @@ def _insert_dummy_batch_norm(
         "scale_o": scale,
         **target.node_attributes.get("", {}),
     }
+    value = _insert_reshape(graph, value, image_shape, f"{name}_column", first_consumer)
     value = _insert_node(
-        graph,
-        RESHAPE.name,
-        value,
-        {"shape": np.array(image, np.int64)},
-        {},
-        f"{name}_column",
-        first,
+        graph, BATCH_NORM2D.name, value, constants, attributes, f"{name}_same", first_consumer
     )
-    value = _insert_node(graph, BATCH_NORM2D.name, value, constants, attrs, f"{name}_same", first)
-    value = _insert_node(
-        graph, RESHAPE.name, value, {"shape": np.array(long, np.int64)}, {}, f"{name}_lines", first
-    )
-    if long != shape:
-        cut = make_slice(
-            graph, value, axis, 0, shape[axis], f"{name}_once", ir.get_tensor_names(graph)
-        )
-        graph.graph.insert_before(first, cut)
-        value = cut.outputs[0]
-    for reader, index in wanted.readers:
-        reader.replace_input_with(index, value)
-    what = "a BatchNorm2dInt beside it that changes nothing: the packer plans too small a work area"
-    return AppliedRewrite(str(wanted.node.name), what, "exact")
+    value = _insert_reshape(graph, value, repeated_shape, f"{name}_lines", first_consumer)
+    if repeated_shape != shape:
+        used_names = ir.get_tensor_names(graph)
+        slice_node = make_slice(graph, value, axis, 0, shape[axis], f"{name}_once", used_names)
+        graph.graph.insert_before(first_consumer, slice_node)
+        value = slice_node.outputs[0]
+    for consumer, index in demand.consumers:
+        consumer.replace_input_with(index, value)
+    description = "identity BatchNorm2dInt inserted: the packer allocates too small a work area"
+    return AppliedRewrite(str(demand.node.name), description, "exact")
 
 
 def _split_concat_factor(copies: int) -> list[int]:
-    """Return numbers of inputs of one iqCat behind the other that make `copies` or a few more."""
+    """Return the input counts of chained iqCat that give `copies` copies, or a few more."""
     if copies <= 1:
         return []
     if copies <= _MAX_CONCAT_INPUTS:
@@ -261,38 +274,45 @@ def _split_concat_factor(copies: int) -> list[int]:
     return [_MAX_CONCAT_INPUTS, *_split_concat_factor(-(-copies // _MAX_CONCAT_INPUTS))]
 
 
+def _insert_reshape(
+    graph: ir.Model, value: ir.Value, shape: list[int], base_name: str, before: ir.Node
+) -> ir.Value:
+    """Insert a Reshape before `before` and return its output."""
+    constants = {"shape": np.array(shape, np.int64)}
+    output = _insert_node(graph, RESHAPE.name, value, constants, {}, base_name, before)
+    output.shape = ir.make_shape(list(shape))
+    return output
+
+
 def _insert_node(
     graph: ir.Model,
     op_type: str,
     value: ir.Value,
     constants: dict[str, np.ndarray],
-    attrs: dict[str, object],
-    base: str,
+    attributes: dict[str, object],
+    base_name: str,
     before: ir.Node,
 ) -> ir.Value:
-    """Insert a node on `value` and constants before `before`.
-
-    Return its output, of the sizes of what is reshaped.
-    """
-    name = ir.unique_tensor_name(graph, base)
-    inputs = [
-        value,
-        *(
-            ir.add_initializer(graph, ir.unique_tensor_name(graph, f"{name}_{k}"), a)
-            for k, a in constants.items()
-        ),
-    ]
-    domain = "" if op_type == RESHAPE.name else "thinker"
-    inserted = ir.make_node(
+    """Insert a node on `value` and new constants before `before` and return its output."""
+    name = ir.unique_tensor_name(graph, base_name)
+    inputs = [value]
+    for label, array in constants.items():
+        constant_name = ir.unique_tensor_name(graph, f"{name}_{label}")
+        inputs.append(ir.add_initializer(graph, constant_name, array))
+    node = ir.make_node(
         op_type,
         inputs,
-        dict(sorted(attrs.items())),
+        dict(sorted(attributes.items())),
         name=f"{op_type}_{name}",
         output=name,
-        domain=domain,
+        domain="" if op_type == RESHAPE.name else "thinker",
         like=value,
     )
-    if "shape" in constants:
-        inserted.outputs[0].shape = ir.make_shape([int(d) for d in constants["shape"]])
-    graph.graph.insert_before(before, inserted)
-    return inserted.outputs[0]
+    graph.graph.insert_before(before, node)
+    return node.outputs[0]
+
+
+def _count_input_elements(node: ir.Node) -> int:
+    """Count the elements of the first input; 0 if its shape is unknown."""
+    shape = (ir.get_shape(node.inputs[0]) or (0,)) if node.inputs else (0,)
+    return math.prod(int(dim or 1) for dim in shape)

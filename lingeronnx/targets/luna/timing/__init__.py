@@ -1,6 +1,6 @@
-"""How long a graph takes on a chip.
+"""Estimate the latency of a graph on a chip.
 
-Prices of kernels, the calls of each node, and the DMA beside them.
+Combines the kernel calls of each node, their costs, and the DMA transfers that run in parallel.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .timeline import schedule_layers
 
 __all__ = ["estimate_latency", "estimate_max_cycles", "sum_cycles_by_family"]
 
-#: The NPU reads 64 bits a cycle by its kernels' formulas; its copies, which were measured, read 57.
+#: Kernels read 64 bits per cycle by their formulas, but copies read 57 according to measurements.
 _SLOW_READ_FACTOR = 64 / 57
 
 
@@ -32,50 +32,66 @@ def estimate_latency(
     target: Target,
     kernel_costs: KernelCosts,
 ) -> Latency:
-    """Return how long the prepared graph `net` takes under its memory plan, packed with `options`, at these prices."""
-    sums = [_StepCycles.estimate(net, step, options, memory, kernel_costs) for step in net.steps]
-    transfers = [
+    """Estimate the latency of a prepared graph under its memory plan and packer options."""
+    step_cycles = [
+        _StepCycles.estimate(net, step, options, memory, kernel_costs) for step in net.steps
+    ]
+    prefetch_cycles = [
         _estimate_prefetch_cycles(net, step, options, memory, kernel_costs) for step in net.steps
     ]
-    placed = schedule_layers([done.cycles + done.moved for done in sums], transfers)
-    layers = [
-        LayerLatency(
-            name=step.name,
-            operator=step.op,
-            cycles=done.cycles,
-            low=done.low,
-            high=done.high,
-            start=slot.start_cycle,
-            wait=slot.wait,
-            dma=transfer,
-            moved=done.moved,
-            priced=not done.unmodeled,
-            node=step.origin or step.name,
-            overhead=done.overhead,
-            calls=done.calls,
-            fetch=slot.prefetch_start_cycle,
-        )
-        for step, done, slot, transfer in zip(net.steps, sums, placed, transfers, strict=True)
-    ]
-    return Latency(
-        target.name, tuple(layers), tuple(work for done in sums for work in done.unmodeled)
+    slots = schedule_layers(
+        [cycles.total + cycles.psram_copies for cycles in step_cycles], prefetch_cycles
     )
+    layers, unmodeled = [], list[UnmodeledWork]()
+    for step, cycles, slot, prefetch in zip(
+        net.steps, step_cycles, slots, prefetch_cycles, strict=True
+    ):
+        unmodeled += cycles.unmodeled
+        layers.append(
+            LayerLatency(
+                name=step.name,
+                operator=step.op,
+                cycles=cycles.total,
+                low=cycles.low,
+                high=cycles.high,
+                start=slot.start_cycle,
+                wait=slot.wait,
+                dma=prefetch,
+                moved=cycles.psram_copies,
+                priced=not cycles.unmodeled,
+                node=step.origin or step.name,
+                overhead=cycles.overhead,
+                calls=cycles.calls,
+                fetch=slot.prefetch_start_cycle,
+            )
+        )
+    return Latency(target.name, tuple(layers), tuple(unmodeled))
 
 
 @dataclass(frozen=True)
 class _StepCycles:
-    """What a node costs in cycles, the ends of that, and what has no price.
+    """Estimated cycles of a node.
 
-    overhead : of the cycles, what passes before the first element of a call. calls : of kernels.
-    moved : cycles of copies from and to external memory.
+    Attributes
+    ----------
+    total, low, high
+        Cycles of its kernel calls, and the bounds of the estimate.
+    overhead
+        The part of `total` that passes before the first element of each call.
+    calls
+        Number of kernel calls.
+    psram_copies
+        Cycles of copies from and to external memory, which `total` does not include.
+    unmodeled
+        Work without a cost model.
     """
 
-    cycles: float
+    total: float
     low: float
     high: float
     overhead: float
     calls: int
-    moved: float
+    psram_copies: float
     unmodeled: tuple[UnmodeledWork, ...]
 
     @classmethod
@@ -87,70 +103,65 @@ class _StepCycles:
         memory: MemoryPlan,
         prices: KernelCosts,
     ) -> _StepCycles:
-        """Add up what a node calls."""
+        """Add up the costs of the node's kernel calls."""
         work = list_kernel_calls(_to_timing_node(net, step, options))
-        whole, overhead, slowest, calls = (
-            prices.node_overhead_cycles,
-            prices.node_overhead_cycles,
-            prices.node_overhead_cycles,
-            0,
-        )
-        rest = []
+        total = overhead = slow_read_total = prices.node_overhead_cycles
+        call_count = 0
+        unmodeled = []
         for call in work.calls:
-            one = estimate_call_cost(call, prices)
-            if one is None:
-                rest.append(
-                    UnmodeledWork(step.name, f"{call.kernel} of {_format_arguments(call)}", 0)
-                )
+            cost = estimate_call_cost(call, prices)
+            if cost is None:
+                description = f"{call.kernel} of {_format_arguments(call)}"
+                unmodeled.append(UnmodeledWork(step.name, description, 0))
                 continue
-            done = call.count * sum(one)
-            whole, overhead, calls = (
-                whole + done,
-                overhead + call.count * one.start_cycles,
-                calls + call.count,
-            )
-            slowest += done * (1.0 if call.kernel in prices.copies else _SLOW_READ_FACTOR)
-        low, high = whole, slowest
+            cycles = call.count * sum(cost)
+            total += cycles
+            overhead += call.count * cost.start_cycles
+            call_count += call.count
+            slow_read_total += cycles * (1.0 if call.kernel in prices.copies else _SLOW_READ_FACTOR)
+        low, high = total, slow_read_total
         if prices.relative_spread is not None:
-            low, high = whole / (1 + prices.relative_spread), whole * (1 + prices.relative_spread)
-        bounded, unbounded = _bound_unmodeled_work(step.name, work, prices)
-        moved = sum(
+            low, high = total / (1 + prices.relative_spread), total * (1 + prices.relative_spread)
+        bound, bounded_work = _bound_unmodeled_work(step.name, work, prices)
+        psram_copies = sum(
             sum(estimate_call_cost(call, prices) or ())
             for call in _list_psram_copies(net, step, memory)
         )
-        rest += [*unbounded, *_list_in_place_constants(net, step, options, memory)]
-        return cls(whole, low, high + bounded, overhead, calls, moved, tuple(rest))
+        unmodeled += [*bounded_work, *_list_in_place_constants(net, step, options, memory)]
+        return cls(total, low, high + bound, overhead, call_count, psram_copies, tuple(unmodeled))
 
 
 def estimate_max_cycles(node: TimingNode, prices: KernelCosts) -> float:
-    """Return the upper end of the cycles of a node whose data lie in shared memory.
+    """Return an upper bound of a node's cycles with its data in shared memory.
 
-    Infinite where it has no bound.
+    Infinity if the node has work without a bound.
     """
     work = list_kernel_calls(node)
-    costs = [(call, estimate_call_cost(call, prices)) for call in work.calls]
-    bounded, rest = _bound_unmodeled_work("", work, prices)
-    if any(one is None for _, one in costs) or any(left.bound is None for left in rest):
+    unmodeled_bound, unmodeled = _bound_unmodeled_work("", work, prices)
+    if any(item.bound is None for item in unmodeled):
         return math.inf
-    return bounded + sum(
-        call.count * sum(one) * (1.0 if call.kernel in prices.copies else _SLOW_READ_FACTOR)
-        for call, one in costs
-        if one is not None
-    )
+    total = 0.0
+    for call in work.calls:
+        cost = estimate_call_cost(call, prices)
+        if cost is None:
+            return math.inf
+        read_factor = 1.0 if call.kernel in prices.copies else _SLOW_READ_FACTOR
+        total += call.count * sum(cost) * read_factor
+    return unmodeled_bound + total
 
 
 def _bound_unmodeled_work(
     name: str, work: NodeKernelCalls, prices: KernelCosts
 ) -> tuple[float, list[UnmodeledWork]]:
-    """Return what the work without a price takes at most, as far as that is known, and the work."""
-    most, rest = 0.0, []
-    for left in work.unmodeled:
-        costs = [(call.count, estimate_call_cost(call, prices)) for call in left.bounding_calls]
-        known = [times * sum(one) for times, one in costs if one is not None]
-        bound = sum(known) if known and len(known) == len(costs) else None
-        most += bound or 0.0
-        rest.append(UnmodeledWork(name, left.description, left.moved_bytes, bound))
-    return most, rest
+    """Return the sum of the known bounds of a node's unmodeled work, and that work."""
+    total_bound, unmodeled = 0.0, []
+    for item in work.unmodeled:
+        costs = [(call.count, estimate_call_cost(call, prices)) for call in item.bounding_calls]
+        cycles = [count * sum(cost) for count, cost in costs if cost is not None]
+        bound = sum(cycles) if cycles and len(cycles) == len(costs) else None
+        total_bound += bound or 0.0
+        unmodeled.append(UnmodeledWork(name, item.description, item.moved_bytes, bound))
+    return total_bound, unmodeled
 
 
 def _to_operand(tensor: PackerTensor) -> Operand:
@@ -158,7 +169,7 @@ def _to_operand(tensor: PackerTensor) -> Operand:
 
 
 def _to_timing_node(net: PackerGraph, step: PackerStep, options: PackerOptions) -> TimingNode:
-    """Return a step as what calls kernels."""
+    """Convert a step to the node description that kernel calls are derived from."""
     inputs = [_to_operand(net.tensors[name]) for name in step.inputs]
     outputs = [_to_operand(net.tensors[name]) for name in step.outputs]
     return TimingNode(
@@ -166,35 +177,43 @@ def _to_timing_node(net: PackerGraph, step: PackerStep, options: PackerOptions) 
         step.attributes,
         inputs,
         outputs,
-        _cut_axis(step, inputs, outputs),
+        _find_sliced_axis(step, inputs, outputs),
         options.prefetch,
     )
 
 
-def _cut_axis(step: PackerStep, inputs: list[Operand], outputs: list[Operand]) -> int | None:
-    """Return the last axis of which a Slice leaves something out; None for other operators."""
+def _find_sliced_axis(
+    step: PackerStep, inputs: list[Operand], outputs: list[Operand]
+) -> int | None:
+    """Return the last axis that a Slice shortens (0 if none), or None for other operators."""
     if step.op != "Slice":
         return None
-    pairs = list(zip(inputs[0].shape, outputs[0].shape, strict=True))
-    return max((i for i, (before, after) in enumerate(pairs) if before != after), default=0)
+    dims = zip(inputs[0].shape, outputs[0].shape, strict=True)
+    return max((axis for axis, (full, sliced) in enumerate(dims) if full != sliced), default=0)
 
 
 def _list_psram_copies(net: PackerGraph, step: PackerStep, memory: MemoryPlan) -> list[KernelCall]:
-    """Return the copies of a node whose data lie in external memory.
+    """List the copies that a node's activations in external memory need.
 
-    None for what only gets other names.
+    In-place operators, which only rename their data, need none.
     """
     if step.op in IN_PLACE_OPERATORS:
         return []
-    spots = memory.allocations
-    read = {
-        t.name: t.size_bytes
-        for t in net.data(step)
-        if t.name in spots and spots[t.name].memory == PSRAM
+    allocations = memory.allocations
+    input_bytes = {
+        tensor.name: tensor.size_bytes
+        for tensor in net.data(step)
+        if tensor.name in allocations and allocations[tensor.name].memory == PSRAM
     }
-    written = {n: net.tensors[n].size_bytes for n in step.outputs if spots[n].memory == PSRAM}
-    copied = [KernelCall("memcpy_from_psram", {"n": size}) for size in read.values()]
-    return copied + [KernelCall("share_to_psram", {"n": size}) for size in written.values()]
+    output_bytes = {
+        name: net.tensors[name].size_bytes
+        for name in step.outputs
+        if allocations[name].memory == PSRAM
+    }
+    return [
+        *(KernelCall("memcpy_from_psram", {"n": size}) for size in input_bytes.values()),
+        *(KernelCall("share_to_psram", {"n": size}) for size in output_bytes.values()),
+    ]
 
 
 def sum_cycles_by_family(
@@ -204,22 +223,25 @@ def sum_cycles_by_family(
     memory: MemoryPlan,
     prices: KernelCosts,
 ) -> dict[str, CallCost] | None:
-    """Return the cycles of a node by family of kernels, its copies included.
+    """Return the cycles of a node by kernel family, including its copies.
 
-    None where some of it has no price.
+    Returns None if part of its work has no cost model.
     """
-    work, total = list_kernel_calls(_to_timing_node(net, step, options)), dict[str, CallCost]()
+    work = list_kernel_calls(_to_timing_node(net, step, options))
     if work.unmodeled or _list_in_place_constants(net, step, options, memory):
         return None
+    cycles_by_family: dict[str, CallCost] = {}
     for call in [*work.calls, *_list_psram_copies(net, step, memory)]:
-        one = estimate_call_cost(call, prices)
-        if one is None:
+        cost = estimate_call_cost(call, prices)
+        if cost is None:
             return None
-        start, rest = total.get(get_kernel_family(call.kernel), CallCost(0.0, 0.0))
-        total[get_kernel_family(call.kernel)] = CallCost(
-            start + call.count * one.start_cycles, rest + call.count * one.element_cycles
+        family = get_kernel_family(call.kernel)
+        total = cycles_by_family.get(family, CallCost(0.0, 0.0))
+        cycles_by_family[family] = CallCost(
+            total.start_cycles + call.count * cost.start_cycles,
+            total.element_cycles + call.count * cost.element_cycles,
         )
-    return total
+    return cycles_by_family
 
 
 def _format_arguments(call: KernelCall) -> str:
@@ -227,7 +249,7 @@ def _format_arguments(call: KernelCall) -> str:
 
 
 def _is_prefetched(step: PackerStep, options: PackerOptions) -> bool:
-    """Whether the DMA brings the constants of a node before it begins."""
+    """Whether the DMA fetches the node's constants before the node starts."""
     return (
         step.op in PREFETCHING_OPERATORS and options.prefetch and options.constant_memory == PSRAM
     )
@@ -240,31 +262,27 @@ def _estimate_prefetch_cycles(
     memory: MemoryPlan,
     prices: KernelCosts,
 ) -> float:
-    """Return the cycles of the DMA that brings a node's constants.
-
-    0 where it reads them in place.
-    """
-    size = (
-        sum(memory.stored_bytes[tensor.name] for tensor in net.get_constants(step))
-        if _is_prefetched(step, options)
-        else 0
-    )
-    return prices.copies["psram_to_share"].cycles(size) if size else 0.0
+    """Return the DMA cycles for a node's constants; 0 if they are not prefetched."""
+    if not _is_prefetched(step, options):
+        return 0.0
+    size_bytes = sum(memory.stored_bytes[tensor.name] for tensor in net.get_constants(step))
+    return prices.copies["psram_to_share"].cycles(size_bytes) if size_bytes else 0.0
 
 
 def _list_in_place_constants(
     net: PackerGraph, step: PackerStep, options: PackerOptions, memory: MemoryPlan
 ) -> list[UnmodeledWork]:
-    """Return the constants that a kernel reads where they lie outside shared memory, at a price that nothing tells."""
-    if (
-        options.constant_memory == SHARE
-        or _is_prefetched(step, options)
-        or step.op in _SELF_COPYING_OPERATORS
-    ):
+    """List constants that a kernel reads directly from external memory, which has no cost model."""
+    if options.constant_memory == SHARE or _is_prefetched(step, options):
         return []
-    size = sum(memory.stored_bytes[tensor.name] for tensor in net.get_constants(step))
-    return [UnmodeledWork(step.name, "constants read in external memory", size)] if size else []
+    if step.op in _SELF_COPYING_OPERATORS:
+        return []
+    size_bytes = sum(memory.stored_bytes[tensor.name] for tensor in net.get_constants(step))
+    if not size_bytes:
+        return []
+    return [UnmodeledWork(step.name, "constants read in external memory", size_bytes)]
 
 
-#: What copies its constants to shared memory itself where the DMA does not, which is among its calls.
+#: Operators that copy constants to shared memory themselves unless the DMA does. The copies are
+#: among their kernel calls.
 _SELF_COPYING_OPERATORS = (LSTM.name,)

@@ -1,7 +1,4 @@
-"""Prices of a chip from a board's row.
-
-The formulas of a chip that has some, corrected by factors.
-"""
+"""Kernel costs of a calibrated board: those of a chip with known formulas, times its factors."""
 
 from __future__ import annotations
 
@@ -15,31 +12,33 @@ from .kernels import FAMILIES
 
 __all__ = ["BASE_COSTS", "apply_calibration"]
 
-#: The chips whose formulas a row may correct.
+#: Chips whose formulas a calibration may correct.
 BASE_COSTS = {"arcs": ARCS}
 
 
 def apply_calibration(calibration: TimingCalibration, target: Target) -> KernelCosts:
-    """Return the prices that `calibration` gives `target`.
+    """Return the kernel costs of `target` according to a calibration file.
 
-    ConfigError for a row of another chip, or of unknown kernels.
+    Raises
+    ------
+    ConfigError
+        If the calibration is for another chip, or corrects unknown formulas or kernels.
     """
     if calibration.platform != target.name:
         raise ConfigError(
-            f"the timing file is of {calibration.platform}, the model is for {target.name}: "
-            "measure that chip"
+            f"the timing file is for {calibration.platform}, but the model targets {target.name}; "
+            f"profile a board with {target.name}"
         )
     if calibration.base not in BASE_COSTS:
         raise ConfigError(
-            f"the timing file corrects formulas of {calibration.base}; known: "
-            f"{', '.join(BASE_COSTS)}"
+            f"the timing file corrects formulas of {calibration.base}, which is unknown; "
+            f"known: {', '.join(BASE_COSTS)}"
         )
     for family in calibration.factors:
         if family not in FAMILIES:
             raise ConfigError(
-                f"the timing file has no kernels '{family}'{suggest_nearest(family, FAMILIES)}; "
-                "known: "
-                f"{', '.join(FAMILIES)}"
+                f"the timing file corrects unknown kernels '{family}'"
+                f"{suggest_nearest(family, FAMILIES)}; known: {', '.join(FAMILIES)}"
             )
     factors = {
         family: CostCorrection(factor.start, factor.rest)

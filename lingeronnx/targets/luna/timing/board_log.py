@@ -1,9 +1,9 @@
-"""The executor's own profile lines, joined with the nodes of a graph as the chip runs them.
+"""Match the executor's own profile lines with the nodes of a graph as the chip runs them.
 
-Built with its profiling option, the executor prints a line a node, in the graph's order: ``NAME |
-CYCLES | (shape of the input) | (shape of the output)``, more behind that for some. CYCLES is the
-host core's counter, after the node's own DMA has been waited for. Some names are not the graph's. A
-log may hold other lines, and several runs.
+Built with its profiling option, the executor prints a line per node, in the graph's order:
+``NAME | CYCLES | (shape of the input) | (shape of the output)``, with more after it for some nodes.
+CYCLES is the host core's counter, read after the node's own DMA has finished. Some names differ
+from the graph's. A log may contain other lines, and several runs.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from statistics import median
 from ....errors import ConfigError
 from ... import Target
 from ...board_profile import BoardLayer, BoardProfile
+from ...timing_calibration import TimingCalibration
 from ..kernel_costs import ARCS
 from ..packer.evaluation import DetailedVerdict
 from . import sum_cycles_by_family
@@ -28,22 +29,27 @@ __all__ = ["ProfileLine", "analyze_board_log", "parse_profile_lines"]
 _LINE = re.compile(
     r"\b([A-Za-z]\w{0,63}) *\| *(\d{1,15}) *\| *\(([\d, ]{0,99})\) *\| *\(([\d, ]{0,99})\)"
 )
-#: Names of the log that are not the graph's, in small letters -> the graph's.
+#: Operator names of the log that differ from the graph's -> the graph's, in lower case.
 _LOG_NAME_ALIASES = {
     "meanpool2dint": "avgpool2dint",
     "batchnormint": "batchnorm2dint",
     "glu": "gluint",
     "gru": "gruint",
 }
-_MIN_LAYER_COVERAGE = 0.5  # of the layers of a graph that a log has lines of
+_MIN_LAYER_COVERAGE = 0.5  # fraction of the layers that the log must contain
 _BASE = "arcs"
 
 
 @dataclass(frozen=True)
 class ProfileLine:
-    """A node's line. number : in the log, from 1.
+    """Profile line of a node.
 
-    Inputs, outputs : elements of the first of each.
+    Attributes
+    ----------
+    line_number
+        Number of the line in the log, from 1.
+    inputs, outputs
+        Elements of the first input and of the first output.
     """
 
     line_number: int
@@ -55,9 +61,14 @@ class ProfileLine:
 
 @dataclass(frozen=True)
 class _LoggedStep:
-    """A node of a graph, as a log may name it.
+    """A node of a graph in the terms of a log.
 
-    Work : its cycles by family; None where some have no price.
+    Attributes
+    ----------
+    inputs, outputs
+        Elements of the first input and of the first output.
+    work
+        Cycles by kernel family, or None if some kernels have no cost model.
     """
 
     name: str
@@ -67,109 +78,149 @@ class _LoggedStep:
     work: dict[str, CallCost] | None
 
     def matches(self, line: ProfileLine) -> bool:
-        """Whether a line may be of this node."""
-        same = _normalize_operator_name(self.operator) == _normalize_operator_name(line.name)
-        return same and (self.inputs, self.outputs) == (line.inputs, line.outputs)
+        """Whether the line can belong to this node."""
+        if _normalize_operator_name(self.operator) != _normalize_operator_name(line.name):
+            return False
+        return (self.inputs, self.outputs) == (line.inputs, line.outputs)
 
 
 def _normalize_operator_name(name: str) -> str:
-    small = name.lower()
-    return _LOG_NAME_ALIASES.get(small, small)
+    lower_name = name.lower()
+    return _LOG_NAME_ALIASES.get(lower_name, lower_name)
 
 
 def parse_profile_lines(text: str) -> Iterator[ProfileLine]:
-    """Yield the profile lines of a log; others are passed over."""
-    for number, line in enumerate(text.splitlines(), 1):
-        found = _LINE.search(line[:1000])
-        if found:
-            name, cycles, source, target = found.groups()
-            yield ProfileLine(number, name, int(cycles), _elements(source), _elements(target))
+    """Yield the profile lines of a log; other lines are skipped."""
+    for line_number, line in enumerate(text.splitlines(), 1):
+        match = _LINE.search(line[:1000])
+        if match is None:
+            continue
+        name, cycles, input_shape, output_shape = match.groups()
+        yield ProfileLine(
+            line_number,
+            name,
+            int(cycles),
+            _count_elements(input_shape),
+            _count_elements(output_shape),
+        )
 
 
-def _elements(shape: str) -> int:
+def _count_elements(shape: str) -> int:
     return math.prod(int(size) for size in shape.replace(",", " ").split())
 
 
 def analyze_board_log(
-    graphs: Sequence[DetailedVerdict], target: Target, text: str, clock: float | None
+    graphs: Sequence[DetailedVerdict], target: Target, text: str, clock_mhz: float | None
 ) -> BoardProfile:
-    """Return the log beside the graphs, which run one after the other, and the prices it gives.
+    """Match a board's log with the layers of graphs and calibrate the kernel costs.
 
-    ConfigError for a graph that does not pack, and for a log that is not of these graphs.
+    Parameters
+    ----------
+    graphs
+        Verdicts on the graphs, in the order in which they run.
+    target
+        The measured chip.
+    text
+        The log.
+    clock_mhz
+        Clock of the board, recorded in the calibration.
+
+    Raises
+    ------
+    ConfigError
+        If a graph does not pack, or the log is not of these graphs.
     """
-    steps = [step for judged in graphs for step in _iterate_steps(judged)]
-    taken, runs = _match_lines(steps, list(parse_profile_lines(text)))
-    seen = [(step, median(cycles)) for step, cycles in zip(steps, taken, strict=True) if cycles]
-    if len(seen) < _MIN_LAYER_COVERAGE * len(steps):
-        raise ConfigError(
-            f"the log has lines of {len(seen)} of the model's {len(steps)} layers; at least half "
-            "are needed: is it the "
-            "log of another model, or of other packer arguments?"
-        )
-    work = [
+    steps = [step for verdict in graphs for step in _iterate_steps(verdict)]
+    cycles_by_step, runs = _match_lines(steps, list(parse_profile_lines(text)))
+    logged = _select_logged_steps(steps, cycles_by_step)
+    measured_nodes = [
         MeasuredNode(measured, step.work)
-        for step, measured in seen
+        for step, measured in logged
         if step.work is not None and measured > 0
     ]
-    if not work:
+    if not measured_nodes:
+        raise ConfigError("none of the logged layers has a cost model; nothing to calibrate")
+    calibration = fit_calibration(measured_nodes, target.name, _BASE, runs, clock_mhz)
+    layers = [_make_board_layer(step, measured, calibration) for step, measured in logged]
+    missing = [step.name for step, cycles in zip(steps, cycles_by_step, strict=True) if not cycles]
+    return BoardProfile(target.name, _BASE, runs, layers, missing, calibration)
+
+
+def _select_logged_steps(
+    steps: Sequence[_LoggedStep], cycles_by_step: Sequence[list[int]]
+) -> list[tuple[_LoggedStep, float]]:
+    """Return the steps that the log contains, with their median cycles over all runs.
+
+    Raises ConfigError if the log contains fewer than half of the steps.
+    """
+    logged = [
+        (step, median(cycles)) for step, cycles in zip(steps, cycles_by_step, strict=True) if cycles
+    ]
+    if len(logged) < _MIN_LAYER_COVERAGE * len(steps):
         raise ConfigError(
-            "no layer that the log has a line of has a price: there is nothing to compare"
+            f"the log covers {len(logged)} of the model's {len(steps)} layers, but at least half "
+            "are required; check that it is the log of this model and these packer arguments"
         )
-    row = fit_calibration(work, target.name, _BASE, runs, clock)
-    layers = []
-    for step, measured in seen:
-        model = None if step.work is None else sum(sum(one) for one in step.work.values())
-        told = None if step.work is None else MeasuredNode(measured, step.work).predict_cycles(row)
-        layers.append(BoardLayer(step.name, step.operator, measured, model, told))
-    missing = [step.name for step, cycles in zip(steps, taken, strict=True) if not cycles]
-    return BoardProfile(target.name, _BASE, runs, layers, missing, row)
+    return logged
 
 
-def _iterate_steps(judged: DetailedVerdict) -> Iterator[_LoggedStep]:
-    net, memory = judged.graph, judged.memory_plan
-    if net is None or memory is None:
-        finding = next((f for f in judged.findings if f.level == "packs"), None)
+def _make_board_layer(
+    step: _LoggedStep, measured: float, calibration: TimingCalibration
+) -> BoardLayer:
+    """Compare the measured cycles of a layer with the formulas and with the calibration."""
+    if step.work is None:
+        return BoardLayer(step.name, step.operator, measured, None, None)
+    modeled = sum(sum(cost) for cost in step.work.values())
+    calibrated = MeasuredNode(measured, step.work).predict_cycles(calibration)
+    return BoardLayer(step.name, step.operator, measured, modeled, calibrated)
+
+
+def _iterate_steps(verdict: DetailedVerdict) -> Iterator[_LoggedStep]:
+    graph, plan = verdict.graph, verdict.memory_plan
+    if graph is None or plan is None:
+        finding = next((f for f in verdict.findings if f.level == "packs"), None)
         raise ConfigError(
-            "the model does not pack, so no board ran it; give the graph that was packed: "
+            "the model does not pack, so the log cannot be of it; pass the graph that was packed: "
             f"{finding}"
         )
-    for step in net.steps:
-        read, written = (net.tensors[names[0]].elements for names in (step.inputs, step.outputs))
-        work = sum_cycles_by_family(net, step, judged.options, memory, ARCS)
-        yield _LoggedStep(step.origin or step.name, step.op, read, written, work)
+    for step in graph.steps:
+        yield _LoggedStep(
+            step.origin or step.name,
+            step.op,
+            graph.tensors[step.inputs[0]].elements,
+            graph.tensors[step.outputs[0]].elements,
+            sum_cycles_by_family(graph, step, verdict.options, plan, ARCS),
+        )
 
 
 def _match_lines(
     steps: Sequence[_LoggedStep], lines: Sequence[ProfileLine]
 ) -> tuple[list[list[int]], int]:
-    """Return the cycles of each step, and how many runs there are.
+    """Return the measured cycles of each step, one value per run, and the number of runs.
 
-    A line is of the next step that it fits; where none is left, a run begins anew. ConfigError for
-    one that fits none.
+    A line belongs to the next step that it matches; if none is left, a new run begins. Raises
+    ConfigError for a line that matches no step.
     """
     if not lines:
         raise ConfigError(
-            "the log has no profile line, such as 'Conv2dInt | 5230 | (1,3,32,32) | (1,16,32,32)': "
-            "build the executor "
-            "with its profiling option"
+            "the log has no profile lines such as 'Conv2dInt | 5230 | (1,3,32,32) | "
+            "(1,16,32,32)'; build the executor with its profiling option"
         )
-    taken: list[list[int]] = [[] for _ in steps]
-    at, runs = 0, 1
+    cycles_by_step: list[list[int]] = [[] for _ in steps]
+    next_index, runs = 0, 1
     for line in lines:
-        place = _find_step(steps, line, at)
-        if place is None and at:
-            place, runs = _find_step(steps, line, 0), runs + 1
-        if place is None:
+        index = _find_step(steps, line, next_index)
+        if index is None and next_index:
+            index, runs = _find_step(steps, line, 0), runs + 1
+        if index is None:
             raise ConfigError(
-                f"line {line.line_number} of the log: {line.name} with {line.inputs} elements in "
-                f"and {line.outputs} "
-                "out is "
-                "no layer of the model: is it the log of another model, or of other packer "
-                "arguments?"
+                f"line {line.line_number} of the log: {line.name} with {line.inputs} input and "
+                f"{line.outputs} output elements matches no layer of the model; check that it is "
+                "the log of this model and these packer arguments"
             )
-        taken[place].append(line.cycles)
-        at = place + 1
-    return taken, runs
+        cycles_by_step[index].append(line.cycles)
+        next_index = index + 1
+    return cycles_by_step, runs
 
 
 def _find_step(steps: Sequence[_LoggedStep], line: ProfileLine, start: int) -> int | None:

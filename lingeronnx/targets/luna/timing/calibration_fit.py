@@ -1,12 +1,11 @@
-"""Prices that measured nodes give.
+"""Fit a timing calibration: factors on another chip's formulas, by relative least squares.
 
-Factors on another chip's formulas, least squares of relative errors.
     cycles of a node = node + sum over families f of  start_f * S_f + rest_f * R_f
 
 S_f and R_f are the cycles of its calls by the formulas, before the first element and from there on.
-Minimised is the sum of squares of (this / measured - 1), and a little of what the factors differ
-from one factor for all, which decides where the nodes do not: a log of one size of a kernel cannot
-tell its start from the rest. No factor is below 0.
+The sum of squares of (this / measured - 1) is minimized, plus a small penalty on the difference of
+the factors from one common factor. The penalty decides where the data do not: a log with one size
+of a kernel cannot separate its start from the rest. No factor is below 0.
 """
 
 from __future__ import annotations
@@ -21,107 +20,126 @@ from .kernels import CallCost
 
 __all__ = ["MeasuredNode", "fit_calibration"]
 
-_REGULARIZATION = 1e-4  # towards one factor for all, beside a sum of squares over nodes
+_REGULARIZATION = 1e-4  # weight of the penalty, relative to a sum of squares over nodes
 _MAX_SWEEPS, _CONVERGENCE_TOLERANCE = 5_000, 1e-9
-_FOLDS = 10  # in which nodes are left out, to see how near the fit is to what it has not seen
+_FOLDS = 10  # of the cross-validation that estimates the error on other nodes
 _MIN_SPREAD = 0.02
-_MAX_FACTOR = 1e6  # of a factor, as the file takes it
+_MAX_FACTOR = 1e6  # limit of the file format
 
 
 @dataclass(frozen=True)
 class MeasuredNode:
-    """A node: its cycles as measured, and by the formulas, by family of kernels."""
+    """Cycles of a node: as measured, and by the formulas for each kernel family."""
 
     measured_cycles: float
     cycles_by_family: Mapping[str, CallCost]
 
-    def predict_cycles(self, row: TimingCalibration) -> float:
-        """Return its cycles by a row."""
-        total = row.node
-        for family, one in self.cycles_by_family.items():
-            factor = row.factors.get(family, FamilyFactor(start=1.0, rest=1.0))
-            total += factor.start * one.start_cycles + factor.rest * one.element_cycles
+    def predict_cycles(self, calibration: TimingCalibration) -> float:
+        """Return the node's cycles according to a calibration."""
+        total = calibration.node
+        for family, cost in self.cycles_by_family.items():
+            factor = calibration.factors.get(family, FamilyFactor(start=1.0, rest=1.0))
+            total += factor.start * cost.start_cycles + factor.rest * cost.element_cycles
         return total
 
 
 def fit_calibration(
-    nodes: Sequence[MeasuredNode], platform: str, base: str, runs: int, clock: float | None
+    nodes: Sequence[MeasuredNode], platform: str, base: str, runs: int, clock_mhz: float | None
 ) -> TimingCalibration:
-    """Return the row that is nearest to `nodes`, at least one; see above.
+    """Fit the calibration of `platform` to measured nodes (see the module's formula).
 
-    Clock : MHz, noted in the row.
+    Parameters
+    ----------
+    nodes
+        Measured nodes, at least one.
+    platform, base
+        The measured chip, and the chip whose formulas are corrected.
+    runs, clock_mhz
+        Number of logged runs and the board's clock, which are only recorded.
     """
     families = sorted({family for node in nodes for family in node.cycles_by_family})
     measured = np.array([node.measured_cycles for node in nodes])
-    by_formulas = np.array(
-        [sum(sum(one) for one in node.cycles_by_family.values()) for node in nodes]
-    )
-    whole = (
-        float(np.median(measured[by_formulas > 0] / by_formulas[by_formulas > 0]))
-        if by_formulas.any()
-        else 1.0
-    )
-    unit = float(np.median(measured))  # of the cycles of a node: all unknowns are of one size then
+    by_formulas = np.array([_sum_formula_cycles(node) for node in nodes])
+    common_factor = _estimate_common_factor(measured, by_formulas)
+    unit = float(np.median(measured))  # of a node's cycles, so that all unknowns are of one size
     columns = [np.full(len(nodes), unit)]
     for family in families:
-        for part in (0, 1):
-            columns.append(
-                whole
-                * np.array(
-                    [node.cycles_by_family.get(family, CallCost(0.0, 0.0))[part] for node in nodes]
-                )
-            )
-    shares = np.stack(columns, axis=1) / measured[:, None]
-    wanted = np.ones(len(columns))
-    wanted[0] = 0.0
-    found = _solve_nonnegative(shares, wanted)
-    limited = np.minimum(found[1:] * whole, _MAX_FACTOR)
+        costs = [node.cycles_by_family.get(family, CallCost(0.0, 0.0)) for node in nodes]
+        columns.append(common_factor * np.array([cost.start_cycles for cost in costs]))
+        columns.append(common_factor * np.array([cost.element_cycles for cost in costs]))
+    design = np.stack(columns, axis=1) / measured[:, None]
+    prior = np.ones(len(columns))
+    prior[0] = 0.0
+    solution = _solve_nonnegative(design, prior)
+    limited = np.minimum(solution[1:] * common_factor, _MAX_FACTOR)
     factors = {
         family: FamilyFactor(start=float(limited[2 * i]), rest=float(limited[2 * i + 1]))
         for i, family in enumerate(families)
     }
-    errors = np.abs(shares @ found - 1)
-    unseen = np.abs(_cross_validate(shares, wanted) - 1)
+    errors = np.abs(design @ solution - 1)
+    held_out_errors = np.abs(_cross_validate(design, prior) - 1)
     return TimingCalibration(
         lingeronnx_timing=1,
         platform=platform,
         base=base,
-        node=min(float(found[0]) * unit, 1e9),
+        node=min(float(solution[0]) * unit, 1e9),
         factors=factors,
-        spread=min(max(float(np.quantile(unseen, 0.9)), _MIN_SPREAD), 1e3),
-        clock_mhz=clock,
+        spread=min(max(float(np.quantile(held_out_errors, 0.9)), _MIN_SPREAD), 1e3),
+        clock_mhz=clock_mhz,
         nodes=len(nodes),
         runs=runs,
         median_error=float(np.median(errors)),
     )
 
 
-def _cross_validate(shares: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Return what fits to the other nodes say of each node, as a share of what was measured.
+def _estimate_common_factor(measured: np.ndarray, by_formulas: np.ndarray) -> float:
+    """Return the median ratio of measured cycles to those of the formulas, both (nodes,)."""
+    if not by_formulas.any():
+        return 1.0
+    has_formula = by_formulas > 0
+    return float(np.median(measured[has_formula] / by_formulas[has_formula]))
 
-    (nodes,).
+
+def _sum_formula_cycles(node: MeasuredNode) -> float:
+    return sum(sum(cost) for cost in node.cycles_by_family.values())
+
+
+def _cross_validate(design: np.ndarray, prior: np.ndarray) -> np.ndarray:
+    """Predict each node by a fit to the nodes of the other folds.
+
+    Returns
+    -------
+    np.ndarray
+        Predicted cycles relative to the measured ones, (nodes,).
     """
-    turn = np.arange(len(shares)) % min(_FOLDS, len(shares))
-    told = np.zeros(len(shares))
-    for index in range(turn.max() + 1):
-        told[turn == index] = shares[turn == index] @ _solve_nonnegative(
-            shares[turn != index], wanted
+    folds = np.arange(len(design)) % min(_FOLDS, len(design))
+    predictions = np.zeros(len(design))
+    for fold in range(folds.max() + 1):
+        predictions[folds == fold] = design[folds == fold] @ _solve_nonnegative(
+            design[folds != fold], prior
         )
-    return told
+    return predictions
 
 
-def _solve_nonnegative(shares: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Return x >= 0 with the least |shares x - 1|^2 + pull |x - wanted|^2, one unknown after the other.
+def _solve_nonnegative(design: np.ndarray, prior: np.ndarray) -> np.ndarray:
+    """Return x >= 0 with the least |design x - 1|^2 + regularization |x - prior|^2.
 
-    shares : (nodes, unknowns). wanted : (unknowns,).
+    Solved by coordinate descent.
+
+    Parameters
+    ----------
+    design : np.ndarray
+        (nodes, unknowns).
+    prior : np.ndarray
+        (unknowns,).
     """
-    matrix = shares.T @ shares + _REGULARIZATION * np.eye(len(wanted))
-    right = shares.sum(axis=0) + _REGULARIZATION * wanted
-    found = wanted.copy()
+    matrix = design.T @ design + _REGULARIZATION * np.eye(len(prior))
+    target = design.sum(axis=0) + _REGULARIZATION * prior
+    solution = prior.copy()
     for _ in range(_MAX_SWEEPS):
-        before = found.copy()
-        for k in range(len(found)):
-            found[k] = max(0.0, found[k] + (right[k] - matrix[k] @ found) / matrix[k, k])
-        if np.abs(found - before).max() < _CONVERGENCE_TOLERANCE:
+        previous = solution.copy()
+        for k in range(len(solution)):
+            solution[k] = max(0.0, solution[k] + (target[k] - matrix[k] @ solution) / matrix[k, k])
+        if np.abs(solution - previous).max() < _CONVERGENCE_TOLERANCE:
             break
-    return found
+    return solution

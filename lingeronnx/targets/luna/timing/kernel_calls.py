@@ -1,7 +1,7 @@
-"""Which kernels the executor of arcs calls for a node, how often, and with which arguments.
+"""Derive the kernel calls that the executor of arcs makes for a node, with counts and arguments.
 
-Found by recording every call of the executor on 31 graphs. What calls kernels that have no price is
-told with its bytes and a bound; it is never counted as nothing.
+The rules were found by recording every call of the executor on 31 graphs. Work without a cost model
+is reported with its bytes and, where possible, with calls that bound it; it never counts as free.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from .kernels import KernelCall
 
 __all__ = ["TimingNode", "Operand", "UnmodeledCalls", "NodeKernelCalls", "list_kernel_calls"]
 
-_MAX_UNSPLIT_POOL_BYTES = (
-    65536  # bytes of a pool's input above which it is computed 8 channels at a time
-)
-_NATIVE_TANH_SCALE = 2.0**27  # of an iqTanh that reads its input as it is
+#: Larger inputs of an average pool are computed 8 channels at a time.
+_MAX_UNSPLIT_POOL_BYTES = 65536
+#: Input scale of an iqTanh whose input is not rescaled.
+_NATIVE_TANH_SCALE = 2.0**27
 
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor: its shape, the bits of an element, its scale where it is known."""
+    """A tensor: its shape, the bits of an element, and its scale if it is known."""
 
     shape: tuple[int, ...]
     bits: int = 8
@@ -49,21 +49,25 @@ class Operand:
 
     @property
     def element_count(self) -> int:
-        """How many elements it has."""
+        """Number of elements."""
         return math.prod(self.shape)
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes it has."""
+        """Size in bytes."""
         return self.element_count * self.bits // 8
 
 
 @dataclass(frozen=True)
 class TimingNode:
-    """A node as the chip runs it: operator, attributes, inputs, outputs.
+    """A node as the chip runs it.
 
-    axis : of a Slice, whose attributes may not say it. prefetch : whether the DMA
-    brings its constants before it begins.
+    Attributes
+    ----------
+    axis
+        Axis of a Slice, whose attributes need not contain it.
+    prefetch
+        Whether the DMA fetches the node's constants before it starts.
     """
 
     op: str
@@ -74,21 +78,30 @@ class TimingNode:
     prefetch: bool = True
 
     def get(self, name: str, default: Any) -> Any:  # noqa: ANN401 - the caller knows the operator
-        """Return attribute `name`, or `default`."""
-        found = self.attributes.get(name)
-        return default if found is None else found
+        """Return attribute `name`, or `default` if it is absent."""
+        value = self.attributes.get(name)
+        return default if value is None else value
 
     def scale(self, name: str, operand: Operand | None = None) -> float | None:
-        """Return the scale in attribute `name`, else that of `operand`."""
-        found = self.attributes.get(name)
-        return found if found is not None or operand is None else operand.scale
+        """Return the scale in attribute `name`, or else that of `operand`."""
+        value = self.attributes.get(name)
+        if value is not None or operand is None:
+            return value
+        return operand.scale
 
 
 @dataclass(frozen=True)
 class UnmodeledCalls:
-    """What a node does that has no price.
+    """Work of a node without a cost model.
 
-    What it is, how many bytes it moves, and calls that cost as much at most.
+    Attributes
+    ----------
+    description
+        Description for the user.
+    moved_bytes
+        Bytes that it moves.
+    bounding_calls
+        Calls that cost at least as much, or none if no bound is known.
     """
 
     description: str
@@ -98,40 +111,38 @@ class UnmodeledCalls:
 
 @dataclass(frozen=True)
 class NodeKernelCalls:
-    """The calls of a node, and what has no price."""
+    """Kernel calls of a node, and its work without a cost model."""
 
     calls: Sequence[KernelCall] = ()
     unmodeled: Sequence[UnmodeledCalls] = ()
 
 
 def list_kernel_calls(node: TimingNode) -> NodeKernelCalls:
-    """Return what the executor calls for a node; all of an operator that is not known has no price.
+    """List the kernel calls of a node.
 
-    Nor has a convolution whose weights have another rank than its map: prices are asked before a
-    graph is judged.
+    Nodes of unknown operators are unmodeled. So are convolutions whose weights differ in rank from
+    their input, since costs are also requested for graphs that have not been checked.
     """
-    form, unknown = _CALL_BUILDERS.get(node.op), node.op
-    if form in (_convolution, _conv_transpose) and len(node.inputs[1].shape) != len(
-        node.inputs[0].shape
-    ):
-        form, unknown = None, "weights of another rank than the map"
-    if form is None:
-        moved = sum(o.size_bytes for o in (*node.inputs[:1], *node.outputs))
-        return NodeKernelCalls((), (UnmodeledCalls(unknown, moved),))
-    done = form(node)
-    return (
-        done
-        if isinstance(done, NodeKernelCalls)
-        else NodeKernelCalls(tuple(call for call in done if call.count > 0))
-    )
+    list_calls, description = _CALL_LISTERS.get(node.op), node.op
+    if list_calls in (_list_conv_calls, _list_conv_transpose_calls) and len(
+        node.inputs[1].shape
+    ) != len(node.inputs[0].shape):
+        list_calls, description = None, "weights whose rank differs from the input's"
+    if list_calls is None:
+        moved_bytes = sum(operand.size_bytes for operand in (*node.inputs[:1], *node.outputs))
+        return NodeKernelCalls(unmodeled=(UnmodeledCalls(description, moved_bytes),))
+    calls = list_calls(node)
+    if isinstance(calls, NodeKernelCalls):
+        return calls
+    return NodeKernelCalls(tuple(call for call in calls if call.count > 0))
 
 
-def _vector_call(kernel: str, n: int, source: int, target: int, times: int = 1) -> KernelCall:
-    return KernelCall(kernel, {"n": n, "in_bits": source, "out_bits": target}, times)
+def _vector_call(kernel: str, n: int, in_bits: int, out_bits: int, count: int = 1) -> KernelCall:
+    return KernelCall(kernel, {"n": n, "in_bits": in_bits, "out_bits": out_bits}, count)
 
 
-def _copy_call(size: int, times: int = 1) -> KernelCall:
-    return KernelCall("memcpy", {"n": size}, times)
+def _copy_call(size_bytes: int, count: int = 1) -> KernelCall:
+    return KernelCall("memcpy", {"n": size_bytes}, count)
 
 
 def _memset_call(n: int, bits: int) -> KernelCall:
@@ -139,10 +150,10 @@ def _memset_call(n: int, bits: int) -> KernelCall:
 
 
 def _matmul_call(
-    m: int, k: int, n: int, left: int, right: int, out: int, times: int = 1
+    m: int, k: int, n: int, left_bits: int, right_bits: int, out_bits: int, count: int = 1
 ) -> KernelCall:
-    widths = {"left_bits": left, "right_bits": right, "out_bits": out}
-    return KernelCall("matmul", {"m": m, "k": k, "n": n, **widths}, times)
+    bits = {"left_bits": left_bits, "right_bits": right_bits, "out_bits": out_bits}
+    return KernelCall("matmul", {"m": m, "k": k, "n": n, **bits}, count)
 
 
 def _transpose_call(rows: int, columns: int, bits: int) -> KernelCall:
@@ -151,17 +162,14 @@ def _transpose_call(rows: int, columns: int, bits: int) -> KernelCall:
     )
 
 
-def _get_window_arguments(node: TimingNode, outputs: int) -> dict[str, Any]:
-    """Return the arguments of a kernel that slides a window; a line is a map of height 1."""
+def _get_window_arguments(node: TimingNode, out_channels: int) -> dict[str, Any]:
+    """Return the arguments of a sliding-window kernel; 1-D inputs become maps of height 1."""
     _, channels, *size = node.inputs[0].shape
-    kernel = list(
-        node.get("kernel_shape", node.inputs[1].shape[2:] if len(node.inputs) > 1 else ())
-    )
+    weight_kernel = node.inputs[1].shape[2:] if len(node.inputs) > 1 else ()
+    kernel = list(node.get("kernel_shape", weight_kernel))
     rank = len(size)
-    strides, dilations = (
-        list(node.get("strides", [1] * rank)),
-        list(node.get("dilations", [1] * rank)),
-    )
+    strides = list(node.get("strides", [1] * rank))
+    dilations = list(node.get("dilations", [1] * rank))
     pads = list(node.get("pads", [0] * 2 * rank))
     if rank == 1:
         size, kernel, strides, dilations = [1, *size], [1, *kernel], [1, *strides], [1, *dilations]
@@ -170,7 +178,7 @@ def _get_window_arguments(node: TimingNode, outputs: int) -> dict[str, Any]:
         "c_in": channels,
         "h": size[0],
         "w": size[1],
-        "c_out": outputs,
+        "c_out": out_channels,
         "kernel": kernel,
         "stride": strides,
         "dilation": dilations,
@@ -178,350 +186,340 @@ def _get_window_arguments(node: TimingNode, outputs: int) -> dict[str, Any]:
     }
 
 
-def _convolution(node: TimingNode) -> NodeKernelCalls | Sequence[KernelCall]:
-    outputs, group = node.inputs[1].shape[0], node.get("group", 1)
-    alone = group == node.inputs[0].shape[1] == outputs > 1
-    call = KernelCall("depthwise" if alone else "conv2d", _get_window_arguments(node, outputs))
+def _list_conv_calls(node: TimingNode) -> NodeKernelCalls | Sequence[KernelCall]:
+    outputs, groups = node.inputs[1].shape[0], node.get("group", 1)
+    is_depthwise = groups == node.inputs[0].shape[1] == outputs > 1
+    call = KernelCall(
+        "depthwise" if is_depthwise else "conv2d", _get_window_arguments(node, outputs)
+    )
     if set(call.arguments["dilation"]) == {1}:
         return [call]
-    return NodeKernelCalls(
-        (),
-        (
-            UnmodeledCalls(
-                "a dilated convolution",
-                node.inputs[0].size_bytes + node.outputs[0].size_bytes,
-                (call,),
-            ),
-        ),
-    )
+    moved_bytes = node.inputs[0].size_bytes + node.outputs[0].size_bytes
+    dilated = UnmodeledCalls("a dilated convolution", moved_bytes, (call,))
+    return NodeKernelCalls(unmodeled=(dilated,))
 
 
-def _conv_transpose(node: TimingNode) -> Sequence[KernelCall]:
-    given = _get_window_arguments(node, node.inputs[1].shape[1] * node.get("group", 1))
-    return [KernelCall("deconv", {**given, "pads_are": "torch"})]
+def _list_conv_transpose_calls(node: TimingNode) -> Sequence[KernelCall]:
+    arguments = _get_window_arguments(node, node.inputs[1].shape[1] * node.get("group", 1))
+    return [KernelCall("deconv", {**arguments, "pads_are": "torch"})]
 
 
-def _linear(node: TimingNode) -> Sequence[KernelCall]:
-    *lines, length = node.inputs[0].shape
-    rows, outputs, weight = math.prod(lines), node.inputs[1].shape[0], node.get("parameter_bits", 8)
-    even = length + length % 2 if weight == 4 else length
-    out = node.outputs[0].bits
+def _list_linear_calls(node: TimingNode) -> Sequence[KernelCall]:
+    *batch, length = node.inputs[0].shape
+    rows, outputs = math.prod(batch), node.inputs[1].shape[0]
+    weight_bits, out_bits = node.get("parameter_bits", 8), node.outputs[0].bits
+    stored_length = length + length % 2 if weight_bits == 4 else length
     return [
         _transpose_call(rows, length, 8),
-        _matmul_call(outputs, even, rows, weight, 8, out),
-        _transpose_call(outputs, rows, out),
+        _matmul_call(outputs, stored_length, rows, weight_bits, 8, out_bits),
+        _transpose_call(outputs, rows, out_bits),
     ]
 
 
-def _batched_matmul(node: TimingNode) -> Sequence[KernelCall]:
+def _list_bmm_calls(node: TimingNode) -> Sequence[KernelCall]:
     *batch, rows, length = node.inputs[0].shape
     columns = node.inputs[1].shape[-1]
-    widths = node.inputs[0].bits, node.inputs[1].bits, node.outputs[0].bits
-    return [_matmul_call(rows, length, columns, *widths, times=math.prod(batch))]
+    bits = node.inputs[0].bits, node.inputs[1].bits, node.outputs[0].bits
+    return [_matmul_call(rows, length, columns, *bits, count=math.prod(batch))]
 
 
-def _max_pool(node: TimingNode) -> Sequence[KernelCall]:
+def _list_max_pool_calls(node: TimingNode) -> Sequence[KernelCall]:
     batch, channels = node.inputs[0].shape[:2]
-    return [
-        KernelCall("maxpool", {**_get_window_arguments(node, channels), "dilation": [1, 1]}, batch)
-    ]
+    arguments = {**_get_window_arguments(node, channels), "dilation": [1, 1]}
+    return [KernelCall("maxpool", arguments, batch)]
 
 
-def _average_pool(node: TimingNode) -> Sequence[KernelCall]:
-    batch, channels, h, w = node.inputs[0].shape
-    kernel, out = list(node.get("kernel_shape", ())), node.outputs[0]
+def _list_average_pool_calls(node: TimingNode) -> Sequence[KernelCall]:
+    _, channels, h, w = node.inputs[0].shape
+    kernel, output = list(node.get("kernel_shape", ())), node.outputs[0]
     if kernel == [h, w]:
         calls = [_memset_call(h * w, 8), _matmul_call(channels, h * w, 1, 8, 8, 32)]
     else:
-        window = {**_get_window_arguments(node, channels), "dilation": [1, 1]}
-        line = 8 << int(math.log2(window["stride"][1]))
-        sizes = [channels]
-        if -(-channels // 8) * 8 * h * -(-w // line) * line > _MAX_UNSPLIT_POOL_BYTES:
-            sizes = [min(8, channels - start) for start in range(0, channels, 8)]
-        counted = {size: sizes.count(size) for size in sizes}
-        calls = [
-            KernelCall("avgpool", {**window, "c_in": c, "c_out": c}, t) for c, t in counted.items()
-        ]
+        calls = _list_average_window_calls(node)
     area = math.prod(kernel)
-    if area & (area - 1):
+    if area & (area - 1):  # the sum is not divided by a shift
         calls += [
-            _memset_call(out.element_count, 32),
-            _vector_call("div", out.element_count, 32, 32),
+            _memset_call(output.element_count, 32),
+            _vector_call("div", output.element_count, 32, 32),
         ]
-    return [*calls, _vector_call("scale", out.element_count, 32, out.bits)]
+    return [*calls, _vector_call("scale", output.element_count, 32, output.bits)]
 
 
-def _make_activation_builder(kernel: str) -> Callable[[TimingNode], Sequence[KernelCall]]:
-    def form(node: TimingNode) -> Sequence[KernelCall]:
-        return [
-            _vector_call(
-                kernel, node.inputs[0].element_count, node.inputs[0].bits, node.outputs[0].bits
-            )
-        ]
-
-    return form
-
-
-def _sigmoid(node: TimingNode) -> Sequence[KernelCall]:
-    n, source, out = node.inputs[0].element_count, node.inputs[0].bits, node.outputs[0].bits
+def _list_average_window_calls(node: TimingNode) -> list[KernelCall]:
+    """List the calls that sum windows, one per slice of channels."""
+    _, channels, h, w = node.inputs[0].shape
+    window = {**_get_window_arguments(node, channels), "dilation": [1, 1]}
+    width_align = 8 << int(math.log2(window["stride"][1]))
+    stored_bytes = -(-channels // 8) * 8 * h * -(-w // width_align) * width_align
+    slices = [channels]
+    if stored_bytes > _MAX_UNSPLIT_POOL_BYTES:
+        slices = [min(8, channels - start) for start in range(0, channels, 8)]
+    counts = {slice_channels: slices.count(slice_channels) for slice_channels in slices}
     return [
-        _vector_call("scale", n, source, 32),
-        _vector_call("scale", n, 32, 32),
-        _vector_call("sigmoid", n, 32, out),
+        KernelCall("avgpool", {**window, "c_in": slice_channels, "c_out": slice_channels}, count)
+        for slice_channels, count in counts.items()
     ]
 
 
-def _tanh(node: TimingNode) -> Sequence[KernelCall]:
-    n, out = node.inputs[0].element_count, node.outputs[0].bits
-    scaled = (
-        []
-        if node.scale("scale_x", node.inputs[0]) == _NATIVE_TANH_SCALE
-        else [_vector_call("scale", n, 32, 32)]
-    )
-    return [*scaled, _vector_call("tanh", n, 32, out)]
+def _make_activation_lister(kernel: str) -> Callable[[TimingNode], Sequence[KernelCall]]:
+    """Make the function that lists the call of an elementwise kernel."""
+
+    def list_calls(node: TimingNode) -> Sequence[KernelCall]:
+        source = node.inputs[0]
+        return [_vector_call(kernel, source.element_count, source.bits, node.outputs[0].bits)]
+
+    return list_calls
 
 
-def _softmax(node: TimingNode) -> Sequence[KernelCall]:
+def _list_sigmoid_calls(node: TimingNode) -> Sequence[KernelCall]:
+    n, in_bits, out_bits = node.inputs[0].element_count, node.inputs[0].bits, node.outputs[0].bits
+    return [
+        _vector_call("scale", n, in_bits, 32),
+        _vector_call("scale", n, 32, 32),
+        _vector_call("sigmoid", n, 32, out_bits),
+    ]
+
+
+def _list_tanh_calls(node: TimingNode) -> Sequence[KernelCall]:
+    n = node.inputs[0].element_count
+    calls = [_vector_call("tanh", n, 32, node.outputs[0].bits)]
+    if node.scale("scale_x", node.inputs[0]) != _NATIVE_TANH_SCALE:
+        calls.insert(0, _vector_call("scale", n, 32, 32))
+    return calls
+
+
+def _list_softmax_calls(node: TimingNode) -> Sequence[KernelCall]:
     shape, axis = node.inputs[0].shape, node.get("axis", -1)
-    at = len(shape) + axis if axis < 0 else 1
-    lines, length, n = math.prod(shape[:at]), math.prod(shape[at:]), math.prod(shape)
-    source, out = node.inputs[0].bits, node.outputs[0].bits
-    back = [_vector_call("scale", length, 32, out, lines)] if out == 8 else []
-    return [
-        _vector_call("scale", n, source, 32),
+    axis = len(shape) + axis if axis < 0 else 1
+    rows, length, n = math.prod(shape[:axis]), math.prod(shape[axis:]), math.prod(shape)
+    in_bits, out_bits = node.inputs[0].bits, node.outputs[0].bits
+    calls = [
+        _vector_call("scale", n, in_bits, 32),
         _vector_call("scale", n, 32, 32),
-        _vector_call("softmax", length, 32, 32, lines),
-        *back,
+        _vector_call("softmax", length, 32, 32, rows),
     ]
+    if out_bits == 8:
+        calls.append(_vector_call("scale", length, 32, out_bits, rows))
+    return calls
 
 
-def _layer_norm(node: TimingNode) -> NodeKernelCalls:
-    length = math.prod(
-        node.inputs[1].shape
-    )  # a line is as long as there are factors: the last axis, or the last two
-    lines = math.prod(node.inputs[0].shape) // max(length, 1)
-    source, out = node.inputs[0].bits, node.outputs[0].bits
-    weight = node.get("parameter_bits", 8)
+def _list_layer_norm_calls(node: TimingNode) -> NodeKernelCalls:
+    # A row has as many elements as the weight: the last axis, or the last two.
+    length = math.prod(node.inputs[1].shape)
+    rows = math.prod(node.inputs[0].shape) // max(length, 1)
+    in_bits, out_bits = node.inputs[0].bits, node.outputs[0].bits
+    weight_bits = node.get("parameter_bits", 8)
 
-    def line(kernel: str, read: int, written: int, times: int = 1) -> KernelCall:
-        return _vector_call(kernel, length, read, written, times * lines)
+    def row_call(kernel: str, in_bits: int, out_bits: int, count: int = 1) -> KernelCall:
+        return _vector_call(kernel, length, in_bits, out_bits, count * rows)
 
     calls = [
         _copy_call(length),
         KernelCall("memcpy_from_psram", {"n": 4 * length}),
-        line("sum", source, 32),
-        line("mul", source, 32),
-        line("sum", 32, 32),
-        line("scale", weight, 32, 2),
-        line("scale", 32, 32, 2),
-        line("offset", 32, 32),
-        line("mul", 32, 32),
-        line("add", 32, out),
-        _copy_call(length, lines),
-        KernelCall("share_to_share", {"n": length}, lines),
+        row_call("sum", in_bits, 32),
+        row_call("mul", in_bits, 32),
+        row_call("sum", 32, 32),
+        row_call("scale", weight_bits, 32, 2),
+        row_call("scale", 32, 32, 2),
+        row_call("offset", 32, 32),
+        row_call("mul", 32, 32),
+        row_call("add", 32, out_bits),
+        _copy_call(length, rows),
+        KernelCall("share_to_share", {"n": length}, rows),
     ]
     return NodeKernelCalls(tuple(calls), (UnmodeledCalls("square roots on the host", 0),))
 
 
-def _batch_norm(node: TimingNode) -> Sequence[KernelCall]:
+def _list_batch_norm_calls(node: TimingNode) -> Sequence[KernelCall]:
     batch, channels, *size = node.inputs[0].shape
-    times, n = batch * channels, math.prod(size)
-    source, out = node.inputs[0].bits, node.outputs[0].bits
-    return [_vector_call("scale", n, source, 32, times), _vector_call("offset", n, 32, out, times)]
-
-
-def _lstm(node: TimingNode) -> Sequence[KernelCall]:
-    inputs, cells = node.inputs[1].shape[1], node.inputs[2].shape[1]
-    steps = node.inputs[0].shape[1]
-    state = 4 if len(node.outputs) > 2 and node.outputs[2].bits == 32 else 2
-    calls = []
-    if not node.prefetch:
-        sizes = 4 * cells * inputs, 16 * cells, 4 * cells * cells, 16 * cells
-        calls += [KernelCall("memcpy_from_psram", {"n": size}) for size in sizes]
-
-    def vector(kernel: str, n: int, times: int, out: int = 32, source: int = 32) -> KernelCall:
-        return _vector_call(kernel, n, source, out, times * steps)
-
+    count, n = batch * channels, math.prod(size)
+    in_bits, out_bits = node.inputs[0].bits, node.outputs[0].bits
     return [
-        *calls,
-        _memset_call(state * cells, 8),
-        _memset_call(cells, 8),
-        _matmul_call(4 * cells, inputs, 1, 8, 8, 32, steps),
-        _matmul_call(4 * cells, cells, 1, 8, 8, 32, steps),
-        vector("scale", 4 * cells, 2),
-        vector("add", 4 * cells, 1),
-        vector("sigmoid", cells, 3),
-        vector("tanh", cells, 2),
-        vector("scale", cells, 6),
-        vector("mul", cells, 2),
-        vector("add", cells, 1),
-        vector("mul", cells, 1, 8),
-        vector("scale", cells, 1, 8, 8),
+        _vector_call("scale", n, in_bits, 32, count),
+        _vector_call("offset", n, 32, out_bits, count),
     ]
 
 
-def _make_add_builder(kernel: str) -> Callable[[TimingNode], Sequence[KernelCall]]:
-    def form(node: TimingNode) -> Sequence[KernelCall]:
-        n, bits, target = (
-            node.outputs[0].element_count,
-            node.outputs[0].bits,
-            node.scale("scale_o", node.outputs[0]),
-        )
-        scales = [
-            node.scale(name, operand)
+def _list_lstm_calls(node: TimingNode) -> Sequence[KernelCall]:
+    inputs, units = node.inputs[1].shape[1], node.inputs[2].shape[1]
+    steps = node.inputs[0].shape[1]
+    has_32bit_state = len(node.outputs) > 2 and node.outputs[2].bits == 32
+    state_bytes = 4 if has_32bit_state else 2
+    calls = []
+    if not node.prefetch:
+        constant_bytes = 4 * units * inputs, 16 * units, 4 * units * units, 16 * units
+        calls += [KernelCall("memcpy_from_psram", {"n": size}) for size in constant_bytes]
+
+    def step_call(
+        kernel: str, n: int, count: int, out_bits: int = 32, in_bits: int = 32
+    ) -> KernelCall:
+        return _vector_call(kernel, n, in_bits, out_bits, count * steps)
+
+    return [
+        *calls,
+        _memset_call(state_bytes * units, 8),
+        _memset_call(units, 8),
+        _matmul_call(4 * units, inputs, 1, 8, 8, 32, steps),
+        _matmul_call(4 * units, units, 1, 8, 8, 32, steps),
+        step_call("scale", 4 * units, 2),
+        step_call("add", 4 * units, 1),
+        step_call("sigmoid", units, 3),
+        step_call("tanh", units, 2),
+        step_call("scale", units, 6),
+        step_call("mul", units, 2),
+        step_call("add", units, 1),
+        step_call("mul", units, 1, 8),
+        step_call("scale", units, 1, 8, 8),
+    ]
+
+
+def _make_add_lister(kernel: str) -> Callable[[TimingNode], Sequence[KernelCall]]:
+    """Make the function that lists the calls of an addition or a subtraction."""
+
+    def list_calls(node: TimingNode) -> Sequence[KernelCall]:
+        output = node.outputs[0]
+        n, out_scale = output.element_count, node.scale("scale_o", output)
+        calls = [
+            _vector_call("scale", n, operand.bits, output.bits)
             for name, operand in zip(("scale_x", "scale_y"), node.inputs, strict=False)
+            if node.scale(name, operand) != out_scale
         ]
-        widths = [operand.bits for operand in node.inputs]
-        changed = [
-            _vector_call("scale", n, w, bits)
-            for w, scale in zip(widths, scales, strict=True)
-            if scale != target
-        ]
-        return [*changed, _vector_call(kernel, n, bits, bits)]
+        return [*calls, _vector_call(kernel, n, output.bits, output.bits)]
 
-    return form
+    return list_calls
 
 
-def _mul(node: TimingNode) -> Sequence[KernelCall]:
-    first, second = node.inputs[0], node.inputs[1]
-    if first.element_count < second.element_count:
-        first, second = second, first
-    spread = len(second.shape) == 4 and second.shape[2:] == (1, 1)
-    if second.element_count == 1 and not spread:
-        return [_vector_call("scale", first.element_count, 8, 8)]
-    if second.element_count < first.element_count or spread:
-        area = first.element_count // second.element_count
-        return [
-            _memset_call(area, 8),
-            _matmul_call(second.element_count, 1, area, 8, 8, 8),
-            _vector_call("mul", first.element_count, 8, 8),
-        ]
-    return [_vector_call("mul", first.element_count, 8, 8)]
+def _list_mul_calls(node: TimingNode) -> Sequence[KernelCall]:
+    large, small = node.inputs[0], node.inputs[1]
+    if large.element_count < small.element_count:
+        large, small = small, large
+    is_per_channel = len(small.shape) == 4 and small.shape[2:] == (1, 1)
+    if small.element_count == 1 and not is_per_channel:
+        return [_vector_call("scale", large.element_count, 8, 8)]
+    multiply = _vector_call("mul", large.element_count, 8, 8)
+    if small.element_count == large.element_count and not is_per_channel:
+        return [multiply]
+    area = large.element_count // small.element_count
+    return [_memset_call(area, 8), _matmul_call(small.element_count, 1, area, 8, 8, 8), multiply]
 
 
-def _axis(node: TimingNode, default: int = 1) -> int:
+def _get_axis(node: TimingNode, default: int = 1) -> int:
     axis = node.axis if node.axis is not None else node.get("axis", node.get("dim", default))
     return int(axis) % len(node.inputs[0].shape)
 
 
-def _concat(node: TimingNode) -> NodeKernelCalls:
-    axis, target = _axis(node), node.scale("scale_o", node.outputs[0])
-    calls, rest = [], []
+def _list_concat_calls(node: TimingNode) -> NodeKernelCalls:
+    axis, out_scale = _get_axis(node), node.scale("scale_o", node.outputs[0])
+    calls, unmodeled = [], []
     for index, operand in enumerate(node.inputs):
-        lines, length = math.prod(operand.shape[:axis]), math.prod(operand.shape[axis:])
-        if node.scale(f"scale_x_{index}", operand) != target:
-            calls.append(_vector_call("scale", length, 8, 8, lines))
-        elif lines == 1:
+        rows, length = math.prod(operand.shape[:axis]), math.prod(operand.shape[axis:])
+        if node.scale(f"scale_x_{index}", operand) != out_scale:
+            calls.append(_vector_call("scale", length, 8, 8, rows))
+        elif rows == 1:
             calls.append(_copy_call(length))
         else:
-            rest.append(
-                UnmodeledCalls("a copy with gaps", operand.size_bytes, (_copy_call(length, lines),))
-            )
-    return NodeKernelCalls(tuple(calls), tuple(rest))
+            bounding_calls = (_copy_call(length, rows),)
+            unmodeled.append(UnmodeledCalls("a strided copy", operand.size_bytes, bounding_calls))
+    return NodeKernelCalls(tuple(calls), tuple(unmodeled))
 
 
-def _slice_or_split(node: TimingNode) -> Sequence[KernelCall]:
-    axis = _axis(node)
+def _list_slice_calls(node: TimingNode) -> Sequence[KernelCall]:
+    axis = _get_axis(node)
     calls = []
-    for out in node.outputs:
-        lines = math.prod(out.shape[:axis])
-        calls.append(_copy_call(out.size_bytes // max(lines, 1), lines))
+    for output in node.outputs:
+        rows = math.prod(output.shape[:axis])
+        calls.append(_copy_call(output.size_bytes // max(rows, 1), rows))
     return calls
 
 
-def _gather(node: TimingNode) -> Sequence[KernelCall]:
-    axis, shape = _axis(node, default=0), node.inputs[0].shape
-    behind = math.prod(shape[axis + 1 :]) * node.inputs[0].bits // 8
-    return [_copy_call(behind, math.prod(shape[:axis]) * node.inputs[1].element_count)]
+def _list_gather_calls(node: TimingNode) -> Sequence[KernelCall]:
+    axis, shape = _get_axis(node, default=0), node.inputs[0].shape
+    row_bytes = math.prod(shape[axis + 1 :]) * node.inputs[0].bits // 8
+    return [_copy_call(row_bytes, math.prod(shape[:axis]) * node.inputs[1].element_count)]
 
 
-def _transpose(node: TimingNode) -> NodeKernelCalls | Sequence[KernelCall]:
-    shape, operand = node.inputs[0].shape, node.inputs[0]
-    if len(shape) == 2:
-        return [_transpose_call(*shape, operand.bits)]
-    line = shape[-1] * operand.bits // 8
-    return NodeKernelCalls(
-        (),
-        (
-            UnmodeledCalls(
-                "a transpose of three axes or more",
-                operand.size_bytes,
-                (_copy_call(line, operand.element_count // shape[-1]),),
-            ),
-        ),
+def _list_transpose_calls(node: TimingNode) -> NodeKernelCalls | Sequence[KernelCall]:
+    source = node.inputs[0]
+    if len(source.shape) == 2:
+        return [_transpose_call(*source.shape, source.bits)]
+    row_bytes = source.shape[-1] * source.bits // 8
+    row_copies = _copy_call(row_bytes, source.element_count // source.shape[-1])
+    transpose = UnmodeledCalls(
+        "a transpose of three axes or more", source.size_bytes, (row_copies,)
     )
+    return NodeKernelCalls(unmodeled=(transpose,))
 
 
-def _pad(node: TimingNode) -> Sequence[KernelCall]:
+def _list_pad_calls(node: TimingNode) -> Sequence[KernelCall]:
     channels, *size = node.inputs[0].shape[1:]
-    n, padded = math.prod(size), math.prod(node.outputs[0].shape[2:])
+    n, padded_n = math.prod(size), math.prod(node.outputs[0].shape[2:])
     return [
         _transpose_call(channels, n, 8),
         _memset_call(node.outputs[0].element_count, 8),
         _copy_call(channels, n),
-        _transpose_call(padded, channels, 8),
+        _transpose_call(padded_n, channels, 8),
     ]
 
 
-def _argmax(node: TimingNode) -> Sequence[KernelCall]:
+def _list_argmax_calls(node: TimingNode) -> Sequence[KernelCall]:
     shape = node.inputs[0].shape
     length = shape[-1]
     return [_vector_call("max", length, 8, 32, math.prod(shape) // length)]
 
 
-def _requant(node: TimingNode) -> NodeKernelCalls | Sequence[KernelCall]:
-    source, out = node.inputs[0], node.outputs[0]
-    if source.bits == out.bits == 8:
+def _list_requant_calls(node: TimingNode) -> NodeKernelCalls | Sequence[KernelCall]:
+    source, output = node.inputs[0], node.outputs[0]
+    if source.bits == output.bits == 8:
         return [_vector_call("scale", source.element_count, 8, 8)]
-    return NodeKernelCalls(
-        (), (UnmodeledCalls("a change of width on the host", source.size_bytes + out.size_bytes),)
-    )
+    moved_bytes = source.size_bytes + output.size_bytes
+    conversion = UnmodeledCalls("a conversion of the width on the host", moved_bytes)
+    return NodeKernelCalls(unmodeled=(conversion,))
 
 
-def _in_place(node: TimingNode) -> Sequence[KernelCall]:
+def _list_no_calls(node: TimingNode) -> Sequence[KernelCall]:
     return []
 
 
-def _flatten(node: TimingNode) -> Sequence[KernelCall]:
+def _list_flatten_calls(node: TimingNode) -> Sequence[KernelCall]:
     return [_copy_call(node.inputs[0].size_bytes)]
 
 
-_CALL_BUILDERS: Mapping[str, Callable[[TimingNode], NodeKernelCalls | Sequence[KernelCall]]] = (
+_CALL_LISTERS: Mapping[str, Callable[[TimingNode], NodeKernelCalls | Sequence[KernelCall]]] = (
     MappingProxyType(
         {
-            CONV2D.name: _convolution,
-            CONV1D.name: _convolution,
-            CONV_TRANSPOSE2D.name: _conv_transpose,
-            LINEAR.name: _linear,
-            BMM.name: _batched_matmul,
-            "BMMInt": _batched_matmul,
-            "MaxPool": _max_pool,
-            AVG_POOL2D.name: _average_pool,
-            "Relu": _make_activation_builder("relu"),
-            "Prelu": _make_activation_builder("prelu"),
-            "Clip": _make_activation_builder("relux"),
-            SIGMOID.name: _sigmoid,
-            TANH.name: _tanh,
-            SOFTMAX.name: _softmax,
-            LAYER_NORM.name: _layer_norm,
-            BATCH_NORM2D.name: _batch_norm,
-            "BatchNormInt": _batch_norm,
-            LSTM.name: _lstm,
-            "iqAdd": _make_add_builder("add"),
-            "iqSub": _make_add_builder("sub"),
-            "iqMul": _mul,
-            CONCAT.name: _concat,
-            "Slice": _slice_or_split,
-            "Split": _slice_or_split,
-            "Gather": _gather,
-            "Transpose": _transpose,
-            PAD.name: _pad,
-            "ArgMax": _argmax,
-            REQUANT.name: _requant,
-            "Reshape": _in_place,
-            "Squeeze": _in_place,
-            "Unsqueeze": _in_place,
-            "Flatten": _flatten,
+            CONV2D.name: _list_conv_calls,
+            CONV1D.name: _list_conv_calls,
+            CONV_TRANSPOSE2D.name: _list_conv_transpose_calls,
+            LINEAR.name: _list_linear_calls,
+            BMM.name: _list_bmm_calls,
+            "BMMInt": _list_bmm_calls,
+            "MaxPool": _list_max_pool_calls,
+            AVG_POOL2D.name: _list_average_pool_calls,
+            "Relu": _make_activation_lister("relu"),
+            "Prelu": _make_activation_lister("prelu"),
+            "Clip": _make_activation_lister("relux"),
+            SIGMOID.name: _list_sigmoid_calls,
+            TANH.name: _list_tanh_calls,
+            SOFTMAX.name: _list_softmax_calls,
+            LAYER_NORM.name: _list_layer_norm_calls,
+            BATCH_NORM2D.name: _list_batch_norm_calls,
+            "BatchNormInt": _list_batch_norm_calls,
+            LSTM.name: _list_lstm_calls,
+            "iqAdd": _make_add_lister("add"),
+            "iqSub": _make_add_lister("sub"),
+            "iqMul": _list_mul_calls,
+            CONCAT.name: _list_concat_calls,
+            "Slice": _list_slice_calls,
+            "Split": _list_slice_calls,
+            "Gather": _list_gather_calls,
+            "Transpose": _list_transpose_calls,
+            PAD.name: _list_pad_calls,
+            "ArgMax": _list_argmax_calls,
+            REQUANT.name: _list_requant_calls,
+            "Reshape": _list_no_calls,
+            "Squeeze": _list_no_calls,
+            "Unsqueeze": _list_no_calls,
+            "Flatten": _list_flatten_calls,
         }
     )
 )

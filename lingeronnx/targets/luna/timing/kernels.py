@@ -1,6 +1,6 @@
 """Cycles of one call of a kernel of the NPU's library.
 
-The formulas, and what a board's row makes of them.
+Computed by the vendor's formulas, and corrected by a board's calibration.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .window_kernels import (
     estimate_depthwise_cycles,
     estimate_pool_cycles,
 )
-from .window_kernels import get_start_cycles as window_start
+from .window_kernels import get_start_cycles as get_window_start_cycles
 
 __all__ = [
     "FAMILIES",
@@ -31,17 +31,20 @@ __all__ = [
     "get_kernel_family",
 ]
 
-_EXP_BLOCK_ELEMENTS = 2048  # elements that exp takes at a time
-_EXP_BLOCK_START_CYCLES = 1157  # what it takes before each of these
+_EXP_BLOCK_ELEMENTS = 2048  # elements that exp computes at a time
+_EXP_BLOCK_START_CYCLES = 1157  # overhead of each block
 _BLOCKED_KERNELS = ("exp", "softmax", "logsoftmax")
 
 
 @dataclass(frozen=True)
 class KernelCall:
-    """One call of a kernel, so many times.
+    """A call of a kernel, repeated `count` times.
 
-    arguments : n is elements; rows, columns; m, k, n of a product; for windows those of `Window`.
-    Widths are in bits.
+    Attributes
+    ----------
+    arguments
+        For vectors, n elements; for transposes, rows and columns; for matrix products, m, k and n;
+        for sliding windows, the fields of `Window`. Widths are in bits.
     """
 
     kernel: str
@@ -56,49 +59,48 @@ class CallCost(NamedTuple):
     element_cycles: float
 
 
-#: How a copy is priced: `CopyCost.cycles`, or `CopyCost.fitted` to ask what the vendor's program says.
+#: Estimates the cycles of a copy from the costs, the route and the size in bytes.
 CopyEstimator = Callable[[KernelCosts, str, int], float]
 
 
-def _interpolated(prices: KernelCosts, route: str, size: int) -> float:
+def _interpolate_copy_cycles(prices: KernelCosts, route: str, size: int) -> float:
     return prices.copies[route].cycles(size)
 
 
 def estimate_kernel_cycles(
-    call: KernelCall, prices: KernelCosts, estimate_copy: CopyEstimator = _interpolated
+    call: KernelCall,
+    prices: KernelCosts,
+    estimate_copy: CopyEstimator = _interpolate_copy_cycles,
 ) -> float | None:
-    """Return the cycles of one call; None where there is no price for such arguments."""
-    name, given = call.kernel, call.arguments
+    """Estimate the cycles of one call, or return None if its arguments have no cost model."""
+    name, arguments = call.kernel, call.arguments
     if name in prices.vector_kernels:
-        return _vector(prices, name, **given)
+        return _estimate_vector_cycles(prices, name, **arguments)
     if name in prices.copies:
-        known = given.get("in_bits", 8) == 8 and given.get("from") != "share"
-        return estimate_copy(prices, name, given["n"]) if known else None
+        if arguments.get("in_bits", 8) != 8 or arguments.get("from") == "share":
+            return None
+        return estimate_copy(prices, name, arguments["n"])
     if name in _WINDOW_KERNELS:
-        return _WINDOW_KERNELS[name](
-            _window(given), **({"pads_are": given["pads_are"]} if "pads_are" in given else {})
-        )
-    return _OTHER_KERNELS[name](prices, **given)
+        options = {key: arguments[key] for key in ("pads_are",) if key in arguments}
+        return _WINDOW_KERNELS[name](_make_window(arguments), **options)
+    return _OTHER_KERNELS[name](prices, **arguments)
 
 
 def estimate_call_cost(call: KernelCall, prices: KernelCosts) -> CallCost | None:
-    """Return the cycles of one call on the chip of `prices`.
+    """Estimate the cost of one call with the corrections of a calibration.
 
-    None where there is no price for such arguments.
+    Returns None if its arguments have no cost model.
     """
-    whole = estimate_kernel_cycles(call, prices)
-    if whole is None:
+    cycles = estimate_kernel_cycles(call, prices)
+    if cycles is None:
         return None
-    begun = min(_get_start_cycles(call, prices), whole)
+    start_cycles = min(_get_start_cycles(call, prices), cycles)
     factor = prices.corrections.get(get_kernel_family(call.kernel), CostCorrection())
-    return CallCost(factor.start * begun, factor.rest * (whole - begun))
+    return CallCost(factor.start * start_cycles, factor.rest * (cycles - start_cycles))
 
 
 def get_kernel_family(kernel: str) -> str:
-    """Return the kernels that a kernel belongs to.
-
-    What a board's row corrects together, a member of `FAMILIES`.
-    """
+    """Return the family, a member of `FAMILIES`, whose kernels a calibration corrects together."""
     if kernel.startswith("memcpy") or "_to_" in kernel:
         return "copy"
     return _FAMILY_OF.get(kernel, "vector")
@@ -119,32 +121,32 @@ FAMILIES = (*dict.fromkeys(_FAMILY_OF.values()), "copy", "vector")
 
 
 def _get_start_cycles(call: KernelCall, prices: KernelCosts) -> float:
-    """Return what a call that has a price takes before its first element."""
-    name, given = call.kernel, call.arguments
+    """Return the cycles before the first element of a call that has a cost model."""
+    name, arguments = call.kernel, call.arguments
     if name in prices.vector_kernels:
-        return prices.vector_kernels[name].start_cycles[given["in_bits"], given["out_bits"]]
+        start_cycles = prices.vector_kernels[name].start_cycles
+        return start_cycles[arguments["in_bits"], arguments["out_bits"]]
     if name in prices.copies:
         return max(prices.copies[name].estimate_cycles_by_fit(0), 0.0)
     if name in _WINDOW_KERNELS:
-        return window_start(name, _window(given))
-    # An empty call; exp takes pieces, each with a start of its own.
-    sizes = {"matmul": ("m", "k", "n"), "transpose": ("rows", "columns")}.get(name, ("n",))
+        return get_window_start_cycles(name, _make_window(arguments))
     if name == "fft":
         return 0.0
-    empty = estimate_kernel_cycles(KernelCall(name, {**given, **dict.fromkeys(sizes, 0)}), prices)
-    assert empty is not None
-    return empty + (
-        _EXP_BLOCK_START_CYCLES * math.ceil(given["n"] / _EXP_BLOCK_ELEMENTS)
-        if name in _BLOCKED_KERNELS
-        else 0
-    )
+    # The cost of an empty call; exp works in blocks, each with an overhead of its own.
+    sizes = {"matmul": ("m", "k", "n"), "transpose": ("rows", "columns")}.get(name, ("n",))
+    empty_call = KernelCall(name, {**arguments, **dict.fromkeys(sizes, 0)})
+    empty_cycles = estimate_kernel_cycles(empty_call, prices)
+    assert empty_cycles is not None
+    if name not in _BLOCKED_KERNELS:
+        return empty_cycles
+    return empty_cycles + _EXP_BLOCK_START_CYCLES * math.ceil(arguments["n"] / _EXP_BLOCK_ELEMENTS)
 
 
-def _window(given: Mapping[str, Any]) -> Window:
-    return Window(**{key: value for key, value in given.items() if key != "pads_are"})
+def _make_window(arguments: Mapping[str, Any]) -> Window:
+    return Window(**{key: value for key, value in arguments.items() if key != "pads_are"})
 
 
-def _vector(
+def _estimate_vector_cycles(
     prices: KernelCosts,
     name: str,
     n: int,
@@ -156,75 +158,74 @@ def _vector(
     start = kernel.start_cycles.get((in_bits, out_bits))
     if start is None or (in_bits_2 not in (None, in_bits) and name != "mul"):
         return None
-    slow = kernel.is_half_rate and in_bits == out_bits == 8
-    return start + max(n * in_bits / (32 if slow else 64), n * out_bits / 128)
+    is_half_rate = kernel.is_half_rate and in_bits == out_bits == 8
+    return start + max(n * in_bits / (32 if is_half_rate else 64), n * out_bits / 128)
 
 
-def _fill(prices: KernelCosts, n: int, in_bits: int, out_bits: int) -> float | None:
-    return (
-        prices.memset_start_cycles[in_bits] + max(n * in_bits / 64, n * out_bits / 128)
-        if in_bits in prices.memset_start_cycles
-        else None
-    )
+def _estimate_memset_cycles(
+    prices: KernelCosts, n: int, in_bits: int, out_bits: int
+) -> float | None:
+    if in_bits not in prices.memset_start_cycles:
+        return None
+    return prices.memset_start_cycles[in_bits] + max(n * in_bits / 64, n * out_bits / 128)
 
 
-def _divide(prices: KernelCosts, n: int, in_bits: int, out_bits: int) -> float | None:
+def _estimate_div_cycles(prices: KernelCosts, n: int, in_bits: int, out_bits: int) -> float | None:
     return 900 + 5 * n if in_bits == out_bits == 32 else None
 
 
-def _exp(prices: KernelCosts, n: int, in_bits: int, out_bits: int) -> float | None:
-    known = in_bits in (8, 32) and out_bits in (8, 32)
-    return (
-        50 + _EXP_BLOCK_START_CYCLES * math.ceil(n / _EXP_BLOCK_ELEMENTS) + 3 * n if known else None
-    )
+def _estimate_exp_cycles(prices: KernelCosts, n: int, in_bits: int, out_bits: int) -> float | None:
+    if in_bits not in (8, 32) or out_bits not in (8, 32):
+        return None
+    return 50 + _EXP_BLOCK_START_CYCLES * math.ceil(n / _EXP_BLOCK_ELEMENTS) + 3 * n
 
 
-def _softmax(prices: KernelCosts, n: int, in_bits: int, out_bits: int) -> float | None:
-    return (
-        784 + 5 * n + _EXP_BLOCK_START_CYCLES * math.ceil(n / _EXP_BLOCK_ELEMENTS)
-        if in_bits == out_bits == 32
-        else None
-    )
+def _estimate_softmax_cycles(
+    prices: KernelCosts, n: int, in_bits: int, out_bits: int
+) -> float | None:
+    if not in_bits == out_bits == 32:
+        return None
+    return 784 + 5 * n + _EXP_BLOCK_START_CYCLES * math.ceil(n / _EXP_BLOCK_ELEMENTS)
 
 
-def _logsoftmax(prices: KernelCosts, n: int, in_bits: int, out_bits: int) -> float | None:
-    return (
-        1234 + 5 * n + _EXP_BLOCK_START_CYCLES * math.ceil(n / _EXP_BLOCK_ELEMENTS)
-        if in_bits == out_bits == 32
-        else None
-    )
+def _estimate_logsoftmax_cycles(
+    prices: KernelCosts, n: int, in_bits: int, out_bits: int
+) -> float | None:
+    if not in_bits == out_bits == 32:
+        return None
+    return 1234 + 5 * n + _EXP_BLOCK_START_CYCLES * math.ceil(n / _EXP_BLOCK_ELEMENTS)
 
 
-def _fft(prices: KernelCosts, n: int) -> float | None:
+def _estimate_fft_cycles(prices: KernelCosts, n: int) -> float | None:
     return prices.fft.get(n)
 
 
-def _matmul(
+def _estimate_matmul_cycles(
     prices: KernelCosts, m: int, k: int, n: int, left_bits: int, right_bits: int, out_bits: int
 ) -> float | None:
+    """Estimate an (m, k) x (k, n) product."""
     if left_bits not in (4, 8, 32) or right_bits not in (4, 8, 32) or out_bits not in (8, 32):
         return None
-    wide = left_bits == right_bits == 32
+    is_32bit = left_bits == right_bits == 32
     if left_bits == right_bits == 8:
         m, k, n = -(-m // 2) * 2, -(-k // 8) * 8, -(-n // 4) * 4
-    if wide:
+    if is_32bit:
         m, n = -(-m // 2) * 2, -(-n // 2) * 2
-    start = 2255 if (left_bits == 8 and out_bits == 8) or wide else 2536
+    start = 2255 if (left_bits == 8 and out_bits == 8) or is_32bit else 2536
     load = m * k * left_bits / 64 + k * n * right_bits / 64
-    return (
-        start
-        + load
-        + max(m * n * out_bits / 128, m * n * k / (4 if wide else 64) + 16 * math.ceil(m / 2))
-    )
+    store = m * n * out_bits / 128
+    compute = m * n * k / (4 if is_32bit else 64) + 16 * math.ceil(m / 2)
+    return start + load + max(store, compute)
 
 
-def _transpose(
+def _estimate_transpose_cycles(
     prices: KernelCosts, rows: int, columns: int, bits: int, out_bits: int
 ) -> float | None:
     if bits != out_bits or bits not in (8, 32):
         return None
-    lines = math.ceil(rows / 2) * (3 + math.ceil(columns * bits / 64))
-    return 1038 + lines + math.ceil(columns / 2) * (4 + math.ceil(rows * bits / 64))
+    row_cycles = math.ceil(rows / 2) * (3 + math.ceil(columns * bits / 64))
+    column_cycles = math.ceil(columns / 2) * (4 + math.ceil(rows * bits / 64))
+    return 1038 + row_cycles + column_cycles
 
 
 _WINDOW_KERNELS: Mapping[str, Callable[..., float | None]] = MappingProxyType(
@@ -238,13 +239,13 @@ _WINDOW_KERNELS: Mapping[str, Callable[..., float | None]] = MappingProxyType(
 )
 _OTHER_KERNELS: Mapping[str, Callable[..., float | None]] = MappingProxyType(
     {
-        "memset": _fill,
-        "div": _divide,
-        "exp": _exp,
-        "softmax": _softmax,
-        "logsoftmax": _logsoftmax,
-        "fft": _fft,
-        "matmul": _matmul,
-        "transpose": _transpose,
+        "memset": _estimate_memset_cycles,
+        "div": _estimate_div_cycles,
+        "exp": _estimate_exp_cycles,
+        "softmax": _estimate_softmax_cycles,
+        "logsoftmax": _estimate_logsoftmax_cycles,
+        "fft": _estimate_fft_cycles,
+        "matmul": _estimate_matmul_cycles,
+        "transpose": _estimate_transpose_cycles,
     }
 )

@@ -1,8 +1,8 @@
-"""When each layer runs: the DMA fetches a layer's constants while the layers before it compute.
+"""Schedule layers whose constants the DMA prefetches while earlier layers compute.
 
 A layer with constants in external memory waits for its own transfer, starts that of the next such
-layer, then computes. The first transfer starts with the run. So a transfer hides behind all layers
-up to the next one with constants.
+layer, then computes. The first transfer starts with the run. A transfer therefore overlaps with all
+layers up to the next one with constants.
 """
 
 from __future__ import annotations
@@ -14,9 +14,16 @@ __all__ = ["LayerSlot", "schedule_layers"]
 
 
 class LayerSlot(NamedTuple):
-    """A layer's time in cycles: when its turn comes, how long it waits for its constants then.
+    """Schedule of a layer, in cycles.
 
-    prefetch_start_cycle : when the DMA begins to bring these; 0 without.
+    Attributes
+    ----------
+    start_cycle
+        When the previous layer ends.
+    wait
+        How long the layer waits for its constants from then on.
+    prefetch_start_cycle
+        When the DMA starts to fetch the constants; 0 if it fetches none.
     """
 
     start_cycle: float
@@ -27,15 +34,25 @@ class LayerSlot(NamedTuple):
 def schedule_layers(
     compute_cycles: Sequence[float], prefetch_cycles: Sequence[float]
 ) -> list[LayerSlot]:
-    """Return when each layer runs.
+    """Schedule layers with double-buffered DMA prefetch of their constants.
 
-    compute_cycles : cycles of each layer. transfers : of the DMA before it, 0 where it has none.
+    Parameters
+    ----------
+    compute_cycles
+        Cycles of each layer, in execution order.
+    prefetch_cycles
+        DMA cycles for the constants of each layer; 0 if nothing is prefetched.
     """
-    clock, issued = 0.0, 0.0
-    placed = []
-    for cycles, transfer in zip(compute_cycles, prefetch_cycles, strict=True):
-        begin = max(clock, issued + transfer) if transfer else clock
-        placed.append(LayerSlot(clock, begin - clock, issued if transfer else 0.0))
-        issued = begin if transfer else issued
-        clock = begin + cycles
-    return placed
+    slots = []
+    now = 0.0
+    dma_issued_at = 0.0  # when the prefetching layer before starts to compute
+    for compute, prefetch in zip(compute_cycles, prefetch_cycles, strict=True):
+        if not prefetch:
+            slots.append(LayerSlot(now, wait=0.0))
+            now += compute
+            continue
+        compute_start = max(now, dma_issued_at + prefetch)
+        slots.append(LayerSlot(now, compute_start - now, dma_issued_at))
+        dma_issued_at = compute_start
+        now = compute_start + compute
+    return slots

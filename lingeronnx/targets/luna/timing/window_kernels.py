@@ -1,9 +1,8 @@
-"""Cycles of the kernels that slide a window.
+"""Cycles of the sliding-window kernels: (depthwise, transposed) convolutions and pools.
 
-Convolutions, depthwise ones, pools, transposed convolutions.
 The array computes two output channels and eight input channels at a time, and four columns of a
-line; the first and last columns and rows cost what the padding leaves of them. The formulas are the
-hardware's, 1350 and 300 are fitted.
+row. The cost of the first and last rows and columns depends on the padding. The formulas are the
+hardware's; 1350 and 300 are fitted.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = [
     "Window",
@@ -21,10 +21,12 @@ __all__ = [
     "get_start_cycles",
 ]
 
-_WEIGHT_BUFFER_BYTES = 8192  # bytes of the array's weights
-_INPUT_BUFFER_BYTES = 16384  # bytes of the array's input
-_CONV_START_CYCLES, _PART, _ROWS = 1350, 300, 1050
-_DEPTHWISE_START_CYCLES = 1280  # the start of a kernel that keeps channels apart
+_WEIGHT_BUFFER_BYTES = 8192  # the array's memory for weights
+_INPUT_BUFFER_BYTES = 16384  # the array's memory for input rows
+_CONV_START_CYCLES = 1350
+_SLICE_SAVING_CYCLES = 300  # saved by each slice of output channels after the first
+_INPUT_BLOCK_CYCLES = 1050  # of each block of input rows, if there are several
+_DEPTHWISE_START_CYCLES = 1280  # start of a kernel that computes each channel separately
 
 
 def _round_up(value: int, step: int) -> int:
@@ -33,9 +35,18 @@ def _round_up(value: int, step: int) -> int:
 
 @dataclass(frozen=True)
 class Window:
-    """The arguments of a call: channels in and out, height and width, then pairs.
+    """Arguments of a sliding-window kernel.
 
-    Pads: top, left, bottom, right.
+    Attributes
+    ----------
+    c_in, h, w
+        Channels, height and width of the input.
+    c_out
+        Channels of the output.
+    kernel, stride, dilation
+        Height and width.
+    pads
+        Top, left, bottom, right.
     """
 
     c_in: int
@@ -49,160 +60,188 @@ class Window:
 
     @property
     def width(self) -> int:
-        """The width in whole steps of the array, four outputs each."""
+        """The input width, rounded up to full steps of the array with four outputs each."""
         return _round_up(self.w, 4 * self.stride[1])
 
     @property
     def size(self) -> tuple[int, int]:
-        """Height and width of the output; the width as if the input had whole steps."""
-        top, left, bottom, right = self.pads
-        reach = [d * (k - 1) + 1 for d, k in zip(self.dilation, self.kernel, strict=True)]
-        high = (self.h + top + bottom - reach[0]) // self.stride[0] + 1
-        return high, (self.width + left + right - reach[1]) // self.stride[1] + 1
+        """Height and width of the output, for an input width in full steps."""
+        pad_top, pad_left, pad_bottom, pad_right = self.pads
+        kernel_h, kernel_w = (
+            d * (k - 1) + 1 for d, k in zip(self.dilation, self.kernel, strict=True)
+        )
+        out_h = (self.h + pad_top + pad_bottom - kernel_h) // self.stride[0] + 1
+        return out_h, (self.width + pad_left + pad_right - kernel_w) // self.stride[1] + 1
 
 
 @dataclass(frozen=True)
-class _Columns:
-    """What one line of the kernel costs: cycles of computing, of holding, of passing by."""
+class _RowCycles:
+    """Cycles of one kernel row over a row of the map: computing, holding data, passing it on."""
 
-    computed: int
-    held: int
-    passed: int
+    compute: int
+    hold: int
+    pass_on: int
 
 
-def _columns(
-    kernel: int, lead: int, step: int, left: int, edge: int, steps: int, covered: int
-) -> _Columns:
-    """Return the cycles of a line.
+def _estimate_row_cycles(
+    kernel: int,
+    lead: int,
+    step: int,
+    left_steps: int,
+    right_columns: int,
+    steps: int,
+    kernel_steps: int,
+) -> _RowCycles:
+    """Estimate the cycles of one kernel row over a row of the map.
 
-    kernel : columns with the `lead` in front. step : columns of the input in a step. left : steps
-    that begin in the left padding. edge : columns of the right padding beyond the last step. steps
-    : whole steps of a line. covered : steps that the kernel reaches over.
+    Parameters
+    ----------
+    kernel
+        Columns of the kernel, including the `lead` columns in front of it.
+    lead
+        Columns by which the left padding misses a multiple of the stride.
+    step
+        Input columns of a step of the array.
+    left_steps
+        Steps that begin in the left padding.
+    right_columns
+        Columns of right padding beyond the last step.
+    steps
+        Steps of a row.
+    kernel_steps
+        Steps that the kernel covers.
     """
-    spare = -kernel % step
-    left_held = left * (left + 1) // 2
-    left_whole = left * covered - left_held
-    right = -(-edge // step) if edge > 0 else 0
-    right_held = right * (right + 1) // 2
-    right_whole = right * covered - right_held
-    middle = steps - (kernel - 1) // step
-    computed = kernel * middle + step * (left_whole + right_whole) - spare * left
-    return _Columns(
-        computed,
-        (kernel + 2) * (left + right + middle),
-        step * (left_held + right_held) - spare * right,
+    spare_columns = -kernel % step
+    left_held = left_steps * (left_steps + 1) // 2
+    left_computed = left_steps * kernel_steps - left_held
+    right_steps = -(-right_columns // step) if right_columns > 0 else 0
+    right_held = right_steps * (right_steps + 1) // 2
+    right_computed = right_steps * kernel_steps - right_held
+    middle_steps = steps - (kernel - 1) // step
+    compute = kernel * middle_steps + step * (left_computed + right_computed)
+    return _RowCycles(
+        compute - spare_columns * left_steps,
+        (kernel + 2) * (left_steps + right_steps + middle_steps),
+        step * (left_held + right_held) - spare_columns * right_steps,
     )
 
 
-def _get_reached_padding(size: int, first: int, last: int, kernel: int, stride: int) -> int:
-    """Return the padding behind the last element that the kernel reaches."""
-    return (
-        max(
-            0, stride * ((size + first + last - (kernel - 1) + stride - 1) // stride) - size - first
-        )
-        if last
-        else 0
-    )
+def _get_reached_padding(size: int, pad_begin: int, pad_end: int, kernel: int, stride: int) -> int:
+    """Return the end padding that the kernel reaches."""
+    if not pad_end:
+        return 0
+    steps = (size + pad_begin + pad_end - (kernel - 1) + stride - 1) // stride
+    return max(0, stride * steps - size - pad_begin)
 
 
-def _estimate_array_cycles(window: Window, outputs: int, sums_over_inputs: bool) -> int:
-    """Return the cycles of the array for `outputs` channels; deep: it sums over input channels."""
-    (kh, kw), (sh, sw) = window.kernel, window.stride
-    top, left, bottom, right = window.pads
-    right = _get_reached_padding(window.w, left, right, kw, sw)
-    bottom = _get_reached_padding(window.h, top, bottom, kh, sh)
-    high, step = window.size[0], 4 * sw
-    above, below = range(top, 0, -sh), range(bottom, 0, -sh)
-    outside = [*above, *below]
-    rows = kh * (high - len(above) - len(below)) + sum(kh - n for n in outside)
-    lead = -left % sw
-    kernel = kw + lead
-    begun = math.ceil(left / step)
-    begun = begun - (kernel <= step * begun) if left > 0 else 0
+def _estimate_array_cycles(window: Window, out_channels: int, sums_over_inputs: bool) -> int:
+    """Estimate the array's cycles for `out_channels` channels.
+
+    sums_over_inputs : whether outputs sum over all input channels, as in a convolution.
+    """
+    (kernel_h, kernel_w), (stride_h, stride_w) = window.kernel, window.stride
+    pad_top, pad_left, pad_bottom, pad_right = window.pads
+    pad_right = _get_reached_padding(window.w, pad_left, pad_right, kernel_w, stride_w)
+    pad_bottom = _get_reached_padding(window.h, pad_top, pad_bottom, kernel_h, stride_h)
+    out_h, step = window.size[0], 4 * stride_w
+
+    # Kernel rows in the padding, for each output row whose window starts or ends there.
+    rows_in_padding = [*range(pad_top, 0, -stride_h), *range(pad_bottom, 0, -stride_h)]
+    inner_rows = out_h - len(rows_in_padding)
+    kernel_rows = kernel_h * inner_rows + sum(kernel_h - n for n in rows_in_padding)
+
+    lead = -pad_left % stride_w
+    kernel = kernel_w + lead
+    left_steps = 0
+    if pad_left > 0:
+        left_steps = math.ceil(pad_left / step)
+        left_steps -= kernel <= step * left_steps
     steps = math.ceil(window.w / step)
-    edge = right - (-window.w % step) + (-kernel % step)
-    line = _columns(kernel, lead, step, begun, edge, steps, math.ceil(kernel / step))
-    pairs, groups = math.ceil(outputs / 2), math.ceil(window.c_in / 8) if sums_over_inputs else 1
-    cycles = pairs * groups * rows * line.computed + pairs * sum(outside) * line.computed
-    cycles += high * pairs * (line.held + line.passed) + 13 * pairs
+    right_columns = pad_right - (-window.w % step) + (-kernel % step)
+    kernel_steps = math.ceil(kernel / step)
+    row = _estimate_row_cycles(kernel, lead, step, left_steps, right_columns, steps, kernel_steps)
+
+    channel_pairs = math.ceil(out_channels / 2)
+    channel_groups = math.ceil(window.c_in / 8) if sums_over_inputs else 1
+    cycles = channel_pairs * channel_groups * kernel_rows * row.compute
+    cycles += channel_pairs * sum(rows_in_padding) * row.compute
+    cycles += out_h * channel_pairs * (row.hold + row.pass_on) + 13 * channel_pairs
     if not sums_over_inputs:
-        return cycles - 16 - lead * steps * pairs * (high - sum(outside) + len(outside))
-    skipped = (high - sum(outside)) * (groups * kh - 1) + sum(
-        groups * (kh - n) + n - 1 for n in outside
-    )
-    return cycles - lead * steps * pairs * skipped
+        skipped_rows = out_h - sum(rows_in_padding) + len(rows_in_padding)
+        return cycles - 16 - lead * steps * channel_pairs * skipped_rows
+    skipped_rows = (out_h - sum(rows_in_padding)) * (channel_groups * kernel_h - 1)
+    skipped_rows += sum(channel_groups * (kernel_h - n) + n - 1 for n in rows_in_padding)
+    return cycles - lead * steps * channel_pairs * skipped_rows
 
 
-def _get_conv_split(window: Window) -> tuple[int, int] | None:
-    """Return how many outputs a part of a convolution has at most, and in how many pieces the input comes.
+class _ConvSplit(NamedTuple):
+    """Split of a convolution by the array's memory."""
 
-    None where weights or a line fill the array's memory.
-    """
-    (kh, kw), sh = window.kernel, window.stride[0]
-    deep = _round_up(window.c_in, 8)
-    weights, line = deep * kh * kw, deep * window.width
-    if (
-        2 * weights > _WEIGHT_BUFFER_BYTES
-        or line > _INPUT_BUFFER_BYTES
-        or _INPUT_BUFFER_BYTES // line == kh - sh
-    ):
+    slice_outputs: int  # most output channels of a slice
+    input_blocks: int  # blocks of input rows
+
+
+def _get_conv_split(window: Window) -> _ConvSplit | None:
+    """Return the split of a convolution, or None if weights or a row fill the array's memory."""
+    (kernel_h, kernel_w), stride_h = window.kernel, window.stride[0]
+    channels = _round_up(window.c_in, 8)
+    weight_bytes, row_bytes = channels * kernel_h * kernel_w, channels * window.width
+    if 2 * weight_bytes > _WEIGHT_BUFFER_BYTES or row_bytes > _INPUT_BUFFER_BYTES:
         return None
-    return 2 * (_WEIGHT_BUFFER_BYTES // weights // 2), math.ceil(
-        window.h / (_INPUT_BUFFER_BYTES // line)
+    buffer_rows = _INPUT_BUFFER_BYTES // row_bytes
+    if buffer_rows == kernel_h - stride_h:
+        return None
+    return _ConvSplit(
+        2 * (_WEIGHT_BUFFER_BYTES // weight_bytes // 2), math.ceil(window.h / buffer_rows)
     )
 
 
 def estimate_conv2d_cycles(window: Window) -> float | None:
-    """Return the cycles of a convolution.
+    """Estimate the cycles of a convolution.
 
-    None without a price: where weights or a line fill the array's memory.
+    Returns None without a cost model: if weights or a row fill the array's memory.
     """
-    cuts = _get_conv_split(window)
-    if cuts is None:
+    split = _get_conv_split(window)
+    if split is None:
         return None
-    most, pieces = cuts
-    deep = _round_up(window.c_in, 8)
-    weights = deep * math.prod(window.kernel)
-    high, wide = window.size
-    cycles, parts = 0.0, 0
-    for first in range(0, window.c_out, most):
-        outputs = min(most, window.c_out - first)
+    channels = _round_up(window.c_in, 8)
+    weights = channels * math.prod(window.kernel)
+    out_h, out_w = window.size
+    cycles, slices = 0.0, 0
+    for start in range(0, window.c_out, split.slice_outputs):
+        outputs = min(split.slice_outputs, window.c_out - start)
         cycles += (
             _CONV_START_CYCLES
-            + deep * window.h * _round_up(window.width, 8) / 8
+            + channels * window.h * _round_up(window.width, 8) / 8
             + _round_up(outputs, 2) * weights / 8
         )
         cycles += max(
-            outputs * high * wide / 16,
+            outputs * out_h * out_w / 16,
             _estimate_array_cycles(window, outputs, sums_over_inputs=True),
         )
-        cycles += _ROWS * pieces + 3 * window.c_in if pieces > 1 else 0
-        parts += 1
-    return cycles - _PART * (parts - 1)
+        if split.input_blocks > 1:
+            cycles += _INPUT_BLOCK_CYCLES * split.input_blocks + 3 * window.c_in
+        slices += 1
+    return cycles - _SLICE_SAVING_CYCLES * (slices - 1)
 
 
 def get_start_cycles(kernel: str, window: Window) -> float:
-    """Return what a call takes before its first element, of a window that has a price.
-
-    Of all its parts and pieces.
-    """
+    """Return the cycles before the first element of a call with a cost model, of all its slices."""
     if kernel != "conv2d":
         return _CONV_START_CYCLES if kernel == "deconv" else _DEPTHWISE_START_CYCLES
-    cuts = _get_conv_split(window)
-    assert cuts is not None
-    most, pieces = cuts
-    parts = math.ceil(window.c_out / most)
-    return (
-        _CONV_START_CYCLES * parts
-        - _PART * (parts - 1)
-        + (_ROWS * pieces * parts if pieces > 1 else 0)
-    )
+    split = _get_conv_split(window)
+    assert split is not None
+    slices = math.ceil(window.c_out / split.slice_outputs)
+    cycles = _CONV_START_CYCLES * slices - _SLICE_SAVING_CYCLES * (slices - 1)
+    if split.input_blocks > 1:
+        cycles += _INPUT_BLOCK_CYCLES * split.input_blocks * slices
+    return cycles
 
 
 def estimate_depthwise_cycles(window: Window) -> float | None:
-    """Return the cycles of a convolution of each channel by itself.
+    """Estimate the cycles of a depthwise convolution.
 
-    None where channels in and out differ.
+    Returns None if the numbers of input and output channels differ.
     """
     if window.c_in != window.c_out:
         return None
@@ -210,51 +249,71 @@ def estimate_depthwise_cycles(window: Window) -> float | None:
 
 
 def estimate_pool_cycles(window: Window) -> float:
-    """Return the cycles of a pool, largest or mean."""
-    high, wide = window.size
+    """Estimate the cycles of max or average pooling."""
+    out_h, out_w = window.size
     load = _round_up(window.c_in, 2) * window.h * window.width / 8
-    return (
-        _DEPTHWISE_START_CYCLES
-        + load
-        + max(
-            window.c_in * high * wide / 16,
-            _estimate_array_cycles(window, window.c_in, sums_over_inputs=False),
-        )
-    )
+    store = window.c_in * out_h * out_w / 16
+    compute = _estimate_array_cycles(window, window.c_in, sums_over_inputs=False)
+    return _DEPTHWISE_START_CYCLES + load + max(store, compute)
 
 
 def estimate_deconv_cycles(window: Window, pads_are: str = "torch") -> float | None:
-    """Return the cycles of a transposed convolution.
+    """Estimate the cycles of a transposed convolution.
 
-    None for pads that differ, or are larger than the kernel.
-    pads_are : "torch", those of the operator, or "direct", those of the array.
+    Parameters
+    ----------
+    pads_are
+        Meaning of the pads: those of the operator ("torch") or those of the array ("direct").
+
+    Returns
+    -------
+    float or None
+        None if the pads of an axis differ or are larger than the kernel.
     """
-    (kh, kw), (sh, sw) = window.kernel, window.stride
-    top, left, bottom, right = window.pads
-    if top != bottom or left != right:
+    (kernel_h, kernel_w), (stride_h, stride_w) = window.kernel, window.stride
+    pad_top, pad_left, pad_bottom, pad_right = window.pads
+    if pad_top != pad_bottom or pad_left != pad_right:
         return None
-    wide = (window.w - 1) * sw + sw + left + right - kw
+    out_w = (window.w - 1) * stride_w + stride_w + pad_left + pad_right - kernel_w
     if pads_are == "torch":
-        top = bottom = kh - 1 - top
-        left = kw - 1 - left
-        right = left - (sw - 1)
-        wide = (window.w - 1) * sw + 2 + 2 * left - kw
-        if min(top, left, right) < 0:
+        pad_top = pad_bottom = kernel_h - 1 - pad_top
+        pad_left = kernel_w - 1 - pad_left
+        pad_right = pad_left - (stride_w - 1)
+        out_w = (window.w - 1) * stride_w + 2 + 2 * pad_left - kernel_w
+        if min(pad_top, pad_left, pad_right) < 0:
             return None
-    high = (window.h - 1) * sh + 2 + top + bottom - kh
-    begun = math.ceil(left / 4) - (kw <= 4) if left > 0 else 0
-    steps = math.ceil(window.w * sw / 4)
-    edge = right - (-window.w * sw % 4) + (-kw % 4)
-    line = _columns(kw, 0, 4, begun, edge, steps, math.ceil(kw / 4))
-    rows = 0
-    for n in range(1, window.h + 1):
-        before, after = top + (n - 1) * sh, bottom + (window.h - n) * sh
-        if kh > before:
-            rows += top + bottom + 2 - kh + (window.h - 1) * sh if kh > after + 1 else before + 1
+    out_h = (window.h - 1) * stride_h + 2 + pad_top + pad_bottom - kernel_h
+    left_steps = math.ceil(pad_left / 4) - (kernel_w <= 4) if pad_left > 0 else 0
+    steps = math.ceil(window.w * stride_w / 4)
+    right_columns = pad_right - (-window.w * stride_w % 4) + (-kernel_w % 4)
+    kernel_steps = math.ceil(kernel_w / 4)
+    row = _estimate_row_cycles(kernel_w, 0, 4, left_steps, right_columns, steps, kernel_steps)
+
+    kernel_rows = _count_deconv_rows(window, pad_top, pad_bottom)
+    channel_pairs, channels = math.ceil(window.c_out / 2), _round_up(window.c_in, 8)
+    cycles = channel_pairs * (channels // 8) * kernel_rows * row.compute
+    cycles += channel_pairs * (out_h * kernel_h - kernel_rows) * row.compute
+    cycles += out_h * channel_pairs * (row.hold + row.pass_on) + 13 * channel_pairs
+    load = channels * window.h * window.width / 8
+    load += _round_up(window.c_out, 2) * channels * kernel_h * kernel_w / 8
+    return _CONV_START_CYCLES + load + max(window.c_out * out_h * out_w / 16, cycles)
+
+
+def _count_deconv_rows(window: Window, pad_top: int, pad_bottom: int) -> int:
+    """Count the kernel rows that meet an input row, over all input rows."""
+    kernel_h, stride_h = window.kernel[0], window.stride[0]
+    stretched_h = (window.h - 1) * stride_h
+    kernel_rows = 0
+    for row in range(window.h):
+        rows_above = pad_top + row * stride_h
+        rows_below = pad_bottom + stretched_h - row * stride_h
+        reaches_top, reaches_bottom = kernel_h > rows_above, kernel_h > rows_below + 1
+        if reaches_top and reaches_bottom:
+            kernel_rows += pad_top + pad_bottom + 2 - kernel_h + stretched_h
+        elif reaches_top:
+            kernel_rows += rows_above + 1
+        elif reaches_bottom:
+            kernel_rows += rows_below + 1
         else:
-            rows += after + 1 if kh > after + 1 else kh
-    pairs, deep = math.ceil(window.c_out / 2), _round_up(window.c_in, 8)
-    cycles = pairs * (deep // 8) * rows * line.computed + pairs * (high * kh - rows) * line.computed
-    cycles += high * pairs * (line.held + line.passed) + 13 * pairs
-    load = deep * window.h * window.width / 8 + _round_up(window.c_out, 2) * deep * kh * kw / 8
-    return _CONV_START_CYCLES + load + max(window.c_out * high * wide / 16, cycles)
+            kernel_rows += kernel_h
+    return kernel_rows

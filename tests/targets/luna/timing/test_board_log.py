@@ -141,14 +141,14 @@ def test_noise_is_told_as_the_range(tmp_path):
         (lambda lines: [], "no profile line"),
         (lambda lines: ["\x00\xff" * 1000], "no profile line"),
         (lambda lines: [*lines, "Conv2dInt | 5 | (1,7) | (1,7)"], "is no layer of the model"),
-        (lambda lines: lines[:4], "at least half are needed"),
+        (lambda lines: lines[:4], "at least half are required"),
         (lambda lines: [line.replace("Conv2dInt", "FooInt") for line in lines], "FooInt with"),
         (lambda lines: ["Conv2dInt | 99999999999999999999 | (1) | (1)"], "no profile line"),
         (
             lambda lines: [f"Conv2dInt | 5 | ({'9' * 90}) | ({'9' * 90})"],
             "is no layer of the model",
         ),
-        (lambda lines: [" ".join(lines) * 50], "at least half are needed"),
+        (lambda lines: [" ".join(lines) * 50], "at least half are required"),
     ],
 )
 def test_a_log_of_something_else_is_one_line(ran, tmp_path, spoil, told):

@@ -30,12 +30,12 @@ def test_a_factor_is_on_the_start_and_one_on_the_rest():
 @pytest.mark.parametrize(
     ("change", "platform", "told"),
     [
-        ({}, "arcs", "is of venus, the model is for arcs"),
-        ({"base": "mars"}, "venus", "corrects formulas of mars; known: arcs"),
+        ({}, "arcs", "is for venus, but the model targets arcs"),
+        ({"base": "mars"}, "venus", "corrects formulas of mars, which is unknown; known: arcs"),
         (
             {"factors": {"vektor": {"start": 1, "rest": 1}}},
             "venus",
-            "no kernels 'vektor'; did you mean 'vector'",
+            "unknown kernels 'vektor'; did you mean 'vector'",
         ),
     ],
 )

@@ -91,5 +91,7 @@ def test_weights_of_another_rank_have_no_price(operator):
             operator, {}, [Operand((1, 8, *size)), Operand((8, 8))], [Operand((1, 8, *size))]
         )
     )
-    assert [left.description for left in work.unmodeled] == ["weights of another rank than the map"]
+    assert [left.description for left in work.unmodeled] == [
+        "weights whose rank differs from the input's"
+    ]
     assert not work.calls

@@ -1,10 +1,9 @@
-"""Exact forms of integer nodes, chosen by what they cost on the chip.
+"""Rewrite integer nodes into equivalent forms that take fewer cycles on the chip.
 
-The same integers in fewer cycles.
-A rewrite (`moves`, `layers`) offers another form of one node. The price of both decides, at the
-upper end of the range and with unpriced work at its bound (`costs`). What is taken so is judged as
-a whole (`choice`): the graph must be promised as well as it was before, and take fewer cycles,
-waits for constants and copies to external memory included.
+A rewrite (`data_movement`, `layers`, `upsampling`) proposes another form of one node. The costs of
+both decide, at the upper bound of the estimate and with unmodeled work at its bound (`node_costs`).
+The result is then evaluated as a whole (`selection`): the verdict must be at least as good, and the
+graph must take fewer cycles, including waits for constants and copies to external memory.
 """
 
 from .selection import apply_cost_rewrites

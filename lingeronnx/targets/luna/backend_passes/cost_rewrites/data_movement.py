@@ -1,8 +1,8 @@
-"""Other forms of what only moves data: concatenations, slices and transposes.
+"""Cheaper forms of data movement: concatenations, slices and transposes.
 
-The executor copies line by line, and each copy has its start of 500 cycles, even for one byte.
-Where lines are short, the matrix is turned, its rows are moved as a whole, and it is turned back.
-What one form turns back the next one turns again: both go.
+The executor copies row by row, and each copy has a start of 500 cycles, even for one byte. Where
+rows are short, the matrix is transposed, its rows are moved as a whole, and it is transposed back.
+If the next form transposes it again, both transposes disappear.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from .....formats import CONCAT, SLICE, TRANSPOSE
 from .....graph import ir
@@ -28,153 +29,141 @@ __all__ = [
 
 
 def get_concat_axis(node: ir.Node, rank: int) -> int:
-    """Return the axis of an iqCat."""
+    """Return the axis of an iqCat of tensors of this rank."""
     axis = ir.get_attr(node, "axis")
     return int(ir.get_attr(node, "dim", 1) if axis is None else axis) % rank
 
 
 def propose_transposed_concat(editor: RewriteEditor, node: ir.Node) -> RewriteProposal | None:
-    """An iqCat of short lines: matrices that are turned, one below the other."""
+    """Propose to concatenate the rows of transposed matrices, for an iqCat of short rows."""
+    if node.op_type != CONCAT.name:
+        return None
     shape = static_shape(node.outputs[0])
-    if (
-        node.op_type != CONCAT.name
-        or shape is None
-        or any(static_shape(v) is None for v in node.inputs)
-    ):
+    if shape is None or any(static_shape(value) is None for value in node.inputs):
         return None
     rows = math.prod(shape[: get_concat_axis(node, len(shape))])
-    values = [ir.require_input(node, i) for i in range(len(node.inputs))]
-    parts = [Matrix(v, rows) for v in values]
-    attributes = {
-        **{name: ir.get_attr(node, name) for name in node.attributes if name != "axis"},
-        "dim": 0,
-    }
-    result = [sum(p.columns for p in parts), rows]
-    joining = editor.costs.estimate_cycles(
-        CONCAT.name, [p.shape[::-1] for p in parts], result, **attributes
+    parts = [Matrix(ir.require_input(node, i), rows) for i in range(len(node.inputs))]
+    attributes = {name: ir.get_attr(node, name) for name in node.attributes if name != "axis"}
+    attributes["dim"] = 0
+    concat_shape = [sum(part.columns for part in parts), rows]
+    concat_cycles = editor.costs.estimate_cycles(
+        CONCAT.name, [part.shape[::-1] for part in parts], concat_shape, **attributes
+    )
+    cycles = (
+        editor.estimate_transpose_cycles(*parts)
+        + concat_cycles
+        + editor.costs.estimate_transpose_cycles(*concat_shape)
     )
 
     def write() -> None:
-        turned = [editor.reshape(editor.transpose(p, node), p.shape[::-1], node) for p in parts]
-        joined = editor.add_operator(CONCAT.name, turned, attributes, result, node)
-        editor.replace_output(editor.transpose(Matrix(joined, result[0]), node), node)
+        inputs = [
+            editor.reshape(editor.transpose(part, node), part.shape[::-1], node) for part in parts
+        ]
+        result = editor.add_operator(CONCAT.name, inputs, attributes, concat_shape, node)
+        editor.replace_output(editor.transpose(Matrix(result, concat_shape[0]), node), node)
 
-    what = "joined as matrices that are turned, since its lines are short"
-    return RewriteProposal(
-        what,
-        editor.estimate_transpose_cycles(*parts)
-        + joining
-        + editor.costs.estimate_transpose_cycles(*result),
-        write,
-    )
+    description = "concatenated after transposing, because its rows are short"
+    return RewriteProposal(description, cycles, write)
 
 
-def _match_slice(node: ir.Node) -> tuple[int, int, int] | None:
-    """Return axis, start and end of a Slice of one axis.
+class _SliceRange(NamedTuple):
+    """The indices start .. end-1 along an axis."""
 
-    None for anything else, and for open sizes.
+    axis: int
+    start: int
+    end: int
+
+
+def _match_slice(node: ir.Node) -> _SliceRange | None:
+    """Return the range of a Slice of one axis with step 1.
+
+    None for other nodes and unknown shapes.
     """
     if node.op_type != SLICE.name or len(node.inputs) < 4:
         return None
-    before, after = static_shape(node.inputs[0]), static_shape(node.outputs[0])
-    if before is None or after is None:
-        return None
+    shape, sliced_shape = static_shape(node.inputs[0]), static_shape(node.outputs[0])
     starts, axes = ir.const_value(node.inputs[1]), ir.const_value(node.inputs[3])
-    steps = ir.const_value(node.inputs[4]) if len(node.inputs) > 4 else None
-    if (
-        starts is None
-        or axes is None
-        or starts.size != 1
-        or axes.size != 1
-        or (steps is not None and steps.any() != 1)
-    ):
+    if shape is None or sliced_shape is None or starts is None or axes is None:
         return None
-    axis, start = int(axes.flat[0]) % len(before), int(starts.flat[0])
-    start = max(0, start + before[axis] if start < 0 else start)
-    return axis, start, start + after[axis]
+    steps = ir.const_value(node.inputs[4]) if len(node.inputs) > 4 else None
+    if steps is not None and steps.any() != 1:
+        return None
+    if starts.size != 1 or axes.size != 1:
+        return None
+    axis, start = int(axes.flat[0]) % len(shape), int(starts.flat[0])
+    start = max(0, start + shape[axis] if start < 0 else start)
+    return _SliceRange(axis, start, start + sliced_shape[axis])
 
 
 def propose_transposed_slice(editor: RewriteEditor, node: ir.Node) -> RewriteProposal | None:
-    """A Slice of short lines: some rows of the matrix that is turned."""
-    place = _match_slice(node)
-    if place is None:
+    """Propose to slice rows of the transposed matrix, for a Slice of short rows."""
+    match = _match_slice(node)
+    if match is None:
         return None
-    axis, start, end = place
+    axis, start, end = match
     shape = static_shape(node.inputs[0]) or []
     rows, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
     source = Matrix(ir.require_input(node), rows)
-    taken = [(end - start) * inner, rows]
+    sliced_shape = [(end - start) * inner, rows]
     cycles = (
         editor.estimate_transpose_cycles(source)
-        + editor.costs.estimate_slice_cycles(element_count(source.value), math.prod(taken))
-        + editor.costs.estimate_transpose_cycles(*taken)
+        + editor.costs.estimate_slice_cycles(element_count(source.value), math.prod(sliced_shape))
+        + editor.costs.estimate_transpose_cycles(*sliced_shape)
     )
 
     def write() -> None:
-        turned = editor.reshape(editor.transpose(source, node), source.shape[::-1], node)
-        some = editor.slice_rows(turned, start * inner, end * inner, node, str(node.name))
-        editor.replace_output(editor.transpose(Matrix(some, taken[0]), node), node)
+        transposed = editor.reshape(editor.transpose(source, node), source.shape[::-1], node)
+        sliced = editor.slice_rows(transposed, start * inner, end * inner, node, str(node.name))
+        editor.replace_output(editor.transpose(Matrix(sliced, sliced_shape[0]), node), node)
 
-    return RewriteProposal(
-        "rows of a matrix that is turned, since its lines are short", cycles, write
-    )
+    description = "sliced after transposing, because its rows are short"
+    return RewriteProposal(description, cycles, write)
 
 
 def propose_slice_bypass(editor: RewriteEditor, node: ir.Node) -> RewriteProposal | None:
-    """A Slice of what an iqCat joined, where it is one of its inputs at the same scale."""
-    place, join = _match_slice(node), ir.producer(node.inputs[0]) if node.inputs else None
-    if place is None or join is None or join.op_type != CONCAT.name:
+    """Propose to use an input of an iqCat directly, for a Slice that selects it unchanged."""
+    match = _match_slice(node)
+    concat = ir.producer(node.inputs[0]) if node.inputs else None
+    if match is None or concat is None or concat.op_type != CONCAT.name:
         return None
-    axis, start, end = place
-    if get_concat_axis(join, len(static_shape(join.outputs[0]) or [0])) != axis:
+    axis, start, end = match
+    if get_concat_axis(concat, len(static_shape(concat.outputs[0]) or [0])) != axis:
         return None
-    begin = 0
-    for index, value in enumerate(join.inputs):
-        length = (static_shape(value) or [0] * (axis + 1))[axis]
-        if (begin, begin + length) == (start, end) and ir.get_attr(
-            join, f"scale_x_{index}"
-        ) == ir.get_attr(join, "scale_o"):
-            return RewriteProposal(
-                "it is what was joined before",
-                0.0,
-                partial(editor.replace_output, ir.require_input(join, index), node),
-            )
-        begin += length
+    input_start = 0
+    for index, value in enumerate(concat.inputs):
+        input_end = input_start + (static_shape(value) or [0] * (axis + 1))[axis]
+        in_scale, out_scale = (ir.get_attr(concat, key) for key in (f"scale_x_{index}", "scale_o"))
+        if (input_start, input_end) == (start, end) and in_scale == out_scale:
+            write = partial(editor.replace_output, ir.require_input(concat, index), node)
+            return RewriteProposal("replaced by the concatenated input it selects", 0.0, write)
+        input_start = input_end
     return None
 
 
-#: Axes that move by themselves, at most: of more nobody has asked.
+#: Largest number of axes that move independently; no model needs more.
 _MAX_AXES = 3
 
 
-# ---- transposes ----------------------------------------------------------------------------------------------------
+# ---- transposes ----------------------------------------------------------------------------------
 
 
 def propose_matrix_transposes(editor: RewriteEditor, node: ir.Node) -> RewriteProposal | None:
-    """A Transpose: of axes that stay together one is made.
+    """Propose transposes of matrices, whose cost is known, for a Transpose of three axes or more.
 
-    Then matrices are turned, as a whole or one by one.
+    Axes that stay adjacent are merged. Then matrices are transposed as a whole or one by one.
     """
-    shape, perm = (
-        static_shape(node.inputs[0]) if node.inputs else None,
-        list(ir.get_attr(node, "perm") or []),
-    )
-    if (
-        node.op_type != TRANSPOSE.name
-        or shape is None
-        or len(perm) != len(shape)
-        or len(shape) == 2
-    ):
+    if node.op_type != TRANSPOSE.name or not node.inputs:
+        return None
+    shape, perm = static_shape(node.inputs[0]), list(ir.get_attr(node, "perm") or [])
+    if shape is None or len(perm) != len(shape) or len(shape) == 2:
         return None
     lengths, order = _merge_axes(shape, perm)
-    steps = (
-        _find_cheapest_moves(editor, ir.require_input(node), lengths, order)
-        if len(order) <= _MAX_AXES
-        else None
-    )
-    if steps is None:
+    if len(order) > _MAX_AXES:
         return None
-    cycles, moves = steps
+    cheapest = _find_cheapest_moves(editor, ir.require_input(node), lengths, order)
+    if cheapest is None:
+        return None
+    cycles, moves = cheapest
 
     def write() -> None:
         value = ir.require_input(node)
@@ -182,105 +171,131 @@ def propose_matrix_transposes(editor: RewriteEditor, node: ir.Node) -> RewritePr
             value = move(value, node)
         editor.replace_output(value, node)
 
-    return RewriteProposal("turned as matrices, whose price is known", cycles, write)
+    description = "transposed as matrices, for which there is a cost model"
+    return RewriteProposal(description, cycles, write)
 
 
 def _merge_axes(shape: Sequence[int], perm: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Return the sizes of the axes that move by themselves, and their order afterwards."""
-    moved = [axis for axis in perm if shape[axis] > 1]
+    """Merge axes that stay adjacent, and drop axes of length 1.
+
+    Returns
+    -------
+    lengths : list of int
+        Lengths of the merged axes.
+    order : list of int
+        Permutation of the merged axes.
+    """
+    long_axes = [axis for axis in range(len(shape)) if shape[axis] > 1]
+    permuted_axes = [axis for axis in perm if shape[axis] > 1]
     groups: list[list[int]] = []
-    real = [axis for axis in range(len(shape)) if shape[axis] > 1]
-    for axis in moved:
-        after = groups and real.index(axis) == real.index(groups[-1][-1]) + 1
-        groups[-1].append(axis) if after else groups.append([axis])
-    first = sorted(groups)
-    return [math.prod(shape[axis] for axis in group) for group in first], [
-        first.index(group) for group in groups
-    ]
+    for axis in permuted_axes:
+        if groups and long_axes.index(axis) == long_axes.index(groups[-1][-1]) + 1:
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+    sorted_groups = sorted(groups)
+    lengths = [math.prod(shape[axis] for axis in group) for group in sorted_groups]
+    return lengths, [sorted_groups.index(group) for group in groups]
 
 
 _Move = Callable[[ir.Value, ir.Node], ir.Value]
 
 
 def _find_cheapest_moves(
-    sheet: RewriteEditor, source: ir.Value, lengths: Sequence[int], order: Sequence[int]
+    editor: RewriteEditor, source: ir.Value, lengths: Sequence[int], order: Sequence[int]
 ) -> tuple[float, list[_Move]] | None:
-    """Return cycles and moves that bring the axes into `order`.
+    """Find the cheapest moves that bring the axes of a tensor into `order`.
 
-    The shortest way over all orders of three axes.
+    Dijkstra's algorithm over all orders of the axes. Returns the cycles and the moves.
     """
-    numbers = itertools.count()  # of equal prices the first
+    counter = itertools.count()  # among equal costs, the first one is used
     heap: list[tuple[float, int, tuple[int, ...], list[_Move]]] = [
-        (0.0, next(numbers), tuple(range(len(order))), [])
+        (0.0, next(counter), tuple(range(len(order))), [])
     ]
-    done = set()
+    visited = set()
     while heap:
         cycles, _, axes, moves = heapq.heappop(heap)
         if axes == tuple(order):
             return cycles, moves
-        if axes in done:
+        if axes in visited:
             continue
-        done.add(axes)
-        for more, after, move in _list_moves(sheet, source, lengths, axes, bool(moves)):
-            heapq.heappush(heap, (cycles + more, next(numbers), after, [*moves, move]))
+        visited.add(axes)
+        for step in _list_steps(editor, source, lengths, axes, has_moved=bool(moves)):
+            entry = (cycles + step.cycles, next(counter), step.axes, [*moves, step.move])
+            heapq.heappush(heap, entry)
     return None
 
 
-def _list_moves(
-    sheet: RewriteEditor,
+class _Step(NamedTuple):
+    """A move, its cycles, and the order of the axes after it."""
+
+    cycles: float
+    axes: tuple[int, ...]
+    move: _Move
+
+
+def _list_steps(
+    editor: RewriteEditor,
     source: ir.Value,
     lengths: Sequence[int],
     axes: tuple[int, ...],
     has_moved: bool,
-) -> list[tuple[float, tuple[int, ...], _Move]]:
-    """Return cycles, order afterwards and what is done of every move from the order `axes`.
+) -> list[_Step]:
+    """List the moves that are possible from an order of the axes.
 
-    source : what moves; moved : whether it has moved before, and is no tensor of the graph yet.
+    Parameters
+    ----------
+    source
+        Tensor whose axes are moved.
+    lengths
+        Lengths of its axes in the original order.
+    axes
+        Current order.
+    has_moved
+        Whether it was moved before, so that the tensor to move does not exist yet.
     """
-    found: list[tuple[float, tuple[int, ...], _Move]] = []
-    whole = math.prod(lengths)
+    steps: list[_Step] = []
+    total = math.prod(lengths)
     for split in range(1, len(axes)):
         rows = math.prod(lengths[axis] for axis in axes[:split])
-        cycles = (
-            sheet.costs.estimate_transpose_cycles(rows, whole // rows)
-            if has_moved
-            else sheet.estimate_transpose_cycles(Matrix(source, rows))
-        )
-        found.append((cycles, axes[split:] + axes[:split], _make_transpose_move(sheet, rows)))
-    scale = sheet.find_scale(source)
-    if len(axes) == _MAX_AXES and lengths[axes[0]] <= MAX_CONCAT_INPUTS and scale is not None:
-        count, rows, columns = (lengths[axis] for axis in axes)
-        one = rows * columns
-        each = sheet.costs.estimate_slice_cycles(
-            whole, one
-        ) + sheet.costs.estimate_transpose_cycles(rows, columns)
-        cycles = count * each + sheet.costs.estimate_concat_cycles([one] * count)
-        found.append(
-            (
-                cycles,
-                (axes[0], axes[2], axes[1]),
-                _make_batched_transpose_move(sheet, count, rows, scale),
-            )
-        )
-    return found
+        if has_moved:
+            cycles = editor.costs.estimate_transpose_cycles(rows, total // rows)
+        else:
+            cycles = editor.estimate_transpose_cycles(Matrix(source, rows))
+        move = _make_transpose_move(editor, rows)
+        steps.append(_Step(cycles, axes[split:] + axes[:split], move))
+    scale = editor.find_scale(source)
+    if len(axes) != _MAX_AXES or lengths[axes[0]] > MAX_CONCAT_INPUTS or scale is None:
+        return steps
+    count, rows, columns = (lengths[axis] for axis in axes)
+    matrix_bytes = rows * columns
+    matrix_cycles = editor.costs.estimate_slice_cycles(
+        total, matrix_bytes
+    ) + editor.costs.estimate_transpose_cycles(rows, columns)
+    concat_cycles = editor.costs.estimate_concat_cycles([matrix_bytes] * count)
+    move = _make_batched_transpose_move(editor, count, rows, scale)
+    steps.append(_Step(count * matrix_cycles + concat_cycles, (axes[0], axes[2], axes[1]), move))
+    return steps
 
 
 def _make_transpose_move(editor: RewriteEditor, rows: int) -> _Move:
+    """Return the move that transposes a tensor, viewed as a matrix with `rows` rows."""
     return lambda value, node: editor.transpose(Matrix(value, rows), node)
 
 
 def _make_batched_transpose_move(
-    sheet: RewriteEditor, count: int, rows: int, scale: float
+    editor: RewriteEditor, count: int, rows: int, scale: float
 ) -> _Move:
-    """Return the move that turns `count` matrices of so many rows, held at `scale`, that lie one behind the other."""
+    """Return the move that transposes `count` consecutive matrices with `rows` rows each."""
 
     def move(value: ir.Value, node: ir.Node) -> ir.Value:
-        one = element_count(value) // count
-        lines = sheet.reshape(value, [count, one], node)
-        turned = []
+        matrix_size = element_count(value) // count
+        flat = editor.reshape(value, [count, matrix_size], node)
+        results = []
         for index in range(count):
-            alone = sheet.slice_rows(lines, index, index + 1, node)
-            turned.append(sheet.reshape(sheet.transpose(Matrix(alone, rows), node), [1, one], node))
-        return sheet.concat_rows(turned, scale, node)
+            matrix = Matrix(editor.slice_rows(flat, index, index + 1, node), rows)
+            transposed = editor.transpose(matrix, node)
+            results.append(editor.reshape(transposed, [1, matrix_size], node))
+        return editor.concat_rows(results, scale, node)
 
     return move

@@ -1,8 +1,8 @@
-"""The graph that forms are written into.
+"""Editor of a graph for cost rewrites: inserts data movement, and transposes each tensor only once.
 
-Nodes that move data, each transpose of a tensor made once.
-Matrices are seen through Reshapes, which cost nothing: [1, C, H, W] is one of C rows, of C*H rows
-and so on. Turning one is a Transpose of two axes, the only one whose price is known.
+Tensors are viewed as matrices through Reshapes, which cost nothing: [1, C, H, W] is a matrix of C
+rows, of C*H rows and so on. A matrix is transposed by a Transpose of two axes, the only one with a
+known cost.
 """
 
 from __future__ import annotations
@@ -25,31 +25,33 @@ from .node_costs import NodeCostModel
 
 __all__ = ["MAX_CONCAT_INPUTS", "Matrix", "RewriteEditor", "element_count", "static_shape"]
 
-#: Inputs of an iqCat that were measured right.
+#: Largest number of inputs of an iqCat that was measured.
 MAX_CONCAT_INPUTS = 5
 
 
 def static_shape(value: ir.Value | None) -> list[int] | None:
-    """Return the sizes of a tensor, an open batch as 1; None where one is not known."""
+    """Return the shape of a tensor with an open batch as 1; None if another size is unknown."""
     shape = ir.get_shape(value)
-    return None if shape is None or None in shape[1:] else [int(d or 1) for d in shape]
+    if shape is None or None in shape[1:]:
+        return None
+    return [int(dim or 1) for dim in shape]
 
 
 def element_count(value: ir.Value) -> int:
-    """Return how many elements a tensor of known sizes has."""
+    """Return the number of elements of a tensor; 0 if its shape is unknown."""
     return math.prod(static_shape(value) or [0])
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """A tensor seen as a matrix of so many rows."""
+    """A tensor viewed as a matrix with `rows` rows."""
 
     value: ir.Value
     rows: int
 
     @property
     def columns(self) -> int:
-        """How many elements a row has."""
+        """Number of elements of a row."""
         return element_count(self.value) // self.rows
 
     @property
@@ -59,141 +61,154 @@ class Matrix:
 
 
 class RewriteEditor:
-    """A graph with room for new nodes, which stand before the node that is written in another form."""
+    """Editor of a graph.
+
+    New nodes are inserted before the node that they replace.
+    """
 
     def __init__(self, graph: ir.Model, target: Target, costs: NodeCostModel) -> None:
         self.graph, self.target, self.costs = graph, target, costs
         self._support_cache: dict[str, bool] = {}
         self._used_tensor_names = ir.get_tensor_names(graph)
         self._used_node_names = {str(node.name) for node in graph.graph}
-        self._replaced_names: set[str] = (
-            set()
-        )  # names of nodes that stand in another's place by now
+        self._replaced_names: set[str] = set()  # names that new nodes took over
         self._transposed_values: dict[tuple[ir.Value, int], ir.Value] = {}
         self._reshaped_constants: dict[tuple[ir.Value, tuple[int, ...]], ir.Value] = {}
 
     def for_graph(self, graph: ir.Model) -> RewriteEditor:
-        """Return another graph with room for new nodes, which knows what was asked for this one."""
-        sheet = RewriteEditor(graph, self.target, self.costs)
-        sheet._support_cache = self._support_cache
-        return sheet
+        """Return an editor of another graph that shares the results of support checks."""
+        editor = RewriteEditor(graph, self.target, self.costs)
+        editor._support_cache = self._support_cache
+        return editor
 
     def is_layer_supported(
         self,
         op: str,
-        over: Sequence[int],
-        weight: Sequence[int],
-        result: Sequence[int],
+        input_shape: Sequence[int],
+        weight_shape: Sequence[int],
+        output_shape: Sequence[int],
         attributes: Mapping[str, object],
     ) -> bool:
-        """Whether the chip takes a layer of these sizes; layers that are alike are asked once."""
-        key = repr((op, over, weight, result, sorted(attributes.items())))
+        """Whether the chip supports a layer with these shapes; cached for equal layers."""
+        key = repr((op, input_shape, weight_shape, output_shape, sorted(attributes.items())))
         if key not in self._support_cache:
-            held = make_detached_value(weight, constant=np.zeros(tuple(weight), np.int8))
-            node = make_detached_node(
-                op, [make_detached_value(over, computed=True), held], list(result), attributes
-            )
-            limits = get_layer_limits(op) if self.target.is_computed_correctly(op) else ()
-            self._support_cache[key] = self.target.is_computed_correctly(op) and all(
-                limit(node, self.target) is None for limit in limits
+            self._support_cache[key] = self.target.is_computed_correctly(op) and self._is_in_limits(
+                op, input_shape, weight_shape, output_shape, attributes
             )
         return self._support_cache[key]
 
-    # ---- what is there already -------------------------------------------------------------------------------------
+    def _is_in_limits(
+        self,
+        op: str,
+        input_shape: Sequence[int],
+        weight_shape: Sequence[int],
+        output_shape: Sequence[int],
+        attributes: Mapping[str, object],
+    ) -> bool:
+        """Whether a layer with these shapes meets all limits of the chip."""
+        source = make_detached_value(input_shape, computed=True)
+        weight = make_detached_value(weight_shape, constant=np.zeros(tuple(weight_shape), np.int8))
+        node = make_detached_node(op, [source, weight], list(output_shape), attributes)
+        return all(limit(node, self.target) is None for limit in get_layer_limits(op))
+
+    # ---- existing tensors ------------------------------------------------------------------------
 
     def _find_transposed(self, matrix: Matrix) -> ir.Value | None:
-        """Return what is the matrix turned, where that exists."""
+        """Return an existing tensor with the transposed matrix, or None."""
         if 1 in matrix.shape:
             return matrix.value
-        known = self._transposed_values.get((matrix.value, matrix.rows))
-        if known is not None:
-            return known
-        value = matrix.value
-        while (maker := ir.producer(value)) is not None and maker.op_type == RESHAPE.name:
-            value = ir.require_input(maker)
-            if (known := self._transposed_values.get((value, matrix.rows))) is not None:
-                return known
+        value: ir.Value = matrix.value
+        while True:
+            transposed = self._transposed_values.get((value, matrix.rows))
+            if transposed is not None:
+                return transposed
+            producer = ir.producer(value)
+            if producer is None or producer.op_type != RESHAPE.name:
+                break
+            value = ir.require_input(producer)
+        if producer is None or producer.op_type != TRANSPOSE.name:
+            return None
         if (
-            maker is None
-            or maker.op_type != TRANSPOSE.name
-            or list(ir.get_attr(maker, "perm") or []) != [1, 0]
+            list(ir.get_attr(producer, "perm") or []) != [1, 0]
+            or static_shape(value) != matrix.shape
         ):
             return None
-        return ir.require_input(maker) if static_shape(value) == matrix.shape else None
+        return ir.require_input(producer)
 
     def estimate_transpose_cycles(self, *matrices: Matrix) -> float:
-        """Return what it costs to turn matrices.
+        """Estimate the cycles of transposing matrices.
 
-        Nothing for those that are there, and once for equal ones.
+        Existing transposes cost nothing; equal matrices count once.
         """
-        wanted = {(m.value, m.rows): m for m in matrices if self._find_transposed(m) is None}
-        return sum(self.costs.estimate_transpose_cycles(*m.shape) for m in wanted.values())
+        missing = {(m.value, m.rows): m for m in matrices if self._find_transposed(m) is None}
+        return sum(self.costs.estimate_transpose_cycles(*m.shape) for m in missing.values())
 
     @staticmethod
     def find_scale(value: ir.Value) -> float | None:
-        """Return the scale that a tensor is held at; None where no node before it says so."""
-        while (maker := ir.producer(value)) is not None:
-            stated = ir.get_attr(maker, "scale_x" if maker.op_type == QUANT.name else "scale_o")
-            if stated is not None:
-                return float(stated)
-            if not maker.inputs or maker.inputs[0] is None:
+        """Return the scale of a tensor, or None if no upstream node declares it."""
+        while (producer := ir.producer(value)) is not None:
+            key = "scale_x" if producer.op_type == QUANT.name else "scale_o"
+            scale = ir.get_attr(producer, key)
+            if scale is not None:
+                return float(scale)
+            if not producer.inputs or producer.inputs[0] is None:
                 return None
-            value = maker.inputs[0]
+            value = producer.inputs[0]
         return None
 
-    # ---- new nodes -------------------------------------------------------------------------------------------------
+    # ---- new nodes -------------------------------------------------------------------------------
 
-    def name(self, base: str) -> str:
-        """Return a name for a tensor that no other has."""
-        return ir.reserve_name(base, self._used_tensor_names)
+    def name(self, base_name: str) -> str:
+        """Return a unique tensor name."""
+        return ir.reserve_name(base_name, self._used_tensor_names)
 
-    def _make_node_name(self, base: str) -> str:
-        """Return a name for a node that no other has."""
-        return ir.reserve_name(base, self._used_node_names)
+    def _make_node_name(self, base_name: str) -> str:
+        """Return a unique node name."""
+        return ir.reserve_name(base_name, self._used_node_names)
 
-    def add_constant(self, base: str, array: np.ndarray) -> ir.Value:
-        """Return a constant."""
-        return ir.add_initializer(self.graph, self.name(base), array)
+    def add_constant(self, base_name: str, array: np.ndarray) -> ir.Value:
+        """Add a constant with a unique name and return it."""
+        return ir.add_initializer(self.graph, self.name(base_name), array)
 
-    def held(self, value: ir.Value, shape: Sequence[int], array: np.ndarray) -> ir.Value:
-        """Return `array`, which is the constant `value` in other sizes.
+    def reshape_constant(
+        self, constant: ir.Value, shape: Sequence[int], array: np.ndarray
+    ) -> ir.Value:
+        """Return the constant in another shape, once for all nodes that share it.
 
-        One for all that share it.
+        `array` holds its elements in any shape.
         """
-        key = (value, tuple(shape))
+        key = (constant, tuple(shape))
         if key not in self._reshaped_constants:
-            name = f"{value.name}_as_{'x'.join(map(str, shape))}"
+            name = f"{constant.name}_as_{'x'.join(map(str, shape))}"
             self._reshaped_constants[key] = self.add_constant(
                 name, np.ascontiguousarray(array.reshape(shape))
             )
         return self._reshaped_constants[key]
 
     def remove_unused(self) -> None:
-        """Take out what nobody needs.
+        """Remove unused nodes and constants.
 
-        Constants in other sizes get the names of those that are gone.
+        Reshaped constants get the names of originals that are removed.
         """
         ir.remove_unused(self.graph)
-        for (value, _), new in self._reshaped_constants.items():
-            name = str(value.name)
-            if (
-                str(new.name) in self.graph.graph.initializers
-                and name not in self.graph.graph.initializers
-            ):
-                ir.rename_initializer(self.graph, new, name)
+        initializers = self.graph.graph.initializers
+        for (original, _), reshaped in self._reshaped_constants.items():
+            name = str(original.name)
+            if str(reshaped.name) in initializers and name not in initializers:
+                ir.rename_initializer(self.graph, reshaped, name)
 
     def reshape(self, value: ir.Value, shape: Sequence[int], before: ir.Node) -> ir.Value:
-        """Return `value` in other sizes."""
+        """Return `value` in another shape, by a Reshape before `before` if needed."""
         if static_shape(value) == list(shape):
             return value
         return self.insert(self._reshape(value, shape, f"{before.name}_seen"), before)
 
     def _reshape(self, value: ir.Value, shape: Sequence[int], node_name: str) -> ir.Node:
         name = self.name(f"{value.name}_as_{'x'.join(map(str, shape))}")
-        held = self.add_constant(f"{name}_shape", np.array(shape, np.int64))
+        shape_constant = self.add_constant(f"{name}_shape", np.array(shape, np.int64))
         node = ir.make_node(
             RESHAPE.name,
-            [value, held],
+            [value, shape_constant],
             name=self._make_node_name(node_name),
             output=name,
             like=value,
@@ -202,37 +217,43 @@ class RewriteEditor:
         return node
 
     def transpose(self, matrix: Matrix, before: ir.Node) -> ir.Value:
-        """Return the matrix turned, of sizes [columns, rows]."""
-        found = self._find_transposed(matrix)
-        if found is None:
-            rows, columns = matrix.shape
-            flat = self.reshape(matrix.value, [rows, columns], before)
-            output = self.name(f"{matrix.value.name}_turned")
-            title = self._make_node_name(f"{before.name}_turned")
-            node = ir.make_node(
-                TRANSPOSE.name, [flat], {"perm": [1, 0]}, name=title, output=output, like=flat
-            )
-            node.outputs[0].shape = ir.make_shape([columns, rows])
-            found = self._transposed_values[matrix.value, rows] = self.insert(node, before)
-        else:
-            self._move_producer_before(found, before)
-        return self.reshape(found, matrix.shape[::-1], before)
+        """Return the transposed matrix [columns, rows], reusing an existing one."""
+        transposed = self._find_transposed(matrix)
+        if transposed is not None:
+            self._move_producer_before(transposed, before)
+            return self.reshape(transposed, matrix.shape[::-1], before)
+        rows, columns = matrix.shape
+        source = self.reshape(matrix.value, [rows, columns], before)
+        output_name = self.name(f"{matrix.value.name}_turned")
+        node_name = self._make_node_name(f"{before.name}_turned")
+        node = ir.make_node(
+            TRANSPOSE.name,
+            [source],
+            {"perm": [1, 0]},
+            name=node_name,
+            output=output_name,
+            like=source,
+        )
+        node.outputs[0].shape = ir.make_shape([columns, rows])
+        transposed = self.insert(node, before)
+        self._transposed_values[matrix.value, rows] = transposed
+        return self.reshape(transposed, matrix.shape[::-1], before)
 
     def slice_rows(
-        self, value: ir.Value, start: int, end: int, before: ir.Node, name: str = ""
+        self, value: ir.Value, start: int, end: int, before: ir.Node, node_name: str = ""
     ) -> ir.Value:
-        """Return the rows `start` ..
+        """Return the rows start .. end-1 of a matrix.
 
-        `end` - 1 of a matrix; name : of the node whose place the Slice takes.
+        node_name : name of the node that the Slice replaces, if it replaces one.
         """
         node = make_slice(
             self.graph, value, 0, start, end, f"{value.name}_from{start}", self._used_tensor_names
         )
-        node.name = name or self._make_node_name(str(node.name))
+        node.name = node_name or self._make_node_name(str(node.name))
         return self.insert(node, before)
 
     def concat_rows(self, values: Sequence[ir.Value], scale: float, before: ir.Node) -> ir.Value:
-        """Return the rows of matrices that are held at one scale, one below the other."""
+        """Return the concatenated rows of matrices with a common scale."""
         output = self.name(f"{values[0].name}_joined")
         node = make_concat(values, 0, scale, before, output, output)
         node.name = self._make_node_name(str(node.name))
@@ -248,19 +269,21 @@ class RewriteEditor:
         shape: Sequence[int],
         replaced: ir.Node,
     ) -> ir.Value:
-        """Return what an integer operator gives that stands for the node `replaced`.
+        """Insert an integer operator in place of the node `replaced` and return its output.
 
-        The first one has its name.
+        The first such operator takes over the node's name.
         """
-        output, name = self.name(f"{replaced.outputs[0].name}_as_{op}"), str(replaced.name)
-        title = self._make_node_name(name) if name in self._replaced_names else name
-        self._replaced_names.add(name)
+        output_name = self.name(f"{replaced.outputs[0].name}_as_{op}")
+        node_name = str(replaced.name)
+        if node_name in self._replaced_names:
+            node_name = self._make_node_name(node_name)
+        self._replaced_names.add(str(replaced.name))
         node = ir.make_node(
             op,
             inputs,
             dict(sorted(attributes.items())),
-            name=title,
-            output=output,
+            name=node_name,
+            output=output_name,
             domain=replaced.domain,
             like=inputs[0],
         )
@@ -268,27 +291,25 @@ class RewriteEditor:
         return self.insert(node, replaced)
 
     def insert(self, node: ir.Node, before: ir.Node) -> ir.Value:
-        """Insert a node of one output; return that."""
+        """Insert a node with one output before another node and return its output."""
         self.graph.graph.insert_before(before, node)
         return node.outputs[0]
 
     def _move_producer_before(self, value: ir.Value, before: ir.Node) -> None:
-        """Let what makes `value`, for a reader further behind, stand in front of `before`, which reads it as well."""
-        behind = set(itertools.dropwhile(lambda node: node is not before, self.graph.graph))
-        while (maker := ir.producer(value)) is not None and maker in behind:
-            self.graph.graph.remove(maker)
-            self.graph.graph.insert_before(before, maker)
-            value, before = ir.require_input(maker), maker
+        """Move the producers of `value` before `before`, which uses it as well."""
+        downstream = set(itertools.dropwhile(lambda node: node is not before, self.graph.graph))
+        while (producer := ir.producer(value)) is not None and producer in downstream:
+            self.graph.graph.remove(producer)
+            self.graph.graph.insert_before(before, producer)
+            value, before = ir.require_input(producer), producer
 
     def replace_output(self, value: ir.Value, node: ir.Node) -> None:
-        """Let `value` be what `node` gives, in the same sizes and under the same name.
-
-        The node goes.
-        """
-        last = self._reshape(value, static_shape(node.outputs[0]) or [], f"{node.name}_back")
+        """Replace `node` by `value`, reshaped and renamed to the node's output."""
+        old_output = node.outputs[0]
+        reshape = self._reshape(value, static_shape(old_output) or [], f"{node.name}_back")
         self._transposed_values = {
-            key: found
-            for key, found in self._transposed_values.items()
-            if key[0] is not node.outputs[0]
+            key: transposed
+            for key, transposed in self._transposed_values.items()
+            if key[0] is not old_output
         }
-        ir.replace_nodes(self.graph, [node], [last])
+        ir.replace_nodes(self.graph, [node], [reshape])

@@ -1,9 +1,8 @@
-"""Other forms of layers.
+"""Cheaper forms of layers: 1x1 depthwise convolutions for BatchNorm2dInt, 1x1 ones for LinearInt.
 
-Factors of channels as a depthwise convolution, a product of one row as one over a point.
 All compute ``sat8(rsh(sum of products + bias, q_x + q_w - q_o))``. The executor calls two kernels
 for each channel of a BatchNorm2dInt, with a thousand cycles before their first elements, and for a
-LinearInt two transposes beside the product.
+LinearInt two transposes in addition to the product.
 """
 
 from __future__ import annotations
@@ -23,26 +22,23 @@ from .proposal import RewriteProposal
 __all__ = ["propose_depthwise_conv", "propose_pointwise_conv"]
 
 _SCALES = ("scale_x", "scale_w", "scale_o")
-_CHANNEL_COUNTS = (2, 4, 8, 16, 32, 64)  # of a tensor with one factor for all
-_MAX_IMAGE_WIDTHS = (
-    1,
-    4,
-    8,
-    16,
-    32,
-    64,
-    128,
-    256,
-    512,
-)  # of an image, at most: the largest divisor below each is tried
+_CHANNEL_COUNTS = (2, 4, 8, 16, 32, 64)  # to try if all channels have the same factor
+#: Upper limits of the image width; the largest divisor of the area below each is tried.
+_MAX_IMAGE_WIDTHS = (1, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
 @dataclass(frozen=True)
 class _PointwiseView:
-    """A convolution of size 1x1 over [1, C, H, W], of `part_count` times as many channels in all.
+    """A tensor viewed as [1, channels, *image], its channels split over 1x1 depthwise convolutions.
 
-    Weight [N, 1 or C, 1, 1].
-    channels : of the whole. image : H and W.
+    Attributes
+    ----------
+    channels
+        Total number of channels.
+    image
+        Height and width.
+    part_count
+        Number of convolutions.
     """
 
     channels: int
@@ -51,185 +47,212 @@ class _PointwiseView:
 
     @property
     def channel_ranges(self) -> list[tuple[int, int]]:
-        """Where each part begins and ends."""
-        each = -(-self.channels // self.part_count)
-        return [
-            (start, min(start + each, self.channels)) for start in range(0, self.channels, each)
-        ]
+        """First channel and end of each part."""
+        size = -(-self.channels // self.part_count)
+        starts = range(0, self.channels, size)
+        return [(start, min(start + size, self.channels)) for start in starts]
 
 
-def propose_depthwise_conv(sheet: RewriteEditor, node: ir.Node) -> RewriteProposal | None:
-    """A BatchNorm2dInt as depthwise convolutions of size 1x1, over all channels or some at a time."""
+def propose_depthwise_conv(editor: RewriteEditor, node: ir.Node) -> RewriteProposal | None:
+    """Propose 1x1 depthwise convolutions over all or some channels, for a BatchNorm2dInt."""
     shape = static_shape(node.inputs[0]) if node.inputs else None
     if node.op_type != BATCH_NORM2D.name or shape is None or shape[0] != 1:
         return None
-    held = [ir.const_value(value) for value in node.inputs[1:3]]
-    arrays = [array for array in held if array is not None]
-    if len(arrays) != 2 or arrays[0].dtype != np.int8 or arrays[1].dtype != np.int32:
+    arrays = [ir.const_value(value) for value in node.inputs[1:3]]
+    constants = [array for array in arrays if array is not None]
+    if [array.dtype for array in constants] != [np.int8, np.int32]:
         return None
-    found = _find_cheapest_view(sheet, shape, all((array == array[0]).all() for array in arrays))
-    if found is None:
+    is_uniform = all((array == array[0]).all() for array in constants)
+    cheapest = _find_cheapest_view(editor, shape, is_uniform)
+    if cheapest is None:
         return None
-    cycles, view = found
-
-    def write() -> None:
-        area = math.prod(view.image)
-        factor, offset = (
-            np.resize(array, view.channels) for array in arrays
-        )  # as many, or one for all
-        known = [ir.require_input(node, 1), ir.require_input(node, 2)]
-        lines, made = sheet.reshape(ir.require_input(node), [view.channels, area], node), []
-        for start, end in view.channel_ranges:
-            some = lines if view.part_count == 1 else sheet.slice_rows(lines, start, end, node)
-            over = sheet.reshape(some, [1, end - start, *view.image], node)
-            weight, bias = factor[start:end].reshape(-1, 1, 1, 1), offset[start:end]
-            if view.part_count == 1:
-                held = [
-                    sheet.held(v, a.shape, a) for v, a in zip(known, (weight, bias), strict=True)
-                ]
-            else:
-                held = [
-                    sheet.add_constant(f"{v.name}_from{start}", a)
-                    for v, a in zip(known, (weight, bias), strict=True)
-                ]
-            result = _insert_pointwise_conv(sheet, node, over, held, group=end - start)
-            made.append(
-                result if view.part_count == 1 else sheet.reshape(result, [end - start, area], node)
-            )
-        whole = (
-            made[0]
-            if view.part_count == 1
-            else sheet.concat_rows(made, float(ir.get_attr(node, "scale_o")), node)
-        )
-        sheet.replace_output(whole, node)
-
-    count = (
-        "a depthwise convolution"
-        if view.part_count == 1
-        else f"{view.part_count} depthwise convolutions"
-    )
+    cycles, view = cheapest
+    factor, offset = constants
+    count = view.part_count
+    label = "a 1x1 depthwise convolution" if count == 1 else f"{count} 1x1 depthwise convolutions"
     return RewriteProposal(
-        f"{count} of size 1x1, in place of two kernels for each channel", cycles, write
+        f"{label} instead of two kernels per channel",
+        cycles,
+        lambda: _write_depthwise_convs(editor, node, view, factor, offset),
     )
+
+
+def _write_depthwise_convs(
+    editor: RewriteEditor,
+    node: ir.Node,
+    view: _PointwiseView,
+    factor: np.ndarray,
+    offset: np.ndarray,
+) -> None:
+    """Replace a BatchNorm2dInt by the 1x1 depthwise convolutions of a view."""
+    area = math.prod(view.image)
+    # One element per channel of the view; a uniform array may have more or fewer.
+    factor, offset = np.resize(factor, view.channels), np.resize(offset, view.channels)
+    weight, bias = ir.require_input(node, 1), ir.require_input(node, 2)
+    rows = editor.reshape(ir.require_input(node), [view.channels, area], node)
+    if view.part_count == 1:
+        image = editor.reshape(rows, [1, view.channels, *view.image], node)
+        kernel = factor.reshape(-1, 1, 1, 1)
+        constants = [
+            editor.reshape_constant(weight, kernel.shape, kernel),
+            editor.reshape_constant(bias, offset.shape, offset),
+        ]
+        result = _insert_pointwise_conv(editor, node, image, constants, group=view.channels)
+        editor.replace_output(result, node)
+        return
+    results = []
+    for start, end in view.channel_ranges:
+        part_rows = editor.slice_rows(rows, start, end, node)
+        image = editor.reshape(part_rows, [1, end - start, *view.image], node)
+        kernel = factor[start:end].reshape(-1, 1, 1, 1)
+        constants = [
+            editor.add_constant(f"{weight.name}_from{start}", kernel),
+            editor.add_constant(f"{bias.name}_from{start}", offset[start:end]),
+        ]
+        result = _insert_pointwise_conv(editor, node, image, constants, group=end - start)
+        results.append(editor.reshape(result, [end - start, area], node))
+    scale = float(ir.get_attr(node, "scale_o"))
+    editor.replace_output(editor.concat_rows(results, scale, node), node)
 
 
 def _find_cheapest_view(
-    sheet: RewriteEditor, shape: Sequence[int], has_uniform_factor: bool
+    editor: RewriteEditor, shape: Sequence[int], is_uniform: bool
 ) -> tuple[float, _PointwiseView] | None:
-    """Return the cheapest view of a tensor under which the chip takes the convolutions, and what they cost."""
-    total = math.prod(shape)
-    channels = dict.fromkeys(
-        [shape[1], *(c for c in _CHANNEL_COUNTS if has_uniform_factor and total % c == 0)]
-    )
-    whole = [
-        _PointwiseView(c, image) for c in channels for image in _iterate_image_sizes(total // c)
-    ]
+    """Find the cheapest view of a tensor whose convolutions the chip supports.
+
+    Returns its cycles and the view.
+    """
     best: tuple[float, _PointwiseView] | None = None
-    for cycles, number in sorted(
-        (_estimate_view_cycles(sheet, view), number) for number, view in enumerate(whole)
-    ):
-        view = whole[number]
-        if best is not None and best[0] <= cycles:  # in parts it costs more than as a whole
+    views = _list_unsplit_views(shape, is_uniform)
+    costs = [_estimate_view_cycles(editor, view) for view in views]
+    for cycles, index in sorted((cycles, index) for index, cycles in enumerate(costs)):
+        if best is not None and best[0] <= cycles:  # a split view costs more than the unsplit one
             break
-        if _is_view_supported(sheet, view):
+        view = views[index]
+        if _is_view_supported(editor, view):
             return cycles, view
-        for some in (replace(view, part_count=parts) for parts in range(2, MAX_CONCAT_INPUTS + 1)):
-            if _is_view_supported(sheet, some) and (
-                best is None or _estimate_view_cycles(sheet, some) < best[0]
-            ):
-                best = _estimate_view_cycles(sheet, some), some
+        for part_count in range(2, MAX_CONCAT_INPUTS + 1):
+            split_view = replace(view, part_count=part_count)
+            if not _is_view_supported(editor, split_view):
+                continue
+            split_cycles = _estimate_view_cycles(editor, split_view)
+            if best is None or split_cycles < best[0]:
+                best = split_cycles, split_view
     return best
 
 
+def _list_unsplit_views(shape: Sequence[int], is_uniform: bool) -> list[_PointwiseView]:
+    """List the views with one convolution; any number of channels may be used if `is_uniform`."""
+    total = math.prod(shape)
+    channel_counts = [shape[1]]
+    if is_uniform:
+        channel_counts += [count for count in _CHANNEL_COUNTS if total % count == 0]
+    views = []
+    for channels in dict.fromkeys(channel_counts):
+        views += [
+            _PointwiseView(channels, image) for image in _iterate_image_sizes(total // channels)
+        ]
+    return views
+
+
 def _iterate_image_sizes(area: int) -> Iterator[tuple[int, int]]:
-    """Yield heights and widths of images of so many points."""
-    widths = {
-        next(w for w in range(min(most, area), 0, -1) if area % w == 0)
-        for most in _MAX_IMAGE_WIDTHS
-    }
-    yield from ((area // width, width) for width in sorted(widths))
+    """Yield heights and widths of images with this area."""
+    widths = set()
+    for max_width in _MAX_IMAGE_WIDTHS:
+        widths.add(next(w for w in range(min(max_width, area), 0, -1) if area % w == 0))
+    for width in sorted(widths):
+        yield area // width, width
 
 
-def _estimate_view_cycles(sheet: RewriteEditor, view: _PointwiseView) -> float:
+def _estimate_view_cycles(editor: RewriteEditor, view: _PointwiseView) -> float:
+    """Estimate the cycles of the convolutions, Slices and iqCat of a view."""
     area = math.prod(view.image)
     cycles = 0.0
     for start, end in view.channel_ranges:
-        over = [1, end - start, *view.image]
-        cycles += sheet.costs.estimate_cycles(
-            CONV2D.name, [over, [end - start, 1, 1, 1]], over, group=end - start
+        image_shape = [1, end - start, *view.image]
+        cycles += editor.costs.estimate_cycles(
+            CONV2D.name, [image_shape, [end - start, 1, 1, 1]], image_shape, group=end - start
         )
     if view.part_count == 1:
         return cycles
-    pieces = [(end - start) * area for start, end in view.channel_ranges]
-    return (
-        cycles
-        + sum(sheet.costs.estimate_slice_cycles(view.channels * area, each) for each in pieces)
-        + sheet.costs.estimate_concat_cycles(pieces)
-    )
+    part_bytes = [(end - start) * area for start, end in view.channel_ranges]
+    slice_cycles = [
+        editor.costs.estimate_slice_cycles(view.channels * area, size) for size in part_bytes
+    ]
+    return cycles + sum(slice_cycles) + editor.costs.estimate_concat_cycles(part_bytes)
 
 
-def _is_view_supported(sheet: RewriteEditor, view: _PointwiseView) -> bool:
-    """Whether the chip takes the convolutions of a view."""
+def _is_view_supported(editor: RewriteEditor, view: _PointwiseView) -> bool:
+    """Whether the chip supports the convolutions of a view."""
     start, end = view.channel_ranges[0]
     return _is_conv_supported(
-        sheet, [1, end - start, *view.image], [end - start, 1, 1, 1], end - start
+        editor, [1, end - start, *view.image], [end - start, 1, 1, 1], end - start
     )
 
 
 def _is_conv_supported(
-    sheet: RewriteEditor, over: Sequence[int], weight: Sequence[int], group: int
+    editor: RewriteEditor, image_shape: Sequence[int], weight_shape: Sequence[int], group: int
 ) -> bool:
-    """Whether the chip takes a convolution of size 1x1 of a tensor of sizes `over`."""
-    return sheet.is_layer_supported(
+    """Whether the chip supports a 1x1 convolution with these shapes."""
+    return editor.is_layer_supported(
         CONV2D.name,
-        over,
-        weight,
-        [1, weight[0], *over[2:]],
+        image_shape,
+        weight_shape,
+        [1, weight_shape[0], *image_shape[2:]],
         {**POINTWISE_CONV_ATTRIBUTES, "group": group},
     )
 
 
 def _insert_pointwise_conv(
-    sheet: RewriteEditor, node: ir.Node, over: ir.Value, held: Sequence[ir.Value], group: int = 1
+    editor: RewriteEditor,
+    node: ir.Node,
+    image: ir.Value,
+    constants: Sequence[ir.Value],
+    group: int = 1,
 ) -> ir.Value:
-    """Return what a convolution of size 1x1 gives at the scales of `node`.
+    """Insert a 1x1 convolution with the scales of `node` and return its output.
 
-    Held : its weight, and bias or none.
+    constants : weight and, optionally, bias.
     """
     attributes = {
         **POINTWISE_CONV_ATTRIBUTES,
         "group": group,
         **{key: float(ir.get_attr(node, key)) for key in _SCALES},
-        **sheet.target.node_attributes.get("", {}),
+        **editor.target.node_attributes.get("", {}),
     }
-    shape = [1, (static_shape(held[0]) or [0])[0], *(static_shape(over) or [])[2:]]
-    return sheet.add_operator(CONV2D.name, [over, *held], attributes, shape, node)
+    outputs, size = (static_shape(constants[0]) or [0])[0], (static_shape(image) or [])[2:]
+    return editor.add_operator(
+        CONV2D.name, [image, *constants], attributes, [1, outputs, *size], node
+    )
 
 
-def propose_pointwise_conv(sheet: RewriteEditor, node: ir.Node) -> RewriteProposal | None:
-    """A LinearInt of one row as a convolution over one point."""
+def propose_pointwise_conv(editor: RewriteEditor, node: ir.Node) -> RewriteProposal | None:
+    """Propose a convolution over a 1x1 image, for a LinearInt with one row."""
     if node.op_type != LINEAR.name or len(node.inputs) < 2:
         return None
+    bit_widths = {ir.get_attr(node, key, 8) for key in ("data_bits", "parameter_bits", "o_bits")}
     shape, weight = static_shape(node.inputs[0]), ir.const_value(node.inputs[1])
-    plain = all(ir.get_attr(node, key, 8) == 8 for key in ("data_bits", "parameter_bits", "o_bits"))
-    if shape is None or weight is None or weight.dtype != np.int8 or not plain:
+    if shape is None or weight is None or weight.dtype != np.int8 or bit_widths != {8}:
         return None
     outputs, inputs = weight.shape
-    over, square, group = [1, inputs, 1, 1], [outputs, inputs, 1, 1], 1
+    image_shape, weight_shape, group = [1, inputs, 1, 1], [outputs, inputs, 1, 1], 1
+    kernel = weight
     if outputs == inputs > 1 and not (weight - np.diag(np.diagonal(weight))).any():
-        square, group = [outputs, 1, 1, 1], outputs
-    if math.prod(shape) != inputs or not _is_conv_supported(sheet, over, square, group):
+        kernel, weight_shape, group = np.diagonal(weight), [outputs, 1, 1, 1], outputs
+    if math.prod(shape) != inputs:
         return None
-    cycles = sheet.costs.estimate_cycles(
-        CONV2D.name, [over, square], [1, outputs, 1, 1], group=group
+    if not _is_conv_supported(editor, image_shape, weight_shape, group):
+        return None
+    cycles = editor.costs.estimate_cycles(
+        CONV2D.name, [image_shape, weight_shape], [1, outputs, 1, 1], group=group
     )
 
     def write() -> None:
-        held = ir.require_input(node, 1)
-        factor = sheet.held(held, square, np.diagonal(weight) if group > 1 else weight)
-        point = sheet.reshape(ir.require_input(node), over, node)
-        given = [factor, *(v for v in node.inputs[2:] if v is not None)]
-        sheet.replace_output(_insert_pointwise_conv(sheet, node, point, given, group), node)
+        new_weight = editor.reshape_constant(ir.require_input(node, 1), weight_shape, kernel)
+        image = editor.reshape(ir.require_input(node), image_shape, node)
+        constants = [new_weight, *(value for value in node.inputs[2:] if value is not None)]
+        result = _insert_pointwise_conv(editor, node, image, constants, group)
+        editor.replace_output(result, node)
 
-    what = "a convolution over one point, which turns nothing"
-    return RewriteProposal(what, cycles, write)
+    description = "a convolution over a 1x1 image, which needs no transposes"
+    return RewriteProposal(description, cycles, write)

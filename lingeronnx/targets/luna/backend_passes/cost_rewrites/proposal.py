@@ -1,4 +1,4 @@
-"""Another form of a node."""
+"""Proposal of an equivalent form of a node."""
 
 from __future__ import annotations
 
@@ -10,10 +10,16 @@ __all__ = ["RewriteProposal"]
 
 @dataclass(frozen=True)
 class RewriteProposal:
-    """What computes the same integers as a node.
+    """An equivalent form of a node.
 
-    description : the form in words. cycles : at the upper end of the range. write : puts it in the
-    node's place.
+    Attributes
+    ----------
+    description
+        Description for the report.
+    cycles
+        Upper bound of its cycles.
+    write
+        Replaces the node by this form.
     """
 
     description: str

@@ -1,7 +1,4 @@
-"""Which forms are taken.
-
-Each by its own price, all together by the verdict and by the time of the whole graph.
-"""
+"""Select cost rewrites: each by the cost of its node, all together by verdict and total latency."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ __all__ = ["apply_cost_rewrites"]
 
 _Rewrite = Callable[[RewriteEditor, ir.Node], RewriteProposal | None]
 
-#: In the order in which they are offered: what makes others needless first.
+#: In the order in which they are applied: those that make others unnecessary come first.
 _REWRITES: tuple[_Rewrite, ...] = (
     propose_slice_bypass,
     propose_depthwise_conv,
@@ -45,136 +42,175 @@ _REWRITES: tuple[_Rewrite, ...] = (
     propose_matrix_transposes,
 )
 
-#: The share of a node's cycles that a form must save, and the share of the whole graph's that all must: for less a
-#: graph stays as it was made, which is easier to read.
+#: Fractions of the cycles of a node, and of the graph, that rewrites must save. For less, the graph
+#: keeps its original form, which is easier to read.
 _MIN_NODE_SAVING, _MIN_GRAPH_SAVING = 0.02, 0.05
 
 
 @dataclass(frozen=True)
 class _GraphScore:
-    """What is known of a graph.
+    """Evaluation of a graph.
 
-    How good the verdict is, how long it takes, and the shared memory that it needs.
-    first : how long it takes under the first arguments that are right.
+    Attributes
+    ----------
+    rank
+        Rank of the verdict; lower is better.
+    first
+        Latency under the first arguments that are correct.
+    latency, comparison_cycles
+        Latency under the fastest arguments, and its cycles for comparisons.
+    shared_bytes
+        Shared memory that the plan needs.
     """
 
     rank: int
     first: Latency
     latency: Latency
-    weight: float
+    comparison_cycles: float
     shared_bytes: int
 
     @classmethod
-    def evaluate(cls, read: PackerGraphView) -> _GraphScore | None:
-        """Judge the part for the chip; None where that does not come out right."""
-        choice = read.fastest_arguments
-        said, time = choice.verdict, choice.verdict.comparison_latency
-        if not said.is_chip_ready or time is None or said.memory_plan is None:
+    def evaluate(cls, view: PackerGraphView) -> _GraphScore | None:
+        """Evaluate the chip part of a graph; return None if it is incorrect or has no latency."""
+        arguments = view.fastest_arguments
+        verdict, latency = arguments.verdict, arguments.verdict.comparison_latency
+        if not verdict.is_chip_ready or latency is None or verdict.memory_plan is None:
             return None
-        first = None if choice.first is None else choice.first.comparison_latency
+        first = None if arguments.first is None else arguments.first.comparison_latency
         return cls(
-            rank_verdict(said),
-            first or time,
-            time,
-            get_comparison_cycles(time, read.target),
-            said.memory_plan.required_bytes,
+            rank_verdict(verdict),
+            first or latency,
+            latency,
+            get_comparison_cycles(latency, view.target),
+            verdict.memory_plan.required_bytes,
         )
 
+    @property
+    def unpriced_bytes(self) -> int:
+        """Bytes that are moved by work without a cost model."""
+        return sum(work.bytes for work in self.latency.unpriced)
+
     def is_better_than(self, other: _GraphScore, objective: str) -> bool:
-        """Whether it is promised as well and clearly takes less time, with no more bytes whose price is not known."""
-        mine, others = (sum(work.bytes for work in told.latency.unpriced) for told in (self, other))
+        """Whether the verdict is at least as good and the graph clearly takes fewer cycles.
+
+        It must not move more bytes by work without a cost model.
+        """
         if objective == MEMORY and self.shared_bytes > other.shared_bytes:
             return False
-        return (
-            self.rank <= other.rank
-            and self.weight < (1.0 - _MIN_GRAPH_SAVING) * other.weight
-            and mine <= others
-        )
+        if self.rank > other.rank or self.unpriced_bytes > other.unpriced_bytes:
+            return False
+        return self.comparison_cycles < (1.0 - _MIN_GRAPH_SAVING) * other.comparison_cycles
 
 
 def apply_cost_rewrites(
     view: PackerGraphView,
 ) -> tuple[ir.Model, list[AppliedRewrite], CycleSavings | None]:
-    """Return the integer graph `view` with nodes in forms that take fewer cycles, what was done, and what that saves.
+    """Rewrite nodes of an integer graph into forms that take fewer cycles.
 
-    The same graph where nodes keep their forms, where it is not right on the chip, and where no
-    form saves anything. All forms are taken together where the whole is promised so, else kind by
-    kind. With `ACCURACY` nothing is judged where forms cannot save enough, and nothing is decided
-    by another chip's prices.
+    All rewrites are applied together if the resulting graph is better, or else kind by kind. With
+    the objective `ACCURACY`, the graph is not evaluated if rewrites cannot save enough, and costs
+    of another chip decide nothing.
+
+    Returns
+    -------
+    graph : ir.Model
+        The rewritten graph; the original one if no rewrite helps or it is not correct on the chip.
+    rewrites : list of AppliedRewrite
+        Descriptions of the changes.
+    savings : CycleSavings or None
+        Cycles before and after, or None if the graph was not evaluated.
     """
     graph, target, objective = view.graph, view.target, get_objective(view.graph)
-    sheet = RewriteEditor(graph, target, NodeCostModel(get_kernel_costs(target) or ARCS))
-    if objective == PLAIN or (objective == ACCURACY and not _can_save_enough(sheet)):
+    kernel_costs = get_kernel_costs(target)
+    editor = RewriteEditor(graph, target, NodeCostModel(kernel_costs or ARCS))
+    if objective == PLAIN or (objective == ACCURACY and not _can_save_enough(editor)):
         return graph, [], None
-    before = now = _GraphScore.evaluate(view)
-    if before is None or now is None:
+    original_score = _GraphScore.evaluate(view)
+    if original_score is None:
         return graph, [], None
-    done: list[AppliedRewrite] = []
-    every: list[AppliedRewrite] = []
-    kinds: list[Sequence[_Rewrite]] = [_REWRITES, *((rewrite,) for rewrite in _REWRITES)]
-    for some in kinds:
-        trial = ir.clone(graph)
-        made = _rewrite_nodes(sheet.for_graph(trial), some)
-        if some is not _REWRITES and made == every:  # judged already
-            continue
-        after = _GraphScore.evaluate(view.for_graph(trial)) if made else None
-        if after is not None and after.is_better_than(now, objective):
-            graph, now = trial, after
-            done += made
-        if some is _REWRITES:
-            every = made
-            if done or not made:
-                break
-    if objective == ACCURACY and not done:
+    rewritten, rewrites, score = _apply_best_rewrites(view, editor, original_score, objective)
+    if objective == ACCURACY and not rewrites:
         return graph, [], None
-    saved = CycleSavings(
-        round(before.first.high),
-        round(now.latency.high),
+    savings = CycleSavings(
+        round(original_score.first.high),
+        round(score.latency.high),
         target.name,
-        get_kernel_costs(target) is None,
+        kernel_costs is None,
     )
-    return graph, done, saved
+    return rewritten, rewrites, savings
 
 
-def _can_save_enough(sheet: RewriteEditor) -> bool:
-    """Whether forms may save enough of a graph on a chip whose prices are known, by the prices of single nodes.
+def _apply_best_rewrites(
+    view: PackerGraphView, editor: RewriteEditor, score: _GraphScore, objective: str
+) -> tuple[ir.Model, list[AppliedRewrite], _GraphScore]:
+    """Apply all rewrites to a graph with this score if that is better, or else kind by kind.
 
-    Nothing is written. What only a Slice read may go with it.
+    Returns the graph, the descriptions of the changes, and its score.
     """
-    if get_kernel_costs(sheet.target) is None:
+    graph = view.graph
+    trial = ir.clone(graph)
+    all_rewrites = _rewrite_nodes(editor.for_graph(trial), _REWRITES)
+    if not all_rewrites:
+        return graph, [], score
+    trial_score = _GraphScore.evaluate(view.for_graph(trial))
+    if trial_score is not None and trial_score.is_better_than(score, objective):
+        return trial, all_rewrites, trial_score
+    applied: list[AppliedRewrite] = []
+    for rewrite in _REWRITES:
+        trial = ir.clone(graph)
+        rewrites = _rewrite_nodes(editor.for_graph(trial), (rewrite,))
+        if not rewrites or rewrites == all_rewrites:  # equal to the graph evaluated above
+            continue
+        trial_score = _GraphScore.evaluate(view.for_graph(trial))
+        if trial_score is not None and trial_score.is_better_than(score, objective):
+            graph, score = trial, trial_score
+            applied += rewrites
+    return graph, applied, score
+
+
+def _can_save_enough(editor: RewriteEditor) -> bool:
+    """Whether rewrites might save enough cycles, by the costs of single nodes.
+
+    Nothing is rewritten. The producer of a Slice's input may disappear together with the Slice.
+    False for chips without known costs.
+    """
+    if get_kernel_costs(editor.target) is None:
         return False
-    saved = 0.0
-
-    def known(nodes: Iterable[ir.Node]) -> float:
-        return sum(
-            cycles
-            for node in nodes
-            if (cycles := sheet.costs.estimate_node_cycles(node)) < math.inf
-        )
-
-    for node in sheet.graph.graph:
+    saved_cycles = 0.0
+    for node in editor.graph.graph:
         for rewrite in _REWRITES:
-            form = rewrite(sheet, node)
-            if form is not None:
-                gone = [
-                    node,
-                    *([ir.producer(node.inputs[0])] if rewrite is propose_slice_bypass else []),
-                ]
-                saved += max(known([each for each in gone if each is not None]) - form.cycles, 0.0)
-    return saved > _MIN_GRAPH_SAVING * known(sheet.graph.graph) if saved else False
+            proposal = rewrite(editor, node)
+            if proposal is None:
+                continue
+            removed = [node]
+            if rewrite is propose_slice_bypass:
+                producer = ir.producer(node.inputs[0])
+                removed += [] if producer is None else [producer]
+            saved_cycles += max(_sum_known_cycles(editor, removed) - proposal.cycles, 0.0)
+    if not saved_cycles:
+        return False
+    return saved_cycles > _MIN_GRAPH_SAVING * _sum_known_cycles(editor, editor.graph.graph)
 
 
-def _rewrite_nodes(sheet: RewriteEditor, rewrites: Sequence[_Rewrite]) -> list[AppliedRewrite]:
-    """Write every node in its cheapest form, in place; return what was done."""
-    done = []
+def _sum_known_cycles(editor: RewriteEditor, nodes: Iterable[ir.Node]) -> float:
+    """Sum the cycles of the nodes whose shapes are known."""
+    cycles = (editor.costs.estimate_node_cycles(node) for node in nodes)
+    return sum(value for value in cycles if value < math.inf)
+
+
+def _rewrite_nodes(editor: RewriteEditor, rewrites: Sequence[_Rewrite]) -> list[AppliedRewrite]:
+    """Apply every rewrite that saves cycles of its node, in place."""
+    applied = []
     for rewrite in rewrites:
-        for node in list(sheet.graph.graph):
-            form = rewrite(sheet, node)
-            now = sheet.costs.estimate_node_cycles(node) if form is not None else 0.0
-            if form is not None and now - form.cycles > _MIN_NODE_SAVING * now:
+        for node in list(editor.graph.graph):
+            proposal = rewrite(editor, node)
+            if proposal is None:
+                continue
+            cycles = editor.costs.estimate_node_cycles(node)
+            if cycles - proposal.cycles > _MIN_NODE_SAVING * cycles:
                 name = str(node.name)
-                form.write()
-                done.append(AppliedRewrite(name, form.description, "exact"))
-    if done:
-        sheet.remove_unused()
-    return done
+                proposal.write()
+                applied.append(AppliedRewrite(name, proposal.description, "exact"))
+    if applied:
+        editor.remove_unused()
+    return applied

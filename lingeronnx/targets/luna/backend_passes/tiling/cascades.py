@@ -1,10 +1,10 @@
-"""Runs of layers that can be computed tile by tile, and the rows or columns that each layer of a tile needs.
+"""Cascades of layers that can be computed tile by tile, and the input rows that each tile needs.
 
-A run is some layers of an integer graph of which only the last one's output is read outside. The
-rows a .. b-1 of that output need the rows ``a*s - p .. (b-1)*s - p + (k-1)*d`` of what a window of
-k rows slides over (stride s, padding p, dilation d), and the same rows of what is computed element
-by element; what lies outside of the map is the tile's own padding. So every integer of a tile is
-that of the layer in one piece. The same holds of columns.
+A cascade is a set of layers of an integer graph of which only the last one's output is read
+outside. The rows a .. b-1 of that output need the rows ``a*s - p .. (b-1)*s - p + (k-1)*d`` of the
+input of a window with k rows (stride s, padding p, dilation d), and the same rows of the inputs of
+elementwise operators; rows outside the map are the tile's own padding. Every integer of a tile
+therefore equals that of the untiled layer. The same holds for columns.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ __all__ = [
     "is_tileable",
 ]
 
-#: What slides a window over the rows, and what is computed element by element.
+#: Operators that slide a window over the rows.
 WINDOW_OPERATORS = (CONV2D.name, "MaxPool", AVG_POOL2D.name)
-_AXIS_OPERATORS = ("Slice", CONCAT.name)  # along another axis than the rows
+_AXIS_OPERATORS = ("Slice", CONCAT.name)  # tileable along another axis than the rows
 _ELEMENTWISE_OPERATORS = (
     "Relu",
     "Prelu",
@@ -58,10 +58,12 @@ RowRange = tuple[int, int]
 
 @dataclass(frozen=True)
 class Cascade:
-    """Layers in graph order; the last one writes the only tensor that others read.
+    """Layers in graph order, the last of which writes the only tensor that other layers read.
 
-    axis : along which it is cut: 2, the rows, or 3, the columns. What is said of rows holds of
-    columns, too.
+    Attributes
+    ----------
+    axis
+        Axis of the tiles: 2 for rows or 3 for columns. Descriptions of rows also apply to columns.
     """
 
     nodes: tuple[ir.Node, ...]
@@ -69,55 +71,59 @@ class Cascade:
 
     @property
     def result(self) -> ir.Value:
-        """What the run is for."""
+        """The output of the last layer."""
         return self.nodes[-1].outputs[0]
 
     @property
     def external_inputs(self) -> list[ir.Value]:
-        """The tensors that are read from outside."""
-        written = {node.outputs[0] for node in self.nodes}
-        return list(
-            dict.fromkeys(
-                v for node in self.nodes for v in _get_data_inputs(node) if v not in written
-            )
-        )
+        """The activations that are produced outside of the cascade."""
+        produced = {node.outputs[0] for node in self.nodes}
+        inputs: dict[ir.Value, None] = {}  # an ordered set
+        for node in self.nodes:
+            inputs.update(dict.fromkeys(v for v in _get_data_inputs(node) if v not in produced))
+        return list(inputs)
 
     @property
     def along_columns(self) -> Cascade | None:
-        """The same layers to be cut along the columns.
-
-        None where one of them moves columns or rows.
-        """
-        across = any(
-            node.op_type in _AXIS_OPERATORS and _get_axis(node) != 1 for node in self.nodes
-        )
-        return None if across or axis_length(self.result, 3) < 2 else replace(self, axis=3)
+        """The same layers, to be tiled by columns; None if one of them moves rows or columns."""
+        if axis_length(self.result, 3) < 2:
+            return None
+        for node in self.nodes:
+            if node.op_type in _AXIS_OPERATORS and _get_axis(node) != 1:
+                return None
+        return replace(self, axis=3)
 
     def tile(self, rows: RowRange) -> Tile | None:
-        """Return what the rows of the result need.
+        """Return the tile that computes `rows` of the result.
 
-        None where a window would lie in the padding alone.
+        Returns None if a window would cover padding only.
         """
-        wanted: dict[ir.Value, RowRange] = {self.result: rows}
-        reads: dict[tuple[ir.Node, int], RowRange] = {}
+        held_rows: dict[ir.Value, RowRange] = {self.result: rows}
+        read_rows: dict[tuple[ir.Node, int], RowRange] = {}
         pads: dict[ir.Node, tuple[int, int]] = {}
         for node in reversed(self.nodes):
-            need, pads[node] = _compute_input_rows(node, wanted[node.outputs[0]], self.axis)
+            needed, pads[node] = _compute_input_rows(node, held_rows[node.outputs[0]], self.axis)
             for index, value in enumerate(_get_data_inputs(node)):
-                if not 0 <= need[0] < need[1]:
+                if not 0 <= needed[0] < needed[1]:
                     return None
-                reads[node, index] = need
-                first, last = wanted.get(value, need)
-                wanted[value] = (min(first, need[0]), max(last, need[1]))
-        return Tile(wanted, reads, pads, self.axis)
+                read_rows[node, index] = needed
+                start, end = held_rows.get(value, needed)
+                held_rows[value] = (min(start, needed[0]), max(end, needed[1]))
+        return Tile(held_rows, read_rows, pads, self.axis)
 
 
 @dataclass(frozen=True, eq=False)
 class Tile:
-    """Rows of one tile.
+    """Rows of the tensors of one tile, or columns if `axis` is 3.
 
-    held_rows : {tensor: rows of it that are held}. reads : {(node, data input): rows of it that are
-    read} pads : {node: padding above and below}. axis : 3 where these are columns, left and right
+    Attributes
+    ----------
+    held_rows
+        Rows of each tensor that the tile holds.
+    read_rows
+        Rows that a node reads, by node and index of the activation input.
+    pads
+        Padding of each node above and below, or left and right.
     """
 
     held_rows: Mapping[ir.Value, RowRange]
@@ -126,46 +132,49 @@ class Tile:
     axis: int = 2
 
     def count_rows(self, value: ir.Value) -> int:
-        """Return how many rows of a tensor are held."""
-        first, last = self.held_rows[value]
-        return last - first
+        """Return the number of rows of a tensor that the tile holds."""
+        start, end = self.held_rows[value]
+        return end - start
 
 
 def sample_bytes(value: ir.Value | None) -> int:
-    """Return the bytes of one sample of a tensor of int8; 0 where its shape is not known."""
+    """Return the bytes of one int8 sample of a tensor; 0 if its shape is unknown."""
     shape = ir.get_shape(value)
-    return 0 if shape is None or None in shape[1:] else math.prod(int(d or 1) for d in shape[1:])
+    if shape is None or None in shape[1:]:
+        return 0
+    return math.prod(int(dim or 1) for dim in shape[1:])
 
 
 def axis_length(value: ir.Value, axis: int) -> int:
-    """Return how many rows a tensor has, or with axis 3 columns; 1 where that is not known."""
+    """Return the length of a tensor's axis, 2 for rows or 3 for columns; 1 if it is unknown."""
     return int((ir.get_shape(value) or (1, 1, 1, 1))[axis] or 1)
 
 
 def find_cascades(nodes: Sequence[ir.Node], first: int, required_node: ir.Node) -> list[Cascade]:
-    """Return the runs of `nodes` from `first` on that contain `required_node`, shortest first.
+    """Return the cascades that begin with node `first` and contain `required_node`, shortest first.
 
-    A run grows by what reads from it; it ends where nothing but its last tensor is read outside.
+    A cascade grows by consumers of its tensors. It may end wherever only its last tensor is read
+    outside.
     """
-    runs = []
-    inside: list[ir.Node] = []
-    written: set[ir.Value] = set()
+    cascades = []
+    members: list[ir.Node] = []
+    produced: set[ir.Value] = set()
     for node in nodes[first:]:
-        if inside and not any(v in written for v in node.inputs):
+        if members and not any(value in produced for value in node.inputs):
             continue
         if not is_tileable(node):
-            if not inside:
+            if not members:
                 break
             continue
-        inside.append(node)
-        written.add(node.outputs[0])
-        if required_node in inside and _has_single_output(inside):
-            runs.append(Cascade(tuple(inside)))
-    return runs
+        members.append(node)
+        produced.add(node.outputs[0])
+        if required_node in members and _has_single_output(members):
+            cascades.append(Cascade(tuple(members)))
+    return cascades
 
 
 def _has_single_output(nodes: Sequence[ir.Node]) -> bool:
-    """Whether only the last of `nodes` writes something that is read outside."""
+    """Whether only the last of `nodes` writes a tensor that is read outside."""
     members = set(nodes)
     for node in nodes[:-1]:
         value = node.outputs[0]
@@ -175,36 +184,44 @@ def _has_single_output(nodes: Sequence[ir.Node]) -> bool:
 
 
 def is_tileable(node: ir.Node) -> bool:
-    """Whether rows of the output can be computed from rows of the inputs, all of them known and of 8 bits."""
-    known = (
-        node.op_type in (*WINDOW_OPERATORS, *_ELEMENTWISE_OPERATORS, *_AXIS_OPERATORS)
-        and find_integer_op(node) is not None
-    )
-    if not known or len(node.outputs) != 1:
+    """Whether rows of the output can be computed from rows of the inputs, which are known int8."""
+    if find_integer_op(node) is None or len(node.outputs) != 1:
         return False
-    shapes = [ir.get_shape(v) for v in (*_get_data_inputs(node), node.outputs[0])]
-    if any(s is None or len(s) != 4 or None in s[1:] for s in shapes):
+    tensors = [*_get_data_inputs(node), node.outputs[0]]
+    if not all(_is_8bit_image(value) for value in tensors):
         return False
-    if any(
-        v.dtype is not None and v.dtype.name not in ("INT8", "UINT8")
-        for v in (*_get_data_inputs(node), node.outputs[0])
-    ):
-        return False
+    shapes = {ir.require_shape(value) for value in tensors}
     if node.op_type in _AXIS_OPERATORS:
-        return len({s[2] for s in shapes if s is not None}) == 1 and _get_axis(node) in (1, 3)
+        return len({shape[2] for shape in shapes}) == 1 and _get_axis(node) in (1, 3)
     if node.op_type in _ELEMENTWISE_OPERATORS:
-        constants = [v for v in node.inputs[1:] if v is not None and ir.const_value(v) is not None]
-        return len(set(shapes)) == 1 and all(sample_bytes(v) <= 1 for v in constants)
-    weight = (
-        ir.get_shape(node.inputs[1])
-        if node.op_type == CONV2D.name
-        else (1, 1, *(ir.get_attr(node, "kernel_shape") or ()))
-    )
-    return not ir.get_attr(node, "ceil_mode", 0) and weight is not None and len(weight) == 4
+        return len(shapes) == 1 and _has_scalar_constants(node)
+    return node.op_type in WINDOW_OPERATORS and _is_2d_window(node)
+
+
+def _has_scalar_constants(node: ir.Node) -> bool:
+    constants = [v for v in node.inputs[1:] if v is not None and ir.const_value(v) is not None]
+    return all(sample_bytes(value) <= 1 for value in constants)
+
+
+def _is_2d_window(node: ir.Node) -> bool:
+    """Whether a sliding-window node has a 2-D kernel and rounds its output size down."""
+    if ir.get_attr(node, "ceil_mode", 0):
+        return False
+    if node.op_type == CONV2D.name:
+        return len(ir.get_shape(node.inputs[1]) or ()) == 4
+    return len(ir.get_attr(node, "kernel_shape") or ()) == 2
+
+
+def _is_8bit_image(value: ir.Value) -> bool:
+    """Whether a tensor has rank 4, known sizes besides the batch, and 8 bits if typed."""
+    shape = ir.get_shape(value)
+    if shape is None or len(shape) != 4 or None in shape[1:]:
+        return False
+    return value.dtype is None or value.dtype.name in ("INT8", "UINT8")
 
 
 def _get_axis(node: ir.Node) -> int | None:
-    """Return the one axis along which a Slice or an iqCat works; None for several."""
+    """Return the axis of an iqCat or of a Slice; None for a Slice of several axes."""
     if node.op_type == CONCAT.name:
         return int(ir.get_attr(node, "dim", ir.get_attr(node, "axis", 1))) % 4
     axes = ir.const_value(node.inputs[3]) if len(node.inputs) > 3 else None
@@ -212,21 +229,21 @@ def _get_axis(node: ir.Node) -> int | None:
 
 
 def _get_data_inputs(node: ir.Node) -> list[ir.Value]:
-    """Return the inputs of a node that are computed at run time."""
+    """Return the inputs of a node that are not constant."""
     return [v for v in node.inputs if v is not None and ir.const_value(v) is None]
 
 
 def _compute_input_rows(
     node: ir.Node, rows: RowRange, axis: int
 ) -> tuple[RowRange, tuple[int, int]]:
-    """Return the rows of the inputs that `rows` of the output need, and how many above and below are padding."""
+    """Return the input rows that `rows` of the output need, and the padding at both ends."""
     if node.op_type not in WINDOW_OPERATORS:
         return rows, (0, 0)
-    whole, place = axis_length(_get_data_inputs(node)[0], axis), axis - 2
+    length, spatial_axis = axis_length(_get_data_inputs(node)[0], axis), axis - 2
     kernel = ir.get_attr(node, "kernel_shape") or (ir.get_shape(node.inputs[1]) or ())[2:]
-    side = int(kernel[place] or 1)
-    stride = (ir.get_attr(node, "strides") or [1, 1])[place]
-    dilation = (ir.get_attr(node, "dilations") or [1, 1])[place]
-    begin = rows[0] * stride - (ir.get_attr(node, "pads") or [0, 0])[place]
-    end = begin + (rows[1] - rows[0] - 1) * stride + (side - 1) * dilation + 1
-    return (max(begin, 0), min(end, whole)), (max(-begin, 0), max(end - whole, 0))
+    kernel_length = int(kernel[spatial_axis] or 1)
+    stride = (ir.get_attr(node, "strides") or [1, 1])[spatial_axis]
+    dilation = (ir.get_attr(node, "dilations") or [1, 1])[spatial_axis]
+    begin = rows[0] * stride - (ir.get_attr(node, "pads") or [0, 0])[spatial_axis]
+    end = begin + (rows[1] - rows[0] - 1) * stride + (kernel_length - 1) * dilation + 1
+    return (max(begin, 0), min(end, length)), (max(-begin, 0), max(end - length, 0))

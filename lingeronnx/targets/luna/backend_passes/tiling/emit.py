@@ -1,7 +1,4 @@
-"""A run of layers in tiles.
-
-Slices with halo, the layers on each tile one after the other, an iqCat at one scale.
-"""
+"""Emit a cascade in tiles: Slices with halo, the layers of each tile in turn, and an iqCat."""
 
 from __future__ import annotations
 
@@ -15,124 +12,135 @@ from .cascades import Cascade, RowRange, Tile
 
 __all__ = ["emit_tiles"]
 
-#: What is taken of a tensor, and what is made of a layer, by the axis.
+#: Name suffixes of slices of tensors and of copies of layers, by axis.
 _AXIS_NAMES = {2: ("rows", "tile"), 3: ("columns", "strip")}
 
 
 def emit_tiles(graph: ir.Model, run: Cascade, tiles: Sequence[Tile]) -> list[Cascade]:
-    """Put the tiles in place of the run, in place.
+    """Replace a cascade by its tiles, in place.
 
-    The result keeps its name, the constants are shared.
-    Return the layers of each tile, to be cut along the other axis.
+    The result keeps its name, and the tiles share the constants.
+
+    Returns
+    -------
+    list of Cascade
+        The layers of each tile, which can be tiled along the other axis.
     """
-    taken = ir.get_tensor_names(graph)
-    written = [_TileEmitter(graph, tile, number, taken) for number, tile in enumerate(tiles)]
-    parts = [each.add(run) for each in written]
-    new_nodes = [node for each in written for node in (*each.entries, *each.layers)]
-    ir.replace_nodes(graph, list(run.nodes), [*new_nodes, _make_output_concat(run, parts, taken)])
-    return [Cascade(tuple(each.layers)) for each in written]
+    used_names = ir.get_tensor_names(graph)
+    emitters = [_TileEmitter(graph, tile, index, used_names) for index, tile in enumerate(tiles)]
+    parts = [emitter.emit_layers(run) for emitter in emitters]
+    new_nodes: list[ir.Node] = []
+    for emitter in emitters:
+        new_nodes += [*emitter.input_slices, *emitter.layers]
+    concat = _make_output_concat(run, parts, used_names)
+    ir.replace_nodes(graph, list(run.nodes), [*new_nodes, concat])
+    return [Cascade(tuple(emitter.layers)) for emitter in emitters]
 
 
 @dataclass
 class _TileEmitter:
-    """The nodes of one tile: Slices of what lies outside, and the layers.
+    """Emits the nodes of one tile.
 
-    held : {tensor: what the tile has of it}. taken : names that tensors have; the new ones are
-    added.
+    Attributes
+    ----------
+    index
+        Index of the tile.
+    used_names
+        Tensor names in use; the new names are added.
+    input_slices
+        Slices of tensors from outside.
+    layers
+        The layers, with Slices of tensors of the tile between them.
+    tile_values
+        The tile's part of each tensor.
     """
 
     graph: ir.Model
     tile: Tile
-    number: int
+    index: int
     used_names: set[str]
-    entries: list[ir.Node] = field(default_factory=list)
+    input_slices: list[ir.Node] = field(default_factory=list)
     layers: list[ir.Node] = field(default_factory=list)
-    held: dict[ir.Value, ir.Value] = field(default_factory=dict)
+    tile_values: dict[ir.Value, ir.Value] = field(default_factory=dict)
 
-    def add(self, run: Cascade) -> ir.Value:
-        """Write the layers of the run; return what they make of its result."""
+    def emit_layers(self, run: Cascade) -> ir.Value:
+        """Emit the layers of a cascade and return the tile's part of its result."""
         for node in run.nodes:
             inputs: list[ir.Value | None] = []
-            index = 0
+            data_index = 0
             for value in node.inputs:
                 if value is None or ir.const_value(value) is not None:
                     inputs.append(value)
                     continue
-                inputs.append(self._rows(value, self.tile.read_rows[node, index]))
-                index += 1
-            self.layers.append(self._copy(node, inputs))
-            self.held[node.outputs[0]] = self.layers[-1].outputs[0]
-        return self.held[run.result]
+                inputs.append(self._get_rows(value, self.tile.read_rows[node, data_index]))
+                data_index += 1
+            layer = self._copy_layer(node, inputs)
+            self.layers.append(layer)
+            self.tile_values[node.outputs[0]] = layer.outputs[0]
+        return self.tile_values[run.result]
 
-    def _rows(self, value: ir.Value, rows: RowRange) -> ir.Value:
-        """Return the `rows` of a tensor: what the tile holds of it, or a Slice of that."""
-        wanted = self.tile.held_rows[value]
-        if value not in self.held:  # from outside: what all readers in the tile need
-            whole = (0, int((ir.get_shape(value) or ())[self.tile.axis] or 1))
-            self.held[value] = self._slice(self.entries, value, whole, wanted)
-        return self._slice(self.layers, self.held[value], wanted, rows)
+    def _get_rows(self, value: ir.Value, rows: RowRange) -> ir.Value:
+        """Return `rows` of a tensor: the tile's part of it, or a Slice of that."""
+        held_rows = self.tile.held_rows[value]
+        if value not in self.tile_values:  # from outside: a Slice for all consumers in the tile
+            all_rows = (0, int((ir.get_shape(value) or ())[self.tile.axis] or 1))
+            self.tile_values[value] = self._slice(self.input_slices, value, all_rows, held_rows)
+        return self._slice(self.layers, self.tile_values[value], held_rows, rows)
 
     def _slice(
-        self, nodes: list[ir.Node], value: ir.Value, have: RowRange, rows: RowRange
+        self, nodes: list[ir.Node], value: ir.Value, value_rows: RowRange, rows: RowRange
     ) -> ir.Value:
-        if have == rows:
+        """Return `rows` of a tensor that holds `value_rows`, by a Slice in `nodes` if needed."""
+        if value_rows == rows:
             return value
-        axis = self.tile.axis
-        name = f"{value.name}_{_AXIS_NAMES[axis][0]}{self.number}"
-        nodes.append(
-            make_slice(
-                self.graph, value, axis, rows[0] - have[0], rows[1] - have[0], name, self.used_names
-            )
-        )
-        return nodes[-1].outputs[0]
+        axis, offset = self.tile.axis, value_rows[0]
+        name = f"{value.name}_{_AXIS_NAMES[axis][0]}{self.index}"
+        start, end = rows[0] - offset, rows[1] - offset
+        slice_node = make_slice(self.graph, value, axis, start, end, name, self.used_names)
+        nodes.append(slice_node)
+        return slice_node.outputs[0]
 
-    def _copy(self, node: ir.Node, inputs: Sequence[ir.Value | None]) -> ir.Node:
-        """Return a copy of `node` on the tile.
-
-        The first one stands for the layer where layers are named.
-        """
+    def _copy_layer(self, node: ir.Node, inputs: Sequence[ir.Value | None]) -> ir.Node:
+        """Return a copy of `node` on the tile; that of the first tile keeps the layer's name."""
         value, tile = node.outputs[0], self.tile
-        suffix = f"_{_AXIS_NAMES[tile.axis][1]}{self.number}"
-        copied = ir.Node(
+        suffix = f"_{_AXIS_NAMES[tile.axis][1]}{self.index}"
+        output_name = ir.reserve_name(f"{value.name}{suffix}", self.used_names)
+        copy = ir.Node(
             node.domain,
             node.op_type,
             inputs,
             list(node.attributes.values()),
-            name=f"{node.name}{suffix}" if self.number else node.name,
-            outputs=[
-                ir.Value(
-                    name=ir.reserve_name(f"{value.name}{suffix}", self.used_names), type=value.type
-                )
-            ],
+            name=f"{node.name}{suffix}" if self.index else node.name,
+            outputs=[ir.Value(name=output_name, type=value.type)],
         )
-        copied.metadata_props.update(node.metadata_props)
+        copy.metadata_props.update(node.metadata_props)
         pads = ir.get_attr(node, "pads")
         if pads is not None:
             pads = list(pads)
             pads[tile.axis - 2], pads[tile.axis] = tile.pads[node]
-            ir.set_attr(copied, "pads", pads)
+            ir.set_attr(copy, "pads", pads)
         shape = list(ir.get_shape(value) or ())
         shape[tile.axis] = tile.count_rows(value)
-        copied.outputs[0].shape = ir.make_shape(shape)
-        return copied
+        copy.outputs[0].shape = ir.make_shape(shape)
+        return copy
 
 
-def _make_output_concat(run: Cascade, parts: Sequence[ir.Value], taken: set[str]) -> ir.Node:
-    """Return the iqCat of the parts, which are all held at the scale of the result."""
-    scale, maker = _find_scale(run.result)
+def _make_output_concat(run: Cascade, parts: Sequence[ir.Value], used_names: set[str]) -> ir.Node:
+    """Create the iqCat of the parts, which all have the scale of the result."""
+    scale, scale_node = _find_scale(run.result)
     name = f"{run.result.name}_joined"
-    return make_concat(parts, run.axis, scale, maker, name, ir.reserve_name(name, taken))
+    return make_concat(parts, run.axis, scale, scale_node, name, ir.reserve_name(name, used_names))
 
 
 def _find_scale(value: ir.Value) -> tuple[float, ir.Node]:
-    """Return the scale of a tensor and the node that says so.
+    """Return the scale of a tensor and the node that declares it.
 
-    Standard operators keep that of what they read.
+    Standard operators keep the scale of their input.
     """
     node = value.producer()
     while node is not None:
-        for key in ("scale_o",) if node.op_type != QUANT.name else ("scale_x",):
-            if key in node.attributes:
-                return float(ir.get_attr(node, key)), node
+        key = "scale_x" if node.op_type == QUANT.name else "scale_o"
+        if key in node.attributes:
+            return float(ir.get_attr(node, key)), node
         node = ir.require_input(node).producer()
-    raise AssertionError(f"no node says the scale of '{value.name}'")
+    raise AssertionError(f"no node declares the scale of '{value.name}'")

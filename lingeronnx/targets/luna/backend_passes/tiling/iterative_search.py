@@ -1,10 +1,10 @@
-"""Many runs of one graph in tiles: for networks of which most layers are too large.
+"""Tile many cascades of one graph, for networks most of whose layers are too large.
 
-Each round cuts a layer at which most bytes live, where all that may lie in external memory does:
-the arguments that are tried last when they are chosen for the graph that comes of it. What lives at
-once has to become somewhat less than the shared memory, for a plan lays blocks end to end, and
-takes more than that: where it takes too much, all is tried again with less. Then other runs are
-cut, and shorter ones, whose tiles overlap less.
+Each iteration tiles a layer with the most live bytes, assuming that every tensor that may be in
+external memory is there: the arguments that are tried last when those of the resulting graph are
+selected. The live bytes must become somewhat smaller than the shared memory, because a plan places
+blocks end to end and needs more. If it needs too much, the search is repeated with a smaller
+fraction. Other cascades are tiled then, and shorter ones, whose tiles overlap less.
 """
 
 from __future__ import annotations
@@ -27,285 +27,319 @@ from .window_merging import merge_tiled_windows
 
 __all__ = ["SEARCH_BUDGET_NODES", "TilingState", "search_iteratively"]
 
-_MEMORY_FRACTIONS = (0.75, 0.6, 0.5)  # of the shared memory is what tiles are made for
-#: Nodes of all graphs that are judged in the search of one graph: one to two minutes of work.
+_MEMORY_FRACTIONS = (0.75, 0.6, 0.5)  # of the shared memory, as goals for the live bytes
+#: Nodes of all graphs that one search evaluates: one to two minutes of work.
 SEARCH_BUDGET_NODES = 100_000
-_NEAR_FIT_RATIO = (
-    1.5  # times the shared memory: what a plan may need for another try with less to be worth it
-)
+_NEAR_FIT_RATIO = 1.5  # of the shared memory: a plan that needs more is not worth another fraction
 _MAX_ROUNDS = 40
-_MAX_FAILED_LAYERS = 24  # layers without a cut that helps
-# a work area lives all the time, and shall be no larger than such a part of what may live at once
-_WORK_AREA_DIVISOR = 4
-_MAX_LOOKBACK_NODES = 8  # nodes to go back from such a layer
-_MAX_SCHEDULES_PER_START = 6  # of the runs that begin with one node
-_TRIALS = 16  # of a layer, after which the best of them is taken
+_MAX_FAILED_LAYERS = 24  # layers without a schedule that helps
+_WORK_AREA_DIVISOR = 4  # a work area is always live; it may take this part of the goal at most
+_MAX_LOOKBACK_NODES = 8  # start nodes before a layer
+_MAX_SCHEDULES_PER_START = 6
+_TRIALS = 16  # schedules per layer, after which the best one is used
 
 
 @dataclass
 class _SearchBudget:
-    """The nodes that may still be judged."""
+    """Number of nodes that the search may still evaluate."""
 
     remaining_nodes: int
 
 
 @dataclass(frozen=True)
 class TilingState:
-    """A graph that is being cut, and what is said where all that may lie outside does.
+    """A graph during the search, and its verdict with all possible tensors in external memory.
 
-    names : of the layers before the first cut, in the packer's words. whole : of those that are not
-    cut yet, in the graph's. part : of the shared memory that may be in use. work : what may still
-    be judged, of this graph and all others.
+    Attributes
+    ----------
+    view
+        The graph, tiled so far.
+    verdict
+        Its verdict.
+    original_names
+        The packer's names of the layers of the original graph.
+    untiled
+        Names of the layers that are not tiled yet.
+    memory_fraction
+        Fraction of the shared memory that may be in use.
+    budget
+        Remaining evaluations, shared by all states of a search.
     """
 
     view: PackerGraphView
     verdict: DetailedVerdict
-    names: frozenset[str]
+    original_names: frozenset[str]
     untiled: frozenset[str]
-    part: float
+    memory_fraction: float
     budget: _SearchBudget
 
     @classmethod
-    def first(cls, read: PackerGraphView, part: float, work: _SearchBudget) -> TilingState | None:
-        """Return what is said of a graph without a cut; None where it is not judged."""
-        said = _evaluate(read, work)
-        names = [str(node.name) for node in read.graph.graph]
-        theirs = frozenset(read.node_names.get(name, name) for name in names)
-        return None if said is None else cls(read, said, theirs, frozenset(names), part, work)
+    def for_untiled_graph(
+        cls, view: PackerGraphView, memory_fraction: float, budget: _SearchBudget
+    ) -> TilingState | None:
+        """Evaluate a graph without tiles; return None if it cannot be planned."""
+        verdict = _evaluate(view, budget)
+        if verdict is None:
+            return None
+        names = frozenset(str(node.name) for node in view.graph.graph)
+        packer_names = frozenset(view.node_names.get(name, name) for name in names)
+        return cls(view, verdict, packer_names, names, memory_fraction, budget)
 
-    def evaluate_with(self, cut: TileSchedule) -> TilingState | None:
-        """Return what is said with one more cut; None where that is not judged."""
-        read = apply_schedule(self.view, cut)
-        said = _evaluate(read, self.budget)
-        left = self.untiled - {str(node.name) for node in cut.run.nodes}
-        return None if said is None else replace(self, view=read, verdict=said, untiled=left)
+    def evaluate_with(self, schedule: TileSchedule) -> TilingState | None:
+        """Evaluate the graph with one more schedule; return None if it cannot be planned."""
+        view = apply_schedule(self.view, schedule)
+        verdict = _evaluate(view, self.budget)
+        if verdict is None:
+            return None
+        untiled = self.untiled - {str(node.name) for node in schedule.run.nodes}
+        return replace(self, view=view, verdict=verdict, untiled=untiled)
 
     @cached_property
     def incorrect_nodes(self) -> frozenset[str]:
-        """What is not right wherever its tensors lie."""
+        """Nodes that are incorrect wherever their tensors are placed."""
         memories = ("shared memory", "psram")
         return frozenset(
-            f.node for f in self.verdict.findings if f.level != "plan" and f.node not in memories
+            finding.node
+            for finding in self.verdict.findings
+            if finding.level != "plan" and finding.node not in memories
         )
 
     @cached_property
     def live_bytes(self) -> list[int]:
-        """The bytes of shared memory that are in use at each step."""
+        """Bytes of shared memory in use at each step."""
         assert self.verdict.graph is not None
         assert self.verdict.memory_plan is not None
         return self.verdict.memory_plan.compute_live_bytes(len(self.verdict.graph.steps))
 
     @cached_property
     def live_bytes_goal(self) -> int:
-        """The bytes that shall live at once.
+        """Bytes that may be live at once.
 
-        A part of the memory, and less where a plan still needs too much.
+        The fraction of the memory, or less if that is met but the plan still needs too much.
         """
-        memory = self.verdict.memory_plan
-        assert memory is not None
-        most, goal = max(self.live_bytes), int(self.part * memory.limit_bytes)
-        return (
-            goal
-            if most > goal
-            else min(goal, memory.limit_bytes * most // max(memory.required_bytes, 1))
-        )
+        plan = self.verdict.memory_plan
+        assert plan is not None
+        max_live_bytes = max(self.live_bytes)
+        goal_bytes = int(self.memory_fraction * plan.limit_bytes)
+        if max_live_bytes > goal_bytes:
+            return goal_bytes
+        return min(goal_bytes, plan.limit_bytes * max_live_bytes // max(plan.required_bytes, 1))
 
     @property
-    def is_near(self) -> bool:
-        """Whether somewhat less is all that lacks.
-
-        Nothing is wrong, and a plan takes little more than there is.
-        """
-        memory = self.verdict.memory_plan
-        assert memory is not None
-        return (
-            not self.incorrect_nodes
-            and not self.missing_external_bytes
-            and memory.required_bytes <= _NEAR_FIT_RATIO * memory.limit_bytes
-        )
+    def is_near_fit(self) -> bool:
+        """Whether all nodes are correct and the plan exceeds the memory only slightly."""
+        plan = self.verdict.memory_plan
+        assert plan is not None
+        if self.incorrect_nodes or self.missing_external_bytes:
+            return False
+        return plan.required_bytes <= _NEAR_FIT_RATIO * plan.limit_bytes
 
     @cached_property
     def missing_external_bytes(self) -> int:
-        """The bytes that external memory lacks."""
-        memory, most = self.verdict.memory_plan, self.view.target.external_memory
-        assert memory is not None
-        return 0 if most is None else max(memory.external_bytes - most, 0)
+        """Bytes by which the plan exceeds the external memory."""
+        plan, max_bytes = self.verdict.memory_plan, self.view.target.external_memory
+        assert plan is not None
+        return 0 if max_bytes is None else max(plan.external_bytes - max_bytes, 0)
 
-    def measure_overload(self, goal: int) -> tuple[int, int, int, int]:
-        """Return how far it is from fitting.
+    def measure_overload(self, goal_bytes: int) -> tuple[int, int, int, int]:
+        """Measure how far the graph is from fitting; smaller tuples are better.
 
-        Nodes that are wrong, bytes that external memory lacks, bytes above `goal`, bytes of large
-        work areas.
+        Returns
+        -------
+        tuple of int
+            Number of incorrect nodes, missing bytes of external memory, live bytes above
+            `goal_bytes` summed over the layers, bytes of large work areas.
         """
         assert self.verdict.graph is not None
         assert self.verdict.memory_plan is not None
+        excess_by_layer: dict[str, int] = {}
+        for size_bytes, step in zip(self.live_bytes, self.verdict.graph.steps, strict=True):
+            # All other tiles count as one layer: they are as crowded as the first, named one.
+            layer = step.origin if step.origin in self.original_names else ""
+            excess_bytes = size_bytes - goal_bytes
+            excess_by_layer[layer] = max(excess_by_layer.get(layer, 0), excess_bytes)
         areas = self.verdict.memory_plan.work_areas.values()
-        above: dict[str, int] = {}
-        for size, step in zip(self.live_bytes, self.verdict.graph.steps, strict=True):
-            name = (
-                step.origin if step.origin in self.names else ""
-            )  # tiles are as crowded as the first of them
-            above[name] = max(above.get(name, 0), size - goal)
         return (
             len(self.incorrect_nodes),
             self.missing_external_bytes,
-            sum(above.values()),
-            sum(size for size in areas if 2 * size > max(areas)),
+            sum(excess_by_layer.values()),
+            sum(size_bytes for size_bytes in areas if 2 * size_bytes > max(areas)),
         )
 
     def iterate_candidates(self) -> Iterator[ir.Node]:
-        """Yield whole layers to cut.
-
-        What is wrong, what has a large work area, and the fullest ones.
-        """
-        net, memory = self.verdict.graph, self.verdict.memory_plan
+        """Yield untiled layers to tile: incorrect ones, large work areas, the most live bytes."""
+        net, plan = self.verdict.graph, self.verdict.memory_plan
         assert net is not None
-        assert memory is not None
-        names = self.view.node_names
-        by_name = {
-            names.get(str(node.name), str(node.name)): node
-            for node in self.view.graph.graph
-            if is_tileable(node)
-        }
-        full = [
-            i
+        assert plan is not None
+        large_area_nodes = [
+            name
+            for name in sorted(plan.work_areas, key=lambda name: -plan.work_areas[name])
+            if _WORK_AREA_DIVISOR * plan.work_areas[name] > self.live_bytes_goal
+        ]
+        crowded_nodes = [
+            net.steps[i].origin
             for i in sorted(range(len(net.steps)), key=lambda i: -self.live_bytes[i])
             if self.live_bytes[i] > self.live_bytes_goal
         ]
-        areas = [
-            n
-            for n in sorted(memory.work_areas, key=lambda n: -memory.work_areas[n])
-            if _WORK_AREA_DIVISOR * memory.work_areas[n] > self.live_bytes_goal
-        ]
-        for name in dict.fromkeys(
-            [*sorted(self.incorrect_nodes), *areas, *(net.steps[i].origin for i in full)]
-        ):
-            if name in by_name and str(by_name[name].name) in self.untiled:
-                yield by_name[name]
+        candidates = [*sorted(self.incorrect_nodes), *large_area_nodes, *crowded_nodes]
+        layer_by_packer_name = self._map_untiled_layers()
+        for name in dict.fromkeys(candidates):
+            if name in layer_by_packer_name:
+                yield layer_by_packer_name[name]
+
+    def _map_untiled_layers(self) -> dict[str, ir.Node]:
+        """Return the tileable, untiled layers by the packer's name."""
+        names = self.view.node_names
+        return {
+            names.get(str(node.name), str(node.name)): node
+            for node in self.view.graph.graph
+            if is_tileable(node) and str(node.name) in self.untiled
+        }
 
 
 def search_iteratively(
-    read: PackerGraphView,
+    view: PackerGraphView,
 ) -> tuple[PackerGraphView, list[TileSchedule], list[AppliedRewrite]] | None:
-    """Return `read` in tiles with which it is ready, the cuts, and what else was done.
+    """Tile a graph iteratively until it is ready for the chip.
 
-    None where none are found.
-    Without a cut where it is ready as it is, with all outside that may. Where that fails, a graph
-    is cut whose windows are whole, and which has no Slices behind convolutions.
+    If that fails, tries again with tiled windows merged, and with convolutions in place of Slices
+    of convolutions.
+
+    Returns
+    -------
+    view : PackerGraphView
+        The tiled graph; without tiles if it is ready with tensors in external memory.
+    schedules : list of TileSchedule
+        The tilings.
+    rewrites : list of AppliedRewrite
+        Other changes.
+
+    None is returned if the search fails.
     """
-    found = _search_from(read)
-    if found is not None:
-        return *found, []
-    whole = merge_tiled_windows(read.graph)
-    copy = ir.clone(read.graph) if whole is None else whole
-    done = replace_slices_by_convs(copy)
-    if whole is None and not done:
+    result = _search_from(view)
+    if result is not None:
+        return *result, []
+    merged = merge_tiled_windows(view.graph)
+    graph = ir.clone(view.graph) if merged is None else merged
+    rewrites = replace_slices_by_convs(graph)
+    if merged is None and not rewrites:
         return None
-    found = _search_from(read.for_graph(copy, ignore_node_limits=True))
-    return None if found is None else (*found, done)
+    result = _search_from(view.for_graph(graph, ignore_node_limits=True))
+    return None if result is None else (*result, rewrites)
 
 
-def _search_from(read: PackerGraphView) -> tuple[PackerGraphView, list[TileSchedule]] | None:
-    """Return a graph in tiles with which it is ready, and the cuts; None where none are found."""
-    first = TilingState.first(read, _MEMORY_FRACTIONS[0], _SearchBudget(SEARCH_BUDGET_NODES))
-    if first is None or first.incorrect_nodes - _get_window_names(read):
-        return None  # no cut mends more than maps that a window does not take
-    for part in _MEMORY_FRACTIONS:
-        now, done = _tile_until_fit(replace(first, part=part))
-        if now.verdict.is_chip_ready:
-            return now.view, done
-        if not now.is_near:
+def _search_from(view: PackerGraphView) -> tuple[PackerGraphView, list[TileSchedule]] | None:
+    """Return the tiled graph and its schedules, or None if no tiling makes it ready."""
+    budget = _SearchBudget(SEARCH_BUDGET_NODES)
+    untiled_state = TilingState.for_untiled_graph(view, _MEMORY_FRACTIONS[0], budget)
+    if untiled_state is None or untiled_state.incorrect_nodes - _get_window_names(view):
+        return None  # tiles only help windows over maps that are too large
+    for fraction in _MEMORY_FRACTIONS:
+        state, schedules = _tile_until_fit(replace(untiled_state, memory_fraction=fraction))
+        if state.verdict.is_chip_ready:
+            return state.view, schedules
+        if not state.is_near_fit:
             break
     return None
 
 
-def _tile_until_fit(now: TilingState) -> tuple[TilingState, list[TileSchedule]]:
-    """Return a graph without a cut in tiles, as far as they are found within its part of the shared memory."""
-    done: list[TileSchedule] = []
-    in_vain: set[str] = set()
-    while not now.verdict.is_chip_ready and len(done) < _MAX_ROUNDS:
-        layer = next(
-            (layer for layer in now.iterate_candidates() if str(layer.name) not in in_vain), None
+def _tile_until_fit(state: TilingState) -> tuple[TilingState, list[TileSchedule]]:
+    """Tile one layer after the other until the graph is ready, or no further schedule helps."""
+    schedules: list[TileSchedule] = []
+    failed_layers: set[str] = set()
+    while not state.verdict.is_chip_ready and len(schedules) < _MAX_ROUNDS:
+        candidates = (
+            layer for layer in state.iterate_candidates() if str(layer.name) not in failed_layers
         )
-        if layer is None or len(in_vain) == _MAX_FAILED_LAYERS or now.budget.remaining_nodes < 0:
+        layer = next(candidates, None)
+        if layer is None or len(failed_layers) == _MAX_FAILED_LAYERS:
             break
-        found = _find_schedule(now, layer)
-        if found is None:
-            in_vain.add(str(layer.name))
+        if state.budget.remaining_nodes < 0:
+            break
+        result = _find_schedule(state, layer)
+        if result is None:
+            failed_layers.add(str(layer.name))
         else:
-            now, cut = found
-            done.append(cut)
-    return now, done
+            state, schedule = result
+            schedules.append(schedule)
+    return state, schedules
 
 
-def _get_window_names(read: PackerGraphView) -> set[str]:
-    """Return the packer's names of the convolutions and pools."""
-    names = [str(node.name) for node in read.graph.graph if node.op_type in WINDOW_OPERATORS]
-    return {read.node_names.get(name, name) for name in names}
+def _get_window_names(view: PackerGraphView) -> set[str]:
+    """Return the packer's names of the sliding-window nodes."""
+    names = [str(node.name) for node in view.graph.graph if node.op_type in WINDOW_OPERATORS]
+    return {view.node_names.get(name, name) for name in names}
 
 
-def _evaluate(read: PackerGraphView, work: _SearchBudget) -> DetailedVerdict | None:
-    """Return what is said where all that may lie outside does, without prefetching, which needs least.
+def _evaluate(view: PackerGraphView, budget: _SearchBudget) -> DetailedVerdict | None:
+    """Evaluate a graph with all possible tensors in external memory and without prefetch.
 
-    None where the graph is not planned, and once enough was judged.
+    These arguments need the least memory. Returns None if the graph cannot be planned or the budget
+    is used up.
     """
-    if work.remaining_nodes < 0 or read.prepared.net is None:
+    if budget.remaining_nodes < 0 or view.prepared.net is None:
         return None
-    work.remaining_nodes -= len(read.prepared.net.steps)
-    return move_back_to_shared(read.prepared, read.target, read.base_options, prefetch=False)[1]
+    budget.remaining_nodes -= len(view.prepared.net.steps)
+    return move_back_to_shared(view.prepared, view.target, view.base_options, prefetch=False)[1]
 
 
-def _find_schedule(now: TilingState, layer: ir.Node) -> tuple[TilingState, TileSchedule] | None:
-    """Return the first cut that begins with a convolution and is within the goal, else the best that helps."""
-    before, best = now.measure_overload(now.live_bytes_goal), None
-    for cut in itertools.islice(_iterate_trials(now, layer), _TRIALS):
-        after = now.evaluate_with(cut)
-        if (
-            after is None
-            or not after.incorrect_nodes <= now.incorrect_nodes
-            or after.measure_overload(now.live_bytes_goal) >= before
-        ):
+def _find_schedule(state: TilingState, layer: ir.Node) -> tuple[TilingState, TileSchedule] | None:
+    """Return the first schedule that begins with a convolution and meets the goal, or the best.
+
+    None if no schedule reduces the overload.
+    """
+    goal_bytes = state.live_bytes_goal
+    overload, best = state.measure_overload(goal_bytes), None
+    min_overload = overload
+    for schedule in itertools.islice(_iterate_trials(state, layer), _TRIALS):
+        tiled = state.evaluate_with(schedule)
+        if tiled is None or not tiled.incorrect_nodes <= state.incorrect_nodes:
             continue
-        if best is None or after.measure_overload(now.live_bytes_goal) < best[0].measure_overload(
-            now.live_bytes_goal
-        ):
-            best = after, cut
-        members = {str(node.name) for node in cut.run.nodes}
-        if cut.run.nodes[0].op_type == CONV2D.name and _is_within_goal(
-            after, members, now.live_bytes_goal
-        ):
+        tiled_overload = tiled.measure_overload(goal_bytes)
+        if tiled_overload >= overload:
+            continue
+        if tiled_overload < min_overload:
+            best, min_overload = (tiled, schedule), tiled_overload
+        nodes = schedule.run.nodes
+        layer_names = {str(node.name) for node in nodes}
+        if nodes[0].op_type == CONV2D.name and _is_within_goal(tiled, layer_names, goal_bytes):
             break
     return best
 
 
-def _iterate_trials(now: TilingState, layer: ir.Node) -> Iterator[TileSchedule]:
-    """Yield cuts around a layer.
+def _iterate_trials(state: TilingState, layer: ir.Node) -> Iterator[TileSchedule]:
+    """Yield schedules of untiled layers around `layer`.
 
-    First those that begin with a convolution, since what one writes is large.
+    Those that begin with a convolution come first, because its output is large.
     """
-    nodes = list(now.view.graph.graph)
-    where, outside = nodes.index(layer), now.view.target.external_memory or 0
-    starts = range(where, max(where - _MAX_LOOKBACK_NODES, 0) - 1, -1)
+    nodes = list(state.view.graph.graph)
+    index, external_bytes = nodes.index(layer), state.view.target.external_memory or 0
+    starts = range(index, max(index - _MAX_LOOKBACK_NODES, 0) - 1, -1)
     for start in sorted(starts, key=lambda start: nodes[start].op_type != CONV2D.name):
-        for cut in itertools.islice(
-            iterate_schedules(now.view.graph, start, layer, now.live_bytes_goal, outside),
-            _MAX_SCHEDULES_PER_START,
-        ):
-            if all(str(node.name) in now.untiled for node in cut.run.nodes):
-                yield cut
+        schedules = iterate_schedules(
+            state.view.graph, start, layer, state.live_bytes_goal, external_bytes
+        )
+        for schedule in itertools.islice(schedules, _MAX_SCHEDULES_PER_START):
+            if all(str(node.name) in state.untiled for node in schedule.run.nodes):
+                yield schedule
 
 
-def _is_within_goal(after: TilingState, members: Collection[str], goal: int) -> bool:
-    """Whether the first tiles of `members`, which keep their names, are right, and what lives there is not too much."""
-    assert after.verdict.graph is not None
-    assert after.verdict.memory_plan is not None
-    names, areas = (
-        {after.view.node_names.get(name, name) for name in members},
-        after.verdict.memory_plan.work_areas,
-    )
-    steps = zip(after.live_bytes, after.verdict.graph.steps, strict=True)
-    return (
-        names.isdisjoint(after.incorrect_nodes)
-        and all(_WORK_AREA_DIVISOR * areas.get(name, 0) <= goal for name in names)
-        and all(size <= goal for size, step in steps if step.origin in names)
+def _is_within_goal(state: TilingState, layers: Collection[str], goal_bytes: int) -> bool:
+    """Whether the first tiles of `layers` are correct and within the goal for live bytes.
+
+    The first tile keeps its layer's name, so findings and plan entries are looked up by it.
+    """
+    graph, plan = state.verdict.graph, state.verdict.memory_plan
+    assert graph is not None
+    assert plan is not None
+    packer_names = {state.view.node_names.get(layer, layer) for layer in layers}
+    if not packer_names.isdisjoint(state.incorrect_nodes):
+        return False
+    max_work_area_bytes = max((plan.work_areas.get(name, 0) for name in packer_names), default=0)
+    if _WORK_AREA_DIVISOR * max_work_area_bytes > goal_bytes:
+        return False
+    return all(
+        size_bytes <= goal_bytes
+        for size_bytes, step in zip(state.live_bytes, graph.steps, strict=True)
+        if step.origin in packer_names
     )

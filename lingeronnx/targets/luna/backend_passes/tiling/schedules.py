@@ -1,4 +1,4 @@
-"""Runs of layers with a number of tiles: what is tried, and the graph that comes of it."""
+"""Tile schedules: candidates of a cascade with its tiles, and the graph that results from one."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from .output_channel_splits import split_oversized_convs
 
 __all__ = ["TileSchedule", "apply_schedule", "iterate_schedules"]
 
-#: Numbers of tiles to try, few first: every tile computes its halo again.
+#: Tile counts to try, in ascending order, since every tile recomputes its halo.
 _TILE_COUNTS = (2, 4, 8, 16, 32)
-_STRIP_COUNTS = (2, 4, 8, 16)  # of columns, where rows alone do not do
-_LIMIT_FRACTIONS = (
-    1.0,
-    0.75,
-    0.5,
-)  # of the limit, since a plan takes more than what one layer reads and writes
+_STRIP_COUNTS = (2, 4, 8, 16)  # strips of columns, if rows alone do not suffice
+#: Fractions of the limit to try, since a plan needs more than the data of one layer.
+_LIMIT_FRACTIONS = (1.0, 0.75, 0.5)
 
 
 @dataclass(frozen=True)
 class TileSchedule:
-    """A run and its tiles.
+    """A cascade and its tiles.
 
-    tiles : of rows. strips : of columns, each of which is cut into the tiles; none where a tile is
-    as wide as the map.
+    Attributes
+    ----------
+    tiles
+        Tiles of rows.
+    strips
+        Strips of columns, each of which is split into the tiles; empty if tiles span all columns.
     """
 
     run: Cascade
@@ -40,133 +41,138 @@ class TileSchedule:
 
     @cached_property
     def peak_bytes(self) -> int:
-        """The most bytes that one layer of one tile reads and writes, results that wait to be joined aside."""
-        held = self.tiles[0].held_rows
-        layers = [
-            {v for v in (*node.inputs, *node.outputs) if v is not None and v in held}
-            for node in self.run.nodes
-        ]
-        return max(sum(self._bytes(value, max) for value in layer) for layer in layers)
+        """Largest input and output of a layer of a tile, without results of other tiles."""
+        tiled = self.tiles[0].held_rows
+        peak_bytes = 0
+        for node in self.run.nodes:
+            operands = {value for value in (*node.inputs, *node.outputs) if value is not None}
+            layer_bytes = sum(
+                self._measure_bytes(value, max) for value in operands if value in tiled
+            )
+            peak_bytes = max(peak_bytes, layer_bytes)
+        return peak_bytes
 
     @cached_property
     def recomputed_elements(self) -> int:
-        """The elements that are computed more than once."""
+        """Number of elements that are computed more than once."""
         results = [node.outputs[0] for node in self.run.nodes]
-        return sum(self._bytes(value, sum) - sample_bytes(value) for value in results)
+        return sum(self._measure_bytes(value, sum) - sample_bytes(value) for value in results)
 
     def describe(self) -> AppliedRewrite:
-        """Return what is done, for the report."""
+        """Describe the tiling for the report."""
         names = [str(node.name) for node in self.run.nodes]
-        which = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]} ({len(names)} layers)"
-        tiles = (
-            f"{len(self.tiles)} tiles of "
-            f"{max(tile.count_rows(self.run.result) for tile in self.tiles)} rows"
-        )
+        layers = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]} ({len(names)} layers)"
+        max_rows = max(tile.count_rows(self.run.result) for tile in self.tiles)
+        tiles = f"{len(self.tiles)} tiles of {max_rows} rows"
         if self.strips:
-            columns = max(strip.count_rows(self.run.result) for strip in self.strips)
-            tiles = f"{len(self.strips)} strips of {columns} columns, each in {tiles}"
-        share = self.recomputed_elements / sum(
-            sample_bytes(node.outputs[0]) for node in self.run.nodes
-        )
-        again = (
-            f"{100 * share:.0f} % more {'places' if self.strips else 'rows'} are computed, "
-            "where tiles overlap"
-        )
-        cost = "exact" if share < 0.005 else f"exact; {again}"
+            max_columns = max(strip.count_rows(self.run.result) for strip in self.strips)
+            tiles = f"{len(self.strips)} strips of {max_columns} columns, each in {tiles}"
+        total = sum(sample_bytes(node.outputs[0]) for node in self.run.nodes)
+        recomputed = self.recomputed_elements / total
+        cost = "exact"
+        if recomputed >= 0.005:
+            unit = "elements" if self.strips else "rows"
+            cost = f"exact; overlapping tiles recompute {100 * recomputed:.0f} % of the {unit}"
         return AppliedRewrite(
-            names[0],
-            f"{which} in {tiles}, one after the other, so that shared memory suffices",
-            cost,
+            names[0], f"{layers} tiled into {tiles} to fit in shared memory", cost
         )
 
-    def _bytes(self, value: ir.Value, of: Callable[[Iterable[int]], int]) -> int:
-        """Return the bytes of a tensor that the tiles hold.
-
-        Of the largest (`max`) or of all (`sum`).
-        """
-        share = (
-            sample_bytes(value)
-            // axis_length(value, 2)
-            * of(tile.count_rows(value) for tile in self.tiles)
-        )
+    def _measure_bytes(self, value: ir.Value, combine: Callable[[Iterable[int]], int]) -> int:
+        """Return the bytes of a tensor in the largest tile (`max`) or in all tiles (`sum`)."""
+        row_bytes = sample_bytes(value) // axis_length(value, 2)
+        tile_bytes = row_bytes * combine(tile.count_rows(value) for tile in self.tiles)
         if not self.strips:
-            return share
-        return share // axis_length(value, 3) * of(strip.count_rows(value) for strip in self.strips)
+            return tile_bytes
+        columns = combine(strip.count_rows(value) for strip in self.strips)
+        return tile_bytes // axis_length(value, 3) * columns
 
 
-def apply_schedule(read: PackerGraphView, cut: TileSchedule) -> PackerGraphView:
-    """Return a copy of the graph with the tiles in place of the run."""
-    copy = ir.clone(read.graph)
-    twins = dict(zip(read.graph.graph, copy.graph, strict=True))
-    run = Cascade(tuple(twins[node] for node in cut.run.nodes))
+def apply_schedule(view: PackerGraphView, schedule: TileSchedule) -> PackerGraphView:
+    """Return a copy of the graph in which the tiles replace the cascade."""
+    graph = ir.clone(view.graph)
+    clones = dict(zip(view.graph.graph, graph.graph, strict=True))
+    run = Cascade(tuple(clones[node] for node in schedule.run.nodes))
     strips = [run]
-    if cut.strips:
-        across = replace(split_oversized_convs(copy, run, read), axis=3)
-        strips = emit_tiles(copy, across, _make_tiles(across, len(cut.strips)) or ())
-    for strip in strips if len(cut.tiles) > 1 else ():
-        emit_tiles(copy, strip, _make_tiles(strip, len(cut.tiles)) or ())
-    return read.for_graph(copy)
+    if schedule.strips:
+        columns_run = replace(split_oversized_convs(graph, run, view), axis=3)
+        tiles = _make_tiles(columns_run, len(schedule.strips)) or ()
+        strips = emit_tiles(graph, columns_run, tiles)
+    if len(schedule.tiles) > 1:
+        for strip in strips:
+            emit_tiles(graph, strip, _make_tiles(strip, len(schedule.tiles)) or ())
+    return view.for_graph(graph)
 
 
 def iterate_schedules(
-    graph: ir.Model, start: int, large: ir.Node, limit: int, outside: int = 0
+    graph: ir.Model,
+    start: int,
+    required_node: ir.Node,
+    limit_bytes: int,
+    external_bytes: int = 0,
 ) -> Iterator[TileSchedule]:
-    """Yield the cuts worth trying that begin with node `start` and hold `large`.
+    """Yield the schedules worth trying that begin with node `start` and contain `required_node`.
 
-    Up to where the maps are small first, then long ones. Of each run few tiles first, as far as a
-    single layer of a tile takes `limit` bytes at most. Runs of which a layer takes more in all
-    these tiles come last, in tiles of rows and columns, where `outside` bytes of external memory
-    hold the result and its tiles: first where least is computed again, and least is copied out and
-    in.
+    The cascade that ends at a small result comes first, then long ones; of each, few tiles first,
+    if a layer of a tile needs `limit_bytes` at most. Cascades that need more with any number of
+    tiles come last, in tiles of rows and columns, if the result and its tiles fit in
+    `external_bytes` of external memory; those come first that recompute and copy least.
     """
-    runs = find_cascades(list(graph.graph), start, large)
-    small = [run for run in runs if 3 * sample_bytes(run.result) <= limit][:1]
-    wide = []
-    for run in [*small, *(run for run in reversed(runs) if run not in small)]:
-        found = [
-            cut
-            for count in _TILE_COUNTS
-            if (cut := _make_row_schedule(run, count)) is not None and cut.peak_bytes <= limit
+    runs = find_cascades(list(graph.graph), start, required_node)
+    runs_with_small_result = [run for run in runs if 3 * sample_bytes(run.result) <= limit_bytes]
+    first_runs = runs_with_small_result[:1]
+    strip_schedules = []
+    for run in [*first_runs, *(run for run in reversed(runs) if run not in first_runs)]:
+        schedules = [
+            schedule
+            for schedule in _iterate_row_schedules(run)
+            if schedule.peak_bytes <= limit_bytes
         ]
-        yield from found
-        if not found and 2 * sample_bytes(run.result) <= outside:
-            wide += _make_strip_schedules(run, limit)
+        yield from schedules
+        if not schedules and 2 * sample_bytes(run.result) <= external_bytes:
+            strip_schedules += _make_strip_schedules(run, limit_bytes)
     yield from sorted(
-        wide, key=lambda cut: cut.recomputed_elements + 2 * sample_bytes(cut.run.result)
+        strip_schedules,
+        key=lambda schedule: schedule.recomputed_elements + 2 * sample_bytes(schedule.run.result),
     )
 
 
-def _make_strip_schedules(run: Cascade, limit: int) -> list[TileSchedule]:
-    """Return the cuts of a run into rows and columns with which least is computed again, for parts of the limit."""
-    across = run.along_columns
-    if across is None:
+def _iterate_row_schedules(run: Cascade) -> Iterator[TileSchedule]:
+    """Yield the schedules of a cascade in tiles of rows that are not too thin."""
+    for count in _TILE_COUNTS:
+        tiles = _make_tiles(run, count)
+        if tiles is not None:
+            yield TileSchedule(run, tiles)
+
+
+def _make_strip_schedules(run: Cascade, limit_bytes: int) -> list[TileSchedule]:
+    """Return the schedules in rows and columns that recompute least, for fractions of the limit."""
+    columns_run = run.along_columns
+    if columns_run is None:
         return []
-    strips = [tiles for count in _STRIP_COUNTS if (tiles := _make_tiles(across, count)) is not None]
-    rows = [tiles for count in (1, *_TILE_COUNTS) if (tiles := _make_tiles(run, count)) is not None]
-    every = sorted(
-        (TileSchedule(run, *both) for both in itertools.product(rows, strips)),
-        key=lambda cut: cut.recomputed_elements,
-    )
-    best = (
-        next((cut for cut in every if cut.peak_bytes <= part * limit), None)
-        for part in _LIMIT_FRACTIONS
-    )
-    return list(dict.fromkeys(cut for cut in best if cut is not None))
-
-
-def _make_row_schedule(run: Cascade, count: int) -> TileSchedule | None:
-    """Return the run in `count` tiles; None where they would be too thin."""
-    tiles = _make_tiles(run, count)
-    return None if tiles is None else TileSchedule(run, tiles)
+    strips = [_make_tiles(columns_run, count) for count in _STRIP_COUNTS]
+    tiles = [_make_tiles(run, count) for count in (1, *_TILE_COUNTS)]
+    pairs = itertools.product(filter(None, tiles), filter(None, strips))
+    schedules = [TileSchedule(run, *pair) for pair in pairs]
+    schedules.sort(key=lambda schedule: schedule.recomputed_elements)
+    best: dict[TileSchedule, None] = {}  # an ordered set
+    for fraction in _LIMIT_FRACTIONS:
+        fitting = (s for s in schedules if s.peak_bytes <= fraction * limit_bytes)
+        schedule = next(fitting, None)
+        if schedule is not None:
+            best[schedule] = None
+    return list(best)
 
 
 def _make_tiles(run: Cascade, count: int) -> tuple[Tile, ...] | None:
-    """Return `count` tiles of a run; None where they would be too thin."""
-    whole = axis_length(run.result, run.axis)
-    if whole < count:
+    """Split the result of a cascade into `count` tiles; return None if they would be too thin."""
+    length = axis_length(run.result, run.axis)
+    if length < count:
         return None
-    bounds = [
-        whole * i // count for i in range(count + 1)
-    ]  # no tile is much thinner than the others
-    tiles = [run.tile(part) for part in itertools.pairwise(bounds)]
-    return None if None in tiles else tuple(tile for tile in tiles if tile is not None)
+    bounds = [length * i // count for i in range(count + 1)]  # the tiles differ by one row at most
+    tiles = []
+    for rows in itertools.pairwise(bounds):
+        tile = run.tile(rows)
+        if tile is None:
+            return None
+        tiles.append(tile)
+    return tuple(tiles)

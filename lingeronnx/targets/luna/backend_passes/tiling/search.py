@@ -1,13 +1,11 @@
-"""Which run of layers is cut into how many tiles.
-
-Tried out with the packer's rules and its memory plan.
-"""
+"""Choose which cascades to tile, and into how many tiles, by evaluating schedules."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Collection
 from dataclasses import replace
+from typing import NamedTuple
 
 from .....formats import ADD, AVG_POOL2D, BATCH_NORM2D, CONCAT, CONV2D
 from .....graph import ir
@@ -19,6 +17,7 @@ from ...packer.limits.limit_tables import TILING_LIMITS
 from ...packer.memory.lower_bounds import compute_min_shared_bytes
 from ...packer.memory.plan import get_shared_memory_limit
 from ...packer.options import PSRAM
+from ...packer.packer_graph import PackerGraph
 from ..packer_view import PackerGraphView
 from .cascades import sample_bytes
 from .iterative_search import search_iteratively
@@ -26,223 +25,248 @@ from .schedules import TileSchedule, apply_schedule, iterate_schedules
 
 __all__ = ["tile_large_layers"]
 
-_MAX_TRIALS = 32  # of the runs that begin with one node, under few arguments
-_MAX_FULL_EVALUATIONS = 2  # of these, under all arguments; 1 of runs that begin further back
-_MAX_TILED_CASCADES = 8  # runs of one graph
+_MAX_TRIALS = 32  # schedules per start node that are evaluated under few arguments
+_MAX_FULL_EVALUATIONS = 2  # of these, under all arguments; 1 for earlier start nodes
+_MAX_TILED_CASCADES = 8  # per graph
 _SPATIAL_OPERATORS = (CONV2D.name, "MaxPool", AVG_POOL2D.name, ADD.name, "Relu")
-_TILEABLE_OPERATORS = (*_SPATIAL_OPERATORS, BATCH_NORM2D.name)  # what may have no room by itself
-_MAX_LOOKBACK_NODES = (
-    4  # nodes to go back from the one that is too large, and of those that are merely crowded
-)
+_TILEABLE_OPERATORS = (*_SPATIAL_OPERATORS, BATCH_NORM2D.name)  # these need not fit untiled
+_MAX_LOOKBACK_NODES = 4  # start nodes before an oversized layer; also the number of crowded layers
+
+
+class _TiledGraph(NamedTuple):
+    """A graph with one more tiled cascade, its best arguments, and the schedule of the cascade."""
+
+    view: PackerGraphView
+    arguments: EvaluatedArguments
+    schedule: TileSchedule
 
 
 def tile_large_layers(view: PackerGraphView) -> tuple[PackerGraphView, list[AppliedRewrite]]:
-    """Return the integer graph `view` for its chip with runs of layers cut until it fits, and what was done.
+    """Tile cascades of layers until the graph fits in the chip's memory.
 
-    The same graph where it fits as it is, or where no cut helps.
+    Returns
+    -------
+    view : PackerGraphView
+        The tiled graph; the argument itself if it fits already, or if no tiling helps.
+    rewrites : list of AppliedRewrite
+        Descriptions of the tilings.
     """
     if view.target.shared_memory is None or _has_unfittable_node(view):
         return view, []
-    work, whole = view, {node.name for node in view.graph.graph}
-    now: EvaluatedArguments | None = None
-    done: list[AppliedRewrite] = []
+    tiled_view, untiled = view, {node.name for node in view.graph.graph}
+    arguments: EvaluatedArguments | None = None
+    rewrites: list[AppliedRewrite] = []
     for _ in range(_MAX_TILED_CASCADES):
-        wanted = _select_layers_to_tile(work, whole, now)
-        if now is None and not wanted:
+        layers = _select_layers_to_tile(tiled_view, untiled, arguments)
+        if arguments is None and not layers:
             return view, []
-        best_cut = next(
-            (best for node in wanted if (best := _find_schedule(work, node)) is not None), None
-        )
-        if best_cut is None:
+        tiled = _tile_first_possible(tiled_view, layers)
+        if tiled is None:
             break
-        work, now, cut = best_cut
-        whole -= {node.name for node in cut.run.nodes}
-        done.append(cut.describe())
-        if now.verdict.is_chip_ready:
-            return work, done
-    many = search_iteratively(view)
-    if many is not None:
-        work, cuts_made, before = many
-        return work, [*before, *(cut.describe() for cut in cuts_made)]
-    return (work, done) if now is not None and _has_improved(now, whole) else (view, [])
+        tiled_view, arguments, schedule = tiled
+        untiled -= {node.name for node in schedule.run.nodes}
+        rewrites.append(schedule.describe())
+        if arguments.verdict.is_chip_ready:
+            return tiled_view, rewrites
+    iterative_result = search_iteratively(view)
+    if iterative_result is not None:
+        tiled_view, schedules, preparations = iterative_result
+        return tiled_view, [*preparations, *(schedule.describe() for schedule in schedules)]
+    if arguments is None or not _has_improved(arguments, untiled):
+        return view, []
+    return tiled_view, rewrites
+
+
+def _tile_first_possible(view: PackerGraphView, layers: list[ir.Node]) -> _TiledGraph | None:
+    """Tile around the first of `layers` for which there is a schedule; None if there is none."""
+    for layer in layers:
+        tiled = _find_schedule(view, layer)
+        if tiled is not None:
+            return tiled
+    return None
 
 
 def _select_layers_to_tile(
-    read: PackerGraphView, untiled: Collection[str | None], best: EvaluatedArguments | None
+    view: PackerGraphView, untiled: Collection[str | None], arguments: EvaluatedArguments | None
 ) -> list[ir.Node]:
-    """Return the layers of `untiled` to cut.
+    """Return the next layers to tile: the first oversized one, or else a few crowded ones.
 
-    The first that is too large, else a few that are crowded.
+    `arguments` are those of the graph tiled so far, or None for the original graph.
     """
-    large = _find_oversized_layer(read.graph, read.target)
-    return (
-        _find_crowded_layers(read, untiled, best)
-        if large is None
-        else [large]
-        if large.name in untiled
-        else []
-    )
+    oversized = _find_oversized_layer(view.graph, view.target)
+    if oversized is None:
+        return _find_crowded_layers(view, untiled, arguments)
+    return [oversized] if oversized.name in untiled else []
 
 
 def _has_unfittable_node(view: PackerGraphView) -> bool:
-    """Whether a node that is never cut has no room, wherever its tensors lie."""
+    """Whether a node that cannot be tiled does not fit, wherever its tensors are placed."""
     net, target, names = view.prepared.net, view.target, view.node_names
     if net is None:
         return False
-    kept = {
+    fixed_nodes = {
         names.get(str(node.name), str(node.name))
         for node in view.graph.graph
         if node.op_type not in _TILEABLE_OPERATORS
     }
-    needs = compute_min_shared_bytes(net, target)
+    limit_bytes = get_shared_memory_limit(target, view.base_options)
     return any(
-        need > get_shared_memory_limit(target, view.base_options) and origin in kept
-        for origin, need in needs.items()
+        required_bytes > limit_bytes and origin in fixed_nodes
+        for origin, required_bytes in compute_min_shared_bytes(net, target).items()
     )
 
 
-def _has_improved(judgement: EvaluatedArguments, whole: Collection[str | None]) -> bool:
-    """Whether the graph fits now, and nothing stands against what was made."""
-    said = judgement.verdict
-    new_findings = [f for f in said.findings if f.level != "plan" and f.node not in whole]
-    return said.is_chip_ready or (
-        said.memory_plan is not None and said.memory_plan.fits and not new_findings
-    )
+def _has_improved(arguments: EvaluatedArguments, untiled: Collection[str | None]) -> bool:
+    """Whether the tiled graph fits and the tiles have no findings of their own."""
+    verdict = arguments.verdict
+    if verdict.is_chip_ready:
+        return True
+    if verdict.memory_plan is None or not verdict.memory_plan.fits:
+        return False
+    return all(f.level == "plan" or f.node in untiled for f in verdict.findings)
 
 
 def _find_oversized_layer(graph: ir.Model, target: Target) -> ir.Node | None:
-    """Return the first layer whose input and output exceed the shared memory, or what its operator can take."""
+    """Return the first layer whose data exceed the shared memory or the limits of its operator."""
+    shared_bytes = target.shared_memory or 0
     for node in graph.graph:
         if node.op_type not in _SPATIAL_OPERATORS:
             continue
-        both = {
-            v for v in (*node.inputs, *node.outputs) if v is not None and ir.const_value(v) is None
+        activations = {
+            value
+            for value in (*node.inputs, *node.outputs)
+            if value is not None and ir.const_value(value) is None
         }
-        if sum(map(sample_bytes, both)) > (target.shared_memory or 0) or (
-            node.op_type == CONV2D.name and any(limit(node, target) for limit in TILING_LIMITS)
-        ):
+        if sum(map(sample_bytes, activations)) > shared_bytes:
+            return node
+        if node.op_type == CONV2D.name and any(limit(node, target) for limit in TILING_LIMITS):
             return node
     return None
 
 
 def _find_crowded_layers(
-    view: PackerGraphView, untiled: Collection[str | None], best: EvaluatedArguments | None
+    view: PackerGraphView, untiled: Collection[str | None], arguments: EvaluatedArguments | None
 ) -> list[ir.Node]:
-    """Return a few layers of `untiled` to cut where the plan exceeds the shared memory.
+    """Return a few untiled layers to tile if the memory plan exceeds the shared memory.
 
-    First those that something stands against where `best` was chosen, then those at which most
-    bytes live at once. None where the packer takes the graph as it is or with tensors in psram, as
-    it does not where `best` was chosen; and where it refuses the graph for another reason.
+    Layers with findings under `arguments` come first, then those with the most live bytes. Returns
+    no layers if the graph packs without tiles or with tensors in psram, which is known not to be
+    the case if `arguments` are given, or if it does not pack for another reason.
     """
     names = view.node_names
-    said = evaluate_plan(view.prepared, view.target, view.base_options)
-    if (
-        said.memory_plan is None
-        or said.memory_plan.fits
-        or (best is None and view.safest_arguments.verdict.is_chip_ready)
-    ):
+    verdict = evaluate_plan(view.prepared, view.target, view.base_options)
+    if verdict.memory_plan is None or verdict.memory_plan.fits:
         return []
-    against = [] if best is None else [f.node for f in best.verdict.findings if f.level != "plan"]
-    written_as = {
+    if arguments is None and view.safest_arguments.verdict.is_chip_ready:
+        return []
+    findings = [] if arguments is None else arguments.verdict.findings
+    nodes_with_findings = [finding.node for finding in findings if finding.level != "plan"]
+    layer_by_packer_name = {
         names.get(str(node.name), str(node.name)): node
         for node in view.graph.graph
         if node.name in untiled and node.op_type in _SPATIAL_OPERATORS
     }
-    order = dict.fromkeys([*against, *_rank_nodes_by_live_bytes(said)])
-    return [written_as[name] for name in order if name in written_as][:_MAX_LOOKBACK_NODES]
+    ranking = dict.fromkeys([*nodes_with_findings, *_rank_nodes_by_live_bytes(verdict)])
+    layers = [layer_by_packer_name[name] for name in ranking if name in layer_by_packer_name]
+    return layers[:_MAX_LOOKBACK_NODES]
 
 
 def _rank_nodes_by_live_bytes(verdict: DetailedVerdict) -> list[str]:
-    """Return the nodes by the bytes of shared memory that are in use, most first."""
+    """Return the nodes in descending order of the shared memory in use while they run."""
     assert verdict.memory_plan is not None
     assert verdict.graph is not None
     steps = verdict.graph.steps
-    living = {
-        step.origin: size
-        for step, size in zip(
-            steps, verdict.memory_plan.compute_live_bytes(len(steps)), strict=True
-        )
+    live_bytes = verdict.memory_plan.compute_live_bytes(len(steps))
+    bytes_by_node = {
+        step.origin: size_bytes for step, size_bytes in zip(steps, live_bytes, strict=True)
     }
-    return sorted(living, key=lambda origin: -living[origin])
+    return sorted(bytes_by_node, key=lambda origin: -bytes_by_node[origin])
 
 
-def _find_schedule(
-    view: PackerGraphView, required_node: ir.Node
-) -> tuple[PackerGraphView, EvaluatedArguments, TileSchedule] | None:
-    """Return the first split around `required_node` that makes the graph ready, else the first valid split.
+def _find_schedule(view: PackerGraphView, required_node: ir.Node) -> _TiledGraph | None:
+    """Tile a cascade around `required_node`.
 
-    The latter may be one of several that are needed.
+    Returns the first schedule that makes the graph ready for the chip, or else the first valid one,
+    which may be one of several that are needed.
     """
-    first: tuple[PackerGraphView, EvaluatedArguments, TileSchedule] | None = None
-    where = list(view.graph.graph).index(required_node)
-    for start in range(where, max(where - _MAX_LOOKBACK_NODES, 0) - 1, -1):
-        found = _find_schedule_from(
-            view, start, required_node, _MAX_FULL_EVALUATIONS if start == where else 1
-        )
-        if found is not None and found[1].verdict.is_chip_ready:
-            return found
-        first = first or found
-    return first
+    first_valid: _TiledGraph | None = None
+    index = list(view.graph.graph).index(required_node)
+    for start in range(index, max(index - _MAX_LOOKBACK_NODES, 0) - 1, -1):
+        max_evaluations = _MAX_FULL_EVALUATIONS if start == index else 1
+        tiled = _find_schedule_from(view, start, required_node, max_evaluations)
+        if tiled is not None and tiled.arguments.verdict.is_chip_ready:
+            return tiled
+        first_valid = first_valid or tiled
+    return first_valid
 
 
 def _find_schedule_from(
     view: PackerGraphView, start: int, required_node: ir.Node, max_evaluations: int
-) -> tuple[PackerGraphView, EvaluatedArguments, TileSchedule] | None:
-    """Return the same of the runs that begin with node `start`.
+) -> _TiledGraph | None:
+    """Tile a cascade that begins with node `start`, as `_find_schedule` does.
 
-    At most `max_evaluations` cuts are judged under all arguments.
+    At most `max_evaluations` schedules are evaluated under all arguments.
     """
-    first: tuple[PackerGraphView, EvaluatedArguments, TileSchedule] | None = None
-    graph, passed = view.graph, 0
-    for cut in itertools.islice(
-        iterate_schedules(graph, start, required_node, view.target.shared_memory or 0), _MAX_TRIALS
-    ):
-        other = apply_schedule(view, cut)
-        left = {node.name for node in graph.graph} - {node.name for node in cut.run.nodes}
-        if not _can_fit(other, {other.node_names.get(str(name), name) for name in left}):
+    first_valid: _TiledGraph | None = None
+    evaluations = 0
+    schedules = iterate_schedules(view.graph, start, required_node, view.target.shared_memory or 0)
+    for schedule in itertools.islice(schedules, _MAX_TRIALS):
+        tiled_view = apply_schedule(view, schedule)
+        tiled_names = {node.name for node in schedule.run.nodes}
+        untiled = {node.name for node in view.graph.graph} - tiled_names
+        if not _can_fit(
+            tiled_view, {tiled_view.node_names.get(str(name), name) for name in untiled}
+        ):
             continue
-        judgement = other.safest_arguments
-        first = first or (other, judgement, cut)
-        if judgement.verdict.is_chip_ready:
-            return other, judgement, cut
-        passed += 1
-        if passed == max_evaluations:
+        tiled = _TiledGraph(tiled_view, tiled_view.safest_arguments, schedule)
+        if tiled.arguments.verdict.is_chip_ready:
+            return tiled
+        first_valid = first_valid or tiled
+        evaluations += 1
+        if evaluations == max_evaluations:
             break
-    return first
+    return first_valid
 
 
 def _can_fit(view: PackerGraphView, untiled: Collection[str | None]) -> bool:
-    """Whether nothing stands against the tiles with the arguments that were measured right.
+    """Whether the tiles fit without findings under arguments that were measured to be correct.
 
-    Only what is in `untiled`.
+    Tries several sets of tensors in psram. Only nodes in `untiled` may have findings.
     """
     net = view.prepared.net
     if net is None:
         return False
-    written = {
-        view.node_names.get(str(n.name), n.name)
-        for n in view.graph.graph
-        if n.op_type == CONCAT.name
-    }
-    joins = [
-        s for s in net.steps if s.origin in written
-    ]  # not what the packer makes of a convolution it cuts
-    cuts = {s.outputs[0] for s in net.steps if s.op == "Slice"}
-    ends = {
-        *net.inputs,
-        *(s.outputs[0] for s in joins),
-        *(s.inputs[0] for s in net.steps if s.op == "Slice"),
-    } - cuts
-    for moved in (ends, ends | {name for s in joins for name in s.inputs}, set()):
-        said = evaluate_plan(
-            view.prepared,
-            view.target,
-            replace(view.base_options, placements=dict.fromkeys(moved, PSRAM)),
+    for placed_in_psram in _list_psram_candidates(view, net):
+        placements = dict.fromkeys(placed_in_psram, PSRAM)
+        verdict = evaluate_plan(
+            view.prepared, view.target, replace(view.base_options, placements=placements)
         )
-        against = {f.node for f in said.findings if f.level != "plan"} - {"shared memory"}
-        fits = said.memory_plan is not None and (
-            said.memory_plan.fits or _rank_nodes_by_live_bytes(said)[0] in untiled
-        )
-        if fits and against <= set(untiled):
+        plan = verdict.memory_plan
+        if plan is None:
+            continue
+        nodes_with_findings = {f.node for f in verdict.findings if f.level != "plan"}
+        if not nodes_with_findings - {"shared memory"} <= set(untiled):
+            continue
+        if plan.fits or _rank_nodes_by_live_bytes(verdict)[0] in untiled:
             return True
     return False
+
+
+def _list_psram_candidates(view: PackerGraphView, net: PackerGraph) -> list[set[str]]:
+    """Return the sets of tensors to try in psram: those around the tiles, also the tiles, none."""
+    concat_names = {
+        view.node_names.get(str(node.name), node.name)
+        for node in view.graph.graph
+        if node.op_type == CONCAT.name
+    }
+    boundary, slice_results, tile_results = set(net.inputs), set[str](), set[str]()
+    for step in net.steps:
+        if step.op == "Slice":
+            boundary.add(step.inputs[0])
+            slice_results.add(step.outputs[0])
+        # Not the concatenations that the packer inserts where it splits a convolution.
+        if step.origin in concat_names:
+            boundary.add(step.outputs[0])
+            tile_results.update(step.inputs)
+    boundary -= slice_results
+    return [boundary, boundary | tile_results, set()]

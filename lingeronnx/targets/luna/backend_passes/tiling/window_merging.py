@@ -1,13 +1,13 @@
-"""Windows that stand in tiles of rows or columns side by side, as one over the whole map again.
+"""Merge windows that are tiled by rows or columns into one window over the whole map, exactly.
 
-Exact.
-A limit of one layer is met by tiles of that layer alone. A run of such layers can only be cut into
-rows and columns from its first to its last layer when each of them is whole.
+A limit of one layer is met by tiling that layer alone. A cascade of such layers can only be tiled
+from its first to its last layer if each of them is whole.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 from .....formats import CONCAT
 from .....formats.data_movement.selection import sliced_positions
@@ -18,69 +18,73 @@ __all__ = ["merge_tiled_windows"]
 
 
 def merge_tiled_windows(graph: ir.Model) -> ir.Model | None:
-    """Return a copy of an integer graph with these windows whole; None where it has none."""
+    """Return a copy of an integer graph with tiled windows merged, or None if it has none."""
     copy = ir.clone(graph)
-    joins = [node for node in copy.graph if node.op_type == CONCAT.name]
-    made = [node for node in joins if _merge_tiles(copy, node)]
-    if not made:
+    concats = [node for node in copy.graph if node.op_type == CONCAT.name]
+    merged = [concat for concat in concats if _merge_tiles(copy, concat)]
+    if not merged:
         return None
     ir.remove_unused(copy)
     return copy
 
 
-def _merge_tiles(graph: ir.Model, join: ir.Node) -> bool:
-    """Put one window in place of `join` and of what it joins, where they are tiles of one.
-
-    Return whether they are.
-    """
-    tiles = [ir.producer(value) for value in join.inputs]
-    first, axis = tiles[0], ir.get_attr(join, "dim")
-    if first is None or first.op_type not in WINDOW_OPERATORS or axis not in (2, 3):
+def _merge_tiles(graph: ir.Model, concat: ir.Node) -> bool:
+    """Replace an iqCat and its inputs by one window if they are tiles of it; return whether."""
+    axis = ir.get_attr(concat, "dim")
+    tiles = [ir.producer(value) for value in concat.inputs]
+    if axis not in (2, 3) or not _are_similar_windows(tiles, axis):
         return False
-    source, _ = _get_read_range(first, axis)
-    if not all(
-        t is not None
-        and _get_read_range(t, axis)[0] is source
-        and _differ_only_in_position(t, first, axis)
-        for t in tiles
-    ):
+    windows = [tile for tile in tiles if tile is not None]
+    source, _ = _get_read_range(windows[0], axis)
+    merged = _make_window_node(graph, concat, windows[0], source)
+    pads = _get_pads(windows[0])
+    pads[axis] = _get_pads(windows[-1])[axis]
+    ir.set_attr(merged, "pads", pads)
+    if not _are_adjacent_tiles(windows, merged, axis):
+        for index in range(len(merged.inputs)):
+            merged.replace_input_with(index, None)  # it is not inserted, so it must use nothing
         return False
-    whole = _make_window_node(graph, join, first, source)
-    pads = _get_pads(first)
-    pads[axis] = _get_pads(ir.require_producer(join.inputs[-1]))[axis]
-    ir.set_attr(whole, "pads", pads)
-    if not _are_adjacent_tiles([tile for tile in tiles if tile is not None], whole, axis):
-        for place in range(len(whole.inputs)):
-            whole.replace_input_with(place, None)  # what stands in no graph shall read nothing
-        return False
-    ir.replace_nodes(graph, [join], [whole])
+    ir.replace_nodes(graph, [concat], [merged])
     return True
 
 
-def _make_window_node(graph: ir.Model, join: ir.Node, like: ir.Node, source: ir.Value) -> ir.Node:
-    """Return a window like `like` over all of `source`, to be inserted for `join`."""
-    whole = ir.make_node(
+def _are_similar_windows(nodes: Sequence[ir.Node | None], axis: int) -> bool:
+    """Whether all nodes are windows over parts of one tensor that differ along `axis` only."""
+    first = nodes[0]
+    if first is None or first.op_type not in WINDOW_OPERATORS:
+        return False
+    source, _ = _get_read_range(first, axis)
+    return all(
+        node is not None
+        and _get_read_range(node, axis)[0] is source
+        and _differ_only_in_position(node, first, axis)
+        for node in nodes
+    )
+
+
+def _make_window_node(graph: ir.Model, concat: ir.Node, like: ir.Node, source: ir.Value) -> ir.Node:
+    """Create a window like `like` over all of `source`, to be inserted for an iqCat."""
+    window = ir.make_node(
         like.op_type,
         [source, *like.inputs[1:]],
-        name=str(join.name),
-        output=ir.unique_tensor_name(graph, f"{join.outputs[0].name}_whole"),
+        name=str(concat.name),
+        output=ir.unique_tensor_name(graph, f"{concat.outputs[0].name}_whole"),
         domain=like.domain,
-        like=join.outputs[0],
+        like=concat.outputs[0],
     )
-    whole.attributes.update(like.attributes)
-    return whole
+    window.attributes.update(like.attributes)
+    return window
 
 
-def _are_adjacent_tiles(tiles: list[ir.Node], whole: ir.Node, axis: int) -> bool:
-    """Whether `tiles`, side by side along `axis`, read what the parts of `whole` read, with their paddings."""
-    run = Cascade((whole,), axis)
+def _are_adjacent_tiles(tiles: list[ir.Node], merged: ir.Node, axis: int) -> bool:
+    """Whether `tiles` read the parts of the input that tiles of `merged` would, with their pads."""
+    run = Cascade((merged,), axis)
     bounds = itertools.accumulate((axis_length(tile.outputs[0], axis) for tile in tiles), initial=0)
-    for node, part in zip(tiles, itertools.pairwise(bounds), strict=True):
-        tile, pads = run.tile(part), _get_pads(node)
-        if tile is None or (tile.read_rows[whole, 0], tile.pads[whole]) != (
-            _get_read_range(node, axis)[1],
-            (pads[axis - 2], pads[axis]),
-        ):
+    for node, rows in zip(tiles, itertools.pairwise(bounds), strict=True):
+        expected, pads = run.tile(rows), _get_pads(node)
+        if expected is None or expected.pads[merged] != (pads[axis - 2], pads[axis]):
+            return False
+        if expected.read_rows[merged, 0] != _get_read_range(node, axis)[1]:
             return False
     return True
 
@@ -90,26 +94,26 @@ def _get_pads(window: ir.Node) -> list[int]:
 
 
 def _differ_only_in_position(tile: ir.Node, first: ir.Node, axis: int) -> bool:
-    """Whether two windows differ in their places and their paddings along `axis` alone."""
-    if (tile.op_type, tile.domain, tile.inputs[1:]) != (
-        first.op_type,
-        first.domain,
-        first.inputs[1:],
-    ):
+    """Whether two windows differ only in their position and their padding along `axis`."""
+    if (tile.op_type, tile.domain) != (first.op_type, first.domain):
         return False
-    kept = [
-        {name: ir.get_attr(node, name) for name in node.attributes if name != "pads"}
-        for node in (tile, first)
-    ]
-    beside = [_get_pads(node)[3 - axis :: 2] for node in (tile, first)]
-    return kept[0] == kept[1] and beside[0] == beside[1] and len(tile.outputs[0].uses()) == 1
+    if tile.inputs[1:] != first.inputs[1:] or len(tile.outputs[0].uses()) != 1:
+        return False
+    if _get_pads(tile)[3 - axis :: 2] != _get_pads(first)[3 - axis :: 2]:
+        return False
+    return _get_other_attributes(tile) == _get_other_attributes(first)
+
+
+def _get_other_attributes(window: ir.Node) -> dict[str, object]:
+    """Return the attributes of a window without its pads."""
+    return {name: ir.get_attr(window, name) for name in window.attributes if name != "pads"}
 
 
 def _get_read_range(tile: ir.Node, axis: int) -> tuple[ir.Value, RowRange]:
-    """Return the map of which a window reads a part, and which rows or columns that are."""
-    reads = ir.require_input(tile)
-    node = reads.producer()
-    taken = None if node is None else sliced_positions(node, axis)
-    if node is None or taken is None or taken.step != 1:
-        return reads, (0, axis_length(reads, axis))
-    return ir.require_input(node), (taken.start, taken.stop)
+    """Return the tensor of which a window reads a part, and the range of its rows or columns."""
+    source = ir.require_input(tile)
+    producer = source.producer()
+    positions = None if producer is None else sliced_positions(producer, axis)
+    if producer is None or positions is None or positions.step != 1:
+        return source, (0, axis_length(source, axis))
+    return ir.require_input(producer), (positions.start, positions.stop)
