@@ -226,7 +226,7 @@ def _find_cheapest_moves(
     return None
 
 
-class _Step(NamedTuple):
+class _MoveOption(NamedTuple):
     """A move, its cycles, and the order of the axes after it."""
 
     cycles: float
@@ -240,7 +240,7 @@ def _list_steps(
     lengths: Sequence[int],
     axes: tuple[int, ...],
     has_moved: bool,
-) -> list[_Step]:
+) -> list[_MoveOption]:
     """List the moves that are possible from an order of the axes.
 
     Parameters
@@ -254,7 +254,7 @@ def _list_steps(
     has_moved
         Whether it was moved before, so that the tensor to move does not exist yet.
     """
-    steps: list[_Step] = []
+    steps: list[_MoveOption] = []
     total = math.prod(lengths)
     for split in range(1, len(axes)):
         rows = math.prod(lengths[axis] for axis in axes[:split])
@@ -263,7 +263,7 @@ def _list_steps(
         else:
             cycles = editor.estimate_transpose_cycles(Matrix(source, rows))
         move = _make_transpose_move(editor, rows)
-        steps.append(_Step(cycles, axes[split:] + axes[:split], move))
+        steps.append(_MoveOption(cycles, axes[split:] + axes[:split], move))
     scale = editor.find_scale(source)
     if len(axes) != _MAX_AXES or lengths[axes[0]] > MAX_CONCAT_INPUTS or scale is None:
         return steps
@@ -274,7 +274,9 @@ def _list_steps(
     ) + editor.costs.estimate_transpose_cycles(rows, columns)
     concat_cycles = editor.costs.estimate_concat_cycles([matrix_bytes] * count)
     move = _make_batched_transpose_move(editor, count, rows, scale)
-    steps.append(_Step(count * matrix_cycles + concat_cycles, (axes[0], axes[2], axes[1]), move))
+    steps.append(
+        _MoveOption(count * matrix_cycles + concat_cycles, (axes[0], axes[2], axes[1]), move)
+    )
     return steps
 
 

@@ -36,7 +36,7 @@ class NodeCostModel:
         try:
             inputs = [_to_operand(value) for value in node.inputs if value is not None]
             outputs = [_to_operand(value) for value in node.outputs]
-        except _UnknownShapeError:
+        except _UnsizedTensorError:
             return math.inf
         attributes = {name: ir.get_attr(node, name) for name in node.attributes}
         return self._estimate_max_cycles(node.op_type, inputs, outputs, attributes)
@@ -72,12 +72,12 @@ class NodeCostModel:
         return estimate_max_cycles(TimingNode(op, attributes, inputs, outputs, axis), self._prices)
 
 
-class _UnknownShapeError(Exception):
+class _UnsizedTensorError(Exception):
     """The shape or type of a tensor is unknown."""
 
 
 def _to_operand(value: ir.Value) -> Operand:
     shape = ir.get_shape(value)
     if shape is None or None in shape[1:] or value.dtype is None:
-        raise _UnknownShapeError
+        raise _UnsizedTensorError
     return Operand(tuple(int(dim or 1) for dim in shape), _DTYPE_BITS.get(value.dtype.name, 8))
