@@ -1,5 +1,5 @@
-"""Two models tensor by tensor: where they part, what may have caused it, and what to try.
+"""Compare two models tensor by tensor: where they diverge, likely causes, and options to try.
 
-Owns the joining of two streams, the findings and the page that shows them. Knows nothing of how
-scales are chosen.
+This package joins two streams of tensors and owns the findings and the page that shows them. It
+does not know how scales are chosen.
 """

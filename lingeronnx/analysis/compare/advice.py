@@ -1,17 +1,17 @@
-"""What is wrong with a quantized model, worst first.
+"""Findings about a quantized model, worst first, each with a measurement, its limit and options.
 
-Each finding with its measure, its limit and an option.
-Reads the rows of a `TensorJoin`, and looks closer (`closer`) where a layer's own error is not that
-of rounding. The order: the data first, for nothing behind wrong data can be judged; then layers
-that compute something else or cannot hold their values; then those that lose bits to a few large
-channels or values; last what costs little. A layer whose inputs explain its error is not named, and
-tensors that share a scale are named once.
+The findings come from the rows of a `TensorJoin`. A `LayerExaminer` examines layers whose own error
+is larger than rounding explains. Order: first wrong data, because nothing computed from wrong data
+can be judged; then layers that compute something else or cannot represent their values; then layers
+that lose bits to a few large channels or values; last, minor problems. A layer whose error is
+explained by its inputs is not reported, and tensors that share a scale are reported once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -30,8 +30,8 @@ from .scale_causes import diagnose_scale, has_same_scale
 
 __all__ = ["LayerFinding", "diagnose", "find_parent_rows", "format_options"]
 
-# of its weight is left to a finding whose like stands right before it: the chip's rules may bind
-# the two
+#: Factor on the weight of a finding that follows one of the same kind upstream: rules of the chip
+#: may bind their scales to each other.
 _DOWNSTREAM_WEIGHT = 0.5
 
 
@@ -40,150 +40,200 @@ def diagnose(
     feeds: Mapping[str, np.ndarray],
     layout_checks: Mapping[str, InputLayoutCheck] | None = None,
 ) -> list[LayerFinding]:
-    """Return what is wrong with the analysed model, the worst first.
+    """Diagnose the analysed model.
 
-    feeds : a few samples, to look closer with. answers : by input, what the first layer says of it.
+    Parameters
+    ----------
+    tensor_join
+        The compared tensors.
+    feeds
+        A few samples, to examine layers with.
+    layout_checks
+        Layout checks by input.
+
+    Returns
+    -------
+    list of LayerFinding
+        Findings by order, then by weight, worst first.
     """
-    rows = tensor_join.rows
-    before = find_parent_rows(tensor_join)
-    by_layer: dict[str, LayerFinding] = {
-        f.layer: f for f in diagnose_inputs(tensor_join, layout_checks or {})
-    }
+    diagnosis = _Diagnosis(tensor_join, feeds)
+    for finding in diagnose_inputs(tensor_join, layout_checks or {}):
+        diagnosis.findings[finding.layer] = finding
+    diagnosis.diagnose_scales()
+    diagnosis.diagnose_large_values()
+    diagnosis.diagnose_broken_layers()
+    diagnosis.diagnose_remaining()
+    findings = _group_findings(diagnosis.findings, tensor_join.rows, diagnosis.parents)
+    return sorted(findings, key=lambda finding: (finding.order, -finding.weight))
 
-    def is_explained_upstream(name: str, order: int) -> bool:
-        """Whether something of that order or a lower one is wrong with what a tensor is computed from."""
-        return any(p in by_layer and by_layer[p].order <= order for p in before[name])
 
-    closer = LayerExaminer(tensor_join, feeds)
-    told, fixed = (
-        closer.is_unmodified and _records_settings(tensor_join),
-        _extend_to_shared_scale(_user_fixed_tensors(tensor_join), rows, before),
-    )
-    for name, row in rows.items():
-        if name in by_layer:
-            continue
-        finding = diagnose_scale(row, {p: rows[p] for p in before[name]}, by_layer, name in fixed)
-        if finding is not None and finding.kind == "scale too small" and told and name not in fixed:
-            finding = diagnose_large_values(row, tensor_join) or replace(
-                finding, order=3
-            )  # what the rules bind it to has set it
-        if finding is not None:
-            by_layer[name] = finding
-    for name, row in rows.items():
-        if (
-            name not in by_layer
-            and not is_explained_upstream(name, 1)
-            and (finding := diagnose_large_values(row, tensor_join)) is not None
-        ):
-            by_layer[name] = finding
-    for name, row in rows.items():
-        if name in by_layer and by_layer[name].order < 2:
-            continue
-        finding = diagnose_broken_layer(row, closer, is_explained_upstream(name, 1))
-        vague = (
-            finding is not None and finding.kind in UNSPECIFIC_KINDS
-        )  # few bits explain that, but no Relu that is missing
-        if vague and (
-            name in by_layer
-            or is_explained_upstream(name, 2)
-            or diagnose_uneven_weights(row, tensor_join, before[name], by_layer)
-        ):
-            continue
-        if finding is not None and all(
-            finding.layer != other.layer for other in by_layer.values() if other.order < 2
-        ):
-            by_layer[name] = finding
-    for name, row in rows.items():
-        if name in by_layer or is_explained_upstream(name, 1):
-            continue
-        if (
-            finding := diagnose_uneven_weights(row, tensor_join, before[name], by_layer)
-            or diagnose_minor_issues(row, tensor_join, is_explained_upstream(name, 2))
-        ) is not None:
-            by_layer[name] = finding
-    return sorted(_group_findings(by_layer, rows, before), key=lambda f: (f.order, -f.weight))
+class _Diagnosis:
+    """Findings about the rows of a join, collected in passes from upstream to downstream.
+
+    Each pass goes through all rows. `findings` has at most one finding per tensor.
+    """
+
+    def __init__(self, tensor_join: TensorJoin, feeds: Mapping[str, np.ndarray]) -> None:
+        self._join, self._rows = tensor_join, tensor_join.rows
+        self.parents = find_parent_rows(tensor_join)
+        self._examiner = LayerExaminer(tensor_join, feeds)
+        self.findings: dict[str, LayerFinding] = {}
+
+    def _is_explained_upstream(self, name: str, order: int) -> bool:
+        """Whether a parent row has a finding of `order` or lower."""
+        findings = [self.findings.get(parent) for parent in self.parents[name]]
+        return any(finding is not None and finding.order <= order for finding in findings)
+
+    def diagnose_scales(self) -> None:
+        """Find scales that clip values or use too few integers."""
+        has_settings = self._examiner.is_unmodified and _records_settings(self._join)
+        fixed = _extend_to_shared_scale(_user_fixed_tensors(self._join), self._rows, self.parents)
+        for name, row in self._rows.items():
+            if name in self.findings:
+                continue
+            parent_rows = {parent: self._rows[parent] for parent in self.parents[name]}
+            finding = diagnose_scale(row, parent_rows, self.findings, name in fixed)
+            if finding is None:
+                continue
+            if finding.kind == "scale too small" and has_settings and name not in fixed:
+                # neither the user nor a mistake chose the scale, but a rule that binds it to others
+                minor = replace(finding, order=3)
+                finding = diagnose_large_values(row, self._join) or minor
+            self.findings[name] = finding
+
+    def diagnose_large_values(self) -> None:
+        """Find tensors whose range is set by a few channels or values."""
+        for name, row in self._rows.items():
+            if name in self.findings or self._is_explained_upstream(name, 1):
+                continue
+            finding = diagnose_large_values(row, self._join)
+            if finding is not None:
+                self.findings[name] = finding
+
+    def diagnose_broken_layers(self) -> None:
+        """Find layers that compute something else than the float model's."""
+        for name, row in self._rows.items():
+            if name in self.findings and self.findings[name].order < 2:
+                continue
+            finding = diagnose_broken_layer(
+                row, self._examiner, self._is_explained_upstream(name, 1)
+            )
+            if finding is None:
+                continue
+            # few bits can explain an unspecific error, but not a missing Relu
+            if finding.kind in UNSPECIFIC_KINDS and self._is_explained_by_few_bits(name, row):
+                continue
+            serious = [other.layer for other in self.findings.values() if other.order < 2]
+            if finding.layer not in serious:
+                self.findings[name] = finding
+
+    def _is_explained_by_few_bits(self, name: str, row: ComparedTensor) -> bool:
+        """Whether the layer or one upstream loses bits to large values or weights."""
+        if name in self.findings or self._is_explained_upstream(name, 2):
+            return True
+        return self._diagnose_uneven_weights(name, row) is not None
+
+    def _diagnose_uneven_weights(self, name: str, row: ComparedTensor) -> LayerFinding | None:
+        return diagnose_uneven_weights(row, self._join, self.parents[name], self.findings)
+
+    def diagnose_remaining(self) -> None:
+        """Find uneven weights and minor issues of tensors without a finding."""
+        for name, row in self._rows.items():
+            if name in self.findings or self._is_explained_upstream(name, 1):
+                continue
+            finding = self._diagnose_uneven_weights(name, row) or diagnose_minor_issues(
+                row, self._join, self._is_explained_upstream(name, 2)
+            )
+            if finding is not None:
+                self.findings[name] = finding
 
 
 def _records_settings(tensor_join: TensorJoin) -> bool:
-    """Whether what is analysed says whose scales it has.
+    """Whether the analysed graph records its settings, and so which scales the user chose."""
+    settings = _load_settings(tensor_join)
+    return settings is not None and isinstance(settings.get("overrides", {}), dict)
 
-    Calibration chose those that the user has not given.
-    """
-    given = (
-        None if tensor_join.other.graph is None else load_quantize_settings(tensor_join.other.graph)
-    )
-    return given is not None and isinstance(given.get("overrides", {}), dict)
+
+def _load_settings(tensor_join: TensorJoin) -> Mapping[str, Any] | None:
+    """Return the settings of `quantize` recorded in the analysed graph, or None."""
+    graph = tensor_join.other.graph
+    return None if graph is None else load_quantize_settings(graph)
 
 
 def _extend_to_shared_scale(
-    names: Collection[str], rows: Mapping[str, ComparedTensor], before: Mapping[str, Sequence[str]]
+    names: Collection[str], rows: Mapping[str, ComparedTensor], parents: Mapping[str, Sequence[str]]
 ) -> set[str]:
-    """Return `names`, and the tensors whose scale is theirs because one is moved into the other, or joined to it."""
-    moving = operators.SCALE_PRESERVING_OPS | operators.DATA_MOVEMENT_OPS
-    pairs = [
-        (name, p) for name, row in rows.items() if row.kinds[0] in moving for p in before[name]
-    ]
-    tied, found = (
-        [pair for pair in pairs if has_same_scale(*(rows[name] for name in pair))],
-        set(names),
-    )
-    while more := {name for pair in tied for name in pair if found & set(pair)} - found:
-        found |= more
-    return found
+    """Extend `names` to all tensors that share a scale with them through data movement."""
+    edges = []
+    for name, row in rows.items():
+        if row.kinds[0] in operators.SCALE_PRESERVING_OPS | operators.DATA_MOVEMENT_OPS:
+            for parent in parents[name]:
+                if has_same_scale(row, rows[parent]):
+                    edges.append((name, parent))
+    extended = set(names)
+    previous_size = -1
+    while len(extended) != previous_size:
+        previous_size = len(extended)
+        for edge in edges:
+            if not extended.isdisjoint(edge):
+                extended.update(edge)
+    return extended
 
 
 def _user_fixed_tensors(tensor_join: TensorJoin) -> frozenset[str]:
-    """Return the tensors whose scale the user has given, as far as what is analysed says so."""
-    given = (
-        None if tensor_join.other.graph is None else load_quantize_settings(tensor_join.other.graph)
-    )
-    overrides = {} if given is None else given.get("overrides", {})
+    """Return the tensors whose scale the user chose, as far as the analysed graph records it."""
+    settings = _load_settings(tensor_join)
+    overrides = {} if settings is None else settings.get("overrides", {})
     model = tensor_join.base.graph
     if not isinstance(overrides, dict) or model is None:
         return frozenset()
-    chosen = [
-        selector for selector, own in overrides.items() if isinstance(own, dict) and "scale" in own
-    ]
+    names: set[str] = set()
     try:
-        return frozenset(name for selector in chosen for name in select_tensors(model, selector))
-    except ConfigError:  # it was made from another model
+        for selector, override in overrides.items():
+            if isinstance(override, dict) and "scale" in override:
+                names.update(select_tensors(model, selector))
+    except ConfigError:  # the graph was made from another model
         return frozenset()
+    return frozenset(names)
 
 
 def format_options(findings: Sequence[LayerFinding]) -> str:
-    """Return the options of all findings as one line for a shell."""
-    words = dict.fromkeys(option for finding in findings for option in finding.options)
-    return " ".join(words)
+    """Return the distinct options of all findings as one shell command line."""
+    options: dict[str, None] = {}
+    for finding in findings:
+        options.update(dict.fromkeys(finding.options))
+    return " ".join(options)
 
 
-# ---- who stands before whom ----------------------------------------------------------------------------------------
+# ---- graph order and grouping ---------------------------------------------------------------
 
 
 def find_parent_rows(tensor_join: TensorJoin) -> dict[str, list[str]]:
-    """Return for every row the nearest rows that it is computed from."""
+    """Return the nearest upstream rows of every row.
+
+    Tensors without a row are skipped, and the search continues at their inputs.
+    """
     source = tensor_join.base if tensor_join.base.graph is not None else tensor_join.other
-    by_row: dict[str, list[str]] = {}
 
     def iter_nearest_rows(value: ir.Value) -> Iterator[str]:
+        row_name = tensor_join.find_row(str(value.name))
+        if row_name is not None:
+            yield row_name
+            return
         node = value.producer()
-        if (row := tensor_join.row_of(str(value.name))) is not None:
-            yield row
-        elif node is not None:
-            for read in node.inputs:
-                if read is not None:
-                    yield from iter_nearest_rows(read)
+        for node_input in () if node is None else node.inputs:
+            if node_input is not None:
+                yield from iter_nearest_rows(node_input)
 
+    parents: dict[str, list[str]] = {}
     for name in tensor_join.rows:
         node = source.node(tensor_join.baseline_name(name))
-        reads = (
-            []
-            if node is None
-            else [v for v in node.inputs if v is not None and v.const_value is None]
-        )
-        by_row[name] = list(
-            dict.fromkeys(p for value in reads for p in iter_nearest_rows(value) if p != name)
-        )
-    return by_row
+        nearest: dict[str, None] = {}
+        for value in () if node is None else node.inputs:
+            if value is not None and value.const_value is None:
+                nearest.update(dict.fromkeys(iter_nearest_rows(value)))
+        parents[name] = [row_name for row_name in nearest if row_name != name]
+    return parents
 
 
 _GROUPABLE_KINDS = frozenset(
@@ -203,43 +253,62 @@ def _group_findings(
     rows: Mapping[str, ComparedTensor],
     parents: Mapping[str, Sequence[str]],
 ) -> Iterator[LayerFinding]:
-    """Yield the findings, one for those that share a scale and a fault.
+    """Yield one finding for each group of tensors that share a scale and a problem.
 
-    A Concat, or the first of them.
+    The finding is about the Concat of the group, or about its first tensor.
     """
+    position = {name: i for i, name in enumerate(rows)}
+    for names in _group_layers(by_layer, rows, parents):
+        group = sorted(names, key=position.__getitem__)
+        concats = [name for name in group if rows[name].kinds[0] == "Concat"]
+        lead = concats[0] if concats else group[0]
+        kind = by_layer[lead].kind
+        weight = max(by_layer[name].weight for name in group)
+        upstream = {parent for name in group for parent in parents[name]} - set(group)
+        if any(name in by_layer and by_layer[name].kind == kind for name in upstream):
+            weight *= _DOWNSTREAM_WEIGHT
+        also = tuple(name for name in group if name != lead)
+        yield replace(by_layer[lead], weight=weight, also=also)
+
+
+def _group_layers(
+    by_layer: Mapping[str, LayerFinding],
+    rows: Mapping[str, ComparedTensor],
+    parents: Mapping[str, Sequence[str]],
+) -> list[list[str]]:
+    """Group the tensors with findings that share their scale and kind with a parent."""
     heads: dict[str, str] = {}
-    members: dict[str, list[str]] = {}
-    for name, finding in ((name, by_layer[name]) for name in rows if name in by_layer):
+    groups: dict[str, list[str]] = {}
+    for name in rows:
+        if name not in by_layer:
+            continue
         head = name
-        own = (
-            finding.kind == "dead channel"
-            and rows[name].kinds[0] not in operators.SCALE_PRESERVING_OPS
-        )  # the layer's doing
-        if finding.kind in _GROUPABLE_KINDS and not own:
-            for parent in parents[name]:
-                other = by_layer.get(parent)
-                if (
-                    other is not None
-                    and other.kind == finding.kind
-                    and has_same_scale(rows[name], rows[parent])
-                ):
-                    root = heads[parent]
-                    if head != name and root != head:  # two groups meet here
-                        members[head] += members.pop(root)
-                        heads.update(dict.fromkeys(members[head], head))
-                    else:
-                        head = root
+        for parent in parents[name]:
+            if not _can_group(name, parent, by_layer, rows):
+                continue
+            root = heads[parent]
+            if head == name or root == head:
+                head = root
+            else:  # two groups meet here
+                groups[head] += groups.pop(root)
+                heads.update(dict.fromkeys(groups[head], head))
         heads[name] = head
-        members.setdefault(head, []).append(name)
-    place = {name: i for i, name in enumerate(rows)}
-    for group in (sorted(names, key=place.__getitem__) for names in members.values()):
-        concat = [name for name in group if rows[name].kinds[0] == "Concat"]
-        lead = concat[0] if concat else group[0]
-        behind = {p for name in group for p in parents[name]} - set(group)
-        follows = any(p in by_layer and by_layer[p].kind == by_layer[lead].kind for p in behind)
-        weight = max(by_layer[name].weight for name in group) * (
-            _DOWNSTREAM_WEIGHT if follows else 1
-        )
-        yield replace(
-            by_layer[lead], weight=weight, also=tuple(name for name in group if name != lead)
-        )
+        groups.setdefault(head, []).append(name)
+    return list(groups.values())
+
+
+def _can_group(
+    name: str,
+    parent: str,
+    by_layer: Mapping[str, LayerFinding],
+    rows: Mapping[str, ComparedTensor],
+) -> bool:
+    """Whether a tensor and its parent have the same problem and the same scale."""
+    finding, parent_finding = by_layer[name], by_layer.get(parent)
+    if finding.kind not in _GROUPABLE_KINDS:
+        return False
+    if finding.kind == "dead channel" and rows[name].kinds[0] not in operators.SCALE_PRESERVING_OPS:
+        return False  # the layer itself makes the channels
+    if parent_finding is None or parent_finding.kind != finding.kind:
+        return False
+    return has_same_scale(rows[name], rows[parent])

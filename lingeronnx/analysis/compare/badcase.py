@@ -1,6 +1,6 @@
-"""The sample on which two models are furthest apart: `find_bad_case`.
+"""Find the sample with the largest difference between two models: `find_bad_case`.
 
-One pass, sample by sample, constant memory.
+The search takes one pass, sample by sample, in constant memory.
 """
 
 from __future__ import annotations
@@ -23,18 +23,35 @@ from .sources import TensorSource, open_source_pair
 
 __all__ = ["BadCase", "find_bad_case"]
 
-_MAX_LISTED = 10  # of the worst samples
+_MAX_LISTED = 10  # worst samples to list
 
 Measure = Callable[[np.ndarray, np.ndarray], float]
 
 
 @dataclass(frozen=True, eq=False)
 class BadCase:
-    """The worst sample, and how bad the others are.
+    """The worst sample, and the values of the other bad samples.
 
-    index : its number in the data, from 0. feeds : its inputs, as a batch of one. label : its
-    label, [1], or None. worst : (number, value) of the worst samples, the worst first. mean : of
-    the values of all `samples`.
+    Parameters
+    ----------
+    metric
+        Name of the metric.
+    output
+        The compared output.
+    index
+        Index of the worst sample in the data.
+    value
+        Its value of the metric.
+    feeds
+        Its inputs, as a batch of one.
+    label
+        Its label, [1], or None.
+    worst
+        (index, value) of the worst samples, worst first.
+    mean
+        Mean value of all samples.
+    samples
+        Number of samples.
     """
 
     metric: str
@@ -48,18 +65,18 @@ class BadCase:
     samples: int
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the sample as an .npz, which every command takes as data.
+        """Write the sample as an .npz file, which every command accepts as data.
 
-        The inputs by name, and `labels`.
+        The file contains the inputs by name, and `labels` if there is a label.
         """
-        arrays: dict[str, Any] = {
-            **self.feeds,
-            **({} if self.label is None else {"labels": self.label}),
-        }
         if os.path.splitext(path)[1] != ".npz":
             raise ConfigError(
-                f"cannot write {os.fspath(path)}: data are read from .npz files; give such a name"
+                f"cannot write {os.fspath(path)}: data are read from .npz files; use a name that "
+                "ends with .npz"
             )
+        arrays: dict[str, Any] = dict(self.feeds)
+        if self.label is not None:
+            arrays["labels"] = self.label
         write_npz(path, arrays)
 
 
@@ -76,99 +93,115 @@ def find_bad_case(
     limit: int | None = None,
     progress: Progress | None = None,
 ) -> BadCase:
-    """Return the sample of `data` whose output is worst.
+    """Find the sample of `data` with the worst output.
 
-    float_model, quant_model : as `compare` takes them, but for dumps. output : the graph output
-    that is looked at,
-        default the first.
-    metric : L1, MSE, KL, Cosine, SQNR, Atol or Rtol of one sample; or a function,
-    ``module:function`` or the function
-        itself, of the outputs (first model's, second's) of one sample, batch of one on axis 0.
-        order : which values of the function are the worst first, "ascending" or "descending"; only
-        for a function, which needs it.
-    steps : look at the first so many batches only, of `batch` samples at most.
-    Raises ConfigError for wrong settings, DataError where data do not fit.
+    Parameters
+    ----------
+    float_model, quant_model
+        The models, as `compare` takes them, but no dump as the first model.
+    data
+        Input data, in any form that other commands take.
+    metric
+        L1, MSE, KL, Cosine, SQNR, Atol or Rtol of one sample; or a function, or
+        ``module:function``, of the outputs (first model's, second's) of one sample, as a batch of
+        one on axis 0.
+    order
+        Which values of a function come first as the worst, "ascending" or "descending". Required
+        for a function, not allowed otherwise.
+    output
+        The graph output to compare; default the first one.
+    steps
+        Number of batches to look at, from the first one.
+    batch
+        Largest batch size.
+    limit
+        Largest number of samples.
+    progress
+        Progress callback.
+
+    Raises
+    ------
+    ConfigError
+        If settings are wrong.
+    DataError
+        If the data do not fit.
     """
     base, other = open_source_pair(float_model, quant_model)
-    name, axis = _resolve_output(base, output)
-    title, measure, order = _resolve_metric(metric, order)
-    ranked: list[tuple[float, int, float]] = []  # key, number, value
-    worst: tuple[dict[str, np.ndarray], np.ndarray | None] | None = None
-    total, number = 0.0, 0
+    output_name, axis = _resolve_output(base, output)
+    metric_name, measure, order = _resolve_metric(metric, order)
     specs = {spec.name: spec for spec in base.inputs}
-    for step, (feeds, labels) in enumerate(
-        Data(data, list(specs.values()), limit=limit).batches(batch)
-    ):
+    ranked: list[tuple[float, int, float]] = []  # sort key, index, value
+    worst: tuple[dict[str, np.ndarray], np.ndarray | None] | None = None
+    total, sample_count = 0.0, 0
+    batches = Data(data, list(specs.values()), limit=limit).batches(batch)
+    for step, (feeds, labels) in enumerate(batches):
         if steps is not None and step >= steps:
             break
-        count = max(
-            (spec.count_samples(feeds[n]) for n, spec in specs.items() if spec.accepts_any_batch),
-            default=1,
+        count = _count_samples(feeds, specs)
+        base_samples, other_samples = (
+            _iter_samples(_run_output(source, output_name, feeds), axis, count, output_name)
+            for source in (base, other)
         )
-        both = zip(
-            *(
-                _iter_samples(_run_output(side, name, feeds), axis, count, name)
-                for side in (base, other)
-            ),
-            strict=True,
-        )
-        for index, (x, y) in enumerate(both):
+        for index, (x, y) in enumerate(zip(base_samples, other_samples, strict=True)):
             value = measure(x, y)
-            ranked.append((worst_first_key(title, value, order), number + index, value))
+            ranked.append((worst_first_key(metric_name, value, order), sample_count + index, value))
             if ranked[-1] == min(ranked):
                 worst = _extract_sample(feeds, labels, specs, index, count)
             total += value
         ranked = sorted(ranked)[:_MAX_LISTED]
-        number += count
+        sample_count += count
         if progress is not None:
-            progress("looking", number, None)
+            progress("looking", sample_count, None)
     if worst is None:
-        raise DataError("data: no sample was looked at; give at least one step")
-    _, index, value = ranked[0]
-    listed = tuple((place, number_) for _, place, number_ in ranked)
+        raise DataError("data: no sample was processed; use at least one step")
+    _, worst_index, worst_value = ranked[0]
     return BadCase(
-        metric=title,
-        output=name,
-        index=index,
-        value=value,
+        metric=metric_name,
+        output=output_name,
+        index=worst_index,
+        value=worst_value,
         feeds=worst[0],
         label=worst[1],
-        worst=listed,
-        mean=total / number,
-        samples=number,
+        worst=tuple((index, value) for _, index, value in ranked),
+        mean=total / sample_count,
+        samples=sample_count,
     )
 
 
-def _resolve_output(base: TensorSource, wanted: str | None) -> tuple[str, int]:
-    """Return the name of the output that is looked at and the axis of its samples."""
+def _count_samples(feeds: Mapping[str, np.ndarray], specs: Mapping[str, InputSpec]) -> int:
+    """Return the number of samples in a batch; 1 if no input has a batch axis."""
+    counts = [
+        spec.count_samples(feeds[name]) for name, spec in specs.items() if spec.accepts_any_batch
+    ]
+    return max(counts, default=1)
+
+
+def _resolve_output(base: TensorSource, output: str | None) -> tuple[str, int]:
+    """Return the name of the output to compare and its sample axis."""
     if base.graph is None:
-        raise ConfigError("the baseline is a dump, which runs nothing: give a model")
+        raise ConfigError("the baseline is a dump, which cannot be run: pass a model")
     outputs = {str(v.name): v for v in base.graph.graph.outputs}
-    name = resolve_output(wanted, outputs)
+    name = resolve_output(output, outputs)
     return name, find_dynamic_axis(outputs[name])
 
 
 def _resolve_metric(metric: str | Measure, order: str | None) -> tuple[str, Measure, str | None]:
+    """Return the name, the function and the order of a metric."""
     known = {name.casefold(): name for name in METRICS}
     if isinstance(metric, str) and metric.casefold() in known:
+        name = known[metric.casefold()]
         if order is not None:
-            raise ConfigError(
-                f"order: what is worse is known of {known[metric.casefold()]}; leave it out"
-            )
-        return (
-            known[metric.casefold()],
-            lambda x, y: _measure_pair(known[metric.casefold()], x, y),
-            None,
-        )
+            raise ConfigError(f"order: {name} has a known order; omit it")
+        return name, lambda x, y: _measure_pair(name, x, y), None
     if isinstance(metric, str) and ":" not in metric:
         raise ConfigError(
             f"unknown metric '{metric}'{suggest_nearest(metric.casefold(), known)}; known: "
-            f"{', '.join(METRICS)}, "
-            "module:function"
+            f"{', '.join(METRICS)}, module:function"
         )
     if order not in ("ascending", "descending"):
         raise ConfigError(
-            "a metric of your own has no order; give ascending or descending, the worst first"
+            "a user-defined metric has no known order; pass the order of its values, worst first: "
+            "ascending or descending"
         )
     function = load_function(metric, "metric") if isinstance(metric, str) else metric
     title = metric if isinstance(metric, str) else getattr(metric, "__name__", "function")
@@ -176,46 +209,45 @@ def _resolve_metric(metric: str | Measure, order: str | None) -> tuple[str, Meas
 
 
 def _measure_pair(name: str, x: np.ndarray, y: np.ndarray) -> float:
+    """Return the value of the measure `name` for one sample's outputs."""
     if x.shape != y.shape:
         raise DataError(
             f"the outputs of one sample are {list(x.shape)} and {list(y.shape)}; "
-            "compare a model with what was made of it"
+            "compare a model with its own quantized version"
         )
     pair = PairMeasures()
     pair.add(x, y)
     return float(getattr(pair, METRICS[name]))
 
 
-def _run_output(side: TensorSource, name: str, feeds: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the real values of an output."""
-    session = getattr(side, "session", None)
+def _run_output(source: TensorSource, name: str, feeds: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Run a batch and return the float values of an output."""
+    session = getattr(source, "session", None)
     if session is not None:
-        if name not in (known := [str(v.name) for v in session.model.graph.outputs]):
+        outputs = [str(value.name) for value in session.model.graph.outputs]
+        if name not in outputs:
             raise ConfigError(
-                f"the second model has no output '{name}'{suggest_nearest(name, known)}; outputs "
-                f"are {', '.join(known)}"
+                f"the second model has no output '{name}'{suggest_nearest(name, outputs)}; outputs "
+                f"are {', '.join(outputs)}"
             )
         ((_, array, q),) = session.tensors(feeds, [name])
         if not isinstance(array, np.ndarray) or array.dtype.hasobject:
-            raise ConfigError(
-                f"output '{name}' holds no numbers that could be compared; name another one"
-            )
+            raise ConfigError(f"output '{name}' is not numeric; name another one")
         return array if q is None else q.real(array).astype(np.float32)
-    for user, array, q in side.run(feeds):
-        if user == name:
-            return array if q is None else q.real(array)
-    raise ConfigError(f"the second model has no output '{name}'; name a tensor that its dump holds")
+    for user_name, array, form in source.run(feeds):
+        if user_name == name:
+            return array if form is None else form.real(array)
+    raise ConfigError(f"the second model has no output '{name}'; name a tensor of its dump")
 
 
 def _iter_samples(array: np.ndarray, axis: int, count: int, name: str) -> Iterator[np.ndarray]:
-    """Yield what belongs to each sample, the samples' axis kept."""
+    """Yield the output of each sample, with a sample axis of length 1."""
     if count == 1:
         yield array
         return
     if array.ndim <= axis or array.shape[axis] != count:
         raise DataError(
-            f"output '{name}' has no axis of {count} "
-            "samples; give the data one by one, with batch 1"
+            f"output '{name}' has no axis of {count} samples; run the data one by one, with batch 1"
         )
     yield from np.split(array, count, axis)
 
@@ -227,11 +259,12 @@ def _extract_sample(
     index: int,
     count: int,
 ) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
-    """Return a copy of one sample and its label."""
-    one = {
-        name: specs[name].slice_samples(array, index, index + 1).copy()
-        if specs[name].accepts_any_batch and count > 1
-        else array.copy()
-        for name, array in feeds.items()
-    }
-    return one, None if labels is None else np.atleast_1d(labels)[index : index + 1].copy()
+    """Return a copy of one sample's inputs, and of its label."""
+    sample = {}
+    for name, array in feeds.items():
+        if specs[name].accepts_any_batch and count > 1:
+            array = specs[name].slice_samples(array, index, index + 1)
+        sample[name] = array.copy()
+    if labels is None:
+        return sample, None
+    return sample, np.atleast_1d(labels)[index : index + 1].copy()

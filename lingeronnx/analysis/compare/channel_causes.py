@@ -1,6 +1,6 @@
-"""What costs bits: a few large channels, values or weights.
+"""Losses of bits to a few large channels, values or weights, and minor issues.
 
-And what costs little: dead channels, narrow outputs.
+Minor issues are dead channels and outputs with few bits.
 """
 
 from __future__ import annotations
@@ -19,23 +19,30 @@ from .join import ComparedTensor, TensorJoin
 
 __all__ = ["diagnose_large_values", "diagnose_minor_issues", "diagnose_uneven_weights"]
 
-_POOR_SQNR_DB = 25.0  # dB: above that large channels do no harm
-_LOW_SQNR_DB = 15.0  # dB: what a tensor is left when something must be wrong
-_UNEVEN_SQNR_DB = 18.0  # dB: the same of the channel in the middle
-_MAX_CHANNEL_RATIO = 8.0  # times the middle channel's range
-_MAX_OUTLIER_RATIO = 10.0  # times the 0.99 quantile of absolute values
-_MIN_PEAK_TO_RMS = (
-    15.0  # times its root mean square that a channel reaches where its large values are rare
-)
+_POOR_SQNR_DB = 25.0  # large channels above this SQNR do no harm
+_LOW_SQNR_DB = 15.0  # a tensor below this SQNR must have a problem
+_UNEVEN_SQNR_DB = 18.0  # a median channel below this SQNR must have a problem
+_MAX_CHANNEL_RATIO = 8.0  # to the range of the median channel
+_MAX_OUTLIER_RATIO = 10.0  # to the 0.99 quantile of absolute values
+_MIN_PEAK_TO_RMS = 15.0  # of a channel whose large values are rare
 
 
 @dataclass(frozen=True)
 class StoredRanges:
-    """What the channels of a tensor reach as they are stored, float64 [C] each.
+    """Magnitudes of the channels of a tensor in stored units, float64 [C] each.
 
-    max_abs : the largest |x|. power : its root mean square. moving : the reach of those that speak.
-    middle : of the channel in the middle of these. level : in dB, what the channel in the middle is
-    left.
+    Parameters
+    ----------
+    max_abs
+        Largest |x| of each channel.
+    rms
+        Root mean square of each channel.
+    active_max_abs
+        `max_abs` of the active channels only.
+    median_max_abs
+        Median of `active_max_abs`; 0 without active channels.
+    median_sqnr_db
+        Median SQNR of the active channels in dB; infinite without active channels.
     """
 
     max_abs: np.ndarray
@@ -46,21 +53,27 @@ class StoredRanges:
 
     @classmethod
     def of(cls, row: ComparedTensor, stored_form: StoredForm) -> StoredRanges:
-        """Return those of a tensor that is held as `stored_form`."""
-        channels = row.channels
-        reach, power = (
-            array * np.array(stored_form.factor)
-            for array in (channels.max_abs, np.sqrt(channels.mean_square))
-        )
-        moving, levels = reach[channels.is_active], channels.sqnr_db()
-        middle = float(np.median(moving)) if moving.size else 0.0
-        return cls(
-            reach, power, moving, middle, float(np.median(levels)) if levels.size else math.inf
-        )
+        """Compute the magnitudes of a tensor stored as `stored_form`."""
+        channels, factor = row.channels, np.array(stored_form.factor)
+        max_abs, rms = channels.max_abs * factor, np.sqrt(channels.mean_square) * factor
+        active_max_abs, sqnrs_db = max_abs[channels.is_active], channels.sqnr_db()
+        median_max_abs = float(np.median(active_max_abs)) if active_max_abs.size else 0.0
+        median_sqnr_db = float(np.median(sqnrs_db)) if sqnrs_db.size else math.inf
+        return cls(max_abs, rms, active_max_abs, median_max_abs, median_sqnr_db)
+
+    @property
+    def is_large(self) -> np.ndarray:
+        """Which channels exceed the median channel too much, bool [C]."""
+        return np.asarray(self.max_abs > _MAX_CHANNEL_RATIO * self.median_max_abs)
+
+    @property
+    def has_few_large(self) -> bool:
+        """Whether at most an eighth of the channels, or one, are large."""
+        return bool(np.count_nonzero(self.is_large) <= max(1, len(self.max_abs) // 8))
 
 
 def diagnose_large_values(row: ComparedTensor, tensor_join: TensorJoin) -> LayerFinding | None:
-    """Return whether a few channels, or a few values, set the range for all."""
+    """Return a finding if a few channels or a few values set the range of the tensor."""
     if row.stored_form is None or not row.channels.count or row.kinds[0] == "Input":
         return None
     ranges = StoredRanges.of(row, row.stored_form)
@@ -74,74 +87,64 @@ def diagnose_large_values(row: ComparedTensor, tensor_join: TensorJoin) -> Layer
 def _diagnose_rare_values(
     row: ComparedTensor, ranges: StoredRanges, tensor_join: TensorJoin
 ) -> LayerFinding | None:
-    tail, top = (
-        row.effective.x.max_abs / max(_abs_quantile_99(row), 1e-30),
-        int(ranges.max_abs.argmax()),
-    )
-    level = min(row.effective.sqnr, ranges.median_sqnr_db)
-    if (
-        tail <= _MAX_OUTLIER_RATIO
-        or ranges.max_abs[top] <= _MIN_PEAK_TO_RMS * ranges.rms[top]
-        or level >= _POOR_SQNR_DB
-    ):
+    """Return a finding if rare values set the range."""
+    outlier_ratio = row.effective.x.max_abs / max(_abs_quantile_99(row), 1e-30)
+    if outlier_ratio <= _MAX_OUTLIER_RATIO:
         return None
-    own = np.count_nonzero(ranges.max_abs > _MAX_CHANNEL_RATIO * ranges.median_max_abs) <= max(
-        1, len(ranges.max_abs) // 8
-    )
-    even = (
-        _equalization_options(row, tensor_join) if own and ranges.median_max_abs > 0 else ()
-    )  # of few channels: they need not be cut off
+    top = int(ranges.max_abs.argmax())
+    if ranges.max_abs[top] <= _MIN_PEAK_TO_RMS * ranges.rms[top]:
+        return None
+    sqnr_db = min(row.effective.sqnr, ranges.median_sqnr_db)
+    if sqnr_db >= _POOR_SQNR_DB:
+        return None
+    options: tuple[str, ...] = ()
+    if ranges.has_few_large and ranges.median_max_abs > 0:
+        options = _equalization_options(row, tensor_join)  # instead of clipping the few channels
+    remedy = "move the channels' ranges into the weights" if options else "clip the rare values"
+    ratio = format_distinct_from(outlier_ratio, _MAX_OUTLIER_RATIO)
     return make_finding(
         row,
         kind="outlier activation",
-        measured=(
-            f"the largest value is {format_distinct_from(tail, _MAX_OUTLIER_RATIO)} times the 0.99 "
-            "quantile of "
-            "absolute values"
-        ),
+        measured=f"the largest value is {ratio} times the 0.99 quantile of absolute values",
         limit=f"{_MAX_OUTLIER_RATIO:g} times",
-        remedy="move the channels' ranges into the weights" if even else "cut the rare values off",
-        options=even or (format_override(row, "calibrator:percentile,percentile:99.9"),),
+        remedy=remedy,
+        options=options or (format_override(row, "calibrator:percentile,percentile:99.9"),),
         order=2,
-        sqnr_db=level,
+        sqnr_db=sqnr_db,
     )
 
 
 def _diagnose_large_channels(
     row: ComparedTensor, ranges: StoredRanges, tensor_join: TensorJoin
 ) -> LayerFinding | None:
-    large_ones = np.flatnonzero(ranges.max_abs > _MAX_CHANNEL_RATIO * ranges.median_max_abs)
-    if ranges.median_max_abs <= 0 or ranges.median_sqnr_db >= _POOR_SQNR_DB or not large_ones.size:
+    """Return a finding if some channels are much larger than the median channel."""
+    large = np.flatnonzero(ranges.is_large)
+    if ranges.median_max_abs <= 0 or ranges.median_sqnr_db >= _POOR_SQNR_DB or not large.size:
         return None
-    if ranges.rms[large_ones].max() <= _MAX_CHANNEL_RATIO / 2 * np.median(
-        ranges.rms[row.channels.is_active]
-    ):
+    median_rms = np.median(ranges.rms[row.channels.is_active])
+    if ranges.rms[large].max() <= _MAX_CHANNEL_RATIO / 2 * median_rms:
         return None
-    few = len(large_ones) <= max(1, len(ranges.max_abs) // 8)
-    times = format_distinct_from(ranges.max_abs.max() / ranges.median_max_abs, _MAX_CHANNEL_RATIO)
+    kind = "outlier channel" if ranges.has_few_large else "uneven channels"
+    ratio = format_distinct_from(ranges.max_abs.max() / ranges.median_max_abs, _MAX_CHANNEL_RATIO)
     measured = (
-        f"channel {_format_channels(large_ones)} reaches {times} times as far as the channel in "
-        "the middle, which is "
-        "left "
-        f"{ranges.median_sqnr_db:.1f} dB"
+        f"channel {_format_channels(large)} reaches {ratio} times the range of the median channel, "
+        f"whose SQNR is {ranges.median_sqnr_db:.1f} dB"
     )
-    return _make_uneven_finding(
-        row, "outlier channel" if few else "uneven channels", measured, ranges, tensor_join
-    )
+    return _make_uneven_finding(row, kind, measured, ranges, tensor_join)
 
 
 def _diagnose_uneven_channels(
     row: ComparedTensor, ranges: StoredRanges, tensor_join: TensorJoin
 ) -> LayerFinding | None:
+    """Return a finding if the ranges of the active channels differ too much."""
     if ranges.median_sqnr_db >= _UNEVEN_SQNR_DB or ranges.active_max_abs.size <= 3:
         return None
-    low, high = (np.quantile(ranges.active_max_abs, share) for share in (0.1, 0.9))
+    low, high = np.quantile(ranges.active_max_abs, (0.1, 0.9))
     if high <= _MAX_CHANNEL_RATIO * low:
         return None
     measured = (
-        f"ranges of channels from {low:.3g} to {high:.3g} (0.1 and 0.9 quantiles); the channel in "
-        "the middle is left "
-        f"{ranges.median_sqnr_db:.1f} dB"
+        f"ranges of channels from {low:.3g} to {high:.3g} (0.1 and 0.9 quantiles); the SQNR of the "
+        f"median channel is {ranges.median_sqnr_db:.1f} dB"
     )
     return _make_uneven_finding(row, "uneven channels", measured, ranges, tensor_join)
 
@@ -162,24 +165,20 @@ def _make_uneven_finding(
 
 
 def _abs_quantile_99(row: ComparedTensor) -> float:
-    """Return the 0.99 quantile of |x|, from the quantiles of x."""
+    """Return the 0.99 quantile of |x|, estimated from quantiles of x."""
     histogram = row.effective.x.histogram
-    return max(
-        abs(histogram.quantile(0.995)), abs(histogram.quantile(0.005)), histogram.quantile(0.99)
-    )
+    tails = abs(histogram.quantile(0.995)), abs(histogram.quantile(0.005))
+    return max(*tails, histogram.quantile(0.99))
 
 
 def _equalization_options(row: ComparedTensor, tensor_join: TensorJoin) -> tuple[str, ...]:
-    """Return the option that gives channels like ranges.
-
-    Equalization, or where that was done more bits.
-    """
+    """Return the option to equalize channel ranges, or to use more bits if they are equalized."""
     plan = getattr(tensor_join.other, "plan", None)
-    equalized = plan is not None and any(len(set(t.factor)) > 1 for t in plan.transforms.values())
-    if not equalized:
+    if plan is None or all(len(set(t.factor)) <= 1 for t in plan.transforms.values()):
         return ("--effort normal",)
-    wide = plan is not None and 16 in get_target(plan.platform).bits
-    return (format_override(row, "bits:16"),) if wide else ()
+    if 16 in get_target(plan.platform).bits:
+        return (format_override(row, "bits:16"),)
+    return ()
 
 
 def diagnose_uneven_weights(
@@ -188,56 +187,64 @@ def diagnose_uneven_weights(
     parents: Sequence[str],
     by_layer: Mapping[str, LayerFinding],
 ) -> LayerFinding | None:
-    """Return whether most of the layer's weights have few bits left beside the largest."""
-    node = tensor_join.other.node(row.name)
-    array = ir.const_value(node.inputs[1]) if node is not None and len(node.inputs) > 1 else None
-    if (
-        array is None
-        or array.dtype.kind != "i"
-        or array.ndim < 2
-        or row.effective.sqnr > _UNEVEN_SQNR_DB
-    ):
+    """Return a finding if a few large weights leave few bits for most of the layer's weights."""
+    if row.effective.sqnr > _UNEVEN_SQNR_DB:
         return None
-    if any(p in by_layer and by_layer[p].kind == "outlier channel" for p in parents):
+    weight = _integer_weight(tensor_join.other.node(row.name))
+    if weight is None:
         return None
-    sizes = np.abs(array.astype(np.int64)).reshape(array.shape[0], array.shape[1], -1).max(axis=2)
-    rows = sizes.max(axis=1)
-    largest, middle = (
-        int(sizes.max(initial=0)),
-        min(float(np.median(sizes.max(axis=axis))) for axis in (0, 1)),
-    )
-    if middle * 4 > largest:
+    if any(name in by_layer and by_layer[name].kind == "outlier channel" for name in parents):
         return None
-    if 0 < np.count_nonzero(rows > _MAX_CHANNEL_RATIO * np.median(rows)) <= max(1, len(rows) // 8):
-        measured = (
-            f"the weights of channel {int(rows.argmax())} reach {largest} counts, "
-            f"{np.median(rows):g} in the middle"
-        )
+    kernel_max = np.abs(weight.astype(np.int64))
+    kernel_max = kernel_max.reshape(weight.shape[0], weight.shape[1], -1).max(axis=2)
+    max_weight = int(kernel_max.max(initial=0))
+    median = min(float(np.median(kernel_max.max(axis=axis))) for axis in (0, 1))
+    if median * 4 > max_weight:
+        return None
+    options = _equalization_options(row, tensor_join)
+    channel_max = kernel_max.max(axis=1)
+    channel_median = np.median(channel_max)
+    outliers = np.count_nonzero(channel_max > _MAX_CHANNEL_RATIO * channel_median)
+    if 0 < outliers <= max(1, len(channel_max) // 8):
         return make_finding(
             row,
             kind="outlier channel",
-            measured=measured,
+            measured=(
+                f"the weights of channel {int(channel_max.argmax())} reach {max_weight} steps, "
+                f"those of the median channel {channel_median:g}"
+            ),
             limit=f"{_MAX_CHANNEL_RATIO:g} times",
             remedy="move the channels' ranges into the weights",
-            options=_equalization_options(row, tensor_join),
+            options=options,
             order=2,
         )
-    measured = (
-        f"the largest weight of a channel is {middle:g} counts in the middle, {largest} at most"
-    )
+    sqnr = format_distinct_from(row.effective.sqnr, _UNEVEN_SQNR_DB)
     return make_finding(
         row,
         kind="uneven weights",
-        measured=f"{measured}; {format_distinct_from(row.effective.sqnr, _UNEVEN_SQNR_DB)} dB",
+        measured=(
+            f"the median of the channels' largest weights is {median:g} steps, the largest weight "
+            f"{max_weight}; {sqnr} dB"
+        ),
         limit=f"a quarter, {_UNEVEN_SQNR_DB:g} dB",
-        remedy="move the channels' ranges into the layers around",
-        options=_equalization_options(row, tensor_join),
+        remedy="move the channels' ranges into the adjacent layers",
+        options=options,
         order=2,
     )
 
 
+def _integer_weight(node: ir.Node | None) -> np.ndarray | None:
+    """Return the integer weight [O, I, ...] of a layer, or None if it has none."""
+    if node is None or len(node.inputs) <= 1:
+        return None
+    array = ir.const_value(node.inputs[1])
+    if array is None or array.dtype.kind != "i" or array.ndim < 2:
+        return None
+    return array
+
+
 _CLIPPING_OPS = frozenset({"Clip", "Relu"})
-#: What makes channels of its own: a dead one there is the layer's doing.
+#: Operators that compute their channels, so that a dead channel is due to the operator.
 _CHANNEL_PRODUCING_OPS = (
     operators.LAYER_OPS - operators.RECURRENT_OPS | {"BatchNormalization"} | _CLIPPING_OPS
 )
@@ -246,52 +253,32 @@ _CHANNEL_PRODUCING_OPS = (
 def diagnose_minor_issues(
     row: ComparedTensor, tensor_join: TensorJoin, explained: bool
 ) -> LayerFinding | None:
-    """Return dead channels, an output in few bits, or an error that nothing explains."""
-    channels = row.channels
-    still = np.flatnonzero(channels.is_constant) if channels.count > 1 else np.zeros(0)
-    if (
-        len(still)
-        and row.kinds[0] in _CHANNEL_PRODUCING_OPS
-        and len(still) < len(channels.is_constant)
-    ):
-        measured = (
-            f"channel {_format_channels(still)} never changes ({len(still)} of "
-            f"{len(channels.is_constant)})"
-        )
-        remedy = "take it out of the model, or train it again: it costs time and no accuracy"
-        finding = make_finding(
-            row, kind="dead channel", measured=measured, limit="none", remedy=remedy, order=3
-        )
-        share = len(still) / len(
-            channels.is_constant
-        )  # a Relu that is never passed may be by chance of the data
-        return replace(finding, weight=share / 100 if row.kinds[0] in _CLIPPING_OPS else share)
+    """Return a finding about dead channels, an 8-bit output, or an unexplained error.
+
+    `explained` tells whether a finding upstream explains the error.
+    """
+    finding = _diagnose_dead_channels(row)
+    if finding is not None:
+        return finding
     graph = tensor_join.base.graph
     outputs = [] if graph is None else [str(v.name) for v in graph.graph.outputs]
-    if (
-        row.name in outputs
-        and row.stored_form is not None
-        and row.stored_form.q.bits == 8
-        and row.effective.sqnr < _UNEVEN_SQNR_DB
-    ):
+    is_8_bit = row.stored_form is not None and row.stored_form.q.bits == 8
+    sqnr_db = row.effective.sqnr
+    if row.name in outputs and is_8_bit and sqnr_db < _UNEVEN_SQNR_DB:
         return make_finding(
             row,
             kind="output in 8 bits",
-            measured=(
-                f"{format_distinct_from(row.effective.sqnr, _UNEVEN_SQNR_DB)} dB from its own layer"
-            ),
+            measured=f"{format_distinct_from(sqnr_db, _UNEVEN_SQNR_DB)} dB from its own layer",
             limit=f"{_UNEVEN_SQNR_DB:g} dB",
-            remedy="leave the integers in float",
+            remedy="leave the output in float",
             options=(format_override(row, "out_bits:float"),),
             order=3,
         )
-    if row.local is not None and not explained and row.effective.sqnr < _LOW_SQNR_DB:
+    if row.local is not None and not explained and sqnr_db < _LOW_SQNR_DB:
         return make_finding(
             row,
             kind="similarity low",
-            measured=(
-                f"{format_distinct_from(row.effective.sqnr, _LOW_SQNR_DB)} dB from its own layer"
-            ),
+            measured=f"{format_distinct_from(sqnr_db, _LOW_SQNR_DB)} dB from its own layer",
             limit=f"{_LOW_SQNR_DB:g} dB",
             remedy="more effort, or the layer in float",
             options=("--effort normal",),
@@ -300,6 +287,30 @@ def diagnose_minor_issues(
     return None
 
 
+def _diagnose_dead_channels(row: ComparedTensor) -> LayerFinding | None:
+    """Return a finding if some, but not all channels of the layer are constant."""
+    if row.channels.count <= 1 or row.kinds[0] not in _CHANNEL_PRODUCING_OPS:
+        return None
+    channel_count = len(row.channels.is_constant)
+    dead = np.flatnonzero(row.channels.is_constant)
+    if not 0 < len(dead) < channel_count:
+        return None
+    finding = make_finding(
+        row,
+        kind="dead channel",
+        measured=(
+            f"channel {_format_channels(dead)} never changes ({len(dead)} of {channel_count})"
+        ),
+        limit="none",
+        remedy="remove it or retrain the model; it costs time but no accuracy",
+        order=3,
+    )
+    fraction = len(dead) / channel_count
+    # a Relu may clip a channel just by chance of the data
+    return replace(finding, weight=fraction / 100 if row.kinds[0] in _CLIPPING_OPS else fraction)
+
+
 def _format_channels(channels: np.ndarray) -> str:
+    """List up to four channels, and count the others."""
     listed = ", ".join(str(int(c)) for c in channels[:4])
     return listed + (f" and {len(channels) - 4} more" if len(channels) > 4 else "")

@@ -1,15 +1,14 @@
-"""A float model in which every layer is there twice.
+"""A float model with a second copy of every layer, whose inputs are clipped to their integer range.
 
-As it is, and reading what integers can hold of its inputs.
-What a layer makes of inputs that were cut off before it is no error of its own. So the graph is
-doubled: the first copy computes the model, and the second one reads of each tensor that is held in
-integers
+An error due to values that were clipped before a layer is not an error of that layer. So the graph
+is duplicated: the first copy computes the model, and each layer of the second copy reads every
+tensor that is stored as integers as
 
-    Min(Max(tensor, low), high)        low and high: the ends of the integers, in the user's
-    numbers, per channel
+    Min(Max(tensor, low), high)        low and high: the representable range in the user's units,
+                                       per channel
 
-of the *first* copy. What was cut off before one layer is thus not cut off again behind it: each
-layer is judged alone. Knows graphs, runs nothing.
+of the *first* copy. Values clipped before one layer are thus not clipped again downstream, and each
+layer is judged in isolation. This module knows graphs, but runs nothing.
 """
 
 from __future__ import annotations
@@ -23,68 +22,84 @@ from ..stats.stored_form import StoredForm
 
 __all__ = ["MIN_OPSET", "duplicate_with_clipped_inputs"]
 
-#: Max and Min of older opsets take arrays of one shape only.
+#: Max and Min of older opsets do not broadcast.
 MIN_OPSET = 8
 
 
 def duplicate_with_clipped_inputs(
     graph: ir.Model, stored_forms: Mapping[str, StoredForm], real: Mapping[str, np.ndarray]
 ) -> tuple[ir.Model, dict[str, str]]:
-    """Return `graph` and behind it its second copy, and {a tensor of the second copy.
+    """Append a second copy of every layer that reads clipped inputs.
 
-    The one it stands for}.
-    stored_forms : how tensors are held in integers, by name. real : the tensors, of which rank and
-    type count here.
+    Parameters
+    ----------
+    graph
+        The float model, which is not modified.
+    stored_forms
+        How tensors are stored as integers, by name.
+    real
+        These tensors; only their rank and data type matter.
+
+    Returns
+    -------
+    model : ir.Model
+        The model with both copies.
+    names : dict of str to str
+        Original tensor by tensor of the second copy.
     """
-    whole, second = ir.clone(graph), ir.clone(graph)
-    taken = ir.get_tensor_names(whole)
-    first = {
-        str(v.name): v
-        for v in (*ir.iter_values(whole), *whole.graph.initializers.values(), *whole.graph.inputs)
-    }
-    cut = {
-        name: _append_clip(whole, first[name], form, real[name], taken)
+    model, second = ir.clone(graph), ir.clone(graph)
+    used_names = ir.get_tensor_names(model)
+    values = (*ir.iter_values(model), *model.graph.initializers.values(), *model.graph.inputs)
+    first_copy = {str(value.name): value for value in values}
+    clipped = {
+        name: _append_clip(model, first_copy[name], form, real[name], used_names)
         for name, form in stored_forms.items()
     }
     second.graph.outputs.clear()
     for value in (*second.graph.inputs, *second.graph.initializers.values()):
-        _replace_readers(value, cut.get(str(value.name), first[str(value.name)]))
+        name = str(value.name)
+        _replace_consumers(value, clipped.get(name, first_copy[name]))
     names: dict[str, str] = {}
     for node in list(second.graph):
         for value in node.outputs:
             if not value.name:
                 continue
             name = str(value.name)
-            if name in cut:
-                _replace_readers(value, cut[name])
-            value.name = ir.reserve_name(f"{name}_own", taken)
+            if name in clipped:
+                _replace_consumers(value, clipped[name])
+            value.name = ir.reserve_name(f"{name}_own", used_names)
             names[str(value.name)] = name
         second.graph.remove(node)
         node.name = f"{node.name}_own"
-        whole.graph.append(node)
-    return whole, names
+        model.graph.append(node)
+    return model, names
 
 
-def _replace_readers(value: ir.Value, other: ir.Value) -> None:
+def _replace_consumers(value: ir.Value, replacement: ir.Value) -> None:
+    """Let all consumers of a value read `replacement`."""
     for use in list(value.uses()):
-        use.node.replace_input_with(use.idx, other)
+        use.node.replace_input_with(use.idx, replacement)
 
 
 def _append_clip(
-    graph: ir.Model, value: ir.Value, stored_form: StoredForm, like: np.ndarray, taken: set[str]
+    graph: ir.Model,
+    value: ir.Value,
+    stored_form: StoredForm,
+    array: np.ndarray,
+    used_names: set[str],
 ) -> ir.Value:
-    """Append to `graph` what cuts `value` off at the ends of its integers, and return that."""
-    for op_type, end in zip(
-        ("Max", "Min"), stored_form.representable_range(like.ndim), strict=True
-    ):
-        most = np.finfo(
-            like.dtype
-        ).max  # the lowest number there is, of a mask, may stand one step beyond
-        bound = np.clip(end, -most, most).astype(like.dtype)
-        constant = ir.add_initializer(
-            graph, ir.reserve_name(f"{value.name}_{op_type}", taken), bound
-        )
-        name = ir.reserve_name(f"{value.name}_cut", taken)
+    """Append Max and Min that clip `value` to the range of its integers, and return the result.
+
+    `array` has the rank and data type of the value.
+    """
+    max_float = np.finfo(array.dtype).max
+    bounds = stored_form.representable_range(array.ndim)
+    for op_type, bound in zip(("Max", "Min"), bounds, strict=True):
+        # a bound may be one step beyond the lowest float, such as for a mask
+        finite_bound = np.clip(bound, -max_float, max_float).astype(array.dtype)
+        constant_name = ir.reserve_name(f"{value.name}_{op_type}", used_names)
+        constant = ir.add_initializer(graph, constant_name, finite_bound)
+        name = ir.reserve_name(f"{value.name}_cut", used_names)
         graph.graph.append(
             ir.make_node(op_type, [value, constant], output=name, name=name, like=value)
         )

@@ -1,8 +1,8 @@
-"""Two models compared tensor by tensor, and the files that tell of it: `compare`.
+"""Compare two models tensor by tensor, and write the result to files: `compare`.
 
-`compare_per_layer_out.txt` and `.csv` (columns as those who know such tables expect, the csv with
-more behind them), `abnormal_layer_advisor.txt` and `profiler.html`. What is wrong is `advice`'s to
-say.
+The files are `compare_per_layer_out.txt` and `.csv` (with the usual columns of such tables, and
+further ones at the end of the csv), `abnormal_layer_advisor.txt` and `profiler.html`. The findings
+come from `advice`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from .sources import DumpSource, TensorSource, open_source_pair
 
 __all__ = ["Comparison", "compare", "write_comparison"]
 
-_MAX_EXAMINED_SAMPLES = 16  # samples to look closer with
-_MAX_KEPT_SAMPLES = 64  # samples that options are tried on, and first layers asked with
+_MAX_EXAMINED_SAMPLES = 16  # samples used to examine layers
+_MAX_TRIAL_SAMPLES = 64  # samples used to try options and to check the layout of inputs
 
 
 def compare(
@@ -49,31 +49,50 @@ def compare(
     cluster: str | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Compare two models tensor by tensor in one pass over `data`, and say what is wrong with the second.
+    """Compare two models tensor by tensor in one pass over `data`, and diagnose the second model.
 
-    float_model, quant_model : paths, graphs or sessions, float or integer; a `QuantizedModel`; the
-    folder of a dump;
-        or a `TensorSource`. data : as everywhere. out : a folder for the files, see
-        `write_comparison`. state : {output: input} fed back from call to call; an item of the data
-        is a call then. workers, cluster : where the batches are computed, see `run.cluster.spread`;
-        the result is the same to the last bit.
-    Raises DataError where the data do not fit or the models have nothing in common, ConfigError for
-    wrong settings.
+    Parameters
+    ----------
+    float_model, quant_model
+        Paths, graphs or sessions, float or integer; a `QuantizedModel`; the folder of a dump; or a
+        `TensorSource`.
+    data
+        Input data, in any form that other commands take.
+    out
+        Folder for the files of `write_comparison`.
+    state
+        Inputs by the outputs that are fed back to them; an item of the data is then a call.
+    batch
+        Samples run together; None: as many as fit in memory.
+    limit
+        Largest number of samples.
+    workers, cluster
+        Where the batches are computed, see `run.cluster.map_jobs`. The result is the same to the
+        last bit.
+    progress
+        Progress callback.
+
+    Raises
+    ------
+    DataError
+        If the data do not fit or the models have no tensor in common.
+    ConfigError
+        If settings are wrong.
     """
     base, other = open_source_pair(float_model, quant_model)
-    ordered = state is not None or any(isinstance(side, DumpSource) for side in (base, other))
+    ordered = state is not None or isinstance(base, DumpSource) or isinstance(other, DumpSource)
     if ordered and (workers is not None or cluster is not None):
         raise ConfigError(
-            "with state, and with a dump, samples follow one another: leave workers and cluster out"
+            "with state, and with a dump, samples must be processed in order: omit workers and "
+            "cluster"
         )
     tensor_join = TensorJoin(base, other, state=state)
-    few: dict[str, np.ndarray] = {}
+    trial_feeds: dict[str, np.ndarray] = {}
 
     def iter_recorded_batches() -> Iterator[Batch]:
-        for feeds, labels in iter_batches(
-            list(base.inputs), data, tensor_join, state, batch, limit
-        ):
-            _keep_first_samples(few, feeds, single=ordered)
+        specs = list(base.inputs)
+        for feeds, labels in iter_batches(specs, data, tensor_join, state, batch, limit):
+            _add_trial_samples(trial_feeds, feeds, first_call_only=ordered)
             yield feeds, labels
 
     def report_progress() -> None:
@@ -81,100 +100,97 @@ def compare(
             progress("comparing", tensor_join.samples, None)
 
     if ordered:
-        for item in iter_recorded_batches():
-            tensor_join.add(*item)
+        for feeds, labels in iter_recorded_batches():
+            tensor_join.add(feeds, labels)
             report_progress()
     else:
-        for part in map_jobs(_JoinJob(base, other), iter_recorded_batches(), workers, cluster):
-            tensor_join.merge(part)
+        for result in map_jobs(_JoinJob(base, other), iter_recorded_batches(), workers, cluster):
+            tensor_join.merge(result)
             report_progress()
-    result = _build_comparison(
-        tensor_join, few, ordered, (_model_name(float_model), _model_name(quant_model))
-    )
+    names = (_model_name(float_model), _model_name(quant_model))
+    comparison = _build_comparison(tensor_join, trial_feeds, ordered, names)
     if out is not None:
-        write_comparison(result, out)
-    return result
+        write_comparison(comparison, out)
+    return comparison
 
 
 def _build_comparison(
-    tensor_join: TensorJoin, few: Mapping[str, np.ndarray], ordered: bool, names: tuple[str, str]
+    tensor_join: TensorJoin,
+    trial_feeds: Mapping[str, np.ndarray],
+    ordered: bool,
+    names: tuple[str, str],
 ) -> Comparison:
-    """Return what was found, with options tried on `few` samples.
+    """Diagnose the joined tensors, and try options on the samples `trial_feeds`.
 
-    Ordered : they are calls in turn, none is tried.
+    With `ordered`, samples are consecutive calls; then neither the input layout is checked nor
+    options are tried.
     """
-    closer = {
-        name: array[:_MAX_EXAMINED_SAMPLES] if array.ndim else array for name, array in few.items()
+    examined_feeds = {
+        name: array[:_MAX_EXAMINED_SAMPLES] if array.ndim else array
+        for name, array in trial_feeds.items()
     }
-    answers = (
-        {}
-        if ordered
-        else {
-            spec.name: check_input_layout(tensor_join.base, spec.name, few)
-            for spec in tensor_join.base.inputs
-        }
-    )
-    findings = diagnose(tensor_join, closer, answers)
-    options = None if ordered else try_options(tensor_join, findings, few)
+    layout_checks = {}
+    if not ordered:
+        for spec in tensor_join.base.inputs:
+            layout_checks[spec.name] = check_input_layout(tensor_join.base, spec.name, trial_feeds)
+    findings = diagnose(tensor_join, examined_feeds, layout_checks)
+    options = None if ordered else try_options(tensor_join, findings, trial_feeds)
+    other_graph = tensor_join.other.graph
     return Comparison(
         tensor_join,
         rank_findings(findings, options),
         names,
         accuracy=tensor_join.accuracy,
         outputs=tensor_join.outputs,
-        cycles=cycles_of_nodes(
-            tensor_join.other.graph, {row.nodes[1] for row in tensor_join.rows.values()}
-        ),
-        weight_bits=_weight_bits(tensor_join.other.graph),
+        cycles=cycles_of_nodes(other_graph, {row.nodes[1] for row in tensor_join.rows.values()}),
+        weight_bits=_weight_bits(other_graph),
         option_results=options,
-        notes=[said.undecided for said in answers.values() if said.undecided],
+        notes=[check.undecided for check in layout_checks.values() if check.undecided],
     )
 
 
 def _weight_bits(graph: ir.Model | None) -> dict[str, int]:
-    """Return {node: bits of its weights} of an integer graph; nothing where all have 8."""
-    found = (
-        {}
-        if graph is None
-        else {str(node.name): ir.get_attr(node, "parameter_bits") for node in graph.graph}
-    )
-    known = {name: int(bits) for name, bits in found.items() if isinstance(bits, int)}
-    return known if set(known.values()) - {8} else {}
+    """Return the bits of weights by node of an integer graph, or nothing if all have 8 bits."""
+    bits_by_node: dict[str, int] = {}
+    for node in () if graph is None else graph.graph:
+        bits = ir.get_attr(node, "parameter_bits")
+        if isinstance(bits, int):
+            bits_by_node[str(node.name)] = int(bits)
+    return bits_by_node if set(bits_by_node.values()) - {8} else {}
 
 
 @dataclass(frozen=True)
 class _JoinJob:
-    """The work of one batch, for whoever does it."""
+    """Cluster job that joins both sources on one batch."""
 
     base: TensorSource
     other: TensorSource
 
     def start(self) -> Callable[[Batch], PartialJoin]:
-        """Return what joins both on one batch."""
+        """Return the function that joins both sources on a batch."""
         return self._join
 
-    def _join(self, item: Batch) -> PartialJoin:
-        one = TensorJoin(self.base, self.other)
-        one.add(*item)
-        return one.part
+    def _join(self, batch: Batch) -> PartialJoin:
+        tensor_join = TensorJoin(self.base, self.other)
+        tensor_join.add(*batch)
+        return tensor_join.partial_result
 
 
-def _keep_first_samples(
-    few: dict[str, np.ndarray], feeds: Mapping[str, np.ndarray], single: bool
+def _add_trial_samples(
+    trial_feeds: dict[str, np.ndarray], feeds: Mapping[str, np.ndarray], first_call_only: bool
 ) -> None:
-    """Add samples of a batch to `few`, as far as `_MAX_KEPT_SAMPLES` of them.
+    """Add the first samples of a batch to `trial_feeds`, up to `_MAX_TRIAL_SAMPLES` in total.
 
-    Of calls in turn those of the first alone.
+    With `first_call_only`, only samples of the first batch are added.
     """
     for name, array in feeds.items():
-        if name not in few or not array.ndim:
-            few.setdefault(name, array[:_MAX_KEPT_SAMPLES] if array.ndim else array)
-        elif (
-            not single
-            and len(few[name]) < _MAX_KEPT_SAMPLES
-            and few[name].shape[1:] == array.shape[1:]
-        ):
-            few[name] = np.concatenate([few[name], array[: _MAX_KEPT_SAMPLES - len(few[name])]])
+        if name not in trial_feeds or not array.ndim:
+            trial_feeds.setdefault(name, array[:_MAX_TRIAL_SAMPLES] if array.ndim else array)
+            continue
+        samples = trial_feeds[name]
+        missing = _MAX_TRIAL_SAMPLES - len(samples)
+        if not first_call_only and missing > 0 and samples.shape[1:] == array.shape[1:]:
+            trial_feeds[name] = np.concatenate([samples, array[:missing]])
 
 
 def _model_name(model: object) -> str:
@@ -182,9 +198,12 @@ def _model_name(model: object) -> str:
 
 
 def write_comparison(comparison: Comparison, folder: str | os.PathLike[str]) -> list[Path]:
-    """Write the four files into `folder`, which is made where need be, and return their paths.
+    """Write the four files into `folder`, which is created if necessary, and return their paths.
 
-    Raises ConfigError where that cannot be written.
+    Raises
+    ------
+    ConfigError
+        If the folder cannot be written.
     """
     target = Path(folder)
     texts = {
@@ -200,24 +219,28 @@ def write_comparison(comparison: Comparison, folder: str | os.PathLike[str]) -> 
 
 
 def _format_table(comparison: Comparison) -> str:
+    """Format the comparison as a text table with aligned columns."""
     names = (*COLUMNS, *comparison.width_columns)
-    rows = [names, *([_format_cell(cells[name]) for name in names] for cells in comparison.table())]
+    rows = [list(names)]
+    for cells in comparison.table():
+        rows.append([_format_cell(cells[name]) for name in names])
     widths = [max(len(row[i]) for row in rows) for i in range(len(names))]
-    return "".join(
-        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() + "\n"
-        for row in rows
-    )
+    lines = []
+    for row in rows:
+        padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        lines.append("  ".join(padded).rstrip() + "\n")
+    return "".join(lines)
 
 
 def _format_csv(comparison: Comparison) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
+    """Format the comparison as CSV, with all columns."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
     names = (*COLUMNS, *CSV_ONLY_COLUMNS, *comparison.width_columns)
     writer.writerow(names)
-    writer.writerows(
-        [_format_csv_cell(cells[name]) for name in names] for cells in comparison.table()
-    )
-    return out.getvalue()
+    for cells in comparison.table():
+        writer.writerow([_format_csv_cell(cells[name]) for name in names])
+    return stream.getvalue()
 
 
 def _format_cell(value: object) -> str:
@@ -227,7 +250,9 @@ def _format_cell(value: object) -> str:
 
 
 def _format_csv_cell(value: object) -> object:
-    """Return a cell of the csv: floats so that they read back as they are."""
+    """Return a cell of the CSV file; floats are written so that they read back exactly."""
     if isinstance(value, float):
         return repr(float(value))
-    return "" if value is None else "x".join(map(str, value)) if isinstance(value, list) else value
+    if isinstance(value, list):
+        return "x".join(map(str, value))
+    return "" if value is None else value

@@ -1,7 +1,4 @@
-"""What a comparison of two models found, as a value.
-
-Rows, findings, accuracy, and the texts made of them.
-"""
+"""Result of a comparison of two models: rows, findings, accuracy, and texts made from them."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ _RANGE_COLUMNS = tuple(
     f"{side}_model_{name}" for name in ("min", "max", "mean", "var") for side in ("base", "analy")
 )
 
-#: Of both tables, in this order; the first is the row's number.
+#: Columns of both tables; the first one is the index of the row.
 COLUMNS = (
     "",
     "mod_name",
@@ -37,7 +34,7 @@ COLUMNS = (
     *_RANGE_COLUMNS,
 )
 
-#: Behind these, in the csv.
+#: Further columns of the CSV file.
 CSV_ONLY_COLUMNS = (
     *(f"local_{name}" for name in METRICS),
     "saturation",
@@ -51,14 +48,29 @@ CSV_ONLY_COLUMNS = (
 @keep_old_members("0.3", tried="option_results", advice="format_advice", why="finding_kind_of")
 @dataclass(frozen=True)
 class Comparison:
-    """What a comparison found.
+    """Result of a comparison of two models.
 
-    join : every tensor that both have, measured. findings : what is wrong, the worst first. names :
-    of the two models. accuracy : top-1 in percent of both, where the data have labels. outputs :
-    the SQNR in dB by graph output. cycles : {node of the second model: cycles of a call on its
-    chip, with those of nodes before it that no row has}, where they are known. weight_bits : {node
-    of the second model: bits of its weights}; nothing where all have 8. option_results : what the
-    findings' options give; None where they were not tried. notes : what cannot be told.
+    Parameters
+    ----------
+    join
+        All tensors that both models have, measured.
+    findings
+        Problems of the second model, worst first.
+    names
+        Names of the two models.
+    accuracy
+        Top-1 accuracy of both in percent, or None without labels.
+    outputs
+        SQNR in dB by graph output.
+    cycles
+        Cycles per call by node of the second model, if they are known. Nodes without a row count
+        towards the next node that has one.
+    weight_bits
+        Bits of weights by node of the second model; empty if all have 8 bits.
+    option_results
+        Effect of the findings' options, or None if they were not tried.
+    notes
+        Checks that could not be decided.
     """
 
     join: TensorJoin
@@ -73,50 +85,49 @@ class Comparison:
 
     @property
     def rows(self) -> list[ComparedTensor]:
-        """The tensors, in graph order."""
+        """The compared tensors, in graph order."""
         return list(self.join.rows.values())
 
     @property
     def worst(self) -> list[ComparedTensor]:
-        """The five tensors whose own layer adds most, the worst first."""
+        """The five tensors whose own layer adds most error, worst first."""
         return sorted(self.rows, key=lambda row: row.effective.sqnr)[:5]
 
     def finding_kind_of(self, row: ComparedTensor) -> str:
-        """Return what the findings say of a row, in a few words."""
-        return next((f.kind for f in self.findings if row.name in (f.layer, *f.also)), "")
+        """Return the kind of the first finding about a row, or ""."""
+        for finding in self.findings:
+            if row.name in (finding.layer, *finding.also):
+                return finding.kind
+        return ""
 
     @property
     def options(self) -> str:
-        """The options that help, ready to paste behind `lingeronnx quantize MODEL --calib DATA`.
+        """The options that help, as arguments of `lingeronnx quantize MODEL --calib DATA`.
 
-        Those of all findings where nothing was tried, else the best of them together.
+        These are the options of all findings if none was tried, else the best combination.
         """
-        return (
-            format_options(self.findings)
-            if self.option_results is None
-            else " ".join(self.option_results.best)
-        )
+        if self.option_results is None:
+            return format_options(self.findings)
+        return " ".join(self.option_results.best)
 
     def table(self) -> list[dict[str, object]]:
-        """Return a mapping of COLUMNS, CSV_ONLY_COLUMNS and `width_columns` for every tensor."""
-        return [
-            {
-                **_cells(index, row),
-                **{name: self.weight_bits.get(row.nodes[1]) for name in self.width_columns},
-            }
-            for index, row in enumerate(self.rows)
-        ]
+        """Return the cells of every tensor by COLUMNS, CSV_ONLY_COLUMNS and `width_columns`."""
+        rows = []
+        for index, row in enumerate(self.rows):
+            widths = {name: self.weight_bits.get(row.nodes[1]) for name in self.width_columns}
+            rows.append({**_cells(index, row), **widths})
+        return rows
 
     @property
     def width_columns(self) -> tuple[str, ...]:
-        """The last columns of both tables.
-
-        The bits of weights, where some layer has others than 8.
-        """
+        """The last columns of both tables: bits of weights, if a layer has other than 8 bits."""
         return ("weight_bits",) if self.weight_bits else ()
 
     def to_dict(self) -> dict[str, object]:
-        """Return everything but histograms as JSON-ready values."""
+        """Return everything but the histograms as JSON-ready values."""
+        layers = []
+        for cells in self.table():
+            layers.append({key or "index": value for key, value in cells.items()})
         return {
             "models": list(self.names),
             "samples": self.join.samples,
@@ -126,108 +137,101 @@ class Comparison:
             "options_tried": None if self.option_results is None else vars(self.option_results),
             "notes": list(self.notes),
             "findings": [finding.to_dict() for finding in self.findings],
-            "layers": [
-                {key or "index": value for key, value in cells.items()} for cells in self.table()
-            ],
+            "layers": layers,
             "unpaired": list(self.join.unpaired),
         }
 
     def format_advice(self) -> str:
-        """Return the text of the advisor's file."""
+        """Return the text of the advisor's file: summary, findings and options."""
         lines = [
             f"{self.names[1]} against {self.names[0]}, {self.join.samples} samples",
-            *self._summary(),
+            *self._format_summary(),
             "",
         ]
-        for place, finding in enumerate(self.findings, 1):
-            also = (
-                f" (and {', '.join(finding.also)}, which share its scale)" if finding.also else ""
-            )
-            lines += wrap_text(f"{finding.kind}: {finding.place}{also}", f"{place}. ", _INDENT)
-            for head in ("measured", "limit", "remedy"):
-                lines += wrap_text(
-                    getattr(finding, head), f"   {head + ':':<10}", f"{_INDENT}          "
-                )
+        for number, finding in enumerate(self.findings, 1):
+            title = f"{finding.kind}: {finding.place}"
+            if finding.also:
+                title += f" (and {', '.join(finding.also)}, with the same scale)"
+            lines += wrap_text(title, f"{number}. ", _INDENT)
+            for field_name in ("measured", "limit", "remedy"):
+                head = f"   {field_name + ':':<10}"
+                lines += wrap_text(getattr(finding, field_name), head, f"{_INDENT}          ")
             lines += [*(f"   option:   {option}" for option in finding.options), ""]
         if not self.findings:
-            lines += ["Nothing is out of the ordinary.", ""]
-        return "\n".join([*lines, *self._together()])
+            lines += ["No issues found.", ""]
+        return "\n".join([*lines, *self._format_options()])
 
-    def _together(self) -> list[str]:
-        """Return the lines on all options.
-
-        Which to take, and what they gave where they were tried.
-        """
+    def _format_options(self) -> list[str]:
+        """Return the lines on all options: which to use, and their effect if they were tried."""
         if not format_options(self.findings):
             return []
-        if self.option_results is None:
+        results = self.option_results
+        if results is None:
             return ["All options together (not tried):", f"   {self.options}", ""]
-        found = self.option_results
-        with_all = (
-            f"with all options {format_number(found.every)} dB, without "
-            f"{format_number(found.now)} dB"
-        )
-        if not found.best:
-            sure = "gives" if found.value - found.now < MIN_GAIN_DB else "is sure to give"
-            itself = (
-                ""
-                if sure == "gives"
-                else f", where the graph itself has {format_number(found.graph)} dB"
-            )
-            return [
-                *wrap_text(
-                    f"No option {sure} {MIN_GAIN_DB:g} dB: {with_all}{itself}.", "", _INDENT
-                ),
-                "",
-            ]
-        whole = set(found.best) == {
-            option for finding in self.findings for option in finding.options
-        }
+        if not results.best:
+            return [*wrap_text(_explain_no_option(results), "", _INDENT), ""]
         head = "All options together:"
-        if not whole:
+        all_options = {option for finding in self.findings for option in finding.options}
+        if set(results.best) != all_options:
             head = (
-                f"The options that give {MIN_GAIN_DB:g} dB each (all "
-                f"{format_number(found.every)} dB):"
+                f"The options that gain {MIN_GAIN_DB:g} dB each (all options together: "
+                f"{format_number(results.every)} dB):"
             )
-        how = "weights refined" if found.refined else "rounding alone"
+        method = "weights refined" if results.refined else "rounding only"
         measured = (
-            f"   tried on these data, {how}: {format_number(found.value)} dB, without "
-            f"{format_number(found.now)} dB"
+            f"   tried on these data, {method}: {format_number(results.value)} dB, without options "
+            f"{format_number(results.now)} dB"
         )
         return [head, f"   {self.options}", measured, ""]
 
-    def _summary(self) -> list[str]:
+    def _format_summary(self) -> list[str]:
+        """Return lines on outputs, accuracy and notes."""
         lines = [
             f"output '{name}': {format_number(value)} dB" for name, value in self.outputs.items()
         ]
         if self.accuracy is not None:
             lines.append(f"accuracy: {self.accuracy[0]:.2f} % -> {self.accuracy[1]:.2f} %")
-        return [*lines, *(line for note in self.notes for line in wrap_text(note, "", _INDENT))]
+        for note in self.notes:
+            lines += wrap_text(note, "", _INDENT)
+        return lines
+
+
+def _explain_no_option(results: OptionTrialResult) -> str:
+    """Explain that no option helps, or that the gain is within the error of the trial."""
+    effect = (
+        f"with all options {format_number(results.every)} dB, without "
+        f"{format_number(results.now)} dB"
+    )
+    if results.value - results.now < MIN_GAIN_DB:
+        return f"No option gains {MIN_GAIN_DB:g} dB: {effect}."
+    graph_db = format_number(results.graph)
+    return f"No option is sure to gain {MIN_GAIN_DB:g} dB: {effect}; the graph has {graph_db} dB."
 
 
 _INDENT = "   "
 
 
 def _cells(index: int, row: ComparedTensor) -> dict[str, object]:
-    own = {} if row.local is None else row.local.to_dict()
-    values = row.arrived.to_dict()
-    form = row.stored_form
+    """Return the cells of a tensor, without the columns of weight widths."""
+    local_values = {} if row.local is None else row.local.to_dict()
+    arrived_values = row.arrived.to_dict()
+    stored_form = row.stored_form
     return {
         "": index,
         "mod_name": escape_invisible(row.name),
         "base_op_type": row.kinds[0],
         "analy_op_type": row.kinds[1],
         "shape": list(row.total_shape),
-        "quant_dtype": "float32" if form is None else f"int{form.q.bits}",
-        "qscale": None if form is None else form.q.scale,
-        **{name: values[name] for name in (*METRICS, *_RANGE_COLUMNS)},
-        **{f"local_{name}": own.get(name) for name in METRICS},
-        **{name: values[name] for name in ("saturation", "clipped", "used_range")},
+        "quant_dtype": "float32" if stored_form is None else f"int{stored_form.q.bits}",
+        "qscale": None if stored_form is None else stored_form.q.scale,
+        **{name: arrived_values[name] for name in (*METRICS, *_RANGE_COLUMNS)},
+        **{f"local_{name}": local_values.get(name) for name in METRICS},
+        **{name: arrived_values[name] for name in ("saturation", "clipped", "used_range")},
         "node": escape_invisible(row.nodes[0]),
         "module": escape_invisible(row.module),
     }
 
 
 def format_number(value: float) -> str:
-    """Return six digits of a value, infinities as words."""
+    """Format a value with six significant digits; infinities and NaN as words."""
     return f"{value:.6g}" if math.isfinite(value) else str(value)

@@ -1,4 +1,4 @@
-"""One thing that is wrong with a tensor of a comparison, and how it is made of that tensor's row."""
+"""A finding about one tensor of a comparison, and its construction from the tensor's row."""
 
 from __future__ import annotations
 
@@ -10,19 +10,34 @@ from .join import ComparedTensor
 
 __all__ = ["LayerFinding", "format_distinct_from", "format_override", "make_finding"]
 
-_FULL_SQNR_DB = (
-    35.0  # dB: what 8 bits give an ordinary tensor; what is missing to it is a finding's weight
-)
+#: SQNR of an ordinary 8-bit tensor. A finding's weight is the shortfall from it.
+_FULL_SQNR_DB = 35.0
 
 
 @dataclass(frozen=True)
 class LayerFinding:
-    """One thing that is wrong.
+    """A problem with one tensor.
 
-    layer : the tensor, by the user's name. node, operator, module : what writes it in the float
-    model. kind : in a few words. measured, limit : what was seen, and what it should be. remedy :
-    words. options : of `quantize`, to paste. weight : in dB, how much is lost; order : 0 the data
-    ... 3 what costs little. also : tensors that share its scale.
+    Parameters
+    ----------
+    layer
+        The tensor, by the user's name.
+    node, operator, module
+        Name, type and module of the operator that produces it in the float model.
+    kind
+        Kind of the problem, in a few words.
+    measured, limit
+        The measured value and its limit, as text.
+    remedy
+        How to fix it, as text.
+    options
+        Options of `quantize` that may fix it.
+    weight
+        How much is lost, in dB.
+    order
+        Priority: 0 for wrong data to 3 for minor problems.
+    also
+        Tensors with the same scale and the same problem.
     """
 
     layer: str
@@ -40,13 +55,16 @@ class LayerFinding:
 
     @property
     def place(self) -> str:
-        """The module by which the user knows it, the operator, its node where that says more, and the tensor."""
-        known = [] if self.module in ("", self.node) else [f"{self.module}:"]
-        node = "" if known and self.module.replace(".", "/") in self.node else self.node
-        return " ".join(part for part in (*known, self.operator, node, f"'{self.layer}'") if part)
+        """The location as text: module, operator, node unless the module implies it, and tensor."""
+        has_module = self.module not in ("", self.node)
+        node = self.node
+        if has_module and self.module.replace(".", "/") in self.node:
+            node = ""
+        texts = (f"{self.module}:" if has_module else "", self.operator, node, f"'{self.layer}'")
+        return " ".join(text for text in texts if text)
 
     def to_dict(self) -> dict[str, object]:
-        """Return it as JSON-ready values."""
+        """Return the finding as JSON-ready values."""
         return {**vars(self), "options": list(self.options), "also": list(self.also)}
 
 
@@ -61,12 +79,13 @@ def make_finding(
     order: int,
     sqnr_db: float | None = None,
 ) -> LayerFinding:
-    """Return what is wrong with the tensor of `row`.
+    """Create a finding about the tensor of `row`.
 
-    sqnr_db : in dB, what is left of the tensor; None for its own layer's SQNR. What is missing to 8
-    bits is the weight.
+    The weight is the shortfall of `sqnr_db` from an ordinary 8-bit tensor. `sqnr_db` is the SQNR
+    that the tensor is left with, in dB; None for the SQNR of its own layer.
     """
-    weight = _FULL_SQNR_DB - min(row.effective.sqnr if sqnr_db is None else sqnr_db, _FULL_SQNR_DB)
+    if sqnr_db is None:
+        sqnr_db = row.effective.sqnr
     return LayerFinding(
         layer=row.name,
         node=row.nodes[0],
@@ -76,25 +95,29 @@ def make_finding(
         limit=limit,
         remedy=remedy,
         options=options,
-        weight=weight,
+        weight=_FULL_SQNR_DB - min(sqnr_db, _FULL_SQNR_DB),
         order=order,
         module=row.module,
     )
 
 
 def format_distinct_from(
-    value: float, limit: float, form: str = "{:.{d}f}", digits: int = 1
+    value: float, limit: float, template: str = "{:.{d}f}", digits: int = 1
 ) -> str:
-    """Return a value in as many digits as it takes to read as another number than the limit that it breaks."""
+    """Format a value with enough digits to differ from the limit that it exceeds.
+
+    `template` is a format string with the number of digits `d`.
+    """
     for d in range(digits, digits + 6):
-        if form.format(value, d=d) != form.format(limit, d=d):
-            return form.format(value, d=d)
-    return form.format(value, d=digits)
+        if template.format(value, d=d) != template.format(limit, d=d):
+            return template.format(value, d=d)
+    return template.format(value, d=digits)
 
 
 def format_override(row: ComparedTensor, setting: str) -> str:
-    """Return the option of `quantize` that gives the tensor of `row` a setting of its own."""
-    word = f"{row.name}={setting}"
-    if (seen := escape_invisible(word)) != word:  # so that a shell reads what cannot be seen
-        return "--override $'" + seen.replace("'", "\\'") + "'"
-    return "--override " + shlex.quote(word)
+    """Return the option of `quantize` that gives the tensor of `row` its own setting."""
+    argument = f"{row.name}={setting}"
+    escaped = escape_invisible(argument)
+    if escaped != argument:  # $'...' lets a shell interpret the escapes
+        return "--override $'" + escaped.replace("'", "\\'") + "'"
+    return "--override " + shlex.quote(argument)

@@ -1,4 +1,4 @@
-"""What the inputs of a comparison are that they were not at calibration."""
+"""Differences between the inputs of a comparison and those of calibration."""
 
 from __future__ import annotations
 
@@ -16,49 +16,46 @@ from .scale_causes import format_range
 
 __all__ = ["diagnose_inputs"]
 
-_MAX_CLIPPED_SHARE = 0.005  # share of values that a scale may cut off
-_SHIFT, _SPREAD = 0.5, 1.7  # of the input, in its standard deviations and as a ratio of them
-_APART, _CHANCE = (
-    0.08,
-    0.8,
-)  # standard deviations that a channel's mean may move against the others', and by chance
-_NEAR = 1e-3  # squared distance of moments, in variances, that says nothing
-_MIN_SAMPLES = 32  # samples below which nothing is said of channels in another order
+_MAX_CLIPPED_FRACTION = 0.005  # fraction of values that a scale may clip
+_MAX_MEAN_SHIFT = 0.5  # of an input, in standard deviations
+_MAX_STD_RATIO = 1.7  # of an input
+_MAX_CHANNEL_SHIFT = 0.08  # of a channel's mean against the others, in standard deviations
+_CHANCE_SHIFT = 0.8  # of a channel's mean by chance, in standard deviations over sqrt(samples)
+_MIN_DISTANCE = 1e-3  # squared distance of moments, in variances, below which order is undecided
+_MIN_SAMPLES = 32  # samples required to judge the order of channels
 
 
 def diagnose_inputs(
     tensor_join: TensorJoin, layout_checks: Mapping[str, InputLayoutCheck]
 ) -> Iterator[LayerFinding]:
-    """Yield what the inputs are that they were not at calibration.
+    """Yield findings about inputs that differ from those of calibration.
 
-    layout_checks : by input, what the first layer says of its pictures.
+    `layout_checks` has the layout check of each image input.
     """
-    noted = {} if tensor_join.other.graph is None else load_input_moments(tensor_join.other.graph)
+    graph = tensor_join.other.graph
+    moments = {} if graph is None else load_input_moments(graph)
     for spec in tensor_join.base.inputs:
         row = tensor_join.rows.get(spec.name)
         if row is None:
             continue
-        if (
-            spec.name in noted
-            and (finding := _compare_with_calibration(row, *noted[spec.name], tensor_join))
-            is not None
-        ):
+        finding = None
+        if spec.name in moments:
+            finding = _compare_with_calibration(row, *moments[spec.name], tensor_join)
+        if finding is not None:
             yield finding
-        elif (said := layout_checks.get(spec.name)) is not None and said.kind:
-            yield _make_input_finding(row, said.kind, said.measured, said.limit, 50.0)
-        elif (
-            spec.name not in noted
-            and row.effective.clipped_fraction is not None
-            and row.effective.clipped_fraction > _MAX_CLIPPED_SHARE
-        ):
+            continue
+        check = layout_checks.get(spec.name)
+        if check is not None and check.kind:
+            yield _make_input_finding(row, check.kind, check.measured, check.limit, 50.0)
+            continue
+        clipped = row.effective.clipped_fraction
+        if spec.name not in moments and clipped is not None and clipped > _MAX_CLIPPED_FRACTION:
             yield _make_input_finding(
                 row,
                 "input not normalised",
-                (
-                    f"{row.effective.clipped_fraction:.1%} of the values lie beyond what its scale holds "
-                    f"({format_range(row)})"
-                ),
-                f"at most {_MAX_CLIPPED_SHARE:.1%}",
+                f"{clipped:.1%} of the values are beyond the range of its scale "
+                f"({format_range(row)})",
+                f"at most {_MAX_CLIPPED_FRACTION:.1%}",
                 60.0,
             )
 
@@ -66,87 +63,95 @@ def diagnose_inputs(
 def _compare_with_calibration(
     row: ComparedTensor, mean: np.ndarray, std: np.ndarray, tensor_join: TensorJoin
 ) -> LayerFinding | None:
-    """Return how an input differs from what was calibrated with."""
-    ours = row.channels.mean, row.channels.std
-    if len(ours[0]) != len(mean):
-        ours = np.array([row.arrived.x.mean]), np.array([math.sqrt(row.arrived.x.variance)])
-    if (
-        2 <= len(mean) <= 4
-        and tensor_join.samples >= _MIN_SAMPLES
-        and (reordered := _detect_channel_reorder(row, ours, mean, std)) is not None
-    ):
-        return reordered
+    """Return a finding if an input differs from the calibration data.
+
+    `mean` and `std` are those of calibration, [C], or [1] for the entire tensor.
+    """
+    moments = row.channels.mean, row.channels.std
+    if len(moments[0]) != len(mean):
+        x = row.arrived.x
+        moments = np.array([x.mean]), np.array([math.sqrt(x.variance)])
+    has_samples = tensor_join.samples >= _MIN_SAMPLES
+    if 2 <= len(mean) <= 4 and has_samples:
+        finding = _detect_channel_reorder(row, moments, mean, std)
+        if finding is not None:
+            return finding
     scale = max(float(std.max()), 1e-12)
-    shift = float(np.abs(ours[0] - mean).max()) / scale
-    spread = float(ours[1].max()) / scale
-    if shift > _SHIFT or not 1 / _SPREAD < spread < _SPREAD:
-        text = f"mean {_format_values(ours[0])}, standard deviation {_format_values(ours[1])}"
-        limit = (
-            f"as at calibration: mean {_format_values(mean)}, standard deviation "
-            f"{_format_values(std)}"
-        )
+    shift = float(np.abs(moments[0] - mean).max()) / scale
+    std_ratio = float(moments[1].max()) / scale
+    if shift > _MAX_MEAN_SHIFT or not 1 / _MAX_STD_RATIO < std_ratio < _MAX_STD_RATIO:
+        measured = f"mean {_format_values(moments[0])}, standard deviation "
+        limit = f"as at calibration: mean {_format_values(mean)}, standard deviation "
         return _make_input_finding(
-            row, "input not normalised", text, limit, 60.0 + min(shift, 30.0)
+            row,
+            "input not normalised",
+            measured + _format_values(moments[1]),
+            limit + _format_values(std),
+            60.0 + min(shift, 30.0),
         )
-    return (
-        _detect_channel_shift(row, ours, mean, std, tensor_join.samples)
-        if tensor_join.samples >= _MIN_SAMPLES and len(mean) > 1
-        else None
-    )
+    if has_samples and len(mean) > 1:
+        return _detect_channel_shift(row, moments[0], mean, std, tensor_join.samples)
+    return None
 
 
 def _detect_channel_shift(
     row: ComparedTensor,
-    ours: tuple[np.ndarray, np.ndarray],
+    input_mean: np.ndarray,
     mean: np.ndarray,
     std: np.ndarray,
     samples: int,
 ) -> LayerFinding | None:
-    """Return whether channels moved against each other, as where they are swapped and normalised then."""
-    moved = (ours[0] - mean) / np.maximum(std, 1e-12)
-    apart = moved - moved.mean()
-    most = max(_APART, _CHANCE / math.sqrt(samples))
-    if np.abs(apart).max() < most or abs(moved.mean()) > np.abs(apart).max():
+    """Return a finding if channel means moved against each other.
+
+    This happens if channels are swapped and then normalized. `mean` and `std` [C] are those of
+    calibration.
+    """
+    shifts = (input_mean - mean) / np.maximum(std, 1e-12)
+    relative_shifts = shifts - shifts.mean()
+    max_shift = max(_MAX_CHANNEL_SHIFT, _CHANCE_SHIFT / math.sqrt(samples))
+    largest_shift = np.abs(relative_shifts).max()
+    if largest_shift < max_shift or abs(shifts.mean()) > largest_shift:
         return None
     measured = (
-        f"means of channels moved by {_format_values(moved)} standard deviations, by "
-        f"{moved.mean():.3g} together"
+        f"means of channels moved by {_format_values(shifts)} standard deviations, by "
+        f"{shifts.mean():.3g} together"
     )
-    return _make_input_finding(
-        row, "input channels swapped", measured, f"{most:.2g} against each other", 50.0
-    )
+    limit = f"{max_shift:.2g} against each other"
+    return _make_input_finding(row, "input channels swapped", measured, limit, 50.0)
 
 
 def _detect_channel_reorder(
-    row: ComparedTensor, ours: tuple[np.ndarray, np.ndarray], mean: np.ndarray, std: np.ndarray
+    row: ComparedTensor,
+    moments: tuple[np.ndarray, np.ndarray],
+    mean: np.ndarray,
+    std: np.ndarray,
 ) -> LayerFinding | None:
-    def distance(order: Sequence[int]) -> float:
-        pick = list(order)
-        return float(
-            (np.square(ours[0][pick] - mean) + np.square(ours[1][pick] - std)).sum()
-            / np.square(std).sum()
-        )
+    """Return a finding if the (mean, std) `moments` match calibration in another channel order."""
 
-    plain = tuple(range(len(mean)))
-    best = min(permutations(plain), key=distance)
-    if (
-        best == plain
-        or distance(best) > _SHIFT**2
-        or distance(plain) < max(2 * distance(best), _NEAR)
-    ):
+    def distance(order: Sequence[int]) -> float:
+        index = list(order)
+        mean_error = np.square(moments[0][index] - mean)
+        std_error = np.square(moments[1][index] - std)
+        return float((mean_error + std_error).sum() / np.square(std).sum())
+
+    given_order = tuple(range(len(mean)))
+    best = min(permutations(given_order), key=distance)
+    if best == given_order or distance(best) > _MAX_MEAN_SHIFT**2:
+        return None
+    if distance(given_order) < max(2 * distance(best), _MIN_DISTANCE):
         return None
     measured = (
-        f"the channels fit those of calibration in the order {list(best)}: mean "
-        f"{_format_values(ours[0])}"
+        f"the channels match those of calibration in the order {list(best)}: mean "
+        f"{_format_values(moments[0])}"
     )
-    return _make_input_finding(
-        row, "input channels swapped", measured, f"mean {_format_values(mean)}", 50.0
-    )
+    limit = f"mean {_format_values(mean)}"
+    return _make_input_finding(row, "input channels swapped", measured, limit, 50.0)
 
 
 def _make_input_finding(
     row: ComparedTensor, kind: str, measured: str, limit: str, weight: float
 ) -> LayerFinding:
+    """Create a finding about an input, of the highest priority."""
     remedy = "prepare the data as for calibration, or calibrate with data like these (--calib)"
     return LayerFinding(
         layer=row.name,
@@ -163,4 +168,5 @@ def _make_input_finding(
 
 
 def _format_values(values: np.ndarray) -> str:
+    """List the first four values."""
     return ", ".join(f"{v:.3g}" for v in values[:4])

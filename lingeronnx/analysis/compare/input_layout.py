@@ -1,16 +1,15 @@
-"""Whether pictures are turned, or their channels in another order.
+"""Detect images with swapped channels, or height and width, from the outputs of the first layer.
 
-Told by what the first layer answers.
-Normalised for each channel, pictures of swapped channels have the moments of right ones, and turned
-ones have them always. Where a BatchNormalization stands behind the first Conv, it holds the mean m
-and variance v of each of the Conv's channels over the training data. Of each order of the channels,
-and of height and width exchanged, the answers to the pictures at hand have means a and variances b,
-and lie
+With normalization per channel, images with swapped channels have the same moments as correct ones,
+and transposed images always do. If a BatchNormalization follows the first Conv, it stores the mean
+m and variance v of each of the Conv's channels over the training data. For each order of the
+channels, and for height and width exchanged, the outputs for the given images have means a and
+variances b, at a distance of
 
     d = mean over channels of (a - m)^2 / v + log(b / v)^2
 
-from there. The pictures are called wrong where another form is nearer by half; where no form is
-nearer than the given one by half of that, nothing can be told, and this is said.
+The images are reported as wrong if another layout is closer by a factor of 1.5. If the given layout
+is not closer than all others by that factor, the check is undecided, and a note says so.
 """
 
 from __future__ import annotations
@@ -26,17 +25,24 @@ from .sources import FloatSource, TensorSource
 
 __all__ = ["InputLayoutCheck", "check_input_layout"]
 
-_MIN_SAMPLES = 48  # samples below which nothing is told
-_MIN_DISTANCE_RATIO = 1.5  # times
+_MIN_SAMPLES = 48  # samples required to judge the layout
+_MIN_DISTANCE_RATIO = 1.5  # of distances of two layouts that is significant
+_MIN_VARIANCE = 1e-12
 _COLOR_CHANNELS = 3
 
 
 @dataclass(frozen=True)
 class InputLayoutCheck:
-    """What the first layer says of an input.
+    """Result of the layout check of an input.
 
-    kind : what is wrong, "" for nothing. measured, limit : in words. open : what cannot be told, ""
-    where all can.
+    Parameters
+    ----------
+    kind
+        Kind of the problem, or "".
+    measured, limit
+        The measured value and its limit, as text.
+    undecided
+        Note on why the layout could not be decided, or "".
     """
 
     kind: str = ""
@@ -48,44 +54,43 @@ class InputLayoutCheck:
 def check_input_layout(
     base: TensorSource, name: str, feeds: Mapping[str, np.ndarray]
 ) -> InputLayoutCheck:
-    """Return what the first layer says of the pictures [N, 3, H, W] that input `name` has in `feeds`."""
-    array = feeds.get(name)
-    if (
-        not isinstance(base, FloatSource)
-        or array is None
-        or array.ndim != 4
-        or array.shape[1] != _COLOR_CHANNELS
-    ):
+    """Check the layout of the images [N, 3, H, W] that input `name` has in `feeds`.
+
+    Other inputs and other kinds of `base` give an empty result.
+    """
+    images = feeds.get(name)
+    if not isinstance(base, FloatSource) or images is None:
         return InputLayoutCheck()
-    told = "whether channels, or height and width, are swapped cannot be told"
+    if images.ndim != 4 or images.shape[1] != _COLOR_CHANNELS:
+        return InputLayoutCheck()
+    note = f"'{name}': cannot decide whether channels, or height and width, are swapped"
     norm = _first_batch_norm(base.graph, name)
     if norm is None:
         return InputLayoutCheck(
-            undecided=(
-                f"'{name}': {told}: no BatchNormalization behind the first Conv holds what is usual"
-            )
+            undecided=f"{note}: no BatchNormalization after the first Conv has usual moments"
         )
-    if len(array) < _MIN_SAMPLES:
+    if len(images) < _MIN_SAMPLES:
         return InputLayoutCheck(
-            undecided=f"'{name}': {told} from {len(array)} samples; {_MIN_SAMPLES} may do"
+            undecided=f"{note} from {len(images)} samples; use at least {_MIN_SAMPLES}"
         )
-    found = {
-        form: _distance(base, norm, {**feeds, name: turned})
-        for form, turned in _layout_variants(array)
+    distances = {
+        layout: _distance(base, norm, {**feeds, name: variant})
+        for layout, variant in _layout_variants(images)
     }
-    plain = found.pop("")
-    best = min(found, key=lambda form: found[form])
-    numbers = (
-        f"the first layer's answers lie {plain:.3g} from the training data's, "
-        f"{found[best]:.3g} with {best}"
+    given_distance = distances.pop("")
+    best = min(distances, key=distances.__getitem__)
+    measured = (
+        f"the distance of the first layer's outputs to the training data is {given_distance:.3g}, "
+        f"with {best} {distances[best]:.3g}"
     )
-    if plain > _MIN_DISTANCE_RATIO * found[best]:
+    if given_distance > _MIN_DISTANCE_RATIO * distances[best]:
         kind = "input height and width swapped" if best == _TRANSPOSED else "input channels swapped"
-        return InputLayoutCheck(kind, numbers, f"less than {_MIN_DISTANCE_RATIO:g} times")
-    near = [form for form, distance in found.items() if distance < _MIN_DISTANCE_RATIO * plain]
-    if near:
+        return InputLayoutCheck(kind, measured, f"less than {_MIN_DISTANCE_RATIO:g} times")
+    max_distance = _MIN_DISTANCE_RATIO * given_distance
+    similar = [layout for layout, distance in distances.items() if distance < max_distance]
+    if similar:
         return InputLayoutCheck(
-            undecided=f"'{name}': cannot be told from {', '.join(near)}: {numbers}"
+            undecided=f"'{name}': cannot distinguish it from {', '.join(similar)}: {measured}"
         )
     return InputLayoutCheck()
 
@@ -94,7 +99,7 @@ _TRANSPOSED = "height and width exchanged"
 
 
 def _layout_variants(array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (what is done, the pictures so), the given ones first."""
+    """Yield (description, images) of all layouts; the given layout comes first, with ""."""
     yield "", array
     for order in permutations(range(_COLOR_CHANNELS)):
         if order != tuple(range(_COLOR_CHANNELS)):
@@ -104,31 +109,25 @@ def _layout_variants(array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _first_batch_norm(graph: ir.Model, name: str) -> ir.Node | None:
-    """Return the BatchNormalization behind the one Conv that reads input `name`.
-
-    None where there is none.
-    """
+    """Return the BatchNormalization after the only Conv that reads input `name`, or None."""
     value = next((v for v in graph.graph.inputs if v.name == name), None)
     conv = None if value is None else ir.sole_consumer(value)
-    norm = None if conv is None or conv.op_type != "Conv" else ir.sole_consumer(conv.outputs[0])
-    held = (
-        norm is not None
-        and norm.op_type == "BatchNormalization"
-        and ir.const_value(norm.inputs[4]) is not None
-    )
-    return norm if held else None
+    if conv is None or conv.op_type != "Conv":
+        return None
+    norm = ir.sole_consumer(conv.outputs[0])
+    if norm is None or norm.op_type != "BatchNormalization":
+        return None
+    return None if ir.const_value(norm.inputs[4]) is None else norm
 
 
 def _distance(base: FloatSource, norm: ir.Node, feeds: Mapping[str, np.ndarray]) -> float:
-    ((_, answers, _),) = base.session.tensors(feeds, [ir.input_name(norm)])
-    mean, variance = (
-        np.asarray(ir.const_value(norm.inputs[index]), np.float64) for index in (3, 4)
-    )
-    wide, least = answers.astype(np.float64), 1e-12
-    means, variances = wide.mean(axis=(0, 2, 3)), wide.var(axis=(0, 2, 3))
-    apart = np.square(means - mean) / np.maximum(variance, least)
-    return float(
-        np.mean(
-            apart + np.square(np.log(np.maximum(variances, least) / np.maximum(variance, least)))
-        )
-    )
+    """Return the distance d of the first layer's outputs for `feeds` to the training data."""
+    ((_, outputs, _),) = base.session.tensors(feeds, [ir.input_name(norm)])
+    train_mean = np.asarray(ir.const_value(norm.inputs[3]), np.float64)
+    train_variance = np.asarray(ir.const_value(norm.inputs[4]), np.float64)
+    train_variance = np.maximum(train_variance, _MIN_VARIANCE)
+    outputs = outputs.astype(np.float64)
+    mean = outputs.mean(axis=(0, 2, 3))
+    variance = np.maximum(outputs.var(axis=(0, 2, 3)), _MIN_VARIANCE)
+    mean_error = np.square(mean - train_mean) / train_variance
+    return float(np.mean(mean_error + np.square(np.log(variance / train_variance))))

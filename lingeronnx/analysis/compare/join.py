@@ -1,11 +1,12 @@
-"""Two streams joined: every tensor that both have, measured in one pass with constant memory.
+"""Join of two sources: every tensor that both have, measured in one pass with constant memory.
 
-Tensors meet under the user's names, in the user's terms: what equalization multiplied a channel by
-is divided out. For every pair there is the error as it arrives (both run from the same inputs) and
-the *local* one, which the tensor's own layer makes: all that it reads is given the baseline's
-values, on both sides as far as integers hold them, for what was cut off before a layer is no error
-of its own. What only a Relu or Clip reads is also measured as that sees it: a chip's scale need not
-hold what is cut off behind. Knows sources and measures, no remedy.
+Tensors are matched by the user's names and compared in the user's units: factors of equalization
+are divided out. For every pair there are two errors. The error *as it arrives* comes from running
+both models on the same inputs. The *local* error is the one that the tensor's own layer adds: the
+layer gets the baseline's values as inputs, in both models as far as integers can represent them,
+because values that were clipped before a layer are not an error of that layer. A tensor that is
+only consumed by a Relu or Clip is also measured as its consumer sees it: a chip's scale need not
+cover values that are clipped afterwards. This module knows sources and measures, but no remedies.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -40,21 +40,37 @@ __all__ = [
     "choose_comparison_batch_size",
 ]
 
-_MAX_BATCH_BYTES = 64 << 20  # bytes of the baseline's tensors that are held at a time
+_MAX_BATCH_BYTES = 64 << 20  # bytes of the baseline's tensors in memory at a time
 _MAX_BATCH = 16  # samples
 
 
 @dataclass
 class ComparedTensor:
-    """One tensor of both.
+    """A tensor of both models with its error measures.
 
-    name : the user's. kinds : the operators that write it in the baseline and in what is analysed;
-    "" where there is no graph. nodes : their names. module : by which the user knows the
-    baseline's. shape : of the last batch; `total_shape` of all that was seen, one batch behind the
-    other. pair : the error as it arrives. local : what the layer itself adds; None where it cannot
-    be told apart. seen : the local (else the other) error as the Relu or Clip sees it that alone
-    reads the tensor, within `consumed_range`; None where something else does. channels : the same
-    per channel.
+    Parameters
+    ----------
+    name
+        The user's name of the tensor.
+    kinds
+        Types of the operators that produce it in the baseline and in the analysed model; "" if
+        there is no graph.
+    nodes
+        Names of these operators.
+    module
+        Module path of the baseline's operator.
+    consumed_range
+        Range that the consumers of the tensor let through, or None if not all of them clip it.
+    shape
+        Shape in the last batch; see `total_shape`.
+    arrived
+        The error as it arrives.
+    local
+        The error added by the layer itself, or None if it cannot be isolated.
+    as_consumed
+        The local error (or else the error as it arrives) within `consumed_range`, or None.
+    channels
+        The same error per channel.
     """
 
     name: str
@@ -70,68 +86,72 @@ class ComparedTensor:
 
     @property
     def display_name(self) -> str:
-        """The node that writes it, by all names that the user knows.
-
-        The tensor where there is none.
-        """
+        """The node that produces the tensor, by its name and module, or else the tensor's name."""
         return format_node_label(self.nodes[0], self.module) or self.name
 
     @property
     def total_shape(self) -> tuple[int, ...]:
-        """Its shape over all of the data: as many on axis 0 as all batches have."""
-        one = math.prod(self.shape[1:])
-        return (
-            (seen // one, *self.shape[1:])
-            if self.shape and one and (seen := self.arrived.total_count)
-            else self.shape
-        )
+        """The shape over all of the data, with the batches concatenated on axis 0."""
+        row_size = math.prod(self.shape[1:])
+        total_count = self.arrived.total_count
+        if not self.shape or not row_size or not total_count:
+            return self.shape
+        return (total_count // row_size, *self.shape[1:])
 
     @property
     def stored_form(self) -> StoredForm | None:
-        """How what is analysed holds the tensor; None where in float."""
+        """How the analysed model stores the tensor as integers, or None for float."""
         return self.arrived.stored_form
 
     @property
     def local_or_arrived(self) -> PairMeasures:
-        """The local error where it is known, else the error as it arrives."""
+        """The local error if it is known, else the error as it arrives."""
         return self.arrived if self.local is None else self.local
 
     @property
     def effective(self) -> PairMeasures:
-        """What the layer itself does wrong, as far as it matters to what reads it."""
+        """The error of the layer itself, as far as it matters to the consumers of the tensor."""
         return self.local_or_arrived if self.as_consumed is None else self.as_consumed
 
     @property
     def baseline_range(self) -> tuple[float, float]:
-        """The least and the largest value of the baseline, as what reads it sees them."""
+        """The lowest and the highest value of the baseline, as its consumers see them."""
         low, high = (-math.inf, math.inf) if self.consumed_range is None else self.consumed_range
         x = self.arrived.x
         return float(np.clip(x.low, low, high)), float(np.clip(x.high, low, high))
 
     def add_effective(
-        self, x: np.ndarray, y: np.ndarray, stored_form: StoredForm | None, whole: np.ndarray
+        self,
+        x: np.ndarray,
+        y: np.ndarray,
+        stored_form: StoredForm | None,
+        unclipped: np.ndarray,
     ) -> None:
-        """Take in the two, of one shape, into `as_consumed` and `channels`.
+        """Add a batch to `as_consumed` and `channels`.
 
-        whole : x where nothing that it is computed from is cut off.
+        Parameters
+        ----------
+        x, y
+            Batch of the baseline and of the analysed model, of the same shape.
+        stored_form
+            How y is stored, or None for float.
+        unclipped
+            x as it is if no input of the layer is clipped.
         """
-        raw = whole
+        raw = unclipped
         if self.consumed_range is not None:
             low, high = self.consumed_range
-            x, whole = np.clip(x, low, high), np.clip(whole, low, high)
+            x, unclipped = np.clip(x, low, high), np.clip(unclipped, low, high)
             y = np.clip(y, low, high) if stored_form is None else stored_form.clip_stored(y, high)
             self.as_consumed = self.as_consumed or PairMeasures()
-            self.as_consumed.add(x, y, stored_form, whole)
-        factor = (1.0,) if stored_form is None else stored_form.factor
-        self.channels.add(
-            *(
-                move_channel_axis(a, factor)
-                for a in (x, y if stored_form is None else stored_form.real(y), raw)
-            )
-        )
+            self.as_consumed.add(x, y, stored_form, unclipped)
+        factor: tuple[float, ...] = (1.0,)
+        if stored_form is not None:
+            y, factor = stored_form.real(y), stored_form.factor
+        self.channels.add(*(move_channel_axis(array, factor) for array in (x, y, raw)))
 
     def merge(self, other: ComparedTensor) -> None:
-        """Take in what another has counted."""
+        """Merge the measures of further samples."""
         self.shape = other.shape or self.shape
         self.arrived.merge(other.arrived)
         self.channels.merge(other.channels)
@@ -145,9 +165,18 @@ class ComparedTensor:
 
 @dataclass(frozen=True)
 class PartialJoin:
-    """What a `TensorJoin` found on some samples; it can be sent elsewhere.
+    """Result of a `TensorJoin` for some samples, without the models, so that it can be pickled.
 
-    Hits : the sums of `TopK` of both models.
+    Parameters
+    ----------
+    rows
+        Compared tensors by name.
+    unpaired
+        Tensors without a counterpart.
+    samples, labelled_samples
+        Number of samples, and of those with class labels.
+    hits
+        Sums of `TopK` of both models.
     """
 
     rows: dict[str, ComparedTensor]
@@ -158,11 +187,29 @@ class PartialJoin:
 
 
 class TensorJoin:
-    """What two sources have in common, batch by batch.
+    """The tensors that two sources have in common, measured batch by batch.
 
-    state : {output: input} fed back from batch to batch, each side its own. local : whether to
-    measure local errors. rows : by the user's name, in the order of what is analysed. unpaired :
-    tensors of the latter that the baseline has not, such as the parts that a layer was split into.
+    Parameters
+    ----------
+    base
+        Source of the baseline.
+    other
+        Source of the analysed model.
+    local
+        Whether to measure local errors.
+    state
+        Inputs by the outputs that are fed back to them from batch to batch, separately in both
+        models.
+
+    Attributes
+    ----------
+    rows : dict of str to ComparedTensor
+        Compared tensors by the user's name, in the order of the analysed model.
+    unpaired : list of str
+        Tensors of the analysed model that the baseline does not have, such as parts of a split
+        layer.
+    samples : int
+        Number of samples so far.
     """
 
     def __init__(
@@ -181,137 +228,180 @@ class TensorJoin:
         self.samples = 0
         self._top = (TopK(1), TopK(1))
         self._labelled = 0
-        self._state = dict(state or {})
-        self._turned = dict(_match_recurrent_outputs(base, other))
-        self._ends: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] = ({}, {})
+        self._state_inputs = dict(state or {})
+        self._recurrent_outputs = dict(_match_recurrent_outputs(base, other))
+        self._base_states: dict[str, np.ndarray] = {}
+        self._other_states: dict[str, np.ndarray] = {}
 
     @property
     def accuracy(self) -> tuple[float, float] | None:
-        """Top-1 of both in percent, where all samples had labels that number the classes of the first output."""
-        whole = self._labelled == self.samples > 0
-        return (self._top[0].value, self._top[1].value) if whole else None
+        """Top-1 accuracy of both models in percent, if all samples have class labels."""
+        if not self._labelled == self.samples > 0:
+            return None
+        return self._top[0].value, self._top[1].value
 
     @property
     def outputs(self) -> dict[str, float]:
-        """The SQNR in dB of the graph outputs, as it arrives."""
+        """The SQNR of the graph outputs in dB, as it arrives."""
         graph = self.base.graph if self.base.graph is not None else self.other.graph
-        names = [] if graph is None else [str(v.name) for v in graph.graph.outputs]
+        names = [] if graph is None else [str(value.name) for value in graph.graph.outputs]
         return {name: self.rows[name].arrived.sqnr for name in names if name in self.rows}
 
     def add(self, feeds: Mapping[str, np.ndarray], labels: np.ndarray | None = None) -> None:
-        """Run a batch through both; DataError where they have no tensor in common."""
-        known = {spec.name for spec in self.other.inputs}
-        ours, theirs = ({**feeds, **ends} for ends in self._ends)
-        real = {
+        """Run a batch through both models and measure it.
+
+        Raises
+        ------
+        DataError
+            If the models have no tensor in common.
+        ConfigError
+            If a state output is not a tensor of both models.
+        """
+        known_inputs = {spec.name for spec in self.other.inputs}
+        base_feeds = {**feeds, **self._base_states}
+        other_feeds = {
             name: array
-            for name, array in self._iter_real(self.base.run(ours))
-            if array.dtype.kind == "f"
+            for name, array in {**feeds, **self._other_states}.items()
+            if name in known_inputs or not known_inputs
         }
-        theirs = {name: array for name, array in theirs.items() if name in known or not known}
-        ends: dict[str, np.ndarray] = {}
-        real |= {
-            name: _to_batch_first(real[user.name], user)
-            for name, user in self._turned.items()
-            if user.name in real
-        }
-        for name, array, form in self.other.run(theirs):
-            want = self._find_baseline_tensor(name, array, form, real)
-            if want is None:
+        real = self._run_base(base_feeds)
+        other_states: dict[str, np.ndarray] = {}
+        for name, array, form in self.other.run(other_feeds):
+            expected = self._find_baseline_tensor(name, array, form, real)
+            if expected is None:
                 continue
-            row = self.rows[name] = self.rows.get(name) or self._create_row(name)
-            row.shape, array = want.shape, array.reshape(want.shape)
-            row.arrived.add(want, array, form)
-            if not self._local:
-                row.add_effective(want, array, form, want)
+            array = array.reshape(expected.shape)
+            self._add_arrived(name, expected, array, form)
             if name == self._scores_name:
-                self._count_hits(labels, want, array if form is None else form.real(array))
-            if name in self._state:
-                ends[self._state[name]] = (
+                scores = array if form is None else form.real(array)
+                self._count_hits(labels, expected, scores)
+            if name in self._state_inputs:
+                other_states[self._state_inputs[name]] = (
                     array if form is None else form.real(array).astype(np.float32)
                 )
         if not self.rows:
             raise DataError(
-                "the two models have no tensor in common; compare a model with what was made of it"
+                "the models have no tensors in common; compare a model with its own quantized "
+                "version"
             )
         if self._local:
-            own = self._tensors_from_clipped_inputs(ours, real)
-            self._add_local({**theirs, **{n: a for n, a in ours.items() if n in theirs}}, real, own)
-        for name, to in self._state.items():
-            if name not in real or to not in ends:
-                raise ConfigError(
-                    f"state: no tensor is called '{name}' in both "
-                    f"models{suggest_nearest(name, real)}"
-                )
-        self._ends = {to: real[name] for name, to in self._state.items()}, ends
+            clipped = self._tensors_from_clipped_inputs(base_feeds, real)
+            shared_feeds = {n: array for n, array in base_feeds.items() if n in other_feeds}
+            self._add_local({**other_feeds, **shared_feeds}, real, clipped)
+        self._set_states(real, other_states)
         self.samples += max((len(array) for array in feeds.values() if array.ndim), default=1)
+
+    def _run_base(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the float tensors of the baseline, in the layout of the analysed model."""
+        real = {}
+        for name, array, form in self.base.run(feeds):
+            if form is not None:
+                array = np.asarray(form.real(array), np.float32)
+            if array.dtype.kind == "f":
+                real[name] = array
+        return real | self._convert_recurrent_outputs(real)
+
+    def _convert_recurrent_outputs(
+        self, tensors: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """Return outputs of recurrent layers by the analysed model's names and in its layout."""
+        return {
+            name: _to_batch_first(tensors[output.name], output)
+            for name, output in self._recurrent_outputs.items()
+            if output.name in tensors
+        }
+
+    def _add_arrived(
+        self, name: str, expected: np.ndarray, array: np.ndarray, form: StoredForm | None
+    ) -> None:
+        """Add a batch of a tensor to its row."""
+        row = self.rows[name] = self.rows.get(name) or self._create_row(name)
+        row.shape = expected.shape
+        row.arrived.add(expected, array, form)
+        if not self._local:
+            row.add_effective(expected, array, form, expected)
+
+    def _set_states(
+        self, real: Mapping[str, np.ndarray], other_states: dict[str, np.ndarray]
+    ) -> None:
+        """Store the state inputs of the next batch for both models."""
+        for output, state_input in self._state_inputs.items():
+            if output not in real or state_input not in other_states:
+                raise ConfigError(
+                    f"state: no tensor is called '{output}' in both "
+                    f"models{suggest_nearest(output, real)}"
+                )
+        self._base_states = {to: real[output] for output, to in self._state_inputs.items()}
+        self._other_states = other_states
 
     def _tensors_from_clipped_inputs(
         self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """Return the baseline's tensors as made of what integers hold of a layer's inputs, where that differs."""
+        """Return baseline tensors computed from clipped inputs, where that makes a difference.
+
+        The inputs of each layer are clipped to the range of their integers.
+        """
         if not isinstance(self.base, FloatSource):
             return {}
-        held = {
+        stored_forms = {
             name: row.stored_form
             for name, row in self.rows.items()
-            if row.stored_form is not None and name not in self._turned
+            if row.stored_form is not None and name not in self._recurrent_outputs
         }
-        own = self.base.run_with_clipped_inputs(feeds, real, held)
-        turned = {
-            n: _to_batch_first(own[user.name], user)
-            for n, user in self._turned.items()
-            if user.name in own
-        }
-        return {
-            name: array.astype(np.float32, copy=False) for name, array in {**own, **turned}.items()
-        }
+        tensors = self.base.run_with_clipped_inputs(feeds, real, stored_forms)
+        tensors = {**tensors, **self._convert_recurrent_outputs(tensors)}
+        return {name: array.astype(np.float32, copy=False) for name, array in tensors.items()}
 
     def _add_local(
         self,
         feeds: Mapping[str, np.ndarray],
         real: Mapping[str, np.ndarray],
-        own: Mapping[str, np.ndarray],
+        clipped: Mapping[str, np.ndarray],
     ) -> None:
-        """Run the batch through the second with all that is read as in the first."""
+        """Run each layer of the analysed model on the baseline's values and add the local errors.
+
+        `clipped` has the expected tensors that differ from `real` because inputs are clipped.
+        """
         for name, array, form in self.other.run_isolated(feeds, real):
             row = self.rows.get(name)
             if row is None or name not in real or array.size != real[name].size:
                 continue
-            whole, array = real[name], array.reshape(real[name].shape)
-            want = own.get(name, whole)
-            row.add_effective(want, array, form, whole)
+            unclipped = real[name]
+            array = array.reshape(unclipped.shape)
+            expected = clipped.get(name, unclipped)
+            row.add_effective(expected, array, form, unclipped)
             row.local = row.local or PairMeasures()
-            row.local.add(want, array, form, whole)
+            row.local.add(expected, array, form, unclipped)
 
     @cached_property
     def _scores_name(self) -> str:
-        """The first graph output."""
+        """The name of the first graph output."""
         graph = self.base.graph if self.base.graph is not None else self.other.graph
         return "" if graph is None else str(graph.graph.outputs[0].name)
 
-    def _count_hits(self, labels: np.ndarray | None, want: np.ndarray, have: np.ndarray) -> None:
-        """Count whose largest output is the label."""
-        classes = (
-            labels is not None and labels.dtype.kind in "iu" and labels.ndim == 1 and want.ndim == 2
-        )
-        if labels is not None and classes and labels.max(initial=0) < want.shape[1]:
-            for top, scores in zip(self._top, (want, have), strict=True):
-                top.add(labels, scores)
-            self._labelled += len(labels)
+    def _count_hits(
+        self, labels: np.ndarray | None, expected: np.ndarray, actual: np.ndarray
+    ) -> None:
+        """Count correct top-1 classes in both models' scores [N, classes].
+
+        Batches without class labels are ignored.
+        """
+        if labels is None or labels.dtype.kind not in "iu" or labels.ndim != 1:
+            return
+        if expected.ndim != 2 or labels.max(initial=0) >= expected.shape[1]:
+            return
+        for top, scores in zip(self._top, (expected, actual), strict=True):
+            top.add(labels, scores)
+        self._labelled += len(labels)
 
     @property
-    def part(self) -> PartialJoin:
-        """What was found so far, without the models."""
-        return PartialJoin(
-            self.rows,
-            self.unpaired,
-            self.samples,
-            self._labelled,
-            tuple(top.sums for top in self._top),
-        )
+    def partial_result(self) -> PartialJoin:
+        """The result so far, without the models."""
+        hits = tuple(top.sums for top in self._top)
+        return PartialJoin(self.rows, self.unpaired, self.samples, self._labelled, hits)
 
     def merge(self, other: PartialJoin) -> None:
-        """Take in what another, of the same sources, has found on further samples."""
+        """Merge the result for further samples of the same sources."""
         for name, row in other.rows.items():
             if name in self.rows:
                 self.rows[name].merge(row)
@@ -323,10 +413,6 @@ class TensorJoin:
         for top, sums in zip(self._top, other.hits, strict=True):
             top.merge(sums)
 
-    def _iter_real(self, items: Iterator[Any]) -> Iterator[tuple[str, np.ndarray]]:
-        for name, array, form in items:
-            yield name, array if form is None else np.asarray(form.real(array), np.float32)
-
     def _find_baseline_tensor(
         self,
         name: str,
@@ -334,50 +420,64 @@ class TensorJoin:
         stored_form: StoredForm | None,
         real: Mapping[str, np.ndarray],
     ) -> np.ndarray | None:
-        """Return the baseline's tensor to compare with, None where there is none."""
-        want = real.get(name)
+        """Return the baseline's tensor to compare with, or None if there is none.
+
+        Shapes must be equal except for axes of length 1. Tensors that should have a counterpart but
+        have none are added to `unpaired`.
+        """
+        expected = real.get(name)
         if stored_form is None and array.dtype.kind != "f":
             return None  # indices, shapes
-        if want is None or [d for d in want.shape if d != 1] != [d for d in array.shape if d != 1]:
-            if name not in self.unpaired and name not in self.rows:
-                self.unpaired.append(name)
-            return None
-        return want
+        if expected is not None and _long_axes(expected.shape) == _long_axes(array.shape):
+            return expected
+        if name not in self.unpaired and name not in self.rows:
+            self.unpaired.append(name)
+        return None
 
     def baseline_name(self, name: str) -> str:
-        """Return what the baseline calls the tensor of row `name`."""
-        return self._turned[name].name if name in self._turned else name
+        """Return the baseline's name of the tensor in row `name`."""
+        return self._recurrent_outputs[name].name if name in self._recurrent_outputs else name
 
-    def row_of(self, name: str) -> str | None:
-        """Return the row of the baseline's tensor `name`, None where it has none."""
-        rows = (row for row, user in self._turned.items() if user.name == name)
-        found = next(rows, name)
-        return found if found in self.rows else None
+    def find_row(self, name: str) -> str | None:
+        """Return the row name of the baseline's tensor `name`, or None if it has no row."""
+        for row_name, output in self._recurrent_outputs.items():
+            if output.name == name:
+                name = row_name
+                break
+        return name if name in self.rows else None
 
     def _create_row(self, name: str) -> ComparedTensor:
-        nodes = [self.base.node(self.baseline_name(name)), self.other.node(name)]
-        kinds = [
-            "" if side.graph is None else "Input" if node is None else node.op_type
-            for side, node in zip((self.base, self.other), nodes, strict=True)
-        ]
-        names = ["" if node is None else str(node.name) for node in nodes]
-        user = nodes[0] if self.base.graph is not None else nodes[1]
-        known = "" if user is None else get_module_name(user)
+        """Create the row of a tensor, with the nodes that produce it in both models."""
+        base_node, other_node = self.base.node(self.baseline_name(name)), self.other.node(name)
+        named_node = base_node if self.base.graph is not None else other_node
         return ComparedTensor(
             name,
-            (kinds[0], kinds[1]),
-            (names[0], names[1]),
-            known,
-            _consumed_range(self.base.graph, nodes[0], name),
+            (_producer_type(self.base, base_node), _producer_type(self.other, other_node)),
+            (_node_name(base_node), _node_name(other_node)),
+            "" if named_node is None else get_module_name(named_node),
+            _consumed_range(self.base.graph, base_node, name),
         )
+
+
+def _producer_type(source: TensorSource, node: ir.Node | None) -> str:
+    """Return the operator type, "Input" without a node, or "" without a graph."""
+    if source.graph is None:
+        return ""
+    return "Input" if node is None else node.op_type
+
+
+def _node_name(node: ir.Node | None) -> str:
+    return "" if node is None else str(node.name)
+
+
+def _long_axes(shape: Sequence[int]) -> list[int]:
+    """Return the axes of a shape that are not of length 1."""
+    return [length for length in shape if length != 1]
 
 
 @dataclass(frozen=True)
 class _RecurrentOutput:
-    """What a recurrent layer of the baseline puts out.
-
-    Its name, and whether the batch stands first.
-    """
+    """Output of a recurrent layer of the baseline: its name, and whether the batch is axis 0."""
 
     name: str
     batch_first: bool
@@ -386,63 +486,61 @@ class _RecurrentOutput:
 def _match_recurrent_outputs(
     base: TensorSource, other: TensorSource
 ) -> Iterator[tuple[str, _RecurrentOutput]]:
-    """Yield (what goes by another name in what is analysed, the baseline's tensor) for recurrent layers.
+    """Yield (name in the analysed model, baseline output) of renamed recurrent outputs.
 
-    Normalising gives their outputs a layout of its own, and so a name; the node keeps its name.
+    Normalization changes the layout of these outputs and therefore their names; the nodes keep
+    their names.
     """
     if base.graph is None or other.graph is None:
         return
-    made = {str(node.name): node for node in other.graph.graph}
-    users: Mapping[str, str] = getattr(other, "user_names", {})
+    other_nodes = {str(node.name): node for node in other.graph.graph}
+    user_names: Mapping[str, str] = getattr(other, "user_names", {})
     for node in base.graph.graph:
-        theirs = made.get(str(node.name))
-        if (
-            node.op_type in operators.RECURRENT_OPS
-            and not node.domain
-            and theirs is not None
-            and node.outputs[0].name
-        ):
-            name, own = str(theirs.outputs[0].name), str(node.outputs[0].name)
-            if name != own:
-                yield (
-                    users.get(name, name),
-                    _RecurrentOutput(own, bool(ir.get_attr(node, "layout", 0))),
-                )
+        other_node = other_nodes.get(str(node.name))
+        if other_node is None or node.op_type not in operators.RECURRENT_OPS or node.domain:
+            continue
+        base_name, name = str(node.outputs[0].name or ""), str(other_node.outputs[0].name)
+        if base_name and name != base_name:
+            is_batch_first = bool(ir.get_attr(node, "layout", 0))
+            yield user_names.get(name, name), _RecurrentOutput(base_name, is_batch_first)
 
 
-def _to_batch_first(array: np.ndarray, user: _RecurrentOutput) -> np.ndarray:
-    """Return Y, [T, D, N, H] or batch first [N, T, D, H], as [N, T, D * H]."""
-    turned = array if user.batch_first else array.transpose(2, 0, 1, 3)
-    return turned.reshape(*turned.shape[:2], -1)
+def _to_batch_first(array: np.ndarray, output: _RecurrentOutput) -> np.ndarray:
+    """Convert Y, [T, D, N, H] or batch first [N, T, D, H], to [N, T, D * H]."""
+    batch_first = array if output.batch_first else array.transpose(2, 0, 1, 3)
+    return batch_first.reshape(*batch_first.shape[:2], -1)
 
 
 def _consumed_range(
     graph: ir.Model | None, node: ir.Node | None, name: str
 ) -> tuple[float, float] | None:
-    """Return what the Relus and Clips from 0 that alone read a tensor let through.
+    """Return the range that all consumers of a tensor clip it to.
 
-    None where others read it.
+    The consumers must be Relus or Clips from 0 with the same range; None if there is another
+    consumer.
     """
-    value = (
-        None
-        if graph is None or node is None
-        else next((v for v in node.outputs if v.name == name), None)
-    )
-    if value is None:
+    if graph is None or node is None:
         return None
-    passed = {_passed_range(use.node) for use in value.uses()}
-    return passed.pop() if len(passed) == 1 and not value.is_graph_output() else None
+    value = next((output for output in node.outputs if output.name == name), None)
+    if value is None or value.is_graph_output():
+        return None
+    ranges = {_clipped_range(use.node) for use in value.uses()}
+    return ranges.pop() if len(ranges) == 1 else None
 
 
-def _passed_range(node: ir.Node) -> tuple[float, float] | None:
-    limits = get_clip_bounds(node) if node.op_type == "Clip" and not node.domain else None
-    if limits is None:
+def _clipped_range(node: ir.Node) -> tuple[float, float] | None:
+    """Return the output range of a Relu or of a Clip from 0, or None for other nodes."""
+    bounds = get_clip_bounds(node) if node.op_type == "Clip" and not node.domain else None
+    if bounds is None:
         return (0.0, np.inf) if is_relu_like(node) else None
-    return (0.0, limits[1]) if limits[0] == 0 else None
+    return (0.0, bounds[1]) if bounds[0] == 0 else None
 
 
 def choose_comparison_batch_size(base: TensorSource, feeds: Mapping[str, np.ndarray]) -> int:
-    """Return how many samples to run together, from one of them, whatever the number of all."""
+    """Return how many samples to run together, from the size of one sample's tensors.
+
+    The result does not depend on the number of samples.
+    """
     size = sum(array.nbytes for _, array, _ in base.run(feeds))
     return int(np.clip(_MAX_BATCH_BYTES // max(size, 1), 1, _MAX_BATCH))
 
@@ -460,17 +558,35 @@ def join_tensors(
 ) -> TensorJoin:
     """Measure every tensor that two sources have in common, over all samples of `data`.
 
-    data : as `Data` takes it, for the inputs of the baseline. state : {output: input} fed back from
-    call to call: an item of the data is a call then. batch : samples run together; None: as many as
-    fit. Raises DataError for wrong data, and where the models have nothing in common.
+    Parameters
+    ----------
+    base, other
+        Sources of the baseline and of the analysed model.
+    data
+        Data for the inputs of the baseline, as `Data` takes them.
+    local
+        Whether to measure local errors.
+    state
+        Inputs by the outputs that are fed back to them; an item of the data is then a call.
+    batch
+        Samples run together; None: as many as fit in memory.
+    limit
+        Largest number of samples.
+    progress
+        Progress callback.
+
+    Raises
+    ------
+    DataError
+        If the data are wrong or the models have no tensor in common.
     """
     specs = list(base.inputs)
-    joined = TensorJoin(base, other, local=local, state=state)
-    for feeds, labels in iter_batches(specs, data, joined, state, batch, limit):
-        joined.add(feeds, labels)
+    tensor_join = TensorJoin(base, other, local=local, state=state)
+    for feeds, labels in iter_batches(specs, data, tensor_join, state, batch, limit):
+        tensor_join.add(feeds, labels)
         if progress is not None:
-            progress("comparing", joined.samples, None)
-    return joined
+            progress("comparing", tensor_join.samples, None)
+    return tensor_join
 
 
 def iter_batches(
@@ -481,23 +597,29 @@ def iter_batches(
     batch: int | None,
     limit: int | None,
 ) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray | None]]:
-    """Yield (feeds, labels), with zeros for the states of the first call.
+    """Yield (feeds, labels) of the data, with zeros for the states of the first call.
 
-    ConfigError for a state without an input.
+    Raises
+    ------
+    ConfigError
+        If an input of `state` does not exist.
     """
     inputs = [spec.name for spec in specs]
-    if lost := next((name for name in (state or {}).values() if name not in inputs), ""):
-        raise ConfigError(f"state: the model has no input '{lost}'{suggest_nearest(lost, inputs)}")
-    fed = [spec for spec in specs if spec.name in (state or {}).values()]
-    source = Data(data, specs, limit=limit, what="data", optional={spec.name for spec in fed})
-    if state:
-        for feeds, labels in source.batches(1 << 30):
-            count = max(
-                (spec.count_samples(feeds[spec.name]) for spec in specs if spec.name in feeds),
-                default=1,
+    state_inputs = set() if state is None else set(state.values())
+    for name in () if state is None else state.values():
+        if name not in inputs:
+            raise ConfigError(
+                f"state: the model has no input '{name}'{suggest_nearest(name, inputs)}"
             )
-            missing = [spec for spec in fed if spec.name not in feeds and not tensor_join.samples]
-            yield {**make_zero_states(missing, count), **feeds}, labels
+    source = Data(data, specs, limit=limit, what="data", optional=state_inputs)
+    if state:
+        state_specs = [spec for spec in specs if spec.name in state_inputs]
+        for feeds, labels in source.batches(1 << 30):
+            counts = [spec.count_samples(feeds[spec.name]) for spec in specs if spec.name in feeds]
+            missing = []
+            if not tensor_join.samples:
+                missing = [spec for spec in state_specs if spec.name not in feeds]
+            yield {**make_zero_states(missing, max(counts, default=1)), **feeds}, labels
         return
     size = batch or choose_comparison_batch_size(tensor_join.base, source.first())
     yield from source.batches(size)

@@ -1,7 +1,4 @@
-"""Layers that compute something else.
-
-Whether a row's own error is more than rounding makes, and what explains it.
-"""
+"""Layers that compute something else: detection of errors beyond rounding, and their causes."""
 
 from __future__ import annotations
 
@@ -17,70 +14,73 @@ from .layer_examiner import LayerExaminer
 
 __all__ = ["UNSPECIFIC_KINDS", "diagnose_broken_layer"]
 
-#: Kinds that tell of an error and not of what the layer was changed in: few bits can look so.
+#: Kinds that describe an error but no specific change of the layer; few bits can cause them too.
 UNSPECIFIC_KINDS = frozenset({"wrong bias", "computes something else"})
 
-_MAX_RMS_STEPS = (
-    3.0  # root mean square error of a channel, in counts, that rounding does not explain
-)
-_LOW_SQNR_DB = 15.0  # dB: the same of a whole tensor
+_MAX_RMS_STEPS = 3.0  # root mean square error of a channel that rounding can explain, in steps
+_LOW_SQNR_DB = 15.0  # SQNR below which rounding does not explain the error of a tensor
 
 
 def _exceeds_rounding_error(row: ComparedTensor) -> bool:
-    """Whether the layer's own error is more than rounding makes."""
+    """Whether the layer's own error is larger than rounding explains."""
     if row.local is None or row.kinds[0] == "Input":
         return False
-    if row.stored_form is None:
-        return row.effective.sqnr < _LOW_SQNR_DB
-    if row.effective.sqnr < _LOW_SQNR_DB or not row.channels.count:
-        return row.effective.sqnr < _LOW_SQNR_DB
-    counts = _rms_error_in_steps(row)
-    levels = 10 * np.log10(
-        np.maximum(row.channels.mean_square, 1e-30)
-        / np.maximum(row.channels.mean_squared_error, 1e-30)
-    )
-    apart = (counts > 1) & (counts > 2 * np.median(counts)) & (levels < _LOW_SQNR_DB)
-    return bool(counts.max(initial=0.0) > _MAX_RMS_STEPS or apart.any())
+    if row.effective.sqnr < _LOW_SQNR_DB:
+        return True
+    if row.stored_form is None or not row.channels.count:
+        return False
+    steps = _rms_error_in_steps(row)
+    power = np.maximum(row.channels.mean_square, 1e-30)
+    error = np.maximum(row.channels.mean_squared_error, 1e-30)
+    sqnrs_db = 10 * np.log10(power / error)
+    is_outlier = (steps > 1) & (steps > 2 * np.median(steps)) & (sqnrs_db < _LOW_SQNR_DB)
+    return bool(steps.max(initial=0.0) > _MAX_RMS_STEPS or is_outlier.any())
 
 
 def _rms_error_in_steps(row: ComparedTensor) -> np.ndarray:
-    """Return the root mean square error of every channel in counts."""
-    assert row.stored_form is not None
-    return (
-        np.sqrt(row.channels.mean_squared_error)
-        * row.stored_form.q.scale
-        * np.array(row.stored_form.factor)
-    )
+    """Return the root mean square error of every channel in integer steps, [C]."""
+    form = row.stored_form
+    assert form is not None
+    return np.sqrt(row.channels.mean_squared_error) * form.q.scale * np.array(form.factor)
 
 
 def diagnose_broken_layer(
     row: ComparedTensor, examiner: LayerExaminer, explained: bool
 ) -> LayerFinding | None:
-    """Return what is wrong with a layer that computes something else.
+    """Return a finding if a layer computes something else than the float model's layer.
 
-    A bias at its end, and weights of channels in each other's place, are wrong whatever the samples
-    show.
+    Saturated biases and swapped weights are reported whether or not the samples show them.
 
-    Nothing where the integer graph is as it was made of this float model.
+    Parameters
+    ----------
+    row
+        Output of the layer.
+    examiner
+        Examiner of the compared models. Nothing is reported if the analysed model is unmodified.
+    explained
+        Whether a finding upstream explains the layer's error.
     """
     if examiner.is_unmodified:
         return None
-    wrong = examiner.bias(row) or examiner.find_swapped_weights(row)
-    if wrong is None and not explained and _exceeds_rounding_error(row):
-        wrong = examiner.explain(row)
-    if wrong is None:
+    cause = examiner.find_saturated_bias(row) or examiner.find_swapped_weights(row)
+    if cause is None and not explained and _exceeds_rounding_error(row):
+        cause = examiner.explain(row)
+    if cause is None:
         return None
-    kind, measured, limit, at = wrong
-    remedy = (
-        "the integer graph is not what the float model asks for: quantize the float model again"
+    finding = make_finding(
+        row,
+        kind=cause.kind,
+        measured=cause.measured,
+        limit=cause.limit,
+        remedy="the integer graph does not match the float model; quantize the float model again",
+        order=1,
     )
-    finding = make_finding(row, kind=kind, measured=measured, limit=limit, remedy=remedy, order=1)
-    if at is None:
+    if cause.node is None:
         return finding
     return replace(
         finding,
-        layer=ir.output_name(at),
-        node=str(at.name),
-        operator=at.op_type,
-        module=get_module_name(at),
+        layer=ir.output_name(cause.node),
+        node=str(cause.node.name),
+        operator=cause.node.op_type,
+        module=get_module_name(cause.node),
     )

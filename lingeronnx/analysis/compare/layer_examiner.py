@@ -1,14 +1,15 @@
-"""A closer look at one layer whose own error is not that of rounding: what would explain it.
+"""Examine a layer whose own error is larger than rounding explains, and look for the cause.
 
-Takes the layer's values on a few samples, computed from the float model's, and tries one
-explanation after another: a bias at the end of its type, attributes that differ, a missing Relu,
-channels in another order, a shift of channels.
+The layer's values on a few samples are computed from the float model's values. Causes are tried one
+after another: a saturated bias, different attributes, a missing Relu, channels in another order, a
+constant offset of channels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,38 +25,59 @@ from .weight_order import find_swapped_channels
 
 __all__ = ["LayerExaminer"]
 
-_MIN_IMPROVEMENT_DB = 6.0  # dB that an explanation must bring
+_MIN_IMPROVEMENT_DB = 6.0  # SQNR that undoing a cause must recover
 _MAX_SAMPLES = 8
-_MAX_WORK = 1 << 28  # products that comparing all channels with all may take
+_MAX_WORK = 1 << 28  # products allowed for comparing all channels with each other
 
-#: Kind, what was measured, the limit, and the node of the float model that it is about, where not the layer's own.
-Explanation = tuple[str, str, str, ir.Node | None]
+
+class Explanation(NamedTuple):
+    """The cause of a layer's error.
+
+    Parameters
+    ----------
+    kind
+        Kind of the cause.
+    measured, limit
+        The measured value and its limit, as text.
+    node
+        Node of the float model that the cause is about, if it is not the layer's own.
+    """
+
+    kind: str
+    measured: str
+    limit: str
+    node: ir.Node | None = None
 
 
 class LayerExaminer:
-    """Looks at layers of what `join` analyses, on the samples `feeds`.
+    """Examines layers of the analysed model on the samples `feeds`.
 
-    is_unmodified : whether that is as quantizing the baseline left it, as every plan computed in
-    float is: then each layer is what was asked for, and errors are those of few bits, of tables,
-    and of biases that make up for what comes before.
+    Attributes
+    ----------
+    is_unmodified : bool
+        Whether the analysed model is exactly as quantization of the baseline produced it, like
+        every plan computed in float. Then each layer is as intended, and its errors are those of
+        few bits, of tables, and of biases that compensate for errors upstream.
     """
 
     def __init__(self, tensor_join: TensorJoin, feeds: Mapping[str, np.ndarray]) -> None:
         self._base, self._other = tensor_join.base, tensor_join.other
-        self._held = {
+        self._stored_forms = {
             name: row.stored_form
             for name, row in tensor_join.rows.items()
             if row.stored_form is not None
         }
-        planned = isinstance(self._other, PlannedSource)
-        self.is_unmodified = planned or is_made_from(self._other.graph, self._base.graph)
-        self._theirs: dict[str, np.ndarray] = {}
+        is_planned = isinstance(self._other, PlannedSource)
+        self.is_unmodified = is_planned or is_made_from(self._other.graph, self._base.graph)
+        self._other_feeds: dict[str, np.ndarray] = {}
         self._feeds = {
-            n: a[:_MAX_SAMPLES] if a.ndim and len(a) > 1 else a for n, a in feeds.items()
+            name: array[:_MAX_SAMPLES] if array.ndim and len(array) > 1 else array
+            for name, array in feeds.items()
         }
 
     @cached_property
     def _float_tensors(self) -> dict[str, np.ndarray]:
+        """The tensors of the float model."""
         return {
             name: array if form is None else form.real(array)
             for name, array, form in self._base.run(self._feeds)
@@ -64,169 +86,151 @@ class LayerExaminer:
 
     @cached_property
     def _arrived_tensors(self) -> dict[str, np.ndarray]:
-        """What is analysed makes of its own inputs."""
+        """The tensors of the analysed model, run from its inputs."""
         known = {spec.name for spec in self._other.inputs}
-        self._theirs = {name: array for name, array in self._feeds.items() if name in known}
-        return _dequantize_items(self._other.run(self._theirs))
+        self._other_feeds = {name: array for name, array in self._feeds.items() if name in known}
+        return _dequantize_items(self._other.run(self._other_feeds))
 
     @cached_property
     def _isolated_tensors(self) -> dict[str, np.ndarray]:
-        """What each of its layers makes of the float model's values.
+        """The tensors of the analysed model, each computed from the float model's values.
 
-        After a run, so that it knows tensors' types.
+        The model is run first, because that determines the types of its tensors.
         """
         assert self._arrived_tensors is not None
-        return _dequantize_items(self._other.run_isolated(self._theirs, self._float_tensors))
+        return _dequantize_items(self._other.run_isolated(self._other_feeds, self._float_tensors))
 
     @cached_property
     def _expected_tensors(self) -> dict[str, np.ndarray]:
-        """What each layer of the float model makes of what integers can hold of its inputs."""
+        """The tensors of the float model, with inputs of layers clipped to their integer range."""
         if not isinstance(self._base, FloatSource):
             return self._float_tensors
         return self._float_tensors | self._base.run_with_clipped_inputs(
-            self._feeds, self._float_tensors, self._held
+            self._feeds, self._float_tensors, self._stored_forms
         )
 
     def explain(self, row: ComparedTensor) -> Explanation | None:
-        """Return what explains the error of a row; None where it is that of few bits."""
+        """Return the cause of a row's error, or None if few bits explain it."""
         x, y = self._expected_tensors.get(row.name), self._isolated_tensors.get(row.name)
         if x is None or y is None or x.size != y.size:
             return None
         x, y = x.astype(np.float64), y.reshape(x.shape).astype(np.float64)
-        sound = np.isfinite(x) & np.isfinite(y)
-        if not sound.all():
-            x, y = np.where(sound, x, 0.0), np.where(sound, y, 0.0)
-        x, y = _mask_constant_channels(
-            *(
-                move_channel_axis(a, (1.0,) if row.stored_form is None else row.stored_form.factor)
-                for a in (x, y)
-            )
-        )
-        arrays = x, y
-        if row.consumed_range is not None:
-            arrays = np.clip(x, *row.consumed_range), np.clip(y, *row.consumed_range)
-        for look in (self._find_attribute_mismatch, self._find_missing_relu):
-            if (cause := look(row)) is not None:
-                return cause
-        found = (
-            _detect_missing_relu(x, y)
-            or _detect_swapped_channels(x, y)
-            or _detect_swapped_channels(*arrays)
-        )
-        if found is None and (shift := _channel_offsets(*arrays)) is not None:
-            return _make_bias_explanation(shift) if self._offset_persists(row, shift) else None
-        return found or _explain_as_unrelated(row, *arrays)
+        finite = np.isfinite(x) & np.isfinite(y)
+        if not finite.all():
+            x, y = np.where(finite, x, 0.0), np.where(finite, y, 0.0)
+        x, y = _mask_constant_channels(*_move_channel_axes(row, x, y))
+        consumed = _clip_to_consumed_range(row, x, y)
+        cause = self._find_attribute_mismatch(row) or self._find_missing_relu(row)
+        cause = cause or _detect_missing_relu(x, y) or _detect_swapped_channels(x, y)
+        cause = cause or _detect_swapped_channels(*consumed)
+        if cause is not None:
+            return cause
+        offsets = _channel_offsets(*consumed)
+        if offsets is not None:
+            is_wrong = self._offset_persists(row, offsets)
+            return _make_bias_explanation(offsets) if is_wrong else None
+        return _explain_as_unrelated(row, *consumed)
 
-    def _offset_persists(self, row: ComparedTensor, shift: np.ndarray) -> bool:
-        """Whether the largest shift [C] is left in a run from the inputs.
+    def _offset_persists(self, row: ComparedTensor, offsets: np.ndarray) -> bool:
+        """Whether the largest offset [C] remains in a run from the inputs.
 
-        Then it makes up for nothing before.
+        Otherwise it compensates for errors upstream.
         """
-        x, y = (
-            self._float_tensors[row.name],
-            self._arrived_tensors[row.name].reshape(self._float_tensors[row.name].shape),
-        )
-        x, y = (
-            move_channel_axis(a, (1.0,) if row.stored_form is None else row.stored_form.factor)
-            for a in (x, y)
-        )
-        if row.consumed_range is not None:
-            x, y = np.clip(x, *row.consumed_range), np.clip(y, *row.consumed_range)
-        error, worst = _flatten_channels(y - x), int(np.abs(shift).argmax())
-        return error is None or 2 * abs(float(error[worst].mean())) > abs(float(shift[worst]))
+        x = self._float_tensors[row.name]
+        y = self._arrived_tensors[row.name].reshape(x.shape)
+        x, y = _clip_to_consumed_range(row, *_move_channel_axes(row, x, y))
+        error, worst = _flatten_channels(y - x), int(np.abs(offsets).argmax())
+        if error is None:
+            return True
+        return 2 * abs(float(error[worst].mean())) > abs(float(offsets[worst]))
 
-    def bias(self, row: ComparedTensor) -> Explanation | None:
-        """Return whether some of a layer's biases are at the end of their type."""
+    def find_saturated_bias(self, row: ComparedTensor) -> Explanation | None:
+        """Return a cause if biases of the layer are at the limits of their integer type."""
         node = self._other.node(row.name)
-        layer = node is not None and is_quantized_domain(node) and len(node.inputs) > 2
-        bias = ir.const_value(node.inputs[2]) if node is not None and layer else None
+        if node is None or not is_quantized_domain(node) or len(node.inputs) <= 2:
+            return None
+        bias = ir.const_value(node.inputs[2])
         if bias is None or bias.dtype.kind != "i":
             return None
-        ends = np.iinfo(bias.dtype)
-        full = np.flatnonzero((bias <= ends.min + 1) | (bias >= ends.max))
-        if not full.size:
+        limits = np.iinfo(bias.dtype)
+        saturated = np.flatnonzero((bias <= limits.min + 1) | (bias >= limits.max))
+        if not saturated.size:
             return None
-        first = f"channel {int(full[0])}: {int(bias.reshape(-1)[full[0]])}"
-        return (
+        channel = int(saturated[0])
+        return Explanation(
             "bias saturates",
-            f"{full.size} of {bias.size} biases are at the end of {bias.dtype} ({first})",
+            f"{saturated.size} of {bias.size} biases are at the limits of {bias.dtype} "
+            f"(channel {channel}: {int(bias.reshape(-1)[channel])})",
             "none",
-            None,
         )
 
-    def _layer_before(self, name: str) -> ir.Node | None:
-        return next(
-            (node for node in self._iter_folded_nodes(name) if node.op_type in operators.LAYER_OPS),
-            None,
-        )
+    def _find_float_node(self, name: str, op_types: Collection[str]) -> ir.Node | None:
+        """Return the first of the nodes folded into `name` with one of the types."""
+        for node in self._iter_folded_nodes(name):
+            if node.op_type in op_types:
+                return node
+        return None
 
     def find_swapped_weights(self, row: ComparedTensor) -> Explanation | None:
-        """Return which channels of a layer have each other's weights, whether or not that is seen in these samples."""
-        ours = self._other.node(row.name)  # of a dump there is none
-        theirs = None if ours is None else self._layer_before(row.name)
-        if ours is None or theirs is None:
+        """Return a cause if channels of the layer have each other's weights.
+
+        The weights alone are compared, so the samples need not show it.
+        """
+        integer_node = self._other.node(row.name)
+        if integer_node is None:  # such as in a dump
             return None
-        held = self._held.get(str(theirs.inputs[0].name)) if theirs.inputs[0] is not None else None
-        pairs = find_swapped_channels(ours, theirs, (1.0,) if held is None else held.factor)
+        float_node = self._find_float_node(row.name, operators.LAYER_OPS)
+        if float_node is None:
+            return None
+        layer_input = float_node.inputs[0]
+        form = None if layer_input is None else self._stored_forms.get(str(layer_input.name))
+        pairs = find_swapped_channels(
+            integer_node, float_node, (1.0,) if form is None else form.factor
+        )
         return _make_swap_explanation(pairs, "weights") if pairs else None
 
     def _find_attribute_mismatch(self, row: ComparedTensor) -> Explanation | None:
-        """Return where pads, strides, dilations or group are not those of the float model's layer."""
-        ours = self._other.node(row.name)
-        theirs = next(
-            (n for n in self._iter_folded_nodes(row.name) if n.op_type in operators.WINDOWED_OPS),
-            None,
-        )
-        if ours is None or theirs is None:
+        """Return a cause if pads, strides, dilations or group differ from the float layer's."""
+        integer_node = self._other.node(row.name)
+        float_node = self._find_float_node(row.name, operators.WINDOWED_OPS)
+        if integer_node is None or float_node is None:
             return None
-        for name, kind in (
-            ("pads", "wrong pads"),
-            ("strides", "wrong strides"),
-            ("dilations", "wrong dilations"),
-            ("group", "wrong group"),
-        ):
-            if name in ours.attributes and name in theirs.attributes:
-                have, want = ir.get_attr(ours, name), ir.get_attr(theirs, name)
-                if _to_ints(have) != _to_ints(want):
-                    return (
-                        kind,
-                        f"{name} {_to_ints(have)}",
-                        f"{_to_ints(want)} in the float model",
-                        None,
-                    )
+        for name in ("pads", "strides", "dilations", "group"):
+            if name not in integer_node.attributes or name not in float_node.attributes:
+                continue
+            actual = _to_ints(ir.get_attr(integer_node, name))
+            expected = _to_ints(ir.get_attr(float_node, name))
+            if actual != expected:
+                return Explanation(
+                    f"wrong {name}", f"{name} {actual}", f"{expected} in the float model"
+                )
         return None
 
     def _find_missing_relu(self, row: ComparedTensor) -> Explanation | None:
-        """Return whether the layer reads what the float model gives to a Relu first."""
-        theirs = self._other.node(row.name)
-        if theirs is None:
+        """Return a cause if the layer has an input that passes a Relu first in the float model."""
+        node = self._other.node(row.name)
+        if node is None:
             return None
-        users: Mapping[str, str] = getattr(self._other, "user_names", {})
-        reads = {
-            users.get(str(v.name), str(v.name))
-            for v in theirs.inputs
-            if v is not None and v.const_value is None
-        }
-        for node in self._iter_folded_nodes(row.name):
-            for value in node.inputs:
-                relu = None if value is None else value.producer()
-                if relu is None or not _is_clipping(relu) or str(relu.outputs[0].name) in reads:
+        user_names: Mapping[str, str] = getattr(self._other, "user_names", {})
+        actual_inputs = set()
+        for value in node.inputs:
+            if value is not None and value.const_value is None:
+                actual_inputs.add(user_names.get(str(value.name), str(value.name)))
+        for folded_node in self._iter_folded_nodes(row.name):
+            for relu in _iter_input_relus(folded_node):
+                relu_output, relu_input = str(relu.outputs[0].name), ir.input_name(relu)
+                if relu_output in actual_inputs or relu_input not in actual_inputs:
                     continue
-                if ir.input_name(relu) in reads:
-                    wanted = (
-                        f"'{relu.outputs[0].name}', which is cut off at 0 ({relu.op_type} "
-                        f"{relu.name})"
-                    )
-                    return (
-                        "missing Relu",
-                        f"'{row.name}' reads '{ir.input_name(relu)}'",
-                        wanted,
-                        relu,
-                    )
+                return Explanation(
+                    "missing Relu",
+                    f"'{row.name}' reads '{relu_input}'",
+                    f"'{relu_output}', which is clipped at 0 ({relu.op_type} {relu.name})",
+                    relu,
+                )
         return None
 
     def _iter_folded_nodes(self, name: str) -> Iterator[ir.Node]:
-        """Yield the node of the baseline that writes `name`, then those that were folded into it."""
+        """Yield the float node that produces `name`, then the nodes folded into it, upstream."""
         node = self._base.node(name)
         while node is not None:
             yield node
@@ -236,135 +240,148 @@ class LayerExaminer:
             node = value.producer()
 
 
+def _move_channel_axes(
+    row: ComparedTensor, x: np.ndarray, y: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Move the channels of both arrays to the axis of `channel_axis`."""
+    factor = (1.0,) if row.stored_form is None else row.stored_form.factor
+    return move_channel_axis(x, factor), move_channel_axis(y, factor)
+
+
+def _clip_to_consumed_range(
+    row: ComparedTensor, x: np.ndarray, y: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Clip both arrays to the range that the consumers of the tensor let through."""
+    if row.consumed_range is None:
+        return x, y
+    return np.clip(x, *row.consumed_range), np.clip(y, *row.consumed_range)
+
+
+def _iter_input_relus(node: ir.Node) -> Iterator[ir.Node]:
+    """Yield the Relus and Clips that produce inputs of a node."""
+    for value in node.inputs:
+        producer = None if value is None else value.producer()
+        if producer is not None and _is_clipping(producer):
+            yield producer
+
+
 def _dequantize_items(items: Iterator[Item]) -> dict[str, np.ndarray]:
+    """Return the float values of tensors by name."""
     return {name: array if form is None else form.real(array) for name, array, form in items}
 
 
 def _is_clipping(node: ir.Node) -> bool:
+    """Whether a node is a Relu or a Clip."""
     return is_relu_like(node) or (node.op_type == "Clip" and not node.domain)
 
 
 def _to_ints(value: object) -> object:
+    """Convert the elements of a list or tuple to integers."""
     return [int(v) for v in value] if isinstance(value, list | tuple) else value
 
 
 def _sqnr_db(x: np.ndarray, y: np.ndarray) -> float:
-    """Return the SQNR in dB."""
-    level = ratio_db(max(float(np.square(x).sum()), 1e-300), float(np.square(x - y).sum()))
-    return min(level, 200.0)
+    """Return the SQNR of y against x in dB, at most 200."""
+    sqnr_db = ratio_db(max(float(np.square(x).sum()), 1e-300), float(np.square(x - y).sum()))
+    return min(sqnr_db, 200.0)
 
 
 def _mask_constant_channels(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return both, the second as the first in channels that change in none.
+    """Return both arrays, with y equal to x in channels that are constant in both.
 
-    What reads these may hold the constant.
+    The consumers of such channels may contain the constant.
     """
     a, b = _flatten_channels(x), _flatten_channels(y)
     axis = channel_axis(x.ndim)
     if a is None or b is None or axis is None:
         return x, y
-    size = np.maximum(np.abs(a).max(axis=1), np.abs(b).max(axis=1))
-    still = np.maximum(np.ptp(a, axis=1), np.ptp(b, axis=1)) <= CONSTANT_TOLERANCE * size
+    max_abs = np.maximum(np.abs(a).max(axis=1), np.abs(b).max(axis=1))
+    is_constant = np.maximum(np.ptp(a, axis=1), np.ptp(b, axis=1)) <= CONSTANT_TOLERANCE * max_abs
     shape = [-1 if i == axis else 1 for i in range(x.ndim)]
-    return x, np.where(still.reshape(shape), x, y)
+    return x, np.where(is_constant.reshape(shape), x, y)
 
 
 def _detect_missing_relu(x: np.ndarray, y: np.ndarray) -> Explanation | None:
-    cut = np.maximum(y, 0)
-    if (
-        x.min(initial=0) < 0
-        or y.min(initial=0) >= 0
-        or _sqnr_db(x, cut) < _sqnr_db(x, y) + _MIN_IMPROVEMENT_DB
-    ):
+    """Return a cause if clipping y at 0 brings it much closer to x, which is never negative."""
+    if x.min(initial=0) < 0 or y.min(initial=0) >= 0:
         return None
-    return (
-        "missing Relu",
-        f"values down to {y.min():.4g}",
-        "0 at least, as in the float model",
-        None,
+    if _sqnr_db(x, np.maximum(y, 0)) < _sqnr_db(x, y) + _MIN_IMPROVEMENT_DB:
+        return None
+    return Explanation(
+        "missing Relu", f"values down to {y.min():.4g}", "0 at least, as in the float model"
     )
 
 
 def _flatten_channels(array: np.ndarray) -> np.ndarray | None:
-    """Return [C, n]."""
+    """Return an array as [C, n], or None if it has no channels."""
     axis = channel_axis(array.ndim)
     return None if axis is None else np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1)
 
 
 def _detect_swapped_channels(x: np.ndarray, y: np.ndarray) -> Explanation | None:
-    """Return which channels hold what belongs into others."""
+    """Return a cause if pairs of channels of y match x much better when they are swapped."""
     a, b = _flatten_channels(x), _flatten_channels(y)
-    if a is None or b is None:
+    if a is None or b is None or a.size * len(a) > _MAX_WORK:
         return None
-    if a.size * len(a) > _MAX_WORK:
-        return None
-    a, b = (
-        array - array.mean(axis=1, keepdims=True) for array in (a, b)
-    )  # the bias may have stayed
-    near = np.array([np.square(p - b).mean(axis=1) for p in a])
-    best = near.argmin(axis=1)
+    # the biases may not be swapped with the weights
+    a, b = (array - array.mean(axis=1, keepdims=True) for array in (a, b))
+    distances = np.array([np.square(channel - b).mean(axis=1) for channel in a])
+    best = distances.argmin(axis=1)
     moved = np.flatnonzero(best != np.arange(len(best)))
-    better = near[moved, best[moved]] * 10 ** (_MIN_IMPROVEMENT_DB / 10) < near[moved, moved]
-    moved = moved[better & (np.square(a[moved]).mean(axis=1) > 0)]
+    threshold = distances[moved, moved]
+    is_closer = distances[moved, best[moved]] * 10 ** (_MIN_IMPROVEMENT_DB / 10) < threshold
+    moved = moved[is_closer & (np.square(a[moved]).mean(axis=1) > 0)]
     pairs = [(int(i), int(best[i])) for i in moved if best[best[i]] == i and i < best[i]]
     if not pairs:
         return None
-    fixed = b.copy()
+    swapped = b.copy()
     for i, j in pairs:
-        fixed[[i, j]] = b[[j, i]]
-    if _sqnr_db(a, fixed) < _sqnr_db(a, b) + 1:
+        swapped[[i, j]] = b[[j, i]]
+    if _sqnr_db(a, swapped) < _sqnr_db(a, b) + 1:
         return None
     return _make_swap_explanation(pairs, "values")
 
 
-def _make_swap_explanation(pairs: Sequence[tuple[int, int]], what: str) -> Explanation:
+def _make_swap_explanation(pairs: Sequence[tuple[int, int]], contents: str) -> Explanation:
+    """Create the cause of swapped channels; `contents` is "weights" or "values"."""
     listed = ", ".join(f"{i} and {j}" for i, j in pairs[:3])
-    return (
+    return Explanation(
         "channels swapped",
-        f"channels {listed} hold each other's {what}",
+        f"channels {listed} have each other's {contents}",
         "the float model's order",
-        None,
     )
 
 
 def _channel_offsets(x: np.ndarray, y: np.ndarray) -> np.ndarray | None:
-    """Return by which constants channels are shifted, [C].
-
-    None where that does not explain the error.
-    """
+    """Return the mean offset of each channel [C], or None if it does not explain the error."""
     a, b = _flatten_channels(x), _flatten_channels(y)
     if a is None or b is None:
         return None
-    shift = (b - a).mean(axis=1, keepdims=True)
-    return None if _sqnr_db(a, b - shift) < _sqnr_db(a, b) + _MIN_IMPROVEMENT_DB else shift[:, 0]
+    offsets = (b - a).mean(axis=1, keepdims=True)
+    if _sqnr_db(a, b - offsets) < _sqnr_db(a, b) + _MIN_IMPROVEMENT_DB:
+        return None
+    return offsets[:, 0]
 
 
-def _make_bias_explanation(shift: np.ndarray) -> Explanation:
-    worst = int(np.abs(shift).argmax())
-    return (
-        "wrong bias",
-        f"channel {worst} is off by {float(shift[worst]):.4g} on average",
-        "0",
-        None,
-    )
+def _make_bias_explanation(offsets: np.ndarray) -> Explanation:
+    """Create the cause of a wrong bias from the offset of each channel [C]."""
+    worst = int(np.abs(offsets).argmax())
+    measured = f"channel {worst} is off by {float(offsets[worst]):.4g} on average"
+    return Explanation("wrong bias", measured, "0")
 
 
 def _explain_as_unrelated(row: ComparedTensor, x: np.ndarray, y: np.ndarray) -> Explanation | None:
-    """Say that it computes something else, where the values have little in common with the float model's."""
+    """Return a cause without details if the values differ by many integer steps."""
     a, b = _flatten_channels(x), _flatten_channels(y)
     if a is None or b is None or row.stored_form is None:
         return None
-    counts = (
-        np.sqrt(np.square(a - b).mean(axis=1))
-        * row.stored_form.q.scale
-        * np.array(row.stored_form.factor)
-    )
-    if counts.max() < 8:
+    rms_error = np.sqrt(np.square(a - b).mean(axis=1))
+    steps = rms_error * row.stored_form.q.scale * np.array(row.stored_form.factor)
+    if steps.max() < 8:
         return None
-    worst = int(counts.argmax())
-    return (
+    worst = int(steps.argmax())
+    return Explanation(
         "computes something else",
-        f"channel {worst} is off by {counts[worst]:.1f} counts (root mean square)",
+        f"channel {worst} is off by {steps[worst]:.1f} steps (root mean square)",
         "about 1 from rounding",
-        None,
     )

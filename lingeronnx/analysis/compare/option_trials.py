@@ -1,14 +1,14 @@
-"""Which of the findings' options help together: each is tried before it is advised.
+"""Try the options of findings before they are advised, and select the ones that help together.
 
-The float model is planned anew with the options behind those that the graph was made with, on the
-samples at hand. Where that leaves a tensor as it is without the options, its scale is the one that
-the graph has: calibration chose it, on other data. The plan is computed in float: what rounding
-alone leaves of the outputs. What `quantize` refines beyond that is left out, with and without the
-options; where nothing helps so, options for wrong scales are tried with refined weights, too. A
-graph that does not say what it was made with is taken as it is. Each option that is advised is
-worth `MIN_GAIN_DB`, and all together more than what the trial without options is off from the
-graph. Nothing is tried for a dump, which has no float model, and for models of very many
-multiply-accumulates.
+The float model is planned again with the options on top of the graph's own settings, on the
+available samples. If a tensor's scale does not depend on the options, the graph's scale is used,
+because calibration chose it on other data. The plan is computed in float, so the result is the
+error of rounding alone. The further refinement by `quantize` is omitted, with and without the
+options; if nothing helps this way, options for wrong scales are tried with refined weights too. A
+graph without recorded settings is used as it is. An option is advised if it gains at least
+`MIN_GAIN_DB`, and all advised options together gain more than the difference between the trial
+without options and the graph. Nothing is tried for a dump, which has no float model, and for models
+with very many multiply-accumulates.
 """
 
 from __future__ import annotations
@@ -46,21 +46,33 @@ from .sources import FloatSource, IntegerSource, PlannedSource, TensorSource
 
 __all__ = ["MIN_GAIN_DB", "OptionTrialResult", "rank_findings", "try_options"]
 
-#: What options must give to be advised, in dB.
+#: Gain in dB that is required of an advised option.
 MIN_GAIN_DB = 0.5
 
-_MAX_SINGLE_OPTIONS = 4  # options that are tried one by one
-_MAX_MACS = 2_000_000_000  # multiply-accumulates of a sample beyond which nothing is tried
+_MAX_SINGLE_OPTIONS = 4  # options to try one by one
+_MAX_MACS = 2_000_000_000  # multiply-accumulates per sample of a model for which options are tried
 
 
 @dataclass(frozen=True)
 class OptionTrialResult:
-    """What options gave.
+    """Effect of options on the worst output's SQNR, in dB.
 
-    best : those to take, none where nothing helps. value : the worst output's SQNR in dB with those
-    that gave most; every : with all of them; now : without any, planned in the same way, or of a
-    graph that does not say what it was made with. graph : of the graph itself. refined : whether
-    weights were refined as `quantize` does; else it is rounding alone.
+    Parameters
+    ----------
+    best
+        Options to use; empty if none helps.
+    value
+        SQNR with the options that gained most.
+    every
+        SQNR with all options.
+    now
+        SQNR without options, planned in the same way, or of the graph if it has no recorded
+        settings.
+    graph
+        SQNR of the graph.
+    refined
+        Whether weights were refined as `quantize` does; otherwise the error is that of rounding
+        alone.
     """
 
     best: tuple[str, ...]
@@ -72,161 +84,180 @@ class OptionTrialResult:
 
     @property
     def is_certain(self) -> bool:
-        """Whether they give `MIN_GAIN_DB`, and more than the trial is off where nothing was changed."""
+        """Whether the gain is at least `MIN_GAIN_DB` and exceeds the error of the trial itself."""
         return self.value - self.now >= max(MIN_GAIN_DB, abs(self.now - self.graph))
 
 
 def try_options(
     tensor_join: TensorJoin, findings: Sequence[LayerFinding], feeds: Mapping[str, np.ndarray]
 ) -> OptionTrialResult | None:
-    """Return which options of the findings are best together.
+    """Try the options of the findings and select the best combination.
 
-    None where there are none, or nothing can be tried.
-    feeds : the samples that scales come from, and that the outputs are compared on.
+    Parameters
+    ----------
+    tensor_join
+        The compared models.
+    findings
+        Findings with options.
+    feeds
+        Samples that scales are calibrated with and outputs are compared on.
+
+    Returns
+    -------
+    OptionTrialResult or None
+        None if there are no options or nothing can be tried.
     """
-    words = tuple(dict.fromkeys(option for finding in findings for option in finding.options))
+    options = _distinct_options(findings)
     base, other = tensor_join.base, tensor_join.other
-    if (
-        not words
-        or not isinstance(base, FloatSource)
-        or not isinstance(other, IntegerSource)
-        or not tensor_join.outputs
-    ):
+    if not options or not tensor_join.outputs:
+        return None
+    if not isinstance(base, FloatSource) or not isinstance(other, IntegerSource):
         return None
     if sum(count_macs(node) for node in base.graph.graph) > _MAX_MACS:
         return None
     trial = _OptionTrial(base, other, feeds)
-    found = _find_best_options(trial, words[:_MAX_SINGLE_OPTIONS], words)
-    wrong = tuple(dict.fromkeys(option for f in findings if f.order < 2 for option in f.options))[
-        :_MAX_SINGLE_OPTIONS
-    ]
-    if found is not None and not found.best and wrong and trial.graph_is_refined:
-        return _find_best_options(trial.with_refined_weights, wrong, words) or found
-    return found
+    result = _find_best_options(trial, options[:_MAX_SINGLE_OPTIONS], options)
+    if result is None or result.best or not trial.graph_is_refined:
+        return result
+    serious_findings = [finding for finding in findings if finding.order < 2]
+    scale_options = _distinct_options(serious_findings)[:_MAX_SINGLE_OPTIONS]
+    if not scale_options:
+        return result
+    return _find_best_options(trial.with_refined_weights, scale_options, options) or result
+
+
+def _distinct_options(findings: Sequence[LayerFinding]) -> tuple[str, ...]:
+    """Return the options of findings without duplicates, in order."""
+    options: dict[str, None] = {}
+    for finding in findings:
+        options.update(dict.fromkeys(finding.options))
+    return tuple(options)
 
 
 def rank_findings(
-    findings: Sequence[LayerFinding], found: OptionTrialResult | None
+    findings: Sequence[LayerFinding], result: OptionTrialResult | None
 ) -> list[LayerFinding]:
-    """Return the findings with the first whose option gives most before those whose options give less.
+    """Move the finding with the most effective option before those with less effective options.
 
-    Behind what has no option, such as data that are not those of calibration, it stays.
+    It stays behind findings without options, such as data that differ from calibration.
     """
-    best = found.best[:1] if found is not None else ()
-    lead = next(
-        (place for place, finding in enumerate(findings) if {*best} & {*finding.options}), 0
-    )
-    to = next((place for place in range(lead, 0, -1) if not findings[place - 1].options), 0)
-    return (
-        [*findings[:to], findings[lead], *findings[to:lead], *findings[lead + 1 :]]
-        if findings
-        else []
-    )
+    if result is None or not result.best or not findings:
+        return list(findings)
+    lead = next((i for i, finding in enumerate(findings) if result.best[0] in finding.options), 0)
+    target = next((i for i in range(lead, 0, -1) if not findings[i - 1].options), 0)
+    ranked = list(findings)
+    ranked[target:target] = [ranked.pop(lead)]
+    return ranked
 
 
 def _find_best_options(
-    trial: _OptionTrial, single: Sequence[str], words: Sequence[str]
+    trial: _OptionTrial, single_options: Sequence[str], options: Sequence[str]
 ) -> OptionTrialResult | None:
-    """Return what the options `words` give, those of `single` one by one.
+    """Measure the effect of options, those of `single_options` one by one.
 
-    None where nothing can be tried.
+    Returns None if nothing can be tried.
     """
     now = trial.graph if trial.recorded_settings is None else trial.value(())
-    every = None if now is None else trial.value(words)
+    every = None if now is None else trial.value(options)
     if now is None or every is None:
         return None
-    best, value = _select_greedily(trial, single, now)
+    best, value = _select_greedily(trial, single_options, now)
     if every - value >= MIN_GAIN_DB:
-        best, value = tuple(words), every
-    found = OptionTrialResult(best, value, every, now, trial.graph, trial.refines_weights)
-    return found if found.is_certain else replace(found, best=())
+        best, value = tuple(options), every
+    result = OptionTrialResult(best, value, every, now, trial.graph, trial.refines_weights)
+    return result if result.is_certain else replace(result, best=())
 
 
 def _select_greedily(
-    trial: _OptionTrial, words: Sequence[str], value: float
+    trial: _OptionTrial, options: Sequence[str], value: float
 ) -> tuple[tuple[str, ...], float]:
-    """Select options of `words` greedily, the largest gain first, while the gain is at least `MIN_GAIN_DB`.
+    """Select options greedily, largest gain first, while the gain is at least `MIN_GAIN_DB`.
 
-    Returns the selected options and the value that they give together.
+    `value` is the SQNR in dB without options. Returns the selected options and their SQNR together.
     """
     best: tuple[str, ...] = ()
-    while left := [word for word in words if word not in best]:
-        found = {word: trial.value((*best, word)) for word in left}
-        known = {word: more for word, more in found.items() if more is not None}
-        word = max(known, key=known.__getitem__, default="")
-        if (
-            not word or not known[word] - value >= MIN_GAIN_DB
-        ):  # what is exact already (inf - inf) needs none
+    while len(best) < len(options):
+        values: dict[str, float] = {}
+        for option in options:
+            option_value = None if option in best else trial.value((*best, option))
+            if option_value is not None:
+                values[option] = option_value
+        best_option = max(values, key=values.__getitem__, default="")
+        # the gain of an exact output is NaN (inf - inf), which is no gain
+        if not best_option or not values[best_option] - value >= MIN_GAIN_DB:
             break
-        best, value = (*best, word), known[word]
+        best, value = (*best, best_option), values[best_option]
     return best, value
 
 
 class _OptionTrial:
-    """Plans the float model with options, and measures the outputs."""
+    """Plans the float model with options and measures its outputs.
+
+    Attributes
+    ----------
+    recorded_settings : dict or None
+        Settings of `quantize` recorded in the graph.
+    refines_weights : bool
+        Whether weights are refined as `quantize` does.
+    """
 
     def __init__(
         self, base: FloatSource, other: IntegerSource, feeds: Mapping[str, np.ndarray]
     ) -> None:
         self._base, self._other, self._feeds = base, other, dict(feeds)
-        self._known: dict[tuple[tuple[str, ...], bool], float | None] = {}
-        self._names = [str(value.name) for value in base.graph.graph.outputs]
+        self._values: dict[tuple[tuple[str, ...], bool], float | None] = {}
         self._plan = other.plan
-        self._want = {name: array for name, array, _ in base.session.tensors(feeds, self._names)}
+        outputs = [str(value.name) for value in base.graph.graph.outputs]
+        self._expected = {name: array for name, array, _ in base.session.tensors(feeds, outputs)}
         self.recorded_settings = load_quantize_settings(other.graph)
         self.refines_weights = False
         self._equalized = any(
-            len(set(moved.factor)) > 1 for moved in self._plan.transforms.values()
+            len(set(transform.factor)) > 1 for transform in self._plan.transforms.values()
         )
 
-    def value(self, words: Sequence[str]) -> float | None:
-        """Return the SQNR in dB of the worst output under options.
-
-        None where they cannot be planned.
-        """
-        key = tuple(words), self.refines_weights
-        if key not in self._known:
+    def value(self, options: Sequence[str]) -> float | None:
+        """Return the worst output's SQNR in dB with options, or None if they cannot be planned."""
+        key = tuple(options), self.refines_weights
+        if key not in self._values:
             try:
-                self._known[key] = self._measure_worst_sqnr(
-                    self._build_source(self._plan_with_options(words))
-                )
+                source = self._build_source(self._plan_with_options(options))
+                self._values[key] = self._measure_worst_sqnr(source)
             except LingerOnnxError:
-                self._known[key] = None
-        return self._known[key]
+                self._values[key] = None
+        return self._values[key]
 
     @cached_property
     def graph(self) -> float:
-        """The same of the graph itself."""
-        level = self._measure_worst_sqnr(self._other)
-        return math.inf if level is None else level
+        """The worst output's SQNR of the graph in dB."""
+        sqnr_db = self._measure_worst_sqnr(self._other)
+        return math.inf if sqnr_db is None else sqnr_db
 
-    def _measure_worst_sqnr(self, made: TensorSource) -> float | None:
-        have = {
-            name: (array, form) for name, array, form in made.run(self._feeds) if name in self._want
-        }
-        found = math.inf
-        for name, (array, form) in have.items():
+    def _measure_worst_sqnr(self, source: TensorSource) -> float | None:
+        """Return the worst output's SQNR in dB, or None without outputs."""
+        worst_db, has_outputs = math.inf, False
+        for name, array, form in source.run(self._feeds):
+            if name not in self._expected:
+                continue
             pair = PairMeasures()
-            pair.add(
-                self._want[name].reshape(-1),
-                (array if form is None else form.real(array)).reshape(-1),
-            )
-            found = min(found, pair.sqnr)
-        return found if have else None
+            actual = array if form is None else form.real(array)
+            pair.add(self._expected[name].reshape(-1), actual.reshape(-1))
+            worst_db, has_outputs = min(worst_db, pair.sqnr), True
+        return worst_db if has_outputs else None
 
     @property
     def graph_is_refined(self) -> bool:
-        """Whether the graph says that it was made with weights refined."""
+        """Whether the recorded settings of the graph include refinement of weights."""
         return self.recorded_settings is not None and self.recorded_settings.get("effort") != "fast"
 
     @property
     def with_refined_weights(self) -> _OptionTrial:
-        """The same, where weights are refined and the outputs are the simulator's."""
+        """The same trial with refined weights, whose outputs are those of the simulator."""
         trial = copy(self)
         trial.refines_weights = True
         return trial
 
     def _build_source(self, planned: PlannedModel) -> TensorSource:
+        """Return the source of a planned model, with refined weights if requested."""
         if not self.refines_weights:
             return PlannedSource(planned.graph, planned.plan)
         lowered = lower(
@@ -234,60 +265,56 @@ class _OptionTrial:
         )
         return IntegerSource(Session(lowered.graph))
 
-    def _plan_with_options(self, words: Sequence[str]) -> PlannedModel:
-        """Return the plan under options, with the graph's own scales where these change none."""
-        prepared = self._prepare_with_options(words)
+    def _plan_with_options(self, options: Sequence[str]) -> PlannedModel:
+        """Return the plan with options, and with the graph's scales if the options keep them."""
+        prepared = self._prepare_with_options(options)
         planned = self._plan_samples(prepared)
-        plan, kept, moved = planned.plan, self._plan.tensors, self._plan.transforms
-        if (
-            self.recorded_settings is None
-            or plan.transforms != self._base_plan.transforms
-            or plan.transforms.keys() != moved.keys()
-        ):
-            return planned  # channels are stored otherwise: all scales anew
-        same = {
-            n for n, q in plan.tensors.items() if n in kept and q == self._base_plan.tensors.get(n)
-        }
-        tensors = {n: kept[n] if n in same else q for n, q in plan.tensors.items()}
-        return apply_external_plan(prepared, replace(plan, tensors=tensors, transforms=moved))
+        plan = planned.plan
+        graph_tensors, graph_transforms = self._plan.tensors, self._plan.transforms
+        if self.recorded_settings is None:
+            return planned
+        if plan.transforms != self._base_plan.transforms:
+            return planned
+        if plan.transforms.keys() != graph_transforms.keys():
+            return planned  # channels are stored differently, which changes all scales
+        tensors = {}
+        for name, q in plan.tensors.items():
+            is_unchanged = name in graph_tensors and q == self._base_plan.tensors.get(name)
+            tensors[name] = graph_tensors[name] if is_unchanged else q
+        plan = replace(plan, tensors=tensors, transforms=graph_transforms)
+        return apply_external_plan(prepared, plan)
 
     def _plan_samples(self, prepared: PreparedModel) -> PlannedModel:
-        """Return the plan of the samples.
-
-        Ranges are not moved where `quantize` has found that this loses.
-        """
-        return (
-            plan_without_range_transforms(prepared)
-            if self.graph_is_refined and not self._equalized
-            else plan_model(prepared)
-        )
+        """Return the plan of the samples, without range transforms if `quantize` rejected them."""
+        if self.graph_is_refined and not self._equalized:
+            return plan_without_range_transforms(prepared)
+        return plan_model(prepared)
 
     @cached_property
     def _base_plan(self) -> Plan:
-        """The plan without options, of the samples."""
+        """The plan of the samples without options."""
         return self._plan_samples(self._prepare_with_options(())).plan
 
-    def _prepare_with_options(self, words: Sequence[str]) -> PreparedModel:
+    def _prepare_with_options(self, options: Sequence[str]) -> PreparedModel:
         return prepare_model(
-            self._base.graph, self._feeds, None, self._settings(words), hold_out=False
+            self._base.graph, self._feeds, None, self._settings(options), hold_out=False
         )
 
-    def _settings(self, words: Sequence[str]) -> dict[str, Any]:
-        """Return the settings of `prepare_model` that options stand for."""
+    def _settings(self, options: Sequence[str]) -> dict[str, Any]:
+        """Return the settings of `prepare_model`: the graph's own, changed by options."""
         settings: dict[str, Any] = {"platform": self._plan.platform, "mode": self._plan.mode}
-        settings |= (
-            {"effort": "normal" if self._equalized else "fast"}
-            if self.recorded_settings is None
-            else self.recorded_settings
-        )
+        if self.recorded_settings is None:
+            settings["effort"] = "normal" if self._equalized else "fast"
+        else:
+            settings |= self.recorded_settings
         settings["overrides"] = {
-            name: dict(own) for name, own in settings.get("overrides", {}).items()
+            name: dict(override) for name, override in settings.get("overrides", {}).items()
         }
-        for word in words:
-            option, value = shlex.split(word)
-            if option == "--override":
-                selector, chosen = parse_override(value)
-                settings["overrides"].setdefault(selector, {}).update(chosen)
+        for option in options:
+            name, value = shlex.split(option)
+            if name == "--override":
+                selector, override = parse_override(value)
+                settings["overrides"].setdefault(selector, {}).update(override)
             else:
-                settings[option.removeprefix("--").replace("-", "_")] = value
+                settings[name.removeprefix("--").replace("-", "_")] = value
         return settings

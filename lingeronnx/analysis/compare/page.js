@@ -30,7 +30,7 @@ D.worst.forEach(i => { const r = R[i], q = num(r.own), w = Number.isFinite(q) ? 
   const li = el("li", {}, layerLink(i), " ", el("span", {className: "dim"}, r.kinds.filter(x => x).join(" → ") + ", own " +
     show(r.own, 3) + " dB"), r.why ? el("span", {className: "bad"}, " " + r.why) : "");
   const bar = el("div", {className: "depth"}); bar.style.width = w + "%"; li.append(bar); $("worst").append(li); });
-(() => { const f = $("findings"); if (!D.findings.length) { f.textContent = "Nothing is out of the ordinary."; return; }
+(() => { const f = $("findings"); if (!D.findings.length) { f.textContent = "No issues found."; return; }
   const list = el("ol"); D.findings.slice(0, 5).forEach(x => { const at = index.get(x.layer);
     list.append(el("li", {}, el("b", {}, x.kind), " ", at === undefined ? x.layer : layerLink(at), el("div", {className: "dim"}, x.measured))); });
   f.append(list); if (D.findings.length > 5) f.append(el("div", {className: "dim"}, "and " + (D.findings.length - 5) + " more: see the layers"));
@@ -109,11 +109,11 @@ function neighbours(at) { const layer = new Map([[at, 0]]);
   $("graph").replaceChildren(s); }
 function detail() { const r = R[chosen]; if (!r) return; $("chosen").textContent = r.name; histogram(r); neighbours(chosen);
   const facts = $("facts"); facts.replaceChildren(); const fact = (k, v, cls) => facts.append(el("dt", {}, k), el("dd", {className: cls || ""}, v));
-  fact("written by", r.kinds.filter(x => x).join(" → ") + (r.node ? " (" + r.node + ")" : "")); fact("shape", r.shape.join(" × "));
-  fact("held in", r.dtype + (r.scale === null ? "" : ", " + show(r.scale, 6) + " counts per unit"));
+  fact("produced by", r.kinds.filter(x => x).join(" → ") + (r.node ? " (" + r.node + ")" : "")); fact("shape", r.shape.join(" × "));
+  fact("stored as", r.dtype + (r.scale === null ? "" : ", " + show(r.scale, 6) + " counts per unit"));
   if (r.wbits !== null) fact("bits of weights", String(r.wbits));
   if (r.cycles !== null) fact("cycles of a call", Math.round(r.cycles).toLocaleString("en"));
-  fact("saturated, cut off, used", pct(r.sat) + ", " + pct(r.clip) + ", " + pct(r.used));
+  fact("saturated, clipped, used", pct(r.sat) + ", " + pct(r.clip) + ", " + pct(r.used));
   METRICS.forEach(m => fact(m, show(r.m[m]) + (r.local ? ", own " + show(r.o[m]) : "")));
   for (const [k, i] of [["range", 0], ["mean, variance", 2]]) fact(k, [r.x, r.y].map(v => show(v[i]) + (i ? ", " : " … ") + show(v[i + 1])).join("   against   "));
   D.findings.filter(f => f.layer === r.name || f.also.includes(r.name)).forEach(f => { fact("finding", f.kind + ": " + f.measured + " (limit: " + f.limit + ")", "bad");
@@ -125,15 +125,15 @@ function choose(i, go) { chosen = i; curve(); ranges(); detail();
   if (go) $("detail").scrollIntoView({block: "start"}); }
 
 // ---- the table
-const COLS = [["i", "#", r => r.i], ["name", "tensor", r => r.name, "t name"], ["kind", "operator", r => r.kinds[0] || r.kinds[1], "t"], ["dtype", "held", r => r.dtype, "t"],
+const COLS = [["i", "#", r => r.i], ["name", "tensor", r => r.name, "t name"], ["kind", "operator", r => r.kinds[0] || r.kinds[1], "t"], ["dtype", "stored as", r => r.dtype, "t"],
   ["SQNR", "SQNR", r => num(r.m.SQNR)], ["own", "own SQNR", r => num(r.own)], ["Cosine", "Cosine", r => num(r.m.Cosine)], ["MSE", "MSE", r => num(r.m.MSE)],
   ["L1", "L1", r => num(r.m.L1)], ["KL", "KL", r => num(r.m.KL)], ["Atol", "Atol", r => num(r.m.Atol)], ["Rtol", "Rtol", r => num(r.m.Rtol)],
-  ["sat", "saturated", r => r.sat, "", pct], ["clip", "cut off", r => r.clip, "", pct], ["used", "used", r => r.used, "", pct],
+  ["sat", "saturated", r => r.sat, "", pct], ["clip", "clipped", r => r.clip, "", pct], ["used", "used", r => r.used, "", pct],
   ...(R.some(r => r.wbits !== null) ? [["wbits", "weight bits", r => r.wbits, "", v => v === null ? "" : String(v)]] : []),
   ...(R.some(r => r.cycles !== null) ? [["cycles", "cycles", r => r.cycles, "", v => v === null ? "" : Math.round(v).toLocaleString("en")]] : []), ["why", "finding", r => r.why, "t bad"]];
 COLS.forEach(([key, title, , cls]) => { const th = el("th", {className: (cls || "").split(" ")[0]}); th.dataset.key = key; th.scope = "col"; const b = el("button", {type: "button"}, title); th.append(b);
   b.onclick = () => { order = {key, down: order.key === key ? !order.down : false}; table(); }; $("head").append(th); });
-$("kind").append(el("option", {value: "", textContent: "every operator"}));
+$("kind").append(el("option", {value: "", textContent: "all operators"}));
 [...new Set(R.map(r => r.kinds[0] || r.kinds[1]))].sort().forEach(k => $("kind").append(el("option", {value: k, textContent: k})));
 function table() { const part = $("filter").value.toLowerCase(), kind = $("kind").value, only = $("only").checked, get = COLS.find(c => c[0] === order.key)[2];
   const rows = R.filter(r => (!part || r.name.toLowerCase().includes(part)) && (!kind || (r.kinds[0] || r.kinds[1]) === kind) && (!only || r.why));

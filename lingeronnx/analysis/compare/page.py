@@ -1,7 +1,7 @@
-"""profiler.html: the whole story of a comparison, and the same as a section of other pages.
+"""The page of a comparison, profiler.html, and the same content as a section of other pages.
 
-Plain SVG drawn by a little script of our own, in `render_comparison_page.js`: 20 KB, where plotly
-inlined is more than 4 MB, and a page of 500 layers stays quick. This module puts the numbers in.
+The charts are plain SVG drawn by a script of 20 KB in `page.js`, where an inlined plotly has more
+than 4 MB; a page of 500 layers stays fast. This module provides the numbers.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from importlib.resources import files
 
-from ...pages import PageSection
-from ...pages import render_page as whole_page
+from ...pages import PageSection, render_page
+from ..stats.distribution import Distribution
 from ..stats.pair_measures import METRICS, PairMeasures
 from .advice import find_parent_rows
 from .comparison import Comparison
@@ -18,32 +18,34 @@ from .join import ComparedTensor
 
 __all__ = ["render_comparison_page", "render_comparison_section"]
 
-_BINS = 64  # of a tensor's histogram
+_BINS = 64  # bins of a tensor's histogram
 
 
 def render_comparison_section(comparison: Comparison) -> PageSection:
-    """Return what a comparison found as a section, with all its rows as data."""
-    number = {row.name: i for i, row in enumerate(comparison.rows)}
-    before = find_parent_rows(comparison.join)
-    body = {
-        "names": list(comparison.names),
-        "samples": comparison.join.samples,
-        "accuracy": None if comparison.accuracy is None else list(comparison.accuracy),
-        "outputs": {name: _to_json_number(value) for name, value in comparison.outputs.items()},
-        "worst": [number[row.name] for row in comparison.worst],
-        "findings": [finding.to_dict() for finding in comparison.findings],
-        "options": comparison.options,
-        "rows": [
+    """Render a comparison as a page section, with all its rows as data."""
+    index = {row.name: i for i, row in enumerate(comparison.rows)}
+    parents = find_parent_rows(comparison.join)
+    rows = []
+    for i, row in enumerate(comparison.rows):
+        rows.append(
             {
                 **_row_to_json(row),
                 "i": i,
                 "cycles": _to_json_number(comparison.cycles.get(row.nodes[1])),
                 "wbits": comparison.weight_bits.get(row.nodes[1]),
                 "why": comparison.finding_kind_of(row),
-                "parents": [number[p] for p in before[row.name]],
+                "parents": [index[parent] for parent in parents[row.name]],
             }
-            for i, row in enumerate(comparison.rows)
-        ],
+        )
+    body = {
+        "names": list(comparison.names),
+        "samples": comparison.join.samples,
+        "accuracy": None if comparison.accuracy is None else list(comparison.accuracy),
+        "outputs": {name: _to_json_number(value) for name, value in comparison.outputs.items()},
+        "worst": [index[row.name] for row in comparison.worst],
+        "findings": [finding.to_dict() for finding in comparison.findings],
+        "options": comparison.options,
+        "rows": rows,
     }
     return PageSection(
         "compare",
@@ -56,17 +58,19 @@ def render_comparison_section(comparison: Comparison) -> PageSection:
 
 
 def render_comparison_page(comparison: Comparison) -> str:
-    """Return the HTML text of the page of a comparison alone."""
+    """Render the HTML page of a single comparison."""
     base, other = comparison.names
     about = f"{comparison.join.samples} samples, {len(comparison.rows)} tensors"
-    return whole_page(f"{other} against {base}", about, [render_comparison_section(comparison)])
+    return render_page(f"{other} against {base}", about, [render_comparison_section(comparison)])
 
 
 def _read_asset(kind: str) -> str:
+    """Return the text of the page's file with the extension `kind`."""
     return (files(__package__) / f"page.{kind}").read_text(encoding="utf-8")
 
 
 def _row_to_json(row: ComparedTensor) -> dict[str, object]:
+    """Return the data of a row for the page's script, with short keys."""
     pair, form = row.arrived, row.stored_form
     low, high = min(pair.x.low, pair.y.low), max(pair.x.high, pair.y.high)
     bins = [counts.tolist() for counts in pair.histograms(_BINS)]
@@ -81,8 +85,8 @@ def _row_to_json(row: ComparedTensor) -> dict[str, object]:
         "o": _metrics(row.effective),
         "own": _to_json_number(row.effective.sqnr),
         "local": row.local is not None,
-        "x": _distribution_to_json(pair, "x"),
-        "y": _distribution_to_json(pair, "y"),
+        "x": _distribution_to_json(pair.x),
+        "y": _distribution_to_json(pair.y),
         "lo": _to_json_number(low),
         "hi": _to_json_number(high),
         "sat": _to_json_number(pair.saturation),
@@ -97,13 +101,13 @@ def _metrics(pair: PairMeasures) -> dict[str, object]:
     return {name: _to_json_number(getattr(pair, key)) for name, key in METRICS.items()}
 
 
-def _distribution_to_json(pair: PairMeasures, side: str) -> list[float | str | None]:
-    spread = getattr(pair, side)
-    return [_to_json_number(v) for v in (spread.low, spread.high, spread.mean, spread.variance)]
+def _distribution_to_json(distribution: Distribution) -> list[float | str | None]:
+    values = (distribution.low, distribution.high, distribution.mean, distribution.variance)
+    return [_to_json_number(value) for value in values]
 
 
 def _to_json_number(value: float | None) -> float | str | None:
-    """Return a number that JSON has, to six digits; infinities and what is no number as words."""
+    """Return a number with six digits for JSON; infinities and NaN as words."""
     if value is None:
         return None
     return float(f"{value:.6g}") if math.isfinite(value) else str(float(value))

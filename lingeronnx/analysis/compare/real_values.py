@@ -1,6 +1,6 @@
-"""The user's real values behind what a session yields.
+"""Float values of the user's tensors from the tensors of a session.
 
-Integers divided by their scale, equalization divided out.
+Integers are divided by their scale, and factors of equalization are divided out.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ __all__ = ["RealValues"]
 
 
 class RealValues:
-    """Turns tensors as `Session.tensors` yields them into the user's real values."""
+    """Converts tensors as `Session.tensors` yields them to the user's float values."""
 
     def __init__(self, session: Session) -> None:
-        moved = extract_plan(session.model).transforms if session.is_integer else {}
-        users = session.floats if session.is_integer else {}
-        names = {user: name for name, user in users.items()}
-        #: {tensor of the graph: what its channels were multiplied by}
+        transforms = extract_plan(session.model).transforms if session.is_integer else {}
+        user_names = session.floats if session.is_integer else {}
+        graph_names = {user_name: name for name, user_name in user_names.items()}
+        #: Channel factors by tensor of the graph.
         self._factors = {
-            names.get(user, user): transform.factor for user, transform in moved.items()
+            graph_names.get(user_name, user_name): transform.factor
+            for user_name, transform in transforms.items()
         }
 
     def __call__(self, name: str, array: np.ndarray, qparams: Affine | None) -> np.ndarray:
-        """Return the real values of a batch of tensor `name`, of the same shape."""
+        """Return the float values of a batch of tensor `name`, of the same shape."""
         if qparams is None:
             return array
-        return StoredForm(qparams, matching_factors(self._factors.get(name, (1.0,)), array)).real(
-            array
-        )
+        factor = matching_factors(self._factors.get(name, (1.0,)), array)
+        return StoredForm(qparams, factor).real(array)

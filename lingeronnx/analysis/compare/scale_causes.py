@@ -1,4 +1,4 @@
-"""Scales that cut values off, or leave most of the integers unused."""
+"""Scales that clip values or leave most of the integer range unused."""
 
 from __future__ import annotations
 
@@ -13,97 +13,86 @@ from .join import ComparedTensor
 
 __all__ = ["diagnose_scale", "format_range", "has_same_scale"]
 
-_MAX_CLIPPED_SHARE = 0.005  # share of values that a scale may cut off
-_MIN_USED_SHARE = 0.25  # share of the integers below which two bits stay empty
-_POOR_SQNR_DB = 25.0  # dB: above that a coarse scale does no harm, where the user did not choose it
+_MAX_CLIPPED_FRACTION = 0.005  # fraction of values that a scale may clip
+_MIN_USED_FRACTION = 0.25  # fraction of the integer range below which two bits are unused
+_POOR_SQNR_DB = 25.0  # a coarse scale above this SQNR does no harm, unless the user chose it
 _PERCENT_FORMAT = "{:.{d}%}"
-_MAX_OCTAVES_TRIED = 4  # powers of two that are tried, the first of them holds all values
-_FULL_SQNR_DB = (
-    35.0  # dB: what 8 bits give an ordinary tensor; what is missing to it is a finding's weight
-)
+_MAX_OCTAVES_TRIED = 4  # powers of two to try, starting with the one that covers all values
+_FULL_SQNR_DB = 35.0  # SQNR of an ordinary 8-bit tensor
 
 
-def has_same_scale(one: ComparedTensor, other: ComparedTensor) -> bool:
-    """Whether two tensors are integers of one scale."""
-    return (
-        one.stored_form is not None
-        and other.stored_form is not None
-        and one.stored_form.q.scale == other.stored_form.q.scale
-    )
+def has_same_scale(row: ComparedTensor, other: ComparedTensor) -> bool:
+    """Whether both tensors are stored as integers with the same scale."""
+    if row.stored_form is None or other.stored_form is None:
+        return False
+    return row.stored_form.q.scale == other.stored_form.q.scale
 
 
 def diagnose_scale(
     row: ComparedTensor,
-    before: Mapping[str, ComparedTensor],
+    parents: Mapping[str, ComparedTensor],
     by_layer: Mapping[str, LayerFinding],
     fixed: bool = False,
 ) -> LayerFinding | None:
-    """Return whether the scale cuts values off, or leaves most integers unused.
+    """Return a finding if the scale clips values or leaves most integers unused.
 
-    before : the rows that it is computed from. by_layer : what is known of them. fixed : whether
-    the user gave the scale; then no rule of the chip and no calibration is to blame for a coarse
-    one.
+    Parameters
+    ----------
+    row
+        The tensor.
+    parents
+        Rows that the tensor is computed from.
+    by_layer
+        Findings so far.
+    fixed
+        Whether the user chose the scale. A coarse scale is then not due to a rule of the chip or
+        to calibration.
     """
-    kept = row.kinds[0] in operators.SCALE_PRESERVING_OPS
-    shared = {name for name, other in before.items() if kept and has_same_scale(row, other)}
-    finding = _scale_finding(
-        row, {by_layer[name].kind for name in shared if name in by_layer}, fixed
-    )
-    known = finding is not None and any(
-        name in by_layer and by_layer[name].kind == finding.kind for name in before
-    )
-    return finding if not shared or known else None
+    keeps_scale = row.kinds[0] in operators.SCALE_PRESERVING_OPS
+    sharing = {
+        name for name, parent in parents.items() if keeps_scale and has_same_scale(row, parent)
+    }
+    shared_kinds = {by_layer[name].kind for name in sharing if name in by_layer}
+    finding = _scale_finding(row, shared_kinds, fixed)
+    if not sharing or finding is None:
+        return finding
+    parent_kinds = {by_layer[name].kind for name in parents if name in by_layer}
+    return finding if finding.kind in parent_kinds else None
 
 
 def _scale_finding(
-    row: ComparedTensor, before: Collection[str], fixed: bool
+    row: ComparedTensor, shared_kinds: Collection[str], fixed: bool
 ) -> LayerFinding | None:
-    """Return what is wrong with the scale.
+    """Return a finding about the tensor's own scale.
 
-    `before` : what is, with the same scale, of what the tensor is moved from.
-    Values that are cut off there are cut off by this scale, too, though the layer itself does no
-    harm.
+    `shared_kinds` are the kinds of findings of parents with the same scale: values that the scale
+    clips there are clipped by this tensor's scale too, even if its layer adds no error.
     """
-    pair, form = row.effective, row.stored_form
-    if (
-        form is None
-        or pair.clipped_fraction is None
-        or pair.used_fraction is None
-        or not pair.count
-    ):
+    pair = row.effective
+    clipped, used = pair.clipped_fraction, pair.used_fraction
+    if row.stored_form is None or clipped is None or used is None or not pair.count:
         return None
-    if pair.clipped_fraction > _MAX_CLIPPED_SHARE and (
-        pair.sqnr < _FULL_SQNR_DB or "scale too large" in before
-    ):
+    is_harmful = pair.sqnr < _FULL_SQNR_DB or "scale too large" in shared_kinds
+    if clipped > _MAX_CLIPPED_FRACTION and is_harmful:
+        percent = format_distinct_from(clipped, _MAX_CLIPPED_FRACTION, _PERCENT_FORMAT)
         return make_finding(
             row,
             kind="scale too large",
-            measured=(
-                f"{format_distinct_from(pair.clipped_fraction, _MAX_CLIPPED_SHARE, _PERCENT_FORMAT)} of the "
-                "values are "
-                "cut "
-                f"off: {format_range(row)}"
-            ),
-            limit=f"at most {_MAX_CLIPPED_SHARE:.1%}",
-            remedy="a scale that holds the range",
+            measured=f"{percent} of the values are clipped: {format_range(row)}",
+            limit=f"at most {_MAX_CLIPPED_FRACTION:.1%}",
+            remedy="a scale that covers the range",
             options=(_suggest_scale_override(row),),
             order=1,
         )
-    if (
-        pair.used_fraction < _MIN_USED_SHARE
-        and pair.sqnr < (_FULL_SQNR_DB if fixed else _POOR_SQNR_DB)
-        and pair.y.max_abs > 0
-    ):
+    is_harmful = pair.sqnr < (_FULL_SQNR_DB if fixed else _POOR_SQNR_DB)
+    if used < _MIN_USED_FRACTION and is_harmful and pair.y.max_abs > 0:
+        percent = format_distinct_from(used, _MIN_USED_FRACTION, _PERCENT_FORMAT)
         return make_finding(
             row,
             kind="scale too small",
-            measured=(
-                f"{format_distinct_from(pair.used_fraction, _MIN_USED_SHARE, _PERCENT_FORMAT)} of the "
-                "integers are used: "
-                f"{format_range(row)}"
-            ),
-            limit=f"at least {_MIN_USED_SHARE:.0%}",
-            remedy="a scale that fills them",
+            measured=f"{percent} of the integers are used: {format_range(row)}",
+            limit=f"at least {_MIN_USED_FRACTION:.0%}",
+            remedy="a scale that uses all integers",
             options=(_suggest_scale_override(row),),
             order=1,
         )
@@ -111,31 +100,35 @@ def _scale_finding(
 
 
 def _suggest_scale_override(row: ComparedTensor) -> str:
-    """Return the override that gives the tensor the power of two of least square error.
+    """Return the override with the power-of-two scale that gives the least squared error.
 
-    The coarsest that is tried holds all values; finer ones may cut rare values off, as calibration
+    The coarsest scale tried covers all values; finer ones may clip rare values, as calibration
     does.
     """
     assert row.stored_form is not None
-    least, most = _stored_range(row)
-    whole = math.floor(
-        -math.log2(max(most / row.stored_form.q.high, least / row.stored_form.q.low, 1e-30))
-    )
-    found = {
-        k: error
-        for k in range(whole, whole + _MAX_OCTAVES_TRIED)
-        if (error := _squared_error_at(row, 2.0**k)) is not None
-    }
-    return format_override(row, f"scale:2^{min(found, key=found.__getitem__, default=whole)}")
+    low, high = _stored_range(row)
+    q = row.stored_form.q
+    coarsest = math.floor(-math.log2(max(high / q.high, low / q.low, 1e-30)))
+    errors: dict[int, float] = {}
+    for exponent in range(coarsest, coarsest + _MAX_OCTAVES_TRIED):
+        error = _squared_error_at(row, 2.0**exponent)
+        if error is not None:
+            errors[exponent] = error
+    best = min(errors, key=errors.__getitem__, default=coarsest)
+    return format_override(row, f"scale:2^{best}")
 
 
 def _squared_error_at(row: ComparedTensor, scale: float) -> float | None:
-    """Return the square error of all values seen at a scale.
+    """Estimate the squared error of all values at a scale, from clipping and rounding.
 
-    What is cut off, and what rounding takes.
-    Rounding takes values below half a step as a whole, and 1/12 step^2 of others, as of evenly
-    spread ones. None where that cuts off too many, and where channels have factors of their own,
-    which a histogram does not tell.
+    Values below half a step are rounded to 0 and lose all of their power; others lose 1/12 step^2
+    each, as if evenly distributed.
+
+    Returns
+    -------
+    float or None
+        None if too many values are clipped, or if channels have different factors, which a
+        histogram does not contain.
     """
     assert row.stored_form is not None
     q, (values, counts) = row.stored_form.q, row.arrived.x.histogram.values()
@@ -143,34 +136,31 @@ def _squared_error_at(row: ComparedTensor, scale: float) -> float | None:
         return None
     low, high = (-math.inf, math.inf) if row.consumed_range is None else row.consumed_range
     stored = np.clip(values, low, high) * row.stored_form.factor[0] * scale
-    beyond_ends = stored - np.clip(stored, q.low - q.zero_point, q.high - q.zero_point)
-    if counts[beyond_ends != 0].sum() > _MAX_CLIPPED_SHARE * counts.sum():
+    clip_error = stored - np.clip(stored, q.low - q.zero_point, q.high - q.zero_point)
+    if counts[clip_error != 0].sum() > _MAX_CLIPPED_FRACTION * counts.sum():
         return None
     rounding = np.where(np.abs(stored) < 0.5, np.square(stored), 1 / 12)
-    return float((counts * (np.square(beyond_ends) + rounding)).sum()) / scale**2
+    return float((counts * (np.square(clip_error) + rounding)).sum()) / scale**2
 
 
 def _stored_range(row: ComparedTensor) -> tuple[float, float]:
-    """Return the least and the largest value as it is stored.
-
-    Each channel times the factor that it has there.
-    """
+    """Return the lowest and highest stored value, including the factors of channels."""
     assert row.stored_form is not None
     factor, channels = np.array(row.stored_form.factor), row.channels
     if factor.size == 1 or channels.raw_min.size != factor.size:
-        least, most = row.baseline_range
-        return least * factor.max(), most * factor.max()
-    low, high = (-math.inf, math.inf) if row.consumed_range is None else row.consumed_range
-    least, most = (
-        np.clip(ends, low, high) * factor for ends in (channels.raw_min, channels.raw_max)
-    )
-    return float(least.min()), float(most.max())
+        low, high = row.baseline_range
+        return low * factor.max(), high * factor.max()
+    consumed = (-math.inf, math.inf) if row.consumed_range is None else row.consumed_range
+    lows = np.clip(channels.raw_min, *consumed) * factor
+    highs = np.clip(channels.raw_max, *consumed) * factor
+    return float(lows.min()), float(highs.max())
 
 
 def format_range(row: ComparedTensor) -> str:
-    """Return the range of the values and that of the integers which hold them, in words."""
-    form, (least, most) = row.stored_form, row.baseline_range
-    assert form is not None
-    factor = form.q.scale * max(form.factor)
-    low, high = ((end - form.q.zero_point) / factor for end in (form.q.low, form.q.high))
-    return f"[{least:.4g}, {most:.4g}] in integers of [{low:.4g}, {high:.4g}]"
+    """Format the range of the values and the range that the integers cover."""
+    assert row.stored_form is not None
+    q, factors = row.stored_form.q, row.stored_form.factor
+    scale = q.scale * max(factors)
+    low, high = ((bound - q.zero_point) / scale for bound in (q.low, q.high))
+    value_low, value_high = row.baseline_range
+    return f"[{value_low:.4g}, {value_high:.4g}] in integers of [{low:.4g}, {high:.4g}]"

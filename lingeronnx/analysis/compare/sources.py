@@ -1,10 +1,9 @@
-"""What can be compared: float models, plans computed in float, integer graphs, dumps.
+"""Sources of tensors to compare: float models, plans computed in float, integer graphs, dumps.
 
-One face for all of them.
-A `TensorSource` runs a batch and yields its tensors under the user's names, each with how it is
-held. Integer tensors that stand for a user's tensor (behind a Quant, before a Dequant) go by its
-name, and the factors that channels were equalized with are part of how they are held. Knows
-sessions and dumps, no measure.
+A `TensorSource` runs a batch and yields its tensors under the user's names, each with its stored
+form. Integer tensors that represent a user's tensor (after a Quant, before a Dequant) have its
+name, and the factors of equalized channels are part of the stored form. This module knows sessions
+and dumps, but no measures.
 """
 
 from __future__ import annotations
@@ -12,9 +11,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tokenize import TokenError
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import onnx
@@ -44,14 +44,20 @@ __all__ = [
     "open_source_pair",
 ]
 
-#: The user's name of a tensor, its values as they are stored, how it is held (None: as the user's real values).
+#: The user's name of a tensor, its stored values, and its stored form (None: the user's float
+#: values).
 Item = tuple[str, np.ndarray, StoredForm | None]
 
 
 class TensorSource(Protocol):
-    """Something that has values for the tensors of a model.
+    """Source of the values of a model's tensors.
 
-    kind : in a word. apart : whether its layers can be computed one by one, see `run_isolated`.
+    Attributes
+    ----------
+    kind : str
+        The kind of source as one word.
+    has_isolated_layers : bool
+        Whether layers can be computed one by one, see `run_isolated`.
     """
 
     kind: str
@@ -59,12 +65,12 @@ class TensorSource(Protocol):
 
     @property
     def graph(self) -> ir.Model | None:
-        """Its graph, None for a dump."""
+        """The graph, or None for a dump."""
         ...
 
     @property
     def inputs(self) -> Sequence[InputSpec]:
-        """What a batch must hold, nothing for a dump."""
+        """The inputs that a batch must contain; none for a dump."""
         ...
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> Iterator[Item]:
@@ -74,15 +80,14 @@ class TensorSource(Protocol):
     def run_isolated(
         self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]
     ) -> Iterator[Item]:
-        """Yield every tensor as it is computed where all that is read has the values `real`.
+        """Yield every tensor as its layer computes it from the inputs in `real`, by user's names.
 
-        Nothing if not `has_isolated_layers`.
-        real : by the user's names. Called after `run` on the same feeds.
+        Yields nothing if not `has_isolated_layers`. Must be called after `run` on the same feeds.
         """
         ...
 
     def node(self, name: str) -> ir.Node | None:
-        """Return the node that writes what goes by the user's `name`."""
+        """Return the node that produces the tensor with the user's `name`."""
         ...
 
 
@@ -96,16 +101,13 @@ class FloatSource:
         self.session, self.inputs = session, session.inputs
         self.graph: ir.Model = session.model
         self._nodes = {str(v.name): node for node in self.graph.graph for v in node.outputs}
-        self._doubled: tuple[Mapping[str, StoredForm], FloatRunner, Mapping[str, str]] | None = None
+        self._clipped_model: _ClippedModel | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
         return FloatSource, (self.session,)
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> Iterator[Item]:
-        """Yield every tensor of a batch.
-
-        What is none, such as a sequence, is compared with nothing.
-        """
+        """Yield every tensor of a batch, without values such as sequences."""
         for name, array, _ in self.session.tensors(feeds):
             if isinstance(array, np.ndarray):
                 yield name, array, None
@@ -113,47 +115,84 @@ class FloatSource:
     def run_isolated(
         self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]
     ) -> Iterator[Item]:
-        """Yield nothing: this source computes no tensor again."""
+        """Yield nothing, because a float layer has no error of its own."""
         return iter(())
 
     def run_with_clipped_inputs(
         self,
         feeds: Mapping[str, np.ndarray],
         real: Mapping[str, np.ndarray],
-        held: Mapping[str, StoredForm],
+        stored_forms: Mapping[str, StoredForm],
     ) -> dict[str, np.ndarray]:
-        """Return each layer's tensors as computed from what integers can hold of its inputs, by name.
+        """Return each layer's tensors, computed from inputs clipped to the range of their integers.
 
-        real : the tensors as `run` gave them. held : how tensors are held. Nothing where no value
-        is cut off, and of models whose operators cannot cut one off, of opset 7 and older.
+        Parameters
+        ----------
+        feeds
+            Inputs of the model.
+        real
+            Tensors of the model, as `run` yields them.
+        stored_forms
+            How tensors are stored as integers.
+
+        Returns
+        -------
+        dict of str to array
+            Tensors by name. Empty if no value is out of range, and for models of opset 7 and older,
+            whose operators cannot clip per channel.
         """
-        ends = {
-            name: form.representable_range(real[name].ndim)
-            for name, form in held.items()
-            if name in real
-        }
-        beyond = any(
-            ((real[name] < low) | (real[name] > high)).any() for name, (low, high) in ends.items()
-        )
-        if not beyond or self.graph.graph.opset_imports.get("", 0) < MIN_OPSET:
+        stored_forms = {name: form for name, form in stored_forms.items() if name in real}
+        if not _has_values_out_of_range(stored_forms, real):
             return {}
-        if self._doubled is None or self._doubled[0] != held:
-            graph, names = duplicate_with_clipped_inputs(
-                self.graph, {name: held[name] for name in ends}, real
-            )
-            self._doubled = dict(held), FloatRunner(graph, {*names}), names
-        _, runner, stands_for = self._doubled
+        if self.graph.graph.opset_imports.get("", 0) < MIN_OPSET:
+            return {}
+        if self._clipped_model is None or self._clipped_model.stored_forms != stored_forms:
+            graph, names = duplicate_with_clipped_inputs(self.graph, stored_forms, real)
+            runner = FloatRunner(graph, {*names})
+            self._clipped_model = _ClippedModel(stored_forms, runner, names)
         known = {spec.name for spec in self.inputs}
         inputs = {name: array for name, array in feeds.items() if name in known}
-        return {stands_for[name]: array for name, array, _ in runner.run(inputs)}
+        original_names = self._clipped_model.original_names
+        items = self._clipped_model.runner.run(inputs)
+        return {original_names[name]: array for name, array, _ in items}
 
     def node(self, name: str) -> ir.Node | None:
-        """Return the node that writes a tensor."""
+        """Return the node that produces a tensor."""
         return self._nodes.get(name)
 
 
+@dataclass(frozen=True)
+class _ClippedModel:
+    """A float model with clipped layer inputs, for `FloatSource.run_with_clipped_inputs`.
+
+    `original_names` maps its outputs to tensors of the model.
+    """
+
+    stored_forms: Mapping[str, StoredForm]
+    runner: FloatRunner
+    original_names: Mapping[str, str]
+
+
+def _has_values_out_of_range(
+    stored_forms: Mapping[str, StoredForm], tensors: Mapping[str, np.ndarray]
+) -> bool:
+    for name, form in stored_forms.items():
+        low, high = form.representable_range(tensors[name].ndim)
+        if ((tensors[name] < low) | (tensors[name] > high)).any():
+            return True
+    return False
+
+
 class IntegerSource:
-    """An integer graph in the simulator."""
+    """An integer graph in the simulator.
+
+    Attributes
+    ----------
+    plan : Plan
+        Quantization parameters of all tensors, from the graph's attributes.
+    user_names : dict of str to str
+        User's tensor by tensor of the graph (integer or float), each user's tensor once.
+    """
 
     kind = "integer"
     has_isolated_layers = True
@@ -161,85 +200,93 @@ class IntegerSource:
     def __init__(self, session: Session) -> None:
         self.session, self.inputs = session, session.inputs
         self.graph: ir.Model = session.model
-        #: What the graph's attributes say of every tensor.
         self.plan = extract_plan(self.graph)
         self._nodes = {str(v.name): node for node in self.graph.graph for v in node.outputs}
-        #: {integer or float tensor of the graph: the user's tensor}, one for each.
         self.user_names: dict[str, str] = {}
-        self._kinds: dict[str, tuple[tuple[int, ...], np.dtype, StoredForm | None]] = {}
-        names = session.floats
-        taken, users = set(names.values()), set()
+        self._stored_types: dict[str, _StoredType] = {}
+        float_names = session.floats
+        integer_represented = set(float_names.values())
+        assigned: set[str] = set()
         for value in ir.iter_values(self.graph):
             name = str(value.name)
-            user = names.get(name, name)
-            if user in users or (name not in names and name in taken):
-                # the float tensor beside the integers that hold it, or a second copy of these
-                continue
-            self.user_names[name] = user
-            users.add(user)
-        self._streams = {user: name for name, user in self.user_names.items()}
+            user_name = float_names.get(name, name)
+            is_float_copy = name not in float_names and name in integer_represented
+            if user_name in assigned or is_float_copy:
+                continue  # another copy of the same tensor
+            self.user_names[name] = user_name
+            assigned.add(user_name)
+        self._graph_names = {user_name: name for name, user_name in self.user_names.items()}
 
     def __reduce__(self) -> tuple[object, ...]:
         return IntegerSource, (self.session,)
 
     def graph_name(self, name: str) -> str:
-        """Return what the user's tensor `name` is called in the graph."""
-        return self._streams.get(name, name)
+        """Return the graph's name of the user's tensor `name`."""
+        return self._graph_names.get(name, name)
 
     def node(self, name: str) -> ir.Node | None:
-        """Return the node that writes the integers of the user's tensor `name`."""
+        """Return the node that produces the integers of the user's tensor `name`."""
         return self._nodes.get(self.graph_name(name))
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> Iterator[Item]:
         """Yield every tensor of a batch."""
-        self._kinds = {}
+        self._stored_types = {}
         for name, array, q in self.session.tensors(feeds):
-            user = self.user_names.get(name)
-            if user is None:
+            user_name = self.user_names.get(name)
+            if user_name is None:
                 continue
-            form = self._stored_form(user, array, q)
-            self._kinds[name] = array.shape, array.dtype, form
-            yield user, array, form
+            form = self._stored_form(user_name, array, q)
+            self._stored_types[name] = _StoredType(array.shape, array.dtype, form)
+            yield user_name, array, form
 
     def run_isolated(
         self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]
     ) -> Iterator[Item]:
-        """Yield every tensor as computed from inputs that hold `real`."""
-        force = {}
-        for name, (shape, dtype, form) in self._kinds.items():
+        """Yield every tensor as computed from inputs that represent `real`."""
+        forced = {}
+        for name, stored in self._stored_types.items():
             array = real.get(self.user_names[name])
-            if array is None or array.size != np.prod(shape) or name in feeds:
+            if array is None or array.size != np.prod(stored.shape) or name in feeds:
                 continue
-            array = array.reshape(shape)
-            if form is not None:
-                force[name] = form.quantize(array, dtype)
-            elif dtype.kind == "f":
-                force[name] = array.astype(dtype)
-        return self._forced(feeds, force)
+            array = array.reshape(stored.shape)
+            if stored.form is not None:
+                forced[name] = stored.form.quantize(array, stored.dtype)
+            elif stored.dtype.kind == "f":
+                forced[name] = array.astype(stored.dtype)
+        return self._run_forced(feeds, forced)
 
-    def _forced(
-        self, feeds: Mapping[str, np.ndarray], force: Mapping[str, np.ndarray]
+    def _run_forced(
+        self, feeds: Mapping[str, np.ndarray], forced: Mapping[str, np.ndarray]
     ) -> Iterator[Item]:
-        for name, array, q in self.session.tensors(feeds, force=force):
+        """Yield every tensor as computed with the consumers of `forced` reading these values."""
+        for name, array, q in self.session.tensors(feeds, force=forced):
             if name in self.user_names:
-                user = self.user_names[name]
-                yield user, array, self._stored_form(user, array, q)
+                user_name = self.user_names[name]
+                yield user_name, array, self._stored_form(user_name, array, q)
 
     def _stored_form(
-        self, user: str, array: np.ndarray, qparams: Affine | None
+        self, user_name: str, array: np.ndarray, qparams: Affine | None
     ) -> StoredForm | None:
+        """Return the stored form of a tensor of the graph with `qparams`, or None for float."""
         if qparams is None:
             return None
-        own, moved = self.plan.tensors.get(user), self.plan.transforms.get(user)
-        factor = (1.0,) if moved is None else matching_factors(moved.factor, array)
-        return StoredForm(qparams if own is None else qparams.changed(bits=own.bits), factor)
+        planned, transform = self.plan.tensors.get(user_name), self.plan.transforms.get(user_name)
+        factor = (1.0,) if transform is None else matching_factors(transform.factor, array)
+        return StoredForm(
+            qparams if planned is None else qparams.changed(bits=planned.bits), factor
+        )
+
+
+class _StoredType(NamedTuple):
+    """Shape, data type and stored form of a tensor in the last run."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    form: StoredForm | None
 
 
 class PlannedSource:
-    """A plan computed in float.
-
-    The normalised float graph, weights and tensors rounded to the plan's grid.
-    """
+    """A plan computed in float: the normalized graph with weights and tensors on its grid."""
 
     kind = "fake-quantized"
     has_isolated_layers = True
@@ -247,21 +294,21 @@ class PlannedSource:
     def __init__(self, graph: ir.Model, plan: Plan) -> None:
         self.plan = plan
         self.graph: ir.Model = graph
-        whole, self.user_names = build_fake_quantized_graph(graph, plan)
-        self._session = Session(whole)
+        fake_quantized, self.user_names = build_fake_quantized_graph(graph, plan)
+        self._session = Session(fake_quantized)
         self.inputs: Sequence[InputSpec] = self._session.inputs
-        self._cut: tuple[frozenset[str], FloatRunner, dict[str, str], dict[str, str]] | None = None
+        self._split_model: _SplitModel | None = None
         self._nodes = {str(v.name): node for node in graph.graph for v in node.outputs}
 
     def __reduce__(self) -> tuple[object, ...]:
         return _unpickle_planned_source, (ir.to_bytes(self.graph), self.plan)
 
     def node(self, name: str) -> ir.Node | None:
-        """Return the node that writes a tensor."""
+        """Return the node that produces a tensor."""
         return self._nodes.get(name)
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> Iterator[Item]:
-        """Yield every tensor of a batch that the plan knows, and the floats between."""
+        """Yield every planned tensor of a batch, and the float tensors between them."""
         for name, array, _ in self._session.tensors(feeds):
             if name in self.user_names:
                 yield self.user_names[name], array, self._stored_form(self.user_names[name])
@@ -269,29 +316,42 @@ class PlannedSource:
     def run_isolated(
         self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]
     ) -> Iterator[Item]:
-        """Yield every tensor that the plan knows as computed from inputs that hold `real`."""
-        at = frozenset(real)
-        if self._cut is None or self._cut[0] != at:
-            graph, reads, writes = split_at_tensors(self.graph, self.plan, at)
-            self._cut = at, FloatRunner(graph, {*writes}), reads, writes
-        _, runner, reads, writes = self._cut
+        """Yield every planned tensor as computed from inputs that represent `real`."""
+        split_at = frozenset(real)
+        if self._split_model is None or self._split_model.split_at != split_at:
+            graph, input_names, output_names = split_at_tensors(self.graph, self.plan, split_at)
+            runner = FloatRunner(graph, {*output_names})
+            self._split_model = _SplitModel(split_at, runner, input_names, output_names)
         inputs = dict(feeds)
-        for name, user in reads.items():
-            form = self._stored_form(user)
+        for name, user_name in self._split_model.input_names.items():
+            form = self._stored_form(user_name)
             assert form is not None
-            inputs[name] = form.q.real(form.quantize(real[user], np.dtype(np.int64))).astype(
-                np.float32
-            )
+            integers = form.quantize(real[user_name], np.dtype(np.int64))
+            inputs[name] = form.q.real(integers).astype(np.float32)
+        user_names = self._split_model.output_names
         return (
-            (writes[name], array, self._stored_form(writes[name]))
-            for name, array, _ in runner.run(inputs)
+            (user_names[name], array, self._stored_form(user_names[name]))
+            for name, array, _ in self._split_model.runner.run(inputs)
         )
 
-    def _stored_form(self, user: str) -> StoredForm | None:
-        q, moved = self.plan.tensors.get(user), self.plan.transforms.get(user)
+    def _stored_form(self, user_name: str) -> StoredForm | None:
+        """Return the planned form of a tensor, or None for float."""
+        q, transform = self.plan.tensors.get(user_name), self.plan.transforms.get(user_name)
         if q is None:
             return None
-        return StoredForm(q, (1.0,) if moved is None else tuple(moved.factor))
+        return StoredForm(q, (1.0,) if transform is None else tuple(transform.factor))
+
+
+class _SplitModel(NamedTuple):
+    """A plan's graph split at tensors, for `PlannedSource.run_isolated`.
+
+    The names map inputs and outputs of the split graph to the user's tensors.
+    """
+
+    split_at: frozenset[str]
+    runner: FloatRunner
+    input_names: Mapping[str, str]
+    output_names: Mapping[str, str]
 
 
 def _unpickle_planned_source(content: bytes, plan: Plan) -> PlannedSource:
@@ -299,31 +359,31 @@ def _unpickle_planned_source(content: bytes, plan: Plan) -> PlannedSource:
 
 
 def load_dump(folder: Path) -> dict[str, tuple[np.ndarray, Affine | None]]:
-    """Return {tensor: (all samples, mapped from disk; how it is held)} of a dump.
+    """Load (all samples, mapped from disk; quantization parameters or None) by tensor from a dump.
 
-    Raises OSError, ValueError, KeyError or TypeError where the folder holds none, or a damaged one.
+    Raises
+    ------
+    OSError, ValueError, KeyError, TypeError
+        If the folder contains no dump, or a damaged one.
     """
     tensors = {}
     for entry in json.loads((folder / INDEX_FILE).read_text(encoding="utf-8")):
         try:
             array = np.load(folder / entry["file"], mmap_mode="r", allow_pickle=False)
-        except (
-            EOFError,
-            SyntaxError,
-            SystemError,
-            TokenError,
-        ) as error:  # what numpy meets in a damaged header
+        except (EOFError, SyntaxError, SystemError, TokenError) as error:  # a damaged header
             raise ValueError(f"{entry['file']} has no readable header") from error
         tensors[str(entry["name"])] = array, qparams_from_json(entry, array.dtype)
     return tensors
 
 
 class DumpSource:
-    """Tensors on disk, as `simulate --dump` writes them, or by name.
+    """Stored tensors, with the samples concatenated on axis 0.
 
-    The samples one after another on axis 0.
-    path : a folder with its index. A device's or another simulator's arrays come as {name: (array,
-    how it is held or None)}.
+    Parameters
+    ----------
+    dump
+        Folder written by `simulate --dump`, or (array, quantization parameters or None) by tensor,
+        such as from a device or another simulator.
     """
 
     kind = "dump"
@@ -332,65 +392,59 @@ class DumpSource:
     inputs: Sequence[InputSpec] = ()
 
     def __init__(
-        self, given: str | os.PathLike[str] | Mapping[str, tuple[np.ndarray, Affine | None]]
+        self, dump: str | os.PathLike[str] | Mapping[str, tuple[np.ndarray, Affine | None]]
     ) -> None:
         self._arrays: dict[str, tuple[np.ndarray, Affine | None]] = {}
-        self._moved: dict[str, tuple[float, ...]] = {}
-        self._next = 0
-        if isinstance(given, Mapping):
-            self._arrays = dict(given)
+        self._factors: dict[str, tuple[float, ...]] = {}
+        self._position = 0
+        if isinstance(dump, Mapping):
+            self._arrays = dict(dump)
             return
-        folder = Path(given)
+        folder = Path(dump)
         try:
             self._arrays = load_dump(folder)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(
-                f"{folder} is no dump with a readable {INDEX_FILE} ({error}); dump the model again"
+                f"{folder} is not a dump with a readable {INDEX_FILE} ({error}); dump the model "
+                "again"
             ) from error
 
-    def renamed_for(self, graph: IntegerSource) -> DumpSource:
-        """Return the same as a dump of `graph`.
-
-        Its tensors under the user's names, held as there.
-        """
+    def renamed_for(self, source: IntegerSource) -> DumpSource:
+        """Return the dump with the user's names and the channel factors of an integer graph."""
+        user_names = source.user_names
         dump = DumpSource(
-            {
-                graph.user_names[name]: kept
-                for name, kept in self._arrays.items()
-                if name in graph.user_names
-            }
+            {user_names[name]: item for name, item in self._arrays.items() if name in user_names}
         )
-        dump._moved = {name: tuple(moved.factor) for name, moved in graph.plan.transforms.items()}
+        for name, transform in source.plan.transforms.items():
+            dump._factors[name] = tuple(transform.factor)
         return dump
 
     def node(self, name: str) -> ir.Node | None:
-        """A dump has no nodes."""
+        """Return None, because a dump has no nodes."""
         return None
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> Iterator[Item]:
-        """Yield the next samples, as many as `feeds` has; DataError where there are fewer."""
+        """Yield the next samples, as many as `feeds` has; DataError if the dump has fewer."""
         count = max((len(array) for array in feeds.values() if array.ndim), default=1)
-        start, self._next = self._next, self._next + count
+        start, self._position = self._position, self._position + count
         for name, (array, q) in self._arrays.items():
-            if len(array) < self._next:
-                raise DataError(
-                    f"the dump holds {len(array)} samples of '{name}', the data more; give --limit"
-                )
-            piece = np.asarray(array[start : self._next])
-            factor = self._moved.get(name, (1.0,))
-            yield name, piece, None if q is None else StoredForm(q, factor)
+            if len(array) < self._position:
+                raise DataError(f"the dump has only {len(array)} samples of '{name}'; pass --limit")
+            samples = np.asarray(array[start : self._position])
+            factor = self._factors.get(name, (1.0,))
+            yield name, samples, None if q is None else StoredForm(q, factor)
 
     def run_isolated(
         self, feeds: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]
     ) -> Iterator[Item]:
-        """Yield nothing: this source computes no tensor again."""
+        """Yield nothing, because a dump cannot be computed again."""
         return iter(())
 
 
 def open_source_pair(float_model: object, quant_model: object) -> tuple[TensorSource, TensorSource]:
-    """Return the sources of two models.
+    """Open the sources of two models.
 
-    Inputs that were fixed when the second was made are so in the first, too.
+    Inputs that were fixed in the quantized model are fixed in the float model too.
     """
     base, other = open_source(float_model), open_source(quant_model)
     if isinstance(base, FloatSource) and other.graph is not None:
@@ -400,9 +454,9 @@ def open_source_pair(float_model: object, quant_model: object) -> tuple[TensorSo
 
 
 def open_source(model: object) -> TensorSource:
-    """Return the source that `model` is.
+    """Open the source of a model.
 
-    A model's path, graph or session, a `QuantizedModel`, a dump, or a source.
+    `model` is a model's path, graph or session, a `QuantizedModel`, a dump, or a source.
     """
     if isinstance(model, FloatSource | IntegerSource | PlannedSource | DumpSource):
         return model
@@ -414,7 +468,7 @@ def open_source(model: object) -> TensorSource:
         return DumpSource(model)
     if not isinstance(model, str | os.PathLike | onnx.ModelProto | ir.Model | Session):
         raise ConfigError(
-            f"a {type(model).__name__} cannot be compared; give a model, a session or a dump"
+            f"a {type(model).__name__} cannot be compared; pass a model, a session or a dump"
         )
     session = model if isinstance(model, Session) else Session(model)
     return IntegerSource(session) if session.is_integer else FloatSource(session)

@@ -1,15 +1,15 @@
-"""Rows of an integer weight that hold what belongs into each other.
+"""Detect output channels of an integer weight that are swapped, from the weights alone.
 
-Told by the weights alone, whatever the data show.
-Scales, factors of equalization and folded normalisations multiply the weights of an output channel
-by a number, of either sign, and leave their direction. So the rows of the float weight W and of the
-integer one V are compared by
+Scales, factors of equalization and folded normalization multiply the weights of an output channel
+by a number of either sign and keep their direction. So the rows of the float weight W and of the
+integer weight V are compared by
 
-    c(i, j) = |V_i . W_j| / (|V_i| |W_j|)        0 to 1; of V, what equalization gave to input
-    channels is taken out
+    c(i, j) = |V_i . W_j| / (|V_i| |W_j|)        0 to 1; factors of input channels are removed
+                                                 from V
 
-Rows i and j are swapped where V_i is W_j's and not W_i's, and V_j is W_i's, or too small to say
-whose it is. A row of one weight has no direction. Knows nodes, runs nothing.
+Rows i and j are swapped if V_i matches W_j and not W_i, and V_j matches W_i or is too small to
+have a reliable direction. A row of a single weight has no direction. This module knows nodes, but
+runs nothing.
 """
 
 from __future__ import annotations
@@ -23,54 +23,81 @@ from ...graph import ir
 
 __all__ = ["find_swapped_channels"]
 
-_SAME, _OTHER = 0.95, 0.7  # c of rows that are one, at least, and of rows that are not, at most
-_MIN_MAX_ABS = 4  # that a row must reach: what is below may be rounding's direction
+_MIN_MATCH, _MAX_MISMATCH = 0.95, 0.7  # least c of equal rows, largest c of different rows
+_MIN_MAX_ABS = 4  # largest weight of a row below which its direction may be due to rounding
 
 
 def find_swapped_channels(
-    ours: ir.Node, theirs: ir.Node, factor: Sequence[float] = (1.0,)
+    integer_node: ir.Node, float_node: ir.Node, factor: Sequence[float] = (1.0,)
 ) -> list[tuple[int, int]]:
-    """Return which output channels of the integer layer `ours` hold each other's weights of the float layer `theirs`.
+    """Return the pairs of output channels of an integer layer that have each other's weights.
 
-    factor : what input channels are multiplied by where integers hold them: one for all, or [I].
-    Nothing where the two weights are not of one form.
+    Parameters
+    ----------
+    integer_node, float_node
+        The layer in the integer graph and in the float model.
+    factor
+        Factor of the stored input channels: one value, or [I].
+
+    Returns
+    -------
+    list of (int, int)
+        Pairs of channels; empty if the weights do not have the same shape.
     """
-    form = find_integer_op(ours)
-    made, meant = (_weight_array(node) for node in (ours, theirs))
-    if form is None or form.channel_axis != 0 or made is None or meant is None:
+    form = find_integer_op(integer_node)
+    integer_weight, float_weight = _weight_array(integer_node), _weight_array(float_node)
+    if form is None or form.channel_axis != 0 or integer_weight is None or float_weight is None:
         return []
-    telling = _max_abs_per_row(np.abs(made)) >= _MIN_MAX_ABS
+    is_reliable = _max_abs_per_row(np.abs(integer_weight)) >= _MIN_MAX_ABS
     factors = np.array(factor, np.float64)
-    if factors.size == made.shape[1]:
-        made = made * factors.reshape(1, -1, *[1] * (made.ndim - 2))
-    ways = [meant, meant.T] if meant.ndim == 2 else [meant]  # a matrix may lie either way
-    near = [
-        _row_similarity(made, way) for way in ways if way.shape == made.shape and made[0].size > 1
+    if factors.size == integer_weight.shape[1]:
+        broadcast_shape = (1, -1, *[1] * (integer_weight.ndim - 2))
+        integer_weight = integer_weight * factors.reshape(broadcast_shape)
+    if integer_weight[0].size <= 1:
+        return []
+    layouts = [float_weight]
+    if float_weight.ndim == 2:  # a matrix may be transposed
+        layouts.append(float_weight.T)
+    similarities = [
+        _row_similarity(integer_weight, layout)
+        for layout in layouts
+        if layout.shape == integer_weight.shape
     ]
-    return _find_swapped_pairs(max(near, key=np.trace), telling) if near else []
+    if not similarities:
+        return []
+    return _find_swapped_pairs(max(similarities, key=np.trace), is_reliable)
 
 
 def _weight_array(node: ir.Node) -> np.ndarray | None:
+    """Return the constant weight of a layer as float64, or None."""
     array = ir.const_value(node.inputs[1]) if len(node.inputs) > 1 else None
     return None if array is None or array.ndim < 2 else array.astype(np.float64)
 
 
-def _max_abs_per_row(sizes: np.ndarray) -> np.ndarray:
-    return sizes.reshape(len(sizes), -1).max(axis=1)
+def _max_abs_per_row(magnitudes: np.ndarray) -> np.ndarray:
+    """Return the largest of the magnitudes [O, ...] of each row, [O]."""
+    return magnitudes.reshape(len(magnitudes), -1).max(axis=1)
 
 
-def _row_similarity(made: np.ndarray, meant: np.ndarray) -> np.ndarray:
-    """Return c [O, O]."""
-    rows = [array.reshape(len(array), -1) for array in (made, meant)]
-    one, other = (a / np.maximum(np.linalg.norm(a, axis=1, keepdims=True), 1e-30) for a in rows)
-    return np.asarray(np.abs(one @ other.T))
+def _row_similarity(integer_weight: np.ndarray, float_weight: np.ndarray) -> np.ndarray:
+    """Return c of all pairs of rows, [O, O]."""
+    directions = []
+    for weight in (integer_weight, float_weight):
+        rows = weight.reshape(len(weight), -1)
+        directions.append(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-30))
+    return np.asarray(np.abs(directions[0] @ directions[1].T))
 
 
-def _find_swapped_pairs(near: np.ndarray, telling: np.ndarray) -> list[tuple[int, int]]:
-    strange = near.diagonal() < _OTHER
+def _find_swapped_pairs(similarity: np.ndarray, is_reliable: np.ndarray) -> list[tuple[int, int]]:
+    """Return the swapped pairs, from the similarity [O, O] of integer and float rows.
+
+    `is_reliable` [O] tells which integer rows are large enough to have a direction.
+    """
+    is_mismatched = similarity.diagonal() < _MAX_MISMATCH
     pairs = set()
-    for i in np.flatnonzero(strange & telling):
-        j = int(near[i].argmax())
-        if near[i, j] > _SAME and strange[j] and (near[j, i] > _SAME or not telling[j]):
+    for i in np.flatnonzero(is_mismatched & is_reliable):
+        j = int(similarity[i].argmax())
+        matches_back = similarity[j, i] > _MIN_MATCH or not is_reliable[j]
+        if similarity[i, j] > _MIN_MATCH and is_mismatched[j] and matches_back:
             pairs.add((min(int(i), j), max(int(i), j)))
     return sorted(pairs)

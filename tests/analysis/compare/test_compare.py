@@ -127,7 +127,7 @@ def test_a_sound_model_has_no_finding(compared):
     folder, found, *_ = compared
     assert not found.findings
     assert found.options == ""
-    assert "Nothing is out of the ordinary." in (folder / "abnormal_layer_advisor.txt").read_text()
+    assert "No issues found." in (folder / "abnormal_layer_advisor.txt").read_text()
     assert found.accuracy is not None
     assert found.accuracy[0] == 75.0
     assert len(found.worst) == 5

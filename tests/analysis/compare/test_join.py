@@ -104,7 +104,7 @@ def test_parts_merged_in_order_are_the_whole_to_the_bit():
         whole.add({"x": part})
         one = TensorJoin(*sides)
         one.add({"x": part})
-        merged.merge(one.part)
+        merged.merge(one.partial_result)
     assert merged.samples == whole.samples == 12
     for name, row in whole.rows.items():
         other = merged.rows[name]
@@ -125,16 +125,16 @@ def test_a_dump_is_what_was_dumped(tmp_path):
     assert {"t0", "t3", "y"} <= from_dump.rows.keys()
     for row in from_dump.rows.values():
         assert (row.arrived.cosine, row.arrived.mse, row.local) == (1.0, 0.0, None)
-    with pytest.raises(DataError, match="holds 10 samples of"):
+    with pytest.raises(DataError, match="has only 10 samples of"):
         join_tensors(open_source(model), open_source(tmp_path / "dump"), samples(model, 11))
     (tmp_path / "dump" / "index.json").write_text("{")
-    with pytest.raises(DataError, match="no dump with a readable index"):
+    with pytest.raises(DataError, match="not a dump with a readable index"):
         open_source(tmp_path / "dump")
 
 
 def test_what_cannot_be_compared():
     model = plain()
-    with pytest.raises(DataError, match="no tensor in common"):
+    with pytest.raises(DataError, match="no tensors in common"):
         join_tensors(
             open_source(model), DumpSource({"other": (np.zeros((4, 2)), None)}), samples(model, 4)
         )

@@ -70,7 +70,7 @@ def test_what_is_advised_was_tried(compared) -> None:
     assert compared.options == " ".join(found.best)
     assert (
         "tried on these data" in compared.format_advice()
-        or f"No option gives {MIN_GAIN_DB:g} dB" in compared.format_advice()
+        or f"No option gains {MIN_GAIN_DB:g} dB" in compared.format_advice()
     )
 
 
@@ -83,7 +83,7 @@ def test_a_harmful_option_is_left_out(compared) -> None:
     told = replace(
         compared, findings=[finding("--effort normal"), finding(harm)], option_results=found
     ).format_advice()
-    assert "The options that give 0.5 dB each" in told
+    assert "The options that gain 0.5 dB each" in told
     assert told.rstrip().splitlines()[-2].strip() == "--effort normal"
 
 
@@ -164,7 +164,7 @@ def test_options_that_help_nothing_are_not_advised(compared) -> None:
     assert found.best == ()
     told = replace(compared, findings=[finding(harm)], option_results=found)
     assert told.options == ""
-    assert f"No option gives {MIN_GAIN_DB:g} dB" in told.format_advice()
+    assert f"No option gains {MIN_GAIN_DB:g} dB" in told.format_advice()
 
 
 def test_the_shape_is_that_of_all_data(compared) -> None:
@@ -269,7 +269,7 @@ def test_what_cannot_be_told_is_said() -> None:
         .astype(np.float32)
     )
     assert (
-        "cannot be told from channels"
+        "cannot distinguish it from channels"
         in check_input_layout(open_source(normed(alike)), "x", {"x": alike}).undecided
     )
 
@@ -310,5 +310,5 @@ def test_a_gain_that_the_trial_cannot_tell_is_not_advised(compared, monkeypatch)
     text = replace(
         compared, findings=[finding("--effort normal")], option_results=gave
     ).format_advice()
-    assert "No option is sure to give 0.5 dB: with all options 21 dB, without 20 dB" in text
-    assert "the graph itself has 25 dB" in " ".join(text.split())
+    assert "No option is sure to gain 0.5 dB: with all options 21 dB, without 20 dB" in text
+    assert "the graph has 25 dB" in " ".join(text.split())

@@ -39,7 +39,7 @@ def test_each_kind_finds_its_source(made, tmp_path):
 
 
 def test_a_folder_that_is_no_dump(tmp_path):
-    with pytest.raises(DataError, match="is no dump with a readable index.json"):
+    with pytest.raises(DataError, match="is not a dump with a readable index.json"):
         open_source(tmp_path)
 
 
@@ -47,7 +47,7 @@ def test_a_dump_is_read_sample_by_sample_and_ends(made):
     dump = DumpSource({"a": (np.arange(3.0), None)})
     first, second = (next(iter(dump.run({"x": np.zeros((n, 1))})))[1] for n in (2, 1))
     assert (first.tolist(), second.tolist()) == ([0.0, 1.0], [2.0])
-    with pytest.raises(DataError, match="the dump holds 3 samples of 'a'"):
+    with pytest.raises(DataError, match="the dump has only 3 samples of 'a'"):
         list(dump.run({"x": np.zeros((1, 1))}))
 
 

@@ -92,7 +92,9 @@ def test_filters(made) -> None:
     assert {e.op for e in profile.select(types=["Conv"])} == {"Conv"}
     first = profile.entries[0].module
     assert {e.module for e in profile.select(prefixes=[first])} == {first}
-    with pytest.raises(lo.ConfigError, match="no operator matches prefixes .* types of the model: Conv"):
+    with pytest.raises(
+        lo.ConfigError, match="no operator matches prefixes .* types of the model: Conv"
+    ):
         profile.select(types=["Lstm"])
 
 

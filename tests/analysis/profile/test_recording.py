@@ -29,9 +29,7 @@ def test_kept_tensors_stand_for_the_model(made, tmp_path) -> None:
             np.testing.assert_allclose(np.concatenate(arrays), want[name], atol=1e-5)
     (last,) = recorded.run(None, {"x": x[::-7]})  # in any order
     np.testing.assert_allclose(last, session.run(None, {"x": x[::-7]})[0], atol=1e-5)
-    with pytest.raises(
-        lo.DataError, match="sample 1 of the batch is not in the profile"
-    ):
+    with pytest.raises(lo.DataError, match="sample 1 of the batch is not in the profile"):
         recorded.run(None, {"x": np.stack([x[0], x[1] + 1])})
     with pytest.raises(lo.DataError, match="is of another model"):
         RecordedSession(lo.Session(home / "quant.onnx"), home / "p")
