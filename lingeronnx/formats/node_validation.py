@@ -77,10 +77,7 @@ def _matches_type(spec: Attr, value: object, form: Format) -> bool:
     if spec.kind == "f":
         per_channel = form.channel_axis is not None and spec.name == "scale_w"
         return _is_finite_number(value) or (
-            per_channel
-            and many
-            and bool(value)
-            and all(map(_is_finite_number, value))  # type: ignore[call-overload]
+            per_channel and many and bool(value) and all(map(_is_finite_number, value))  # type: ignore[call-overload]
         )
     each = _is_int32 if spec.kind == "ints" else _is_finite_number
     return each(value) or (many and all(map(each, value)))  # type: ignore[call-overload]

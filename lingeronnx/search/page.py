@@ -23,7 +23,17 @@ _WIDTH, _HEIGHT = 720, 400
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 24, 24, 52
 _TICKS = 5
 
-_COLUMNS = ("attempt", "missing", "bytes", "flash", "work", "cycles", "MACs by width", "s", "options")
+_COLUMNS = (
+    "attempt",
+    "missing",
+    "bytes",
+    "flash",
+    "work",
+    "cycles",
+    "MACs by width",
+    "s",
+    "options",
+)
 
 
 def format_shortfall(trial: Mapping[str, Any], amount: str) -> str:

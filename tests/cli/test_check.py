@@ -27,7 +27,7 @@ def test_command(tmp_path, integer):
     assert bad.exit_code == 1
     verdict, first = bad.stdout.splitlines()[:2]
     assert verdict == "venus: 1 limit is broken at 1 node; --fit, the default of quantize, mends it"
-    assert first.startswith("Conv Conv_short -> short: a stride is not larger than the kernel")
+    assert first.startswith("Conv Conv_short -> short: the stride must not exceed the kernel size")
     assert (
         (tmp_path / "out" / "check.txt")
         .read_text()

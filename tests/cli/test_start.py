@@ -86,7 +86,7 @@ def test_the_page_of_operators_is_what_the_code_says(here: CommandFolder) -> Non
     text = here("platforms", "--markdown").stdout
     assert text == (ROOT / "docs" / "operators.md").read_text(encoding="utf-8")
     assert "| Conv2dInt | Conv | yes | limits | limits | limits |" in text
-    assert "- venus, arcs, venusA: kernel sides are at most 5\n" in text
+    assert "- venus, arcs, venusA: kernel height and width must not exceed 5\n" in text
     assert not set("{}") & set(text)
     for target in PLATFORMS:
         assert all(f"- {fault.text}\n" in text for fault in target.faults)

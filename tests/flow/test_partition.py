@@ -28,7 +28,7 @@ CASES = {
     "a 7x7 kernel": (
         lambda n: n.conv("x", (4, 3, 7, 7), out="y"),
         "Conv",
-        "kernel sides are at most 5; here 7x7",
+        "kernel height and width must not exceed 5; here 7x7",
     ),
     "a stride of 3": (
         lambda n: n.conv("x", (4, 3, 3, 3), strides=[3, 3], out="y"),
@@ -38,12 +38,12 @@ CASES = {
     "a dilation": (
         lambda n: n.conv("x", (4, 3, 3, 3), dilations=[2, 2], out="y"),
         "Conv",
-        "dilations are one of",
+        "dilations must be one of",
     ),
     "a wide pad": (
         lambda n: n.conv("x", (4, 3, 5, 5), pads=[5, 0, 0, 0], out="y"),
         "Conv",
-        "pads are at most 4",
+        "padding must not exceed 4",
     ),
     "a multiplier": (
         lambda n: n.conv("x", (6, 1, 3, 3), group=3, out="y"),

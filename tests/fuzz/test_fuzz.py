@@ -303,7 +303,7 @@ def test_tables():
             "platform": "venus",
             "effort": "fast",
             "ready": seed > 0,
-            "why": "" if seed else "strides are one of (1, 2, 4); here 3",
+            "why": "" if seed else "strides must be one of (1, 2, 4); here 3",
             "failed": {"plain": ["x"]} if seed else {},
         }
         for family in ("image", "rows")
@@ -311,7 +311,7 @@ def test_tables():
     ]
     text = "\n".join(tables(rows))
     assert "| all | 6 of 8 (75 %)" in text
-    assert "| strides are one of # # # | 2 | 0 | 0 |" in text
+    assert "| strides must be one of # # # | 2 | 0 | 0 |" in text
     assert "| plain | 6 |" in text
     assert "| plain | 3 | 3 |" in text
     assert Journal(Path("nowhere.jsonl")).rows == {}

@@ -214,7 +214,7 @@ def build_cases():
         ),
         ("Conv2dInt", "weight_slice_count"): (
             [conv(["N", 256, 8, 8], [86, 256, 3, 3])],
-            [(conv(["N", 256, 8, 8], [87, 256, 3, 3]), "44 shares")],
+            [(conv(["N", 256, 8, 8], [87, 256, 3, 3]), "44 slices")],
         ),
         ("Conv2dInt", "depthwise_weights"): (
             [conv(["N", 320, 5, 5], [320, 1, 5, 5], group=320)],
@@ -343,10 +343,13 @@ def build_cases():
             (op, "window_axes"): (
                 [node(kind, MAP, kernel_shape=[2, 2]), node(kind, ["N", 8, 16], kernel_shape=[2])],
                 [
-                    (node(kind, ["N", 8, 16], kernel_shape=[2, 2]), "2 sides, a map of 3 axes"),
+                    (
+                        node(kind, ["N", 8, 16], kernel_shape=[2, 2]),
+                        "a 2-D window, an input of rank 3",
+                    ),
                     (
                         node(kind, ["N", 8, 4, 4, 4], kernel_shape=[2, 2, 2]),
-                        "3 sides, a map of 5 axes",
+                        "a 3-D window, an input of rank 5",
                     ),
                 ],
             )
@@ -651,7 +654,7 @@ def test_rules_quote_the_row():
         for _, constraint in CONSTRAINTS
         if has_limit(constraint, VENUS)
     }
-    assert "at most 5" in texts["kernel_side"]
+    assert "must not exceed 5" in texts["kernel_side"]
     assert "(1, 2, 4)" in texts["stride_values"]
     assert "65536" in texts["conv_line_buffer"]
     assert "32768" in texts["conv_line_buffer"]

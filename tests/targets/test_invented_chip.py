@@ -156,7 +156,7 @@ def test_its_limits_are_kept():
     model = net.graph(net.conv("x", (4, 3, 5, 5), pads=[2] * 4, out="y"))
     row = chip()
     (found,) = lo.check(model, platform=row).violations
-    assert (found.rule, found.value) == ("kernel sides are at most 3", "5x5")
+    assert (found.rule, found.value) == ("kernel height and width must not exceed 3", "5x5")
     assert not lo.check(model, platform="generic").violations
     result = lo.quantize(model, samples(model), platform=row, effort="fast")
     kernels = [

@@ -119,7 +119,7 @@ OTHERS = [
     (attr("Conv2dInt", "platform_quant", None), "attribute platform_quant (luna_quant) is there"),
     (rename("iqAdd", "iqMystery"), "unknown operator iqMystery"),
     (rename("Relu", "Erf", ""), "a float operator reads real numbers; here it reads the integers"),
-    (attr("Conv2dInt", "kernel_shape", [7, 3]), "kernel sides are at most 5"),
+    (attr("Conv2dInt", "kernel_shape", [7, 3]), "kernel height and width must not exceed 5"),
     (attr("Quant", "scale_x", -1.0), "attributes have values that make sense"),
     (
         float_between,

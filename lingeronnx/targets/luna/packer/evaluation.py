@@ -77,7 +77,7 @@ class DetailedVerdict(Verdict):
         return self.estimate_latency(get_kernel_costs(self.target) or ARCS)
 
     def estimate_latency(self, kernel_costs: KernelCosts) -> Latency | None:
-        """Estimate the latency with the given kernel costs, or return None without a memory plan."""
+        """Estimate the latency with the given kernel costs; None without a memory plan."""
         from ..timing import estimate_latency  # imports the packer's modules
 
         if self.graph is None or self.memory_plan is None:

@@ -86,9 +86,9 @@ def test_memory():
 
 #: rule -> (row, chip, what its arguments hold or hold not, words of the rule)
 RULES = {
-    "twice, product": ("twice_mul_4x6", "venus", "", "in two of its operands"),
-    "twice, concatenation": ("twice_cat_8", "arcs", "", "in two of its operands"),
-    "twice, matrices": ("twice_bmm_4", "venusA", "", "in two of its operands"),
+    "twice, product": ("twice_mul_4x6", "venus", "", "as two of its operands"),
+    "twice, concatenation": ("twice_cat_8", "arcs", "", "as two of its operands"),
+    "twice, matrices": ("twice_bmm_4", "venusA", "", "as two of its operands"),
     "norm, constants in shared memory": (
         "ln_linear_t8_m5_l32",
         "arcs",

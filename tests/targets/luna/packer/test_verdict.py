@@ -242,7 +242,7 @@ def test_pools_whose_axes_are_swapped(op, chip, stride):
         finding.rule.partition(",")[0]
         for finding in evaluate_graph(model, get_target(chip)).findings
     }
-    swapped = "where the stride is above 1" in rules
+    swapped = "with a stride above 1" in rules
     told = oracle(model, chip, ["-p", chip.lower(), "-d", "False"]).problems
     assert swapped == any("rows and columns are exchanged" in text for text in told) == (stride > 1)
 
@@ -276,7 +276,9 @@ def test_a_reshape_keeps_the_number_of_elements(rows, packs):
     image = net.node("Reshape", ["xq", shape], "image", (1, 32, 1, 1), 16.0)
     said = evaluate_graph(net.model(net.conv(image, 8, 1, "y")), get_target("arcs"), ["-p", "arcs"])
     assert said.is_packable == packs
-    assert packs or said.findings[0].value == f"an input of {32 * rows} elements, a shape of 32"
+    assert packs or said.findings[0].value == (
+        f"the input has {32 * rows} elements, the target shape 32"
+    )
 
 
 def test_a_window_fits_the_axes_of_its_map():
@@ -286,7 +288,7 @@ def test_a_window_fits_the_axes_of_its_map():
     pooled = net.node("MaxPool", ["xq"], "p", (6, 8), 16.0, **sides)
     said = evaluate_graph(net.model(net.linear(pooled, 4, "y")), get_target("arcs"), ["-p", "arcs"])
     assert not said.is_packable
-    assert [finding.value for finding in said.findings] == ["2 sides, a map of 2 axes"]
+    assert [finding.value for finding in said.findings] == ["a 2-D window, an input of rank 2"]
 
 
 def test_tensors_without_an_element_are_refused():

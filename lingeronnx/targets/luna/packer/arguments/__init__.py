@@ -1,1 +1,1 @@
-"""The packer's arguments for a graph: candidates, what is mended in them, the choice."""
+"""Choice of the packer's arguments for a graph: candidates, local search, selection by latency."""

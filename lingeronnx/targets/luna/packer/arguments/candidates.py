@@ -1,7 +1,4 @@
-"""Candidates for the packer's arguments.
-
-Sets of tensors to be placed in PSRAM that were measured to help.
-"""
+"""Candidates for the packer's arguments: sets of PSRAM tensors that were measured to help."""
 
 from __future__ import annotations
 
@@ -26,13 +23,17 @@ __all__ = [
     "iterate_candidates",
 ]
 
-#: Tensors above these sizes are moved by themselves, the largest first.
+#: Size thresholds: all tensors above one of them are moved to PSRAM, the largest threshold first.
 _LARGE_TENSOR_BYTES = (131072, 65536, 32768, 4096)
 
 
 @dataclass(frozen=True)
 class ArgumentCandidate:
-    """Tensors that go to PSRAM, and the other arguments."""
+    """Tensors to place in PSRAM, and the other packer arguments.
+
+    shared : place all constants in shared memory.
+    all_psram : place all tensors in PSRAM that are not named otherwise.
+    """
 
     psram_tensors: tuple[str, ...] = ()
     prefetch: bool = True
@@ -40,7 +41,7 @@ class ArgumentCandidate:
     all_psram: bool = False
 
     def to_options(self, base: PackerOptions) -> PackerOptions:
-        """Return what the packer would make of it."""
+        """Return the packer options of the candidate, based on `base`."""
         thresholds = (*base.thresholds[:3], 1) if self.all_psram else base.thresholds
         return replace(
             base,
@@ -51,46 +52,48 @@ class ArgumentCandidate:
         )
 
     def to_argv(self, base: PackerOptions) -> tuple[str, ...]:
-        """Return it as arguments.
+        """Return the packer's command-line arguments, without file names.
 
-        A dump needs a login terminal; without one the package is the same.
+        The dump is switched off because it needs a login terminal; the package is the same.
         """
-        words = ["-p", str(base.platform), "-d", "False"]
+        argv = ["-p", str(base.platform), "-d", "False"]
         if base.symbol_sizes:
-            words += ["-c", ",".join(f"{name}={size}" for name, size in base.symbol_sizes.items())]
+            argv += ["-c", ",".join(f"{name}={size}" for name, size in base.symbol_sizes.items())]
         if not self.prefetch:
-            words += ["--dma_prefetch", "False"]
+            argv += ["--dma_prefetch", "False"]
         if self.all_psram:
-            words += ["--threshold4", "1"]
-        places = [f"{name}:{PSRAM}" for name in self.psram_tensors] + (
-            [f"params:{SHARE}"] if self.shared else []
-        )
-        return (*words, "-m", ",".join(places)) if places else tuple(words)
+            argv += ["--threshold4", "1"]
+        placements = [f"{name}:{PSRAM}" for name in self.psram_tensors]
+        if self.shared:
+            placements.append(f"params:{SHARE}")
+        if placements:
+            argv += ["-m", ",".join(placements)]
+        return tuple(argv)
 
 
-def iterate_candidates(ready: PreparedGraph, target: Target) -> Iterator[ArgumentCandidate]:
-    """Yield the candidates, cheapest first.
+def iterate_candidates(prepared: PreparedGraph, target: Target) -> Iterator[ArgumentCandidate]:
+    """Yield the candidates, fastest first.
 
-    Prefetching hides the time of loading, shared memory is the faster one.
+    Prefetching hides the time to load constants, and shared memory is the faster memory.
     """
-    if ready.net is None:
+    net = prepared.net
+    if net is None:
         yield ArgumentCandidate()
         return
+    has_int4_weights = any(step.weight_bits == INT4_BITS for step in net.steps)
     yielded = set()
-    for names in _iterate_psram_sets(ready.net, target):
-        plain = tuple(
-            n for n in include_reshape_aliases(ready.net, names) if is_valid_option_name(n)
+    for names in _iterate_psram_sets(net, target):
+        psram_tensors = tuple(
+            name for name in include_reshape_aliases(net, names) if is_valid_option_name(name)
         )
-        ways = [
-            ArgumentCandidate(plain),
-            ArgumentCandidate(plain, prefetch=False),
-            ArgumentCandidate(plain, shared=True),
+        variants = [
+            ArgumentCandidate(psram_tensors),
+            ArgumentCandidate(psram_tensors, prefetch=False),
+            ArgumentCandidate(psram_tensors, shared=True),
         ]
-        if any(
-            step.weight_bits == INT4_BITS for step in ready.net.steps
-        ):  # few prefetch those: they had better lie near
-            ways[1:] = ways[:0:-1]
-        for candidate in ways:
+        if has_int4_weights:  # often not prefetched, so shared memory comes before psram
+            variants = [variants[0], variants[2], variants[1]]
+        for candidate in variants:
             if candidate not in yielded:
                 yielded.add(candidate)
                 yield candidate
@@ -100,60 +103,58 @@ def iterate_candidates(ready: PreparedGraph, target: Target) -> Iterator[Argumen
 
 
 def _iterate_psram_sets(net: PackerGraph, target: Target) -> Iterator[Sequence[str]]:
-    """Yield sets of tensors to be placed in PSRAM, smallest first, as far as the chip has use for them."""
-    outside = find_multirow_linear_outputs(net, target)
+    """Yield sets of tensors to place in PSRAM that may help on this chip, small sets first."""
+    linear_outputs = find_multirow_linear_outputs(net, target)
     groups = [
-        g
-        for g in (
-            outside,
-            _find_softmax_stacks(net),
-            _find_layer_norm_tensors(net),
-            _find_global_average_outputs(net),
-            _find_lstm_outputs(net, target),
-        )
-        if g
+        linear_outputs,
+        _find_softmax_stacks(net),
+        _find_layer_norm_tensors(net),
+        _find_global_average_outputs(net),
+        _find_lstm_outputs(net, target),
     ]
-    helpful = [[], outside] if outside else [[]]
+    groups = [group for group in groups if group]
     yield []
     yield from groups
-    for index in range(2, len(groups) + 1):
-        yield [name for group in groups[:index] for name in group]
-    for first in helpful:
-        for size in _LARGE_TENSOR_BYTES:
-            every = {t.name for t in net.iterate_tensors()}
-            for kept in (
-                _find_split_and_join_tensors(net),
-                _find_split_and_join_tensors(net) | _find_concat_inputs(net),
-                every - _find_slice_outputs(net),
-                every,
-            ):
-                yield [
-                    *first,
-                    *(
-                        t.name
-                        for t in net.iterate_tensors()
-                        if t.size_bytes > size and t.name in kept
-                    ),
-                ]
-    yield [*outside, *_find_layer_norm_tensors(net), *_find_lstm_inputs(net)]
+    for count in range(2, len(groups) + 1):
+        yield [name for group in groups[:count] for name in group]
+    for base_set in [[], linear_outputs] if linear_outputs else [[]]:
+        yield from _iterate_large_tensor_sets(net, base_set)
+    yield [*linear_outputs, *_find_layer_norm_tensors(net), *_find_lstm_inputs(net)]
+
+
+def _iterate_large_tensor_sets(net: PackerGraph, base_set: Sequence[str]) -> Iterator[list[str]]:
+    """Yield `base_set` with the large tensors of several kinds, for each size threshold."""
+    tensors = list(net.iterate_tensors())
+    all_names = {tensor.name for tensor in tensors}
+    split_or_joined = _find_split_and_join_tensors(net)
+    eligible_sets = (
+        split_or_joined,
+        split_or_joined | _find_concat_inputs(net),
+        all_names - _find_slice_outputs(net),
+        all_names,
+    )
+    for threshold in _LARGE_TENSOR_BYTES:
+        large_names = [tensor.name for tensor in tensors if tensor.size_bytes > threshold]
+        for eligible in eligible_sets:
+            yield [*base_set, *(name for name in large_names if name in eligible)]
 
 
 def is_valid_option_name(name: str) -> bool:
-    """Whether -m can say the name."""
+    """Whether the packer's option -m can contain the name."""
     return not set(":,") & set(name)
 
 
 def include_reshape_aliases(net: PackerGraph, names: Sequence[str]) -> list[str]:
-    """Return tensors with what is reshaped from them, which lies where they do."""
-    with_reshaped = dict.fromkeys(names)
+    """Return the names together with the tensors reshaped from them, which share their memory."""
+    aliases = dict.fromkeys(names)
     for step in net.steps:
-        if step.op in RESHAPE_OPERATORS and step.inputs[0] in with_reshaped:
-            with_reshaped |= dict.fromkeys(step.outputs)
-    return list(with_reshaped)
+        if step.op in RESHAPE_OPERATORS and step.inputs[0] in aliases:
+            aliases |= dict.fromkeys(step.outputs)
+    return list(aliases)
 
 
 def find_multirow_linear_outputs(net: PackerGraph, target: Target) -> list[str]:
-    """Return the outputs of LinearInt with several rows, where the chip wants them outside."""
+    """Return the outputs of LinearInt with several rows, if the chip needs them in PSRAM."""
     if not get_packer_profile(target).multirow_linear_needs_psram:
         return []
     outputs = [net.tensors[s.outputs[0]] for s in net.steps if s.op == LINEAR.name]
@@ -161,22 +162,22 @@ def find_multirow_linear_outputs(net: PackerGraph, target: Target) -> list[str]:
 
 
 def _find_layer_norm_tensors(net: PackerGraph) -> list[str]:
-    """Return what LayerNormInt reads and writes."""
+    """Return the inputs and outputs of all LayerNormInt."""
     return [n for s in net.steps if s.op == LAYER_NORM.name for n in (s.inputs[0], s.outputs[0])]
 
 
 def _find_softmax_stacks(net: PackerGraph) -> list[str]:
-    """Return what iqCat makes for SoftmaxInt to take parts of.
+    """Return the iqCat outputs that are sliced into the inputs of SoftmaxInt.
 
-    Written to PSRAM, it has a work area planned.
+    If such an output is in PSRAM, a work area is planned for it.
     """
-    fed = {s.inputs[0] for s in net.steps if s.op == SOFTMAX.name}
-    cut = {s.inputs[0] for s in net.steps if s.op == "Slice" and s.outputs[0] in fed}
-    return [s.outputs[0] for s in net.steps if s.op == CONCAT.name and s.outputs[0] in cut]
+    softmax_inputs = {s.inputs[0] for s in net.steps if s.op == SOFTMAX.name}
+    sliced = {s.inputs[0] for s in net.steps if s.op == "Slice" and s.outputs[0] in softmax_inputs}
+    return [s.outputs[0] for s in net.steps if s.op == CONCAT.name and s.outputs[0] in sliced]
 
 
 def _find_global_average_outputs(net: PackerGraph) -> list[str]:
-    """Return the outputs of averages over a whole map."""
+    """Return the outputs of average pools over a whole map."""
     return [
         s.outputs[0]
         for s in net.steps
@@ -186,42 +187,39 @@ def _find_global_average_outputs(net: PackerGraph) -> list[str]:
 
 
 def _find_lstm_inputs(net: PackerGraph) -> list[str]:
-    """Return what LSTMInt reads, before it was reshaped."""
+    """Return the inputs of all LSTMInt, traced back through reshapes."""
     return [find_reshape_source(net, s.inputs[0]) for s in net.steps if s.op == LSTM.name]
 
 
 def find_reshape_source(net: PackerGraph, name: str) -> str:
-    """Return what a tensor was reshaped from."""
-    while (maker := net.find_producer(name)) is not None and maker.op in RESHAPE_OPERATORS:
-        name = maker.inputs[0]
+    """Trace a tensor back through reshapes to the tensor that it aliases."""
+    while (producer := net.find_producer(name)) is not None:
+        if producer.op not in RESHAPE_OPERATORS:
+            break
+        name = producer.inputs[0]
     return name
 
 
 def _find_lstm_outputs(net: PackerGraph, target: Target) -> list[str]:
-    """Return what LSTMInt gives for every step, where its readers want it outside."""
-    outputs = (
-        [s.outputs[0] for s in net.steps if s.op == LSTM.name]
-        if get_packer_profile(target).lstm_batch_first
-        else []
-    )
+    """Return the sequence outputs of LSTMInt with a consumer, if the chip needs them in PSRAM."""
+    if not get_packer_profile(target).lstm_batch_first:
+        return []
+    outputs = [s.outputs[0] for s in net.steps if s.op == LSTM.name]
     return [name for name in outputs if net.find_consumers(name)]
 
 
 def _find_split_and_join_tensors(net: PackerGraph) -> set[str]:
-    """Return the graph inputs, the maps that are joined from parts, and those that parts are cut from."""
-    joined = {s.outputs[0] for s in net.steps if s.op == CONCAT.name}
-    return {
-        *net.inputs,
-        *joined,
-        *({s.inputs[0] for s in net.steps if s.op == "Slice"} - _find_slice_outputs(net)),
-    }
+    """Return the graph inputs, the concatenated tensors, and the tensors that are sliced first."""
+    concatenated = {s.outputs[0] for s in net.steps if s.op == CONCAT.name}
+    sliced = {s.inputs[0] for s in net.steps if s.op == "Slice"}
+    return {*net.inputs, *concatenated, *(sliced - _find_slice_outputs(net))}
 
 
 def _find_concat_inputs(net: PackerGraph) -> set[str]:
-    """Return the parts that maps are joined from."""
+    """Return the inputs of all iqCat."""
     return {n for s in net.steps if s.op == CONCAT.name for n in s.inputs}
 
 
 def _find_slice_outputs(net: PackerGraph) -> set[str]:
-    """Return what is cut out of tensors."""
+    """Return the outputs of all Slice."""
     return {s.outputs[0] for s in net.steps if s.op == "Slice"}

@@ -1,7 +1,4 @@
-"""From a candidate that does not do to one that does.
-
-Tensors are moved one after the other, and the verdict asked.
-"""
+"""Local search for correct arguments: move tensors to other memories and evaluate the verdict."""
 
 from __future__ import annotations
 
@@ -44,55 +41,62 @@ __all__ = [
     "rank_verdict",
 ]
 
-RANK_OVERRUN = 1  # the rank of what is right and writes behind its plan
-RANK_ASSUMED = 2  # of what is right as far as is known
-RANK_WRONG = 3  # of what packs and gives other integers
-RANK_REFUSED = 4  # of what the packer refuses, as it does what does not fit
+RANK_OVERRUN = 1  # correct, but writes past the memory plan
+RANK_ASSUMED = 2  # expected to be correct, not verified
+RANK_WRONG = 3  # packs, but computes wrong results
+RANK_REFUSED = 4  # refused by the packer, for instance because it does not fit
+
+#: Limits of `iterate_improvements`. The number of trials is chosen so that about this many nodes
+#: are evaluated in total, within a minimum and a maximum.
+_MAX_EVALUATED_NODES, _MIN_TRIALS, _MAX_TRIALS = 30000, 40, 600
+
+#: Maximum tensors of a node that are moved together, and of other nodes that are moved alone.
+_MAX_NODE_TENSORS, _MAX_OTHER_TENSORS = 4, 48
+
+#: Rounds of `clear_overrun_regions`: moving a tensor may move another one into the overrun.
+_MAX_CLEARING_ROUNDS = 8
+
+#: Maximum trials of `iterate_spills`, and nodes that are planned in all of them. A graph with
+#: hundreds of tiles gets few trials; `place_large_tensors_in_psram` handles it at once.
+_MAX_SPILLS, _MAX_SPILL_WORK = 96, 96_000
 
 
 def rank_verdict(verdict: DetailedVerdict) -> int:
-    """Return how good a verdict is.
-
-    0 for right, 1 for right and past the plan, then the ranks above.
-    """
-    if verdict.is_chip_ready:
-        return (
-            RANK_ASSUMED
-            if verdict.assumptions
-            else RANK_OVERRUN
-            if _get_overrun_warnings(verdict)
-            else 0
-        )
-    return RANK_WRONG if verdict.is_packable else RANK_REFUSED
+    """Return the rank of a verdict: 0 for correct without warnings, else one of RANK_*."""
+    if not verdict.is_chip_ready:
+        return RANK_WRONG if verdict.is_packable else RANK_REFUSED
+    if verdict.assumptions:
+        return RANK_ASSUMED
+    return RANK_OVERRUN if _get_overrun_warnings(verdict) else 0
 
 
 def iterate_spills(
     prepared: PreparedGraph, target: Target, base: PackerOptions
 ) -> Iterator[ArgumentCandidate]:
-    """Yield candidates that move one tensor after the other out of the fullest node, where that does no harm.
+    """Yield candidates that move tensors of the peak step to PSRAM until the plan fits.
 
-    Each time the first tensor that leaves a smaller plan; then, thoroughly, the one that leaves the
-    smallest, also with what is written by nodes that would be wrong then: a sum may want operand
-    and result outside. None where nothing but the shared memory stands against the graph, or where
-    no tensor may go.
+    Tensors are moved one after the other, only if that adds no findings. First the first tensor is
+    moved that makes the plan smaller; then, more thoroughly, the one that makes it smallest, also
+    together with the outputs of nodes that would become wrong: a sum may need operand and result in
+    PSRAM. Yields nothing if no tensor can be moved.
     """
-    most = (
-        0 if prepared.net is None else min(_MAX_SPILLS, _MAX_SPILL_WORK // len(prepared.net.steps))
-    )
+    max_trials = 0
+    if prepared.net is not None:
+        max_trials = min(_MAX_SPILLS, _MAX_SPILL_WORK // len(prepared.net.steps))
     for thorough in (False, True):
-        trials = iter(range(most))
+        trials = iter(range(max_trials))
         for prefetch in (True, False):
             candidate = ArgumentCandidate(prefetch=prefetch)
-            said = evaluate_plan(prepared, target, candidate.to_options(base))
+            verdict = evaluate_plan(prepared, target, candidate.to_options(base))
             while (
-                better := _spill_one_tensor(
-                    prepared, target, base, candidate, said, thorough, trials
+                spilled := _spill_one_tensor(
+                    prepared, target, base, candidate, verdict, thorough, trials
                 )
             ) is not None:
-                candidate, said = better
+                candidate, verdict = spilled
             if candidate.psram_tensors:
                 yield candidate
-            if said.is_chip_ready:
+            if verdict.is_chip_ready:
                 return
 
 
@@ -105,246 +109,261 @@ def _spill_one_tensor(
     thorough: bool,
     trials: Iterator[int],
 ) -> tuple[ArgumentCandidate, DetailedVerdict] | None:
-    """Return `candidate` with one more tensor moved: a smaller plan, and no more findings.
+    """Move one more tensor of `candidate` to PSRAM: a smaller plan without more findings.
 
-    None where it fits.
+    Each trial consumes an item of `trials`. Returns None if the plan fits or no tensor helps.
     """
     if verdict.memory_plan is None or verdict.memory_plan.fits:
         return None
-    best, need = None, verdict.memory_plan.required_bytes
+    net = _require_net(verdict)
+    best, best_bytes = None, verdict.memory_plan.required_bytes
     for name, _ in zip(_get_spill_candidates(verdict, thorough), trials, strict=False):
-        moved, names = candidate, [name]
+        spilled, names = candidate, [name]
         for _ in range(1 + thorough):
-            moved = replace(
-                moved,
-                psram_tensors=tuple(
-                    dict.fromkeys(
-                        (
-                            *moved.psram_tensors,
-                            *include_reshape_aliases(_require_net(verdict), names),
-                        )
-                    )
-                ),
+            psram_tensors = dict.fromkeys(
+                (*spilled.psram_tensors, *include_reshape_aliases(net, names))
             )
-            memory = plan_memory(_require_net(verdict), target, moved.to_options(base), need)
-            if memory is None:  # it needs no less: known before all that a verdict asks
+            spilled = replace(spilled, psram_tensors=tuple(psram_tensors))
+            options = spilled.to_options(base)
+            memory_plan = plan_memory(net, target, options, best_bytes)
+            if memory_plan is None:  # not smaller; evaluating the verdict would take longer
                 break
-            after = evaluate_plan(prepared, target, moved.to_options(base), memory)
-            if _count_findings(after) <= _count_findings(verdict):
-                best, need = (moved, after), memory.required_bytes
+            spilled_verdict = evaluate_plan(prepared, target, options, memory_plan)
+            if _count_findings(spilled_verdict) <= _count_findings(verdict):
+                best, best_bytes = (spilled, spilled_verdict), memory_plan.required_bytes
                 break
-            names = _get_outputs_of(
-                _require_net(verdict), get_blamed_nodes(after) - get_blamed_nodes(verdict)
-            )  # a node may mind no more with these
+            # A node may become correct again if its outputs are moved as well.
+            newly_blamed = get_blamed_nodes(spilled_verdict) - get_blamed_nodes(verdict)
+            names = _get_outputs_of(net, newly_blamed)
         if best is not None and not thorough:
             break
     return best
 
 
 def get_blamed_nodes(verdict: DetailedVerdict) -> set[str]:
-    """Return the nodes that something is said against."""
-    return {f.node for f in verdict.findings if f.level != "plan"}
+    """Return the nodes with findings, except warnings of overruns."""
+    return {finding.node for finding in verdict.findings if finding.level != "plan"}
 
 
 def _get_outputs_of(net: PackerGraph, nodes: Collection[str]) -> list[str]:
-    """Return what some nodes of the user's graph write."""
-    return [
-        n
-        for step in net.steps
-        if step.origin in nodes
-        for n in step.outputs
-        if is_valid_option_name(n)
-    ]
+    """Return the outputs, with names valid for -m, of some nodes of the user's graph."""
+    outputs: list[str] = []
+    for step in net.steps:
+        if step.origin in nodes:
+            outputs += (name for name in step.outputs if is_valid_option_name(name))
+    return outputs
 
 
 def clear_overrun_regions(
     prepared: PreparedGraph, target: Target, base: PackerOptions, start: ArgumentCandidate
 ) -> Iterator[ArgumentCandidate]:
-    """Yield `start` with what lies behind the work area moved to PSRAM, and so on while something lies there."""
+    """Yield `start` with the tensors that overruns overwrite moved to PSRAM, round by round.
+
+    A round may place other tensors in the overwritten region; the search ends when none is left.
+    """
     candidate = start
     for _ in range(_MAX_CLEARING_ROUNDS):
-        said = evaluate_plan(prepared, target, candidate.to_options(base))
-        if said.memory_plan is None:
+        options = candidate.to_options(base)
+        verdict = evaluate_plan(prepared, target, options)
+        if verdict.memory_plan is None:
             return
-        behind = [
-            name
-            for names in _find_overrun_tensors(said, target, candidate.to_options(base)).values()
-            for name in names
-        ]
-        names = dict.fromkeys(
-            (*candidate.psram_tensors, *include_reshape_aliases(_require_net(said), behind))
+        overwritten: list[str] = []
+        for names in _find_overwritten_tensors(verdict, target, options).values():
+            overwritten += names
+        psram_tensors = dict.fromkeys(
+            (
+                *candidate.psram_tensors,
+                *include_reshape_aliases(_require_net(verdict), overwritten),
+            )
         )
-        if len(names) == len(candidate.psram_tensors):
+        if len(psram_tensors) == len(candidate.psram_tensors):
             return
-        candidate = replace(candidate, psram_tensors=tuple(names))
+        candidate = replace(candidate, psram_tensors=tuple(psram_tensors))
         yield candidate
 
 
-def _find_overrun_tensors(
+def _find_overwritten_tensors(
     verdict: DetailedVerdict, target: Target, options: PackerOptions
 ) -> dict[str, list[str]]:
-    """Return {node that writes past its work area: what lies there}, before it was reshaped."""
+    """Return the tensors that each node overwrites past its work area, by node.
+
+    Tensors are traced back through reshapes; names that are not valid for -m are left out.
+    """
     assert verdict.memory_plan is not None
     net = _require_net(verdict)
-    past = find_overruns(
+    overruns = find_overruns(
         net,
         verdict.memory_plan,
         get_packer_profile(target).work_area_table,
         resolve_placements(net, options),
     )
-    return {
-        f.step.origin: [
-            n
-            for n in (find_reshape_source(net, hit) for hit in f.overwritten)
-            if is_valid_option_name(n)
-        ]
-        for f in past
-    }
+    overwritten: dict[str, list[str]] = {}
+    for overrun in overruns:
+        sources = [find_reshape_source(net, name) for name in overrun.overwritten]
+        overwritten[overrun.step.origin] = [n for n in sources if is_valid_option_name(n)]
+    return overwritten
+
+
+#: Rank, number of objections and number of tensors that they list; lower is better.
+_Score = tuple[int, int, int]
+
+
+class _BestFirstQueue:
+    """Evaluated candidates, the best first; every candidate is evaluated once."""
+
+    def __init__(self, prepared: PreparedGraph, target: Target, base: PackerOptions) -> None:
+        self._prepared = prepared
+        self._target = target
+        self._base = base
+        self._heap: list[tuple[_Score, int, ArgumentCandidate, DetailedVerdict]] = []
+        self._seen: set[tuple[bool, bool, frozenset[str]]] = set()
+        self._best_score: _Score | None = None
+
+    @property
+    def trial_count(self) -> int:
+        """The number of candidates that were added so far."""
+        return len(self._seen)
+
+    def add(self, candidate: ArgumentCandidate) -> bool:
+        """Evaluate a candidate unless it was added before; return whether it is the best so far."""
+        key = (candidate.prefetch, candidate.shared, frozenset(candidate.psram_tensors))
+        if key in self._seen:
+            return False
+        self._seen.add(key)
+        scored = _score_candidate(self._prepared, self._target, self._base, candidate)
+        if scored is None:
+            return False
+        score, verdict = scored
+        heapq.heappush(self._heap, (score, len(self._seen), candidate, verdict))
+        is_best = self._best_score is None or score < self._best_score
+        if is_best:
+            self._best_score = score
+        return is_best
+
+    def pop(self) -> tuple[ArgumentCandidate, DetailedVerdict] | None:
+        """Remove and return the best candidate with its verdict, or None if there is none."""
+        if not self._heap:
+            return None
+        _, _, candidate, verdict = heapq.heappop(self._heap)
+        return candidate, verdict
 
 
 def iterate_improvements(
     prepared: PreparedGraph, target: Target, base: PackerOptions, start: ArgumentCandidate
 ) -> Iterator[ArgumentCandidate]:
-    """Yield better and better candidates, found by moving the tensors of a node that something is said of.
+    """Yield better and better candidates by moving the tensors of nodes with findings.
 
-    What is reshaped moves along, and what lies behind a work area may move as well. Of all that was
-    tried the best is gone on from, be it worse than where it came from: one move may need another.
-    With prefetching and without.
+    A best-first search: the best candidate that was not expanded yet is expanded, even if it is
+    worse than the one it came from, because one move may need another. Reshaped tensors move with
+    their source. It starts with and without prefetching.
     """
     assert prepared.net is not None
-    if prepared.findings:  # no place makes up for these
+    if prepared.findings:  # no placement resolves these
         return
-    if start.all_psram:  # named tensors are moved: begin with those that must be
-        start = ArgumentCandidate(
-            tuple(
-                n
-                for n in include_reshape_aliases(
-                    prepared.net, find_multirow_linear_outputs(prepared.net, target)
-                )
-                if is_valid_option_name(n)
-            )
+    if start.all_psram:  # single tensors are moved: start with those that must be in PSRAM
+        required = include_reshape_aliases(
+            prepared.net, find_multirow_linear_outputs(prepared.net, target)
         )
-    open_ends: list[tuple[tuple[int, int, int], int, ArgumentCandidate, DetailedVerdict]] = []
-    tried: set[tuple[bool, bool, frozenset[str]]] = set()
-    least: tuple[int, int, int] | None = None
-
-    def look(candidate: ArgumentCandidate) -> bool:
-        """Judge a candidate that is new; tell whether it is the best."""
-        nonlocal least
-        key = (candidate.prefetch, candidate.shared, frozenset(candidate.psram_tensors))
-        if key in tried:
-            return False
-        tried.add(key)
-        weighed = _score_candidate(prepared, target, base, candidate)
-        if weighed is None:
-            return False
-        heapq.heappush(open_ends, (weighed[0], len(tried), candidate, weighed[1]))
-        better, least = least is None or weighed[0] < least, min(weighed[0], least or weighed[0])
-        return better
-
+        start = ArgumentCandidate(tuple(name for name in required if is_valid_option_name(name)))
+    queue = _BestFirstQueue(prepared, target, base)
     for shared, prefetch in itertools.product((start.shared, False), (start.prefetch, False)):
-        begin = replace(start, shared=shared, prefetch=prefetch)
-        if look(begin) and begin != start:
-            yield begin
-    most = min(max(_TRIED_NODES // len(prepared.net.steps), _FEWEST_TRIALS), _MOST_TRIALS)
-    while open_ends and len(tried) < most:
-        _, _, candidate, said = heapq.heappop(open_ends)
-        doubts = _get_objections(said)
-        if not doubts:
+        variant = replace(start, shared=shared, prefetch=prefetch)
+        if queue.add(variant) and variant != start:
+            yield variant
+    max_trials = _MAX_EVALUATED_NODES // len(prepared.net.steps)
+    max_trials = min(max(max_trials, _MIN_TRIALS), _MAX_TRIALS)
+    while queue.trial_count < max_trials and (expanded := queue.pop()) is not None:
+        candidate, verdict = expanded
+        objections = _get_objections(verdict)
+        if not objections:
             return
-        node, past = doubts[0].node, _find_overrun_tensors(said, target, candidate.to_options(base))
-        others = _iterate_other_tensors(_require_net(said), node) if node in past else iter(())
-        for names in itertools.chain(_iterate_tensor_moves(said, node, past.get(node, [])), others):
-            other = replace(
-                candidate, psram_tensors=tuple(_toggle_names(candidate.psram_tensors, names))
-            )
-            if look(other):
-                yield other
+        for names in _iterate_moves(
+            verdict, target, candidate.to_options(base), objections[0].node
+        ):
+            psram_tensors = tuple(_toggle_names(candidate.psram_tensors, names))
+            moved = replace(candidate, psram_tensors=psram_tensors)
+            if queue.add(moved):
+                yield moved
+
+
+def _iterate_moves(
+    verdict: DetailedVerdict, target: Target, options: PackerOptions, node: str
+) -> Iterator[list[str]]:
+    """Yield the sets of tensors to move for a node with findings.
+
+    Its own tensors and those that it overwrites; then, if it has an overrun, single other tensors.
+    """
+    overwritten = _find_overwritten_tensors(verdict, target, options)
+    yield from _iterate_tensor_moves(verdict, node, overwritten.get(node, []))
+    if node in overwritten:
+        yield from _iterate_other_tensors(_require_net(verdict), node)
 
 
 def _score_candidate(
     prepared: PreparedGraph, target: Target, base: PackerOptions, candidate: ArgumentCandidate
-) -> tuple[tuple[int, int, int], DetailedVerdict] | None:
-    """Return the rank of a candidate, how much there is to be said and how many tensors that names, with the verdict.
-
-    None for one that does not fit.
-    """
+) -> tuple[_Score, DetailedVerdict] | None:
+    """Return score and verdict of a candidate, or None if it does not fit in shared memory."""
     assert prepared.net is not None
     options = candidate.to_options(base)
-    memory = plan_memory(prepared.net, target, options, get_shared_memory_limit(target, base) + 1)
-    if memory is None:
+    max_bytes = get_shared_memory_limit(target, base) + 1
+    memory_plan = plan_memory(prepared.net, target, options, max_bytes)
+    if memory_plan is None:
         return None
-    said = evaluate_plan(prepared, target, options, memory)
-    doubts = _get_objections(said)
-    return (rank_verdict(said), len(doubts), sum(f.value.count(",") for f in doubts)), said
+    verdict = evaluate_plan(prepared, target, options, memory_plan)
+    objections = _get_objections(verdict)
+    listed_tensors = sum(objection.value.count(",") for objection in objections)
+    return (rank_verdict(verdict), len(objections), listed_tensors), verdict
 
 
 def _get_objections(verdict: DetailedVerdict) -> list[VerdictFinding]:
-    """Return what speaks against a verdict, or what a right one hangs on, or writes behind its plan."""
-    return [f for f in verdict.findings if f.level != "plan"] or [
-        *verdict.assumptions,
-        *_get_overrun_warnings(verdict),
-    ]
+    """Return the findings of a verdict; if it is correct, its assumptions and overrun warnings."""
+    findings = [finding for finding in verdict.findings if finding.level != "plan"]
+    return findings or [*verdict.assumptions, *_get_overrun_warnings(verdict)]
 
 
 def _get_overrun_warnings(verdict: DetailedVerdict) -> list[VerdictFinding]:
-    """Return the warnings of writes behind the plan, but for those that nobody measured."""
+    """Return the warnings of writes past the plan, except those that were not measured."""
     return [f for f in verdict.findings if f.level == "plan" and f.rule != UNCONFIRMED_RULE]
 
 
 def _iterate_tensor_moves(
     verdict: DetailedVerdict, node: str, overwritten: Sequence[str]
 ) -> Iterator[list[str]]:
-    """Yield the tensors of a node and those `overwritten` in all combinations, the fewest first, with what is reshaped.
+    """Yield combinations of the tensors of a node and of `overwritten`, small ones first.
 
-    What a node reads moves as a whole, or from the last reshape on.
+    Tensors that are reshaped from the moved ones are included. An input is tried both from the
+    source of its reshapes on and alone.
     """
     net = _require_net(verdict)
-    steps = [step for step in net.steps if step.origin == node]
-    names = [
-        n for step in steps for n in (*step.inputs, *step.outputs) if not net.tensors[n].is_constant
-    ]
-    own = dict.fromkeys(
-        n
-        for name in names
-        for n in (find_reshape_source(net, name), name)
-        if is_valid_option_name(n)
+    node_tensors: dict[str, None] = {}
+    for step in net.steps:
+        if step.origin != node:
+            continue
+        for name in (*step.inputs, *step.outputs):
+            if not net.tensors[name].is_constant:
+                node_tensors |= dict.fromkeys((find_reshape_source(net, name), name))
+    own_names = [name for name in node_tensors if is_valid_option_name(name)]
+    movable = list(
+        dict.fromkeys((*own_names[:_MAX_NODE_TENSORS], *overwritten[:_MAX_NODE_TENSORS]))
     )
-    ends = list(dict.fromkeys((*list(own)[:_SIDES], *overwritten[:_SIDES])))
-    for count in range(1, _SIDES + 1):
-        for some in itertools.combinations(ends, count):
-            yield [n for n in include_reshape_aliases(net, some) if is_valid_option_name(n)]
+    for count in range(1, _MAX_NODE_TENSORS + 1):
+        for names in itertools.combinations(movable, count):
+            yield [n for n in include_reshape_aliases(net, names) if is_valid_option_name(n)]
 
 
 def _iterate_other_tensors(net: PackerGraph, node: str) -> Iterator[list[str]]:
-    """Yield the tensors of all other nodes one by one.
+    """Yield the outputs of other nodes one by one.
 
-    Written elsewhere, some have a larger work area planned.
+    In another memory, some of them make the common work area larger.
     """
-    names = [
-        n
-        for step in net.steps
-        if step.origin != node
-        for n in step.outputs
-        if is_valid_option_name(n)
-    ]
-    yield from (include_reshape_aliases(net, [name]) for name in names[:_OTHERS])
+    outputs = _get_outputs_of(net, {step.origin for step in net.steps if step.origin != node})
+    for name in outputs[:_MAX_OTHER_TENSORS]:
+        yield include_reshape_aliases(net, [name])
 
 
-def _toggle_names(names: Sequence[str], moved: Sequence[str]) -> list[str]:
-    """Return `names` with what is in `moved` taken out where it is in, else added."""
-    return [n for n in names if n not in moved] + [n for n in moved if n not in names]
-
-
-#: Nodes that may be judged in all trials, the bounds of the trials, tensors of a node that are moved, and others.
-_TRIED_NODES, _FEWEST_TRIALS, _MOST_TRIALS, _SIDES, _OTHERS = 30000, 40, 600, 4, 48
-
-#: Rounds of moving what lies behind a work area: what comes to lie there next may be in the way, too.
-_MAX_CLEARING_ROUNDS = 8
-
-#: Trials of single tensors, and the nodes that are planned in all of them: of a graph in hundreds of tiles there are
-#: few, since `outside` answers for it at once.
-_MAX_SPILLS, _MAX_SPILL_WORK = 96, 96_000
+def _toggle_names(names: Sequence[str], toggled: Sequence[str]) -> list[str]:
+    """Return `names` without those in `toggled`, plus those of `toggled` that were not in it."""
+    return [n for n in names if n not in toggled] + [n for n in toggled if n not in names]
 
 
 def _require_net(verdict: DetailedVerdict) -> PackerGraph:
@@ -353,43 +372,58 @@ def _require_net(verdict: DetailedVerdict) -> PackerGraph:
 
 
 def _count_findings(verdict: DetailedVerdict) -> int:
-    """Return the number of findings, but for the size of the plan."""
+    """Return the number of findings, except overrun warnings and the size of the plan."""
     return sum(f.level != "plan" and f.node != "shared memory" for f in verdict.findings)
 
 
 def _get_spill_candidates(verdict: DetailedVerdict, thorough: bool) -> list[str]:
-    """Return the tensors in shared memory at its fullest node.
+    """Return the tensors in shared memory that are live at the peak step.
 
-    First those it does not use, the largest first.
-    thorough : then those at the node where most blocks are taken. What is made in place may have a
-    block that it does not use, for as long as the tensor lives that it is made of.
+    Tensors that the step does not use come first, and large ones before small ones. With
+    `thorough`, the tensors at the step with the most reserved bytes follow: a tensor made in place
+    reserves a block that it does not use for the lifetime of its root.
     """
     assert verdict.memory_plan is not None
     net = _require_net(verdict)
-    spots = {n: s for n, s in verdict.memory_plan.allocations.items() if s.memory == SHARE}
-    fullest = _get_tensors_at_peak(net, spots)
+    allocations = {
+        name: allocation
+        for name, allocation in verdict.memory_plan.allocations.items()
+        if allocation.memory == SHARE
+    }
+    peak_tensors = _get_tensors_at_peak(net, allocations)
     if thorough:
-        lives: dict[str, tuple[int, int]] = {}
-        roots = {name: find_reshape_source(net, name) for name in spots}
-        for name, origin in roots.items():
-            first, last = lives.get(origin, (spots[name].first_step, spots[name].last_step))
-            lives[origin] = min(first, spots[name].first_step), max(last, spots[name].last_step)
-        blocks = {
-            n: s._replace(first_step=lives[roots[n]][0], last_step=lives[roots[n]][1])
-            for n, s in spots.items()
-        }
-        fullest |= _get_tensors_at_peak(net, blocks)
-    return [name for name in fullest if is_valid_option_name(name)]
+        lifetimes: dict[str, tuple[int, int]] = {}
+        roots = {name: find_reshape_source(net, name) for name in allocations}
+        for name, root in roots.items():
+            allocation = allocations[name]
+            first, last = lifetimes.get(root, (allocation.first_step, allocation.last_step))
+            lifetimes[root] = (
+                min(first, allocation.first_step),
+                max(last, allocation.last_step),
+            )
+        reserved_blocks = {}
+        for name, allocation in allocations.items():
+            first, last = lifetimes[roots[name]]
+            reserved_blocks[name] = allocation._replace(first_step=first, last_step=last)
+        peak_tensors |= _get_tensors_at_peak(net, reserved_blocks)
+    return [name for name in peak_tensors if is_valid_option_name(name)]
 
 
-def _get_tensors_at_peak(net: PackerGraph, spots: Mapping[str, Allocation]) -> dict[str, None]:
-    """Return the tensors at the node where most bytes of `spots` are in use."""
-    living = sum_live_bytes(
-        len(net.steps), [(s.size, s.first_step, s.last_step) for s in spots.values()]
-    )
-    index = living.index(max(living))
-    used = {*net.steps[index].inputs, *net.steps[index].outputs}
-    alive = [
-        n for n, s in spots.items() if s.kind == "tensor" and s.first_step <= index <= s.last_step
+def _get_tensors_at_peak(
+    net: PackerGraph, allocations: Mapping[str, Allocation]
+) -> dict[str, None]:
+    """Return the tensors that are live at the step where most bytes of `allocations` are in use."""
+    lifetimes = [(a.size, a.first_step, a.last_step) for a in allocations.values()]
+    live_bytes = sum_live_bytes(len(net.steps), lifetimes)
+    peak_index = live_bytes.index(max(live_bytes))
+    peak_step = net.steps[peak_index]
+    used_names = {*peak_step.inputs, *peak_step.outputs}
+    live_tensors = [
+        name
+        for name, allocation in allocations.items()
+        if allocation.kind == "tensor"
+        and allocation.first_step <= peak_index <= allocation.last_step
     ]
-    return dict.fromkeys(sorted(alive, key=lambda name: (name in used, -spots[name].size)))
+    return dict.fromkeys(
+        sorted(live_tensors, key=lambda name: (name in used_names, -allocations[name].size))
+    )

@@ -1,8 +1,8 @@
-"""The other way round: all large tensors in PSRAM, but for those that their nodes want in shared memory.
+"""Arguments found from the other end: all large tensors in PSRAM, except those that must not be.
 
-Other candidates begin with few tensors outside. A graph with many layers that are too large has
-none among them that fits, and moving one tensor after the other takes a trial for each. Here what
-the verdict speaks against comes back.
+Other searches begin with few tensors in PSRAM. If many layers are too large for shared memory, none
+of their candidates fits, and moving single tensors takes one trial each. Here all large tensors
+start in PSRAM, and the tensors of nodes with findings return to shared memory.
 """
 
 from __future__ import annotations
@@ -22,77 +22,87 @@ from .speed import EvaluatedCandidate
 
 __all__ = ["move_back_to_shared", "place_large_tensors_in_psram"]
 
-_SMALL_TENSOR_DIVISOR = 100  # tensors of less than such a part of the shared memory stay there
-_MAX_ROUNDS = 12  # in which tensors come back
+_SMALL_TENSOR_DIVISOR = 100  # tensors below this fraction of the shared memory stay there
+_MAX_ROUNDS = 12  # of returning tensors to shared memory
 
 
 def place_large_tensors_in_psram(
-    ready: PreparedGraph, target: Target, base: PackerOptions, known: EvaluatedCandidate
+    prepared: PreparedGraph, target: Target, base: PackerOptions, known: EvaluatedCandidate
 ) -> EvaluatedCandidate:
-    """Return that candidate for a graph that was read with `base`, and the verdict.
+    """Place the large tensors in PSRAM, with prefetching if that is correct, else without.
 
-    Or `known`, which is not right.
-    With prefetching where that is right; without its buffers less is needed. Where nothing is
-    right, what the fewest nodes stand against: a graph that lacks room for one layer is not said to
-    be wrong at all of them.
+    If neither is correct, return the candidate with the fewest blamed nodes among the two and
+    `known`: a graph that lacks memory for one layer should not be reported as wrong everywhere.
+
+    Parameters
+    ----------
+    prepared
+        The graph, prepared with `base`.
+    known
+        A candidate that is not correct.
     """
-    if ready.net is None:
+    if prepared.net is None:
         return known
     best = known
     for prefetch in (True, False):
-        found = move_back_to_shared(ready, target, base, prefetch)
-        if found[1].is_chip_ready:
-            return found
-        best = min(best, found, key=lambda tried: len(get_blamed_nodes(tried[1])))
+        trial = move_back_to_shared(prepared, target, base, prefetch)
+        if trial.verdict.is_chip_ready:
+            return trial
+        best = min(best, trial, key=lambda other: len(get_blamed_nodes(other.verdict)))
     return best
 
 
 def move_back_to_shared(
     prepared: PreparedGraph, target: Target, base: PackerOptions, prefetch: bool
 ) -> EvaluatedCandidate:
-    """Return the candidate with or without prefetching, and the verdict.
+    """Place the large tensors in PSRAM and return those of nodes with findings, round by round.
 
-    For a graph that is planned.
+    `prepared` must have a graph (`prepared.net`).
     """
     net = prepared.net
     assert net is not None
+    limit_bytes = get_shared_memory_limit(target, base)
     large = [
-        t.name
-        for t in net.iterate_tensors()
-        if _SMALL_TENSOR_DIVISOR * t.size_bytes > get_shared_memory_limit(target, base)
+        tensor.name
+        for tensor in net.iterate_tensors()
+        if _SMALL_TENSOR_DIVISOR * tensor.size_bytes > limit_bytes
     ]
 
-    def judged(inside: set[str]) -> EvaluatedCandidate:
-        names = include_reshape_aliases(net, [name for name in large if name not in inside])
-        candidate = ArgumentCandidate(
-            tuple(n for n in names if is_valid_option_name(n)), prefetch=prefetch
-        )
-        return candidate, evaluate_plan(prepared, target, candidate.to_options(base))
+    def evaluate(shared: set[str]) -> EvaluatedCandidate:
+        names = include_reshape_aliases(net, [name for name in large if name not in shared])
+        psram_tensors = tuple(name for name in names if is_valid_option_name(name))
+        candidate = ArgumentCandidate(psram_tensors, prefetch=prefetch)
+        verdict = evaluate_plan(prepared, target, candidate.to_options(base))
+        return EvaluatedCandidate(candidate, verdict)
 
-    inside: set[str] = set()
-    candidate, said = judged(inside)
+    shared: set[str] = set()
+    trial = evaluate(shared)
     for _ in range(_MAX_ROUNDS):
-        back = _find_tensors_to_return(said, set(candidate.psram_tensors))
-        if not back:
+        returning = _find_tensors_to_return(trial.verdict, set(trial.candidate.psram_tensors))
+        if not returning:
             break
-        inside |= back
-        candidate, said = judged(inside)
-    return candidate, said
+        shared |= returning
+        trial = evaluate(shared)
+    return trial
 
 
-def _find_tensors_to_return(verdict: DetailedVerdict, psram: set[str]) -> set[str]:
-    """Return the tensors in `psram` of nodes that anything but the size of the plan is said against.
+def _find_tensors_to_return(verdict: DetailedVerdict, psram_tensors: set[str]) -> set[str]:
+    """Return the PSRAM tensors to move back to shared memory, of nodes with findings.
 
-    What such a node writes, with what that is reshaped from; where nothing of it is in PSRAM, what
-    the node reads.
+    For each such node its outputs, including the tensors that they are reshaped from; if none of
+    them is in PSRAM, its inputs.
     """
-    assert verdict.graph is not None
-    net, minding, back = verdict.graph, get_blamed_nodes(verdict), set[str]()
+    net = verdict.graph
+    assert net is not None
+    blamed_nodes = get_blamed_nodes(verdict)
+    returning: set[str] = set()
     for step in net.steps:
-        if step.origin in minding:
-            for names in (step.outputs, step.inputs):
-                moved = {name for n in names for name in (n, find_reshape_source(net, n))} & psram
-                if moved:
-                    back |= moved
-                    break
-    return back
+        if step.origin not in blamed_nodes:
+            continue
+        for names in (step.outputs, step.inputs):
+            sources = {find_reshape_source(net, name) for name in names}
+            in_psram = (sources | set(names)) & psram_tensors
+            if in_psram:
+                returning |= in_psram
+                break
+    return returning

@@ -1,9 +1,8 @@
-"""Which of several parts keep their constants in shared memory.
+"""Decide which parts of a partitioned graph keep their constants in shared memory.
 
-What saves most for its bytes, as long as all fit.
-Parts run one after the other and share one region, as large as the largest needs. A part whose
-constants lie in shared memory needs a region of its own, since they stay there while the others
-run.
+Parts run one after the other and share one region, which is as large as the largest of them needs.
+A part whose constants are resident in shared memory needs a region of its own, because they stay
+there while other parts run. Parts are selected by saved cycles per byte as long as all regions fit.
 """
 
 from __future__ import annotations
@@ -28,14 +27,16 @@ from .speed import estimate_max_saving, get_comparison_cycles
 
 __all__ = ["PartMemoryDemand", "assign_resident_constants", "select_resident_parts"]
 
-_REGION_ALIGNMENT = 64  # bytes that each region is rounded up to
+_REGION_ALIGNMENT = 64  # bytes; the size of each region is rounded up to a multiple
 
 
 @dataclass(frozen=True)
 class PartMemoryDemand:
-    """What a part needs of shared memory in turn with others, in bytes, and with a region of its own.
+    """Shared memory that a part of the graph needs, in bytes.
 
-    saved_cycles : cycles that its own region saves; nothing where it cannot have one.
+    common_bytes : if the part uses the common region.
+    resident_bytes : if it has a region of its own with its constants.
+    saved_cycles : cycles saved by a region of its own; 0 if it cannot have one.
     """
 
     common_bytes: int
@@ -43,39 +44,54 @@ class PartMemoryDemand:
     saved_cycles: float = 0.0
 
 
-def select_resident_parts(regions: Sequence[PartMemoryDemand], room: int) -> list[int]:
-    """Return the indices of the parts that get a region of their own, in order.
+def select_resident_parts(demands: Sequence[PartMemoryDemand], capacity_bytes: int) -> list[int]:
+    """Select the parts whose constants stay resident in shared memory.
 
-    All regions fit in `room` bytes.
-    Taken one after the other, those first that save most for each byte.
+    Greedy by saved cycles per resident byte. The search restarts after each selection, because a
+    selected part no longer contributes to the common region and may make room for others.
+
+    Returns
+    -------
+    list of int
+        Indices of the selected parts in ascending order; all regions fit in `capacity_bytes`.
     """
-    found: list[int] = []
-    left = sorted(
-        range(len(regions)),
-        key=lambda i: -regions[i].saved_cycles / max(regions[i].resident_bytes, 1),
+    by_gain = sorted(
+        range(len(demands)),
+        key=lambda i: -demands[i].saved_cycles / max(demands[i].resident_bytes, 1),
     )
-    while True:  # what is taken may leave more room: it no longer needs the common region
-        fits = (
-            i
-            for i in left
-            if i not in found
-            and regions[i].saved_cycles > 0
-            and _compute_required_bytes(regions, [*found, i]) <= room
-        )
-        index = next(fits, None)
-        if index is None:
-            return sorted(found)
-        found.append(index)
+    selected: list[int] = []
+    while (index := _find_next_part(demands, by_gain, selected, capacity_bytes)) is not None:
+        selected.append(index)
+    return sorted(selected)
 
 
-def _compute_required_bytes(regions: Sequence[PartMemoryDemand], chosen: Iterable[int]) -> int:
-    """Return the bytes of the common region and of those of the chosen parts."""
-    own = set(chosen)
-    common = max(
-        (_round_up(region.common_bytes) for i, region in enumerate(regions) if i not in own),
+def _find_next_part(
+    demands: Sequence[PartMemoryDemand],
+    by_gain: Sequence[int],
+    selected: Sequence[int],
+    capacity_bytes: int,
+) -> int | None:
+    """Return the first index of `by_gain` that can be added to `selected`, or None."""
+    for index in by_gain:
+        if index in selected or demands[index].saved_cycles <= 0:
+            continue
+        if _compute_required_bytes(demands, [*selected, index]) <= capacity_bytes:
+            return index
+    return None
+
+
+def _compute_required_bytes(demands: Sequence[PartMemoryDemand], selected: Iterable[int]) -> int:
+    """Return the bytes of the common region and of the regions of the selected parts."""
+    selected_indices = set(selected)
+    common_bytes = max(
+        (
+            _round_up(demand.common_bytes)
+            for index, demand in enumerate(demands)
+            if index not in selected_indices
+        ),
         default=0,
     )
-    return common + sum(_round_up(regions[i].resident_bytes) for i in own)
+    return common_bytes + sum(_round_up(demands[i].resident_bytes) for i in selected_indices)
 
 
 def _round_up(size: int) -> int:
@@ -85,36 +101,41 @@ def _round_up(size: int) -> int:
 def assign_resident_constants(
     graphs: Sequence[ir.Model], target: Target
 ) -> list[PackerArguments | None]:
-    """Let some of the parts of one graph keep their constants in shared memory, which is written into them, in place.
+    """Select the parts of one graph whose constants are resident, and mark them in their metadata.
 
-    None where the chip's prices are not known, where memory is the objective, and where nobody
-    knows what a part needs. A part that is not right on the chip is not packed, and takes nothing.
-    Return each part's arguments, which are chosen for that; nothing for a part whose names have to
-    change before.
+    No part is selected if the kernel costs of the chip are unknown, if the objective is memory, or
+    if the memory of a part is unknown. A part that is not correct on the chip is not packed and
+    needs no memory.
+
+    Returns
+    -------
+    list of PackerArguments or None
+        The chosen arguments of each part, or None for a part whose names have to be replaced first.
+        Empty if the kernel costs or the shared memory of the chip are unknown.
     """
     if target.shared_memory is None or get_kernel_costs(target) is None:
         return []
-    tried = [_PartTrial.evaluate(graph, target) for graph in graphs]
-    regions = [one.demand for one in tried]
-    known = [region for region in regions if region is not None]
-    own = select_resident_parts(known, target.shared_memory) if len(known) == len(regions) else []
-    for index in own:
-        graphs[index].metadata_props[PARTS_KEY] = PARTS_RESIDENT
-    choices = [
-        one.resident_arguments if i in own else one.external_arguments
-        for i, one in enumerate(tried)
-    ]
-    return [
-        choice if one.has_safe_names else None for choice, one in zip(choices, tried, strict=True)
-    ]
+    trials = [_PartTrial.evaluate(graph, target) for graph in graphs]
+    demands = [trial.demand for trial in trials if trial.demand is not None]
+    selected: list[int] = []
+    if len(demands) == len(trials):
+        selected = select_resident_parts(demands, target.shared_memory)
+    chosen_arguments: list[PackerArguments | None] = []
+    for index, trial in enumerate(trials):
+        is_resident = index in selected
+        if is_resident:
+            graphs[index].metadata_props[PARTS_KEY] = PARTS_RESIDENT
+        arguments = trial.resident_arguments if is_resident else trial.external_arguments
+        chosen_arguments.append(arguments if trial.has_safe_names else None)
+    return chosen_arguments
 
 
 @dataclass(frozen=True)
 class _PartTrial:
-    """A part with its constants outside, and where that may be worth it with them in shared memory.
+    """Arguments of a part with its constants in PSRAM, and if worthwhile in shared memory.
 
-    demand : what it needs; None where nobody knows. named : whether its names can stand in a file
-    as they are.
+    demand : memory that the part needs, or None if it is unknown.
+    has_safe_names : whether the packer accepts all names of the part.
     """
 
     demand: PartMemoryDemand | None
@@ -124,36 +145,39 @@ class _PartTrial:
 
     @classmethod
     def evaluate(cls, graph: ir.Model, target: Target) -> _PartTrial:
-        """Choose a part's arguments, with its constants outside and beside it with them inside."""
+        """Choose the arguments of a part with its constants in PSRAM, then with them resident."""
         names = build_safe_names(graph)
-        part, objective = apply_file_names(ir.clone(graph), names), get_objective(graph)
-        named = not (names.tensors or names.nodes)
-        before = select_fastest_arguments(part, target)
-        if not before.verdict.is_chip_ready:  # it is not packed
-            return cls(PartMemoryDemand(0), before, None, named)
-        need, time = _get_shared_bytes(before), before.verdict.comparison_latency
-        if need is None or time is None:
-            return cls(None, before, None, named)
-        worth = get_min_residency_gain(objective) * get_comparison_cycles(time, target)
-        if objective == MEMORY or estimate_max_saving(before.verdict, target) <= worth:
-            return cls(PartMemoryDemand(need), before, None, named)
+        has_safe_names = not (names.tensors or names.nodes)
+        part = apply_file_names(ir.clone(graph), names)
+        objective = get_objective(graph)
+        external = select_fastest_arguments(part, target)
+        if not external.verdict.is_chip_ready:  # it is not packed
+            return cls(PartMemoryDemand(0), external, None, has_safe_names)
+        common_bytes = _get_shared_bytes(external)
+        external_latency = external.verdict.comparison_latency
+        if common_bytes is None or external_latency is None:
+            return cls(None, external, None, has_safe_names)
+        demand = PartMemoryDemand(common_bytes)
+        external_cycles = get_comparison_cycles(external_latency, target)
+        min_saving = get_min_residency_gain(objective) * external_cycles
+        if objective == MEMORY or estimate_max_saving(external.verdict, target) <= min_saving:
+            return cls(demand, external, None, has_safe_names)
         part.metadata_props[PARTS_KEY] = PARTS_RESIDENT
-        after = select_fastest_arguments(part, target)
-        own, faster = _get_shared_bytes(after), after.verdict.comparison_latency
-        if not has_resident_constants(after.argv) or own is None or faster is None:
-            return cls(PartMemoryDemand(need), before, None, named)
-        return cls(
-            PartMemoryDemand(
-                need,
-                own,
-                get_comparison_cycles(time, target) - get_comparison_cycles(faster, target),
-            ),
-            before,
-            after,
-            named,
-        )
+        resident = select_fastest_arguments(part, target)
+        resident_bytes = _get_shared_bytes(resident)
+        resident_latency = resident.verdict.comparison_latency
+        if (
+            not has_resident_constants(resident.argv)
+            or resident_bytes is None
+            or resident_latency is None
+        ):
+            return cls(demand, external, None, has_safe_names)
+        saved_cycles = external_cycles - get_comparison_cycles(resident_latency, target)
+        demand = PartMemoryDemand(common_bytes, resident_bytes, saved_cycles)
+        return cls(demand, external, resident, has_safe_names)
 
 
-def _get_shared_bytes(judgement: EvaluatedArguments) -> int | None:
-    cost = judgement.verdict.cost
+def _get_shared_bytes(arguments: EvaluatedArguments) -> int | None:
+    """Return the peak of shared memory, or None if the graph has no plan."""
+    cost = arguments.verdict.cost
     return None if cost is None else cost.shared

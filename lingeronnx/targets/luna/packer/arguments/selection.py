@@ -1,17 +1,17 @@
-"""The packer's arguments for a graph.
+"""Selection of the packer's arguments for a graph.
 
-The cheapest that the verdict calls right, over the whole graph at once.
-The candidates are those that were measured to help; each is a set of tensors to be placed in PSRAM,
-with or without prefetching, and what else helps single operators. Where none does, tensors are
-moved one after the other. None is taken on trust: the verdict decides.
+The candidates are those that were measured to help: each is a set of tensors to place in PSRAM,
+with or without prefetching, and settings that help single operators. If none is correct, tensors
+are moved one after the other. Every candidate is checked by the verdict on the whole graph.
 """
 
 from __future__ import annotations
 
 import itertools
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import onnx
 
@@ -51,30 +51,34 @@ __all__ = [
     "select_safest_for",
 ]
 
-#: The share of the time that constants in shared memory must save, unless time is all: they lie there for good.
+#: Fraction of the time that resident constants must save, unless the objective is time, because
+#: they occupy shared memory permanently.
 _MIN_RESIDENCY_GAIN = 0.05
 
 
 @dataclass(frozen=True)
 class EvaluatedArguments(PackerArguments):
-    """A choice with all that is known of it.
+    """Chosen arguments with the detailed verdict.
 
-    first : the verdict under the first arguments that were right, where faster ones were found.
+    first : verdict with the first correct arguments, if faster ones were searched for.
     """
 
     verdict: DetailedVerdict
     first: DetailedVerdict | None = None
 
 
-#: The choice of forms asks for two graphs, and of a program in parts each part is asked for again when it is known what
-#: the others need.
+#: The comparison of graph forms evaluates two graphs, and each part of a partitioned graph is
+#: evaluated again when the memory of the other parts is known.
 _CACHE: ResultCache[EvaluatedArguments] = ResultCache()
 
 
 def select_argv(graph: ir.Model | onnx.ModelProto, target: Target) -> list[str]:
-    """Return the words to pack `graph` with, without files.
+    """Select the packer's arguments for `graph`, without file names.
 
-    ConfigError for a row without a packer.
+    Raises
+    ------
+    ConfigError
+        If the target has no packer.
     """
     return list(select_fastest_arguments(graph, target).argv)
 
@@ -82,19 +86,25 @@ def select_argv(graph: ir.Model | onnx.ModelProto, target: Target) -> list[str]:
 def select_fastest_arguments(
     graph: ir.Model | onnx.ModelProto, target: Target, prepared: PreparedGraph | None = None
 ) -> EvaluatedArguments:
-    """Return the fastest arguments under which `graph` is right, and the verdict.
+    """Select the fastest arguments with which `graph` is correct.
 
-    prepared : the graph, where it was read before with `make_base_options`. On a chip whose prices
-    are those of another one the first stay, unless time is the objective.
+    On a chip whose own kernel costs are unknown the first correct arguments are taken, unless the
+    objective is time. If no arguments are correct, the best ones are returned.
+
+    Parameters
+    ----------
+    prepared
+        The graph, if it was prepared before with `make_base_options`.
     """
     proto = graph if isinstance(graph, onnx.ModelProto) else ir.to_proto(graph)
-    objective, keeps = get_objective(proto), can_keep_constants_resident(proto)
-    body = (
-        proto.graph.SerializeToString(deterministic=True)
-        + str((objective, keeps, proto.opset_import)).encode()
-    )
+    objective = get_objective(proto)
+    can_keep_resident = can_keep_constants_resident(proto)
+    settings = (objective, can_keep_resident, proto.opset_import)
+    cache_key = proto.graph.SerializeToString(deterministic=True) + str(settings).encode()
     return _CACHE.get_or_compute(
-        body, target, lambda: _select_fastest(proto, target, objective, keeps, prepared)
+        cache_key,
+        target,
+        lambda: _select_fastest(proto, target, objective, can_keep_resident, prepared),
     )
 
 
@@ -108,120 +118,166 @@ def _select_fastest(
     base = make_base_options(proto, target)
     prepared = prepare_graph(proto, target, base) if prepared is None else prepared
     first = _find_first_correct(prepared, target, base)
-    if not first[1].is_chip_ready:
+    if not first.verdict.is_chip_ready:
         first = place_large_tensors_in_psram(prepared, target, base, first)
     if get_kernel_costs(target) is None and objective != TIME:
-        return EvaluatedArguments(first[0].to_argv(base), first[1])
-    worth = None if not can_keep_resident else get_min_residency_gain(objective)
-    candidate, said = find_faster_arguments(prepared, target, base, first, worth)
-    return EvaluatedArguments(candidate.to_argv(base), said, first[1])
+        return EvaluatedArguments(first.candidate.to_argv(base), first.verdict)
+    min_gain = get_min_residency_gain(objective) if can_keep_resident else None
+    fastest = find_faster_arguments(prepared, target, base, first, min_gain)
+    return EvaluatedArguments(fastest.candidate.to_argv(base), fastest.verdict, first.verdict)
 
 
 def select_safest_arguments(
     graph: ir.Model | onnx.ModelProto, target: Target
 ) -> EvaluatedArguments:
-    """Return the first arguments under which `graph` is right, and the verdict."""
+    """Select the first arguments with which `graph` is correct, in the order of the candidates."""
     proto = graph if isinstance(graph, onnx.ModelProto) else ir.to_proto(graph)
     base = make_base_options(proto, target)
     return select_safest_for(prepare_graph(proto, target, base), target, base)
 
 
 def make_base_options(proto: onnx.ModelProto, target: Target) -> PackerOptions:
-    """Return the arguments that a graph needs whatever is chosen.
-
-    The chip, and 1 for every open size.
-    """
-    sizes = {
-        d.dim_param: 1
-        for v in proto.graph.input
-        for d in v.type.tensor_type.shape.dim
-        if d.dim_param
-    }
-    return PackerOptions(platform=get_packer_profile(target).name, symbol_sizes=sizes)
+    """Make the options that every candidate has: the chip, and size 1 for symbolic dimensions."""
+    symbol_sizes: dict[str, int] = {}
+    for value in proto.graph.input:
+        for dimension in value.type.tensor_type.shape.dim:
+            if dimension.dim_param:
+                symbol_sizes[dimension.dim_param] = 1
+    return PackerOptions(platform=get_packer_profile(target).name, symbol_sizes=symbol_sizes)
 
 
 def select_safest_for(
     prepared: PreparedGraph, target: Target, base: PackerOptions
 ) -> EvaluatedArguments:
-    """Return the first arguments under which a graph that was read with `base` is right, and the verdict."""
-    candidate, said = _find_first_correct(prepared, target, base)
-    return EvaluatedArguments(candidate.to_argv(base), said)
+    """Select the first correct arguments of a graph that was prepared with `base`."""
+    first = _find_first_correct(prepared, target, base)
+    return EvaluatedArguments(first.candidate.to_argv(base), first.verdict)
 
 
 def get_min_residency_gain(objective: str) -> float:
-    """Return the share of the time that constants in shared memory must save."""
+    """Return the fraction of the time that constants in shared memory must save."""
     return 0.0 if objective == TIME else _MIN_RESIDENCY_GAIN
 
 
 def has_resident_constants(argv: Iterable[str]) -> bool:
-    """Whether constants lie in shared memory under the packer's arguments `argv`."""
+    """Whether the packer's arguments `argv` place constants in shared memory."""
     return f"params:{SHARE}" in " ".join(argv)
+
+
+class _Trial(NamedTuple):
+    """An evaluated candidate.
+
+    key : rank, number of findings, and index; lower is better.
+    """
+
+    key: tuple[int, int, int]
+    candidate: ArgumentCandidate
+    verdict: DetailedVerdict
+
+    @property
+    def rank(self) -> int:
+        """The rank of the verdict."""
+        return self.key[0]
 
 
 def _find_first_correct(
     prepared: PreparedGraph, target: Target, base: PackerOptions
 ) -> EvaluatedCandidate:
-    """Return the first candidate under which a graph that was read with `base` is right, and the verdict.
+    """Return the first candidate without warnings, or else the one with the best rank.
 
-    A verdict without a warning goes before one with; where nothing is right, the one with the
-    fewest findings is given.
+    Candidates of equal rank are compared by their number of findings.
+
+    Parameters
+    ----------
+    prepared
+        The graph, prepared with `base`.
     """
-    best: tuple[tuple[int, int, int], EvaluatedCandidate] | None = None
-    start = ArgumentCandidate()  # of the best
-    late: list[
-        tuple[int, ArgumentCandidate]
-    ] = []  # what does not fit is judged where nothing else packs
+    best, oversized = _evaluate_fitting_candidates(prepared, target, base)
+    if best is None or best.rank == RANK_REFUSED:
+        best = _evaluate_oversized_candidates(prepared, target, base, oversized, best)
+    for iterate_further in (clear_overrun_regions, iterate_improvements):
+        if best.rank not in (RANK_OVERRUN, RANK_ASSUMED, RANK_WRONG):
+            continue
+        further = iterate_further(prepared, target, base, best.candidate)
+        for index, candidate in enumerate(further):
+            trial = _evaluate_candidate(prepared, target, base, index, candidate)
+            if trial.key < best.key:
+                best = trial
+    return EvaluatedCandidate(best.candidate, best.verdict)
 
-    def judged(
-        number: int, candidate: ArgumentCandidate, memory: MemoryPlan | None = None
-    ) -> tuple[tuple[int, int, int], EvaluatedCandidate]:
-        said = evaluate_plan(prepared, target, candidate.to_options(base), memory)
-        return (rank_verdict(said), len(said.findings), number), (candidate, said)
 
-    def more() -> Iterator[ArgumentCandidate]:
-        """Yield what lies further away, unless a node has no room wherever its tensors lie."""
-        if prepared.net is None or max(
-            compute_min_shared_bytes(prepared.net, target).values(), default=0
-        ) <= get_shared_memory_limit(target, base):
-            yield from iterate_spills(prepared, target, base)
+def _evaluate_candidate(
+    prepared: PreparedGraph,
+    target: Target,
+    base: PackerOptions,
+    index: int,
+    candidate: ArgumentCandidate,
+    memory_plan: MemoryPlan | None = None,
+) -> _Trial:
+    verdict = evaluate_plan(prepared, target, candidate.to_options(base), memory_plan)
+    return _Trial((rank_verdict(verdict), len(verdict.findings), index), candidate, verdict)
 
-    for number, candidate in enumerate(
-        itertools.chain(iterate_candidates(prepared, target), more())
-    ):
-        memory = None
+
+def _evaluate_fitting_candidates(
+    prepared: PreparedGraph, target: Target, base: PackerOptions
+) -> tuple[_Trial | None, list[tuple[int, ArgumentCandidate]]]:
+    """Evaluate the candidates that fit in shared memory until one has no findings.
+
+    Returns the best trial, and the other candidates by index.
+    """
+    best: _Trial | None = None
+    oversized: list[tuple[int, ArgumentCandidate]] = []
+    max_bytes = get_shared_memory_limit(target, base) + 1
+    candidates = itertools.chain(
+        iterate_candidates(prepared, target), _iterate_feasible_spills(prepared, target, base)
+    )
+    for index, candidate in enumerate(candidates):
+        memory_plan = None
         if prepared.net is not None:
-            memory = plan_memory(
-                prepared.net,
-                target,
-                candidate.to_options(base),
-                get_shared_memory_limit(target, base) + 1,
-            )
-            if memory is None:
-                late.append((number, candidate))
+            options = candidate.to_options(base)
+            memory_plan = plan_memory(prepared.net, target, options, max_bytes)
+            if memory_plan is None:
+                oversized.append((index, candidate))
                 continue
-        tried = judged(number, candidate, memory)
-        if best is None or tried[0] < best[0]:
-            best, start = tried, candidate
-        if tried[0][0] == 0:
+        trial = _evaluate_candidate(prepared, target, base, index, candidate, memory_plan)
+        if best is None or trial.key < best.key:
+            best = trial
+        if trial.rank == 0:
             break
-    if best is None or best[0][0] == RANK_REFUSED:
-        least = len(dict.fromkeys(prepared.findings)) + 1  # that it does not fit is said of each
-        for number, candidate in late:
-            if best is not None and best[0] < (RANK_REFUSED, least, number):
-                break
-            tried = judged(number, candidate)
-            if best is None or tried[0] < best[0]:
-                best = tried
+    return best, oversized
+
+
+def _iterate_feasible_spills(
+    prepared: PreparedGraph, target: Target, base: PackerOptions
+) -> Iterator[ArgumentCandidate]:
+    """Yield the spills, unless a node does not fit in shared memory with any placement."""
+    if prepared.net is not None:
+        min_bytes = max(compute_min_shared_bytes(prepared.net, target).values(), default=0)
+        if min_bytes > get_shared_memory_limit(target, base):
+            return
+    yield from iterate_spills(prepared, target, base)
+
+
+def _evaluate_oversized_candidates(
+    prepared: PreparedGraph,
+    target: Target,
+    base: PackerOptions,
+    oversized: Sequence[tuple[int, ArgumentCandidate]],
+    best: _Trial | None,
+) -> _Trial:
+    """Return the best of `best` and the candidates that do not fit, which the packer refuses."""
+    # Each has at least one finding besides those of the prepared graph: that it does not fit.
+    min_findings = len(dict.fromkeys(prepared.findings)) + 1
+    for index, candidate in oversized:
+        if best is not None and best.key < (RANK_REFUSED, min_findings, index):
+            break
+        trial = _evaluate_candidate(prepared, target, base, index, candidate)
+        if best is None or trial.key < best.key:
+            best = trial
     assert best is not None
-    for further in (clear_overrun_regions, iterate_improvements):
-        if best[0][0] in (RANK_OVERRUN, RANK_ASSUMED, RANK_WRONG):
-            for number, one in enumerate(further(prepared, target, base, start)):
-                tried = judged(number, one)
-                if tried[0] < best[0]:
-                    best, start = tried, one
-    return best[1]
+    return best
 
 
 def format_command(argv: Iterable[str], graph: str, package: str, program: str = "tpacker") -> str:
-    """Return the packer's call for the files `graph` and `package`, quoted for a shell."""
+    """Return the packer's command line for the files `graph` and `package`, quoted for a shell."""
     return shlex.join([program, "-g", graph, *argv, "-o", package])

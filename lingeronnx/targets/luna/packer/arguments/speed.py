@@ -1,14 +1,15 @@
-"""Faster arguments than the first that are right.
+"""Search for faster arguments, starting from the first correct ones.
 
-Constants in shared memory, fewer tensors outside, prefetching.
-None makes a promise weaker, and none leaves more work without a price. Time is the upper end of the
-range; what has neither price nor bound counts as copied from external memory.
+Constants in shared memory, fewer tensors in PSRAM, and prefetching are tried. No change may worsen
+the rank of the verdict. Times are upper bounds of the latency range; work that has neither a cost
+nor a bound counts as a copy from external memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 from .....formats import LAYER_NORM
 from .... import Target
@@ -28,15 +29,22 @@ __all__ = [
     "get_comparison_cycles",
 ]
 
-#: A candidate and the verdict under it.
-EvaluatedCandidate = tuple[ArgumentCandidate, DetailedVerdict]
-
 _MAX_TENSORS_PER_MOVE = 6  # tensors that are tried for each move
 _MAX_MOVES = 4
 
 
+class EvaluatedCandidate(NamedTuple):
+    """A candidate and the verdict on the graph with its arguments."""
+
+    candidate: ArgumentCandidate
+    verdict: DetailedVerdict
+
+
 def get_comparison_cycles(latency: Latency, target: Target) -> float:
-    """Return the cycles that arguments and forms are compared by."""
+    """Return the cycles by which arguments and graph forms are compared.
+
+    The upper bound of the latency, plus copies from PSRAM for work without cost and bound.
+    """
     copies = (get_kernel_costs(target) or ARCS).copies["memcpy_from_psram"]
     return latency.high + sum(
         copies.cycles(work.bytes) for work in latency.unpriced if work.bound is None and work.bytes
@@ -50,55 +58,50 @@ def find_faster_arguments(
     current: EvaluatedCandidate,
     min_residency_gain: float | None,
 ) -> EvaluatedCandidate:
-    """Return the fastest of `current` and what lies near it.
+    """Return the fastest of `current` and its neighbors.
 
-    The same where nothing is known of its time.
-    min_residency_gain : the share of the time that constants in shared memory must save; None: they
-    stay outside.
+    Parameters
+    ----------
+    prepared
+        The graph, prepared with `base`.
+    current
+        Start of the search; returned unchanged if it is not correct or its latency is unknown.
+    min_residency_gain
+        Fraction of the time that constants in shared memory must save; None leaves them in PSRAM.
     """
-    if not current[1].is_chip_ready or current[1].comparison_latency is None:
+    if not current.verdict.is_chip_ready or current.verdict.comparison_latency is None:
         return current
     for _ in range(_MAX_MOVES):
-        better = _find_better(prepared, target, base, current, _iterate_neighbors(current), 1.0)
+        neighbors = _iterate_neighbors(current)
+        better = _find_better(prepared, target, base, current, neighbors, 1.0)
         if better is None:
             break
         current = better
-    net = current[1].graph
-    if (
-        min_residency_gain is None
-        or net is None
-        or any(step.op == LAYER_NORM.name for step in net.steps)
-    ):
-        return current  # a LayerNormInt may write behind its plan, where the constants would lie
-    if current[0].prefetch and estimate_max_saving(
-        current[1], target
-    ) <= min_residency_gain * _get_verdict_cycles(current[1], target):
+    net = current.verdict.graph
+    if min_residency_gain is None or net is None:
         return current
-    kept = replace(current[0], shared=True)
-    return (
-        _find_better(
-            prepared,
-            target,
-            base,
-            current,
-            iter(dict.fromkeys([kept, replace(kept, psram_tensors=())])),
-            1.0 - min_residency_gain,
-        )
-        or current
-    )
+    if any(step.op == LAYER_NORM.name for step in net.steps):
+        return current  # a LayerNormInt may write past its plan, where the constants would be
+    min_saving = min_residency_gain * _get_verdict_cycles(current.verdict, target)
+    if current.candidate.prefetch and estimate_max_saving(current.verdict, target) <= min_saving:
+        return current
+    resident = replace(current.candidate, shared=True)
+    candidates = dict.fromkeys([resident, replace(resident, psram_tensors=())])
+    max_time_fraction = 1.0 - min_residency_gain
+    better = _find_better(prepared, target, base, current, candidates, max_time_fraction)
+    return current if better is None else better
 
 
 def estimate_max_saving(verdict: DetailedVerdict, target: Target) -> float:
-    """Return the cycles that constants in shared memory save at most, where they are prefetched.
+    """Estimate the maximum cycles that constants in shared memory save if they are prefetched.
 
-    Kernels take as long as before: only waits, copies of data, and what has no bound can go.
+    The time of the kernels does not change: only waits, copies of data, and work without a bound
+    can be saved.
     """
-    time = verdict.comparison_latency
-    return (
-        0.0
-        if time is None
-        else time.waits + time.moved + get_comparison_cycles(time, target) - time.high
-    )
+    latency = verdict.comparison_latency
+    if latency is None:
+        return 0.0
+    return latency.waits + latency.moved + get_comparison_cycles(latency, target) - latency.high
 
 
 def _find_better(
@@ -106,60 +109,62 @@ def _find_better(
     target: Target,
     base: PackerOptions,
     current: EvaluatedCandidate,
-    trials: Iterator[ArgumentCandidate],
-    max_time_share: float,
+    candidates: Iterable[ArgumentCandidate],
+    max_time_fraction: float,
 ) -> EvaluatedCandidate | None:
-    """Return the fastest of `trials` that is as safe as `current` and takes less than that share of its time."""
-    best, least = None, max_time_share * _get_verdict_cycles(current[1], target)
-    for candidate in trials:
+    """Return the fastest of `candidates` that is as safe as `current`, or None.
+
+    It must take less than `max_time_fraction` of the time of `current`.
+    """
+    if prepared.net is None:
+        return None
+    best = None
+    best_cycles = max_time_fraction * _get_verdict_cycles(current.verdict, target)
+    max_bytes = get_shared_memory_limit(target, base) + 1
+    for candidate in candidates:
         options = candidate.to_options(base)
-        memory = (
-            plan_memory(prepared.net, target, options, get_shared_memory_limit(target, base) + 1)
-            if prepared.net is not None
-            else None
-        )
-        if memory is None:
+        memory_plan = plan_memory(prepared.net, target, options, max_bytes)
+        if memory_plan is None:
             continue
-        said = evaluate_plan(prepared, target, options, memory)
+        verdict = evaluate_plan(prepared, target, options, memory_plan)
+        cycles = _get_verdict_cycles(verdict, target)
         if (
-            said.is_chip_ready
-            and rank_verdict(said) <= rank_verdict(current[1])
-            and _get_verdict_cycles(said, target) < least
+            verdict.is_chip_ready
+            and rank_verdict(verdict) <= rank_verdict(current.verdict)
+            and cycles < best_cycles
         ):
-            best, least = (candidate, said), _get_verdict_cycles(said, target)
+            best, best_cycles = EvaluatedCandidate(candidate, verdict), cycles
     return best
 
 
 def _get_verdict_cycles(verdict: DetailedVerdict, target: Target) -> float:
-    time = verdict.comparison_latency
-    return float("inf") if time is None else get_comparison_cycles(time, target)
+    """Return the comparison cycles of a verdict; infinity if its latency is unknown."""
+    latency = verdict.comparison_latency
+    return float("inf") if latency is None else get_comparison_cycles(latency, target)
 
 
 def _iterate_neighbors(current: EvaluatedCandidate) -> Iterator[ArgumentCandidate]:
-    """Yield candidates with one tensor less in external memory.
+    """Yield candidates with one tensor less in PSRAM.
 
-    Without prefetching also those with, and one more.
+    Without prefetching, also the candidate with prefetching, alone and with one more tensor in
+    PSRAM.
     """
-    candidate, said = current
-    if said.graph is None or candidate.all_psram:
+    candidate, net = current.candidate, current.verdict.graph
+    if net is None or candidate.all_psram:
         return
-    sizes = {t.name: t.size_bytes for t in said.graph.iterate_tensors()}
-    for name in sorted(candidate.psram_tensors, key=lambda name: -sizes.get(name, 0))[
-        :_MAX_TENSORS_PER_MOVE
-    ]:
-        gone = {name, *include_reshape_aliases(said.graph, [name])}
-        yield replace(
-            candidate, psram_tensors=tuple(n for n in candidate.psram_tensors if n not in gone)
-        )
+    sizes = {tensor.name: tensor.size_bytes for tensor in net.iterate_tensors()}
+    by_size = sorted(candidate.psram_tensors, key=lambda name: -sizes.get(name, 0))
+    for name in by_size[:_MAX_TENSORS_PER_MOVE]:
+        removed = {name, *include_reshape_aliases(net, [name])}
+        remaining = tuple(other for other in candidate.psram_tensors if other not in removed)
+        yield replace(candidate, psram_tensors=remaining)
     if candidate.prefetch:
         return
-    hidden = replace(candidate, prefetch=True)
-    yield hidden
-    others = [
+    prefetching = replace(candidate, prefetch=True)
+    yield prefetching
+    shared_tensors = [
         name for name in sizes if name not in candidate.psram_tensors and is_valid_option_name(name)
     ]
-    for name in sorted(others, key=lambda name: -sizes[name])[:_MAX_TENSORS_PER_MOVE]:
-        yield replace(
-            hidden,
-            psram_tensors=(*candidate.psram_tensors, *include_reshape_aliases(said.graph, [name])),
-        )
+    for name in sorted(shared_tensors, key=lambda name: -sizes[name])[:_MAX_TENSORS_PER_MOVE]:
+        added = include_reshape_aliases(net, [name])
+        yield replace(prefetching, psram_tensors=(*candidate.psram_tensors, *added))

@@ -1,1 +1,1 @@
-"""From a file to the steps that the packer plans."""
+"""Reading of an ONNX file into the steps that the packer plans."""

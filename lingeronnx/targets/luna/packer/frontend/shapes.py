@@ -1,4 +1,4 @@
-"""Shapes as the packer infers them; declared ones are not asked."""
+"""Shape inference as the packer does it; shapes declared in the file are ignored."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["UnknownShapeError", "infer_outputs"]
 
 
 class UnknownShapeError(ValueError):
-    """A shape that does not follow from the inputs; the text says why."""
+    """A shape that cannot be inferred from the inputs; the message states the reason."""
 
 
 Shape = tuple[int, ...]
@@ -43,26 +43,36 @@ Arrays = Mapping[str, np.ndarray]
 def infer_outputs(
     step: PackerStep, inputs: Sequence[PackerTensor], arrays: Arrays
 ) -> list[PackerTensor]:
-    """Return the outputs of a step, with the scales that its attributes give.
+    """Infer the output tensors of a step: shape, element size and scale.
 
-    Unknown where they do not follow.
+    Parameters
+    ----------
+    inputs
+        The input tensors, in the order of `step.inputs`.
+    arrays
+        Values of the constants of the graph by name.
+
+    Raises
+    ------
+    UnknownShapeError
+        If a shape does not follow from the inputs, or the inputs do not match.
     """
-    shapes = _RULES.get(step.op, _infer_same)(step, [t.shape for t in inputs], arrays)
+    infer_shapes = _SHAPE_RULES.get(step.op, _infer_same)
+    shapes = infer_shapes(step, [tensor.shape for tensor in inputs], arrays)
     width = _get_element_bytes(step, inputs)
     scale = step.get("scale_o")
-    input_scale = inputs[0].scale if scale is None and inputs else scale
-    tensors = []
+    if scale is None and inputs:
+        scale = inputs[0].scale
+    outputs = []
     for index, name in enumerate(step.outputs):
-        cell = step.op == LSTM.name and index == 2
-        tensors.append(
-            PackerTensor(
-                name, shapes[min(index, len(shapes) - 1)], 4 if cell else width, scale=input_scale
-            )
-        )
-    return tensors
+        is_lstm_cell = step.op == LSTM.name and index == 2
+        shape = shapes[min(index, len(shapes) - 1)]
+        outputs.append(PackerTensor(name, shape, 4 if is_lstm_cell else width, scale=scale))
+    return outputs
 
 
-_WIDE = (
+#: Operators whose output width is the attribute o_bits.
+_VARIABLE_WIDTH_OPERATORS = (
     CONV2D.name,
     CONV1D.name,
     CONV_TRANSPOSE2D.name,
@@ -76,13 +86,16 @@ _WIDE = (
 
 
 def _get_element_bytes(step: PackerStep, inputs: Sequence[PackerTensor]) -> int:
-    if step.op in _WIDE:
+    """Return the bytes of an output element."""
+    if step.op in _VARIABLE_WIDTH_OPERATORS:
         return int(step.get("o_bits", 8)) // 8 or 1
     if step.op == DEQUANT.name:
         return 4
     if step.op == QUANT.name:
         return int(step.get("data_bits", 8)) // 8 or 1
-    return 1 if step.op in (TANH.name, SIGMOID.name) or not inputs else inputs[0].width
+    if step.op in (TANH.name, SIGMOID.name) or not inputs:
+        return 1
+    return inputs[0].width
 
 
 def _infer_same(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
@@ -90,221 +103,231 @@ def _infer_same(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> li
 
 
 def _get_int_list(step: PackerStep, arrays: Arrays, index: int, name: str) -> list[int] | None:
-    """Return constant input `index`, or attribute `name`, as integers.
+    """Return constant input `index`, or else attribute `name`, as integers.
 
-    Unknown where the input holds others.
+    Returns None if the step has neither, and raises UnknownShapeError if the constant does not
+    contain integers.
     """
     if len(step.inputs) > index and step.inputs[index] in arrays:
         array = np.asarray(arrays[step.inputs[index]])
         if array.dtype.kind not in "iu":
-            raise UnknownShapeError(f"its input {index} ({name}) holds {array.dtype}, not integers")
-        return [int(v) for v in array.reshape(-1)]
-    stated = step.get(name)
-    return (
-        None
-        if stated is None
-        else [int(v) for v in (stated if isinstance(stated, Sequence) else [stated])]
-    )
+            raise UnknownShapeError(
+                f"input {index} ({name}) must contain integers; got {array.dtype}"
+            )
+        return [int(value) for value in array.reshape(-1)]
+    attribute = step.get(name)
+    if attribute is None:
+        return None
+    return [int(value) for value in (attribute if isinstance(attribute, Sequence) else [attribute])]
 
 
-def _windows(step: PackerStep, source: Shape, kernel: Sequence[int]) -> Shape:
+def _infer_window_sizes(step: PackerStep, source: Shape, kernel: Sequence[int]) -> Shape:
+    """Infer the spatial output sizes of a convolution or pool over an input of shape `source`."""
     rank = len(source) - 2
     strides = step.get("strides") or [1] * rank
     pads = step.get("pads") or [0] * 2 * rank
     dilations = step.get("dilations") or [1] * rank
     sizes = []
     for i in range(rank):
-        reach = (kernel[i] - 1) * dilations[i] + 1
-        sizes.append((source[2 + i] + pads[i] + pads[rank + i] - reach) // strides[i] + 1)
-    if any(s < 1 for s in sizes):
+        kernel_extent = (kernel[i] - 1) * dilations[i] + 1
+        padded_size = source[2 + i] + pads[i] + pads[rank + i]
+        sizes.append((padded_size - kernel_extent) // strides[i] + 1)
+    if any(size < 1 for size in sizes):
         raise UnknownShapeError("the kernel is larger than the padded input")
     return tuple(sizes)
 
 
-def _conv(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+def _infer_conv(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     source, weight = shapes[0], shapes[1]
     if len(source) != len(weight):
-        raise UnknownShapeError(f"the input has {len(source)} axes, the weight {len(weight)}")
-    if weight[1] * step.get("group", 1) != source[1]:
         raise UnknownShapeError(
-            f"weights for {weight[1] * step.get('group', 1)} channels, an input of {source[1]}"
+            f"the input has rank {len(source)}, the weight has rank {len(weight)}"
         )
-    return [(source[0], weight[0], *_windows(step, source, step.get("kernel_shape") or weight[2:]))]
+    weight_channels = weight[1] * step.get("group", 1)
+    if weight_channels != source[1]:
+        raise UnknownShapeError(
+            f"the weight has {weight_channels} input channels, the input has {source[1]}"
+        )
+    kernel = step.get("kernel_shape") or weight[2:]
+    return [(source[0], weight[0], *_infer_window_sizes(step, source, kernel))]
 
 
-def _deconv(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+def _infer_conv_transpose(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     source, weight = shapes[0], shapes[1]
     kernel = step.get("kernel_shape") or weight[2:]
     rank = len(kernel)
     strides, pads = step.get("strides") or [1] * rank, step.get("pads") or [0] * 2 * rank
-    more = step.get("output_padding") or [0] * rank
-    size = [
-        (source[2 + i] - 1) * strides[i] + kernel[i] - pads[i] - pads[rank + i] + more[i]
+    output_padding = step.get("output_padding") or [0] * rank
+    sizes = [
+        (source[2 + i] - 1) * strides[i] + kernel[i] - pads[i] - pads[rank + i] + output_padding[i]
         for i in range(rank)
     ]
-    return [(source[0], weight[1] * step.get("group", 1), *size)]
+    return [(source[0], weight[1] * step.get("group", 1), *sizes)]
 
 
-def _pool(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    return [(*shapes[0][:2], *_windows(step, shapes[0], step.get("kernel_shape")))]
+def _infer_pool(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+    return [(*shapes[0][:2], *_infer_window_sizes(step, shapes[0], step.get("kernel_shape")))]
 
 
-def _linear(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+def _infer_linear(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     source, weight = shapes[0], shapes[1]
     if len(source) < 2:
         raise UnknownShapeError("the input of a LinearInt has fewer than two axes")
-    if source[-1] != weight[-1] and len(source) < 4:
-        raise UnknownShapeError(f"rows of {source[-1]} elements, weights for {weight[-1]}")
-    return [
-        (*source[:-1], weight[0] if len(source) < 4 else weight[-1])
-    ]  # with four axes the packer errs
+    if len(source) >= 4:  # the packer takes the wrong axis of the weight
+        return [(*source[:-1], weight[-1])]
+    if source[-1] != weight[-1]:
+        raise UnknownShapeError(f"the input has {source[-1]} features, the weight {weight[-1]}")
+    return [(*source[:-1], weight[0])]
 
 
-def _bmm(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+def _infer_bmm(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     left, right = shapes[:2]
     if left[-1] != right[-2]:
-        raise UnknownShapeError(f"rows of {left[-1]} elements, columns of {right[-2]}")
+        raise UnknownShapeError(f"the left rows have {left[-1]} elements, the right {right[-2]}")
     return [(*left[:-1], right[-1])]
 
 
-def _cat(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+def _infer_concat(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     axis = step.get("dim", step.get("axis", 1)) % len(shapes[0])
     total = sum(s[axis] for s in shapes)
     return [(*shapes[0][:axis], total, *shapes[0][axis + 1 :])]
 
 
-def _reshape(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+def _infer_reshape(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     target = _get_int_list(step, arrays, 1, "shape")
     if target is None:
-        raise UnknownShapeError("the target shape is no constant")
-    target = [shapes[0][i] if d == 0 else d for i, d in enumerate(target)]
-    count, rest = math.prod(shapes[0]), math.prod(d for d in target if d != -1)
-    made = tuple(count // rest if d == -1 else d for d in target)
-    if math.prod(made) != count:
-        raise UnknownShapeError(f"an input of {count} elements, a shape of {math.prod(made)}")
-    return [made]
+        raise UnknownShapeError("the target shape must be a constant")
+    target = [shapes[0][i] if size == 0 else size for i, size in enumerate(target)]
+    element_count = math.prod(shapes[0])
+    known_count = math.prod(size for size in target if size != -1)
+    shape = tuple(element_count // known_count if size == -1 else size for size in target)
+    if math.prod(shape) != element_count:
+        raise UnknownShapeError(
+            f"the input has {element_count} elements, the target shape {math.prod(shape)}"
+        )
+    return [shape]
 
 
-def _flatten(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+def _infer_flatten(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     return [(shapes[0][0], math.prod(shapes[0][1:]))]
 
 
-def _transpose(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+def _infer_transpose(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     return [tuple(shapes[0][axis] for axis in step.get("perm"))]
 
 
-def _squeeze(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+def _infer_squeeze(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     axes = _get_int_list(step, arrays, 1, "axes")
-    rank = len(shapes[0])
-    gone = (
-        {a % rank for a in axes}
-        if axes is not None
-        else {i for i, d in enumerate(shapes[0]) if d == 1}
-    )
-    return [tuple(d for i, d in enumerate(shapes[0]) if i not in gone)]
+    shape = shapes[0]
+    if axes is None:
+        removed = {axis for axis, size in enumerate(shape) if size == 1}
+    else:
+        removed = {axis % len(shape) for axis in axes}
+    return [tuple(size for axis, size in enumerate(shape) if axis not in removed)]
 
 
-def _unsqueeze(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+def _infer_unsqueeze(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     axes = _get_int_list(step, arrays, 1, "axes") or []
     rank, sizes = len(shapes[0]) + len(axes), iter(shapes[0])
-    new = {a % rank for a in axes}
-    return [tuple(1 if i in new else next(sizes) for i in range(rank))]
+    new_axes = {axis % rank for axis in axes}
+    return [tuple(1 if axis in new_axes else next(sizes) for axis in range(rank))]
 
 
-def _slice(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+def _infer_slice(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     starts, ends = _get_int_list(step, arrays, 1, "starts"), _get_int_list(step, arrays, 2, "ends")
     if starts is None or ends is None:
-        raise UnknownShapeError("the bounds of a Slice are no constants")
+        raise UnknownShapeError("starts and ends of a Slice must be constants")
     axes = _get_int_list(step, arrays, 3, "axes") or list(range(len(starts)))
     steps = _get_int_list(step, arrays, 4, "steps") or [1] * len(starts)
     sizes = list(shapes[0])
-    for axis, start, end, by in zip(axes, starts, ends, steps, strict=True):
-        sizes[axis] = len(range(*slice(start, end, by).indices(sizes[axis])))
+    for axis, start, end, stride in zip(axes, starts, ends, steps, strict=True):
+        sizes[axis] = len(range(*slice(start, end, stride).indices(sizes[axis])))
     return [tuple(sizes)]
 
 
-def _split(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    axis = step.get("axis", 0) % len(shapes[0])
-    parts = step.get("dims") or [shapes[0][axis] // len(step.outputs)] * len(step.outputs)
-    return [(*shapes[0][:axis], part, *shapes[0][axis + 1 :]) for part in parts]
+def _infer_split(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+    shape = shapes[0]
+    axis = step.get("axis", 0) % len(shape)
+    output_count = len(step.outputs)
+    sizes = step.get("dims") or [shape[axis] // output_count] * output_count
+    return [(*shape[:axis], size, *shape[axis + 1 :]) for size in sizes]
 
 
-def _gather(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+def _infer_gather(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     axis = step.get("axis", 0) % len(shapes[0])
     return [(*shapes[0][:axis], *shapes[1], *shapes[0][axis + 1 :])]
 
 
-def _pad(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+def _infer_pad(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     pads = _get_int_list(step, arrays, 1, "pads") or [0] * 2 * len(shapes[0])
     rank = len(shapes[0])
     return [tuple(d + pads[i] + pads[i + rank] for i, d in enumerate(shapes[0]))]
 
 
-def _resize(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
-    scales: Any = next(
-        (arrays[n] for n in reversed(step.inputs[1:]) if n in arrays and arrays[n].size), None
-    )
-    if scales is None:
-        raise UnknownShapeError("the size of a Resize is no constant")
-    if scales.dtype.kind == "f":
-        return [tuple(int(d * s) for d, s in zip(shapes[0], scales, strict=True))]
-    return [tuple(int(s) for s in scales)]
+def _infer_resize(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+    constants = (arrays[name] for name in reversed(step.inputs[1:]) if name in arrays)
+    factors: Any = next((array for array in constants if array.size), None)
+    if factors is None:
+        raise UnknownShapeError("scales or sizes of a Resize must be constants")
+    if factors.dtype.kind == "f":
+        return [tuple(int(d * factor) for d, factor in zip(shapes[0], factors, strict=True))]
+    return [tuple(int(size) for size in factors)]
 
 
-def _lstm(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+def _infer_lstm(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     if len(shapes) < 3 or any(len(shape) != 2 for shape in shapes[1:3]):
-        raise UnknownShapeError("weights without rows and columns")
+        raise UnknownShapeError("the weights must have two axes")
     hidden = int(step.get("hidden_size"))
-    # batch_first 1 reads [1, T, I] as if the features were the steps.
+    # With batch_first 1 an input [1, T, I] is read as if its features were the steps.
     steps = shapes[0][2] if step.get("batch_first") else shapes[0][1]
     return [(1, steps, hidden), (1, 1, hidden), (1, 1, hidden)]
 
 
-def _glu(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+def _infer_glu(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     axis = step.get("dim", -1) % len(shapes[0])
     return [(*shapes[0][:axis], shapes[0][axis] // 2, *shapes[0][axis + 1 :])]
 
 
-def _expand(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+def _infer_expand(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     target = _get_int_list(step, arrays, 1, "shape")
     if target is None:
-        raise UnknownShapeError("the target shape is no constant")
+        raise UnknownShapeError("the target shape must be a constant")
     return [tuple(np.broadcast_shapes(shapes[0], tuple(target)))]
 
 
-def _tile(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
+def _infer_tile(step: PackerStep, shapes: Sequence[Shape], arrays: Arrays) -> list[Shape]:
     times = _get_int_list(step, arrays, 1, "repeats")
     if times is None:
-        raise UnknownShapeError("the repeats of a Tile are no constants")
+        raise UnknownShapeError("the repeats of a Tile must be constants")
     return [tuple(d * t for d, t in zip(shapes[0], times, strict=True))]
 
 
-_RULES: Mapping[str, Callable[[PackerStep, Sequence[Shape], Arrays], list[Shape]]] = (
+_SHAPE_RULES: Mapping[str, Callable[[PackerStep, Sequence[Shape], Arrays], list[Shape]]] = (
     MappingProxyType(
         {
-            CONV2D.name: _conv,
-            CONV1D.name: _conv,
-            CONV_TRANSPOSE2D.name: _deconv,
-            AVG_POOL2D.name: _pool,
-            "MaxPool": _pool,
-            LINEAR.name: _linear,
-            BMM.name: _bmm,
-            CONCAT.name: _cat,
-            "Reshape": _reshape,
-            "Flatten": _flatten,
-            "Transpose": _transpose,
-            "Squeeze": _squeeze,
-            "Unsqueeze": _unsqueeze,
-            "Slice": _slice,
-            "Split": _split,
-            "Gather": _gather,
-            PAD.name: _pad,
-            "Resize": _resize,
-            LSTM.name: _lstm,
-            GRU.name: _lstm,
-            GLU.name: _glu,
-            "Expand": _expand,
-            "Tile": _tile,
+            CONV2D.name: _infer_conv,
+            CONV1D.name: _infer_conv,
+            CONV_TRANSPOSE2D.name: _infer_conv_transpose,
+            AVG_POOL2D.name: _infer_pool,
+            "MaxPool": _infer_pool,
+            LINEAR.name: _infer_linear,
+            BMM.name: _infer_bmm,
+            CONCAT.name: _infer_concat,
+            "Reshape": _infer_reshape,
+            "Flatten": _infer_flatten,
+            "Transpose": _infer_transpose,
+            "Squeeze": _infer_squeeze,
+            "Unsqueeze": _infer_unsqueeze,
+            "Slice": _infer_slice,
+            "Split": _infer_split,
+            "Gather": _infer_gather,
+            PAD.name: _infer_pad,
+            "Resize": _infer_resize,
+            LSTM.name: _infer_lstm,
+            GRU.name: _infer_lstm,
+            GLU.name: _infer_glu,
+            "Expand": _infer_expand,
+            "Tile": _infer_tile,
         }
     )
 )

@@ -1,6 +1,6 @@
-"""From a file's protobuf to the packer's view of it.
+"""Conversion of an ONNX protobuf to the packer's view of the graph.
 
-Quant and Dequant vanish, dead nodes go, shapes are inferred.
+Quant and Dequant are removed, dead nodes are dropped, and shapes are inferred.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .shapes import UnknownShapeError, infer_outputs
 
 __all__ = ["parse_nodes", "read_packer_graph", "sort_topologically"]
 
-#: Types of attributes that a node of the packer's has; a type, a sparse tensor or nothing is none.
+#: Attribute types that the packer reads; others, such as sparse tensors, are ignored.
 _SUPPORTED_ATTRIBUTE_TYPES = [
     onnx.AttributeProto.AttributeType.Value(name)
     for name in ("INT", "FLOAT", "STRING", "TENSOR", "GRAPH", "INTS", "FLOATS", "STRINGS")
@@ -32,10 +32,7 @@ _SUPPORTED_ATTRIBUTE_TYPES = [
 
 
 def parse_nodes(graph: onnx.GraphProto) -> list[PackerStep]:
-    """Return the nodes as they stand in the file, absent inputs left out.
-
-    Constant nodes are none.
-    """
+    """Return the nodes in file order, without Constant nodes and without absent inputs."""
     steps = []
     for node in graph.node:
         if node.op_type == "Constant":
@@ -46,157 +43,162 @@ def parse_nodes(graph: onnx.GraphProto) -> list[PackerStep]:
             if a.type in _SUPPORTED_ATTRIBUTE_TYPES
         }
         name = node.name or f"{node.op_type}_{node.output[0] if node.output else ''}"
-        operator, inputs = (
-            V3_ALIASES.get(node.op_type, node.op_type),
-            tuple(i for i in node.input if i),
-        )
+        operator = V3_ALIASES.get(node.op_type, node.op_type)
+        inputs = tuple(input_name for input_name in node.input if input_name)
         steps.append(PackerStep(operator, name, inputs, tuple(node.output), attributes, name))
     return steps
 
 
 def _decode_attribute(value: Any) -> Any:  # noqa: ANN401 - of any attribute
+    """Decode the strings of an attribute value."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
-    return [_decode_attribute(each) for each in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [_decode_attribute(item) for item in value]
+    return value
 
 
 def _find_malformed_nodes(steps: Sequence[PackerStep]) -> Iterator[VerdictFinding]:
-    """Yield the nodes that lack an input, and attributes of another kind.
+    """Yield a finding for each attribute of a wrong type and each node that lacks operands.
 
-    Nothing else can be said of these.
+    Such nodes cannot be checked any further.
     """
     for step in steps:
-        form = find_integer_op_by_name(step.op)
-        for name, shown, wanted in (
-            [] if form is None else find_invalid_attributes(form, step.attributes)
-        ):
+        op = find_integer_op_by_name(step.op)
+        invalid_attributes = [] if op is None else find_invalid_attributes(op, step.attributes)
+        for name, value, expected in invalid_attributes:
             yield VerdictFinding(
                 "packs",
                 step.name,
-                f"its attribute {name} is {wanted}",
-                shown,
+                f"its attribute {name} must be {expected}",
+                value,
                 "the file is damaged; write it again",
             )
-        needed = 0 if form is None or not form.domain else min_input_count(form)
-        if len(step.inputs) < needed or not step.outputs:
+        required_inputs = 0 if op is None or not op.domain else min_input_count(op)
+        if len(step.inputs) < required_inputs or not step.outputs:
             yield VerdictFinding(
                 "packs",
                 step.name,
-                f"a node has an output and the {needed} inputs that it needs",
+                f"the node must have an output and at least {required_inputs} inputs",
                 f"{len(step.inputs)} inputs and {len(step.outputs)} outputs",
                 "the file is damaged; write it again",
             )
 
 
 def _read_constants(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
-    arrays = {i.name: _array(i, i.name) for i in graph.initializer}
+    """Return the initializers and the values of Constant nodes by name."""
+    arrays = {tensor.name: _decode_array(tensor, tensor.name) for tensor in graph.initializer}
     for node in graph.node:
         if node.op_type == "Constant" and node.attribute and node.output:
             value = helper.get_attribute_value(node.attribute[0])
+            name = node.output[0]
             is_tensor = isinstance(value, onnx.TensorProto)
-            arrays[node.output[0]] = (
-                _array(value, node.output[0]) if is_tensor else np.asarray(value)
-            )
+            arrays[name] = _decode_array(value, name) if is_tensor else np.asarray(value)
     return arrays
 
 
-def _array(tensor: onnx.TensorProto, name: str) -> np.ndarray:
+def _decode_array(tensor: onnx.TensorProto, name: str) -> np.ndarray:
     try:
         return numpy_helper.to_array(tensor)
     except Exception as error:  # onnx raises several kinds
         raise ModelError(
-            f"constant '{name}' has not the bytes of its type and sizes; the file is damaged"
+            f"the data of constant '{name}' does not match its type and shape; the file is damaged"
         ) from error
 
 
 def read_packer_graph(
     proto: onnx.ModelProto, target: Target, options: PackerOptions
 ) -> tuple[PackerGraph | None, list[VerdictFinding]]:
-    """Return the packer's view, or None with what makes it impossible."""
+    """Read the packer's view of a graph; None with findings if that is impossible."""
     graph, arrays = proto.graph, _read_constants(proto.graph)
     steps = parse_nodes(graph)
-    problems = list(_find_malformed_nodes(steps))
-    if problems:
-        return None, problems
+    findings = list(_find_malformed_nodes(steps))
+    if findings:
+        return None, findings
     tensors: dict[str, PackerTensor] = {}
     for value in graph.input:
         if value.name not in arrays:
-            tensors[value.name] = _make_input_tensor(value, options, problems)
+            tensors[value.name] = _make_input_tensor(value, options, findings)
     inputs = list(tensors)
     for name, array in arrays.items():
         tensors[name] = PackerTensor(name, tuple(array.shape), array.dtype.itemsize, True)
-    kept, alias = _fold_quant_nodes(
-        _fuse_activations(steps, {value.name for value in graph.output}), tensors, arrays, problems
-    )
-    outputs = list(dict.fromkeys(alias.get(value.name, value.name) for value in graph.output))
-    results = [
-        (s.name, alias[s.outputs[0]], float(s.get("scale_o")))
-        for s in steps
-        if s.op == DEQUANT.name and s.outputs[0] in alias and s.get("scale_o") is not None
+    fused_steps = _fuse_activations(steps, {value.name for value in graph.output})
+    integer_steps, aliases = _fold_quant_nodes(fused_steps, tensors, findings)
+    outputs = list(dict.fromkeys(aliases.get(value.name, value.name) for value in graph.output))
+    dequantized_outputs = [
+        (step.name, aliases[step.outputs[0]], float(step.get("scale_o")))
+        for step in steps
+        if step.op == DEQUANT.name
+        and step.outputs[0] in aliases
+        and step.get("scale_o") is not None
     ]
-    net = PackerGraph(kept, inputs, outputs, tensors, arrays, results)
-    problems += _sort_reachable_steps(net)
-    if problems:
-        return None, problems
-    problems += infer_tensors(net)
-    return (None if problems else net), problems
+    net = PackerGraph(integer_steps, inputs, outputs, tensors, arrays, dequantized_outputs)
+    findings += _sort_reachable_steps(net)
+    if findings:
+        return None, findings
+    findings += infer_tensors(net)
+    return (None if findings else net), findings
 
 
 def _make_input_tensor(
-    value: onnx.ValueInfoProto, options: PackerOptions, problems: list[VerdictFinding]
+    value: onnx.ValueInfoProto, options: PackerOptions, findings: list[VerdictFinding]
 ) -> PackerTensor:
-    """Return a graph input as declared, symbols replaced by what -c says."""
-    kind = value.type.tensor_type
+    """Make a graph input with its declared shape and the symbol sizes of option -c.
+
+    Appends to `findings` if a dimension has no size.
+    """
+    tensor_type = value.type.tensor_type
     shape = []
-    for dim in kind.shape.dim:
-        size = (
-            dim.dim_value
-            if dim.HasField("dim_value")
-            else options.symbol_sizes.get(dim.dim_param, 0)
-        )
+    for dim in tensor_type.shape.dim:
+        size = options.symbol_sizes.get(dim.dim_param, 0)
+        if dim.HasField("dim_value"):
+            size = dim.dim_value
         if size < 1:
-            problems.append(
+            findings.append(
                 VerdictFinding(
                     "packs",
                     value.name,
-                    "every dimension of a graph input is a number, or is given by -c",
+                    "every dimension of a graph input must be a number or be set with -c",
                     f"'{dim.dim_param}'",
                     "write the size into the file",
                 )
             )
         shape.append(max(size, 1))
-    width = helper.tensor_dtype_to_np_dtype(kind.elem_type).itemsize if kind.elem_type else 1
+    width = 1
+    if tensor_type.elem_type:
+        width = helper.tensor_dtype_to_np_dtype(tensor_type.elem_type).itemsize
     return PackerTensor(value.name, tuple(shape), width)
 
 
 def _fuse_activations(steps: list[PackerStep], outputs: set[str]) -> list[PackerStep]:
-    """Let a convolution of two axes whose only reader is a Relu, Prelu or Clip take it in.
+    """Fuse a Relu, Prelu or Clip into a preceding 2-D convolution of which it is the only consumer.
 
-    Behind a line it stays.
+    `outputs` are the graph outputs. Activations after a 1-D convolution are not fused.
     """
-    readers: dict[str, list[PackerStep]] = {}
+    consumers: dict[str, list[PackerStep]] = {}
     for step in steps:
         for name in step.inputs:
-            readers.setdefault(name, []).append(step)
-    gone: set[str] = set()
-    fused = []
+            consumers.setdefault(name, []).append(step)
+    fused_outputs: set[str] = set()
+    fused_steps = []
     for step in steps:
-        if step.outputs and step.outputs[0] in gone:
+        if step.outputs and step.outputs[0] in fused_outputs:
             continue
-        after = readers.get(step.outputs[0], []) if step.outputs else []
+        step_consumers = consumers.get(step.outputs[0], []) if step.outputs else []
         if (
             step.op in (CONV2D.name, CONV_TRANSPOSE2D.name)
-            and len(after) == 1
-            and after[0].op in ("Relu", "Prelu", "Clip")
+            and len(step_consumers) == 1
+            and step_consumers[0].op in ("Relu", "Prelu", "Clip")
             and step.outputs[0] not in outputs
         ):
-            gone.add(after[0].outputs[0])
-            step = step.with_changes(outputs=after[0].outputs)
-        fused.append(step)
-    return fused
+            activation = step_consumers[0]
+            fused_outputs.add(activation.outputs[0])
+            step = step.with_changes(outputs=activation.outputs)
+        fused_steps.append(step)
+    return fused_steps
 
 
-#: Float operators through which the packer follows a Quant to the graph input.
+#: Float operators through which the packer traces a Quant back to a graph input.
 _TRANSPARENT_FLOAT_OPERATORS = (
     "Reshape",
     "Transpose",
@@ -211,139 +213,149 @@ _TRANSPARENT_FLOAT_OPERATORS = (
 def _fold_quant_nodes(
     steps: list[PackerStep],
     tensors: dict[str, PackerTensor],
-    arrays: Mapping[str, np.ndarray],
-    problems: list[VerdictFinding],
+    findings: list[VerdictFinding],
 ) -> tuple[list[PackerStep], dict[str, str]]:
-    """Take out Quant and Dequant: return the other steps and what names stand for now.
+    """Remove Quant and Dequant nodes at graph inputs and outputs.
 
-    Inputs become integers.
+    Graph inputs in `tensors` become integers, and findings are appended to `findings`, in place.
+
+    Returns
+    -------
+    remaining_steps : list of PackerStep
+        The other steps; a Quant or Dequant between integer operators stays as a float node.
+    aliases : dict of str to str
+        Output of each removed node -> its input.
     """
-    alias: dict[str, str] = {}
-    kept: list[PackerStep] = []
-    folded: set[str] = set()  # what Quants that vanish stand for
-    makers = {name: step for step in steps for name in step.outputs}
-    read_names = {name for step in steps for name in step.inputs}
+    aliases: dict[str, str] = {}
+    remaining_steps: list[PackerStep] = []
+    quantized_inputs: set[str] = set()
+    producers = {name: step for step in steps for name in step.outputs}
+    used_names: set[str] = set()
     for step in steps:
-        source = tuple(alias.get(n, n) for n in step.inputs)
-        if step.op not in (QUANT.name, DEQUANT.name) or not source or not step.outputs:
-            problems += [
-                _make_duplicate_input_finding(step, n)
-                for n in dict.fromkeys(source)
-                if n in folded and source.count(n) > 1
+        used_names.update(step.inputs)
+    for step in steps:
+        inputs = tuple(aliases.get(name, name) for name in step.inputs)
+        if step.op not in (QUANT.name, DEQUANT.name) or not inputs or not step.outputs:
+            findings += [
+                _make_duplicate_input_finding(step, name)
+                for name in dict.fromkeys(inputs)
+                if name in quantized_inputs and inputs.count(name) > 1
             ]
-            kept.append(step.with_changes(inputs=source))
+            remaining_steps.append(step.with_changes(inputs=inputs))
             continue
-        root = source[0]
-        while root in makers and makers[root].op in _TRANSPARENT_FLOAT_OPERATORS:
-            root = alias.get(makers[root].inputs[0], makers[root].inputs[0])
-        if (
-            step.op == QUANT.name
-            and root in makers
-            or step.op == DEQUANT.name
-            and step.outputs[0] in read_names
-        ):
-            kept.append(
-                step.with_changes(inputs=source)
-            )  # between the integers they stay, as nodes in float
+        root = _trace_to_root(inputs[0], producers, aliases)
+        quantizes_result = step.op == QUANT.name and root in producers
+        has_consumers = step.op == DEQUANT.name and step.outputs[0] in used_names
+        if quantizes_result or has_consumers:
+            remaining_steps.append(step.with_changes(inputs=inputs))
             continue
-        alias[step.outputs[0]] = source[0]
+        aliases[step.outputs[0]] = inputs[0]
         if step.op == QUANT.name:
-            folded.add(source[0])
-            scale = step.get("scale_x")
-            if root in tensors and not tensors[root].is_constant and scale is not None:
-                old = tensors[root]
-                if old.scale is not None and old.scale != scale:
-                    problems.append(
-                        VerdictFinding(
-                            "packs",
-                            step.name,
-                            "all Quant of one graph input have one scale",
-                            f"{old.scale:g} and {scale:g}",
-                            "use one scale",
-                        )
-                    )
-                tensors[root] = PackerTensor(
-                    root, old.shape, int(step.get("data_bits", 8)) // 8 or 1, scale=float(scale)
-                )
-    return kept, alias
+            quantized_inputs.add(inputs[0])
+            _quantize_graph_input(step, root, tensors, findings)
+    return remaining_steps, aliases
+
+
+def _trace_to_root(
+    name: str, producers: Mapping[str, PackerStep], aliases: Mapping[str, str]
+) -> str:
+    """Trace a tensor back through data movement to a graph input or a computed tensor."""
+    while name in producers and producers[name].op in _TRANSPARENT_FLOAT_OPERATORS:
+        source = producers[name].inputs[0]
+        name = aliases.get(source, source)
+    return name
+
+
+def _quantize_graph_input(
+    quant: PackerStep,
+    name: str,
+    tensors: dict[str, PackerTensor],
+    findings: list[VerdictFinding],
+) -> None:
+    """Give graph input `name` the width and scale of its Quant, in place."""
+    scale = quant.get("scale_x")
+    if name not in tensors or tensors[name].is_constant or scale is None:
+        return
+    tensor = tensors[name]
+    if tensor.scale is not None and tensor.scale != scale:
+        findings.append(
+            VerdictFinding(
+                "packs",
+                quant.name,
+                "all Quant nodes of a graph input must have the same scale",
+                f"{tensor.scale:g} and {scale:g}",
+                "use one scale",
+            )
+        )
+    width = int(quant.get("data_bits", 8)) // 8 or 1
+    tensors[name] = PackerTensor(name, tensor.shape, width, scale=float(scale))
 
 
 def _make_duplicate_input_finding(step: PackerStep, name: str) -> VerdictFinding:
-    rule, value = "no node reads a quantized graph input in two of its operands", f"'{name}'"
     return VerdictFinding(
-        "packs", step.name, rule, value, "let a node in between copy it for one operand"
+        "packs",
+        step.name,
+        "no node may use a quantized graph input as two of its operands",
+        f"'{name}'",
+        "insert a node that copies it for one operand",
     )
 
 
 def _sort_reachable_steps(net: PackerGraph) -> list[VerdictFinding]:
-    """Keep the steps that outputs depend on, depth first from the first output, inputs left to right."""
-    makers = {name: step for step in net.steps for name in step.outputs}
-    missing = [n for n in net.outputs if n not in makers and n not in net.tensors]
+    """Sort the steps of `net` in place, drop dead steps, and report tensors without a producer.
+
+    The order is depth first from the first output, inputs from left to right.
+    """
+    producers = {name: step for step in net.steps for name in step.outputs}
+    missing = [n for n in net.outputs if n not in producers and n not in net.tensors]
     net.steps = sort_topologically(net.steps, net.outputs)
-    read_names = {n for step in net.steps for n in step.inputs}
-    missing += [n for n in read_names if n not in makers and n not in net.tensors]
+    used_names = {name for step in net.steps for name in step.inputs}
+    missing += [n for n in used_names if n not in producers and n not in net.tensors]
     return [
         VerdictFinding(
             "packs",
-            n,
-            "every tensor that is read is written by a node, or is a graph input or a constant",
-            f"'{n}'",
+            name,
+            "every tensor that is used must be a graph input, a constant or a node's output",
+            f"'{name}'",
             "correct the graph",
         )
-        for n in missing
+        for name in missing
     ]
 
 
 def sort_topologically(steps: list[PackerStep], outputs: list[str]) -> list[PackerStep]:
-    """Return the steps depth first from the outputs, inputs left to right.
-
-    Dead ones are left out.
-    """
-    makers = {name: step for step in steps for name in step.outputs}
+    """Return the steps that `outputs` depend on, depth first, inputs from left to right."""
+    producers = {name: step for step in steps for name in step.outputs}
     order: list[PackerStep] = []
     visited: set[int] = set()
     for output in outputs:
-        stack = [(makers[output], False)] if output in makers else []
+        stack = [(producers[output], False)] if output in producers else []
         while stack:
-            step, done = stack.pop()
-            if done:
+            step, inputs_are_sorted = stack.pop()
+            if inputs_are_sorted:
                 order.append(step)
             elif id(step) not in visited:
                 visited.add(id(step))
                 stack.append((step, True))
                 stack += [
-                    (makers[n], False)
-                    for n in reversed(step.inputs)
-                    if n in makers and id(makers[n]) not in visited
+                    (producers[name], False)
+                    for name in reversed(step.inputs)
+                    if name in producers and id(producers[name]) not in visited
                 ]
     return order
 
 
 def infer_tensors(net: PackerGraph) -> list[VerdictFinding]:
-    """Fill in the tensors that steps write; return what does not fit."""
+    """Add the output tensors of all steps to `net`; return a finding if a shape is invalid."""
     for step in net.steps:
         try:
             outputs = infer_outputs(step, [net.tensors[n] for n in step.inputs], net.arrays)
         except UnknownShapeError as error:
-            return [
-                VerdictFinding(
-                    "packs",
-                    step.name,
-                    "the shapes of a node's inputs fit",
-                    str(error),
-                    "correct the graph",
-                )
-            ]
+            rule, value = "the shapes of the inputs must match", str(error)
+            return [VerdictFinding("packs", step.name, rule, value, "correct the graph")]
         except (IndexError, KeyError, TypeError, ValueError, ArithmeticError):
-            return [
-                VerdictFinding(
-                    "packs",
-                    step.name,
-                    "the shapes of a node's inputs fit its attributes",
-                    "they do not",
-                    "correct the graph",
-                )
-            ]
+            rule = "the shapes of the inputs must match the attributes"
+            return [VerdictFinding("packs", step.name, rule, "they do not", "correct the graph")]
         for tensor in outputs:
             net.tensors[tensor.name] = tensor
     return []

@@ -1,11 +1,13 @@
-"""What the packer does to a graph before it plans.
+"""Transforms that the packer applies to a graph before it plans memory.
 
-Fusions, vanishing moves, groups, pads of their own, cuts.
+No-op slices and reshapes are removed, grouped convolutions and large layers are split, and padding
+of small maps is hoisted into separate nodes.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -23,15 +25,15 @@ __all__ = ["apply_packer_transforms"]
 def apply_packer_transforms(
     net: PackerGraph, target: Target, options: PackerOptions
 ) -> PackerGraph:
-    """Return the graph that is planned.
+    """Return a transformed copy of a graph, as the packer plans it.
 
-    The steps keep the names of the nodes that they come from.
+    `PackerStep.origin` of every step names the node of the user's graph that it comes from.
     """
     result = PackerGraph(
         list(net.steps), list(net.inputs), list(net.outputs), dict(net.tensors), dict(net.arrays)
     )
-    for change in (_remove_noop_slices, _simplify_reshapes, _split_groups):
-        change(result)
+    for transform in (_remove_noop_slices, _simplify_reshapes, _split_groups):
+        transform(result)
         result.steps = sort_topologically(result.steps, result.outputs)
     if get_packer_profile(target).conv.hoists_padding:
         _hoist_padding(result)
@@ -39,256 +41,250 @@ def apply_packer_transforms(
     return result
 
 
-def _bypass(net: PackerGraph, step: PackerStep) -> bool:
-    """Let the readers of a step read its input; false where a graph output would lose its name."""
+def _bypass_step(net: PackerGraph, step: PackerStep) -> None:
+    """Remove a step and connect its consumers to its input, unless it is a graph output."""
     source, name = step.inputs[0], step.outputs[0]
     if name in net.outputs:
-        return False
+        return
     net.steps.remove(step)
     net.steps = [
         s.with_changes(inputs=tuple(source if n == name else n for n in s.inputs))
         for s in net.steps
     ]
-    return True
 
 
 def _remove_noop_slices(net: PackerGraph) -> None:
-    """A Slice over all vanishes."""
+    """Remove each Slice that covers its whole input."""
     for step in list(net.steps):
         if (
             step.op == "Slice"
             and net.tensors[step.inputs[0]].shape == net.tensors[step.outputs[0]].shape
         ):
-            _bypass(net, next(s for s in net.steps if s.outputs == step.outputs))
+            _bypass_step(net, _find_step(net, step.outputs))
+
+
+def _find_step(net: PackerGraph, outputs: tuple[str, ...]) -> PackerStep:
+    """Return the current step with these outputs; an earlier transform may have replaced it."""
+    return next(step for step in net.steps if step.outputs == outputs)
 
 
 def _simplify_reshapes(net: PackerGraph) -> None:
-    """A Transpose that moves axes of length 1 only is a Reshape.
+    """Replace each Transpose that moves only axes of size 1 by a Reshape, and fuse reshapes.
 
-    One that only a Reshape reads vanishes.
+    A Reshape whose only consumer is another Reshape is removed.
     """
     for index, step in enumerate(net.steps):
-        if step.op == "Transpose":
-            shape = net.tensors[step.inputs[0]].shape
-            moved = [axis for axis in step.get("perm") if shape[axis] != 1]
-            if moved == sorted(moved):
-                net.steps[index] = step.with_changes(
-                    op="Reshape", attributes={"shape": list(net.tensors[step.outputs[0]].shape)}
-                )
-    for step in [s for s in net.steps if s.op == "Reshape"]:
-        readers = net.find_consumers(step.outputs[0])
-        if len(readers) == 1 and readers[0].op == "Reshape":
-            _bypass(net, next(s for s in net.steps if s.outputs == step.outputs))
+        if step.op != "Transpose":
+            continue
+        shape = net.tensors[step.inputs[0]].shape
+        nontrivial_axes = [axis for axis in step.get("perm") if shape[axis] != 1]
+        if nontrivial_axes == sorted(nontrivial_axes):
+            new_shape = list(net.tensors[step.outputs[0]].shape)
+            net.steps[index] = step.with_changes(op="Reshape", attributes={"shape": new_shape})
+    for step in [step for step in net.steps if step.op == "Reshape"]:
+        consumers = net.find_consumers(step.outputs[0])
+        if len(consumers) == 1 and consumers[0].op == "Reshape":
+            _bypass_step(net, _find_step(net, step.outputs))
 
 
 def _split_groups(net: PackerGraph) -> None:
-    """A grouped convolution that is not depthwise becomes Split, one convolution for each group, iqCat."""
+    """Replace each grouped convolution by a Split, one convolution per group, and an iqCat.
+
+    Depthwise convolutions are left unchanged.
+    """
     for step in list(net.steps):
         group = step.get("group", 1)
         weight = net.tensors[step.inputs[1]] if len(step.inputs) > 1 else None
         if step.op != CONV2D.name or weight is None or group in (1, weight.shape[0]):
             continue
-        source, outputs = net.tensors[step.inputs[0]], weight.shape[0] // group
-        parts = [f"{step.outputs[0]}#group{i}" for i in range(group)]
-        slices = [f"{part}#in" for part in parts]
-        new = [
-            PackerStep(
-                "Split",
-                f"{step.name}#split",
-                step.inputs[:1],
-                tuple(slices),
-                {"axis": 1, "dims": [source.shape[1] // group] * group},
-                step.origin,
-            )
-        ]
-        for i, part in enumerate(parts):
-            names = [
-                slices[i],
-                _slice_constant(net, step.inputs[1], i * outputs, outputs, f"{part}#w"),
-            ]
-            names += [
-                _slice_constant(net, n, i * outputs, outputs, f"{part}#b") for n in step.inputs[2:]
-            ]
-            new.append(
+        channels = net.tensors[step.inputs[0]].shape[1] // group
+        outputs = weight.shape[0] // group
+        group_outputs = [f"{step.outputs[0]}#group{i}" for i in range(group)]
+        group_inputs = [f"{name}#in" for name in group_outputs]
+        split = PackerStep(
+            "Split",
+            f"{step.name}#split",
+            step.inputs[:1],
+            tuple(group_inputs),
+            {"axis": 1, "dims": [channels] * group},
+            step.origin,
+        )
+        convolutions = []
+        for i, name in enumerate(group_outputs):
+            start = i * outputs
+            constants = [_slice_constant(net, step.inputs[1], start, outputs, f"{name}#w")]
+            for bias in step.inputs[2:]:
+                constants.append(_slice_constant(net, bias, start, outputs, f"{name}#b"))
+            convolutions.append(
                 step.with_changes(
                     name=f"{step.name}#{i}",
-                    inputs=tuple(names),
-                    outputs=(part,),
+                    inputs=(group_inputs[i], *constants),
+                    outputs=(name,),
                     created_as="group",
                     attributes={**step.attributes, "group": 1},
                 )
             )
-        new.append(
-            PackerStep(
-                CONCAT.name,
-                f"{step.name}#cat",
-                tuple(parts),
-                step.outputs,
-                {"dim": 1, "scale_o": step.get("scale_o")},
-                step.origin,
-            )
-        )
-        at = net.steps.index(step)
-        net.steps[at : at + 1] = new
-        infer_tensors(PackerGraph(new, [], [], net.tensors, net.arrays))
+        concat = _make_concat(step, group_outputs, axis=1)
+        _replace_step(net, step, [split, *convolutions, concat])
 
 
-def _slice_constant(net: PackerGraph, name: str, start: int, count: int, label: str) -> str:
-    """Make `count` outputs of a constant a constant of its own."""
+def _make_concat(step: PackerStep, inputs: Sequence[str], axis: int) -> PackerStep:
+    """Make the iqCat that joins the parts of a split layer into the output of `step`."""
+    attributes = {"dim": axis, "scale_o": step.get("scale_o")}
+    return PackerStep(
+        CONCAT.name, f"{step.name}#cat", tuple(inputs), step.outputs, attributes, step.origin
+    )
+
+
+def _replace_step(net: PackerGraph, step: PackerStep, new_steps: list[PackerStep]) -> None:
+    """Replace a step by several, and infer their output tensors."""
+    index = net.steps.index(step)
+    net.steps[index : index + 1] = new_steps
+    infer_tensors(PackerGraph(new_steps, [], [], net.tensors, net.arrays))
+
+
+def _slice_constant(net: PackerGraph, name: str, start: int, count: int, new_name: str) -> str:
+    """Add `count` outputs of a constant, from `start` on, as a new constant; return `new_name`."""
     array = net.arrays[name][start : start + count]
-    net.arrays[label] = array
-    net.tensors[label] = PackerTensor(label, tuple(array.shape), array.dtype.itemsize, True)
-    return label
+    net.arrays[new_name] = array
+    net.tensors[new_name] = PackerTensor(new_name, tuple(array.shape), array.dtype.itemsize, True)
+    return new_name
 
 
 def _hoist_padding(net: PackerGraph) -> None:
-    """A convolution over a map smaller than its kernel gets pads in a node of its own.
+    """Pad the input of a convolution over a map smaller than its kernel in a separate node.
 
-    All readers then read it.
-    Fewer channels than kernel rows: the pads of the rows; fewer rows than kernel columns: those of
-    the columns. All readers get the pads that are left. The first such convolution on a graph input
-    ends the pass.
+    With fewer channels than kernel rows the padding of the rows is hoisted; with fewer map rows
+    than kernel columns that of the columns. All consumers of the input get the padded tensor and
+    the remaining padding. The pass ends at the first such convolution on a graph input.
     """
-    for done in [s.outputs for s in net.steps if s.op == CONV2D.name]:
-        step = next(s for s in net.steps if s.outputs == done)
+    for outputs in [step.outputs for step in net.steps if step.op == CONV2D.name]:
+        step = _find_step(net, outputs)
         source, weight = net.tensors[step.inputs[0]], net.tensors[step.inputs[1]].shape
         kernel, pads = step.get("kernel_shape"), step.get("pads") or [0] * 4
-        depthwise = step.get("group", 1) == weight[0] > 1
-        rows = (source.shape[1] if depthwise else weight[1]) < kernel[0]
-        columns = source.shape[2] < kernel[1]
-        if not rows and not columns:
+        is_depthwise = step.get("group", 1) == weight[0] > 1
+        channels = source.shape[1] if is_depthwise else weight[1]
+        hoists_rows = channels < kernel[0]
+        hoists_columns = source.shape[2] < kernel[1]
+        if not hoists_rows and not hoists_columns:
             continue
         if source.name in net.inputs:
             return
-        moved = [p if (rows, columns)[i % 2] else 0 for i, p in enumerate(pads)]
-        _insert_pad(net, step, moved, [p - m for p, m in zip(pads, moved, strict=True)])
+        is_hoisted = (hoists_rows, hoists_columns)  # pads are top, left, bottom, right
+        hoisted = [pad if is_hoisted[i % 2] else 0 for i, pad in enumerate(pads)]
+        remaining = [pad - amount for pad, amount in zip(pads, hoisted, strict=True)]
+        _insert_pad(net, step, hoisted, remaining)
 
 
 def _insert_pad(
     net: PackerGraph, step: PackerStep, hoisted_pads: list[int], remaining_pads: list[int]
 ) -> None:
-    """Put an iqPad in front of a convolution and of all that read the same tensor."""
+    """Insert an iqPad before a convolution and all other consumers of its input."""
     source = step.inputs[0]
-    label, amounts = f"{source}#pad", f"{source}#pad#amounts"
+    padded, amounts = f"{source}#pad", f"{source}#pad#amounts"
     net.arrays[amounts] = np.array([0, 0, *hoisted_pads[:2], 0, 0, *hoisted_pads[2:]], np.int64)
     net.tensors[amounts] = PackerTensor(amounts, (8,), 8, True)
-    pad = PackerStep(PAD.name, label, (source, amounts), (label,), {}, step.origin, "pad")
-    changed = []
-    for other in net.steps:
-        if source in other.inputs:
-            attributes = (
-                {**other.attributes, "pads": remaining_pads}
-                if "pads" in other.attributes
-                else other.attributes
-            )
-            other = other.with_changes(
-                inputs=tuple(label if n == source else n for n in other.inputs),
-                attributes=attributes,
-            )
-        changed.append(other)
-    net.steps = changed
-    net.steps.insert(next(i for i, s in enumerate(changed) if label in s.inputs), pad)
+    pad = PackerStep(PAD.name, padded, (source, amounts), (padded,), {}, step.origin, "pad")
+    steps = []
+    for consumer in net.steps:
+        if source in consumer.inputs:
+            attributes = consumer.attributes
+            if "pads" in attributes:
+                attributes = {**attributes, "pads": remaining_pads}
+            inputs = tuple(padded if name == source else name for name in consumer.inputs)
+            consumer = consumer.with_changes(inputs=inputs, attributes=attributes)
+        steps.append(consumer)
+    net.steps = steps
+    net.steps.insert(next(i for i, s in enumerate(steps) if padded in s.inputs), pad)
     infer_tensors(net)
 
 
 def _split_large_layers(net: PackerGraph, target: Target, options: PackerOptions) -> None:
-    """Cut layers with many weights over their outputs, into several and an iqCat."""
+    """Split layers with many weights by output channels, into several layers and an iqCat."""
     for step in list(net.steps):
-        sizes = (
-            _get_conv_split(net, step, target, options)
-            if step.op == CONV2D.name and step.get("group", 1) == 1
-            else None
-        )
-        if step.op == LINEAR.name:
+        sizes = None
+        if step.op == CONV2D.name and step.get("group", 1) == 1:
+            sizes = _get_conv_split(net, step, target, options)
+        elif step.op == LINEAR.name:
             sizes = _get_linear_split(net, step, target, options)
         if not sizes or len(sizes) < 2:
             continue
         axis = 1 if step.op == CONV2D.name else len(net.tensors[step.outputs[0]].shape) - 1
-        new, start = [], 0
+        parts, start = [], 0
         for i, size in enumerate(sizes):
-            label = f"{step.outputs[0]}#part{i}"
-            names = [
-                step.inputs[0],
-                *(
-                    _slice_constant(net, n, start, size, f"{label}#{k}")
-                    for k, n in enumerate(step.inputs[1:])
-                ),
+            name = f"{step.outputs[0]}#part{i}"
+            constants = [
+                _slice_constant(net, constant, start, size, f"{name}#{k}")
+                for k, constant in enumerate(step.inputs[1:])
             ]
-            new.append(
+            parts.append(
                 step.with_changes(
                     name=f"{step.name}#{i}",
-                    inputs=tuple(names),
-                    outputs=(label,),
+                    inputs=(step.inputs[0], *constants),
+                    outputs=(name,),
                     created_as="part",
                 )
             )
             start += size
-        cat = PackerStep(
-            CONCAT.name,
-            f"{step.name}#cat",
-            tuple(s.outputs[0] for s in new),
-            step.outputs,
-            {"dim": axis, "scale_o": step.get("scale_o")},
-            step.origin,
-        )
-        at = net.steps.index(step)
-        net.steps[at : at + 1] = [*new, cat]
-        infer_tensors(PackerGraph(new, [], [], net.tensors, net.arrays))
+        concat = _make_concat(step, [part.outputs[0] for part in parts], axis)
+        _replace_step(net, step, [*parts, concat])
 
 
 def _split_evenly(total: int, size: int) -> list[int]:
-    """Return `total` in parts of `size`, the last one smaller."""
+    """Return the sizes of the parts of `total` items: `size` each, the last one smaller."""
     return [min(size, total - start) for start in range(0, total, size)]
 
 
 def _get_conv_split(
     net: PackerGraph, step: PackerStep, target: Target, options: PackerOptions
 ) -> list[int] | None:
-    """Return the outputs of the parts of a convolution; None where it stays whole."""
-    cut, most = (
-        get_packer_profile(target).layer_split,
-        get_packer_profile(target).conv.weight_slice_outputs,
-    )
+    """Return the output channels of the parts of a convolution, or None if it is not split."""
+    limits = get_packer_profile(target).layer_split
+    align = get_packer_profile(target).conv.weight_slice_outputs
     outputs, channels, kh, kw = net.tensors[step.inputs[1]].shape
     _, _, height, width = net.tensors[step.inputs[0]].shape
-    result = net.tensors[step.outputs[0]].shape
-    one = round_up(channels, 8) * kh * kw
-    weights = (
-        min(cut.weight_bytes, options.thresholds[0])
-        if cut.threshold_lowers_limit
-        else max(cut.weight_bytes, options.thresholds[0])
-    )
-    room = max(cut.outputs, options.thresholds[1])
-    strides = step.get("strides") or [1, 1]
-    whole = round_up(channels, 8) * round_up(width, cut.width_align * strides[1]) * height
-    rows = 1 if whole > cut.row_mode_bytes else result[2]
-    out = result[1] * rows * result[3]
-    if round_up(outputs, most) * one <= weights and out <= room:
+    output_shape = net.tensors[step.outputs[0]].shape
+    bytes_per_output = round_up(channels, 8) * kh * kw
+    choose_limit = min if limits.threshold_lowers_limit else max
+    max_weight_bytes = choose_limit(limits.weight_bytes, options.thresholds[0])
+    max_output_bytes = max(limits.outputs, options.thresholds[1])
+    stride = (step.get("strides") or [1, 1])[1]
+    map_bytes = round_up(channels, 8) * round_up(width, limits.width_align * stride) * height
+    rows = 1 if map_bytes > limits.row_mode_bytes else output_shape[2]
+    output_bytes = output_shape[1] * rows * output_shape[3]
+    weights_fit = round_up(outputs, align) * bytes_per_output <= max_weight_bytes
+    if weights_fit and output_bytes <= max_output_bytes:
         return None
-    largest = max(weights // one // most * most, most)
-    count = math.ceil(outputs / largest)
-    if round_up(outputs, most) * one <= weights:
-        count = math.ceil(out / room)
-    size = round_up(outputs // count, most)
-    while (size + most) * one <= weights and size < outputs:
-        size += most
+    if weights_fit:
+        count = math.ceil(output_bytes / max_output_bytes)
+    else:
+        max_outputs = max(max_weight_bytes // bytes_per_output // align * align, align)
+        count = math.ceil(outputs / max_outputs)
+    size = round_up(outputs // count, align)
+    while (size + align) * bytes_per_output <= max_weight_bytes and size < outputs:
+        size += align
     return _split_evenly(outputs, size)
 
 
 def _get_linear_split(
     net: PackerGraph, step: PackerStep, target: Target, options: PackerOptions
 ) -> list[int] | None:
-    """Return the outputs of the parts of a LinearInt; None where it stays whole."""
-    cut = get_packer_profile(target).layer_split
+    """Return the outputs of the parts of a LinearInt, or None if it is not split."""
+    limits = get_packer_profile(target).layer_split
     shape = net.tensors[step.inputs[1]].shape
     if len(shape) != 2:
-        return None  # no weight of such a layer; its limits say so
+        return None  # not a valid weight; another check reports it
     outputs, inputs = shape
-    limit = max(cut.linear_weight_bytes, options.thresholds[2])
-    deep = round_up(inputs, 8)
-    if deep * round_up(outputs, cut.linear_output_align) <= limit:
+    max_weight_bytes = max(limits.linear_weight_bytes, options.thresholds[2])
+    padded_inputs = round_up(inputs, 8)
+
+    def fits(count: int) -> bool:
+        padded_outputs = round_up(math.ceil(outputs / count), limits.linear_output_align)
+        return padded_inputs * padded_outputs <= max_weight_bytes
+
+    if fits(1):
         return None
     count = 2
-    while deep * round_up(math.ceil(outputs / count), cut.linear_output_align) > limit:
+    while not fits(count):
         count += 1
-    return _split_evenly(outputs, round_up(math.ceil(outputs / count), cut.linear_output_align))
+    return _split_evenly(outputs, round_up(math.ceil(outputs / count), limits.linear_output_align))

@@ -1,4 +1,7 @@
-"""Limits of convolutions: see `limits`."""
+"""Limits of convolutions.
+
+The docstring of each limit is the rule that users read; see `limit_tables`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from .....formats import QUANT
 from .....graph import ir
 from .....ops.layers.conv import ConvGeometry, has_known_shapes
 from .... import Target
-from ...packer_profile import get_packer_profile
+from ...packer_profile import ConvPackerLimits, get_packer_profile
 from ..assumptions import unmeasured
 from ..window import PackerWindow, format_sides, round_up, static_shape
 
@@ -41,352 +44,335 @@ __all__ = [
 
 
 def kernel_side(node: ir.Node, target: Target) -> object:
-    """kernel sides are at most {own.packing.conv.max_kernel} | split the kernel into smaller ones
-    whose results are
-    added.
+    """kernel height and width must not exceed {own.packing.conv.max_kernel} | split the kernel and
+    add the partial results.
     """
-    w = PackerWindow.from_node(node)
-    if w is None:
+    window = PackerWindow.from_node(node)
+    if window is None:
         return None
-    sides = [k for k, d in zip(w.kernel, w.dilations, strict=True) if d == 1]
-    return (
-        format_sides(w.kernel)
-        if max(sides, default=0) > get_packer_profile(target).conv.max_kernel
-        else None
-    )
+    sides = [k for k, d in zip(window.kernel, window.dilations, strict=True) if d == 1]
+    exceeds = max(sides, default=0) > get_packer_profile(target).conv.max_kernel
+    return format_sides(window.kernel) if exceeds else None
 
 
 def kernel_dilated(node: ir.Node, target: Target) -> object:
-    """kernel sides along a dilated axis are at most {own.packing.conv.max_kernel_dilated} | split
-    the kernel into
-    smaller ones whose results are added.
+    """the kernel size along a dilated axis must not exceed {own.packing.conv.max_kernel_dilated} |
+    split the kernel and add the partial results.
     """
-    w = PackerWindow.from_node(node)
-    if w is None:
+    window = PackerWindow.from_node(node)
+    if window is None:
         return None
-    sides = [k for k, d in zip(w.kernel, w.dilations, strict=True) if d != 1]
+    sides = [k for k, d in zip(window.kernel, window.dilations, strict=True) if d != 1]
+    exceeds = max(sides, default=0) > get_packer_profile(target).conv.max_kernel_dilated
+    return format_sides(window.kernel) if exceeds else None
+
+
+def kernel_length_1d(node: ir.Node, target: Target) -> object:
+    """1-D kernels must not be longer than {own.packing.conv.max_kernel_1d} | split the kernel and
+    add the partial results.
+    """
+    window = PackerWindow.from_node(node)
+    if window is None:
+        return None
     return (
-        format_sides(w.kernel)
-        if max(sides, default=0) > get_packer_profile(target).conv.max_kernel_dilated
+        window.kernel[1]
+        if window.kernel[1] > get_packer_profile(target).conv.max_kernel_1d
         else None
     )
 
 
-def kernel_length_1d(node: ir.Node, target: Target) -> object:
-    """1-D kernels are at most {own.packing.conv.max_kernel_1d} long | split the kernel into shorter
-    ones that are
-    added.
-    """
-    w = PackerWindow.from_node(node)
-    if w is None:
-        return None
-    return w.kernel[1] if w.kernel[1] > get_packer_profile(target).conv.max_kernel_1d else None
-
-
 def dilation_1d(node: ir.Node, target: Target) -> object:
-    """1-D kernels are not dilated | use a kernel with zeros between."""
-    w = PackerWindow.from_node(node)
-    return w.dilations[1] if w is not None and w.dilations[1] != 1 else None
+    """1-D convolutions do not support dilation | expand the kernel with zeros."""
+    window = PackerWindow.from_node(node)
+    return window.dilations[1] if window is not None and window.dilations[1] != 1 else None
 
 
 def conv1d_dilation(node: ir.Node, target: Target) -> object:
-    """a convolution of lines is not dilated | use a kernel with zeros between."""
+    """convolutions with a 3-D weight do not support dilation | expand the kernel with zeros."""
     return dilation_1d(node, target) if len(ir.get_shape(node.inputs[1]) or ()) == 3 else None
 
 
 def grouped_hoisted_padding(node: ir.Node, target: Target) -> object:
-    """a grouped convolution has as many channels in a group as rows in its kernel, and no map lower
-    than the kernel is
-    wide: the packer would pad it in a node before | convolve each group by itself.
+    """a grouped convolution must have at least as many channels per group as kernel rows, and at
+    least as many input rows as kernel columns, because the packer hoists its padding otherwise |
+    convolve each group separately.
     """
-    g = ConvGeometry.from_node_as_2d(node)
+    geometry = ConvGeometry.from_node_as_2d(node)
+    channels = geometry.weight[1] if len(geometry.weight) > 1 else 1
     if (
         not get_packer_profile(target).conv.hoists_padding
-        or g.group == 1
-        or g.weight[1] == 1
-        or not has_known_shapes(g)
+        or geometry.group == 1
+        or channels == 1
+        or not has_known_shapes(geometry)
     ):
         return None
-    small = g.weight[1] < g.kernel[0] or int(g.input_shape[2] or 0) < g.kernel[1]
-    return (
-        f"{g.group} groups of {g.weight[1]} channels under {'x'.join(map(str, g.kernel))}"
-        if small
-        else None
-    )
+    height = int(geometry.input_shape[2] or 0)
+    if channels >= geometry.kernel[0] and height >= geometry.kernel[1]:
+        return None
+    return f"{geometry.group} groups of {channels} channels under {format_sides(geometry.kernel)}"
 
 
 def group_count_1d(node: ir.Node, target: Target) -> object:
-    """a 1-D convolution has one group | write it as a two-dimensional one over a map of height
+    """1-D convolutions do not support groups | write it as a 2-D convolution over a map of height
     1.
     """
-    w = PackerWindow.from_node(node)
-    if w is None or get_packer_profile(target).conv.supports_groups_1d or w.group == 1:
+    window = PackerWindow.from_node(node)
+    if window is None or get_packer_profile(target).conv.supports_groups_1d or window.group == 1:
         return None
-    return f"{w.group} groups"
+    return f"{window.group} groups"
 
 
 def stride_values(node: ir.Node, target: Target) -> object:
-    """strides are one of {own.packing.conv.strides} | use a stride of
+    """strides must be one of {own.packing.conv.strides} | use a stride of
     {own.packing.conv.stride_text}.
     """
-    w = PackerWindow.from_node(node)
-    if w is None:
+    window = PackerWindow.from_node(node)
+    if window is None:
         return None
-    return next((s for s in w.strides if s not in get_packer_profile(target).conv.strides), None)
+    return next(
+        (s for s in window.strides if s not in get_packer_profile(target).conv.strides), None
+    )
 
 
 def stride_within_kernel(node: ir.Node, target: Target) -> object:
-    """a stride is not larger than the kernel | enlarge the kernel with zeros (--fit does)."""
-    w = PackerWindow.from_node(node)
-    if w is None:
+    """the stride must not exceed the kernel size | pad the kernel with zeros (--fit does this)."""
+    window = PackerWindow.from_node(node)
+    if window is None:
         return None
     return next(
-        (f"stride {s} > kernel {k}" for s, k in zip(w.strides, w.kernel, strict=True) if s > k),
+        (
+            f"stride {s} > kernel {k}"
+            for s, k in zip(window.strides, window.kernel, strict=True)
+            if s > k
+        ),
         None,
     )
 
 
 def pad_side(node: ir.Node, target: Target) -> object:
-    """pads are at most {own.packing.conv.max_pad} and not larger than the kernel | pad in a node
-    before.
+    """padding must not exceed {own.packing.conv.max_pad} or the kernel size | insert an explicit
+    Pad before the layer.
     """
-    w = PackerWindow.from_node(node)
-    if w is None:
+    window = PackerWindow.from_node(node)
+    if window is None:
         return None
-    limits = [min(get_packer_profile(target).conv.max_pad, k) for k in w.kernel] * 2
-    return (
-        f"pads {list(w.pads)}"
-        if any(not 0 <= p <= m for p, m in zip(w.pads, limits, strict=True))
-        else None
-    )
+    limits = [min(get_packer_profile(target).conv.max_pad, k) for k in window.kernel] * 2
+    exceeds = any(not 0 <= p <= limit for p, limit in zip(window.pads, limits, strict=True))
+    return f"pads {list(window.pads)}" if exceeds else None
 
 
 def dilation_values(node: ir.Node, target: Target) -> object:
-    """dilations are one of {own.packing.conv.dilations} | use an undilated kernel."""
-    w = PackerWindow.from_node(node)
-    if w is None:
+    """dilations must be one of {own.packing.conv.dilations} | use an undilated kernel."""
+    window = PackerWindow.from_node(node)
+    if window is None:
         return None
     return next(
-        (d for d in w.dilations if d not in get_packer_profile(target).conv.dilations), None
+        (d for d in window.dilations if d not in get_packer_profile(target).conv.dilations), None
     )
 
 
 def depthwise_multiplier(node: ir.Node, target: Target) -> object:
-    """a depthwise convolution has as many outputs as inputs | use a multiplier of 1 and
-    concatenate.
+    """depthwise convolutions require a channel multiplier of 1 | use several depthwise convolutions
+    and concatenate.
     """
-    w = PackerWindow.from_node(node)
+    window = PackerWindow.from_node(node)
     if (
-        w is None
+        window is None
         or get_packer_profile(target).conv.supports_depthwise_multiplier
-        or w.group == 1
-        or w.depthwise
+        or window.group == 1
+        or window.depthwise
     ):
         return None
-    return f"{w.group} inputs, {w.group * w.outputs} outputs" if w.channels == 1 else None
+    return (
+        f"{window.group} inputs, {window.group * window.outputs} outputs"
+        if window.channels == 1
+        else None
+    )
 
 
 def group_outputs(node: ir.Node, target: Target) -> object:
-    """a convolution with one output per group has one input per group | slice the input and
-    convolve each part.
+    """a grouped convolution with one output per group must have one input per group | slice the
+    input and convolve each part.
     """
-    w = PackerWindow.from_node(node)
-    if w is None or w.group == 1 or w.depthwise:
+    window = PackerWindow.from_node(node)
+    if window is None or window.group == 1 or window.depthwise:
         return None
-    return f"{w.group} groups of {w.channels} channels" if w.outputs == 1 else None
+    return f"{window.group} groups of {window.channels} channels" if window.outputs == 1 else None
 
 
 def transposed_group_count(node: ir.Node, target: Target) -> object:
-    """a transposed convolution has one group | enlarge the map and convolve it group by group."""
+    """transposed convolutions do not support groups | upsample the input and convolve each group
+    separately.
+    """
     group = int(ir.get_attr(node, "group") or 1)
     return f"{group} groups" if group != 1 else None
 
 
 def transposed_dilation(node: ir.Node, target: Target) -> object:
-    """a transposed convolution is not dilated | use a kernel with zeros between."""
-    w = PackerWindow.from_node(node)
-    if w is None or max(w.dilations) == 1:
+    """transposed convolutions do not support dilation | expand the kernel with zeros."""
+    window = PackerWindow.from_node(node)
+    if window is None or max(window.dilations) == 1:
         return None
-    return f"dilations {list(w.dilations)}"
+    return f"dilations {list(window.dilations)}"
 
 
 def conv_line_buffer(node: ir.Node, target: Target) -> object:
-    """the input rows under a kernel fit {own.packing.conv.line_buffer_bytes} bytes
-    ({own.packing.conv.depthwise_line_buffer_bytes} for
-    depthwise) along one axis | use fewer channels or a narrower map.
+    """the line buffer (input rows under the kernel) must fit in
+    {own.packing.conv.line_buffer_bytes} bytes ({own.packing.conv.depthwise_line_buffer_bytes} for
+    depthwise) along at least one axis | reduce the channels or the input width.
     """
-    w = PackerWindow.from_node(node)
-    if w is None:
+    window = PackerWindow.from_node(node)
+    if window is None:
         return None
-    c = get_packer_profile(target).conv
-    need = min(
-        w.get_line_buffer_bytes(c.channel_align),
-        w.get_line_buffer_bytes(c.channel_align, swapped=True),
+    limits = get_packer_profile(target).conv
+    required_bytes = min(
+        window.get_line_buffer_bytes(limits.channel_align),
+        window.get_line_buffer_bytes(limits.channel_align, swapped=True),
     )
-    return (
-        f"{need} bytes"
-        if need > (c.depthwise_line_buffer_bytes if w.depthwise else c.line_buffer_bytes)
-        else None
-    )
+    exceeds = required_bytes > _get_line_buffer_limit(window, limits)
+    return f"{required_bytes} bytes" if exceeds else None
+
+
+def _get_line_buffer_limit(window: PackerWindow, limits: ConvPackerLimits) -> int:
+    """Return the bytes of the line buffer for a convolution."""
+    return limits.depthwise_line_buffer_bytes if window.depthwise else limits.line_buffer_bytes
 
 
 def conv_line_buffer_swapped(node: ir.Node, target: Target) -> object:
-    """where the stride is above 1, the input rows under a kernel fit
-    {own.packing.conv.line_buffer_bytes} bytes without
-    swapping
-    axes | use fewer channels or a narrower map.
+    """with a stride above 1, the line buffer (input rows under the kernel) must fit in
+    {own.packing.conv.line_buffer_bytes} bytes without swapping the axes | reduce the channels or
+    the input width.
     """
-    w = PackerWindow.from_node(node)
-    if w is None or max(w.strides) == 1:
+    window = PackerWindow.from_node(node)
+    if window is None or max(window.strides) == 1:
         return None
-    need, c = (
-        w.get_line_buffer_bytes(get_packer_profile(target).conv.channel_align),
-        get_packer_profile(target).conv,
-    )
-    return (
-        f"{need} bytes"
-        if need > (c.depthwise_line_buffer_bytes if w.depthwise else c.line_buffer_bytes)
-        else None
-    )
+    limits = get_packer_profile(target).conv
+    required_bytes = window.get_line_buffer_bytes(limits.channel_align)
+    exceeds = required_bytes > _get_line_buffer_limit(window, limits)
+    return f"{required_bytes} bytes" if exceeds else None
 
 
 def conv_line_buffer_inner(node: ir.Node, target: Target) -> object:
-    """the input rows under a kernel, with channels rounded up to 8, fit
-    {own.packing.conv.second_line_buffer_bytes}
-    bytes | use
-    fewer channels or a narrower map.
+    """the line buffer (input rows under the kernel), with channels rounded up to 8, must fit in
+    {own.packing.conv.second_line_buffer_bytes} bytes | reduce the channels or the input width.
     """
-    w = PackerWindow.from_node(node)
-    if w is None:
+    window = PackerWindow.from_node(node)
+    if window is None:
         return None
-    c = get_packer_profile(target).conv
-    first = w.get_line_buffer_bytes(c.channel_align)
-    swapped = first > (c.depthwise_line_buffer_bytes if w.depthwise else c.line_buffer_bytes)
-    need = w.get_line_buffer_bytes(8, c.second_width_align, swapped)
-    return f"{need} bytes" if need > c.second_line_buffer_bytes else None
+    limits = get_packer_profile(target).conv
+    line_buffer_bytes = window.get_line_buffer_bytes(limits.channel_align)
+    swapped = line_buffer_bytes > _get_line_buffer_limit(window, limits)
+    required_bytes = window.get_line_buffer_bytes(8, limits.second_width_align, swapped)
+    exceeds = required_bytes > limits.second_line_buffer_bytes
+    return f"{required_bytes} bytes" if exceeds else None
 
 
 def conv_input_bytes(node: ir.Node, target: Target) -> object:
-    """the input fits {own.packing.conv.max_input_bytes} bytes, with channels and width rounded up
-    to 8, and input and
-    output
-    together {own.packing.conv.max_input_output_bytes} | cut the map into tiles of rows.
+    """the input, with channels and width rounded up to 8, must fit in
+    {own.packing.conv.max_input_bytes} bytes, and input and output together in
+    {own.packing.conv.max_input_output_bytes} | split the map into row tiles.
     """
-    w, result = PackerWindow.from_node(node), static_shape(node.outputs[0])
-    if w is None or w.get_map_bytes() <= get_packer_profile(target).conv.line_buffer_bytes:
+    window, output_shape = PackerWindow.from_node(node), static_shape(node.outputs[0])
+    limits = get_packer_profile(target).conv
+    if window is None or window.get_map_bytes() <= limits.line_buffer_bytes:
         return None
-    one, both = (
-        get_packer_profile(target).conv.max_input_bytes,
-        get_packer_profile(target).conv.max_input_output_bytes,
-    )
-    need = w.get_map_bytes() + (math.prod(result[1:]) if result is not None else 0)
-    if both is not None and need > both:
-        return f"{need} bytes"
-    return (
-        f"an input of {w.get_map_bytes()} bytes"
-        if one is not None and w.get_map_bytes() > one
-        else None
-    )
+    input_bytes = window.get_map_bytes()
+    output_bytes = math.prod(output_shape[1:]) if output_shape is not None else 0
+    total_limit, input_limit = limits.max_input_output_bytes, limits.max_input_bytes
+    if total_limit is not None and input_bytes + output_bytes > total_limit:
+        return f"{input_bytes + output_bytes} bytes"
+    if input_limit is not None and input_bytes > input_limit:
+        return f"an input of {input_bytes} bytes"
+    return None
 
 
 def weight_slice_bytes(node: ir.Node, target: Target) -> object:
-    """the weights of {own.packing.conv.weight_slice_outputs} outputs, channels rounded up to 8, fit
-    {own.packing.conv.weight_slice_bytes} bytes | use fewer channels or a smaller kernel.
+    """the weights of {own.packing.conv.weight_slice_outputs} outputs, with channels rounded up to
+    8, must fit in {own.packing.conv.weight_slice_bytes} bytes | use fewer channels or a smaller
+    kernel.
     """
-    w = PackerWindow.from_node(node)
-    if w is None or w.depthwise:
+    window = PackerWindow.from_node(node)
+    if window is None or window.depthwise:
         return None
-    need = round_up(w.channels, 8) * w.area * get_packer_profile(target).conv.weight_slice_outputs
-    return f"{need} bytes" if need > get_packer_profile(target).conv.weight_slice_bytes else None
+    limits = get_packer_profile(target).conv
+    required_bytes = round_up(window.channels, 8) * window.area * limits.weight_slice_outputs
+    return f"{required_bytes} bytes" if required_bytes > limits.weight_slice_bytes else None
 
 
 @unmeasured(
-    "as many shares as ran are right; with three times as many the executor crashes, on the host "
-    "at least"
+    "weights with the largest number of slices that was run are correct; with three times as many "
+    "the executor crashes, at least on the host"
 )
 def weight_slice_count(node: ir.Node, target: Target) -> object:
-    """the weights come in at most {own.packing.conv.max_weight_slices} shares of
-    {own.packing.conv.weight_slice_bytes}
-    bytes | cut
-    the layer over its outputs.
+    """the weights must fit in {own.packing.conv.max_weight_slices} slices of
+    {own.packing.conv.weight_slice_bytes} bytes | split the layer by output channels.
     """
-    w = PackerWindow.from_node(node)
-    if w is None or w.depthwise or get_packer_profile(target).conv.max_weight_slices is None:
+    window = PackerWindow.from_node(node)
+    limits = get_packer_profile(target).conv
+    if window is None or window.depthwise or limits.max_weight_slices is None:
         return None
-    kind, one = get_packer_profile(target).conv, round_up(w.channels, 8) * w.area
-    outputs = max(
-        kind.weight_slice_bytes // one // kind.weight_slice_outputs * kind.weight_slice_outputs,
-        kind.weight_slice_outputs,
-    )
-    shares = math.ceil(w.outputs / outputs)
-    return (
-        f"{shares} shares"
-        if shares > (get_packer_profile(target).conv.max_weight_slices or shares)
-        else None
-    )
+    bytes_per_output = round_up(window.channels, 8) * window.area
+    align = limits.weight_slice_outputs
+    slice_outputs = max(limits.weight_slice_bytes // bytes_per_output // align * align, align)
+    slice_count = math.ceil(window.outputs / slice_outputs)
+    # A limit of 0 is no limit.
+    exceeds = slice_count > (limits.max_weight_slices or slice_count)
+    return f"{slice_count} slices" if exceeds else None
 
 
 def depthwise_weights(node: ir.Node, target: Target) -> object:
-    """the weights of a depthwise convolution, channels rounded up to 8, fit
-    {own.packing.conv.max_depthwise_weight_bytes}
-    bytes | convolve the channels in parts.
+    """the weights of a depthwise convolution, with channels rounded up to 8, must fit in
+    {own.packing.conv.max_depthwise_weight_bytes} bytes | split the channels into several
+    convolutions.
     """
-    w, most = (
-        PackerWindow.from_node(node),
-        get_packer_profile(target).conv.max_depthwise_weight_bytes,
-    )
-    if w is None or not w.depthwise or most is None:
+    window = PackerWindow.from_node(node)
+    limit_bytes = get_packer_profile(target).conv.max_depthwise_weight_bytes
+    if window is None or not window.depthwise or limit_bytes is None:
         return None
-    need = round_up(w.channels, 8) * w.area
-    return f"{need} bytes" if need > most else None
+    required_bytes = round_up(window.channels, 8) * window.area
+    return f"{required_bytes} bytes" if required_bytes > limit_bytes else None
 
 
 def input_smaller_than_kernel(node: ir.Node, target: Target) -> object:
-    """the input is not smaller than the kernel; the packer adds the pads of the rows to the columns
-    and the other way
-    round | pad the map in a node before, or cut the kernel.
+    """the input must not be smaller than the kernel (the packer adds the padding of rows to columns
+    and vice versa) | insert an explicit Pad before the layer, or reduce the kernel.
     """
-    w = PackerWindow.from_node(node)
-    if w is None:
+    window = PackerWindow.from_node(node)
+    if window is None:
         return None
-    rows, columns = w.pads[0] + w.pads[2], w.pads[1] + w.pads[3]
-    height, width = w.height, w.width
+    row_pads = window.pads[0] + window.pads[2]
+    column_pads = window.pads[1] + window.pads[3]
+    height, width = window.height, window.width
     if get_packer_profile(target).conv.hoists_padding and not _reads_graph_input(node):
-        if w.channels < w.kernel[0]:
-            height, rows = height + rows, 0
-        if w.height < w.kernel[1]:
-            width, columns = width + columns, 0
-    small = width + rows < w.kernel[1] or height + columns < w.kernel[0]
-    return (
-        f"{format_sides((w.height, w.width))} under {format_sides(w.kernel)}, pads {list(w.pads)}"
-        if small
-        else None
-    )
+        if window.channels < window.kernel[0]:
+            height, row_pads = height + row_pads, 0
+        if window.height < window.kernel[1]:
+            width, column_pads = width + column_pads, 0
+    # The packer adds the padding of the rows to the columns and vice versa.
+    if width + row_pads >= window.kernel[1] and height + column_pads >= window.kernel[0]:
+        return None
+    map_size = format_sides((window.height, window.width))
+    return f"{map_size} under {format_sides(window.kernel)}, pads {list(window.pads)}"
 
 
 def _reads_graph_input(node: ir.Node) -> bool:
-    """Whether the node reads a graph input, perhaps through its Quant."""
-    maker = ir.producer(node.inputs[0])
-    return maker is None or maker.op_type == QUANT.name
+    """Whether the node uses a graph input, directly or through a Quant."""
+    producer = ir.producer(node.inputs[0])
+    return producer is None or producer.op_type == QUANT.name
 
 
 def input_output_bytes(node: ir.Node, target: Target) -> object:
-    """input and output together fit {target.shared_memory} bytes
-    ({own.packing.conv.max_depthwise_input_output_bytes}
-    for depthwise) |
-    make the maps smaller.
+    """input and output together must fit in {target.shared_memory} bytes
+    ({own.packing.conv.max_depthwise_input_output_bytes} for depthwise) | use smaller maps.
     """
-    w, source, result = (
-        PackerWindow.from_node(node),
-        static_shape(node.inputs[0]),
-        static_shape(node.outputs[0]),
-    )
-    if target.shared_memory is None or w is None or source is None or result is None:
+    window = PackerWindow.from_node(node)
+    input_shape, output_shape = static_shape(node.inputs[0]), static_shape(node.outputs[0])
+    if target.shared_memory is None or window is None:
         return None
-    need = math.prod(source[1:]) + math.prod(result[1:])
-    limit = (
-        get_packer_profile(target).conv.max_depthwise_input_output_bytes
-        if w.depthwise
-        else target.shared_memory
-    )
-    return f"{need} bytes" if need > limit else None
+    if input_shape is None or output_shape is None:
+        return None
+    limit_bytes = target.shared_memory
+    if window.depthwise:
+        limit_bytes = get_packer_profile(target).conv.max_depthwise_input_output_bytes
+    required_bytes = math.prod(input_shape[1:]) + math.prod(output_shape[1:])
+    return f"{required_bytes} bytes" if required_bytes > limit_bytes else None

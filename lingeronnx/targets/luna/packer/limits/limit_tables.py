@@ -1,8 +1,8 @@
-"""The limits of single nodes, by integer operator.
+"""Tables of the limits of single nodes, by integer operator.
 
-Each constraint takes a node, float or integer, and a platform row, and returns the value that
-breaks the limit, or None. Its docstring is the rule that users read, ``rule | remedy``, filled in
-from the row.
+Each limit takes a node, float or integer, and a target, and returns the value that breaks the
+limit, or None. Its docstring is the rule that users read, ``rule | remedy``, with placeholders that
+are filled in from the target.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from .....formats import (
 )
 from ...._target import LimitCheck, Target, format_limit_rule
 from ...packer_profile import PackerProfile, get_packer_profile
-from . import conv, pool
-from . import shape_operators as move
+from . import conv, pool, shape_operators
 
 __all__ = [
     "CORRECTNESS_LIMITS",
@@ -46,7 +45,7 @@ _KERNEL_LIMITS = (
     conv.pad_side,
 )
 
-#: What the packer does not take.
+#: Limits whose violations the packer refuses.
 PACKER_LIMITS: Mapping[str, tuple[LimitCheck, ...]] = MappingProxyType(
     {
         CONV2D.name: (
@@ -81,14 +80,14 @@ PACKER_LIMITS: Mapping[str, tuple[LimitCheck, ...]] = MappingProxyType(
             pool.pool_line_buffer,
             pool.pool_line_buffer_max,
         ),
-        BMM.name: (move.bmm_rank,),
-        ADD.name: (move.broadcast_add,),
-        CONCAT.name: (move.concat_input_count,),
-        SOFTMAX.name: (move.softmax_row,),
+        BMM.name: (shape_operators.bmm_rank,),
+        ADD.name: (shape_operators.broadcast_add,),
+        CONCAT.name: (shape_operators.concat_input_count,),
+        SOFTMAX.name: (shape_operators.softmax_row,),
     }
 )
 
-#: What packs, and is not computed or computed wrong, whatever the arguments.
+#: Limits whose violations pack but are computed wrong or not at all, whatever the arguments.
 CORRECTNESS_LIMITS: Mapping[str, tuple[LimitCheck, ...]] = MappingProxyType(
     {
         CONV2D.name: (
@@ -114,30 +113,30 @@ CORRECTNESS_LIMITS: Mapping[str, tuple[LimitCheck, ...]] = MappingProxyType(
             pool.odd_kernel_input_bytes,
             pool.pool_ceil_mode,
         ),
-        LINEAR.name: (move.linear_rank,),
-        MUL.name: (move.broadcast_mul,),
-        SOFTMAX.name: (move.softmax_axis,),
-        "Transpose": (move.transpose_rotation_bytes,),
-        "Slice": (move.slice_axis_count, move.slice_step),
+        LINEAR.name: (shape_operators.linear_rank,),
+        MUL.name: (shape_operators.broadcast_mul,),
+        SOFTMAX.name: (shape_operators.softmax_axis,),
+        "Transpose": (shape_operators.transpose_rotation_bytes,),
+        "Slice": (shape_operators.slice_axis_count, shape_operators.slice_step),
     }
 )
 
-#: What a network had better not have: right on the chip, but coarse or too large for most plans.
+#: Limits whose violations are correct on the chip, but inaccurate or too large for most plans.
 DISCOURAGED: Mapping[str, tuple[LimitCheck, ...]] = MappingProxyType(
     {
         CONV_TRANSPOSE2D.name: (conv.input_output_bytes,),
         AVG_POOL2D.name: (pool.average_area,),
-        "Transpose": (move.transpose_crashing_perm,),
+        "Transpose": (shape_operators.transpose_crashing_perm,),
     }
 )
 
 
-#: Limits that fewer rows at a time meet: no reason to keep a layer in float, as tiles of rows are exact.
+#: Limits that row tiles satisfy. They do not keep a layer in float, because tiling is exact.
 TILING_LIMITS: tuple[LimitCheck, ...] = (conv.conv_input_bytes,)
 
 
-#: Integer operators whose limits keep a float layer from being lowered to them, or call for a rewrite; what other
-#: operators take is told by columns.
+#: Integer operators whose limits keep a float layer from being lowered to them, or require a
+#: rewrite. The limits of other operators are columns of the target.
 _WINDOW_AND_LINEAR_OPERATORS = (
     CONV2D.name,
     CONV1D.name,
@@ -150,25 +149,25 @@ _WINDOW_AND_LINEAR_OPERATORS = (
 
 @functools.cache
 def get_layer_limits(operator: str) -> tuple[LimitCheck, ...]:
-    """Return the limits of an integer operator that no tiling meets: constraints of the float one
-    lowered to it.
+    """Return the limits of an integer operator that constrain the float layer lowered to it.
+
+    Limits that tiling satisfies are left out.
     """
     if operator not in _WINDOW_AND_LINEAR_OPERATORS:
         return ()
-    limits = (
-        limit
-        for table in (PACKER_LIMITS, CORRECTNESS_LIMITS, DISCOURAGED)
-        for limit in table.get(operator, ())
-    )
-    more = (conv.grouped_hoisted_padding,) if operator == CONV2D.name else ()
+    limits: list[LimitCheck] = []
+    for table in (PACKER_LIMITS, CORRECTNESS_LIMITS, DISCOURAGED):
+        limits += table.get(operator, ())
+    if operator == CONV2D.name:
+        limits.append(conv.grouped_hoisted_padding)
     return tuple(
         limit
-        for limit in (*limits, *more)
+        for limit in limits
         if limit not in TILING_LIMITS and limit is not pool.global_average_area
     )
 
 
-#: Rewrite of `fit` -> the limits that it is for.
+#: Legalization rewrite -> the limits that it satisfies.
 FIXED_BY_REWRITE: Mapping[str, tuple[LimitCheck, ...]] = MappingProxyType(
     {
         "expand-dilation": (conv.dilation_values, conv.conv1d_dilation),
@@ -182,20 +181,20 @@ FIXED_BY_REWRITE: Mapping[str, tuple[LimitCheck, ...]] = MappingProxyType(
     }
 )
 
-#: Limits that a chip may do without although their text can be filled in.
+#: Limits whose placeholders can be filled in -> whether a chip does not have them.
 _LIFTED_BY: Mapping[LimitCheck, Callable[[PackerProfile], bool]] = MappingProxyType(
     {
-        conv.depthwise_multiplier: lambda kind: kind.conv.supports_depthwise_multiplier,
-        conv.group_count_1d: lambda kind: kind.conv.supports_groups_1d,
-        conv.grouped_hoisted_padding: lambda kind: not kind.conv.hoists_padding,
-        pool.pool_line_buffer_unchecked: lambda kind: kind.pool.is_unchecked_correct,
+        conv.depthwise_multiplier: lambda profile: profile.conv.supports_depthwise_multiplier,
+        conv.group_count_1d: lambda profile: profile.conv.supports_groups_1d,
+        conv.grouped_hoisted_padding: lambda profile: not profile.conv.hoists_padding,
+        pool.pool_line_buffer_unchecked: lambda profile: profile.pool.is_unchecked_correct,
     }
 )
 
 
 def has_limit(limit: LimitCheck, target: Target) -> bool:
-    """Whether the chip has such a limit: its column is not left open."""
-    free = _LIFTED_BY.get(limit)
-    return "None" not in format_limit_rule(limit, target)[0] and (
-        free is None or not free(get_packer_profile(target))
-    )
+    """Whether the limit applies to the chip: its number is set and no feature lifts it."""
+    is_lifted = _LIFTED_BY.get(limit)
+    if is_lifted is not None and is_lifted(get_packer_profile(target)):
+        return False
+    return "None" not in format_limit_rule(limit, target)[0]

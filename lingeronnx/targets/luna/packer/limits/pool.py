@@ -1,8 +1,9 @@
-"""Limits of pools: see `limits`."""
+"""Limits of pools.
+
+The docstring of each limit is the rule that users read; see `limit_tables`.
+"""
 
 from __future__ import annotations
-
-import math
 
 from .....graph import ir
 from .... import Target
@@ -30,61 +31,51 @@ __all__ = [
 
 
 def window_axes(node: ir.Node, target: Target) -> object:
-    """a window has as many sides, 1 or 2, as its map has behind batch and channels | export the
+    """the pooling window must be 1-D or 2-D and match the spatial rank of the input | export the
     model again.
     """
-    shape, sides = static_shape(node.inputs[0]), ir.get_attr(node, "kernel_shape")
-    if shape is None or not sides or (len(sides) in (1, 2) and len(shape) == len(sides) + 2):
+    shape, kernel = static_shape(node.inputs[0]), ir.get_attr(node, "kernel_shape")
+    if shape is None or not kernel or (len(kernel) in (1, 2) and len(shape) == len(kernel) + 2):
         return None
-    return f"{len(sides)} sides, a map of {len(shape)} axes"
+    return f"a {len(kernel)}-D window, an input of rank {len(shape)}"
 
 
 def pool_strides(node: ir.Node, target: Target) -> object:
-    """a pool's stride is not larger than its window | take every n-th element behind the pool."""
+    """the pooling stride must not exceed the window size | subsample after pooling."""
     return stride_within_kernel(node, target)
 
 
 def pool_pads(node: ir.Node, target: Target) -> object:
-    """a pool's pads are not larger than its window; max pooling's are at most
-    {own.packing.pool.max_pad} | pad in a
-    node before.
+    """pooling pads must not exceed the window size, or {own.packing.pool.max_pad} for max pooling |
+    insert an explicit Pad before the pool.
     """
-    w = PackerWindow.from_node(node)
-    if w is None:
+    window = PackerWindow.from_node(node)
+    if window is None:
         return None
-    most: float = math.inf
+    max_pad = None
     if node.op_type == "MaxPool":
-        limit = (
-            get_packer_profile(target).pool.max_pad_with_platform
-            if _has_platform_attribute(node)
-            else get_packer_profile(target).pool.max_pad
-        )
-        most = math.inf if limit is None else limit
-    limits = [min(most, k) for k in w.kernel] * 2
-    return (
-        f"pads {list(w.pads)}"
-        if any(not 0 <= p <= m for p, m in zip(w.pads, limits, strict=True))
-        else None
-    )
+        limits = get_packer_profile(target).pool
+        has_platform = _has_platform_attribute(node)
+        max_pad = limits.max_pad_with_platform if has_platform else limits.max_pad
+    max_pads = [k if max_pad is None else min(max_pad, k) for k in window.kernel] * 2
+    exceeds = any(not 0 <= p <= limit for p, limit in zip(window.pads, max_pads, strict=True))
+    return f"pads {list(window.pads)}" if exceeds else None
 
 
 def max_pool_side(node: ir.Node, target: Target) -> object:
-    """max pooling windows are at most {own.packing.pool.max_kernel} on a side, unless a side covers
-    the map | pool in
-    two steps.
+    """height and width of a max pooling window must not exceed {own.packing.pool.max_kernel} unless
+    the window spans the input along one axis | pool in two steps.
     """
-    w = PackerWindow.from_node(node)
-    if w is None:
+    window = PackerWindow.from_node(node)
+    if window is None:
         return None
-    most = (
-        get_packer_profile(target).pool.max_kernel_with_platform
-        if _has_platform_attribute(node)
-        else get_packer_profile(target).pool.max_kernel
-    )
-    whole = w.kernel[0] == w.height or w.kernel[1] == w.width
-    return (
-        format_sides(w.kernel) if most is not None and max(w.kernel) > most and not whole else None
-    )
+    limits = get_packer_profile(target).pool
+    has_platform = _has_platform_attribute(node)
+    max_kernel = limits.max_kernel_with_platform if has_platform else limits.max_kernel
+    covers_axis = window.kernel[0] == window.height or window.kernel[1] == window.width
+    if max_kernel is None or max(window.kernel) <= max_kernel or covers_axis:
+        return None
+    return format_sides(window.kernel)
 
 
 def _has_platform_attribute(node: ir.Node) -> bool:
@@ -92,148 +83,139 @@ def _has_platform_attribute(node: ir.Node) -> bool:
 
 
 def pool_line_buffer(node: ir.Node, target: Target) -> object:
-    """the input rows under a pool's window fit {own.packing.pool.line_buffer_bytes} bytes along one
-    axis, unless a side
-    is above
+    """the line buffer of a pool (input rows under the window) must fit in
+    {own.packing.pool.line_buffer_bytes} bytes along at least one axis, unless a window side exceeds
     {own.packing.pool.unchecked_side} | use fewer channels, a narrower map or a smaller window.
     """
-    w = PackerWindow.from_node(node)
-    if w is None or max(w.kernel) > get_packer_profile(target).pool.unchecked_side:
+    window = PackerWindow.from_node(node)
+    if window is None or max(window.kernel) > get_packer_profile(target).pool.unchecked_side:
         return None
-    return _pool_line_buffer(w, target)
+    return _find_line_buffer_excess(window, target)
 
 
 def pool_line_buffer_unchecked(node: ir.Node, target: Target) -> object:
-    """the input rows under a pool's window fit {own.packing.pool.line_buffer_bytes} bytes along one
-    axis | use fewer
-    channels, a
+    """the line buffer of a pool (input rows under the window) must fit in
+    {own.packing.pool.line_buffer_bytes} bytes along at least one axis | use fewer channels, a
     narrower map or a smaller window.
     """
-    w = PackerWindow.from_node(node)
-    if w is None or get_packer_profile(target).pool.is_unchecked_correct:
+    window = PackerWindow.from_node(node)
+    if window is None or get_packer_profile(target).pool.is_unchecked_correct:
         return None
-    return _pool_line_buffer(w, target)
+    return _find_line_buffer_excess(window, target)
 
 
-def _pool_line_buffer(w: PackerWindow, target: Target) -> str | None:
-    align = get_packer_profile(target).pool.channel_align
-    need = min(w.get_line_buffer_bytes(align), w.get_line_buffer_bytes(align, swapped=True))
-    return f"{need} bytes" if need > get_packer_profile(target).pool.line_buffer_bytes else None
+def _find_line_buffer_excess(window: PackerWindow, target: Target) -> str | None:
+    """Return the line buffer size as text if it is too large along both axes, or None."""
+    limits = get_packer_profile(target).pool
+    required_bytes = min(
+        window.get_line_buffer_bytes(limits.channel_align),
+        window.get_line_buffer_bytes(limits.channel_align, swapped=True),
+    )
+    return f"{required_bytes} bytes" if required_bytes > limits.line_buffer_bytes else None
 
 
 @unmeasured(
-    "a stride above 1 harms where a pool's axes are swapped, as it does under a convolution"
+    "a stride above 1 gives wrong results if the axes of a pool are swapped, as for a convolution"
 )
 def pool_line_buffer_swapped(node: ir.Node, target: Target) -> object:
-    """where the stride is above 1, the input rows under a pool's window fit
-    {own.packing.pool.line_buffer_bytes} bytes
-    without
-    swapping axes, unless a side is above {own.packing.pool.unchecked_side} | use fewer channels, a
-    narrower map or a smaller window.
+    """with a stride above 1, the line buffer of a pool (input rows under the window) must fit in
+    {own.packing.pool.line_buffer_bytes} bytes without swapping the axes, unless a window side
+    exceeds {own.packing.pool.unchecked_side} | use fewer channels, a narrower map or a smaller
+    window.
     """
-    w, kind = PackerWindow.from_node(node), get_packer_profile(target).pool
-    if w is None or max(w.strides) == 1 or max(w.kernel) > kind.unchecked_side:
+    window, limits = PackerWindow.from_node(node), get_packer_profile(target).pool
+    if window is None or max(window.strides) == 1 or max(window.kernel) > limits.unchecked_side:
         return None
-    need = w.get_line_buffer_bytes(kind.channel_align)
-    return f"{need} bytes" if need > kind.line_buffer_bytes else None
+    required_bytes = window.get_line_buffer_bytes(limits.channel_align)
+    return f"{required_bytes} bytes" if required_bytes > limits.line_buffer_bytes else None
 
 
 def pool_line_buffer_max(node: ir.Node, target: Target) -> object:
-    """the input rows under a max pool's window, with channels rounded up to 8, fit
-    {own.packing.pool.max_pool_line_buffer_bytes}
-    bytes | use fewer channels, a narrower map or a smaller window.
+    """the line buffer of a max pool (input rows under the window), with channels rounded up to 8,
+    must fit in {own.packing.pool.max_pool_line_buffer_bytes} bytes | use fewer channels, a narrower
+    map or a smaller window.
     """
-    w, most = (
-        PackerWindow.from_node(node),
-        get_packer_profile(target).pool.max_pool_line_buffer_bytes,
-    )
-    if w is None or most is None:
+    limit_bytes = get_packer_profile(target).pool.max_pool_line_buffer_bytes
+    return _find_padded_line_buffer_excess(node, limit_bytes)
+
+
+def _find_padded_line_buffer_excess(node: ir.Node, limit_bytes: int | None) -> str | None:
+    """Return the line buffer size, channels rounded up to 8, as text if it exceeds the limit."""
+    window = PackerWindow.from_node(node)
+    if window is None or limit_bytes is None:
         return None
-    return f"{w.get_line_buffer_bytes(8)} bytes" if w.get_line_buffer_bytes(8) > most else None
+    required_bytes = window.get_line_buffer_bytes(8)
+    return f"{required_bytes} bytes" if required_bytes > limit_bytes else None
 
 
 def pool_line_buffer_average(node: ir.Node, target: Target) -> object:
-    """the input rows under an averaging window, with channels rounded up to 8, fit
-    {own.packing.pool.average_pool_line_buffer_bytes} bytes | use fewer channels, a narrower map or
-    a smaller window.
+    """the line buffer of an average pool (input rows under the window), with channels rounded up to
+    8, must fit in {own.packing.pool.average_pool_line_buffer_bytes} bytes | use fewer channels, a
+    narrower map or a smaller window.
     """
-    w, most = (
-        PackerWindow.from_node(node),
-        get_packer_profile(target).pool.average_pool_line_buffer_bytes,
-    )
-    if w is None or most is None:
-        return None
-    return f"{w.get_line_buffer_bytes(8)} bytes" if w.get_line_buffer_bytes(8) > most else None
+    limit_bytes = get_packer_profile(target).pool.average_pool_line_buffer_bytes
+    return _find_padded_line_buffer_excess(node, limit_bytes)
 
 
 def average_pool_input_bytes(node: ir.Node, target: Target) -> object:
-    """averages are taken of maps of at most {own.packing.pool.max_average_input_bytes} bytes,
-    channels and width
-    rounded up to
-    8 | cut the map into tiles of rows.
+    """the input of an average pool, with channels and width rounded up to 8, must fit in
+    {own.packing.pool.max_average_input_bytes} bytes | split the map into row tiles.
     """
-    w, most = PackerWindow.from_node(node), get_packer_profile(target).pool.max_average_input_bytes
-    if w is None or most is None:
+    limit_bytes = get_packer_profile(target).pool.max_average_input_bytes
+    return _find_map_excess(PackerWindow.from_node(node), limit_bytes)
+
+
+def _find_map_excess(window: PackerWindow | None, limit_bytes: int | None) -> str | None:
+    """Return the bytes of the map as text if they exceed the limit."""
+    if window is None or limit_bytes is None or window.get_map_bytes() <= limit_bytes:
         return None
-    return f"{w.get_map_bytes()} bytes" if w.get_map_bytes() > most else None
+    return f"{window.get_map_bytes()} bytes"
 
 
 def odd_kernel_input_bytes(node: ir.Node, target: Target) -> object:
-    """windows with an odd side pool maps of at most {own.packing.pool.max_odd_kernel_input_bytes}
-    bytes, channels and
-    width rounded
-    up to 8 | cut the map into tiles of rows, or use an even window.
+    """the input under a pooling window with an odd side, with channels and width rounded up to 8,
+    must fit in {own.packing.pool.max_odd_kernel_input_bytes} bytes | split the map into row tiles,
+    or use an even window.
     """
-    w, most = (
-        PackerWindow.from_node(node),
-        get_packer_profile(target).pool.max_odd_kernel_input_bytes,
-    )
-    if w is None or most is None or not any(k % 2 for k in w.kernel):
+    window = PackerWindow.from_node(node)
+    if window is None or not any(k % 2 for k in window.kernel):
         return None
-    return f"{w.get_map_bytes()} bytes" if w.get_map_bytes() > most else None
+    return _find_map_excess(window, get_packer_profile(target).pool.max_odd_kernel_input_bytes)
 
 
 def pool_ceil_mode(node: ir.Node, target: Target) -> object:
-    """a pool's last window lies within the map (ceil_mode 0) | pad the map."""
+    """ceil_mode=1 is not supported if the last window extends past the input | pad the input."""
     if not ir.get_attr(node, "ceil_mode", 0):
         return None
-    w = PackerWindow.from_node(node)
-    if w is None:
+    window = PackerWindow.from_node(node)
+    if window is None:
         return "ceil_mode 1"
-    rest = [
-        (n + w.pads[i] + w.pads[i + 2] - w.kernel[i]) % w.strides[i]
-        for i, n in enumerate((w.height, w.width))
+    remainders = [
+        (size + window.pads[i] + window.pads[i + 2] - window.kernel[i]) % window.strides[i]
+        for i, size in enumerate((window.height, window.width))
     ]
-    return "ceil_mode 1" if any(rest) else None
+    return "ceil_mode 1" if any(remainders) else None
 
 
 def average_area(node: ir.Node, target: Target) -> object:
-    """average pooling windows have at most {own.packing.pool.max_average_area} elements | pool in
-    two steps.
+    """an average pooling window must not have more than {own.packing.pool.max_average_area}
+    elements | pool in two steps.
     """
-    w = PackerWindow.from_node(node)
-    if w is None:
+    window = PackerWindow.from_node(node)
+    if window is None or window.area <= get_packer_profile(target).pool.max_average_area:
         return None
-    return (
-        f"{w.area} elements" if w.area > get_packer_profile(target).pool.max_average_area else None
-    )
+    return f"{window.area} elements"
 
 
 def global_average_area(node: ir.Node, target: Target) -> object:
-    """an average over the whole map is over a power of two of elements, or over at most
-    {own.packing.pool.area_per_channel} times as many elements as there are channels | pool in two
-    steps.
+    """the number of elements of a global average pool must be a power of two or at most
+    {own.packing.pool.area_per_channel} times the number of channels | pool in two steps.
     """
-    w, each = (
-        PackerWindow.from_node(node),
-        get_packer_profile(target).pool.max_global_area_per_channel,
-    )
-    if w is None or each is None or not w.is_single_position:
+    window = PackerWindow.from_node(node)
+    area_per_channel = get_packer_profile(target).pool.max_global_area_per_channel
+    if window is None or area_per_channel is None or not window.is_single_position:
         return None
-    power = w.area & (w.area - 1) == 0
-    most = each * w.channels
-    return (
-        f"{format_sides(w.kernel)} of {w.channels} channels"
-        if not power and w.area > most
-        else None
-    )
+    is_power_of_two = window.area & (window.area - 1) == 0
+    if is_power_of_two or window.area <= area_per_channel * window.channels:
+        return None
+    return f"{format_sides(window.kernel)} of {window.channels} channels"
