@@ -117,7 +117,7 @@ TABLE = {
         _WEIGHTS,
         _ROW,
         (),
-        "fix it with --fix rate=1 (rate: with that",
+        "fix it with --fix rate=1 (rate: this value has",
     ),
     "numbers that a table is compared with": (
         _BAND,
@@ -126,8 +126,7 @@ TABLE = {
         (),
         (
             "fix it with --fix low=1.5 --fix high=6 (low, high: compared with 1.5 to 4.5, all of "
-            "which "
-            "it lets pass)"
+            "which pass)"
         ),
     ),
     "these numbers fixed": (
@@ -149,7 +148,7 @@ TABLE = {
         _WEIGHTS | {"other": np.array(-1)},
         _ROW,
         (),
-        "fix it with --fix least=0.5 (least: compared with shares",
+        "fix it with --fix least=0.5 (least: compared with probabilities",
     ),
     "a number fixed": (_NUMBER, _WEIGHTS, _ROW, ("--fix", "rate=8"), None),
     "a wrong input fixed": (_NUMBER, _WEIGHTS, _ROW, ("--fix", "rat=8"), "did you mean 'rate'?"),

@@ -192,7 +192,7 @@ UNFIT = {
             " y = Loop(n, c, x) <body = b (int64 i, bool p, float[N,4] v) => (bool p2, float[N,4] u)"
             " { p2 = Identity(p) u = Relu(v) }>"
         ),
-        "Loop .*: it is not a loop of at most 64 turns",
+        "Loop .*: only loops of at most 64 iterations",
     ),
     "a branch at run time": (
         (

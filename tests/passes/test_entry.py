@@ -89,7 +89,7 @@ def test_an_input_without_type():
 REFUSED = {
     "quantized": (
         "g (float[N,4] x) => (uint8[N,4] y) { y = QuantizeLinear(x, s) }",
-        "QuantizeLinear QuantizeLinear_y: an operator on integers that is not read",
+        "QuantizeLinear QuantizeLinear_y: this operator on integers is not supported",
     ),
     "sequence": (
         (
@@ -108,14 +108,14 @@ REFUSED = {
     ),
     "text": (
         "g (float[N,4] x) => (string[N,4] y) { y = Cast<to = 8>(x) }",
-        "output 'y' is text, which no platform computes; end the model at 'x', which Cast reads",
+        "output 'y' is text, which no platform supports; end the model at 'x', the input of Cast",
     ),
     "text of nothing": (
         (
             "g (float[N,4] x) => (float[N,4] y, string z) {y = Relu(x) z = "
             'Constant<value_string="a">()}'
         ),
-        "output 'z' is text, which no platform computes; leave it out, and",
+        "output 'z' is text, which no platform supports; remove it, and",
     ),
     "nothing": (
         "g (float[N,0] x) => (float[N,0] y) { y = Relu(x) }",
@@ -126,7 +126,7 @@ REFUSED = {
             f"g (float[1,{MAX_TENSOR_ELEMENTS + 1}] x) => (float[1,{MAX_TENSOR_ELEMENTS + 1}] y) {{ y "
             "= Relu(x) }"
         ),
-        "would have shape .*; sizes must be positive, and one tensor may hold",
+        "would have shape .*; sizes must be positive, and the limit per tensor",
     ),
 }
 
@@ -288,11 +288,11 @@ SCAN = (
 
 #: What cannot be raised -> (opset, body, what is said).
 LOST = {
-    "too old": (5, "y = Relu(x)", "the model uses opset 5; opset 6 is the oldest that can be read"),
+    "too old": (5, "y = Relu(x)", "the model uses opset 5; the oldest supported opset is 6"),
     "sizes that nobody tells": (
         6,
         "r = Custom(x) y = Add<broadcast = 1, axis = 0>(r, g)",
-        "how it broadcasts in opset 6 depends on sizes",
+        "how it broadcasts in opset 6 depends on shapes",
     ),
     "in training mode": (
         6,
@@ -302,9 +302,9 @@ LOST = {
     "no newer form": (
         7,
         "y = BatchNormalization<spatial = 0>(x, g, g, g, g)",
-        "spatial = 0 has no newer form",
+        "spatial = 0 does not exist in newer opsets",
     ),
-    "gone": (8, f"y = {SCAN}(, x)", "its attribute 'directions' is gone in opset 12"),
+    "gone": (8, f"y = {SCAN}(, x)", "its attribute 'directions' does not exist in opset 12"),
 }
 
 
@@ -498,9 +498,8 @@ def test_a_counter_of_the_run_or_without_end_stays():
 
 EARLY = "m = ReduceMax<keepdims = 0>(s) z = Constant<value_float = 9.0>() o = Less(m, z)"
 TURNS = (
-    f"it is not a loop of at most {MAX_UNROLLED_ITERATIONS} turns whose number is known "
-    "before "
-    "the run"
+    f"only loops of at most {MAX_UNROLLED_ITERATIONS} iterations with a trip count known before "
+    "the run are supported"
 )
 #: Control flow that stays -> (inputs, body, constants, reason).
 OPEN = {
@@ -515,7 +514,7 @@ OPEN = {
         ", int64 turns",
         LOOP.format(start="", goes="o = Identity(c)"),
         {},
-        "Loop Loop_y: its number of turns depends on input 'turns'",
+        "Loop Loop_y: its trip count depends on input 'turns'",
     ),
     "too many turns": (
         "",
@@ -533,7 +532,7 @@ OPEN = {
         ", bool go",
         LOOP.format(start="go", goes="o = Identity(c)"),
         {"turns": np.array(3)},
-        "Loop Loop_y: its number of turns depends on input 'go'",
+        "Loop Loop_y: its trip count depends on input 'go'",
     ),
 }
 

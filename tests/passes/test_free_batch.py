@@ -165,8 +165,8 @@ def test_inputs_that_disagree_stay():
         "g (float[2,4] x, float[3,4] z) => (float[2,4] y, float[3,4] v) { y = Relu(x) v = Relu(z) }"
     )
     assert reasons(make_batch_dynamic, model) == [
-        "input x: made for 2 samples, unlike others",
-        "input z: made for 3 samples, unlike others",
+        "input x: made for 2 samples, unlike other inputs",
+        "input z: made for 3 samples, unlike other inputs",
     ]
 
 
@@ -190,7 +190,7 @@ def test_mixed_samples_are_refused(name):
     model = graph(text, **{key: array for key, array in held.items() if key in text})
     nodes = ops(model)
     with pytest.raises(
-        ModelError, match="batches of 4 and its samples cannot be told apart; export it"
+        ModelError, match="batches of 4 and its samples cannot be separated; export it"
     ):
         make_batch_dynamic(model)
     assert ops(model) == nodes
@@ -211,7 +211,7 @@ def test_open_sizes_are_not_tried():
     """A size that nobody knows cannot be run."""
     model = graph("g (float[1,C] x) => (float[1,C] y) { y = Relu(x) }")
     assert reasons(make_batch_dynamic, model) == [
-        "the model: made for one sample; its inputs have open sizes or are too large to try"
+        "the model: made for one sample; its inputs have unknown sizes or are too large to run"
     ]
 
 

@@ -219,7 +219,8 @@ def test_our_own_functions_stay():
 def test_a_function_of_another_opset_is_refused():
     """Its operators might mean something else here."""
     with pytest.raises(
-        ModelError, match="function Twice is written in opset 11, the model in 13; export the model"
+        ModelError,
+        match="function Twice uses opset 11, but the model uses opset 13; export the model",
     ):
         inline_functions(with_function(opset=11))
 

@@ -1,1 +1,1 @@
-"""A user's graph made readable: sound, of one opset and one float type, with a free batch."""
+"""Checks and conversions of a user's graph: validity, opset, float type and dynamic batch."""

@@ -1,8 +1,7 @@
-"""Every node is what its operator's schema says: inputs, attributes and their types.
+"""Check every node against its operator's schema, and every input for an element type.
 
-Every input has an element type.
-onnxruntime checks the same when it opens a model, but the passes in front of its first run want to
-trust it already. Operators of other domains, and of opsets onnx does not know, are left to
+onnxruntime makes the same checks when it opens a model, but the passes before its first run already
+rely on them. Operators of other domains, and of opsets that onnx does not know, are left to
 onnxruntime.
 """
 
@@ -16,18 +15,11 @@ from .reject_unsupported import iter_all_nodes
 
 
 def check_schemas(model: ir.Model) -> int:
-    """Raise ModelError, naming the node, where `model` breaks an operator's schema.
+    """Raise ModelError, naming the node, if `model` violates an operator's schema.
 
-    Changes nothing.
+    Changes nothing and returns 0.
     """
-    for what, version in (
-        ("ir_version", model.ir_version or 0),
-        *(("opset", v) for v in model.opset_imports.values()),
-    ):
-        if not 0 <= version < 1 << 31:
-            raise ModelError(
-                f"{what} = {version}: there is none; the file is damaged, export it again"
-            )
+    _check_versions(model)
     context = onnx.checker.C.CheckerContext()
     context.ir_version = model.ir_version or 8
     imports = dict(model.opset_imports)
@@ -36,26 +28,42 @@ def check_schemas(model: ir.Model) -> int:
             imports.setdefault(domain, version)
     context.opset_imports = imports
     for node in iter_all_nodes(model):
-        if node.domain:
-            continue
-        proto = ir.node_proto(node)
-        if any(len(a.t.raw_data) > 1 << 20 for a in proto.attribute):
-            continue  # a large Constant
-        for attribute in proto.attribute:
-            if attribute.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS):
-                attribute.g.Clear()  # its nodes are visited by themselves
-                attribute.g.name = "body"
-        try:
-            onnx.checker.check_node(proto, context)
-        except onnx.checker.ValidationError as error:
-            what = str(error).strip().partition("\n")[0]
-            raise ModelError(
-                f"{node.op_type} {node.name}: {what}; the file is damaged, export it again"
-            ) from error
+        if not node.domain:
+            _check_node(node, context)
     for value in model.graph.inputs:
         if value.type is None or value.dtype in (None, ir.DataType.UNDEFINED):
             raise ModelError(
-                f"graph input '{value.name}' has no element type; the file is damaged, export it "
+                f"graph input '{value.name}' has no element type; the file is malformed, export it "
                 "again"
             )
     return 0
+
+
+def _check_versions(model: ir.Model) -> None:
+    """Raise ModelError if the IR version or an opset version cannot exist."""
+    versions = [("ir_version", model.ir_version or 0)]
+    versions += [("opset", version) for version in model.opset_imports.values()]
+    for label, version in versions:
+        if not 0 <= version < 1 << 31:
+            raise ModelError(
+                f"{label} = {version}: there is no such version; the file is malformed, export it "
+                "again"
+            )
+
+
+def _check_node(node: ir.Node, context: onnx.checker.C.CheckerContext) -> None:
+    """Raise ModelError if `node` violates its schema. Subgraphs are not checked."""
+    proto = ir.node_proto(node)
+    if any(len(attribute.t.raw_data) > 1 << 20 for attribute in proto.attribute):
+        return  # a large Constant
+    for attribute in proto.attribute:
+        if attribute.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS):
+            attribute.g.Clear()  # its nodes are checked by themselves
+            attribute.g.name = "body"
+    try:
+        onnx.checker.check_node(proto, context)
+    except onnx.checker.ValidationError as error:
+        problem = str(error).strip().partition("\n")[0]
+        raise ModelError(
+            f"{node.op_type} {node.name}: {problem}; the file is malformed, export it again"
+        ) from error

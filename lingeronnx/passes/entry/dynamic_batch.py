@@ -1,19 +1,18 @@
-"""A batch size that the file fixes becomes a dynamic one.
+"""Make a batch size that the file fixes dynamic.
 
-Calibration and comparison run many samples, chips one.
-The batch is axis 0 of the inputs (of what recurrent layers read time first, axis 1) where all of
-them have the same size N there; the axes other than 0 go into the model's metadata (`batch_axes`).
-Its inputs are declared dynamic, Reshape targets and Expand shapes that spell N out are rewritten
-from a run on N samples, constants of N equal rows keep one, zero initial states of recurrent layers
-go. Then the new model must give, on N samples and on single ones, what the old one gives. Where it
-does not: a model for one sample stays as it is; a ModelError for another N.
+Calibration and comparison run many samples, platforms one. The batch is on axis 0 of the inputs (on
+axis 1 of those that recurrent layers read time first) if all inputs have the same size N there;
+axes other than 0 are stored in the model's metadata (`batch_axes`). The inputs are declared
+dynamic, Reshape targets and Expand shapes that contain N are rewritten according to a run on N
+samples, constants of N equal rows keep one row, and zero initial states of recurrent layers are
+removed. Then the new model must return, for N samples and for single ones, the same as the
+original. If it does not, a model for one sample stays unchanged, and another N raises ModelError.
 
-Where the batch is on axis 0 by default alone and that does not hold, other axes of size 1 are tried
-out.
+If the batch is on axis 0 only by default and this fails, other axes of size 1 are tried.
 
-A file may leave the batch open and yet hold a Reshape to sizes, or states of a recurrent layer,
-that only one sample has: where the model runs on one sample and not on two, it is taken as one that
-fixes 1.
+A file may leave the batch size open and yet contain a Reshape to fixed sizes, or states of a
+recurrent layer, for a single sample: if the model runs on one sample and not on two, it is treated
+as one with the batch size 1.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ from ..folding.constants import fold_constants
 from ..folding.zero_states import drop_zero_states
 
 _Feed = dict[str, np.ndarray]
-_MAX_INPUT_ELEMENTS = 1 << 24  # elements of one input: a larger one is not tried out
-_MAX_AXIS_TRIALS = 8  # places of the batch axes that are tried
-_TOLERANCE = 1e-3  # of the output's range, as for the whole normalisation
+_MAX_INPUT_ELEMENTS = 1 << 24  # larger inputs are not run
+_MAX_AXIS_TRIALS = 8  # combinations of batch axes that are tried
+_TOLERANCE = 1e-3  # relative to the largest output value, as for the complete normalization
 
 
 def make_batch_dynamic(model: ir.Model) -> PassResult:
-    """Make the batch axis of `model` dynamic: one change when it was fixed and is no more."""
-    told = BATCH_AXES_KEY in model.metadata_props
+    """Make the batch axis of `model` dynamic; one change if it was fixed before."""
+    has_user_axes = BATCH_AXES_KEY in model.metadata_props
     store_inferred_batch_axes(model)
     specs = get_input_specs(model)
     size = _common_batch_size(specs)
@@ -52,73 +51,80 @@ def make_batch_dynamic(model: ir.Model) -> PassResult:
         specs, size = get_input_specs(model), 1
     if size is None:
         return PassResult(0, _explain_mixed_batch_sizes(model, specs))
-    small = _is_small_enough(specs)
-    for inside in (False, True):
-        trial = ir.clone(model)
-        if (
-            small
-            and _apply_dynamic_batch(trial, size, inside)
-            and (grow := _compare_with_original(model, trial, size))
-        ):
-            _apply_dynamic_batch(model, size, inside, grow)
-            return PassResult(1)
-    if not told and _free_batch_by_trial(model, specs):
+    can_run = _is_small_enough(specs)
+    if can_run:
+        for allow_inner_batch in (False, True):
+            output_axes = _try_dynamic_batch(model, size, allow_inner_batch)
+            if output_axes:
+                _apply_dynamic_batch(model, size, allow_inner_batch, output_axes)
+                return PassResult(1)
+    if not has_user_axes and _free_batch_by_trial(model, specs):
         return PassResult(1)
     if size == 1:
-        open_ones = "its inputs have open sizes or are too large to try"
-        what = "its outputs do not follow the samples" if small else open_ones
-        return PassResult(0, [SkipReason(None, f"made for one sample; {what}")])
+        reason = "its inputs have unknown sizes or are too large to run"
+        if can_run:
+            reason = "its outputs do not follow the samples"
+        return PassResult(0, [SkipReason(None, f"made for one sample; {reason}")])
     raise ModelError(
-        f"the model is made for batches of {size} and its samples cannot be told apart; export it "
-        "with a dynamic "
-        "batch axis, or for one sample"
+        f"the model is made for batches of {size} and its samples cannot be separated; export it "
+        "with a dynamic batch axis, or for one sample"
     )
+
+
+def _try_dynamic_batch(
+    model: ir.Model, size: int, allow_inner_batch: bool = False
+) -> dict[str, int] | None:
+    """Make the batch of a copy dynamic; return {output: batch axis} if it computes the same."""
+    trial = ir.clone(model)
+    if not _apply_dynamic_batch(trial, size, allow_inner_batch):
+        return None
+    return _compare_with_original(model, trial, size)
 
 
 def _is_small_enough(specs: Sequence[InputSpec]) -> bool:
-    """Whether all sizes are known, and small enough to try out."""
-    known = all(
-        s.shape is not None and None not in s.shape and s.dtype.kind in "fiub" for s in specs
-    )
-    return known and all(
-        math.prod(int(d or 1) for d in s.shape or ()) <= _MAX_INPUT_ELEMENTS for s in specs
+    """Whether the shapes of all inputs are known, and small enough to run."""
+    for spec in specs:
+        if spec.shape is None or None in spec.shape or spec.dtype.kind not in "fiub":
+            return False
+    return all(
+        math.prod(int(dim or 1) for dim in spec.shape or ()) <= _MAX_INPUT_ELEMENTS
+        for spec in specs
     )
 
 
 def _free_batch_by_trial(model: ir.Model, specs: Sequence[InputSpec]) -> bool:
-    """Free the batch of `model`, which is not on axis 0 of all inputs, where it is found: by trial.
+    """Find the batch axes of `model` by trial and make them dynamic; return whether this succeeds.
 
-    Unrolled cells take [T, 1, I], or [T, N, I], and nothing in the graph tells which axis is time.
-    Axes of size 1 are tried, and the only open one.
+    Unrolled cells read [T, 1, I], or [T, N, I], and nothing in the graph tells which axis is time.
+    Axes of size 1 are tried, and an axis of unknown size.
     """
-    names = [spec.name for spec in specs if spec.axis is not None]
-    choices = [_candidate_batch_axes(spec) for spec in specs if spec.axis is not None]
+    batched = [spec for spec in specs if spec.axis is not None]
+    names = [spec.name for spec in batched]
+    choices = [_candidate_batch_axes(spec) for spec in batched]
     if not choices or math.prod(map(len, choices)) > _MAX_AXIS_TRIALS:
         return False
-    known_axes = tuple(spec.axis for spec in specs if spec.axis is not None)
+    tried_axes = tuple(spec.axis for spec in batched)
     for axes in itertools.product(*choices):
-        if axes == known_axes:
+        if axes == tried_axes:
             continue
-        one = ir.clone(model)
-        set_batch_axes(one, dict(zip(names, axes, strict=True)))
-        _declare_single_sample(one)
-        trial = ir.clone(one)
-        if (
-            _is_small_enough(get_input_specs(one))
-            and _apply_dynamic_batch(trial, 1)
-            and (grow := _compare_with_original(one, trial, 1))
-        ):
+        single = ir.clone(model)
+        set_batch_axes(single, dict(zip(names, axes, strict=True)))
+        _declare_single_sample(single)
+        if not _is_small_enough(get_input_specs(single)):
+            continue
+        output_axes = _try_dynamic_batch(single, 1)
+        if output_axes:
             set_batch_axes(model, dict(zip(names, axes, strict=True)))
             _declare_single_sample(model)
-            _apply_dynamic_batch(model, 1, output_batch_axes=grow)
+            _apply_dynamic_batch(model, 1, output_batch_axes=output_axes)
             return True
     return False
 
 
 def _candidate_batch_axes(spec: InputSpec) -> list[int]:
-    """Return the axes of an input that may count its samples.
+    """Return the axes of an input that may be its batch axis.
 
-    Of size 1, or open alone behind a fixed axis 0.
+    These are axes of size 1, or the only axis of unknown size if axis 0 does not have size 1.
     """
     shape = spec.shape or ()
     if None in shape:
@@ -127,100 +133,119 @@ def _candidate_batch_axes(spec: InputSpec) -> list[int]:
 
 
 def _common_batch_size(specs: Sequence[InputSpec]) -> int | None:
-    """Return N where the batch axis of all inputs is the same number, else None."""
-    sizes = {s.shape[s.axis] if s.shape else None for s in specs if s.axis is not None}
+    """Return the size of the batch axis if all inputs have the same fixed one, else None."""
+    sizes = set(_batch_sizes(specs).values())
     return sizes.pop() if len(sizes) == 1 else None
 
 
+def _batch_sizes(specs: Sequence[InputSpec]) -> dict[str, int | None]:
+    """Return the size of the batch axis of each input that has one; None if it is not fixed."""
+    return {
+        spec.name: spec.shape[spec.axis] if spec.shape else None
+        for spec in specs
+        if spec.axis is not None
+    }
+
+
 def _explain_mixed_batch_sizes(model: ir.Model, specs: Sequence[InputSpec]) -> list[SkipReason]:
-    """Return why no batch size can be told: some inputs fix one, and not all the same."""
-    sizes = {s.name: s.shape[s.axis] if s.shape else None for s in specs if s.axis is not None}
+    """Return a reason for each input if only some have a fixed batch size, or different ones."""
+    sizes = _batch_sizes(specs)
     if len(set(sizes.values())) < 2:
         return []
-    return [
-        SkipReason(
-            value,
-            (
-                f"made for {'any number of' if (size := sizes[value.name]) is None else size} "
-                "samples, "
-                "unlike others"
-            ),
-        )
-        for value in model.graph.inputs
-        if value.name in sizes
-    ]
+    reasons = []
+    for value in model.graph.inputs:
+        if value.name not in sizes:
+            continue
+        size = sizes[value.name]
+        samples = "any number of" if size is None else size
+        reasons.append(SkipReason(value, f"made for {samples} samples, unlike other inputs"))
+    return reasons
 
 
 def _requires_single_sample(model: ir.Model, specs: Sequence[InputSpec]) -> bool:
-    """Whether `model`, whose inputs leave the number of samples open, runs on one sample and not on two."""
-    targets = [
-        ir.const_value(n.inputs[1]) for n in model.graph if n.op_type == "Reshape" and not n.domain
-    ]
-    states = (
-        v
-        for n in model.graph
-        if n.op_type in operators.RECURRENT_OPS and not n.domain
-        for v in n.inputs[5:7]
-    )
-    written_out = any(v is not None and not v.is_graph_input() for v in states)
-    if not written_out and not any(target is not None and (target > 0).all() for target in targets):
-        # every Reshape follows what it is given, and no layer begins with states for one sample
+    """Whether `model`, whose inputs have a dynamic batch, runs on one sample and not on two."""
+    if not _has_fixed_states(model) and not _has_fixed_reshape(model):
         return False
     for spec in specs:
         shape = spec.shape or ()
-        if any(d is None for i, d in enumerate(shape) if i != spec.axis) or (
-            spec.axis is not None and not shape
-        ):
+        if spec.axis is not None and not shape:
             return False
-        if math.prod(int(d or 1) for d in shape) > _MAX_INPUT_ELEMENTS:
+        if any(dim is None for axis, dim in enumerate(shape) if axis != spec.axis):
             return False
-    runner, feed = (
-        FloatRunner(model, [str(v.name) for v in model.graph.outputs]),
-        _make_random_feed(model, 0),
-    )
+        if math.prod(int(dim or 1) for dim in shape) > _MAX_INPUT_ELEMENTS:
+            return False
+    runner = FloatRunner(model, [str(value.name) for value in model.graph.outputs])
+    feed = _make_random_feed(model, 0)
     batched = _batched_inputs(model)
+    doubled = {
+        name: np.repeat(array, 2, batched[name].axis or 0) if name in batched else array
+        for name, array in feed.items()
+    }
     try:
         _run_feed(runner, feed)
     except ModelError:
         return False
     try:
-        _run_feed(
-            runner,
-            {
-                n: np.repeat(a, 2, batched[n].axis or 0) if n in batched else a
-                for n, a in feed.items()
-            },
-        )
+        _run_feed(runner, doubled)
     except ModelError:
         return True
     return False
 
 
+def _has_fixed_states(model: ir.Model) -> bool:
+    """Whether a recurrent layer has initial states that are not graph inputs."""
+    for node in model.graph:
+        if node.op_type not in operators.RECURRENT_OPS or node.domain:
+            continue
+        if any(value is not None and not value.is_graph_input() for value in node.inputs[5:7]):
+            return True
+    return False
+
+
+def _has_fixed_reshape(model: ir.Model) -> bool:
+    """Whether the target of a Reshape copies or infers no size."""
+    for node in model.graph:
+        if node.op_type != "Reshape" or node.domain:
+            continue
+        target = ir.const_value(node.inputs[1])
+        if target is not None and (target > 0).all():
+            return True
+    return False
+
+
 def _declare_single_sample(model: ir.Model) -> None:
-    """Declare the inputs of `model` to hold one sample."""
-    axes = {name: spec.axis for name, spec in _batched_inputs(model).items()}
+    """Declare the batch size of all inputs of `model` to be one."""
+    _set_batch_dims(model, 1)
+
+
+def _set_batch_dims(model: ir.Model, size: ir.Dim) -> None:
+    """Set the size of the batch axis of each input that has one."""
+    specs = _batched_inputs(model)
     for value in model.graph.inputs:
-        if (axis := axes.get(str(value.name))) is not None:
-            value.shape = ir.make_shape(
-                [1 if i == axis else d for i, d in enumerate(ir.get_shape(value) or ())]
-            )
+        spec = specs.get(str(value.name))
+        if spec is None:
+            continue
+        dims = ir.get_shape(value) or (None,)
+        value.shape = ir.make_shape(
+            [size if axis == spec.axis else dim for axis, dim in enumerate(dims)]
+        )
 
 
 def _batched_inputs(model: ir.Model) -> dict[str, InputSpec]:
-    """Return the inputs that count samples."""
+    """Return the inputs that have a batch axis, by name."""
     return {spec.name: spec for spec in get_input_specs(model) if spec.axis is not None}
 
 
 def _make_random_feed(model: ir.Model, seed: int) -> _Feed:
+    """Return normally distributed float inputs, and zeros for other types."""
     rng = np.random.default_rng(seed)
     feed = {}
     for spec in get_input_specs(model):
-        size = tuple(int(d or 1) for d in spec.shape or ())
-        feed[spec.name] = (
-            rng.standard_normal(size).astype(spec.dtype)
-            if spec.dtype.kind == "f"
-            else np.zeros(size, spec.dtype)
-        )
+        shape = tuple(int(dim or 1) for dim in spec.shape or ())
+        if spec.dtype.kind == "f":
+            feed[spec.name] = rng.standard_normal(shape).astype(spec.dtype)
+        else:
+            feed[spec.name] = np.zeros(shape, spec.dtype)
     return feed
 
 
@@ -230,10 +255,23 @@ def _apply_dynamic_batch(
     allow_inner_batch: bool = False,
     output_batch_axes: Mapping[str, int] = MappingProxyType({}),
 ) -> bool:
-    """Rewrite what spells N out; False where the model does not run on synthetic inputs.
+    """Rewrite `model` for a dynamic batch, in place.
 
-    allow_inner_batch : see `_reshape_batch_axis`. grow : {output: the axis of its samples}; the
-    shapes of others are told by nobody.
+    Parameters
+    ----------
+    model
+        A model for batches of `size`.
+    size
+        The fixed batch size.
+    allow_inner_batch
+        See `_reshape_batch_axis`.
+    output_batch_axes
+        Graph output -> batch axis. Other outputs get an unknown shape.
+
+    Returns
+    -------
+    bool
+        False if the model does not run on random inputs.
     """
     fold_constants(model)
     runner = FloatRunner(model)
@@ -243,92 +281,109 @@ def _apply_dynamic_batch(
         return False
     drop_zero_states(model)
     for node in list(model.graph):
-        if node.domain:
-            continue
-        if node.op_type == "Reshape":
-            _make_reshape_dynamic(model, node, size, shapes, allow_inner_batch)
-        elif node.op_type in operators.RECURRENT_OPS and size == 1:
-            _make_states_dynamic(model, node)
-        elif node.op_type == "Expand":
-            _make_expand_dynamic(model, node, size, shapes)
-        elif node.op_type == "Concat" and size == 1:
-            rewrite_concat_as_pad_add(model, node, shapes.get(ir.output_name(node), ()))
-        elif size > 1:
-            _deduplicate_constant_rows(model, node, size, shapes)
-    axes = {name: spec.axis for name, spec in _batched_inputs(model).items()}
-    for value in model.graph.inputs:
-        if (axis := axes.get(str(value.name))) is not None:
-            value.shape = ir.make_shape(
-                ["N" if i == axis else d for i, d in enumerate(ir.get_shape(value) or (None,))]
-            )
+        if not node.domain:
+            _make_node_dynamic(model, node, size, shapes, allow_inner_batch)
+    _set_batch_dims(model, "N")
     for node in model.graph:
         for value in node.outputs:
             if not value.is_graph_output():
                 value.shape = None
     for value in model.graph.outputs:
-        dims, axis = shapes.get(str(value.name), ()), output_batch_axes.get(str(value.name))
         if value.const_value is None and not value.is_graph_input():
-            free = "N" if axis is not None and dims[axis] == size else None
-            told = bool(dims) and axis is not None
-            value.shape = (
-                ir.make_shape([free if i == axis else d for i, d in enumerate(dims)])
-                if told
-                else None
-            )
+            dims = shapes.get(str(value.name), ())
+            axis = output_batch_axes.get(str(value.name))
+            value.shape = _dynamic_output_shape(dims, axis, size)
     return True
 
 
-def _make_reshape_dynamic(
-    model: ir.Model, node: ir.Node, size: int, shapes: Mapping[str, tuple[int, ...]], inside: bool
-) -> None:
-    """Write the target with 0 or -1 where the batch is.
+def _dynamic_output_shape(dims: tuple[int, ...], axis: int | None, size: int) -> ir.Shape | None:
+    """Return the shape of a graph output with the batch on `axis`, or None if that is unknown."""
+    if axis is None or not dims:
+        return None
+    batch = "N" if dims[axis] == size else None
+    return ir.make_shape([batch if i == axis else dim for i, dim in enumerate(dims)])
 
-    On axis 0, or, where that is something else, behind it.
-    """
-    before, after = (shapes.get(n, ()) for n in (ir.input_name(node), ir.output_name(node)))
-    target = ir.const_value(node.inputs[1])
-    if target is None or not before or not after or 0 in (*before, *after):
+
+def _make_node_dynamic(
+    model: ir.Model,
+    node: ir.Node,
+    size: int,
+    shapes: Mapping[str, tuple[int, ...]],
+    allow_inner_batch: bool,
+) -> None:
+    """Rewrite constants of `node` that contain the batch size; `shapes` are those of a run."""
+    if node.op_type == "Reshape":
+        _make_reshape_dynamic(model, node, size, shapes, allow_inner_batch)
+    elif node.op_type in operators.RECURRENT_OPS and size == 1:
+        _make_states_dynamic(model, node)
+    elif node.op_type == "Expand":
+        _make_expand_dynamic(model, node, size, shapes)
+    elif node.op_type == "Concat" and size == 1:
+        rewrite_concat_as_pad_add(model, node, shapes.get(ir.output_name(node), ()))
+    elif size > 1:
+        _deduplicate_constant_rows(model, node, size, shapes)
+
+
+def _make_reshape_dynamic(
+    model: ir.Model,
+    node: ir.Node,
+    size: int,
+    shapes: Mapping[str, tuple[int, ...]],
+    allow_inner_batch: bool,
+) -> None:
+    """Rewrite the target of a Reshape with 0 or -1 on the batch axis."""
+    source_shape = shapes.get(ir.input_name(node), ())
+    result_shape = shapes.get(ir.output_name(node), ())
+    if ir.const_value(node.inputs[1]) is None or not source_shape or not result_shape:
         return
-    node.attributes.pop("allowzero", None)  # the 0 of the target means "as before"
-    at = _reshape_batch_axis(before, after, size, inside)
-    if at:
-        array = np.array([*after[:at], -1, *after[at + 1 :]], np.int64)
-    else:  # an axis 0 of more than the one sample has the batch folded into it
-        same = before[0] == after[0] and (size > 1 or before[0] == 1)
-        array = np.array([0 if same else -1, *after[1:]], np.int64)
-    ir.set_constant_input(model, node, 1, array, "free")
+    if 0 in (*source_shape, *result_shape):
+        return
+    node.attributes.pop("allowzero", None)  # a 0 in the target copies the size of the input
+    axis = _reshape_batch_axis(source_shape, result_shape, size, allow_inner_batch)
+    target = list(result_shape)
+    if axis:
+        target[axis] = -1
+    else:  # if axis 0 is larger than the batch, the batch is folded into it
+        keeps_batch = source_shape[0] == result_shape[0] and (size > 1 or source_shape[0] == 1)
+        target[0] = 0 if keeps_batch else -1
+    ir.set_constant_input(model, node, 1, np.array(target, np.int64), "free")
 
 
 def _reshape_batch_axis(
-    before: tuple[int, ...], after: tuple[int, ...], size: int, inside: bool
+    source_shape: tuple[int, ...],
+    result_shape: tuple[int, ...],
+    size: int,
+    allow_inner_batch: bool,
 ) -> int:
-    """Return the axis of a Reshape's result that the batch is on, or folded into.
+    """Return the axis of the output of a Reshape that is the batch, or contains it.
 
-    inside : a batch of one sample behind the first axis is folded into the axis in its place, as
-    the heads of attention are, [T, 1, E] to [T, 1*H, D]; not into the last one.
+    With `allow_inner_batch`, a batch of one sample after axis 0 is folded into the axis in its
+    place, as the heads of attention are, [T, 1, E] to [T, 1*H, D]; but not into the last axis.
     """
-    if (
-        before[0] % size
-        and size in after[1:]
-        or (size == 1 and before[0] == after[0] != 1 and 1 in after[1:])
-    ):
-        return after.index(size, 1)
-    if not (inside and size == 1 and 1 in before[1:] and before[0] != 1):
+    has_inner_size = size in result_shape[1:]
+    keeps_other_axis = size == 1 and source_shape[0] == result_shape[0] != 1
+    if has_inner_size and (source_shape[0] % size or keeps_other_axis):
+        return result_shape.index(size, 1)
+    if not allow_inner_batch or size != 1 or source_shape[0] == 1 or 1 not in source_shape[1:]:
         return 0
-    at = before.index(1, 1)
-    return at if before[:at] == after[:at] and at < len(after) - 1 else 0
+    axis = source_shape.index(1, 1)
+    is_folded = source_shape[:axis] == result_shape[:axis] and axis < len(result_shape) - 1
+    return axis if is_folded else 0
 
 
 def _make_expand_dynamic(
     model: ir.Model, node: ir.Node, size: int, shapes: Mapping[str, tuple[int, ...]]
 ) -> None:
-    target, source = ir.const_value(node.inputs[1]), shapes.get(ir.input_name(node), ())
-    if target is not None and len(target) == len(source) and target[0] == size == source[0]:
+    """Rewrite an Expand that keeps the batch axis with a size of 1 there, which copies the size."""
+    target, source_shape = ir.const_value(node.inputs[1]), shapes.get(ir.input_name(node), ())
+    if target is None or len(target) != len(source_shape):
+        return
+    if target[0] == size == source_shape[0]:
         ir.set_constant_input(model, node, 1, np.array([1, *target[1:]], np.int64), "free")
 
 
 def _make_states_dynamic(model: ir.Model, node: ir.Node) -> None:
-    """Repeat constant initial states [D, 1, H] of a layer that reads [T, N, I] for each of N samples."""
+    """Repeat the constant initial states [D, 1, H] of a layer on [T, N, I] for each sample."""
     if ir.get_attr(node, "layout", 0):
         return
     for index in range(5, min(len(node.inputs), 7)):
@@ -340,7 +395,7 @@ def _make_states_dynamic(model: ir.Model, node: ir.Node) -> None:
 def _repeat_state_per_sample(
     model: ir.Model, node: ir.Node, index: int, array: np.ndarray
 ) -> ir.Value:
-    """Return the state `array`, input `index` of `node`, repeated as often as its first input has samples."""
+    """Return the state `array`, input `index` of `node`, repeated for each sample of input 0."""
     name = ir.input_name(node, index)
 
     def constant(*values: int) -> ir.Value:
@@ -348,119 +403,123 @@ def _repeat_state_per_sample(
             model, ir.unique_tensor_name(model, f"{name}_size"), np.array(values, np.int64)
         )
 
-    def add(op_type: str, what: str, inputs: list[ir.Value | None], **attributes: int) -> ir.Value:
-        output = ir.unique_tensor_name(model, f"{name}_{what}")
-        new = ir.make_node(
-            op_type, inputs, attributes, origin=node, suffix=f"{what}{index}", output=output
+    def add(
+        op_type: str, suffix: str, inputs: Sequence[ir.Value | None], **attributes: int
+    ) -> ir.Value:
+        output = ir.unique_tensor_name(model, f"{name}_{suffix}")
+        new_node = ir.make_node(
+            op_type, inputs, attributes, origin=node, suffix=f"{suffix}{index}", output=output
         )
-        model.graph.insert_before(node, new)
-        return new.outputs[0]
+        model.graph.insert_before(node, new_node)
+        return new_node.outputs[0]
 
-    samples = add("Gather", "rows", [add("Shape", "sizes", [node.inputs[0]]), constant(1)], axis=0)
-    shape = add(
-        "Concat", "all", [constant(array.shape[0]), samples, constant(array.shape[2])], axis=0
-    )
-    return add("Expand", "each", [node.inputs[index], shape])
+    source_shape = add("Shape", "sizes", [node.inputs[0]])
+    batch_size = add("Gather", "rows", [source_shape, constant(1)], axis=0)
+    dims = [constant(array.shape[0]), batch_size, constant(array.shape[2])]
+    return add("Expand", "each", [node.inputs[index], add("Concat", "all", dims, axis=0)])
 
 
 def _deduplicate_constant_rows(
     model: ir.Model, node: ir.Node, size: int, shapes: Mapping[str, tuple[int, ...]]
 ) -> None:
-    """Keep one of N equal rows of a constant operand that broadcasts."""
+    """Keep one of `size` equal rows of a constant operand that broadcasts."""
     if node.op_type not in operators.AFFINE_OPS:
         return
+    rank = len(shapes.get(ir.output_name(node), ()))
     for index, value in enumerate(node.inputs):
         array = ir.const_value(value)
-        full = len(shapes.get(ir.output_name(node), ()))
-        if (
-            array is not None
-            and full
-            and array.ndim == full
-            and len(array) == size
-            and (array == array[:1]).all()
-        ):
+        if array is None or not rank or array.ndim != rank or len(array) != size:
+            continue
+        if (array == array[:1]).all():
             ir.set_constant_input(model, node, index, array[:1], "row")
 
 
 def _compare_with_original(model: ir.Model, trial: ir.Model, size: int) -> dict[str, int] | None:
-    """Return {output: the axis along which samples follow each other}.
+    """Compare `trial` with `model` on `size` samples, on twice as many, and on single ones.
 
-    None where `trial` gives something else.
-    It must give what `model` gives on N samples, and on each of them alone.
+    Returns {output: batch axis}, or None if an output differs.
     """
-    names = [str(v.name) for v in model.graph.outputs]
+    names = [str(value.name) for value in model.graph.outputs]
     batched = _batched_inputs(model)
-    some = sorted({*range(min(size, 4)), size - 1})
-    feed = _make_random_feed(model, 1)
-    others = {
-        name: np.concatenate([array, _make_random_feed(model, 2)[name]], batched[name].axis)
-        if name in batched
-        else array
-        for name, array in feed.items()
-    }
+    feed, second_feed = _make_random_feed(model, 1), _make_random_feed(model, 2)
+    doubled_feed = dict(feed)
+    for name, spec in batched.items():
+        doubled_feed[name] = np.concatenate([feed[name], second_feed[name]], spec.axis)
+    samples = sorted({*range(min(size, 4)), size - 1})
     try:
-        new = FloatRunner(trial, names)
-        want = _run_feed(FloatRunner(model, names), feed)
-        twice = _run_feed(new, others)
-        alone = [
-            _run_feed(
-                new,
-                {
-                    n: batched[n].slice_samples(a, i, i + 1) if n in batched else a
-                    for n, a in feed.items()
-                },
-            )
-            for i in some
-        ]
+        runner = FloatRunner(trial, names)
+        expected = _run_feed(FloatRunner(model, names), feed)
+        doubled = _run_feed(runner, doubled_feed)
+        single = {
+            sample: _run_feed(runner, _slice_feed(feed, batched, sample)) for sample in samples
+        }
     except ModelError:
         return None
-    axes = {
-        name: _find_batch_axis(
-            array, twice[name], [(i, run[name]) for i, run in zip(some, alone, strict=True)], size
-        )
-        for name, array in want.items()
+    axes: dict[str, int] = {}
+    for name, array in expected.items():
+        single_outputs = [(sample, outputs[name]) for sample, outputs in single.items()]
+        axis = _find_batch_axis(array, doubled[name], single_outputs, size)
+        if axis is None:
+            return None
+        axes[name] = axis
+    return axes
+
+
+def _slice_feed(feed: _Feed, batched: Mapping[str, InputSpec], sample: int) -> _Feed:
+    """Return the inputs of a single sample."""
+    return {
+        name: batched[name].slice_samples(array, sample, sample + 1) if name in batched else array
+        for name, array in feed.items()
     }
-    found = {name: axis for name, axis in axes.items() if axis is not None}
-    return found if len(found) == len(axes) else None
 
 
 def _find_batch_axis(
-    array: np.ndarray, twice: np.ndarray, alone: Sequence[tuple[int, np.ndarray]], size: int
+    array: np.ndarray, doubled: np.ndarray, single: Sequence[tuple[int, np.ndarray]], size: int
 ) -> int | None:
-    """Return the axis of the samples where a batch twice as large and single samples give what `array` holds."""
-    longer = [
-        axis
-        for axis in range(min(array.ndim, twice.ndim))
-        if array.shape[axis] != twice.shape[axis]
-    ]
-    if array.ndim != twice.ndim or len(longer) != 1:
+    """Return the batch axis of an output, or None if its results are not consistent.
+
+    Parameters
+    ----------
+    array
+        Output of the original model for `size` samples.
+    doubled
+        Output of the new model for these samples and as many others.
+    single
+        (index, output) of the new model for single samples.
+    size
+        Batch size of the original model.
+    """
+    if array.ndim != doubled.ndim:
         return None
-    array, twice = (np.moveaxis(a, longer[0], 0) for a in (array, twice))
+    grown_axes = [axis for axis in range(array.ndim) if array.shape[axis] != doubled.shape[axis]]
+    if len(grown_axes) != 1:
+        return None
+    axis = grown_axes[0]
+    array, doubled = np.moveaxis(array, axis, 0), np.moveaxis(doubled, axis, 0)
     rows = len(array) // size
-    if (
-        longer[0] and rows != 1
-    ):  # what lies behind one another there is time, or places, of all samples
+    if axis and rows != 1:  # on an inner axis, several rows per sample are time or positions
         return None
-    same = (
-        len(array) % size == 0
-        and len(twice) == 2 * len(array)
-        and _is_close(twice[: len(array)], array)
-        and all(
-            one.ndim == array.ndim
-            and _is_close(np.moveaxis(one, longer[0], 0), array[i * rows : (i + 1) * rows])
-            for i, one in alone
-        )
-    )
-    return longer[0] if same else None
+    if len(array) % size or len(doubled) != 2 * len(array):
+        return None
+    if not _is_close(doubled[: len(array)], array):
+        return None
+    for index, sample in single:
+        if sample.ndim != array.ndim:
+            return None
+        expected = array[index * rows : (index + 1) * rows]
+        if not _is_close(np.moveaxis(sample, axis, 0), expected):
+            return None
+    return axis
 
 
 def _run_feed(runner: FloatRunner, feed: _Feed) -> _Feed:
     return {name: array for name, array, _ in runner.run(feed)}
 
 
-def _is_close(found: np.ndarray, want: np.ndarray) -> bool:
-    if found.shape != want.shape:
+def _is_close(actual: np.ndarray, expected: np.ndarray) -> bool:
+    """Whether two arrays agree within `_TOLERANCE` of the largest expected value."""
+    if actual.shape != expected.shape:
         return False
-    a, b = found.astype(np.float64), want.astype(np.float64)
+    a, b = actual.astype(np.float64), expected.astype(np.float64)
     scale = max(float(np.abs(b[np.isfinite(b)]).max(initial=0.0)), 1e-30)
     return bool(np.allclose(a, b, rtol=0, atol=_TOLERANCE * scale, equal_nan=True))

@@ -1,8 +1,8 @@
-"""One float type: float16, bfloat16 and double tensors become float32, the graph's inputs and outputs included.
+"""Convert float16, bfloat16 and double tensors to float32, including graph inputs and outputs.
 
 The simulator's reference is float32, and integer inputs and outputs are scaled from it. Constants
-that float32 cannot hold (masks of -1e308) become its largest number. Integer arithmetic is left
-alone.
+that exceed the range of float32 (masks of -1e308) are clipped to it. Integer arithmetic is not
+changed.
 """
 
 from __future__ import annotations
@@ -14,19 +14,15 @@ from .._pass import Condition
 from .reject_unsupported import iter_all_nodes
 
 _OTHER_FLOAT_TYPES = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
-#: Attributes that name an element type.
+#: Attributes whose value is an element type.
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_datatype")
 
 
 def _find_other_float(model: ir.Model) -> str | None:
-    return next(
-        (
-            f"'{v.name}' is {v.dtype}"
-            for v in ir.iter_values(model)
-            if v.dtype in _OTHER_FLOAT_TYPES
-        ),
-        None,
-    )
+    for value in ir.iter_values(model):
+        if value.dtype in _OTHER_FLOAT_TYPES:
+            return f"'{value.name}' is {value.dtype}"
+    return None
 
 
 FLOAT32 = Condition("float32 as the only float type", _find_other_float)
@@ -34,49 +30,43 @@ FLOAT32 = Condition("float32 as the only float type", _find_other_float)
 
 def convert_to_float32(model: ir.Model) -> int:
     """Convert the other float types of `model`; return how many tensors and attributes changed."""
-    values: dict[int, ir.Value] = {
-        id(v): v for v in (*model.graph.inputs, *model.graph.initializers.values())
-    }
-    changed = 0
+    values: list[ir.Value] = [*model.graph.inputs, *model.graph.initializers.values()]
+    changes = 0
     for node in iter_all_nodes(model):
-        changed += _convert_attributes(node)
+        changes += _convert_attributes(node)
         for attribute in node.attributes.values():
             for graph in ir.get_subgraphs(attribute):
-                values.update({id(v): v for v in (*graph.inputs, *graph.initializers.values())})
-        values.update({id(v): v for v in node.outputs})
-    for value in values.values():
+                values += [*graph.inputs, *graph.initializers.values()]
+        values += node.outputs
+    unique_values = {id(value): value for value in values}
+    for value in unique_values.values():
         if value.const_value is not None and value.const_value.dtype in _OTHER_FLOAT_TYPES:
             value.const_value = _convert_tensor(value.const_value)
         if value.dtype in _OTHER_FLOAT_TYPES:
             value.type = ir.TensorType(ir.DataType.FLOAT)
-            changed += 1
-    return changed
+            changes += 1
+    return changes
 
 
 def _convert_attributes(node: ir.Node) -> int:
-    changed = 0
+    """Convert tensors and element types in attributes of `node`; return the number of changes."""
+    changes = 0
     for name, attribute in list(node.attributes.items()):
-        if (
-            attribute.type == ir.AttributeType.TENSOR
-            and attribute.value.dtype in _OTHER_FLOAT_TYPES
-        ):
-            node.attributes[name] = ir.Attr(
-                name, ir.AttributeType.TENSOR, _convert_tensor(attribute.value)
-            )
-            changed += 1
-        elif (
-            name in _TYPE_ATTRIBUTES
-            and attribute.type == ir.AttributeType.INT
-            and attribute.value in _OTHER_FLOAT_TYPES
-        ):
+        is_tensor = attribute.type == ir.AttributeType.TENSOR
+        is_type = name in _TYPE_ATTRIBUTES and attribute.type == ir.AttributeType.INT
+        if is_tensor and attribute.value.dtype in _OTHER_FLOAT_TYPES:
+            tensor = _convert_tensor(attribute.value)
+            node.attributes[name] = ir.Attr(name, ir.AttributeType.TENSOR, tensor)
+            changes += 1
+        elif is_type and attribute.value in _OTHER_FLOAT_TYPES:
             ir.set_attr(node, name, int(ir.DataType.FLOAT))
-            changed += 1
-    return changed
+            changes += 1
+    return changes
 
 
 def _convert_tensor(tensor: ir.Tensor) -> ir.Tensor:
-    array = tensor.numpy()
+    """Return `tensor` as float32, with finite values clipped to its range."""
     limit = np.finfo(np.float32).max
-    wide = array.astype(np.float64)
-    narrow = np.where(np.isfinite(wide), np.clip(wide, -limit, limit), wide).astype(np.float32)
-    return ir.tensor(narrow, name=tensor.name)
+    values = tensor.numpy().astype(np.float64)
+    clipped = np.where(np.isfinite(values), np.clip(values, -limit, limit), values)
+    return ir.tensor(clipped.astype(np.float32), name=tensor.name)

@@ -1,6 +1,6 @@
-"""Model-local functions of exporters are inlined.
+"""Inline the model-local functions of exporters.
 
-Our own (`ir.FUNCTION_DOMAIN`) stay: they are one operator each.
+Functions of `ir.FUNCTION_DOMAIN` are not inlined: each represents one operator.
 """
 
 from __future__ import annotations
@@ -10,33 +10,32 @@ from ...graph import ir
 
 
 def inline_functions(model: ir.Model) -> int:
-    """Inline the functions of `model`; return how many there were.
+    """Inline the foreign functions of `model` and return how many there were.
 
-    ModelError where that cannot be done.
+    Raises ModelError if a function cannot be inlined.
     """
-    foreign = [
+    functions = [
         function for function in model.functions.values() if function.domain != ir.FUNCTION_DOMAIN
     ]
-    if not foreign:
+    if not functions:
         return 0
-    for function in foreign:
+    for function in functions:
         version = function.opset_imports.get("")
-        own = model.graph.opset_imports.setdefault("", version or 13)
-        if version is not None and version != own:
+        model_version = model.graph.opset_imports.setdefault("", version or 13)
+        if version is not None and version != model_version:
             raise ModelError(
-                f"function {function.name} is written in opset {version}, the model in {own}; "
-                "export "
-                "the model without functions"
+                f"function {function.name} uses opset {version}, but the model uses opset "
+                f"{model_version}; export the model without functions"
             )
     try:
         ir.inline_functions(model)
     except Exception as error:
         cause = error.__cause__ or error
         raise ModelError(
-            f"function {foreign[0].name} cannot be inlined ({str(cause).splitlines()[0]}); "
+            f"function {functions[0].name} cannot be inlined ({str(cause).splitlines()[0]}); "
             "export the model without functions"
         ) from error
-    for function in foreign:  # those that nobody calls
+    for function in functions:  # functions that are never called remain
         model.functions.pop(function.identifier(), None)
     ir.assign_node_names(model)
-    return len(foreign)
+    return len(functions)

@@ -1,7 +1,6 @@
-"""Bring any ONNX container into one form.
+"""Inline functions, convert Constant nodes to initializers, and remove dead nodes.
 
-Functions inlined, Constant nodes as initializers, dead nodes gone.
-Initializers that are also listed as graph inputs (IR version 3) are constants here.
+Initializers that are also listed as graph inputs (IR version 3) are treated as constants.
 """
 
 from __future__ import annotations
@@ -10,26 +9,29 @@ from ...graph import ir
 
 
 def lift_constants(model: ir.Model) -> int:
-    """Prepare `model` in place; return the number of changes."""
+    """Convert the constants of `model` in place; return the number of changes."""
     count = _remove_initializers_from_inputs(model)
-    foreign = any(function.domain != ir.FUNCTION_DOMAIN for function in model.functions.values())
-    if foreign:
+    has_functions = any(
+        function.domain != ir.FUNCTION_DOMAIN for function in model.functions.values()
+    )
+    if has_functions:
         ir.inline_functions(model)
     lifted = ir.lift_constants(model)
     remove_dead_nodes(model)
-    return count + foreign + lifted
+    return count + has_functions + lifted
 
 
 def _remove_initializers_from_inputs(model: ir.Model) -> int:
+    """Remove graph inputs that are initializers; return how many there were."""
     inputs = model.graph.inputs
-    both = [value for value in inputs if value.const_value is not None]
-    for value in both:
+    constants = [value for value in inputs if value.const_value is not None]
+    for value in constants:
         inputs.remove(value)
-    return len(both)
+    return len(constants)
 
 
 def remove_dead_nodes(model: ir.Model) -> int:
-    """Drop what the other passes left unused; not counted as a change."""
+    """Remove nodes whose results are not used, and return 0: this does not count as a change."""
     ir.remove_unused(model)
     model.graph.sort()
     return 0

@@ -1,11 +1,10 @@
-"""Opsets 6 to 11 become opset 12, the oldest that integer graphs are written in.
+"""Convert old opsets to opset 12, the oldest of integer graphs, and too new ones to `MAX_OPSET`.
 
-Too new ones become `MAX_OPSET`.
-Operators whose form changed on the way are rewritten one by one, exactly; the others mean the same
-in both. Models of opset 12 to `MAX_OPSET` keep their own; a newer one is relabelled where none of
-its operators changed since. An operator that opset 12 does not have any more and that is not in the
-table, and a model older than opset 6, are a ModelError. A file format (IR version) that is newer
-than onnxruntime's is declared to be the newest of those.
+Operators whose form changed between opset 6 and 12 are rewritten one by one, exactly; all others
+have the same semantics in both. Models of opset 12 to `MAX_OPSET` keep theirs; a newer one is
+relabelled if none of its operators changed since. An operator that opset 12 no longer has and that
+is not in the table, and a model older than opset 6, raise ModelError. An IR version newer than
+onnxruntime's is replaced by the newest that onnxruntime supports.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from .._pass import Condition, PassResult, SkipReason
 from .reject_unsupported import iter_all_nodes
 
 MIN_OPSET, TARGET_OPSET = 6, 12
-MAX_OPSET = 26  # of onnxruntime 1.31, the newest that was tried
+MAX_OPSET = 26  # of onnxruntime 1.31, the newest version that was tested
 MAX_IR_VERSION = 13  # its IR version
 
 
@@ -36,11 +35,9 @@ READABLE_OPSET = Condition(f"opset {TARGET_OPSET} or a newer one", _find_old_ops
 
 
 def convert_opset(model: ir.Model) -> PassResult:
-    """Bring `model` to opset `TARGET_OPSET` where it is older, counted by the nodes that were rewritten, plus one."""
+    """Convert `model` to opset `TARGET_OPSET` if it is older; counts rewritten nodes plus one."""
     version = model.opset_imports.get("")
-    if (
-        model.ir_version or 0
-    ) > MAX_IR_VERSION:  # what a newer format can say, onnxruntime reads or names
+    if (model.ir_version or 0) > MAX_IR_VERSION:  # onnxruntime reports features it cannot read
         model.ir_version = MAX_IR_VERSION
     if version is not None and version > MAX_OPSET:
         return _relabel_opset(model, version)
@@ -48,66 +45,65 @@ def convert_opset(model: ir.Model) -> PassResult:
         return PassResult(0)
     if version < MIN_OPSET:
         raise ModelError(
-            f"the model uses opset {version}; opset {MIN_OPSET} is the oldest that can be read: "
-            "export it "
-            "again with a newer one"
+            f"the model uses opset {version}; the oldest supported opset is {MIN_OPSET}: export "
+            "the model again with a newer one"
         )
-    changed = 1
+    changes = 1
     for node in list(iter_all_nodes(model)):
         if node.domain:
             continue
-        rewrite = _REWRITES.get(node.op_type)
-        if rewrite is not None and version < rewrite[0]:
-            changed += rewrite[1](model, node)
+        new_form_opset, rewrite = _REWRITES.get(node.op_type, (0, None))
+        if rewrite is not None and version < new_form_opset:
+            changes += rewrite(model, node)
         _check_exists(node)
     model.graph.opset_imports[""] = TARGET_OPSET
-    return PassResult(changed)
+    return PassResult(changes)
 
 
 def _relabel_opset(model: ir.Model, version: int) -> PassResult:
-    """Give `model` the opset `MAX_OPSET` where that means the same for every node of it."""
+    """Give `model` the opset `MAX_OPSET` if no operator of it changed since."""
     for node in iter_all_nodes(model):
-        if not node.domain and onnx.defs.has(node.op_type):
-            schema = onnx.defs.get_schema(node.op_type, version)
-            if schema.since_version > MAX_OPSET:
-                known = (
-                    f"it is of opset {schema.since_version}; {MAX_OPSET} is the newest that "
-                    "was tried"
-                )
-                return PassResult(
-                    0, [SkipReason(node, known)]
-                )  # onnxruntime may know it; else it says so
+        if node.domain or not onnx.defs.has(node.op_type):
+            continue
+        schema = onnx.defs.get_schema(node.op_type, version)
+        if schema.since_version > MAX_OPSET:  # onnxruntime may support it, or reports it
+            reason = (
+                f"its form is of opset {schema.since_version}; the newest tested opset is "
+                f"{MAX_OPSET}"
+            )
+            return PassResult(0, [SkipReason(node, reason)])
     model.graph.opset_imports[""] = MAX_OPSET
     return PassResult(1)
 
 
 def _check_exists(node: ir.Node) -> None:
+    """Raise ModelError if `TARGET_OPSET` has no such operator or attribute."""
     try:
         schema = onnx.defs.get_schema(node.op_type, TARGET_OPSET)
     except onnx.defs.SchemaError:
-        return  # unknown at any version: onnxruntime says so
+        return  # unknown in every version; onnxruntime reports it
     unknown = [name for name in node.attributes if name not in schema.attributes]
     if schema.deprecated or unknown:
-        what = f"its attribute '{unknown[0]}'" if unknown else "it"
+        subject = f"its attribute '{unknown[0]}'" if unknown else "it"
         raise ModelError(
-            f"{node.op_type} {node.name}: {what} is gone in opset {TARGET_OPSET}; export the model "
-            "with it"
+            f"{node.op_type} {node.name}: {subject} does not exist in opset {TARGET_OPSET}; export "
+            f"the model with opset {TARGET_OPSET}"
         )
 
 
 def _make_attribute_rewrite(
     *names: str, dtype: type = np.int64
 ) -> Callable[[ir.Model, ir.Node], int]:
-    """Return a rewrite that turns attributes into inputs 1, 2 ...
+    """Return a rewrite that converts the attributes `names` to inputs 1, 2, ...
 
-    In this order; an absent one stays absent.
+    An absent attribute becomes an absent input.
     """
 
     def rewrite(model: ir.Model, node: ir.Node) -> int:
-        arrays: list[np.ndarray | None] = [
-            None if (v := ir.get_attr(node, name)) is None else np.asarray(v, dtype)
-            for name in names
-        ]
+        arrays: list[np.ndarray | None] = []
+        for name in names:
+            value = ir.get_attr(node, name)
+            arrays.append(None if value is None else np.asarray(value, dtype))
         convert_attributes_to_inputs(model, node, arrays, names)
         return 1
 
@@ -126,10 +122,9 @@ def _convert_pad(model: ir.Model, node: ir.Node) -> int:
 
 def _convert_slice(model: ir.Model, node: ir.Node) -> int:
     starts, ends, axes = (ir.get_attr(node, name) for name in ("starts", "ends", "axes"))
-    arrays = [
-        np.asarray(v, np.int64)
-        for v in (starts, ends, axes if axes is not None else range(len(starts)))
-    ]
+    if axes is None:
+        axes = range(len(starts))
+    arrays = [np.asarray(values, np.int64) for values in (starts, ends, axes)]
     convert_attributes_to_inputs(model, node, arrays, ("starts", "ends", "axes"))
     return 1
 
@@ -141,39 +136,37 @@ def _convert_dropout(model: ir.Model, node: ir.Node) -> int:
 
 
 def _infer_ranks(model: ir.Model) -> dict[str, int]:
-    """Return how many axes the tensors of `model` have, as far as the file or its operators say."""
+    """Return the rank of each tensor of `model` that the file declares or onnx infers."""
     graph = onnx.shape_inference.infer_shapes(ir.detach_large_constants(model)[0]).graph
-    known = {t.name: len(t.dims) for t in graph.initializer}
+    ranks = {t.name: len(t.dims) for t in graph.initializer}
     for value in (*graph.input, *graph.output, *graph.value_info):
         if value.type.tensor_type.HasField("shape"):
-            known[value.name] = len(value.type.tensor_type.shape.dim)
-    return known
+            ranks[value.name] = len(value.type.tensor_type.shape.dim)
+    return ranks
 
 
 def _align_broadcast(model: ir.Model, node: ir.Node, axis: int | None) -> int:
-    """Let the axes of the constant operand 1 begin at `axis` of operand 0.
+    """Align axis 0 of operand 1 with `axis` of operand 0 by appending axes of size one.
 
-    None: they end with its last, as ever since.
-    Raises ModelError where the sizes are not known.
+    None means that the last axes are aligned, as in newer opsets. Raises ModelError if a rank is
+    not known.
     """
     if axis is None:
         return 1
     array, ranks = ir.const_value(node.inputs[1]), _infer_ranks(model)
-    rank, own = ranks.get(ir.input_name(node)), ranks.get(ir.input_name(node, 1))
-    if rank is None or own is None:
+    first_rank, second_rank = ranks.get(ir.input_name(node)), ranks.get(ir.input_name(node, 1))
+    if first_rank is None or second_rank is None:
         raise ModelError(
-            f"{node.op_type} {node.name}: how it broadcasts in opset 6 depends on sizes that the "
-            "file does not tell; "
-            f"export the model with opset {TARGET_OPSET}"
+            f"{node.op_type} {node.name}: how it broadcasts in opset 6 depends on shapes that are "
+            f"not known; export the model with opset {TARGET_OPSET}"
         )
-    missing = rank - axis % rank - own
+    missing = first_rank - axis % first_rank - second_rank
     if missing > 0 and array is not None:
-        ir.set_constant_input(
-            model, node, 1, array.reshape((*array.shape, *[1] * missing)), "aligned"
-        )
+        aligned = array.reshape((*array.shape, *[1] * missing))
+        ir.set_constant_input(model, node, 1, aligned, "aligned")
     elif missing > 0:
         name = ir.unique_tensor_name(model, f"{node.outputs[0].name}_aligned")
-        axes = {"axes": list(range(own, own + missing))}
+        axes = {"axes": list(range(second_rank, second_rank + missing))}
         unsqueeze = ir.make_node(
             "Unsqueeze", [node.inputs[1]], axes, origin=node, suffix="aligned", output=name
         )
@@ -190,7 +183,7 @@ def _convert_legacy_broadcast(model: ir.Model, node: ir.Node) -> int:
 
 
 def _convert_prelu(model: ir.Model, node: ir.Node) -> int:
-    """One slope per channel, axis 1."""
+    """Align a slope per channel with axis 1."""
     array = ir.const_value(node.inputs[1])
     return _align_broadcast(model, node, None if array is not None and array.size == 1 else 1)
 
@@ -209,15 +202,18 @@ def _convert_batch_norm(model: ir.Model, node: ir.Node) -> int:
     node.attributes.pop("is_test", None)
     if ir.get_attr(node, "spatial", 1) != 1:
         raise ModelError(
-            f"{node.op_type} {node.name}: spatial = 0 has no newer form; export the model with "
-            "opset 9"
+            f"{node.op_type} {node.name}: spatial = 0 does not exist in newer opsets; export the "
+            "model with opset 9"
         )
     node.attributes.pop("spatial", None)
     return 1
 
 
 def _convert_resize(model: ir.Model, node: ir.Node) -> int:
-    """Upsample 7 and 9 and Resize 10 take positions x / scale, rounded down where they take the nearest."""
+    """Convert Upsample 7 and 9 and Resize 10 to Resize 11.
+
+    They sample at x / scale, rounded down for the mode "nearest".
+    """
     scales = ir.get_attr(node, "scales")
     source = node.inputs[1] if len(node.inputs) > 1 else None
     roi = ir.add_initializer(
@@ -251,7 +247,7 @@ def _convert_scatter(model: ir.Model, node: ir.Node) -> int:
 
 _Rewrite = tuple[int, Callable[[ir.Model, ir.Node], Any]]
 
-#: Operator -> (the opset that has the new form, the rewrite).
+#: Operator -> (the first opset with the new form, the rewrite).
 _REWRITES: dict[str, _Rewrite] = {
     **dict.fromkeys(operators.LEGACY_BROADCAST_OPS, (7, _convert_legacy_broadcast)),
     "Gemm": (7, _convert_gemm),

@@ -1,9 +1,9 @@
-"""Sequences that are taken apart again where they are made: exporters write `split` and `stack` so.
+"""Replace tensor sequences that are created and taken apart in place, as exporters write them.
 
 ``SequenceAt(SplitToSequence(x, sizes), i)`` is an output of Split;
 ``SequenceAt(SequenceConstruct(...), i)`` is the i-th element;
-``ConcatFromSequence(SequenceConstruct(...))`` is a Concat, of unsqueezed elements where it makes a
-new axis. Constant sizes and indices only; `refuse` names what is left.
+``ConcatFromSequence(SequenceConstruct(...))`` is a Concat, of unsqueezed elements if it creates a
+new axis. Sizes and indices must be constant; `reject_unsupported` reports the other sequences.
 """
 
 from __future__ import annotations
@@ -15,71 +15,57 @@ from .._pass import PassResult, SkipReason
 
 
 def replace_sequences(model: ir.Model) -> PassResult:
-    """Rewrite the sequences of `model` that are known."""
-    changed = 0
+    """Replace the sequences of `model` that have a static structure."""
+    rewrites = {
+        "SplitToSequence": _replace_split_to_sequence,
+        "SequenceAt": _replace_sequence_at,
+        "ConcatFromSequence": _replace_concat_from_sequence,
+    }
+    changes = 0
     for node in list(model.graph):
-        if node.domain or node.graph is None:
-            continue
-        if node.op_type == "SplitToSequence":
-            changed += _replace_split_to_sequence(model, node)
-        elif node.op_type == "SequenceAt":
-            changed += _replace_sequence_at(model, node)
-        elif node.op_type == "ConcatFromSequence":
-            changed += _replace_concat_from_sequence(model, node)
-    return PassResult(
-        changed,
-        [
-            _explain_unchanged(n)
-            for n in model.graph
-            if n.op_type in operators.SEQUENCE_OPS and not n.domain
-        ],
-    )
+        if node.op_type in rewrites and not node.domain and node.graph is not None:
+            changes += rewrites[node.op_type](model, node)
+    skipped = [
+        _explain_unchanged(node)
+        for node in model.graph
+        if node.op_type in operators.SEQUENCE_OPS and not node.domain
+    ]
+    return PassResult(changes, skipped)
 
 
 def _explain_unchanged(node: ir.Node) -> SkipReason:
-    """Return why `node` is left."""
+    """Return why `node` is not replaced."""
     if node.op_type == "SplitToSequence":
         return SkipReason(
-            node, "its sizes are not known, or not every reader takes one element that is known"
+            node, "its sizes are not known, or not every consumer selects one constant element"
         )
-    return SkipReason(node, "it does not read a sequence made in place, at a place that is known")
+    return SkipReason(node, "it does not read a constant element of a sequence created in place")
 
 
 def _constant_index(node: ir.Node) -> int | None:
+    """Return the constant index of a SequenceAt, or None if it is computed."""
     array = ir.const_value(node.inputs[1])
     return int(array.reshape(())) if array is not None and array.size == 1 else None
 
 
 def _replace_split_to_sequence(model: ir.Model, node: ir.Node) -> int:
-    """One Split in place of the sequence, where every reader takes one known element."""
-    sizes = ir.const_value(node.inputs[1]) if len(node.inputs) > 1 else None
+    """Replace the sequence by a Split if every consumer selects one constant element."""
+    sizes = _get_split_sizes(node)
+    if sizes is None or node.outputs[0].is_graph_output():
+        return 0
     users = [use.node for use in node.outputs[0].uses()]
-    axis, shape = ir.get_attr(node, "axis", 0), ir.get_shape(node.inputs[0])
-    if (
-        sizes is not None
-        and sizes.ndim == 0
-        and shape is not None
-        and shape[axis] is not None
-        and int(sizes) > 0
-    ):
-        whole, part = int(shape[axis] or 0), int(sizes)
-        sizes = np.array(
-            [part] * (whole // part) + ([whole % part] if whole % part else []), np.int64
-        )
-    if sizes is None or sizes.ndim != 1 or node.outputs[0].is_graph_output():
+    if not users or any(user.op_type != "SequenceAt" for user in users):
         return 0
-    if not users or any(u.op_type != "SequenceAt" or _constant_index(u) is None for u in users):
+    if any(_constant_index(user) is None for user in users):
         return 0
-    newer = ir.get_opset(model) >= 13
-    attributes = {"axis": axis} if newer else {"axis": axis, "split": [int(s) for s in sizes]}
     inputs: list[ir.Value | None] = [node.inputs[0]]
+    attributes = {"axis": ir.get_attr(node, "axis", 0)}
     base = str(node.outputs[0].name)
-    if newer:
-        inputs.append(
-            ir.add_initializer(
-                model, ir.unique_tensor_name(model, f"{base}_sizes"), sizes.astype(np.int64)
-            )
-        )
+    if ir.get_opset(model) >= 13:
+        name = ir.unique_tensor_name(model, f"{base}_sizes")
+        inputs.append(ir.add_initializer(model, name, np.array(sizes, np.int64)))
+    else:
+        attributes["split"] = sizes
     results = [
         ir.Value(name=ir.unique_tensor_name(model, f"{base}_{i}")) for i in range(len(sizes))
     ]
@@ -92,49 +78,67 @@ def _replace_split_to_sequence(model: ir.Model, node: ir.Node) -> int:
     return 1
 
 
+def _get_split_sizes(node: ir.Node) -> list[int] | None:
+    """Return the sizes of the elements of a SplitToSequence, or None if they are not known."""
+    array = ir.const_value(node.inputs[1]) if len(node.inputs) > 1 else None
+    if array is None or array.ndim > 1:
+        return None
+    if array.ndim == 1:
+        return [int(size) for size in array]
+    shape, chunk = ir.get_shape(node.inputs[0]), int(array)
+    total = None if shape is None else shape[ir.get_attr(node, "axis", 0)]
+    if total is None or chunk <= 0:
+        return None
+    remainder = total % chunk
+    return [chunk] * (total // chunk) + ([remainder] if remainder else [])
+
+
 def _replace_sequence_at(model: ir.Model, node: ir.Node) -> int:
-    maker, index = ir.producer(node.inputs[0]), _constant_index(node)
-    if maker is None or maker.op_type != "SequenceConstruct" or index is None:
+    construct, index = ir.producer(node.inputs[0]), _constant_index(node)
+    if construct is None or construct.op_type != "SequenceConstruct" or index is None:
         return 0
-    if not -len(maker.inputs) <= index < len(maker.inputs):
+    if not -len(construct.inputs) <= index < len(construct.inputs):
         return 0
-    _replace_with_identity(model, node, ir.require_input(maker, index))
-    _remove_if_unused(model, maker)
+    _replace_with_identity(model, node, ir.require_input(construct, index))
+    _remove_if_unused(model, construct)
     return 1
 
 
 def _replace_concat_from_sequence(model: ir.Model, node: ir.Node) -> int:
-    maker = ir.producer(node.inputs[0])
-    if maker is None or maker.op_type != "SequenceConstruct":
+    construct = ir.producer(node.inputs[0])
+    if construct is None or construct.op_type != "SequenceConstruct":
         return 0
-    parts = [ir.require_input(maker, i) for i in range(len(maker.inputs))]
-    axis, new = ir.get_attr(node, "axis"), []
+    elements = [ir.require_input(construct, i) for i in range(len(construct.inputs))]
+    axis = ir.get_attr(node, "axis")
+    unsqueezes: list[ir.Node] = []
     if ir.get_attr(node, "new_axis", 0):
-        newer = ir.get_opset(model) >= 13
-        where = ir.add_initializer(
+        has_axes_input = ir.get_opset(model) >= 13
+        axes_value = ir.add_initializer(
             model, ir.unique_tensor_name(model, f"{node.name}_axis"), np.array([axis], np.int64)
         )
-        for index, part in enumerate(parts):
-            inputs, attributes = ([part, where], None) if newer else ([part], {"axes": [axis]})
-            name = ir.unique_tensor_name(model, f"{node.outputs[0].name}_{index}")
-            new.append(
-                ir.make_node(
-                    "Unsqueeze", inputs, attributes, origin=node, suffix=str(index), output=name
-                )
+        for index, element in enumerate(elements):
+            unsqueeze = ir.make_node(
+                "Unsqueeze",
+                [element, axes_value] if has_axes_input else [element],
+                None if has_axes_input else {"axes": [axis]},
+                origin=node,
+                suffix=str(index),
+                output=ir.unique_tensor_name(model, f"{node.outputs[0].name}_{index}"),
             )
-        parts = [row.outputs[0] for row in new]
-    whole = ir.make_node(
-        "Concat", parts, {"axis": axis}, origin=node, output="", like=node.outputs[0]
+            unsqueezes.append(unsqueeze)
+        elements = [unsqueeze.outputs[0] for unsqueeze in unsqueezes]
+    concat = ir.make_node(
+        "Concat", elements, {"axis": axis}, origin=node, output="", like=node.outputs[0]
     )
-    ir.replace_nodes(model, [node], [*new, whole])
-    _remove_if_unused(model, maker)
+    ir.replace_nodes(model, [node], [*unsqueezes, concat])
+    _remove_if_unused(model, construct)
     return 1
 
 
 def _replace_with_identity(model: ir.Model, node: ir.Node, value: ir.Value) -> None:
-    """Put an Identity of `value` in place of `node`: its output keeps name and readers."""
-    same = ir.make_node("Identity", [value], origin=node, output="", like=node.outputs[0])
-    ir.replace_nodes(model, [node], [same])
+    """Replace `node` by an Identity of `value`, which keeps the output name and consumers."""
+    identity = ir.make_node("Identity", [value], origin=node, output="", like=node.outputs[0])
+    ir.replace_nodes(model, [node], [identity])
 
 
 def _remove_if_unused(model: ir.Model, node: ir.Node) -> None:

@@ -1,4 +1,1 @@
-"""What is known before the run.
-
-Constants, shapes, control flow that is decided, nodes that do nothing.
-"""
+"""Evaluation before the run: constants, shapes, static control flow, and nodes without effect."""

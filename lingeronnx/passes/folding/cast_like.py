@@ -1,6 +1,6 @@
-"""CastLike becomes Cast to the type that the other tensor has.
+"""Convert CastLike to a Cast to the element type of the other tensor.
 
-Exporters write it around constants of any type.
+Exporters write CastLike around constants of any type.
 """
 
 from __future__ import annotations
@@ -10,30 +10,25 @@ from .._pass import PassResult, SkipReason
 
 
 def convert_cast_like(model: ir.Model) -> PassResult:
-    """Rewrite the CastLike nodes of `model` whose target type is known."""
-    changed, why = 0, list[SkipReason]()
+    """Convert the CastLike nodes of `model` whose target type is known."""
+    changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
-        if (
-            node.op_type != "CastLike"
-            or node.domain
-            or len(node.inputs) < 2
-            or node.inputs[1] is None
-        ):
+        if node.op_type != "CastLike" or node.domain or len(node.inputs) < 2:
             continue
-        kind = node.inputs[1].dtype
-        if kind is None:
-            why.append(
-                SkipReason(node, f"the element type of '{node.inputs[1].name}' is not known")
-            )
+        like = node.inputs[1]
+        if like is None:
             continue
-        new = ir.make_node(
+        if like.dtype is None:
+            skipped.append(SkipReason(node, f"the element type of '{like.name}' is not known"))
+            continue
+        cast = ir.make_node(
             "Cast",
             [node.inputs[0]],
-            {"to": int(kind)},
+            {"to": int(like.dtype)},
             origin=node,
             output="",
             like=node.outputs[0],
         )
-        ir.replace_nodes(model, [node], [new])
-        changed += 1
-    return PassResult(changed, why)
+        ir.replace_nodes(model, [node], [cast])
+        changes += 1
+    return PassResult(changes, skipped)

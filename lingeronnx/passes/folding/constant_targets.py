@@ -1,10 +1,9 @@
-"""Make the target of Reshape and Expand and the sizes of Resize constants.
+"""Make the targets of Reshape and Expand and the sizes of Resize constant.
 
-Exporters compute them at run time.
-A Reshape of whose traced result only the batch is not known becomes ``Reshape(x, [0, ...])``, an
-Expand of these ``Expand(x, [1, ...])``; a Resize whose samples have one size before and one behind
-gets the factors in place of sizes. The chain of Shape, Gather and Concat that computed these dies
-with it.
+Exporters compute them at run time. A Reshape whose traced result is known except for the batch
+becomes ``Reshape(x, [0, ...])``, and such an Expand ``Expand(x, [1, ...])``; a Resize whose samples
+have the same size in all runs gets scales in place of sizes. The chain of Shape, Gather and Concat
+that computed these becomes dead.
 """
 
 from __future__ import annotations
@@ -17,55 +16,59 @@ import numpy as np
 from ...graph import ir
 from .._pass import PassResult, SkipReason
 
-#: Operator -> the input that holds its target.
+#: Operator -> the input that is its target.
 _TARGET_INPUTS = {"Reshape": 1, "Expand": 1, "Resize": 3}
 
 
 def has_computed_target(node: ir.Node) -> bool:
-    """Whether `node` is a Reshape, an Expand or a Resize whose target is computed at run time."""
-    place = _TARGET_INPUTS.get(node.op_type, len(node.inputs))
-    target = None if node.domain or place >= len(node.inputs) else node.inputs[place]
-    return target is not None and ir.const_value(target) is None
+    """Whether `node` is a Reshape, Expand or Resize whose target is computed at run time."""
+    index = _TARGET_INPUTS.get(node.op_type)
+    if index is None or node.domain or index >= len(node.inputs):
+        return False
+    return node.inputs[index] is not None and ir.const_value(node.inputs[index]) is None
 
 
 def make_targets_constant(model: ir.Model) -> PassResult:
-    """Make targets of `model` constant where the shapes allow it."""
-    changed, why = 0, list[SkipReason]()
+    """Make the targets of `model` constant if the shapes allow it."""
+    changes, skipped = 0, list[SkipReason]()
     for node in model.graph:
         if not has_computed_target(node):
             continue
         reason = _TARGET_REWRITES[node.op_type](model, node)
         if reason:
-            why.append(SkipReason(node, reason))
-        changed += not reason
-    if changed:
+            skipped.append(SkipReason(node, reason))
+        else:
+            changes += 1
+    if changes:
         ir.remove_unused(model)
-    return PassResult(changed, why)
+    return PassResult(changes, skipped)
 
 
 def _fix_reshape_target(model: ir.Model, node: ir.Node) -> str:
-    """Give a Reshape a constant target; return why not, or nothing."""
+    """Give a Reshape a constant target; return the reason if that is not possible, else ""."""
     source, result = ir.get_shape(node.inputs[0]), ir.get_shape(node.outputs[0])
-    if source is None or result is None or not source or not result:
-        return "it makes or takes a tensor without axes"
-    (before, inner), (after, outer) = _separate_batch(source), _separate_batch(result)
-    if inner is None or outer is None:
+    if not source or not result:
+        return "its input or output has no axes"
+    source_axis, source_dims = _separate_batch(source)
+    result_axis, result_dims = _separate_batch(result)
+    if source_dims is None or result_dims is None:
         return "an axis other than the batch is not known"
-    if before != after or (after and source.count(None) != result.count(None)):
-        return "the batch moves to another axis"
-    first = result[after]
-    if first is None or source[before] is None:
-        first = 0 if before == after and math.prod(inner) == math.prod(outer) else -1
-    target = [*outer[:after], first, *outer[after:]]
-    node.attributes.pop("allowzero", None)  # the 0 of the target means "as before"
-    _set_shape_input(model, node, target)
+    if source_axis != result_axis:
+        return "it moves the batch to another axis"
+    if result_axis and source.count(None) != result.count(None):
+        return "it moves the batch to another axis"
+    batch = result[result_axis]
+    if batch is None or source[source_axis] is None:
+        batch = 0 if math.prod(source_dims) == math.prod(result_dims) else -1
+    node.attributes.pop("allowzero", None)  # a 0 in the target copies the size of the input
+    _set_shape_input(model, node, [*result_dims[:result_axis], batch, *result_dims[result_axis:]])
     return ""
 
 
 def _separate_batch(shape: Sequence[int | None]) -> tuple[int, list[int] | None]:
-    """Return the axis that is not known, else the first, and the sizes of the others.
+    """Return the unknown axis, or else axis 0, and the sizes of the other axes.
 
-    None where one is not known.
+    The sizes are None if another axis is unknown too.
     """
     axis = shape.index(None) if None in shape else 0
     others = [size for size in (*shape[:axis], *shape[axis + 1 :]) if size is not None]
@@ -73,13 +76,13 @@ def _separate_batch(shape: Sequence[int | None]) -> tuple[int, list[int] | None]
 
 
 def _fix_expand_shape(model: ir.Model, node: ir.Node) -> str:
-    """Give an Expand constant sizes; return why not, or nothing."""
+    """Give an Expand a constant shape; return the reason if that is not possible, else ""."""
     source, result = ir.get_shape(node.inputs[0]), ir.get_shape(node.outputs[0])
     if not source or not result or None in result[1:]:
         return "an axis other than the first is not known"
     if result[0] is None and (len(source) != len(result) or source[0] is not None):
-        return "it makes as many samples as there are elsewhere"
-    _set_shape_input(model, node, [int(d or 1) for d in result])  # 1 means "as before"
+        return "its batch size is that of another tensor"
+    _set_shape_input(model, node, [int(d or 1) for d in result])  # 1 copies the size of the input
     return ""
 
 
@@ -89,24 +92,26 @@ def _set_shape_input(model: ir.Model, node: ir.Node, target: Sequence[int]) -> N
 
 
 def _fix_resize_scales(model: ir.Model, node: ir.Node) -> str:
-    """Give a Resize factors in place of the sizes that they lead to; return why not, or nothing."""
-    source, result = (ir.get_shape(v) or () for v in (node.inputs[0], node.outputs[0]))
+    """Replace the sizes of a Resize by scales; return the reason if not possible, else ""."""
+    source, result = ir.get_shape(node.inputs[0]) or (), ir.get_shape(node.outputs[0]) or ()
     if not result or len(source) != len(result) or None in (*source[1:], *result[1:]):
         return "an axis other than the first is not known"
     if (
         ir.get_attr(node, "axes")
         or ir.get_attr(node, "keep_aspect_ratio_policy", "stretch") != "stretch"
     ):
-        return "it resizes some axes, or keeps their ratio"
-    sizes = [(int(n or 0), int(m or 0)) for n, m in zip(source[1:], result[1:], strict=True)]
-    factors = np.array([1.0, *(m / max(n, 1) for n, m in sizes)], np.float32)
-    reached = [int(n * float(f)) for (n, _), f in zip(sizes, factors[1:], strict=True)]
-    if source[0] != result[0] or reached != [
-        m for _, m in sizes
-    ]:  # a factor that float32 rounds down loses a row
-        return "no factor leads to its sizes"
+        return "it resizes only some axes, or keeps their ratio"
+    source_dims = [int(dim or 0) for dim in source[1:]]
+    result_dims = [int(dim or 0) for dim in result[1:]]
+    ratios = [new / max(old, 1) for old, new in zip(source_dims, result_dims, strict=True)]
+    scales = np.array([1.0, *ratios], np.float32)
+    scaled_dims = [
+        int(dim * float(scale)) for dim, scale in zip(source_dims, scales[1:], strict=True)
+    ]
+    if source[0] != result[0] or scaled_dims != result_dims:  # float32 may round a scale down
+        return "no scale results in exactly its sizes"
     name = ir.unique_tensor_name(model, f"{node.outputs[0].name}_scales")
-    node.replace_input_with(2, ir.add_initializer(model, name, factors))
+    node.replace_input_with(2, ir.add_initializer(model, name, scales))
     node.replace_input_with(3, None)
     return ""
 

@@ -1,10 +1,14 @@
-"""Fold nodes whose inputs are all constant, by running them once in onnxruntime.
+"""Fold nodes whose inputs are all constant by running them once in onnxruntime.
 
-Random and state-carrying operators are left alone, and so are results larger than
-`MAX_FOLDED_ELEMENTS` elements that would bloat the file (a big ConstantOfShape, a Tile).
+Random and stateful operators are not folded, and neither are results of more than
+`MAX_FOLDED_ELEMENTS` elements, which would enlarge the file (a big ConstantOfShape, a Tile).
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
 
 from ...graph import ir, operators
 from ...run.runners import FloatFallback
@@ -15,45 +19,52 @@ MAX_FOLDED_ELEMENTS = 1 << 24
 
 def fold_constants(model: ir.Model) -> PassResult:
     """Replace constant nodes of `model` by initializers."""
-    constant: set[str] = set()
-    nodes = []
-    for node in model.graph:
-        known = all(
-            v is None or v.name in constant or ir.const_value(v) is not None for v in node.inputs
-        )
-        if (
-            known
-            and not ir.has_subgraphs(node)
-            and node.inputs
-            and node.op_type not in operators.RANDOM_OPS
-        ):
-            nodes.append(node)
-            constant.update(str(v.name) for v in node.outputs)
+    nodes = _find_constant_nodes(model)
     if not nodes:
         return PassResult(0)
     fallback = FloatFallback(model, nodes, ())
     results = dict(zip(fallback.outputs, fallback(), strict=True)) if fallback.outputs else {}
-    folded, why = 0, list[SkipReason]()
+    changes, skipped = 0, list[SkipReason]()
     for node in reversed(nodes):
-        if any(v.is_graph_output() for v in node.outputs):
-            why.append(SkipReason(node, "it is an output of the graph"))
-            continue
-        if any(
-            name in results and results[name].size > MAX_FOLDED_ELEMENTS
-            for name in (str(v.name) for v in node.outputs)
-        ):
-            why.append(SkipReason(node, f"it makes more than {MAX_FOLDED_ELEMENTS} elements"))
-            continue
-        if any(v.uses() and str(v.name) not in results for v in node.outputs):
-            why.append(SkipReason(node, "a node behind it stays that reads it"))
+        reason = _explain_unfolded(node, results)
+        if reason is not None:
+            skipped.append(SkipReason(node, reason))
             continue
         for value in node.outputs:
+            if not value.uses():
+                continue
             name = str(value.name)
-            if value.uses():
-                value.name = None
-                constant_value = ir.add_initializer(model, name, results[name])
-                for user, index in list(value.uses()):
-                    user.replace_input_with(index, constant_value)
+            value.name = None
+            initializer = ir.add_initializer(model, name, results[name])
+            for user, index in list(value.uses()):
+                user.replace_input_with(index, initializer)
         model.graph.remove(node, safe=True)
-        folded += 1
-    return PassResult(folded, why)
+        changes += 1
+    return PassResult(changes, skipped)
+
+
+def _find_constant_nodes(model: ir.Model) -> list[ir.Node]:
+    """Return the nodes that depend on constants only, in graph order."""
+    constant_names: set[str] = set()
+    nodes = []
+    for node in model.graph:
+        if not node.inputs or ir.has_subgraphs(node) or node.op_type in operators.RANDOM_OPS:
+            continue
+        operands = [value for value in node.inputs if value is not None]
+        if all(v.name in constant_names or ir.const_value(v) is not None for v in operands):
+            nodes.append(node)
+            constant_names.update(str(value.name) for value in node.outputs)
+    return nodes
+
+
+def _explain_unfolded(node: ir.Node, results: Mapping[str, np.ndarray]) -> str | None:
+    """Return why a constant node is not folded to its `results`, or None."""
+    if any(value.is_graph_output() for value in node.outputs):
+        return "it is an output of the graph"
+    arrays = [results.get(str(value.name)) for value in node.outputs]
+    if any(array is not None and array.size > MAX_FOLDED_ELEMENTS for array in arrays):
+        return f"its output has more than {MAX_FOLDED_ELEMENTS} elements"
+    for value, array in zip(node.outputs, arrays, strict=True):
+        if value.uses() and array is None:
+            return "a consumer of it is not folded"
+    return None

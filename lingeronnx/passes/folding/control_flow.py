@@ -1,9 +1,7 @@
-"""Control flow that is decided before the run.
+"""Resolve static control flow: inline If on a constant, unroll Loop with a known trip count.
 
-If on a constant inlined, Loop with a known number of turns unrolled.
-A Loop is unrolled where it runs at most `MAX_UNROLLED_ITERATIONS` times, as `loop_turns` finds.
-Everything else is refused by `reject_control_flow`, with the node's name: the chips run straight
-lines.
+A Loop is unrolled if it runs at most `MAX_UNROLLED_ITERATIONS` times, as `find_trip_count` finds.
+`reject_control_flow` rejects everything else, naming the node: the platforms have no control flow.
 """
 
 from __future__ import annotations
@@ -19,23 +17,24 @@ from .scalar_inputs import format_fix_option
 
 
 def inline_static_control_flow(model: ir.Model) -> PassResult:
-    """Inline the decided If and Loop nodes of `model`'s main graph."""
-    done = 0
+    """Inline the static If and Loop nodes of `model`'s main graph."""
+    changes = 0
     for node in list(model.graph):
         if node.domain:
             continue
         if node.op_type == "If":
-            done += _inline_if(model, node)
+            changes += _inline_if(model, node)
         elif node.op_type == "Loop":
-            done += _unroll_loop(model, node)
-    if done:
+            changes += _unroll_loop(model, node)
+    if changes:
         ir.assign_node_names(model)
-    left = [node for node in model.graph if ir.has_subgraphs(node)]
-    return PassResult(done, [SkipReason(node, _explain_and_advise(node)[0]) for node in left])
+    remaining = [node for node in model.graph if ir.has_subgraphs(node)]
+    skipped = [SkipReason(node, _explain_and_advise(node)[0]) for node in remaining]
+    return PassResult(changes, skipped)
 
 
 def reject_control_flow(model: ir.Model) -> int:
-    """Raise ModelError for control flow that is left in `model`; changes nothing."""
+    """Raise ModelError for control flow that remains in `model`. Changes nothing and returns 0."""
     for node in model.graph:
         if ir.has_subgraphs(node):
             raise ModelError(f"{node.op_type} {node.name}: {'; '.join(_explain_and_advise(node))}")
@@ -43,109 +42,105 @@ def reject_control_flow(model: ir.Model) -> int:
 
 
 def _explain_and_advise(node: ir.Node) -> tuple[str, str]:
-    """Return why `node`, which has subgraphs, is left, and what the user can do."""
-    if node.op_type == "If" and (value := _find_scalar_input(node.inputs[0])) is not None:
+    """Return why `node`, which has subgraphs, cannot be inlined, and what the user can do."""
+    value, subject = None, "its condition"
+    if node.op_type == "If":
+        value = _find_scalar_input(node.inputs[0])
+    elif node.op_type == "Loop":
+        value = _find_scalar_input(node.inputs[0]) or _find_scalar_input(node.inputs[1])
+        subject = "its trip count"
+    if value is not None:
         return (
-            f"its condition depends on input '{value.name}'",
+            f"{subject} depends on input '{value.name}'",
             f"fix that input: {format_fix_option(value)}",
         )
-    if (
-        node.op_type == "Loop"
-        and (value := _find_scalar_input(node.inputs[0]) or _find_scalar_input(node.inputs[1]))
-        is not None
-    ):
-        return (
-            f"its number of turns depends on input '{value.name}'",
-            f"fix that input: {format_fix_option(value)}",
-        )
-    why = _UNSUPPORTED_REASONS.get(node.op_type, "it runs a graph of its own")
-    return why, "export the model without it, or what lies behind it as a model of its own"
+    reason = _UNSUPPORTED_REASONS.get(node.op_type, "it runs a subgraph")
+    return reason, "export the model without it, or the nodes after it as a separate model"
 
 
 def _find_scalar_input(value: ir.Value | None) -> ir.Value | None:
-    """Return the only graph input that `value` depends on, where that is a setting (a single number), else None."""
+    """Return the only graph input that `value` depends on, if it is a scalar, else None."""
     inputs: dict[str, ir.Value] = {}
     visited: set[ir.Value] = set()
-    waiting = [value]
-    while waiting:
-        at = waiting.pop()
-        if at is None or at in visited:
+    stack = [value]
+    while stack:
+        current = stack.pop()
+        if current is None or current in visited:
             continue
-        visited.add(at)
-        if at.is_graph_input() and at.const_value is None:
-            inputs[str(at.name)] = at
-        maker = at.producer()
-        waiting += [] if maker is None else list(maker.inputs)
+        visited.add(current)
+        if current.is_graph_input() and current.const_value is None:
+            inputs[str(current.name)] = current
+        producer = current.producer()
+        if producer is not None:
+            stack += producer.inputs
     if len(inputs) != 1:
         return None
-    (setting,) = inputs.values()
-    return setting if ir.get_shape(setting) in ((), (1,)) else None
+    (scalar,) = inputs.values()
+    return scalar if ir.get_shape(scalar) in ((), (1,)) else None
 
 
 _UNSUPPORTED_REASONS = {
     "If": "its condition is computed at run time",
     "Loop": (
-        f"it is not a loop of at most {MAX_UNROLLED_ITERATIONS} turns whose number is known "
-        "before the run"
+        f"only loops of at most {MAX_UNROLLED_ITERATIONS} iterations with a trip count known "
+        "before the run are supported"
     ),
     "Scan": "it loops over a sequence",
 }
 
 
 def _inline_if(model: ir.Model, node: ir.Node) -> int:
+    """Replace an If on a constant by its branch; return the number of changes."""
     condition = ir.const_value(node.inputs[0])
     if condition is None or condition.size != 1:
         return 0
-    branch = node.attributes[
-        "then_branch" if condition.reshape(())[()] else "else_branch"
-    ].as_graph()
+    name = "then_branch" if condition.reshape(())[()] else "else_branch"
+    branch = node.attributes[name].as_graph()
     results = _move_subgraph(model, node, branch.clone(allow_outer_scope_values=True), [])
     _replace_outputs(model, node, results)
     return 1
 
 
 def _unroll_loop(model: ir.Model, node: ir.Node) -> int:
-    count, body = find_trip_count(model, node), node.attributes["body"].as_graph()
-    if count is None:
+    """Replace a Loop of known trip count by copies of its body; return the number of changes."""
+    trip_count, body = find_trip_count(model, node), node.attributes["body"].as_graph()
+    if trip_count is None:
         return 0
     states: list[ir.Value] = list(node.inputs[2:])  # type: ignore[arg-type]
-    carried = len(states)
-    scans: list[list[ir.Value]] = [[] for _ in body.outputs[1 + carried :]]
-    true = ir.add_initializer(
+    state_count = len(states)
+    scan_outputs: list[list[ir.Value]] = [[] for _ in body.outputs[1 + state_count :]]
+    condition = ir.add_initializer(
         model, ir.unique_tensor_name(model, f"{node.name}_true"), np.array(True)
     )
-    for turn in range(count):
-        number = ir.add_initializer(
-            model, ir.unique_tensor_name(model, f"{node.name}_turn"), np.array(turn, np.int64)
+    for iteration in range(trip_count):
+        index = ir.add_initializer(
+            model, ir.unique_tensor_name(model, f"{node.name}_turn"), np.array(iteration, np.int64)
         )
-        results = _move_subgraph(
-            model, node, body.clone(allow_outer_scope_values=True), [number, true, *states]
-        )
-        states = results[1 : 1 + carried]
-        for column, value in zip(scans, results[1 + carried :], strict=True):
-            column.append(value)
-    stacked = [_stack_iterations(model, node, column) for column in scans]
+        copy = body.clone(allow_outer_scope_values=True)
+        results = _move_subgraph(model, node, copy, [index, condition, *states])
+        states = results[1 : 1 + state_count]
+        for values, value in zip(scan_outputs, results[1 + state_count :], strict=True):
+            values.append(value)
+    stacked = [_stack_iterations(model, node, values) for values in scan_outputs]
     _replace_outputs(model, node, [*states, *stacked])
     return 1
 
 
 def _move_subgraph(
-    model: ir.Model, before: ir.Node, graph: ir.Graph, given: list[ir.Value]
+    model: ir.Model, position: ir.Node, graph: ir.Graph, arguments: list[ir.Value]
 ) -> list[ir.Value]:
-    """Move the nodes of `graph`, with its inputs replaced by `given`, in front of `before`.
-
-    Return its outputs.
-    """
+    """Move the nodes of `graph`, called with `arguments`, before `position`; return its outputs."""
     outputs = list(graph.outputs)
-    replaced: dict[int, ir.Value] = {}
-    for value, new in zip(graph.inputs, given, strict=True):
-        replaced[id(value)] = new
+    replacements: dict[int, ir.Value] = {}
+    for value, argument in zip(graph.inputs, arguments, strict=True):
+        replacements[id(value)] = argument
     for name, value in list(graph.initializers.items()):
         array = value.const_value.numpy() if value.const_value is not None else np.zeros(0)
-        replaced[id(value)] = ir.add_initializer(model, ir.unique_tensor_name(model, name), array)
+        initializer = ir.add_initializer(model, ir.unique_tensor_name(model, name), array)
+        replacements[id(value)] = initializer
     for value in (*graph.inputs, *graph.initializers.values()):
         for user, index in list(value.uses()):
-            user.replace_input_with(index, replaced[id(value)])
+            user.replace_input_with(index, replacements[id(value)])
     graph.outputs.clear()
     nodes = list(graph)
     graph.remove(nodes)
@@ -153,29 +148,29 @@ def _move_subgraph(
         for value in node.outputs:
             if value.name:
                 value.name = ir.unique_tensor_name(model, value.name)
-        model.graph.insert_before(before, node)
-    return [replaced.get(id(value), value) for value in outputs]
+        model.graph.insert_before(position, node)
+    return [replacements.get(id(value), value) for value in outputs]
 
 
 def _stack_iterations(model: ir.Model, node: ir.Node, values: list[ir.Value]) -> ir.Value:
-    """Return the values of all turns, stacked along a new axis 0."""
-    newer = ir.get_opset(model) >= 13
-    axis = ir.add_initializer(
+    """Stack the values of all iterations along a new axis 0, before `node`."""
+    has_axes_input = ir.get_opset(model) >= 13
+    axes_value = ir.add_initializer(
         model, ir.unique_tensor_name(model, f"{node.name}_axis"), np.array([0], np.int64)
     )
     rows = []
     for value in values:
-        row = ir.make_node(
+        unsqueeze = ir.make_node(
             "Unsqueeze",
-            [value, axis] if newer else [value],
-            None if newer else {"axes": [0]},
+            [value, axes_value] if has_axes_input else [value],
+            None if has_axes_input else {"axes": [0]},
             origin=node,
             suffix="row",
             output=ir.unique_tensor_name(model, f"{value.name}_row"),
         )
-        model.graph.insert_before(node, row)
-        rows.append(row.outputs[0])
-    whole = ir.make_node(
+        model.graph.insert_before(node, unsqueeze)
+        rows.append(unsqueeze.outputs[0])
+    concat = ir.make_node(
         "Concat",
         rows,
         {"axis": 0},
@@ -183,20 +178,20 @@ def _stack_iterations(model: ir.Model, node: ir.Node, values: list[ir.Value]) ->
         suffix="stack",
         output=ir.unique_tensor_name(model, f"{node.name}_stack"),
     )
-    model.graph.insert_before(node, whole)
-    return whole.outputs[0]
+    model.graph.insert_before(node, concat)
+    return concat.outputs[0]
 
 
 def _replace_outputs(model: ir.Model, node: ir.Node, results: list[ir.Value]) -> None:
-    """Let the outputs of `node` be the `results`, through Identity nodes that keep their names."""
+    """Replace `node` by its `results`, through Identity nodes that keep its output names."""
     for old, value in zip(list(node.outputs), results, strict=True):
         name = old.name
         if not name or not (old.uses() or old.is_graph_output()):
             continue
         old.name = None
-        same = ir.make_node(
+        identity = ir.make_node(
             "Identity", [value], origin=node, suffix=str(name), output=str(name), like=old
         )
-        model.graph.insert_before(node, same)
-        ir.replace_all_uses(old, same.outputs[0])
+        model.graph.insert_before(node, identity)
+        ir.replace_all_uses(old, identity.outputs[0])
     model.graph.remove(node, safe=True)

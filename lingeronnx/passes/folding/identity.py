@@ -1,16 +1,17 @@
-"""Drop nodes that pass their input on.
+"""Remove nodes that return their input unchanged.
 
-Identity, Dropout at inference, no-op Cast, Pad, Transpose, Concat of one.
-Also arithmetic with a neutral constant (x*1, x/1, x+0, x-0, x^1), Reshape, Flatten, Expand,
-Squeeze, Slice and Clip that change nothing, and Expand before products that repeat their factor
-just so: chips multiply by one per channel.
+These are Identity, Dropout at inference, Cast, Pad and Transpose without effect, Concat of one
+tensor; arithmetic with an identity operand (x*1, x/1, x+0, x-0, x^1); Reshape, Flatten, Expand,
+Squeeze, Slice and Clip that change nothing; and Expand before products that would broadcast its
+input in the same way: platforms multiply by one factor per channel.
 
-Where the node stands between a graph input and a graph output both names are needed and it stays.
+A node between a graph input and a graph output remains, because both names are needed.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -20,115 +21,137 @@ from .._pass import PassResult, SkipReason
 
 
 def drop_identity(model: ir.Model) -> PassResult:
-    """Remove pass-through nodes of `model`."""
-    dropped, why = 0, list[SkipReason]()
+    """Remove the nodes of `model` that return their input unchanged."""
+    changes, skipped = 0, list[SkipReason]()
     for node in list(model.graph):
         if not node.inputs or node.inputs[0] is None or not _is_no_op(node):
             continue
-        keep = node.inputs[0]
-        if (
-            ir.const_value(keep) is not None
-            and len(node.inputs) == 2
-            and node.op_type in ("Add", "Mul")
-        ):
-            keep = ir.require_input(node, 1)
-        if any(extra.uses() or extra.is_graph_output() for extra in node.outputs[1:]):
-            why.append(SkipReason(node, "another output of it is read"))
-        elif ir.can_bypass_node(node, keep):
-            ir.bypass_node(model, node, keep)
-            dropped += 1
+        source = node.inputs[0]
+        is_commutative = node.op_type in ("Add", "Mul") and len(node.inputs) == 2
+        if is_commutative and ir.const_value(source) is not None:
+            source = ir.require_input(node, 1)
+        if any(value.uses() or value.is_graph_output() for value in node.outputs[1:]):
+            skipped.append(SkipReason(node, "another output of it is used"))
+        elif ir.can_bypass_node(node, source):
+            ir.bypass_node(model, node, source)
+            changes += 1
         else:
-            why.append(SkipReason(node, "the names on both of its sides are needed"))
-    return PassResult(dropped, why)
+            skipped.append(
+                SkipReason(node, "the names of both its input and its output are needed")
+            )
+    return PassResult(changes, skipped)
 
 
 def _is_no_op(node: ir.Node) -> bool:
+    """Whether `node` returns its input unchanged."""
+    if node.domain not in ("", "ai.onnx"):
+        return False
+    op_type = node.op_type
+    if op_type in _NO_OP_TESTS:
+        return _NO_OP_TESTS[op_type](node)
+    if op_type in operators.IDENTITY_OPERANDS:
+        return _has_identity_operand(node, operators.IDENTITY_OPERANDS[op_type])
+    if op_type in operators.RESHAPING_OPS:
+        return _has_same_shape(node.inputs[0], node.outputs[0])
+    return False
+
+
+def _is_inference_dropout(node: ir.Node) -> bool:
+    training = node.inputs[2] if len(node.inputs) > 2 else None
+    mode = ir.const_value(training)
+    return training is None or (mode is not None and not mode.any())
+
+
+def _casts_to_same_type(node: ir.Node) -> bool:
     source = node.inputs[0]
-    kind = node.op_type if node.domain in ("", "ai.onnx") else ""
-    if kind in ("Identity", "Dropout"):
-        training = node.inputs[2] if kind == "Dropout" and len(node.inputs) > 2 else None
-        mode = ir.const_value(training)
-        return training is None or (mode is not None and not mode.any())
-    if kind == "Cast":
-        return (
-            source is not None
-            and source.dtype is not None
-            and int(source.dtype) == ir.get_attr(node, "to")
-        )
-    if kind == "Pad":
-        pads = ir.get_attr(node, "pads") or (
-            ir.const_value(node.inputs[1]) if len(node.inputs) > 1 else None
-        )
-        return pads is not None and not np.any(np.asarray(pads))
-    if kind == "Transpose":
-        perm = ir.get_attr(node, "perm")
-        return perm is not None and perm == sorted(perm)
-    if kind in operators.IDENTITY_OPERANDS:
-        return _has_identity_operand(node, operators.IDENTITY_OPERANDS[kind])
-    if kind == "Tile":  # its shape does not tell: batches that are not known look alike
-        repeats = ir.const_value(node.inputs[1])
-        return repeats is not None and bool((repeats == 1).all())
-    if kind == "Expand" and _is_broadcast_by_readers(node):
-        return True
-    if kind in (*operators.RESHAPING_OPS, "Expand", "Slice"):
-        return _has_same_shape(node.inputs[0], node.outputs[0]) and (
-            kind != "Slice" or _has_positive_steps(node)
-        )
-    if kind == "Clip":
-        return get_clip_bounds(node) == (-math.inf, math.inf)
-    return kind == "Concat" and len(node.inputs) == 1
+    if source is None or source.dtype is None:
+        return False
+    return int(source.dtype) == ir.get_attr(node, "to")
 
 
-def _has_identity_operand(node: ir.Node, number: int) -> bool:
-    """Whether one operand is `number` throughout and does not widen the other."""
+def _pads_nothing(node: ir.Node) -> bool:
+    pads = ir.get_attr(node, "pads")
+    if not pads:
+        pads = ir.const_value(node.inputs[1]) if len(node.inputs) > 1 else None
+    return pads is not None and not np.any(np.asarray(pads))
+
+
+def _keeps_axis_order(node: ir.Node) -> bool:
+    perm = ir.get_attr(node, "perm")
+    return perm is not None and perm == sorted(perm)
+
+
+def _repeats_once(node: ir.Node) -> bool:
+    # the shapes do not tell, because two unknown batch sizes look the same
+    repeats = ir.const_value(node.inputs[1])
+    return repeats is not None and bool((repeats == 1).all())
+
+
+def _expands_nothing(node: ir.Node) -> bool:
+    return _is_broadcast_by_consumers(node) or _has_same_shape(node.inputs[0], node.outputs[0])
+
+
+def _slices_nothing(node: ir.Node) -> bool:
+    return _has_same_shape(node.inputs[0], node.outputs[0]) and _has_positive_steps(node)
+
+
+def _has_identity_operand(node: ir.Node, identity: int) -> bool:
+    """Whether one operand is `identity` throughout and does not broadcast the other."""
     index = 0 if ir.const_value(node.inputs[0]) is not None else 1
     if index == 0 and node.op_type not in ("Add", "Mul"):
         return False
     array, other = ir.const_value(node.inputs[index]), ir.require_input(node, 1 - index)
     shape = ir.get_shape(other)
-    if (
-        array is None
-        or shape is None
-        or ir.const_value(other) is not None
-        or array.ndim > len(shape)
-    ):
+    if array is None or shape is None or array.ndim > len(shape):
         return False
-    if not (array == number).all() or (
-        other.dtype is not None and array.dtype != other.dtype.numpy()
-    ):
+    if ir.const_value(other) is not None or not (array == identity).all():
         return False
-    tail = shape[len(shape) - array.ndim :]
-    return all(have in (1, want) for have, want in zip(array.shape, tail, strict=True))
+    if other.dtype is not None and array.dtype != other.dtype.numpy():
+        return False
+    trailing = shape[len(shape) - array.ndim :]
+    return all(size in (1, dim) for size, dim in zip(array.shape, trailing, strict=True))
 
 
 def _has_same_shape(first: ir.Value | None, second: ir.Value | None) -> bool:
     """Whether both have the same known shape; the batch may be unknown in both."""
-    one, two = ir.get_shape(first), ir.get_shape(second)
-    return bool(one) and one == two and None not in (one or ())[1:]
+    first_shape, second_shape = ir.get_shape(first), ir.get_shape(second)
+    if not first_shape or None in first_shape[1:]:
+        return False
+    return first_shape == second_shape
 
 
-def _is_broadcast_by_readers(node: ir.Node) -> bool:
-    """Whether every reader of an Expand is a product with another factor that has all of its sizes."""
+def _is_broadcast_by_consumers(node: ir.Node) -> bool:
+    """Whether every consumer of an Expand multiplies it by another tensor of the same shape."""
     result = node.outputs[0]
-
-    def sized(user: ir.Node, other: ir.Value | None) -> bool:
-        return (
-            user.op_type == "Mul"
-            and not user.domain
-            and other is not result
-            and _has_same_shape(result, other)
-        )
-
-    uses = [] if result.is_graph_output() else list(result.uses())
-    return bool(uses) and all(
-        len(u.node.inputs) == 2 and sized(u.node, u.node.inputs[1 - u.idx]) for u in uses
-    )
+    uses = list(result.uses())
+    if result.is_graph_output() or not uses:
+        return False
+    for use in uses:
+        if use.node.op_type != "Mul" or use.node.domain or len(use.node.inputs) != 2:
+            return False
+        other = use.node.inputs[1 - use.idx]
+        if other is result or not _has_same_shape(result, other):
+            return False
+    return True
 
 
 def _has_positive_steps(node: ir.Node) -> bool:
-    steps = (
-        ir.const_value(node.inputs[4])
-        if len(node.inputs) > 4 and node.inputs[4] is not None
-        else np.ones(1)
-    )
+    """Whether all steps of a Slice are known and positive."""
+    if len(node.inputs) <= 4 or node.inputs[4] is None:
+        return True
+    steps = ir.const_value(node.inputs[4])
     return steps is not None and bool((steps > 0).all())
+
+
+_NO_OP_TESTS: dict[str, Callable[[ir.Node], bool]] = {
+    "Identity": lambda node: True,
+    "Dropout": _is_inference_dropout,
+    "Cast": _casts_to_same_type,
+    "Pad": _pads_nothing,
+    "Transpose": _keeps_axis_order,
+    "Tile": _repeats_once,
+    "Expand": _expands_nothing,
+    "Slice": _slices_nothing,
+    "Clip": lambda node: get_clip_bounds(node) == (-math.inf, math.inf),
+    "Concat": lambda node: len(node.inputs) == 1,
+}

@@ -1,8 +1,8 @@
-"""Sizes that are known become constants.
+"""Replace known sizes by constants: the Shape, Gather and Slice nodes that exporters write.
 
-What exporters compute with Shape, Gather and Slice, apart from the batch.
-Needs traced shapes. ``Shape(x)`` whose dimensions are all numbers is a constant; else ``Gather``
-and ``Slice`` of it that take known dimensions only are. ``Size(x)`` likewise.
+Needs traced shapes. ``Shape(x)`` becomes a constant if all dimensions are numbers; otherwise
+``Gather`` and ``Slice`` of it do if they only select known dimensions. The same applies to
+``Size(x)``.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from .._pass import PassResult, SkipReason
 
 
 def fold_known_shapes(model: ir.Model) -> PassResult:
-    """Replace what is known of shapes in `model` by constants, counted by nodes."""
-    changed = 0
+    """Replace known sizes in `model` by constants, counted by removed nodes."""
+    changes = 0
     for node in list(model.graph):
         if node.domain or node.op_type not in ("Shape", "Size") or node.graph is None:
             continue
@@ -23,73 +23,81 @@ def fold_known_shapes(model: ir.Model) -> PassResult:
         if dims is None:
             continue
         if node.op_type == "Size":
-            changed += None not in dims and _replace_with_constant(
-                model, node, np.array(np.prod(np.array(dims, np.int64)), np.int64)
-            )
+            if None not in dims:
+                size = np.array(np.prod(np.array(dims, np.int64)), np.int64)
+                changes += _replace_with_constant(model, node, size)
             continue
         dims = dims[slice(ir.get_attr(node, "start", 0), ir.get_attr(node, "end"))]
         if None not in dims:
-            changed += _replace_with_constant(model, node, np.array(dims, np.int64))
+            changes += _replace_with_constant(model, node, np.array(dims, np.int64))
             continue
         for use in list(node.outputs[0].uses()):
-            picked = (
-                _select_known_dims(use.node, dims)
-                if use.idx == 0 and use.node.graph is model.graph
-                else None
-            )
-            if picked is not None:
-                changed += _replace_with_constant(model, use.node, picked)
-    left = [n for n in model.graph if n.op_type in ("Shape", "Size") and not n.domain]
-    return PassResult(changed, [SkipReason(node, _explain_unchanged(node)) for node in left])
+            if use.idx != 0 or use.node.graph is not model.graph:
+                continue
+            selected = _select_known_dims(use.node, dims)
+            if selected is not None:
+                changes += _replace_with_constant(model, use.node, selected)
+    remaining = [
+        node for node in model.graph if node.op_type in ("Shape", "Size") and not node.domain
+    ]
+    return PassResult(changes, [SkipReason(node, _explain_unchanged(node)) for node in remaining])
 
 
 def _explain_unchanged(node: ir.Node) -> str:
-    """Return why `node` is left."""
+    """Return why `node` is not replaced."""
     if node.outputs[0].is_graph_output():
         return "it is an output of the graph"
-    unknown = ir.get_shape(node.inputs[0]) is None
-    return (
-        "the shape is not known" if unknown else "a size is read that is not known before the run"
-    )
+    if ir.get_shape(node.inputs[0]) is None:
+        return "the shape is not known"
+    return "a size that is not known before the run is used"
 
 
 def _select_known_dims(node: ir.Node, dims: tuple[int | None, ...]) -> np.ndarray | None:
-    """Return what a Gather or Slice takes of `dims`, or None where that is not known."""
-    index: np.ndarray | None = None
-    positions = np.arange(len(dims))
-    if node.op_type == "Gather" and not node.domain:
-        array = ir.const_value(node.inputs[1])
-        if (
-            array is not None
-            and array.size
-            and (array >= -len(dims)).all()
-            and (array < len(dims)).all()
-        ):
-            index = positions[array]
-    elif node.op_type == "Slice" and not node.domain:
-        arrays = [ir.const_value(v) for v in node.inputs[1:]]
-        if len(arrays) >= 2 and all(a is not None and a.size == 1 for a in arrays):
-            start, end = (int(a.reshape(())) for a in arrays[:2] if a is not None)
-            step = int(arrays[3].reshape(())) if len(arrays) > 3 and arrays[3] is not None else 1
-            index = positions[start:end:step] if step > 0 else None
-    if index is None or any(dims[i] is None for i in index.reshape(-1)):
+    """Return the elements of `dims` that a Gather or Slice selects, or None if one is unknown."""
+    if node.domain:
         return None
-    return np.array([dims[i] for i in index.reshape(-1)], np.int64).reshape(index.shape)
+    axes: np.ndarray | None = None
+    if node.op_type == "Gather":
+        axes = _gathered_positions(node, len(dims))
+    elif node.op_type == "Slice":
+        axes = _sliced_positions(node, len(dims))
+    if axes is None:
+        return None
+    selected = [dims[axis] for axis in axes.reshape(-1)]
+    if None in selected:
+        return None
+    return np.array(selected, np.int64).reshape(axes.shape)
+
+
+def _gathered_positions(node: ir.Node, length: int) -> np.ndarray | None:
+    """Return the nonnegative indices of a Gather from `length` elements, or None if invalid."""
+    indices = ir.const_value(node.inputs[1])
+    if indices is None or not indices.size:
+        return None
+    if (indices < -length).any() or (indices >= length).any():
+        return None
+    return np.asarray(np.arange(length)[indices])
+
+
+def _sliced_positions(node: ir.Node, length: int) -> np.ndarray | None:
+    """Return the positions that a Slice selects from `length` elements, or None if unknown."""
+    arrays = [ir.const_value(value) for value in node.inputs[1:]]
+    bounds = [int(array.reshape(())) for array in arrays if array is not None and array.size == 1]
+    if len(bounds) != len(arrays) or len(bounds) < 2:
+        return None
+    step = bounds[3] if len(bounds) > 3 else 1
+    return np.arange(length)[bounds[0] : bounds[1] : step] if step > 0 else None
 
 
 def _replace_with_constant(model: ir.Model, node: ir.Node, array: np.ndarray) -> int:
-    """Let the readers of `node` read the constant `array`.
-
-    0 where nobody does or the outside reads it.
-    """
+    """Replace `node` by the constant `array`, unless it is a graph output; return the changes."""
     result = node.outputs[0]
     if result.is_graph_output():
         return 0
     uses = list(result.uses())
     if uses:
-        value = ir.add_initializer(
-            model, ir.unique_tensor_name(model, f"{result.name}_known"), array
-        )
+        name = ir.unique_tensor_name(model, f"{result.name}_known")
+        value = ir.add_initializer(model, name, array)
         for user, index in uses:
             user.replace_input_with(index, value)
     model.graph.remove(node, safe=True)

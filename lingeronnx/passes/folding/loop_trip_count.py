@@ -1,14 +1,13 @@
-"""How often a Loop turns, where constants alone say it.
+"""Find the trip count of a Loop from constants: a number, or a condition computed from a counter.
 
-A number, or a condition that is reckoned from a counter.
-A `while` of TensorFlow comes without a number: its body adds 1 to a state and compares it. Such a
-condition is computed turn by turn here, from the states that it depends on, where these begin with
-constants.
+A `while` of TensorFlow has no trip count: its body adds 1 to a state and compares it. Such a
+condition is evaluated here for one iteration after the other, from the states that it depends on,
+if their initial values are constant.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -20,33 +19,36 @@ __all__ = ["find_trip_count"]
 
 
 def find_trip_count(model: ir.Model, node: ir.Node) -> int | None:
-    """Return how often the Loop `node` of `model` turns: 1 to `MAX_UNROLLED_ITERATIONS`.
+    """Return the trip count of the Loop `node`, or None.
 
-    None where that is not known, or not so.
+    It is between 1 and `MAX_UNROLLED_ITERATIONS`; a larger one counts as unknown.
     """
-    most, start = (node.inputs[i] if len(node.inputs) > i else None for i in (0, 1))
-    number, begins = ir.const_value(most), ir.const_value(start)
-    if most is not None and (number is None or number.size != 1):
+    limit_value, condition_value = (
+        node.inputs[i] if len(node.inputs) > i else None for i in (0, 1)
+    )
+    limit_array, condition = ir.const_value(limit_value), ir.const_value(condition_value)
+    if limit_value is not None and (limit_array is None or limit_array.size != 1):
         return None
-    if start is not None and (begins is None or not begins.all()):
+    if condition_value is not None and (condition is None or not condition.all()):
         return None
-    limit = None if number is None else int(number.reshape(()))
+    limit = None if limit_array is None else int(limit_array.reshape(()))
     body = node.attributes["body"].as_graph()
-    count = limit if _has_true_condition(body) else _simulate_trip_count(model, node, body, limit)
+    if _has_true_condition(body):
+        count = limit
+    else:
+        count = _simulate_trip_count(model, node, body, limit)
     return count if count is not None and 0 < count <= MAX_UNROLLED_ITERATIONS else None
 
 
 def _has_true_condition(body: ir.Graph) -> bool:
-    """Whether the condition that `body` hands to the next turn is always true."""
+    """Whether the condition that `body` returns for the next iteration is always true."""
     value = body.outputs[0]
-    while (
-        (maker := value.producer()) is not None
-        and maker.op_type in ("Identity", "Cast")
-        and maker.inputs[0]
-    ):
-        value = maker.inputs[0]
-    if maker is not None and maker.op_type == "Constant":
-        constant = ir.get_attr(maker, "value")
+    producer = value.producer()
+    while producer is not None and producer.op_type in ("Identity", "Cast") and producer.inputs[0]:
+        value = producer.inputs[0]
+        producer = value.producer()
+    if producer is not None and producer.op_type == "Constant":
+        constant = ir.get_attr(producer, "value")
         return constant is not None and bool(np.all(constant))
     array = ir.const_value(value)
     return value is body.inputs[1] or (array is not None and bool(np.all(array)))
@@ -55,53 +57,87 @@ def _has_true_condition(body: ir.Graph) -> bool:
 def _simulate_trip_count(
     model: ir.Model, node: ir.Node, body: ir.Graph, limit: int | None
 ) -> int | None:
-    """Return the turns after which the condition of `body` is false, or `limit`.
+    """Return the iterations until the condition of `body` is false, at most `limit`.
 
-    None where it is not known by then.
+    None if the condition cannot be evaluated, or is still true after `MAX_UNROLLED_ITERATIONS`.
     """
-    from onnx.reference import ReferenceEvaluator  # takes a while to import
+    from onnx.reference import ReferenceEvaluator  # slow to import
 
-    goes_on, following = body.outputs[0], dict(zip(body.inputs[2:], body.outputs[1:], strict=False))
-    wanted, nodes, leaves = [goes_on], *_collect_dependencies(body, [goes_on])
-    while more := [following[v] for v in leaves & following.keys() if following[v] not in wanted]:
-        wanted += more
-        nodes, leaves = _collect_dependencies(body, wanted)
-    begins = dict(zip(body.inputs[2:], node.inputs[2:], strict=True))
-    now = {value: ir.const_value(begins.get(value, value)) for value in leaves}
-    now |= {body.inputs[0]: np.array(0, np.int64), body.inputs[1]: np.array(True)}
-    if any(array is None for array in now.values()) or not all(map(_is_evaluable, nodes)):
+    condition = body.outputs[0]
+    next_states = dict(zip(body.inputs[2:], body.outputs[1:], strict=False))
+    targets, nodes, sources = _collect_condition_dependencies(body, next_states)
+    initial = dict(zip(body.inputs[2:], node.inputs[2:], strict=True))
+    current = {value: ir.const_value(initial.get(value, value)) for value in sources}
+    current |= {body.inputs[0]: np.array(0, np.int64), body.inputs[1]: np.array(True)}
+    if any(array is None for array in current.values()) or not all(map(_is_evaluable, nodes)):
         return None
-    made = [value for value in wanted if value.producer() in nodes]
-    given = {str(value.name): value for value in leaves}
-    step = ReferenceEvaluator(
-        extract_submodel(model, nodes, given, [str(value.name) for value in made], {})
+    computed = [value for value in targets if value.producer() in nodes]
+    inputs = {str(value.name): value for value in sources}
+    evaluator = ReferenceEvaluator(
+        extract_submodel(model, nodes, inputs, [str(value.name) for value in computed], {})
     )
-    for turn in range(1, MAX_UNROLLED_ITERATIONS + 1):
-        results = dict(
-            zip(
-                made,
-                step.run(None, {name: now[value] for name, value in given.items()}),
-                strict=True,
-            )
-        )
-        after = {value: results.get(value, now.get(value)) for value in wanted}
-        if turn == limit or not np.all(after[goes_on]):
-            return turn
-        now |= {value: after[new] for value, new in following.items() if value in leaves}
-        now[body.inputs[0]] = np.array(turn, np.int64)
+    for iteration in range(1, MAX_UNROLLED_ITERATIONS + 1):
+        feed = {name: current[value] for name, value in inputs.items()}
+        results = dict(zip(computed, evaluator.run(None, feed), strict=True))
+        target_arrays = {value: results.get(value, current.get(value)) for value in targets}
+        if iteration == limit or not np.all(target_arrays[condition]):
+            return iteration
+        for state, next_state in next_states.items():
+            if state in sources:
+                current[state] = target_arrays[next_state]
+        current[body.inputs[0]] = np.array(iteration, np.int64)
     return None
 
 
+def _collect_condition_dependencies(
+    body: ir.Graph, next_states: Mapping[ir.Value, ir.Value]
+) -> tuple[list[ir.Value], list[ir.Node], set[ir.Value]]:
+    """Return everything that the condition of `body` depends on, over all iterations.
+
+    Parameters
+    ----------
+    body
+        The body of a Loop.
+    next_states
+        State input of the body -> its output for the next iteration.
+
+    Returns
+    -------
+    targets : list of ir.Value
+        The condition and the state outputs it depends on.
+    nodes : list of ir.Node
+        The nodes that compute them, in order.
+    sources : set of ir.Value
+        The other tensors that these nodes read, such as state inputs.
+    """
+    targets = [body.outputs[0]]
+    while True:
+        nodes, sources = _collect_dependencies(body, targets)
+        new_targets = [
+            next_states[value]
+            for value in sources & next_states.keys()
+            if next_states[value] not in targets
+        ]
+        if not new_targets:
+            return targets, nodes, sources
+        targets += new_targets
+
+
 def _collect_dependencies(
-    body: ir.Graph, wanted: Sequence[ir.Value]
+    body: ir.Graph, targets: Sequence[ir.Value]
 ) -> tuple[list[ir.Node], set[ir.Value]]:
-    """Return the nodes of `body` that make the `wanted` values, in order, and what these read of others."""
-    nodes = find_ancestors(body, {str(value.name) for value in wanted})
-    read = {value for node in nodes for value in node.inputs if value is not None}
-    return nodes, read.union(wanted).difference(value for node in nodes for value in node.outputs)
+    """Return the nodes of `body` that compute `targets`, in order, and the tensors they read."""
+    nodes = find_ancestors(body, {str(value.name) for value in targets})
+    sources = set(targets)
+    for node in nodes:
+        sources.update(value for value in node.inputs if value is not None)
+    for node in nodes:
+        sources.difference_update(node.outputs)
+    return nodes, sources
 
 
 def _is_evaluable(node: ir.Node) -> bool:
+    """Whether onnx's reference evaluator can run `node` deterministically."""
     return (
         not node.domain and not ir.has_subgraphs(node) and node.op_type not in operators.RANDOM_OPS
     )

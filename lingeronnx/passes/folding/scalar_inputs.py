@@ -1,13 +1,13 @@
-"""Settings: inputs of one number beside the data, such as a threshold.
+"""Find scalar inputs next to the data, such as a threshold, and suggest values for them.
 
-Which number a model would take there.
-Said is what the graph itself tells: what the number is compared with, or what leaves the data as
-they are. A user who knows better gives another one.
+Suggestions follow from the graph: the constants that the scalar is compared with, or the value with
+which it has no effect. The user may choose another one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,21 +17,21 @@ __all__ = ["find_scalar_inputs", "format_fix_option", "format_fix_suggestion", "
 
 _PASS_THROUGH_OPS = operators.IDENTITY_OPS | operators.RESHAPING_OPS | {"Cast", "Expand"}
 _SELECTING_OPS = {
-    kind
-    for kind, how in {**operators.POOL_KINDS, **operators.REDUCTION_KINDS}.items()
-    if how in ("max", "min")
+    op_type
+    for op_type, reduction in {**operators.POOL_KINDS, **operators.REDUCTION_KINDS}.items()
+    if reduction in ("max", "min")
 }
 _VALUE_PRESERVING_OPS = (
     _PASS_THROUGH_OPS | operators.DATA_MOVEMENT_OPS | _SELECTING_OPS | {"Max", "TopK"}
 )
 _PROBABILITY_OPS = ("Sigmoid", "Softmax")
 _IDENTITY_OPERANDS: Mapping[tuple[str, int], float] = {
-    **{(kind, 1): number for kind, number in operators.IDENTITY_OPERANDS.items()},
-    **{(kind, 0): operators.IDENTITY_OPERANDS[kind] for kind in ("Add", "Mul")},
+    **{(op_type, 1): operand for op_type, operand in operators.IDENTITY_OPERANDS.items()},
+    **{(op_type, 0): operators.IDENTITY_OPERANDS[op_type] for op_type in ("Add", "Mul")},
 }
-_NO_EFFECT_REASON = "with that number it changes nothing"
+_NO_EFFECT_REASON = "this value has no effect"
 _AT_LEAST, _AT_MOST = "at least", "at most"
-#: (operator, which input) -> the other one has to be at least, or at most, so large that all is let through.
+#: (operator, index of the scalar) -> how it compares with the data if every element passes.
 _COMPARISON_SIDES: Mapping[tuple[str, int], str] = {
     ("Greater", 1): _AT_LEAST,
     ("GreaterOrEqual", 1): _AT_LEAST,
@@ -43,61 +43,69 @@ _COMPARISON_SIDES: Mapping[tuple[str, int], str] = {
     ("LessOrEqual", 1): _AT_MOST,
 }
 _NMS_DEFAULTS: Mapping[int, tuple[float, str]] = {
-    2: (100, "so many boxes are kept at most"),
-    3: (0.5, "boxes that overlap by more are one"),
-    4: (0.25, "boxes of lower scores are none"),
+    2: (100, "maximum number of boxes"),
+    3: (0.5, "boxes that overlap by more are merged"),
+    4: (0.25, "boxes with lower scores are ignored"),
 }
 
 
 def find_scalar_inputs(model: ir.Model) -> list[str]:
-    """Return the inputs of `model` that are one number, with no axis of samples."""
+    """Return the inputs of `model` that are a single number, without a batch axis."""
     return [
-        str(v.name)
-        for v in model.graph.inputs
-        if v.const_value is None and ir.get_shape(v) in ((), (1,))
+        str(value.name)
+        for value in model.graph.inputs
+        if value.const_value is None and ir.get_shape(value) in ((), (1,))
     ]
 
 
 def format_fix_suggestion(model: ir.Model, names: Sequence[str]) -> str:
-    """Return what to say of the settings `names`, for which nobody gave a number.
+    """Format the suggestion to fix the scalar inputs `names`, which have no data.
 
-    The options to paste, and why.
+    Contains the options to paste, and the reasons for the values.
     """
-    values = {str(v.name): v for v in model.graph.inputs}
-    options, reasons = [], dict[str, list[str]]()
+    values = {str(value.name): value for value in model.graph.inputs}
+    options, names_by_reason = [], dict[str, list[str]]()
     for name in names:
         options.append(format_fix_option(values[name]))
-        reasons.setdefault(_choose_suggestion(values[name])[1], []).append(name)
-    what = "a setting, one number" if len(names) == 1 else "settings, one number each"
-    are = f"is {names[0]}" if len(names) == 1 else f"are {', '.join(names)}"
-    because = "; ".join(f"{', '.join(of)}: {why}" for why, of in reasons.items())
-    return f"{are} {what} for all samples? then fix it with {' '.join(options)} ({because})"
+        reason = _choose_suggestion(values[name]).reason
+        names_by_reason.setdefault(reason, []).append(name)
+    subject = f"is {names[0]} a setting, one number"
+    if len(names) != 1:
+        subject = f"are {', '.join(names)} settings, one number each"
+    reasons = [f"{', '.join(group)}: {reason}" for reason, group in names_by_reason.items()]
+    return f"{subject} for all samples? then fix it with {' '.join(options)} ({'; '.join(reasons)})"
 
 
 def format_fix_option(value: ir.Value) -> str:
-    """Return the option that fixes the setting `value`, with the number that the model tells, or VALUE."""
+    """Return the option that fixes the scalar input `value` at the suggested value, or VALUE."""
     number = suggest_value(value)
     return f"--fix {value.name}={'VALUE' if number is None else _format_number(number)}"
 
 
 def suggest_value(value: ir.Value) -> float | None:
-    """Return the number that the model tells of the setting `value`; None where it tells none."""
-    return _choose_suggestion(value)[0]
+    """Return the suggested value of the scalar input `value`, or None if there is none."""
+    return _choose_suggestion(value).number
 
 
-def _choose_suggestion(value: ir.Value) -> tuple[float | None, str]:
-    """Return (number, why); a number that changes nothing is the last choice."""
-    whole = value.dtype is not None and np.dtype(value.dtype.numpy()).kind in "iub"
-    told = [
-        (number, why)
-        for number, why in _iter_suggestions(value)
-        if number == int(number) or not whole
-    ]
-    return min(
-        told,
-        key=lambda one: one[1] == _NO_EFFECT_REASON,
-        default=(None, "whole number" if whole else "number"),
-    )
+class _Suggestion(NamedTuple):
+    """A value for a scalar input, or None, and the reason for it."""
+
+    number: float | None
+    reason: str
+
+
+def _choose_suggestion(value: ir.Value) -> _Suggestion:
+    """Return the first suggestion for `value`; one without effect is the last choice."""
+    is_integer = value.dtype is not None and np.dtype(value.dtype.numpy()).kind in "iub"
+    fallback = _Suggestion(None, "whole number" if is_integer else "number")
+    no_effect = None
+    for number, reason in _iter_suggestions(value):
+        if is_integer and number != int(number):
+            continue
+        if reason != _NO_EFFECT_REASON:
+            return _Suggestion(number, reason)
+        no_effect = no_effect or _Suggestion(number, reason)
+    return no_effect or fallback
 
 
 def _format_number(number: float) -> str:
@@ -105,55 +113,54 @@ def _format_number(number: float) -> str:
 
 
 def _iter_suggestions(value: ir.Value) -> Iterator[tuple[float, str]]:
-    """Yield (number, why) of what is computed from `value`, which holds one number."""
+    """Yield (number, reason) from the consumers of the scalar `value`."""
     for use in value.uses():
         node, index = use.node, use.idx
-        if (node.op_type in _PASS_THROUGH_OPS or node.op_type == "Gather") and index == 0:
+        op_type = node.op_type
+        is_commutative = op_type in ("Add", "Mul")
+        if index == 0 and (op_type in _PASS_THROUGH_OPS or op_type == "Gather"):
             yield from _iter_suggestions(node.outputs[0])
-        elif (node.op_type, index) in _COMPARISON_SIDES:
+        elif (op_type, index) in _COMPARISON_SIDES:
             yield from _iter_comparison_suggestions(node, index)
-        elif (
-            node.op_type == "Equal"
-            and (table := ir.const_value(node.inputs[1 - index])) is not None
-            and table.size
-        ):
-            yield float(table.reshape(-1)[0]), "the model compares it with that number"
-        elif node.op_type in operators.IDENTITY_OPERANDS and (
-            index == 1 or node.op_type in ("Add", "Mul")
-        ):
-            yield operators.IDENTITY_OPERANDS[node.op_type], _NO_EFFECT_REASON
-        elif node.op_type == "NonMaxSuppression" and index in _NMS_DEFAULTS:
+        elif op_type == "Equal":
+            yield from _iter_equality_suggestions(node, index)
+        elif op_type in operators.IDENTITY_OPERANDS and (index == 1 or is_commutative):
+            yield operators.IDENTITY_OPERANDS[op_type], _NO_EFFECT_REASON
+        elif op_type == "NonMaxSuppression" and index in _NMS_DEFAULTS:
             yield _NMS_DEFAULTS[index]
-        elif node.op_type in ("If", "Where") and index == 0:
+        elif op_type in ("If", "Where") and index == 0:
             yield 1, "yes; 0: no"
 
 
-def _iter_comparison_suggestions(node: ir.Node, index: int) -> Iterator[tuple[float, str]]:
-    """Yield what lets pass all of what it is compared with.
+def _iter_equality_suggestions(node: ir.Node, index: int) -> Iterator[tuple[float, str]]:
+    """Yield the first constant that an Equal compares operand `index` with."""
+    table = ir.const_value(node.inputs[1 - index])
+    if table is not None and table.size:
+        yield float(table.reshape(-1)[0]), "the model compares it with that number"
 
-    Of shares, which are 0 to 1, their middle.
-    """
+
+def _iter_comparison_suggestions(node: ir.Node, index: int) -> Iterator[tuple[float, str]]:
+    """Yield a bound that all constants pass, or 0.5 for a comparison with probabilities."""
     other, side = node.inputs[1 - index], _COMPARISON_SIDES[node.op_type, index]
     table = None if other is None else ir.const_value(other)
     if table is not None and table.size and np.isfinite(table).all():
         numbers = table.astype(np.float64).reshape(-1)
-        least, most = float(numbers.min()), float(numbers.max())
-        room = 0.0 if "Equal" in node.op_type else (most - least) / max(numbers.size - 1, 1) or 1.0
-        bound = least - room if side == _AT_LEAST else most + room
+        low, high = float(numbers.min()), float(numbers.max())
+        margin = 0.0
+        if "Equal" not in node.op_type:
+            margin = (high - low) / max(numbers.size - 1, 1) or 1.0
+        bound = low - margin if side == _AT_LEAST else high + margin
         yield (
             bound,
-            (
-                f"compared with {_format_number(least)} to {_format_number(most)}, all of which it "
-                "lets pass"
-            ),
+            f"compared with {_format_number(low)} to {_format_number(high)}, all of which pass",
         )
     elif _is_probability(other):
-        yield 0.5, "compared with shares of 0 to 1"
+        yield 0.5, "compared with probabilities"
 
 
 def _is_probability(value: ir.Value | None) -> bool:
-    """Whether the values are some of what a Softmax or a Sigmoid gives."""
-    node = None if value is None else ir.producer(value)
-    while node is not None and node.op_type in _VALUE_PRESERVING_OPS:
-        node = ir.producer(node.inputs[0]) if node.inputs[0] is not None else None
-    return node is not None and node.op_type in _PROBABILITY_OPS
+    """Whether the elements of `value` come from a Softmax or a Sigmoid."""
+    producer = None if value is None else ir.producer(value)
+    while producer is not None and producer.op_type in _VALUE_PRESERVING_OPS:
+        producer = ir.producer(producer.inputs[0])
+    return producer is not None and producer.op_type in _PROBABILITY_OPS

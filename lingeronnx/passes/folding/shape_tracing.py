@@ -1,12 +1,13 @@
-"""Shapes from one traced run: every tensor gets the shape it really has, the batch axis as `N`.
+"""Trace shapes by a run: every tensor gets its actual shape, with the batch axis as `N`.
 
-onnx's own inference gives up on computed targets; a run does not. Two batch sizes tell which axes
-are the batch where the model takes any.
+onnx's inference cannot handle computed targets; a run can. Two batch sizes reveal the batch axes,
+if the model accepts any batch size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,60 +22,79 @@ _Shapes = dict[str, tuple[int, ...]]
 
 def trace_shapes(model: ir.Model, feed: Mapping[str, np.ndarray]) -> None:
     """Set shape and type of every tensor of `model` in place, from runs on `feed` (one sample)."""
-    one, two, types = _trace_shapes(model, feed)
+    traced = _run_traces(model, feed)
     for value in ir.iter_values(model):
-        if (shape := one.get(str(value.name))) is None:
+        shape = traced.single.get(str(value.name))
+        if shape is None:
             continue
-        other = two.get(str(value.name)) if two is not None else None
+        doubled_shape = None
+        if traced.doubled is not None:
+            doubled_shape = traced.doubled.get(str(value.name))
         dims: list[int | str | None] = list(shape)
-        if other is not None and len(other) == len(shape):
-            pairs = zip(shape, other, strict=True)
-            dims = [
-                d if d == e else _BATCH_SYMBOL if i == 0 else None for i, (d, e) in enumerate(pairs)
-            ]
-            ir.mark_folded_batch(
-                value, bool(dims) and dims[0] == _BATCH_SYMBOL and (shape[0], other[0]) != (1, 2)
-            )
+        if doubled_shape is not None and len(doubled_shape) == len(shape):
+            dims = _merge_dims(shape, doubled_shape)
+            is_batched = bool(dims) and dims[0] == _BATCH_SYMBOL
+            is_folded = is_batched and (shape[0], doubled_shape[0]) != (1, 2)
+            ir.mark_folded_batch(value, is_folded)
         value.shape = ir.make_shape(dims)
         if value.dtype is None:
-            value.type = ir.make_tensor_type(types[str(value.name)])
+            value.type = ir.make_tensor_type(traced.dtypes[str(value.name)])
 
 
-def _trace_shapes(
-    model: ir.Model, feed: Mapping[str, np.ndarray]
-) -> tuple[_Shapes, _Shapes | None, dict[str, np.dtype]]:
-    """Return the shapes of a run on `feed`, those of one on it twice, and the types that the model does not say.
+def _merge_dims(shape: tuple[int, ...], doubled_shape: tuple[int, ...]) -> list[int | str | None]:
+    """Return the shape with axes that differ between the runs as the batch (axis 0) or unknown."""
+    dims: list[int | str | None] = []
+    for axis, (size, doubled_size) in enumerate(zip(shape, doubled_shape, strict=True)):
+        if size == doubled_size:
+            dims.append(size)
+        else:
+            dims.append(_BATCH_SYMBOL if axis == 0 else None)
+    return dims
 
-    Where types are unknown, or shapes of what may be no tensor, tensors are looked at, else their
-    shapes alone.
+
+class _TracedShapes(NamedTuple):
+    """Shapes of all tensors in runs on one sample, and on two if possible.
+
+    `dtypes` are element types of tensors for which the model does not declare all of them.
     """
-    twice = _double_feed(model, feed)
+
+    single: _Shapes
+    doubled: _Shapes | None
+    dtypes: dict[str, np.dtype]
+
+
+def _run_traces(model: ir.Model, feed: Mapping[str, np.ndarray]) -> _TracedShapes:
+    """Run `model` on one and on two samples.
+
+    If all types are known, only shapes are traced; otherwise the tensors are computed.
+    """
+    doubled_feed = _double_feed(model, feed)
     ir.infer_types(model)
     if all(value.dtype is not None for value in ir.iter_values(model)):
         try:
             runner = ShapeRunner(model)
-        except ModelError:  # it says what is wrong, or works
+        except ModelError:  # the float runner below succeeds, or reports the problem
             pass
         else:
-            return runner.run(feed), _run_if_possible(runner.run, twice), {}
-    whole, types = FloatRunner(model), {}
+            single = runner.run(feed)
+            return _TracedShapes(single, _run_if_possible(runner.run, doubled_feed), {})
+    float_runner = FloatRunner(model)
+    dtypes: dict[str, np.dtype] = {}
 
-    def run(given: Mapping[str, np.ndarray]) -> _Shapes:
-        dtypes = {}
-        for name, array, _ in whole.run(given):
-            dtypes[name], types[name] = array.shape, array.dtype
-        return dtypes
+    def run(arrays: Mapping[str, np.ndarray]) -> _Shapes:
+        shapes = {}
+        for name, array, _ in float_runner.run(arrays):
+            shapes[name], dtypes[name] = array.shape, array.dtype
+        return shapes
 
-    return run(feed), _run_if_possible(run, twice), types
+    single = run(feed)
+    return _TracedShapes(single, _run_if_possible(run, doubled_feed), dtypes)
 
 
 def _run_if_possible(
     run: Callable[[Mapping[str, np.ndarray]], _Shapes], feed: Mapping[str, np.ndarray] | None
 ) -> _Shapes | None:
-    """Return the shapes of a run on two samples.
-
-    None where there is no such feed or the model fails on it.
-    """
+    """Return the shapes of a run on `feed`, or None if it is absent or the model fails on it."""
     try:
         return None if feed is None else run(feed)
     except ModelError:
@@ -82,23 +102,19 @@ def _run_if_possible(
 
 
 def _double_feed(model: ir.Model, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
-    """Return `feed` twice; None where the batch is fixed."""
+    """Return `feed` repeated to two samples, or None if the batch size is fixed."""
     specs = {spec.name: spec for spec in get_input_specs(model)}
-    if any(
-        spec.is_single_sample or not spec.accepts_any_batch
-        for spec in specs.values()
-        if spec.axis is not None
-    ):
-        return None
+    for spec in specs.values():
+        if spec.axis is not None and (spec.is_single_sample or not spec.accepts_any_batch):
+            return None
     return {name: specs[name].concatenate([array, array]) for name, array in feed.items()}
 
 
 def is_fully_shaped(model: ir.Model) -> bool:
-    """Whether all shapes and types of `model` are known.
+    """Whether all shapes and types of `model` are known, traced or set by passes.
 
-    Those that were traced, and those that passes gave.
-    Not where rows of a sample are folded into the batch: there what a pass made has to be traced,
-    too.
+    False if the batch is folded with other axes anywhere: then the tensors that a pass created must
+    be traced too.
     """
     return all(
         value.shape is not None

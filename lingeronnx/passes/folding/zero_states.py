@@ -1,7 +1,6 @@
-"""Initial states of recurrent layers that are zeros are left out: absent means zero.
+"""Remove initial states of recurrent layers that are zero: an absent state is zero.
 
-Exporters compute them from the batch size, with ConstantOfShape or Expand and operators that only
-move data.
+Exporters compute them from the batch size, with ConstantOfShape or Expand and data movement.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ _VALUE_PRESERVING_OPS = (
 
 
 def drop_zero_states(model: ir.Model) -> PassResult:
-    """Drop the zero states of LSTM, GRU and RNN nodes of `model`."""
-    dropped, why = 0, list[SkipReason]()
+    """Remove the zero states of LSTM, GRU and RNN nodes of `model`."""
+    changes, skipped = 0, list[SkipReason]()
     for node in model.graph:
         if node.op_type not in operators.RECURRENT_OPS or node.domain:
             continue
@@ -25,27 +24,22 @@ def drop_zero_states(model: ir.Model) -> PassResult:
                 continue
             if _is_zero(node.inputs[index]):
                 node.replace_input_with(index, None)
-                dropped += 1
+                changes += 1
             else:
-                why.append(
-                    SkipReason(
-                        node, f"its state '{ir.input_name(node, index)}' is not known to be zero"
-                    )
-                )
-    return PassResult(dropped, why)
+                reason = f"its state '{ir.input_name(node, index)}' is not known to be zero"
+                skipped.append(SkipReason(node, reason))
+    return PassResult(changes, skipped)
 
 
 def has_initial_state(node: ir.Node) -> bool:
-    """Whether `node` is a recurrent layer of the standard with an initial state."""
-    return (
-        node.op_type in operators.RECURRENT_OPS
-        and not node.domain
-        and any(v is not None for v in node.inputs[5:7])
-    )
+    """Whether `node` is a standard recurrent layer with an initial state."""
+    if node.op_type not in operators.RECURRENT_OPS or node.domain:
+        return False
+    return any(value is not None for value in node.inputs[5:7])
 
 
 def _is_zero(value: ir.Value | None) -> bool:
-    """Whether `value` is zero throughout, whatever its shape."""
+    """Whether `value` is zero throughout, for any shape."""
     array = ir.const_value(value)
     if array is not None:
         return not array.any()
