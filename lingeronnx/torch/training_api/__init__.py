@@ -1,6 +1,6 @@
-"""A training library's calls (``lo.torch.init`` and its companions).
+"""The calls of the vendor's training library: ``lo.torch.init`` and its companions.
 
-A user's own module that trains through a bridge.
-Owns: what the calls mean, the modules that stand in for a user's, which constants follow which
-parameters. Must not know: loops of training, which are the user's.
+They make the user's own module train with fake quantization. The package owns the meaning of the
+calls, the classes that wrap the user's modules, and the mapping from parameters to constants of the
+graph. It contains no training loop: that is the user's.
 """

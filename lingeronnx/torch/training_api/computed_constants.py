@@ -1,16 +1,16 @@
-"""Constants that a net computes from its parameters, as it is called.
+"""Constants that a net computes from its parameters in each call.
 
-These are R P of a projected LSTM, sums of two biases, clamped weights, g v / |v| of weight
-normalisation. An exporter leaves these operators in the graph, and the passes fold them, into
-numbers that no longer follow the parameters. So what is computed from parameters alone is cut out
-of an exported graph before that. Its result becomes a constant under a name of its own, which all
-later stages take for a parameter, and which is computed here, in torch, with gradients to the
-parameters that it is made of.
+Examples are R P of a projected LSTM, sums of two biases, clamped weights, and g v / |v| of weight
+normalization. An exporter leaves these operators in the graph, and the passes fold them to values
+that no longer follow the parameters. Therefore everything that is computed from parameters alone is
+cut out of an exported graph first. Its result becomes a constant with a name of its own, which all
+later stages treat as a parameter, and which is computed here, in torch, with gradients to the
+parameters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,105 +26,113 @@ from ..qat.float_fallback import TorchFallback
 
 __all__ = ["ComputedConstants"]
 
-#: Operators whose results are elements of what they read: `parameter_constants` follows those through the passes.
+#: Operators that only rearrange elements: `parameter_constants` follows these through the passes.
 _ELEMENT_MOVING_OPERATORS = operators.DATA_MOVEMENT_OPS | {"Constant", "Pad"}
 
 
 @dataclass(frozen=True)
 class _ComputedConstant:
-    """How one constant is computed.
-
-    The tensor of that name, of an island that reads constants only.
-    """
+    """A constant that is the tensor `output` of a subgraph without other than constant inputs."""
 
     output: str
     fallback: FloatFallback
     torch: TorchFallback
 
     def tensor(self, effective: Mapping[str, Tensor]) -> Tensor:
-        """Return the constant, made of parameters in effect.
-
-        Of others as they were at the trace.
-        """
-        results = self.torch(self.fallback, (), FakeQuantContext((), floats=effective))
-        found: Tensor = dict(zip(self.fallback.outputs, results, strict=True))[self.output]
-        return found
+        """Compute the constant from effective parameters by name; missing ones are as traced."""
+        outputs = self.torch(self.fallback, (), FakeQuantContext((), floats=effective))
+        tensor: Tensor = dict(zip(self.fallback.outputs, outputs, strict=True))[self.output]
+        return tensor
 
 
 class ComputedConstants:
-    """What was cut out of an exported graph."""
+    """The constants that were cut out of an exported graph."""
 
     def __init__(self, graph: ir.Model) -> None:
-        """Cut the expressions out of `graph`, in place.
+        """Replace everything that `graph` computes from parameters alone by constants, in place.
 
-        One that torch does not compute alike stays.
+        A subgraph is kept if torch does not compute the same values as ONNX.
         """
-        self._parts: dict[str, _ComputedConstant] = {}
-        whole = ir.clone(graph)
-        values = {str(value.name): value for node in graph.graph for value in node.outputs}
-        for name, cone in _find_constant_subgraphs(whole).items():
-            leaf = next(
-                (
-                    str(v.name)
-                    for node in cone
-                    for v in node.inputs
-                    if v is not None and _is_parameter_initializer(v)
-                ),
-                None,
-            )
-            fallback = FloatFallback(whole, cone, {name})
+        self._constants: dict[str, _ComputedConstant] = {}
+        original = ir.clone(graph)
+        values = {}
+        for node in graph.graph:
+            values.update({str(value.name): value for value in node.outputs})
+        for name, subgraph in _find_constant_subgraphs(original).items():
+            parameter = _find_parameter(subgraph)
+            fallback = FloatFallback(original, subgraph, {name})
             try:
-                part = _ComputedConstant(name, fallback, TorchFallback(fallback))
+                constant = _ComputedConstant(name, fallback, TorchFallback(fallback))
             except ModelError:  # an operator without a gradient
                 continue
-            want = dict(zip(fallback.outputs, fallback.run_batch(()), strict=True))[name]
-            if leaf is None or want.dtype != np.float32 or not _matches_onnx(part, want):
+            expected = dict(zip(fallback.outputs, fallback.run_batch(()), strict=True))[name]
+            if parameter is None or expected.dtype != np.float32:
                 continue
-            made = ir.add_initializer(graph, ir.unique_tensor_name(graph, f"{leaf}_computed"), want)
-            ir.replace_all_uses(values[name], made)
-            self._parts[str(made.name)] = part
+            if not _matches_onnx(constant, expected):
+                continue
+            new_name = ir.unique_tensor_name(graph, f"{parameter}_computed")
+            initializer = ir.add_initializer(graph, new_name, expected)
+            ir.replace_all_uses(values[name], initializer)
+            self._constants[str(initializer.name)] = constant
         ir.remove_unused(graph)
 
     def tensors(self, effective: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the constants by name, with gradients to the parameters in effect."""
-        return {name: part.tensor(effective) for name, part in self._parts.items()}
+        """Compute all constants by name, with gradients to the effective parameters."""
+        return {name: constant.tensor(effective) for name, constant in self._constants.items()}
 
 
-def _is_parameter_initializer(value: ir.Value) -> bool:
-    """Whether a value is an initializer that stands for a parameter."""
-    return value.is_initializer() and is_parameter(str(value.name))
+def _find_parameter(nodes: Sequence[ir.Node]) -> str | None:
+    """Return the name of the first parameter that `nodes` read, or None."""
+    for node in nodes:
+        for value in node.inputs:
+            if value is not None and value.is_initializer() and is_parameter(str(value.name)):
+                return str(value.name)
+    return None
 
 
-def _matches_onnx(part: _ComputedConstant, want: np.ndarray) -> bool:
+def _matches_onnx(constant: _ComputedConstant, expected: np.ndarray) -> bool:
+    """Return whether torch computes a constant like ONNX, within 1e-4 relative."""
     with torch.no_grad():
-        have = part.tensor({}).cpu().numpy()
-    return have.shape == want.shape and np.allclose(
-        have, want, rtol=1e-4, atol=1e-5 * float(np.abs(want).max(initial=0))
+        actual = constant.tensor({}).cpu().numpy()
+    max_abs = float(np.abs(expected).max(initial=0))
+    return actual.shape == expected.shape and np.allclose(
+        actual, expected, rtol=1e-4, atol=1e-5 * max_abs
     )
 
 
 def _find_constant_subgraphs(model: ir.Model) -> dict[str, list[ir.Node]]:
-    """Return {tensor: the nodes that it is computed by, from constants alone}, where these do more than move elements.
+    """Find tensors that are computed from constants alone, and not just by rearranging elements.
 
-    The tensors are those that a node reads that computes with the graph's inputs.
+    Only tensors that are read by nodes outside of such subgraphs are returned.
+
+    Returns
+    -------
+    dict
+        Tensor name -> nodes that compute it, in graph order.
     """
-    alone: dict[ir.Value, set[ir.Node]] = {}
-    inside: set[ir.Node] = set()
+    upstream_nodes = _collect_constant_subgraphs(model)
+    constant_nodes = set[ir.Node]().union(*upstream_nodes.values())
+    order = {node: index for index, node in enumerate(model.graph)}
+    subgraphs = {}
+    for value, nodes in upstream_nodes.items():
+        is_read = any(use.node not in constant_nodes for use in value.uses())
+        if not is_read or value.is_graph_output():
+            continue
+        if any(node.op_type not in _ELEMENT_MOVING_OPERATORS for node in nodes):
+            subgraphs[str(value.name)] = sorted(nodes, key=order.__getitem__)
+    return subgraphs
+
+
+def _collect_constant_subgraphs(model: ir.Model) -> dict[ir.Value, set[ir.Node]]:
+    """Return the tensors that are computed deterministically from constants, with their nodes."""
+    upstream_nodes: dict[ir.Value, set[ir.Node]] = {}
     for node in model.graph:
-        read = [value for value in node.inputs if value is not None]
-        free = node.op_type not in operators.RANDOM_OPS and not ir.has_subgraphs(node)
-        if free and all(value in alone or ir.const_value(value) is not None for value in read):
-            inside.add(node)
-            behind = {node}.union(*(alone[value] for value in read if value in alone))
-            alone.update(dict.fromkeys(node.outputs, behind))
-    order = {node: number for number, node in enumerate(model.graph)}
-    found = {}
-    for value, cone in alone.items():
-        used = any(use.node not in inside for use in value.uses())
-        if (
-            used
-            and not value.is_graph_output()
-            and any(node.op_type not in _ELEMENT_MOVING_OPERATORS for node in cone)
-        ):
-            found[str(value.name)] = sorted(cone, key=order.__getitem__)
-    return found
+        if node.op_type in operators.RANDOM_OPS or ir.has_subgraphs(node):
+            continue
+        inputs = [value for value in node.inputs if value is not None]
+        if all(value in upstream_nodes or ir.const_value(value) is not None for value in inputs):
+            nodes = {node}
+            for value in inputs:
+                nodes |= upstream_nodes.get(value, set())
+            upstream_nodes.update(dict.fromkeys(node.outputs, nodes))
+    return upstream_nodes

@@ -1,11 +1,10 @@
-"""Where a net's own Python reads the numbers it is given.
+"""Detection of data-dependent decisions in the Python code of a net.
 
-An `if` on a tensor, `.item()`, a size that depends on data.
-A trace keeps what the example inputs gave there, for all inputs to come, and says nothing. So the
-run beside the trace is followed: tensors that depend on the inputs are known, and each time that
-Python asks one of them for a number, the place in the user's code is noted. Sizes may be asked for,
-where they do not depend on what tensors hold. What torch's own layers do is sound, and so are
-numbers of parameters and buffers.
+Examples are an ``if`` on a tensor, ``.item()``, and sizes that depend on data. A trace silently
+keeps the decision for the example inputs. Therefore a run besides the trace is observed: tensors
+that depend on the inputs are tracked, and each place in the user's code where Python reads a value
+of one is recorded. Reading sizes is allowed unless they depend on tensor contents. Torch's own
+layers, and values of parameters and buffers, are not reported.
 """
 
 from __future__ import annotations
@@ -24,12 +23,10 @@ from torch.utils.weak import WeakIdKeyDictionary
 __all__ = ["DataDependenceTracker"]
 
 _TORCH = str(Path(torch.__file__).parent)
-_TENSOR_METHOD_FILES = (
-    "overrides.py",
-    "_tensor.py",
-)  # of torch: what a tensor's own methods stand behind
+#: Files of torch that call functions on behalf of the user's code.
+_TENSOR_METHOD_FILES = ("overrides.py", "_tensor.py")
 
-#: What makes a Python value of what a tensor holds -> what people write.
+#: Functions that convert tensor contents to Python values -> name in messages.
 _VALUE_READS: Mapping[Any, str] = {
     Tensor.__bool__: "bool()",
     Tensor.__int__: "int()",
@@ -48,13 +45,14 @@ _VALUE_READS: Mapping[Any, str] = {
     torch.allclose: "allclose()",
     torch.is_nonzero: "is_nonzero()",
 }
+#: Functions that read the size of a tensor -> name in messages.
 _SIZE_READS: Mapping[Any, str] = {
     Tensor.shape.__get__: "shape",
     Tensor.size: "size()",
     Tensor.numel: "numel()",
     Tensor.__len__: "len()",
 }
-#: What has as many elements as the data say; also an index of truths.
+#: Functions whose output size depends on tensor contents, as indexing by a boolean tensor does.
 _DATA_SIZED_FUNCTIONS = {
     torch.nonzero,
     Tensor.nonzero,
@@ -70,26 +68,33 @@ _DATA_SIZED_FUNCTIONS = {
 
 
 class DataDependenceTracker(TorchFunctionMode):
-    """Follows what depends on `tensors` while it is entered.
+    """Context that tracks the tensors which depend on some tensors.
 
-    locations : {file and line: what Python asked for there}, in the order of the run.
+    Parameters
+    ----------
+    tensors
+        The inputs of the net.
+
+    Attributes
+    ----------
+    locations
+        File and line -> the function that reads a value or a data-dependent size there.
     """
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
         super().__init__()
         self.locations: dict[str, str] = {}
-        self._given: Any = WeakIdKeyDictionary()
-        self._counted: Any = WeakIdKeyDictionary()
+        self._dependent: Any = WeakIdKeyDictionary()
+        self._data_sized: Any = WeakIdKeyDictionary()
         for tensor in tensors:
-            self._given[tensor] = True
+            self._dependent[tensor] = True
 
     def lines(self) -> list[str]:
-        """Return what a user should know of each place."""
+        """Return a warning for each location."""
         return [
-            f"{place}: the data decide there, by {what}; the graph keeps what the example inputs "
-            "gave, whatever other "
-            "inputs would decide: use torch.where, or take it out of forward"
-            for place, what in self.locations.items()
+            f"{location}: this depends on the data ({function}); the graph keeps the result of the "
+            "example inputs: use torch.where, or move it out of forward"
+            for location, function in self.locations.items()
         ]
 
     def __torch_function__(
@@ -99,43 +104,44 @@ class DataDependenceTracker(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call `func`, and note what it makes of what."""
-        given = [
-            leaf for leaf in pytree.tree_leaves((args, kwargs or {})) if isinstance(leaf, Tensor)
-        ]
-        depends = any(tensor in self._given for tensor in given)
-        counted = any(tensor in self._counted for tensor in given)
-        if (depends and func in _VALUE_READS) or (counted and func in _SIZE_READS):
-            self._record_location(_VALUE_READS.get(func) or _SIZE_READS[func])
+        """Call a torch function; record reads of values and track its results."""
+        tensors = _collect_tensors((args, kwargs or {}))
+        is_dependent = any(tensor in self._dependent for tensor in tensors)
+        is_data_sized = any(tensor in self._data_sized for tensor in tensors)
+        if is_dependent and func in _VALUE_READS:
+            self._record_location(_VALUE_READS[func])
+        elif is_data_sized and func in _SIZE_READS:
+            self._record_location(_SIZE_READS[func])
         result = func(*args, **(kwargs or {}))
-        if not depends:
+        if not is_dependent:
             return result
-        counts = (
-            counted
-            or func in _DATA_SIZED_FUNCTIONS
-            or (func is Tensor.__getitem__ and _is_boolean_index(args[1]))
-        )
-        changed = [args[0]] if func is Tensor.__setitem__ else pytree.tree_leaves(result)
-        for leaf in changed:
-            if isinstance(leaf, Tensor):
-                self._given[leaf] = True
-                if counts and leaf.dim():
-                    self._counted[leaf] = True
+        if func in _DATA_SIZED_FUNCTIONS or (
+            func is Tensor.__getitem__ and _is_boolean_index(args[1])
+        ):
+            is_data_sized = True
+        # Assigning to elements modifies the first argument.
+        for tensor in _collect_tensors(args[0] if func is Tensor.__setitem__ else result):
+            self._dependent[tensor] = True
+            if is_data_sized and tensor.dim():
+                self._data_sized[tensor] = True
         return result
 
-    def _record_location(self, what: str) -> None:
+    def _record_location(self, function: str) -> None:
+        """Record the line of user code that called `function`, unless a layer of torch did."""
         frame = sys._getframe(2)
         while frame.f_back is not None and frame.f_code.co_filename.startswith(_TORCH):
             if Path(frame.f_code.co_filename).name not in _TENSOR_METHOD_FILES:
                 return  # a layer of torch
             frame = frame.f_back
-        self.locations.setdefault(
-            f"{Path(frame.f_code.co_filename).name} line {frame.f_lineno}", what
-        )
+        location = f"{Path(frame.f_code.co_filename).name} line {frame.f_lineno}"
+        self.locations.setdefault(location, function)
+
+
+def _collect_tensors(tree: Any) -> list[Tensor]:
+    """Return the tensors in a nested structure."""
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
 def _is_boolean_index(index: Any) -> bool:
-    """Whether an index picks elements by truths."""
-    return any(
-        isinstance(leaf, Tensor) and leaf.dtype == torch.bool for leaf in pytree.tree_leaves(index)
-    )
+    """Return whether an index contains a boolean tensor."""
+    return any(tensor.dtype == torch.bool for tensor in _collect_tensors(index))

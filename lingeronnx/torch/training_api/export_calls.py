@@ -1,7 +1,8 @@
-"""`lo.torch.export`: the float graph of a module, or after `init` the integer graph, with the keywords people know.
+"""`lo.torch.export`: write the float graph of a module, or the integer graph of a net after `init`.
 
-Owns: what the keywords mean for an integer graph, and the reason where one is refused. The graph
-itself comes from `quantized_net`, a float one from `float_export`.
+The call has the keywords of `torch.onnx.export` and of the vendor's library. This module owns their
+meaning for an integer graph and the error messages for unsupported ones. Integer graphs come from
+`quantized_net`, float graphs from `float_export`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import functools
 import json
 import os
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,14 +36,14 @@ __all__ = ["export", "export_debug", "patch_torch_onnx_export"]
 
 OutputTarget = str | os.PathLike[str] | IO[bytes]
 
-#: Other keywords of torch's export -> the values that change nothing here.
+#: Other keywords of torch's export -> the values that have no effect and are accepted.
 _IGNORED_KEYWORDS: Mapping[str, tuple[Any, ...]] = {
     "do_constant_folding": (True,),
     "keep_initializers_as_inputs": (None, False),
     "training": (None, torch.onnx.TrainingMode.EVAL),
     "custom_opsets": (None, {}),
     "export_modules_as_functions": (False,),
-    # how torch's exporters write, which are not asked for an integer graph
+    # options of torch's exporters, which do not write integer graphs
     **dict.fromkeys(
         ("autograd_inlining", "dynamo", "external_data", "optimize"), (None, True, False)
     ),
@@ -65,99 +67,112 @@ def export(
     operator_export_type: Any = None,
     **others: Any,
 ) -> QuantizedModel | Exported:
-    """Write the integer graph of an initialised `net`, or the float graph of another module, and return what it is.
+    """Write the integer graph of an initialised net, or the float graph of another module.
 
     Parameters
     ----------
+    net
+        The module.
     args
-        What `net` is called with; its sizes.
+        Arguments of a call of `net`; they determine the shapes.
     path
-        A path, or a binary file that can be written to.
+        A path, or a writable binary file.
     input_names, output_names
-        In the order of the tensors; default those that the trace found.
+        Names in the order of the tensors; by default those of the trace.
     dynamic_axes
-        ``{"x": [0]}``, ``{"x": {0: "N"}}`` or both mixed. In an integer graph only the batch can be
-        dynamic, and on a chip nothing is.
+        ``{"x": [0]}``, ``{"x": {0: "N"}}``, or a mixture. In an integer graph only the batch can be
+        dynamic, and for a chip no axis can.
     opset_version
-        Of a float graph; an integer graph has the one of its format.
+        Opset of a float graph. An integer graph has the opset of its format.
     is_update_dequant
-        False leaves the Dequants out: float outputs and float operators then read integers. (There
-        are no Identities to be taken out.)
+        False omits the Dequants: float outputs and float operators read integers then. (There are
+        no Identity nodes to remove.)
     is_scoped_info
-        False calls nodes and inner tensors by operator and number instead of module path.
+        False names nodes and inner tensors by operator and number instead of module path.
     debug_dump
-        True or a folder: every intermediate graph is kept, True in a folder beside `path`.
+        Folder for all intermediate graphs, or True for a folder next to `path`.
+    export_params
+        Must be True.
     verbose
-        Print the graph.
+        Whether to print the graph.
+    operator_export_type
+        None, ONNX or ONNX_ATEN_FALLBACK.
     others
-        Further keywords of torch's export, as far as their values change nothing.
+        Further keywords of torch's export, with values that have no effect.
+
+    Returns
+    -------
+    QuantizedModel or Exported
+        The integer graph, or the exported float graph.
 
     Raises
     ------
     ConfigError
-        For what cannot be honoured, one reason each.
+        If an argument is not supported.
     """
     _check_keywords(export_params, operator_export_type, others)
     folder = _dump_folder(path, debug_dump)
     if not isinstance(net, QuantizedNet):
-        names = {
+        settings = {
             "input_names": input_names,
             "output_names": output_names,
             "dynamic_axes": dynamic_axes,
+            "opset": opset_version,
+            "scopes": is_scoped_info,
         }
-        settings = {**names, "opset": opset_version, "scopes": is_scoped_info}
         return _write_float(net, args, path, settings, folder, verbose)
     state = _ensure_traced(net, args)
-    result = _rename_io(
-        state.build_quantized_model(), _map_io_names(state, input_names, output_names)
-    )
-    result = _apply_dynamic_axes(result, net, args, state, dynamic_axes, input_names)
-    result = _apply_form_options(result, opset_version, is_scoped_info, is_update_dequant)
+    io_names = _map_io_names(state, input_names, output_names)
+    model = _rename_io(state.build_quantized_model(), io_names)
+    model = _apply_dynamic_axes(model, net, args, state, dynamic_axes, input_names)
+    model = _apply_format_options(model, opset_version, is_scoped_info, is_update_dequant)
     if folder is not None:
-        _dump(folder, state, result)
-    _write(result, path, verbose)
-    return result
+        _dump(folder, state, model)
+    _write(model, path, verbose)
+    return model
 
 
 def _ensure_traced(net: nn.Module, args: Any) -> QatState:
-    """Return the state of `net`, which is traced on `args` where it was not yet."""
+    """Return the state of an initialised net, which is traced with `args` unless it is already."""
     state = get_qat_state(net)
     if state.traced is None:
-        positional = args if isinstance(args, tuple) else () if isinstance(args, dict) else (args,)
-        state.trace(net, positional, args if isinstance(args, dict) else {})
+        state.trace_on_example(net, args)
     return state
 
 
-def _apply_form_options(
-    model: QuantizedModel, opset: int | None, scoped: bool, dequants: bool
+def _apply_format_options(
+    model: QuantizedModel, opset: int | None, has_scopes: bool, has_dequants: bool
 ) -> QuantizedModel:
-    """Return `model` with module paths in names or without, with Dequants or without.
+    """Return `model` with or without module paths in names, and with or without Dequants.
 
-    ConfigError for its opset.
+    Raises ConfigError if `opset` is not the opset of the graph.
     """
-    result = model if scoped else _drop_scopes(model)
-    result = result if dequants else _without_dequants(result)
-    written = result.graph.opset_imports[""]
-    if opset not in (None, written):
+    if not has_scopes:
+        model = _drop_scopes(model)
+    if not has_dequants:
+        model = _without_dequants(model)
+    graph_opset = model.graph.opset_imports[""]
+    if opset not in (None, graph_opset):
         raise ConfigError(
-            f"opset_version {opset}: this integer graph has opset {written}; leave it out"
+            f"opset_version {opset}: this integer graph has opset {graph_opset}; omit the keyword"
         )
-    return result
+    return model
 
 
 def _check_keywords(
     export_params: bool, operator_export_type: Any, others: Mapping[str, Any]
 ) -> None:
-    """Raise ConfigError for keywords of torch's export that cannot be honoured."""
+    """Raise ConfigError for keywords of torch's export that are not supported."""
     if not export_params:
         raise ConfigError(
-            "export_params=False: an integer graph is its weights; the packer takes no graph "
-            "without"
+            "export_params=False: an integer graph always includes its weights, which the packer "
+            "needs"
         )
-    kind = getattr(operator_export_type, "name", operator_export_type)
-    if kind not in (None, "ONNX", "ONNX_ATEN_FALLBACK"):  # nothing has to fall back
+    type_name = getattr(operator_export_type, "name", operator_export_type)
+    if type_name not in (None, "ONNX", "ONNX_ATEN_FALLBACK"):  # no operator needs a fallback
         raise ConfigError(
-            f"operator_export_type {kind}: the packer reads no aten node; leave it out, or ONNX"
+            f"operator_export_type {type_name}: the packer does not support aten nodes; omit it or "
+            "use ONNX"
         )
     for name, value in others.items():
         if name not in _IGNORED_KEYWORDS:
@@ -166,7 +181,7 @@ def _check_keywords(
                 f"'{name}'{suggest_nearest(name, [*_IGNORED_KEYWORDS, *_KEYWORDS])}"
             )
         if value not in _IGNORED_KEYWORDS[name]:
-            raise ConfigError(f"{name}={value!r} cannot be honoured; leave it out")
+            raise ConfigError(f"{name}={value!r} is not supported; omit it")
 
 
 _KEYWORDS = (
@@ -186,62 +201,63 @@ _KEYWORDS = (
 def export_debug(
     net: nn.Module, args: Any, path: OutputTarget, **settings: Any
 ) -> QuantizedModel | Exported:
-    """Do what `export` does: its other name."""
+    """Alias of `export`."""
     return export(net, args, path, **settings)
 
 
 def patch_torch_onnx_export() -> None:
-    """Let `torch.onnx.export` write the integer graph of an initialised net.
+    """Make `torch.onnx.export` write the integer graph if it is called with an initialised net.
 
-    Of any other module it does what it did.
-    Scripts for these chips call it behind `init`. Of an opset that the integer graph does not have,
-    a warning tells.
+    Scripts for the chips call it after `init`. For other modules it is unchanged. A requested opset
+    that differs from that of the integer graph causes a warning.
     """
-    own = torch.onnx.export
-    if getattr(own, "knows_initialised", False):
+    torch_export = torch.onnx.export
+    if getattr(torch_export, "knows_initialised", False):
         return
 
-    @functools.wraps(own)
-    def through(model: Any, args: Any = (), f: Any = None, *rest: Any, **settings: Any) -> Any:
+    @functools.wraps(torch_export)
+    def dispatch(model: Any, args: Any = (), f: Any = None, *options: Any, **settings: Any) -> Any:
         if not isinstance(model, QuantizedNet):
-            return own(model, args, f, *rest, **settings)
-        if rest or f is None:
+            return torch_export(model, args, f, *options, **settings)
+        if options or f is None:
             raise ConfigError(
-                "torch.onnx.export of a net after init: give a path, and everything behind it by "
+                "torch.onnx.export of a net after init: pass a path, and all further arguments by "
                 "keyword"
             )
-        wanted = settings.pop("opset_version", None)
-        written = export(model, args, f, **{**settings, "verbose": bool(settings.get("verbose"))})
-        assert isinstance(written, QuantizedModel)
-        if wanted not in (None, opset := written.graph.opset_imports[""]):
+        requested_opset = settings.pop("opset_version", None)
+        settings["verbose"] = bool(settings.get("verbose"))
+        exported = export(model, args, f, **settings)
+        assert isinstance(exported, QuantizedModel)
+        opset = exported.graph.opset_imports[""]
+        if requested_opset not in (None, opset):
             warnings.warn(
-                f"opset_version {wanted}: the integer graph has opset {opset}", stacklevel=2
+                f"opset_version {requested_opset}: the integer graph has opset {opset}",
+                stacklevel=2,
             )
         return None
 
-    through.knows_initialised = True  # type: ignore[attr-defined]
-    torch.onnx.export = through
+    dispatch.knows_initialised = True  # type: ignore[attr-defined]
+    torch.onnx.export = dispatch
 
 
-# ---- files -------------------------------------------------------------------------------------------------------
+# ---- files --------------------------------------------------------------------------------------
 
 
-def _dump_folder(path: OutputTarget, wanted: bool | str | os.PathLike[str]) -> Path | None:
-    if not wanted:
+def _dump_folder(path: OutputTarget, debug_dump: bool | str | os.PathLike[str]) -> Path | None:
+    """Return the folder for intermediate graphs, or None if none is requested."""
+    if not debug_dump:
         return None
-    if not isinstance(wanted, bool):
-        return Path(wanted)
+    if not isinstance(debug_dump, bool):
+        return Path(debug_dump)
     if not isinstance(path, str | os.PathLike):
-        raise ConfigError(
-            "debug_dump=True: an open file has no folder beside it; give debug_dump a folder"
-        )
+        raise ConfigError("debug_dump=True: an open file has no folder; pass a folder")
     return Path(path).with_name(f"{Path(path).stem}_debug")
 
 
 def _write(model: QuantizedModel, path: OutputTarget, verbose: bool) -> None:
-    """Write the graph, and to a path also the part for the packer, where there is one.
+    """Write the integer graph, and print it if `verbose`.
 
-    Print it if `verbose`.
+    If `path` is a path, the part for the packer is written too, if there is one.
     """
     if isinstance(path, str | os.PathLike):
         model.write(path)
@@ -261,9 +277,18 @@ def _write_float(
     folder: Path | None,
     verbose: bool,
 ) -> Exported:
-    with temporary_folder() as place:
-        home = path if isinstance(path, str | os.PathLike) else place / "net.onnx"
-        exported = export_float(net, args, home, debug_dump=folder, **settings)
+    """Write the float graph of a module, and print it if `verbose`.
+
+    Parameters
+    ----------
+    settings
+        Keywords of `float_export.export`.
+    folder
+        Folder for intermediate graphs, or None.
+    """
+    with temporary_folder() as temporary:
+        target = path if isinstance(path, str | os.PathLike) else temporary / "net.onnx"
+        exported = export_float(net, args, target, debug_dump=folder, **settings)
         if not isinstance(path, str | os.PathLike):
             path.write(exported.path.read_bytes())
         if verbose:
@@ -272,114 +297,121 @@ def _write_float(
 
 
 def _dump(folder: Path, state: QatState, model: QuantizedModel) -> None:
-    """Write the float graph, the normalised one with its weights, the plan and the integer graph."""
+    """Write the float graph, the normalized graph with current weights, plan and integer graph."""
     assert state.traced is not None
     with created_folder(folder, parents=True):
         ir.save(state.traced.planned.original, folder / "1_float.onnx")
-        ir.save(state.traced.bridge.export_float_graph(), folder / "2_normalised.onnx")
+        ir.save(state.traced.qat_module.export_float_graph(), folder / "2_normalised.onnx")
         write_text(folder / "3_plan.json", model.plan.to_json())
         ir.save(model.graph, folder / "4_integer.onnx")
 
 
-# ---- names -------------------------------------------------------------------------------------------------------
+# ---- names --------------------------------------------------------------------------------------
 
 
 def _map_io_names(
     state: QatState, inputs: Sequence[str] | None, outputs: Sequence[str] | None
 ) -> dict[str, str]:
-    """Return {name in the trace: the name that is wanted}."""
+    """Return the requested names of inputs and outputs by their names in the trace.
+
+    Names that do not change are not included. Raises ConfigError for invalid names.
+    """
     assert state.traced is not None
-    found: dict[str, str] = {}
-    own = {
-        "input": list(state.traced.inputs),
-        "output": [n for n in state.traced.outputs if n is not None],
-    }
-    for kind, wanted in (("input", inputs), ("output", outputs)):
-        if wanted is None:
+    traced_outputs = [name for name in state.traced.outputs if name is not None]
+    names: dict[str, str] = {}
+    for kind, traced_names, new_names in (
+        ("input", list(state.traced.inputs), inputs),
+        ("output", traced_outputs, outputs),
+    ):
+        if new_names is None:
             continue
-        if len(wanted) != len(own[kind]):
+        if len(new_names) != len(traced_names):
             raise ConfigError(
-                f"{len(wanted)} {kind} names for {len(own[kind])} {kind}s ({', '.join(own[kind])})"
+                f"{len(new_names)} {kind} names for {len(traced_names)} {kind}s "
+                f"({', '.join(traced_names)})"
             )
-        found.update(zip(own[kind], wanted, strict=True))
-    if len({*found.values()}) < len(found) or not all(found.values()):
+        names.update(zip(traced_names, new_names, strict=True))
+    if len(set(names.values())) < len(names) or not all(names.values()):
         raise ConfigError(
-            f"names of inputs and outputs must differ and not be empty: {', '.join(found.values())}"
+            f"names of inputs and outputs must differ and not be empty: {', '.join(names.values())}"
         )
-    return {old: new for old, new in found.items() if old != new}
+    return {old: new for old, new in names.items() if old != new}
 
 
 def _rename_io(model: QuantizedModel, names: Mapping[str, str]) -> QuantizedModel:
-    """Return `model` with other names for inputs and outputs."""
+    """Return `model` with inputs and outputs renamed; `names` maps old names to new ones."""
     if not names:
         return model
-    ends = {str(v.name) for v in (*model.graph.graph.inputs, *model.graph.graph.outputs)}
-    taken = ir.get_tensor_names(model.graph) - names.keys()
-    if both := taken.intersection(names.values()):
+    reserved_names = ir.get_tensor_names(model.graph) - names.keys()
+    conflicts = reserved_names.intersection(names.values())
+    if conflicts:
         raise ConfigError(
-            f"'{min(both)}' is the name of another tensor of the graph; choose another"
+            f"'{min(conflicts)}' is the name of another tensor of the graph; choose another name"
         )
-    return replace(
-        model,
-        graph=_rename_graph(
-            model.graph, {old: new for old, new in names.items() if old in ends}, {}
-        ),
-    )
+    io_names = _get_io_names(model)
+    io_renames = {old: new for old, new in names.items() if old in io_names}
+    return replace(model, graph=_rename_graph(model.graph, io_renames, {}))
+
+
+def _get_io_names(model: QuantizedModel) -> set[str]:
+    """Return the names of the graph inputs and outputs."""
+    graph = model.graph.graph
+    return {str(value.name) for value in (*graph.inputs, *graph.outputs)}
 
 
 def _rename_graph(
     graph: ir.Model, tensors: Mapping[str, str], nodes: Mapping[str, str]
 ) -> ir.Model:
-    """Return a copy of `graph` with other names, in what its metadata say of tensors as well."""
+    """Return a copy of `graph` with renamed tensors and nodes, also in its metadata."""
     copy = ir.clone(graph)
-    both = set(tensors.values()) & set(
-        tensors
-    )  # an old name may be another's new one: by way of names of no one
-    aside = {old: ir.unique_tensor_name(copy, f"{old}_aside") for old in tensors} if both else {}
-    if aside:
-        ir.rename(copy, aside, {})
-    ir.rename(copy, {aside.get(old, old): new for old, new in tensors.items()}, nodes)
+    temporary: dict[str, str] = {}
+    if not tensors.keys().isdisjoint(tensors.values()):
+        # A new name is also an old one: rename in two steps.
+        temporary = {old: ir.unique_tensor_name(copy, f"{old}_aside") for old in tensors}
+        ir.rename(copy, temporary, {})
+    ir.rename(copy, {temporary.get(old, old): new for old, new in tensors.items()}, nodes)
     for key in (BATCH_AXES_KEY, "lingeronnx.transforms"):
         if key in copy.metadata_props:
-            held = json.loads(copy.metadata_props[key])
-            copy.metadata_props[key] = json.dumps(
-                {tensors.get(name, name): value for name, value in held.items()}
-            )
+            entries = json.loads(copy.metadata_props[key])
+            renamed = {tensors.get(name, name): value for name, value in entries.items()}
+            copy.metadata_props[key] = json.dumps(renamed)
     return copy
 
 
 def _drop_scopes(model: QuantizedModel) -> QuantizedModel:
-    """Return `model` with nodes and inner tensors called by operator and number."""
-    ends = {str(v.name) for v in (*model.graph.graph.inputs, *model.graph.graph.outputs)}
-    tensors, nodes, count = dict[str, str](), dict[str, str](), dict[str, int]()
+    """Return `model` with nodes and inner tensors named by operator and number."""
+    io_names = _get_io_names(model)
+    tensors: dict[str, str] = {}
+    nodes: dict[str, str] = {}
+    counts = Counter[str]()
     for node in model.graph.graph:
-        number = count[node.op_type] = count.get(node.op_type, -1) + 1
-        nodes[str(node.name)] = f"{node.op_type}_{number}"
+        label = f"{node.op_type}_{counts[node.op_type]}"
+        counts[node.op_type] += 1
+        nodes[str(node.name)] = label
         for index, value in enumerate(node.outputs):
-            if value.name and value.name not in ends:
-                tensors[str(value.name)] = f"{node.op_type}_{number}_output_{index}"
+            if value.name and value.name not in io_names:
+                tensors[str(value.name)] = f"{label}_output_{index}"
     return replace(model, graph=_rename_graph(model.graph, tensors, nodes))
 
 
 def _without_dequants(model: QuantizedModel) -> QuantizedModel:
-    """Return `model` without its Dequants: what read them reads the integers."""
+    """Return `model` without its Dequants; their consumers read the integers."""
     copy = ir.clone(model.graph)
-    for node in [
-        node
-        for node in copy.graph
-        if node.op_type == DEQUANT.name and node.domain == DEQUANT.domain
-    ]:
+    for node in list(copy.graph):
+        if node.op_type != DEQUANT.name or node.domain != DEQUANT.domain:
+            continue
         source, result = ir.require_input(node), node.outputs[0]
-        name = str(result.name)
-        given = result.is_graph_output() and not source.is_graph_output()
+        output_name = None
+        if result.is_graph_output() and not source.is_graph_output():
+            output_name = str(result.name)
         ir.replace_all_uses(result, source)
         copy.graph.remove(node, safe=True)
-        if given:
-            source.name = name
+        if output_name is not None:
+            source.name = output_name
     return replace(model, graph=copy)
 
 
-# ---- dynamic axes ------------------------------------------------------------------------------------------------
+# ---- dynamic axes -------------------------------------------------------------------------------
 
 
 def _apply_dynamic_axes(
@@ -387,73 +419,113 @@ def _apply_dynamic_axes(
     net: nn.Module,
     args: Any,
     state: QatState,
-    given: Mapping[str, Any] | None,
+    dynamic_axes: Mapping[str, Any] | None,
     names: Sequence[str] | None,
 ) -> QuantizedModel:
-    """Return `model` with the sizes that `given` leaves open.
+    """Return `model` with dynamic axes.
 
-    ConfigError where an integer graph fixes one of them.
+    Parameters
+    ----------
+    args
+        Arguments of a call; their shapes are checked.
+    dynamic_axes
+        As in `export`; None for a fixed batch.
+    names
+        New names of the inputs, or None.
+
+    Raises
+    ------
+    ConfigError
+        If an axis cannot be dynamic in an integer graph.
     """
     traced = state.traced
     assert traced is not None
     feed = traced.get_feed(net, args, {})
-    if given is None:
+    if dynamic_axes is None:
         return model
-    renamed = dict(zip(traced.inputs, names or traced.inputs, strict=True))
-    inputs = {renamed[name]: tensor for name, tensor in feed.items()}
-    graph = model.graph.graph
-    ranks = {str(v.name): torch.empty([1] * len(ir.get_shape(v) or ())) for v in graph.outputs}
-    axes, labels, _ = resolve_dynamic_axes(given, inputs, ranks)
-    batch = {renamed[name]: spec_axis for name, spec_axis in traced.batch_axes.items()}
-    for name, free in axes.items():
-        for axis in free:
-            if model.platform.single_sample:
-                raise ConfigError(
-                    f"dynamic axes: graphs for {model.platform.name} hold one sample, and all "
-                    "sizes are fixed; leave "
-                    "dynamic_axes out"
-                )
-            if axis != batch.get(name):
+    new_names = dict(zip(traced.inputs, names or traced.inputs, strict=True))
+    inputs = {new_names[name]: tensor for name, tensor in feed.items()}
+    output_ranks = {
+        str(value.name): torch.empty([1] * len(ir.get_shape(value) or ()))
+        for value in model.graph.graph.outputs
+    }
+    axes, output_labels, _ = resolve_dynamic_axes(dynamic_axes, inputs, output_ranks)
+    batch_axes = {new_names[name]: axis for name, axis in traced.batch_axes.items()}
+    _check_dynamic_axes(model, axes, batch_axes)
+    shapes = {name: tensor.shape for name, tensor in inputs.items()}
+    graph = _set_batch_dimensions(model.graph, axes, output_labels, shapes, batch_axes)
+    return replace(model, graph=graph)
+
+
+def _check_dynamic_axes(
+    model: QuantizedModel,
+    axes: Mapping[str, Mapping[int, str]],
+    batch_axes: Mapping[str, int | None],
+) -> None:
+    """Raise ConfigError if an axis other than the batch is dynamic, or any axis for a chip."""
+    for name, labels in axes.items():
+        if labels and model.platform.single_sample:
+            raise ConfigError(
+                f"dynamic axes: graphs for {model.platform.name} contain one sample, and all sizes "
+                "are fixed; omit dynamic_axes"
+            )
+        for axis in labels:
+            if axis != batch_axes.get(name):
                 raise ConfigError(
                     f"dynamic axes: axis {axis} of '{name}' is fixed in an integer graph; only the "
                     "batch can be dynamic"
                 )
-    return replace(
-        model,
-        graph=_open_batch_axes(
-            model.graph, axes, labels, {n: t.shape for n, t in inputs.items()}, batch
-        ),
-    )
 
 
-def _open_batch_axes(
+def _set_batch_dimensions(
     graph: ir.Model,
     axes: Mapping[str, Mapping[int, str]],
-    labels: Mapping[str, Mapping[int, str]],
-    sizes: Mapping[str, Sequence[int]],
-    batch: Mapping[str, int | None],
+    output_labels: Mapping[str, Mapping[int, str]],
+    shapes: Mapping[str, Sequence[int]],
+    batch_axes: Mapping[str, int | None],
 ) -> ir.Model:
-    """Return a copy of `graph` in which the batch has the name that is wanted, or the size where no name is."""
+    """Return a copy of `graph` with the batch of inputs and outputs named or fixed.
+
+    Parameters
+    ----------
+    axes
+        Input name -> axis -> label of the dynamic axes.
+    output_labels
+        The same for outputs.
+    shapes
+        Shapes of the inputs, for a batch without a label.
+    batch_axes
+        Batch axis of each input, or None.
+    """
     copy = ir.clone(graph)
     for value in copy.graph.inputs:
-        name, axis = str(value.name), batch.get(str(value.name))
+        name, axis = str(value.name), batch_axes.get(str(value.name))
         if axis is not None:
             dims: list[Any] = list(ir.get_shape(value) or ())
-            dims[axis] = axes.get(name, {}).get(axis, sizes[name][axis])
+            dims[axis] = axes.get(name, {}).get(axis, shapes[name][axis])
             value.shape = ir.make_shape(dims)
-    open_name = next(
-        (
-            free[k]
-            for name, free in axes.items()
-            if (k := batch.get(name)) is not None and k in free
-        ),
-        None,
-    )
-    count = next((sizes[name][axis] for name, axis in batch.items() if axis is not None), 1)
+    batch = _get_batch_dimension(axes, shapes, batch_axes)
     for value in copy.graph.outputs:
-        dims = list(ir.get_shape(value) or ())
-        own = labels.get(str(value.name), {})
-        value.shape = ir.make_shape(
-            [own.get(i, (open_name or count) if d is None else d) for i, d in enumerate(dims)]
-        )
+        labels = output_labels.get(str(value.name), {})
+        dims = [batch if dim is None else dim for dim in ir.get_shape(value) or ()]
+        value.shape = ir.make_shape([labels.get(axis, dim) for axis, dim in enumerate(dims)])
     return copy
+
+
+def _get_batch_dimension(
+    axes: Mapping[str, Mapping[int, str]],
+    shapes: Mapping[str, Sequence[int]],
+    batch_axes: Mapping[str, int | None],
+) -> str | int:
+    """Return the label of the first dynamic batch axis, else the batch size of the first input.
+
+    The default, without a batch axis, is 1.
+    """
+    for name, labels in axes.items():
+        axis = batch_axes.get(name)
+        if axis is not None and labels.get(axis):
+            return labels[axis]
+    for name, axis in batch_axes.items():
+        if axis is not None:
+            return shapes[name][axis]
+    return 1

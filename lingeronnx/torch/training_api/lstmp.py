@@ -1,10 +1,10 @@
-"""LSTM layers with a projected state, under the names and with the parameters that people's checkpoints have.
+"""LSTM layers with a projected state, with the class and parameter names of existing checkpoints.
 
-`LSTMP` is one layer in one direction; `UBLSTMP` is two of them, one forward and one backward, side
-by side. `FastUBLSTMP` is the same of ``nn.LSTM``, `NormalizeFastLSTMP` an ``nn.LSTM`` with clamps.
-All compute what ``nn.LSTM(proj_size=...)`` does (`projection` tells the formula); `lstmp_layouts`
-converts the checkpoints of one into those of another. Inputs are [N, T, I], batch first. Clipping
-of states and masks of lengths are the caller's.
+`LSTMP` is one layer in one direction; `UBLSTMP` runs two of them, forward and backward.
+`FastUBLSTMP` is the same based on ``nn.LSTM``, and `NormalizeFastLSTMP` is an ``nn.LSTM`` with
+clamps. All compute the same as ``nn.LSTM(proj_size=...)`` (formula in `exporter.projection`);
+`lstmp_layouts` converts checkpoints between the layouts. Inputs are [N, T, I], batch first.
+Clipping of states and masking of padded steps are left to the caller.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ __all__ = ["LSTMP", "FastUBLSTMP", "NormalizeFastLSTMP", "UBLSTMP"]
 class LSTMP(nn.Module):
     """One layer of LSTM with projection, in one direction.
 
-    Parameters, gates in the order i, f, g, o: ``input_linearity.weight`` [4C, I] and ``.bias``
-    [4C], ``state_linearity.weight`` [4C, P], ``state_projection.weight`` [P, C].
+    With gates in the order i, f, g, o, it has the parameters ``input_linearity.weight`` [4C, I],
+    ``input_linearity.bias`` [4C], ``state_linearity.weight`` [4C, P] and
+    ``state_projection.weight`` [P, C].
 
     Parameters
     ----------
@@ -41,11 +42,11 @@ class LSTMP(nn.Module):
     hidden_size : int
         P, elements of the projected state, which is the output.
     cell_size : int
-        C, cells. Called hidden_size by ``nn.LSTM``, whose proj_size is P.
+        C, number of cells. ``nn.LSTM`` calls it hidden_size, and P proj_size.
     batch_first : bool
-        True; there is no other form.
+        Must be True.
     go_forward : bool
-        False walks from the last step to the first one.
+        False runs from the last step to the first.
     """
 
     def __init__(
@@ -59,16 +60,13 @@ class LSTMP(nn.Module):
         super().__init__()
         if not batch_first:
             raise ConfigError(
-                "LSTMP takes the batch on axis 0 only: leave batch_first=True and transpose the "
+                "LSTMP supports the batch on axis 0 only: use batch_first=True and transpose the "
                 "input"
             )
-        for name, size in (
-            ("input_size", input_size),
-            ("hidden_size", hidden_size),
-            ("cell_size", cell_size),
-        ):
+        sizes = {"input_size": input_size, "hidden_size": hidden_size, "cell_size": cell_size}
+        for name, size in sizes.items():
             if size < 1:
-                raise ConfigError(f"{name} of an LSTMP is {size}; it is at least 1")
+                raise ConfigError(f"{name} of an LSTMP is {size}; it must be at least 1")
         self.input_size, self.hidden_size, self.cell_size = input_size, hidden_size, cell_size
         self.go_forward = go_forward
         self.input_linearity = nn.Linear(input_size, 4 * cell_size)
@@ -77,41 +75,55 @@ class LSTMP(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all parameters evenly from +-1/sqrt(C), as ``nn.LSTM`` does."""
-        reach = self.cell_size**-0.5
+        """Initialize all parameters uniformly in +-1/sqrt(C), as ``nn.LSTM`` does."""
+        bound = self.cell_size**-0.5
         for parameter in self.parameters():
-            nn.init.uniform_(parameter, -reach, reach)
+            nn.init.uniform_(parameter, -bound, bound)
 
     def forward(self, inputs: Tensor, states: States | None = None) -> tuple[Tensor, States]:
-        """Return y [N, T, P] and the last state [1, N, P] and cell [1, N, C].
+        """Run the layer.
 
-        inputs : [N, T, I]. states : state and cell to begin with, (1, N, P) and (1, N, C) or (N, P)
-        and (N, C); default zeros. Raises DataError for other sizes.
+        Parameters
+        ----------
+        inputs : [N, T, I]
+        states
+            Initial state and cell, [1, N, P] and [1, N, C], or [N, P] and [N, C]; by default zeros.
+
+        Returns
+        -------
+        y : [N, T, P]
+        states
+            Last state [1, N, P] and cell [1, N, C].
+
+        Raises
+        ------
+        DataError
+            If the initial states have other shapes.
         """
-        start = (None, None) if states is None else self._start(inputs, states)
-        parts = DirectionWeights(
+        start = (None, None) if states is None else self._flatten_states(inputs, states)
+        weights = DirectionWeights(
             self.input_linearity.weight,
             self.state_linearity.weight,
             self.input_linearity.bias,
             self.state_projection.weight,
         )
-        y, (h, c) = run_direction(inputs, start, parts, self.go_forward)
+        y, (h, c) = run_direction(inputs, start, weights, self.go_forward)
         return y, (h[None], c[None])
 
-    def _start(self, inputs: Tensor, states: States) -> States:
-        """Return the states as (N, P) and (N, C)."""
-        found = []
-        for what, state, size in zip(
+    def _flatten_states(self, inputs: Tensor, states: States) -> States:
+        """Return initial state and cell as [N, P] and [N, C], after checking their shapes."""
+        flattened = []
+        for name, state, size in zip(
             ("state", "cell"), states, (self.hidden_size, self.cell_size), strict=True
         ):
             flat = state.squeeze(0) if state.dim() == 3 else state
             if not is_exporting() and flat.shape != (inputs.shape[0], size):
                 raise DataError(
-                    f"the {what} that an LSTMP begins with has shape {list(state.shape)}; give "
+                    f"the initial {name} of an LSTMP has shape {list(state.shape)}; it must be "
                     f"[1, {inputs.shape[0]}, {size}] or [{inputs.shape[0]}, {size}]"
                 )
-            found.append(flat)
-        return found[0], found[1]
+            flattened.append(flat)
+        return flattened[0], flattened[1]
 
     def extra_repr(self) -> str:
         """Return the sizes for ``print(module)``."""
@@ -122,10 +134,9 @@ class LSTMP(nn.Module):
 
 
 class UBLSTMP(nn.Module):
-    """An `LSTMP` forward and one backward over the same input.
+    """Bidirectional LSTM with projection: `forward_lstmp` and `backward_lstmp` on the same input.
 
-    ``forward_lstmp`` and ``backward_lstmp``.
-    Sizes as of `LSTMP`, per direction; outputs [N, T, 2P], forward in front.
+    The sizes are those of `LSTMP`, per direction. The outputs are [N, T, 2P], forward first.
     """
 
     def __init__(
@@ -138,20 +149,28 @@ class UBLSTMP(nn.Module):
         )
 
     def forward(self, inputs: Tensor, states: States | None = None) -> tuple[Tensor, States]:
-        """Return y [N, T, 2P] and the last states [2, N, P] and cells [2, N, C].
+        """Run both directions.
 
-        inputs : [N, T, I]. states : states (2, N, P) and cells (2, N, C) to begin with; default
-        zeros.
+        Parameters
+        ----------
+        inputs : [N, T, I]
+        states
+            Initial states [2, N, P] and cells [2, N, C]; by default zeros.
+
+        Returns
+        -------
+        y : [N, T, 2P]
+        states
+            Last states [2, N, P] and cells [2, N, C].
         """
-        one, two = _split_directions(states)
-        return _join_directions(self.forward_lstmp(inputs, one), self.backward_lstmp(inputs, two))
+        forward_states, backward_states = _split_directions(states)
+        return _join_directions(
+            self.forward_lstmp(inputs, forward_states), self.backward_lstmp(inputs, backward_states)
+        )
 
 
 class FastUBLSTMP(nn.Module):
-    """`UBLSTMP` of ``nn.LSTM`` with proj_size.
-
-    ``forward_lstmp`` and ``backward_lstmp``, each of one direction.
-    """
+    """`UBLSTMP` based on ``nn.LSTM`` with proj_size, which needs fewer outputs than cells."""
 
     def __init__(
         self, input_size: int, hidden_size: int, cell_size: int, batch_first: bool = True
@@ -159,12 +178,13 @@ class FastUBLSTMP(nn.Module):
         super().__init__()
         if not batch_first:
             raise ConfigError(
-                "FastUBLSTMP takes the batch on axis 0 only: leave batch_first=True and transpose"
+                "FastUBLSTMP supports the batch on axis 0 only: use batch_first=True and transpose "
+                "the input"
             )
         if hidden_size >= cell_size:
             raise ConfigError(
-                f"torch's nn.LSTM projects to fewer values than it has cells, not {cell_size} to "
-                f"{hidden_size}; use UBLSTMP"
+                f"nn.LSTM supports only fewer outputs than cells, not {hidden_size} outputs for "
+                f"{cell_size} cells; use UBLSTMP"
             )
         self.forward_lstmp = nn.LSTM(input_size, cell_size, proj_size=hidden_size, batch_first=True)
         self.backward_lstmp = nn.LSTM(
@@ -172,53 +192,56 @@ class FastUBLSTMP(nn.Module):
         )
 
     def forward(self, inputs: Tensor, states: States | None = None) -> tuple[Tensor, States]:
-        """Return y [N, T, 2P] and the last states [2, N, P] and cells [2, N, C].
-
-        Arguments as of `UBLSTMP`.
-        """
-        one, two = _split_directions(states)
-        if (
-            is_exporting()
-        ):  # so that the reversal stands at the LSTM, where the other direction takes its place
-            back = self.backward_lstmp
-            weights = get_layer_weights(
-                back, [getattr(back, name) for name in back._flat_weights_names]
-            )[0][0]
-            y, (h, c) = run_direction(
-                inputs, (None, None) if two is None else (two[0][0], two[1][0]), weights, False
-            )
-            return _join_directions(self.forward_lstmp(inputs, one), (y, (h[None], c[None])))
-        y, end = self.backward_lstmp(inputs.flip(1), two)
-        return _join_directions(self.forward_lstmp(inputs, one), (y.flip(1), end))
+        """Run both directions; arguments and results as in `UBLSTMP`."""
+        forward_states, backward_states = _split_directions(states)
+        if not is_exporting():
+            reversed_y, last = self.backward_lstmp(inputs.flip(1), backward_states)
+            backward = reversed_y.flip(1), last
+        else:
+            # The reversal must be adjacent to the LSTM, for the exporter to merge the directions.
+            layer = self.backward_lstmp
+            flat_weights = [getattr(layer, name) for name in layer._flat_weights_names]
+            weights = get_layer_weights(layer, flat_weights)[0][0]
+            start: tuple[Tensor | None, Tensor | None] = (None, None)
+            if backward_states is not None:
+                start = backward_states[0][0], backward_states[1][0]
+            y, (h, c) = run_direction(inputs, start, weights, False)
+            backward = y, (h[None], c[None])
+        return _join_directions(self.forward_lstmp(inputs, forward_states), backward)
 
 
 def _split_directions(states: States | None) -> tuple[States | None, States | None]:
-    """Return the states of the two directions."""
+    """Split states and cells [2, N, ...] into those of the two directions, [1, N, ...]."""
     if states is None:
         return None, None
     if any(state.dim() != 3 or state.shape[0] != 2 for state in states):
         sizes = " and ".join(str(list(state.shape)) for state in states)
         raise DataError(
-            f"states of two directions have shapes [2, N, P] and [2, N, C]; these have {sizes}"
+            f"states of two directions must have shapes [2, N, P] and [2, N, C]; these have {sizes}"
         )
     h, c = states
     return (h[:1], c[:1]), (h[1:], c[1:])
 
 
 def _join_directions(
-    one: tuple[Tensor, States], two: tuple[Tensor, States]
+    forward: tuple[Tensor, States], backward: tuple[Tensor, States]
 ) -> tuple[Tensor, States]:
-    """Join outputs along the elements, states along the directions."""
-    (y, (h, c)), (y_back, (h_back, c_back)) = one, two
+    """Concatenate the outputs of two directions along the elements, and the states along axis 0."""
+    (y, (h, c)), (y_back, (h_back, c_back)) = forward, backward
     return torch.cat([y, y_back], dim=2), (torch.cat([h, h_back]), torch.cat([c, c_back]))
 
 
 class NormalizeFastLSTMP(nn.LSTM):
-    """``nn.LSTM`` with proj_size, and clamps in forward that keep weights, biases and outputs in a range.
+    """``nn.LSTM`` with proj_size that clamps weights, biases and outputs in its forward.
 
-    Takes what ``nn.LSTM`` takes. normalize_weight_value, normalize_bias_value,
-    normalize_output_value : the largest magnitude of weights, of biases and of outputs, None for no
-    clamp. The last states are not clamped.
+    The last states are not clamped.
+
+    Parameters
+    ----------
+    args, kwargs
+        Arguments of ``nn.LSTM``.
+    normalize_weight_value, normalize_bias_value, normalize_output_value
+        Largest absolute values; None for no clamp.
     """
 
     _flat_weights: list[Tensor]
@@ -233,21 +256,18 @@ class NormalizeFastLSTMP(nn.LSTM):
     ) -> None:
         super().__init__(*args, **kwargs)
         if not self.proj_size:
-            raise ConfigError(
-                "NormalizeFastLSTMP needs proj_size, the size of the projected state; give "
-                "proj_size=..."
-            )
+            raise ConfigError("NormalizeFastLSTMP needs proj_size, the size of the projected state")
         values = (normalize_weight_value, normalize_bias_value, normalize_output_value)
         if any(value is not None and value <= 0 for value in values):
             raise ConfigError(
-                f"the clamps of a NormalizeFastLSTMP are {values}; each is above 0, or None"
+                f"the clamps of a NormalizeFastLSTMP are {values}; each must be above 0, or None"
             )
         self.normalize_weight_value, self.normalize_bias_value, self.normalize_output_value = values
 
     def forward(self, input: Any, hx: States | None = None) -> Any:
-        """Return outputs and last states as ``nn.LSTM`` does, of clamped weights.
+        """Return outputs and last states as ``nn.LSTM`` does, computed with clamped weights.
 
-        A PackedSequence only in torch.
+        A PackedSequence is supported in torch only, not in an export.
         """
         limits = {"bias": self.normalize_bias_value, "weight": self.normalize_weight_value}
         clamped = [
@@ -257,15 +277,16 @@ class NormalizeFastLSTMP(nn.LSTM):
         if is_exporting():
             y, states = run_projected_lstm(self, clamped, input, hx)
         else:
-            held, self._flat_weights = self._flat_weights, clamped
+            flat_weights, self._flat_weights = self._flat_weights, clamped
             try:
                 y, states = super().forward(input, hx)
             finally:
-                self._flat_weights = held
+                self._flat_weights = flat_weights
         if isinstance(y, PackedSequence):
             return y._replace(data=_clamp(y.data, self.normalize_output_value)), states
         return _clamp(y, self.normalize_output_value), states
 
 
-def _clamp(tensor: Tensor, value: float | None) -> Tensor:
-    return tensor if value is None else tensor.clamp(-value, value)
+def _clamp(tensor: Tensor, limit: float | None) -> Tensor:
+    """Clamp a tensor to [-limit, limit]; None for no limit."""
+    return tensor if limit is None else tensor.clamp(-limit, limit)

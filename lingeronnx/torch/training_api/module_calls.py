@@ -9,9 +9,9 @@
     ...                                                    # train as before
     lo.torch.export(net, x, "net.onnx")
 
-All of them note what they are told on the modules (`counterparts`); `init` makes the net compute
-what its integers will (`quantized_net`). The parameters stay the same objects, under the same
-names. Must not know: graphs.
+The calls annotate the modules (`module_wrappers`); `init` makes the net compute like its integer
+graph (`quantized_net`). The parameters stay the same objects under the same names. This module
+knows no graph.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from .export_calls import patch_torch_onnx_export
 from .module_wrappers import (
     Clamp,
     LayerBits,
+    ModuleAnnotations,
     get_annotations,
     get_or_create_annotations,
     update_module_class,
@@ -48,11 +49,12 @@ __all__ = [
     "trace_layers",
 ]
 
+_EXPORTER = "torchscript"
 _CLAMPABLE_TYPES = (nn.Conv1d, nn.Conv2d, nn.Linear, nn.ConvTranspose2d)
 
 
 class QuantMode(Enum):
-    """What scales may be: any number (MaxValue), or powers of two (QValue)."""
+    """Kind of scales: any number (MaxValue), or powers of two (QValue)."""
 
     MaxValue = "max-value"
     QValue = "q-value"
@@ -67,30 +69,55 @@ def trace_layers(
     ahead_bn_relu: bool = True,
     ahead_linear_relu: bool = True,
 ) -> nn.Module:
-    """Fold the batch norms of `target_model`, a part of `root_model` or all of it, into the layers before them.
+    """Fold the batch norms of a net, or of a part of it, into the layers before them.
 
-    Their mean and variance stay from then on; all other parameters train on. inputs : what
-    target_model is called with. Where a layer is followed by a Relu, its output takes its scale
-    from the positive side, here always: the last four can only be True. Returns `root_model`.
-    Raises ModelError for what cannot be traced, with the module's name, and ConfigError where it
-    comes second or after other calls.
+    Mean and variance are constant afterwards; all other parameters remain trainable.
+
+    Parameters
+    ----------
+    root_model
+        The net.
+    target_model
+        The part of the net to fold, or the net itself.
+    inputs
+        Arguments of `target_model`.
+    fuse_bn, ahead_conv_relu, ahead_bn_relu, ahead_linear_relu
+        Must be True. The output scale of a layer before a Relu always follows the positive values.
+
+    Returns
+    -------
+    nn.Module
+        `root_model`.
+
+    Raises
+    ------
+    ConfigError
+        If the call is repeated or does not come before the other calls.
+    ModelError
+        If the net cannot be traced; the message names the module.
     """
     _check_uninitialised_net(root_model)
-    known = {"fuse_bn": fuse_bn, "ahead_conv_relu": ahead_conv_relu, "ahead_bn_relu": ahead_bn_relu}
-    for name, value in {**known, "ahead_linear_relu": ahead_linear_relu}.items():
-        if not value:
+    options = {
+        "fuse_bn": fuse_bn,
+        "ahead_conv_relu": ahead_conv_relu,
+        "ahead_bn_relu": ahead_bn_relu,
+        "ahead_linear_relu": ahead_linear_relu,
+    }
+    for name, is_enabled in options.items():
+        if not is_enabled:
             raise ConfigError(
-                f"trace_layers: {name}=False is not offered: an integer graph always has it so"
+                f"trace_layers: {name}=False is not supported; integer graphs are always fused"
             )
     if all(module is not target_model for module in root_model.modules()):
-        raise ConfigError("trace_layers: the target model is no part of the root model")
+        raise ConfigError("trace_layers: the target model is not part of the root model")
     for path, module in root_model.named_modules():
-        marks = get_annotations(module)
-        if marks.trace_args is not None:
-            raise ConfigError("trace_layers was called for this model before; once is all")
-        if marks.clamp or marks.is_clamp_exempt or marks.bits or not marks.allows_quantization:
+        annotations = get_annotations(module)
+        if annotations.trace_args is not None:
+            raise ConfigError("trace_layers was already called for this model; call it only once")
+        if _has_settings(annotations):
             raise ConfigError(
-                f"trace_layers comes first: module '{path or type(module).__name__}' was set before"
+                "trace_layers must be the first call: module "
+                f"'{path or type(module).__name__}' already has settings"
             )
     args = inputs if isinstance(inputs, tuple | dict) else (inputs,)
     export_with_folded_norms(target_model, args, {}, _EXPORTER)
@@ -100,14 +127,18 @@ def trace_layers(
     return root_model
 
 
-_EXPORTER = "torchscript"
+def _has_settings(annotations: ModuleAnnotations) -> bool:
+    """Return whether any call but `trace_layers` has set options of a module."""
+    if annotations.clamp or annotations.is_clamp_exempt:
+        return True
+    return annotations.bits is not None or not annotations.allows_quantization
 
 
-# ---- what is quantized -------------------------------------------------------------------------------------------
+# ---- selection of modules -----------------------------------------------------------------------
 
 
 def disable_quant(module: nn.Module) -> nn.Module:
-    """Leave `module`, with all that is in it, in float; before `init`. Returns it."""
+    """Keep `module` and its submodules in float, and return it. Must be called before `init`."""
     _check_before_init(module, "disable_quant")
     get_or_create_annotations(module).allows_quantization = False
     return module
@@ -116,10 +147,21 @@ def disable_quant(module: nn.Module) -> nn.Module:
 def quant_module(
     module: nn.Module, data_bits: int = 8, parameter_bits: int = 8, out_bits: int | None = None
 ) -> nn.Module:
-    """Quantize `module`, whatever its type, and give it its own widths.
+    """Quantize `module`, whatever its type, with its own bit widths.
 
-    Before `init`, which checks them. Returns it.
-    out_bits : None for a float32 output.
+    Must be called before `init`, which validates the bit widths.
+
+    Parameters
+    ----------
+    module
+        The layer.
+    data_bits, parameter_bits, out_bits
+        Bits of inputs, weights and outputs; `out_bits` None for a float32 output.
+
+    Returns
+    -------
+    nn.Module
+        `module`.
     """
     _check_before_init(module, "quant_module")
     get_or_create_annotations(module).bits = LayerBits(data_bits, parameter_bits, out_bits)
@@ -143,161 +185,152 @@ def init(
     calib: Any = None,
     exporter: str | None = _EXPORTER,
 ) -> nn.Module:
-    """Make `net` compute what its integers will, with gradients; return it.
+    """Make `net` compute like its integer graph, with gradients.
 
     Parameters
     ----------
     net
-        A module in float32. It keeps its parameters, as objects and by name.
+        A module in float32. Its parameters stay the same objects under the same names.
     quant_modules
-        The types of modules that are quantized, by their inputs, weights and outputs.
+        Types of the modules whose inputs, weights and outputs are quantized.
     mode
-        QuantMode.MaxValue, or QuantMode.QValue for powers of two; default QValue for a chip, else
-        MaxValue.
+        QuantMode.MaxValue, or QuantMode.QValue for powers of two; by default QValue for a chip and
+        MaxValue for the generic platform.
     data_bits, parameter_bits, out_bits
-        Widths of inputs, weights and outputs. out_bits None: outputs are float32, and what stands
-        between two layers computes in float; 8: operators without parameters that read integers
-        only compute in integers, too.
+        Bits of inputs, weights and outputs. With `out_bits` None outputs are float32, and operators
+        between layers run in float; with 8, operators without parameters whose inputs are all
+        integer run in integers too.
     platform
-        Default generic for MaxValue and the first chip for QValue.
+        By default generic for MaxValue and the first chip for QValue.
     example_inputs
-        What net is called with. With it, or after `trace_layers` of the whole net, the net is
-        traced now, else at its first call. These inputs also give the first ranges.
+        Arguments of `net`. With them, or after `trace_layers` of the complete net, the net is
+        traced now, otherwise at its first call. They also determine the initial ranges.
     calib
-        Calibration data, as `quantize` takes them. With them the scales are calibrated and stay;
-        without, they follow the running maximum in training and stay in evaluation.
+        Calibration data, as for `quantize`. With data the scales are calibrated and constant;
+        without, they follow the running extremes in training and are constant in evaluation.
     exporter
-        The exporter that traces, as `export` takes it.
+        Name of the exporter for the trace, as in `export`.
+
+    Returns
+    -------
+    nn.Module
+        `net`.
 
     Raises
     ------
     ConfigError
-        For settings that the platform has not, and for a net that was initialised before.
+        If the platform does not support a setting, or the net is already initialised.
     ModelError
-        For what cannot be traced, with the module's name.
+        If the net cannot be traced; the message names the module.
     """
     _check_uninitialised_net(net)
-    kinds = _resolve_module_types(net, quant_modules)
-    chosen, row = _resolve_mode_and_target(mode, platform)
-    widths = LayerBits(data_bits, parameter_bits, out_bits)
+    module_types = _resolve_module_types(net, quant_modules)
+    mode, target = _resolve_mode_and_target(mode, platform)
+    bits = LayerBits(data_bits, parameter_bits, out_bits)
     config = {
-        "platform": row,
-        "mode": chosen.value,
+        "platform": target,
+        "mode": mode.value,
         "bits": data_bits,
         "weight_bits": parameter_bits,
     }
-    QuantConfig.of(config, "init").check_platform(row)
-    _check_modules(net, row)
-    _check_widths("init", widths, row)
+    QuantConfig.of(config, "init").check_platform(target)
+    _check_modules(net, target)
+    _check_bits("init", bits, target)
     patch_torch_onnx_export()
-    state = initialise_net(net, Settings(kinds, row, chosen.value, widths, calib, exporter))
+    state = initialise_net(net, Settings(module_types, target, mode.value, bits, calib, exporter))
     example = example_inputs if example_inputs is not None else get_annotations(net).trace_args
-    if example is not None and not (isinstance(example, tuple) and not example):
-        positional = (
-            example
-            if isinstance(example, tuple)
-            else ()
-            if isinstance(example, dict)
-            else (example,)
-        )
-        state.trace(net, positional, example if isinstance(example, dict) else {})
+    is_empty = isinstance(example, tuple) and not example
+    if example is not None and not is_empty:
+        state.trace_on_example(net, example)
     return net
 
 
 def _resolve_module_types(
     net: nn.Module, quant_modules: type[nn.Module] | Sequence[type[nn.Module]]
 ) -> tuple[type[nn.Module], ...]:
-    """Return the types of modules that are quantized; ConfigError for what is no such type.
+    """Return the module types to quantize as a tuple.
 
-    Warns where no module of `net` is of any of them: that may be a mistake.
+    Raises ConfigError if one is not a module type. Warns if `net` has no module of these types.
     """
-    kinds: tuple[Any, ...] = (
+    module_types: tuple[Any, ...] = (
         tuple(quant_modules) if isinstance(quant_modules, Sequence) else (quant_modules,)
     )
-    for kind in kinds:
-        if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+    for module_type in module_types:
+        if not (isinstance(module_type, type) and issubclass(module_type, nn.Module)):
             raise ConfigError(
-                f"init: quant_modules holds {kind!r}, which is no type of a torch.nn.Module"
+                f"init: quant_modules contains {module_type!r}, which is not a type of "
+                "torch.nn.Module"
             )
-    if kinds and not any(isinstance(module, kinds) for module in net.modules()):
-        told = ", ".join(kind.__name__ for kind in kinds)
-        have = sorted(
-            {
-                get_annotations(module).original_class.__name__
-                for module in net.modules()
-                if not [*module.children()]
-            }
-        )
+    if module_types and not any(isinstance(module, module_types) for module in net.modules()):
+        type_names = ", ".join(module_type.__name__ for module_type in module_types)
+        leaves = [module for module in net.modules() if not [*module.children()]]
+        leaf_types = {get_annotations(module).original_class.__name__ for module in leaves}
         warnings.warn(
-            f"init: quant_modules ({told}) fit no module; the net has {', '.join(have)}",
+            f"init: quant_modules ({type_names}) match no module; the net has "
+            f"{', '.join(sorted(leaf_types))}",
             stacklevel=3,
         )
-    return kinds
+    return module_types
 
 
-def _check_modules(net: nn.Module, row: Target) -> None:
-    """Raise ConfigError for what single modules were told and `init` cannot do."""
+def _check_modules(net: nn.Module, target: Target) -> None:
+    """Raise ConfigError if a module has settings that `target` or training does not support."""
     for path, module in net.named_modules():
-        own = get_annotations(module).bits
-        _check_widths(f"quant_module of '{path}'", own, row)
-        if (clamp := get_annotations(module).clamp) is not None and clamp.percent is not None:
+        annotations = get_annotations(module)
+        _check_bits(f"quant_module of '{path}'", annotations.bits, target)
+        if annotations.clamp is not None and annotations.clamp.percent is not None:
             raise ConfigError(
-                f"init: module '{path}' has normalize_dynamic_percent, which is for finding odd "
-                "layers, not for "
-                "training; normalize the layers without it"
+                f"init: module '{path}' has normalize_dynamic_percent, which is for finding "
+                "abnormal layers, not for training; normalize the layers without it"
             )
 
 
 def _resolve_mode_and_target(
     mode: QuantMode | None, platform: str | Target | None
 ) -> tuple[QuantMode, Target]:
-    """Return mode and platform, the usual one of what is None.
-
-    ConfigError for what do not go together.
-    """
+    """Return mode and target, with defaults for None; raises ConfigError if they do not match."""
     if mode is not None and not isinstance(mode, QuantMode):
         raise ConfigError(
-            f"init: mode {mode!r} is no QuantMode; choose QuantMode.MaxValue or QuantMode.QValue"
+            f"init: mode {mode!r} is not a QuantMode; use QuantMode.MaxValue or QuantMode.QValue"
         )
     if platform is None:
         mode = mode or QuantMode.MaxValue
         return mode, GENERIC if mode is QuantMode.MaxValue else DEFAULT
     target = get_target(platform)
-    usual = QuantMode.QValue if target.needs_power_of_two_scales else QuantMode.MaxValue
-    mode = mode or usual
+    if mode is None:
+        mode = QuantMode.QValue if target.needs_power_of_two_scales else QuantMode.MaxValue
     if mode.value not in target.modes:
         raise ConfigError(
-            f"QuantMode.{mode.name} on {target.name}: a chip takes powers of two only; choose "
-            "QuantMode.QValue, or "
-            'platform="generic"'
+            f"QuantMode.{mode.name} on {target.name}: the chip supports powers of two only; use "
+            'QuantMode.QValue, or platform="generic"'
         )
     return mode, target
 
 
-def _check_widths(what: str, widths: LayerBits | None, target: Target) -> None:
-    """Raise ConfigError for widths that `target` has not."""
-    if widths is None:
+def _check_bits(source: str, bits: LayerBits | None, target: Target) -> None:
+    """Raise ConfigError, naming `source`, if `target` does not support bit widths."""
+    if bits is None:
         return
-    allowed = {
-        "data_bits": target.bits,
-        "parameter_bits": target.bits,
-        "out_bits": (*target.bits, *target.out_bits),
-    }
-    given = {
-        "data_bits": widths.data,
-        "parameter_bits": widths.parameter_bits,
-        "out_bits": widths.out_bits,
-    }
-    for key, bits in given.items():
-        if bits not in allowed[key] and not (key == "out_bits" and bits is None):
-            told = ", ".join(map(str, sorted(set(allowed[key]))))
-            raise ConfigError(
-                f"{what}: {key} {bits}; {target.name} has {told}"
-                + (" or None" if key == "out_bits" else "")
-            )
+    _check_supported_bits(f"{source}: data_bits {bits.data}", bits.data, target.bits, target)
+    _check_supported_bits(
+        f"{source}: parameter_bits {bits.parameter_bits}", bits.parameter_bits, target.bits, target
+    )
+    supported = (*target.bits, *target.out_bits)
+    if bits.out_bits is not None:
+        setting = f"{source}: out_bits {bits.out_bits}"
+        _check_supported_bits(setting, bits.out_bits, supported, target, " or None")
 
 
-# ---- constraint training -----------------------------------------------------------------------------------------
+def _check_supported_bits(
+    setting: str, bits: int, supported: Sequence[int], target: Target, alternative: str = ""
+) -> None:
+    """Raise ConfigError, naming `setting`, if `bits` is not among the supported ones."""
+    if bits not in supported:
+        listed = ", ".join(map(str, sorted(set(supported))))
+        raise ConfigError(f"{setting}; {target.name} supports {listed}{alternative}")
+
+
+# ---- constraint training ------------------------------------------------------------------------
 
 
 def normalize_layers(
@@ -310,19 +343,34 @@ def normalize_layers(
 ) -> nn.Module:
     """Clamp weights, biases and outputs in the forward of all layers of some types.
 
-    Before `init`. Returns `net`.
-    Layers that `normalize_module` or `disable_normalize` named keep what they have.
-    normalize_dynamic_percent : the share of the values that are not cut, between 0 and 1; for
-    finding odd layers, not for training.
+    Must be called before `init`. Layers with settings of `normalize_module` or `disable_normalize`
+    are not changed.
+
+    Parameters
+    ----------
+    net
+        The net.
+    normalize_modules
+        Types of the layers.
+    normalize_weight_value, normalize_bias_value, normalize_output_value
+        Largest absolute value; None for no limit.
+    normalize_dynamic_percent
+        Fraction of the values that is not clamped, between 0 and 1; for finding abnormal layers,
+        not for training.
+
+    Returns
+    -------
+    nn.Module
+        `net`.
     """
     _check_before_init(net, "normalize_layers")
-    kinds: tuple[Any, ...] = tuple(normalize_modules)
-    for kind in kinds:
-        if not (isinstance(kind, type) and issubclass(kind, _CLAMPABLE_TYPES)):
-            told = ", ".join(k.__name__ for k in _CLAMPABLE_TYPES)
+    module_types: tuple[Any, ...] = tuple(normalize_modules)
+    for module_type in module_types:
+        if not (isinstance(module_type, type) and issubclass(module_type, _CLAMPABLE_TYPES)):
+            clampable = ", ".join(item.__name__ for item in _CLAMPABLE_TYPES)
             raise ConfigError(
-                f"normalize_layers: {getattr(kind, '__name__', kind)} has no clamps; these have: "
-                f"{told}"
+                f"normalize_layers: {getattr(module_type, '__name__', module_type)} cannot be "
+                f"clamped; supported are {clampable}"
             )
     clamp = _make_clamp(
         normalize_weight_value,
@@ -331,11 +379,9 @@ def normalize_layers(
         normalize_dynamic_percent,
     )
     for module in net.modules():
-        if (
-            isinstance(module, kinds)
-            and get_annotations(module).clamp is None
-            and not get_annotations(module).is_clamp_exempt
-        ):
+        annotations = get_annotations(module)
+        is_unset = annotations.clamp is None and not annotations.is_clamp_exempt
+        if isinstance(module, module_types) and is_unset:
             get_or_create_annotations(module).clamp = clamp
             update_module_class(module)
     return net
@@ -347,68 +393,80 @@ def normalize_module(
     normalize_bias_value: float | None = 8,
     normalize_output_value: float | None = 8,
 ) -> nn.Module:
-    """Clamp weight, bias and output of one layer; None for no limit; before `init`. Returns it."""
+    """Clamp weight, bias and output of one layer in its forward, and return the layer.
+
+    Must be called before `init`.
+
+    Parameters
+    ----------
+    module
+        A Conv1d, Conv2d, ConvTranspose2d or Linear.
+    normalize_weight_value, normalize_bias_value, normalize_output_value
+        Largest absolute value; None for no limit.
+    """
     _check_before_init(module, "normalize_module")
     if not isinstance(module, _CLAMPABLE_TYPES):
-        raise ConfigError(f"normalize_module: a {type(module).__name__} has no clamps")
-    marks = get_or_create_annotations(module)
-    marks.clamp, marks.is_clamp_exempt = (
-        _make_clamp(normalize_weight_value, normalize_bias_value, normalize_output_value, None),
-        False,
+        raise ConfigError(f"normalize_module: a {type(module).__name__} cannot be clamped")
+    annotations = get_or_create_annotations(module)
+    annotations.clamp = _make_clamp(
+        normalize_weight_value, normalize_bias_value, normalize_output_value, None
     )
+    annotations.is_clamp_exempt = False
     update_module_class(module)
     return module
 
 
 def disable_normalize(module: nn.Module) -> nn.Module:
-    """Let `module`, with all that is in it, be without clamps; before `init`. Returns it."""
+    """Remove the clamps of `module` and its submodules, and return it; call this before `init`."""
     _check_before_init(module, "disable_normalize")
-    for part in module.modules():
-        marks = get_or_create_annotations(part)
-        marks.clamp, marks.is_clamp_exempt = None, True
-        update_module_class(part)
+    for submodule in module.modules():
+        annotations = get_or_create_annotations(submodule)
+        annotations.clamp, annotations.is_clamp_exempt = None, True
+        update_module_class(submodule)
     return module
 
 
 def _make_clamp(
     weight: float | None, bias: float | None, output: float | None, percent: float | None
 ) -> Clamp:
+    """Create a clamp; raises ConfigError if a value is out of range."""
     for name, value in (("weight", weight), ("bias", bias), ("output", output)):
         if value is not None and not 0 < value < float("inf"):
             raise ConfigError(
-                f"normalize_{name}_value {value}: it is a positive number, or None for no limit"
+                f"normalize_{name}_value {value}: it must be positive, or None for no limit"
             )
     if percent is not None and not 0 < percent <= 1:
         raise ConfigError(
-            f"normalize_dynamic_percent {percent}: it is a share between 0 and 1, such as 0.99"
+            f"normalize_dynamic_percent {percent}: it must be a fraction from 0 to 1, such as 0.99"
         )
     return Clamp(weight, bias, output, percent)
 
 
-# ---- order -------------------------------------------------------------------------------------------------------
+# ---- order of the calls -------------------------------------------------------------------------
 
 
 def _check_uninitialised_net(net: nn.Module) -> None:
-    """Raise ConfigError for what is no module, and for a net of which something was initialised."""
-    given: Any = net
-    if not isinstance(given, nn.Module):
+    """Raise ConfigError if `net` is not a module, or if a part of it is already initialised."""
+    argument: Any = net
+    if not isinstance(argument, nn.Module):
         raise ConfigError(
-            f"a {type(net).__name__} is no torch.nn.Module; give the net itself, not its outputs "
-            "or state_dict"
+            f"a {type(net).__name__} is not a torch.nn.Module; pass the net itself, not its "
+            "outputs or state_dict"
         )
     if any(get_annotations(module).is_initialised for module in net.modules()):
         raise ConfigError(
-            f"the {get_annotations(net).original_class.__name__} was initialised before; init is "
-            "the last call"
+            f"the {get_annotations(net).original_class.__name__} is already initialised; init must "
+            "be the last call"
         )
 
 
 def _check_before_init(module: nn.Module, call: str) -> None:
-    given: Any = module
-    if not isinstance(given, nn.Module):
-        raise ConfigError(f"{call}: a {type(module).__name__} is no torch.nn.Module")
-    if any(get_annotations(part).is_initialised for part in module.modules()):
+    """Raise ConfigError if `module` is not a module, or if a part of it is already initialised."""
+    argument: Any = module
+    if not isinstance(argument, nn.Module):
+        raise ConfigError(f"{call}: a {type(module).__name__} is not a torch.nn.Module")
+    if any(get_annotations(submodule).is_initialised for submodule in module.modules()):
         raise ConfigError(
-            f"{call} comes before init; the {get_annotations(module).original_class.__name__} was "
-            "initialised already"
+            f"{call} must be called before init; the "
+            f"{get_annotations(module).original_class.__name__} is already initialised"
         )

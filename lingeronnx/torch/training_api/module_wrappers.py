@@ -1,14 +1,15 @@
-"""What the calls note about single modules, and the counterparts that stand in for them.
+"""Annotations of single modules, and the wrapper classes of annotated modules.
 
-A module that is clamped, folded or quantized gets another class, a subclass of its own, and keeps
-everything else: its parameters stay the same objects under the same names. `print` shows the new
-class. Its weights in effect are
+A module that is clamped, folded or quantized gets another class, a subclass of its original one,
+and keeps everything else: its parameters stay the same objects under the same names. ``print``
+shows the new class. It computes with its effective parameters:
 
-    fold     w' = w * a,  b' = (b - mean) * a + beta,  a = gamma / sqrt(var + eps)     of the batch
-    norm behind it clamp    clamp(w', -limit, limit)
+    fold     w' = w * a,  b' = (b - mean) * a + beta,  a = gamma / sqrt(var + eps)
+             of the batch norm after it
+    clamp    clamp(w', -limit, limit)
 
-with gradients to all of w, b, gamma and beta; mean and var stay as they are. Knows torch modules;
-no graph.
+with gradients to w, b, gamma and beta; mean and var are constant. This module knows torch modules,
+but no graph.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ _KEY = "lingeronnx_marks"
 
 @dataclass(frozen=True)
 class Clamp:
-    """Largest |value| of a layer's weight, bias and output, None for no limit.
+    """Largest absolute values of a layer's weight, bias and output; None for no limit.
 
-    percent : the share of the values that a limit holds, between 0 and 1, where that gives a
-    smaller one.
+    If `percent` is given, each limit is at most the magnitude that this fraction (0 to 1) of the
+    values does not exceed.
     """
 
     weight: float | None
@@ -50,17 +51,18 @@ class Clamp:
     percent: float | None = None
 
     def apply(self, tensor: Tensor, limit: float | None) -> Tensor:
-        """Return `tensor` within `limit`; the gradient is zero where it was cut."""
+        """Clamp `tensor` to [-limit, limit]; the gradient of clamped elements is zero."""
         if self.percent is not None:
-            sizes = tensor.detach().abs().flatten()
-            own = float(sizes.kthvalue(max(round(self.percent * sizes.numel()), 1)).values)
-            limit = own if limit is None else min(limit, own)
+            magnitudes = tensor.detach().abs().flatten()
+            rank = max(round(self.percent * magnitudes.numel()), 1)
+            percentile = float(magnitudes.kthvalue(rank).values)
+            limit = percentile if limit is None else min(limit, percentile)
         return tensor if limit is None else torch.clamp(tensor, -limit, limit)
 
 
 @dataclass(frozen=True)
 class LayerBits:
-    """Bits of a layer's input, weight and output; output None: float32."""
+    """Bit widths of a layer's input, weight and output; an output of None bits is float32."""
 
     data: int
     parameter_bits: int
@@ -69,13 +71,32 @@ class LayerBits:
 
 @dataclass
 class ModuleAnnotations:
-    """What was said about a module.
+    """Settings of a module, and its state in an initialised net.
 
-    original_class : its class. quantize : whether it may be. widths : its own. clamp : its limits;
-    exempt : it has none. folded_norm : the batch norm that is folded into it. folded : whether it
-    is such a batch norm. chosen : whether `init` chose it. quantized : whether the graph has it in
-    integers. inside : whether it belongs to an initialised net. trace_args : what `trace_layers`
-    called it with, () where that was a part of it.
+    Attributes
+    ----------
+    original_class
+        Class of the module without the wrapper.
+    allows_quantization
+        Whether the module and its submodules may be quantized.
+    bits
+        Bit widths of the module, if they are set.
+    clamp
+        Limits of weight, bias and output.
+    is_clamp_exempt
+        Whether `normalize_layers` skips the module.
+    folded_norm
+        The batch norm that is folded into the module.
+    is_folded_norm
+        Whether the module is a batch norm that is folded into another one.
+    is_selected
+        Whether `init` selected the module for quantization.
+    is_quantized
+        Whether the integer graph has the module in integers.
+    is_initialised
+        Whether the module belongs to an initialised net.
+    trace_args
+        Arguments that `trace_layers` called the module with; () if that was for a submodule.
     """
 
     original_class: type[nn.Module]
@@ -92,41 +113,41 @@ class ModuleAnnotations:
 
 
 def get_or_create_annotations(module: nn.Module) -> ModuleAnnotations:
-    """Return the marks of `module`, which gets some where it has none."""
-    found = module.__dict__.get(_KEY)
-    if found is None:
-        found = module.__dict__[_KEY] = ModuleAnnotations(type(module))
-    return found
+    """Return the annotations of `module`, adding empty ones if it has none."""
+    if _KEY not in module.__dict__:
+        module.__dict__[_KEY] = ModuleAnnotations(type(module))
+    return module.__dict__[_KEY]
 
 
 def get_annotations(module: nn.Module) -> ModuleAnnotations:
-    """Return the marks of `module`, fresh ones where it has none."""
+    """Return the annotations of `module`, or unattached empty ones; does not modify the module."""
     return module.__dict__.get(_KEY) or ModuleAnnotations(type(module))
 
 
-# ---- weights in effect -------------------------------------------------------------------------------------------
+# ---- effective parameters -----------------------------------------------------------------------
 
 
 def get_effective_parameters(module: nn.Module) -> dict[str, Tensor]:
-    """Return the weight and the bias of `module` that count instead of its own, by attribute.
+    """Return weight and bias of `module` after folding and clamping, by attribute name.
 
-    Nothing where they do.
+    Parameters that are neither folded nor clamped are not included.
     """
-    marks = get_annotations(module)
-    found: dict[str, Tensor] = {}
-    if marks.folded_norm is not None:
-        found = _fold_batch_norm(module, marks.folded_norm)
-    if marks.clamp is not None:
-        own = {"weight": marks.clamp.weight, "bias": marks.clamp.bias}
-        for name, limit in own.items():
-            tensor = found.get(name, module._parameters.get(name))
-            if tensor is not None:
-                found[name] = marks.clamp.apply(tensor, limit)
-    return found
+    annotations = get_annotations(module)
+    tensors: dict[str, Tensor] = {}
+    if annotations.folded_norm is not None:
+        tensors = _fold_batch_norm(module, annotations.folded_norm)
+    clamp = annotations.clamp
+    if clamp is None:
+        return tensors
+    for name, limit in (("weight", clamp.weight), ("bias", clamp.bias)):
+        tensor = tensors.get(name, module._parameters.get(name))
+        if tensor is not None:
+            tensors[name] = clamp.apply(tensor, limit)
+    return tensors
 
 
 def _fold_batch_norm(layer: nn.Module, norm: nn.Module) -> dict[str, Tensor]:
-    """Return weight and bias of `layer` with `norm` behind it, computed in float64."""
+    """Fold the batch norm `norm` into weight and bias of the layer before it, in float64."""
     mean, var = (getattr(norm, name).double() for name in ("running_mean", "running_var"))
     gamma, beta = norm._parameters.get("weight"), norm._parameters.get("bias")
     factor = torch.rsqrt(var + float(norm.eps))
@@ -137,8 +158,8 @@ def _fold_batch_norm(layer: nn.Module, norm: nn.Module) -> dict[str, Tensor]:
     offset = shift * factor if beta is None else shift * factor + beta.double()
     if isinstance(layer, nn.ConvTranspose1d | nn.ConvTranspose2d):  # [in, out / groups, ...]
         groups = layer.groups
-        parts = weight.double().reshape(groups, -1, *weight.shape[1:])
-        scaled = parts * factor.reshape(groups, 1, -1, *[1] * (weight.dim() - 2))
+        grouped = weight.double().reshape(groups, -1, *weight.shape[1:])
+        scaled = grouped * factor.reshape(groups, 1, -1, *[1] * (weight.dim() - 2))
     else:
         scaled = weight.double() * factor.reshape(-1, *[1] * (weight.dim() - 1))
     return {
@@ -147,61 +168,62 @@ def _fold_batch_norm(layer: nn.Module, norm: nn.Module) -> dict[str, Tensor]:
     }
 
 
-# ---- counterparts ------------------------------------------------------------------------------------------------
+# ---- wrapper classes ----------------------------------------------------------------------------
 
 
 class WrappedModule(nn.Module):
-    """Computes what the class behind it does, with the weights in effect and a clamped output."""
+    """Mixin before the original class: computes with effective parameters and clamps the output."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the original's forward; a folded batch norm passes its input on."""
-        marks = get_annotations(self)
-        if marks.is_folded_norm:
+        """Call the original forward; a folded batch norm returns its input."""
+        annotations = get_annotations(self)
+        if annotations.is_folded_norm:
             return args[0] if args else next(iter(kwargs.values()))
-        found = get_effective_parameters(self)
-        self.__dict__.update(found)  # found before the parameters of these names
+        tensors = get_effective_parameters(self)
+        self.__dict__.update(tensors)  # instance attributes hide the parameters of these names
         try:
             result = super().forward(*args, **kwargs)
         finally:
-            for name in found:
+            for name in tensors:
                 del self.__dict__[name]
-        return result if marks.clamp is None else marks.clamp.apply(result, marks.clamp.output)
+        if annotations.clamp is None:
+            return result
+        return annotations.clamp.apply(result, annotations.clamp.output)
 
     def extra_repr(self) -> str:
-        """Say what is different."""
-        marks = get_annotations(self)
-        said = [super().extra_repr()]
-        if marks.is_quantized and marks.bits is not None:
-            widths = marks.bits
-            said.append(
-                f"data_bits={widths.data}, parameter_bits={widths.parameter_bits}, "
-                f"out_bits={widths.out_bits}"
+        """Return the settings of the module for ``print(module)``."""
+        annotations = get_annotations(self)
+        settings = [super().extra_repr()]
+        if annotations.is_quantized and annotations.bits is not None:
+            bits = annotations.bits
+            settings.append(
+                f"data_bits={bits.data}, parameter_bits={bits.parameter_bits}, "
+                f"out_bits={bits.out_bits}"
             )
-        if marks.clamp is not None:
-            kinds = ("weight", "bias", "output")
-            said += [
-                f"normalize_{kind}={v:g}"
-                for kind in kinds
-                if (v := getattr(marks.clamp, kind)) is not None
-            ]
-        if marks.folded_norm is not None:
-            said.append("batch norm folded in")
-        return ", ".join(text for text in said if text)
+        if annotations.clamp is not None:
+            for kind in ("weight", "bias", "output"):
+                limit = getattr(annotations.clamp, kind)
+                if limit is not None:
+                    settings.append(f"normalize_{kind}={limit:g}")
+        if annotations.folded_norm is not None:
+            settings.append("batch norm folded in")
+        return ", ".join(setting for setting in settings if setting)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Name the class by what it is made of: no module holds it."""
-        _, _, *rest = super().__reduce_ex__(protocol)
-        return (_rebuild_wrapped, type(self).recipe, *rest)
+        """Pickle the class by its recipe, since it is created at run time."""
+        _, _, *state = super().__reduce_ex__(protocol)
+        return (_rebuild_wrapped, type(self).recipe, *state)
 
 
 def _rebuild_wrapped(*recipe: Any) -> nn.Module:
-    kind: Any = make_wrapped_class(*recipe)
-    made: nn.Module = kind.__new__(kind)
-    return made
+    """Create an empty instance of a wrapper class; pickle restores its state."""
+    wrapped_class: Any = make_wrapped_class(*recipe)
+    module: nn.Module = wrapped_class.__new__(wrapped_class)
+    return module
 
 
 def make_wrapped_class(prefix: str, original: Any, base: Any) -> type[nn.Module]:
-    """Return the class that stands for `original`: `base` before it."""
+    """Return a subclass of `base` and `original`, named by `prefix` and `original`."""
     return type(
         f"{prefix}{original.__name__}",
         (base, original),
@@ -210,46 +232,52 @@ def make_wrapped_class(prefix: str, original: Any, base: Any) -> type[nn.Module]
 
 
 def update_module_class(module: nn.Module, base: type[nn.Module] = WrappedModule) -> None:
-    """Give `module` the class that its marks ask for.
+    """Set the class of `module` according to its annotations.
 
-    `base` : what stands before its own, of a whole net.
+    Parameters
+    ----------
+    base
+        Mixin for the wrapper class; that of a complete net is always applied.
     """
-    marks = get_or_create_annotations(module)
-    if marks.is_quantized or base is not WrappedModule:
+    annotations = get_or_create_annotations(module)
+    if annotations.is_quantized or base is not WrappedModule:
         prefix = "Quantized"
-    elif marks.clamp is not None:
+    elif annotations.clamp is not None:
         prefix = "Normalize"
-    elif marks.is_folded_norm or marks.folded_norm is not None:
+    elif annotations.is_folded_norm or annotations.folded_norm is not None:
         prefix = "Folded"
     else:
-        module.__class__ = marks.original_class
+        module.__class__ = annotations.original_class
         return
-    module.__class__ = make_wrapped_class(prefix, marks.original_class, base)
+    module.__class__ = make_wrapped_class(prefix, annotations.original_class, base)
 
 
 @contextlib.contextmanager
 def original_classes(net: nn.Module) -> Iterator[None]:
-    """Give every module in `net` its own class back for a while, but for outputs clamped in float layers."""
-    before = [(module, module.__class__) for module in net.modules()]
-    for module, _ in before:
-        marks = get_annotations(module)
-        limited = (
-            marks.clamp is not None and marks.clamp.output is not None and not marks.is_selected
-        )
-        module.__class__ = (
-            make_wrapped_class("Limited", marks.original_class, _ClampedOutput)
-            if limited
-            else marks.original_class
-        )
+    """Restore the original classes of all modules in `net` within a context.
+
+    Modules that are not selected for quantization still clamp their outputs.
+    """
+    wrapped = [(module, module.__class__) for module in net.modules()]
+    for module, _ in wrapped:
+        module.__class__ = _get_float_class(get_annotations(module))
     try:
         yield
     finally:
-        for module, kind in before:
-            module.__class__ = kind
+        for module, wrapped_class in wrapped:
+            module.__class__ = wrapped_class
+
+
+def _get_float_class(annotations: ModuleAnnotations) -> type[nn.Module]:
+    """Return the class of a module for the float export."""
+    clamp = annotations.clamp
+    if clamp is None or clamp.output is None or annotations.is_selected:
+        return annotations.original_class
+    return make_wrapped_class("Limited", annotations.original_class, _ClampedOutput)
 
 
 class _ClampedOutput(nn.Module):
-    """Clamps its output; its weights are its own."""
+    """Mixin before the original class: clamps the output, with unmodified parameters."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         clamp = get_annotations(self).clamp

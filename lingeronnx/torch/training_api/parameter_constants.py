@@ -1,14 +1,15 @@
-"""From a module's parameters to the constants of its planned graph, with gradients.
+"""Mapping from the parameters of a module to the constants of its planned graph, with gradients.
 
-    parameter --fold, clamp--> in effect --move, repeat, pad--> normalised --factor--> planned
+    parameter --fold, clamp--> effective --move, repeat, pad--> normalized --factor--> planned
 
-The first step is `marks.in_effect`. What the passes do to a parameter is found by letting them work
-on two copies of the graph whose parameters count their elements, from 1 on and from K + 1 on. An
-element that is c times element i comes out as c i and c (i + K), which gives c and i; one that is
-the same in both is a constant. All is checked on the real numbers. The other factors are those that
-ranges and equalization move into the weights. A constant that some pass computes otherwise has no
-such form: it stays as it is, and its parameters are told. What the net itself computes from
-parameters alone, such as a product of two, counts as a parameter of its own (`expressions`).
+The first step is `module_wrappers.get_effective_parameters`. The effect of the passes on parameters
+is found by running them on two copies of the graph whose parameters have their element numbers as
+values, from 1 and from K + 1 on. An element that is c times element i becomes c i and c (i + K),
+which gives c and i; one that is equal in both copies is a constant. The result is verified on the
+actual values. The last factors are those that range adjustment and equalization move into weights.
+A constant that a pass computes in any other way is frozen at its value, and its parameters are
+reported as untrained. Values that the net itself computes from parameters alone, such as a product
+of two, count as parameters of their own (`computed_constants`).
 """
 
 from __future__ import annotations
@@ -38,15 +39,21 @@ __all__ = [
     "with_parameter_values",
 ]
 
-_MAX_ELEMENTS = 1 << 23  # elements: whole numbers up to twice as many are exact in float32
-_LAYERS = operators.LAYER_OPS - operators.RECURRENT_OPS - {"MatMul"}  # with a bias
+#: Limit of elements: integers up to twice this number are exact in float32.
+_MAX_ELEMENTS = 1 << 23
+#: Layers with a bias.
+_LAYERS = operators.LAYER_OPS - operators.RECURRENT_OPS - {"MatMul"}
 
 
 class NetParameters:
-    """The parameters and buffers of a net by the names of its state_dict, as they are at any time.
+    """The current parameters and buffers of a net by their names in the state_dict.
 
-    computed_constants : what the net computes from them alone, by names of its own; None before the
-    net is exported.
+    Attributes
+    ----------
+    owner_of_name
+        Name -> module and attribute.
+    computed_constants
+        Values that the net computes from parameters alone; None before the net is exported.
     """
 
     def __init__(self, net: nn.Module) -> None:
@@ -60,136 +67,133 @@ class NetParameters:
         self._modules = dict(net.named_modules())
 
     def name_of(self, module: nn.Module, attribute: str) -> str:
-        """Return what an attribute of `module` is called in the state_dict."""
+        """Return the name of an attribute of `module` in the state_dict."""
         path = self._paths[id(module)]
         return f"{path}.{attribute}" if path else attribute
 
     def get_module_chain(self, path: str) -> list[nn.Module]:
-        """Return the modules from the net itself to the one at `path`."""
-        words = path.split(".") if path else []
-        return [
-            self._modules[p]
-            for n in range(len(words) + 1)
-            if (p := ".".join(words[:n])) in self._modules
-        ]
+        """Return the modules from the net to the one at `path`, each containing the next."""
+        names = path.split(".") if path else []
+        prefixes = [".".join(names[:depth]) for depth in range(len(names) + 1)]
+        return [self._modules[prefix] for prefix in prefixes if prefix in self._modules]
 
-    def get_owner_chains(self, names: Collection[str]) -> list[list[nn.Module]]:
-        """Return for each of the parameters `names` the modules from the net itself to its owner."""
-        return [self.get_module_chain(name.rpartition(".")[0]) for name in names]
+    def get_owner_chain(self, name: str) -> list[nn.Module]:
+        """Return the modules from the net to the owner of a parameter."""
+        return self.get_module_chain(name.rpartition(".")[0])
 
     def get_effective_tensors(self) -> dict[str, Tensor]:
-        """Return all parameters that hold floats by name, folded and clamped.
+        """Return the float parameters by name, after folding and clamping.
 
-        Also biases that folding adds.
-        What the net computes from these alone stands beside them.
+        They include biases that folding adds and the computed constants.
         """
-        found: dict[str, Tensor] = {}
-        changed: set[int] = set()
+        tensors: dict[str, Tensor] = {}
+        owners: dict[int, nn.Module] = {}
         for name, (module, attribute) in self.owner_of_name.items():
             tensor = module._parameters.get(attribute)
             if tensor is not None and tensor.is_floating_point():
-                found[name] = tensor
-                changed.add(id(module))
-        for module in {
-            id(m): m for m, _ in self.owner_of_name.values() if id(m) in changed
-        }.values():
-            found.update(
-                {
-                    self.name_of(module, key): t
-                    for key, t in get_effective_parameters(module).items()
-                }
-            )
-        return (
-            found
-            if self.computed_constants is None
-            else {**found, **self.computed_constants.tensors(found)}
-        )
+                tensors[name] = tensor
+                owners[id(module)] = module
+        for module in owners.values():
+            for attribute, tensor in get_effective_parameters(module).items():
+                tensors[self.name_of(module, attribute)] = tensor
+        if self.computed_constants is None:
+            return tensors
+        return {**tensors, **self.computed_constants.tensors(tensors)}
 
 
 def fold_norms(graph: ir.Model, parameters: NetParameters) -> None:
-    """Fold the batch norms behind layers of `graph`, an exported one, in place, and mark their modules so.
+    """Fold the batch norms after layers of an exported graph, in place, and annotate their modules.
 
-    Each pair must be of two modules that nothing else in the graph uses. The layers' weights are
-    left as they are.
+    Both must be modules whose parameters nothing else in the graph uses. The values of the layers'
+    weights are not changed; see `module_wrappers.get_effective_parameters`.
     """
     for node in list(graph.graph):
-        layer = (
-            ir.producer(node.inputs[0])
-            if node.op_type == "BatchNormalization" and not node.domain
-            else None
-        )
-        if (
-            layer is None
-            or layer.op_type not in _LAYERS
-            or layer.domain
-            or ir.sole_consumer(layer.outputs[0]) != node
-        ):
+        layer = _find_foldable_layer(node)
+        if layer is None:
             continue
-        weight, mean = (
-            parameters.owner_of_name.get(ir.input_name(n, i)) for n, i in ((layer, 1), (node, 3))
-        )
-        if (
-            weight is None
-            or mean is None
-            or not (_is_sole_consumer(layer, 1) and _is_sole_consumer(node, 3))
-        ):
+        weight = parameters.owner_of_name.get(ir.input_name(layer, 1))
+        mean = parameters.owner_of_name.get(ir.input_name(node, 3))
+        if weight is None or weight[1] != "weight" or mean is None or mean[1] != "running_mean":
             continue
-        if weight[1] != "weight" or mean[1] != "running_mean" or not _is_standard_linear(layer):
-            continue
-        get_or_create_annotations(weight[0]).folded_norm = mean[0]
-        get_or_create_annotations(mean[0]).is_folded_norm = True
+        layer_module, norm_module = weight[0], mean[0]
+        get_or_create_annotations(layer_module).folded_norm = norm_module
+        get_or_create_annotations(norm_module).is_folded_norm = True
         if len(layer.inputs) < 3:
             layer.resize_inputs(3)
         if layer.inputs[2] is None:
             size = len(ir.const_value(node.inputs[3]))  # type: ignore[arg-type]
-            name = parameters.name_of(weight[0], "bias")
+            name = parameters.name_of(layer_module, "bias")
             layer.replace_input_with(2, ir.add_initializer(graph, name, np.zeros(size, np.float32)))
         ir.absorb_consumer(graph, layer, node)
     ir.remove_unused(graph)
 
 
+def _find_foldable_layer(node: ir.Node) -> ir.Node | None:
+    """Return the layer that `node`, if it is a batch norm, can be folded into, or None."""
+    if node.op_type != "BatchNormalization" or node.domain:
+        return None
+    layer = ir.producer(node.inputs[0])
+    if layer is None or layer.op_type not in _LAYERS or layer.domain:
+        return None
+    if ir.sole_consumer(layer.outputs[0]) != node or not _is_standard_linear(layer):
+        return None
+    if not _is_sole_consumer(layer, 1) or not _is_sole_consumer(node, 3):
+        return None
+    return layer
+
+
 def _is_sole_consumer(node: ir.Node, index: int) -> bool:
+    """Return whether `node` is the only consumer of its input `index`."""
     return len(ir.require_input(node, index).uses()) == 1
 
 
 def _is_standard_linear(layer: ir.Node) -> bool:
-    """Whether a Gemm is what nn.Linear becomes: its weight has the outputs on axis 0."""
-    plain = ir.get_attr(layer, "alpha", 1.0) == 1 and ir.get_attr(layer, "beta", 1.0) == 1
-    return layer.op_type != "Gemm" or (
-        plain and ir.get_attr(layer, "transB", 0) == 1 and not ir.get_attr(layer, "transA", 0)
-    )
+    """Return whether a layer is no Gemm, or a Gemm as exported from nn.Linear: x W^T + b."""
+    if layer.op_type != "Gemm":
+        return True
+    if ir.get_attr(layer, "alpha", 1.0) != 1 or ir.get_attr(layer, "beta", 1.0) != 1:
+        return False
+    return ir.get_attr(layer, "transB", 0) == 1 and not ir.get_attr(layer, "transA", 0)
 
 
 def with_parameter_values(graph: ir.Model, arrays: Mapping[str, np.ndarray]) -> ir.Model:
-    """Return a copy of an exported graph with `arrays` for parameters, by the names of the state_dict."""
+    """Return a copy of an exported graph with parameters set to `arrays`, by state_dict name."""
     copy = ir.clone(graph)
     load_checkpoint(copy, arrays, strict=False)
     return copy
 
 
 def number_elements(arrays: Mapping[str, np.ndarray], offset: int = 0) -> dict[str, np.ndarray]:
-    """Return arrays of the same shapes that count all elements through, from `offset` + 1 on.
+    """Number the elements of all arrays consecutively, starting at `offset` + 1.
 
-    ModelError for too many.
+    Returns arrays of the same shapes, float32. Raises ModelError if there are too many elements.
     """
     total = sum(array.size for array in arrays.values())
     if total >= _MAX_ELEMENTS:
         raise ModelError(
             f"the net has {total} parameters; up to {_MAX_ELEMENTS - 1} can be trained as integers"
         )
-    found, start = {}, offset + 1
+    numbered, start = {}, offset + 1
     for name, array in arrays.items():
-        found[name] = np.arange(start, start + array.size, dtype=np.float32).reshape(array.shape)
-        start += array.size
-    return found
+        stop = start + array.size
+        numbered[name] = np.arange(start, stop, dtype=np.float32).reshape(array.shape)
+        start = stop
+    return numbered
 
 
 @dataclass(frozen=True)
 class _ElementOrigin:
-    """Where the elements of a constant come from.
+    """Origin of the elements of a constant.
 
-    One parameter as it is, or places among all, 0 for a zero.
-    factor : float64 of its shape, or 1, that they are multiplied by.
+    Attributes
+    ----------
+    parameter_names
+        The parameters that the elements come from.
+    indices
+        Flat number of each element among all parameters, 0 for a zero; None if the constant is a
+        single parameter in its own order.
+    factor
+        Float64 array of `shape`, or 1, that the elements are multiplied by.
     """
 
     shape: tuple[int, ...]
@@ -199,176 +203,220 @@ class _ElementOrigin:
 
 
 class ConstantOrigins:
-    """The constants of a normalised graph that follow from parameters, and how.
+    """The origins of the constants of a normalized graph that follow from parameters.
 
-    numbers : the parameters in effect that `normal` was made with, by name. marked : the same graph
-    made from them `number_elements`, from 1 on and from their total + 1 on.
+    Parameters
+    ----------
+    normalized
+        The graph.
+    numbered
+        The same graph with parameters from `number_elements`, starting after 0 and after the total
+        number of elements.
+    arrays
+        Effective parameters of `normalized` by name.
+
+    Attributes
+    ----------
+    at
+        Node name and input index -> origin of each constant that depends on parameters; None if
+        its elements are not multiples of single parameter elements.
     """
 
     def __init__(
-        self, normal: ir.Model, marked: tuple[ir.Model, ir.Model], numbers: Mapping[str, np.ndarray]
+        self,
+        normalized: ir.Model,
+        numbered: tuple[ir.Model, ir.Model],
+        arrays: Mapping[str, np.ndarray],
     ) -> None:
-        self._order = list(numbers)
-        self._flat = np.concatenate(
-            [np.zeros(1, np.float32), *(a.reshape(-1) for a in numbers.values())]
-        )
-        self._starts = np.cumsum([1, *(array.size for array in numbers.values())])
-        #: (node, index of its input) -> how that constant comes about, None where no element is one of a parameter's.
+        self._order = list(arrays)
+        flat_arrays = [array.reshape(-1) for array in arrays.values()]
+        self._flat = np.concatenate([np.zeros(1, np.float32), *flat_arrays])
+        self._starts = np.cumsum([1, *(array.size for array in flat_arrays)])
         self.at: dict[tuple[str, int], _ElementOrigin | None] = {}
-        for node, *others in _match_nodes(normal, *marked):
-            for index, value in enumerate(node.inputs):
-                real = ir.const_value(value)
-                first, second = (
-                    ir.const_value(n.inputs[index]) if index < len(n.inputs) else None
-                    for n in others
-                )
-                if real is None or first is None or second is None or real.dtype != np.float32:
+        for node, first_node, second_node in _match_nodes(normalized, *numbered):
+            for index in range(len(node.inputs)):
+                actual = _float_constant(node, index)
+                first = _constant(first_node, index)
+                second = _constant(second_node, index)
+                if actual is None or first is None or second is None:
                     continue
-                if first.shape != second.shape or not np.array_equal(first, second, equal_nan=True):
-                    same = real.shape == first.shape == second.shape
-                    self.at[str(node.name), index] = (
-                        self._trace_elements(real, first, second) if same else None
-                    )
+                if first.shape == second.shape and np.array_equal(first, second, equal_nan=True):
+                    continue  # does not depend on parameters
+                origin = None
+                if actual.shape == first.shape == second.shape:
+                    origin = self._trace_elements(actual, first, second)
+                self.at[str(node.name), index] = origin
 
     def _trace_elements(
-        self, real: np.ndarray, first: np.ndarray, second: np.ndarray
+        self, actual: np.ndarray, first: np.ndarray, second: np.ndarray
     ) -> _ElementOrigin | None:
-        """Return where the elements come from; None where they are no multiples of single ones."""
-        free = first != second
-        if not (np.isfinite(first).all() and np.isfinite(second).all()) or real[~free].any():
+        """Return the origin of a constant, or None if elements are not multiples of single ones.
+
+        Parameters
+        ----------
+        actual, first, second
+            The constant for the actual parameters and for the two numberings, of one shape.
+        """
+        depends = first != second
+        if not (np.isfinite(first).all() and np.isfinite(second).all()) or actual[~depends].any():
             return None
-        factor = np.ones(real.shape)
-        factor[free] = (second[free].astype(np.float64) - first[free]) / (len(self._flat) - 1)
-        for usual in (1.0, float(np.median(factor[free]))):
-            if np.allclose(factor, usual, rtol=1e-5, atol=0):
-                factor = np.full(real.shape, usual)
-        index = np.where(free, np.rint(first / factor), 0).astype(np.int64)
-        if index.min() < 0 or index.max() >= len(self._flat):
+        element_count = len(self._flat) - 1
+        factor = np.ones(actual.shape)
+        factor[depends] = (second[depends].astype(np.float64) - first[depends]) / element_count
+        for common_factor in (1.0, float(np.median(factor[depends]))):
+            if np.allclose(factor, common_factor, rtol=1e-5, atol=0):
+                factor = np.full(actual.shape, common_factor)
+        indices = np.where(depends, np.rint(first / factor), 0).astype(np.int64)
+        if indices.min() < 0 or indices.max() > element_count:
             return None
-        if not np.allclose(self._flat[index] * factor, real, rtol=1e-5, atol=0):
+        if not np.allclose(self._flat[indices] * factor, actual, rtol=1e-5, atol=0):
             return None
-        parts = np.unique(np.searchsorted(self._starts, index[free], side="right") - 1)
-        start, stop = self._starts[parts[0]], self._starts[parts[0] + 1]
-        same = len(parts) == 1 and np.array_equal(index.reshape(-1), np.arange(start, stop))
-        names = tuple(self._order[part] for part in parts)
-        places = None if same else torch.from_numpy(index.reshape(-1))
-        return _ElementOrigin(index.shape, names, places, 1.0 if np.all(factor == 1) else factor)
+        flat_indices = indices.reshape(-1)
+        owners = np.unique(np.searchsorted(self._starts, indices[depends], side="right") - 1)
+        start, stop = self._starts[owners[0]], self._starts[owners[0] + 1]
+        is_one_parameter = len(owners) == 1 and np.array_equal(flat_indices, np.arange(start, stop))
+        return _ElementOrigin(
+            indices.shape,
+            tuple(self._order[owner] for owner in owners),
+            None if is_one_parameter else torch.from_numpy(flat_indices),
+            1.0 if np.all(factor == 1) else factor,
+        )
 
     @property
     def untraceable_nodes(self) -> list[str]:
-        """The nodes with constants that are no form of single parameters."""
-        return list(dict.fromkeys(name for (name, _), moved in self.at.items() if moved is None))
+        """The nodes with constants whose origin is unknown."""
+        return list(dict.fromkeys(name for (name, _), origin in self.at.items() if origin is None))
 
     def get_parameter_names(self, node: ir.Node) -> set[str]:
-        """Return the names of the parameters in the constants of a node."""
-        moved = (self.at.get((str(node.name), index)) for index in range(len(node.inputs)))
-        return {name for found in moved if found is not None for name in found.parameter_names}
+        """Return the names of the parameters that the constants of a node come from."""
+        names: set[str] = set()
+        for index in range(len(node.inputs)):
+            origin = self.at.get((str(node.name), index))
+            if origin is not None:
+                names.update(origin.parameter_names)
+        return names
 
     def depends_on_parameters(self, node: ir.Node) -> bool:
-        """Whether a constant of `node` depends on a parameter, in whatever way."""
+        """Return whether a constant of `node` depends on a parameter in any way."""
         return any((str(node.name), index) in self.at for index in range(len(node.inputs)))
 
     def for_planned_graph(self, planned: PlannedModel) -> PlannedConstants:
-        """Return the same of the planned graph, whose weights have taken up factors."""
-        scales = _get_transform_factors(planned)
-        found, frozen = {}, []
+        """Return the origins of the constants of the planned graph, including its factors."""
+        transform_factors = _get_transform_factors(planned)
+        constants: dict[str, tuple[_ElementOrigin, Tensor | None]] = {}
+        frozen = []
         for node in planned.graph.graph:
             for index in range(len(node.inputs)):
-                place = str(node.name), index
-                moved = self.at.get(place)
-                if moved is None:
-                    frozen += [ir.input_name(node, index)] if place in self.at else []
-                else:
-                    factor = scales[str(node.name), index] * moved.factor
-                    scale = (
-                        None if np.all(factor == 1) else torch.from_numpy(factor.astype(np.float64))
-                    )
-                    found[ir.input_name(node, index)] = moved, scale
-        return PlannedConstants(self._order, found, tuple(frozen))
+                key = str(node.name), index
+                if key not in self.at:
+                    continue
+                name, origin = ir.input_name(node, index), self.at[key]
+                if origin is None:
+                    frozen.append(name)
+                    continue
+                factor = (transform_factors[key] * origin.factor).astype(np.float64)
+                is_unscaled = bool(np.all(factor == 1))
+                constants[name] = origin, None if is_unscaled else torch.from_numpy(factor)
+        return PlannedConstants(self._order, constants, tuple(frozen))
 
 
 class PlannedConstants:
     """The constants of a planned graph, with gradients to the parameters.
 
-    frozen : the names of those that stay as they were at the trace, whatever becomes of their
-    parameters.
+    Parameters
+    ----------
+    order
+        Names of all parameters in the order of their element numbers.
+    constants
+        Constant -> origin of its elements and factor, or None for 1.
+    frozen
+        Names of the constants that keep their values from the trace.
     """
 
     def __init__(
         self,
         order: Sequence[str],
-        held: Mapping[str, tuple[_ElementOrigin, Tensor | None]],
+        constants: Mapping[str, tuple[_ElementOrigin, Tensor | None]],
         frozen: tuple[str, ...] = (),
     ) -> None:
-        self._order, self._held, self.frozen = order, held, frozen
+        self._order, self._constants, self.frozen = order, constants, frozen
 
-    def find_untrained_parameters(self, wanted: Collection[str]) -> list[str]:
-        """Return the parameters that none of the constants in `wanted` is made of."""
-        used = {
-            name
-            for key, (moved, _) in self._held.items()
-            if key in wanted
-            for name in moved.parameter_names
-        }
-        return [name for name in self._order if name not in used]
+    def find_untrained_parameters(self, used_constants: Collection[str]) -> list[str]:
+        """Return the parameters that none of the `used_constants` depends on."""
+        trained: set[str] = set()
+        for name, (origin, _) in self._constants.items():
+            if name in used_constants:
+                trained.update(origin.parameter_names)
+        return [name for name in self._order if name not in trained]
 
-    def tensors(
-        self, effective: Mapping[str, Tensor], wanted: Collection[str]
-    ) -> dict[str, Tensor]:
-        """Return the constants in `wanted` as float32 tensors, made of the parameters in effect."""
+    def tensors(self, effective: Mapping[str, Tensor], names: Collection[str]) -> dict[str, Tensor]:
+        """Compute the constants `names` from the effective parameters, as float32 tensors."""
         flat: Tensor | None = None
-        found: dict[str, Tensor] = {}
-        for name, (moved, factor) in self._held.items():
-            if name not in wanted:
+        tensors: dict[str, Tensor] = {}
+        for name, (origin, factor) in self._constants.items():
+            if name not in names:
                 continue
-            if moved.indices is None:
-                tensor = effective[moved.parameter_names[0]]
+            if origin.indices is None:
+                tensor = effective[origin.parameter_names[0]]
             else:
                 if flat is None:
-                    parts = [effective[key].reshape(-1) for key in self._order]
-                    flat = torch.cat([parts[0].new_zeros(1), *parts])
-                tensor = flat[moved.indices.to(flat.device)]
-            tensor = tensor.reshape(moved.shape)
-            found[name] = (
-                tensor
-                if factor is None
-                else (tensor.double() * factor.to(tensor.device)).to(tensor.dtype)
-            )
-        return found
+                    parameters = [effective[key].reshape(-1) for key in self._order]
+                    flat = torch.cat([parameters[0].new_zeros(1), *parameters])
+                tensor = flat[origin.indices.to(flat.device)]
+            tensor = tensor.reshape(origin.shape)
+            if factor is not None:
+                tensor = (tensor.double() * factor.to(tensor.device)).to(tensor.dtype)
+            tensors[name] = tensor
+        return tensors
 
 
-def _match_nodes(*graphs: ir.Model) -> Iterator[tuple[ir.Node, ...]]:
-    """Yield the nodes that stand for each other.
+def _constant(node: ir.Node, index: int) -> np.ndarray | None:
+    """Return the constant at input `index` of a node, or None if there is none."""
+    return ir.const_value(node.inputs[index]) if index < len(node.inputs) else None
 
-    In order where the graphs have the same operators, else by name.
-    """
-    nodes = [list(graph.graph) for graph in graphs]
-    if len({tuple(node.op_type for node in each) for each in nodes}) == 1:
-        yield from zip(*nodes, strict=True)
+
+def _float_constant(node: ir.Node, index: int) -> np.ndarray | None:
+    """Return the float32 constant at input `index` of a node, or None if there is none."""
+    array = _constant(node, index)
+    return array if array is not None and array.dtype == np.float32 else None
+
+
+def _match_nodes(
+    first: ir.Model, second: ir.Model, third: ir.Model
+) -> Iterator[tuple[ir.Node, ir.Node, ir.Node]]:
+    """Yield corresponding nodes: by order if the graphs have the same operators, else by name."""
+    first_nodes, second_nodes, third_nodes = (list(graph.graph) for graph in (first, second, third))
+    operator_lists = {
+        tuple(node.op_type for node in nodes) for nodes in (first_nodes, second_nodes, third_nodes)
+    }
+    if len(operator_lists) == 1:
+        yield from zip(first_nodes, second_nodes, third_nodes, strict=True)
         return
-    named = [{str(node.name): node for node in each} for each in nodes]
-    for name in named[0]:
-        if all(name in each for each in named):
-            yield tuple(each[name] for each in named)
+    second_by_name = {str(node.name): node for node in second_nodes}
+    third_by_name = {str(node.name): node for node in third_nodes}
+    for name, node in {str(node.name): node for node in first_nodes}.items():
+        if name in second_by_name and name in third_by_name:
+            yield node, second_by_name[name], third_by_name[name]
 
 
 def _get_transform_factors(planned: PlannedModel) -> dict[tuple[str, int], np.ndarray]:
-    """Return what the plan's transforms multiply the constants of the planned graph by.
+    """Return the factors by which the plan's transforms multiply each constant.
 
-    (node, index) -> factors.
+    The keys are node name and input index.
     """
     ones = ir.clone(planned.graph)
     for value in ones.graph.initializers.values():
         array = ir.const_value(value)
         if array is not None and array.dtype == np.float32:
             ir.set_initializer_value(value, np.ones_like(array))
-    factors.apply_factors(
-        planned.partition.with_graph(ones),
-        {name: np.array(t.factor) for name, t in planned.plan.transforms.items()},
-    )
-    return {
-        (str(node.name), index): array
-        for node in ones.graph
-        for index, value in enumerate(node.inputs)
-        if (array := ir.const_value(value)) is not None
+    factor_by_tensor = {
+        name: np.array(transform.factor) for name, transform in planned.plan.transforms.items()
     }
+    factors.apply_factors(planned.partition.with_graph(ones), factor_by_tensor)
+    factor_by_input = {}
+    for node in ones.graph:
+        for index, operand in enumerate(node.inputs):
+            array = ir.const_value(operand)
+            if array is not None:
+                factor_by_input[str(node.name), index] = array
+    return factor_by_input

@@ -1,14 +1,14 @@
-"""A net after `init`: each call goes through the bridge, with the net's own parameters.
+"""A net after `init`: calls run the planned graph with the parameters of the net.
 
-In training the scales follow the running extremes of the float net's tensors,
+In training the scales of activations follow the running extremes of the tensors of the float net,
 
     r <- r + (extreme of the batch - r) / 10
 
-and those of the weights their extremes as they are; in evaluation all stay. With calibration data
-they stay throughout. The first call traces the net, where `init` did not. `state_dict` keeps plan
-and extremes beside the weights.
+and those of weights follow their current extremes; in evaluation all scales are constant. With
+calibration data they are always constant. The first call traces the net unless `init` did.
+`state_dict` contains plan and extremes besides the weights.
 
-Owns: the running extremes, what is saved. Must not know: how a net is traced (`trace_net`), files.
+This module owns the running extremes and the saved state. How a net is traced is in `trace`.
 """
 
 from __future__ import annotations
@@ -46,139 +46,145 @@ Ranges = dict[str, tuple[float, float]]
 
 
 class QatState:
-    """What an initialised net has besides its modules.
+    """State of an initialised net besides its modules.
 
-    Told : what its plan depends on besides weights, as text.
+    Parameters
+    ----------
+    settings
+        Settings of `init`.
+    settings_fingerprint
+        Text of everything that the plan depends on besides weights.
     """
 
     def __init__(self, settings: Settings, settings_fingerprint: str) -> None:
-        self.settings, self.told = settings, settings_fingerprint
+        self.settings, self.fingerprint = settings, settings_fingerprint
         self.traced: Traced | None = None
         self._ranges: Ranges = {}
         self._saved: Mapping[str, Any] = {}
         self._floats: TorchFallback | None = None
 
     def trace(self, net: nn.Module, args: Any, kwargs: Any) -> Traced:
-        """Trace `net` on the given arguments and show in it what is quantized."""
-        if self._saved and self._saved["settings"] != self.told:
+        """Trace `net` with the given arguments and wrap the modules that are quantized."""
+        if self._saved and self._saved["settings"] != self.fingerprint:
             raise ConfigError(
-                "the checkpoint was saved with other settings of init; initialise the net as it "
-                "was then, or load the "
-                "float checkpoint"
+                "the checkpoint was saved with other settings of init; initialise the net with the "
+                "same settings, or load the float checkpoint"
             )
         plan = Plan.from_json(self._saved["plan"], "the checkpoint") if self._saved else None
-        found = self.traced = trace_net(
-            net, args, kwargs, self.settings, plan, self._saved.get("frozen", {})
-        )
-        basis = found.planned.basis.stats
-        wanted = found.planned.partition.activations
-        self._ranges = {
-            name: _clip_range(found, name, s.low, s.high)
-            for name, s in basis.items()
-            if name in wanted
-        }
+        frozen = self._saved.get("frozen", {})
+        traced = self.traced = trace_net(net, args, kwargs, self.settings, plan, frozen)
+        self._ranges = _get_initial_ranges(traced)
         if self._saved:
-            self._ranges = {
-                name: (float(low), float(high))
-                for name, (low, high) in self._saved["ranges"].items()
-            }
-        elif found.output_limits and self.settings.calib is None:
+            saved_ranges = self._saved["ranges"].items()
+            self._ranges = {name: (float(low), float(high)) for name, (low, high) in saved_ranges}
+        elif traced.output_limits and self.settings.calib is None:
             with torch.no_grad():
-                found.update_constants()
-            self._update_plan(found)
+                traced.update_constants()
+            self._update_plan(traced)
         self._floats = None
         for module in net.modules():
-            get_or_create_annotations(module).is_quantized = module in found.quantized_modules
+            annotations = get_or_create_annotations(module)
+            annotations.is_quantized = module in traced.quantized_modules
         for module in net.modules():
             update_module_class(module, QuantizedNet if module is net else WrappedModule)
-        return found
+        return traced
+
+    def trace_on_example(self, net: nn.Module, example: Any) -> Traced:
+        """Trace `net` with a tuple of arguments, a dict of keyword arguments, or one argument."""
+        if isinstance(example, dict):
+            return self.trace(net, (), example)
+        return self.trace(net, example if isinstance(example, tuple) else (example,), {})
 
     def run(self, net: nn.Module, args: Any, kwargs: Any) -> Any:
-        """Return what the net gives, as its integers will."""
+        """Run the net with fake quantization, and return its result."""
         traced = self.traced or self.trace(net, args, kwargs)
         feed = traced.get_feed(net, args, kwargs)
         tensors = traced.update_constants()
         if net.training and self.settings.calib is None:
             self._update_ranges(traced, feed, tensors)
-        return traced.result(traced.bridge(feed))
+        return traced.result(traced.qat_module(feed))
 
-    # ---- running extremes ------------------------------------------------------------------------------------------
+    # ---- running extremes -----------------------------------------------------------------------
 
     def _update_ranges(
         self, traced: Traced, feed: Mapping[str, Tensor], tensors: Mapping[str, Tensor]
     ) -> None:
-        """Let the running extremes follow this batch, and the plan follow them."""
+        """Update the running extremes with a batch, and the plan with the extremes."""
         with torch.no_grad():
-            seen = {
-                name: (float(x.min()), float(x.max()))
-                for name, x in self._compute_activations(traced, feed, tensors)
+            batch_ranges = {
+                name: (float(tensor.min()), float(tensor.max()))
+                for name, tensor in self._compute_activations(traced, feed, tensors)
             }
-        for name, (low, high) in seen.items():
-            new = _clip_range(traced, name, low, high)
-            old = self._ranges.get(name, new)
+        for name, (low, high) in batch_ranges.items():
+            new_low, new_high = _clip_range(traced, name, low, high)
+            old_low, old_high = self._ranges.get(name, (new_low, new_high))
             self._ranges[name] = (
-                old[0] + _RANGE_MOMENTUM * (new[0] - old[0]),
-                old[1] + _RANGE_MOMENTUM * (new[1] - old[1]),
+                old_low + _RANGE_MOMENTUM * (new_low - old_low),
+                old_high + _RANGE_MOMENTUM * (new_high - old_high),
             )
         self._update_plan(traced)
 
     def _update_plan(self, traced: Traced) -> None:
-        """Give the bridge the scales that the running extremes and the weights ask for."""
-        planned = traced.planned
+        """Set the scales that follow from the running extremes and the current weights."""
+        planned, qat_module = traced.planned, traced.qat_module
         stats = {name: _make_range_stats(low, high) for name, (low, high) in self._ranges.items()}
         assert planned.basis.policy is not None
-        parts = planned.partition.with_graph(traced.bridge.export_float_graph())
+        partition = planned.partition.with_graph(qat_module.export_float_graph())
+        shared_scales = group_shared_scales(partition, qat_module.target)
         plan, _ = assign_qparams(
-            parts,
-            group_shared_scales(parts, traced.bridge.target),
-            stats,
-            traced.bridge.target,
-            planned.basis.policy,
+            partition, shared_scales, stats, qat_module.target, planned.basis.policy
         )
-        traced.bridge.set_plan(replace(plan, transforms=planned.plan.transforms))
+        qat_module.set_plan(replace(plan, transforms=planned.plan.transforms))
 
     def _compute_activations(
         self, traced: Traced, feed: Mapping[str, Tensor], tensors: Mapping[str, Tensor]
     ) -> list[tuple[str, Tensor]]:
-        """Return the float net's tensors that become integers, for the weights as they are."""
-        wanted = set(traced.planned.partition.activations)
+        """Return the tensors of the float net that the graph quantizes, for the current weights."""
+        activations = set(traced.planned.partition.activations)
         if self._floats is None:
             graph = _insert_output_clamps(traced.planned.graph, traced.output_limits)
-            self._fallback = FloatFallback(graph, list(graph.graph), wanted)
+            self._fallback = FloatFallback(graph, list(graph.graph), activations)
             self._floats = TorchFallback(self._fallback)
         fallback = self._fallback
-        results = self._floats(
-            fallback, [feed[name] for name in fallback.inputs], FakeQuantContext((), floats=tensors)
-        )
-        found = [*feed.items(), *zip(fallback.outputs, results, strict=True)]
-        return [(name, tensor) for name, tensor in found if name in wanted and tensor.numel()]
+        inputs = [feed[name] for name in fallback.inputs]
+        outputs = self._floats(fallback, inputs, FakeQuantContext((), floats=tensors))
+        tensors_by_name = [*feed.items(), *zip(fallback.outputs, outputs, strict=True)]
+        return [
+            (name, tensor)
+            for name, tensor in tensors_by_name
+            if name in activations and tensor.numel()
+        ]
 
-    # ---- what is kept ----------------------------------------------------------------------------------------------
+    # ---- saved state ----------------------------------------------------------------------------
 
     def to_state_dict(self) -> dict[str, Any]:
-        """Return the settings, the plan as JSON, the running extremes and what is frozen.
+        """Return settings, plan (JSON), running extremes and frozen constants.
 
-        Nothing before the trace.
+        Before the trace it is the loaded state, which may be empty.
         """
         if self.traced is None:
             return dict(self._saved)
-        ranges = {name: list(pair) for name, pair in self._ranges.items()}
-        found = {"settings": self.told, "plan": self.traced.bridge.plan.to_json(), "ranges": ranges}
-        return {**found, "frozen": frozen} if (frozen := self.traced.frozen_constants) else found
+        state: dict[str, Any] = {
+            "settings": self.fingerprint,
+            "plan": self.traced.qat_module.plan.to_json(),
+            "ranges": {name: list(bounds) for name, bounds in self._ranges.items()},
+        }
+        frozen = self.traced.frozen_constants
+        return {**state, "frozen": frozen} if frozen else state
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Take over what `saved` returned, or forget everything: the next call traces anew."""
+        """Load a result of `to_state_dict`; the next call traces the net again."""
         self._saved, self.traced = saved, None
 
     def __deepcopy__(self, memo: Any) -> QatState:
-        """Return a state that traces anew at its first call, with the same scales."""
-        copy = QatState(self.settings, self.told)
+        """Return a state with the same scales that traces its net at the first call."""
+        copy = QatState(self.settings, self.fingerprint)
         copy.load_state_dict(self.to_state_dict())
         return copy
 
     def __getstate__(self) -> dict[str, Any]:
         settings = {**vars(self.settings), "platform": self.settings.platform.name}
-        return {"settings": settings, "told": self.told, "saved": self.to_state_dict()}
+        return {"settings": settings, "told": self.fingerprint, "saved": self.to_state_dict()}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         settings = state["settings"]
@@ -189,77 +195,91 @@ class QatState:
         self.__dict__.update(fresh.__dict__)
 
     def build_quantized_model(self) -> QuantizedModel:
-        """Return the integer graph of the net as it stands; ConfigError before the trace."""
+        """Return the integer graph for the current parameters.
+
+        Raises ConfigError if the net is not traced yet.
+        """
         if self.traced is None:
             raise ConfigError(
-                "the net has not been traced yet: call it once, or give init example_inputs"
+                "the net is not traced yet: call it once, or pass example_inputs to init"
             )
         with torch.no_grad():
             self.traced.update_constants()
-        bridge = self.traced.bridge
+        qat_module = self.traced.qat_module
         return build_quantized_model(
             self.traced.prepared,
-            replace(self.traced.planned, plan=bridge.plan),
-            bridge.export_float_graph(),
+            replace(self.traced.planned, plan=qat_module.plan),
+            qat_module.export_float_graph(),
         )
 
 
+def _get_initial_ranges(traced: Traced) -> Ranges:
+    """Return the extremes of the activations in the statistics of the trace."""
+    activations = traced.planned.partition.activations
+    return {
+        name: _clip_range(traced, name, stats.low, stats.high)
+        for name, stats in traced.planned.basis.stats.items()
+        if name in activations
+    }
+
+
 def _clip_range(traced: Traced, name: str, low: float, high: float) -> tuple[float, float]:
-    """Return the extremes of a tensor as far as its clamp lets them go."""
-    top = traced.output_limits.get(name, math.inf)
-    return max(low, -top), min(high, top)
+    """Limit the extremes of a tensor to the range of its output clamp."""
+    limit = traced.output_limits.get(name, math.inf)
+    return max(low, -limit), min(high, limit)
 
 
 def _make_range_stats(low: float, high: float) -> TensorStats:
-    """Return statistics that say the extremes alone."""
+    """Return tensor statistics of which only the extremes are meaningful."""
     squares = max(low * low, high * high)
     return TensorStats(1, low, high, squares, 0, np.zeros(1, np.int64))
 
 
 def _insert_output_clamps(graph: ir.Model, limits: Mapping[str, float]) -> ir.Model:
-    """Return `graph` with clamped outputs cut for whatever reads them.
+    """Return a copy of `graph` in which the consumers of some tensors read clamped values.
 
-    Their names stay those of what is cut.
+    Parameters
+    ----------
+    limits
+        Largest absolute value by tensor name. The tensors themselves keep their names and values.
     """
     if not limits:
         return graph
     copy = ir.clone(graph)
     for value in [value for value in ir.iter_values(copy) if value.name in limits]:
-        top = np.array(limits[str(value.name)], np.float32)
-        readers = [(use.node, use.idx) for use in value.uses()]
-        after = ir.producer(value)
-        assert after is not None
-        for kind, bound in (("Min", top), ("Max", -top)):
-            limit = ir.add_initializer(
-                copy, ir.unique_tensor_name(copy, f"{value.name}_{kind}"), bound
-            )
+        limit = np.array(limits[str(value.name)], np.float32)
+        consumers = [(use.node, use.idx) for use in value.uses()]
+        previous = ir.producer(value)
+        assert previous is not None
+        for op_type, bound in (("Min", limit), ("Max", -limit)):
+            bound_name = ir.unique_tensor_name(copy, f"{value.name}_{op_type}")
             node = ir.make_node(
-                kind,
-                [value, limit],
+                op_type,
+                [value, ir.add_initializer(copy, bound_name, bound)],
                 output=ir.unique_tensor_name(copy, f"{value.name}_cut"),
-                origin=after,
-                suffix=kind,
+                origin=previous,
+                suffix=op_type,
             )
-            copy.graph.insert_after(after, node)
-            after, value = node, node.outputs[0]
-        for reader, index in readers:
-            reader.replace_input_with(index, value)
+            copy.graph.insert_after(previous, node)
+            previous, value = node, node.outputs[0]
+        for consumer, index in consumers:
+            consumer.replace_input_with(index, value)
     return copy
 
 
 class QuantizedNet(WrappedModule):
-    """A whole net after `init`."""
+    """Wrapper class of the root module of a net after `init`."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what the net's own forward returns, computed as its integers will be."""
+        """Return the result of the net's forward, computed with fake quantization."""
         return get_qat_state(self).run(self, args, kwargs)
 
     def get_extra_state(self) -> Any:
-        """Return scales and running extremes, for `state_dict`."""
+        """Return plan and running extremes for `state_dict`."""
         return get_qat_state(self).to_state_dict()
 
     def set_extra_state(self, state: Any) -> None:
-        """Take over scales and running extremes."""
+        """Load plan and running extremes."""
         get_qat_state(self).load_state_dict(state)
 
     def _load_from_state_dict(
@@ -272,7 +292,7 @@ class QuantizedNet(WrappedModule):
         unexpected: Any,
         errors: Any,
     ) -> None:
-        """Take the state_dict of the float net as well: then the net is traced anew."""
+        """Load a state_dict; with one of the float net the next call traces the net again."""
         super()._load_from_state_dict(
             state_dict, prefix, metadata, strict, missing, unexpected, errors
         )
@@ -282,33 +302,31 @@ class QuantizedNet(WrappedModule):
 
 
 def get_qat_state(net: nn.Module) -> QatState:
-    """Return the state of an initialised net; ConfigError for another module."""
-    found = net.__dict__.get(_KEY)
-    if found is None:
-        raise ConfigError(
-            f"the {type(net).__name__} has not been initialised: call lo.torch.init first"
-        )
-    state: QatState = found
+    """Return the state of an initialised net; raises ConfigError for another module."""
+    if _KEY not in net.__dict__:
+        raise ConfigError(f"the {type(net).__name__} is not initialised: call lo.torch.init first")
+    state: QatState = net.__dict__[_KEY]
     return state
 
 
 def initialise_net(net: nn.Module, settings: Settings) -> QatState:
-    """Make `net` an initialised one, not yet traced."""
-    parameters, chosen = NetParameters(net), {}
+    """Annotate the modules of `net` that are quantized and attach a state without a trace."""
+    parameters = NetParameters(net)
+    layers = {}
     for path, module in net.named_modules():
-        widths = get_layer_bits(parameters.get_module_chain(path), settings)
-        if widths is not None:
-            chosen[path] = module, widths
+        bits = get_layer_bits(parameters.get_module_chain(path), settings)
+        if bits is not None:
+            layers[path] = module, bits
         get_or_create_annotations(module).is_initialised = True
-    for module, widths in chosen.values():
-        marks = get_or_create_annotations(module)
-        marks.is_selected, marks.is_quantized, marks.bits = True, True, widths
-    layers = {
-        path: (repr(widths), repr(get_or_create_annotations(module).clamp))
-        for path, (module, widths) in chosen.items()
-    }
-    told = json.dumps([settings.platform.name, settings.mode, repr(settings.widths), layers])
-    state = net.__dict__[_KEY] = QatState(settings, told)
+    layer_settings = {}
+    for path, (module, bits) in layers.items():
+        annotations = get_or_create_annotations(module)
+        annotations.is_selected, annotations.is_quantized, annotations.bits = True, True, bits
+        layer_settings[path] = repr(bits), repr(annotations.clamp)
+    fingerprint = json.dumps(
+        [settings.platform.name, settings.mode, repr(settings.widths), layer_settings]
+    )
+    state = net.__dict__[_KEY] = QatState(settings, fingerprint)
     for module in net.modules():
         update_module_class(module, QuantizedNet if module is net else WrappedModule)
     return state

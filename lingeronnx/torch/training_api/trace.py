@@ -1,12 +1,11 @@
-"""A torch module traced once.
+"""Trace of a torch module: its float graph, its plan, and a `QatModule` that runs the plan.
 
-Its float graph, its plan, and a bridge that computes with the module's own parameters.
-    export -> fold batch norms -> cut out what parameters make -> prepare -> what becomes integer ->
-    plan -> bridge, constants from parameters
+    export -> fold batch norms -> replace what is computed from parameters alone by constants
+    -> prepare -> choose the integer nodes -> plan -> `QatModule` with constants from parameters
 
-Of the nodes that hold parameters those become integer whose modules are chosen. What holds none
-does where all that it reads is integer already, if the layers' outputs are to be integers at all.
-Knows torch modules and graphs; nothing of training.
+A node with parameters becomes integer if its module is selected for quantization. A node without
+parameters becomes integer if all its inputs are integer, provided that layers have integer outputs
+at all. This module knows torch modules and graphs, but no training.
 """
 
 from __future__ import annotations
@@ -52,11 +51,20 @@ __all__ = ["Settings", "Traced", "export_with_folded_norms", "get_layer_bits", "
 
 @dataclass(frozen=True)
 class Settings:
-    """What `init` was told.
+    """Settings of `init`.
 
-    kinds : the types of modules that are quantized. widths : of their inputs, weights and outputs.
-    calib : data that the scales come from, None for the running maximum. exporter : the one that
-    traces.
+    Attributes
+    ----------
+    kinds
+        Types of the modules that are quantized.
+    platform, mode
+        Target and kind of scales.
+    widths
+        Bits of inputs, weights and outputs.
+    calib
+        Calibration data; None for scales that follow the running extremes.
+    exporter
+        Name of the exporter for the trace.
     """
 
     kinds: tuple[type[nn.Module], ...]
@@ -69,10 +77,16 @@ class Settings:
 
 @dataclass(frozen=True)
 class ExportedNet:
-    """A float graph as exported, batch norms folded; what goes in and comes out.
+    """A float graph as exported, with folded batch norms.
 
-    {node: path of its module}.
-    unused : the parameters that it does not hold: this way through `forward` has no use for them.
+    Attributes
+    ----------
+    inputs, outputs
+        Names of the graph inputs and outputs.
+    scopes
+        Node name -> path of its module.
+    unused
+        Trainable parameters that the graph does not contain, since `forward` does not use them.
     """
 
     graph: ir.Model
@@ -84,12 +98,26 @@ class ExportedNet:
 
 @dataclass(frozen=True)
 class Traced:
-    """A net after its trace.
+    """A traced net.
 
-    inputs : the names of the tensors of a call, in order. outputs : those of the results, None in
-    place of what is no tensor; form : how to put these together. constants : how the bridge's
-    constants follow from `parameters`. output_limits : {tensor: largest |value| of a clamped
-    output}. chosen : the modules that are quantized.
+    Attributes
+    ----------
+    inputs
+        Names of the tensors of a call, in order.
+    outputs
+        Names of the results in order; None for a result that is not a tensor.
+    non_tensor_outputs
+        The results that are not tensors, in the same order; None for a tensor.
+    output_tree
+        Structure of the results (a pytree spec).
+    qat_module
+        Runs the planned graph with fake quantization.
+    constants
+        How the constants of `qat_module` follow from `parameters`.
+    output_limits
+        Tensor name -> largest absolute value of a clamped output.
+    quantized_modules
+        The modules that are quantized.
     """
 
     inputs: tuple[str, ...]
@@ -98,7 +126,7 @@ class Traced:
     output_tree: Any
     prepared: PreparedModel
     planned: PlannedModel
-    bridge: QatModule
+    qat_module: QatModule
     parameters: NetParameters
     constants: PlannedConstants
     output_limits: Mapping[str, float]
@@ -106,79 +134,94 @@ class Traced:
 
     @property
     def batch_axes(self) -> dict[str, int | None]:
-        """The axis of each input that counts the samples, None where none does."""
+        """The batch axis of each input, or None if it has none."""
         return {spec.name: spec.axis for spec in get_input_specs(self.planned.graph)}
 
     @cached_property
-    def input_sizes(self) -> dict[str, list[int | None]]:
-        """The sizes of each input, None for the batch."""
-        specs = get_input_specs(self.planned.graph)
-        return {
-            s.name: [None if i == s.axis else d for i, d in enumerate(s.shape or ())] for s in specs
-        }
+    def input_shapes(self) -> dict[str, list[int | None]]:
+        """The shape of each input, with None on the batch axis."""
+        shapes = {}
+        for spec in get_input_specs(self.planned.graph):
+            shape = list(spec.shape or ())
+            shapes[spec.name] = [
+                None if axis == spec.axis else size for axis, size in enumerate(shape)
+            ]
+        return shapes
 
     @property
     def frozen_constants(self) -> dict[str, Tensor]:
-        """The constants that depend on parameters and do not follow them."""
-        held = self.planned.graph.graph.initializers
+        """The constants that depend on parameters but cannot follow them."""
+        initializers = self.planned.graph.graph.initializers
         return {
-            name: torch.from_numpy(np.array(ir.const_value(held[name])))
+            name: torch.from_numpy(np.array(ir.const_value(initializers[name])))
             for name in self.constants.frozen
         }
 
     def get_feed(self, net: nn.Module, args: Any, kwargs: Any) -> dict[str, Tensor]:
-        """Return the tensors of a call by the graph's names.
+        """Return the tensors of a call by input name.
 
-        DataError where sizes are others than in the trace.
+        Raises DataError if a size other than the batch differs from the trace.
         """
         call = ModuleCall(net, args, kwargs, self.inputs)
-        known = {spec.name for spec in self.bridge.network.inputs}
-        found = {name: x for name, x in zip(call.names, call.tensors, strict=True) if name in known}
-        for name, tensor in found.items():
-            sizes = self.input_sizes[name]
-            if len(sizes) != tensor.dim() or any(
-                a not in (None, b) for a, b in zip(sizes, tensor.shape, strict=True)
-            ):
-                told = ["N" if size is None else size for size in sizes]
-                raise DataError(
-                    f"input '{name}' is {list(tensor.shape)}; the net was traced with {told}; only "
-                    "the batch may differ"
-                )
-        return found
+        graph_inputs = {spec.name for spec in self.qat_module.network.inputs}
+        feed = {}
+        for name, tensor in zip(call.names, call.tensors, strict=True):
+            if name in graph_inputs:
+                _check_shape(name, tensor, self.input_shapes[name])
+                feed[name] = tensor
+        return feed
 
-    def result(self, found: Mapping[str, Tensor]) -> Any:
-        """Return what the net's own forward returns, with the tensors of `found`."""
-        leaves = [
-            own if name is None else found[name]
-            for name, own in zip(self.outputs, self.non_tensor_outputs, strict=True)
-        ]
+    def result(self, tensors: Mapping[str, Tensor]) -> Any:
+        """Assemble the return value of the net's forward from the graph outputs `tensors`."""
+        leaves = []
+        for name, value in zip(self.outputs, self.non_tensor_outputs, strict=True):
+            leaves.append(value if name is None else tensors[name])
         return pytree.tree_unflatten(leaves, self.output_tree)
 
     def update_constants(self) -> dict[str, Tensor]:
-        """Let the bridge compute with the parameters as they are now, and return its constants."""
+        """Recompute the constants of `qat_module` from the current parameters and return them."""
         tensors = self.constants.tensors(
-            self.parameters.get_effective_tensors(), self.bridge.used_initializers
+            self.parameters.get_effective_tensors(), self.qat_module.used_initializers
         )
-        self.bridge.substitute_initializers(tensors)
+        self.qat_module.substitute_initializers(tensors)
         return tensors
+
+
+def _check_shape(name: str, tensor: Tensor, traced_shape: Sequence[int | None]) -> None:
+    """Raise DataError if an input differs from the traced shape; None matches any size."""
+    has_same_rank = len(traced_shape) == tensor.dim()
+    if has_same_rank and all(
+        expected in (None, size) for expected, size in zip(traced_shape, tensor.shape, strict=True)
+    ):
+        return
+    formatted = ["N" if size is None else size for size in traced_shape]
+    raise DataError(
+        f"input '{name}' is {list(tensor.shape)}; the net was traced with {formatted}; only the "
+        "batch may differ"
+    )
 
 
 def export_with_folded_norms(
     net: nn.Module, args: Any, kwargs: Any, exporter: str | None
 ) -> tuple[ExportedNet, NetParameters]:
-    """Export `net` as it is without its marks, and fold its batch norms."""
+    """Export `net` without its wrapper classes, and fold its batch norms."""
     parameters = NetParameters(net)
     with original_classes(net), temporary_folder() as folder:
-        done = export(net, args, folder / "net.onnx", kwargs=kwargs or None, exporter=exporter)
-        graph = ir.load(done.path)
-        names = ModuleCall(net, args, kwargs, None).names
-    held = state_dict(graph)
+        exported = export(net, args, folder / "net.onnx", kwargs=kwargs or None, exporter=exporter)
+        graph = ir.load(exported.path)
+        input_names = ModuleCall(net, args, kwargs, None).names
+    graph_parameters = state_dict(graph)
     unused = tuple(
-        name for name, p in net.named_parameters() if p.requires_grad and name not in held
+        name
+        for name, parameter in net.named_parameters()
+        if parameter.requires_grad and name not in graph_parameters
     )
     fold_norms(graph, parameters)
     parameters.computed_constants = ComputedConstants(graph)
-    return ExportedNet(graph, tuple(names), tuple(done.outputs), done.scopes, unused), parameters
+    exported_net = ExportedNet(
+        graph, tuple(input_names), tuple(exported.outputs), exported.scopes, unused
+    )
+    return exported_net, parameters
 
 
 def trace_net(
@@ -189,99 +232,117 @@ def trace_net(
     plan: Plan | None,
     frozen: Mapping[str, Tensor],
 ) -> Traced:
-    """Trace `net` on the given arguments, which give sizes and the first ranges.
+    """Trace `net`.
 
-    plan : scales and factors to take over, None for new ones. frozen : `Traced.frozen_constants` of
-    the net that the parameters come from; its constants stay. Warns of places where the net's own
-    code decides by its data. Raises ModelError for what cannot be traced, with the module's name,
-    and as `quantize` does.
+    Warns of places where the code of the net makes decisions that depend on its data.
+
+    Parameters
+    ----------
+    args, kwargs
+        Arguments of a call; they determine the shapes and the initial ranges.
+    plan
+        Scales and factors to reuse, or None to compute new ones.
+    frozen
+        `Traced.frozen_constants` of the net that the parameters come from, to be reused.
+
+    Raises
+    ------
+    ModelError
+        If the net cannot be traced; the message names the module. Other errors are those of
+        `quantize`.
     """
     args, kwargs = pytree.tree_map_only(Tensor, torch.Tensor.detach, (args, kwargs))
-    made, parameters = export_with_folded_norms(net, args, kwargs, settings.exporter)
+    exported, parameters = export_with_folded_norms(net, args, kwargs, settings.exporter)
     with original_classes(net), evaluation_mode(net), torch.no_grad():
         call = ModuleCall(net, args, kwargs, None)
         with DataDependenceTracker(call.tensors) as decisions:
             result = net(*args, **kwargs)
-        leaves, form = pytree.tree_flatten(result)
     for line in decisions.lines():
         warnings.warn(line, stacklevel=2)
-    outputs = iter(made.outputs)
-    names = tuple(next(outputs) if isinstance(leaf, Tensor) else None for leaf in leaves)
-    plain = tuple(None if isinstance(leaf, Tensor) else leaf for leaf in leaves)
-    with torch.no_grad():
-        effective = parameters.get_effective_tensors()
-        numbers = {
-            name: _get_planning_array(effective[name])
-            for name in state_dict(made.graph)
-            if name in effective
-        }
-    feeds = {name: x.cpu().numpy() for name, x in zip(call.names, call.tensors, strict=True)}
+    arrays = _get_planning_arrays(exported.graph, parameters)
+    feeds = {
+        name: tensor.cpu().numpy() for name, tensor in zip(call.names, call.tensors, strict=True)
+    }
     data = feeds if settings.calib is None else settings.calib
-    conf = _make_config(settings, {})
-    counts = _counted_graphs(made.graph, numbers, feeds, conf)
-    prepared = prepare_model(
-        with_parameter_values(made.graph, numbers), data, None, conf, hold_out=False
-    )
-    constants = ConstantOrigins(prepared.graph, counts, numbers)
-    layers = _ChosenLayers(prepared, constants, parameters, made.scopes, settings)
-    prepared = prepared.with_host_nodes(layers.floats)
-    own = QuantConfig.of(_make_config(settings, layers.get_overrides(prepared)))
-    own.check_platform(prepared.target)
-    prepared = replace(prepared, conf=own)
+    config = _make_config(settings, {})
+    numbered_graphs = _prepare_numbered_graphs(exported.graph, arrays, feeds, config)
+    graph = with_parameter_values(exported.graph, arrays)
+    prepared = prepare_model(graph, data, None, config, hold_out=False)
+    constants = ConstantOrigins(prepared.graph, numbered_graphs, arrays)
+    layers = _ChosenLayers(prepared, constants, parameters, exported.scopes, settings)
+    prepared = prepared.with_host_nodes(layers.float_reasons)
+    conf = QuantConfig.of(_make_config(settings, layers.get_overrides(prepared)))
+    conf.check_platform(prepared.target)
+    prepared = replace(prepared, conf=conf)
     planned = plan_model(prepared, plan)
     for name, tensor in frozen.items():
         ir.set_initializer_value(planned.graph.graph.initializers[name], tensor.numpy())
-    bridge = QatModule(planned.graph, planned.plan, prepared.target, feeds, trainable=())
+    qat_module = QatModule(planned.graph, planned.plan, prepared.target, feeds, trainable=())
     planned_constants = constants.for_planned_graph(planned)
-    traced = Traced(
-        inputs=made.inputs,
-        outputs=names,
-        non_tensor_outputs=plain,
-        output_tree=form,
+    untrained = [
+        *planned_constants.find_untrained_parameters(qat_module.used_initializers),
+        *(f"constants of {name}" for name in constants.untraceable_nodes),
+    ]
+    # After a data-dependent decision, parameters of the branch not taken are expected to be unused.
+    _warn_untrained(untrained, () if decisions.locations else exported.unused)
+    leaves, output_tree = pytree.tree_flatten(result)
+    output_names = iter(exported.outputs)
+    return Traced(
+        inputs=exported.inputs,
+        outputs=tuple(next(output_names) if isinstance(leaf, Tensor) else None for leaf in leaves),
+        non_tensor_outputs=tuple(None if isinstance(leaf, Tensor) else leaf for leaf in leaves),
+        output_tree=output_tree,
         prepared=prepared,
         planned=planned,
-        bridge=bridge,
+        qat_module=qat_module,
         parameters=parameters,
         constants=planned_constants,
         output_limits=layers.get_output_limits(planned),
-        quantized_modules=layers.chosen,
+        quantized_modules=layers.modules,
     )
-    others = [
-        *planned_constants.find_untrained_parameters(bridge.used_initializers),
-        *(f"constants of {name}" for name in constants.untraceable_nodes),
-    ]
-    _warn_untrained(
-        others, () if decisions.locations else made.unused
-    )  # those of the other branch are no news
-    return traced
 
 
-def _counted_graphs(
+def _get_planning_arrays(graph: ir.Model, parameters: NetParameters) -> dict[str, np.ndarray]:
+    """Return the effective values of the parameters in `graph` that it is planned with, by name."""
+    with torch.no_grad():
+        effective = parameters.get_effective_tensors()
+        return {
+            name: _get_planning_array(effective[name])
+            for name in state_dict(graph)
+            if name in effective
+        }
+
+
+def _prepare_numbered_graphs(
     graph: ir.Model,
-    numbers: Mapping[str, np.ndarray],
+    arrays: Mapping[str, np.ndarray],
     feeds: Mapping[str, np.ndarray],
-    conf: dict[str, Any],
+    config: dict[str, Any],
 ) -> tuple[ir.Model, ir.Model]:
-    """Run the passes on two copies of `graph` whose parameters number their elements (`ConstantOrigins`)."""
-    total = sum(array.size for array in numbers.values())
+    """Prepare two copies of `graph` whose parameters have their element numbers as values.
+
+    The numbers of the copies start after 0 and after the total number of elements, as
+    `ConstantOrigins` needs them.
+    """
+    total = sum(array.size for array in arrays.values())
     first, second = (
         prepare_model(
-            with_parameter_values(graph, number_elements(numbers, above)),
+            with_parameter_values(graph, number_elements(arrays, offset)),
             feeds,
             None,
-            conf,
+            config,
             hold_out=False,
         ).graph
-        for above in (0, total)
+        for offset in (0, total)
     )
     return first, second
 
 
 def _warn_untrained(constants: Sequence[str], unused: Sequence[str]) -> None:
-    """Warn of `constants` that do not follow the parameters, and of parameters that `forward` does not use."""
+    """Warn of constants that cannot follow the parameters and of parameters that are not used."""
     if constants:
         warnings.warn(
-            f"not trained, since the graph holds them in another form: {', '.join(constants)}",
+            f"not trained, since the graph stores them in another form: {', '.join(constants)}",
             stacklevel=3,
         )
     if unused:
@@ -295,45 +356,60 @@ _NONZERO_PLACEHOLDER = 1e-30
 
 
 def _get_planning_array(tensor: Tensor) -> np.ndarray:
-    """Return what stands for a parameter while the net is planned.
+    """Return the value of a parameter for planning; a zero vector becomes nearly zero.
 
-    Nearly zero for a vector of zeros.
-    Passes drop a fresh bias of zeros, which would then have no place in the integer graph.
+    Passes remove a zero bias, which could then not be trained in the integer graph.
     """
     array = tensor.cpu().numpy().copy()
-    return (
-        np.full_like(array, _NONZERO_PLACEHOLDER) if array.ndim == 1 and not array.any() else array
-    )
+    if array.ndim == 1 and not array.any():
+        return np.full_like(array, _NONZERO_PLACEHOLDER)
+    return array
 
 
 def _make_config(settings: Settings, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    return {
+    """Return the settings of `quantize` for the settings of `init`."""
+    config = {
         "platform": settings.platform,
         "mode": settings.mode,
         "bits": settings.widths.data,
         "weight_bits": settings.widths.parameter_bits,
         "overrides": overrides,
-        **({"calibrator": "max"} if settings.calib is None else {}),
     }
+    if settings.calib is None:
+        config["calibrator"] = "max"
+    return config
 
 
-def get_layer_bits(modules: Sequence[nn.Module], settings: Settings) -> LayerBits | None:
-    """Return the bits of the last of `modules`, which contain each other.
+def get_layer_bits(module_chain: Sequence[nn.Module], settings: Settings) -> LayerBits | None:
+    """Return the bit widths of the innermost module of a chain, or None if it is not quantized.
 
-    None where it is not quantized.
+    Parameters
+    ----------
+    module_chain
+        Modules from the root down to the layer, each containing the next.
+    settings
+        Defaults, given to `init`.
     """
-    if not all(get_annotations(m).allows_quantization for m in modules):
+    annotations = [get_annotations(module) for module in module_chain]
+    if not all(annotation.allows_quantization for annotation in annotations):
         return None
-    own = [w for m in modules if (w := get_annotations(m).bits) is not None]
-    if own:
-        return own[-1]
-    return settings.widths if any(isinstance(m, settings.kinds) for m in modules) else None
+    for annotation in reversed(annotations):
+        if annotation.bits is not None:
+            return annotation.bits
+    if not any(isinstance(module, settings.kinds) for module in module_chain):
+        return None
+    return settings.widths
 
 
 class _ChosenLayers:
-    """Which nodes of a prepared graph become integer, by the modules that they belong to.
+    """The nodes of a prepared graph that become integer, by the modules that they belong to.
 
-    chosen : the modules that are quantized. floats : {node: why it stays in float}.
+    Attributes
+    ----------
+    float_reasons
+        Nodes that stay in float -> reason.
+    modules
+        The modules that are quantized.
     """
 
     def __init__(
@@ -346,114 +422,123 @@ class _ChosenLayers:
     ) -> None:
         self._constants, self._parameters, self._settings = constants, parameters, settings
         self._scopes = scopes
-        refused: set[str] = set()
+        unsupported: set[str] = set()
         while True:
-            self.floats, self._integer = self._partition_nodes(prepared, refused)
-            more = (
-                prepared.with_host_nodes(self.floats).parts.floats.keys()
-                - self.floats.keys()
-                - refused
-            )
-            if not more:
+            self.float_reasons, self._integer_nodes = self._partition_nodes(prepared, unsupported)
+            partition = prepared.with_host_nodes(self.float_reasons).parts
+            new_floats = partition.floats.keys() - self.float_reasons.keys() - unsupported
+            if not new_floats:
                 break
-            refused |= more
-        self.chosen = [
-            m
-            for node in self._integer
-            for m in self._get_module_chain(node)[-1:]
+            unsupported |= new_floats
+        self.modules = [
+            self._get_module_chain(node)[-1]
+            for node in self._integer_nodes
             if constants.depends_on_parameters(node)
         ]
 
     def _get_module_chain(self, node: ir.Node) -> list[nn.Module]:
-        """Return the modules from the net itself to the one that a node belongs to.
+        """Return the modules from the net to the one that a node belongs to.
 
-        Its parameters', or its trace's.
+        It is the owner of the node's parameters or, without parameters, the module that executed
+        the node in the trace.
         """
         names = self._constants.get_parameter_names(node)
-        chains = self._parameters.get_owner_chains(sorted(names)) or [
-            self._parameters.get_module_chain(self._scopes.get(ir.origin_name(node), ""))
-        ]
-        return chains[0]
+        if names:
+            return self._parameters.get_owner_chain(min(names))
+        return self._parameters.get_module_chain(self._scopes.get(ir.origin_name(node), ""))
 
-    def _widths(self, modules: Sequence[nn.Module]) -> LayerBits | None:
-        return get_layer_bits(modules, self._settings)
+    def _get_bits(self, module_chain: Sequence[nn.Module]) -> LayerBits | None:
+        """Return the bit widths of the innermost module, or None if it is not quantized."""
+        return get_layer_bits(module_chain, self._settings)
 
     def _partition_nodes(
-        self, prepared: PreparedModel, refused: Collection[str]
+        self, prepared: PreparedModel, unsupported: Collection[str]
     ) -> tuple[dict[str, str], list[ir.Node]]:
-        """Return the nodes that stay in float, with the reason, and those that become integer.
+        """Partition the nodes that can be lowered into float and integer ones.
 
-        `refused` cannot.
+        Nodes named in `unsupported` are skipped.
+
+        Returns
+        -------
+        float_reasons : dict of str to str
+            Nodes that stay in float -> reason.
+        integer_nodes : list of Node
+            Nodes that become integer.
         """
-        integers: set[str] = set()
-        floats: dict[str, str] = {}
-        inside: list[ir.Node] = []
+        integer_tensors: set[str] = set()
+        float_reasons: dict[str, str] = {}
+        integer_nodes: list[ir.Node] = []
         for node in prepared.graph.graph:
             op, _ = find_lowering_rule(node, prepared.target)
-            if op is None or str(node.name) in refused:
+            if op is None or str(node.name) in unsupported:
                 continue
-            modules = self._get_module_chain(node)
-            reads = {ir.input_name(node, index) for index in op.data(node)}
-            if self._constants.depends_on_parameters(node):
-                kind = get_annotations(modules[-1]).original_class.__name__
-                why = "" if self._widths(modules) else f"its module, a {kind}, is not quantized"
-            elif self._settings.widths.out_bits is None:
-                why = "the outputs of layers are float32 (out_bits=None)"
-            elif not all(get_annotations(m).allows_quantization for m in modules):
-                why = "its module is not quantized"
-            else:
-                why = "" if reads <= integers else "it reads what stays in float"
-            if why:
-                floats[str(node.name)] = why
-            else:
-                inside.append(node)
-                integers |= reads  # a layer has them quantized
-                integers.update(
-                    str(node.outputs[index].name) for index in op.quantized_outputs(node)
-                )
-        return floats, inside
+            inputs = {ir.input_name(node, index) for index in op.data(node)}
+            reason = self._find_float_reason(node, inputs <= integer_tensors)
+            if reason:
+                float_reasons[str(node.name)] = reason
+                continue
+            integer_nodes.append(node)
+            integer_tensors |= inputs  # the inputs of a layer are quantized for it
+            for index in op.quantized_outputs(node):
+                integer_tensors.add(str(node.outputs[index].name))
+        return float_reasons, integer_nodes
+
+    def _find_float_reason(self, node: ir.Node, has_integer_inputs: bool) -> str:
+        """Return the reason why a node stays in float, or an empty string if it does not."""
+        module_chain = self._get_module_chain(node)
+        if self._constants.depends_on_parameters(node):
+            if self._get_bits(module_chain):
+                return ""
+            class_name = get_annotations(module_chain[-1]).original_class.__name__
+            return f"its module, a {class_name}, is not quantized"
+        if self._settings.widths.out_bits is None:
+            return "the outputs of layers are float32 (out_bits=None)"
+        if not all(get_annotations(module).allows_quantization for module in module_chain):
+            return "its module is not quantized"
+        return "" if has_integer_inputs else "it reads a float tensor"
 
     def get_overrides(self, prepared: PreparedModel) -> dict[str, dict[str, Any]]:
-        """Return the settings of tensors whose bits are others than the net's, by name."""
-        target, found = prepared.target, dict[str, dict[str, Any]]()
-        usual = self._settings.widths
+        """Return the settings of tensors whose bits differ from the defaults, by tensor name."""
+        overrides: dict[str, dict[str, Any]] = {}
+        defaults = self._settings.widths
         for node, op in prepared.parts.integer_nodes:
-            if (
-                not self._constants.depends_on_parameters(node)
-                or (widths := self._widths(self._get_module_chain(node))) is None
-            ):
+            bits = self._get_bits(self._get_module_chain(node))
+            if bits is None or not self._constants.depends_on_parameters(node):
                 continue
-            result = found.setdefault(ir.output_name(node), {})
-            if widths.parameter_bits != usual.parameter_bits:
-                result["weight_bits"] = widths.parameter_bits
-            if widths.data != usual.data:
+            output = overrides.setdefault(ir.output_name(node), {})
+            if bits.parameter_bits != defaults.parameter_bits:
+                output["weight_bits"] = bits.parameter_bits
+            if bits.data != defaults.data:
                 for index in op.data(node):
-                    found.setdefault(ir.input_name(node, index), {})["bits"] = widths.data
-            read = any(
-                id(use.node) in prepared.parts.integer_node_ids for use in node.outputs[0].uses()
-            )
-            if widths.out_bits is None:
-                result.update({"out_bits": "float"} if op.allows_wide_output and not read else {})
-            elif widths.out_bits != usual.data:
-                result["bits" if widths.out_bits in target.bits else "out_bits"] = widths.out_bits
-        return {name: settings for name, settings in found.items() if settings}
+                    overrides.setdefault(ir.input_name(node, index), {})["bits"] = bits.data
+            if bits.out_bits is not None:
+                if bits.out_bits != defaults.data:
+                    key = "bits" if bits.out_bits in prepared.target.bits else "out_bits"
+                    output[key] = bits.out_bits
+            elif op.allows_wide_output and not _has_integer_consumer(node, prepared):
+                output["out_bits"] = "float"
+        return {name: settings for name, settings in overrides.items() if settings}
 
     def get_output_limits(self, planned: PlannedModel) -> dict[str, float]:
-        """Return the largest |values| of clamped outputs by tensor.
+        """Return the largest absolute values of clamped outputs by tensor name.
 
-        Of channels with factors, the largest one's.
+        If the plan scales channels by factors, the limit is multiplied by the largest factor.
         """
-        found = {}
-        for node in self._integer:
-            modules = self._get_module_chain(node)
-            clamp = get_annotations(modules[-1]).clamp
-            if (
-                clamp is None
-                or clamp.output is None
-                or not self._constants.depends_on_parameters(node)
-            ):
+        limits = {}
+        for node in self._integer_nodes:
+            clamp = get_annotations(self._get_module_chain(node)[-1]).clamp
+            if clamp is None or clamp.output is None:
+                continue
+            if not self._constants.depends_on_parameters(node):
                 continue
             name = ir.output_name(node)
             transform = planned.plan.transforms.get(name)
-            found[name] = clamp.output * (max(transform.factor) if transform is not None else 1.0)
-        return found
+            factor = 1.0 if transform is None else max(transform.factor)
+            limits[name] = clamp.output * factor
+        return limits
+
+
+def _has_integer_consumer(node: ir.Node, prepared: PreparedModel) -> bool:
+    """Return whether an integer node reads the first output of `node`."""
+    integer_ids = prepared.parts.integer_node_ids
+    return any(id(use.node) in integer_ids for use in node.outputs[0].uses())

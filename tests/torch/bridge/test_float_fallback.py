@@ -330,7 +330,9 @@ def test_windows(data):
     if auto != "NOTSET" and kind != "ConvTranspose":
         options["auto_pad"] = auto
         if auto.startswith("SAME"):  # onnxruntime rejects the negative pads of a longer stride
-            options["strides"] = [min(s, k) for s, k in zip(options["strides"], kernel, strict=True)]
+            options["strides"] = [
+                min(s, k) for s, k in zip(options["strides"], kernel, strict=True)
+            ]
     else:
         options["pads"] = [draw(st.integers(0, k - 1)) for k in kernel * 2]
         if kind in ("Conv", "MaxPool", "ConvTranspose"):

@@ -67,7 +67,9 @@ def test_kernels(seed, zero, other, rescale):
         k.subtract_zero_points(k.MatMul(rescale), zero, other), x, integers(rng, (2, 6, 3, 5))
     )
     check_exact_and_differentiable(
-        k.subtract_zero_points(k.AddScaled.from_ratios(0.7, 1.9, 8, -1, rescale.zero_point), zero, other),
+        k.subtract_zero_points(
+            k.AddScaled.from_ratios(0.7, 1.9, 8, -1, rescale.zero_point), zero, other
+        ),
         x,
         integers(rng, x.shape),
     )

@@ -52,10 +52,12 @@ def test_init_names_the_place():
     something else.
     """
     line = inspect.getsourcelines(Branch.forward)[1] + 1
-    words = rf"test_decisions.py line {line}: the data decide there, by bool\(\); the graph keeps"
+    words = (
+        rf"test_decisions.py line {line}: this depends on the data \(bool\(\)\); the graph keeps"
+    )
     with pytest.warns(UserWarning, match=words) as seen:
         lo.torch.init(Branch(), out_bits=8, example_inputs=X)
-    assert len([w for w in seen if "the data decide" in str(w.message)]) == 1
+    assert len([w for w in seen if "depends on the data" in str(w.message)]) == 1
     net = lo.torch.init(Branch(), out_bits=8)
     with pytest.warns(UserWarning, match=words):
         net(X)

@@ -193,36 +193,40 @@ def test_clamps():
         (
             lambda: LSTMP(WIDTH, P, C, batch_first=False),
             ConfigError,
-            "takes the batch on axis 0 only",
+            "supports the batch on axis 0 only",
         ),
         (
             lambda: UBLSTMP(WIDTH, P, C, batch_first=False),
             ConfigError,
-            "takes the batch on axis 0 only",
+            "supports the batch on axis 0 only",
         ),
         (
             lambda: FastUBLSTMP(WIDTH, P, C, batch_first=False),
             ConfigError,
-            "takes the batch on axis 0 only",
+            "supports the batch on axis 0 only",
         ),
-        (lambda: LSTMP(WIDTH, 0, C), ConfigError, "hidden_size of an LSTMP is 0; it is at least 1"),
+        (
+            lambda: LSTMP(WIDTH, 0, C),
+            ConfigError,
+            "hidden_size of an LSTMP is 0; it must be at least 1",
+        ),
         (
             lambda: FastUBLSTMP(WIDTH, C, C),
             ConfigError,
-            "projects to fewer values than it has cells, not 6 to 6",
+            "fewer outputs than cells, not 6 outputs for 6 cells",
         ),
         (lambda: NormalizeFastLSTMP(WIDTH, C), ConfigError, "needs proj_size"),
         (
             lambda: NormalizeFastLSTMP(WIDTH, C, proj_size=P, normalize_bias_value=0),
             ConfigError,
-            "each is above 0, or None",
+            "each must be above 0, or None",
         ),
         (
             lambda: LSTMP(WIDTH, P, C)(
                 torch.randn(2, 4, WIDTH), (torch.randn(2, C), torch.randn(2, C))
             ),
             DataError,
-            r"the state that an LSTMP begins with has shape \[2, 6\]; give \[1, 2, 3\] or \[2, 3\]",
+            r"the initial state of an LSTMP has shape \[2, 6\]; it must be \[1, 2, 3\] or \[2, 3\]",
         ),
         (
             lambda: UBLSTMP(WIDTH, P, C)(
@@ -230,7 +234,7 @@ def test_clamps():
             ),
             DataError,
             (
-                r"two directions have shapes \[2, N, P\] and \[2, N, C\]; these have \[2, 3\] and "
+                r"two directions must have shapes \[2, N, P\] and \[2, N, C\]; these have \[2, 3\] and "
                 r"\[2, "
                 r"6\]"
             ),

@@ -413,7 +413,7 @@ def test_types_that_fit_nothing_are_told():
     net, _ = made(Small, (3, 8, 8))
     with pytest.warns(
         UserWarning,
-        match=r"quant_modules \(LSTM\) fit no module; the net has BatchNorm2d, Conv2d, Lin",
+        match=r"quant_modules \(LSTM\) match no module; the net has BatchNorm2d, Conv2d, Lin",
     ):
         lo.torch.init(net, nn.LSTM)
 
@@ -445,7 +445,7 @@ def test_quant_module_where_a_chip_has_no_such_width():
     """One line, at init."""
     net, _ = made(Small, (3, 8, 8))
     lo.torch.quant_module(net.fc, data_bits=16, parameter_bits=16, out_bits=32)
-    with pytest.raises(ConfigError, match="quant_module of 'fc': data_bits 16; venus has 8$"):
+    with pytest.raises(ConfigError, match="quant_module of 'fc': data_bits 16; venus supports 8$"):
         lo.torch.init(net, mode=QValue)
 
 
@@ -477,13 +477,14 @@ def test_trace_layers_of_a_part():
     assert "FoldedConvTranspose2d" not in str(net[0])
     assert "FoldedConvTranspose2d" in str(net[1])
     with pytest.raises(
-        ConfigError, match="trace_layers was called for this model before; once is all"
+        ConfigError, match="trace_layers was already called for this model; call it only once"
     ):
         lo.torch.trace_layers(net, net[0], x)
     late = made(Up, (4, 6, 6))[0]
     lo.torch.normalize_layers(late)
     with pytest.raises(
-        ConfigError, match="trace_layers comes first: module 'up|down' was set before"
+        ConfigError,
+        match="trace_layers must be the first call: module '(up|down)' already has settings",
     ):
         lo.torch.trace_layers(late, late, x)
 
@@ -492,9 +493,9 @@ def test_trace_layers_keywords():
     """What an integer graph always has cannot be turned off."""
     net, x = made(Small, (3, 8, 8))
     for name in ("fuse_bn", "ahead_conv_relu", "ahead_bn_relu", "ahead_linear_relu"):
-        with pytest.raises(ConfigError, match=f"trace_layers: {name}=False is not offered"):
+        with pytest.raises(ConfigError, match=f"trace_layers: {name}=False is not supported"):
             lo.torch.trace_layers(net, net, x, **{name: False})
-    with pytest.raises(ConfigError, match="is no part of the root model"):
+    with pytest.raises(ConfigError, match="is not part of the root model"):
         lo.torch.trace_layers(net, nn.Linear(2, 2), x)
 
 
@@ -590,7 +591,7 @@ def test_dynamic_percent_is_for_looking():
     top = np.sort(np.abs(inner))[44]
     np.testing.assert_allclose(net(x).detach().numpy()[:, 0], np.clip(inner, -top, top), rtol=1e-6)
     with pytest.raises(
-        ConfigError, match="normalize_dynamic_percent, which is for finding odd layers"
+        ConfigError, match="normalize_dynamic_percent, which is for finding abnormal layers"
     ):
         lo.torch.init(net)
 
@@ -598,8 +599,8 @@ def test_dynamic_percent_is_for_looking():
 @pytest.mark.parametrize(
     "call, told",
     (
-        (lambda net: lo.torch.normalize_layers(net, (nn.LSTM,)), "LSTM has no clamps"),
-        (lambda net: lo.torch.normalize_module(nn.ReLU()), "a ReLU has no clamps"),
+        (lambda net: lo.torch.normalize_layers(net, (nn.LSTM,)), "LSTM cannot be clamped"),
+        (lambda net: lo.torch.normalize_module(nn.ReLU()), "a ReLU cannot be clamped"),
         (
             lambda net: lo.torch.normalize_layers(net, normalize_weight_value=-1),
             "normalize_weight_value -1",
@@ -610,17 +611,17 @@ def test_dynamic_percent_is_for_looking():
         ),
         (
             lambda net: lo.torch.init(net, mode=MaxValue, platform="venus"),
-            "QuantMode.MaxValue on venus: a chip takes",
+            "QuantMode.MaxValue on venus: the chip supports",
         ),
-        (lambda net: lo.torch.init(net, mode="QValue"), "mode 'QValue' is no QuantMode"),
-        (lambda net: lo.torch.init(net, ("Conv2d",)), "quant_modules holds 'Conv2d'"),
+        (lambda net: lo.torch.init(net, mode="QValue"), "mode 'QValue' is not a QuantMode"),
+        (lambda net: lo.torch.init(net, ("Conv2d",)), "quant_modules contains 'Conv2d'"),
         (lambda net: lo.torch.init(net, data_bits=16, mode=QValue), "bits 16 on platform venus"),
         (
             lambda net: lo.torch.init(net, out_bits=12),
-            "init: out_bits 12; generic has 4, 8, 16, 32 or None",
+            "init: out_bits 12; generic supports 4, 8, 16, 32 or None",
         ),
-        (lambda net: lo.torch.init("net"), "a str is no torch.nn.Module"),
-        (lambda net: lo.torch.disable_quant(3), "disable_quant: a int is no torch.nn.Module"),
+        (lambda net: lo.torch.init("net"), "a str is not a torch.nn.Module"),
+        (lambda net: lo.torch.disable_quant(3), "disable_quant: a int is not a torch.nn.Module"),
     ),
 )
 def test_refused(call, told):
@@ -639,10 +640,10 @@ def test_calls_after_init(done):
         lo.torch.normalize_layers,
         lo.torch.disable_normalize,
     ):
-        with pytest.raises(ConfigError, match=f"{call.__name__} comes before init"):
+        with pytest.raises(ConfigError, match=f"{call.__name__} must be called before init"):
             call(net)
-    with pytest.raises(ConfigError, match="normalize_module comes before init"):
+    with pytest.raises(ConfigError, match="normalize_module must be called before init"):
         lo.torch.normalize_module(net.conv)
     for call in (lambda: lo.torch.init(net), lambda: lo.torch.trace_layers(net, net, x)):
-        with pytest.raises(ConfigError, match="was initialised before; init is the last call"):
+        with pytest.raises(ConfigError, match="is already initialised; init must be the last call"):
             call()
