@@ -345,7 +345,7 @@ def fingerprint(entry: Entry, platform: str, effort: str, samples: int) -> Any:
                 },
             },
             "texts": {
-                "floats": digest(json.dumps(dict(result.plan.floats)).encode()),
+                "floats": digest(json.dumps(dict(quantized.plan.floats)).encode()),
                 "linger": linger_text,
                 "report": report_texts,
                 "check": {"float": float_texts, "integer": integer_texts},

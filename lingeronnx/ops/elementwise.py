@@ -52,10 +52,11 @@ def check_mul_shapes(node: ir.Node, target: Target) -> object:
     left, right = (ir.get_shape(value) for value in node.inputs[:2])
     if limits is None or left is None or right is None or _have_equal_samples(left, right):
         return None
-    if limits.supports_per_channel and len(left) == len(right) == 4 and right[1] == left[1]:
-        # A float Mul may have its operands in any order; `Mul.lower` swaps them.
-        if right[2:] == (1, 1) or (left[2:] == (1, 1) and node.op_type == "Mul"):
-            return None
+    is_per_channel = len(left) == len(right) == 4 and right[1] == left[1]
+    # A float Mul may have its operands in any order; `Mul.lower` swaps them.
+    has_channel_operand = right[2:] == (1, 1) or (left[2:] == (1, 1) and node.op_type == "Mul")
+    if limits.supports_per_channel and is_per_channel and has_channel_operand:
+        return None
     return f"{_format_shape(left)} and {_format_shape(right)}"
 
 

@@ -1,7 +1,7 @@
-"""Per-channel scale and offset: BatchNorm2dInt, ``y = sat(rescale(x*w[c] + b[c]))``, int8 weight,
-int32 bias.
+"""Per-channel factor and offset: BatchNorm2dInt, ``y = sat(rescale(x*w[c] + b[c]))``.
 
-It works on images. What has another number of axes is reshaped to one and back: exact movement.
+The weight is int8, the bias int32. The operator works on images [N, C, H, W]; tensors of another
+rank are reshaped before and after.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def fold_batch_norm_parameters(node: ir.Node) -> tuple[np.ndarray, np.ndarray] |
 
 
 class BatchNorm2d(WeightLayer):
-    """Batch normalisation that no layer could take up.
+    """Batch normalization that could not be folded into a layer.
 
-    Its integer weight is ``gamma / sqrt(var + eps)``, kept in the plan under the name of gamma.
+    The integer weight is ``gamma / sqrt(var + eps)``; the plan stores its scale as that of gamma.
     """
 
     integer_op = formats.BATCH_NORM2D
@@ -54,17 +54,17 @@ class BatchNorm2d(WeightLayer):
     may_emit_reshape = True
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Channels and constant parameters."""
+        """Reject parameters computed at run time and unknown shapes."""
         if fold_batch_norm_parameters(node) is None:
             return "its parameters are computed at run time"
         return None if nchw_shape(node) is not None else "its shape is not known before the run"
 
     def macs(self, node: ir.Node) -> int:
-        """Not counted: one multiplication per element, like other element-wise operators."""
+        """Return 0: elementwise multiplications are not counted."""
         return 0
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit with the folded factor and offset, between two reshapes where it is no image."""
+        """Emit with folded factor and offset, between two Reshapes unless the rank is 4."""
         folded = fold_batch_norm_parameters(node)
         assert folded is not None
         factor, offset = folded
@@ -84,22 +84,23 @@ class BatchNorm2d(WeightLayer):
 
 
 def nchw_shape(node: ir.Node) -> tuple[int | None, ...] | None:
-    """Return what `node` writes as [N, C, H, W]: the shape itself, or [N, C, 1, rest]; None where
-    it is not known.
+    """Return the output shape of `node` as [N, C, H, W] or [N, C, 1, product of other axes].
+
+    Returns None if dimensions are unknown.
     """
     shape = ir.get_shape(node.outputs[0]) or ()
     if len(shape) == 4:
         return shape
-    rest = [d for d in shape[1:] if d is not None]
-    return (*shape[:2], 1, math.prod(rest[1:])) if 0 < len(rest) == len(shape) - 1 else None
+    dims = [dim for dim in shape[1:] if dim is not None]
+    if not dims or len(dims) != len(shape) - 1:
+        return None
+    return (*shape[:2], 1, math.prod(dims[1:]))
 
 
 def emit_reshape_to_nchw(
     low: LoweringContext, node: ir.Node, value: ir.Value, q: Affine
 ) -> ir.Value:
-    """Return `value`, which has the shape of `node`'s output and is held as `q`, in the shape of an
-    image.
-    """
+    """Reshape `value`, which has the output shape of `node` and qparams `q`, to [N, C, H, W]."""
     image = nchw_shape(node)
     assert image is not None
     if image == ir.get_shape(node.outputs[0]):
@@ -122,9 +123,7 @@ def emit_from_nchw(
     inputs: list[ir.Value | None],
     attrs: Attributes,
 ) -> None:
-    """Emit `form`, which writes an image, and of what is none a Reshape to the shape of `node`'s
-    output.
-    """
+    """Emit `form`, which outputs [N, C, H, W], and a Reshape to the output shape of `node`."""
     image, shape = nchw_shape(node), ir.require_shape(node.outputs[0])
     assert image is not None
     if image == shape:
@@ -154,23 +153,38 @@ def emit_channel_affine(
     factors: float | np.ndarray,
     offset: float = 0.0,
 ) -> ir.Value:
-    """Emit ``value * factors + offset`` per channel on the way to `node`'s output, `value` [N, C,
-    H, W] held as
-    `input_qparams`.
+    """Emit ``value * factors + offset`` per channel as an intermediate of `node`.
 
-    output_qparams : how the returned result is held. w : how the factors (one, or one per channel)
-    are.
+    Parameters
+    ----------
+    low
+        Context of the lowering.
+    node
+        Float node whose output has the shape of `value`.
+    suffix
+        Suffix of the names of node and parameters.
+    value
+        Integers [N, C, H, W].
+    input_qparams, output_qparams, weight_qparams
+        Quantization parameters of `value`, of the result and of `factors`.
+    factors
+        One factor, or one per channel.
+    offset
+        Real offset of all channels.
+
+    Returns
+    -------
+    ir.Value
+        The result [N, C, H, W].
     """
     shape = nchw_shape(node) or ()
     channels = int(shape[1] or 1)
     weights = weight_qparams.integers(np.broadcast_to(factors, (channels,)))
-    base, added = (
-        f"{node.outputs[0].name}_{suffix}",
-        math.floor(offset * input_qparams.scale * weight_qparams.scale + 0.5),
-    )
+    base = f"{node.outputs[0].name}_{suffix}"
+    bias = math.floor(offset * input_qparams.scale * weight_qparams.scale + 0.5)
     parameters = [
         low.array(f"{base}_factor", weights),
-        low.array(f"{base}_offset", np.full(channels, added, np.int32)),
+        low.array(f"{base}_offset", np.full(channels, bias, np.int32)),
     ]
     return low.emit_intermediate(
         formats.BATCH_NORM2D,
@@ -184,9 +198,7 @@ def emit_channel_affine(
 
 
 def get_weight_values(node: ir.Node, index: int) -> np.ndarray | None:
-    """Return the real values behind quantized parameter `index` of any weight layer (float64 or
-    float32).
-    """
+    """Return the real values of weight input `index`, folded for a batch normalization."""
     if node.op_type == "BatchNormalization" and not node.domain:
         folded = fold_batch_norm_parameters(node)
         return None if folded is None else folded[0]
@@ -194,9 +206,7 @@ def get_weight_values(node: ir.Node, index: int) -> np.ndarray | None:
 
 
 def replace_weight_values(node: ir.Node, index: int, values: np.ndarray) -> dict[int, np.ndarray]:
-    """Return the inputs of `node`, by index, with which quantized parameter `index` has the real
-    `values`.
-    """
+    """Return the constant inputs of `node`, by index, that set weight input `index` to `values`."""
     old = ir.require_const_value(node.inputs[index])
     if node.op_type != "BatchNormalization" or node.domain:
         return {index: values.astype(old.dtype)}

@@ -1,17 +1,17 @@
 """Pooling: MaxPool on integers and AvgPool2dInt.
 
-Average pooling sums the window, padded zeros included, and divides by the whole area. Chips ignore
-or mis-handle a scale change there, so input and output share one scale; `generic` requantizes in
-one step. The training side does too, and honours how the padding counts.
+Average pooling sums a window, including padded zeros, and divides by its area. Chips ignore or
+mishandle a change of scale, so input and output share one scale; `generic` requantizes in one step.
+The training side does so too, and respects count_include_pad.
 
-The average of a whole map has a much smaller range than the map, so that a shared scale wastes
-bits. On chips it is a LinearInt over [1, C, height * width] instead, whose weights stand for 1 /
-(height * width): an output scale of its own, one rounding, and none of the executor's faults of
-global averages.
+A global average has a much smaller range than its input, so a shared scale wastes bits. On chips it
+is a LinearInt over [1, C, height * width] instead, with weights of 1 / (height * width): it has its
+own output scale, one rounding, and avoids the executor's faults of global averages.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -30,8 +30,8 @@ from .conv import CONV2D
 
 __all__ = ["AvgPool2d", "MaxPool", "is_lowered_to_linear", "make_mean_weights"]
 
-_MAX_WEIGHT_EXPONENT = 16  # the largest exponent that weights were measured at
-_MAX_MEAN_ELEMENTS = 1 << 16  # elements: what a LinearInt of many rows was measured with
+_MAX_WEIGHT_EXPONENT = 16  # largest exponent at which weights were measured
+_MAX_MEAN_ELEMENTS = 1 << 16  # elements; largest LinearInt of many rows that was measured
 
 
 def check_global_average(node: ir.Node, target: Target) -> object:
@@ -44,124 +44,134 @@ def check_global_average(node: ir.Node, target: Target) -> object:
     if target.pool_limits is None or not _is_global(node, source):
         return None
     height, width = ir.get_attr(node, "kernel_shape")
-    padded = any(ir.get_attr(node, "pads", [0]))
-    steps = (
-        None
-        if padded and not _is_exact_global_average(height, width, int(source[1] or 0), target)
-        else plan_global_average_steps(node, target)
-    )
-    return (
-        f"{height}x{width} of {source[1]} channels{', padded' if padded else ''}"
-        if steps is None
-        else None
-    )
+    if not any(ir.get_attr(node, "pads", [0])):
+        steps = plan_global_average_steps(node, target)
+        return f"{height}x{width} of {source[1]} channels" if steps is None else None
+    if _is_exact_global_average(height, width, int(source[1] or 0), target):
+        return None
+    return f"{height}x{width} of {source[1]} channels, padded"
 
 
 def _is_global(node: ir.Node, source: tuple[int | None, ...]) -> bool:
-    """Whether the window covers the whole padded map, so that there is one."""
+    """Whether the window covers the whole padded input."""
     if len(source) != 4 or any(d is None for d in source[1:]):
         return False
     pads = ir.get_attr(node, "pads") or [0] * 4
-    whole = [int(source[2 + i] or 0) + pads[i] + pads[2 + i] for i in (0, 1)]
-    return list(ir.get_attr(node, "kernel_shape")) == whole
+    padded_size = [int(source[2 + i] or 0) + pads[i] + pads[2 + i] for i in (0, 1)]
+    return list(ir.get_attr(node, "kernel_shape")) == padded_size
 
 
 def _is_exact_global_average(height: int, width: int, channels: int, target: Target) -> bool:
-    """Whether a global average over height x width comes out right."""
-    per_channel = (
-        target.pool_limits.max_global_area_per_channel if target.pool_limits is not None else None
-    )
+    """Whether the executor computes a global average over height x width correctly."""
+    limits = target.pool_limits
+    area_per_channel = None if limits is None else limits.max_global_area_per_channel
+    if area_per_channel is None:
+        return True
     area = height * width
-    return per_channel is None or (area & (area - 1) != 0 and area <= per_channel * channels)
+    return not _is_power_of_two(area) and area <= area_per_channel * channels
+
+
+def _is_power_of_two(number: int) -> bool:
+    return number & (number - 1) == 0
 
 
 def _describe_inexact_average(
     node: ir.Node, source: tuple[int | None, ...], target: Target
 ) -> str | None:
-    """Return the sizes of an integer average over a whole map that comes out wrong in one step."""
-    per_channel = (
-        target.pool_limits.max_global_area_per_channel if target.pool_limits is not None else None
-    )
-    if per_channel is None or not _is_global(node, source):
+    """Describe an integer global average that the executor computes incorrectly, else None."""
+    limits = target.pool_limits
+    area_per_channel = None if limits is None else limits.max_global_area_per_channel
+    if area_per_channel is None or not _is_global(node, source):
         return None
     height, width = ir.get_attr(node, "kernel_shape")
-    area, most = height * width, per_channel * int(source[1] or 0)
-    return (
-        f"{height}x{width} of {source[1]} channels" if area & (area - 1) and area > most else None
-    )
+    area, max_area = height * width, area_per_channel * int(source[1] or 0)
+    if _is_power_of_two(area) or area <= max_area:
+        return None
+    return f"{height}x{width} of {source[1]} channels"
 
 
 def _step_fits_limits(
     step: tuple[bool, int, int], size: tuple[int, int], channels: int, target: Target
 ) -> bool:
-    """Whether a step over a map of `size` is within the limits."""
-    by_ones, *sides = step
-    inputs = [
-        make_detached_value([1, channels, *size]),
-        *([make_detached_value([channels, 1, *sides])] if by_ones else []),
-    ]
-    result = [1, channels, *(n // k for n, k in zip(size, sides, strict=True))]
-    still = list(size) == sides
-    attributes = {
-        "kernel_shape": sides,
-        "strides": [1, 1] if still else sides,
+    """Whether a step (is convolution, height, width) over an input of `size` is within limits."""
+    is_convolution, *kernel = step
+    inputs = [make_detached_value([1, channels, *size])]
+    attributes: dict[str, AttributeValue] = {
+        "kernel_shape": kernel,
+        "strides": [1, 1] if list(size) == kernel else kernel,
         "pads": [0] * 4,
-        **({"group": channels} if by_ones else {}),
     }
-    op: Op = CONV2D if by_ones else AVERAGE
-    return not op.find_violations(
-        make_detached_node(op.name, inputs, result, attributes, domain=op.integer_op.domain), target
-    )
+    op: Op = AVERAGE
+    if is_convolution:
+        op = CONV2D
+        inputs.append(make_detached_value([channels, 1, *kernel]))
+        attributes["group"] = channels
+    output = [1, channels, *(n // k for n, k in zip(size, kernel, strict=True))]
+    node = make_detached_node(op.name, inputs, output, attributes, domain=op.integer_op.domain)
+    return not op.find_violations(node, target)
 
 
 def plan_global_average_steps(node: ir.Node, target: Target) -> list[tuple[bool, int, int]] | None:
-    """Return how to average a whole map: one step or two, each (as a convolution?, height, width);
-    None for no way.
+    """Split a global average into one or two steps that `target` computes correctly.
 
-    A power-of-two area that fits a kernel is a depthwise convolution by ones, which shifts the same
-    sum by the same amount. Otherwise a first step averages smaller windows, which is right for any
-    area. Of all ways the one that rounds half up least often: the two areas as equal as can be.
+    A power-of-two area within the kernel limits becomes a depthwise convolution with ones, which
+    shifts the same sum by the same amount. Otherwise a first step averages smaller windows, which
+    is correct for any area. Of all splits, the one with the most equal areas rounds half up least
+    often.
+
+    Returns
+    -------
+    list of (bool, int, int) or None
+        Steps as (is convolution, height, width), or None if no split is possible.
     """
     height, width = ir.get_attr(node, "kernel_shape")
     channels = int((ir.get_shape(node.inputs[0]) or (1, 1))[1] or 1)
 
-    def last(h: int, w: int) -> list[tuple[bool, int, int]] | None:
-        if _is_exact_global_average(h, w, channels, target):
-            return [(False, h, w)]
-        by_ones = (
-            h * w & (h * w - 1) == 0
-            and target.conv_limits is not None
-            and max(h, w) <= target.conv_limits.max_kernel
-        )
-        return [(True, h, w)] if by_ones else None
+    single_step = _plan_last_step(height, width, channels, target)
+    if single_step is not None:
+        return [single_step]
+    if target.pool_limits is None:
+        return None
+    splits = []
+    for h, w in itertools.product(_divisors(height), _divisors(width)):
+        area = h * w
+        if not 1 < area < height * width or area > target.pool_limits.max_average_area:
+            continue
+        last_size = height // h, width // w
+        first_step, last_step = (False, h, w), _plan_last_step(*last_size, channels, target)
+        if last_step is None:
+            continue
+        if not _step_fits_limits(first_step, (height, width), channels, target):
+            continue
+        if _step_fits_limits(last_step, last_size, channels, target):
+            splits.append((abs(area - height * width // area), [first_step, last_step]))
+    return min(splits)[1] if splits else None
 
-    step = last(height, width)
-    if step is not None or target.pool_limits is None:
-        return step
-    ways = []
-    for h in (d for d in range(1, height + 1) if height % d == 0):
-        for w in (d for d in range(1, width + 1) if width % d == 0):
-            rest = last(height // h, width // w) if 1 < h * w < height * width else None
-            if rest is None or h * w > target.pool_limits.max_average_area:
-                continue
-            last_size = height // h, width // w
-            if _step_fits_limits(
-                (False, h, w), (height, width), channels, target
-            ) and _step_fits_limits(rest[0], last_size, channels, target):
-                ways.append((abs(h * w - height * width // (h * w)), [(False, h, w), *rest]))
-    return min(ways)[1] if ways else None
+
+def _divisors(number: int) -> list[int]:
+    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
+
+
+def _plan_last_step(
+    height: int, width: int, channels: int, target: Target
+) -> tuple[bool, int, int] | None:
+    """Return the step (is convolution, height, width) that averages a whole input, if possible."""
+    if _is_exact_global_average(height, width, channels, target):
+        return False, height, width
+    limits = target.conv_limits
+    fits_kernel = limits is not None and max(height, width) <= limits.max_kernel
+    return (True, height, width) if fits_kernel and _is_power_of_two(height * width) else None
 
 
 def _mean_weight_exponent(area: int) -> int:
-    """Return q at which the weights of a mean, 2^q / area, fill 7 bits, as far as scales of weights
-    go.
-    """
+    """Return the exponent q for which weights of 2^q / area use 7 bits, up to the scale limit."""
     return min(_MAX_WEIGHT_EXPONENT, floor_exponent(127 * area))
 
 
 def make_mean_weights(area: int) -> tuple[np.ndarray, float]:
-    """Return int8 weights [1, area] and their scale: each 2^q / area or one off, spread evenly,
-    their sum is 2^q.
+    """Return int8 weights [1, area] of a mean, and their scale 2^q.
+
+    Each weight is 2^q / area rounded down or up; they are distributed evenly and sum to 2^q.
     """
     exponent = _mean_weight_exponent(area)
     steps = (np.arange(area + 1, dtype=np.int64) << exponent) // area
@@ -169,30 +179,26 @@ def make_mean_weights(area: int) -> tuple[np.ndarray, float]:
 
 
 def is_lowered_to_linear(node: ir.Node, target: Target) -> bool:
-    """Whether the average `node` of a whole map is written as a LinearInt, which has a scale of its
-    own.
-    """
+    """Whether the global average `node` becomes a LinearInt, with its own output scale."""
     source = ir.get_shape(node.inputs[0]) or ()
     if node.domain or target.pool_limits is None or not target.pool_limits.needs_same_scale:
         return False
     if not _is_global(node, source) or any(ir.get_attr(node, "pads") or [0]):
         return False
-    return (
-        target.can_run(formats.LINEAR.name)
-        and math.prod(int(d or 1) for d in source[1:]) <= _MAX_MEAN_ELEMENTS
-    )
+    elements = math.prod(int(dim or 1) for dim in source[1:])
+    return target.can_run(formats.LINEAR.name) and elements <= _MAX_MEAN_ELEMENTS
 
 
 def _make_window_attributes(node: ir.Node) -> dict[str, AttributeValue]:
-    """Return the attributes of a window; one that has no next does not move: a stride would count
-    for the packer.
-    """
-    kernel, result = list(ir.get_attr(node, "kernel_shape")), ir.get_shape(node.outputs[0]) or ()
+    """Return the window attributes; the stride of a single window is 1, as the packer checks it."""
+    kernel, output = list(ir.get_attr(node, "kernel_shape")), ir.get_shape(node.outputs[0]) or ()
     rank = len(kernel)
-    still = all(d == 1 for d in result[2:])
+    strides = ir.get_attr(node, "strides") or [1] * rank
+    if all(dim == 1 for dim in output[2:]):
+        strides = [1] * rank
     return {
         "kernel_shape": kernel,
-        "strides": [1] * rank if still else ir.get_attr(node, "strides") or [1] * rank,
+        "strides": strides,
         "pads": ir.get_attr(node, "pads") or [0] * 2 * rank,
         "ceil_mode": ir.get_attr(node, "ceil_mode", 0),
     }
@@ -209,14 +215,14 @@ def _explain_pool_rejection(node: ir.Node) -> str | None:
 
 
 class MaxPool(Op):
-    """Largest of a window; padding never wins."""
+    """Maximum of each window, without padding."""
 
     integer_op = formats.MAX_POOL
     floats = (("", "MaxPool"),)
     preserves_integers = True
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Two dimensions, one output, no dilation."""
+        """Reject other ranks, used indices, implicit padding, dilation and ceil_mode."""
         if any(v.uses() or v.is_graph_output() for v in node.outputs[1:]):
             return "its indices are used"
         return _explain_pool_rejection(node)
@@ -227,24 +233,20 @@ class MaxPool(Op):
 
 
 def _shared_average_scale(node: ir.Node, target: Target) -> list[ScalePair]:
-    """Input and output share a scale where a change of scale comes out wrong."""
-    same = target.pool_limits is not None and target.pool_limits.needs_same_scale
-    return (
-        share_input_output_scale(node, target)
-        if same and not is_lowered_to_linear(node, target)
-        else []
-    )
+    """Return the constraint that input and output share a scale, if `target` needs it."""
+    if target.pool_limits is None or not target.pool_limits.needs_same_scale:
+        return []
+    return [] if is_lowered_to_linear(node, target) else share_input_output_scale(node, target)
 
 
 def _max_output_exponent(node: ir.Node, exponent: ExponentLookup) -> int:
-    """A mean by weights shifts to the right: q_o <= q_x + q_w."""
-    return exponent(ir.input_name(node)) + _mean_weight_exponent(
-        math.prod(ir.get_attr(node, "kernel_shape"))
-    )
+    """Return q_x + q_w: the products of a mean by weights are only shifted right."""
+    area = math.prod(ir.get_attr(node, "kernel_shape"))
+    return exponent(ir.input_name(node)) + _mean_weight_exponent(area)
 
 
 class AvgPool2d(Op):
-    """The mean of each window becomes AvgPool2dInt."""
+    """Average of each window: AvgPool2dInt."""
 
     integer_op = formats.AVG_POOL2D
     scale_constraints = Scaling(
@@ -254,31 +256,26 @@ class AvgPool2d(Op):
     constraints = (check_global_average,)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Padding, if any, counts; two dimensions."""
+        """Reject padding that is not counted, other ranks, dilation and ceil_mode."""
         if any(ir.get_attr(node, "pads", [0])) and not ir.get_attr(node, "count_include_pad", 0):
-            return (
-                "its padding does not count (count_include_pad = 0); the NPU divides by the "
-                "whole window"
-            )
+            return "count_include_pad is 0, but the NPU divides by the whole window"
         return _explain_pool_rejection(node)
 
     def find_violations(self, node: ir.Node, target: Target) -> list[Violation]:
-        """None where it does not become AvgPool2dInt."""
+        """Return the violations, none if a LinearInt is emitted."""
         return [] if is_lowered_to_linear(node, target) else super().find_violations(node, target)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit with both scales; a global average as a LinearInt, or in the steps that the platform
-        gets right.
-        """
+        """Emit AvgPool2dInt; a global average as LinearInt or in `plan_global_average_steps`."""
         if is_lowered_to_linear(node, context.target):
             _emit_mean_as_linear(node, context)
             return
         x, o = context.input_qparams(node, 0), context.output_qparams(node)
         scales = formats.AVG_POOL2D.scales(x, o)
         source = ir.require_shape(node.inputs[0])
-        steps = (
-            plan_global_average_steps(node, context.target) if _is_global(node, source) else None
-        )
+        steps = None
+        if _is_global(node, source):
+            steps = plan_global_average_steps(node, context.target)
         if steps is None or steps == [(False, *ir.get_attr(node, "kernel_shape"))]:
             context.emit(
                 formats.AVG_POOL2D,
@@ -289,43 +286,40 @@ class AvgPool2d(Op):
             return
         value, channels = context.get_integer_input(node, 0), int(source[1] or 1)
         if len(steps) == 2:
-            sides = list(steps[0][1:])
-            shape = [
-                *source[:2],
-                *(int(d or 1) // s for d, s in zip(source[2:], sides, strict=True)),
-            ]
-            window = {"kernel_shape": sides, "strides": sides, "pads": [0] * 4, "ceil_mode": 0}
+            kernel = list(steps[0][1:])
+            size = [int(dim or 1) // k for dim, k in zip(source[2:], kernel, strict=True)]
+            shape = [*source[:2], *size]
+            window = {"kernel_shape": kernel, "strides": kernel, "pads": [0] * 4, "ceil_mode": 0}
             value = context.emit_intermediate(
                 formats.AVG_POOL2D, node, "tiles", [value], {**window, **scales}, shape, x
             )
-        by_ones, *sides = steps[-1]
-        if not by_ones:
-            window = {"kernel_shape": sides, "strides": [1, 1], "pads": [0] * 4, "ceil_mode": 0}
+        is_convolution, *kernel = steps[-1]
+        if not is_convolution:
+            window = {"kernel_shape": kernel, "strides": [1, 1], "pads": [0] * 4, "ceil_mode": 0}
             context.emit(formats.AVG_POOL2D, node, [value], {**window, **scales})
             return
         name = node.outputs[0].name
-        ones = context.array(f"{name}_ones", np.ones((channels, 1, *sides), np.int8))
+        ones = context.array(f"{name}_ones", np.ones((channels, 1, *kernel), np.int8))
         attrs = {
-            "kernel_shape": sides,
+            "kernel_shape": kernel,
             "strides": [1, 1],
             "pads": [0] * 4,
             "dilations": [1, 1],
             "group": channels,
             "parameter_bits": 8,
-            "scale_w": float(math.prod(sides)),
+            "scale_w": float(math.prod(kernel)),
             **scales,
         }
         inputs = [value, ones]
         if len(steps) == 2:
-            # Both steps round half up: what that adds on average is taken out of the sum, as far as
-            # it is whole.
-            excess = int(math.prod(sides) / (2 * math.prod(steps[0][1:])) + 0.5)
+            # Both steps round half up; the bias subtracts the integer part of the mean excess.
+            excess = int(math.prod(kernel) / (2 * math.prod(steps[0][1:])) + 0.5)
             inputs.append(context.array(f"{name}_excess", np.full(channels, -excess, np.int32)))
         context.emit(formats.CONV2D, node, inputs, attrs)
 
 
 def _emit_mean_as_linear(node: ir.Node, low: LoweringContext) -> None:
-    """Emit LinearInt between two Reshapes: the sum over space of x * w."""
+    """Emit a global average as LinearInt between two Reshapes."""
     x, o, name = low.input_qparams(node, 0), low.output_qparams(node), ir.output_name(node)
     _, channels, height, width = (int(d or 1) for d in ir.require_shape(node.inputs[0]))
     values, scale = make_mean_weights(height * width)

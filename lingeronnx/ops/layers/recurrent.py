@@ -1,16 +1,16 @@
-"""Recurrent layers: LSTMInt and GRUInt, one direction each, weights [G*H, I] and [G*H, H] in the
-gate order i, f, g, o
-and r, z, n, biases int32 at scale_x*scale_iw and scale_o*scale_hw (the state that goes round is the
-output).
+"""Recurrent layers of one direction: LSTMInt and GRUInt.
 
-The float operators are ``lingeronnx.LSTM`` and ``lingeronnx.GRU`` (`passes.recurrent`): x [N, T,
-I], W, R and B in ONNX's gate order, then lengths, a state and a cell as the attribute
-`optional_input_indices` names them -> y [N, T, H], of an LSTM the last state and cell too.
-`explain_unsupported` says what keeps an ONNX LSTM or GRU from becoming one.
+Weights are [G*H, I] and [G*H, H] in the gate order i, f, g, o or r, z, n. Biases are int32 at
+scale_x*scale_iw and scale_o*scale_hw; the recurrent state has the scale of the output.
 
-The integer operators take the same between x and the weights: lengths, the state as integers of the
-output's scale, the cell as int32 with 15 fractional bits, each absent where it is not given. Chips
-begin at zero and walk to the end.
+The float operators are ``lingeronnx.LSTM`` and ``lingeronnx.GRU`` (`passes.layers.recurrent`): x
+[N, T, I], W, R and B in ONNX's gate order, then the optional inputs that attribute `given` names:
+lengths, initial state and cell. Outputs are y [N, T, H], and of an LSTM the last state and cell.
+`explain_unsupported` says why an ONNX LSTM or GRU cannot become one.
+
+The integer operators have these optional inputs between x and the weights: lengths, the state as
+integers at the scale of the output, the cell as int32 with 15 fractional bits. Chips start at zero
+and process the whole sequence.
 """
 
 from __future__ import annotations
@@ -45,47 +45,38 @@ __all__ = [
 ]
 
 
-#: How the cell that goes in or comes out is held.
+#: Quantization parameters of initial and last cells.
 _CELL_QPARAMS = Affine(2.0**15, 32)
 
 _ACTIVATIONS = {"LSTM": ["sigmoid", "tanh", "tanh"], "GRU": ["sigmoid", "tanh"]}
 
 
-# ---- ONNX's operators --------------------------------------------------------------------------------------------
-
-
 def get_directions(node: ir.Node) -> list[str]:
-    """Return the directions of an ONNX LSTM or GRU, in the order of its outputs' axis of
-    directions.
-    """
+    """Return the directions of an ONNX LSTM or GRU, in the order of the direction axis."""
     direction = str(ir.get_attr(node, "direction", "forward")).lower()
     return ["forward", "reverse"] if direction == "bidirectional" else [direction]
 
 
 def optional_input_indices(node: ir.Node) -> dict[str, int]:
-    """Return {what: input index} of the lengths and states that a float layer is given, in ONNX's
-    form or ours.
-    """
+    """Return the indices of the optional inputs of a float layer: lengths, h, c."""
     if node.domain == ir.FUNCTION_DOMAIN:
         return {key: 4 + i for i, key in enumerate(ir.get_attr(node, "given", []))}
-    return {
-        key: index
-        for index, key in enumerate(OPTIONAL_INPUTS, 4)
-        if len(node.inputs) > index and node.inputs[index]
-    }
+    indices = {}
+    for index, key in enumerate(OPTIONAL_INPUTS, 4):
+        if len(node.inputs) > index and node.inputs[index]:
+            indices[key] = index
+    return indices
 
 
 def has_full_length_sequences(node: ir.Node) -> bool:
-    """Whether the ONNX LSTM or GRU `node` is given lengths that are known to be the whole
-    input's.
-    """
+    """Whether the lengths of the ONNX LSTM or GRU `node` are known to be those of the input."""
     index, shape = optional_input_indices(node).get("lengths"), ir.get_shape(node.inputs[0])
     lengths = None if index is None else ir.const_value(node.inputs[index])
     return lengths is not None and shape is not None and bool((lengths == shape[0]).all())
 
 
 def explain_unsupported(node: ir.Node) -> str | None:
-    """Return why the ONNX LSTM or GRU `node` cannot be one layer per direction."""
+    """Return why the ONNX LSTM or GRU `node` cannot become one layer per direction, or None."""
     shape = ir.get_shape(node.inputs[0])
     if shape is None or len(shape) != 3 or None in (shape[0], shape[2]):
         return "its length is not known before the run"
@@ -103,12 +94,10 @@ def _explain_unsupported_attribute(node: ir.Node) -> str | None:
     names = [str(name).lower() for name in ir.get_attr(node, "activations", [])]
     if names and names != _ACTIVATIONS[node.op_type] * len(get_directions(node)):
         return f"its activations are {', '.join(names)}"
-    if "clip" in node.attributes or ir.get_attr(node, "input_forget", 0):
-        return (
-            "it clips its gates"
-            if "clip" in node.attributes
-            else "its input and forget gates are coupled"
-        )
+    if "clip" in node.attributes:
+        return "it clips its gates"
+    if ir.get_attr(node, "input_forget", 0):
+        return "its input and forget gates are coupled"
     return None
 
 
@@ -117,13 +106,8 @@ def _is_zero(value: ir.Value | None) -> bool:
     return array is not None and not array.any()
 
 
-# ---- what the chips compute wrong --------------------------------------------------------------------------------
-
-
 def _has_recurrent_limits(target: Target, node: ir.Node) -> bool:
-    """Whether layers begin at zero, walk to the end of the input and keep their cell to
-    themselves.
-    """
+    """Whether `target` has limits for layers like `node`: zero start, full length, no cell output."""
     form = formats.LSTM if "LSTM" in node.op_type else formats.GRU
     return target.get_limits(form.name, RecurrentLimits) is not None
 
@@ -132,31 +116,22 @@ def check_square_input(node: ir.Node, target: Target) -> object:
     """a sequence has as many steps as a step has elements, which the quantizer sees to | pad the
     shorter axis.
     """
-    shape, limits = ir.get_shape(node.inputs[0]), target.recurrent_limits
-    if (
-        limits is None
-        or not limits.needs_square_input
-        or node.domain == ir.FUNCTION_DOMAIN
-        or shape is None
-        or None in shape[1:]
-    ):
+    limits = target.recurrent_limits
+    if limits is None or not limits.needs_square_input or node.domain == ir.FUNCTION_DOMAIN:
         return None
-    return (
-        None
-        if len(shape) != 3 or shape[1] == shape[2]
-        else f"{shape[1]} steps of {shape[2]} elements"
-    )
+    shape = ir.get_shape(node.inputs[0])
+    if shape is None or len(shape) != 3 or None in shape[1:] or shape[1] == shape[2]:
+        return None
+    return f"{shape[1]} steps of {shape[2]} elements"
 
 
 def check_full_sequences(node: ir.Node, target: Target) -> object:
     """every sequence is as long as the input, to whose end a chip walks | leave sequence_lens
     out.
     """
-    if (
-        not _has_recurrent_limits(target, node)
-        or node.domain != ir.FUNCTION_DOMAIN
-        or "lengths" not in optional_input_indices(node)
-    ):
+    if not _has_recurrent_limits(target, node) or node.domain != ir.FUNCTION_DOMAIN:
+        return None
+    if "lengths" not in optional_input_indices(node):
         return None
     return "sequence_lens is given, and some may be shorter"
 
@@ -168,23 +143,22 @@ def check_zero_initial_state(node: ir.Node, target: Target) -> object:
     if not _has_recurrent_limits(target, node) or node.domain != ir.FUNCTION_DOMAIN:
         return None
     states = [f"initial_{key}" for key in optional_input_indices(node) if key != "lengths"]
-    return f"{' and '.join(states)} {'are' if len(states) > 1 else 'is'} given" if states else None
+    if not states:
+        return None
+    return f"{' and '.join(states)} {'are' if len(states) > 1 else 'is'} given"
 
 
 def check_cell_unread(node: ir.Node, target: Target) -> object:
     """nobody reads the last cell, held in 32 bits: up to 64 steps are written out instead | use the
     last state.
     """
-    return (
-        "it is read"
-        if _has_recurrent_limits(target, node)
-        and node.domain == ir.FUNCTION_DOMAIN
-        and _is_read(node, 2)
-        else None
-    )
+    if not _has_recurrent_limits(target, node) or node.domain != ir.FUNCTION_DOMAIN:
+        return None
+    return "it is read" if _is_read(node, 2) else None
 
 
 def _is_read(node: ir.Node, index: int) -> bool:
+    """Whether output `index` of `node` exists and has consumers."""
     value = node.outputs[index] if len(node.outputs) > index else None
     return value is not None and bool(value.uses() or value.is_graph_output())
 
@@ -196,31 +170,29 @@ def check_gru_support(node: ir.Node, target: Target) -> object:
     return target.why.get(formats.GRU.name)
 
 
-# ---- the integer operators ---------------------------------------------------------------------------------------
-
-
 def _activation_inputs(node: ir.Node) -> list[int]:
-    """The input, and a state that is computed."""
+    """Return the indices of the input and of an initial state that is no constant."""
     state = optional_input_indices(node).get("h") if node.domain == ir.FUNCTION_DOMAIN else None
     return [0] if state is None or ir.const_value(node.inputs[state]) is not None else [0, state]
 
 
 def _quantized_outputs(node: ir.Node) -> list[int]:
-    """The sequence; where lengths are given the last state is no step of it."""
-    return (
-        [0, 1]
-        if node.domain == ir.FUNCTION_DOMAIN
-        and "lengths" in optional_input_indices(node)
-        and _is_read(node, 1)
-        else [0]
-    )
+    """Return the indices of the sequence, and of the last state if lengths are given.
+
+    Without lengths, the last state is a step of the sequence.
+    """
+    has_lengths = node.domain == ir.FUNCTION_DOMAIN and "lengths" in optional_input_indices(node)
+    return [0, 1] if has_lengths and _is_read(node, 1) else [0]
 
 
 def _shared_state_scales(node: ir.Node, target: Target) -> list[ScalePair]:
-    """Input and state have scales of their own; the state that goes in is what comes out."""
+    """Return the constraints that initial and last state have the scale of the sequence."""
     y = ir.output_name(node)
-    return [ScalePair(ir.input_name(node, index), y) for index in _activation_inputs(node)[1:]] + [
-        ScalePair(y, str(node.outputs[index].name)) for index in _quantized_outputs(node)[1:]
+    states_in = [ir.input_name(node, index) for index in _activation_inputs(node)[1:]]
+    states_out = [str(node.outputs[index].name) for index in _quantized_outputs(node)[1:]]
+    return [
+        *(ScalePair(state, y) for state in states_in),
+        *(ScalePair(y, state) for state in states_out),
     ]
 
 
@@ -231,87 +203,63 @@ _SCALE_CONSTRAINTS = Scaling(
 
 
 class _RecurrentRule(Op):
-    """What LSTMInt and GRUInt share."""
+    """Base of the rules for LSTMInt and GRUInt."""
 
     scale_constraints = _SCALE_CONSTRAINTS
     integer_op: RecurrentIntegerOp
-    onnx_gate_order: ClassVar[str]  # ONNX's order
+    onnx_gate_order: ClassVar[str]
 
     def data(self, node: ir.Node) -> list[int]:
-        """The input, and a state that is computed."""
+        """Return the indices of the input and of an initial state that is no constant."""
         return _activation_inputs(node)
 
     def quantized_outputs(self, node: ir.Node) -> list[int]:
-        """The sequence; where lengths are given the last state is no step of it."""
+        """Return the indices of the sequence, and of the last state if lengths are given."""
         return _quantized_outputs(node)
 
     def weight_inputs(self, node: ir.Node) -> list[int]:
-        """Return the weights of inputs and states."""
+        """Return the indices of the weights of inputs and states."""
         return [1, 2]
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """An ONNX operator that the pass left has an obstacle."""
+        """Reject ONNX operators, which the pass could not convert to one direction."""
         if node.domain == ir.FUNCTION_DOMAIN:
             return None
-        return explain_unsupported(node) or "it was not brought into the form of one direction"
+        return explain_unsupported(node) or "it was not converted to one direction"
 
     def macs(self, node: ir.Node) -> int:
-        """Return the steps times the size of both weights."""
+        """Return the number of steps times the size of both weights."""
         steps = int((ir.get_shape(node.inputs[0]) or (1, 1))[1] or 1)
-        return steps * sum(
-            math.prod(int(d or 1) for d in ir.get_shape(v) or ()) for v in node.inputs[1:3]
-        )
-
-    # ---- lowering ----
+        shapes = [ir.get_shape(value) or () for value in node.inputs[1:3]]
+        return steps * sum(math.prod(int(dim or 1) for dim in shape) for shape in shapes)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit with the gates in the vendor's order and the two halves of the bias apart."""
-        x, o, w, r = (
-            context.input_qparams(node, 0),
-            context.output_qparams(node),
-            context.input_qparams(node, 1),
-            context.input_qparams(node, 2),
-        )
-        units, gates = (
-            int(ir.get_attr(node, "hidden_size")),
-            self._target_gate_order(context.target),
-        )
+        """Emit the integer operator, with the vendor's gate order and two separate biases.
+
+        Chips that need square inputs [N, T, T] get zeros appended to the shorter axis.
+        """
+        x, o = context.input_qparams(node, 0), context.output_qparams(node)
+        w, r = context.input_qparams(node, 1), context.input_qparams(node, 2)
+        hidden_size = int(ir.get_attr(node, "hidden_size"))
         source = context.get_integer_input(node, 0)
         length, width = (int(d or 0) for d in ir.require_shape(node.inputs[0])[1:])
-        square = (
-            context.target.recurrent_limits is not None
-            and context.target.recurrent_limits.needs_square_input
-        )
-        missing = length - width if square and length > width else 0
-        if missing:
+        limits = context.target.recurrent_limits
+        needs_square = limits is not None and limits.needs_square_input
+        padding = length - width if needs_square and length > width else 0
+        if padding:
             source = self._emit_padded_last_axis(
                 node, context, "wide", source, (length, width), length, x
             )
-        elif square and length < width:
+        elif needs_square and length < width:
             source = self._emit_extended_sequence(node, context, source, x)
-        name = ir.input_name(node, 3)
-
-        def half(index: int) -> Callable[[np.ndarray], np.ndarray]:
-            return lambda a: self._reorder_gates(a, units, gates).reshape(2, -1)[index]
-
         inputs = [
             source,
             *self._emit_optional_inputs(node, context, o),
-            context.add_quantized_constant(
-                node,
-                1,
-                w,
-                lambda a: np.pad(self._reorder_gates(a, units, gates), ((0, 0), (0, missing))),
-            ),
-            context.add_quantized_constant(
-                node, 2, r, lambda a: self._reorder_gates(a, units, gates)
-            ),
-            *context.bias(node, 3, x.scale * w.scale, half(0), f"{name}_ih"),
-            *context.bias(node, 3, o.scale * r.scale, half(1), f"{name}_hh"),
+            *self._emit_parameters(node, context, hidden_size, padding),
         ]
         attrs = {
-            "input_size": width + missing,
-            "hidden_size": units,
+            "input_size": width + padding,
+            "hidden_size": hidden_size,
             "num_layers": 1,
             "batch_first": 1,
             "dropout": 0.0,
@@ -327,20 +275,20 @@ class _RecurrentRule(Op):
             **self.make_integer_attributes(node),
         }
         batch = (ir.get_shape(node.inputs[0]) or (None,))[0]
-        also = [
-            (what, (batch, 1, units), bits or o.bits)
-            for what, bits in self.integer_op.states.items()
+        state_outputs = [
+            (state, (batch, 1, hidden_size), bits or o.bits)
+            for state, bits in self.integer_op.states.items()
         ]
-        if square and length < width:
+        if needs_square and length < width:
             steps = context.emit_intermediate(
                 self.integer_op,
                 node,
                 "steps",
                 inputs,
                 attrs,
-                (batch, width, units),
+                (batch, width, hidden_size),
                 o,
-                extra_outputs=also,
+                extra_outputs=state_outputs,
             )
             first = 0 if attrs["go_forward"] else width - length
             bounds = (("start", first), ("end", first + length), ("axis", 1), ("step", 1))
@@ -350,120 +298,143 @@ class _RecurrentRule(Op):
             ]
             context.emit(formats.SLICE, node, [steps, *slice_bounds], {})
         else:
-            context.emit(self.integer_op, node, inputs, attrs, extra_outputs=also)
+            context.emit(self.integer_op, node, inputs, attrs, extra_outputs=state_outputs)
         for index in self.quantized_outputs(node)[1:]:
             context.bind_extra_output(node, index, "h")
         if _is_read(node, 2):
             context.emit_float_output(node, 2, "c", _CELL_QPARAMS.scale)
 
+    def _emit_parameters(
+        self, node: ir.Node, context: LoweringContext, hidden_size: int, padding: int
+    ) -> list[ir.Value]:
+        """Add the weights, with `padding` zero columns for inputs, and the two biases."""
+        x, o = context.input_qparams(node, 0), context.output_qparams(node)
+        w, r = context.input_qparams(node, 1), context.input_qparams(node, 2)
+        gates, bias_name = self._target_gate_order(context.target), ir.input_name(node, 3)
+
+        def reorder(array: np.ndarray) -> np.ndarray:
+            return self._reorder_gates(array, hidden_size, gates)
+
+        def reorder_and_pad(array: np.ndarray) -> np.ndarray:
+            return np.pad(reorder(array), ((0, 0), (0, padding)))
+
+        def take_bias(index: int) -> Callable[[np.ndarray], np.ndarray]:
+            return lambda biases: reorder(biases).reshape(2, -1)[index]
+
+        return [
+            context.add_quantized_constant(node, 1, w, reorder_and_pad),
+            context.add_quantized_constant(node, 2, r, reorder),
+            *context.bias(node, 3, x.scale * w.scale, take_bias(0), f"{bias_name}_ih"),
+            *context.bias(node, 3, o.scale * r.scale, take_bias(1), f"{bias_name}_hh"),
+        ]
+
     def _emit_optional_inputs(
         self, node: ir.Node, low: LoweringContext, o: Affine
     ) -> list[ir.Value | None]:
-        """Return lengths, state and cell as far as they are given; what the state is tied to is
-        held as `o`.
-        """
-        states: list[ir.Value | None] = []
+        """Return lengths, state and cell, or None for absent ones; `o` are the state's qparams."""
+        indices = optional_input_indices(node)
+        inputs: list[ir.Value | None] = []
         for key in OPTIONAL_INPUTS[: 1 + len(self.integer_op.states)]:
-            index = optional_input_indices(node).get(key)
-            array = None if index is None else ir.const_value(node.inputs[index])
+            index = indices.get(key)
             if index is None:
-                states.append(None)
+                inputs.append(None)
             elif key == "lengths":
-                name = ir.input_name(node, index)
-                states.append(
-                    low.real(node, index)
-                    if array is None
-                    else low.array(name, array.astype(np.int64), keeps_name=True)
-                )
-            elif array is None:
-                states.append(
-                    low.get_requantized_input(node, index, o)
-                    if key == "h"
-                    else low.get_input_at_qparams(node, index, _CELL_QPARAMS)
-                )
+                inputs.append(self._emit_lengths(node, low, index))
             else:
-                states.append(
-                    low.add_quantized_constant(node, index, o if key == "h" else _CELL_QPARAMS)
-                )
-        while states and states[-1] is None:
-            states.pop()
-        return states
+                inputs.append(self._emit_state(node, low, index, o if key == "h" else None))
+        while inputs and inputs[-1] is None:
+            inputs.pop()
+        return inputs
+
+    @staticmethod
+    def _emit_lengths(node: ir.Node, low: LoweringContext, index: int) -> ir.Value:
+        """Return the sequence lengths, input `index`, as they are or as an int64 constant."""
+        lengths = ir.const_value(node.inputs[index])
+        if lengths is None:
+            return low.real(node, index)
+        return low.array(ir.input_name(node, index), lengths.astype(np.int64), keeps_name=True)
+
+    @staticmethod
+    def _emit_state(
+        node: ir.Node, low: LoweringContext, index: int, qparams: Affine | None
+    ) -> ir.Value:
+        """Return an initial state with `qparams`, or an initial cell if they are None."""
+        if ir.const_value(node.inputs[index]) is not None:
+            return low.add_quantized_constant(node, index, qparams or _CELL_QPARAMS)
+        if qparams is None:
+            return low.get_input_at_qparams(node, index, _CELL_QPARAMS)
+        return low.get_requantized_input(node, index, qparams)
 
     def make_integer_attributes(self, node: ir.Node) -> dict[str, AttributeValue]:
-        """Return the attributes of this operator alone."""
+        """Return the attributes that are specific to the operator."""
         return {}
 
     def _target_gate_order(self, target: Target) -> str:
-        """Return the order in which the platform wants the gates."""
-        how = target.get_arithmetic(self.name, self.integer_op.kind)
-        return self.integer_op.kernel_gate_order if how is None else how.gates
+        """Return the gate order of `target`."""
+        arithmetic = target.get_arithmetic(self.name, self.integer_op.kind)
+        return self.integer_op.kernel_gate_order if arithmetic is None else arithmetic.gates
 
-    def _reorder_gates(self, array: np.ndarray, units: int, gates: str) -> np.ndarray:
-        """Return weights or biases, whose gates stand as in ONNX, with the gates in the order
-        `gates`.
-        """
-        by_gate = array.reshape(
-            -1, len(gates), units, *array.shape[1:]
-        )  # the biases are two times all gates
+    def _reorder_gates(self, array: np.ndarray, hidden_size: int, gates: str) -> np.ndarray:
+        """Reorder weights or biases from ONNX's gate order to the order `gates`."""
+        # The biases of inputs and states follow each other: two times all gates.
+        by_gate = array.reshape(-1, len(gates), hidden_size, *array.shape[1:])
         return by_gate[:, [self.onnx_gate_order.index(gate) for gate in gates]].reshape(array.shape)
 
     def _emit_extended_sequence(
         self, node: ir.Node, low: LoweringContext, source: ir.Value, q: Affine
     ) -> ir.Value:
-        """Return the input with steps of zeros behind what is walked through, for chips that take
-        square inputs only.
+        """Append steps of zeros to the input, for chips that accept square inputs only.
 
-        What they give is cut off: y is causal, so nothing else changes.
+        Their outputs are removed; earlier outputs do not depend on them.
         """
         batch, length, width = ir.get_shape(node.inputs[0]) or (None, 0, 0)
-        length, width, turn = int(length or 0), int(width or 0), {"perm": [0, 2, 1]}
+        length, width, swap = int(length or 0), int(width or 0), {"perm": [0, 2, 1]}
         turned = low.emit_intermediate(
-            formats.TRANSPOSE, node, "turned", [source], turn, (batch, width, length), q
+            formats.TRANSPOSE, node, "turned", [source], swap, (batch, width, length), q
         )
         before = 0 if ir.get_attr(node, "direction") != "reverse" else width - length
         long = self._emit_padded_last_axis(
             node, low, "long", turned, sizes=(width, length), size=width, q=q, before=before
         )
         return low.emit_intermediate(
-            formats.TRANSPOSE, node, "back", [long], turn, (batch, width, width), q
+            formats.TRANSPOSE, node, "back", [long], swap, (batch, width, width), q
         )
 
     def _emit_padded_last_axis(
         self,
         node: ir.Node,
         low: LoweringContext,
-        what: str,
+        suffix: str,
         source: ir.Value,
         sizes: tuple[int, int],
         size: int,
         q: Affine,
         before: int = 0,
     ) -> ir.Value:
-        """Return `source` [N, *sizes] with zeros around its last axis: a linear layer does that
-        exactly.
+        """Pad the last axis of `source` [N, *sizes] with zeros to `size`, by a linear layer.
+
+        `before` zeros precede the values. The result is exact.
         """
-        one = Affine(64.0)
-        weight = (np.eye(size, sizes[1], -before) * one.scale).astype(np.int8)
-        identity = low.array(f"{ir.output_name(node)}_{what}_weight", weight)
+        weight_qparams = Affine(64.0)
+        weight = (np.eye(size, sizes[1], -before) * weight_qparams.scale).astype(np.int8)
+        identity = low.array(f"{ir.output_name(node)}_{suffix}_weight", weight)
         batch = (ir.get_shape(node.inputs[0]) or (None,))[0]
         return low.emit_intermediate(
             formats.LINEAR,
             node,
-            what,
+            suffix,
             [source, identity],
-            formats.LINEAR.scales(q, one, q),
+            formats.LINEAR.scales(q, weight_qparams, q),
             (batch, sizes[0], size),
             q,
         )
 
-    # ---- integer side ----
-
 
 class Lstm(_RecurrentRule):
-    """A long short-term memory of one direction becomes LSTMInt."""
+    """LSTM of one direction: LSTMInt."""
 
     integer_op = formats.LSTM
-    # At most 14 fractional bits, which is what o * tanh(c) has on the coarsest chip.
+    # o * tanh(c) has 14 fractional bits on the coarsest chip.
     scale_constraints = replace(_SCALE_CONSTRAINTS, max_output_exponent=make_fixed_max_exponent(14))
     floats = ((ir.FUNCTION_DOMAIN, "LSTM"), ("", "LSTM"))
     constraints = (
@@ -475,22 +446,19 @@ class Lstm(_RecurrentRule):
     onnx_gate_order = "iofg"
 
     def max_cell_magnitude(self, target: Target) -> float | None:
-        """Return the largest product of forget gate and cell that `target` holds, None where it
-        holds any.
-        """
-        how = target.get_arithmetic(self.name, kinds.LstmArithmetic)
-        return (
-            2.0
-            if how is not None and how.form in (kinds.LstmFormat.Q27, kinds.LstmFormat.WIDE)
-            else None
-        )
+        """Return the largest product of forget gate and cell on `target`, or None if unlimited."""
+        arithmetic = target.get_arithmetic(self.name, kinds.LstmArithmetic)
+        if arithmetic is None:
+            return None
+        saturates = arithmetic.form in (kinds.LstmFormat.Q27, kinds.LstmFormat.WIDE)
+        return 2.0 if saturates else None
 
 
 LSTM = Lstm()
 
 
 class Gru(_RecurrentRule):
-    """A gated recurrent unit of one direction becomes GRUInt."""
+    """GRU of one direction: GRUInt."""
 
     integer_op = formats.GRU
     floats = ((ir.FUNCTION_DOMAIN, "GRU"), ("", "GRU"))
@@ -498,5 +466,5 @@ class Gru(_RecurrentRule):
     onnx_gate_order = "zrn"
 
     def make_integer_attributes(self, node: ir.Node) -> dict[str, AttributeValue]:
-        """Where the reset gate acts."""
+        """Return where the reset gate is applied."""
         return {"linear_before_reset": int(ir.get_attr(node, "linear_before_reset", 0))}
