@@ -1,1 +1,1 @@
-"""Rules of what only moves data: scales pass through, or become one."""
+"""Rules of operators that move data; the scale is unchanged or shared."""

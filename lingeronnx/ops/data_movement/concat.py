@@ -17,14 +17,12 @@ _PARTS_KEY = "lingeronnx.parts"
 
 
 def mark_shared_scale_parts(node: ir.Node) -> None:
-    """Note that the inputs of the Concat `node` are parts of one tensor: they share its scale."""
+    """Mark the inputs of the Concat `node` as parts of one tensor, which share its scale."""
     node.metadata_props[_PARTS_KEY] = "1"
 
 
 def is_repeated_tensor(value: ir.Value | None) -> bool:
-    """Whether `value` is one tensor several times side by side, perhaps reshaped: it has that
-    tensor's scale.
-    """
+    """Whether `value` concatenates copies of one tensor, possibly reshaped, at its scale."""
     node = ir.producer(value)
     while node is not None and node.op_type == "Reshape":
         node = ir.producer(node.inputs[0])
@@ -43,27 +41,27 @@ def _computed_input_indices(node: ir.Node) -> list[int]:
 
 
 def _shared_concat_scales(node: ir.Node, target: Target) -> list[ScalePair]:
-    """None where every input is requantized; on chips that cannot shift right here, what nobody
-    else reads.
+    """Return the constraints that exclusive inputs share the scale of the output.
 
-    Nor do the parts of one tensor have scales of their own.
+    They apply to parts of one tensor, and on chips that cannot shift inputs right; otherwise every
+    input is requantized and there are none.
     """
-    how = target.get_arithmetic(formats.CONCAT.name, Arithmetic)
-    if (how is None or not how.raises_only) and _PARTS_KEY not in node.metadata_props:
+    arithmetic = target.get_arithmetic(formats.CONCAT.name, Arithmetic)
+    shifts_right = arithmetic is None or not arithmetic.raises_only
+    if shifts_right and _PARTS_KEY not in node.metadata_props:
         return []
-    alone = [
-        v
-        for i in _computed_input_indices(node)
-        if (v := node.inputs[i]) is not None and not v.is_graph_output()
-    ]
-    names = dict.fromkeys(str(v.name) for v in alone if {use.node for use in v.uses()} == {node})
+    names: dict[str, None] = {}
+    for index in _computed_input_indices(node):
+        value = node.inputs[index]
+        if value is None or value.is_graph_output():
+            continue
+        if all(use.node is node for use in value.uses()):
+            names[str(value.name)] = None
     return [ScalePair(name, ir.output_name(node)) for name in names]
 
 
 class Concat(Op):
-    """Concatenation along an axis other than the batch; a constant, such as a class token, has the
-    output's scale.
-    """
+    """Concatenation along an axis other than the batch; constants have the output's scale."""
 
     integer_op = formats.CONCAT
     scale_constraints = Scaling(shared_scales=_shared_concat_scales)
@@ -71,25 +69,24 @@ class Concat(Op):
     constraints = (check_computed_inputs,)
 
     def data(self, node: ir.Node) -> list[int]:
-        """Return the inputs that are computed."""
+        """Return the indices of the inputs that are no constants."""
         return _computed_input_indices(node)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Not along the batch axis, and of real numbers."""
+        """Reject the batch axis, constant inputs and integer constants."""
         arrays = [array for value in node.inputs if (array := ir.const_value(value)) is not None]
         if len(arrays) == len(node.inputs) or any(array.dtype.kind != "f" for array in arrays):
             return "its inputs are constants" if arrays else "it has no inputs"
         rank = len(ir.get_shape(node.outputs[0]) or ())
-        return (
-            "it concatenates along the batch axis"
-            if rank and ir.get_attr(node, "axis") % rank == 0
-            else None
-        )
+        if rank and ir.get_attr(node, "axis") % rank == 0:
+            return "it concatenates along the batch axis"
+        return None
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit with one scale per input; a Requant does what the chip cannot."""
+        """Emit with one scale per input, after a Requant of inputs that the chip cannot rescale."""
         rank, o = len(ir.require_shape(node.outputs[0])), context.output_qparams(node)
-        how = context.target.get_arithmetic(self.name, Arithmetic)
+        arithmetic = context.target.get_arithmetic(self.name, Arithmetic)
+        cannot_shift_right = arithmetic is not None and arithmetic.raises_only
         scales, inputs = [], []
         for index, value in enumerate(node.inputs):
             if ir.const_value(value) is not None:
@@ -97,11 +94,10 @@ class Concat(Op):
                 inputs.append(context.add_quantized_constant(node, index, o))
                 continue
             x = context.input_qparams(node, index)
-            if how is not None and how.raises_only and x.scale > o.scale:
+            if cannot_shift_right and x.scale > o.scale:
                 x = o
             scales.append(x)
             inputs.append(context.get_requantized_input(node, index, x))
         axis = ir.get_attr(node, "axis") % rank if rank else ir.get_attr(node, "axis")
-        context.emit(
-            formats.CONCAT, node, inputs, {"dim": axis, **formats.CONCAT.scales(scales, o)}
-        )
+        attrs = {"dim": axis, **formats.CONCAT.scales(scales, o)}
+        context.emit(formats.CONCAT, node, inputs, attrs)

@@ -1,15 +1,14 @@
-"""Pad: iqPad, or depthwise convolutions of a single tap where the platform has none, which write
-zeros.
+"""Pad: iqPad, or zero padding by depthwise convolutions with a single tap.
 
-A convolution by one tap of 1 among zeros, with ``k - 1`` zeros on both sides, moves the tensor and
-leaves its integers:
+A convolution with one tap of 1 among zeros, padded by ``k - 1`` zeros on both sides, shifts the
+tensor and keeps its integers:
 
     y[t] = x[t - (k - 1) + j]       t = 0 .. n + k - 2
 
-``j`` zeros of these stand behind it and ``k - 1 - j`` before it. An axis with more than the largest
-kernel has room for takes several; a kernel is not larger than the map. What is padded is seen as an
-image: the two last of four axes as they are, else one axis after the other, with all axes before it
-as channels and all behind it as columns.
+This adds ``k - 1 - j`` zeros before and ``j`` zeros after the values. An axis that needs more zeros
+than the largest kernel provides takes several convolutions; a kernel is not larger than its input.
+Tensors are padded as images: the last two of four axes together, else one axis at a time, with all
+axes before it as channels and all axes after it as columns.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ from .repeat_resize import SameRankRule
 
 __all__ = ["Pad", "check_pad_form", "get_pads"]
 
-_TAP_VALUE = 64  # the tap, and its scale
+_TAP_VALUE = 64  # integer of the tap, and the scale of the weight
 
 
 _IntegerNodeSpec = tuple[Format, list[ir.Value], dict[str, AttributeValue]]
 
 
 class _PadStep(Protocol):
-    """A node of the integer graph: sizes [channels, height, width] that it reads and writes."""
+    """A padding node; `source` and `result` are its shapes [channels, height, width]."""
 
     @property
     def source(self) -> list[int]: ...
@@ -51,50 +50,48 @@ class _PadStep(Protocol):
     def result(self) -> list[int]: ...
 
     def make_node_spec(self, node: ir.Node, low: LoweringContext, number: int) -> _IntegerNodeSpec:
-        """Return the operator, its inputs behind the first, and its attributes."""
+        """Return the integer operator, its inputs after the first, and its attributes."""
 
 
 @dataclass(frozen=True)
 class _PaddedImage:
-    """An image with a constant around it (above, left, below, right): an iqPad of its own."""
+    """Constant padding of an image by an iqPad; `pads` are (top, left, bottom, right)."""
 
     source: list[int]
     pads: tuple[int, int, int, int]
 
     @property
     def result(self) -> list[int]:
-        above, left, below, right = self.pads
-        return [self.source[0], self.source[1] + above + below, self.source[2] + left + right]
+        channels, height, width = self.source
+        top, left, bottom, right = self.pads
+        return [channels, height + top + bottom, width + left + right]
 
     def make_node_spec(self, node: ir.Node, low: LoweringContext, number: int) -> _IntegerNodeSpec:
-        above, left, below, right = self.pads
-        pads = [0, 0, above, left, 0, 0, below, right]
-        return (
-            formats.PAD,
-            _add_pad_inputs(node, low, f"pads{number}", pads),
-            _make_pad_attributes(node, low),
-        )
+        top, left, bottom, right = self.pads
+        inputs = _add_pad_inputs(node, low, f"pads{number}", [0, 0, top, left, 0, 0, bottom, right])
+        return formats.PAD, inputs, _make_pad_attributes(node, low)
 
-    def split_into_tap_convs(self, largest: int) -> Iterator[_TapConv]:
-        """Yield convolutions that do the same with zeros, whose kernels are at most `largest`, and
-        within the map.
-        """
-        left, source = list(self.pads), self.source
-        while any(left):
-            room = [max(1, min(largest, n) - 1) for n in source[1:]]
-            before = [min(n, most) for n, most in zip(left[:2], room, strict=True)]
-            behind = [min(n, most - b) for n, most, b in zip(left[2:], room, before, strict=True)]
-            step = _TapConv(
-                source, [1 + b + e for b, e in zip(before, behind, strict=True)], behind
-            )
+    def split_into_tap_convs(self, max_kernel: int) -> Iterator[_TapConv]:
+        """Yield convolutions that add these pads as zeros, with kernels within `max_kernel`."""
+        source, begins, ends = self.source, list(self.pads[:2]), list(self.pads[2:])
+        while any(begins) or any(ends):
+            kernel, tap_position = [], []
+            for axis, size in enumerate(source[1:]):
+                max_zeros = max(1, min(max_kernel, size) - 1)
+                begin = min(begins[axis], max_zeros)
+                end = min(ends[axis], max_zeros - begin)
+                kernel.append(1 + begin + end)
+                tap_position.append(end)
+                begins[axis] -= begin
+                ends[axis] -= end
+            step = _TapConv(source, kernel, tap_position)
             yield step
             source = step.result
-            left = [n - taken for n, taken in zip(left, before + behind, strict=True)]
 
 
 @dataclass(frozen=True)
 class _TapConv:
-    """A depthwise convolution of an image by the tap at `tap_position` of its kernel."""
+    """A depthwise convolution whose kernel has a single tap at `tap_position`."""
 
     source: list[int]
     kernel: list[int]
@@ -102,10 +99,8 @@ class _TapConv:
 
     @property
     def result(self) -> list[int]:
-        return [
-            self.source[0],
-            *(n + k - 1 for n, k in zip(self.source[1:], self.kernel, strict=True)),
-        ]
+        size = [n + k - 1 for n, k in zip(self.source[1:], self.kernel, strict=True)]
+        return [self.source[0], *size]
 
     @property
     def _attributes(self) -> dict[str, AttributeValue]:
@@ -122,14 +117,11 @@ class _TapConv:
         taps = np.zeros((self.source[0], 1, *self.kernel), np.int8)
         taps[:, 0, self.tap_position[0], self.tap_position[1]] = _TAP_VALUE
         weight, q = low.array(f"{node.outputs[0].name}_tap{number}", taps), low.output_qparams(node)
-        return (
-            formats.CONV2D,
-            [weight],
-            {**self._attributes, **formats.CONV2D.scales(q, Affine(float(_TAP_VALUE)), q)},
-        )
+        scales = formats.CONV2D.scales(q, Affine(float(_TAP_VALUE)), q)
+        return formats.CONV2D, [weight], {**self._attributes, **scales}
 
     def fits_limits(self, target: Target) -> bool:
-        """Whether the chip takes it."""
+        """Whether the convolution is within the limits of `target`."""
         inputs = [
             make_detached_value([1, *self.source]),
             make_detached_value([self.source[0], 1, *self.kernel]),
@@ -151,20 +143,19 @@ def check_pad_form(node: ir.Node, target: Target) -> object:
     """
     if _lowers_to_iqpad(node, target) or _plan_pad_steps(node, target) is not None:
         return None
-    return (
-        f"{ir.get_attr(node, 'mode', 'constant')}, {len(ir.get_shape(node.inputs[0]) or ())} axes"
-    )
+    rank = len(ir.get_shape(node.inputs[0]) or ())
+    return f"{ir.get_attr(node, 'mode', 'constant')}, {rank} axes"
 
 
 def _lowers_to_iqpad(node: ir.Node, target: Target) -> bool:
-    """Whether it becomes an iqPad of the same axes."""
+    """Whether `node` becomes a single iqPad."""
     return target.can_run(formats.PAD.name) and _iqpad_supports(
         node, len(ir.get_shape(node.inputs[0]) or ()), target
     )
 
 
 def _iqpad_supports(node: ir.Node, rank: int, target: Target) -> bool:
-    """Whether the platform's iqPad takes the mode of `node` and so many axes."""
+    """Whether iqPad of `target` supports the mode of `node` and `rank` axes."""
     limits = target.get_limits(formats.PAD.name, PadLimits)
     return limits is None or (
         ir.get_attr(node, "mode", "constant") in limits.modes and rank == limits.rank
@@ -172,47 +163,42 @@ def _iqpad_supports(node: ir.Node, rank: int, target: Target) -> bool:
 
 
 def _plan_pad_steps(node: ir.Node, target: Target) -> list[_PadStep] | None:
-    """Return what pads the tensor seen as images, one after the other: iqPads or convolutions; None
-    for neither.
-    """
+    """Plan the iqPads or convolutions that pad the tensor as images, or None if impossible."""
     pads, shape = get_pads(node), ir.get_shape(node.inputs[0]) or ()
-    if (
-        pads is None
-        or ir.get_attr(node, "mode", "constant") != "constant"
-        or None in shape[1:]
-        or node.domain
-    ):
+    if pads is None or None in shape[1:] or node.domain:
         return None
-    images = list(_iter_padded_images([int(d or 0) for d in shape[1:]], pads))
+    if ir.get_attr(node, "mode", "constant") != "constant":
+        return None
+    images = list(_iter_padded_images([int(dim or 0) for dim in shape[1:]], pads))
     if target.can_run(formats.PAD.name):
         return list(images) if _iqpad_supports(node, 4, target) else None
     if target.conv_limits is None or not target.can_run(CONV2D.name) or _get_pad_value(node) != 0:
         return None
-    steps = [
-        step
-        for image in images
-        for step in image.split_into_tap_convs(target.conv_limits.max_kernel)
-    ]
-    return list(steps) if all(step.fits_limits(target) for step in steps) else None
+    steps: list[_PadStep] = []
+    for image in images:
+        for step in image.split_into_tap_convs(target.conv_limits.max_kernel):
+            if not step.fits_limits(target):
+                return None
+            steps.append(step)
+    return steps
 
 
 def _iter_padded_images(sizes: Sequence[int], pads: Sequence[int]) -> Iterator[_PaddedImage]:
-    """Yield the images as which a tensor of [batch, *sizes] is padded."""
-    before, behind = pads[1 : 1 + len(sizes)], pads[len(sizes) + 2 :]
-    if len(sizes) == 3 and not before[0] and not behind[0]:
-        yield _PaddedImage(list(sizes), (before[1], before[2], behind[1], behind[2]))
+    """Yield the images as which a tensor [batch, *sizes] is padded one after the other."""
+    begins, ends = pads[1 : 1 + len(sizes)], pads[len(sizes) + 2 :]
+    if len(sizes) == 3 and not begins[0] and not ends[0]:
+        yield _PaddedImage(list(sizes), (begins[1], begins[2], ends[1], ends[2]))
         return
-    now = list(sizes)
-    for axis, (first, last) in enumerate(zip(before, behind, strict=True)):
-        if first or last:
-            yield _PaddedImage(
-                [math.prod(now[:axis]), now[axis], math.prod(now[axis + 1 :])], (first, 0, last, 0)
-            )
-            now[axis] += first + last
+    current = list(sizes)
+    for axis, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+        if begin or end:
+            source = [math.prod(current[:axis]), current[axis], math.prod(current[axis + 1 :])]
+            yield _PaddedImage(source, (begin, 0, end, 0))
+            current[axis] += begin + end
 
 
 class Pad(SameRankRule):
-    """Surround with a constant, the edge, or the reflection."""
+    """Padding by a constant, the edge values or their reflection."""
 
     scale_constraints = Scaling(factor_behavior="fixed")
     integer_op = formats.PAD
@@ -220,82 +206,72 @@ class Pad(SameRankRule):
     constraints = (check_pad_form,)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Constant pads that add, a finite value."""
+        """Reject pads that are computed or negative, values that are not finite, and mode wrap."""
         pads, value = get_pads(node), _get_pad_value(node)
         if pads is None or value is None or not math.isfinite(value):
             return "its pads or its value are computed at run time, or not finite"
         if min(pads) < 0:
-            return "it cuts instead of padding"
-        return (
-            "its mode has no integer form"
-            if ir.get_attr(node, "mode", "constant") == "wrap"
-            else super().explain_rejection(node)
-        )
+            return "its pads are negative"
+        if ir.get_attr(node, "mode", "constant") == "wrap":
+            return "its mode has no integer form"
+        return super().explain_rejection(node)
 
     def is_available(self, target: Target) -> bool:
-        """Whether the platform runs one of the two forms."""
+        """Whether `target` has iqPad or Conv2dInt."""
         return target.can_run(self.name) or target.can_run(CONV2D.name)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit an iqPad with pads and the integer value as inputs; or several, or convolutions,
-        between reshapes.
-        """
+        """Emit one iqPad, or several iqPads or convolutions between reshapes."""
         pads, steps = get_pads(node), _plan_pad_steps(node, context.target)
         assert pads is not None
         if steps is None or _lowers_to_iqpad(node, context.target):
-            inputs = [
-                context.get_integer_input(node, 0),
-                *_add_pad_inputs(node, context, "pads", pads),
-            ]
+            value = context.get_integer_input(node, 0)
+            inputs = [value, *_add_pad_inputs(node, context, "pads", pads)]
             context.emit(formats.PAD, node, inputs, _make_pad_attributes(node, context))
             return
+        self._emit_steps(node, context, steps)
+
+    @staticmethod
+    def _emit_steps(node: ir.Node, context: LoweringContext, steps: Sequence[_PadStep]) -> None:
+        """Emit the planned steps, with a Reshape where consecutive shapes differ."""
         q, value = context.output_qparams(node), context.get_integer_input(node, 0)
-        source, result = (
-            [int(d or 1) for d in ir.require_shape(v)[1:]]
-            for v in (node.inputs[0], node.outputs[0])
-        )
+        shape = [int(dim or 1) for dim in ir.require_shape(node.inputs[0])[1:]]
+        result = [int(dim or 1) for dim in ir.require_shape(node.outputs[0])[1:]]
         for number, step in enumerate(steps):
-            if step.source != source:
+            if step.source != shape:
+                suffix = f"image{number}"
+                target = _add_reshape_target(node, context, suffix, step.source)
                 value = context.emit_intermediate(
-                    formats.RESHAPE,
-                    node,
-                    f"image{number}",
-                    [value, _add_reshape_target(node, context, f"image{number}", step.source)],
-                    {},
-                    [None, *step.source],
-                    q,
+                    formats.RESHAPE, node, suffix, [value, target], {}, [None, *step.source], q
                 )
-            source = step.result
+            shape = step.result
             form, constants, attrs = step.make_node_spec(node, context, number)
-            if number == len(steps) - 1 and source == result:
+            if number == len(steps) - 1 and shape == result:
                 context.emit(form, node, [value, *constants], attrs)
                 return
             value = context.emit_intermediate(
-                form, node, f"padded{number}", [value, *constants], attrs, [None, *source], q
+                form, node, f"padded{number}", [value, *constants], attrs, [None, *shape], q
             )
-        context.emit(
-            formats.RESHAPE, node, [value, _add_reshape_target(node, context, "shape", result)], {}
-        )
+        target = _add_reshape_target(node, context, "shape", result)
+        context.emit(formats.RESHAPE, node, [value, target], {})
 
 
 def _add_reshape_target(
-    node: ir.Node, low: LoweringContext, what: str, shape: Sequence[int]
+    node: ir.Node, low: LoweringContext, suffix: str, shape: Sequence[int]
 ) -> ir.Value:
-    return low.array(f"{node.outputs[0].name}_{what}_sizes", np.array([1, *shape], np.int64))
+    return low.array(f"{node.outputs[0].name}_{suffix}_sizes", np.array([1, *shape], np.int64))
 
 
 def _add_pad_inputs(
-    node: ir.Node, low: LoweringContext, what: str, pads: Sequence[int]
+    node: ir.Node, low: LoweringContext, suffix: str, pads: Sequence[int]
 ) -> list[ir.Value]:
-    """Return the inputs of an iqPad behind the first: the pads, and the integer that stands for the
-    value.
-    """
+    """Add the inputs of an iqPad after the first: the pads and the integer pad value."""
     value, name = _get_pad_value(node), node.outputs[0].name
     assert value is not None
     integer = int(low.output_qparams(node).integers(np.array(value)))
     return [
-        low.array(f"{name}_{what}", np.array(pads, np.int64)),
-        low.array(f"{name}_{what}_value", np.array([integer], np.int64)),
+        low.array(f"{name}_{suffix}", np.array(pads, np.int64)),
+        low.array(f"{name}_{suffix}_value", np.array([integer], np.int64)),
     ]
 
 
@@ -307,7 +283,7 @@ def _make_pad_attributes(node: ir.Node, low: LoweringContext) -> dict[str, Attri
 
 
 def get_pads(node: ir.Node) -> list[int] | None:
-    """Return the pads of a float Pad, two per axis, in any opset's form; None when computed."""
+    """Return the pads of a float Pad of any opset, two per axis, or None if not constant."""
     pads = ir.get_attr(node, "pads")
     if pads is None:
         array = ir.const_value(node.inputs[1]) if len(node.inputs) > 1 else None
@@ -318,8 +294,9 @@ def get_pads(node: ir.Node) -> list[int] | None:
     if axes is None:
         return None
     full = [0] * 2 * rank
-    for place, axis in enumerate(axes.reshape(-1).tolist()):
-        full[axis % rank], full[axis % rank + rank] = pads[place], pads[place + len(pads) // 2]
+    for index, axis in enumerate(axes.reshape(-1).tolist()):
+        full[axis % rank] = pads[index]
+        full[axis % rank + rank] = pads[index + len(pads) // 2]
     return full
 
 

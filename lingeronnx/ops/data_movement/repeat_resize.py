@@ -1,4 +1,4 @@
-"""Operators that repeat: Tile, Expand, Resize. Scales pass through."""
+"""Operators that repeat elements: Tile, Expand, Resize. The scale is unchanged."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["Expand", "Resize", "SameRankRule", "Tile"]
 
 
 class SameRankRule(Op):
-    """As many axes as before, and the batch as it is."""
+    """Base of rules that keep the rank and the batch axis."""
 
     is_data_movement = True
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Same number of axes, the batch as it is."""
+        """Reject a change of rank or of the batch axis."""
         source, result = ir.get_shape(node.inputs[0]), ir.get_shape(node.outputs[0])
         if source is None or result is None or len(source) != len(result):
             return "it adds axes" if source and result else "its shape is not known before the run"
@@ -28,66 +28,61 @@ class SameRankRule(Op):
 
 
 class Tile(SameRankRule):
-    """Repetition along axes becomes Tile on integers."""
+    """Repetition of the tensor along axes: Tile."""
 
     integer_op = formats.TILE
     floats = (("", "Tile"),)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why the repeats are not constants, or None."""
-        return (
-            "its repeats are computed at run time"
-            if ir.const_value(node.inputs[1]) is None
-            else super().explain_rejection(node)
-        )
+        """Reject repeats that are computed at run time."""
+        if ir.const_value(node.inputs[1]) is None:
+            return "its repeats are computed at run time"
+        return super().explain_rejection(node)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit with the repeats as they are."""
+        """Emit Tile with the same repeats."""
         repeats = ir.require_const_value(node.inputs[1])
         constant = context.array(f"{node.outputs[0].name}_repeats", repeats.astype(np.int64))
         context.emit(formats.TILE, node, [context.get_integer_input(node, 0), constant], {})
 
 
 class Expand(SameRankRule):
-    """Repeat along axes of size 1."""
+    """Broadcast along axes of size 1: Expand."""
 
     integer_op = formats.EXPAND
     floats = (("", "Expand"),)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit with the sizes of the result; 1 for the batch, which broadcasts."""
+        """Emit Expand to the output shape, with 1 for the batch."""
         target = [1, *(int(d or 1) for d in ir.require_shape(node.outputs[0])[1:])]
         constant = context.array(f"{node.outputs[0].name}_shape", np.array(target, np.int64))
         context.emit(formats.EXPAND, node, [context.get_integer_input(node, 0), constant], {})
 
 
 class Resize(SameRankRule):
-    """Enlarge by whole factors, taking the nearest element."""
+    """Nearest-neighbour upsampling by integer factors: Resize."""
 
     integer_op = formats.RESIZE
     floats = (("", "Resize"),)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Nearest, whole factors, without a region of interest."""
+        """Reject interpolation, regions of interest and fractional factors."""
         reason = super().explain_rejection(node)
         if reason is not None:
             return reason
         if ir.get_attr(node, "mode", "nearest") != "nearest":
             return "it interpolates"
-        if ir.get_attr(
-            node, "coordinate_transformation_mode", "half_pixel"
-        ) not in COORDINATE_TRANSFORMS or ir.get_attr(node, "axes"):
+        transform = ir.get_attr(node, "coordinate_transformation_mode", "half_pixel")
+        if transform not in COORDINATE_TRANSFORMS or ir.get_attr(node, "axes"):
             return "it resizes a part"
-        sizes = list(
-            zip(
-                ir.get_shape(node.inputs[0]) or (), ir.get_shape(node.outputs[0]) or (), strict=True
-            )
-        )[1:]
-        whole = all(n and m and m % n == 0 for n, m in sizes)
-        return None if whole else "its factors are not whole numbers"
+        source, result = ir.get_shape(node.inputs[0]) or (), ir.get_shape(node.outputs[0]) or ()
+        for n, m in zip(source[1:], result[1:], strict=True):
+            if not n or not m or m % n:
+                return "its factors are not whole numbers"
+        return None
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit with whole factors in place of sizes."""
+        """Emit Resize with integer factors instead of sizes."""
         sizes = zip(
             ir.require_shape(node.inputs[0])[1:], ir.require_shape(node.outputs[0])[1:], strict=True
         )
@@ -97,14 +92,9 @@ class Resize(SameRankRule):
             context.array(f"{name}_roi", np.zeros(0, np.float32)),
             context.array(f"{name}_factors", factors),
         ]
-        attrs = {
-            key: ir.get_attr(node, key)
-            for key in ("coordinate_transformation_mode", "nearest_mode")
-            if key in node.attributes
-        }
-        context.emit(
-            formats.RESIZE,
-            node,
-            [context.get_integer_input(node, 0), *constants],
-            {"mode": "nearest", **attrs},
-        )
+        attrs = {"mode": "nearest"}
+        for key in ("coordinate_transformation_mode", "nearest_mode"):
+            if key in node.attributes:
+                attrs[key] = ir.get_attr(node, key)
+        inputs = [context.get_integer_input(node, 0), *constants]
+        context.emit(formats.RESIZE, node, inputs, attrs)

@@ -1,12 +1,13 @@
-"""Operators that choose a part of a tensor: Slice, Split, Gather, ArgMax. Scales pass through.
+"""Operators that select elements: Slice and Gather. The scale is unchanged.
 
-Chips slice one axis at a time with step 1; Split is a chain of slices by the time it is lowered
-(`passes.split`), its integer form exists in vendors' graphs only. Gather is either a choice along
-an axis or, with a constant table, an embedding: the table is then quantized at the scale of the
-output.
+Chips slice one axis at a time with step 1. A pass replaces Split by slices before lowering. Gather
+selects positions along an axis or, with a constant table, is an embedding whose table is quantized
+at the scale of the output.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -21,21 +22,23 @@ from ..scale_constraints import ScalePair, Scaling, share_input_output_scale
 
 __all__ = ["Gather", "Slice"]
 
+#: Slices of a whole axis, as exporters write them.
+_FULL_SLICES = (slice(0, None, 1), slice(0, (1 << 63) - 1, 1), slice(0, (1 << 31) - 1, 1))
+
 
 def check_slice_step(node: ir.Node, target: Target) -> object:
     """a slice takes every element (step 1) | slice the operator before, or use a strided layer."""
     limits = target.get_limits(formats.SLICE.name, SliceLimits)
     if limits is None:
         return None
-    ranges = read_constant_slices(node)
-    return next(
-        (f"step {part.step}" for part in (ranges or {}).values() if part.step not in limits.steps),
-        None,
-    )
+    for part in (read_constant_slices(node) or {}).values():
+        if part.step not in limits.steps:
+            return f"step {part.step}"
+    return None
 
 
 class Slice(Op):
-    """A range of positions along one axis or several."""
+    """Ranges of positions along one or several axes: Slice."""
 
     integer_op = formats.SLICE
     is_data_movement = True
@@ -43,79 +46,67 @@ class Slice(Op):
     constraints = (check_slice_step,)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Constant bounds, known sizes, the whole batch."""
+        """Reject bounds computed at run time, unknown dimensions and slices of the batch."""
         shape = ir.get_shape(node.inputs[0])
         if shape is None:
             return "its shape is not known before the run"
         ranges = read_constant_slices(node)
         if ranges is None:
             return "its bounds are computed at run time"
-        if 0 in ranges and ranges[0] not in (
-            slice(0, None, 1),
-            slice(0, (1 << 63) - 1, 1),
-            slice(0, (1 << 31) - 1, 1),
-        ):
+        if 0 in ranges and ranges[0] not in _FULL_SLICES:
             return "it slices the batch axis"
-        return (
-            "its shape is not known before the run"
-            if any(shape[a] is None for a in ranges if a)
-            else None
-        )
+        if any(shape[axis] is None for axis in ranges if axis):
+            return "its shape is not known before the run"
+        return None
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit one Slice per axis, in the form with inputs, bounds counted from the start."""
+        """Emit one Slice per axis, with constant inputs and nonnegative starts."""
         shape = list(ir.require_shape(node.inputs[0]))
-        parts = read_constant_slices(node)
-        ranges = {
-            axis: range(*part.indices(int(shape[axis] or 0)))
-            for axis, part in (parts or {}).items()
-            if axis
-        }
-        cuts = [(axis, r) for axis, r in ranges.items() if r != range(int(shape[axis] or 0))] or [
-            (1, range(int(shape[1] or 0)))
-        ]
+        ranges = _find_partial_ranges(node, shape)
         x, name = context.get_integer_input(node, 0), node.outputs[0].name
-        for number, (axis, places) in enumerate(cuts):
-            before = (
-                -int(shape[axis] or 0) - 1
-            )  # -1 would be the last position, not the one before the first
-            bounds = (places.start, before if places.stop < 0 else places.stop, axis, places.step)
-            constants = [
-                context.array(f"{name}_{key}{axis}", np.array([value], np.int64))
-                for key, value in zip(("start", "end", "axis", "step"), bounds, strict=True)
-            ]
-            shape[axis] = len(places)
-            if number < len(cuts) - 1:
-                x = context.emit_intermediate(
-                    formats.SLICE,
-                    node,
-                    f"cut{axis}",
-                    [x, *constants],
-                    {},
-                    shape,
-                    context.input_qparams(node, 0),
-                )
-            else:
-                context.emit(formats.SLICE, node, [x, *constants], {})
+        for number, (axis, positions) in enumerate(ranges):
+            # An end of -1 would be the last position, not the one before the first.
+            end = positions.stop if positions.stop >= 0 else -int(shape[axis] or 0) - 1
+            bounds = (positions.start, end, axis, positions.step)
+            inputs = [x]
+            for key, bound in zip(("start", "end", "axis", "step"), bounds, strict=True):
+                inputs.append(context.array(f"{name}_{key}{axis}", np.array([bound], np.int64)))
+            shape[axis] = len(positions)
+            if number == len(ranges) - 1:
+                context.emit(formats.SLICE, node, inputs, {})
+                return
+            q = context.input_qparams(node, 0)
+            x = context.emit_intermediate(formats.SLICE, node, f"cut{axis}", inputs, {}, shape, q)
+
+
+def _find_partial_ranges(node: ir.Node, shape: Sequence[int | None]) -> list[tuple[int, range]]:
+    """Return (axis, positions) of the axes that the Slice `node` shortens; at least one entry."""
+    ranges = []
+    for axis, part in (read_constant_slices(node) or {}).items():
+        size = int(shape[axis] or 0)
+        positions = range(*part.indices(size))
+        if axis and positions != range(size):
+            ranges.append((axis, positions))
+    return ranges or [(1, range(int(shape[1] or 0)))]
 
 
 def _is_embedding(node: ir.Node) -> bool:
-    """Whether a computed index reads rows of a constant table."""
+    """Whether the Gather `node` selects rows of a constant table."""
     return ir.const_value(node.inputs[0]) is not None
 
 
 def _shared_gather_scale(node: ir.Node, target: Target) -> list[ScalePair]:
-    """An embedding's output has a scale of its own."""
+    """Return the constraint that input and output share a scale; none for embeddings."""
     return [] if _is_embedding(node) else share_input_output_scale(node, target)
 
 
 def _supports_zero_points(node: ir.Node, target: Target) -> bool:
-    """Whether it chooses among activations: the rows of a constant table are weights."""
+    """Whether zero points are possible; the rows of a constant table are weights."""
     return not _is_embedding(node) and formats.GATHER.supports_zero_points
 
 
 class Gather(Op):
-    """A choice along an axis by a constant index, or rows of a constant table by a computed one."""
+    """Selection by a constant index along an axis, or of table rows by a computed index."""
 
     integer_op = formats.GATHER
     is_data_movement = True
@@ -127,71 +118,57 @@ class Gather(Op):
     floats = (("", "Gather"),)
 
     def data(self, node: ir.Node) -> list[int]:
-        """Return the table, or nothing where it is a constant that a computed index reads."""
+        """Return the index of the data, or nothing if it is a constant table."""
         return [] if _is_embedding(node) else [0]
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Rows by an int64 index, or a constant index of at most one axis; not along the batch."""
+        """Accept rows by a computed int64 index, or a constant index of rank 0 or 1."""
         table, index = (ir.const_value(value) for value in node.inputs)
         if table is not None and table.dtype.kind == "f":
-            if ir.get_attr(node, "axis", 0) or table.ndim != 2:
-                return "its table is not one of rows"
-            kind = getattr(node.inputs[1].dtype, "name", "") if node.inputs[1] is not None else ""
-            return (
-                None if index is None and kind == "INT64" else "its index is not a computed int64"
-            )
-        if index is None or index.ndim > 1:
-            return (
-                "its index is computed at run time"
-                if index is None
-                else "its index has more than one axis"
-            )
+            return self._explain_table_rejection(node, table)
+        if index is None:
+            return "its index is computed at run time"
+        if index.ndim > 1:
+            return "its index has more than one axis"
         shape = ir.get_shape(node.inputs[0])
         axis = ir.get_attr(node, "axis", 0) % len(shape) if shape else 0
-        return (
-            "it chooses along the batch axis"
-            if not shape or axis == 0 or shape[axis] is None
-            else None
-        )
+        if not shape or axis == 0 or shape[axis] is None:
+            return "it selects along the batch axis"
+        return None
+
+    @staticmethod
+    def _explain_table_rejection(node: ir.Node, table: np.ndarray) -> str | None:
+        """Return why the Gather of a float `table` is no embedding, or None if it is one."""
+        if ir.get_attr(node, "axis", 0) or table.ndim != 2:
+            return "its table is not one of rows"
+        index = node.inputs[1]
+        dtype = "" if index is None else getattr(index.dtype, "name", "")
+        if ir.const_value(index) is not None or dtype != "INT64":
+            return "its index is not a computed int64"
+        return None
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit with the table quantized, or with the index as a list; the axis of a single index is
-        squeezed away.
-        """
+        """Emit Gather with a quantized table or a constant index; squeeze the axis of a scalar."""
         if not self.data(node):
             q = context.output_qparams(node)
             inputs = [context.add_quantized_constant(node, 0, q), context.real(node, 1)]
-            context.emit(
-                formats.GATHER,
-                node,
-                inputs,
-                {"axis": 0, **formats.GATHER.scales(q)},
-                domain="thinker",
-            )
+            attrs = {"axis": 0, **formats.GATHER.scales(q)}
+            context.emit(formats.GATHER, node, inputs, attrs, domain="thinker")
             return
-        shape, index = (
-            list(ir.require_shape(node.inputs[0])),
-            ir.require_const_value(node.inputs[1]),
-        )
+        shape = list(ir.require_shape(node.inputs[0]))
+        index = ir.require_const_value(node.inputs[1])
         axis = ir.get_attr(node, "axis", 0) % len(shape)
-        places = (
-            np.where(index < 0, index + int(shape[axis] or 0), index).astype(np.int64).reshape(-1)
-        )
+        positions = np.where(index < 0, index + int(shape[axis] or 0), index)
         inputs = [
             context.get_integer_input(node, 0),
-            context.array(f"{node.outputs[0].name}_index", places),
+            context.array(f"{node.outputs[0].name}_index", positions.astype(np.int64).reshape(-1)),
         ]
         if index.ndim:
             context.emit(formats.GATHER, node, inputs, {"axis": axis})
             return
         shape[axis] = 1
-        one = context.emit_intermediate(
-            formats.GATHER,
-            node,
-            "one",
-            inputs,
-            {"axis": axis},
-            shape,
-            context.input_qparams(node, 0),
+        q = context.input_qparams(node, 0)
+        selected = context.emit_intermediate(
+            formats.GATHER, node, "one", inputs, {"axis": axis}, shape, q
         )
-        context.emit(formats.SQUEEZE, node, [one], {"axes": [axis]})
+        context.emit(formats.SQUEEZE, node, [selected], {"axes": [axis]})

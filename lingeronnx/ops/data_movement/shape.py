@@ -1,6 +1,6 @@
-"""Operators that move data: Reshape, Flatten, Squeeze, Unsqueeze, Transpose. Scales pass through.
+"""Reshape, Flatten, Squeeze, Unsqueeze and Transpose. The scale is unchanged.
 
-Chips run them with batch 1; the vendor's graphs carry Squeeze's and Unsqueeze's axes as attributes
+Chips run them with batch 1. In the vendor's graphs the axes of Squeeze and Unsqueeze are attributes
 (opset 12).
 """
 
@@ -25,9 +25,7 @@ __all__ = ["Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze", "explain_b
 
 
 def explain_batch_move(node: ir.Node) -> str | None:
-    """Return a reason when a node does not keep axis 0 as the batch, judged by the traced
-    shapes.
-    """
+    """Return why axis 0 of the output is not the batch, or None if it is."""
     source, result = ir.get_shape(node.inputs[0]), ir.get_shape(node.outputs[0])
     if source is None or result is None or any(d is None for d in (*source[1:], *result[1:])):
         return "its shape is not known before the run"
@@ -37,11 +35,18 @@ def explain_batch_move(node: ir.Node) -> str | None:
 
 
 class _ShapeRule(Op):
+    """Base of rules that keep the batch axis."""
+
     is_data_movement = True
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """The batch axis stays where it is."""
+        """Reject nodes that move the batch axis."""
         return explain_batch_move(node)
+
+
+def _count_sample_elements(shape: Sequence[int | None]) -> int:
+    """Return the number of elements of a sample, unknown dimensions counted as 1."""
+    return math.prod(int(dim or 1) for dim in shape[1:])
 
 
 class Reshape(_ShapeRule):
@@ -52,18 +57,19 @@ class Reshape(_ShapeRule):
     may_emit_reshape = True
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """The target is constant and keeps the batch axis."""
+        """Reject targets that are computed or move the batch axis."""
         if ir.const_value(node.inputs[1]) is None:
             return "its target is computed at run time"
         reason = super().explain_rejection(node)
-        sizes = [
-            math.prod(int(d or 1) for d in (ir.get_shape(v) or ())[1:])
-            for v in (node.inputs[0], node.outputs[0])
-        ]
-        return reason or ("it moves the batch axis" if sizes[0] != sizes[1] else None)
+        if reason is not None:
+            return reason
+        source, result = ir.get_shape(node.inputs[0]) or (), ir.get_shape(node.outputs[0]) or ()
+        if _count_sample_elements(source) != _count_sample_elements(result):
+            return "it moves the batch axis"
+        return None
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit with the target in numbers; batch 1 where graphs hold one sample."""
+        """Emit Reshape to the output shape, with batch 1 on targets of single samples."""
         shape = ir.require_shape(node.outputs[0])
         target = [int(d) if d is not None else -1 for d in shape]
         if context.target.single_sample:
@@ -80,28 +86,26 @@ class Reshape(_ShapeRule):
 
 
 class Flatten(_ShapeRule):
-    """Flatten from an axis on."""
+    """Flatten of all axes after the batch."""
 
     integer_op = formats.FLATTEN
     floats = (("", "Flatten"),)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Axis 1 only: another one moves the batch."""
+        """Reject axes other than 1, which move the batch axis."""
         rank = len(ir.get_shape(node.inputs[0]) or ())
         axis = ir.get_attr(node, "axis", 1)
-        return (
-            super().explain_rejection(node)
-            if axis == 1 or axis == 1 - rank
-            else "it flattens the batch axis"
-        )
+        if axis not in (1, 1 - rank):
+            return "it flattens the batch axis"
+        return super().explain_rejection(node)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit it with axis 1, the only one that keeps the samples apart."""
+        """Emit Flatten with axis 1."""
         context.emit(formats.FLATTEN, node, context.inputs(node), {"axis": 1})
 
 
 class Squeeze(_ShapeRule):
-    """Drop axes of size 1."""
+    """Remove axes of size 1."""
 
     integer_op = formats.SQUEEZE
     floats = (("", "Squeeze"),)
@@ -110,11 +114,10 @@ class Squeeze(_ShapeRule):
         """Emit with axes as an attribute."""
         source = ir.require_shape(node.inputs[0])
         axes = ir.get_axes(node)
-        axes = (
-            [i for i, d in enumerate(source) if d == 1 and i]
-            if axes is None
-            else [a % len(source) for a in axes]
-        )
+        if axes is None:
+            axes = [axis for axis, dim in enumerate(source) if dim == 1 and axis]
+        else:
+            axes = [axis % len(source) for axis in axes]
         context.emit(formats.SQUEEZE, node, [context.get_integer_input(node, 0)], {"axes": axes})
 
 
@@ -143,36 +146,34 @@ def check_transpose_rank(node: ir.Node, target: Target) -> object:
 def _factor_permutation(
     perm: tuple[int, ...], broken: Collection[tuple[int, ...]]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return two permutations that make `perm` one after the other, none of them `broken`.
+    """Return two permutations whose composition is `perm`, neither of them `broken`.
 
-    The last two axes are swapped in the end, where that may be.
+    If possible, the second one swaps the last two axes.
     """
     rank = len(perm)
     swap = (*range(rank - 2), rank - 1, rank - 2)
-    rest = ((0, *places) for places in itertools.permutations(range(1, rank)))
-    for last in (swap, *rest):
+    candidates = ((0, *axes) for axes in itertools.permutations(range(1, rank)))
+    for last in (swap, *candidates):
         first = tuple(perm[last.index(axis)] for axis in range(rank))
         if not {first, last} & {*broken, tuple(range(rank))}:
             return first, last
-    raise InternalError(f"no two transposes make {perm}")
+    raise InternalError(f"no two supported transposes compose to {perm}")
 
 
 class Transpose(_ShapeRule):
-    """Permute axes; the batch axis stays first."""
+    """Permutation of axes that keeps the batch first: Transpose."""
 
     constraints = (check_transpose_rank,)
     integer_op = formats.TRANSPOSE
     floats = (("", "Transpose"),)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """The batch axis stays first."""
+        """Reject permutations that move the batch axis."""
         perm = ir.get_attr(node, "perm")
         return "it moves the batch axis" if perm is None or perm[0] != 0 else None
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit; a permutation that the executor cannot do is made by two others, and of a large
-        tensor in parts.
-        """
+        """Emit Transpose, split in two if the executor does not support the permutation."""
         perm, value = tuple(ir.get_attr(node, "perm")), context.get_integer_input(node, 0)
         shape = ir.require_shape(node.inputs[0])
         if perm in context.target.unsupported_perms:
@@ -193,58 +194,51 @@ def _emit_permutation(
     shape: Sequence[int | None],
     perm: tuple[int, ...],
 ) -> tuple[Format, Sequence[ir.Value], dict[str, Any]]:
-    """Return the operator that writes `value` with its axes in the order `perm`, what it reads, and
-    its attributes.
+    """Return the operator that permutes the axes of `value`, its inputs and its attributes.
 
-    Of a large tensor parts are permuted, which are inserted, and put side by side again: an iqCat.
+    A large tensor is sliced, and the operator is an iqCat of the transposed slices.
     """
     q = low.input_qparams(node, 0)
     split_parts = _plan_transpose_parts(shape, perm, low.target)
     if split_parts is None:
         return formats.TRANSPOSE, [value], {"perm": list(perm)}
     axis, ranges = split_parts
-    name, size, parts = ir.output_name(node), list(shape), []
+    name, part_shape, parts = ir.output_name(node), list(shape), []
+    attrs = {"perm": list(perm)}
     for number, (start, end) in enumerate(ranges):
-        bounds = {"start": start, "end": end, "axis": axis, "step": 1}
-        slice_bounds = [
-            low.array(f"{name}_{key}", np.array([n], np.int64)) for key, n in bounds.items()
-        ]
-        size[axis] = end - start
+        inputs = [value]
+        for key, bound in (("start", start), ("end", end), ("axis", axis), ("step", 1)):
+            inputs.append(low.array(f"{name}_{key}", np.array([bound], np.int64)))
+        part_shape[axis] = end - start
         part = low.emit_intermediate(
-            formats.SLICE, node, f"part{number}", [value, *slice_bounds], {}, size, q
+            formats.SLICE, node, f"part{number}", inputs, {}, part_shape, q
         )
-        turned = [size[a] for a in perm]
-        parts.append(
-            low.emit_intermediate(
-                formats.TRANSPOSE, node, f"turned{number}", [part], {"perm": list(perm)}, turned, q
-            )
+        transposed_shape = [part_shape[axis] for axis in perm]
+        transposed = low.emit_intermediate(
+            formats.TRANSPOSE, node, f"turned{number}", [part], attrs, transposed_shape, q
         )
-    return (
-        formats.CONCAT,
-        parts,
-        {"dim": perm.index(axis), **formats.CONCAT.scales([q] * len(parts), q)},
-    )
+        parts.append(transposed)
+    scales = formats.CONCAT.scales([q] * len(parts), q)
+    return formats.CONCAT, parts, {"dim": perm.index(axis), **scales}
 
 
 def _plan_transpose_parts(
     shape: Sequence[int | None], perm: tuple[int, ...], target: Target
 ) -> tuple[int, Sequence[tuple[int, int]]] | None:
-    """Return the axis along which a tensor is cut to be permuted, and its ranges; None where it is
-    small enough.
+    """Return the axis and the ranges of the slices of a large tensor, or None if it is small.
 
-    The axis that comes first in the result, if that is long enough: so parts lie one behind the
-    other.
+    The first axis of the result is preferred, so that the slices are contiguous there.
     """
-    whole = None if target.transpose is None else target.transpose.max_bytes
-    if whole is None or None in shape[1:]:
+    max_bytes = None if target.transpose is None else target.transpose.max_bytes
+    if max_bytes is None or None in shape[1:]:
         return None
-    sizes = [int(d or 1) for d in shape[1:]]
-    total = math.prod(sizes)
+    dims = [int(dim or 1) for dim in shape[1:]]
+    total = math.prod(dims)
     for axis in perm[1:]:
-        length = sizes[axis - 1]
-        most = whole * length // total
-        if 0 < most < length:
-            count = -(-length // most)
-            each = -(-length // count)
-            return axis, [(start, min(start + each, length)) for start in range(0, length, each)]
+        length = dims[axis - 1]
+        max_length = max_bytes * length // total
+        if 0 < max_length < length:
+            slice_count = -(-length // max_length)
+            step = -(-length // slice_count)
+            return axis, [(start, min(start + step, length)) for start in range(0, length, step)]
     return None

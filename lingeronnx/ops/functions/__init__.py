@@ -1,1 +1,1 @@
-"""Rules of functions of one number, by tables or put together."""
+"""Rules of elementwise functions: lookup tables and compositions."""

@@ -1,8 +1,8 @@
-"""What the mask of a Softmax is: a sum or a choice that leaves some numbers no share.
+"""Recognize the masks of a Softmax: sums or selections that give some elements no weight.
 
-A constant mask has one form, a sum with 0 or `MASK_VALUE` (`passes.mask` writes it). A mask that is
-computed at run time is a sum or a choice with numbers that only a mask has; how far down they reach
-is no range for eight bits.
+A constant mask is a sum with 0 or `MASK_VALUE`; a pass converts masks to this form. A mask that is
+computed at run time is a sum or selection with large negative values, whose range does not fit 8
+bits.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ __all__ = [
     "masked_row_length",
 ]
 
-#: What a constant mask adds: no share is left, and a chip's least scale, 2^-3, holds it.
+#: Summand of masked elements in a constant mask; the smallest scale of a chip, 2^-3, can store it.
 MASK_VALUE = -1024.0
-#: A summand from here down is a mask, whatever the others are; one from `LIKELY_MASK_THRESHOLD` down
-#: is a mask where all others are 0.
+#: A summand of at most CERTAIN_MASK_THRESHOLD is a mask; one of at most LIKELY_MASK_THRESHOLD is a
+#: mask if all others are 0.
 CERTAIN_MASK_THRESHOLD, LIKELY_MASK_THRESHOLD = -1000.0, -50.0
 #: Why a sum or a Softmax stays in float.
 RUN_TIME_MASK_REASON = "its mask is computed at run time, and reaches too far down for integers"
@@ -33,26 +33,22 @@ _MASK_OPS = operators.AFFINE_OPS | {"BatchNormalization", "Where"}
 
 
 def masked_row_length(node: ir.Node) -> int | None:
-    """Return the length of a Softmax's row where the sum `node` is its constant mask, else None."""
-    after = ir.sole_consumer(node.outputs[0])
-    array = next((a for a in map(ir.const_value, node.inputs) if a is not None), None)
-    if (
-        node.op_type != "Add"
-        or after is None
-        or after.op_type != "Softmax"
-        or array is None
-        or not array.size
-    ):
+    """Return the row length of the Softmax whose constant mask `node` adds, else None."""
+    softmax = ir.sole_consumer(node.outputs[0])
+    if node.op_type != "Add" or softmax is None or softmax.op_type != "Softmax":
+        return None
+    constants = [array for value in node.inputs if (array := ir.const_value(value)) is not None]
+    if not constants or not constants[0].size:
+        return None
+    mask = constants[0]
+    if mask.min() != MASK_VALUE or not np.isin(mask, (0.0, MASK_VALUE)).all():
         return None
     shape = ir.get_shape(node.outputs[0]) or (1,)
-    mask = array.min() == MASK_VALUE and np.isin(array, (0.0, MASK_VALUE)).all()
-    return int(shape[ir.get_attr(after, "axis", -1)] or 1) if mask else None
+    return int(shape[ir.get_attr(softmax, "axis", -1)] or 1)
 
 
 def is_masked_at_run_time(value: ir.Value | None) -> bool:
-    """Whether the sum or choice that writes `value` hides numbers, and which is only known at run
-    time.
-    """
+    """Whether `value` is masked by a sum or selection whose mask is computed at run time."""
     node = ir.producer(value)
     if node is None or node.domain:
         return False
@@ -63,16 +59,19 @@ def is_masked_at_run_time(value: ir.Value | None) -> bool:
 
 
 def _is_mask_like(value: ir.Value | None) -> bool:
-    """Whether arithmetic or a choice with a constant that only a mask has writes `value`, perhaps
-    reshaped.
-    """
+    """Whether `value` results from a large negative constant, possibly reshaped afterwards."""
     node = ir.producer(value)
     while node is not None and node.op_type in _PASS_THROUGH_OPS and not node.domain:
         node = ir.producer(node.inputs[0])
-    if node is None or node.domain or node.op_type not in _MASK_OPS or node.op_type == "Div":
+    if node is None or node.domain or node.op_type not in _MASK_OPS:
+        return False
+    if node.op_type == "Div":
         return False  # a quotient by a large number is small
-    arrays = [ir.const_value(v) for v in node.inputs]
-    return any(
-        a is not None and a.dtype.kind == "f" and a.size and a.min() <= LIKELY_MASK_THRESHOLD
-        for a in arrays
-    )
+    return any(_has_mask_value(ir.const_value(value)) for value in node.inputs)
+
+
+def _has_mask_value(array: np.ndarray | None) -> bool:
+    """Whether a float constant has an element of at most `LIKELY_MASK_THRESHOLD`."""
+    if array is None or array.dtype.kind != "f" or not array.size:
+        return False
+    return bool(array.min() <= LIKELY_MASK_THRESHOLD)

@@ -1,12 +1,12 @@
-"""SiLU and GELU: a table where there is one, else put together from what the chips have.
+"""SiLU and GELU, by a lookup table or composed of a sigmoid gate and a product.
 
     SiLU  x * sigmoid(x)
-    GELU  x * sigmoid(1.702 x)      within 0.021 of the real one, less than a count where the range
-    is 4 and more
+    GELU  x * sigmoid(1.702 x)
 
-With a right iqSigmoid: BatchNorm2dInt for the factor, iqSigmoid, iqMul. With GluInt alone: a
-LinearInt writes x and the factor times x side by side, GluInt multiplies. The gate is held at a
-scale that leaves sigmoid's range its room.
+The approximation of GELU is within 0.021, less than one integer step if the range is at least 4.
+With a correct iqSigmoid, the composition is BatchNorm2dInt for the factor, iqSigmoid and iqMul.
+With GluInt only, a LinearInt concatenates x and factor * x, and GluInt multiplies. The scale of the
+gate input covers the range of the sigmoid.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 from ... import formats
 from ...formats.activation_tables import Q7
 from ...graph import ir
+from ...graph.attributes import AttributeValue
 from ...lowering import LoweringContext
 from ...plan import Affine
 from ...plan.power_of_two import floor_power_of_two
@@ -30,30 +31,26 @@ from .sigmoid_tanh import SIGMOID, check_glu_axis
 
 __all__ = ["GatedActivation", "gated_product_max_exponent"]
 
-#: Sigmoid is within half a count of Q7 of its end from here on.
+#: From here on, sigmoid is within half an integer step of 1 in Q7.
 _SIGMOID_INPUT_RANGE = 5.0
 _WEIGHT_QPARAMS = Affine(2.0**6)
 
 
 def _gate_factor(node: ir.Node) -> float:
-    """Return what x is multiplied by in the gate."""
-    kind = ir.base_op_type(node)
-    return (
-        1.702
-        if kind == "Gelu"
-        else float(ir.get_attr(node, "alpha", 1.0))
-        if kind == "Swish"
-        else 1.0
-    )
+    """Return the factor of x in the gate."""
+    op_type = ir.base_op_type(node)
+    if op_type == "Gelu":
+        return 1.702
+    return float(ir.get_attr(node, "alpha", 1.0)) if op_type == "Swish" else 1.0
 
 
 def gated_product_max_exponent(node: ir.Node, exponent: ExponentLookup) -> int:
-    """The product with a gate of 7 fractional bits is shifted right."""
+    """Return q_x + 7: the product with a gate of 7 fractional bits is only shifted right."""
     return exponent(ir.input_name(node)) + 7
 
 
 class GatedActivation(Op):
-    """A number times the sigmoid of a multiple of itself."""
+    """``x * sigmoid(factor * x)``, without a lookup table."""
 
     integer_op = formats.MUL
     composition_name = "SiLU, GELU (composed)"
@@ -70,18 +67,18 @@ class GatedActivation(Op):
     may_emit_reshape = True
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """All sizes known; the factor fits a weight."""
+        """Reject unknown shapes and factors that do not fit a weight."""
         shape = ir.get_shape(node.inputs[0])
         if not shape or len(shape) < 2 or any(d is None for d in shape[1:]):
             return "its shape is not known before the run"
         return None if 0 < _gate_factor(node) < 1.98 else "its factor is not between 0 and 1.98"
 
     def is_available(self, target: Target) -> bool:
-        """Whether the platform has a sigmoid."""
+        """Whether `target` has a sigmoid."""
         return SIGMOID.is_available(target)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit what the platform has for it."""
+        """Emit a table, or the composition that the target supports."""
         if context.target.can_run(TABLE.name):
             TABLE.lower(node, context)
         elif SIGMOID.has_exact_table(context.target):
@@ -92,15 +89,13 @@ class GatedActivation(Op):
     def _emit_sigmoid_product(self, node: ir.Node, low: LoweringContext) -> None:
         """Emit BatchNorm2dInt, iqSigmoid and iqMul."""
         x, o, factor = low.input_qparams(node, 0), low.output_qparams(node), _gate_factor(node)
-        shape, value = (
-            [int(d or 1) for d in ir.require_shape(node.outputs[0])],
-            low.get_integer_input(node, 0),
-        )
-        inner, q = value, x
+        shape = [int(dim or 1) for dim in ir.require_shape(node.outputs[0])]
+        value = low.get_integer_input(node, 0)
+        gate_input, q = value, x
         if factor != 1.0:
             q = _make_gate_qparams(x, factor)
-            inner = _emit_scaled_input(node, low, value, shape, x, q, factor)
-        gate = SIGMOID.emit_intermediate(node, low, inner, q, shape)
+            gate_input = _emit_scaled_input(node, low, value, shape, x, q, factor)
+        gate = SIGMOID.emit_intermediate(node, low, gate_input, q, shape)
         low.emit(formats.MUL, node, [value, gate], formats.MUL.scales(x, Q7, o))
 
     def _emit_glu(self, node: ir.Node, low: LoweringContext) -> None:
@@ -125,19 +120,19 @@ class GatedActivation(Op):
             shape,
             q,
         )
-        axis = len(shape) - 1  # counted from -1, too little is planned
-        low.emit(
-            formats.GLU,
-            node,
-            [pair],
-            {"dim": axis, "o_bits": o.bits, "scale_x": q.scale, "scale_o": o.scale},
-        )
+        attrs: dict[str, AttributeValue] = {
+            "dim": len(shape) - 1,  # with a negative axis, the packer plans too little memory
+            "o_bits": o.bits,
+            "scale_x": q.scale,
+            "scale_o": o.scale,
+        }
+        low.emit(formats.GLU, node, [pair], attrs)
 
 
 def _make_gate_qparams(x: Affine, factor: float) -> Affine:
-    """Return how `factor` times a tensor held as `x` is held, so that sigmoid's range fits."""
-    wanted = min(_SIGMOID_INPUT_RANGE, factor * (x.high + 1) / x.scale)
-    return Affine(min(x.scale, floor_power_of_two((x.high + 1) / wanted)))
+    """Return the qparams of `factor` times a tensor with qparams `x`, to cover the sigmoid range."""
+    max_input = min(_SIGMOID_INPUT_RANGE, factor * (x.high + 1) / x.scale)
+    return Affine(min(x.scale, floor_power_of_two((x.high + 1) / max_input)))
 
 
 def _emit_scaled_input(
@@ -149,7 +144,7 @@ def _emit_scaled_input(
     o: Affine,
     factor: float,
 ) -> ir.Value:
-    """Emit `value` times `factor` as a BatchNorm2dInt on four axes and return it."""
+    """Emit `value` times `factor` by a BatchNorm2dInt on four axes; return the product."""
     base, image = ir.output_name(node), [*shape, 1, 1][:4]
     if len(shape) > 4:
         image = [*shape[:3], math.prod(shape[3:])]

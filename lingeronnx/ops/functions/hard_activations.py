@@ -1,10 +1,9 @@
-"""HardSigmoid and HardSwish where there is no table, put together from operators that every chip
-runs right.
+"""HardSigmoid and HardSwish without lookup tables, composed of operators that every chip has.
 
-    HardSigmoid  min(max(alpha x + beta, 0), 1)     BatchNorm2dInt and Relu; 8 bits saturate at the
-    upper end HardSwish    x * HardSigmoid(x)                 then iqMul
+    HardSigmoid  min(max(alpha x + beta, 0), 1)     BatchNorm2dInt and Relu; saturation clips at 1
+    HardSwish    x * HardSigmoid(x)                 followed by iqMul
 
-The gate has 7 fractional bits, as a sigmoid's has, so its upper end is 127/128.
+The gate has 7 fractional bits like that of a sigmoid, so its maximum is 127/128.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def _gate_coefficients(node: ir.Node) -> tuple[float, float]:
 
 
 class HardSigmoid(Op):
-    """A line between 0 and 1."""
+    """HardSigmoid without a lookup table."""
 
     integer_op: formats.Format = formats.RELU
     composition_name = "HardSigmoid (composed)"
@@ -52,23 +51,21 @@ class HardSigmoid(Op):
     )
 
     def is_available(self, target: Target) -> bool:
-        """Its parts must be there, and no table, which rounds once."""
+        """Whether `target` has the operators, and no table, which would round only once."""
         parts = (formats.RELU, formats.MUL, formats.BATCH_NORM2D)
         return all(target.can_run(form.name) for form in parts) and not target.can_run(TABLE.name)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """All sizes known; a rising line through the gate whose slope fits a weight."""
+        """Reject unknown shapes, and slopes or offsets out of range."""
         if nchw_shape(node) is None:
             return "its shape is not known before the run"
         alpha, beta = _gate_coefficients(node)
-        return (
-            None
-            if 0 < alpha < 64 and 0 <= beta <= 1
-            else "its line does not rise from 0 to 1 around 0"
-        )
+        if 0 < alpha < 64 and 0 <= beta <= 1:
+            return None
+        return "its line does not rise from 0 to 1 around 0"
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit the gate, and a Requant where it is wanted at another scale."""
+        """Emit the gate, and a Requant if the output has another scale."""
         o, line = context.output_qparams(node), self._emit_gate_line(node, context)
         if o == Q7:
             emit_from_nchw(context, node, formats.RELU, [line], {})
@@ -79,21 +76,19 @@ class HardSigmoid(Op):
         emit_from_nchw(context, node, formats.REQUANT, [gate], formats.REQUANT.scales(Q7, o))
 
     def _emit_gate_line(self, node: ir.Node, low: LoweringContext) -> ir.Value:
-        """Emit alpha x + beta with 7 fractional bits, saturated, as an image; return it."""
+        """Emit alpha x + beta with 7 fractional bits, saturated, as [N, C, H, W]; return it."""
         (alpha, beta), x = _gate_coefficients(node), low.input_qparams(node, 0)
         value = emit_reshape_to_nchw(low, node, low.get_integer_input(node, 0), x)
         w = Affine(2.0 ** min(floor_exponent(127 / alpha), low.target.exponents[1]))
-        if (
-            x.scale * w.scale < Q7.scale
-        ):  # no shift to the left: what is cut off lies where the gate is flat
-            near = Affine(floor_power_of_two(127 * alpha / max(beta, 1 - beta)))
-            attrs = formats.REQUANT.scales(x, near)
-            value, x = (
-                low.emit_intermediate(
-                    formats.REQUANT, node, "near", [value], attrs, nchw_shape(node) or (), near
-                ),
-                near,
+        if x.scale * w.scale < Q7.scale:
+            # Avoid a left shift: requantize to a finer scale. Clipped values are where the gate is
+            # constant.
+            fine = Affine(floor_power_of_two(127 * alpha / max(beta, 1 - beta)))
+            attrs, shape = formats.REQUANT.scales(x, fine), nchw_shape(node) or ()
+            value = low.emit_intermediate(
+                formats.REQUANT, node, "near", [value], attrs, shape, fine
             )
+            x = fine
         return emit_channel_affine(
             low,
             node,
@@ -108,7 +103,7 @@ class HardSigmoid(Op):
 
 
 class HardSwish(HardSigmoid):
-    """A number times a line between 0 and 1."""
+    """HardSwish without a lookup table: x times a HardSigmoid."""
 
     integer_op = formats.MUL
     composition_name = "HardSwish (composed)"
@@ -121,11 +116,8 @@ class HardSwish(HardSigmoid):
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit the gate and iqMul."""
-        x, o, shape = (
-            context.input_qparams(node, 0),
-            context.output_qparams(node),
-            nchw_shape(node) or (),
-        )
+        x, o = context.input_qparams(node, 0), context.output_qparams(node)
+        shape = nchw_shape(node) or ()
         gate = context.emit_intermediate(
             formats.RELU, node, "gate", [self._emit_gate_line(node, context)], {}, shape, Q7
         )

@@ -1,11 +1,9 @@
-"""LeakyRelu and PRelu, put together from operators that every platform runs right; with one slope
-only where there
-is no table.
+"""LeakyRelu and PRelu, composed of operators that every platform computes correctly.
 
-    y = relu(x) + (-s) * relu(-x)        s: the slope, one or one per channel
+    y = relu(x) + (-s) * relu(-x)        s: one slope, or one per channel
 
-Exact for x >= 0; for x < 0 one rounding. What is no image is reshaped to one and back, for the
-scaling per channel.
+The result is exact for x >= 0 and rounded once for x < 0. Tensors that are no images are reshaped
+for the scaling per channel. On targets with tables, a single slope becomes a table instead.
 """
 
 from __future__ import annotations
@@ -31,37 +29,36 @@ __all__ = ["LeakyRelu", "get_negative_slopes"]
 
 
 def get_negative_slopes(node: ir.Node) -> np.ndarray | None:
-    """Return the slope, float64 [1] or [channels]; None when it is computed or differs within a
-    channel.
+    """Return the slopes, float64 [1] or [channels].
+
+    Returns None if they are computed at run time or differ within a channel.
     """
     if node.op_type == "LeakyRelu":
         return np.array([ir.get_attr(node, "alpha", 0.01)], np.float64)
     array, shape = ir.const_value(node.inputs[1]), ir.get_shape(node.inputs[0]) or ()
     if array is None or array.ndim > len(shape):
         return None
-    full = (1,) * (len(shape) - array.ndim) + array.shape
-    return (
-        array.reshape(-1).astype(np.float64)
-        if full == (1, array.size, *(1,) * (len(shape) - 2))
-        else None
-    )
+    full_shape = (1,) * (len(shape) - array.ndim) + array.shape
+    if full_shape != (1, array.size, *(1,) * (len(shape) - 2)):
+        return None
+    return array.reshape(-1).astype(np.float64)
 
 
 def _make_leaky_relu_function(model: ir.Model, node: ir.Node, target: Target) -> UnaryFunction:
-    """Two half-lines; of several slopes that of the mean square."""
-    steep = get_negative_slopes(node)
-    assert steep is not None
-    slope = float(np.sqrt(np.mean(np.square(steep))))
+    """Return the real function of a LeakyRelu, with the root mean square of several slopes."""
+    slopes = get_negative_slopes(node)
+    assert slopes is not None
+    slope = float(np.sqrt(np.mean(np.square(slopes))))
     return lambda x: np.where(x >= 0, x, slope * x)
 
 
 def _sum_max_exponent(node: ir.Node, exponent: ExponentLookup) -> int:
-    """The sum's: q_o <= q_x."""
+    """Return q_x, the maximum exponent of the sum."""
     return exponent(ir.input_name(node))
 
 
 class LeakyRelu(Op):
-    """A sum of two half-lines; it has no integer operator of its own."""
+    """LeakyRelu or PRelu as a sum of two rectified terms."""
 
     integer_op = formats.ADD
     composition_name = "LeakyRelu (composed)"
@@ -74,35 +71,25 @@ class LeakyRelu(Op):
     )
 
     def is_available(self, target: Target) -> bool:
-        """Its parts must be there."""
-        return all(
-            target.can_run(form.name) for form in (formats.RELU, formats.ADD, formats.BATCH_NORM2D)
-        )
+        """Whether `target` has Relu, iqAdd and BatchNorm2dInt."""
+        parts = (formats.RELU, formats.ADD, formats.BATCH_NORM2D)
+        return all(target.can_run(form.name) for form in parts)
 
     def explain_rejection(self, node: ir.Node) -> str | None:
-        """Return why it has no channels with constant slopes, or None."""
+        """Reject unknown shapes, and slopes that are no constants per channel."""
         if nchw_shape(node) is None:
             return "its shape is not known before the run"
-        return (
-            None
-            if get_negative_slopes(node) is not None
-            else "its slope is computed at run time or differs within a channel"
-        )
+        if get_negative_slopes(node) is None:
+            return "its slope is computed at run time or differs within a channel"
+        return None
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit Relu; BatchNorm2dInt by -1, Relu, BatchNorm2dInt by -s; iqAdd; on an image, if need
-        be reshaped.
-        """
-        steep, x, o = (
-            get_negative_slopes(node),
-            context.input_qparams(node, 0),
-            context.output_qparams(node),
-        )
-        assert steep is not None
-        value, shape = (
-            emit_reshape_to_nchw(context, node, context.get_integer_input(node, 0), x),
-            nchw_shape(node) or (),
-        )
+        """Emit relu(x), -s * relu(-x) by BatchNorm2dInt, Relu and BatchNorm2dInt, and iqAdd."""
+        slopes = get_negative_slopes(node)
+        assert slopes is not None
+        x, o = context.input_qparams(node, 0), context.output_qparams(node)
+        value = emit_reshape_to_nchw(context, node, context.get_integer_input(node, 0), x)
+        shape = nchw_shape(node) or ()
         upper = context.emit_intermediate(formats.RELU, node, "upper", [value], {}, shape, x)
         mirrored = emit_channel_affine(
             context,
@@ -115,12 +102,10 @@ class LeakyRelu(Op):
             factors=-1.0,
         )
         lower = context.emit_intermediate(formats.RELU, node, "lower", [mirrored], {}, shape, x)
-        top = float(np.abs(steep).max(initial=0)) or 1.0
-        w = Affine(
-            2.0
-            ** min(floor_exponent(((1 << (x.bits - 1)) - 1) / top), context.target.exponents[1]),
-            x.bits,
-        )
+        max_slope = float(np.abs(slopes).max(initial=0)) or 1.0
+        max_integer = (1 << (x.bits - 1)) - 1
+        exponent = min(floor_exponent(max_integer / max_slope), context.target.exponents[1])
+        w = Affine(2.0**exponent, x.bits)
         scaled = emit_channel_affine(
             context,
             node,
@@ -129,6 +114,6 @@ class LeakyRelu(Op):
             input_qparams=x,
             output_qparams=o,
             weight_qparams=w,
-            factors=-steep,
+            factors=-slopes,
         )
         emit_from_nchw(context, node, formats.ADD, [upper, scaled], formats.ADD.scales(x, o, o))

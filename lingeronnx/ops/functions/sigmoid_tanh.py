@@ -1,9 +1,8 @@
-"""Sigmoid and tanh by the chips' tables, iqSigmoid and iqTanh, whose output has 7 fractional bits.
+"""Sigmoid and tanh by the tables of chips, iqSigmoid and iqTanh, with 7 fractional output bits.
 
-A table that is read `RIGHT_ONLY` takes int16: a Requant by 2^8 stands in front of it, or a
-LinearInt that writes 16 bits. Where there is no right one,
-GluInt does: it multiplies a half of 1s by the sigmoid of the other half. Where there is an iqTable,
-that does.
+A table with input rule `RIGHT_ONLY` needs int16: a Requant by 2^8 precedes it, or a LinearInt with
+a 16-bit output. If iqSigmoid is not computed correctly, GluInt multiplies a half of ones by the
+sigmoid of the other half. On targets with iqTable, that is used instead.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from .lookup_table import TABLE, TABLE_SCALE_CONSTRAINTS
 
 __all__ = ["SIGMOID", "TANH", "check_glu_axis"]
 
-#: A 1 that GluInt is fed is an int8 at scales up to 2^6.
+#: Largest exponent at which a 1, as input of GluInt, fits int8.
 _MAX_ONES_EXPONENT = 6
 
 
@@ -51,21 +50,17 @@ def check_glu_axis(node: ir.Node, target: Target) -> object:
 
 
 def _table_fraction_bits(form: Format, target: Target) -> int | None:
-    """Return the table's fractional bits, where the table takes int16 anyway."""
-    how = (
-        target.get_arithmetic(form.name, LutArithmetic)
-        if target.is_computed_correctly(form.name)
-        else None
-    )
-    return (
-        None
-        if how is None or how.reading is not TableInputRule.RIGHT_ONLY
-        else how.table.input_fraction_bits
-    )
+    """Return the input fraction bits of a table that needs int16 inputs, else None."""
+    if not target.is_computed_correctly(form.name):
+        return None
+    arithmetic = target.get_arithmetic(form.name, LutArithmetic)
+    if arithmetic is None or arithmetic.reading is not TableInputRule.RIGHT_ONLY:
+        return None
+    return arithmetic.table.input_fraction_bits
 
 
 def _make_scale_constraints(form: Format) -> Scaling:
-    """The chip's table writes 7 fractional bits."""
+    """Return the requirements of a table with 7 fractional output bits."""
     return replace(
         TABLE_SCALE_CONSTRAINTS,
         output_bound=1.0,
@@ -75,7 +70,7 @@ def _make_scale_constraints(form: Format) -> Scaling:
 
 
 class Sigmoid(Op):
-    """The logistic function by the chip's table, or by what stands in for it."""
+    """Sigmoid by iqSigmoid, GluInt or iqTable."""
 
     integer_op = formats.SIGMOID
     floats: tuple[tuple[str, str], ...] = (("", "Sigmoid"),)
@@ -84,39 +79,31 @@ class Sigmoid(Op):
     constraints: tuple[LimitCheck, ...] = (check_glu_axis,)
 
     def is_available(self, target: Target) -> bool:
-        """By a table of either kind, sigmoid also by GluInt."""
-        stand_in = self.integer_op is formats.SIGMOID and target.can_run(formats.GLU.name)
-        return target.can_run(TABLE.name) or self.has_exact_table(target) or stand_in
+        """Whether `target` has iqTable, a correct table, or (sigmoid only) GluInt."""
+        has_glu = self.integer_op is formats.SIGMOID and target.can_run(formats.GLU.name)
+        return target.can_run(TABLE.name) or self.has_exact_table(target) or has_glu
 
     def explain_unavailable(self, node: ir.Node, target: Target) -> str:
-        """The reason that the target gives, where it gives one."""
+        """Return the reason given by `target`, if any."""
         return target.why.get(self.name) or super().explain_unavailable(node, target)
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
-        """Emit the row's way, and a Requant where the output is wanted at another scale."""
+        """Emit the operator that `target` has, and a Requant if the output has another scale."""
         if context.target.can_run(TABLE.name):
             TABLE.lower(node, context)
             return
-        x, o, shape = (
-            context.input_qparams(node, 0),
-            context.output_qparams(node),
-            list(ir.require_shape(node.outputs[0])),
-        )
+        x, o = context.input_qparams(node, 0), context.output_qparams(node)
+        shape = list(ir.require_shape(node.outputs[0]))
         attrs: dict[str, AttributeValue] = {"scale_o": Q7.scale}
+        value = context.get_integer_input(node, 0)
         if self.has_exact_table(context.target):
-            value, attrs["scale_x"] = self._emit_table_input(
-                node, context, context.get_integer_input(node, 0), x, shape
-            )
+            value, attrs["scale_x"] = self._emit_table_input(node, context, value, x, shape)
             form: Format = self.integer_op
         else:
-            value, attrs["scale_x"] = self._emit_glu_input(
-                node, context, context.get_integer_input(node, 0), x
-            )
+            value, attrs["scale_x"] = self._emit_glu_input(node, context, value, x)
             form = formats.GLU
-            attrs["dim"], attrs["o_bits"] = (
-                len(shape) - 1,
-                Q7.bits,
-            )  # counted from -1, too little is planned
+            # With a negative axis, the packer plans too little memory.
+            attrs["dim"], attrs["o_bits"] = len(shape) - 1, Q7.bits
         if o == Q7:
             context.emit(form, node, [value], attrs)
             return
@@ -131,8 +118,9 @@ class Sigmoid(Op):
         x: Affine,
         shape: Sequence[int | None],
     ) -> ir.Value:
-        """Emit the function of `value`, held as `x`, on the way to `node`'s output; return it, with
-        7 bits.
+        """Emit the function of `value`, which has qparams `x`, as an intermediate of `node`.
+
+        Returns the result, in Q7.
         """
         value, scale = self._emit_table_input(node, low, value, x, shape)
         return low.emit_intermediate(
@@ -146,7 +134,7 @@ class Sigmoid(Op):
         )
 
     def has_exact_table(self, target: Target) -> bool:
-        """Whether the row has the function right."""
+        """Whether `target` computes the function correctly by its table."""
         return target.is_computed_correctly(self.name)
 
     def _emit_table_input(
@@ -157,53 +145,49 @@ class Sigmoid(Op):
         x: Affine,
         shape: Sequence[int | None],
     ) -> tuple[ir.Value, float]:
-        """Return `value` in the width that the row's table takes, and its scale."""
-        how = low.target.get_arithmetic(self.name, LutArithmetic)
-        if how is None or how.reading is not TableInputRule.RIGHT_ONLY or x.bits > 8:
+        """Return `value` in the bit width that the table needs, and its scale."""
+        arithmetic = low.target.get_arithmetic(self.name, LutArithmetic)
+        if arithmetic is None or arithmetic.reading is not TableInputRule.RIGHT_ONLY:
             return value, x.scale
-        if (
-            x.scale < 2.0**3
-            # a shift to the left would wrap in 16 bits; in 8 it saturates, where the function is flat
-        ):
-            most = Affine(2.0**3)
-            attrs = formats.REQUANT.scales(x, most)
-            value, x = (
-                low.emit_intermediate(
-                    formats.REQUANT, node, "limited", [value], attrs, shape, most
-                ),
-                most,
+        if x.bits > 8:
+            return value, x.scale
+        if x.scale < 2.0**3:
+            # A left shift wraps in 16 bits; in 8 bits it saturates, where the function is constant.
+            limited = Affine(2.0**3)
+            attrs = formats.REQUANT.scales(x, limited)
+            value = low.emit_intermediate(
+                formats.REQUANT, node, "limited", [value], attrs, shape, limited
             )
+            x = limited
         wide = Affine(x.scale * 2.0**8, 16)
         attrs = formats.REQUANT.scales(x, wide)
-        return low.emit_intermediate(
-            formats.REQUANT, node, "wide", [value], attrs, shape, wide
-        ), wide.scale
+        value = low.emit_intermediate(formats.REQUANT, node, "wide", [value], attrs, shape, wide)
+        return value, wide.scale
 
     def _emit_glu_input(
         self, node: ir.Node, low: LoweringContext, value: ir.Value, x: Affine
     ) -> tuple[ir.Value, float]:
-        """Return the last axis doubled, a half of 1s in front, and its scale: the work of a
-        LinearInt, exact.
-        """
+        """Prepend ones on the last axis by an exact LinearInt; return the result and its scale."""
         shape, base = list(ir.require_shape(node.outputs[0])), f"{ir.constant_base_name(node)}_ones"
         count = int(shape[-1] or 1)
         doubled = Affine(min(max(x.scale, 1.0), 2.0**_MAX_ONES_EXPONENT))
-        one = Affine(2.0**6)
-        weight = np.concatenate([np.zeros((count, count)), np.eye(count)]) * one.scale
-        bias = np.concatenate([np.full(count, x.scale * one.scale), np.zeros(count)])
+        w = Affine(2.0**6)
+        weight = np.concatenate([np.zeros((count, count)), np.eye(count)]) * w.scale
+        bias = np.concatenate([np.full(count, x.scale * w.scale), np.zeros(count)])
         parameters = [
             low.array(f"{base}_weight", weight.astype(np.int8)),
             low.array(f"{base}_bias", bias.astype(np.int32)),
         ]
         shape[-1] = 2 * count
-        attrs = formats.LINEAR.scales(x, one, doubled)
-        return low.emit_intermediate(
+        attrs = formats.LINEAR.scales(x, w, doubled)
+        value = low.emit_intermediate(
             formats.LINEAR, node, "ones", [value, *parameters], attrs, shape, doubled
-        ), doubled.scale
+        )
+        return value, doubled.scale
 
 
 class Tanh(Sigmoid):
-    """The hyperbolic tangent by the chip's table."""
+    """Tanh by iqTanh or iqTable."""
 
     integer_op = formats.TANH
     scale_constraints = _make_scale_constraints(formats.TANH)

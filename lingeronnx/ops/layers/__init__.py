@@ -1,1 +1,1 @@
-"""Rules of layers, pools, norms and products: what sums."""
+"""Rules of layers, pooling, normalization and matrix products."""
