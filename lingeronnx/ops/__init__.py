@@ -110,7 +110,7 @@ def find_lowering_rule(node: ir.Node, target: Target) -> tuple[Op | None, str]:
 
     Of several matching rules, the first that is available within its limits is selected, else the
     first available one, else the first; rules need not know each other. Its `is_available` and
-    `find_violations` say what prevents lowering.
+    `find_violations` explain obstacles.
 
     Returns
     -------

@@ -63,5 +63,5 @@ def test_a_bound_of_several_numbers_is_refused():
     model = graph(
         "g (float[N,4] x) => (float[N,4] y) { y = Clip(x, low) }", low=np.zeros(2, np.float32)
     )
-    with pytest.raises(ModelError, match="Clip .*: min holds 2 numbers; it must be one"):
+    with pytest.raises(ModelError, match="Clip .*: min has 2 elements; it must be a scalar"):
         get_clip_bounds(model.graph[0])

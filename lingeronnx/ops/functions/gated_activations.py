@@ -130,7 +130,7 @@ class GatedActivation(Op):
 
 
 def _make_gate_qparams(x: Affine, factor: float) -> Affine:
-    """Return the qparams of `factor` times a tensor with qparams `x`, to cover the sigmoid range."""
+    """Return the qparams of the gate input, `factor` times a tensor with qparams `x`."""
     max_input = min(_SIGMOID_INPUT_RANGE, factor * (x.high + 1) / x.scale)
     return Affine(min(x.scale, floor_power_of_two((x.high + 1) / max_input)))
 

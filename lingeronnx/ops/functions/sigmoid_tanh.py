@@ -7,6 +7,7 @@ sigmoid of the other half. On targets with iqTable, that is used instead.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -41,12 +42,10 @@ def check_glu_axis(node: ir.Node, target: Target) -> object:
     if target.can_run(TABLE.name) or target.sigmoid_limits is None:
         return None
     shape = ir.get_shape(node.inputs[0]) or ()
-    fits = (
-        len(shape) in target.sigmoid_limits.ranks
-        and shape[-1] is not None
-        and shape[-1] <= target.sigmoid_limits.max_length
-    )
-    return None if fits else "[" + ",".join("N" if d is None else str(d) for d in shape) + "]"
+    limits = target.sigmoid_limits
+    if len(shape) in limits.ranks and (shape[-1] or math.inf) <= limits.max_length:
+        return None
+    return "[" + ",".join("N" if dim is None else str(dim) for dim in shape) + "]"
 
 
 def _table_fraction_bits(form: Format, target: Target) -> int | None:

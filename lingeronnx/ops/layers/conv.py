@@ -160,15 +160,11 @@ class Conv1d(Conv2d):
         return target.can_run(self.name) or target.can_run(CONV2D.name)
 
     def find_violations(self, node: ir.Node, target: Target) -> list[Violation]:
-        """Return what stands against the form that comes nearest; none where one of the two
-        fits.
-        """
-        image = CONV2D.find_violations(node, target)
-        return (
-            image
-            if not (image and target.can_run(self.name))
-            else super().find_violations(node, target)
-        )
+        """Return no violations if Conv1dInt or Conv2dInt is possible, else those of one of them."""
+        violations_2d = CONV2D.find_violations(node, target)
+        if violations_2d and target.can_run(self.name):
+            return super().find_violations(node, target)
+        return violations_2d
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit a Conv1dInt, or Unsqueeze, Conv2dInt and Squeeze."""

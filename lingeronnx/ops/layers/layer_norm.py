@@ -175,7 +175,7 @@ class LayerNorm(Op):
         size: int,
         repeated_shape: list[int],
     ) -> ir.Value:
-        """Repeat the rows of `value`, of `size` elements, by a linear layer of stacked identities."""
+        """Repeat the rows of `value`, of `size` elements, by a linear layer."""
         x, base = low.input_qparams(node, 0), ir.output_name(node)
         weight_qparams = Affine(64.0)
         identity = np.eye(size) * weight_qparams.scale

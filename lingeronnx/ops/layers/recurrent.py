@@ -230,8 +230,10 @@ class _RecurrentRule(Op):
     def macs(self, node: ir.Node) -> int:
         """Return the number of steps times the size of both weights."""
         steps = int((ir.get_shape(node.inputs[0]) or (1, 1))[1] or 1)
-        shapes = [ir.get_shape(value) or () for value in node.inputs[1:3]]
-        return steps * sum(math.prod(int(dim or 1) for dim in shape) for shape in shapes)
+        count = 0
+        for value in node.inputs[1:3]:
+            count += math.prod(int(dim or 1) for dim in ir.get_shape(value) or ())
+        return steps * count
 
     def lower(self, node: ir.Node, context: LoweringContext) -> None:
         """Emit the integer operator, with the vendor's gate order and two separate biases.
