@@ -73,5 +73,5 @@ def test_profile_board_mistakes(quant):
         "profile-board", "empty.log", "--model", "tiny_quant.onnx", "--platform", "generic"
     )
     assert (failed.exit_code, failed.stderr.count("\n")) == (1, 1)
-    assert "generic is none" in failed.stderr
+    assert "generic is not a chip" in failed.stderr
     assert quant.files() == before

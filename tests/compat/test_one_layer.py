@@ -100,9 +100,9 @@ def test_a_stale_checkpoint_is_refused(made, tmp_path) -> None:
         ).analysis()
 
     run(x)
-    with pytest.raises(lo.ConfigError, match="holds results of"):
+    with pytest.raises(lo.ConfigError, match="contains results for"):
         run(x, platform="generic", mode="max-value")
-    with pytest.raises(lo.ConfigError, match="holds results of"):
+    with pytest.raises(lo.ConfigError, match="contains results for"):
         run(2 * x)
 
 

@@ -302,7 +302,7 @@ def test_a_search_that_goes_on_makes_nothing_twice(tmp_path):
     assert [t.attempt for t in last.trials] == [t.attempt for t in in_one_go.trials]
     for other in (result, again):
         assert ir.to_bytes(other.graph) == ir.to_bytes(whole.graph)
-    with pytest.raises(ConfigError, match="drop --resume"):
+    with pytest.raises(ConfigError, match="omit --resume"):
         search(base, Goal(min_sqnr=23.0), log=log, resume=True)
 
 
@@ -514,7 +514,7 @@ def test_the_command(tmp_path):
             ["--max-drop", "1", "--min-sqnr", "30", "--eval", str(MODELS / "digits_test.npz")],
             "pass exactly one",
         ),
-        (["--min-sqnr", "30", "--resume"], "drop --resume"),
+        (["--min-sqnr", "30", "--resume"], "omit --resume"),
     ),
 )
 def test_the_command_refuses(tmp_path, options, text):

@@ -1,5 +1,5 @@
-"""Which operators lose accuracy when they are quantized, one at a time.
+"""Rank operators by the accuracy that is lost when each is quantized alone.
 
-Owns trials of a plan, operators in float or by their integer kernels, their journal and their
-ranking. Compares no integer graphs.
+This package owns trials of a plan (operators in float or run by their integer kernels), their
+journal and their ranking. It does not compare integer graphs.
 """

@@ -1,8 +1,7 @@
-"""Results appended as they come, so that a killed run can go on.
+"""A file of results that are appended as they arrive, so that a killed run can be resumed.
 
-JSON lines, the first says what they are results of.
-A line is one `write`; what a killed process left of its last line is cut off when the file is read
-again.
+The file consists of JSON lines; the first one is a header that identifies the results. A line is
+written at once; an incomplete last line of a killed process is removed when the file is read again.
 """
 
 from __future__ import annotations
@@ -21,35 +20,47 @@ from ...files import JOURNAL_VERSION, write_text
 
 __all__ = ["CLI_HINTS", "Journal", "ResumeHints", "hash_parts"]
 
-# Bytes of a digest; a header's entry of as many, in hexadecimal, means nothing to a reader.
-_DIGEST = 16
+# A header value that is this many bytes in hexadecimal is a digest, which messages do not show.
+_DIGEST_BYTES = 16
 
 
 @dataclass(frozen=True)
 class ResumeHints:
-    """How a user begins anew, and goes on, in words."""
+    """How the user restarts and resumes, as text for messages."""
 
     restart: str
     resume: str
 
 
-CLI_HINTS = ResumeHints("drop --resume to begin anew", "go on with --resume")
+CLI_HINTS = ResumeHints("omit --resume to start over", "continue with --resume")
 
 
 def hash_parts(*parts: bytes) -> str:
-    """Return a digest of all `parts`, one after the other, in hexadecimal."""
-    hasher = hashlib.blake2b(digest_size=_DIGEST)
+    """Return a hexadecimal digest of the concatenated `parts`."""
+    hasher = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     for part in parts:
         hasher.update(part)
     return hasher.hexdigest()
 
 
 class Journal:
-    """The file `path`; `header` says what its results depend on. Without a path nothing is kept.
+    """A journal of results.
 
-    resume : go on behind the results that are there, where there are; else the file is begun anew.
-    ways : how its user does either, for messages. Raises ConfigError where results are of something
-    else, and where the file cannot be read or written.
+    Parameters
+    ----------
+    path
+        The file, or None to store nothing.
+    header
+        JSON-ready values that the results depend on.
+    resume
+        Whether to continue an existing file; otherwise the file is overwritten.
+    ways
+        How the user restarts and resumes, for messages.
+
+    Raises
+    ------
+    ConfigError
+        If the file contains results for something else, or cannot be read or written.
     """
 
     def __init__(
@@ -72,7 +83,7 @@ class Journal:
             self._file = path.open("a", encoding="utf-8")
         except OSError as error:
             raise ConfigError(
-                f"cannot write {path}: {error.strerror}; make room, or choose another place"
+                f"cannot write {path}: {error.strerror}; free some space, or use another folder"
             ) from error
 
     def __enter__(self) -> Journal:
@@ -80,13 +91,11 @@ class Journal:
 
     def __exit__(self, *_: object) -> None:
         if self._file is not None:
-            with contextlib.suppress(
-                OSError
-            ):  # of a line that could not be written, which was told
+            with contextlib.suppress(OSError):  # a failed write, which was reported already
                 self._file.close()
 
     def _truncate_partial_line(self, path: Path) -> bool:
-        """Cut off what is no whole line, check the first; False where there is none."""
+        """Remove an incomplete last line and check the header; return False without a header."""
         if not path.exists():
             return False
         with path.open("r+b") as file:
@@ -99,29 +108,27 @@ class Journal:
         return True
 
     def _check(self, header: object) -> None:
+        """Raise ConfigError if the header of the file differs from this journal's."""
         JOURNAL_VERSION.check(header, str(self._path))
         for key, value in self._header.items():
-            other = header.get(key) if isinstance(header, dict) else None
-            if other != value:
-                digest = isinstance(value, str) and len(value) == 2 * _DIGEST
-                raise self.stale_error(
-                    f"another {key}"
-                    if digest
-                    else f"{key} = {json.dumps(other)}, not {json.dumps(value)}"
-                )
+            stored = header.get(key) if isinstance(header, dict) else None
+            if stored == value:
+                continue
+            if isinstance(value, str) and len(value) == 2 * _DIGEST_BYTES:
+                raise self.stale_error(f"another {key}")
+            stored_text, text = json.dumps(stored), json.dumps(value)
+            raise self.stale_error(f"{key} = {stored_text}, not {text}")
 
-    def stale_error(self, of: str) -> ConfigError:
-        """Return the error that the results are `of` something else."""
+    def stale_error(self, subject: str) -> ConfigError:
+        """Return the error that the results are for `subject` instead."""
         return ConfigError(
-            f"{self._path} holds results of {of}; {self._ways.restart}, or choose another folder"
+            f"{self._path} contains results for {subject}; {self._ways.restart}, or use a "
+            "different folder"
         )
 
     @contextlib.contextmanager
     def guard_records(self) -> Iterator[None]:
-        """Inside, results of the file are taken up.
-
-        ConfigError where they are none that `add` was given.
-        """
+        """Raise ConfigError if processing records in this context fails due to damaged content."""
         try:
             yield
         except (
@@ -135,10 +142,11 @@ class Journal:
             raise self._damaged_error() from error
 
     def records(self, part: str) -> Iterator[dict[str, Any]]:
-        """Return an iterator over the results of `part` that are there now, in order."""
+        """Return an iterator over the records of `part` that exist now, in order."""
         return islice(self._iter_records(part), sum(1 for _ in self._iter_records(part)))
 
     def _iter_records(self, part: str) -> Iterator[dict[str, Any]]:
+        """Yield all records of `part`, including those added during the iteration."""
         if self._path is None:
             return
         with self._path.open("rb") as file:
@@ -151,7 +159,7 @@ class Journal:
                     yield record
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Append one result; its `part` says what it is one of."""
+        """Append one record; its "part" names the kind of result."""
         if self._file is None:
             return
         try:
@@ -159,7 +167,8 @@ class Journal:
             self._file.flush()
         except OSError as error:
             raise ConfigError(
-                f"cannot write {self._path}: {error.strerror}; make room and {self._ways.resume}"
+                f"cannot write {self._path}: {error.strerror}; free some space and "
+                f"{self._ways.resume}"
             ) from error
 
     def _parse_line(self, line: bytes) -> Any:  # noqa: ANN401 - JSON

@@ -1,11 +1,11 @@
-"""Operators as integers compute them, for float runs in which they are rounded.
+"""Integer kernels of operators, for float runs in which the operators are rounded.
 
-Run by their integer kernels.
-An operator whose inputs, weights and output are all rounded is an integer graph of its own: so a
-run in which all is rounded has the integers of the simulator, each of them. Where the standard
-computes in real numbers what integers approximate (a recurrent layer, a softmax, a normalisation),
-rounding what floats give would not do, and the kernel is run also where a trial leaves the inputs
-in float, with inputs of 16 bits. Knows operators and their grids, no trial.
+An operator whose inputs, weights and output are all rounded is an integer graph by itself. So a run
+in which everything is rounded has exactly the integers of the simulator. For operators that are
+computed in real numbers by the standard and approximated by integer kernels (a recurrent layer, a
+softmax, a normalization), rounding the float results would not be equivalent; their kernels are run
+even if a trial leaves the inputs in float, with inputs of 16 bits. This module knows operators and
+their grids, but no trials.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from ...run.session import Session
 
 __all__ = ["FINE_BITS", "IntegerOperator", "KernelRunner", "build_integer_operators"]
 
-#: Bits of an input that a trial does not round.
+#: Bits of kernel inputs that a trial leaves in float.
 FINE_BITS = 16
 
-#: What rounds numbers that no tensor shows. (A curve's are those of its output; some chips read it in 8 bits alone.)
+#: Operators that round internal values. (Table lookups round their output only; on some chips they
+#: take only 8-bit inputs.)
 _APPROXIMATING_FORMATS = (
     formats.LSTM,
     formats.GRU,
@@ -40,13 +41,22 @@ _APPROXIMATING_FORMATS = (
     formats.LAYER_NORM,
 )
 
-#: Whether all inputs are on the plan's grid, and what the operator's own tensors are on: "plan" or "wide".
+#: Whether all inputs are on the plan's grid, and the grid of the operator's own tensors: "plan" or
+#: "wide".
 VariantKey = tuple[bool, str]
 
 
 @dataclass(frozen=True)
 class IntegerVariant:
-    """One operator in integers: model, as `ir.to_bytes` writes it, and how its inputs are held."""
+    """An operator as an integer graph.
+
+    Parameters
+    ----------
+    model
+        The graph, as `ir.to_bytes` writes it.
+    inputs
+        Quantization parameters of its inputs.
+    """
 
     model: bytes = field(repr=False)
     inputs: Mapping[str, Affine]
@@ -54,11 +64,18 @@ class IntegerVariant:
 
 @dataclass(frozen=True)
 class IntegerOperator:
-    """One operator.
+    """An operator with its integer kernels.
 
-    inputs : {input: the tensors that may be rounded whose integers it is, moved}. reads : all that
-    it reads but constants. output : the tensor that it writes. forms : by how its tensors are held,
-    as far as kernels are run.
+    Parameters
+    ----------
+    inputs
+        For each data input, the tensors that may be rounded whose integers it contains.
+    read_tensors
+        All inputs except constants.
+    output
+        The output tensor.
+    variants
+        Integer graphs by the grids of the tensors.
     """
 
     inputs: Mapping[str, frozenset[str]]
@@ -68,23 +85,28 @@ class IntegerOperator:
 
 
 class KernelRunner:
-    """The integer graphs of operators, opened when they are first run."""
+    """Runs integer graphs of operators; sessions are created on the first run."""
 
-    def __init__(self, nodes: Mapping[str, IntegerOperator]) -> None:
-        self._nodes = nodes
+    def __init__(self, operators: Mapping[str, IntegerOperator]) -> None:
+        self._operators = operators
         self._sessions: dict[tuple[str, VariantKey], Session] = {}
 
     def run(
-        self, node: str, held: VariantKey, tensors: Mapping[str, np.ndarray], names: Sequence[str]
+        self,
+        node: str,
+        variant_key: VariantKey,
+        tensors: Mapping[str, np.ndarray],
+        names: Sequence[str],
     ) -> dict[str, np.ndarray]:
-        """Return the outputs `names` of a node, real values float32, given its inputs."""
-        key, form = (node, held), self._nodes[node].variants[held]
-        if key not in self._sessions:
-            self._sessions[key] = Session(ir.from_bytes(form.model))
-        session = self._sessions[key]
+        """Run a variant of a node on float tensors and return its outputs `names`, float32."""
+        session_key = (node, variant_key)
+        variant = self._operators[node].variants[variant_key]
+        if session_key not in self._sessions:
+            self._sessions[session_key] = Session(ir.from_bytes(variant.model))
+        session = self._sessions[session_key]
         feeds = {spec.name: tensors[spec.name] for spec in session.inputs}
-        # As integers: a chip's own Quant has 8 bits.
-        feeds |= {name: q.integers(feeds[name]) for name, q in form.inputs.items()}
+        # inputs are fed as integers, because a chip's own Quant has 8 bits
+        feeds |= {name: q.integers(feeds[name]) for name, q in variant.inputs.items()}
         return dict(zip(names, session.run(names, feeds), strict=True))
 
 
@@ -94,43 +116,53 @@ def build_integer_operators(
     fine: Mapping[str, Affine],
     wide: Mapping[str, Affine],
 ) -> dict[str, IntegerOperator]:
-    """Return the operators that write one of `tensors`, which may be rounded, by node.
+    """Build the integer kernels of operators whose output may be rounded, by node.
 
-    fine : the activations in `FINE_BITS` bits. wide : how tensors and weights are held where an
-    operator is taken to more bits; empty where the target has none.
+    Parameters
+    ----------
+    planned
+        The planned model.
+    tensors
+        Grids of the tensors that may be rounded.
+    fine
+        Parameters of all activations in `FINE_BITS` bits.
+    wide
+        Parameters of tensors and weights of widened operators; empty if the target has none.
     """
-    found = {}
+    operators = {}
     for node, op in planned.partition.integer_nodes:
-        if ir.output_name(node) in tensors:
-            inputs = {
-                ir.input_name(node, index): _trace_rounded_sources(planned, node, index, tensors)
-                for index in op.data(node)
-            }
-            reads = frozenset(
-                str(v.name) for v in node.inputs if v is not None and ir.find_constant(v) is None
-            )
-            forms = _build_variants(planned, node, op, fine, wide)
-            found[str(node.name)] = IntegerOperator(inputs, reads, ir.output_name(node), forms)
-    return found
+        output = ir.output_name(node)
+        if output not in tensors:
+            continue
+        inputs = {
+            ir.input_name(node, index): _trace_rounded_sources(planned, node, index, tensors)
+            for index in op.data(node)
+        }
+        read_tensors = frozenset(
+            str(v.name) for v in node.inputs if v is not None and ir.find_constant(v) is None
+        )
+        variants = _build_variants(planned, node, op, fine, wide)
+        operators[str(node.name)] = IntegerOperator(inputs, read_tensors, output, variants)
+    return operators
 
 
 def _trace_rounded_sources(
     planned: PlannedModel, node: ir.Node, index: int, tensors: Mapping[str, Affine]
 ) -> frozenset[str]:
-    """Return the tensors that may be rounded of which input `index` of `node` holds integers that were only moved."""
-    value, ops = ir.require_input(node, index), planned.partition.ops
-    maker = value.producer()
-    op = None if maker is None else ops.get(str(maker.name))
-    if (
-        value.name in tensors
-        or maker is None
-        or op is None
-        or not (op.is_data_movement or op.preserves_integers)
-    ):
-        return frozenset([str(value.name)])
-    return frozenset().union(
-        *(_trace_rounded_sources(planned, maker, at, tensors) for at in op.data(maker))
-    )
+    """Return the tensors that may be rounded whose integers reach an input of a node unchanged.
+
+    The search goes upstream through operators that only move integers.
+    """
+    value = ir.require_input(node, index)
+    source = frozenset([str(value.name)])
+    producer = value.producer()
+    if value.name in tensors or producer is None:
+        return source
+    op = planned.partition.ops.get(str(producer.name))
+    if op is None or not (op.is_data_movement or op.preserves_integers):
+        return source
+    sources = [_trace_rounded_sources(planned, producer, i, tensors) for i in op.data(producer)]
+    return frozenset().union(*sources)
 
 
 def _build_variants(
@@ -140,53 +172,60 @@ def _build_variants(
     fine: Mapping[str, Affine],
     wide: Mapping[str, Affine],
 ) -> dict[VariantKey, IntegerVariant]:
-    """Return the integer graphs of one node, by how its tensors are held."""
-    plan, forms = planned.plan.tensors, {}
-    read = [ir.input_name(node, index) for index in op.data(node)]
-    own = [str(node.outputs[index].name) for index in op.quantized_outputs(node)]
-    own += [ir.input_name(node, index) for index in op.weight_inputs(node)]
-    between = op.integer_op in _APPROXIMATING_FORMATS
-    for rounded, grid in product(
-        (True, False) if between else (True,), ("plan", "wide") if wide and between else ("plan",)
-    ):
-        held = {
-            name: plan[name] if rounded else _centered_fine_qparams(plan[name], fine[name])
-            for name in read
-        }
-        held |= {name: plan[name] if grid == "plan" else wide[name] for name in own if name in plan}
-        forms[rounded, grid] = IntegerVariant(
-            _extract_integer_graph(planned, node, op, held), {name: held[name] for name in read}
+    """Build the integer graphs of a node for the grids of its tensors."""
+    qparams = planned.plan.tensors
+    inputs = [ir.input_name(node, index) for index in op.data(node)]
+    own_tensors = [str(node.outputs[index].name) for index in op.quantized_outputs(node)]
+    own_tensors += [ir.input_name(node, index) for index in op.weight_inputs(node)]
+    own_tensors = [name for name in own_tensors if name in qparams]
+    keys: list[VariantKey] = [(True, "plan")]
+    if op.integer_op in _APPROXIMATING_FORMATS:
+        grids = ("plan", "wide") if wide else ("plan",)
+        keys = list(product((True, False), grids))
+    variants = {}
+    for has_planned_inputs, grid in keys:
+        input_qparams = {name: qparams[name] for name in inputs}
+        if not has_planned_inputs:
+            for name in inputs:
+                input_qparams[name] = _centered_fine_qparams(qparams[name], fine[name])
+        own_qparams = qparams if grid == "plan" else wide
+        node_qparams = {**input_qparams, **{name: own_qparams[name] for name in own_tensors}}
+        graph = _extract_integer_graph(planned, node, op, node_qparams)
+        variants[has_planned_inputs, grid] = IntegerVariant(
+            graph, {name: node_qparams[name] for name in inputs}
         )
-    return forms
+    return variants
 
 
 def _centered_fine_qparams(qparams: Affine, fine: Affine) -> Affine:
-    """Return `fine` around 0, as integers of 16 bits are."""
-    # Of a range with another zero point either end may be all 255 counts away from 0.
-    return (
-        Affine(qparams.scale * 2.0 ** (FINE_BITS - 1 - qparams.bits), FINE_BITS)
-        if qparams.shifted
-        else fine
-    )
+    """Return 16-bit parameters centered at 0, as kernels require.
+
+    If the plan has a shifted zero point, either end of the range may be all 255 steps away from 0,
+    so `fine` is replaced.
+    """
+    if not qparams.shifted:
+        return fine
+    return Affine(qparams.scale * 2.0 ** (FINE_BITS - 1 - qparams.bits), FINE_BITS)
 
 
 def _extract_integer_graph(
-    planned: PlannedModel, node: ir.Node, op: Op, held: Mapping[str, Affine]
+    planned: PlannedModel, node: ir.Node, op: Op, qparams: Mapping[str, Affine]
 ) -> bytes:
-    """Return the integer graph of one node, real numbers in and out."""
+    """Lower a single node to an integer graph with float inputs and outputs."""
     values = {str(v.name): v for v in node.inputs if v is not None}
-    constants = {
-        name: array
-        for name, value in values.items()
-        if (array := ir.find_constant(value)) is not None
-    }
-    inputs = {name: value for name, value in values.items() if name not in constants}
+    constants: dict[str, np.ndarray] = {}
+    inputs: dict[str, ir.Value] = {}
+    for name, value in values.items():
+        array = ir.find_constant(value)
+        if array is None:
+            inputs[name] = value
+        else:
+            constants[name] = array
     outputs = {str(v.name): v for v in node.outputs if v.name and (v.uses() or v.is_graph_output())}
     graph = ir.from_proto(extract_submodel(planned.graph, [node], inputs, [*outputs], constants))
     for value in (*graph.graph.inputs, *graph.graph.outputs):
-        like = (inputs | outputs)[str(value.name)]
-        value.shape, value.type = like.shape, like.type
-    parts = Partition(graph, {str(node.name): op}, {})
-    return ir.to_bytes(
-        lower(parts, replace(planned.plan, tensors=held, transforms={}), planned.target).graph
-    )
+        original = (inputs | outputs)[str(value.name)]
+        value.shape, value.type = original.shape, original.type
+    partition = Partition(graph, {str(node.name): op}, {})
+    plan = replace(planned.plan, tensors=qparams, transforms={})
+    return ir.to_bytes(lower(partition, plan, planned.target).graph)

@@ -1,8 +1,7 @@
-"""Histograms of the layers that lose least and most.
+"""Histograms of the layers with least and most loss: float values, their grid, and clipped values.
 
-Float values, the grid they are rounded to, what is cut off.
-Four PDF files, a page for each tensor, with matplotlib (extra `report`). Knows layers and a plan,
-not why they are ranked as they are.
+The result is four PDF files with a page for each tensor, drawn by matplotlib (extra `report`). This
+module knows layers and a plan, but not the reason for the ranking.
 """
 
 from __future__ import annotations
@@ -25,20 +24,20 @@ from .layers import RoundedOperator
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["check_matplotlib", "clipped_share", "plot_histogram", "write_histograms"]
+__all__ = ["check_matplotlib", "clipped_fraction", "plot_histogram", "write_histograms"]
 
 _BINS = 200
-_MAX_GRID_LINES = 300  # lines of a grid that a page can show apart
+_MAX_GRID_LINES = 300  # grid lines that can be distinguished on a page
 
-#: (title, values, how they are held)
+#: (title, values, quantization parameters)
 Tensor = tuple[str, np.ndarray, Affine]
 
 
 def check_matplotlib() -> None:
-    """Raise ConfigError where matplotlib is not installed."""
+    """Raise ConfigError if matplotlib is not installed."""
     if importlib.util.find_spec("matplotlib") is None:
         raise ConfigError(
-            "histograms need matplotlib: pip install 'lingeronnx[report]', or leave the plots out"
+            "histograms need matplotlib: pip install 'lingeronnx[report]', or omit the plots"
         )
 
 
@@ -47,82 +46,72 @@ def write_histograms(
     planned: PlannedModel,
     worst_first: Sequence[RoundedOperator],
     outputs: Mapping[str, np.ndarray],
-    number: int,
+    count: int,
 ) -> None:
-    """Write the four files, of the `number` best and worst layers each.
+    """Write four files: weights and outputs of the `count` best and worst layers.
 
-    outputs : values of the float model's tensors, on some samples.
+    `outputs` has values of the float model's tensors on some samples.
     """
     with_weights = [layer for layer in worst_first if layer.weight.weights]
     with_outputs = [layer for layer in worst_first if layer.activation.tensors]
     for name, ranked in (("weight", with_weights), ("act", with_outputs)):
-        for side, chosen in (("worst", ranked[:number]), ("best", ranked[::-1][:number])):
-            pages = [
-                tensor
-                for layer in chosen
-                for tensor in (
-                    _iter_weight_pages(planned, layer)
-                    if name == "weight"
-                    else _iter_output_pages(planned, layer, outputs)
-                )
-            ]
+        for side, layers in (("worst", ranked[:count]), ("best", ranked[::-1][:count])):
+            pages: list[Tensor] = []
+            for layer in layers:
+                if name == "weight":
+                    pages += _iter_weight_pages(planned, layer)
+                else:
+                    pages += _iter_output_pages(planned, layer, outputs)
             _write_pdf(folder / f"{side}_{name}_hist_result.pdf", pages)
 
 
 def _iter_weight_pages(planned: PlannedModel, layer: RoundedOperator) -> Iterator[Tensor]:
+    """Yield the quantized weights of a layer."""
     for node, op in planned.partition.integer_nodes:
-        if node.name in layer.weight.weights:
-            for index in op.weight_inputs(node):
-                q, values = (
-                    planned.plan.tensors.get(ir.input_name(node, index)),
-                    get_weight_values(node, index),
-                )
-                if q is not None and values is not None:
-                    yield (
-                        f"{layer.op_type} {layer.name}: {ir.input_name(node, index)}",
-                        np.asarray(values),
-                        q,
-                    )
+        if node.name not in layer.weight.weights:
+            continue
+        for index in op.weight_inputs(node):
+            name = ir.input_name(node, index)
+            q, values = planned.plan.tensors.get(name), get_weight_values(node, index)
+            if q is not None and values is not None:
+                yield f"{layer.op_type} {layer.name}: {name}", np.asarray(values), q
 
 
 def _iter_output_pages(
     planned: PlannedModel, layer: RoundedOperator, outputs: Mapping[str, np.ndarray]
 ) -> Iterator[Tensor]:
+    """Yield the rounded outputs of a layer."""
     for name in sorted(layer.activation.tensors):
         if name in outputs:
             yield f"{layer.op_type} {layer.name}: {name}", outputs[name], planned.plan.tensors[name]
 
 
-def clipped_share(values: np.ndarray, qparams: Affine) -> float:
-    """Return the share of `values` that the grid does not reach, by more than half a step."""
-    counts = qparams.counts(values) + qparams.centre(values.shape)
-    return (
-        float(np.mean((counts < qparams.low - 0.5) | (counts >= qparams.high + 0.5)))
-        if values.size
-        else 0.0
-    )
+def clipped_fraction(values: np.ndarray, qparams: Affine) -> float:
+    """Return the fraction of values more than half a step outside the grid; 0 without values."""
+    if not values.size:
+        return 0.0
+    steps = qparams.counts(values) + qparams.centre(values.shape)
+    return float(np.mean((steps < qparams.low - 0.5) | (steps >= qparams.high + 0.5)))
 
 
 def plot_histogram(title: str, values: np.ndarray, qparams: Affine) -> Figure:
-    """Return a matplotlib figure of one tensor.
+    """Draw a tensor as a matplotlib figure: its histogram, grid, and clipped ranges.
 
-    In real units, or with a scale for each channel in counts.
+    The x axis is in the tensor's units, or in integer steps if there is a scale per channel.
     """
     from matplotlib.figure import Figure
 
-    counts = not qparams.single
-    shown = values.astype(np.float64) if not counts else qparams.counts(values)
-    step = 1.0 if counts else 1.0 / qparams.scale
-    low, high = (
-        (bound - (0 if counts else qparams.zero_point)) * step
-        for bound in (qparams.low, qparams.high)
-    )
+    if qparams.single:
+        shown, step, zero_point = values.astype(np.float64), 1.0 / qparams.scale, qparams.zero_point
+    else:
+        shown, step, zero_point = qparams.counts(values), 1.0, 0
+    low, high = ((bound - zero_point) * step for bound in (qparams.low, qparams.high))
     page = Figure(figsize=(8.0, 4.5), layout="constrained")
     axes = page.subplots()
     axes.hist(shown.reshape(-1), bins=_BINS, log=True, color="#4472a8", zorder=3)
     left, right = float(shown.min()), float(shown.max())
-    room = 0.03 * max(right - left, step)
-    left, right = left - room, right + room
+    margin = 0.03 * max(right - left, step)
+    left, right = left - margin, right + margin
     first, last = max(low, np.ceil(left / step) * step), min(high, right)
     lines = np.arange(first, last + step / 2, step)
     if len(lines) <= _MAX_GRID_LINES:
@@ -135,22 +124,19 @@ def plot_histogram(title: str, values: np.ndarray, qparams: Affine) -> Figure:
             linewidth=0.4,
             zorder=1,
         )
-    for end, far in ((low, left), (high, right)):
-        if left < end < right:
-            axes.axvline(end, color="#c0392b", linestyle="--", linewidth=1.2, zorder=4)
-            axes.axvspan(min(end, far), max(end, far), color="#c0392b", alpha=0.12, zorder=0)
+    for bound, edge in ((low, left), (high, right)):
+        if left < bound < right:
+            axes.axvline(bound, color="#c0392b", linestyle="--", linewidth=1.2, zorder=4)
+            axes.axvspan(min(bound, edge), max(bound, edge), color="#c0392b", alpha=0.12, zorder=0)
     axes.set_xlim(left, right)
     axes.set_title(title, fontsize=9)
-    axes.set_xlabel("counts" if counts else "real value")
+    axes.set_xlabel("value" if qparams.single else "steps")
     axes.set_ylabel("elements")
     axes.text(
         0.99,
         0.97,
-        (
-            f"{qparams.bits} bits, step {step:.4g}, holds {low:.4g} to "
-            f"{high:.4g}\n{100 * clipped_share(values, qparams):.3g} % "
-            "cut off"
-        ),
+        f"{qparams.bits} bits, step {step:.4g}, range {low:.4g} to {high:.4g}\n"
+        f"{100 * clipped_fraction(values, qparams):.3g} % clipped",
         transform=axes.transAxes,
         ha="right",
         va="top",
@@ -162,6 +148,7 @@ def plot_histogram(title: str, values: np.ndarray, qparams: Affine) -> Figure:
 
 
 def _write_pdf(path: Path, pages: Sequence[Tensor]) -> None:
+    """Write a PDF file with one histogram per page."""
     from matplotlib.backends.backend_pdf import PdfPages
 
     with (

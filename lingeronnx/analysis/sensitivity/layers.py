@@ -1,8 +1,8 @@
-"""The operators of a planned model that lose accuracy of their own, as the user calls them, and what each rounds.
+"""Operators of a planned model that lose accuracy when quantized, named as in the user's graph.
 
-What only moves, chooses or cuts off integers loses nothing and is left out: a Relu's or a MaxPool's
-loss is that of the layer before. Where the integers begin there is an entry of type Quant, called
-after the tensor.
+Operators that only move, select or clip integers lose nothing and are left out: the loss of a Relu
+or MaxPool belongs to the layer before it. Each tensor where quantization starts has an entry of
+type Quant, named after the tensor.
 """
 
 from __future__ import annotations
@@ -41,11 +41,18 @@ __all__ = [
 
 @dataclass(frozen=True)
 class RoundedOperator:
-    """An operator of the user's.
+    """An operator of the user's graph with the tensors that quantization rounds.
 
-    name, op_type : of the user's graph. activation, weight : what is rounded of it, empty where
-    nothing is. selector : what an option calls it; "" where none reaches it. macs : its
-    multiply-accumulates for one sample.
+    Parameters
+    ----------
+    name, op_type
+        Name and type in the user's graph.
+    activation, weight
+        Rounded output tensors, and nodes with rounded weights; empty if there are none.
+    selector
+        Selector of the operator for options, or "" if no option reaches it.
+    macs
+        Multiply-accumulates for one sample.
     """
 
     name: str
@@ -56,100 +63,102 @@ class RoundedOperator:
     macs: int = 0
 
     def trial_sets(self, what: str) -> dict[str, RoundedSet]:
-        """Return {"weight", "activation" or "both": what is rounded}.
+        """Return the sets to round in trials, by kind: "weight", "activation" or "both".
 
-        What : one of these, or "all".
+        `what` is one of these kinds, or "all". An operator with only weights or only an activation
+        has one trial, whose kind is the part that it has; none if `what` is the other part.
         """
-        by_kind = {
+        if not self.weight.weights:
+            return {} if what == "weight" else {"activation": self.activation}
+        if not self.activation.tensors:
+            return {} if what == "activation" else {"weight": self.weight}
+        sets = {
             "weight": self.weight,
             "activation": self.activation,
             "both": self.weight | self.activation,
         }
-        there = {
-            kind: setting for kind, setting in by_kind.items() if setting.tensors or setting.weights
-        }
-        if not self.weight.weights:
-            there = {"activation": self.activation} if what != "weight" else {}
-        elif not self.activation.tensors:
-            there = {"weight": self.weight} if what != "activation" else {}
-        return there if what == "all" or len(there) <= 1 else {what: there[what]}
+        return sets if what == "all" else {what: sets[what]}
 
     @property
     def all_rounded(self) -> RoundedSet:
-        """Everything that is rounded of it."""
+        """Everything that is rounded for the operator."""
         return self.weight | self.activation
 
 
 def list_rounded_operators(planned: PlannedModel) -> list[RoundedOperator]:
-    """Return the operators, in graph order."""
-    users = {str(node.name): node for node in ir.iter_nodes_recursive(planned.original.graph)}
-    held = planned.plan.tensors
-    own = [
-        (node, op)
-        for node, op in planned.partition.integer_nodes
-        if not (op.is_data_movement or op.preserves_integers)
-    ]
-    operators = _list_input_quantizers(planned)
+    """Return the operators that lose accuracy, in graph order."""
+    user_nodes = {str(node.name): node for node in ir.iter_nodes_recursive(planned.original.graph)}
     groups: dict[str, list[tuple[ir.Node, Op]]] = {}
-    for node, op in own:
-        groups.setdefault(ir.origin_name(node), []).append((node, op))
+    for node, op in planned.partition.integer_nodes:
+        if not op.is_data_movement and not op.preserves_integers:
+            groups.setdefault(ir.origin_name(node), []).append((node, op))
+    operators = _list_input_quantizers(planned)
     for name, members in groups.items():
-        written = [
-            str(node.outputs[index].name)
-            for node, op in members
-            for index in op.quantized_outputs(node)
-        ]
-        tensors = frozenset(name for name in written if name in held)
-        weights = frozenset(
-            str(node.name)
-            for node, op in members
-            if any(ir.input_name(node, index) in held for index in op.weight_inputs(node))
-        )
-        user = users.get(name)
-        selector = _find_selector(planned, [name, *(ir.output_name(node) for node, _ in members)])
-        kind = members[-1][0].op_type if user is None else user.op_type
+        op_type = members[-1][0].op_type
+        if name in user_nodes:
+            op_type = user_nodes[name].op_type
+        names = [name, *(ir.output_name(node) for node, _ in members)]
         operators.append(
             RoundedOperator(
                 name,
-                kind,
-                RoundedSet(tensors=tensors),
-                RoundedSet(weights=weights),
-                selector,
+                op_type,
+                RoundedSet(tensors=_quantized_tensors(planned, members)),
+                RoundedSet(weights=_nodes_with_quantized_weights(planned, members)),
+                _find_selector(planned, names),
                 sum(count_macs(node) for node, _ in members),
             )
         )
-    return [layer for layer in operators if layer.all_rounded != RoundedSet()]
+    return [operator for operator in operators if operator.all_rounded != RoundedSet()]
+
+
+def _quantized_tensors(
+    planned: PlannedModel, members: Sequence[tuple[ir.Node, Op]]
+) -> frozenset[str]:
+    """Return the output tensors of nodes that have quantization parameters."""
+    names: set[str] = set()
+    for node, op in members:
+        names.update(str(node.outputs[index].name) for index in op.quantized_outputs(node))
+    return frozenset(names & planned.plan.tensors.keys())
+
+
+def _nodes_with_quantized_weights(
+    planned: PlannedModel, members: Sequence[tuple[ir.Node, Op]]
+) -> frozenset[str]:
+    names: set[str] = set()
+    for node, op in members:
+        weights = [ir.input_name(node, index) for index in op.weight_inputs(node)]
+        if any(weight in planned.plan.tensors for weight in weights):
+            names.add(str(node.name))
+    return frozenset(names)
 
 
 def weight_bits_by_operator(planned: PlannedModel) -> dict[str, int]:
-    """Return {operator of the user's: bits of its weights}, of those that have some.
-
-    The most where they differ.
-    """
-    found: dict[str, int] = {}
+    """Return the bits of weights by the user's operator; the most if its weights differ."""
+    bits_by_operator: dict[str, int] = {}
     for node, op in planned.partition.integer_nodes:
-        names = [ir.input_name(node, index) for index in op.weight_inputs(node)]
-        for name in (name for name in names if name in planned.plan.tensors):
-            layer = ir.origin_name(node)
-            found[layer] = max(found.get(layer, 0), planned.plan.tensors[name].bits)
-    return found
+        operator = ir.origin_name(node)
+        for index in op.weight_inputs(node):
+            q = planned.plan.tensors.get(ir.input_name(node, index))
+            if q is not None:
+                bits_by_operator[operator] = max(bits_by_operator.get(operator, 0), q.bits)
+    return bits_by_operator
 
 
 def _list_input_quantizers(planned: PlannedModel) -> list[RoundedOperator]:
-    """Return an entry for every tensor that comes from the host and is made integers."""
-    written = {
-        str(value.name) for node, _ in planned.partition.integer_nodes for value in node.outputs
-    }
-    names = [
-        n for n in planned.partition.activations if n not in written and n in planned.plan.tensors
-    ]
-    return [
-        RoundedOperator(name, QUANT.name, RoundedSet(tensors=frozenset([name])), RoundedSet(), "")
-        for name in names
-    ]
+    """Return an entry for every tensor that comes from the host and is converted to integers."""
+    produced: set[str] = set()
+    for node, _ in planned.partition.integer_nodes:
+        produced.update(str(value.name) for value in node.outputs)
+    operators = []
+    for name in planned.partition.activations:
+        if name not in produced and name in planned.plan.tensors:
+            rounded = RoundedSet(tensors=frozenset([name]))
+            operators.append(RoundedOperator(name, QUANT.name, rounded, RoundedSet(), ""))
+    return operators
 
 
 def _find_selector(planned: PlannedModel, names: Sequence[str]) -> str:
+    """Return the first name that selects nodes of the user's graph, or ""."""
     for name in names:
         try:
             select_nodes(planned.original, name)
@@ -160,146 +169,165 @@ def _find_selector(planned: PlannedModel, names: Sequence[str]) -> str:
 
 
 def format_option(layer: RoundedOperator, target: Target) -> str:
-    """Return the option of `quantize` that takes the operator's loss back, or nothing where there is none."""
-    wide = max(target.bits)
+    """Return the option of `quantize` that avoids the operator's loss, or "" if there is none."""
     if not layer.selector and layer.op_type != QUANT.name:
         return ""
-    if wide > 8:
-        weights = f",weight_bits:{wide}" if layer.weight.weights else ""
-        return f"--override {shlex.quote(f'{layer.selector or layer.name}=bits:{wide}{weights}')}"
-    return f"--skip {shlex.quote(layer.selector)}" if layer.selector else ""
+    max_bits = max(target.bits)
+    if max_bits <= 8:
+        return f"--skip {shlex.quote(layer.selector)}" if layer.selector else ""
+    setting = f"{layer.selector or layer.name}=bits:{max_bits}"
+    if layer.weight.weights:
+        setting += f",weight_bits:{max_bits}"
+    return f"--override {shlex.quote(setting)}"
 
 
 def restored_by_options(
     planned: PlannedModel, selected: Sequence[RoundedOperator], operators: Sequence[RoundedOperator]
 ) -> RoundedSet:
-    """Return what the options of `selected` leave out of the rounding of `operators`.
+    """Return the tensors and weights that are no longer rounded with the options of `selected`.
 
-    Nothing where they change nothing.
-    Wider tensors leave out all that is rounded of an operator. One that is skipped hands its output
-    to the next one, which rounds it as before, unless that is skipped as well; so an average in the
-    middle of a net gives nothing back.
+    With wider tensors, everything that is rounded of an operator is exempt. A skipped operator
+    passes its output to the next one, which rounds it as before unless it is skipped as well; so
+    skipping a pooling in the middle of a network restores nothing.
+
+    Parameters
+    ----------
+    planned
+        The planned model.
+    selected
+        Operators that get options.
+    operators
+        All rounded operators.
+
+    Returns
+    -------
+    RoundedSet
+        Empty if the options change nothing.
     """
-    target, parts = planned.target, planned.partition
-    if max(target.bits) > 8:
-        return reduce(or_, (layer.all_rounded for layer in selected), RoundedSet())
-    names = planned.selectors(parts.graph).resolve_skips([layer.selector for layer in selected])
-    rest = parts.move_to_float({name: "skipped" for name in names if name in parts.ops})
-    whole, activations = (
-        reduce(or_, (layer.all_rounded for layer in operators), RoundedSet()),
-        frozenset(rest.activations),
-    )
+    partition = planned.partition
+    if max(planned.target.bits) > 8:
+        return _merge_rounded(selected)
+    selectors = planned.selectors(partition.graph)
+    names = selectors.resolve_skips([layer.selector for layer in selected])
+    remaining = partition.move_to_float({n: "skipped" for n in names if n in partition.ops})
+    all_rounded = _merge_rounded(operators)
     return RoundedSet(
-        whole.tensors - activations,
-        frozenset(name for name in whole.weights if name not in rest.ops),
+        all_rounded.tensors - frozenset(remaining.activations),
+        frozenset(name for name in all_rounded.weights if name not in remaining.ops),
     )
+
+
+def _merge_rounded(operators: Sequence[RoundedOperator]) -> RoundedSet:
+    """Return everything that is rounded of some operators."""
+    return reduce(or_, (operator.all_rounded for operator in operators), RoundedSet())
 
 
 def apply_options(
     planned: PlannedModel, selected: Sequence[RoundedOperator], operators: Sequence[RoundedOperator]
 ) -> RoundedSet:
-    """Return how all of `operators` is rounded with the options of `selected`.
-
-    These in 16 bits, or left out.
-    """
-    whole = reduce(or_, (layer.all_rounded for layer in operators), RoundedSet())
+    """Return the rounding of all `operators` if `selected` have 16 bits, or else are skipped."""
+    all_rounded = _merge_rounded(operators)
     if max(planned.target.bits) <= 8:
-        return whole - restored_by_options(planned, selected, operators)
-    return replace(
-        whole,
-        wide_names=frozenset(
-            name for x in selected for name in x.all_rounded.tensors | x.all_rounded.weights
-        ),
-    )
+        return all_rounded - restored_by_options(planned, selected, operators)
+    selected_rounded = _merge_rounded(selected)
+    return replace(all_rounded, wide_names=selected_rounded.tensors | selected_rounded.weights)
 
 
 def build_roundable_model(
     planned: PlannedModel, operators: Sequence[RoundedOperator], outputs: Sequence[str]
 ) -> RoundableModel:
-    """Return how all of `operators` are rounded under the plan."""
-    plan, bits = planned.plan, max(planned.target.bits)
-    tensors = {name: plan.tensors[name] for layer in operators for name in layer.activation.tensors}
-    wanted = {name for layer in operators for name in layer.weight.weights}
-    nodes = [(node, op) for node, op in planned.partition.integer_nodes if node.name in wanted]
+    """Collect the grids and rounded weights of all `operators` under the plan.
+
+    Parameters
+    ----------
+    planned
+        The planned model.
+    operators
+        Operators that trials may round.
+    outputs
+        The measured graph outputs.
+    """
+    plan, max_bits = planned.plan, max(planned.target.bits)
+    rounded = _merge_rounded(operators)
+    tensors: dict[str, Affine] = {}
+    for operator in operators:
+        tensors.update({name: plan.tensors[name] for name in operator.activation.tensors})
+    nodes = [
+        (node, op) for node, op in planned.partition.integer_nodes if node.name in rounded.weights
+    ]
     weights = {str(node.name): _rounded_constants(planned, node, op) for node, op in nodes}
     content = ir.to_bytes(planned.graph)
     fine = {
         name: _widened_activation_qparams(planned, name, plan.tensors[name], FINE_BITS)
         for name in planned.partition.activations
     }
-    if bits <= 8:
-        in_integers = build_integer_operators(planned, tensors, fine, {})
-        return RoundableModel(content, tuple(outputs), tensors, weights, kernels=in_integers)
-    wide = {
-        name: _widened_activation_qparams(planned, name, q, bits) for name, q in tensors.items()
+    if max_bits <= 8:
+        kernels = build_integer_operators(planned, tensors, fine, {})
+        return RoundableModel(content, tuple(outputs), tensors, weights, kernels=kernels)
+    wide_tensors = {
+        name: _widened_activation_qparams(planned, name, q, max_bits) for name, q in tensors.items()
     }
-    finer = {str(node.name): _rounded_constants(planned, node, op, bits) for node, op in nodes}
-    held = fine | {
-        name: q for node, op in nodes for name, q in _iter_widened_weights(planned, node, op, bits)
-    }
-    in_integers = build_integer_operators(planned, tensors, fine, held)
-    return RoundableModel(content, tuple(outputs), tensors, weights, wide, finer, in_integers)
+    wide_weights = {}
+    wide_qparams = dict(fine)
+    for node, op in nodes:
+        wide_weights[str(node.name)] = _rounded_constants(planned, node, op, max_bits)
+        wide_qparams.update(_iter_widened_weights(planned, node, op, max_bits))
+    kernels = build_integer_operators(planned, tensors, fine, wide_qparams)
+    return RoundableModel(
+        content, tuple(outputs), tensors, weights, wide_tensors, wide_weights, kernels
+    )
 
 
 def _widened_activation_qparams(
     planned: PlannedModel, name: str, qparams: Affine, bits: int
 ) -> Affine:
-    """Return how a tensor is held in more bits: all that was seen of it fits then."""
+    """Return the parameters of an activation with more bits that cover its observed range."""
     stats = planned.basis.stats.get(name)
-    return _widen_qparams(
-        qparams, bits, *((0.0, 0.0) if stats is None else (stats.low, stats.high))
-    )
+    low, high = (0.0, 0.0) if stats is None else (stats.low, stats.high)
+    return _widen_qparams(qparams, bits, low, high)
 
 
 def _widen_qparams(qparams: Affine, bits: int, low: float, high: float) -> Affine:
-    """Return the same in more bits, of which some go to what lies beyond its range, so that [low, high] fits.
+    """Return parameters with more bits, some of which extend the range to cover [low, high].
 
-    A scale of few bits may cut off rare values; one of 16 need not.
+    A scale with few bits may clip rare values; one with 16 bits need not.
     """
-    times = 2.0 ** max(bits - qparams.bits, 0)
-    if (
-        qparams.single
-        and not qparams.shifted
-        and (over := max(high * qparams.scale / qparams.high, low * qparams.scale / qparams.low))
-        > 1
-    ):
-        times /= 2.0 ** math.ceil(math.log2(over))
-    return qparams.changed(
-        qparams.scales * times,
-        max(bits, qparams.bits),
-        np.rint(qparams.zero_points * times).astype(np.int64),
-    )
+    factor = 2.0 ** max(bits - qparams.bits, 0)
+    if qparams.single and not qparams.shifted:
+        excess = max(high * qparams.scale / qparams.high, low * qparams.scale / qparams.low)
+        if excess > 1:
+            factor /= 2.0 ** math.ceil(math.log2(excess))
+    zero_points = np.rint(qparams.zero_points * factor).astype(np.int64)
+    return qparams.changed(qparams.scales * factor, max(bits, qparams.bits), zero_points)
 
 
 def _iter_widened_weights(
     planned: PlannedModel, node: ir.Node, op: Op, bits: int
 ) -> Iterator[tuple[str, Affine]]:
-    """Yield the weights of `node` by name, and how each is held in more bits."""
+    """Yield (name, parameters with more bits) of the weights of a node."""
     for index in op.weight_inputs(node):
         name = ir.input_name(node, index)
         q, values = planned.plan.tensors.get(name), get_weight_values(node, index)
-        if q is not None and values is not None:
-            wide = np.asarray(values, np.float64)
-            yield (
-                name,
-                _widen_qparams(q, bits, float(wide.min(initial=0)), float(wide.max(initial=0))),
-            )
+        if q is None or values is None:
+            continue
+        weights = np.asarray(values, np.float64)
+        low, high = float(weights.min(initial=0)), float(weights.max(initial=0))
+        yield name, _widen_qparams(q, bits, low, high)
 
 
 def _rounded_constants(
     planned: PlannedModel, node: ir.Node, op: Op, bits: int = 0
 ) -> Mapping[str, np.ndarray]:
-    """Return the constants of `node` with its weights on their grid, or one of more `bits`, by name."""
+    """Return the constants of a node with its weights rounded, to more bits if `bits` is given."""
     constants: dict[str, np.ndarray] = {}
-    finer = dict(_iter_widened_weights(planned, node, op, bits)) if bits else planned.plan.tensors
+    qparams: Mapping[str, Affine] = planned.plan.tensors
+    if bits:
+        qparams = dict(_iter_widened_weights(planned, node, op, bits))
     for index in op.weight_inputs(node):
-        q, values = finer.get(ir.input_name(node, index)), get_weight_values(node, index)
-        if q is not None and values is not None:
-            on_grid = q.on_grid(np.asarray(values, np.float64))
-            constants.update(
-                {
-                    ir.input_name(node, i): array
-                    for i, array in replace_weight_values(node, index, on_grid).items()
-                }
-            )
+        q, values = qparams.get(ir.input_name(node, index)), get_weight_values(node, index)
+        if q is None or values is None:
+            continue
+        rounded = q.on_grid(np.asarray(values, np.float64))
+        for i, array in replace_weight_values(node, index, rounded).items():
+            constants[ir.input_name(node, i)] = array
     return constants

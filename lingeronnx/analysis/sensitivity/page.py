@@ -1,6 +1,6 @@
-"""What `sensitivity` found as a section: the advice with its options, and the ranking.
+"""The result of `sensitivity` as a page section: the advised options, and the ranking.
 
-Made of the two files that every run leaves, so that a report can take in what ran before.
+The section is made from two files written by every run, so that a report can include earlier runs.
 """
 
 from __future__ import annotations
@@ -13,75 +13,72 @@ from typing import Any
 
 from ...errors import ConfigError
 from ...files import read_user_file
-from ...pages import PageSection, components
-from ...pages import render_page as whole_page
+from ...pages import PageSection, components, render_page
 
 __all__ = ["load_sensitivity_section", "render_sensitivity_page", "render_sensitivity_section"]
 
-_MAX_FILE_BYTES = 1 << 26  # bytes of a file
+_MAX_FILE_BYTES = 1 << 26
 _OPTIONS_MARKER = "add to quantize:"
 _WEIGHT_BITS_COLUMN = "weight_bits"
-_TEXT_COLUMNS = 3  # columns in front of the values
+_TEXT_COLUMNS = 3  # leading columns that are not values
 
 
 def render_sensitivity_section(text: str, rows: Sequence[Sequence[Any]]) -> PageSection:
-    """Return the section; text : that of sensitive_ops.txt, rows : those of sensitive_ops.json."""
-    first, *ranked = text.splitlines()[: len(rows) + 1]
-    head, lines = first.split(), text.splitlines()[len(rows) + 1 :]
-    words = parse_advised_options(text)
-    html = [components.heading("What to add"), components.copyable_command(words)] if words else []
-    said = [components.escape_text(line) for line in lines if line != f"  {words}"]
-    html.append(f'<pre tabindex="0">{chr(10).join(said).strip()}</pre>')
-    cells = [
-        [
-            *map(components.breakable_path, row[:_TEXT_COLUMNS]),
-            *("-" if value is None else f"{value:.6g}" for value in row[_TEXT_COLUMNS:]),
-        ]
-        for row in rows
-    ]
-    if head[-1] == _WEIGHT_BITS_COLUMN:  # of the table alone, where some are not of 8 bits
-        cells = [
-            [*cell, components.escape_text(line.split()[-1])]
-            for cell, line in zip(cells, ranked, strict=True)
-        ]
-    html += [
+    """Render the text of sensitive_ops.txt and the rows of sensitive_ops.json as a page section."""
+    text_lines = text.splitlines()
+    head = text_lines[0].split()
+    row_lines, advice_lines = text_lines[1 : len(rows) + 1], text_lines[len(rows) + 1 :]
+    options = parse_advised_options(text)
+    blocks = []
+    if options:
+        blocks = [components.heading("Options to add"), components.copyable_command(options)]
+    advice = [components.escape_text(line) for line in advice_lines if line != f"  {options}"]
+    blocks.append(f'<pre tabindex="0">{chr(10).join(advice).strip()}</pre>')
+    cells = [_render_cells(row) for row in rows]
+    if head[-1] == _WEIGHT_BITS_COLUMN:  # only in the text, and only if not all have 8 bits
+        for row_cells, line in zip(cells, row_lines, strict=True):
+            row_cells.append(components.escape_text(line.split()[-1]))
+    blocks += [
         components.heading("The ranking"),
         components.render_table("the ranking", head, cells, range(_TEXT_COLUMNS), cards=True),
     ]
     return PageSection(
-        "sensitivity", "What quantizing each operator alone costs", "\n".join(html), list(rows)
+        "sensitivity", "Loss by quantizing each operator alone", "\n".join(blocks), list(rows)
     )
+
+
+def _render_cells(row: Sequence[Any]) -> list[str]:
+    """Return the cells of a row of the ranking as HTML."""
+    names = [components.breakable_path(name) for name in row[:_TEXT_COLUMNS]]
+    return names + ["-" if value is None else f"{value:.6g}" for value in row[_TEXT_COLUMNS:]]
 
 
 def parse_advised_options(text: str) -> str:
-    """Return the options that the text of sensitive_ops.txt advises.
-
-    Empty where it advises none.
-    """
-    _, found, rest = text.partition(_OPTIONS_MARKER)
-    return rest.splitlines()[1].strip() if found else ""
+    """Return the options advised in the text of sensitive_ops.txt, or ""."""
+    _, marker, advice = text.partition(_OPTIONS_MARKER)
+    return advice.splitlines()[1].strip() if marker else ""
 
 
 def render_sensitivity_page(text: str, rows: Sequence[Sequence[Any]]) -> str:
-    """Return the page of a run alone."""
-    return whole_page(
-        "Sensitivity", f"{len(rows)} trials", [render_sensitivity_section(text, rows)]
-    )
+    """Render the page of a single run."""
+    section = render_sensitivity_section(text, rows)
+    return render_page("Sensitivity", f"{len(rows)} trials", [section])
 
 
 def load_sensitivity_section(folder: str | os.PathLike[str]) -> tuple[PageSection, str]:
-    """Return the section of an earlier run's folder, and the options it advises.
+    """Load the page section of an earlier run from its folder, and the options that it advises.
 
-    ConfigError where it holds no run.
+    Raises
+    ------
+    ConfigError
+        If the folder does not contain a run.
     """
-    home = Path(folder)
+    text_path, json_path = Path(folder) / "sensitive_ops.txt", Path(folder) / "sensitive_ops.json"
     try:
-        text = read_user_file(home / "sensitive_ops.txt", "the ranking", _MAX_FILE_BYTES).decode()
-        rows = json.loads(
-            read_user_file(home / "sensitive_ops.json", "the ranking", _MAX_FILE_BYTES)
-        )
+        text = read_user_file(text_path, "the ranking", _MAX_FILE_BYTES).decode()
+        rows = json.loads(read_user_file(json_path, "the ranking", _MAX_FILE_BYTES))
         return render_sensitivity_section(text, rows), parse_advised_options(text)
     except (ValueError, TypeError, IndexError) as error:
         raise ConfigError(
-            f"{folder} does not hold what sensitivity writes; run it again"
+            f"{folder} does not contain the files of sensitivity; run it again"
         ) from error

@@ -1,4 +1,4 @@
-"""What `sensitivity` found, and the files it is written to."""
+"""Result of `sensitivity`, and the files that it is written to."""
 
 from __future__ import annotations
 
@@ -16,14 +16,22 @@ from .page import render_sensitivity_page
 
 __all__ = ["RankedTrial", "Sensitivity", "SkipAdvice"]
 
-_MIN_GAIN_SHARE = (
-    0.8  # of what the longest advice gives back: a longer one is not worth its options
-)
+_MIN_GAIN_FRACTION = 0.8  # of the best gain that makes longer advice not worth its options
 
 
 @dataclass(frozen=True)
 class RankedTrial:
-    """One trial: the operator, what of it is rounded ("weight", "activation", "both"), and a value for every metric."""
+    """One trial with its results.
+
+    Parameters
+    ----------
+    name, op_type
+        Name and type of the operator.
+    kind
+        What is rounded: "weight", "activation" or "both".
+    values
+        Value of each metric.
+    """
 
     name: str
     kind: str
@@ -33,9 +41,16 @@ class RankedTrial:
 
 @dataclass(frozen=True)
 class SkipAdvice:
-    """What is predicted for leaving operators out.
+    """Predicted effect of exempting operators from rounding.
 
-    The options of `quantize`, and the value with them.
+    Parameters
+    ----------
+    operators
+        Names of the operators.
+    options
+        Options of `quantize` that exempt them.
+    value
+        Predicted value of the metric with these options.
     """
 
     operators: tuple[str, ...]
@@ -46,15 +61,36 @@ class SkipAdvice:
 @keep_old_members("0.3", least="min_gain")
 @dataclass(frozen=True)
 class Sensitivity:
-    """What `sensitivity` found.
+    """Result of `sensitivity`.
 
-    ranking : most sensitive first by the first of `metrics`; with `reserve` last. advised_by : the
-    metric of `exact` (the float model's value), `quantized` (with everything rounded) and the
-    advice. advice : the worst 1, 2, 3 ... left out. macs : multiply-accumulates that were run in
-    all. whole : those of a run of the whole model for each trial. for_chip : whether an operator
-    that is left out makes the graph unfit for the platform. least : the gain that an advice must
-    have, in the metric's unit. finding : what `compare` finds, where no advice has it. weight_bits
-    : {operator: bits of its weights}, of those that have some.
+    Parameters
+    ----------
+    ranking
+        Trials, most sensitive first by the first of `metrics`; reversed with `reserve`.
+    metrics
+        Names of the metrics.
+    advised_by
+        Metric of `exact`, `quantized` and `advice`.
+    exact, quantized
+        Value of the float model, and with everything rounded.
+    advice
+        Effect of exempting the worst 1, 2, 3 ... operators.
+    samples
+        Number of samples.
+    macs
+        Multiply-accumulates that were computed in total.
+    whole
+        Multiply-accumulates of complete runs for all trials.
+    for_chip
+        Whether a skipped operator makes the graph unfit for running entirely on the platform.
+    notes
+        Remarks on the data and the plan.
+    min_gain
+        Gain required of advice, in the unit of the metric.
+    finding
+        First finding of `compare`, if no advice has the required gain.
+    weight_bits
+        Bits of weights by operator.
     """
 
     ranking: Sequence[RankedTrial]
@@ -73,130 +109,116 @@ class Sensitivity:
     weight_bits: Mapping[str, int] = field(default_factory=dict)
 
     def to_list(self) -> list[list[object]]:
-        """Return [[operator, kind, type, value, ...], ...], in the order of the ranking."""
+        """Return [operator, kind, type, value, ...] for each trial, in the order of the ranking."""
         return [[row.name, row.kind, row.op_type, *row.values] for row in self.ranking]
 
     @property
     def best(self) -> SkipAdvice | None:
-        """The shortest advice that gives most of what the best gives back.
-
-        None where none gives what is worth it.
-        """
-        most = max((self.gain(advice) for advice in self.advice), default=0.0)
-        worth = most > 0 and most >= self.min_gain
-        return next(
-            (
-                a
-                for a in self.advice
-                if worth and self.gain(a) >= max(_MIN_GAIN_SHARE * most, self.min_gain)
-            ),
-            None,
-        )
+        """The shortest advice with most of the best gain, or None if no gain reaches `min_gain`."""
+        best_gain = max((self.gain(advice) for advice in self.advice), default=0.0)
+        if not best_gain > 0 or not best_gain >= self.min_gain:
+            return None
+        required_gain = max(_MIN_GAIN_FRACTION * best_gain, self.min_gain)
+        for advice in self.advice:
+            if self.gain(advice) >= required_gain:
+                return advice
+        return None
 
     def gain(self, advice: SkipAdvice) -> float:
-        """Return by how much the advice is better than everything rounded, in the metric's unit."""
-        if advice.value == self.quantized:  # infinite ones, too
+        """Return the improvement of advice over everything rounded, in the metric's unit."""
+        if advice.value == self.quantized:  # also if both are infinite
             return 0.0
-        gained = advice.value - self.quantized
-        return -gained if is_lower_better(self.advised_by) else gained
+        difference = advice.value - self.quantized
+        return -difference if is_lower_better(self.advised_by) else difference
 
     def write(self, folder: str | os.PathLike[str]) -> None:
-        """Write sensitive_ops.txt, .json and .html.
-
-        In the second a value that is not finite is null.
-        """
-        rows = [
-            [item if not isinstance(item, float) or math.isfinite(item) else None for item in row]
-            for row in self.to_list()
-        ]
+        """Write sensitive_ops.txt, .json and .html; values that are not finite are null in JSON."""
+        rows = [[_to_json_value(item) for item in row] for row in self.to_list()]
         lines = ",\n ".join(json.dumps(row) for row in rows)
         write_text(Path(folder) / "sensitive_ops.json", f"[{lines}]\n")
         write_text(Path(folder) / "sensitive_ops.txt", self.text() + "\n")
         write_text(Path(folder) / "sensitive_ops.html", render_sensitivity_page(self.text(), rows))
 
     def text(self, most: int | None = None) -> str:
-        """Return the ranking, its first `most` rows, and the advice, as a table and lines.
+        """Format the first `most` rows of the ranking as a table, followed by the advice.
 
-        The table has the bits of weights where some operator has others than 8.
+        The table has the bits of weights if an operator has other than 8 bits.
         """
         heads = ["op_name", "sensitive_type", "op_type", *self.metrics]
-        shown = self.to_list()[:most]
-        rows = [[item if isinstance(item, str) else f"{item:.6g}" for item in row] for row in shown]
+        rows = []
+        for trial in self.ranking[:most]:
+            values = [f"{value:.6g}" for value in trial.values]
+            rows.append([trial.name, trial.kind, trial.op_type, *values])
         if set(self.weight_bits.values()) - {8}:
             heads.append("weight_bits")
             rows = [[*row, str(self.weight_bits.get(row[0], "-"))] for row in rows]
-        left = len(self.ranking) - len(rows)
-        more = [f"({left} more, see sensitive_ops.txt)"] if left else []
-        return "\n".join([*_format_columns([heads, *rows], (0, 1, 2)), *more, "", *self._advice()])
+        lines = _format_columns([heads, *rows], (0, 1, 2))
+        omitted = len(self.ranking) - len(rows)
+        if omitted:
+            lines.append(f"({omitted} more, see sensitive_ops.txt)")
+        return "\n".join([*lines, "", *self._format_advice()])
 
-    def _advice(self) -> list[str]:
-        """Return the lines on what to do."""
-        name, exact, quantized = (
-            self.advised_by,
-            self._value(self.exact),
-            self._value(self.quantized),
-        )
-        lines = [
-            (
-                f"{name} on {self.samples} samples: {exact} in float, {quantized} with everything "
-                "rounded"
-            )
-            if self.samples
-            else f"{name}: {exact} in float, {quantized} with everything rounded"
-        ]
+    def _format_advice(self) -> list[str]:
+        """Return the lines with the accuracy, the effect of advice, and the recommended options."""
+        name, quantized = self.advised_by, self._format_value(self.quantized)
+        exact = self._format_value(self.exact)
+        samples = f" on {self.samples} samples" if self.samples else ""
+        lines = [f"{name}{samples}: {exact} in float, {quantized} with everything rounded"]
         if self.exact == self.quantized:
-            return [*lines, "nothing is lost: no operator has to be left out"]
+            return [*lines, "no accuracy is lost; nothing to skip"]
         if not self.advice:
-            return [*lines, "no option leaves one of these operators out", *self._why()]
-        before = [0, *(len(advice.options) for advice in self.advice)]
-        rows = [
-            [
-                str(len(advice.operators)),
-                self._value(advice.value),
-                f"{self.gain(advice):+.4g}",
-                " ".join(advice.options[there:]),
-            ]
-            for there, advice in zip(before, self.advice, strict=False)
-        ]
+            return [*lines, "no option exempts one of these operators", *self._format_referral()]
+        rows = []
+        previous_count = 0
+        for advice in self.advice:
+            new_options = " ".join(advice.options[previous_count:])
+            previous_count = len(advice.options)
+            value, gain = self._format_value(advice.value), f"{self.gain(advice):+.4g}"
+            rows.append([str(len(advice.operators)), value, gain, new_options])
         lines += [
-            "predicted for the most sensitive left out together, each with the options above it:",
+            "predicted if the most sensitive are exempt together, each row with the options above:",
+            "",
+            *_format_columns([["exempt", name, "gain", "options"], *rows], (3,)),
             "",
         ]
-        lines += [*_format_columns([["left out", name, "gives back", "options"], *rows], (3,)), ""]
         if self.best is None:
-            return [*lines, *self._why()]
-        words = " ".join(self.best.options)
-        gained = f"{self.gain(self.best):+.4g} against everything rounded"
+            return [*lines, *self._format_referral()]
+        options = " ".join(self.best.options)
+        gain = f"{self.gain(self.best):+.4g} against everything rounded"
         lines += [
             "add to quantize:",
-            f"  {words}",
-            f"predicted: {name} {self._value(self.best.value)}, {gained}",
+            f"  {options}",
+            f"predicted: {name} {self._format_value(self.best.value)}, {gain}",
         ]
-        if self.for_chip and "--skip" in words:
+        if self.for_chip and "--skip" in options:
             lines.append(
-                "an operator that is skipped runs in float: a chip does not take the graph as a "
-                "whole then"
+                "skipped operators run in float; the graph then no longer runs entirely on the chip"
             )
         return lines
 
-    def _why(self) -> list[str]:
-        """Return the lines that send a reader elsewhere."""
-        least = f" (at least {self._value(self.min_gain)})" if self.min_gain else ""
-        said = self.finding or "nothing is out of the ordinary"
-        return [f"no layer left in float helps{least}; compare says why: {said}"]
+    def _format_referral(self) -> list[str]:
+        """Return the line that refers to `compare` if no advice helps."""
+        limit = f" (at least {self._format_value(self.min_gain)})" if self.min_gain else ""
+        finding = self.finding or "no issues found"
+        return [f"no layer left in float helps{limit}; compare explains the loss: {finding}"]
 
-    def _value(self, value: float) -> str:
+    def _format_value(self, value: float) -> str:
+        """Format a value with the unit of the metric."""
         return f"{value:.4g} {metric_unit(self.advised_by)}".rstrip()
 
 
-def _format_columns(rows: Sequence[Sequence[str]], flush: Collection[int]) -> list[str]:
-    """Return the rows as lines of columns.
+def _to_json_value(item: object) -> object:
+    """Return an item for JSON; None for a float that is not finite."""
+    if isinstance(item, float) and not math.isfinite(item):
+        return None
+    return item
 
-    Those of `flush` at their left ends, the others, numbers, at their right.
-    """
+
+def _format_columns(rows: Sequence[Sequence[str]], left_aligned: Collection[int]) -> list[str]:
+    """Format rows as lines; the columns `left_aligned` are left-aligned, others right-aligned."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
 
     def cell(column: int, text: str) -> str:
-        return text.ljust(widths[column]) if column in flush else text.rjust(widths[column])
+        return text.ljust(widths[column]) if column in left_aligned else text.rjust(widths[column])
 
     return ["  ".join(cell(i, text) for i, text in enumerate(row)).rstrip() for row in rows]

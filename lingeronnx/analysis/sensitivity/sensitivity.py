@@ -1,14 +1,14 @@
-"""Which operators lose accuracy when they are quantized: one at a time, the others in float.
+"""Rank operators by the accuracy lost when each is quantized alone, with the rest in float.
 
 Each trial rounds the weights, the output, or both of one operator to the plan's grid and leaves the
-rest in float; with `all_but_one` everything is rounded but that. The trials are ranked by what
-becomes of the graph's output. Then the worst few are left out together, of everything rounded,
-which predicts what the options that do so give back.
+rest in float; with `all_but_one` everything else is rounded instead. The trials are ranked by their
+effect on the graph's output. Then the worst few are exempt together from a completely rounded
+model, which predicts the gain of the corresponding options.
 
-A block of samples is one piece of work: the float model runs once, its tensors are kept, and each
-trial computes only what lies behind its change (`trial`). What a block gives is appended to a file
-and adds up in the order of the blocks, so that the results are the same for any number of workers,
-and for a run that was killed and went on.
+Samples are processed in blocks: the float model runs once per block, its tensors are stored, and
+each trial computes only the part downstream of its change (`trial`). The result of each block is
+appended to a file, and results are summed in the order of the blocks, so that they are the same for
+any number of workers and for a run that was killed and resumed.
 """
 
 from __future__ import annotations
@@ -55,15 +55,11 @@ __all__ = ["JOURNAL_FILE", "load_evaluation_data", "sensitivity"]
 JOURNAL_FILE = "sensitivity.jsonl"
 TRIAL_KINDS = ("both", "weight", "activation", "all")
 
-_MEMORY = 256 * 2**20  # bytes of a block's tensors that are kept
-_ADVICE_SIZES = (1, 2, 3, 5, 8)  # how many of the worst are left out together
-_MAX_FLOAT_MAC_SHARE = 0.25  # of the multiply-accumulates that an advice may leave in float
-_MIN_GAIN_BY_UNIT = {"dB": 0.5, "%": 0.25}  # that an advice must give back
+_ADVICE_SIZES = (1, 2, 3, 5, 8)  # numbers of worst operators to exempt together
+_MAX_FLOAT_MAC_FRACTION = 0.25  # fraction of the multiply-accumulates that advice may put in float
+_MIN_GAIN_BY_UNIT = {"dB": 0.5, "%": 0.25}  # gain required of advice
 
 Function = Callable[..., float]
-
-
-# ---- the whole -----------------------------------------------------------------------------------------------------
 
 
 def sensitivity(
@@ -79,7 +75,7 @@ def sensitivity(
     order: str | None = None,
     output: str | None = None,
     min_gain: float | None = None,
-    max_float_macs: float = _MAX_FLOAT_MAC_SHARE,
+    max_float_macs: float = _MAX_FLOAT_MAC_FRACTION,
     function: Function | None = None,
     plan: Plan | None = None,
     resume: bool = False,
@@ -91,76 +87,113 @@ def sensitivity(
     progress: Progress | None = None,
     **settings: Any,
 ) -> Sensitivity:
-    """Rank the operators of a float model by what their quantization costs.
+    """Rank the operators of a float model by the accuracy lost when they are quantized.
 
-    calib, settings : those of `quantize`, for the plan whose grids are rounded to; a float model
-    needs them. eval_data
-        : what is measured on, default calib. `batch` is the most samples of a block, `limit` holds for both.
-    plan : one made elsewhere, whose grids are rounded to; nothing is calibrated then.
-    folder : for the results as they come, in its file `journal`, and for the files; see `write`.
-    resume : go on with
-        what is there; ways : how its user does that, for messages.
-    metric : one or several of L1, MSE, KL, Cosine, SQNR (of the output against the float model's),
-    top1, top5,
-        ``module:function`` of (outputs, labels); see `measures`. The first ranks. order :
-        "ascending" or "descending", which of its values is the most sensitive first; default what
-        the metric says, a function's least.
-    what : "both", "weight", "activation", or "all" three. all_but_one : round everything but the
-    operator. reserve :
-        least sensitive last becomes first: those to take back to 8 bits.
-    min_gain : what an advice must give back, in the unit of its metric; default 0.5 dB, 0.25 points
-    of accuracy, and
-        anything for a function. max_float_macs : the largest share of multiply-accumulates that it
-        may leave in float.
-    output : the graph output that is looked at, default the first. function : in place of a metric,
-    a function of
-        something that is called as a `Session`; its data are its own affair, and larger is better.
-    plots : draw histograms of so many layers, the best and the worst, into `folder`; see
-    `histograms`. workers, cluster
-        : as `cluster.spread`; each worker computes with one thread.
-    Raises ModelError, DataError, ConfigError, also where `folder` holds results of something else.
+    Parameters
+    ----------
+    model
+        The float model.
+    calib, **settings
+        Calibration data and settings of `quantize`, for the plan whose grids are rounded to. A
+        float model needs calibration data.
+    eval_data
+        Data to measure on; default `calib`. `batch` limits the samples of a block, and `limit`
+        applies to both kinds of data.
+    folder
+        Folder for the journal and the files of `Sensitivity.write`.
+    metric
+        One or several of L1, MSE, KL, Cosine, SQNR (of the output against the float model's), top1,
+        top5, ``module:function`` of (outputs, labels); see `stats.output_measures`. The first one
+        ranks.
+    what
+        What is rounded: "both", "weight", "activation", or "all" three one by one.
+    all_but_one
+        Whether to round everything except the operator.
+    reserve
+        Whether to reverse the ranking: least sensitive first, as candidates for 8 bits.
+    order
+        Which values of the metric are the most sensitive, "ascending" or "descending"; default
+        given by the metric, ascending for a function.
+    output
+        The graph output to measure; default the first one.
+    min_gain
+        Gain required of advice, in the unit of its metric; default 0.5 dB, 0.25 points of accuracy,
+        and any gain for a function.
+    max_float_macs
+        Largest fraction of the multiply-accumulates that advice may put in float.
+    function
+        A function that replaces the metric. It is called with a model that runs like a `Session`,
+        and uses its own data; larger values are better.
+    plan
+        An existing plan whose grids are rounded to; nothing is calibrated then.
+    resume
+        Whether to reuse the results in the journal.
+    plots
+        Number of best and of worst layers to draw histograms for, in `folder`.
+    journal
+        Name of the journal in `folder`.
+    ways
+        How the user restarts and resumes, for messages.
+    workers, cluster
+        As `run.cluster.map_jobs` takes them; each worker computes with one thread.
+    progress
+        Progress callback.
+
+    Raises
+    ------
+    ModelError, DataError, ConfigError
+        If the model, the data or the arguments are wrong, or if `folder` contains results for
+        something else.
     """
     metrics = _resolve_metrics(what, order, function, metric)
     _validate_arguments(calib, eval_data, function, plots, folder)
-    loaded = ir.as_model(model)
-    planned = _plan_for_sensitivity(loaded, calib, plan, settings, progress)
-    outputs = _resolve_outputs(planned, output, function)
-    question = SensitivityRequest(
+    graph = ir.as_model(model)
+    planned = _plan_for_sensitivity(graph, calib, plan, settings, progress)
+    request = SensitivityRequest(
         metrics,
         what,
         all_but_one,
         order,
         function,
-        outputs,
+        _resolve_outputs(planned, output, function),
         min_gain=min_gain,
         max_float_macs=max_float_macs,
     )
     operators = list_rounded_operators(planned)
     trials = _list_trials(operators, what)
     data = load_evaluation_data(planned, calib, eval_data)
-    grids = build_roundable_model(planned, operators, question.outputs)
-    runs = TrialRuns(planned, grids, data, metrics, function, (workers, cluster), progress)
-    with Journal(
-        None if folder is None else Path(folder) / journal,
-        _journal_header(runs, question),
-        resume,
-        ways,
-    ) as results:
-        ranked = _run_and_rank(runs, results, operators, trials, question)
+    roundable = build_roundable_model(planned, operators, request.outputs)
+    runs = TrialRuns(planned, roundable, data, metrics, function, (workers, cluster), progress)
+    journal_path = None if folder is None else Path(folder) / journal
+    with Journal(journal_path, _journal_header(runs, request), resume, ways) as results:
+        result = _run_and_rank(runs, results, operators, trials, request)
     if plots and folder is not None:
-        runs.write_histograms(Path(folder), operators, ranked.ranking, plots)
-    ranked = replace(ranked, ranking=ranked.ranking[::-1]) if reserve else ranked
+        runs.write_histograms(Path(folder), operators, result.ranking, plots)
+    if reserve:
+        result = replace(result, ranking=result.ranking[::-1])
     if folder is not None:
-        ranked.write(folder)
-    return ranked
+        result.write(folder)
+    return result
 
 
 @dataclass(frozen=True)
 class SensitivityRequest:
-    """What is asked of the operators: `sensitivity`'s arguments, checked.
+    """Validated arguments of `sensitivity`.
 
-    metrics : by their proper names. outputs : the graph outputs that are looked at. least, share :
-    what an advice must give, and may leave in float.
+    Parameters
+    ----------
+    metrics
+        Normalized names of the metrics.
+    trial_kind
+        The argument `what`.
+    all_but_one, order, function
+        As in `sensitivity`.
+    outputs
+        The measured graph outputs.
+    min_gain
+        Gain required of advice, or None for the default of its metric.
+    max_float_macs
+        Largest fraction of the multiply-accumulates that advice may put in float.
     """
 
     metrics: Sequence[str]
@@ -170,15 +203,13 @@ class SensitivityRequest:
     function: Function | None
     outputs: Sequence[str]
     min_gain: float | None = None
-    max_float_macs: float = _MAX_FLOAT_MAC_SHARE
+    max_float_macs: float = _MAX_FLOAT_MAC_FRACTION
 
     def min_gain_for(self, metric: str) -> float:
-        """Return the gain that an advice must have by `metric`."""
-        return (
-            _MIN_GAIN_BY_UNIT.get(metric_unit(metric), 0.0)
-            if self.min_gain is None
-            else self.min_gain
-        )
+        """Return the gain required of advice that is measured by `metric`."""
+        if self.min_gain is not None:
+            return self.min_gain
+        return _MIN_GAIN_BY_UNIT.get(metric_unit(metric), 0.0)
 
 
 def _validate_arguments(
@@ -188,70 +219,73 @@ def _validate_arguments(
     plots: int,
     folder: str | os.PathLike[str] | None,
 ) -> None:
-    """Raise ConfigError or DataError for what cannot be worked with, before any work."""
+    """Raise ConfigError or DataError for invalid arguments before any work."""
     if plots:
         check_matplotlib()
         if folder is None:
-            raise ConfigError("plots are files: give a folder")
+            raise ConfigError("plots are written to files: pass a folder")
     if isinstance(calib if eval_data is None else eval_data, Iterator):
         raise DataError(
-            "the data are read more than once: pass a list or a function instead of a generator"
+            "the data are read several times: pass a list or a function instead of a generator"
         )
     if calib is None and eval_data is None and function is None:
-        raise ConfigError(f"{_DATA_REQUIRED}; with a plan, --eval DATA will do")
+        raise ConfigError(f"{_DATA_REQUIRED}; with a plan, --eval DATA is enough")
 
 
-def _journal_header(runs: TrialRuns, question: SensitivityRequest) -> dict[str, object]:
-    """Return what the results depend on; a journal of something else is refused by these words."""
-    planned, function = runs.planned, question.function
+def _journal_header(runs: TrialRuns, request: SensitivityRequest) -> dict[str, object]:
+    """Return everything that the results depend on; the keys are shown in messages."""
+    planned, function = runs.planned, request.function
+    function_name, function_digest = None, None
+    if function is not None:
+        function_name = _function_name(function)
+        function_digest = hash_parts(_function_code_bytes(function))
     return {
         "model": hash_parts(ir.to_bytes(planned.original)),
         "plan (calibration data, settings)": runs.key,
-        "metric": list(question.metrics),
-        "what": question.trial_kind,
-        "all_but_one": question.all_but_one,
-        "output": list(question.outputs),
-        "samples of a block": runs.block,
+        "metric": list(request.metrics),
+        "what": request.trial_kind,
+        "all_but_one": request.all_but_one,
+        "output": list(request.outputs),
+        "samples of a block": runs.block_size,
         "limit": planned.config.limit,
-        "function": None if function is None else _function_name(function),
-        "code of the function": None
-        if function is None
-        else hash_parts(_function_code_bytes(function)),
+        "function": function_name,
+        "code of the function": function_digest,
     }
 
 
 def _function_name(function: Function) -> str:
-    """Return what a function, or an object that is called, goes by."""
-    known = function if hasattr(function, "__qualname__") else type(function)
-    return f"{known.__module__}.{known.__qualname__}"
+    """Return the qualified name of a function, or of the type of a callable object."""
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 def _function_code_bytes(function: Function) -> bytes:
-    """Return what a function does, as far as its own code and what is defined in it say.
+    """Return bytes that depend on a function's own code and the functions defined inside it.
 
-    Nothing of compiled ones.
+    Empty for compiled functions.
     """
-    called = getattr(function, "func", function)  # of a partial
-    called = getattr(called, "__wrapped__", called)
-    code = getattr(
-        called if hasattr(called, "__code__") else type(called).__call__, "__code__", None
-    )
+    wrapped = getattr(function, "func", function)  # of a partial
+    wrapped = getattr(wrapped, "__wrapped__", wrapped)
+    python_function = wrapped if hasattr(wrapped, "__code__") else type(wrapped).__call__
+    code = getattr(python_function, "__code__", None)
     return b"" if code is None else _code_bytes(code)
 
 
 def _code_bytes(code: CodeType) -> bytes:
+    """Return bytecode, constants and names of a code object as bytes."""
     names = repr((code.co_names, code.co_varnames)).encode()
     return b"\0".join([code.co_code, *map(_constant_bytes, code.co_consts), names])
 
 
 def _constant_bytes(value: object) -> bytes:
-    if isinstance(value, frozenset):  # its order is another one in every process
+    """Return bytes of a constant that are the same in every process."""
+    if isinstance(value, frozenset):  # iterates in a different order in every process
         return b"\0".join(sorted(map(_constant_bytes, value)))
     return _code_bytes(value) if isinstance(value, CodeType) else repr(value).encode()
 
 
 _DATA_REQUIRED = (
-    "the sensitivity of operators depends on scales from calibration data: give --calib DATA"
+    "the sensitivity of operators depends on scales from calibration data: pass --calib DATA"
 )
 
 
@@ -262,9 +296,12 @@ def _plan_for_sensitivity(
     settings: dict[str, Any],
     progress: Progress | None,
 ) -> PlannedModel:
-    """Return `model` under the plan whose grids are rounded to.
+    """Plan the model, or apply `plan`, without holding out data.
 
-    ConfigError where data for its scales are missing.
+    Raises
+    ------
+    ConfigError
+        If data for the scales are missing.
     """
     require_data(_DATA_REQUIRED, model, calib, plan)
     prepared = prepare_model(model, calib, settings.pop("config", None), settings, hold_out=False)
@@ -276,7 +313,17 @@ def _plan_for_sensitivity(
 
 @dataclass(frozen=True)
 class OperatorTrial:
-    """One operator, and what of it is rounded: `kind` in a word, `setting` by name."""
+    """A trial of one operator.
+
+    Parameters
+    ----------
+    operator
+        The operator.
+    kind
+        What is rounded: "weight", "activation" or "both".
+    setting
+        The rounded tensors and weights.
+    """
 
     operator: RoundedOperator
     kind: str
@@ -284,12 +331,11 @@ class OperatorTrial:
 
 
 def _list_trials(operators: Sequence[RoundedOperator], what: str) -> list[OperatorTrial]:
-    """Return the trials of all operators; ConfigError where there are none."""
-    trials = [
-        OperatorTrial(operator, kind, setting)
-        for operator in operators
-        for kind, setting in operator.trial_sets(what).items()
-    ]
+    """Return the trials of all operators; ConfigError if there are none."""
+    trials = []
+    for operator in operators:
+        for kind, setting in operator.trial_sets(what).items():
+            trials.append(OperatorTrial(operator, kind, setting))
     if not trials:
         raise ConfigError(f"what = {what}: no operator of the model has that; choose another")
     return trials
@@ -300,93 +346,88 @@ def _run_and_rank(
     journal: Journal,
     operators: Sequence[RoundedOperator],
     trials: Sequence[OperatorTrial],
-    question: SensitivityRequest,
+    request: SensitivityRequest,
 ) -> Sensitivity:
-    """Run the trials, rank them, and try what the advice would be."""
-    target, but_one = runs.planned.target, question.all_but_one
-    whole = reduce(or_, (operator.all_rounded for operator in operators))
-    settings = [whole - trial.setting if but_one else trial.setting for trial in trials]
-    ranked = runs.run_stage(
-        journal, "ranking", whole if but_one else RoundedSet(), settings, question.metrics
-    )
-    keys = [
-        worst_first_key(question.metrics[0], row[0], question.order) * (-1 if but_one else 1)
-        for row in ranked.values
-    ]
-    order = sorted(range(len(trials)), key=keys.__getitem__)
-    ranking = [
-        RankedTrial(
-            trials[i].operator.name,
-            trials[i].kind,
-            trials[i].operator.op_type,
-            tuple(ranked.values[i]),
-        )
-        for i in order
-    ]
+    """Run and rank the trials, then measure the effect of advice for the worst operators."""
+    all_rounded = reduce(or_, (operator.all_rounded for operator in operators))
+    base, settings = RoundedSet(), [trial.setting for trial in trials]
+    if request.all_but_one:
+        base, settings = all_rounded, [all_rounded - setting for setting in settings]
+    results = runs.run_stage(journal, "ranking", base, settings, request.metrics)
+    order = _rank_trials(results.values, request)
+    ranking = []
+    for i in order:
+        operator = trials[i].operator
+        values = tuple(results.values[i])
+        ranking.append(RankedTrial(operator.name, trials[i].kind, operator.op_type, values))
     worst = [trials[i].operator for i in order]
-    advised_by, tried = (
-        runs.advice_metric(),
-        _advice_candidates(runs.planned, operators, worst, question.max_float_macs),
-    )
-    left = [apply_options(runs.planned, taken, operators) for taken in tried]
-    advised = runs.run_stage(journal, "advice", whole, [RoundedSet(), whole, *left], [advised_by])
-    exact, quantized, *others = (row[0] for row in advised.values)
-    advice = [
-        SkipAdvice(
-            tuple(operator.name for operator in taken),
-            tuple(format_option(o, target) for o in taken),
-            value,
-        )
-        for taken, value in zip(tried, others, strict=True)
-    ]
-    found = Sensitivity(
+    candidates = _advice_candidates(runs.planned, operators, worst, request.max_float_macs)
+    advised_by = runs.advice_metric()
+    settings = [RoundedSet(), all_rounded]
+    settings += [apply_options(runs.planned, selected, operators) for selected in candidates]
+    advice_results = runs.run_stage(journal, "advice", all_rounded, settings, [advised_by])
+    exact, quantized, *advice_values = (values[0] for values in advice_results.values)
+    advice = []
+    for selected, value in zip(candidates, advice_values, strict=True):
+        names = tuple(operator.name for operator in selected)
+        options = tuple(format_option(operator, runs.planned.target) for operator in selected)
+        advice.append(SkipAdvice(names, options, value))
+    result = Sensitivity(
         ranking=ranking,
-        metrics=question.metrics,
+        metrics=request.metrics,
         advised_by=advised_by,
         exact=exact,
         quantized=quantized,
         advice=advice,
-        samples=ranked.samples,
-        macs=ranked.macs + advised.macs,
-        whole=ranked.samples * runs.macs * (len(trials) + 1 + len(tried)),
-        for_chip=target.has_packer,
+        samples=results.samples,
+        macs=results.macs + advice_results.macs,
+        whole=results.samples * runs.macs * (len(trials) + 1 + len(candidates)),
+        for_chip=runs.planned.target.has_packer,
         notes=tuple(runs.notes),
-        min_gain=question.min_gain_for(advised_by),
+        min_gain=request.min_gain_for(advised_by),
         weight_bits=weight_bits_by_operator(runs.planned),
     )
-    return found if found.best is not None else replace(found, finding=runs.finding)
+    return result if result.best is not None else replace(result, finding=runs.finding)
+
+
+def _rank_trials(values: Sequence[Sequence[float]], request: SensitivityRequest) -> list[int]:
+    """Return the indices of trials, most sensitive first by the first metric of `values`."""
+    sign = -1 if request.all_but_one else 1
+    keys = [
+        worst_first_key(request.metrics[0], trial_values[0], request.order) * sign
+        for trial_values in values
+    ]
+    return sorted(range(len(keys)), key=keys.__getitem__)
 
 
 def _resolve_metrics(
     what: str, order: str | None, function: Function | None, metric: str | Sequence[str]
 ) -> list[str]:
-    """Return the metrics by their proper names, after checking the words a caller chooses."""
-    for name, value, known in (
-        ("what", what, TRIAL_KINDS),
-        ("order", order, ("ascending", "descending", None)),
-    ):
-        if value not in known:
-            words = [str(word) for word in known if word is not None]
-            raise ConfigError(
-                f"{name} = '{value}'{suggest_nearest(str(value), words)}; it is one of "
-                f"{', '.join(words)}"
-            )
+    """Validate the choices of a caller and return the normalized names of the metrics."""
+    _require_choice("what", what, TRIAL_KINDS)
+    if order is not None:
+        _require_choice("order", order, ("ascending", "descending"))
     if function is not None:
         if metric != "L1":
-            raise ConfigError("metric and function: give one of the two")
+            raise ConfigError("metric and function exclude each other: pass one of the two")
         return ["value"]
-    return [
-        normalize_metric_name(name) for name in ([metric] if isinstance(metric, str) else metric)
-    ]
+    names = [metric] if isinstance(metric, str) else metric
+    return [normalize_metric_name(name) for name in names]
+
+
+def _require_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    """Raise ConfigError if the argument `name` is not one of `choices`."""
+    if value not in choices:
+        raise ConfigError(
+            f"{name} = '{value}'{suggest_nearest(str(value), choices)}; it is one of "
+            f"{', '.join(choices)}"
+        )
 
 
 def _resolve_outputs(
     planned: PlannedModel, name: str | None, function: Function | None
 ) -> list[str]:
-    """Return the graph outputs that are looked at: `name`, default the first.
-
-    All for a function of the user's.
-    """
+    """Return the graph outputs to measure: `name`, by default the first, or all for a function."""
     outputs = [str(value.name) for value in planned.original.graph.outputs]
     return outputs if function is not None else [resolve_output(name, outputs)]
 
@@ -395,40 +436,39 @@ def _advice_candidates(
     planned: PlannedModel,
     operators: Sequence[RoundedOperator],
     worst: Sequence[RoundedOperator],
-    share: float,
+    max_float_macs: float,
 ) -> list[list[RoundedOperator]]:
-    """Return the worst 1, 2, 3 ...
+    """Return the worst 1, 2, 3 ... operators that an option can exempt from rounding.
 
-    Operators that an option can leave out, and that give something back then.
-    share : of the multiply-accumulates that they may take into float, where they are left in float.
+    On an 8-bit platform these run in float; together they may have at most the fraction
+    `max_float_macs` of the multiply-accumulates.
     """
     target = planned.target
-    left = share * sum(layer.macs for layer in operators) if max(target.bits) <= 8 else math.inf
-    able: list[RoundedOperator] = []
+    remaining_macs = math.inf
+    if max(target.bits) <= 8:
+        remaining_macs = max_float_macs * sum(layer.macs for layer in operators)
+    candidates: list[RoundedOperator] = []
     for layer in dict.fromkeys(worst):
-        gives = (
-            format_option(layer, target)
-            and restored_by_options(planned, [layer], operators) != RoundedSet()
-        )
-        if gives and layer.macs <= left:
-            able.append(layer)
-            left -= layer.macs
-    return [able[:number] for number in _ADVICE_SIZES if number <= len(able)]
+        if not format_option(layer, target) or layer.macs > remaining_macs:
+            continue
+        if restored_by_options(planned, [layer], operators) == RoundedSet():
+            continue
+        candidates.append(layer)
+        remaining_macs -= layer.macs
+    return [candidates[:size] for size in _ADVICE_SIZES if size <= len(candidates)]
 
 
 def load_evaluation_data(planned: PlannedModel, calib: object, eval_data: object) -> Data:
-    """Return what is measured on.
+    """Return the evaluation data, by default the calibration data.
 
-    Of a model that is fed its own states, calls with the float model's states.
+    If the model is fed its own states, the data become calls with the float model's states.
     """
     source = calib if eval_data is None else eval_data
     if source is None:
         return planned.data
-    specs, conf = list(planned.data.inputs.values()), planned.config
+    specs, config = list(planned.data.inputs.values()), planned.config
     fixed = dict(planned.data.fixed)
-    if conf.state:
-        source, fixed = (
-            unroll_calls(planned.original, source, conf.state, fixed, limit=conf.limit).items,
-            {},
-        )
-    return Data(source, specs, limit=conf.limit, what="evaluation data", fixed=fixed)
+    if config.state:
+        calls = unroll_calls(planned.original, source, config.state, fixed, limit=config.limit)
+        source, fixed = calls.items, {}
+    return Data(source, specs, limit=config.limit, what="evaluation data", fixed=fixed)

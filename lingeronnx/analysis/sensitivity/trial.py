@@ -1,9 +1,9 @@
-"""Trials: a float model in which some tensors and weights are rounded to a plan's grid, and what they cost to compute.
+"""Trials: runs of a float model with some tensors and weights rounded to a plan's grid.
 
-A trial differs from a *base*, whose tensors are kept, in a few places; only the pieces behind these
-are run again. A tensor is rounded by ``clip(floor(x * scale + 1/2), low, high) / scale``; biases
-stay real. An operator all of whose tensors are rounded is run by its integer kernel (`kernels`).
-Knows arrays and pieces; not which trials are worth while.
+A trial differs in a few places from a *base* run, whose tensors are stored; only the segments
+downstream of the differences are run again. A tensor is rounded by ``clip(floor(x * scale + 1/2),
+low, high) / scale``; biases stay real. If all tensors of an operator are rounded, it is run by its
+integer kernel (`kernels`). This module does not know which trials are useful.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from .kernels import IntegerOperator, KernelRunner, VariantKey
 
 __all__ = ["BaseRun", "TrialEngine", "RoundableModel", "RoundedSet", "TrialModel"]
 
-_MAX_CACHE_BYTES = 512 * 2**20  # bytes of tensors that are kept for a function of the user's
+_MAX_CACHE_BYTES = 512 * 2**20  # bytes of base tensors cached for a user's function
 
 
 @dataclass(frozen=True)
 class RoundedSet:
-    """What is rounded: tensors, and the weights of nodes, by name; all else is float.
+    """Tensors, and nodes with weights, that are rounded; everything else is float.
 
-    Wide : what of it, in 16 bits.
+    `wide_names` are those of them that are rounded to 16 bits instead of the plan's grid.
     """
 
     tensors: frozenset[str] = frozenset()
@@ -54,10 +54,7 @@ class RoundedSet:
         )
 
     def grid_of(self, name: str) -> str:
-        """Return what a tensor, or the weights of a node, are rounded to.
-
-        "wide", "plan", or "" for nothing.
-        """
+        """Return the grid of a tensor, or of a node's weights: "wide", "plan", or "" for float."""
         if name not in self.tensors and name not in self.weights:
             return ""
         return "wide" if name in self.wide_names else "plan"
@@ -65,11 +62,22 @@ class RoundedSet:
 
 @dataclass(frozen=True)
 class RoundableModel:
-    """What may be rounded of a float model, and how; it can be sent to other processes.
+    """A float model with everything that trials may round; it can be pickled.
 
-    model : as `ir.to_bytes` writes it. outputs : the graph outputs that are looked at. tensors :
-    {tensor: its grid}. weights : {node: {constant: its rounded values}}. wide_tensors, wide_weights
-    : the same in 16 bits, where the target has them. kernels : the operators that are run in integers, by node.
+    Parameters
+    ----------
+    model
+        The model, as `ir.to_bytes` writes it.
+    outputs
+        The measured graph outputs.
+    tensors
+        Grid by tensor.
+    weights
+        Rounded constants by node and name.
+    wide_tensors, wide_weights
+        The same in 16 bits, if the target supports that.
+    kernels
+        Operators that are run as integers, by node.
     """
 
     model: bytes
@@ -81,228 +89,274 @@ class RoundableModel:
     kernels: Mapping[str, IntegerOperator] = field(default_factory=dict)
 
     def create_engine(self) -> TrialEngine:
-        """Return what runs it."""
+        """Create the engine that runs trials of the model."""
         return TrialEngine(self)
 
 
 @dataclass(frozen=True)
 class BaseRun:
-    """The tensors of one run, which trials differ from."""
+    """The tensors of a run that trials start from."""
 
     setting: RoundedSet
     tensors: Mapping[str, np.ndarray]
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it holds."""
+        """The size of all tensors in bytes."""
         return sum(array.nbytes for array in self.tensors.values())
 
 
 class TrialEngine:
-    """Runs trials; `macs` counts the multiply-accumulates that were really run."""
+    """Runs trials of a roundable model.
+
+    Attributes
+    ----------
+    inputs : dict of str to InputSpec
+        Inputs of the model.
+    output_names : list of str
+        The measured outputs.
+    segments : Segments
+        The model, split at the tensors that may be rounded.
+    macs : int
+        Multiply-accumulates that were computed so far.
+    runs_single_samples : bool
+        Whether the model has a fixed batch of one, so that samples are run one by one.
+    """
 
     def __init__(self, roundable: RoundableModel) -> None:
-        self._given = roundable
+        self._roundable = roundable
         model = ir.from_bytes(roundable.model)
         self.inputs = {spec.name: spec for spec in get_input_specs(model)}
-        #: The outputs that are looked at.
-        self.wanted = list(roundable.outputs)
-        cuts = roundable.tensors.keys() | {
-            name for node in roundable.kernels.values() for name in node.read_tensors
-        }
-        self.segments = Segments(model, cuts, roundable.outputs, roundable.weights)
+        self.output_names = list(roundable.outputs)
+        split_at = set(roundable.tensors)
+        for operator in roundable.kernels.values():
+            split_at |= operator.read_tensors
+        self.segments = Segments(model, split_at, roundable.outputs, roundable.weights)
         self._kernels = KernelRunner(roundable.kernels)
         self.macs = 0
-        #: Whether a model is written for one sample: several are run one by one.
         self.runs_single_samples = any(spec.is_single_sample for spec in self.inputs.values())
 
     @cached_property
-    def _last_reader(self) -> dict[str, int]:
-        """The last piece that reads a tensor."""
-        return {
-            name: index
-            for index, piece in enumerate(self.segments.segments)
-            for name in piece.inputs
-        }
+    def _last_consumer(self) -> dict[str, int]:
+        """The index of the last segment that reads a tensor."""
+        last: dict[str, int] = {}
+        for index, segment in enumerate(self.segments.segments):
+            last.update(dict.fromkeys(segment.inputs, index))
+        return last
 
     def split_samples(
         self, feeds: Mapping[str, np.ndarray]
     ) -> Iterator[tuple[int, int, dict[str, np.ndarray]]]:
-        """Yield (first sample, one behind the last, their feeds) of what is run at a time."""
-        count = self._count(feeds)
+        """Split a batch into the samples that are run together.
+
+        Yields (index of the first sample, index after the last sample, their feeds).
+        """
+        count = self._count_samples(feeds)
         step = 1 if self.runs_single_samples else max(count, 1)
         for start in range(0, count, step):
             stop = min(start + step, count)
-            yield (
-                start,
-                stop,
-                {
-                    name: self.inputs[name].slice_samples(array, start, stop)
-                    if self.runs_single_samples and self.inputs[name].accepts_any_batch
-                    else array
-                    for name, array in feeds.items()
-                },
-            )
+            samples = {}
+            for name, array in feeds.items():
+                spec = self.inputs[name]
+                if self.runs_single_samples and spec.accepts_any_batch:
+                    array = spec.slice_samples(array, start, stop)
+                samples[name] = array
+            yield start, stop, samples
 
-    def _count(self, feeds: Mapping[str, np.ndarray]) -> int:
-        return max(
-            (
-                self.inputs[n].count_samples(a)
-                for n, a in feeds.items()
-                if self.inputs[n].accepts_any_batch
-            ),
-            default=1,
-        )
+    def _count_samples(self, feeds: Mapping[str, np.ndarray]) -> int:
+        """Return the number of samples in a batch; 1 if no input has a batch axis."""
+        counts = [
+            self.inputs[name].count_samples(array)
+            for name, array in feeds.items()
+            if self.inputs[name].accepts_any_batch
+        ]
+        return max(counts, default=1)
 
     def run_base(self, setting: RoundedSet, feeds: Mapping[str, np.ndarray]) -> BaseRun:
-        """Run the whole model on one part."""
+        """Run the complete model on samples that are run together, and return all tensors."""
         tensors = {
             name: self._round_tensor(setting, name, np.asarray(array))
             for name, array in feeds.items()
         }
-        samples = self._count(feeds)
+        count = self._count_samples(feeds)
         for index in range(len(self.segments.segments)):
-            for name, array in self._run_segment(index, setting, tensors, samples).items():
+            for name, array in self._run_segment(index, setting, tensors, count).items():
                 tensors[name] = self._round_tensor(setting, name, array)
         return BaseRun(setting, tensors)
 
     def outputs(
         self, setting: RoundedSet, base: BaseRun, feeds: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """Return the outputs under `setting`.
+        """Return the outputs with `setting`; tensors that equal those of `base` are not recomputed.
 
-        What `base` has, of the same part, is not computed again.
+        Parameters
+        ----------
+        setting
+            The rounded tensors and weights.
+        base
+            Base run on the same feeds.
+        feeds
+            Samples that are run together.
         """
-        now, then = setting.grid_of, base.setting.grid_of
-        other: dict[str, np.ndarray] = {}  # what differs from the base
+        changed: dict[str, np.ndarray] = {}  # tensors that differ from the base
         for name, array in feeds.items():
-            if now(name) != then(name):
-                other[name] = self._round_tensor(setting, name, np.asarray(array))
-        samples, weights = (
-            self._count(feeds),
-            {n for n in setting.weights | base.setting.weights if now(n) != then(n)},
-        )
-        for index, piece in enumerate(self.segments.segments):
-            moved = any(name in other for name in piece.inputs) or any(
-                node in weights for node in piece.nodes
-            )
-            moved = moved or self._kernel_variant(index, setting) != self._kernel_variant(
-                index, base.setting
-            )
-            if moved or any(then(name) and now(name) != then(name) for name in piece.outputs):
-                known = {
-                    name: other[name] if name in other else base.tensors[name]
-                    for name in piece.inputs
+            if setting.grid_of(name) != base.setting.grid_of(name):
+                changed[name] = self._round_tensor(setting, name, np.asarray(array))
+        count = self._count_samples(feeds)
+        for index, segment in enumerate(self.segments.segments):
+            if self._must_run(index, setting, base.setting, changed):
+                tensors = {
+                    name: changed[name] if name in changed else base.tensors[name]
+                    for name in segment.inputs
                 }
-                for name, array in self._run_segment(index, setting, known, samples).items():
-                    other[name] = self._round_tensor(setting, name, array)
+                for name, array in self._run_segment(index, setting, tensors, count).items():
+                    changed[name] = self._round_tensor(setting, name, array)
             else:
-                for name in piece.outputs:
-                    if now(name) and not then(name):
-                        other[name] = self._round_tensor(setting, name, base.tensors[name])
-            for name in piece.inputs:
-                if self._last_reader[name] == index and name not in self._given.outputs:
-                    other.pop(name, None)
+                for name in segment.outputs:
+                    if setting.grid_of(name) and not base.setting.grid_of(name):
+                        changed[name] = self._round_tensor(setting, name, base.tensors[name])
+            for name in segment.inputs:
+                if self._last_consumer[name] == index and name not in self._roundable.outputs:
+                    changed.pop(name, None)  # free the memory
         return {
-            name: other[name] if name in other else base.tensors[name]
-            for name in self._given.outputs
+            name: changed[name] if name in changed else base.tensors[name]
+            for name in self._roundable.outputs
         }
 
+    def _must_run(
+        self,
+        index: int,
+        setting: RoundedSet,
+        base_setting: RoundedSet,
+        changed: Mapping[str, np.ndarray],
+    ) -> bool:
+        """Whether a segment must be run, given the tensors `changed` against the base."""
+        segment = self.segments.segments[index]
+        if any(name in changed for name in segment.inputs):
+            return True
+        weights = setting.weights | base_setting.weights
+        nodes = [node for node in segment.nodes if node in weights]
+        if any(setting.grid_of(node) != base_setting.grid_of(node) for node in nodes):
+            return True
+        if self._kernel_variant(index, setting) != self._kernel_variant(index, base_setting):
+            return True
+        # a rounded tensor of the base cannot be converted to another grid
+        return any(
+            base_setting.grid_of(name) and setting.grid_of(name) != base_setting.grid_of(name)
+            for name in segment.outputs
+        )
+
     def _run_segment(
-        self, index: int, setting: RoundedSet, tensors: Mapping[str, np.ndarray], samples: int
+        self, index: int, setting: RoundedSet, tensors: Mapping[str, np.ndarray], count: int
     ) -> dict[str, np.ndarray]:
-        piece = self.segments.segments[index]
-        self.macs += piece.macs * samples
-        if held := self._kernel_variant(index, setting):
-            return self._kernels.run(piece.nodes[-1], held, tensors, piece.outputs)
-        changed: dict[str, np.ndarray] = {}
-        for node in piece.nodes:
-            if grid := setting.grid_of(node):
-                changed.update(
-                    (self._given.wide_weights if grid == "wide" else self._given.weights)[node]
-                )
-        return self.segments.run(index, tensors, changed)
+        """Run a segment, by its integer kernel if possible, and return its outputs before rounding.
+
+        `count` is the number of samples.
+        """
+        segment = self.segments.segments[index]
+        self.macs += segment.macs * count
+        variant = self._kernel_variant(index, setting)
+        if variant is not None:
+            return self._kernels.run(segment.nodes[-1], variant, tensors, segment.outputs)
+        constants: dict[str, np.ndarray] = {}
+        for node in segment.nodes:
+            grid = setting.grid_of(node)
+            if grid == "wide":
+                constants.update(self._roundable.wide_weights[node])
+            elif grid:
+                constants.update(self._roundable.weights[node])
+        return self.segments.run(index, tensors, constants)
 
     def _kernel_variant(self, index: int, setting: RoundedSet) -> VariantKey | None:
-        """Return how the tensors of a piece are held that is run by its kernel.
-
-        None where it is computed in float.
-        """
+        """Return the variant of a segment's integer kernel, or None if it is computed in float."""
         name = self.segments.segments[index].nodes[-1]
-        node = self._given.kernels.get(name)
-        if node is None or (name in self._given.weights and not setting.grid_of(name)):
+        operator = self._roundable.kernels.get(name)
+        if operator is None or (name in self._roundable.weights and not setting.grid_of(name)):
             return None
-        origins = frozenset[str]().union(*node.inputs.values())
-        held = (
-            all(setting.grid_of(origin) == "plan" for origin in origins),
-            setting.grid_of(node.output),
-        )
-        return held if held in node.variants else None
+        sources = frozenset[str]().union(*operator.inputs.values())
+        has_planned_inputs = all(setting.grid_of(source) == "plan" for source in sources)
+        variant = (has_planned_inputs, setting.grid_of(operator.output))
+        return variant if variant in operator.variants else None
 
     def _round_tensor(self, setting: RoundedSet, name: str, array: np.ndarray) -> np.ndarray:
-        if not (grid := setting.grid_of(name)):
+        """Round a tensor to its grid in `setting`; float tensors are returned unchanged."""
+        grid = setting.grid_of(name)
+        if not grid:
             return array
-        return (self._given.wide_tensors if grid == "wide" else self._given.tensors)[name].on_grid(
-            array
-        )
+        qparams = self._roundable.wide_tensors if grid == "wide" else self._roundable.tensors
+        return qparams[name].on_grid(array)
 
 
 class TrialModel:
-    """A trial with the face of a session: ``run(names, feeds)``, and a call with the only input.
+    """A trial with the interface of a session: ``run(names, feeds)``, and a call with one input.
 
-    Tensors of the base are kept for as many feeds as fit the memory set aside, so that a function
-    which runs the same data for every trial does not compute all of it anew.
+    Tensors of base runs are cached for as many feeds as fit in memory, so that a function which
+    runs the same data for every trial does not recompute everything.
+
+    Parameters
+    ----------
+    engine
+        The engine.
+    base
+        Rounding of the base runs.
+    setting
+        Rounding of the trial; default that of the base.
     """
 
     def __init__(
         self, engine: TrialEngine, base: RoundedSet, setting: RoundedSet | None = None
     ) -> None:
         self._engine, self._base, self._setting = engine, base, base if setting is None else setting
-        self._kept: OrderedDict[bytes, BaseRun] = OrderedDict()
+        self._base_runs: OrderedDict[bytes, BaseRun] = OrderedDict()
         self.inputs = list(engine.inputs.values())
 
     def with_setting(self, setting: RoundedSet) -> TrialModel:
-        """Return the same model under another setting; what is kept is shared."""
+        """Return the model with another rounding and the same cache."""
         trial = TrialModel(self._engine, self._base, setting)
-        trial._kept = self._kept
+        trial._base_runs = self._base_runs
         return trial
 
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, ArrayLike]) -> list[np.ndarray]:
-        """Return the outputs `names`, None for all, of a batch."""
-        wanted = self._engine.wanted if names is None else list(names)
-        if unknown := [name for name in wanted if name not in self._engine.wanted]:
-            raise ConfigError(
-                f"a trial has no output '{unknown[0]}'; outputs are "
-                f"{', '.join(self._engine.wanted)}"
-            )
-        checked = next(iter(Data([dict(feeds)], self.inputs, what="feeds").batches(1 << 30)))[0]
-        runs = [self._run_part(part) for _, _, part in self._engine.split_samples(checked)]
-        return [
-            np.concatenate([run[name] for run in runs]) if len(runs) > 1 else runs[0][name]
-            for name in wanted
+        """Run a batch and return the outputs `names`, or all outputs if it is None."""
+        output_names = self._engine.output_names if names is None else list(names)
+        for name in output_names:
+            if name not in self._engine.output_names:
+                raise ConfigError(
+                    f"a trial has no output '{name}'; outputs are "
+                    f"{', '.join(self._engine.output_names)}"
+                )
+        batches = Data([dict(feeds)], self.inputs, what="feeds").batches(1 << 30)
+        batch = next(iter(batches))[0]
+        results = [
+            self._run_samples(samples) for _, _, samples in self._engine.split_samples(batch)
         ]
+        if len(results) > 1:
+            return [np.concatenate([result[name] for result in results]) for name in output_names]
+        return [results[0][name] for name in output_names]
 
-    def __call__(self, given: Mapping[str, ArrayLike] | ArrayLike) -> np.ndarray | list[np.ndarray]:
-        """Run a batch, feeds or the array of a single input.
+    def __call__(self, feeds: Mapping[str, ArrayLike] | ArrayLike) -> np.ndarray | list[np.ndarray]:
+        """Run a batch, given as feeds or as the array of the first input.
 
-        The output itself where there is one, else a list.
+        Returns the output if there is one, else a list of outputs.
         """
-        outputs = self.run(
-            None, given if isinstance(given, Mapping) else {self.inputs[0].name: given}
-        )
+        if not isinstance(feeds, Mapping):
+            feeds = {self.inputs[0].name: feeds}
+        outputs = self.run(None, feeds)
         return outputs[0] if len(outputs) == 1 else outputs
 
-    def _run_part(self, part: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def _run_samples(self, samples: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Run the trial on samples, from a cached base run if there is one."""
         digest = hashlib.blake2b(digest_size=16)
-        for name in sorted(part):
-            digest.update(np.ascontiguousarray(part[name]).tobytes())
+        for name in sorted(samples):
+            digest.update(np.ascontiguousarray(samples[name]).tobytes())
         key = digest.digest()
-        if key not in self._kept:
-            self._kept[key] = self._engine.run_base(self._base, part)
-            while (
-                len(self._kept) > 1
-                and sum(base.nbytes for base in self._kept.values()) > _MAX_CACHE_BYTES
-            ):
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(key)
-        return self._engine.outputs(self._setting, self._kept[key], part)
+        if key not in self._base_runs:
+            self._base_runs[key] = self._engine.run_base(self._base, samples)
+            while len(self._base_runs) > 1 and self._cache_bytes > _MAX_CACHE_BYTES:
+                self._base_runs.popitem(last=False)
+        self._base_runs.move_to_end(key)
+        return self._engine.outputs(self._setting, self._base_runs[key], samples)
+
+    @property
+    def _cache_bytes(self) -> int:
+        return sum(base.nbytes for base in self._base_runs.values())

@@ -1,9 +1,9 @@
-"""Trials run on blocks of samples, or by a function of the user's; their results kept in a journal.
+"""Runs of trials on blocks of samples, or with a user's function; results are stored in a journal.
 
-A block of samples is one piece of work: the float model runs once, its tensors are kept, and each
-trial computes only what lies behind its change (`trial`). What a block gives is appended to a file
-and adds up in the order of the blocks, so that the results are the same for any number of workers,
-and for a run that was killed and went on.
+The float model runs once per block of samples, its tensors are stored, and each trial computes only
+the part downstream of its change (`trial`). The result of each block is appended to a file, and
+results are summed in the order of the blocks, so that they are the same for any number of workers
+and for a run that was killed and resumed.
 """
 
 from __future__ import annotations
@@ -39,27 +39,29 @@ from .trial import RoundableModel, RoundedSet, TrialEngine, TrialModel
 
 __all__ = ["BlockTrials", "Function", "TrialRuns", "choose_block_size"]
 
-_MAX_COMPARED_SAMPLES = 32  # samples that a plan is compared on
-_MAX_BLOCK_BYTES = 256 * 2**20  # bytes of a block's tensors that are kept
+_MAX_COMPARED_SAMPLES = 32  # samples used to compare a plan with the float model
+_MAX_BLOCK_BYTES = 256 * 2**20  # bytes of a block's stored tensors
 
-#: What a user's evaluation function is.
+#: A user's evaluation function, which is called with a model.
 Function = Callable[..., float]
 
 
 def choose_block_size(planned: PlannedModel, segments: Segments) -> int:
-    """Return how many samples' tensors, as the pieces show them, fit the memory set aside.
-
-    At most the batch.
-    """
-    shown = {name for piece in segments.segments for name in piece.outputs}
-    sizes = [ir.get_shape(v) for v in ir.iter_values(planned.graph) if v.name in shown]
-    sample = sum(4 * math.prod(int(d or 1) for d in size[1:]) for size in sizes if size)
-    return int(np.clip(_MAX_BLOCK_BYTES // max(sample, 1), 1, planned.config.batch))
+    """Return the samples of a block: as many as have tensors that fit in memory, up to a batch."""
+    stored: set[str] = set()
+    for segment in segments.segments:
+        stored.update(segment.outputs)
+    sample_bytes = 0
+    for value in ir.iter_values(planned.graph):
+        shape = ir.get_shape(value) if value.name in stored else None
+        if shape:
+            sample_bytes += 4 * math.prod(int(length or 1) for length in shape[1:])
+    return int(np.clip(_MAX_BLOCK_BYTES // max(sample_bytes, 1), 1, planned.config.batch))
 
 
 @dataclass
 class TrialValues:
-    """What trials gave: the values of each, by metric."""
+    """Results of trials: values by trial and metric, and numbers of samples and MACs."""
 
     values: list[list[float]]
     samples: int
@@ -67,96 +69,114 @@ class TrialValues:
 
 
 class TrialRuns:
-    """What all trials of one call have in common."""
+    """Runs the trials of one call of `sensitivity`.
+
+    Parameters
+    ----------
+    planned
+        The planned model.
+    roundable
+        The model with everything that trials may round.
+    data
+        Evaluation data.
+    metric_names
+        Metrics of the ranking.
+    function
+        A user's function instead of the metrics, or None.
+    execution
+        Number of workers and cluster, as `map_jobs` takes them.
+    progress
+        Progress callback.
+
+    Attributes
+    ----------
+    macs : int
+        Multiply-accumulates of the complete model for one sample.
+    block_size : int
+        Samples of a block.
+    key : str
+        Digest of the model and the plan.
+    """
 
     def __init__(
         self,
         planned: PlannedModel,
-        given: RoundableModel,
+        roundable: RoundableModel,
         data: Data,
-        names: Sequence[str],
+        metric_names: Sequence[str],
         function: Function | None,
-        place: tuple[int | None, str | None],
+        execution: tuple[int | None, str | None],
         progress: Progress | None,
     ) -> None:
-        self.planned, self.names = planned, names
-        self._given, self._data, self._function = given, data, function
-        self._place, self._progress = place, progress
-        segments = given.create_engine().segments
+        self.planned, self._metric_names = planned, metric_names
+        self._roundable, self._data, self._function = roundable, data, function
+        self._execution, self._progress = execution, progress
+        segments = roundable.create_engine().segments
         self.macs = segments.macs
-        #: Samples of a block.
-        self.block = choose_block_size(planned, segments)
-        self.key = hash_parts(given.model, planned.plan.content)
+        self.block_size = choose_block_size(planned, segments)
+        self.key = hash_parts(roundable.model, planned.plan.content)
         self._labels_are_classes: bool | None = None
 
     @property
     def notes(self) -> Sequence[str]:
-        """What a user should know of the data and the plan."""
+        """Remarks on the data and the plan."""
         notes = list(self._data.notes)
         notes += [f"WARNING: {SYNTHETIC_WARNING}"] if self.planned.plan.synthetic else []
         if self.planned.config.effort == "fast":
             notes.append(
-                "effort fast leaves uneven channels as they are: try --effort normal before you "
-                "skip a layer"
+                "effort fast does not equalize channels: try --effort normal before you skip a "
+                "layer"
             )
         return notes
 
     @property
     def finding(self) -> str:
-        """What `compare` finds first in the plan, computed in float, on one block.
-
-        "" for nothing.
-        """
-        feeds, _ = next(self._data.batches(min(self.block, _MAX_COMPARED_SAMPLES)))
+        """The first finding of `compare` about the plan, computed in float on one block, or ""."""
+        feeds, _ = next(self._data.batches(min(self.block_size, _MAX_COMPARED_SAMPLES)))
         try:
-            join = TensorJoin(
-                open_source(self.planned.original),
-                PlannedSource(self.planned.graph, self.planned.plan),
-            )
+            base = open_source(self.planned.original)
+            join = TensorJoin(base, PlannedSource(self.planned.graph, self.planned.plan))
             join.add(feeds)
-            found = diagnose(join, feeds)
-        except DataError:  # nothing in common: the outputs have other names
+            findings = diagnose(join, feeds)
+        except DataError:  # no tensors in common, because the outputs have other names
             return ""
-        told = [
-            f"{f.kind}: {f.place}: {f.measured}{''.join('; ' + o for o in f.options)}"
-            for f in found[:1]
-        ]
-        return "".join(told)
+        if not findings:
+            return ""
+        first = findings[0]
+        options = "".join(f"; {option}" for option in first.options)
+        return f"{first.kind}: {first.place}: {first.measured}{options}"
 
     def write_histograms(
         self,
         folder: Path,
         operators: Sequence[RoundedOperator],
         worst_first: Sequence[RankedTrial],
-        number: int,
+        count: int,
     ) -> None:
-        """Draw the best and the worst layers, with the outputs that the first block has."""
-        engine, by_name = self._given.create_engine(), {layer.name: layer for layer in operators}
-        feeds, _ = next(self._data.batches(self.block))
+        """Draw histograms of the `count` best and worst layers, with outputs on the first block."""
+        engine = self._roundable.create_engine()
+        feeds, _ = next(self._data.batches(self.block_size))
         runs = [
-            engine.run_base(RoundedSet(), part).tensors
-            for _, _, part in engine.split_samples(feeds)
+            engine.run_base(RoundedSet(), samples).tensors
+            for _, _, samples in engine.split_samples(feeds)
         ]
-        outputs = {
-            name: np.concatenate([run[name].reshape(-1) for run in runs])
-            for name in self._given.tensors
-            if name in runs[0]
-        }
-        write_histograms(
-            folder,
-            self.planned,
-            [by_name[name] for name in dict.fromkeys(row.name for row in worst_first)],
-            outputs,
-            number,
-        )
+        outputs = {}
+        for name in self._roundable.tensors:
+            if name in runs[0]:
+                outputs[name] = np.concatenate([run[name].reshape(-1) for run in runs])
+        by_name = {operator.name: operator for operator in operators}
+        ranked = [by_name[name] for name in dict.fromkeys(trial.name for trial in worst_first)]
+        write_histograms(folder, self.planned, ranked, outputs, count)
 
     def advice_metric(self) -> str:
-        """Return the metric of the advice.
+        """Return the metric of advice: accuracy if there are labels, else SQNR.
 
-        Accuracy of some kind where there are labels, else SQNR.
+        A metric of the ranking that is not a measure of agreement takes precedence.
         """
-        own = [name for name in self.names if name not in METRICS]
-        return own[0] if own else "top1" if self._labels_are_classes else "SQNR"
+        for name in self._metric_names:
+            if name not in METRICS:
+                return name
+        return "top1" if self._labels_are_classes else "SQNR"
 
     def run_stage(
         self,
@@ -164,82 +184,110 @@ class TrialRuns:
         part: str,
         base: RoundedSet,
         settings: Sequence[RoundedSet],
-        names: Sequence[str],
+        metric_names: Sequence[str],
     ) -> TrialValues:
-        """Run the trials `settings`, but for those whose results `journal` has."""
+        """Run trials, except for blocks whose results are in the journal.
+
+        Parameters
+        ----------
+        journal
+            Journal of the results.
+        part
+            Name of the stage, for records and progress.
+        base
+            Rounding of the base runs.
+        settings
+            Rounding of each trial.
+        metric_names
+            Metrics to measure.
+        """
         if self._function is not None:
             return self._run_with_function(journal, part, base, settings)
-        makers = MeasureFactory(names)
-        total = [makers() for _ in settings]
-        done = TrialValues([], 0, 0)
+        create_measures = MeasureFactory(metric_names)
+        measures_by_trial = [create_measures() for _ in settings]
+        result = TrialValues([], 0, 0)
 
-        def take(record: Mapping[str, Any]) -> None:
-            for measures, state in zip(total, record["states"], strict=True):
+        def merge_record(record: Mapping[str, Any]) -> None:
+            for measures, state in zip(measures_by_trial, record["states"], strict=True):
                 measures.merge(state)
-            done.samples += record["samples"]
-            done.macs += record["macs"]
+            result.samples += record["samples"]
+            result.macs += record["macs"]
             if self._progress is not None:
-                self._progress(part, done.samples, None)
+                self._progress(part, result.samples, None)
 
         digests: deque[str] = deque()
-        job = BlockTrials(self._given, base, tuple(settings), tuple(names))
-        for trial_result in map_jobs(
-            job, self._iter_pending_blocks(journal, part, take, digests), *self._place
-        ):
-            record = {"part": part, "data": digests.popleft(), **trial_result}
+        job = BlockTrials(self._roundable, base, tuple(settings), tuple(metric_names))
+        blocks = self._iter_pending_blocks(journal, part, merge_record, digests)
+        for block_result in map_jobs(job, blocks, *self._execution):
+            record = {"part": part, "data": digests.popleft(), **block_result}
             journal.add(record)
-            take(record)
-        done.values = [measures.values for measures in total]
-        return done
+            merge_record(record)
+        result.values = [measures.values for measures in measures_by_trial]
+        return result
 
     def _iter_pending_blocks(
         self,
         journal: Journal,
         part: str,
-        take: Callable[[Mapping[str, Any]], None],
+        merge_record: Callable[[Mapping[str, Any]], None],
         digests: deque[str],
     ) -> Iterator[Batch]:
-        """Yield the blocks without a result; those with one go to `take`."""
-        old = journal.records(part)
-        for batch in self._data.batches(self.block):
+        """Yield the blocks without a stored result, and append their digests to `digests`.
+
+        Stored results are passed to `merge_record`.
+        """
+        stored_records = journal.records(part)
+        for batch in self._data.batches(self.block_size):
             feeds, labels = batch
             if self._labels_are_classes is None:
-                self._labels_are_classes = (
-                    labels is not None
-                    and np.asarray(labels).dtype.kind in "iu"
-                    and (np.asarray(labels).ndim == 1)
-                )
-            digest = hash_parts(
-                *(x for n in sorted(feeds) for x in _array_bytes(feeds[n])), *_array_bytes(labels)
-            )
-            record = next(old, None)
+                self._labels_are_classes = _are_classes(labels)
+            digest = _batch_digest(feeds, labels)
+            record = next(stored_records, None)
             if record is None:
                 digests.append(digest)
                 yield batch
             elif record.get("data") == digest:
                 with journal.guard_records():
-                    take(record)
+                    merge_record(record)
             else:
                 raise journal.stale_error("other data")
-        if next(old, None) is not None:
+        if next(stored_records, None) is not None:
             raise journal.stale_error("more data")
 
     def _run_with_function(
         self, journal: Journal, part: str, base: RoundedSet, settings: Sequence[RoundedSet]
     ) -> TrialValues:
+        """Evaluate the user's function for each trial without a stored result."""
         with journal.guard_records():
-            done = TrialValues([[float(record["value"])] for record in journal.records(part)], 0, 0)
+            values = [[float(record["value"])] for record in journal.records(part)]
         assert self._function is not None
-        job = FunctionTrials(self._given, base, self._function)
-        for value in map_jobs(job, settings[len(done.values) :], *self._place):
+        job = FunctionTrials(self._roundable, base, self._function)
+        for value in map_jobs(job, settings[len(values) :], *self._execution):
             journal.add({"part": part, "value": value})
-            done.values.append([value])
+            values.append([value])
             if self._progress is not None:
-                self._progress(part, len(done.values), len(settings))
-        return done
+                self._progress(part, len(values), len(settings))
+        return TrialValues(values, 0, 0)
+
+
+def _are_classes(labels: object) -> bool:
+    """Whether labels are class indices: integers [N]."""
+    if labels is None:
+        return False
+    array = np.asarray(labels)
+    return array.dtype.kind in "iu" and array.ndim == 1
+
+
+def _batch_digest(feeds: Mapping[str, np.ndarray], labels: object) -> str:
+    """Return a digest of a batch."""
+    parts: list[bytes] = []
+    for name in sorted(feeds):
+        parts += _array_bytes(feeds[name])
+    return hash_parts(*parts, *_array_bytes(labels))
 
 
 def _array_bytes(array: object) -> tuple[bytes, ...]:
+    """Return type and shape, and the elements, as bytes; nothing for None."""
     if array is None:
         return ()
     array = np.ascontiguousarray(array)
@@ -248,7 +296,7 @@ def _array_bytes(array: object) -> tuple[bytes, ...]:
 
 @dataclass(frozen=True)
 class BlockTrials:
-    """BlockTrials on blocks of samples, measured against the float model and on labels."""
+    """Job that runs trials on blocks of samples, measured against the float model and labels."""
 
     rounding: RoundableModel
     base: RoundedSet
@@ -256,43 +304,46 @@ class BlockTrials:
     metrics: tuple[str, ...]
 
     def start(self) -> Callable[[Batch], dict[str, Any]]:
-        """Return what runs all trials on one block."""
+        """Return the function that runs all trials on a block."""
         return partial(self._run_block, self.rounding.create_engine(), MeasureFactory(self.metrics))
 
     def _run_block(
-        self, engine: TrialEngine, makers: MeasureFactory, batch: Batch
+        self, engine: TrialEngine, create_measures: MeasureFactory, batch: Batch
     ) -> dict[str, Any]:
+        """Run all trials on a block and return the record of their measures."""
         feeds, labels = batch
         (output,) = self.rounding.outputs
-        total, count, engine.macs = [makers() for _ in self.settings], 0, 0
-        for start, stop, part in engine.split_samples(feeds):
-            exact = engine.run_base(RoundedSet(), part)
-            base = exact if self.base == RoundedSet() else engine.run_base(self.base, part)
-            own = labels if labels is None or not engine.runs_single_samples else labels[start:stop]
-            for measures, setting in zip(total, self.settings, strict=True):
-                free = setting == RoundedSet()
-                array = (
-                    exact.tensors[output] if free else engine.outputs(setting, base, part)[output]
-                )
-                measures.add(exact.tensors[output], own, array)
-            count += stop - start
+        measures_by_trial = [create_measures() for _ in self.settings]
+        sample_count, engine.macs = 0, 0
+        for start, stop, samples in engine.split_samples(feeds):
+            exact = engine.run_base(RoundedSet(), samples)
+            base = exact if self.base == RoundedSet() else engine.run_base(self.base, samples)
+            sample_labels = labels
+            if labels is not None and engine.runs_single_samples:
+                sample_labels = labels[start:stop]
+            for measures, setting in zip(measures_by_trial, self.settings, strict=True):
+                array = exact.tensors[output]
+                if setting != RoundedSet():
+                    array = engine.outputs(setting, base, samples)[output]
+                measures.add(exact.tensors[output], sample_labels, array)
+            sample_count += stop - start
         return {
-            "samples": count,
+            "samples": sample_count,
             "macs": engine.macs,
-            "states": [measures.state for measures in total],
+            "states": [measures.state for measures in measures_by_trial],
         }
 
 
 @dataclass(frozen=True)
 class FunctionTrials:
-    """A function of the user's, of one trial after another."""
+    """Job that evaluates a user's function for one trial after another."""
 
     rounding: RoundableModel
     base: RoundedSet
     function: Function
 
     def start(self) -> Callable[[RoundedSet], float]:
-        """Return what calls it for one trial."""
+        """Return the function that evaluates a trial."""
         trials = TrialModel(self.rounding.create_engine(), self.base)
         return lambda setting: call_user_function(
             "the evaluation function", self.function, trials.with_setting(setting)

@@ -28,7 +28,7 @@ def test_a_least_gain() -> None:
     assert none.best is None
     assert none.finding
     assert (
-        f"no layer left in float helps (at least 1000 dB); compare says why: {none.finding}"
+        f"no layer left in float helps (at least 1000 dB); compare explains the loss: {none.finding}"
         in none.text()
     )
 

@@ -49,7 +49,7 @@ def test_half_a_line_is_cut_off(tmp_path):
 @pytest.mark.parametrize(
     "other, said",
     [
-        ({"model": hash_parts(b"b")}, "results of another model"),
+        ({"model": hash_parts(b"b")}, "results for another model"),
         ({"metric": ["KL"]}, r'metric = \["L1"\]'),
     ],
 )
@@ -62,7 +62,7 @@ def test_results_of_something_else_are_refused(tmp_path, other, said):
 def test_damaged(tmp_path):
     path = tmp_path / "j.jsonl"
     path.write_text("{\n")
-    with pytest.raises(ConfigError, match="is damaged; drop --resume"):
+    with pytest.raises(ConfigError, match="is damaged; omit --resume"):
         Journal(path, HEADER, True)
 
 

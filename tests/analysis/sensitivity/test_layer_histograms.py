@@ -9,7 +9,7 @@ import warnings
 import numpy as np
 import pytest
 
-from lingeronnx.analysis.sensitivity.layer_histograms import clipped_share, plot_histogram
+from lingeronnx.analysis.sensitivity.layer_histograms import clipped_fraction, plot_histogram
 from lingeronnx.analysis.sensitivity.sensitivity import sensitivity
 from lingeronnx.errors import ConfigError
 from lingeronnx.plan import Affine, PerAxis
@@ -39,7 +39,7 @@ def test_what_is_cut_off(q):
     for channel in range(4):
         for value in values[:, channel].reshape(-1).tolist():
             beyond += not q.low <= int(np.floor(value * scales[channel] + 0.5)) <= q.high
-    assert clipped_share(values, q) == pytest.approx(beyond / values.size)
+    assert clipped_fraction(values, q) == pytest.approx(beyond / values.size)
 
 
 @pytest.mark.slow
@@ -90,5 +90,5 @@ def test_a_folder_is_needed(monkeypatch):
     monkeypatch.setattr(
         "lingeronnx.analysis.sensitivity.sensitivity.check_matplotlib", lambda: None
     )
-    with pytest.raises(ConfigError, match="plots are files: give a folder"):
+    with pytest.raises(ConfigError, match="plots are written to files: pass a folder"):
         sensitivity(residual(), X, plots=1, effort="fast")

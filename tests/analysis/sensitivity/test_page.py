@@ -37,7 +37,7 @@ def test_where_nothing_is_advised():
 def test_what_no_run_left_is_refused(tmp_path, text, rows):
     (tmp_path / "sensitive_ops.txt").write_bytes(text.encode("latin-1"))
     (tmp_path / "sensitive_ops.json").write_text(rows)
-    with pytest.raises(lo.ConfigError, match="does not hold what sensitivity writes"):
+    with pytest.raises(lo.ConfigError, match="does not contain the files of sensitivity"):
         load_sensitivity_section(tmp_path)
 
 

@@ -251,7 +251,7 @@ def test_refused():
         ({"order": "up"}, "order = 'up'"),
         ({"output": "z"}, "no output 'z'"),
         ({"function": fails}, r"the evaluation function failed \(RuntimeError: no test data\)"),
-        ({"function": fails, "metric": "KL"}, "give one of the two"),
+        ({"function": fails, "metric": "KL"}, "pass one of the two"),
         ({"function": lambda model: 1.0, "workers": 2}, "cannot be sent to other processes"),
     ]
     check_each(check, cases)
@@ -260,7 +260,7 @@ def test_refused():
 def test_a_generator_is_read_once():
     net = small_net()
     for sources in ([iter([data(net)])], [data(net), iter([data(net)])]):
-        with pytest.raises(DataError, match="read more than once: pass a list or a function"):
+        with pytest.raises(DataError, match="read several times: pass a list or a function"):
             sensitivity(net, *sources, effort="fast")
     assert sensitivity(net, iter([data(net)]), [data(net)], effort="fast").samples == 24
 
@@ -313,24 +313,24 @@ def test_results_of_something_else(tmp_path):
     run(net, folder=tmp_path, metric="L1", batch=8)
     same = {"folder": tmp_path, "resume": True, "metric": "L1", "batch": 8}
     for more, said in (
-        ({"metric": "KL"}, r'results of metric = \["L1"\], not \["KL"\]; drop --resume'),
-        ({"what": "all"}, 'results of what = "both", not "all"'),
-        ({"all_but_one": True}, "results of all_but_one = false, not true"),
+        ({"metric": "KL"}, r'results for metric = \["L1"\], not \["KL"\]; omit --resume'),
+        ({"what": "all"}, 'results for what = "both", not "all"'),
+        ({"all_but_one": True}, "results for all_but_one = false, not true"),
         (
             {"calibrator": "max", "bits": 8, "mode": "q-value", "effort": "normal"},
             r"another plan \(calibration",
         ),
-        ({"batch": 4}, "results of samples of a block = 8, not 4"),
+        ({"batch": 4}, "results for samples of a block = 8, not 4"),
     ):
         with pytest.raises(ConfigError, match=said):
             run(net, **{**same, **more})
-    with pytest.raises(ConfigError, match="results of another model"):
+    with pytest.raises(ConfigError, match="results for another model"):
         sensitivity(nets.plain(), data(nets.plain()), effort="fast", **same)
     for other, said in ((data(net, seed=5), "other data"), (data(net, 16), "more data")):
-        with pytest.raises(ConfigError, match=f"results of {said}"):
+        with pytest.raises(ConfigError, match=f"results for {said}"):
             sensitivity(net, data(net), other, effort="fast", **same)
     (tmp_path / JOURNAL_FILE).write_text("no journal\n")
-    with pytest.raises(ConfigError, match="is damaged; drop --resume"):
+    with pytest.raises(ConfigError, match="is damaged; omit --resume"):
         run(net, **same)
     assert run(net, **{**same, "resume": False}).samples == 24
 
@@ -406,7 +406,7 @@ def test_command(tmp_path):
     refused = CliRunner().invoke(cli.main, [str(word) for word in (*line, "--resume")])
     assert refused.exit_code == 1
     assert refused.stderr.splitlines()[-1].startswith(
-        f"error: {tmp_path}/out/{JOURNAL_FILE} holds results of metric"
+        f"error: {tmp_path}/out/{JOURNAL_FILE} contains results for metric"
     )
 
 
@@ -450,10 +450,7 @@ def test_a_real_kill(tmp_path):
 def test_notes():
     net = small_net()
     assert run(net).notes == (
-        (
-            "effort fast leaves uneven channels as they are: try --effort normal before you skip a "
-            "layer"
-        ),
+        "effort fast does not equalize channels: try --effort normal before you skip a layer",
     )
     normal = sensitivity(net, data(net), what="weight")
     assert normal.notes == ()

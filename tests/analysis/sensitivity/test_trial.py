@@ -25,9 +25,9 @@ def test_pieces_are_the_model(name):
     net = getattr(nets, name)()
     plan, _, engine = engine_of(net)
     x = data(net, 5)
-    whole = {n: a for n, a, _ in FloatRunner(plan.graph, engine.wanted).run({"x": x})}
+    whole = {n: a for n, a, _ in FloatRunner(plan.graph, engine.output_names).run({"x": x})}
     base = engine.run_base(RoundedSet(), {"x": x})
-    for output in engine.wanted:
+    for output in engine.output_names:
         np.testing.assert_allclose(base.tensors[output], whole[output], rtol=1e-5, atol=1e-5)
 
 
@@ -43,7 +43,9 @@ def test_everything_rounded_is_the_simulator(name, platform):
     x = data(net, 5)
     session = Session(lower(plan.partition, plan.plan, plan.target).graph)
     found = engine.run_base(union(every), {"x": x}).tensors
-    for output, array in zip(engine.wanted, session.run(engine.wanted, {"x": x}), strict=True):
+    for output, array in zip(
+        engine.output_names, session.run(engine.output_names, {"x": x}), strict=True
+    ):
         np.testing.assert_array_equal(found[output], array)
 
 
@@ -64,7 +66,7 @@ def test_from_any_base(draw):
     feeds = {"x": data(plan.original, 3)}
     found = engine.outputs(now, engine.run_base(then, feeds), feeds)
     want = engine.run_base(now, feeds).tensors
-    for name in engine.wanted:
+    for name in engine.output_names:
         assert np.array_equal(found[name], want[name])
 
 
