@@ -11,7 +11,7 @@ Q27, is a `TableInputRule`:
 `NOTHING`       the executor's factor overflows to 0, so that every input reads as 0
 ==============  ======================================================================================
 
-To the training side outputs are `as_told`: the table in Q11 gives Q15, rounded to any scale, the
+To the training side outputs are `uses_node_format`: the table in Q11 gives Q15, rounded to any scale, the
 one in Q27 rounds once, to o_bits - 1 fractional bits. An int8 input that is read `RIGHT_ONLY` is
 what a Requant by 2^8 in front of it would make int16. QGelu and QSwish (venusA, dialect v3) have
 tables of their own, Q27 in and out.
@@ -145,13 +145,13 @@ class Sigmoid(Format):
             all_integers(bits),
             info.require_exponent("scale_x", get_number(info.attributes, "scale_x")),
         )
-        if how.as_told:
+        if how.uses_node_format:
             return Table(
                 self._compute_training_table(info, curve, round_shift_right(x, q - fraction))
             )
-        if how.reading is TableInputRule.NOTHING:
+        if how.input_rule is TableInputRule.NOTHING:
             x = x * 0
-        elif how.reading is TableInputRule.RIGHT_ONLY:
+        elif how.input_rule is TableInputRule.RIGHT_ONLY:
             x = round_shift_right(x << (16 - bits), max(q + 16 - bits - fraction, 0))
         else:
             x = saturate_array(round_shift_right(x, q - fraction), 32)
@@ -164,7 +164,7 @@ class Sigmoid(Format):
         from simulator.fixed_point import integer_dtype, saturate_array
 
         bits, scale = get_int(bound.attributes, "o_bits"), get_number(bound.attributes, "scale_o")
-        if bound.expect_arithmetic(LutArithmetic).reading is TableInputRule.WRAPPED:
+        if bound.expect_arithmetic(LutArithmetic).input_rule is TableInputRule.WRAPPED:
             return requantize_table(bound, curve.evaluate_unsaturated(x), 2.0**15)
         if scale != 2.0 ** (bits - 1):
             raise ModelError(
@@ -186,7 +186,7 @@ class Sigmoid(Format):
         """What the node says to the training side."""
         return (
             [qparams_from_attributes(bound.attributes, "o")]
-            if bound.expect_arithmetic(LutArithmetic).as_told
+            if bound.expect_arithmetic(LutArithmetic).uses_node_format
             else super().all_output_qparams(bound, scales)
         )
 

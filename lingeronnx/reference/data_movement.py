@@ -44,11 +44,14 @@ class Concat(Integer):
 
     def compute(self, a: Attributes, arithmetic: Arithmetic, *inputs: np.ndarray) -> Outputs:
         """Requantize each input and join them."""
-        parts, raises_only = [], expect_arithmetic(arithmetic, Joining).raises_only
+        parts, zeroes_larger_scales = (
+            [],
+            expect_arithmetic(arithmetic, Joining).zeroes_larger_scales,
+        )
         for index, x in enumerate(inputs):
             key = f"scale_x_{index}"
             ratio = a.scale("scale_o") / a.scale(key) if key in a else 1.0
-            if raises_only and exact_log2(ratio) < 0:
+            if zeroes_larger_scales and exact_log2(ratio) < 0:
                 x = x * 0
             parts.append(
                 requantize(

@@ -1,18 +1,20 @@
-"""The targets: what may be asked of a chip, and the chips that there are.
+"""The targets: the interface that a chip implements, and the known chips.
 
-===============  ===================================================================================================
-`_target`        the contract: `Target`, a row of data, and `Vendor`, what a target answers by code
-`verdict`        what a target with a packer says of a graph, as values
-`latency`        how long a graph takes, as values; `call_time` as users are told; `timing_row` as a
-board tells `arithmetic`     how an operator computes, as values
-`limits`         what of an operator a platform takes
-`generic`        the idealised target
-`luna/` ...      a folder for each vendor
-===============  ===================================================================================================
+========================  ==========================================================================
+`_target`                 the interface: `Target`, a frozen description, and `Vendor`, its code
+`verdict`                 verdict of a packer on a graph, with its findings and cost
+`latency`                 latency of a graph, per layer and in total
+`call_latency`            latency of one call of a model, compared with a budget
+`timing_calibration`      kernel costs fitted to the log of a board
+`arithmetic`              how an operator computes
+`limits`                  limits of an operator on a target
+`generic`                 the idealised target
+`luna/` ...               one folder per vendor
+========================  ==========================================================================
 
-Nothing outside a vendor's folder may compare a platform's name or import from there; code asks the
-row. A vendor is a line in `VENDORS`; a platform that is in none of them can be given as a value
-wherever a platform's name is taken.
+Code outside a vendor's folder must not compare a platform's name or import from that folder; it
+asks the target. A vendor is a line in `VENDORS`. A platform that belongs to no vendor can be passed
+as a `Target` wherever a platform name is accepted.
 """
 
 from __future__ import annotations
@@ -57,7 +59,8 @@ __all__ = [
     "format_limit_rule",
 ]
 
-#: The vendors' packages, each with its rows as PLATFORMS; the first row of the first is what is meant without a name.
+#: The vendors' packages, each with its targets as PLATFORMS. The first target of the first package
+#: is the default.
 VENDORS = ("lingeronnx.targets.luna",)
 
 _CHIPS: tuple[Target, ...] = tuple(
@@ -68,9 +71,12 @@ PLATFORMS = (GENERIC, *_CHIPS)
 
 
 def get_target(name_or_target: str | Target) -> Target:
-    """Return the row called `name_or_target`, or the row that is given.
+    """Return the target called `name_or_target`, or the argument itself if it is a `Target`.
 
-    ConfigError naming the nearest when there is none.
+    Raises
+    ------
+    ConfigError
+        If there is no target of this name; the message suggests the nearest one.
     """
     if isinstance(name_or_target, Target):
         return name_or_target

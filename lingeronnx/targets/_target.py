@@ -1,11 +1,9 @@
-"""What the core may ask of any chip.
+"""The interface between the core and a chip.
 
-A row of data (`Target`), and a few methods for what is no data (`Vendor`).
-The core asks `Target`, which nobody derives from. Where a chip comes with code of its own (a
-packer, limits that are computed, rewrites before the file is written), its vendor derives from
-`Vendor`; every method has a default, that of a target which takes what its columns say. `Target`
-hands copies to those that change something. No calibration, no rounding method and no grouping of
-nodes lives here.
+`Target` is a frozen description of a chip; nothing derives from it. If a chip comes with code of
+its own (a packer, computed limits, rewrites before the file is written), its vendor derives from
+`Vendor`. The defaults of all methods suit a target without a packer. `Target` passes copies to
+methods that modify a graph. Calibration, rounding methods and node grouping do not belong here.
 """
 
 from __future__ import annotations
@@ -52,29 +50,31 @@ __all__ = [
 
 _Kind = TypeVar("_Kind")
 
-#: A limit of a node: it takes a node, float or integer, and the platform, and returns the value that breaks the limit,
-#: or None. Its docstring is the rule that users read, ``rule | remedy``, filled in from the platform as `target`.
+#: A limit of a node: it takes a node, float or integer, and the target, and returns the value that
+#: breaks the limit, or None. Its docstring is the rule that users read, ``rule | remedy``, with
+#: placeholders for columns of `target`.
 LimitCheck: TypeAlias = "Callable[[ir.Node, Target], object]"
 
 
 class Fault(Protocol):
-    """Something that an executor does wrong. key : its short name in reports.
+    """A known defect of an executor.
 
-    Text : what users read.
+    key : short name in reports.
+    text : the description that users read.
     """
 
     @property
     def key(self) -> str:
-        """Its short name."""
+        """The short name."""
 
     @property
     def text(self) -> str:
-        """What is wrong, and what the quantizer does about it."""
+        """The defect, and how the quantizer works around it."""
 
 
 @dataclass(frozen=True)
 class AppliedRewrite:
-    """One rewrite that was applied: at which node, what was done, and what it costs."""
+    """An applied rewrite: the node, a description of the change, and its cost."""
 
     node: str
     what: str
@@ -83,64 +83,66 @@ class AppliedRewrite:
 
 @dataclass(frozen=True)
 class Vendor:
-    """What a target answers by code. The defaults are those of a target without a packer."""
+    """Code of a target. The defaults are those of a target without a packer."""
 
     @property
     def packer_command(self) -> str:
-        """The packer's call; empty without a packer."""
+        """The command of the packer; empty without a packer."""
         return ""
 
     def get_limit_checks(self, operator: str) -> tuple[LimitCheck, ...]:
-        """Return what the target takes of an integer operator beyond its columns.
+        """Return the limits of an integer operator beyond the columns of the target.
 
-        Limits of the nodes lowered to it.
+        They are checked on the float nodes that are lowered to it.
         """
         return ()
 
     def has_limit(self, limit: LimitCheck, target: Target) -> bool:
-        """Whether `target` has such a limit of `get_limit_checks`, or none of its numbers make it one.
+        """Whether `target` has a limit of `get_limit_checks`; False if its number is not set.
 
-        Pages of limits ask.
+        Used by pages that list the limits.
         """
         return True
 
     def get_limits_fixed_by(self, rewrite_name: str) -> tuple[LimitCheck, ...]:
-        """Return the limits that a rewrite of `fit` is for, by its name.
+        """Return the limits that a legalization rewrite satisfies.
 
-        It acts on nodes that break one of them.
+        The rewrite acts on nodes that break one of them.
         """
         return ()
 
     def explain_rejected_weight_bits(self, node: ir.Node, bits: int, target: Target) -> str | None:
-        """Return why the weights of the float `node` cannot have as few `bits`, None where they can.
+        """Explain why the float `node` cannot have weights of `bits` bits; None if it can.
 
-        Asked where an operator of the target has weights of so few bits and not all have
-        (`OperatorSupport.weight_bits`).
+        Called if the target supports this width for some operators (`OperatorSupport.weight_bits`).
         """
         return None
 
     def find_triggered_faults(self, node: ir.Node, target: Target) -> Sequence[Fault]:
-        """Return the faults of the executor that the float `node` would meet, and the quantizer works around."""
+        """Return the executor faults that the float `node` triggers; the quantizer avoids them."""
         return ()
 
     def run_backend_passes(
         self, graph: ir.Model, target: Target
     ) -> tuple[ir.Model, Sequence[AppliedRewrite]]:
-        """Return the integer `graph` as the executor needs it, the same integers, and what was done; it may change."""
+        """Run the passes that the executor needs on the integer `graph`; its results do not change.
+
+        Returns the graph, which may be modified in place, and the applied rewrites.
+        """
         return graph, ()
 
     def assign_resident_constants(
         self, graphs: Sequence[ir.Model], target: Target
     ) -> Sequence[PackerArguments | None]:
-        """Write into the parts of one graph, in place, which of them keep their constants in the memory of all.
+        """Mark the parts of one graph that keep their constants in shared memory, in place.
 
-        Return for each part the choice of arguments, where that was made for it; nothing where none
-        was.
+        Returns the chosen arguments of each part, or None for a part without. The result is empty
+        if nothing was chosen.
         """
         return ()
 
     def names(self, graph: ir.Model) -> NameMapping:
-        """Return the names that cannot stand in a file for the target, and others for them."""
+        """Return the names that are not valid in a file for the target, with their replacements."""
         from ..graph.name_mapping import NameMapping
 
         return NameMapping()
@@ -148,22 +150,22 @@ class Vendor:
     def evaluate_packing(
         self, graph: ir.Model | onnx.ModelProto, target: Target, argv: Sequence[str] | None
     ) -> PackerArguments:
-        """Return what becomes of the part for the chip.
+        """Evaluate the part of a graph that runs on the chip.
 
-        Words : the packer's, None: the best that are found.
+        `argv` are the packer's arguments; None selects the best ones.
         """
         raise ConfigError(f"{target.name} has no packer; choose a chip")
 
     def explain_missing_timing(self, target: Target) -> str:
-        """Say why nothing is known of the time on a chip; empty where verdicts know it."""
-        return f"nothing is known of the time on {target.name}; choose a chip"
+        """Explain why latencies on the target cannot be estimated; empty if they can."""
+        return f"no timing model for {target.name}; select a chip"
 
     def with_timing_calibration(self, calibration: TimingCalibration, target: Target) -> Vendor:
-        """Return the same code with prices of a board.
+        """Return a copy of the vendor with the kernel costs of a board.
 
-        ConfigError where the row is of another chip.
+        Raises ConfigError if the calibration is of another chip.
         """
-        raise ConfigError(f"a timing file is for a chip; {self.explain_missing_timing(target)}")
+        raise ConfigError(f"a timing file needs a chip; {self.explain_missing_timing(target)}")
 
     def analyze_board_log(
         self,
@@ -173,41 +175,53 @@ class Vendor:
         log_text: str,
         clock_mhz: float | None,
     ) -> BoardProfile:
-        """Return a board's log, the text, beside the model of its parts for the chip, and the prices that it gives.
+        """Compare a board's log with the latency model, and fit kernel costs to it.
 
-        argv : as for `evaluate_packing`. clock : MHz of the board. ConfigError where the log is not
-        of these graphs.
+        Parameters
+        ----------
+        graphs
+            The integer graphs of the chip's parts.
+        argv
+            The packer's arguments, as for `evaluate_packing`.
+        clock_mhz
+            Clock of the board in MHz.
+
+        Raises
+        ------
+        ConfigError
+            If the log does not belong to these graphs.
         """
-        raise ConfigError(f"a board's log is of a chip; {self.explain_missing_timing(target)}")
+        raise ConfigError(f"a board log needs a chip; {self.explain_missing_timing(target)}")
 
     @property
     def clock_mhz(self) -> float | None:
-        """MHz, where a board's row tells them."""
+        """The clock in MHz, if a timing calibration contains it."""
         return None
 
     def convert_dialect(self, graph: ir.Model, domain: str, target: Target) -> Sequence[str]:
-        """Write `graph` in the names of another domain, in place.
+        """Rename the operators of `graph` to those of another domain, in place.
 
-        Return what means something else there.
+        Returns notes on operators that have another meaning there.
         """
         raise ModelError(
-            f"a graph for {target.name} has no counterpart in domain {domain}, which knows the "
+            f"a graph for {target.name} cannot be written in domain {domain}, which supports "
             "chips only"
         )
 
     def format_packer_command(self, argv: Sequence[str], graph_path: str, package_path: str) -> str:
-        """Return the packer's call for the files `graph_path` and `package_path`, quoted for a shell."""
+        """Return the packer's command line for two files, quoted for a shell; empty without one."""
         return ""
 
 
 @dataclass(frozen=True)
 class OperatorSupport:
-    """One integer operator on a target.
+    """Support of one integer operator on a target.
 
-    arithmetic : how it computes. limits : what it takes; None: whatever its definition takes.
-    miscompiled : whether it packs and computes something else than the operator is meant to: a
-    graph that has it is computed as the chip does, but the quantizer writes something else.
-    weight_bits : widths that its weights may have beside those of the target.
+    arithmetic : how it computes.
+    limits : its limits; None if it supports everything that its definition allows.
+    miscompiled : whether it packs but does not compute what it is defined to. A graph with it is
+    simulated as the chip computes it, but the quantizer writes something else.
+    weight_bits : weight widths besides those of the target.
     """
 
     arithmetic: Arithmetic = Arithmetic()
@@ -219,7 +233,7 @@ class OperatorSupport:
 def make_support_rows(
     arithmetic: Arithmetic, *operators: str, limits: Limits | None = None, miscompiled: bool = False
 ) -> dict[str, OperatorSupport]:
-    """Return the same row for each of the operators."""
+    """Return the same support for each of the operators."""
     return dict.fromkeys(operators, OperatorSupport(arithmetic, limits, miscompiled))
 
 
@@ -256,10 +270,22 @@ def make_support_rows(
 class Target:
     """One target: a chip with its executor, or the generic one.
 
-    ops : the integer operators the target is known to run. also : further ones that the quantizer
-    never writes, and how a graph that has them is computed. training : dialect of graphs ->
-    operator -> how the software computes it that such graphs are trained with. why : integer
-    operator -> why it is not there, or not written. vendor : its code.
+    ops : the integer operators that the target runs.
+    also : further operators that the quantizer never writes, and how a graph with them is computed.
+    weight_scales : granularities of weight scales: "tensor", "channel" (one per output channel) or
+    "group" (one per group of a row).
+    zero_points : whether activations may have a zero point other than 0.
+    single_sample : whether graphs are written for one sample, with a batch of 1.
+    out_bits : output widths of a fully connected layer whose output becomes float.
+    curve_bits : output widths, besides 8, of one whose output only a sigmoid or tanh uses.
+    exponents : bounds of the exponents of power-of-two activation scales.
+    shared_memory, external_memory : in bytes.
+    opset : version of the standard operators in written files.
+    ir_version : IR version of written files without functions.
+    node_attributes : attributes to add by operator; "" for every integer node.
+    why : integer operator -> why it does not exist or is not written.
+    training : dialect -> operator -> how the training software computes it.
+    vendor : code of the target.
     """
 
     name: str
@@ -269,83 +295,80 @@ class Target:
     bits: tuple[int, ...]
     ops: Mapping[str, OperatorSupport]
     also: Mapping[str, Arithmetic] = field(default_factory=dict)
-    weight_scales: tuple[str, ...] = (
-        "tensor",
-    )  # "channel": one for each output channel; "group": of a row
-    zero_points: bool = False  # it takes activations whose real 0 is another integer than 0
-    single_sample: bool = False  # graphs are written for one sample, with a batch of 1
-    out_bits: tuple[int, ...] = (8,)  # of a fully connected layer whose output leaves the integers
-    curve_bits: tuple[int, ...] = ()  # of one whose output a sigmoid or tanh alone reads, beside 8
-    exponents: tuple[int, int] = (-126, 126)  # of activations' power-of-two scales
-    shared_memory: int | None = None  # bytes
+    weight_scales: tuple[str, ...] = ("tensor",)
+    zero_points: bool = False
+    single_sample: bool = False
+    out_bits: tuple[int, ...] = (8,)
+    curve_bits: tuple[int, ...] = ()
+    exponents: tuple[int, int] = (-126, 126)
+    shared_memory: int | None = None
     external_memory: int | None = None
-    opset: int = 12  # of the standard operators in what is written
-    ir_version: int = 6  # of the file format, where it has no functions
-    node_attributes: Mapping[str, Mapping[str, object]] = field(
-        default_factory=dict
-    )  # "" = every integer node
+    opset: int = 12
+    ir_version: int = 6
+    node_attributes: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()
     why: Mapping[str, str] = field(default_factory=dict)
     training: Mapping[int, Mapping[str, Arithmetic]] = field(default_factory=dict)
     vendor: Vendor = field(default_factory=Vendor)
 
     def __init_subclass__(cls) -> None:
-        raise TypeError(
-            "Target is final: what is data is a column, what a target answers by code is its "
-            "vendor's"
-        )
+        raise TypeError("Target is final: add data as a column, and code to a subclass of Vendor")
 
     def __str__(self) -> str:
         return self.name
 
     @property
     def needs_power_of_two_scales(self) -> bool:
-        """Whether the target takes power-of-two scales only: it shifts."""
+        """Whether all scales must be powers of two, because the target rescales by shifts."""
         return self.modes == ("q-value",)
 
     @property
     def is_int8_only(self) -> bool:
-        """Whether operands have 8 bits, and so biases 32."""
+        """Whether 8 bits is the only width of operands; biases then have 32 bits."""
         return self.bits == (8,)
 
     @property
     def all_weight_bits(self) -> tuple[int, ...]:
-        """The widths that weights of some operator may have."""
-        more = {bits for row in self.ops.values() for bits in row.weight_bits}
-        return tuple(sorted({*self.bits, *more}))
+        """The widths that weights of at least one operator may have."""
+        widths = set(self.bits)
+        for support in self.ops.values():
+            widths.update(support.weight_bits)
+        return tuple(sorted(widths))
 
     def get_weight_bits(self, operator: str) -> tuple[int, ...]:
         """Return the widths that the weights of `operator` may have."""
-        return tuple(
-            sorted({*self.bits, *(self.ops[operator].weight_bits if operator in self.ops else ())})
-        )
+        operator_bits = self.ops[operator].weight_bits if operator in self.ops else ()
+        return tuple(sorted({*self.bits, *operator_bits}))
 
     def with_op(self, operator: str, **columns: Any) -> Target:
-        """Return a copy in which `operator` has other `columns` of `OperatorSupport`."""
+        """Return a copy in which `columns` replace fields of the support of `operator`."""
         return replace(self, ops={**self.ops, operator: replace(self.ops[operator], **columns)})
 
     def can_run(self, operator: str) -> bool:
-        """Whether the integer operator is in this row's list."""
+        """Whether the target supports the integer operator."""
         return operator in self.ops
 
     def is_computed_correctly(self, operator: str) -> bool:
-        """Whether the target runs the operator as it is meant.
+        """Whether the target computes the operator as it is defined.
 
-        Where another will do, the quantizer writes that.
+        If not, the quantizer writes other operators instead.
         """
         return operator in self.ops and not self.ops[operator].miscompiled
 
     def find_arithmetic(self, operator: str) -> Arithmetic | None:
-        """Return how the operator is computed, also where the quantizer never writes it.
+        """Return how the operator is computed, or None if it is not known.
 
-        None where it is not known.
+        Includes operators that the quantizer never writes.
         """
-        row = self.ops.get(operator)
-        return self.also.get(operator) if row is None else row.arithmetic
+        support = self.ops.get(operator)
+        return self.also.get(operator) if support is None else support.arithmetic
 
     @accept_old_parameters("0.3", kind="arithmetic_type")
     def get_arithmetic(self, operator: str, arithmetic_type: type[_Kind]) -> _Kind | None:
-        """Return the arithmetic of `operator`, an `arithmetic_type`, or None if the target does not run it."""
+        """Return the arithmetic of `operator`, or None if the target does not run it.
+
+        Raises InternalError if it is not an `arithmetic_type`.
+        """
         return self._check_type(
             operator,
             self.ops[operator].arithmetic if operator in self.ops else None,
@@ -354,96 +377,101 @@ class Target:
 
     @accept_old_parameters("0.3", kind="limits_type")
     def get_limits(self, operator: str, limits_type: type[_Kind]) -> _Kind | None:
-        """Return the limits of `operator`, which are of class `limits_type`, or None where it has none."""
+        """Return the limits of `operator`, or None if it has none.
+
+        Raises InternalError if they are not a `limits_type`.
+        """
         return self._check_type(
             operator, self.ops[operator].limits if operator in self.ops else None, limits_type
         )
 
-    def _check_type(self, operator: str, arithmetic: object, kind: type[_Kind]) -> _Kind | None:
-        if arithmetic is None or isinstance(arithmetic, kind):
-            return arithmetic
+    def _check_type(self, operator: str, value: object, expected_type: type[_Kind]) -> _Kind | None:
+        """Return `value`, which must be None or of the expected type."""
+        if value is None or isinstance(value, expected_type):
+            return value
         raise InternalError(
-            f"platform {self.name}: {operator} has {type(arithmetic).__name__} where "
-            f"{kind.__name__} belong"
+            f"platform {self.name}: {operator} has {type(value).__name__}, expected "
+            f"{expected_type.__name__}"
         )
 
-    # ---- limits that rules quote, or several operators ask for -----------------------------------------------------
+    # ---- limits that rules quote, or that several operators use ----------------------------------
 
     @property
     def conv_limits(self) -> ConvLimits | None:
-        """What is taken of convolutions, as far as rewrites aim at it.
-
-        None where they take everything.
-        """
+        """Limits of convolutions that rewrites aim at; None without limits."""
         return self.get_limits("Conv2dInt", ConvLimits)
 
     @property
     def pool_limits(self) -> PoolLimits | None:
-        """What is taken of averages over windows, likewise."""
+        """Limits of average pools that rewrites aim at; None without limits."""
         return self.get_limits("AvgPool2dInt", PoolLimits)
 
     @property
     def linear_limits(self) -> MatrixLimits | None:
-        """Limits of a fully connected layer."""
+        """Limits of fully connected layers; None without limits."""
         return self.get_limits("LinearInt", MatrixLimits)
 
     @property
     def recurrent_limits(self) -> RecurrentLimits | None:
-        """Limits of an LSTM."""
+        """Limits of LSTMs; None without limits."""
         return self.get_limits("LSTMInt", RecurrentLimits)
 
     @property
     def transpose(self) -> TransposeLimits | None:
-        """Return the limits of permutations; None where there are none."""
+        """Limits of permutations; None without limits."""
         return self.get_limits("Transpose", TransposeLimits)
 
     @property
     def unsupported_perms(self) -> tuple[tuple[int, ...], ...]:
-        """Permutations that are not written: each is made by two others."""
+        """Permutations that are not written; each is replaced by two others."""
         return () if self.transpose is None else self.transpose.unsupported_perms
 
     @property
     def softmax_limits(self) -> SoftmaxLimits | None:
-        """Limits of the rows of a softmax."""
+        """Limits of softmax rows; None without limits."""
         return self.get_limits("SoftmaxInt", SoftmaxLimits)
 
     @property
     def layer_norm_limits(self) -> LayerNormLimits | None:
-        """Limits of layer normalisation."""
+        """Limits of layer normalization; None without limits."""
         return self.get_limits("LayerNormInt", LayerNormLimits)
 
     @property
     def sigmoid_limits(self) -> SigmoidLimits | None:
-        """Limits of the sigmoid that GluInt stands in for."""
+        """Limits of a sigmoid that is computed by GluInt; None without limits."""
         return self.get_limits("iqSigmoid", SigmoidLimits)
 
-    # ---- what the vendor's code answers ----------------------------------------------------------------------------
+    # ---- methods of the vendor -------------------------------------------------------------------
 
     @property
     def has_packer(self) -> bool:
-        """Whether it has a packer: whether there is something to be chip-ready for."""
+        """Whether the target has a packer, so that a graph can be chip-ready for it."""
         return bool(self.vendor.packer_command)
 
     @accept_old_parameters("0.3", rewrite="rewrite_name")
     def needs_rewrite(self, node: ir.Node, rewrite_name: str) -> bool:
-        """Whether `node` breaks a limit that the rewrite of that name is for."""
+        """Whether `node` breaks a limit that the rewrite `rewrite_name` satisfies."""
         return any(
             limit(node, self) is not None for limit in self.vendor.get_limits_fixed_by(rewrite_name)
         )
 
     def run_backend_passes(self, graph: ir.Model) -> tuple[ir.Model, Sequence[AppliedRewrite]]:
-        """Return a copy of the integer `graph` as the executor needs it, the same integers, and what was done."""
+        """Return a copy of the integer `graph` as the executor needs it, and the applied rewrites.
+
+        The copy computes the same integers.
+        """
         from ..graph import ir
 
-        made, done = self.vendor.run_backend_passes(ir.clone(graph), self)
-        ir.assign_node_names(made)
-        return made, done
+        model, rewrites = self.vendor.run_backend_passes(ir.clone(graph), self)
+        ir.assign_node_names(model)
+        return model, rewrites
 
     @accept_old_parameters("0.3", to="domain")
     def convert_dialect(self, graph: ir.Model, domain: str) -> tuple[ir.Model, Sequence[str]]:
-        """Return a copy of the integer `graph` in the names of another domain, and what means something else there.
+        """Return a copy of the integer `graph` with the operators of another domain.
 
-        ModelError where the target has none, or an operator no counterpart.
+        Also returns notes on operators that have another meaning there. Raises ModelError if the
+        target does not support the domain, or an operator has no counterpart.
         """
         from ..graph import ir
 
@@ -451,10 +479,10 @@ class Target:
         return copy, self.vendor.convert_dialect(copy, domain, self)
 
     def with_safe_names(self, graph: ir.Model, names: NameMapping | None = None) -> ir.Model:
-        """Return `graph` with names that can stand in a file for the target.
+        """Return `graph` with names that are valid in a file for the target.
 
-        The way back stands in its metadata.
-        names : those of a larger graph that `graph` is part of.
+        The original names are stored in the metadata. `names` is the mapping of a larger graph that
+        `graph` is part of.
         """
         from ..graph.name_mapping import apply_file_names
 
@@ -464,18 +492,25 @@ class Target:
     def evaluate_packing(
         self, graph: ir.Model | onnx.ModelProto, argv: Sequence[str] | None = None
     ) -> PackerArguments:
-        """Return what the packer and the chip make of a graph, its part for the chip alone.
+        """Evaluate the part of a graph that runs on the chip: the packer's verdict and arguments.
 
-        argv : the packer's arguments; None: the best that are found. ConfigError for a target
-        without a packer, or for arguments that its packer does not have.
+        Parameters
+        ----------
+        argv
+            The packer's arguments; None selects the best ones.
+
+        Raises
+        ------
+        ConfigError
+            If the target has no packer, or the packer does not have one of the arguments.
         """
         return self.vendor.evaluate_packing(graph, self, argv)
 
     @accept_old_parameters("0.3", row="calibration")
     def with_timing_calibration(self, calibration: TimingCalibration) -> Target:
-        """Return the target with prices that a board gave.
+        """Return a copy with the kernel costs of a board.
 
-        ConfigError where they are another chip's.
+        Raises ConfigError if the calibration is of another chip.
         """
         return replace(self, vendor=self.vendor.with_timing_calibration(calibration, self))
 
@@ -483,21 +518,28 @@ class Target:
     def estimate_latency(
         self, graph: ir.Model | onnx.ModelProto, argv: Sequence[str] | None = None
     ) -> Latency:
-        """Return how many cycles a graph takes, its part for the chip alone.
+        """Estimate the cycles of the part of a graph that runs on the chip.
 
-        argv : as for `evaluate_packing`. ConfigError for a target of which nothing is known, and
-        for a graph that does not pack.
+        Parameters
+        ----------
+        argv
+            The packer's arguments, as for `evaluate_packing`.
+
+        Raises
+        ------
+        ConfigError
+            If there is no timing model of the target, or the graph does not pack.
         """
-        if unknown := self.vendor.explain_missing_timing(self):
-            raise ConfigError(unknown)
+        if reason := self.vendor.explain_missing_timing(self):
+            raise ConfigError(reason)
         return require_latency(self.evaluate_packing(graph, argv).verdict)
 
 
 def format_limit_rule(limit: Callable[..., Any], target: Target) -> tuple[str, str]:
-    """Return (rule, remedy) as users read them.
+    """Return (rule, remedy) of a limit as users read them.
 
-    The limit's docstring, filled in from the row, split at the bar.
-    In a docstring `target` is the platform and `own` its vendor's code.
+    The docstring of the limit is filled in from the target and split at the bar. The placeholders
+    `target` and `own` are the target and its vendor.
     """
     text = " ".join((limit.__doc__ or "").split()).format(target=target, own=target.vendor)
     rule, _, remedy = text.partition(" | ")

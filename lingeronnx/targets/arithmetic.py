@@ -1,9 +1,8 @@
 """How integer operators compute, as frozen values.
 
-What a platform's row says, and operators and reference read.
-One class per family of operators, each member of an enum with what it means beside it; `Arithmetic`
-itself is for those that only move or requantize. The defaults are those of `generic`. What the
-formulas are is told in docs/numerics.md.
+A target assigns one to each operator; operators and reference implementations read it. There is one
+class per family of operators; `Arithmetic` itself is for operators that only move or requantize
+data. The defaults are those of `generic`. The formulas are in docs/numerics.md.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ __all__ = [
 
 
 class LeftShiftBehavior(Enum):
-    """What comes out where the scales would need a shift to the left, seen from the accumulator."""
+    """Result of a requantization whose scales would need a left shift of the accumulator."""
 
     SHIFTED = "shifts left"
     UNSHIFTED = "does not shift left"
@@ -58,12 +57,12 @@ class LeftShiftBehavior(Enum):
 
 @dataclass(frozen=True)
 class Requantization:
-    """How an accumulator becomes a result at another scale.
+    """How an accumulator is converted to the output scale.
 
-    shifts : by powers of two alone; otherwise by a multiplier of 31 bits, any ratio.
-    left : what a shift to the left gives; nothing to a multiplier.
-    rounding : of what a shift to the right or a multiplier cuts off; None: as the node says
-    (quant_mode). bits : width of the result, whatever o_bits says; None: as it says.
+    shifts : by powers of two only; otherwise by a 31-bit multiplier, which allows any ratio.
+    left : result of a left shift; ignored with a multiplier.
+    rounding : of a right shift or a multiplication; None uses the node's quant_mode.
+    bits : width of the result, whatever o_bits is; None uses o_bits.
     """
 
     shifts: bool = False
@@ -72,45 +71,40 @@ class Requantization:
     bits: int | None = None
 
     def __str__(self) -> str:
-        told = [self.left.value if self.shifts else "multiplies"]
-        if self.rounding is not RoundingMode.HALF_UP:
-            told.append(
-                "rounds "
-                + (
-                    self.rounding.name.lower().replace("_", " ")
-                    if self.rounding is not None
-                    else "as the node says"
-                )
-            )
-        return ", ".join(
-            [*told, *([f"gives {self.bits} bits always"] if self.bits is not None else [])]
-        )
+        phrases = [self.left.value if self.shifts else "multiplies"]
+        if self.rounding is None:
+            phrases.append("rounds as the node says")
+        elif self.rounding is not RoundingMode.HALF_UP:
+            phrases.append(f"rounds {self.rounding.name.lower().replace('_', ' ')}")
+        if self.bits is not None:
+            phrases.append(f"gives {self.bits} bits always")
+        return ", ".join(phrases)
 
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """What every operator has; those that move integers need nothing of it."""
+    """Settings that all operators have; operators that only move integers ignore them."""
 
     requantize: Requantization = Requantization()
 
     def __str__(self) -> str:
-        told = [str(self.requantize)] if type(self) is not Arithmetic else []
+        phrases = [str(self.requantize)] if type(self) is not Arithmetic else []
         for field in fields(self)[1:]:
             value = getattr(self, field.name)
             if isinstance(value, Enum):
-                told.append(str(value.value))
+                phrases.append(str(value.value))
+            elif value is True:
+                phrases.append(field.name.replace("_", " "))
             elif value is not None and value is not False:
-                told.append(
-                    f"{field.name} {value}" if value is not True else field.name.replace("_", " ")
-                )
-        return "; ".join(told) or "exact"
+                phrases.append(f"{field.name} {value}")
+        return "; ".join(phrases) or "exact"
 
 
-# ---- borders -----------------------------------------------------------------------------------------------------
+# ---- quantization and requantization -------------------------------------------------------------
 
 
 class QuantFloatPrecision(Enum):
-    """In which floating-point steps a real number becomes an integer."""
+    """Floating-point precision in which a Quant computes."""
 
     DOUBLE = "in float64"
     PRODUCT = "the product in float32, the rest in float64"
@@ -119,7 +113,11 @@ class QuantFloatPrecision(Enum):
 
 @dataclass(frozen=True)
 class QuantArithmetic(Arithmetic):
-    """Quant. widest : bits of the widest integers it can write."""
+    """Quant.
+
+    real : floating-point precision.
+    widest : maximum output width in bits.
+    """
 
     real: QuantFloatPrecision = QuantFloatPrecision.DOUBLE
     widest: int = 32
@@ -127,17 +125,20 @@ class QuantArithmetic(Arithmetic):
 
 @dataclass(frozen=True)
 class RequantArithmetic(Arithmetic):
-    """Requant. wraps : what does not fit a wider type loses its top bits instead of being saturated."""
+    """Requant.
+
+    wraps : a value that does not fit in a wider type loses its top bits instead of being saturated.
+    """
 
     wraps: bool = False
 
 
-# ---- layers, sums, quotients -------------------------------------------------------------------------------------
+# ---- layers, sums, quotients ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class LayerArithmetic(Arithmetic):
-    """Sums of products: layers with weights, BmmInt."""
+    """Sums of products: layers with weights, and BmmInt."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ class MulArithmetic(Arithmetic):
 
 
 class AddOperandPrecision(Enum):
-    """In what the two operands of a sum meet."""
+    """Precision to which the two operands of a sum are converted before they are added."""
 
     FINE = "operands 2^16 times as fine as the result"
     BYTES = "operands requantized to 8 bits"
@@ -165,19 +166,23 @@ class AddArithmetic(Arithmetic):
             and self.requantize.rounding is not RoundingMode.HALF_UP
         ):
             raise ValueError(
-                "operands in bytes are rounded half up; take Operands.WIDE for other roundings"
+                "AddOperandPrecision.BYTES rounds half up; use AddOperandPrecision.WIDE for other "
+                "roundings"
             )
 
 
 @dataclass(frozen=True)
 class ConcatArithmetic(Arithmetic):
-    """iqCat. raises_only : an input of a larger scale than the output's becomes 0."""
+    """iqCat.
 
-    raises_only: bool = False
+    zeroes_larger_scales : an input of a larger scale than the output becomes 0.
+    """
+
+    zeroes_larger_scales: bool = False
 
 
 class DivisionMethod(Enum):
-    """How a quotient of two activations is found."""
+    """How a quotient of two activations is computed."""
 
     RECIPROCAL = "the NPU's reciprocal"
     UNSCALED = "the NPU's reciprocal, scales ignored"
@@ -192,7 +197,7 @@ class DivArithmetic(Arithmetic):
 
 
 class AverageDivisor(Enum):
-    """How the sum of a window becomes its average."""
+    """How the sum of a window is divided by its area."""
 
     ONE_ROUNDING = "one rounding"
     AREA = "shift or reciprocal"
@@ -209,16 +214,19 @@ class AveragePoolArithmetic(Arithmetic):
 
 @dataclass(frozen=True)
 class PadArithmetic(Arithmetic):
-    """iqPad. swapped : `reflect` repeats the edge, and what is called `replicate` reflects."""
+    """iqPad.
+
+    swapped : mode `reflect` repeats the edge, and mode `replicate` reflects.
+    """
 
     swapped: bool = False
 
 
-# ---- curves ------------------------------------------------------------------------------------------------------
+# ---- activation tables ---------------------------------------------------------------------------
 
 
 class ActivationTable(Enum):
-    """A chip's tables of sigmoid and tanh: 16 straight pieces each."""
+    """A chip's tables of sigmoid and tanh: 16 linear segments each."""
 
     VENUS = "venus"
     ARCS = "arcs"
@@ -226,12 +234,12 @@ class ActivationTable(Enum):
 
     @property
     def input_fraction_bits(self) -> int:
-        """Fractional bits of what goes in."""
+        """The fractional bits of the table's input."""
         return 11 if self is ActivationTable.VENUS else 27
 
 
 class TableInputRule(Enum):
-    """How an input comes to the format of the table."""
+    """How an input is converted to the input format of the table."""
 
     SATURATED = "input saturated"
     WRAPPED = "input not saturated, 0 beyond the table"
@@ -241,31 +249,35 @@ class TableInputRule(Enum):
 
 @dataclass(frozen=True)
 class LutArithmetic(Arithmetic):
-    """iqSigmoid, iqTanh and their kin.
+    """iqSigmoid, iqTanh and similar operators.
 
-    As_told : the output has the node's scale and width, not 7 fractional bits.
+    uses_node_format : the output has the scale and width of the node instead of 7 fractional bits.
     """
 
     table: ActivationTable = ActivationTable.VENUSA
-    reading: TableInputRule = TableInputRule.SATURATED
-    as_told: bool = False
+    input_rule: TableInputRule = TableInputRule.SATURATED
+    uses_node_format: bool = False
 
 
 @dataclass(frozen=True)
 class GluArithmetic(Arithmetic):
-    """GluInt. table : of the sigmoid. any_axis : gates other axes than the last as well."""
+    """GluInt.
+
+    table : the sigmoid table.
+    any_axis : supports axes other than the last.
+    """
 
     table: ActivationTable = ActivationTable.VENUSA
     any_axis: bool = False
 
 
-# ---- rows --------------------------------------------------------------------------------------------------------
+# ---- operators over rows -------------------------------------------------------------------------
 
 
 class SoftmaxDivision(Enum):
-    """How a softmax gets from exponentials to their shares of the sum.
+    """How a softmax divides the exponentials by their sum.
 
-    Values are the kernel's words.
+    The values are options of the kernel.
     """
 
     DIVIDE = "divide"
@@ -274,7 +286,7 @@ class SoftmaxDivision(Enum):
 
 
 class SoftmaxRowRule(Enum):
-    """What a row of a softmax is."""
+    """Which elements form a row of a softmax."""
 
     FROM_AXIS = "rows of all axes from axis on"
     FROM_FIRST = "rows of all axes from axis on, a positive axis read as 1"
@@ -291,18 +303,21 @@ class SoftmaxArithmetic(Arithmetic):
 
 @dataclass(frozen=True)
 class LayerNormArithmetic(Arithmetic):
-    """LayerNormInt. factor_bits : width in which the packer wants the factor; None: the plan's."""
+    """LayerNormInt.
+
+    factor_bits : width of the factor that the packer needs; None uses the width of the plan.
+    """
 
     factor_bits: int | None = None
 
 
-# ---- recurrent layers --------------------------------------------------------------------------------------------
+# ---- recurrent layers ----------------------------------------------------------------------------
 
 
 class LstmFormat(Enum):
-    """Formats of sums, gates, cell and state; values are the kernels' words.
+    """Fixed-point formats of sums, gates, cell and state; the values are options of the kernels.
 
-    WIDE is Q27, but where the state has more than 8 bits f*c is not cut to 32 bits.
+    WIDE is Q27, except that f*c is not clipped to 32 bits if the state has more than 8 bits.
     """
 
     Q27 = "q27"
@@ -313,9 +328,9 @@ class LstmFormat(Enum):
 
 
 class GruVariant(Enum):
-    """What a gated recurrent unit computes.
+    """Variants of a gated recurrent unit.
 
-    Values of the training side's are its kernel's words.
+    The values of the training variants are options of the kernel.
     """
 
     DEFINED = "as it is defined"
@@ -329,10 +344,11 @@ class GruVariant(Enum):
 
 @dataclass(frozen=True)
 class RecurrentArithmetic(Arithmetic):
-    """What LSTMInt and GRUInt share.
+    """Settings that LSTMInt and GRUInt share.
 
-    table : of sigmoid and tanh. trained : scales, axes and states as the training side's library
-    reads them. from_zero : lengths and states that are given are not computed.
+    table : of sigmoid and tanh.
+    trained : scales, axes and states are interpreted as by the training library.
+    from_zero : optional sequence lengths and initial states are ignored.
     """
 
     table: ActivationTable = ActivationTable.ARCS
@@ -342,7 +358,10 @@ class RecurrentArithmetic(Arithmetic):
 
 @dataclass(frozen=True)
 class LstmArithmetic(RecurrentArithmetic):
-    """LSTMInt. gates : in which order weights and biases have them."""
+    """LSTMInt.
+
+    gates : order of the gates in weights and biases.
+    """
 
     form: LstmFormat = LstmFormat.Q27
     gates: str = "ifgo"
@@ -353,7 +372,10 @@ class LstmArithmetic(RecurrentArithmetic):
 
 @dataclass(frozen=True)
 class GruArithmetic(RecurrentArithmetic):
-    """GRUInt. gates : in which order weights and biases have them."""
+    """GRUInt.
+
+    gates : order of the gates in weights and biases.
+    """
 
     form: GruVariant = GruVariant.DEFINED
     gates: str = "rzn"
@@ -364,4 +386,4 @@ class GruArithmetic(RecurrentArithmetic):
 
 def _check_gates(gates: str, known: str) -> None:
     if sorted(gates) != sorted(known):
-        raise ValueError(f"gates '{gates}' are not those of '{known}' in some order")
+        raise ValueError(f"gates must be a permutation of '{known}'; got '{gates}'")

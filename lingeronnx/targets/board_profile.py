@@ -1,4 +1,4 @@
-"""What a board's profile log says of a model's time, as values."""
+"""Measured cycles of a model from a board's profile log, compared with the latency model."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ __all__ = ["BoardLayer", "BoardProfile"]
 
 @dataclass(frozen=True)
 class BoardLayer:
-    """A layer that the log has a line of.
+    """A layer that the log contains.
 
-    measured : cycles, the median of the runs. model : cycles by the prices that were known before;
-    None where some of it has no price. fitted : by the row that was fitted.
+    measured : cycles, the median of the runs.
+    model : cycles by the kernel costs known before; None if a part of the layer has no cost.
+    fitted : cycles by the calibration fitted to the log.
     """
 
     name: str
@@ -28,16 +29,18 @@ class BoardLayer:
 
     @property
     def relative_error(self) -> float | None:
-        """What the model is off, as a share of what was measured."""
+        """The error of the model relative to the measured cycles."""
         return None if self.model is None else self.model / max(self.measured, 1.0) - 1
 
 
 @dataclass(frozen=True)
 class BoardProfile:
-    """A log beside a model.
+    """A board's log compared with the latency model.
 
-    base_platform : the chip whose formulas the model used. runs : in the log. missing : layers that
-    no line speaks of. row : the prices that the log gives.
+    base_platform : the chip whose kernel costs the model used.
+    runs : number of runs in the log.
+    unmatched_layers : layers that the log does not contain.
+    calibration : kernel costs fitted to the log.
     """
 
     platform: str
@@ -49,20 +52,20 @@ class BoardProfile:
 
     @property
     def layers_by_error(self) -> list[BoardLayer]:
-        """The layers with a price, those first whose cycles are furthest from what was measured."""
+        """The layers with modeled cycles, sorted by decreasing absolute error."""
         known = [layer for layer in self.layers if layer.model is not None]
         return sorted(known, key=lambda layer: -abs((layer.model or 0.0) - layer.measured))
 
     @property
     def median_relative_error(self) -> float | None:
-        """The median of what the model is off, as a share; None where no layer has a price."""
-        off = [
+        """The median absolute relative error; None if no layer has modeled cycles."""
+        errors = [
             abs(layer.relative_error) for layer in self.layers if layer.relative_error is not None
         ]
-        return median(off) if off else None
+        return median(errors) if errors else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON-ready values."""
+        """Return the profile as JSON-ready values."""
         return {
             "platform": self.platform,
             "base": self.base_platform,

@@ -1,7 +1,4 @@
-"""How long a call of a model takes, as users ask for it and are told.
-
-Cycles, and with a clock milliseconds.
-"""
+"""Latency of one call of a model, in cycles and milliseconds, and its comparison with a budget."""
 
 from __future__ import annotations
 
@@ -19,15 +16,16 @@ from .verdict import Verdict, VerdictFinding
 __all__ = ["DEFAULT_LATENCY_OPTIONS", "CallLatency", "LatencyOptions"]
 
 _MAX_REPORTED_LAYERS = 3  # layers that a finding names
-_MIN_REPORTED_SHARE = 0.01  # of the cycles, from which on a second one is worth naming
+_MIN_REPORTED_FRACTION = 0.01  # of the total cycles; faster layers are not named
 
 
 @dataclass(frozen=True)
 class LatencyOptions:
-    """What is asked of time.
+    """Options for latency estimates.
 
-    clock_mhz : of the chip, MHz. budget : milliseconds that a call may take. timing : a file of
-    `profile-board`.
+    clock_mhz : clock of the chip in MHz.
+    budget_ms : milliseconds that a call may take.
+    timing_file : a file written by `profile-board`.
     """
 
     clock_mhz: float | None = None
@@ -35,68 +33,73 @@ class LatencyOptions:
     timing_file: str | os.PathLike[str] | None = None
 
     def apply_to(self, target: Target) -> Target:
-        """Return `target` with the prices of the timing file.
+        """Check the options and return `target` with the kernel costs of the timing file.
 
-        ConfigError for a number that is none, for a file that is not of this chip, and for a budget
-        that nothing can be compared with.
+        Raises
+        ------
+        ConfigError
+            If clock or budget is not a positive number, the file is not of this chip, or a budget
+            is given although there is no timing model or clock to compare it with.
         """
         for option, value in (("--clock", self.clock_mhz), ("--budget-ms", self.budget_ms)):
             if value is not None and not (math.isfinite(value) and value > 0):
-                raise ConfigError(f"{option} {value:g}: it is a number above 0")
+                raise ConfigError(f"{option} must be a number above 0; got {value:g}")
         if self.timing_file is not None:
             from .timing_calibration import read_timing_calibration
 
             target = target.with_timing_calibration(read_timing_calibration(self.timing_file))
-        if self.budget_ms is not None and target.vendor.explain_missing_timing(target):
-            raise ConfigError(
-                f"--budget-ms {self.budget_ms:g}: {target.vendor.explain_missing_timing(target)}"
-            )
-        if (
-            self.budget_ms is not None
-            and self.clock_mhz is None
-            and target.vendor.clock_mhz is None
-        ):
-            raise ConfigError(
-                f"--budget-ms {self.budget_ms:g}: no clock is published; give the chip's: --clock "
-                "MHZ"
-            )
+        if self.budget_ms is not None:
+            self._check_budget(target)
         return target
+
+    def _check_budget(self, target: Target) -> None:
+        """Raise ConfigError if the latency in milliseconds is unknown on `target`."""
+        reason = target.vendor.explain_missing_timing(target)
+        if not reason and self.clock_mhz is None and target.vendor.clock_mhz is None:
+            reason = "no clock is published; pass the clock of the chip with --clock MHZ"
+        if reason:
+            raise ConfigError(f"--budget-ms {self.budget_ms:g}: {reason}")
 
     def estimate_call(
         self, target: Target, verdicts: Iterable[Verdict], has_host_parts: bool = False
     ) -> CallLatency:
-        """Return how long a call takes, whose parts for the chip have these verdicts.
+        """Estimate the latency of one call of a model.
 
-        Host : it has parts there too.
-        target : with its prices, as `target` gives it.
+        Parameters
+        ----------
+        target
+            As returned by `apply_to`.
+        verdicts
+            Verdicts on the model's parts for the chip, in execution order.
+        has_host_parts
+            Whether the model also has parts on the host.
         """
-        times = [verdict.latency for verdict in verdicts]
-        known = [time for time in times if time is not None]
-        unknown = target.vendor.explain_missing_timing(target) if target.has_packer else ""
-        told = CallLatency(
-            unknown_reason=unknown,
+        latencies = [verdict.latency for verdict in verdicts]
+        known_latencies = [latency for latency in latencies if latency is not None]
+        reason = target.vendor.explain_missing_timing(target) if target.has_packer else ""
+        call_latency = CallLatency(
+            unknown_reason=reason,
             clock_mhz=self.clock_mhz or target.vendor.clock_mhz,
             budget_ms=self.budget_ms,
             has_host_parts=has_host_parts,
         )
-        return (
-            replace(told, latency=concatenate_latencies(known))
-            if known and len(known) == len(times)
-            else told
-        )
+        if not known_latencies or len(known_latencies) < len(latencies):
+            return call_latency
+        return replace(call_latency, latency=concatenate_latencies(known_latencies))
 
 
-#: Nothing is asked: cycles are told.
+#: No clock, budget or timing file: latencies are reported in cycles.
 DEFAULT_LATENCY_OPTIONS = LatencyOptions()
 
 
 @dataclass(frozen=True)
 class CallLatency:
-    """One call of a model: the chip's parts one after the other.
+    """Latency of one call of a model, whose parts on the chip run one after the other.
 
-    latency : None where it is not known, and `unknown_reason` says why, or the chip does not run
-    it. clock : MHz. budget : milliseconds that it may take. host : whether it has parts on the
-    host, whose time nobody knows.
+    latency : None if it is not known, for the reason `unknown_reason`, or if the chip runs nothing.
+    clock_mhz : clock in MHz.
+    budget_ms : milliseconds that the call may take.
+    has_host_parts : whether the model has parts on the host, whose time is not known.
     """
 
     latency: Latency | None = None
@@ -107,129 +110,119 @@ class CallLatency:
 
     @property
     def budget_finding(self) -> VerdictFinding | None:
-        """The finding that it takes longer than it may, with the layers to blame.
-
-        None where it does not.
-        """
-        if (
-            self.latency is None
-            or self.budget_ms is None
-            or self.clock_mhz is None
-            or not self.latency.layers
-        ):
+        """A finding that the call exceeds its budget, with the slowest layers; else None."""
+        latency = self.latency
+        if latency is None or self.budget_ms is None or self.clock_mhz is None:
             return None
-        if self._milliseconds(self.latency.total) <= self.budget_ms:
+        if not latency.layers or self._to_milliseconds(latency.total) <= self.budget_ms:
             return None
-        worst = sorted(self.latency.layers, key=lambda layer: -layer.total_cycles)[
-            :_MAX_REPORTED_LAYERS
-        ]
-        total = self.latency.total
-        share = ", ".join(
-            f"{w.operator} {w.node or w.name} {100 * w.total_cycles / total:.0f} %"
-            for w in worst
-            if w is worst[0] or w.total_cycles >= _MIN_REPORTED_SHARE * total
+        by_cycles = sorted(latency.layers, key=lambda layer: -layer.total_cycles)
+        slowest, *next_slowest = by_cycles[:_MAX_REPORTED_LAYERS]
+        min_cycles = _MIN_REPORTED_FRACTION * latency.total
+        reported = [slowest, *(layer for layer in next_slowest if layer.total_cycles >= min_cycles)]
+        fractions = ", ".join(
+            f"{layer.operator} {layer.node or layer.name} "
+            f"{100 * layer.total_cycles / latency.total:.0f} %"
+            for layer in reported
         )
         return VerdictFinding(
             "time",
-            worst[0].node or worst[0].name,
-            f"a call takes at most {self.budget_ms:g} ms at {self.clock_mhz:g} MHz",
-            f"{self._format_range(self._milliseconds)} ms, of which {share}",
-            "change these layers, or give more time; lingeronnx trace shows where it goes",
+            slowest.node or slowest.name,
+            f"latency must not exceed {self.budget_ms:g} ms at {self.clock_mhz:g} MHz",
+            f"{self._format_range(self._to_milliseconds)} ms, of which {fractions}",
+            "optimize these layers or raise --budget-ms; `lingeronnx trace` shows the breakdown",
         )
 
     @property
     def findings(self) -> tuple[VerdictFinding, ...]:
-        """That it is too slow, where it is."""
-        return () if self.budget_finding is None else (self.budget_finding,)
+        """The finding that the call exceeds its budget, if it does."""
+        finding = self.budget_finding
+        return () if finding is None else (finding,)
 
     def lines(self) -> list[str]:
-        """Return what is known, as sentences; nothing of what the chip does not run."""
-        if self.latency is None:
+        """Return the latency as sentences; nothing if the chip runs no part of the model."""
+        latency = self.latency
+        if latency is None:
             return [self.unknown_reason] if self.unknown_reason else []
-        time = self.latency
-        text = f"{self._format_range(round, ',')} cycles a call"
+        text = f"{self._format_range(round, ',')} cycles per call"
         if self.clock_mhz is not None:
-            text += f", {self._format_range(self._milliseconds)} ms at {self.clock_mhz:g} MHz"
-        lines = [
-            (
-                f"{text}: "
-                f"{self.format_breakdown()}{'; what the host computes is not in it' if self.has_host_parts else ''}"
-            )
-        ]
-        if time.unpriced:
-            lines.append(f"no price is known of {_format_unmodeled_work(time.unpriced)}")
-        over = (
-            self.budget_ms is not None
-            and self.clock_mhz is not None
-            and self.budget_finding is None
-        )
-        if over and self._milliseconds(time.high) > (self.budget_ms or 0):
+            text += f", {self._format_range(self._to_milliseconds)} ms at {self.clock_mhz:g} MHz"
+        text += f": {self.format_breakdown()}"
+        if self.has_host_parts:
+            text += "; host time not included"
+        lines = [text]
+        if latency.unpriced:
+            lines.append(f"no cost model for {_format_unmodeled_work(latency.unpriced)}")
+        if self.budget_ms is None or self.clock_mhz is None or self.budget_finding is not None:
+            return lines
+        worst_case_ms = self._to_milliseconds(latency.high)
+        if worst_case_ms > self.budget_ms:
             lines.append(
-                f"it may take longer than {self.budget_ms:g} ms: "
-                f"{self._milliseconds(time.high):.4g} ms at most"
+                f"may exceed the {self.budget_ms:g} ms budget: worst case {worst_case_ms:.4g} ms"
             )
         return lines
 
     def format_breakdown(self) -> str:
-        """Return what the cycles are spent on, in words."""
-        time = self.latency
-        assert time is not None
-        parts = [
-            (time.luna - time.overhead, "computing"),
-            (time.overhead, f"starts of {time.calls:,} calls"),
-            (time.waits, "waits for constants"),
-            (time.moved, "copies from and to psram"),
+        """Return the percentages of the cycles by kind of work, as text."""
+        latency = self.latency
+        assert latency is not None
+        cycles_by_kind = {
+            "computing": latency.luna - latency.overhead,
+            f"start overhead of {latency.calls:,} kernel calls": latency.overhead,
+            "waits for constants": latency.waits,
+            "copies from and to psram": latency.moved,
+        }
+        total = latency.total or 1.0
+        phrases = [
+            f"{100 * cycles / total:.0f} % {kind}"
+            for kind, cycles in cycles_by_kind.items()
+            if cycles > 0
         ]
-        total = time.total or 1.0
-        return (
-            ", ".join(
-                f"{100 * cycles / total:.0f} % {what}" for cycles, what in parts if cycles > 0
-            )
-            or "no work"
-        )
+        return ", ".join(phrases) or "no work"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON-ready values."""
-        time = self.latency
-        ends = ("total", "low", "high")
-        known = time is not None and self.clock_mhz is not None
+        """Return the latency as JSON-ready values."""
+        latency, finding = self.latency, self.budget_finding
+        milliseconds = None
+        if latency is not None and self.clock_mhz is not None:
+            milliseconds = {
+                name: self._to_milliseconds(getattr(latency, name))
+                for name in ("total", "low", "high")
+            }
         return {
-            "unknown": self.unknown_reason if time is None else "",
+            "unknown": self.unknown_reason if latency is None else "",
             "clock_mhz": self.clock_mhz,
             "budget_ms": self.budget_ms,
-            "too_slow": None if self.budget_finding is None else vars(self.budget_finding),
-            "milliseconds": {end: self._milliseconds(getattr(time, end)) for end in ends}
-            if known
-            else None,
-            "cycles": None if time is None else time.to_dict(),
+            "too_slow": None if finding is None else vars(finding),
+            "milliseconds": milliseconds,
+            "cycles": None if latency is None else latency.to_dict(),
         }
 
-    def _milliseconds(self, cycles: float) -> float:
+    def _to_milliseconds(self, cycles: float) -> float:
         assert self.clock_mhz is not None
         return cycles / self.clock_mhz / 1e3
 
     def _format_range(self, convert: Any, number_format: str = ".4g") -> str:  # noqa: ANN401 - a function of cycles
-        """Return the total and the ends of its range."""
+        """Format the total and its bounds, each converted from cycles by `convert`."""
         assert self.latency is not None
         total, low, high = (
-            format(convert(getattr(self.latency, end)), number_format)
-            for end in ("total", "low", "high")
+            format(convert(getattr(self.latency, name)), number_format)
+            for name in ("total", "low", "high")
         )
-        return f"{total} ({f'{low} to ' if low != total else 'at most '}{high})"
+        bounds = f"at most {high}" if low == total else f"{low} to {high}"
+        return f"{total} ({bounds})"
 
 
 def _format_unmodeled_work(unpriced: Sequence[UnmodeledWork]) -> str:
-    """Return the work without a price, what is alike once."""
-    kinds: dict[str, list[UnmodeledWork]] = {}
+    """Format work without a known cost, grouped by its description."""
+    works_by_description: dict[str, list[UnmodeledWork]] = {}
     for work in unpriced:
-        kinds.setdefault(work.what, []).append(work)
-    told = []
-    for what, alike in kinds.items():
-        size, bounds = sum(work.bytes for work in alike), [work.bound for work in alike]
-        most = (
-            f", at most {sum(b for b in bounds if b is not None):,.0f} cycles"
-            if None not in bounds
-            else ""
-        )
-        told.append(f"{what} ({len(alike)} layer{'s' * (len(alike) > 1)}, {size:,} bytes{most})")
-    return ", ".join(told)
+        works_by_description.setdefault(work.what, []).append(work)
+    phrases = []
+    for description, works in works_by_description.items():
+        size = sum(work.bytes for work in works)
+        bounds = [work.bound for work in works if work.bound is not None]
+        bound = f", at most {sum(bounds):,.0f} cycles" if len(bounds) == len(works) else ""
+        plural = "s" * (len(works) > 1)
+        phrases.append(f"{description} ({len(works)} layer{plural}, {size:,} bytes{bound})")
+    return ", ".join(phrases)

@@ -1,4 +1,4 @@
-"""The generic platform: an idealised NPU that computes every operator as it is meant, at any scale."""
+"""The generic platform: an idealised NPU that computes every operator as defined, at any scale."""
 
 from __future__ import annotations
 

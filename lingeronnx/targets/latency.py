@@ -1,4 +1,4 @@
-"""How long a graph takes on a chip, as values: per layer, in all, and what has no price."""
+"""Estimated latency of a graph on a chip, per layer and in total, and work without a known cost."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ __all__ = ["CycleSavings", "Latency", "LayerLatency", "UnmodeledWork", "concaten
 
 @dataclass(frozen=True)
 class UnmodeledWork:
-    """Work whose cycles nobody has published.
+    """Work of a layer whose cycles have not been published.
 
-    name : the layer. what : what is done. bytes : how many are moved. bound : cycles that it takes
-    at most, where they are known.
+    name : the layer.
+    what : description of the work.
+    bytes : number of bytes that are moved.
+    bound : upper bound of the cycles, if it is known.
     """
 
     name: str
@@ -25,15 +27,19 @@ class UnmodeledWork:
 
 @dataclass(frozen=True)
 class LayerLatency:
-    """One layer as the chip runs it, after the packer's fusions.
+    """Latency of one layer as the chip runs it, after the packer's fusions; all times in cycles.
 
-    cycles : of the NPU, of what has a price. low, high : the range; high counts unpriced work at
-    its bound, and the NPU's reading as slow as its copies were measured. start, wait : when it
-    begins, and how long it then waits for its constants. dma : cycles of the transfer of these.
-    moved : cycles of copies of its data from and to external memory, which it waits for. priced :
-    whether all of it has a price. node : of the graph that it comes from. overhead : of `cycles`,
-    what passes before the first element of a call; calls : how many it makes. fetch : when the
-    transfer of its constants begins.
+    cycles : of the NPU, for work with a known cost.
+    low, high : bounds; `high` includes unmodeled work at its bound, and NPU reads as slow as its
+    copies were measured to be.
+    start, wait : start of the layer, and time that it then waits for its constants.
+    dma : DMA transfer of the constants.
+    moved : copies of activations from and to external memory, which the layer waits for.
+    priced : whether all of its work has a known cost.
+    node : the node of the graph that it comes from.
+    overhead : the part of `cycles` before the first element of a kernel call.
+    calls : number of kernel calls.
+    fetch : start of the DMA transfer.
     """
 
     name: str
@@ -53,16 +59,16 @@ class LayerLatency:
 
     @property
     def total_cycles(self) -> float:
-        """Cycles from its turn to its end."""
+        """The cycles from the start of the layer to its end."""
         return self.wait + self.moved + self.cycles
 
 
 @dataclass(frozen=True)
 class Latency:
-    """One run of a graph, in cycles.
+    """Latency of one run of a graph, in cycles.
 
-    layers : in the order in which they run. unpriced : what is in no figure but in `high`, at its
-    bound.
+    layers : in execution order.
+    unpriced : work that is not included in any figure except `high`, at its bound.
     """
 
     platform: str
@@ -71,56 +77,56 @@ class Latency:
 
     @property
     def luna(self) -> float:
-        """Cycles of the NPU, of all that has a price."""
+        """The cycles of the NPU, for work with a known cost."""
         return sum(layer.cycles for layer in self.layers)
 
     @property
     def overhead(self) -> float:
-        """Of `luna`, the cycles before the first element of a call."""
+        """The part of `luna` before the first element of each kernel call."""
         return sum(layer.overhead for layer in self.layers)
 
     @property
     def calls(self) -> int:
-        """How many kernels are called."""
+        """The number of kernel calls."""
         return sum(layer.calls for layer in self.layers)
 
     @property
     def waits(self) -> float:
-        """Cycles in which the NPU waits for constants."""
+        """The cycles in which the NPU waits for constants."""
         return sum(layer.wait for layer in self.layers)
 
     @property
     def moved(self) -> float:
-        """Cycles of copies of data from and to external memory."""
+        """The cycles of copies of activations from and to external memory."""
         return sum(layer.moved for layer in self.layers)
 
     @property
     def total(self) -> float:
-        """Cycles of the whole run, of all that has a price.
+        """The cycles of the run: the NPU, copies, and waits for constants.
 
-        The NPU, copies, and waits for constants.
+        Unmodeled work is not included.
         """
         return self.luna + self.moved + self.waits
 
     @property
     def low(self) -> float:
-        """The lower end of the range of `total`."""
+        """The lower bound of `total`."""
         return sum(layer.low for layer in self.layers) + self.moved + self.waits
 
     @property
     def high(self) -> float:
-        """The upper end of the range of `total`; work without a bound is not in it."""
+        """The upper bound of `total`, including unmodeled work that has a bound."""
         return sum(layer.high for layer in self.layers) + self.moved + self.waits
 
     def with_node_names(self, nodes: Mapping[str, str]) -> Latency:
-        """Return the same with other names of nodes, {name: other}, where they have some."""
+        """Return a copy in which nodes are renamed by {name: new name}; others keep their names."""
         layers = tuple(
             replace(layer, node=nodes.get(layer.node, layer.node)) for layer in self.layers
         )
         return replace(self, layers=layers)
 
     def to_dict(self) -> dict[str, object]:
-        """Return it as JSON-ready values."""
+        """Return the latency as JSON-ready values."""
         sums = {
             name: getattr(self, name)
             for name in ("luna", "overhead", "calls", "moved", "waits", "total", "low", "high")
@@ -134,26 +140,27 @@ class Latency:
 
 
 def concatenate_latencies(runs: Sequence[Latency]) -> Latency:
-    """Return the runs of several graphs, at least one, one after the other."""
+    """Return the latency of at least one run, each starting when the previous one ends."""
     layers: list[LayerLatency] = []
-    before = 0.0
+    unpriced: list[UnmodeledWork] = []
+    offset = 0.0
     for run in runs:
         layers += [
-            replace(layer, start=layer.start + before, fetch=layer.fetch + before)
+            replace(layer, start=layer.start + offset, fetch=layer.fetch + offset)
             for layer in run.layers
         ]
-        before += run.total
-    return Latency(
-        runs[0].platform, tuple(layers), tuple(work for run in runs for work in run.unpriced)
-    )
+        unpriced += run.unpriced
+        offset += run.total
+    return Latency(runs[0].platform, tuple(layers), tuple(unpriced))
 
 
 @dataclass(frozen=True)
 class CycleSavings:
-    """What other forms of a graph, and other arguments, save: cycles of one run before and after.
+    """Cycles of one run before and after a graph was rewritten and its arguments were chosen again.
 
-    Both at the upper end of the range, unpriced work at its bound. platform : the chip. assumed :
-    by the prices of another one, since nobody has published this one's.
+    Both are upper bounds, with unmodeled work at its bound.
+    platform : the chip.
+    assumed : whether the kernel costs of another chip were used, because its own are unknown.
     """
 
     before: int
@@ -163,37 +170,34 @@ class CycleSavings:
 
     @property
     def summary(self) -> str:
-        """It in words."""
-        how = "another chip's prices assumed" if self.assumed else "upper ends"
-        return f"before / after {self.before:,} / {self.after:,} (same integers; {how})"
+        """The savings as text."""
+        basis = "another chip's kernel costs assumed" if self.assumed else "upper bounds"
+        return f"before / after {self.before:,} / {self.after:,} (same integers; {basis})"
 
     def write_metadata(self, metadata: MutableMapping[str, str]) -> None:
-        """Write it into the metadata of the graph that takes `after` cycles."""
+        """Write the savings into the metadata of the graph that takes `after` cycles."""
         metadata[_METADATA_KEY] = json.dumps(
             {"before": self.before, "after": self.after, "assumed": self.assumed}
         )
 
     @classmethod
     def read_metadata(cls, metadata: Mapping[str, str], platform: str) -> CycleSavings | None:
-        """Return what `write_metadata` wrote.
-
-        None where nothing stands there, or something else.
-        """
+        """Read the savings that `write_metadata` wrote; None if they are absent or invalid."""
         try:
-            found = json.loads(metadata.get(_METADATA_KEY, "null"))
-            return cls(int(found["before"]), int(found["after"]), platform, bool(found["assumed"]))
+            body = json.loads(metadata.get(_METADATA_KEY, "null"))
+            return cls(int(body["before"]), int(body["after"]), platform, bool(body["assumed"]))
         except (ValueError, TypeError, KeyError):
             return None
 
     @classmethod
     def sum_parts(cls, parts: Iterable[CycleSavings]) -> CycleSavings | None:
-        """Return the sum over parts that run one after the other; None without any."""
-        found = list(parts)
-        if not found:
+        """Return the sum over parts that run one after the other; None without parts."""
+        savings = list(parts)
+        if not savings:
             return None
-        before, after = sum(part.before for part in found), sum(part.after for part in found)
-        return cls(before, after, found[0].platform, found[0].assumed)
+        before, after = sum(part.before for part in savings), sum(part.after for part in savings)
+        return cls(before, after, savings[0].platform, savings[0].assumed)
 
 
-#: The metadata key.
+#: The metadata key of `CycleSavings`.
 _METADATA_KEY = "lingeronnx.cycles"

@@ -1,8 +1,8 @@
-"""What a platform takes of an operator, as frozen values.
+"""Limits of operators on a target, as frozen values.
 
-An operator without any takes what its definition takes.
-Sizes are in elements, memory in bytes. The one-line rules that a user reads are the constraints of
-`ops`, filled in from these numbers.
+An operator without limits supports everything that its definition allows. Sizes are in elements,
+memory is in bytes. The rules that users read are the constraints in `ops`, filled in from these
+numbers.
 """
 
 from __future__ import annotations
@@ -28,45 +28,45 @@ __all__ = [
 
 @dataclass(frozen=True)
 class ConvLimits:
-    """Of convolutions, as far as rewrites aim at it: what a layer is cut or spread into.
+    """Limits of convolutions that rewrites aim at when they split or expand a layer.
 
-    Sizes of one side.
-    The vendor's own limits (`Vendor.limits`) decide what has to be rewritten.
+    Kernel sizes are per side. The vendor's own limits (`Vendor.get_limit_checks`) decide which
+    layers have to be rewritten.
     """
 
     max_kernel: int
-    max_kernel_dilated: int  # per side, of a kernel that is dilated along that side
+    max_kernel_dilated: int  # along a dilated axis
     max_kernel_1d: int
     strides: tuple[int, ...]
     max_pad: int
-    channel_align: int  # layers are cut into multiples of so many channels
+    channel_align: int  # layers are split into multiples of this number of channels
 
     @property
     def stride_text(self) -> str:
-        """The strides in words: 1, 2 or 4."""
+        """The supported strides as text, such as "1, 2 or 4"."""
         *others, last = map(str, self.strides)
         return f"{', '.join(others)} or {last}" if others else last
 
 
 @dataclass(frozen=True)
 class PoolLimits:
-    """Of pooling, likewise."""
+    """Limits of pools that rewrites aim at."""
 
-    max_kernel: int  # a side of max pooling
-    max_average_area: int  # elements of the window
-    max_global_area_per_channel: (
-        int | None
-    )  # a whole-map average of no power of two has at most this times the channels elements
-    needs_same_scale: bool = False  # an average is wrong where its scale changes
+    max_kernel: int  # side of a max pooling window
+    max_average_area: int  # elements of an average pooling window
+    #: A global average over a number of elements that is not a power of two has at most this many
+    #: elements per channel; None without a limit.
+    max_global_area_per_channel: int | None
+    needs_same_scale: bool = False  # an average must have the scale of its input
 
 
 @dataclass(frozen=True)
 class BinaryOperandLimits:
-    """Of sums and products of two tensors: equal shapes, no constant.
+    """Limits of sums and products of two activations, which must have equal shapes.
 
-    Per_channel: the second may be [N, C, 1, 1].
-    supports_images : whether it is right on images. either : whether either operand of a sum may be
-    the one to be shifted; else the first.
+    supports_per_channel : the second operand may be [N, C, 1, 1].
+    supports_images : 4-D tensors are computed correctly.
+    can_shift_either : either operand of a sum may be shifted; otherwise only the first.
     """
 
     supports_per_channel: bool = False
@@ -76,9 +76,9 @@ class BinaryOperandLimits:
 
 @dataclass(frozen=True)
 class MatrixLimits:
-    """Of products of matrices.
+    """Limits of matrix products.
 
-    Rank : axes of an operand; of a fully connected layer at most so many.
+    rank : rank of an operand; the maximum rank for a fully connected layer.
     """
 
     rank: int
@@ -86,9 +86,10 @@ class MatrixLimits:
 
 @dataclass(frozen=True)
 class TransposeLimits:
-    """Of permutations. broken : those that are not written.
+    """Limits of permutations.
 
-    Whole : bytes that are permuted in one piece.
+    unsupported_perms : permutations that are not written.
+    max_bytes : maximum bytes of a tensor that is permuted at once.
     """
 
     max_rank: int
@@ -98,14 +99,14 @@ class TransposeLimits:
 
 @dataclass(frozen=True)
 class SliceLimits:
-    """Of ranges of positions."""
+    """Limits of Slice."""
 
     steps: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class PadLimits:
-    """Of padding as a node of its own."""
+    """Limits of padding as a separate node."""
 
     rank: int
     modes: tuple[str, ...]
@@ -113,9 +114,10 @@ class PadLimits:
 
 @dataclass(frozen=True)
 class SigmoidLimits:
-    """Of sigmoid where GluInt stands in, fed by a LinearInt that doubles the last axis by a half of 1s.
+    """Limits of a sigmoid that is computed by a GluInt.
 
-    work_bytes_per_element : bytes of shared memory that it works in, for each number that it gives.
+    A LinearInt doubles the last axis for the GluInt: one half is the input, the other is ones.
+    work_bytes_per_element : bytes of shared memory used per output element.
     """
 
     ranks: tuple[int, ...]
@@ -125,17 +127,18 @@ class SigmoidLimits:
 
 @dataclass(frozen=True)
 class SoftmaxLimits:
-    """Limits of a softmax's rows."""
+    """Limits of softmax rows."""
 
     max_length: int
 
 
 @dataclass(frozen=True)
 class LayerNormLimits:
-    """Of layer normalisation. epsilon : what is added to the variance, whatever the node says.
+    """Limits of layer normalization.
 
-    min_length : elements of a line, at least. lines : whether the tensor has three axes, [1, lines,
-    elements].
+    epsilon : value added to the variance, whatever the node says.
+    min_length : minimum elements of a row.
+    lines : whether the tensor must have three axes, [1, rows, elements].
     """
 
     max_length: int
@@ -147,12 +150,9 @@ class LayerNormLimits:
 
 @dataclass(frozen=True)
 class RecurrentLimits:
-    """Of recurrent layers: they begin at zero and walk to the end of the input.
+    """Limits of recurrent layers: zero initial state, full sequences, final cell not used."""
 
-    Nobody reads the cell.
-    """
-
-    needs_square_input: bool = False  # as many steps as elements in a step
+    needs_square_input: bool = False  # as many steps as features
 
 
 Limits: TypeAlias = (

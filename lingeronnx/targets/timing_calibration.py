@@ -1,7 +1,7 @@
-"""The file of `profile-board -o`.
+"""The file of `profile-board -o`: kernel costs of a chip fitted to a board's log.
 
-What a board's log says of a chip's prices, beside the formulas of another chip.
-Knows no kernel: a vendor says which families of kernels there are, and what a factor is to them.
+The costs are factors on the cost formulas of another chip. This module depends on no kernel: the
+vendor defines the families of kernels and how a factor is applied.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ..files import read_user_file
 
 __all__ = ["FamilyFactor", "TimingCalibration", "read_timing_calibration"]
 
-_MAX_FILE_BYTES = 1_000_000  # bytes of a file
+_MAX_FILE_BYTES = 1_000_000
 
 
 class FamilyFactor(BaseModel):
-    """Times a kernel's start and times the rest of it, by the formulas of the chip `base`."""
+    """Factors on the start overhead and on the remaining cycles of the kernels of one family."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -29,13 +29,14 @@ class FamilyFactor(BaseModel):
 
 
 class TimingCalibration(BaseModel):
-    """Prices of a chip, fitted to a board's log.
+    """Kernel costs of a chip, fitted to a board's log.
 
-    base : the chip whose formulas are corrected. node : cycles of the host core for each node.
-    factors : by family of kernels; a family that is not named is as on `base`. spread : how far off
-    a node may be, as a share: of nodes that were left out of the fit in turn, nine of ten were as
-    near. clock_mhz : of the board, where it was told. nodes, runs, median_error : of the log that
-    it was fitted to, and how near it is to that.
+    base : the chip whose formulas are corrected.
+    node : cycles of the host core per node.
+    factors : by family of kernels; a family without factors is as on `base`.
+    spread : relative error bound: in cross-validation, nine of ten nodes were within it.
+    clock_mhz : clock of the board, if known.
+    nodes, runs, median_error : size of the log that was fitted, and the median relative error.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -55,17 +56,20 @@ class TimingCalibration(BaseModel):
 
 
 def read_timing_calibration(path: str | os.PathLike[str]) -> TimingCalibration:
-    """Return the row in the file at `path`.
+    """Read a timing calibration file.
 
-    ConfigError for a file that cannot be read or holds something else.
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read or is not a valid calibration.
     """
     text = read_user_file(path, "the timing file", _MAX_FILE_BYTES)
     try:
         return TimingCalibration.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        where = f"{os.fspath(path)}: {place}" if place else os.fspath(path)
+        first_error = error.errors(include_url=False)[0]
+        key = ".".join(map(str, first_error["loc"]))
+        location = f"{os.fspath(path)}: {key}" if key else os.fspath(path)
         raise ConfigError(
-            f"the timing file {where}: {first['msg']}; profile-board writes one"
+            f"the timing file {location}: {first_error['msg']}; profile-board writes one"
         ) from error

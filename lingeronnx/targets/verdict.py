@@ -1,7 +1,4 @@
-"""What a target with a packer says of an integer graph, as values.
-
-Findings, cost, verdict, choice of arguments.
-"""
+"""Verdict of a packer on an integer graph: findings, cost, and the chosen arguments."""
 
 from __future__ import annotations
 
@@ -25,12 +22,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class VerdictFinding:
-    """What speaks against a graph, as a sentence.
+    """A broken rule, which is formatted as one sentence.
 
-    level : "packs" where the packer refuses, "right" where the chip would give other integers or
-    none, "plan" where
-        it gives the right ones and writes past the memory planned for them, "time" where it takes
-        too long.
+    level : "packs" if the packer refuses the graph, "right" if the chip computes wrong results or
+    none, "plan" if the results are correct but bytes past the memory plan are written, "time" if a
+    call takes too long, "unmeasured" for an assumption of a correct verdict.
+    node : the node that it is about, or "graph" or an option.
     """
 
     level: str
@@ -58,11 +55,14 @@ _TABLE_HEADER = (
 
 @dataclass(frozen=True)
 class LayerCost:
-    """One node of the planned graph, called by the node that it comes from; all sizes in bytes.
+    """Cost of one node of the planned graph; all sizes in bytes.
 
-    width : bits of data by bits of weights. weights : as stored, bias included. activations : read
-    and written. work_area : planned for it. dma : constants fetched, and tensors in PSRAM read and
-    written.
+    node : the node of the user's graph that it comes from.
+    width : bits of activations by bits of weights, such as "8x8".
+    weights : stored constants, bias included.
+    activations : bytes read and written.
+    work_area : planned for the node.
+    dma : constants fetched, and tensors in PSRAM read and written.
     """
 
     node: str
@@ -77,11 +77,12 @@ class LayerCost:
 
 @dataclass(frozen=True)
 class GraphCost:
-    """All of a graph; sizes in bytes.
+    """Cost of a graph; sizes in bytes.
 
-    macs : {width: multiply-accumulates of one sample}. shared, psram : the most that is planned at
-    once, constants included; the limits are the chip's. largest : the tensors that fill shared
-    memory, {name: bytes}.
+    macs : multiply-accumulates of one sample by operand width.
+    shared, psram : peak of the memory plan, constants included.
+    shared_limit, psram_limit : memory of the chip.
+    largest : the largest tensors in shared memory, {name: bytes}.
     """
 
     layers: Sequence[LayerCost]
@@ -96,79 +97,73 @@ class GraphCost:
     largest: Mapping[str, int]
 
     def format_totals(self) -> str:
-        """Return the totals as a line."""
-        macs = (
-            ", ".join(f"{count:,} MACs {width}" for width, count in self.macs.items()) or "no MACs"
-        )
+        """Return the totals as one line."""
+        macs = ", ".join(f"{count:,} MACs {width}" for width, count in self.macs.items())
         memory = f"shared memory {self.shared:,} of {self.shared_limit:,} bytes"
-        outside = f"psram {self.psram:,} of {self.psram_limit:,}"
+        psram = f"psram {self.psram:,} of {self.psram_limit:,}"
         return (
-            f"{macs}; weights {self.weights:,} bytes; {memory}, {outside}; {self.dma:,} bytes "
-            "over DMA"
+            f"{macs or 'no MACs'}; weights {self.weights:,} bytes; {memory}, {psram}; "
+            f"{self.dma:,} bytes over DMA"
         )
 
     def format_table(
         self, max_rows: int = 24, with_totals: bool = True, latency: Latency | None = None
     ) -> list[str]:
-        """Return one line per layer: the `max_rows` heaviest, or all `with_totals`.
+        """Format one line per layer, and the total.
 
-        latency : of the same graph, where it is known; the heaviest are those that take longest
-        then.
+        Parameters
+        ----------
+        max_rows
+            Maximum number of layers; those with most cycles are kept, or with most MACs and
+            activations if the latency is not known.
+        with_totals
+            Append the memory peaks, and the number of omitted layers.
+        latency
+            Latency of the same graph, if it is known.
         """
-        cycles = (
-            [0.0] * len(self.layers)
-            if latency is None
-            else [layer.total_cycles for layer in latency.layers]
-        )
-        weight = [
-            (-c, -layer.macs, -layer.activations)
-            for c, layer in zip(cycles, self.layers, strict=True)
+        cycles = [0.0] * len(self.layers)
+        if latency is not None:
+            cycles = [layer.total_cycles for layer in latency.layers]
+        sort_keys = [
+            (-layer_cycles, -layer.macs, -layer.activations)
+            for layer_cycles, layer in zip(cycles, self.layers, strict=True)
         ]
-        kept = sorted(range(len(weight)), key=weight.__getitem__)[:max_rows]
-        rows: list[tuple[str, ...]] = [_TABLE_HEADER]
-        for index in sorted(kept):
-            layer = self.layers[index]
-            sizes = (layer.weights, layer.activations, layer.work_area, layer.dma, cycles[index])
-            rows.append(
-                (
-                    layer.node,
-                    layer.op_type,
-                    f"{layer.macs:,}",
-                    layer.width,
-                    *(f"{n:,.0f}" for n in sizes),
-                )
-            )
-        left = len(self.layers) - len(kept)
-        total = (self.weights, self.activations, self.dma, sum(cycles))
-        for width, count in self.macs.items() or [("", 0)]:
-            texts = [f"{n:,.0f}" for n in total] if width == next(iter(self.macs), "") else [""] * 4
-            rows.append(("total", "", f"{count:,}", width, texts[0], texts[1], "", *texts[2:]))
-        rows = rows if latency is not None else [row[:-1] for row in rows]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        lines = [
-            "  "
-            + "  ".join(
-                t.ljust(w) if i in (0, 1, 3) else t.rjust(w)
-                for i, (t, w) in enumerate(zip(row, widths, strict=True))
-            ).rstrip()
-            for row in rows
+        shown = sorted(range(len(sort_keys)), key=sort_keys.__getitem__)[:max_rows]
+        rows = [
+            _TABLE_HEADER,
+            *(_format_layer_row(self.layers[index], cycles[index]) for index in sorted(shown)),
+            *self._format_total_rows(sum(cycles)),
         ]
-        if left and with_totals:
-            lines.append(f"  ({left} lighter nodes are left out; --json has all)")
+        if latency is None:
+            rows = [row[:-1] for row in rows]
+        lines = _align_rows(rows)
         if not with_totals:
             return lines
-        fullest = ", ".join(f"{name} {size:,}" for name, size in list(self.largest.items())[:3])
+        omitted_count = len(self.layers) - len(shown)
+        if omitted_count:
+            lines.append(f"  ({omitted_count} smaller layers omitted; use --json for all)")
+        largest = ", ".join(f"{name} {size:,}" for name, size in list(self.largest.items())[:3])
         lines.append(
             f"  peak of shared memory {self.shared:,} of {self.shared_limit:,} bytes (largest: "
-            f"{fullest})"
+            f"{largest})"
         )
-        return [
-            *lines,
-            f"  peak of psram {self.psram:,} of {self.psram_limit:,} bytes, constants included",
-        ]
+        lines.append(
+            f"  peak of psram {self.psram:,} of {self.psram_limit:,} bytes, constants included"
+        )
+        return lines
+
+    def _format_total_rows(self, total_cycles: float) -> list[tuple[str, ...]]:
+        """Format the total as one row per operand width; sizes are in the first row only."""
+        totals = (self.weights, self.activations, self.dma, total_cycles)
+        sizes = [f"{total:,.0f}" for total in totals]
+        rows: list[tuple[str, ...]] = []
+        for width, count in self.macs.items() or [("", 0)]:
+            weights, activations, dma, cycles = sizes if not rows else [""] * 4
+            rows.append(("total", "", f"{count:,}", width, weights, activations, "", dma, cycles))
+        return rows
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON-ready values."""
+        """Return the cost as JSON-ready values."""
         return {
             **vars(self),
             "layers": [asdict(layer) for layer in self.layers],
@@ -177,13 +172,39 @@ class GraphCost:
         }
 
 
+def _format_layer_row(layer: LayerCost, cycles: float) -> tuple[str, ...]:
+    """Format a layer as a row of the cost table."""
+    sizes = (layer.weights, layer.activations, layer.work_area, layer.dma, cycles)
+    return (
+        layer.node,
+        layer.op_type,
+        f"{layer.macs:,}",
+        layer.width,
+        *(f"{size:,.0f}" for size in sizes),
+    )
+
+
+def _align_rows(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Join the cells of each row: text columns are left-aligned, numbers right-aligned."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = []
+        for index, (cell, width) in enumerate(zip(row, widths, strict=True)):
+            is_text = index in (0, 1, 3)  # layer, operator, width
+            cells.append(cell.ljust(width) if is_text else cell.rjust(width))
+        lines.append(f"  {'  '.join(cells)}".rstrip())
+    return lines
+
+
 @dataclass(frozen=True)
 class Verdict:
-    """What becomes of a graph under the packer's arguments.
+    """Verdict on a graph packed with certain arguments.
 
-    is_packable : the packer takes it. runs_right : the chip gives the integers of the simulator.
-    findings : what speaks against it, and as a warning of level "plan" what is right and writes
-    past its plan. beliefs : what a verdict of right hangs on and nobody measured.
+    is_packable : whether the packer accepts it.
+    is_correct : whether the chip computes the integers of the simulator.
+    findings : broken rules; level "plan" is a warning of writes past the memory plan.
+    assumptions : unmeasured facts that a correct verdict depends on.
     """
 
     is_packable: bool
@@ -193,51 +214,52 @@ class Verdict:
 
     @property
     def is_chip_ready(self) -> bool:
-        """Whether it packs and is right; a write past the plan is a warning."""
+        """Whether the graph packs and is computed correctly; writes past the plan are a warning."""
         return self.is_packable and self.is_correct
 
     @property
     def has_overrun_warning(self) -> bool:
-        """Whether it is right and writes past its plan, which may do harm on a chip."""
+        """Whether the graph is chip-ready but writes past its plan, which may do harm on a chip."""
         return self.is_chip_ready and any(f.level == "plan" for f in self.findings)
 
     @property
     def assumption_summary(self) -> str:
-        """What a verdict of right hangs on and nobody measured, as a line; empty where all was."""
-        nodes = ", ".join(f"{f.node} ({f.value})" for f in self.assumptions[:3])
+        """The unmeasured facts that the verdict depends on, as one line; empty without any."""
+        if not self.assumptions:
+            return ""
+        nodes = ", ".join(f"{finding.node} ({finding.value})" for finding in self.assumptions[:3])
         more = f" and {len(self.assumptions) - 3} more" if len(self.assumptions) > 3 else ""
         return (
-            f"right as far as is known, but not measured: {self.assumptions[0].rule}: {nodes}{more}"
-            if nodes
-            else ""
+            "expected to be correct, not verified on hardware: "
+            f"{self.assumptions[0].rule}: {nodes}{more}"
         )
 
     @property
     def cost(self) -> GraphCost | None:
-        """What the graph costs on the chip; None where that is not known."""
+        """The cost of the graph on the chip; None if it is not known."""
         return None
 
     @property
     def latency(self) -> Latency | None:
-        """How long the graph takes on the chip; None where that is not known."""
+        """The estimated latency on the chip; None if it is not known."""
         return None
 
 
 def require_latency(verdict: Verdict) -> Latency:
-    """Return how long a graph takes that has this verdict; ConfigError where it does not pack."""
+    """Return the latency of a verdict; raise ConfigError if the graph does not pack."""
     if verdict.latency is None:
         finding = next((f for f in verdict.findings if f.level == "packs"), None)
         raise ConfigError(
-            f"no time can be told of a graph that does not pack; mend this first: {finding}"
+            f"cannot estimate latency: the graph does not pack; fix this first: {finding}"
         )
     return verdict.latency
 
 
 @dataclass(frozen=True)
 class PackerArguments:
-    """Arguments and what becomes of the graph under them.
+    """The packer's arguments and the verdict on the graph packed with them.
 
-    argv : the packer's arguments, without files. verdict : that of the graph packed with them.
+    argv : command-line arguments without file names.
     """
 
     argv: tuple[str, ...]
@@ -245,5 +267,5 @@ class PackerArguments:
 
     @property
     def command_line(self) -> str:
-        """The words, quoted for a shell."""
+        """The arguments, quoted for a shell."""
         return shlex.join(self.argv)

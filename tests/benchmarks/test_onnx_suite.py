@@ -48,5 +48,7 @@ def test_no_model_of_the_sample_ends_in_an_exception():
             found = scan.quantize_for_target(model, row)
             assert found.kind != "failed", f"{row.name} {model.name}: {found.said}"
             assert (
-                found.kind == "quantized" or found.kind == "refused" or not scan.should_be_integer(model, row)
+                found.kind == "quantized"
+                or found.kind == "refused"
+                or not scan.should_be_integer(model, row)
             ), model.name

@@ -74,7 +74,9 @@ def test_pasting_what_the_report_says_gives_the_others_back(folder: CommandFolde
     first = folder.json(*call)
     assert first["outputs"]["y"]["sqnr"] < 15
     (step,) = [step for step in first["next"] if "bits:16" in step["options"][0]]
-    assert re.search(r"'stream\d' reaches 4\d\d, but 99 % of its values are below \d", step["gives"])
+    assert re.search(
+        r"'stream\d' reaches 4\d\d, but 99 % of its values are below \d", step["gives"]
+    )
     again = folder.json(
         *call, *(word for option in step["options"] for word in shlex.split(option))
     )

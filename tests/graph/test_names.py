@@ -276,7 +276,8 @@ def test_the_report_tells():
     found = small()
     assert found.report.to_dict()["names"]["in@0"] == "in_0"
     assert any(
-        note.startswith("tensor 'in@0' is renamed to 'in_0' in the file") for note in found.report.notes
+        note.startswith("tensor 'in@0' is renamed to 'in_0' in the file")
+        for note in found.report.notes
     )
     assert plain("venus").report.names == {}
     assert not any("in the file" in note for note in plain("venus").report.notes)

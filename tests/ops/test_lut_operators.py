@@ -61,7 +61,7 @@ def test_curves(seed, which, q):
     op_type, platform = which
     function, reading = (
         op_type.removeprefix("iq").lower(),
-        ROWS[platform].get_arithmetic(op_type, LutArithmetic).reading,
+        ROWS[platform].get_arithmetic(op_type, LutArithmetic).input_rule,
     )
     dtype = np.int16 if reading is TableInputRule.RIGHT_ONLY else np.int8
     x = integers(np.random.default_rng(seed), (1, 60), dtype)

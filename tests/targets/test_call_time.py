@@ -40,16 +40,12 @@ def test_a_call_in_words():
     """
     (told,) = CallLatency(TWO, clock_mhz=2.0).lines()
     assert told == (
-        "4,000 (at most 4,200) cycles a call, 2 (at most 2.1) ms at 2 MHz: 82 % computing, 5 % "
-        "starts of 4 calls, "
+        "4,000 (at most 4,200) cycles per call, 2 (at most 2.1) ms at 2 MHz: 82 % computing, 5 % "
+        "start overhead of 4 kernel calls, "
         "12 % waits for constants"
     )
     assert "ms" not in CallLatency(TWO).lines()[0]
-    assert (
-        CallLatency(TWO, has_host_parts=True)
-        .lines()[0]
-        .endswith("what the host computes is not in it")
-    )
+    assert CallLatency(TWO, has_host_parts=True).lines()[0].endswith("host time not included")
 
 
 def test_work_without_a_price_is_told_with_its_bytes_and_bound():
@@ -61,7 +57,7 @@ def test_work_without_a_price_is_told_with_its_bytes_and_bound():
     ]
     told = CallLatency(run(("a", 1.0, 2.0, 0.0), unpriced=works)).lines()[1]
     assert told == (
-        "no price is known of a copy with gaps (2 layers, 40 bytes, at most 150 cycles), a thing "
+        "no cost model for a copy with gaps (2 layers, 40 bytes, at most 150 cycles), a thing "
         "(1 layer, 7 bytes)"
     )
 
@@ -75,7 +71,7 @@ def test_a_budget_is_compared_with_the_total_and_its_upper_end(budget, slow, dou
     """
     told = CallLatency(TWO, clock_mhz=2.0, budget_ms=budget)
     assert (told.budget_finding is not None) == slow == bool(told.findings)
-    assert any("it may take longer" in line for line in told.lines()) == doubt
+    assert any("may exceed the" in line for line in told.lines()) == doubt
     if slow:
         assert told.budget_finding.level == "time"
         assert told.budget_finding.node == "b"
@@ -95,9 +91,12 @@ def test_runs_of_parts_follow_each_other():
 @pytest.mark.parametrize(
     ("wish", "told"),
     [
-        (LatencyOptions(clock_mhz=-1.0), "--clock -1: it is a number above 0"),
-        (LatencyOptions(clock_mhz=float("nan")), "--clock nan"),
-        (LatencyOptions(clock_mhz=1.0, budget_ms=float("inf")), "--budget-ms inf"),
+        (LatencyOptions(clock_mhz=-1.0), "--clock must be a number above 0; got -1"),
+        (LatencyOptions(clock_mhz=float("nan")), "--clock must be a number above 0; got nan"),
+        (
+            LatencyOptions(clock_mhz=1.0, budget_ms=float("inf")),
+            "--budget-ms must be a number above 0; got inf",
+        ),
         (LatencyOptions(budget_ms=1.0), "no clock is published"),
         (LatencyOptions(timing_file="nowhere.json"), "cannot read the timing file nowhere.json"),
     ],

@@ -163,7 +163,7 @@ def check_concat_scales(integer_node: IntegerNode, target: Target) -> object:
     if (
         integer_node.form is not CONCAT
         or how is None
-        or not how.raises_only
+        or not how.zeroes_larger_scales
         or integer_node.attrs.get("scale_o") is None
     ):
         return None
@@ -272,11 +272,11 @@ def check_curve_scale(integer_node: IntegerNode, target: Target) -> object:
     if how is None or integer_node.attrs.get("scale_x") is None:
         return None
     x = get_number(integer_node.attrs, "scale_x")
-    if how.reading is TableInputRule.NOTHING:
+    if how.input_rule is TableInputRule.NOTHING:
         return target.why.get(integer_node.form.name) or "a constant"
     return (
         f"scale_x = {x:g}"
-        if how.reading is TableInputRule.RIGHT_ONLY and x < 2.0**how.table.input_fraction_bits
+        if how.input_rule is TableInputRule.RIGHT_ONLY and x < 2.0**how.table.input_fraction_bits
         else None
     )
 

@@ -101,7 +101,7 @@ class Concat(Format):
         rescales, zeros, bits = [], [], get_int(info.attributes, "o_bits", 8)
         for index in range(len(info.node.inputs)):
             ratio = info.output_scale_ratio(scales[index].scale) if index in scales else 1.0
-            lost = info.expect_arithmetic(Arithmetic).raises_only and ratio < 1
+            lost = info.expect_arithmetic(Arithmetic).zeroes_larger_scales and ratio < 1
             same = ratio == 1 and info.zero_point(f"x_{index}") == info.zero_point(
                 "o"
             )  # as it is, whatever stands for 0

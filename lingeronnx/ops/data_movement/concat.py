@@ -47,7 +47,7 @@ def _shared_concat_scales(node: ir.Node, target: Target) -> list[ScalePair]:
     input is requantized and there are none.
     """
     arithmetic = target.get_arithmetic(formats.CONCAT.name, Arithmetic)
-    shifts_right = arithmetic is None or not arithmetic.raises_only
+    shifts_right = arithmetic is None or not arithmetic.zeroes_larger_scales
     if shifts_right and _PARTS_KEY not in node.metadata_props:
         return []
     names: dict[str, None] = {}
@@ -86,7 +86,7 @@ class Concat(Op):
         """Emit with one scale per input, after a Requant of inputs that the chip cannot rescale."""
         rank, o = len(ir.require_shape(node.outputs[0])), context.output_qparams(node)
         arithmetic = context.target.get_arithmetic(self.name, Arithmetic)
-        cannot_shift_right = arithmetic is not None and arithmetic.raises_only
+        cannot_shift_right = arithmetic is not None and arithmetic.zeroes_larger_scales
         scales, inputs = [], []
         for index, value in enumerate(node.inputs):
             if ir.const_value(value) is not None:

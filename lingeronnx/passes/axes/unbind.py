@@ -128,7 +128,11 @@ def _emit_slices(model: ir.Model, node: ir.Node, reshape: ir.Node, parts: list[_
     for part in parts:
         origin = part.nodes[-1]
         result, base = origin.outputs[0], origin.outputs[0].name
-        bounds = {"start": part.position * length, "end": (part.position + 1) * length, "axis": axis}
+        bounds = {
+            "start": part.position * length,
+            "end": (part.position + 1) * length,
+            "axis": axis,
+        }
         operands = [
             ir.add_initializer(
                 model, ir.unique_tensor_name(model, f"{base}_{key}"), np.array([bound], np.int64)

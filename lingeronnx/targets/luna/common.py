@@ -113,7 +113,7 @@ def make_common_ops(
         ),
         **make_support_rows(RequantArithmetic(LEFT_SHIFT, wraps=True), "Requant"),
         **make_support_rows(
-            ConcatArithmetic(LEFT_SHIFT, raises_only=zeroes_larger_scales), "iqCat"
+            ConcatArithmetic(LEFT_SHIFT, zeroes_larger_scales=zeroes_larger_scales), "iqCat"
         ),
         **make_support_rows(
             Arithmetic(),

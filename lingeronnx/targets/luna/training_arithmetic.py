@@ -90,7 +90,7 @@ _V1_TABLE_ARITHMETIC: Mapping[ActivationTable, Mapping[str, Arithmetic]] = {
         **dict.fromkeys(
             ("iqSigmoid", "iqTanh"),
             LutArithmetic(
-                _NODE_ROUNDING, ActivationTable.VENUS, TableInputRule.WRAPPED, as_told=True
+                _NODE_ROUNDING, ActivationTable.VENUS, TableInputRule.WRAPPED, uses_node_format=True
             ),
         ),
         "SoftmaxInt": SoftmaxArithmetic(
@@ -124,7 +124,7 @@ def _make_v3_arithmetic(
         **_COMMON,
         "QGlobalAveragePool2d": AveragePoolArithmetic(_NODE_ROUNDING, AverageDivisor.COUNTED),
         **dict.fromkeys(
-            activations, LutArithmetic(_NODE_ROUNDING, table, input_rule, as_told=True)
+            activations, LutArithmetic(_NODE_ROUNDING, table, input_rule, uses_node_format=True)
         ),
         "SoftmaxInt": SoftmaxArithmetic(_NODE_ROUNDING, division, SoftmaxRowRule.AXIS),
         "GluInt": GluArithmetic(_NODE_ROUNDING, table, any_axis=True),

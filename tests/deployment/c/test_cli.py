@@ -117,7 +117,8 @@ def test_names_that_c_has_files_for(tmp_path, name, stem):
     assert found.exit_code == 0, found.output
     assert (tmp_path / "board" / f"{stem}.c").is_file()
     assert (
-        f"files and C names begin with {stem}, because {name} is reserved" in found.output.replace("\n", " ")
+        f"files and C names begin with {stem}, because {name} is reserved"
+        in found.output.replace("\n", " ")
     ) == (name != stem)
 
 
