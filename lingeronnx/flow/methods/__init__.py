@@ -1,7 +1,8 @@
-"""Accuracy methods: each takes a float graph with what is known of it and returns a better one.
+"""Accuracy methods: each takes a float graph with its statistics and returns a better one.
 
-A method keeps the float function of the graph (checked in onnxruntime by the caller) and says
-through the plan's transforms what its tensors mean afterwards. Must not know: stages, reports.
+A method keeps the float function of the graph (the caller checks that in onnxruntime). The
+transforms of the plan record how its tensors differ from the original ones. Must not know: stages,
+reports.
 """
 
 from .refine import RefinementOptions

@@ -1,15 +1,15 @@
-"""Blockwise reconstruction.
+"""Blockwise reconstruction: round a layer's weights by the error at the output of the next layer.
 
-Round a layer's weights by the error at the output of the layer behind it.
-An error d [O] of a layer's outputs comes out of the next layer, weights V, as ``V d``: its squared
-size is ``d^T G d`` with ``G = V^T V``. Errors that cancel in the next layer cost nothing, and those
-of channels that it weighs little cost little. Where a Relu lies between, channels o and p both pass
-only in a share of the samples, by which ``G[o, p]`` is weighed. With D the rounding error of the
-weights and H the second moments of the inputs, the error of the block is the trace of ``G D H
-D^T``. Coordinate descent lowers it. To G comes its mean diagonal, so that the layer's own outputs
-keep as much weight: the next layer's weights are rounded in their turn, and its own error adds up.
+An error d [O] of a layer's outputs leaves the next layer, with weights V, as ``V d``. Its squared
+norm is ``d^T G d`` with ``G = V^T V``. Errors that cancel in the next layer cost nothing, and
+errors of channels with small weights there cost little. If a Relu is in between, channels o and p
+both pass only in a fraction of the samples, by which ``G[o, p]`` is weighted. With D the rounding
+error of the weights and H the second moments of the inputs, the error of the block is the trace of
+``G D H D^T``. Coordinate descent reduces it. The mean of its diagonal is added to G as a multiple
+of the identity, so that the layer's own outputs keep the same weight: the next layer's weights are
+rounded as well, and the errors of both add up.
 
-After Li et al. 2021 (BRECQ), who learn this with gradients.
+After Li et al. 2021 (BRECQ), who optimize this with gradients.
 """
 
 from __future__ import annotations
@@ -23,39 +23,62 @@ from .rounding import regularize_moments, round_half_to_even, sweep_columns
 __all__ = ["compute_block_metric", "minimize_block_error"]
 
 _TRANSPARENT_OPS = operators.POOL_KINDS.keys() | {"Flatten"}  # keep channels apart
-_OWN_OUTPUT_WEIGHT = 1.0  # of the mean diagonal: what the layer's own outputs count
+_OWN_OUTPUT_WEIGHT = 1.0  # weight of the layer's own outputs, times the mean diagonal of G
 
 
 def compute_block_metric(node: ir.Node, values: np.ndarray) -> np.ndarray | None:
-    """Return G [O, O] of the module's docstring for the layer `node`, None where no layer alone reads it.
+    """Compute the metric G of the module's docstring for a layer.
 
-    values : what the float model gives at the layer's output, [n, O].
+    Parameters
+    ----------
+    node
+        The layer.
+    values
+        Float outputs of the layer, [n, O].
+
+    Returns
+    -------
+    numpy.ndarray or None
+        G, float64 [O, O]; None if the output does not feed exactly one layer with constant weights.
     """
-    value, masked = node.outputs[0], False
-    reader = ir.sole_consumer(value)
-    while reader is not None and (is_relu_like(reader) or reader.op_type in _TRANSPARENT_OPS):
-        masked |= is_relu_like(reader)
-        value = reader.outputs[0]
-        reader = ir.sole_consumer(value)
-    if reader is None or reader.op_type not in ("Conv", "Linear") or reader.inputs[0] is not value:
+    value, passes_relu = node.outputs[0], False
+    consumer = ir.sole_consumer(value)
+    while consumer is not None and (is_relu_like(consumer) or consumer.op_type in _TRANSPARENT_OPS):
+        passes_relu |= is_relu_like(consumer)
+        value = consumer.outputs[0]
+        consumer = ir.sole_consumer(value)
+    if consumer is None or not _is_layer_of(consumer, value):
         return None
-    weight, shape = ir.const_value(reader.inputs[1]), ir.get_shape(value)
+    weight = ir.const_value(consumer.inputs[1])
+    group = int(ir.get_attr(consumer, "group", 1)) if consumer.op_type == "Conv" else 1
     outputs = values.shape[1]
-    group = int(ir.get_attr(reader, "group", 1)) if reader.op_type == "Conv" else 1
-    alike = reader.op_type == node.op_type or (
-        shape is not None and len(shape) == 2
-    )  # channels on one axis
-    if weight is None or not alike or weight.shape[1] * group != outputs:
+    if weight is None or weight.shape[1] * group != outputs:
         return None
-    parts = weight.astype(np.float64).reshape(group, len(weight) // group, outputs // group, -1)
-    metric = np.zeros((outputs, outputs))
-    for g, part in enumerate(parts):
-        of = slice(g * outputs // group, (g + 1) * outputs // group)
-        metric[of, of] = np.tensordot(part, part, axes=((0, 2), (0, 2)))
-    if masked:
-        passes = (values > 0).astype(np.float32)
-        metric *= passes.T @ passes / len(passes)
+    shape = ir.get_shape(value)
+    is_flat = shape is not None and len(shape) == 2  # then the channels are on the same axis
+    if consumer.op_type != node.op_type and not is_flat:
+        return None
+    metric = _gram_by_input_channel(weight, group)
+    if passes_relu:
+        is_positive = (values > 0).astype(np.float32)
+        metric *= is_positive.T @ is_positive / len(is_positive)
     return np.asarray(metric + _OWN_OUTPUT_WEIGHT * np.trace(metric) / outputs * np.eye(outputs))
+
+
+def _is_layer_of(node: ir.Node, value: ir.Value) -> bool:
+    """Whether `node` is a convolution or fully connected layer with `value` as data input."""
+    return node.op_type in ("Conv", "Linear") and node.inputs[0] is value
+
+
+def _gram_by_input_channel(weight: np.ndarray, group: int) -> np.ndarray:
+    """Return V^T V, float64 [I, I], of a weight [O, I/group, ...]; zero between groups."""
+    depth = weight.shape[1]
+    weights_by_group = weight.astype(np.float64).reshape(group, len(weight) // group, depth, -1)
+    gram = np.zeros((group * depth, group * depth))
+    for g, group_weights in enumerate(weights_by_group):
+        channels = slice(g * depth, (g + 1) * depth)
+        gram[channels, channels] = np.tensordot(group_weights, group_weights, axes=((0, 2), (0, 2)))
+    return gram
 
 
 def minimize_block_error(
@@ -68,33 +91,48 @@ def minimize_block_error(
     high: int,
     step: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return integers [G, O, K] in low..high whose error behind the block is not above that of `rounded`.
+    """Reduce the block error of rounded weights by coordinate descent.
 
-    Coordinate descent from `rounded` towards `weight`, in counts. moments, samples, step : as for
-    `round_with_compensation`. metric : [G * O, G * O], of which each group takes its own channels.
+    Parameters
+    ----------
+    rounded
+        Integers [G, O, K] to start from.
+    weight
+        Exact weights [G, O, K], in integer counts.
+    moments, samples, step
+        As for `round_with_compensation`.
+    metric
+        [G * O, G * O], of which each group uses the block of its own channels.
+    low, high
+        Range of the integers.
+
+    Returns
+    -------
+    numpy.ndarray
+        Integers [G, O, K] whose block error is not above that of `rounded`.
     """
     result = rounded.copy()
     outputs = rounded.shape[1]
-    for g, moment in enumerate(moments):
-        own = metric[g * outputs : (g + 1) * outputs, g * outputs : (g + 1) * outputs]
-        if np.trace(moment) <= 0 or np.diagonal(own).min() <= 0:
+    for g, group_moments in enumerate(moments):
+        channels = slice(g * outputs, (g + 1) * outputs)
+        group_metric = metric[channels, channels]
+        if np.trace(group_moments) <= 0 or np.diagonal(group_metric).min() <= 0:
             continue
-        h = regularize_moments(moment[None], samples)[0]
+        h = regularize_moments(group_moments[None], samples)[0]
         columns = np.argsort(-np.diagonal(h), kind="stable")  # as for `round_with_compensation`
-        rows = np.argsort(-np.diagonal(own), kind="stable")
-        place = np.ix_(rows, columns)
-        integers = rounded[g][place]
-        steps = None if step is None else step[g][place]
+        rows = np.argsort(-np.diagonal(group_metric), kind="stable")
+        order = np.ix_(rows, columns)
+        integers = rounded[g][order]
         _descend(
             integers,
-            weight[g][place],
+            weight[g][order],
             h[np.ix_(columns, columns)],
-            own[np.ix_(rows, rows)],
+            group_metric[np.ix_(rows, rows)],
             low,
             high,
-            steps,
+            None if step is None else step[g][order],
         )
-        result[g][place] = integers
+        result[g][order] = integers
     return result
 
 
@@ -107,16 +145,14 @@ def _descend(
     high: int,
     steps: np.ndarray | None,
 ) -> None:
-    """Move the `integers` [O, K] of one group in place, column by column, each from its first row to its last."""
+    """Move the `integers` [O, K] of one group in place, column by column."""
 
-    def move(k: int, column: np.ndarray, slope: np.ndarray, own: float) -> np.ndarray:
-        return _descend_column(
-            column, slope.copy(), metric, own, low, high, None if steps is None else steps[:, k]
-        )
+    def move(k: int, column: np.ndarray, slope: np.ndarray, curvature: float) -> np.ndarray:
+        column_steps = None if steps is None else steps[:, k]
+        return _descend_column(column, slope.copy(), metric, curvature, low, high, column_steps)
 
-    sweep_columns(
-        integers, metric @ (integers - weight) @ h, h, move, lambda change: metric @ change
-    )
+    slope = metric @ (integers - weight) @ h
+    sweep_columns(integers, slope, h, move, lambda change: metric @ change)
 
 
 def _descend_column(
@@ -128,20 +164,30 @@ def _descend_column(
     high: int,
     step: np.ndarray | None,
 ) -> np.ndarray:
-    """Move the integers `column` [O] in place, one after another; return their steps.
+    """Move the integers `column` [O] in place, one after the other, and return their changes.
 
-    `slope` [O] is used up.
+    Parameters
+    ----------
+    slope
+        Half the gradient of the block error, [O]; overwritten.
+    metric
+        [O, O].
+    h
+        Diagonal element of the input moments for this column.
+    step
+        Counts per integer, [O], or None for 1.
     """
-    before, bend = column.copy(), np.diagonal(metric) * h
+    before, curvature = column.copy(), np.diagonal(metric) * h
     start = 0
     while start < len(column):
-        own = None if step is None else step[start:]
-        new = round_half_to_even(column[start:] - slope[start:] / bend[start:], low, high, own)
-        (where,) = np.nonzero(new != column[start:])
-        if not len(where):
+        remaining_step = None if step is None else step[start:]
+        targets = column[start:] - slope[start:] / curvature[start:]
+        new = round_half_to_even(targets, low, high, remaining_step)
+        (changed,) = np.nonzero(new != column[start:])
+        if not len(changed):
             break
-        first = start + int(where[0])  # rows before it stay
-        change = new[where[0]] - column[first]
+        first = start + int(changed[0])  # the rows before it stay
+        change = new[changed[0]] - column[first]
         column[first] += change
         slope += metric[:, first] * (change * h)
         start = first + 1

@@ -1,13 +1,12 @@
-"""What becomes of the cells of LSTM layers.
+"""Simulate the cells of LSTM layers in float, and report those that the target clips.
 
-A float recurrence over calibration samples, and notes where one is cut.
-The cell is no tensor of the graph, so no statistics see it; and where it is cut the user can do
-something about it.
+The cell is not a tensor of the graph, so it has no statistics; but the user can do something about
+a cell that is clipped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -23,39 +22,60 @@ __all__ = ["format_cell_clipping", "simulate_retained_cells"]
 def format_cell_clipping(
     partition: Partition, target: Target, feed: Mapping[str, np.ndarray], wide: Collection[str] = ()
 ) -> list[str]:
-    """Return a note for every integer LSTM of `partition` whose cells `target` cuts on the samples `feed`.
+    """Format a note for each integer LSTM whose cells `target` clips.
 
-    wide : tensors of more than 8 bits; a platform that has these does not cut the cells of a state
-    among them.
+    Parameters
+    ----------
+    partition
+        Partition of the float graph.
+    target
+        The target.
+    feed
+        Calibration samples.
+    wide
+        Tensors of more than 8 bits. A platform that has these does not clip the cells of a layer
+        whose state is among them.
     """
     limit = LSTM.max_cell_magnitude(target)
-    layers = [
-        node
-        for node, op in partition.integer_nodes
-        if op is LSTM and (target.is_int8_only or ir.output_name(node) not in wide)
-    ]
-    if limit is None or not layers:
+    if limit is None:
         return []
-    inputs = {ir.input_name(n, i) for n in layers for i in (0, *optional_input_indices(n).values())}
-    tensors = {name: array for name, array, _ in FloatRunner(partition.graph, inputs).run(feed)}
+    layers = []
+    for node, op in partition.integer_nodes:
+        if op is LSTM and (target.is_int8_only or ir.output_name(node) not in wide):
+            layers.append(node)
+    if not layers:
+        return []
+    remedy = ""
+    if not target.is_int8_only:
+        remedy = " with 8 bits; use 16 bits: --override type:LSTM=bits:16"
     notes = []
-    remedy = (
-        "" if target.is_int8_only else " in 8 bits; 16 bits hold it: --override type:LSTM=bits:16"
-    )
-    for node in layers:
-        more = {
-            key: tensors.get(ir.input_name(node, i), ir.const_value(node.inputs[i]))
-            for key, i in optional_input_indices(node).items()
-        }
-        kept = np.abs(simulate_retained_cells(node, tensors[ir.input_name(node)], **more))
-        if kept.max(initial=0.0) > limit:
-            share = float((kept > limit).mean())
-            notes.append(
-                f"LSTM {node.name}: what is kept of its cells reaches {kept.max():.1f} on "
-                "calibration data; "
-                f"{target.name} cuts it at {limit:g} ({share:.1%} of the values){remedy}"
-            )
+    for node, cells in _simulate_layers(layers, partition, feed):
+        max_abs = cells.max(initial=0.0)
+        if max_abs <= limit:
+            continue
+        share = float((cells > limit).mean())
+        notes.append(
+            f"LSTM {node.name}: retained cell values reach {max_abs:.1f} on the calibration data; "
+            f"{target.name} clips them at {limit:g} ({share:.1%} of values){remedy}"
+        )
     return notes
+
+
+def _simulate_layers(
+    layers: Sequence[ir.Node], partition: Partition, feed: Mapping[str, np.ndarray]
+) -> Iterator[tuple[ir.Node, np.ndarray]]:
+    """Yield each LSTM layer with the magnitudes of its retained cells [N, T, H]."""
+    names: set[str] = set()
+    for node in layers:
+        indices = (0, *optional_input_indices(node).values())
+        names.update(ir.input_name(node, index) for index in indices)
+    tensors = {name: array for name, array, _ in FloatRunner(partition.graph, names).run(feed)}
+    for node in layers:
+        optional = {}
+        for key, index in optional_input_indices(node).items():
+            constant = ir.const_value(node.inputs[index])
+            optional[key] = tensors.get(ir.input_name(node, index), constant)
+        yield node, np.abs(simulate_retained_cells(node, tensors[ir.input_name(node)], **optional))
 
 
 def simulate_retained_cells(
@@ -66,10 +86,23 @@ def simulate_retained_cells(
     h: np.ndarray | None = None,
     c: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return forget gate times old cell of ``lingeronnx.LSTM``, float64 [N, T, H] in the order of time.
+    """Compute the forget gate times the previous cell of a ``lingeronnx.LSTM``.
 
-    lengths [N], h and c [N, 1, H] (or [1, 1, H]) : what the layer is given; 0 beyond a sample's
-    length.
+    Parameters
+    ----------
+    node
+        The layer.
+    x
+        Inputs [N, T, I].
+    lengths
+        Number of valid steps of each sample, [N].
+    h, c
+        Initial state and cell, [N, 1, H] or [1, 1, H].
+
+    Returns
+    -------
+    numpy.ndarray
+        float64 [N, T, H] in the order of time; 0 beyond a sample's length.
     """
     w, r, b = (np.asarray(ir.const_value(v), np.float64) for v in node.inputs[1:4])
     units = r.shape[1]
@@ -77,18 +110,20 @@ def simulate_retained_cells(
     times = np.broadcast_to(np.arange(x.shape[1]), x.shape[:2])
     if ir.get_attr(node, "direction") == "reverse":
         times = np.clip(count[:, None] - 1 - times, 0, None)
-    sums = np.take_along_axis(x, times[..., None], axis=1) @ w.T + b.reshape(2, -1).sum(axis=0)
+    ordered = np.take_along_axis(x, times[..., None], axis=1)
+    input_sums = ordered @ w.T + b.reshape(2, -1).sum(axis=0)
     state, cell = (
-        np.zeros((len(x), units)) + (0 if a is None else a.reshape(-1, units)) for a in (h, c)
+        np.zeros((len(x), units)) + (0 if initial is None else initial.reshape(-1, units))
+        for initial in (h, c)
     )
-    kept = np.zeros((*x.shape[:2], units))
+    retained = np.zeros((*x.shape[:2], units))
     for t in range(x.shape[1]):
-        on = (t < count)[:, None]
-        i, o, f, g = np.split(sums[:, t] + state @ r.T, 4, axis=1)
-        kept[:, t] = on * _sigmoid(f) * cell
-        cell = np.where(on, kept[:, t] + _sigmoid(i) * np.tanh(g), cell)
-        state = np.where(on, _sigmoid(o) * np.tanh(cell), state)
-    return kept
+        is_valid = (t < count)[:, None]
+        i, o, f, g = np.split(input_sums[:, t] + state @ r.T, 4, axis=1)
+        retained[:, t] = is_valid * _sigmoid(f) * cell
+        cell = np.where(is_valid, retained[:, t] + _sigmoid(i) * np.tanh(g), cell)
+        state = np.where(is_valid, _sigmoid(o) * np.tanh(cell), state)
+    return retained
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:

@@ -1,20 +1,21 @@
-"""Undo cuts that cost an output more than the finer step brings.
+"""Relax clipping that costs an output more than the finer step gains.
 
-Calibration by the mean square cuts rare large values off. All values of a tensor count alike there,
-but the rare ones may be all that an output speaks of: one face among a thousand empty places. No
-statistics of the tensor tell; the outputs do. So only a model is looked at of which an output holds
-half of its power in a few of its elements. With the noise N of a part of the plan, all else float,
-as a share of an output's power:
+Calibration by mean square error clips rare large values. It weights all values of a tensor equally,
+but the rare ones may be all that matters at an output: one face among a thousand empty positions.
+Only the outputs can tell. So this applies only to models with an output half of whose power is in
+few of its elements. Let N be the error power of each output relative to its own power, with part of
+the plan applied and everything else in float:
 
-1. what is cut, alone: a tensor is looked at where that is a quarter of the whole plan's N at some output. Groups of
-   tensors are halved until single ones are left, so that a net without such a tensor costs two
-   runs;
-2. the tensor at its scale, and at a scale that cuts an octave less: this is taken where it lowers the whole plan's N
-   by more, over the outputs, than it raises it, each output measured by what it has.
+1. Clipping alone: a tensor is considered if this causes a quarter of the N of the entire plan at
+   some output. Groups of tensors are bisected, so that a model without such a tensor costs two
+   runs.
+2. The tensor at its scale, and at a scale that is an octave coarser: the latter is chosen if N
+   decreases more than it increases, summed over the outputs, each relative to the N of the plan.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -32,12 +33,10 @@ from ..partition import Partition
 
 __all__ = ["find_costly_clipping"]
 
-_SPARSE_SHARE = (
-    0.02  # of an output's elements: these hold half of its power where it speaks of rare values
-)
-_MIN_NOISE_SHARE = 0.25  # of an output's noise
-_EPSILON = 1e-30  # so that shares are defined where there is no noise, or nothing at all
-_EXTRA_BITS = 12  # bits more, so that a tensor is cut where it was, but next to nothing is rounded
+_SPARSE_SHARE = 0.02  # an output is sparse if this fraction of its elements has half of its power
+_MIN_NOISE_SHARE = 0.25  # minimum fraction of an output's noise that clipping must cause
+_EPSILON = 1e-30  # added so that ratios are defined without noise or power
+_EXTRA_BITS = 12  # additional bits that keep the clipping but leave almost no rounding
 
 _Tensors = Mapping[str, Affine]
 _Feeds = Sequence[Mapping[str, np.ndarray]]
@@ -49,37 +48,59 @@ def find_costly_clipping(
     shared_groups: Sequence[SharedScaleGroup],
     stats: Stats,
     policy: ScalePolicy,
-    pieces: _Feeds,
+    batches: _Feeds,
     float_outputs: Callable[[], _Feeds],
 ) -> dict[str, float]:
-    """Return {tensor or weight: its scale} for those of `plan` that are better cut less.
+    """Find tensors and weights of `plan` whose clipping costs more at the outputs than it gains.
 
-    stats : of the activations of `partition`, whose scales `policy` made. pieces : calibration
-    samples. given : returns the outputs of the user's model for each, which are those of
-    `partition`; called where they are needed.
+    Parameters
+    ----------
+    partition, plan
+        The float graph and its plan.
+    shared_groups
+        Groups of tensors that share a scale.
+    stats
+        Statistics of the activations of `partition`.
+    policy
+        Policy that the scales of `plan` were made with.
+    batches
+        Calibration samples.
+    float_outputs
+        Returns the outputs of the user's model for each batch; only called if needed.
+
+    Returns
+    -------
+    dict
+        {tensor or weight: coarser scale}.
     """
-    cut = list(_iter_clipped_tensors(partition, plan, shared_groups, stats, policy))
-    if not cut:
+    candidates = list(_iter_clipped_tensors(partition, plan, shared_groups, stats, policy))
+    if not candidates:
         return {}
-    noise = _OutputNoise(partition.graph, plan, pieces, float_outputs())
+    noise = _OutputNoise(partition.graph, plan, batches, float_outputs())
     if not noise.has_sparse_output_power:
         return {}
-    whole = noise(plan.tensors)
+    plan_noise = noise(plan.tensors)
 
-    def fine(group: Iterable[dict[str, Affine]]) -> dict[str, Affine]:
-        return {n: _as_near_float(plan.tensors[n]) for less in group for n in less}
+    def clip_without_rounding(group: Iterable[dict[str, Affine]]) -> dict[str, Affine]:
+        names = [name for relaxed in group for name in relaxed]
+        return {name: _as_near_float(plan.tensors[name]) for name in names}
 
     def search(group: list[dict[str, Affine]]) -> list[dict[str, Affine]]:
-        if not (noise(fine(group)) > _MIN_NOISE_SHARE * whole).any():
+        if not (noise(clip_without_rounding(group)) > _MIN_NOISE_SHARE * plan_noise).any():
             return []
         if len(group) > 1:
             half = len(group) // 2
             return search(group[:half]) + search(group[half:])
-        less = group[0]
-        gain = noise({n: plan.tensors[n] for n in less}) - noise(less)
-        return group if (gain / whole).max() > _MIN_NOISE_SHARE and (gain / whole).sum() > 0 else []
+        relaxed = group[0]
+        gain = noise({name: plan.tensors[name] for name in relaxed}) - noise(relaxed)
+        relative_gain = gain / plan_noise
+        is_better = relative_gain.max() > _MIN_NOISE_SHARE and relative_gain.sum() > 0
+        return group if is_better else []
 
-    return {name: q.scale for less in search(cut) for name, q in less.items()}
+    scales = {}
+    for relaxed in search(candidates):
+        scales.update({name: qparams.scale for name, qparams in relaxed.items()})
+    return scales
 
 
 def _iter_clipped_tensors(
@@ -89,14 +110,11 @@ def _iter_clipped_tensors(
     stats: Stats,
     policy: ScalePolicy,
 ) -> Iterable[dict[str, Affine]]:
-    """Yield, for the tensors that share a scale, and for each weight, that mse cuts.
-
-    How they are cut less.
-    """
+    """Yield relaxed parameters {name: qparams} for each clipped shared scale and weight."""
     for shared_scale in shared_groups:
-        observed = shared_scale.merged_stats(stats)
-        if observed is not None and shared_scale.headroom_below is None:
-            yield from _relax_clipping(shared_scale.tensors, observed, plan, policy)
+        merged_stats = shared_scale.merged_stats(stats)
+        if merged_stats is not None and shared_scale.headroom_below is None:
+            yield from _relax_clipping(shared_scale.tensors, merged_stats, plan, policy)
     for node, op in partition.integer_nodes:
         for index in op.weight_inputs(node):
             values = get_weight_values(node, index)
@@ -112,65 +130,85 @@ def _iter_clipped_tensors(
 def _relax_clipping(
     names: Sequence[str], stats: TensorStats, plan: Plan, policy: ScalePolicy
 ) -> Iterable[dict[str, Affine]]:
-    parameters = [plan.tensors.get(name) for name in names]
+    """Yield coarser parameters of tensors with one scale, if their scale clips values.
+
+    Yields nothing unless the "mse" calibrator chose the scale.
+    """
     setting = policy.policy_for_tensors(names, policy.bits)
-    q = parameters[0]
-    if q is None or None in parameters or not q.single or q.zero_point:
-        return  # a window with a zero point stays as calibration chose it
     if setting.scale is not None or setting.calibrator != "mse":
         return
-    if stats.sum_of_squares > 0 and q.scale > (full := full_range_scale(stats, q.bits)):
-        scale = q.scale / 2 if setting.power_of_two else max(q.scale / 2, full)
-        yield {
-            name: tensor.changed(scale)
-            for name, tensor in zip(names, parameters, strict=True)
-            if tensor
-        }
+    qparams = [plan.tensors[name] for name in names if name in plan.tensors]
+    if len(qparams) != len(names):
+        return
+    first = qparams[0]
+    if not first.single or first.zero_point:
+        return  # a range with a zero point stays as calibration chose it
+    full_range = full_range_scale(stats, first.bits) if stats.sum_of_squares > 0 else math.inf
+    if first.scale <= full_range:
+        return
+    scale = first.scale / 2
+    if not setting.power_of_two:
+        scale = max(scale, full_range)
+    yield {name: tensor.changed(scale) for name, tensor in zip(names, qparams, strict=True)}
 
 
 def _as_near_float(qparams: Affine) -> Affine:
-    """Return the same range in finer steps."""
+    """Return `qparams` with the same range and `_EXTRA_BITS` more bits."""
     return qparams.changed(qparams.scale * 2.0**_EXTRA_BITS, qparams.bits + _EXTRA_BITS)
 
 
 class _OutputNoise:
-    """What holding tensors in integers does to the outputs, all else float."""
+    """Error of the outputs as a function of the quantized tensors, everything else in float.
 
-    def __init__(self, graph: ir.Model, plan: Plan, pieces: _Feeds, outputs: _Feeds) -> None:
-        self._graph, self._plan, self._pieces = graph, plan, pieces
-        self._names = [
-            str(v.name) for v in graph.graph.outputs if v.producer() is not None
-        ]  # constants have no noise
-        self._given = outputs
+    Parameters
+    ----------
+    graph
+        Float graph.
+    plan
+        Its plan.
+    batches
+        Samples.
+    outputs
+        Outputs of the float model for each batch.
+    """
+
+    def __init__(self, graph: ir.Model, plan: Plan, batches: _Feeds, outputs: _Feeds) -> None:
+        self._graph, self._plan, self._batches = graph, plan, batches
+        self._names = [  # constants have no noise
+            str(value.name) for value in graph.graph.outputs if value.producer() is not None
+        ]
+        self._float_outputs = outputs
 
     @property
     def has_sparse_output_power(self) -> bool:
-        """Whether an output holds half of its power in few of its elements."""
+        """Whether some output has half of its power in few of its elements."""
         for name in self._names:
-            arrays = [outputs[name].astype(np.float64) for outputs in self._given]
-            power = np.sort(np.concatenate([np.square(array).reshape(-1) for array in arrays]))[
-                ::-1
-            ]
+            arrays = [outputs[name].astype(np.float64) for outputs in self._float_outputs]
+            squares = [np.square(array).reshape(-1) for array in arrays]
+            power = np.sort(np.concatenate(squares))[::-1]
             half = int(np.searchsorted(np.cumsum(power), power.sum() / 2)) + 1
             if power.any() and half < _SPARSE_SHARE * len(power):
                 return True
         return False
 
-    def _ordered(self, found: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        return [found[name].astype(np.float64) for name in self._names]
+    def _select_outputs(self, tensors: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """Return the outputs among `tensors` as float64, in order."""
+        return [tensors[name].astype(np.float64) for name in self._names]
 
     def __call__(self, tensors: _Tensors) -> np.ndarray:
-        """Return the power of each output's error as a share of the output's own, float64 [outputs]."""
+        """Return the error power of each output relative to its own power, float64 [outputs]."""
         error, power = np.zeros((2, len(self._names)))
-        for want, have in zip(map(self._ordered, self._given), self._outputs(tensors), strict=True):
-            power += [np.square(a).sum() for a in want]
-            error += [np.square(a - b).sum() for a, b in zip(want, have, strict=True)]
+        float_outputs = map(self._select_outputs, self._float_outputs)
+        for expected, actual in zip(float_outputs, self._run(tensors), strict=True):
+            power += [np.square(array).sum() for array in expected]
+            error += [np.square(a - b).sum() for a, b in zip(expected, actual, strict=True)]
         return error / np.maximum(power, _EPSILON) + _EPSILON
 
-    def _outputs(self, tensors: _Tensors) -> Iterator[list[np.ndarray]]:
-        """Yield the outputs, float64, of piece after piece."""
+    def _run(self, tensors: _Tensors) -> Iterator[list[np.ndarray]]:
+        """Yield the outputs of each batch with the given tensors quantized, float64."""
         copy, users = build_fake_quantized_graph(self._graph, self._plan.with_tensors(tensors))
         names = {user: name for name, user in users.items()}
         runner = FloatRunner(copy, {names[name] for name in self._names})
-        for feed in self._pieces:
-            yield self._ordered({users[name]: array for name, array, _ in runner.run(feed)})
+        for feed in self._batches:
+            outputs = {users[name]: array for name, array, _ in runner.run(feed)}
+            yield self._select_outputs(outputs)

@@ -1,22 +1,22 @@
-"""Equalize channels: a factor per channel, so that one scale per tensor suits all of them (cross-layer equalization).
+"""Equalize channels: one factor per channel, so that one scale per tensor suits all.
 
 For a group of tensors whose channels run through (Relu, pooling, Add), with producing weights W1
-and reading weights W2, the factor s_c multiplies row c of W1 and the activations, and divides
+and consuming weights W2, the factor s_c multiplies row c of W1 and the activations, and divides
 column c of W2. In logarithms, with r1, a, r2 the ranges of channel c of W1, the activations and W2
-(mean over channels removed), the least-squares solution of "all three even" is
+(mean over channels subtracted), the least-squares solution of "all three even" is
 
     log s = (w2 * log r2 - w1 * log r1 - wa * log a) / (w1 + wa + w2)
 
-Nagel et al. (2019) is the case wa = 0. Which weighting serves best, or none, depends on what limits
-the layer, so each is judged by the noise it predicts in the outputs of the reading layers, relative
-to their power P_y:
+This is cross-layer equalization; Nagel et al. (2019) is the case wa = 0. Which weighting is best,
+or none, depends on the bottleneck of the layer. So each is judged by the noise that it predicts in
+the outputs of the consuming layers, relative to their power P_y:
 
-    N = sum over readers [ sum_c |W2_c|^2 / s_c^2 * (dx^2 + dw1^2 * P_in,c) + dw2^2 * m * sum_c
+    N = sum over consumers [ sum_c |W2_c|^2 / s_c^2 * (dx^2 + dw1^2 * P_in,c) + dw2^2 * m * sum_c
     s_c^2 * P_x,c ] / P_y
 
-with dx, dw1, dw2 the steps (range / 127 at 8 bits), P the mean squares seen and m the readings of a
-channel. Sweeps repeat it over all groups until nothing moves. A channel that is dead in any of the
-three keeps factor 1.
+with dx, dw1, dw2 the steps (range / 127 for 8 bits), P the observed mean squares and m the number
+of weights that read a channel. Sweeps over all groups repeat until nothing changes. A channel that
+is dead in any of the three keeps factor 1.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from ...formats import ADD, AVG_POOL2D, MAX_POOL, RELU
 from ...graph import ir, operators
+from ...ops import Op
 from ...run.runners import FloatRunner
 from ..assign.scale_policy import ScalePolicy
 from ..factor_groups import FactorSets, pin_boundary_tensors
@@ -45,15 +47,16 @@ _WEIGHTINGS = (
     (1.0, 2.0, 1.0),
     (0.0, 1.0, 1.0),
 )  # w1, wa, w2
-_MIN_IMPROVEMENT = 0.98  # a step must predict less than this share of the noise
+_MIN_IMPROVEMENT = 0.98  # factors must predict less than this times the noise without them
 _DEAD_CHANNEL_RATIO = 1e-6
-_MAX_FACTOR = 2.0**6  # of one step's factor, either way
+_MAX_FACTOR = 2.0**6  # maximum factor of one step, and its reciprocal the minimum
+_CHANNELWISE_OPS = frozenset({RELU.name, MAX_POOL.name, AVG_POOL2D.name, ADD.name})
 _DEFAULT_POLICY = ScalePolicy("q-value", 8, 8, "mse", 100.0, {})
 
 
 @dataclass(frozen=True)
 class ChannelStats:
-    """What was seen of a tensor per channel: largest magnitude and mean square, float64 [C]."""
+    """Largest magnitude and mean square of a tensor per channel, float64 [C]."""
 
     max_abs: np.ndarray
     mean_square: np.ndarray
@@ -61,11 +64,11 @@ class ChannelStats:
 
 @dataclass(frozen=True)
 class _ChannelGroup:
-    """Tensors that share factors per channel, the layers that write them and those that read them."""
+    """Tensors that share factors per channel, their producing layers and their consuming layers."""
 
     tensors: tuple[str, ...]
-    writers: tuple[ir.Node, ...]
-    readers: tuple[ir.Node, ...]
+    producers: tuple[ir.Node, ...]
+    consumers: tuple[ir.Node, ...]
 
 
 def equalize_channels(
@@ -75,237 +78,325 @@ def equalize_channels(
     runner: FloatRunner | None = None,
     known_stats: dict[str, ChannelStats] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Equalize the float graph of `partition` in place and return the factors {tensor.
+    """Equalize the channels of a float graph in place.
 
-    Float64 [channels]}.
-    feeds : some tens of calibration samples, in pieces that are run one after the other. choice :
-    how wide activations and weights are. runner : of the graph's tensors as they are now, where
-    there is one already. known : what was seen of these on the same feeds; what it lacks is added.
+    Parameters
+    ----------
+    partition
+        Partition of the float graph, whose weights are changed.
+    feeds
+        Some tens of calibration samples, in batches.
+    policy
+        Bit widths of activations and weights.
+    runner
+        Runner of the unchanged graph, if there is one already.
+    known_stats
+        Statistics of the unchanged graph on the same feeds; missing ones are added.
+
+    Returns
+    -------
+    dict
+        {tensor: factors, float64 [channels]}.
     """
     groups = _find_channel_groups(partition)
     if not groups:
         return {}
-    names, known_stats = set(partition.activations), {} if known_stats is None else known_stats
-    if missing := names - known_stats.keys():
-        known_stats.update(
-            _collect_channel_stats(
-                FloatRunner(partition.graph, missing) if runner is None else runner, feeds, missing
-            )
-        )
-    channel_spans = {name: spans for name, spans in known_stats.items() if name in names}
-    total: dict[str, np.ndarray] = {}
+    if known_stats is None:
+        known_stats = {}
+    names = set(partition.activations)
+    missing = names - known_stats.keys()
+    if missing:
+        if runner is None:
+            runner = FloatRunner(partition.graph, missing)
+        known_stats.update(_collect_channel_stats(runner, feeds, missing))
+    stats = {name: known_stats[name] for name in known_stats if name in names}
+    factors: dict[str, np.ndarray] = {}
     for _ in range(_SWEEPS):
-        moved = False
+        changed = False
         for group in groups:
-            factor = _choose_factors(group, channel_spans, policy)
-            if factor is None:
+            group_factors = _choose_factors(group, stats, policy)
+            if group_factors is None:
                 continue
-            moved = True
-            step = dict.fromkeys(group.tensors, factor)
+            changed = True
+            step = dict.fromkeys(group.tensors, group_factors)
             apply_factors(partition, step)
-            total = multiply_factors(total, step)
+            factors = multiply_factors(factors, step)
             for name in group.tensors:
-                if name in channel_spans:
-                    channel_spans[name] = ChannelStats(
-                        channel_spans[name].max_abs * factor,
-                        channel_spans[name].mean_square * factor**2,
+                if name in stats:
+                    stats[name] = ChannelStats(
+                        stats[name].max_abs * group_factors,
+                        stats[name].mean_square * group_factors**2,
                     )
-        if not moved:
+        if not changed:
             break
-    return total
+    return factors
 
 
 def _collect_channel_stats(
     runner: FloatRunner, feeds: Sequence[Mapping[str, np.ndarray]], names: set[str]
 ) -> dict[str, ChannelStats]:
+    """Run all batches and collect the statistics of tensors with a channel axis."""
     from simulator.histogram import channel_statistics
 
-    spans: dict[str, ChannelStats] = {}
-    sizes: dict[str, int] = {}
-    for name, array, _ in (item for feed in feeds for item in runner.run(feed, names)):
-        if array.ndim >= 2 and array.size:
-            reach, power = channel_statistics(array.astype(np.float32, copy=False))
-            size = array.size // array.shape[1]
-            old, before = spans.get(name), sizes.get(name, 0)
-            if old is not None:
-                reach, power = np.maximum(old.max_abs, reach), power + old.mean_square * before
-            sizes[name] = before + size
-            spans[name] = ChannelStats(reach, power / sizes[name])
-    return spans
+    stats: dict[str, ChannelStats] = {}
+    counts: dict[str, int] = {}  # elements per channel
+    for feed in feeds:
+        for name, array, _ in runner.run(feed, names):
+            if array.ndim < 2 or not array.size:
+                continue
+            max_abs, power = channel_statistics(array.astype(np.float32, copy=False))
+            previous, previous_count = stats.get(name), counts.get(name, 0)
+            if previous is not None:
+                max_abs = np.maximum(previous.max_abs, max_abs)
+                power = power + previous.mean_square * previous_count
+            counts[name] = previous_count + array.size // array.shape[1]
+            stats[name] = ChannelStats(max_abs, power / counts[name])
+    return stats
 
 
 def _find_channel_groups(partition: Partition) -> list[_ChannelGroup]:
-    """Return the free groups of tensors whose channels correspond one to one."""
-    union = FactorSets()
-    pin_boundary_tensors(union, partition)
+    """Find groups of tensors whose channels correspond one to one and may have free factors."""
+    factor_sets = FactorSets()
+    pin_boundary_tensors(factor_sets, partition)
     for node, op in partition.integer_nodes:
-        sources = [ir.input_name(node, i) for i in op.data(node)]
-        result = ir.output_name(node)
-        through = op.name in (
-            RELU.name,
-            MAX_POOL.name,
-            AVG_POOL2D.name,
-            ADD.name,
-        ) or _is_flatten_of_1x1(node)
-        if node.op_type in ("Conv", "Linear"):
-            union.find(sources[0])
-            union.find(result)
-            if (
-                node.op_type == "Linear" and len(ir.get_shape(node.outputs[0]) or ()) != 2
-            ):  # its channels are not on axis 1
-                union.pin(sources[0])
-                union.pin(result)
-        elif through:
-            for source in sources:
-                union.union(source, result)
-        else:
-            for name in (
-                *sources,
-                *(str(node.outputs[i].name) for i in op.quantized_outputs(node)),
-            ):
-                union.pin(name)
+        _add_channel_constraints(factor_sets, node, op)
+    layers = [
+        node
+        for node, op in partition.integer_nodes
+        if op.scale_constraints.factor_behavior == "absorbed"
+    ]
     groups = []
-    for tensors in union.groups().values():
-        inside = set(tensors)
-        layers = [
-            node
-            for node, op in partition.integer_nodes
-            if op.scale_constraints.factor_behavior == "absorbed"
-        ]
-        writers = tuple(n for n in layers if ir.output_name(n) in inside)
-        readers = tuple(n for n in layers if ir.input_name(n) in inside)
-        if union.is_free(tensors) and writers and readers:
-            groups.append(_ChannelGroup(tuple(tensors), writers, readers))
+    for tensors in factor_sets.groups().values():
+        members = set(tensors)
+        producers = tuple(node for node in layers if ir.output_name(node) in members)
+        consumers = tuple(node for node in layers if ir.input_name(node) in members)
+        if factor_sets.is_free(tensors) and producers and consumers:
+            groups.append(_ChannelGroup(tuple(tensors), producers, consumers))
     return groups
 
 
+def _add_channel_constraints(factor_sets: FactorSets, node: ir.Node, op: Op) -> None:
+    """Join the tensors of `node` if its channels run through it, and pin them if they are fixed."""
+    inputs = [ir.input_name(node, index) for index in op.data(node)]
+    output = ir.output_name(node)
+    if node.op_type in ("Conv", "Linear"):
+        factor_sets.find(inputs[0])
+        factor_sets.find(output)
+        rank = len(ir.get_shape(node.outputs[0]) or ())
+        if node.op_type == "Linear" and rank != 2:  # its channels are not on axis 1
+            factor_sets.pin(inputs[0])
+            factor_sets.pin(output)
+    elif op.name in _CHANNELWISE_OPS or _is_flatten_of_1x1(node):
+        for name in inputs:
+            factor_sets.union(name, output)
+    else:
+        outputs = [str(node.outputs[index].name) for index in op.quantized_outputs(node)]
+        for name in (*inputs, *outputs):
+            factor_sets.pin(name)
+
+
 def _is_flatten_of_1x1(node: ir.Node) -> bool:
-    """Whether `node` turns [N, C, 1, 1] into [N, C]."""
-    source, result = (ir.get_shape(v) or () for v in (node.inputs[0], node.outputs[0]))
-    moves = node.op_type in operators.RESHAPING_OPS
-    return (
-        moves
-        and len(source) == 4
-        and source[2:] == (1, 1)
-        and len(result) == 2
-        and result[1] == source[1]
-    )
+    """Whether `node` reshapes [N, C, 1, 1] to [N, C]."""
+    if node.op_type not in operators.RESHAPING_OPS:
+        return False
+    before = ir.get_shape(node.inputs[0]) or ()
+    after = ir.get_shape(node.outputs[0]) or ()
+    if len(before) != 4 or len(after) != 2:
+        return False
+    return before[2:] == (1, 1) and before[1] == after[1]
 
 
 class _PredictedNoise:
-    """The predicted noise of a group as a function of the factors; all arrays float64 [C]."""
+    """The predicted noise N of a group as a function of its factors; all arrays are float64 [C].
+
+    Parameters
+    ----------
+    group
+        The group.
+    stats
+        Statistics of the tensors around it.
+    policy
+        Bit widths of activations and weights.
+    """
 
     def __init__(
-        self, group: _ChannelGroup, spans: Mapping[str, ChannelStats], policy: ScalePolicy
+        self, group: _ChannelGroup, stats: Mapping[str, ChannelStats], policy: ScalePolicy
     ) -> None:
-        self.levels_x = _max_integer(policy.width(*group.tensors))
-        self.levels_1, self.levels_2 = (
-            [_max_integer(policy.weight_bits_for(ir.input_name(node, 1))) for node in nodes]
-            for nodes in (group.writers, group.readers)
-        )
-        self.rows = [_weight_array(node) for node in group.writers]
-        self.columns = [
-            _weights_by_input_channel(_weight_array(node), int(ir.get_attr(node, "group", 1)))
-            for node in group.readers
-        ]
-        self.acts = [spans[ir.input_name(node)] for node in group.readers]
-        self.fan_in = [_fan_in_power(node, spans) for node in group.writers]
-        self.out_power = [
-            float(spans[ir.output_name(node)].mean_square.sum()) for node in group.readers
-        ]
-        self.r1 = np.max([np.abs(w).reshape(len(w), -1).max(axis=1) for w in self.rows], axis=0)
-        self.r2 = np.max([np.abs(c).max(axis=1) for c in self.columns], axis=0)
-        self.reach = np.max([a.max_abs for a in self.acts], axis=0)
+        self._activation_levels = _max_integer(policy.width(*group.tensors))
+        self._producers = [_Producer.from_node(node, stats, policy) for node in group.producers]
+        self._consumers = [_Consumer.from_node(node, stats, policy) for node in group.consumers]
+        self.r1 = np.max([producer.max_abs for producer in self._producers], axis=0)
+        self.r2 = np.max([consumer.max_abs for consumer in self._consumers], axis=0)
+        activations = [consumer.input_stats.max_abs for consumer in self._consumers]
+        self.activation_max_abs = np.max(activations, axis=0)
 
     def alive(self) -> np.ndarray:
-        """Return which channels may be scaled."""
-        parts = (self.r1, self.r2, self.reach)
-        return np.asarray(
-            np.all([r > _DEAD_CHANNEL_RATIO * max(r.max(), 1e-300) for r in parts], axis=0)
-        )
+        """Return which channels may be scaled, bool [C]."""
+        ranges = (self.r1, self.r2, self.activation_max_abs)
+        is_alive = [r > _DEAD_CHANNEL_RATIO * max(r.max(), 1e-300) for r in ranges]
+        return np.asarray(np.all(is_alive, axis=0))
 
     def __call__(self, s: np.ndarray) -> float:
         """Return N for the factors `s`."""
-        from_weights = np.zeros(len(s))
-        for weight, power, levels in zip(self.rows, self.fan_in, self.levels_1, strict=True):
-            reach = (s * np.abs(weight).reshape(len(weight), -1).max(axis=1)).max()
-            from_weights += (reach / levels) ** 2 * power
+        weight_noise = np.zeros(len(s))
+        for producer in self._producers:
+            max_abs = (s * producer.max_abs).max()
+            weight_noise += (max_abs / producer.levels) ** 2 * producer.input_power
         total = 0.0
-        for columns, act, out, levels in zip(
-            self.columns, self.acts, self.out_power, self.levels_2, strict=True
-        ):
-            step_x = (s * act.max_abs).max() / self.levels_x
-            step_w = (np.abs(columns).max(axis=1) / s).max() / levels
-            gain = np.square(columns).sum(axis=1) / s**2
-            noise = (gain * (step_x**2 + from_weights)).sum() + step_w**2 * columns.shape[1] * (
-                s**2 * act.mean_square
-            ).sum()
-            total += float(noise) / max(out, 1e-300)
+        for consumer in self._consumers:
+            step_x = (s * consumer.input_stats.max_abs).max() / self._activation_levels
+            step_w = (consumer.max_abs / s).max() / consumer.levels
+            gain = np.square(consumer.columns).sum(axis=1) / s**2
+            noise = (gain * (step_x**2 + weight_noise)).sum() + step_w**2 * consumer.columns.shape[
+                1
+            ] * (s**2 * consumer.input_stats.mean_square).sum()
+            total += float(noise) / max(consumer.output_power, 1e-300)
         return total
 
 
+class _Producer(NamedTuple):
+    """A layer that writes the tensors of a group.
+
+    Attributes
+    ----------
+    max_abs
+        Largest magnitude of the weights of each output channel.
+    input_power
+        Summed mean square of the inputs of one output, per output channel.
+    levels
+        Largest integer of its weights.
+    """
+
+    max_abs: np.ndarray
+    input_power: np.ndarray
+    levels: int
+
+    @classmethod
+    def from_node(
+        cls, node: ir.Node, stats: Mapping[str, ChannelStats], policy: ScalePolicy
+    ) -> _Producer:
+        """Collect the data of a layer."""
+        weight = _weight_array(node)
+        return cls(
+            np.abs(weight).reshape(len(weight), -1).max(axis=1),
+            _fan_in_power(node, stats),
+            _max_integer(policy.weight_bits_for(ir.input_name(node, 1))),
+        )
+
+
+class _Consumer(NamedTuple):
+    """A layer that reads the tensors of a group.
+
+    Attributes
+    ----------
+    columns
+        Weights of each input channel, [C, n].
+    max_abs
+        Largest magnitude of the weights of each input channel.
+    input_stats
+        Statistics of its input.
+    output_power
+        Mean square of its output, summed over channels.
+    levels
+        Largest integer of its weights.
+    """
+
+    columns: np.ndarray
+    max_abs: np.ndarray
+    input_stats: ChannelStats
+    output_power: float
+    levels: int
+
+    @classmethod
+    def from_node(
+        cls, node: ir.Node, stats: Mapping[str, ChannelStats], policy: ScalePolicy
+    ) -> _Consumer:
+        """Collect the data of a layer."""
+        group = int(ir.get_attr(node, "group", 1))
+        columns = _weights_by_input_channel(_weight_array(node), group)
+        return cls(
+            columns,
+            np.abs(columns).max(axis=1),
+            stats[ir.input_name(node)],
+            float(stats[ir.output_name(node)].mean_square.sum()),
+            _max_integer(policy.weight_bits_for(ir.input_name(node, 1))),
+        )
+
+
 def _max_integer(bits: int) -> int:
+    """Return the largest signed integer of `bits` bits."""
     return (1 << (bits - 1)) - 1
 
 
 def _choose_factors(
-    group: _ChannelGroup, spans: Mapping[str, ChannelStats], policy: ScalePolicy
+    group: _ChannelGroup, stats: Mapping[str, ChannelStats], policy: ScalePolicy
 ) -> np.ndarray | None:
-    """Return the best of the weighted solutions, or None when leaving the group alone is as good."""
-    layers = (*group.writers, *group.readers)
-    names = [name for n in layers for name in (ir.input_name(n), ir.output_name(n))]
-    if any(name not in spans for name in names) or any(
-        n.op_type == "BatchNormalization" for n in layers
-    ):
+    """Choose the factors of a group with the lowest predicted noise.
+
+    Returns None if none of the weighted solutions is clearly better than no factors.
+    """
+    if not _is_equalizable(group, stats):
         return None
-    channels = {len(spans[ir.input_name(n)].max_abs) for n in group.readers}
-    channels |= {len(_weight_array(n)) for n in group.writers}
-    if len(channels) != 1:
-        return None
-    noise = _PredictedNoise(group, spans, policy)
+    noise = _PredictedNoise(group, stats, policy)
     alive = noise.alive()
     if not alive.any():
         return None
-    best = noise(np.ones(len(alive))) * _MIN_IMPROVEMENT, None
+    best_factors: np.ndarray | None = None
+    best_noise = noise(np.ones(len(alive))) * _MIN_IMPROVEMENT
     for weighting in _WEIGHTINGS:
-        factor = _solve_factors(noise, alive, weighting)
-        predicted = noise(factor)
-        if predicted < best[0]:
-            best = predicted, factor  # type: ignore[assignment]
-    return best[1]
+        factors = _solve_factors(noise, alive, weighting)
+        predicted_noise = noise(factors)
+        if predicted_noise < best_noise:
+            best_factors, best_noise = factors, predicted_noise
+    return best_factors
+
+
+def _is_equalizable(group: _ChannelGroup, stats: Mapping[str, ChannelStats]) -> bool:
+    """Whether all layers have statistics and agree on the channels, and none is a normalization."""
+    for node in (*group.producers, *group.consumers):
+        if ir.input_name(node) not in stats or ir.output_name(node) not in stats:
+            return False
+        if node.op_type == "BatchNormalization":
+            return False
+    channel_counts = {len(stats[ir.input_name(node)].max_abs) for node in group.consumers}
+    channel_counts |= {len(_weight_array(node)) for node in group.producers}
+    return len(channel_counts) == 1
 
 
 def _solve_factors(
     noise: _PredictedNoise, alive: np.ndarray, weighting: tuple[float, float, float]
 ) -> np.ndarray:
-    """Return s of the least-squares formula for one weighting."""
+    """Solve the least-squares formula for one weighting (w1, wa, w2); returns s, float64 [C]."""
     w1, wa, w2 = weighting
-    log = np.zeros(len(alive))
-    for weight, reach in ((w1, noise.r1), (wa, noise.reach), (-w2, noise.r2)):
-        logs = np.log(np.where(alive, reach, 1.0))
-        log -= weight * (logs - logs[alive].mean())
+    log_factors = np.zeros(len(alive))
+    terms = ((w1, noise.r1), (wa, noise.activation_max_abs), (-w2, noise.r2))
+    for weight, ranges in terms:
+        logs = np.log(np.where(alive, ranges, 1.0))
+        log_factors -= weight * (logs - logs[alive].mean())
     limit = math.log(_MAX_FACTOR)
-    return np.asarray(np.exp(np.where(alive, np.clip(log / (w1 + wa + w2), -limit, limit), 0.0)))
+    clipped = np.clip(log_factors / (w1 + wa + w2), -limit, limit)
+    return np.asarray(np.exp(np.where(alive, clipped, 0.0)))
 
 
 def _weight_array(node: ir.Node) -> np.ndarray:
+    """Return the constant weights of a layer as float64."""
     array = ir.const_value(node.inputs[1])
     assert array is not None
     return array.astype(np.float64)
 
 
 def _weights_by_input_channel(weight: np.ndarray, group: int) -> np.ndarray:
-    """Return the weights [O, I/group, ...] as [I, everything that reads channel i]."""
+    """Reorder weights [O, I/group, ...] to [I, all weights that read channel i]."""
     outputs, depth = weight.shape[:2]
     split = weight.reshape(group, outputs // group, depth, -1)
     return split.transpose(0, 2, 1, 3).reshape(group * depth, -1)
 
 
-def _fan_in_power(node: ir.Node, spans: Mapping[str, ChannelStats]) -> np.ndarray:
-    """Return the summed mean square of what one output of `node` reads, per output channel."""
+def _fan_in_power(node: ir.Node, stats: Mapping[str, ChannelStats]) -> np.ndarray:
+    """Return the summed mean square of the inputs of one output of `node`, per output channel."""
     weight = _weight_array(node)
     group, depth = int(ir.get_attr(node, "group", 1)), weight.shape[1]
-    power = spans[ir.input_name(node)].mean_square
+    power = stats[ir.input_name(node)].mean_square
     if len(power) != group * depth:
         power = np.full(group * depth, power.mean())
     per_group = power.reshape(group, depth).sum(axis=1) * math.prod(weight.shape[2:])

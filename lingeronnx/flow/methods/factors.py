@@ -1,9 +1,8 @@
-"""Positive factors on tensors, moved into the weights around them.
+"""Move positive factors on tensors into the weights around them.
 
-What `equalize` and `ranges` have in common.
-Multiplying a tensor by f (one value, or one per channel) and dividing it out in the weights that
-read it changes no real result: ``W' = W * f_out / f_in``, ``b' = b * f_out``. `apply_factors` does
-that to a float graph.
+Used by `equalize` and `range_fitting`. Multiplying a tensor by f (one value, or one per channel)
+and dividing it out in the weights that read it does not change the float function: ``W' = W * f_out
+/ f_in``, ``b' = b * f_out``.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ _ONE = np.ones(1)
 
 
 def multiply_factors(first: Factors, second: Factors) -> dict[str, np.ndarray]:
-    """Return the product of two sets of factors."""
+    """Multiply two sets of factors; a tensor without a factor has factor 1."""
     return {name: first.get(name, _ONE) * second.get(name, _ONE) for name in {**first, **second}}
 
 
 def apply_factors(partition: Partition, factors: Factors) -> None:
-    """Rewrite weights, biases and bounds of the graph in place so that every tensor is multiplied by its factor."""
+    """Scale parameters and clip bounds in place so that each tensor is multiplied by its factor."""
     model = partition.graph
     for node, op in partition.integer_nodes:
         f_in = factors.get(ir.input_name(node), _ONE)
@@ -43,6 +42,7 @@ def apply_factors(partition: Partition, factors: Factors) -> None:
 
 
 def _scale_parameters(model: ir.Model, node: ir.Node, f_in: np.ndarray, f_out: np.ndarray) -> None:
+    """Scale the weights and bias of a layer for a factor on its input and one on its output."""
     if node.op_type == "BatchNormalization":
         changes = {1: f_out / f_in, 2: f_out, 3: f_in}
     else:
@@ -67,11 +67,12 @@ def _weight_factor(
     outputs, depth = shape[0], shape[1]
     per_input = np.broadcast_to(f_in, (depth * group,)).reshape(group, 1, depth)
     rows = np.broadcast_to(per_input, (group, outputs // group, depth)).reshape(outputs, depth)
-    both = np.broadcast_to(f_out, (outputs,))[:, None] / rows
-    return both.reshape(outputs, depth, *[1] * (len(shape) - 2))
+    combined = np.broadcast_to(f_out, (outputs,))[:, None] / rows
+    return combined.reshape(outputs, depth, *[1] * (len(shape) - 2))
 
 
 def _scale_bounds(model: ir.Model, node: ir.Node, factor: float) -> None:
+    """Multiply the bounds of a Clip, as inputs or attributes, by `factor`."""
     for index, name in ((1, "min"), (2, "max")):
         array = ir.const_value(node.inputs[index]) if len(node.inputs) > index else None
         if array is not None:

@@ -1,11 +1,10 @@
-"""Bring tensors that a chip cannot hold into its range.
+"""Insert multiplications on the host for tensors that a chip cannot represent.
 
-The host multiplies where no weight can take the factor up.
-A chip holds scales between two exponents (2^-3 to 2^16 on the LUNA chips: values up to 1016, steps
-down to 2^-16). Inside a net a tensor beyond that gets its factor from the weights around it
-(`ranges`). A graph input or output, or a tensor that float operators read or write, is pinned: here
-a Mul is put between it and the integers, on the float side, which frees the group. Which constant
-it multiplies by is settled by `ranges` and written by `set_host_factors`.
+A chip supports scales between two exponents (2^-3 to 2^16 on the LUNA chips: values up to 1016,
+steps down to 2^-16). Inside a model, the factor of a tensor outside of that range moves into the
+weights around it (`range_fitting`). A graph input or output, or a tensor that float operators read
+or write, is pinned: here a Mul is inserted between it and the integers, on the float side, which
+frees the group. Its constant is determined by `range_fitting` and written by `set_host_factors`.
 """
 
 from __future__ import annotations
@@ -34,9 +33,14 @@ def insert_host_scaling(
     target: Target,
     policy: ScalePolicy,
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Put Mul nodes (by 1, for now) at the borders of what `target` cannot hold.
+    """Insert Mul nodes (by 1, for now) at the boundaries of tensors that `target` cannot represent.
 
-    Return {node: reason} of these, and {new tensor: the one that it is equal to}.
+    Returns
+    -------
+    reasons : dict
+        {inserted node: reason why it is in float}.
+    equal_tensors : dict
+        {new tensor: the tensor that it is equal to}.
     """
     if not target.needs_power_of_two_scales:
         return {}, {}
@@ -46,76 +50,82 @@ def insert_host_scaling(
 def insert_boundary_muls(
     partition: Partition, names: Collection[str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Put Mul nodes at the borders of the tensors `names`.
+    """Insert Mul nodes between integers and floats at the tensors `names`.
 
-    Return the same as `insert_host_scaling`.
+    Returns the same as `insert_host_scaling`.
     """
-    model, inside = partition.graph, partition.integer_node_ids
-    added: dict[str, str] = {}
-    alike: dict[str, str] = {}
+    model, integer_ids = partition.graph, partition.integer_node_ids
+    reasons: dict[str, str] = {}
+    equal_tensors: dict[str, str] = {}
     for value in list(ir.iter_values(model)):
         name = str(value.name)
         if name not in names:
             continue
-        writer = ir.producer(value)
-        written_inside = writer is not None and id(writer) in inside
-        outside = [use for use in value.uses() if id(use.node) not in inside]
-        if not written_inside:
-            node, new = _insert_mul_after(model, value, inside)
-        elif outside or value.is_graph_output():
-            node, new = _insert_mul_before(model, value, inside)
+        producer = ir.producer(value)
+        has_float_consumer = any(id(use.node) not in integer_ids for use in value.uses())
+        if producer is None or id(producer) not in integer_ids:
+            node, new_tensor = _insert_mul_after(model, value, integer_ids)
+        elif has_float_consumer or value.is_graph_output():
+            node, new_tensor = _insert_mul_before(model, value, integer_ids)
         else:
             continue
-        added[node], alike[new] = HOST_SCALING_REASON, name
-    return added, alike
+        reasons[node] = HOST_SCALING_REASON
+        equal_tensors[new_tensor] = name
+    return reasons, equal_tensors
 
 
 def _out_of_range(
     shared_groups: Sequence[SharedScaleGroup], stats: Stats, target: Target, policy: ScalePolicy
 ) -> set[str]:
-    """Return the tensors of the shared scales that need an exponent the row does not hold."""
+    """Return the tensors whose shared scale needs an exponent that the target does not support."""
+    min_exponent, max_exponent = target.exponents
     names: set[str] = set()
     for group in shared_groups:
-        observed = group.merged_stats(stats)
-        if observed is not None and observed.sum_of_squares > 0:
-            scale = choose_symmetric_scale(
-                observed, policy.width(*group.tensors), power_of_two=True, calibrator="mse"
-            )
-            if not target.exponents[0] <= math.log2(scale) <= target.exponents[1]:
-                names.update(group.tensors)
+        group_stats = group.merged_stats(stats)
+        if group_stats is None or not group_stats.sum_of_squares > 0:
+            continue
+        scale = choose_symmetric_scale(
+            group_stats, policy.width(*group.tensors), power_of_two=True, calibrator="mse"
+        )
+        if not min_exponent <= math.log2(scale) <= max_exponent:
+            names.update(group.tensors)
     return names
 
 
-def _insert_mul_after(model: ir.Model, value: ir.Value, inside: Collection[int]) -> tuple[str, str]:
-    """Let the integer readers of a float `value` read it through a Mul.
+def _insert_mul_after(
+    model: ir.Model, value: ir.Value, integer_ids: Collection[int]
+) -> tuple[str, str]:
+    """Insert a Mul between a float `value` and its integer consumers.
 
-    Return that and the new tensor.
+    Returns the names of the Mul and of its output.
     """
-    readers = [(use.node, use.idx) for use in value.uses() if id(use.node) in inside]
+    consumers = [(use.node, use.idx) for use in value.uses() if id(use.node) in integer_ids]
     node = _make_mul(model, value, f"{value.name}_scaled")
-    first = next(n for n in model.graph if any(n is reader for reader, _ in readers))
+    consumer_ids = {id(consumer) for consumer, _ in consumers}
+    first = next(node for node in model.graph if id(node) in consumer_ids)
     model.graph.insert_before(first, node)
-    for reader, index in readers:
-        reader.replace_input_with(index, node.outputs[0])
+    for consumer, index in consumers:
+        consumer.replace_input_with(index, node.outputs[0])
     return str(node.name), ir.output_name(node)
 
 
 def _insert_mul_before(
-    model: ir.Model, value: ir.Value, inside: Collection[int]
+    model: ir.Model, value: ir.Value, integer_ids: Collection[int]
 ) -> tuple[str, str]:
-    """Let the float readers of an integer `value`, and the outside, read it through a Mul that takes over its name.
+    """Insert a Mul between an integer `value` and its float consumers and graph outputs.
 
-    Return the Mul and the new name of `value`.
+    The output of the Mul takes the name of `value`. Returns the name of the Mul and the new name of
+    `value`.
     """
-    writer = ir.producer(value)
-    assert writer is not None
+    producer = ir.producer(value)
+    assert producer is not None
     name = str(value.name)
-    readers = [(use.node, use.idx) for use in value.uses() if id(use.node) not in inside]
+    consumers = [(use.node, use.idx) for use in value.uses() if id(use.node) not in integer_ids]
     value.name = ir.unique_tensor_name(model, f"{name}_scaled")
     node = _make_mul(model, value, name)
-    model.graph.insert_after(writer, node)
-    for reader, index in readers:
-        reader.replace_input_with(index, node.outputs[0])
+    model.graph.insert_after(producer, node)
+    for consumer, index in consumers:
+        consumer.replace_input_with(index, node.outputs[0])
     for position, output in enumerate(model.graph.outputs):
         if output is value:
             model.graph.outputs[position] = node.outputs[0]
@@ -123,32 +133,41 @@ def _insert_mul_before(
 
 
 def _make_mul(model: ir.Model, value: ir.Value, output: str) -> ir.Node:
+    """Create a Mul of `value` by 1, with an output name `output` if that is free."""
     base = str(value.name)
-    one = ir.add_initializer(
-        model, ir.unique_tensor_name(model, f"{base}_factor"), np.array(1.0, np.float32)
-    )
-    free = (
-        output
-        if output not in {str(v.name) for v in ir.iter_values(model)}
-        else ir.unique_tensor_name(model, output)
-    )
-    title = ir.unique_name(f"{base}_scale", {str(node.name) for node in model.graph})
-    return ir.make_node("Mul", [value, one], name=title, output=free, like=value)
+    factor_name = ir.unique_tensor_name(model, f"{base}_factor")
+    factor = ir.add_initializer(model, factor_name, np.array(1.0, np.float32))
+    if output in {str(other.name) for other in ir.iter_values(model)}:
+        output = ir.unique_tensor_name(model, output)
+    node_name = ir.unique_name(f"{base}_scale", {str(node.name) for node in model.graph})
+    return ir.make_node("Mul", [value, factor], name=node_name, output=output, like=value)
 
 
 def set_host_factors(
     model: ir.Model, added: Mapping[str, str], factors: Mapping[str, np.ndarray]
 ) -> None:
-    """Write the constants: by f where the Mul leads into the integers, by 1/f where it leads out of them."""
+    """Write the constants of inserted Mul nodes.
+
+    A Mul before integers multiplies by the factor of its output, and one after integers divides by
+    the factor of its input.
+
+    Parameters
+    ----------
+    model
+        Float graph.
+    added
+        {inserted node: reason}, from `insert_host_scaling`.
+    factors
+        {tensor: factor [1]}.
+    """
     for node in model.graph:
-        if str(node.name) in added:
-            into = factors.get(ir.output_name(node))
-            out_of = factors.get(ir.input_name(node))
-            factor = (
-                float(into[0])
-                if into is not None
-                else 1.0 / float(out_of[0])
-                if out_of is not None
-                else 1.0
-            )
-            ir.set_constant_input(model, node, 1, np.array(factor, np.float32), "factor")
+        if str(node.name) not in added:
+            continue
+        output_factor = factors.get(ir.output_name(node))
+        input_factor = factors.get(ir.input_name(node))
+        factor = 1.0
+        if output_factor is not None:
+            factor = float(output_factor[0])
+        elif input_factor is not None:
+            factor = 1.0 / float(input_factor[0])
+        ir.set_constant_input(model, node, 1, np.array(factor, np.float32), "factor")

@@ -1,27 +1,26 @@
-"""What errors of a layer's weights do at the model's outputs.
+"""Weight the errors of a layer's weights by gradients of the model's outputs.
 
-Second moments of gradients, in place of those of inputs.
-A change D of a layer's weights moves output j of sample s by ``<A_sj, D>``, with ``A_sj = sum_p g_p
-(x_p - m)^T`` over the layer's positions p: x its inputs, m their mean (a change of that is the
-bias's business), g the gradient of the output at the layer's own outputs. So errors that cancel
-over a whole map, as an average pooling lets them, cost little, and those that all positions share
-cost much; moments of the inputs position by position do not know that. The sum of ``<A, D>^2`` is
-held as the Kronecker product of two second moments (Martens and Grosse 2015; for sums over shared
-weights as Eschenhagen et al. 2023, "reduce", have it)
+The second moments of gradients replace those of the inputs. A change D of a layer's weights moves
+output j of sample s by ``<A_sj, D>``, with ``A_sj = sum_p g_p (x_p - m)^T`` over the layer's
+positions p: x its inputs, m their mean (the bias corrects the mean), g the gradient of the output
+with respect to the layer's outputs. So errors that cancel over a feature map, as average pooling
+allows, cost little, and those that all positions share cost much; moments of the inputs position by
+position do not capture that. The sum of ``<A, D>^2`` is approximated by the Kronecker product of
+two second moments (Martens and Grosse 2015; for sums over shared weights the "reduce" variant of
+Eschenhagen et al. 2023)
 
     H = E[A^T A] over inputs, [K, K],    G = E[A A^T] over outputs, [O, O]
 
-for random mixtures of the outputs, some for each sample. Gradients are those of the float model,
-reckoned backwards over the operators of convolutional nets; a layer with another operator behind it
-has none.
+for random projections of the outputs, a few per sample. Gradients are those of the float model,
+backpropagated through the operators of convolutional networks; a layer upstream of any other
+operator has none.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -32,11 +31,8 @@ from .receptive_fields import MAX_FAN_IN
 
 __all__ = ["OutputMoments", "compute_output_moments"]
 
-_PROJECTIONS_PER_SAMPLE = (
-    3  # of the outputs, for each sample: eight gain nothing that is clear, and take longer
-)
-# share of what gradients say; the rest are the moments of the inputs themselves, and all outputs
-# alike
+_PROJECTIONS_PER_SAMPLE = 3  # random projections of the outputs; eight are not clearly better
+# Weight of the gradient moments; the remainder are moments of the inputs, and the unit matrix.
 _GRADIENT_WEIGHT = 0.9
 
 _Arrays = Mapping[str, np.ndarray]
@@ -45,9 +41,14 @@ _Backward = Callable[[ir.Node, np.ndarray, _Arrays], dict[str, np.ndarray]]
 
 @dataclass(frozen=True)
 class OutputMoments:
-    """Sums of squared gradients of a layer's weights.
+    """Second moments of the gradients of a layer's weights, as sums.
 
-    Of_inputs float64 [group, K, K], of_outputs [group, O, O].
+    Attributes
+    ----------
+    of_inputs
+        float64 [group, K, K].
+    of_outputs
+        float64 [group, O, O].
     """
 
     of_inputs: np.ndarray
@@ -55,7 +56,7 @@ class OutputMoments:
 
     @classmethod
     def from_gradients(cls, gradients: np.ndarray) -> OutputMoments:
-        """Return those of `gradients` [group, n, O, K]."""
+        """Compute the moments of `gradients` [group, n, O, K]."""
         group, count, outputs, fields = gradients.shape
         rows = gradients.reshape(group, count * outputs, fields)
         columns = gradients.transpose(0, 2, 1, 3).reshape(group, outputs, count * fields)
@@ -65,34 +66,39 @@ class OutputMoments:
         return OutputMoments(self.of_inputs + other.of_inputs, self.of_outputs + other.of_outputs)
 
     def blend_input_moments(self, moments: np.ndarray) -> np.ndarray:
-        """Return H [group, K, K] with a share of the `moments` of the inputs.
+        """Return H [group, K, K] blended with the second moments of the inputs.
 
-        Traces are 1, or 0 where nothing moves.
-        Where no gradient is seen the moments stand alone.
+        Each matrix has trace 1, or 0 if the inputs are constant. If a group has no gradients, these
+        are the input moments alone.
         """
-        own, other = _normalize_trace(moments), _normalize_trace(self.of_inputs)
-        seen = np.trace(other, axis1=1, axis2=2)[:, None, None] > 0
-        return np.where(seen, (1 - _GRADIENT_WEIGHT) * own + _GRADIENT_WEIGHT * other, own)
+        input_moments = _normalize_trace(moments)
+        gradient_moments = _normalize_trace(self.of_inputs)
+        has_gradients = np.trace(gradient_moments, axis1=1, axis2=2)[:, None, None] > 0
+        blended = (1 - _GRADIENT_WEIGHT) * input_moments + _GRADIENT_WEIGHT * gradient_moments
+        return np.where(has_gradients, blended, input_moments)
 
     @property
     def metric(self) -> np.ndarray:
-        """G of all groups, [group * O, group * O], with a share of the unit matrix."""
+        """G of all groups, [group * O, group * O], blended with the unit matrix."""
         group, outputs = self.of_outputs.shape[:2]
         metric = np.zeros((group * outputs, group * outputs))
         unit = np.eye(outputs) / outputs
-        for g, own in enumerate(_normalize_trace(self.of_outputs)):
-            of = slice(g * outputs, (g + 1) * outputs)
-            metric[of, of] = _GRADIENT_WEIGHT * own + (1 - _GRADIENT_WEIGHT) * unit
+        for g, group_moments in enumerate(_normalize_trace(self.of_outputs)):
+            channels = slice(g * outputs, (g + 1) * outputs)
+            metric[channels, channels] = (
+                _GRADIENT_WEIGHT * group_moments + (1 - _GRADIENT_WEIGHT) * unit
+            )
         return metric
 
 
 def _normalize_trace(moments: np.ndarray) -> np.ndarray:
-    """Return matrices of trace 1; zeros stay."""
+    """Scale matrices [n, K, K] to trace 1; zero matrices stay zero."""
     trace = np.trace(moments, axis1=1, axis2=2)[:, None, None]
     return np.asarray(np.divide(moments, trace, out=np.zeros_like(moments), where=trace > 0))
 
 
 def _gram(array: np.ndarray) -> np.ndarray:
+    """Return A A^T of each matrix, float64."""
     return np.asarray(array @ array.transpose(0, 2, 1), np.float64)
 
 
@@ -100,156 +106,204 @@ def compute_output_moments(
     model: ir.Model,
     layers: Mapping[str, ir.Node],
     measured_tensors: Sequence[str],
-    pieces: Iterable[_Arrays],
+    batches: Iterable[_Arrays],
 ) -> dict[str, OutputMoments]:
-    """Return the moments of `layers`, by their outputs, without those whose gradients are not known.
+    """Compute the gradient moments of `layers`, by the names of their outputs.
 
-    measured_tensors : the tensors whose errors count, each against its own power. pieces : samples,
-    on axis 0 of every tensor.
+    Layers without known gradients are left out.
+
+    Parameters
+    ----------
+    model
+        Float graph.
+    layers
+        {output: layer}.
+    measured_tensors
+        Tensors whose errors count, each relative to its own power.
+    batches
+        Samples, on axis 0 of every tensor.
     """
-    behind = _differentiable_tensors(model, measured_tensors)
-    known = {
+    differentiable = _differentiable_tensors(model, measured_tensors)
+    layers = {
         name: node
         for name, node in layers.items()
-        if name in behind and _fan_in(node) <= MAX_FAN_IN
+        if name in differentiable and _fan_in(node) <= MAX_FAN_IN
     }
-    if not known:
+    if not layers:
         return {}
-    steps = [
+    backward_nodes = [
         node
         for node in reversed(list(model.graph))
-        if str(node.outputs[0].name) in behind and _backward_kind(node)
+        if str(node.outputs[0].name) in differentiable and _backward_kind(node)
     ]
-    runner, feeds = (
-        FloatRunner(
-            model,
-            {
-                *behind,
-                *measured_tensors,
-                *(name for node in steps for name in _data_input_names(node)),
-            },
-        ),
-        [*pieces],
-    )
-    if not runner.has_batch_first({*behind, *measured_tensors}):
+    tensors_needed = {*differentiable, *measured_tensors}
+    node_inputs = {name for node in backward_nodes for name in _data_input_names(node)}
+    runner = FloatRunner(model, tensors_needed | node_inputs)
+    if not runner.has_batch_first(tensors_needed):
         return {}
-    means, power = _input_means_and_powers(runner, known, measured_tensors, feeds)
-    rng, moments = np.random.default_rng(0), dict[str, OutputMoments]()
+    feeds = list(batches)
+    means, power = _input_means_and_powers(runner, layers, measured_tensors, feeds)
+    rng = np.random.default_rng(0)
+    moments: dict[str, OutputMoments] = {}
     for feed in feeds:
-        tensors = {**feed, **{name: array for name, array, _ in runner.run(feed)}}
-        rows = {name: _im2col(node, tensors) - means[name] for name, node in known.items()}
+        tensors = _run_tensors(runner, feed)
+        columns = {name: _im2col(node, tensors) - means[name] for name, node in layers.items()}
         for _ in range(_PROJECTIONS_PER_SAMPLE):
-            gradients = {
-                name: rng.standard_normal(tensors[name].shape).astype(np.float32)
-                / np.float32(math.sqrt(power[name]))
-                for name in measured_tensors
-                if power[name]
-            }
-            for node in steps:
+            gradients = _random_projection(rng, tensors, power)
+            for node, gradient in _iter_gradients(backward_nodes, gradients, tensors):
                 name = str(node.outputs[0].name)
-                gradient = gradients.pop(name, None)
-                if gradient is None:
+                if name not in layers:
                     continue
-                if name in known:
-                    found = OutputMoments.from_gradients(
-                        _weight_gradients(node, gradient, rows[name])
-                    )
-                    moments[name] = moments[name] + found if name in moments else found
-                for source, array in _BACKWARD[_backward_kind(node)](
-                    node, gradient, tensors
-                ).items():
-                    gradients[source] = gradients[source] + array if source in gradients else array
+                weight_gradients = _weight_gradients(node, gradient, columns[name])
+                new_moments = OutputMoments.from_gradients(weight_gradients)
+                moments[name] = moments[name] + new_moments if name in moments else new_moments
     return moments
+
+
+def _random_projection(
+    rng: np.random.Generator, tensors: _Arrays, power: Mapping[str, float]
+) -> dict[str, np.ndarray]:
+    """Return random gradients, float32, at the tensors of nonzero `power`, relative to it."""
+    gradients = {}
+    for name, tensor_power in power.items():
+        if tensor_power:
+            noise = rng.standard_normal(tensors[name].shape).astype(np.float32)
+            gradients[name] = noise / np.float32(math.sqrt(tensor_power))
+    return gradients
+
+
+def _iter_gradients(
+    nodes: Iterable[ir.Node], gradients: dict[str, np.ndarray], tensors: _Arrays
+) -> Iterator[tuple[ir.Node, np.ndarray]]:
+    """Backpropagate `gradients`; yield each node that has one, with the gradient at its output.
+
+    Parameters
+    ----------
+    nodes
+        Nodes in reverse graph order.
+    gradients
+        Gradients by tensor; modified.
+    tensors
+        Values of all tensors.
+    """
+    for node in nodes:
+        gradient = gradients.pop(str(node.outputs[0].name), None)
+        if gradient is None:
+            continue
+        yield node, gradient
+        backward = _BACKWARD[_backward_kind(node)]
+        for name, array in backward(node, gradient, tensors).items():
+            gradients[name] = gradients[name] + array if name in gradients else array
+
+
+def _run_tensors(runner: FloatRunner, feed: _Arrays) -> dict[str, np.ndarray]:
+    """Run a batch and return all tensors of the runner, and the inputs."""
+    return {**feed, **{name: array for name, array, _ in runner.run(feed)}}
 
 
 def _input_means_and_powers(
     runner: FloatRunner,
     layers: Mapping[str, ir.Node],
-    wanted: Sequence[str],
+    measured_tensors: Sequence[str],
     feeds: Sequence[_Arrays],
 ) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-    """Return the mean inputs of each layer, [group, 1, K], and the summed squares of each tensor of `wanted`."""
-    sums, counts, power = (
-        dict[str, np.ndarray](),
-        dict.fromkeys(layers, 0),
-        dict.fromkeys(wanted, 0.0),
-    )
+    """Compute the mean inputs of layers and the power of measured tensors over all samples.
+
+    Returns
+    -------
+    means : dict
+        Mean inputs of each layer, float32 [group, 1, K].
+    power : dict
+        Summed squares of each measured tensor.
+    """
+    sums: dict[str, np.ndarray] = {}
+    counts = dict.fromkeys(layers, 0)
+    power = dict.fromkeys(measured_tensors, 0.0)
     for feed in feeds:
-        tensors = {**feed, **{name: array for name, array, _ in runner.run(feed)}}
+        tensors = _run_tensors(runner, feed)
         for name, node in layers.items():
-            rows = _im2col(node, tensors)
-            total = rows.sum(axis=(0, 2), dtype=np.float64)
-            sums[name] = sums[name] + total if name in sums else total
-            counts[name] += rows.shape[0] * rows.shape[2]
-        for name in wanted:
+            columns = _im2col(node, tensors)
+            batch_sum = columns.sum(axis=(0, 2), dtype=np.float64)
+            sums[name] = sums[name] + batch_sum if name in sums else batch_sum
+            counts[name] += columns.shape[0] * columns.shape[2]
+        for name in measured_tensors:
             power[name] += float(np.square(tensors[name], dtype=np.float64).sum())
-    return {
+    means = {
         name: (total / counts[name])[:, None].astype(np.float32) for name, total in sums.items()
-    }, power
+    }
+    return means, power
 
 
 # ---- the graph -----------------------------------------------------------------------------------
 
 
-def _differentiable_tensors(model: ir.Model, wanted: Sequence[str]) -> set[str]:
-    """Return the tensors from which every way to one of `wanted` is known, these among them."""
-    good, lost = set(wanted), set[str]()
-    for node in reversed(list(model.graph)):  # all that read a tensor come before what writes it
-        names = {str(value.name) for value in node.outputs}
-        if names & lost or (names & good and not _backward_kind(node)):
-            lost.update(str(value.name) for value in node.inputs if value is not None)
-        elif names & good:
-            good.update(_data_input_names(node))
-    return good - lost
+def _differentiable_tensors(model: ir.Model, measured_tensors: Sequence[str]) -> set[str]:
+    """Return the tensors all of whose paths to `measured_tensors` are differentiable, and these."""
+    differentiable, excluded = set(measured_tensors), set[str]()
+    for node in reversed(list(model.graph)):  # consumers come before producers
+        outputs = {str(value.name) for value in node.outputs}
+        is_path = not outputs.isdisjoint(differentiable)
+        if not outputs.isdisjoint(excluded) or (is_path and not _backward_kind(node)):
+            excluded.update(str(value.name) for value in node.inputs if value is not None)
+        elif is_path:
+            differentiable.update(_data_input_names(node))
+    return differentiable - excluded
 
 
 def _backward_kind(node: ir.Node) -> str:
-    """Return which of the operators in `_BACKWARD` is reckoned for `node`, "" for none."""
-    kind = (
-        "Clip"
-        if is_relu_like(node)
-        else "Reshape"
-        if node.op_type in operators.RESHAPING_OPS
-        else node.op_type
-    )
-    if (
-        node.domain not in ("", ir.FUNCTION_DOMAIN)
-        or kind not in _BACKWARD
-        or len(node.outputs) != 1
-    ):
+    """Return the key of `_BACKWARD` for a node, or an empty string if it is not differentiable."""
+    kind = node.op_type
+    if is_relu_like(node):
+        kind = "Clip"
+    elif node.op_type in operators.RESHAPING_OPS:
+        kind = "Reshape"
+    is_known = node.domain in ("", ir.FUNCTION_DOMAIN) and kind in _BACKWARD
+    if not is_known or len(node.outputs) != 1:
         return ""
     if kind in _WEIGHTED and ir.const_value(node.inputs[1]) is None:
         return ""
-    if kind == "Add" and any(
-        ir.get_shape(value) != ir.get_shape(node.outputs[0]) for value in _data_inputs(node)
-    ):
+    if kind == "Add" and not _adds_equal_shapes(node):
         return ""
-    pool = operators.POOL_KINDS.get(kind)
-    if pool and (
-        ir.get_attr(node, "ceil_mode", 0) or ir.get_attr(node, "auto_pad", "NOTSET") != "NOTSET"
-    ):
+    if kind in operators.POOL_KINDS and not _is_plain_pool(node):
         return ""
-    return "" if kind == "AveragePool" and any(ir.get_attr(node, "pads", ())) else kind
+    return kind
+
+
+def _adds_equal_shapes(node: ir.Node) -> bool:
+    """Whether an Add does not broadcast its computed inputs."""
+    shape = ir.get_shape(node.outputs[0])
+    return all(ir.get_shape(value) == shape for value in _data_inputs(node))
+
+
+def _is_plain_pool(node: ir.Node) -> bool:
+    """Whether a pool has explicit padding and rounds its shape down; an average without padding."""
+    if ir.get_attr(node, "ceil_mode", 0) or ir.get_attr(node, "auto_pad", "NOTSET") != "NOTSET":
+        return False
+    return node.op_type != "AveragePool" or not any(ir.get_attr(node, "pads", ()))
 
 
 def _data_inputs(node: ir.Node) -> list[ir.Value]:
-    """Return the data that a known node reads."""
+    """Return the inputs of a node that are not constants."""
     return [value for value in node.inputs if value is not None and ir.const_value(value) is None]
 
 
 def _data_input_names(node: ir.Node) -> list[str]:
+    """Return the names of the inputs of a node that are not constants."""
     return [str(value.name) for value in _data_inputs(node)]
 
 
 def _weight_array(node: ir.Node) -> np.ndarray:
+    """Return the constant weights of a layer."""
     return ir.require_const_value(node.inputs[1])
 
 
 def _fan_in(node: ir.Node) -> int:
+    """Return the number of weights per output of a layer."""
     return math.prod(_weight_array(node).shape[1:])
 
 
 def _group_count(node: ir.Node) -> int:
+    """Return the number of groups of a layer."""
     return int(ir.get_attr(node, "group", 1))
 
 
@@ -257,31 +311,37 @@ def _group_count(node: ir.Node) -> int:
 
 
 def _im2col(node: ir.Node, tensors: _Arrays) -> np.ndarray:
-    """Return what each output of a layer reads, [samples, group, positions, K]."""
+    """Return the receptive fields of a layer's outputs, [samples, group, positions, K]."""
     source = tensors[ir.input_name(node)]
     if node.op_type == "Linear":
         return source.reshape(len(source), 1, -1, source.shape[-1])
-    windows, group, rank = (
-        _sliding_windows(node, source, _weight_array(node).shape[2:]),
-        _group_count(node),
-        source.ndim - 2,
-    )
-    apart = windows.reshape(len(source), group, -1, *windows.shape[2:])
-    last = np.moveaxis(apart, 2, 2 + rank)
-    return last.reshape(len(source), group, math.prod(windows.shape[2 : 2 + rank]), -1)
+    windows = _sliding_windows(node, source, _weight_array(node).shape[2:])
+    group, rank = _group_count(node), source.ndim - 2
+    grouped = windows.reshape(len(source), group, -1, *windows.shape[2:])
+    positions_first = np.moveaxis(grouped, 2, 2 + rank)
+    position_count = math.prod(windows.shape[2 : 2 + rank])
+    return positions_first.reshape(len(source), group, position_count, -1)
 
 
 def _split_gradient_by_group(node: ir.Node, gradient: np.ndarray) -> np.ndarray:
-    """Return the gradient at a layer's outputs as [samples, group, outputs, positions]."""
+    """Reshape the gradient at a layer's outputs to [samples, group, outputs, positions]."""
     if node.op_type == "Linear":
         return gradient.reshape(len(gradient), 1, -1, gradient.shape[-1]).transpose(0, 1, 3, 2)
     group = _group_count(node)
     return gradient.reshape(len(gradient), group, gradient.shape[1] // group, -1)
 
 
-def _weight_gradients(node: ir.Node, gradient: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return the gradients of a layer's weights, [group, samples, O, K]."""
-    return np.asarray((_split_gradient_by_group(node, gradient) @ rows).transpose(1, 0, 2, 3))
+def _weight_gradients(node: ir.Node, gradient: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Return the gradients of a layer's weights, [group, samples, O, K].
+
+    Parameters
+    ----------
+    gradient
+        Gradient at the layer's outputs.
+    columns
+        Receptive fields, from `_im2col`.
+    """
+    return np.asarray((_split_gradient_by_group(node, gradient) @ columns).transpose(1, 0, 2, 3))
 
 
 # ---- windows -------------------------------------------------------------------------------------
@@ -290,47 +350,38 @@ def _weight_gradients(node: ir.Node, gradient: np.ndarray, rows: np.ndarray) -> 
 def _sliding_windows(
     node: ir.Node, source: np.ndarray, kernel: Sequence[int], fill: float = 0.0
 ) -> np.ndarray:
-    """Return a view of `source`, padded with `fill`.
+    """Return the windows of a convolution or pool in `source`, padded with `fill`.
 
-    [samples, channels, positions..., kernel...].
+    The result is a view of shape [samples, channels, positions..., kernel...].
     """
     begin, end, strides, dilations = _window_attributes(node, len(kernel))
-    sides = [(0, 0), (0, 0), *zip(begin, end, strict=True)]
-    size = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
+    padding = [(0, 0), (0, 0), *zip(begin, end, strict=True)]
+    extent = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
     axes = tuple(range(2, 2 + len(kernel)))
-    view = np.lib.stride_tricks.sliding_window_view(
-        np.pad(source, sides, constant_values=fill), size, axis=axes
-    )
-    return view[
-        (slice(None), slice(None), *(slice(None, None, step) for step in (*strides, *dilations)))
-    ]
+    padded = np.pad(source, padding, constant_values=fill)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, extent, axis=axes)
+    steps = [slice(None, None, step) for step in (*strides, *dilations)]
+    return windows[(slice(None), slice(None), *steps)]
 
 
 def _col2im(node: ir.Node, windows: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-    """Return sums [shape] of what `_sliding_windows` takes from each place."""
+    """Sum windows into an array of `shape`: the adjoint of `_sliding_windows`."""
     rank = len(shape) - 2
     begin, end, strides, dilations = _window_attributes(node, rank)
-    total: np.ndarray = np.zeros(
-        (*shape[:2], *(b + n + e for b, n, e in zip(begin, shape[2:], end, strict=True))),
-        windows.dtype,
-    )
+    padded = [b + n + e for b, n, e in zip(begin, shape[2:], end, strict=True)]
+    total: np.ndarray = np.zeros((*shape[:2], *padded), windows.dtype)
+    leading = (slice(None), slice(None))
     positions, kernel = windows.shape[2 : 2 + rank], windows.shape[2 + rank :]
-    for place in np.ndindex(*kernel):
-        steps = zip(place, dilations, positions, strides, strict=True)
-        at: tuple[Any, ...] = (
-            ...,
-            *(slice(k * d, k * d + (n - 1) * s + 1, s) for k, d, n, s in steps),
-        )
-        total[at] += windows[(..., *place)]
-    inside: tuple[Any, ...] = (
-        ...,
-        *(slice(b, b + n) for b, n in zip(begin, shape[2:], strict=True)),
-    )
-    return np.asarray(total[inside])
+    for offset in np.ndindex(*kernel):
+        axes = zip(offset, dilations, positions, strides, strict=True)
+        covered = [slice(k * d, k * d + (n - 1) * s + 1, s) for k, d, n, s in axes]
+        total[*leading, *covered] += windows[..., *offset]
+    unpadded = [slice(b, b + n) for b, n in zip(begin, shape[2:], strict=True)]
+    return np.asarray(total[*leading, *unpadded])
 
 
 def _window_attributes(node: ir.Node, rank: int) -> tuple[Sequence[int], ...]:
-    """Return padding in front and behind, strides and dilations."""
+    """Return leading and trailing padding, strides and dilations of a convolution or pool."""
     pads = ir.get_attr(node, "pads", [0] * 2 * rank)
     return (
         pads[:rank],
@@ -344,10 +395,11 @@ def _window_attributes(node: ir.Node, rank: int) -> tuple[Sequence[int], ...]:
 
 
 def _conv_backward(node: ir.Node, gradient: np.ndarray, tensors: _Arrays) -> dict[str, np.ndarray]:
+    """Backpropagate through a convolution."""
     name, weight = ir.input_name(node), _weight_array(node)
     group = _group_count(node)
-    parts = weight.reshape(group, len(weight) // group, -1).transpose(0, 2, 1)
-    columns = (parts @ _split_gradient_by_group(node, gradient)).reshape(
+    transposed = weight.reshape(group, len(weight) // group, -1).transpose(0, 2, 1)
+    columns = (transposed @ _split_gradient_by_group(node, gradient)).reshape(
         len(gradient), tensors[name].shape[1], math.prod(weight.shape[2:]), -1
     )
     windows = columns.transpose(0, 1, 3, 2).reshape(
@@ -359,38 +411,44 @@ def _conv_backward(node: ir.Node, gradient: np.ndarray, tensors: _Arrays) -> dic
 def _linear_backward(
     node: ir.Node, gradient: np.ndarray, tensors: _Arrays
 ) -> dict[str, np.ndarray]:
+    """Backpropagate through a fully connected layer."""
     return {ir.input_name(node): gradient @ _weight_array(node)}
 
 
 def _average_pool_backward(
     node: ir.Node, gradient: np.ndarray, tensors: _Arrays
 ) -> dict[str, np.ndarray]:
+    """Backpropagate through an average pooling."""
     name, kernel = ir.input_name(node), ir.get_attr(node, "kernel_shape")
-    share = (gradient / np.float32(math.prod(kernel))).reshape(*gradient.shape, *[1] * len(kernel))
+    element_gradient = (gradient / np.float32(math.prod(kernel))).reshape(
+        *gradient.shape, *[1] * len(kernel)
+    )
     return {
-        name: _col2im(node, np.broadcast_to(share, (*gradient.shape, *kernel)), tensors[name].shape)
+        name: _col2im(
+            node, np.broadcast_to(element_gradient, (*gradient.shape, *kernel)), tensors[name].shape
+        )
     }
 
 
 def _max_pool_backward(
     node: ir.Node, gradient: np.ndarray, tensors: _Arrays
 ) -> dict[str, np.ndarray]:
+    """Backpropagate through a max pooling to all maximal elements of a window."""
     name, kernel = ir.input_name(node), ir.get_attr(node, "kernel_shape")
-    ones = [1] * len(kernel)
-    taken = _sliding_windows(node, tensors[name], kernel, -math.inf) == tensors[
-        ir.output_name(node)
-    ].reshape(*gradient.shape, *ones)
-    return {
-        name: _col2im(node, gradient.reshape(*gradient.shape, *ones) * taken, tensors[name].shape)
-    }
+    window_shape = (*gradient.shape, *[1] * len(kernel))
+    windows = _sliding_windows(node, tensors[name], kernel, -math.inf)
+    is_max = windows == tensors[ir.output_name(node)].reshape(window_shape)
+    return {name: _col2im(node, gradient.reshape(window_shape) * is_max, tensors[name].shape)}
 
 
 def _clip_backward(node: ir.Node, gradient: np.ndarray, tensors: _Arrays) -> dict[str, np.ndarray]:
+    """Backpropagate through a Relu or Clip to the elements that it does not change."""
     name = ir.input_name(node)
     return {name: gradient * (tensors[ir.output_name(node)] == tensors[name])}
 
 
 def _add_backward(node: ir.Node, gradient: np.ndarray, tensors: _Arrays) -> dict[str, np.ndarray]:
+    """Backpropagate through an Add; an operand that is added twice gets twice the gradient."""
     names = _data_input_names(node)
     return {name: gradient * np.float32(names.count(name)) for name in names}
 
@@ -398,6 +456,7 @@ def _add_backward(node: ir.Node, gradient: np.ndarray, tensors: _Arrays) -> dict
 def _reshape_backward(
     node: ir.Node, gradient: np.ndarray, tensors: _Arrays
 ) -> dict[str, np.ndarray]:
+    """Backpropagate through a reshape."""
     name = ir.input_name(node)
     return {name: gradient.reshape(tensors[name].shape)}
 

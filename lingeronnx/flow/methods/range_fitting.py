@@ -1,18 +1,17 @@
-"""Fit ranges to power-of-two scales.
+"""Fit ranges to power-of-two scales by a free factor per group of tensors.
 
-A free factor per group of tensors, moved into the weights around it.
-A chip holds a tensor at scale 2^q, so its largest value fills between half and all of the integer
+A chip stores a tensor at scale 2^q, so its largest value fills between half and all of the integer
 range. Multiplying a tensor by a constant f and dividing it out again in the weights that read it
-changes nothing in real numbers: ``W' = W * f_out / f_in``, ``b' = b * f_out``. With f free in [1,
-2) the tensor's effective scale f * 2^q takes any value, as MaxValue would, on hardware that only
+does not change the float function: ``W' = W * f_out / f_in``, ``b' = b * f_out``. With f free in
+[1, 2) the effective scale f * 2^q takes any value, as in MaxValue mode, on hardware that only
 shifts.
 
 Tensors joined by operators that commute with a positive factor (Relu, pooling, Add, Concat,
-reshapes) share one f and form a group. A group that touches a float operator or a graph input or
-output keeps f = 1. ``Clip(0, b)`` on a chip without Clip fixes f so that b is exactly the largest
-integer and saturation clips.
+reshapes) share one f and form a group. A group with a tensor of a float operator or a graph input
+or output keeps f = 1. ``Clip(0, b)`` on a chip without Clip determines f such that b is exactly the
+largest integer and saturation clips.
 
-The factors minimise the sum of the relative quantization noise of all activations and weights, by
+The factors minimize the sum of the relative quantization noise of all activations and weights, by
 coordinate descent over sixteen values per octave.
 """
 
@@ -21,7 +20,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 
@@ -51,10 +49,10 @@ class _RangeGroup:
 
 @dataclass(frozen=True)
 class _WeightEdge:
-    """A weight between two groups (indices), with the statistics of its values and its bits."""
+    """A weight between two groups, given by their indices, with its statistics and bits."""
 
     input_group: int
-    result: int
+    output_group: int
     weight: TensorStats
     bits: int
 
@@ -69,29 +67,42 @@ def fit_range_factors(
     optimize: bool,
     by_channel: bool = False,
 ) -> dict[str, np.ndarray]:
-    """Return {tensor: factor [1]} for the tensors whose factor is not 1.
+    """Choose the factors of all groups of tensors.
 
-    policy : how wide tensors and weights are. search : optimise the free groups; False sets only
-    the factors that Clip needs. by_channel : weights have a scale
-    for each channel, whose ranges fill every part of an octave: no factor is better than another
-    for them.
+    Parameters
+    ----------
+    partition
+        The float graph.
+    shared_groups
+        Groups of tensors that share a scale.
+    stats
+        Statistics of the activations.
+    target
+        The target.
+    policy
+        Bit widths of tensors and weights.
+    optimize
+        Whether to minimize the noise; otherwise only the factors that Clip needs are set.
+    by_channel
+        Whether weights have one scale per channel. Their ranges are spread over the octave, so that
+        no factor is better than another for them.
+
+    Returns
+    -------
+    dict
+        {tensor: factor [1]} of the tensors whose factor is not 1.
     """
-    groups = [
-        _RangeGroup(group, [])
-        for group in group_tensors_by_factor(partition, target, policy.bits)[0]
-    ]
-    index = {name: i for i, group in enumerate(groups) for name in group.factor_group.tensors}
-    for shared_scale in shared_groups:
-        groups[index[shared_scale.tensors[0]]].shared_scales.append(shared_scale)
-    factors = [group.factor_group.required_factor or 1.0 for group in groups]
+    factor_groups, _ = group_tensors_by_factor(partition, target, policy.bits)
+    groups = [_RangeGroup(group, []) for group in factor_groups]
+    index: dict[str, int] = {}
+    for i, group in enumerate(factor_groups):
+        index.update(dict.fromkeys(group.tensors, i))
+    for shared_group in shared_groups:
+        groups[index[shared_group.tensors[0]]].shared_scales.append(shared_group)
+    factors = [group.required_factor or 1.0 for group in factor_groups]
     if optimize:
-        _minimize_noise(
-            groups,
-            [] if by_channel else _weight_edges(partition, index, policy),
-            factors,
-            stats,
-            policy,
-        )
+        edges = [] if by_channel else _weight_edges(partition, index, policy)
+        _NoiseMinimizer(groups, edges, factors, stats, policy).run()
     if target.needs_power_of_two_scales:
         _clamp_exponents(target.exponents, groups, factors, stats, policy)
     return {name: np.array([factors[i]]) for name, i in index.items() if factors[i] != 1.0}
@@ -104,110 +115,144 @@ def _clamp_exponents(
     stats: Stats,
     policy: ScalePolicy,
 ) -> None:
-    """Move `factors` of groups that are not pinned by octaves, so that all exponents lie in the range."""
+    """Change `factors` of groups that are not pinned by octaves so that all exponents are valid.
+
+    Parameters
+    ----------
+    exponents
+        Smallest and largest exponent of the target.
+    """
+    min_exponent, max_exponent = exponents
     for i, group in enumerate(groups):
-        observed = _group_stats(group, stats, policy)
-        if group.factor_group.pinned or not observed:
+        group_stats = _group_stats(group, stats, policy)
+        if group.factor_group.pinned or not group_stats:
             continue
-        scales = [
-            choose_symmetric_scale(s.scaled(factors[i]), bits, power_of_two=True, calibrator="mse")
-            for s, bits in observed
-        ]
-        least, most = (round(math.log2(pick(scales))) for pick in (min, max))
-        if least < exponents[0]:
-            factors[i] *= (
-                2.0**least
-            )  # to 2^0: a Quant of a scale below 1 has a fault where it is not folded away
-        elif most > exponents[1]:
-            factors[i] *= 2.0 ** min(most - exponents[1] // 2, least - exponents[0])
+        scales = []
+        for tensor_stats, bits in group_stats:
+            scaled = tensor_stats.scaled(factors[i])
+            scales.append(choose_symmetric_scale(scaled, bits, power_of_two=True, calibrator="mse"))
+        lowest, highest = round(math.log2(min(scales))), round(math.log2(max(scales)))
+        if lowest < min_exponent:
+            # To 2^0: a Quant with a scale below 1 is computed incorrectly unless it is folded.
+            factors[i] *= 2.0**lowest
+        elif highest > max_exponent:
+            factors[i] *= 2.0 ** min(highest - max_exponent // 2, lowest - min_exponent)
 
 
 def _group_stats(
     group: _RangeGroup, stats: Stats, policy: ScalePolicy
 ) -> list[tuple[TensorStats, int]]:
-    """Return the statistics of each shared scale of a group, and their bits."""
-    candidates = [
-        (shared_scale.merged_stats(stats), policy.width(*shared_scale.tensors))
-        for shared_scale in group.shared_scales
-    ]
-    return [
-        (observed, bits)
-        for observed, bits in candidates
-        if observed is not None and observed.sum_of_squares > 0
-    ]
+    """Return the statistics and bits of each shared scale of a group that is not all zero."""
+    group_stats = []
+    for shared_group in group.shared_scales:
+        merged = shared_group.merged_stats(stats)
+        if merged is not None and merged.sum_of_squares > 0:
+            group_stats.append((merged, policy.width(*shared_group.tensors)))
+    return group_stats
 
 
 def _weight_edges(
     partition: Partition, index: Mapping[str, int], policy: ScalePolicy
 ) -> list[_WeightEdge]:
-    layers = []
+    """Return an edge for each weight that is not all zero; `index` is the group by tensor."""
+    edges = []
     for node, op in partition.integer_nodes:
         for parameter in op.weight_inputs(node):
             values = get_weight_values(node, parameter)
             assert values is not None
-            source, result = ir.input_name(node, op.data(node)[0]), ir.output_name(node)
-            bits = policy.weight_bits_for(ir.input_name(node, parameter))
-            if np.any(values):
-                layers.append(
-                    _WeightEdge(
-                        index[source],
-                        index[result],
-                        TensorStats.from_array(np.asarray(values)),
-                        bits,
-                    )
+            if not np.any(values):
+                continue
+            edges.append(
+                _WeightEdge(
+                    index[ir.input_name(node, op.data(node)[0])],
+                    index[ir.output_name(node)],
+                    TensorStats.from_array(np.asarray(values)),
+                    policy.weight_bits_for(ir.input_name(node, parameter)),
                 )
-    return layers
+            )
+    return edges
 
 
-def _minimize_noise(
-    groups: list[_RangeGroup],
-    layers: list[_WeightEdge],
-    factors: list[float],
-    stats: Stats,
-    policy: ScalePolicy,
-) -> None:
-    """Coordinate descent on `factors` (in place)."""
-    weight_noise: dict[tuple[int, float], float] = {}
+class _NoiseMinimizer:
+    """Coordinate descent on the factors of all groups, with cached noise.
 
-    def weight_noise_of(number: int) -> float:
-        layer = layers[number]
-        ratio = factors[layer.result] / factors[layer.input_group]
-        key = number, round(math.log2(ratio) % 1.0, 9)
-        if key not in weight_noise:
-            weight_noise[key] = _relative_noise(layer.weight.scaled(2.0 ** key[1]), layer.bits)
-        return weight_noise[key]
+    Parameters
+    ----------
+    groups
+        The groups.
+    edges
+        Weights between them.
+    factors
+        Factor of each group; modified in place.
+    stats
+        Statistics of the activations.
+    policy
+        Bit widths of tensors.
+    """
 
-    @cache
-    def group_noise_of(number: int, factor: float) -> float:
-        return sum(_relative_noise(s.scaled(factor), bits) for s, bits in stats_of(number))
+    def __init__(
+        self,
+        groups: list[_RangeGroup],
+        edges: list[_WeightEdge],
+        factors: list[float],
+        stats: Stats,
+        policy: ScalePolicy,
+    ) -> None:
+        self._groups, self._edges, self._factors = groups, edges, factors
+        self._group_stats = [_group_stats(group, stats, policy) for group in groups]
+        self._weight_noise_cache: dict[tuple[int, float], float] = {}
+        self._group_noise_cache: dict[tuple[int, float], float] = {}
 
-    @cache
-    def stats_of(number: int) -> list[tuple[TensorStats, int]]:
-        return _group_stats(groups[number], stats, policy)
+    def run(self) -> None:
+        """Sweep over all free groups until no factor changes, `_SWEEPS` times at most."""
+        for _ in range(_SWEEPS):
+            before = list(self._factors)
+            for i, group in enumerate(self._groups):
+                if group.factor_group.required_factor is None and self._group_stats[i]:
+                    self._optimize_group(i)
+            if self._factors == before:
+                return
 
-    candidates = [2.0 ** (step / _STEPS_PER_OCTAVE) for step in range(_STEPS_PER_OCTAVE)]
-    for _ in range(_SWEEPS):
-        before = list(factors)
-        for i, group in enumerate(groups):
-            if group.factor_group.required_factor is not None:
-                continue
-            if not stats_of(i):
-                continue
-            touched = [
-                n for n, layer in enumerate(layers) if i in (layer.input_group, layer.result)
-            ]
-            best = math.inf, 1.0
-            for candidate in candidates:
-                factors[i] = candidate
-                cost = group_noise_of(i, candidate) + sum(weight_noise_of(n) for n in touched)
-                best = min(best, (cost, candidate))
-            factors[i] = best[1]
-        if factors == before:
-            return
+    def _optimize_group(self, group_index: int) -> None:
+        """Set the factor of one group to the candidate with the least noise."""
+        edge_indices = [
+            n
+            for n, edge in enumerate(self._edges)
+            if group_index in (edge.input_group, edge.output_group)
+        ]
+        best = math.inf, 1.0
+        for step in range(_STEPS_PER_OCTAVE):
+            candidate = 2.0 ** (step / _STEPS_PER_OCTAVE)
+            self._factors[group_index] = candidate
+            noise = self._group_noise(group_index, candidate)
+            noise += sum(self._weight_noise(n) for n in edge_indices)
+            best = min(best, (noise, candidate))
+        self._factors[group_index] = best[1]
+
+    def _group_noise(self, group_index: int, factor: float) -> float:
+        """Return the relative noise of the activations of a group with the given factor."""
+        key = group_index, factor
+        if key not in self._group_noise_cache:
+            self._group_noise_cache[key] = sum(
+                _relative_noise(stats.scaled(factor), bits)
+                for stats, bits in self._group_stats[group_index]
+            )
+        return self._group_noise_cache[key]
+
+    def _weight_noise(self, edge_index: int) -> float:
+        """Return the relative noise of a weight with the current factors around it."""
+        edge = self._edges[edge_index]
+        ratio = self._factors[edge.output_group] / self._factors[edge.input_group]
+        octave_fraction = round(math.log2(ratio) % 1.0, 9)
+        key = edge_index, octave_fraction
+        if key not in self._weight_noise_cache:
+            scaled = edge.weight.scaled(2.0**octave_fraction)
+            self._weight_noise_cache[key] = _relative_noise(scaled, edge.bits)
+        return self._weight_noise_cache[key]
 
 
 def _relative_noise(stats: TensorStats, bits: int) -> float:
-    """Return the relative quantization noise of a tensor at its best power-of-two scale."""
+    """Return the quantization noise at the best power-of-two scale, relative to the mean square."""
     scale = choose_symmetric_scale(stats, bits, power_of_two=True, calibrator="mse")
     return (
         stats.quantization_error(scale, -(1 << (bits - 1)), (1 << (bits - 1)) - 1)

@@ -1,17 +1,16 @@
-"""Refine layer by layer.
+"""Refine the weights and biases layer by layer.
 
-Round weights with error compensation, then take the mean error out through the bias.
-One walk through the integer graph in the simulator's own arithmetic. At each weight layer, with the
-integers that really reach it on some calibration samples:
+One walk through the integer graph in the simulator's own arithmetic. At each layer with weights,
+with the integers that really reach it on calibration samples:
 
-1. the weight is rounded again so that the layer's output changes least (`rounding`), and taken over where it does;
-   with `aim`, what is rounded are weights that come nearer to the float model's outputs from these
-   inputs (`ridge_regression`);
-2. the output is compared with the float model's, per channel, where the float value lies inside what the integer tensor
-   can hold (and is positive, where a Relu follows), and the bias is moved by the mean difference
-   (`float_targets`).
+1. The weight is rounded again so that the layer's output changes least (`rounding`), and replaced
+   if that is better. With `match_float_outputs`, the weights to round are first fitted to the float
+   model's outputs for these inputs (`ridge_regression`).
+2. The output is compared with the float model's per channel, where the integer tensor can represent
+   the float value (and where it is positive, if a Relu follows), and the bias is corrected by the
+   mean difference (`float_targets`).
 
-Later layers see the refined output, so errors of earlier layers are not corrected twice.
+Later layers get the refined output, so errors of earlier layers are not corrected twice.
 """
 
 from __future__ import annotations
@@ -53,25 +52,31 @@ __all__ = [
     "walk_bytes_per_sample",
 ]
 
-_LOW_BITS = 4  # of a weight, where refinement has most to gain
-_OUTPUT_BEAM_WIDTH = (
-    16  # roundings of a row that are kept where errors count by what they do at the outputs
-)
-_RELEASE_BYTES = 4 << 20  # bytes of a tensor after which freed memory is given back: it takes time
-_LIVE_TENSORS = 4  # tensors that a step needs, and those that wait for a later one
+_LOW_BITS = 4  # weights of at most so many bits gain most from refinement
+_OUTPUT_BEAM_WIDTH = 16  # beam width if errors are weighted by output gradients
+_RELEASE_BYTES = 4 << 20  # memory is returned to the system after layers with outputs this large
+_LIVE_TENSORS = 4  # tensors that a step needs, or that are stored for a later one
 
 
 @dataclass(frozen=True)
 class RefinementOptions:
-    """What refinement may do beyond rounding the model's own weights with error compensation.
+    """Methods in addition to rounding the model's own weights with error compensation.
 
-    match_float_outputs : round weights that come nearer to the float model's outputs
-    (`ridge_regression`). behind : a layer that alone feeds one side of a sum makes up for the error
-    of the other side, too. descend : coordinate descent behind the rounding. block : such a descent
-    by the error behind the next layer (`block_reconstruction`). means : biases make means right
-    behind a Relu, not in front of it (`float_targets`). outputs : errors of weights of few bits
-    count by what they do at the model's outputs (`output_gradients`), and rounding keeps more ways
-    open.
+    Attributes
+    ----------
+    match_float_outputs
+        Fit the weights to the float model's outputs before rounding (`ridge_regression`).
+    compensate_summands
+        A layer whose output is only added to another tensor also compensates that tensor's error.
+    coordinate_descent
+        Coordinate descent after the rounding.
+    block_reconstruction
+        Coordinate descent by the error after the next layer (`block_reconstruction`).
+    match_relu_means
+        Biases match the means after a Relu instead of before it (`float_targets`).
+    outputs
+        Errors of low-bit weights are weighted by gradients of the model's outputs
+        (`output_gradients`), and rounding uses a wider beam.
     """
 
     match_float_outputs: bool = False
@@ -83,34 +88,36 @@ class RefinementOptions:
 
     @classmethod
     def all(cls) -> RefinementOptions:
-        """Return all but `block_reconstruction` and `outputs`, which look beyond the layer, and `match_relu_means`."""
+        """Return all methods that stay within a layer and are not a second choice.
+
+        That excludes `block_reconstruction`, `outputs` and `match_relu_means`.
+        """
         return cls(True, True, True)
 
     def for_weight(self, qparams: Affine) -> RefinementOptions:
-        """Return what is done for a weight held as `qparams`: with few bits, `all` as well."""
-        if qparams.bits <= _LOW_BITS:
-            block = (
-                self.block_reconstruction and not self.outputs
-            )  # what is behind the next layer counts there, too
-            return replace(
-                self.all(),
-                match_relu_means=self.match_relu_means,
-                block_reconstruction=block,
-                outputs=self.outputs,
-            )
-        return replace(self, outputs=False)
+        """Return the methods for a weight; one with few bits gets those of `all` as well."""
+        if qparams.bits > _LOW_BITS:
+            return replace(self, outputs=False)
+        # The gradients of the outputs include the effect on the next layer.
+        return replace(
+            self.all(),
+            match_relu_means=self.match_relu_means,
+            block_reconstruction=self.block_reconstruction and not self.outputs,
+            outputs=self.outputs,
+        )
 
     def is_equivalent(self, other: RefinementOptions, partition: Partition, plan: Plan) -> bool:
-        """Whether `other` does the same to every layer of `partition`.
+        """Whether `other` has the same effect on every layer of `partition`.
 
-        So it is where all weights have few bits, or where `compensate_summands` finds no sum.
+        For example, all weights may have few bits, or there is no sum to compensate.
         """
         layers = find_refinable_layers(partition)
         sums = _find_residual_sums(partition, layers)
 
         def effective_options(options: RefinementOptions, name: str) -> RefinementOptions:
-            own = options.for_weight(plan.tensors[ir.input_name(layers[name], 1)])
-            return replace(own, compensate_summands=own.compensate_summands and name in sums)
+            layer_options = options.for_weight(plan.tensors[ir.input_name(layers[name], 1)])
+            compensates = layer_options.compensate_summands and name in sums
+            return replace(layer_options, compensate_summands=compensates)
 
         return all(
             effective_options(self, name) == effective_options(other, name) for name in layers
@@ -118,22 +125,23 @@ class RefinementOptions:
 
 
 def walk_bytes_per_sample(model: ir.Model) -> int:
-    """Return the bytes that a walk keeps of one sample.
+    """Estimate the memory of a walk in bytes per sample.
 
-    Inputs as they come and joined, some tensors of 8 bits.
+    Counts the inputs in float32 twice, as given and concatenated, and `_LIVE_TENSORS` of 8 bits.
     """
-    sizes = [
-        math.prod(int(d or 1) for d in (ir.get_shape(v) or (0, 0))[1:])
-        for v in ir.iter_values(model)
-    ]
-    inputs = sum(
-        math.prod(int(d or 1) for d in (ir.get_shape(v) or (0, 0))[1:]) for v in model.graph.inputs
-    )
-    return 8 * inputs + _LIVE_TENSORS * max(sizes, default=0)
+    input_elements = sum(_elements_per_sample(value) for value in model.graph.inputs)
+    tensor_elements = [_elements_per_sample(value) for value in ir.iter_values(model)]
+    return 8 * input_elements + _LIVE_TENSORS * max(tensor_elements, default=0)
+
+
+def _elements_per_sample(value: ir.Value) -> int:
+    """Return the number of elements of one sample, counting unknown dimensions as 1."""
+    shape = ir.get_shape(value) or (0, 0)
+    return math.prod(int(dim or 1) for dim in shape[1:])
 
 
 def find_refinable_layers(partition: Partition) -> dict[str, ir.Node]:
-    """Return the layers that `refine_layers` works on, by their outputs."""
+    """Return the layers that `refine_layers` works on, by the names of their outputs."""
     return {
         ir.output_name(node): node
         for node, _ in partition.integer_nodes
@@ -142,7 +150,7 @@ def find_refinable_layers(partition: Partition) -> dict[str, ir.Node]:
 
 
 def required_float_tensors(partition: Partition) -> set[str]:
-    """Return the tensors whose float values `refine_layers` may ask for."""
+    """Return the tensors whose float values `refine_layers` may need."""
     layers = find_refinable_layers(partition)
     return {*layers, *_find_residual_sums(partition, layers).values()}
 
@@ -150,32 +158,33 @@ def required_float_tensors(partition: Partition) -> set[str]:
 def find_compensated_sums(
     partition: Partition, plan: Plan, options: RefinementOptions
 ) -> dict[str, str]:
-    """Return {output of a layer.
+    """Find layers that compensate the error of the tensor that their output is added to.
 
-    What it is added to} where the layer makes up for the other side of the sum.
+    Returns {output of the layer: other summand}.
     """
     layers = find_refinable_layers(partition)
-    weights = {name: plan.tensors[ir.input_name(node, 1)] for name, node in layers.items()}
-    return {
-        name: other
-        for name, other in _find_residual_sums(partition, layers).items()
-        if options.for_weight(weights[name]).compensate_summands
-    }
+    sums = {}
+    for name, other in _find_residual_sums(partition, layers).items():
+        qparams = plan.tensors[ir.input_name(layers[name], 1)]
+        if options.for_weight(qparams).compensate_summands:
+            sums[name] = other
+    return sums
 
 
 def _find_residual_sums(partition: Partition, layers: Mapping[str, ir.Node]) -> dict[str, str]:
-    """Return {output of a layer that only a sum reads.
+    """Find layers whose output is only added to an activation of the same shape.
 
-    What it is added to}, where the two have one shape.
+    Returns {output of the layer: other summand}.
     """
     summands = {}
-    inside = set(partition.activations)
+    activations = set(partition.activations)
     for name, node in layers.items():
-        reader = ir.sole_consumer(node.outputs[0])
-        if reader is None or reader.op_type != "Add" or name not in inside:
+        output = node.outputs[0]
+        consumer = ir.sole_consumer(output)
+        if consumer is None or consumer.op_type != "Add" or name not in activations:
             continue
-        other = ir.require_input(reader, 0 if reader.inputs[1] is node.outputs[0] else 1)
-        if str(other.name) in inside and ir.get_shape(other) == ir.get_shape(node.outputs[0]):
+        other = ir.require_input(consumer, 0 if consumer.inputs[1] is output else 1)
+        if str(other.name) in activations and ir.get_shape(other) == ir.get_shape(output):
             summands[name] = str(other.name)
     return summands
 
@@ -186,20 +195,37 @@ def refine_layers(
     target: Target,
     feed: Mapping[str, np.ndarray],
     runner: FloatRunner,
-    pieces: Sequence[Mapping[str, np.ndarray]] = (),
+    batches: Sequence[Mapping[str, np.ndarray]] = (),
     budget: int = 1 << 29,
     options: RefinementOptions = RefinementOptions(),
     progress: Progress | None = None,
     refined_layers: Collection[str] = (),
     measured_tensors: Sequence[str] = (),
 ) -> None:
-    """Refine weights and biases of the float graph of `partition` in place, for `plan` on `target`.
+    """Refine weights and biases of the float graph of `partition` in place.
 
-    feed : calibration samples, some tens to hundreds. runner : of the graph's layers as they are
-    now. pieces : the same samples, in pieces that are run one after the other. budget : bytes that
-    may be taken. methods : for weights of more than 4 bits; others take `RefinementOptions.all`.
-    The new weights lie on the plan's grid. progress : called layer by layer. known : layers that
-    are refined already. wanted : the tensors whose errors count for `RefinementOptions.outputs`.
+    The new weights are on the plan's grid.
+
+    Parameters
+    ----------
+    partition, plan, target
+        The float graph, its plan, and the target.
+    feed
+        Calibration samples, some tens to hundreds.
+    runner
+        Runner of the unrefined graph's layers.
+    batches
+        The same samples in batches.
+    budget
+        Memory budget in bytes.
+    options
+        Methods for weights of more than 4 bits; others also use `RefinementOptions.all`.
+    progress
+        Callback for progress messages, called for each layer.
+    refined_layers
+        Layers that are refined already.
+    measured_tensors
+        Tensors whose errors count for `RefinementOptions.outputs`.
     """
     model = partition.graph
     layers = {
@@ -207,7 +233,7 @@ def refine_layers(
         for name, node in find_refinable_layers(partition).items()
         if name not in refined_layers
     }
-    how = {
+    layer_options = {
         name: options.for_weight(plan.tensors[ir.input_name(node, 1)])
         for name, node in layers.items()
     }
@@ -216,90 +242,106 @@ def refine_layers(
         for name, other in find_compensated_sums(partition, plan, options).items()
         if name in layers
     }
-    tensors = {
-        **layers,
-        **{other: layers[name] for name, other in sums.items() if other not in layers},
-    }
-    feeds = pieces if pieces and runner.has_batch_first(tensors) else [feed]
-    looked_at = {
-        *sums,
-        *sums.values(),
-        *(
-            name
-            for name, methods in how.items()
-            if methods.match_float_outputs or methods.block_reconstruction
-        ),
-    }
-    means = {name for name, methods in how.items() if methods.match_relu_means}
-    behind = compute_output_moments(
-        model, {n: node for n, node in layers.items() if how[n].outputs}, measured_tensors, feeds
-    )
-    targets_of = collect_layer_targets(
+    feeds = batches if batches and runner.has_batch_first({*layers, *sums.values()}) else [feed]
+    gradient_layers = {name: node for name, node in layers.items() if layer_options[name].outputs}
+    output_moments = compute_output_moments(model, gradient_layers, measured_tensors, feeds)
+    targets = _collect_targets(layers, layer_options, sums, plan, runner, feeds, budget)
+    lowered = lower(partition, plan, target)
+    integer_names = {float_name: name for name, float_name in lowered.floats.items()}
+    refined_names = {name for name, layer in lowered.layer_outputs.items() if layer in layers}
+    walk = IntegerRunner(lowered.graph, target=target).walk(feed, refined_names)
+    completed = 0
+    for step in walk:
+        # A layer may have several steps; only the one with the weight computes, others move data.
+        name = lowered.layer_outputs.get(step.output, "")
+        node = layers.get(name)
+        if node is None or name not in targets or not hasattr(step.kernel, "weight"):
+            continue
+        if progress is not None:
+            progress("refining", completed, len(layers))
+            completed += 1
+        layer_target = targets[name] if name in sums.values() else targets.pop(name)
+        other = sums.get(name)
+        if other is not None:
+            summand = walk.held(integer_names.get(other, other))
+            if summand is not None:
+                layer_target = layer_target.compensate_summand(
+                    node, targets[other], summand, plan.tensors[other]
+                )
+        kernel = step.kernel
+        is_shared = len(ir.require_input(node, 1).uses()) > 1  # by steps of a recurrent layer
+        if not is_shared:
+            weight = _refine_weight(
+                kernel,
+                step.inputs[0],
+                node,
+                plan,
+                layer_target,
+                layer_options[name],
+                output_moments.get(name),
+            )
+            if weight is not None:
+                kernel = replace(kernel, weight=weight)
+                array = _dequantize_weight(weight, plan, node)
+                ir.set_constant_input(model, node, 1, array, "refined")
+                walk.redo(kernel)
+        error = layer_target.mean_error(step.array)
+        if np.any(error):
+            shift, float_shift = _bias_shift(error, plan, node)
+            bias = 0 if kernel.bias is None else kernel.bias
+            walk.redo(replace(kernel, bias=bias - shift))
+            _subtract_from_bias(model, node, float_shift)
+        if step.array.nbytes > _RELEASE_BYTES:
+            trim_memory()
+
+
+def _collect_targets(
+    layers: Mapping[str, ir.Node],
+    layer_options: Mapping[str, RefinementOptions],
+    sums: Mapping[str, str],
+    plan: Plan,
+    runner: FloatRunner,
+    feeds: Sequence[Mapping[str, np.ndarray]],
+    budget: int,
+) -> dict[str, LayerTarget]:
+    """Collect the float outputs of all layers, and the summands that some of them compensate."""
+    tensors = dict(layers)
+    for name, other in sums.items():
+        if other not in layers:
+            tensors[other] = layers[name]
+    keep_values_for = {*sums, *sums.values()}
+    match_means_for = set()
+    for name, options in layer_options.items():
+        if options.match_float_outputs or options.block_reconstruction:
+            keep_values_for.add(name)
+        if options.match_relu_means:
+            match_means_for.add(name)
+    return collect_layer_targets(
         tensors,
         plan,
         runner,
         feeds,
         budget,
-        looked_at,
+        keep_values_for,
         share_positions=bool(sums),
-        match_means_for=means,
+        match_means_for=match_means_for,
     )
-    lowered = lower(partition, plan, target)
-    integer_of = {name: integer for integer, name in lowered.floats.items()}
-    refined_names = {name for name, layer in lowered.layer_outputs.items() if layer in layers}
-    walk = IntegerRunner(lowered.graph, target=target).walk(feed, refined_names)
-    done = 0
-    for step in walk:
-        # Of the steps that are made for a layer, that with the weight: the others move its data.
-        name = lowered.layer_outputs.get(step.output, "")
-        node = layers.get(name)
-        if node is None or name not in targets_of or not hasattr(step.kernel, "weight"):
-            continue
-        kernel = step.kernel
-        shared = (
-            len(ir.require_input(node, 1).uses()) > 1
-        )  # by the steps of a recurrent layer, which keep it in common
-        if progress is not None:
-            progress("refining", done, len(layers))
-            done += 1
-        want = targets_of[name] if name in sums.values() else targets_of.pop(name)
-        if (other := sums.get(name)) is not None and (
-            array := walk.held(integer_of.get(other, other))
-        ) is not None:
-            want = want.compensate_summand(node, targets_of[other], array, plan.tensors[other])
-        weight = (
-            None
-            if shared
-            else _refine_weight(
-                kernel, step.inputs[0], node, plan, want, how[name], behind.get(name)
-            )
-        )
-        if weight is not None:
-            kernel = replace(kernel, weight=weight)
-            ir.set_constant_input(model, node, 1, _dequantize_weight(weight, plan, node), "refined")
-            walk.redo(kernel)
-        if np.any(error := want.mean_error(step.array)):
-            shift, moved = _bias_shift(error, plan, node)
-            walk.redo(replace(kernel, bias=(0 if kernel.bias is None else kernel.bias) - shift))
-            _subtract_from_bias(model, node, moved)
-        if step.array.nbytes > _RELEASE_BYTES:
-            trim_memory()
 
 
 def _bias_shift(error: np.ndarray, plan: Plan, node: ir.Node) -> tuple[np.ndarray, np.ndarray]:
-    """Return by how much the bias of a layer moves against its mean error, in steps of its sums, and as a number."""
-    scale = (
-        plan.tensors[ir.input_name(node)].scale * plan.tensors[ir.input_name(node, 1)].sums.scales
-    )
-    shift = np.floor(error * scale + 0.5).astype(np.int64)
-    return shift, shift / scale
+    """Return the bias correction for a mean error, as accumulator steps and as float."""
+    input_scale = plan.tensors[ir.input_name(node)].scale
+    accumulator_scale = input_scale * plan.tensors[ir.input_name(node, 1)].sums.scales
+    shift = np.floor(error * accumulator_scale + 0.5).astype(np.int64)
+    return shift, shift / accumulator_scale
 
 
 def _dequantize_weight(weight: np.ndarray, plan: Plan, node: ir.Node) -> np.ndarray:
-    old = ir.const_value(node.inputs[1])
-    assert old is not None
-    scales = plan.tensors[ir.input_name(node, 1)].broadcast(old.shape)
-    return (weight.reshape(old.shape) / scales).astype(np.float32)
+    """Return the integers of a layer's weight as float32 in the shape of the constant."""
+    original = ir.const_value(node.inputs[1])
+    assert original is not None
+    scales = plan.tensors[ir.input_name(node, 1)].broadcast(original.shape)
+    return (weight.reshape(original.shape) / scales).astype(np.float32)
 
 
 # ---- weights -------------------------------------------------------------------------------------
@@ -310,105 +352,202 @@ def _refine_weight(
     source: np.ndarray,
     node: ir.Node,
     plan: Plan,
-    want: LayerTarget,
+    layer_target: LayerTarget,
     options: RefinementOptions,
-    behind: OutputMoments | None,
+    output_moments: OutputMoments | None,
 ) -> np.ndarray | None:
-    """Return better integers for the kernel's weight [O, I/group, ...], or None when rounding to nearest is as good.
+    """Round the weight of a layer so that its output error is small.
 
-    want : the float model's outputs. behind : what errors do at the model's outputs, None where
-    that is not looked at.
+    Parameters
+    ----------
+    kernel
+        Kernel that computes the layer.
+    source
+        Integer inputs of the layer.
+    node
+        The layer in the float graph.
+    plan
+        Parameters of the tensors.
+    layer_target
+        Float outputs of the layer.
+    options
+        Methods for this layer.
+    output_moments
+        Gradient moments of the model's outputs, or None if they are not used.
+
+    Returns
+    -------
+    numpy.ndarray or None
+        Integers [O, I/group, ...], or None if the kernel's weight is as good.
     """
-    target = ir.const_value(node.inputs[1])
-    assert target is not None
-    q = plan.tensors[ir.input_name(node, 1)]
-    group = int(getattr(kernel, "group", 1))
+    constant = ir.const_value(node.inputs[1])
+    assert constant is not None
+    qparams = plan.tensors[ir.input_name(node, 1)]
     weight = kernel.weight
+    group = int(getattr(kernel, "group", 1))
     outputs, fields = len(weight) // group, int(np.prod(weight.shape[1:]))
     if fields > MAX_FAN_IN:
         return None
-    held_at = np.broadcast_to(q.sums.broadcast(target.shape), target.shape).reshape(
-        group, outputs, fields
+    grouped = (group, outputs, fields)
+    scales = np.broadcast_to(qparams.sums.broadcast(constant.shape), constant.shape).reshape(
+        grouped
     )
-    step = (
-        _group_steps(q, target).reshape(held_at.shape)
-        if isinstance(q.granularity, PerGroup)
-        else None
-    )
-    counts = target.astype(np.float64).reshape(held_at.shape) * held_at
-    read = ReceptiveFields.for_layer(kernel, source, node)
+    step = None
+    if isinstance(qparams.granularity, PerGroup):
+        step = _group_steps(qparams, constant).reshape(grouped)
+    counts = constant.astype(np.float64).reshape(grouped) * scales
+    receptive_fields = ReceptiveFields.for_layer(kernel, source, node)
     if options.match_float_outputs:
-        places = np.sort(np.random.default_rng(0).permutation(len(want.index))[:MAX_SAMPLED_ROWS])
-        count, rows = len(places), list(read.at(want.index[places]))
-        values, floor, first = (
-            want.values[places],
-            want.relu_threshold_at(places),
-            want.in_first_half[places],
-        )
-        scale = np.float32(plan.tensors[ir.input_name(node)].scale)
-        for g in range(group):
-            of = slice(g * outputs, (g + 1) * outputs)
-            inputs = np.concatenate([part[:, g] for part in rows]).astype(np.float32) / scale
-            counts[g] = (
-                fit_weights_to_outputs(
-                    counts[g] / held_at[g], inputs, values[:, of], floor[:, of], first
-                )
-                * held_at[g]
-            )
+        positions = _sample_target_positions(layer_target)
+        rows = list(receptive_fields.at(layer_target.index[positions]))
+        input_scale = np.float32(plan.tensors[ir.input_name(node)].scale)
+        _fit_to_float_outputs(counts, scales, rows, input_scale, layer_target, positions)
         input_moments = compute_covariances(rows)
     else:
-        places = read.sample_positions()
-        count, input_moments = len(places), compute_covariances(read.at(places))
-    old = weight.reshape(group, outputs, fields).astype(np.float64) * (
-        1.0 if step is None else step
-    )
-    few = q.bits <= _LOW_BITS and options.coordinate_descent
-    ways = 1 if not few else BEAM_WIDTH if behind is None else _OUTPUT_BEAM_WIDTH
-    if behind is not None:
-        input_moments = behind.blend_input_moments(input_moments)
-    better = round_with_compensation(
-        counts, input_moments, count, q.low, q.high, step, beam_width=ways
-    )
-    if options.coordinate_descent:
-        better = minimize_by_coordinate_descent(
-            better, counts, input_moments, count, q.low, q.high, step
-        )
-    worse = output_error(better - counts, input_moments) >= output_error(
-        old - counts, input_moments
-    )
-    best = np.where(worse[:, None, None], old, better)
-    if behind is not None:
-        best = minimize_block_error(
-            best, counts, input_moments, behind.metric, count, q.low, q.high, step=step
-        )
+        positions = receptive_fields.sample_positions()
+        input_moments = compute_covariances(receptive_fields.at(positions))
+    if output_moments is not None:
+        input_moments = output_moments.blend_input_moments(input_moments)
+    search = _RoundingSearch(counts, input_moments, len(positions), qparams.low, qparams.high, step)
+    original = weight.reshape(grouped).astype(np.float64) * (1.0 if step is None else step)
+    best = search.run(original, _beam_width(qparams, options, output_moments), options)
+    metric = None
+    if output_moments is not None:
+        metric = output_moments.metric
     elif options.block_reconstruction:
-        best = _refine_by_block_error(best, counts, input_moments, count, node, want, q, step=step)
-    result = (best if step is None else best / step).reshape(weight.shape).astype(weight.dtype)
+        sampled = _sample_target_positions(layer_target)
+        metric = compute_block_metric(node, layer_target.values[sampled])
+    if metric is not None:
+        best = search.reduce_block_error(best, metric)
+    integers = best if step is None else best / step
+    result = integers.reshape(weight.shape).astype(weight.dtype)
     return None if np.array_equal(result, weight) else result
 
 
-def _refine_by_block_error(
-    integers: np.ndarray,
+def _beam_width(
+    qparams: Affine, options: RefinementOptions, output_moments: OutputMoments | None
+) -> int:
+    """Return the number of roundings of a row that are tracked; 1 for weights of more bits."""
+    if qparams.bits > _LOW_BITS or not options.coordinate_descent:
+        return 1
+    return BEAM_WIDTH if output_moments is None else _OUTPUT_BEAM_WIDTH
+
+
+def _sample_target_positions(layer_target: LayerTarget) -> np.ndarray:
+    """Return a fixed sample of at most `MAX_SAMPLED_ROWS` compared positions, ascending."""
+    count = len(layer_target.index)
+    return np.sort(np.random.default_rng(0).permutation(count)[:MAX_SAMPLED_ROWS])
+
+
+def _fit_to_float_outputs(
     counts: np.ndarray,
-    input_moments: np.ndarray,
-    samples: int,
-    node: ir.Node,
-    want: LayerTarget,
-    qparams: Affine,
-    step: np.ndarray | None,
-) -> np.ndarray:
-    """Return better `integers` [G, O, K] by the error behind the next layer, where one alone reads this one."""
-    places = np.sort(np.random.default_rng(0).permutation(len(want.index))[:MAX_SAMPLED_ROWS])
-    metric = compute_block_metric(node, want.values[places])
-    if metric is None:
-        return integers
-    return minimize_block_error(
-        integers, counts, input_moments, metric, samples, qparams.low, qparams.high, step=step
-    )
+    scales: np.ndarray,
+    rows: Sequence[np.ndarray],
+    input_scale: np.float32,
+    layer_target: LayerTarget,
+    positions: np.ndarray,
+) -> None:
+    """Fit the weights of each group to the float outputs at `positions`, in place.
+
+    Parameters
+    ----------
+    counts
+        Weights [group, O, K] in integer counts; modified.
+    scales
+        Counts per unit, [group, O, K].
+    rows
+        Integer inputs at the positions in chunks, [n, group, K].
+    input_scale
+        Scale of the inputs.
+    layer_target
+        Float outputs.
+    positions
+        Indices into the positions of `layer_target`.
+    """
+    group, outputs, _ = counts.shape
+    values = layer_target.values[positions]
+    thresholds = layer_target.relu_threshold_at(positions)
+    in_first_half = layer_target.in_first_half[positions]
+    for g in range(group):
+        channels = slice(g * outputs, (g + 1) * outputs)
+        inputs = np.concatenate([chunk[:, g] for chunk in rows]).astype(np.float32) / input_scale
+        fitted = fit_weights_to_outputs(
+            counts[g] / scales[g],
+            inputs,
+            values[:, channels],
+            thresholds[:, channels],
+            in_first_half,
+        )
+        counts[g] = fitted * scales[g]
+
+
+@dataclass(frozen=True)
+class _RoundingSearch:
+    """Rounding of weights by the moments of their inputs.
+
+    Attributes
+    ----------
+    counts
+        Exact weights [G, O, K] in integer counts.
+    input_moments
+        [G, K, K].
+    samples
+        Number of inputs that the moments are the mean of.
+    low, high
+        Range of the integers.
+    step
+        Counts per integer, [G, O, K], or None for 1.
+    """
+
+    counts: np.ndarray
+    input_moments: np.ndarray
+    samples: int
+    low: int
+    high: int
+    step: np.ndarray | None
+
+    def run(self, original: np.ndarray, beam_width: int, options: RefinementOptions) -> np.ndarray:
+        """Round the weights; groups without a lower output error keep the `original` integers."""
+        rounded = round_with_compensation(
+            self.counts,
+            self.input_moments,
+            self.samples,
+            self.low,
+            self.high,
+            self.step,
+            beam_width=beam_width,
+        )
+        if options.coordinate_descent:
+            rounded = minimize_by_coordinate_descent(
+                rounded,
+                self.counts,
+                self.input_moments,
+                self.samples,
+                self.low,
+                self.high,
+                self.step,
+            )
+        error = output_error(rounded - self.counts, self.input_moments)
+        original_error = output_error(original - self.counts, self.input_moments)
+        is_worse = error >= original_error
+        return np.where(is_worse[:, None, None], original, rounded)
+
+    def reduce_block_error(self, integers: np.ndarray, metric: np.ndarray) -> np.ndarray:
+        """Reduce the error of `integers` [G, O, K] under a metric of the outputs."""
+        return minimize_block_error(
+            integers,
+            self.counts,
+            self.input_moments,
+            metric,
+            self.samples,
+            self.low,
+            self.high,
+            step=self.step,
+        )
 
 
 def _group_steps(qparams: Affine, weight: np.ndarray) -> np.ndarray:
-    """Return how many counts of its row's products an integer of each of the weights [O, I] stands for."""
+    """Return how many accumulator counts an integer of each weight [O, I] stands for."""
     return qparams.spread(qparams.factors[1].astype(np.float64), weight.shape)
 
 
@@ -416,7 +555,7 @@ def _group_steps(qparams: Affine, weight: np.ndarray) -> np.ndarray:
 
 
 def _subtract_from_bias(model: ir.Model, node: ir.Node, error: np.ndarray) -> None:
-    """Subtract `error` from the bias of `node`, which gets one when it has none."""
+    """Subtract `error` from the bias of `node`, adding a bias if there is none."""
     bias = ir.const_value(node.inputs[2]) if len(node.inputs) > 2 else None
     if bias is not None:
         ir.set_constant_input(model, node, 2, (bias - error).astype(np.float32), "refined")

@@ -1,14 +1,14 @@
-"""Aim a layer's weights at the float model's outputs, from the integers that really reach it.
+"""Fit a layer's weights to the float model's outputs, from the integers that really reach it.
 
-Rounding weights in front of exact inputs keeps a layer's own error small; but its inputs carry the
-errors of the layers before it. With inputs x (integers, centred) and the float outputs y (centred),
-the weights that come nearest are those of ridge regression around the weights W that the model has:
+Rounding weights for exact inputs keeps a layer's own error small, but its inputs contain the errors
+of the layers before it. With inputs x (integers, centered) and the float outputs y (centered), the
+weights with the least error are those of ridge regression around the model's weights W:
 
     W + D,   D = R X (X^T X / n + a I)^-1 / n,   R = y - W x
 
-A Relu behind the layer makes errors of negative values void: there R is 0. How far to go, ``a``, is
-chosen on samples that the regression did not see (the other half); where no ``a`` clearly lessens
-the error there, nothing moves.
+A Relu after the layer makes errors of negative values irrelevant: there R is 0. The ridge ``a`` is
+chosen on samples that the regression was not fitted to (the other half); if none clearly reduces
+the error there, the weights stay.
 """
 
 from __future__ import annotations
@@ -19,46 +19,70 @@ import numpy as np
 
 __all__ = ["fit_weights_to_outputs"]
 
-_MIN_IMPROVEMENT = 0.98  # of the error: what is above may be chance
-_RIDGES = (10.0, 1.0, 0.1, 0.01)  # of the mean diagonal
+_MIN_IMPROVEMENT = 0.98  # the error must be below this times the previous one
+_RIDGES = (10.0, 1.0, 0.1, 0.01)  # values of a, times the mean diagonal of X^T X / n
 
 
 def fit_weights_to_outputs(
     weight: np.ndarray,
     rows: np.ndarray,
     values: np.ndarray,
-    floor: np.ndarray | float,
+    threshold: np.ndarray | float,
     first: np.ndarray,
 ) -> np.ndarray:
-    """Return weights [O, K], float64, that come nearer to `values` than `weight` does, or `weight`.
+    """Fit weights [O, K] to the float outputs of a layer.
 
-    rows : [n, K], the layer's inputs in the unit that makes ``rows @ weight.T`` real. values : [n,
-    O], the float model's outputs. floor : the value at which a Relu cuts off, for all or [n, O];
-    -inf without one. first : whether a row is of the first half of the samples, [n].
+    Parameters
+    ----------
+    weight
+        The model's weights [O, K].
+    rows
+        Inputs [n, K] in units that make ``rows @ weight.T`` float outputs.
+    values
+        Float outputs [n, O].
+    threshold
+        Threshold of a Relu after the layer, a scalar or [n, O]; -inf without one.
+    first
+        Whether each row belongs to the first half of the samples, [n].
+
+    Returns
+    -------
+    numpy.ndarray
+        Fitted weights [O, K], float64, or `weight` itself if no fit is clearly better.
     """
-    if min(first.sum(), len(first) - first.sum()) < 2 * weight.shape[1] or not rows.any():
+    first_count = first.sum()
+    if min(first_count, len(first) - first_count) < 2 * weight.shape[1] or not rows.any():
         return weight
     x, y = rows - rows.mean(axis=0), values - values.mean(axis=0)
     residual = y - x @ weight.T.astype(x.dtype)
-    residual[(values < floor) & (values - residual < floor)] = 0.0
-    halves = [_RegressionSums.from_rows(x[part], residual[part]) for part in (first, ~first)]
-    best, least = (
-        0.0,
-        _MIN_IMPROVEMENT * sum(half.squared_error_after(np.zeros_like(weight)) for half in halves),
-    )
+    residual[(values < threshold) & (values - residual < threshold)] = 0.0
+    halves = [_RegressionSums.from_rows(x[half], residual[half]) for half in (first, ~first)]
+    no_change = np.zeros_like(weight)
+    best_ridge = 0.0
+    min_error = _MIN_IMPROVEMENT * sum(half.squared_error_after(no_change) for half in halves)
     for ridge in _RIDGES:
         error = sum(
             half.squared_error_after(other.step(ridge))
             for half, other in zip(halves, reversed(halves), strict=True)
         )
-        if error < least:
-            best, least = ridge, error
-    return weight + (halves[0] + halves[1]).step(best) if best else weight
+        if error < min_error:
+            best_ridge, min_error = ridge, error
+    return weight + (halves[0] + halves[1]).step(best_ridge) if best_ridge else weight
 
 
 @dataclass(frozen=True)
 class _RegressionSums:
-    """Sums over some rows: of squared residuals, of residuals times inputs [O, K], of inputs times inputs [K, K]."""
+    """Sums of a regression over some rows.
+
+    Attributes
+    ----------
+    squares
+        Sum of squared residuals.
+    cross
+        Sum of residuals times inputs, [O, K].
+    moments
+        Sum of inputs times inputs, [K, K].
+    """
 
     squares: float
     cross: np.ndarray
@@ -66,7 +90,7 @@ class _RegressionSums:
 
     @classmethod
     def from_rows(cls, x: np.ndarray, residual: np.ndarray) -> _RegressionSums:
-        """Return the sums over inputs [n, K] and residuals [n, O]."""
+        """Compute the sums over inputs [n, K] and residuals [n, O]."""
         squares = float(np.einsum("no,no->", residual, residual, dtype=np.float64))
         return cls(squares, (residual.T @ x).astype(np.float64), (x.T @ x).astype(np.float64))
 
@@ -76,7 +100,7 @@ class _RegressionSums:
         )
 
     def squared_error_after(self, step: np.ndarray) -> float:
-        """Return what is left of the squared residuals behind a `step` of the weights [O, K]."""
+        """Return the sum of squared residuals after a `step` of the weights [O, K]."""
         return (
             self.squares
             - 2 * float((self.cross * step).sum())
@@ -84,12 +108,10 @@ class _RegressionSums:
         )
 
     def step(self, ridge: float) -> np.ndarray:
-        """Return D of the module's docstring at `ridge` times the mean diagonal."""
-        level = np.trace(self.moments) / len(self.moments)
-        if not level:  # inputs that never change
+        """Solve for D of the module's docstring with `ridge` times the mean diagonal."""
+        size = len(self.moments)
+        mean_diagonal = np.trace(self.moments) / size
+        if not mean_diagonal:  # the inputs are constant
             return np.zeros_like(self.cross)
-        return np.asarray(
-            np.linalg.solve(
-                self.moments + ridge * level * np.eye(len(self.moments)), self.cross.T
-            ).T
-        )
+        regularized = self.moments + ridge * mean_diagonal * np.eye(size)
+        return np.asarray(np.linalg.solve(regularized, self.cross.T).T)

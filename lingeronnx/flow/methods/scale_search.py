@@ -1,10 +1,9 @@
-"""Scales of activations, chosen by the error that they leave at the model's outputs.
+"""Search activation scales by the error at the model's outputs.
 
-The calibrator gives each tensor the scale with the least error of its own. What counts is what is
-left of that error behind the layers that read it, and how it joins what the tensors around it
-leave. So, one shared scale after the other, the next finer and the next coarser scale are tried on
-the integer graph, and kept where the outputs come clearly nearer, until nothing moves. The weights
-stay as they are meanwhile.
+The calibrator gives each tensor the scale with its own least error. But only the error that remains
+after the following layers, combined with the errors of other tensors, counts. So for one shared
+scale after the other, the next finer and the next coarser scale are tried on the integer graph, and
+kept if the outputs clearly improve, until nothing changes. The weights are not changed meanwhile.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from ..partition import Partition
 __all__ = ["find_searchable_scales", "rescale_tensors", "search_scales_by_output_error"]
 
 _SWEEPS = 3
-_FREE_SCALE_STEP = 2.0**0.25  # a step where any scale can be held
+_FREE_SCALE_STEP = 2.0**0.25  # step of scales that need not be powers of two
 
 
 def search_scales_by_output_error(
@@ -33,30 +32,45 @@ def search_scales_by_output_error(
     fixed: frozenset[str],
     is_better: Callable[[Plan], bool],
 ) -> Plan:
-    """Return `plan` with other scales of activations of at most 8 bits, or `plan` itself.
+    """Search better scales for activations of at most 8 bits.
 
-    is_better : whether a plan is clearly better than the last one that was, at first `plan`. fixed
-    : tensors whose scale is not to be moved.
+    Parameters
+    ----------
+    partition, plan
+        The float graph and its plan.
+    shared_groups
+        Groups of tensors that share a scale.
+    target
+        The target.
+    fixed
+        Tensors whose scales must not change.
+    is_better
+        Returns whether a plan is clearly better than the last one for which it returned True, at
+        first `plan`.
+
+    Returns
+    -------
+    Plan
+        The best plan, or `plan` itself.
     """
     step = 2.0 if plan.mode == "q-value" else _FREE_SCALE_STEP
     best = plan
-    free = [names for _, names in find_searchable_scales(plan, shared_groups, fixed)]
-    still: dict[int, Plan] = {}
+    groups = [names for _, names in find_searchable_scales(plan, shared_groups, fixed)]
+    searched: dict[int, Plan] = {}  # best plan when a group was searched last
     for _ in range(_SWEEPS):
         before = best
-        for number, names in enumerate(free):
-            if still.get(number) is best:
+        for index, names in enumerate(groups):
+            if searched.get(index) is best:
                 continue
             for factor in (step, 1 / step):
-                while (
-                    better_plan := rescale_tensors(
+                while True:
+                    candidate = rescale_tensors(
                         best, names, factor, partition, shared_groups, target
                     )
-                ) is not None:
-                    if not is_better(better_plan):
+                    if candidate is None or not is_better(candidate):
                         break
-                    best = better_plan
-            still[number] = best
+                    best = candidate
+            searched[index] = best
         if best is before:
             break
     return best
@@ -65,17 +79,18 @@ def search_scales_by_output_error(
 def find_searchable_scales(
     plan: Plan, shared_groups: Sequence[SharedScaleGroup], fixed: frozenset[str]
 ) -> list[tuple[SharedScaleGroup, list[str]]]:
-    """Return the shared scales of at most 8 bits without a tensor of `fixed`, each with its tensors in the plan."""
-    free = [
-        (group, [n for n in group.tensors if n in plan.tensors])
-        for group in shared_groups
-        if fixed.isdisjoint(group.tensors)
-    ]
-    return [
-        (group, names)
-        for group, names in free
-        if names and all(plan.tensors[n].bits <= 8 for n in names)
-    ]
+    """Return the shared scales of at most 8 bits without `fixed` tensors.
+
+    Each has the names of its tensors in the plan.
+    """
+    searchable = []
+    for group in shared_groups:
+        names = [name for name in group.tensors if name in plan.tensors]
+        if not names or not fixed.isdisjoint(group.tensors):
+            continue
+        if all(plan.tensors[name].bits <= 8 for name in names):
+            searchable.append((group, names))
+    return searchable
 
 
 def rescale_tensors(
@@ -86,18 +101,19 @@ def rescale_tensors(
     shared_groups: Sequence[SharedScaleGroup],
     target: Target,
 ) -> Plan | None:
-    """Return `plan` with `factor` times the scales of `names`.
+    """Multiply the scales of the tensors `names` by `factor`.
 
-    None where the platform does not hold these.
+    Returns None if the platform does not support these scales.
     """
-    wanted = {
-        name: plan.tensors[name].mapped(lambda scale: float(np.float32(scale * factor)))
-        for name in names
-    }
+
+    def multiply(scale: float) -> float:
+        return float(np.float32(scale * factor))
+
+    rescaled = {name: plan.tensors[name].mapped(multiply) for name in names}
+    candidate = plan.with_tensors({**plan.tensors, **rescaled})
     try:
-        legal, _ = legalize(
-            plan.with_tensors({**plan.tensors, **wanted}), partition, shared_groups, target
-        )
+        legal, _ = legalize(candidate, partition, shared_groups, target)
     except UnsupportedScaleError:
         return None
-    return legal if all(legal.tensors[name] == q for name, q in wanted.items()) else None
+    is_unchanged = all(legal.tensors[name] == qparams for name, qparams in rescaled.items())
+    return legal if is_unchanged else None

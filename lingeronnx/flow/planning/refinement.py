@@ -68,7 +68,7 @@ def refine_weights(
         planned.target,
         feeds,
         runner,
-        pieces=pieces,
+        batches=pieces,
         budget=budget,
         options=options,
         progress=progress,

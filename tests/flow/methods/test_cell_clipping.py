@@ -66,11 +66,11 @@ def test_note(row, cut):
     x = np.random.default_rng(2).standard_normal((16, 12, 3)).astype(np.float32)
     notes = quantize(model(open_gates=True), {"x": x}, platform=row).report.notes
     found = [
-        note for note in notes if note.startswith("LSTM layer: what is kept of its cells reaches")
+        note for note in notes if note.startswith("LSTM layer: retained cell values reach")
     ]
     assert bool(found) == cut
     if cut:
-        assert f"{row} cuts it at 2 (" in found[0]
+        assert f"{row} clips them at 2 (" in found[0]
     assert not any(
         "cells" in note for note in quantize(model(), {"x": x}, platform=row).report.notes
     )

@@ -331,6 +331,6 @@ def test_a_refused_part_names_the_option_that_moves_layers():
     model = wide_layer()
     plain, moved = made(model, platform=small), made(model, platform=small, max_parts=16)
     assert plain.report.next[0].options == ("--max-parts 16",)
-    assert plain.report.next[0].effect.startswith("chip1 refused")
+    assert plain.report.next[0].effect.startswith("chip1 rejected")
     assert moved.report.chip_ready or moved.report.program.runs_correctly
     assert not any("--max-parts" in option for step in moved.report.next for option in step.options)
