@@ -237,7 +237,7 @@ def test_a_bug_of_ours_ends_with_what_to_try(
     here: CommandFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object, **__: object) -> None:
-        raise lo.InternalError("normalisation changed output 'y' by 1.2 of its range")
+        raise lo.InternalError("normalization changed output 'y' by 1.2 of its range")
 
     with monkeypatch.context() as patched:
         patched.setattr("lingeronnx.flow.planning.scale_sources.check_outputs_unchanged", broken)
@@ -281,9 +281,8 @@ def test_constant_calibration_data_are_an_error(here: CommandFolder, value: floa
     before = here.files()
     result = here("quantize", "tiny.onnx", "--calib", "flat.npz")
     told = (
-        f"input 'x' is {value:g} everywhere, so that no scale can be found; give samples as "
-        "the "
-        "model meets them"
+        f"input 'x' is {value:g} everywhere, so no scale can be determined; use representative "
+        "samples"
     )
     assert (result.exit_code, result.stderr) == (1, f"error: calibration data: {told}\n")
     assert here.files() == before
@@ -298,4 +297,4 @@ def test_one_constant_input_beside_others_is_noted(here: CommandFolder) -> None:
     x = np.random.default_rng(0).standard_normal((16, 4)).astype(np.float32)
     np.savez(here.folder / "two.npz", x=x, h=np.zeros_like(x))
     text = here.run_ok("quantize", "two.onnx", "--calib", "two.npz")
-    assert "note: input 'h' is 0 in all calibration data: its scale is a guess" in text
+    assert "note: input 'h' is 0 in all calibration samples; its scale is arbitrary" in text

@@ -217,11 +217,11 @@ def test_open_sizes_come_from_the_data(tmp_path):
     model = proto(text, w=rand(4, 3, 3, 3), a=np.array([0]), m=np.array([-1]), w2=rand(4, 2))
     found = quantized(model, tmp_path, images(3, 7, 9), platform="venus")
     assert any(
-        "[3, 7, 9] per sample is taken from the calibration data" in note
+        "using [3, 7, 9] per sample from the calibration data" in note
         for note in found.report.notes
     )
     assert found.report.chip_ready
-    with pytest.raises(LingerOnnxError, match="unknown size: input '.*'; give calibration data"):
+    with pytest.raises(LingerOnnxError, match="unknown dimensions: input '.*'; pass calibration data"):
         quantized(model, tmp_path)
     with pytest.raises(LingerOnnxError, match="shape"):
         quantized(model, tmp_path, [{"x": images(3, 7, 9)}, {"x": images(3, 8, 9)}])

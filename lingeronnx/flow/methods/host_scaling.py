@@ -137,7 +137,7 @@ def _make_mul(model: ir.Model, value: ir.Value, output: str) -> ir.Node:
     base = str(value.name)
     factor_name = ir.unique_tensor_name(model, f"{base}_factor")
     factor = ir.add_initializer(model, factor_name, np.array(1.0, np.float32))
-    if output in {str(other.name) for other in ir.iter_values(model)}:
+    if output in {str(existing.name) for existing in ir.iter_values(model)}:
         output = ir.unique_tensor_name(model, output)
     node_name = ir.unique_name(f"{base}_scale", {str(node.name) for node in model.graph})
     return ir.make_node("Mul", [value, factor], name=node_name, output=output, like=value)

@@ -164,10 +164,10 @@ def find_compensated_sums(
     """
     layers = find_refinable_layers(partition)
     sums = {}
-    for name, other in _find_residual_sums(partition, layers).items():
+    for name, summand in _find_residual_sums(partition, layers).items():
         qparams = plan.tensors[ir.input_name(layers[name], 1)]
         if options.for_weight(qparams).compensate_summands:
-            sums[name] = other
+            sums[name] = summand
     return sums
 
 
@@ -183,9 +183,9 @@ def _find_residual_sums(partition: Partition, layers: Mapping[str, ir.Node]) -> 
         consumer = ir.sole_consumer(output)
         if consumer is None or consumer.op_type != "Add" or name not in activations:
             continue
-        other = ir.require_input(consumer, 0 if consumer.inputs[1] is output else 1)
-        if str(other.name) in activations and ir.get_shape(other) == ir.get_shape(output):
-            summands[name] = str(other.name)
+        summand = ir.require_input(consumer, 0 if consumer.inputs[1] is output else 1)
+        if str(summand.name) in activations and ir.get_shape(summand) == ir.get_shape(output):
+            summands[name] = str(summand.name)
     return summands
 
 
@@ -238,8 +238,8 @@ def refine_layers(
         for name, node in layers.items()
     }
     sums = {
-        name: other
-        for name, other in find_compensated_sums(partition, plan, options).items()
+        name: summand_name
+        for name, summand_name in find_compensated_sums(partition, plan, options).items()
         if name in layers
     }
     feeds = batches if batches and runner.has_batch_first({*layers, *sums.values()}) else [feed]
@@ -261,12 +261,12 @@ def refine_layers(
             progress("refining", completed, len(layers))
             completed += 1
         layer_target = targets[name] if name in sums.values() else targets.pop(name)
-        other = sums.get(name)
-        if other is not None:
-            summand = walk.held(integer_names.get(other, other))
+        summand_name = sums.get(name)
+        if summand_name is not None:
+            summand = walk.held(integer_names.get(summand_name, summand_name))
             if summand is not None:
                 layer_target = layer_target.compensate_summand(
-                    node, targets[other], summand, plan.tensors[other]
+                    node, targets[summand_name], summand, plan.tensors[summand_name]
                 )
         kernel = step.kernel
         is_shared = len(ir.require_input(node, 1).uses()) > 1  # by steps of a recurrent layer
@@ -306,9 +306,9 @@ def _collect_targets(
 ) -> dict[str, LayerTarget]:
     """Collect the float outputs of all layers, and the summands that some of them compensate."""
     tensors = dict(layers)
-    for name, other in sums.items():
-        if other not in layers:
-            tensors[other] = layers[name]
+    for name, summand in sums.items():
+        if summand not in layers:
+            tensors[summand] = layers[name]
     keep_values_for = {*sums, *sums.values()}
     match_means_for = set()
     for name, options in layer_options.items():

@@ -62,8 +62,8 @@ def fit_weights_to_outputs(
     min_error = _MIN_IMPROVEMENT * sum(half.squared_error_after(no_change) for half in halves)
     for ridge in _RIDGES:
         error = sum(
-            half.squared_error_after(other.step(ridge))
-            for half, other in zip(halves, reversed(halves), strict=True)
+            half.squared_error_after(opposite.step(ridge))
+            for half, opposite in zip(halves, reversed(halves), strict=True)
         )
         if error < min_error:
             best_ridge, min_error = ridge, error

@@ -1,4 +1,4 @@
-"""What calibration data say of tensors: ranges, powers, histograms, and inputs that never change.
+"""Collect statistics of calibration data: ranges, powers, histograms, and inputs that never change.
 
 Must not know: scales, targets, stages.
 """

@@ -1,12 +1,13 @@
-"""Calibration data that say nothing: inputs that have one value everywhere.
+"""Detect calibration data without information: inputs that have the same value everywhere.
 
-Where all inputs are so, no scale can be found, and that is an error. One such input beside others
-is told in a note: its scale is that of the one value, as of a state that is zero in all samples.
+If all inputs are constant, no scale can be determined, which is an error. A single constant input
+gets a note: its scale is that of the one value, as of a state that is zero in all samples.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,54 +17,71 @@ from ...run.data import Batch, InputSpec
 __all__ = ["ConstantInputDetector"]
 
 
-class ConstantInputDetector:
-    """Looks at batches that are read.
+@dataclass
+class _ValueRange:
+    """Range of the values of one input, number of elements, and whether they are floats."""
 
-    inputs : of the model. fed_back : states, whose values are computed, not given.
+    low: float
+    high: float
+    count: int
+    is_float: bool
+
+
+class ConstantInputDetector:
+    """Detects inputs that have the same value in all batches.
+
+    Parameters
+    ----------
+    inputs
+        Inputs of the model.
+    fed_back
+        Inputs that are states; their values are computed, not data.
     """
 
     def __init__(self, inputs: Iterable[InputSpec], fed_back: Collection[str]) -> None:
         self._names = {
             spec.name for spec in inputs if spec.axis is not None and spec.name not in fed_back
         }
-        self._seen: dict[
-            str, tuple[float, float, int, bool]
-        ] = {}  # least and largest value, elements, whether float
+        self._ranges: dict[str, _ValueRange] = {}
 
     def watch_batches(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Yield the batches."""
+        """Yield the batches unchanged, recording the ranges of the inputs."""
         for feeds, labels in batches:
             for name in self._names & feeds.keys():
                 self._add(name, feeds[name])
             yield feeds, labels
 
     def _add(self, name: str, array: np.ndarray) -> None:
+        """Add one array of an input."""
         if not array.size:
             return
         low, high = float(array.min()), float(array.max())
-        least, most, size, _ = self._seen.get(name, (low, high, 0, True))
-        self._seen[name] = (
-            min(least, low),
-            max(most, high),
-            size + array.size,
-            array.dtype.kind == "f",
-        )
+        values = self._ranges.setdefault(name, _ValueRange(low, high, 0, True))
+        values.low = min(values.low, low)
+        values.high = max(values.high, high)
+        values.count += array.size
+        values.is_float = array.dtype.kind == "f"
 
     def notes(self) -> list[str]:
-        """Return a note on each float input that is constant beside others.
+        """Return a note on each constant float input.
 
-        DataError where all inputs are.
+        Raises
+        ------
+        DataError
+            If all inputs with more than one element are constant.
         """
-        told = {name: watched for name, watched in sorted(self._seen.items()) if watched[2] > 1}
-        still = {name: low for name, (low, high, _, _) in told.items() if low == high}
-        if told and len(still) == len(told):
-            which = ", ".join(f"'{name}' is {value:g} everywhere" for name, value in still.items())
+        ranges = {name: values for name, values in sorted(self._ranges.items()) if values.count > 1}
+        constant = {name: values for name, values in ranges.items() if values.low == values.high}
+        if ranges and len(constant) == len(ranges):
+            inputs = ", ".join(
+                f"'{name}' is {values.low:g} everywhere" for name, values in constant.items()
+            )
             raise DataError(
-                f"calibration data: input {which}, so that no scale can be found; give samples as "
-                "the model meets them"
+                f"calibration data: input {inputs}, so no scale can be determined; use "
+                "representative samples"
             )
         return [
-            f"input '{name}' is {value:g} in all calibration data: its scale is a guess"
-            for name, value in still.items()
-            if told[name][3]
+            f"input '{name}' is {values.low:g} in all calibration samples; its scale is arbitrary"
+            for name, values in constant.items()
+            if values.is_float
         ]

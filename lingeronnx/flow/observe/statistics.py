@@ -1,8 +1,8 @@
 """Statistics of tensors over calibration data: one streaming pass, constant memory, mergeable.
 
-`TensorStats` holds range, power and a histogram whose bins are a power of two wide and start at
-multiples of their width, so that halving the resolution and merging two histograms are exact. Knows
-nothing of scales and platforms.
+`TensorStats` contains the range, the power and a histogram. The width of the bins is a power of
+two, and they start at multiples of it, so that halving the resolution and merging two histograms
+are exact. Independent of scales and platforms.
 """
 
 from __future__ import annotations
@@ -20,16 +20,22 @@ from ...run.runners import FloatRunner
 
 __all__ = ["HALF_BINS", "Curve", "Stats", "TensorStats", "ConsumerFunction", "collect_stats"]
 
-#: A function of single values, float64.
+#: An elementwise function, float64.
 Curve = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
 class ConsumerFunction:
-    """What alone reads a tensor: a function of single numbers, and how its result is rounded.
+    """An elementwise function that is the only consumer of a tensor, and its quantization.
 
-    scale : of the result, None where it is not rounded; low, high : its least and its largest
-    value, in counts.
+    Attributes
+    ----------
+    curve
+        The function.
+    scale
+        Scale of the result, or None if it is not quantized.
+    low, high
+        Range of the result in integer steps.
     """
 
     curve: Curve
@@ -37,38 +43,43 @@ class ConsumerFunction:
     low: float = -math.inf
     high: float = math.inf
 
-    def held(self, x: np.ndarray) -> np.ndarray:
-        """Return what comes out for `x`."""
+    def quantized_result(self, x: np.ndarray) -> np.ndarray:
+        """Return the function of `x`, rounded and clipped to the scale of the result."""
         y = self.curve(x)
         if self.scale is None:
             return y
-        with np.errstate(over="ignore"):  # a curve of a large number may be infinite: it is clipped
+        with np.errstate(over="ignore"):  # infinite results are clipped
             return np.asarray(
                 np.clip(np.floor(y * self.scale + 0.5), self.low, self.high) / self.scale
             )
 
 
-#: Bins on either side of zero: at least 16 per step of an int8 scale that covers the range.
+#: Bins on each side of zero: at least 16 per step of an int8 scale that covers the range.
 HALF_BINS = 4096
 
 _ONE = np.ones(1)
-_NEGLIGIBLE_LOGIT_GAP = (
-    8.0  # below the largest logit of a row: all others together get 1 / e**8 there
-)
-# logits up to this size are held anyway: 8 bits do so in steps of 1/4, and shares come out to 40 dB
-# there
+_NEGLIGIBLE_LOGIT_GAP = 8.0  # logits that far below the largest of a row get 1 / e**8 together
+# Logits up to this magnitude are always represented: with 8 bits in steps of 1/4, which gives
+# probabilities of 40 dB.
 _MIN_LOGIT_RANGE = 32.0
 _MIN_BIN_EXPONENT = -140  # exponent of the bin width for an all-zero tensor
 
 
 @dataclass(frozen=True, eq=False)
 class TensorStats:
-    """What was seen of one tensor.
+    """Statistics of one tensor.
 
-    count, minimum, maximum, sum_of_squares : number of elements, range and sum of squares (float64)
-    exponent : bins are 2**exponent wide (before `factor`)
-    bins : int64 [2 * HALF]; bin k counts values in [(k - HALF) * width, (k - HALF + 1) * width)
-    factor : the tensor's values are this times what the other fields say (see `scaled`)
+    Attributes
+    ----------
+    count, minimum, maximum, sum_of_squares
+        Number of elements, range and sum of squares (float64), before `factor`.
+    exponent
+        Bins are 2**exponent wide, before `factor`.
+    bins
+        int64 [2 * HALF_BINS]; bin k counts values in [(k - HALF_BINS) * width, (k - HALF_BINS + 1)
+        * width).
+    factor
+        The tensor's values are this times those of the other fields (see `scaled`).
     """
 
     count: int
@@ -83,21 +94,25 @@ class TensorStats:
     def from_array(
         cls, array: np.ndarray, span: tuple[float, float] | None = None, factors: np.ndarray = _ONE
     ) -> TensorStats:
-        """Return the statistics of one array of finite numbers (float32 or float64), at least one element.
+        """Compute the statistics of an array of finite numbers with at least one element.
 
-        factors : float64 [channels of axis 1] or [1], what the array is multiplied by before it is
-        looked at. span : its smallest and its largest value then, where they are known.
+        Parameters
+        ----------
+        array
+            float32 or float64.
+        span
+            Smallest and largest value after multiplication by `factors`, if known.
+        factors
+            float64 [channels of axis 1] or [1]; the array is multiplied by them first.
         """
         low, high = _value_range(array, factors) if span is None else span
-        nothing = cls(
-            0, low, high, 0.0, _bin_exponent(low, high), np.zeros(2 * HALF_BINS, np.int64)
-        )
-        return nothing.extend_with(array, (low, high), factors)
+        empty = cls(0, low, high, 0.0, _bin_exponent(low, high), np.zeros(2 * HALF_BINS, np.int64))
+        return empty.extend_with(array, (low, high), factors)
 
     def merge(self, other: TensorStats) -> TensorStats:
-        """Return the statistics of both together; exact but for the rounding of `sum_of_squares`.
+        """Merge with other statistics of the same `factor`.
 
-        Both must have the same `factor`.
+        Exact except for the rounding of `sum_of_squares`.
         """
         exponent = max(self.exponent, other.exponent)
         return replace(
@@ -114,10 +129,9 @@ class TensorStats:
     def extend_with(
         self, array: np.ndarray, span: tuple[float, float], factors: np.ndarray = _ONE
     ) -> TensorStats:
-        """Return the statistics of this and of one array more, as `merge` would.
+        """Add one array, as `merge` would; the bins are modified in place.
 
-        The bins are counted on in place.
-        span, factors : as for `from_array`. This value must not be used any more.
+        This object must not be used afterwards. The parameters are those of `from_array`.
         """
         from simulator.histogram import accumulate_histogram
 
@@ -135,98 +149,102 @@ class TensorStats:
         )
 
     def scaled(self, factor: float) -> TensorStats:
-        """Return the statistics of `factor` (> 0) times the tensor; exact."""
+        """Return the statistics of the tensor times `factor` (> 0); exact."""
         scaled = replace(self, factor=self.factor * factor)
-        vars(scaled)["_filled"] = self._nonzero_bin_positions
+        vars(scaled)["_nonzero_bin_positions"] = self._nonzero_bin_positions  # the cached property
         return scaled
 
     @property
     def low(self) -> float:
-        """Return the smallest value that was seen."""
+        """The smallest value."""
         return self.minimum * self.factor
 
     @property
     def high(self) -> float:
-        """Return the largest value that was seen."""
+        """The largest value."""
         return self.maximum * self.factor
 
     @property
     def mean_square(self) -> float:
-        """Return the mean of the squares."""
+        """The mean of the squares."""
         return self.sum_of_squares / self.count * self.factor**2
 
     def nonzero_bins(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return (centres float64, counts int64) of the bins that hold anything."""
-        places, counts = self._nonzero_bin_positions
-        return places * (np.ldexp(1.0, self.exponent) * self.factor), counts
+        """Return the centers (float64) and counts (int64) of the bins that are not empty."""
+        positions, counts = self._nonzero_bin_positions
+        return positions * (np.ldexp(1.0, self.exponent) * self.factor), counts
 
     @cached_property
     def _nonzero_bin_positions(self) -> tuple[np.ndarray, np.ndarray]:
-        """The centres of the bins that hold anything, in widths, and their counts.
-
-        Looked for once, they are few.
-        """
+        """The centers in bin widths, and the counts, of the bins that are not empty."""
         index = np.flatnonzero(self.bins)
         return index - HALF_BINS + 0.5, self.bins[index]
 
     def quantization_error(
         self, scale: float, low: int, high: int, consumer: ConsumerFunction | None = None
     ) -> float:
-        """Return the mean squared error of holding the tensor as ``clamp(round(x*scale), low, high) / scale``.
+        """Return the mean squared error of ``clamp(round(x*scale), low, high) / scale``.
 
-        Counted at the bins' centres, so to about a hundredth of a step. through : what the error
-        counts behind.
+        Computed at the centers of the bins, so accurate to about a hundredth of a step.
+
+        Parameters
+        ----------
+        scale, low, high
+            Integers per unit, and their range.
+        consumer
+            Function after which the error counts.
         """
-        centres, counts = self.nonzero_bins()
-        rounded = np.clip(np.floor(centres * scale + 0.5), low, high) / scale
+        centers, counts = self.nonzero_bins()
+        rounded = np.clip(np.floor(centers * scale + 0.5), low, high) / scale
         if consumer is not None:
-            rounded, centres = consumer.held(rounded), consumer.curve(centres)
-        return float(np.dot(counts, (rounded - centres) ** 2)) / self.count
+            rounded, centers = consumer.quantized_result(rounded), consumer.curve(centers)
+        return float(np.dot(counts, (rounded - centers) ** 2)) / self.count
 
 
 def _clip_softmax_logits(array: np.ndarray, axis: int) -> np.ndarray:
-    """Return logits brought together to what a Softmax along `axis` can tell apart.
+    """Clip logits to the range in which they affect the result of a Softmax along `axis`.
 
-    The largest of a row leads the next by no more than leaves that no share, and the others are
-    raised to where they just get none: whichever lies nearer to 0, so that neither a lead nor a
-    mask makes room. What lies within `_MIN_LOGIT_RANGE` of 0 stays: steps finer than that leaves
-    are lost in what layers round.
+    The largest of a row is limited to the value at which the next one still gets no probability,
+    and the others are raised to where they just get none; of both, the limits nearer to 0 are
+    chosen, so that neither a lead nor a mask widens the range. Values within `_MIN_LOGIT_RANGE` of
+    0 are not changed: steps finer than that allows are lost in the rounding of layers.
     """
-    if array.shape[axis] < 2 or not np.isfinite(array).all():  # what is not finite shall be seen
+    if array.shape[axis] < 2 or not np.isfinite(array).all():  # NaN must be reported
         return array
     rows = np.moveaxis(array, axis, -1)
     lead = _NEGLIGIBLE_LOGIT_GAP + math.log(rows.shape[-1])
     second, first = np.split(np.partition(rows, -2, axis=-1)[..., -2:], 2, axis=-1)
     top = np.clip(lead / 2, np.minimum(second + lead, first), first).astype(rows.dtype)
-    return np.moveaxis(
-        np.clip(rows, np.minimum(top - lead, -_MIN_LOGIT_RANGE), np.maximum(top, _MIN_LOGIT_RANGE)),
-        -1,
-        axis,
-    )
+    lower = np.minimum(top - lead, -_MIN_LOGIT_RANGE)
+    upper = np.maximum(top, _MIN_LOGIT_RANGE)
+    return np.moveaxis(np.clip(rows, lower, upper), -1, axis)
 
 
 def _value_range(array: np.ndarray, factors: np.ndarray) -> tuple[float, float]:
-    """Return the smallest and the largest value of an array times the factors of its channels, in its own type."""
+    """Return the smallest and largest value of an array times the factors of its channels.
+
+    The products are rounded to the type of the array.
+    """
     if len(factors) == 1:
-        ends = np.array([array.min(), array.max()])
+        bounds = np.array([array.min(), array.max()])
     else:
         rows = array.reshape(*array.shape[:2], -1)
-        ends = np.array([rows.min(axis=(0, 2)), rows.max(axis=(0, 2))])
-    ends = (ends * factors).astype(array.dtype)
-    return float(ends.min()), float(ends.max())
+        bounds = np.array([rows.min(axis=(0, 2)), rows.max(axis=(0, 2))])
+    bounds = (bounds * factors).astype(array.dtype)
+    return float(bounds.min()), float(bounds.max())
 
 
 def _bin_exponent(low: float, high: float) -> int:
-    """Return the smallest e with all of [low, high] in the bins of width 2**e."""
-    reach = max(high, -low)
-    if reach == 0:
+    """Return the smallest e such that bins of width 2**e cover [low, high]."""
+    max_abs = max(high, -low)
+    if max_abs == 0:
         return _MIN_BIN_EXPONENT
-    exponent = int(np.frexp(reach)[1]) - int(np.log2(HALF_BINS))
+    exponent = int(np.frexp(max_abs)[1]) - int(np.log2(HALF_BINS))
     return max(exponent, _MIN_BIN_EXPONENT)
 
 
 def _merge_bins(bins: np.ndarray, steps: int) -> np.ndarray:
-    """Join 2**steps neighbouring bins; bin 0 stays where it is."""
+    """Merge groups of 2**steps neighboring bins; zero stays a boundary."""
     if steps == 0:
         return bins
     out = np.zeros_like(bins)
@@ -248,38 +266,57 @@ def collect_stats(
     softmax_axes: Mapping[str, int] = MappingProxyType({}),
     on_batch: Callable[[int], None] | None = None,
 ) -> dict[str, TensorStats]:
-    """Run the data once and return the statistics of the tensors `names`.
+    """Run the data once and collect the statistics of tensors.
 
-    factors : {tensor: float64 [channels of axis 1] or [1]}, what tensors are multiplied by before
-    they are looked at. known_stats : statistics of tensors on the same data, which are not counted
-    again. softmax_axes : {tensor: axis} where a Softmax along that axis alone reads it: the range
-    counts that it can tell apart. on_batch is called with the number of samples after each batch.
-    Raises DataError when a tensor turns out NaN or infinite, with its name.
+    Parameters
+    ----------
+    runner
+        Runner of the float model.
+    batches
+        Pairs of feeds and labels.
+    names
+        Names of the tensors.
+    factors
+        {tensor: float64 [channels of axis 1] or [1]} that the tensors are multiplied by.
+    known_stats
+        Statistics of tensors on the same data, which are not computed again.
+    softmax_axes
+        {tensor: axis} of tensors whose only consumer is a Softmax along that axis. Their logits are
+        clipped to the range that affects its result.
+    on_batch
+        Called with the number of samples after each batch.
+
+    Raises
+    ------
+    DataError
+        If a tensor contains NaN or infinity.
     """
     stats: dict[str, TensorStats] = {}
     unknown = {name for name in names if name not in known_stats}
-    for feeds, _ in batches if unknown else ():
-        for name, array, _scale in runner.run(feeds, unknown):
-            if array.size == 0:
-                continue
-            even = factors.get(name, _ONE)
-            array = (
-                _clip_softmax_logits(array, softmax_axes[name])
-                if name in softmax_axes and even is _ONE
-                else array
-            )
-            span = _value_range(array, even)
-            if not all(map(math.isfinite, span)):
-                raise DataError(
-                    f"tensor '{name}' becomes NaN or infinite on the calibration data; "
-                    "check the model and how its inputs are scaled"
-                )
-            old = stats.get(name)
-            stats[name] = (
-                TensorStats.from_array(array, span, even)
-                if old is None
-                else old.extend_with(array, span, even)
-            )
-        if on_batch is not None:
-            on_batch(max((len(array) for array in feeds.values() if array.ndim), default=1))
+    if unknown:
+        for feeds, _ in batches:
+            for name, array, _qparams in runner.run(feeds, unknown):
+                if array.size == 0:
+                    continue
+                channel_factors = factors.get(name, _ONE)
+                if name in softmax_axes and channel_factors is _ONE:
+                    array = _clip_softmax_logits(array, softmax_axes[name])
+                stats[name] = _extend_stats(stats.get(name), name, array, channel_factors)
+            if on_batch is not None:
+                on_batch(max((len(array) for array in feeds.values() if array.ndim), default=1))
     return {**{name: known_stats[name] for name in names if name in known_stats}, **stats}
+
+
+def _extend_stats(
+    stats: TensorStats | None, name: str, array: np.ndarray, factors: np.ndarray
+) -> TensorStats:
+    """Add an array of tensor `name` to its statistics; raise DataError if it is not finite."""
+    span = _value_range(array, factors)
+    if not all(map(math.isfinite, span)):
+        raise DataError(
+            f"tensor '{name}' is NaN or infinite on the calibration data; check the model and its "
+            "input scaling"
+        )
+    if stats is None:
+        return TensorStats.from_array(array, span, factors)
+    return stats.extend_with(array, span, factors)

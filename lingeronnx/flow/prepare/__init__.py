@@ -1,7 +1,7 @@
-"""The first stage: a float model is loaded, its data are at hand, it is normalised and partitioned.
+"""First stage: load a float model and its data, normalize and partition the model.
 
-Owns: what of the settings the model and the data decide, selectors, states that are fed back, the
-law that a rewrite changes no output. Must not know: scales.
+Owns: settings that depend on the model and the data, selectors, states that are fed back, and the
+rule that rewrites change no output. Must not know: scales.
 """
 
 from .calibration_data import generate_synthetic_inputs

@@ -1,4 +1,4 @@
-"""Calibration data: the user's, or random ones for a look; states fed back."""
+"""Load the user's calibration data, or generate synthetic ones; unroll calls with states."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from .recurrent_states import suggest_missing_input_fix
 __all__ = ["generate_synthetic_inputs", "load_calibration_data"]
 
 _SYNTHETIC_SAMPLES = 16
-_SYNTHETIC_CALLS = 4  # of a model whose states are fed back
-_SYNTHETIC_ELEMENTS = 1 << 24  # of one input: fewer samples where one is large
+_SYNTHETIC_CALLS = 4  # for a model whose states are fed back
+_SYNTHETIC_ELEMENTS = 1 << 24  # maximum for one input; large samples reduce their number
 
 
 def load_calibration_data(
@@ -32,27 +32,34 @@ def load_calibration_data(
     fixed: Mapping[str, np.ndarray],
     hold_out: bool,
 ) -> tuple[Data, UnrolledCalls | None]:
-    """Return the calibration data, and the calls they were made of where states are fed back."""
+    """Load the calibration data, or generate synthetic inputs if `calib` is None.
+
+    Parameters
+    ----------
+    calib
+        The user's data.
+    model
+        The float model.
+    config
+        Settings of the run.
+    fixed
+        Values of inputs that are constant.
+    hold_out
+        Whether some samples are held out of calibration.
+
+    Returns
+    -------
+    data : Data
+        The samples.
+    calls : UnrolledCalls or None
+        The calls that they were made of, if states are fed back.
+    """
     specs = get_input_specs(model)
     if config.state:
-        fed = [spec for spec in specs if spec.name not in config.state.values()]
-        if calib is None:
-            calib = [
-                generate_synthetic_inputs(fed, config.seed + number, _setting_values(model))
-                for number in range(_SYNTHETIC_CALLS)
-            ]
-        calls = unroll_calls(model, calib, config.state, fixed, hold_out, config.limit)
-        data = Data(calls.items, specs, limit=config.limit, what="calibration data")
-        alone = "the calibration data hold one call: nothing is fed back; give one item per call"
-        data.notes.append(
-            f"states are fed back over {calls.call_count} calls" if calls.call_count > 1 else alone
-        )
-        return data, calls
-    source = (
-        calib
-        if calib is not None
-        else [generate_synthetic_inputs(specs, config.seed, _setting_values(model))]
-    )
+        return _unroll_calibration_calls(calib, model, specs, config, fixed, hold_out)
+    source = calib
+    if calib is None:
+        source = [generate_synthetic_inputs(specs, config.seed, _setting_values(model))]
     data = Data(
         source,
         specs,
@@ -63,16 +70,45 @@ def load_calibration_data(
         most=MAX_UNBOUNDED_SAMPLES,
         advice=partial(suggest_missing_input_fix, model),
     )
-    if calib is None and (numbers := find_scalar_inputs(model)):
-        data.notes.append(format_fix_suggestion(model, numbers))
+    if calib is None and (scalar_inputs := find_scalar_inputs(model)):
+        data.notes.append(format_fix_suggestion(model, scalar_inputs))
     return data, None
 
 
+def _unroll_calibration_calls(
+    calib: object,
+    model: ir.Model,
+    specs: Sequence[InputSpec],
+    config: QuantConfig,
+    fixed: Mapping[str, np.ndarray],
+    hold_out: bool,
+) -> tuple[Data, UnrolledCalls]:
+    """Run the calls of a model with states, and use their inputs and states as samples."""
+    if calib is None:
+        state_inputs = config.state.values()
+        data_specs = [spec for spec in specs if spec.name not in state_inputs]
+        calib = [
+            generate_synthetic_inputs(data_specs, config.seed + index, _setting_values(model))
+            for index in range(_SYNTHETIC_CALLS)
+        ]
+    calls = unroll_calls(model, calib, config.state, fixed, hold_out, config.limit)
+    data = Data(calls.items, specs, limit=config.limit, what="calibration data")
+    if calls.call_count > 1:
+        note = f"states are fed back over {calls.call_count} calls"
+    else:
+        note = (
+            "calibration data contain a single call, so no state is fed back; pass one item per "
+            "call"
+        )
+    data.notes.append(note)
+    return data, calls
+
+
 def _setting_values(model: ir.Model) -> dict[str, float]:
-    """Return {setting: the number that the model tells of it}."""
+    """Return {scalar setting input: value that the model suggests}."""
     inputs = {str(value.name): value for value in model.graph.inputs}
-    told = {name: suggest_value(inputs[name]) for name in find_scalar_inputs(model)}
-    return {name: number for name, number in told.items() if number is not None}
+    suggestions = {name: suggest_value(inputs[name]) for name in find_scalar_inputs(model)}
+    return {name: value for name, value in suggestions.items() if value is not None}
 
 
 def generate_synthetic_inputs(
@@ -80,59 +116,69 @@ def generate_synthetic_inputs(
     seed: int,
     setting_values: Mapping[str, float] = MappingProxyType({}),
 ) -> dict[str, np.ndarray]:
-    """Return seeded standard normal inputs (integers: zeros).
+    """Generate seeded standard normal inputs; integer inputs are zeros.
 
-    ConfigError where a size is not known.
-    setting_values : {input: the number that it is filled with instead}.
+    Parameters
+    ----------
+    specs
+        Inputs of the model.
+    seed
+        Seed of the random numbers.
+    setting_values
+        {input: constant value to use instead}.
+
+    Raises
+    ------
+    ConfigError
+        If a dimension other than the number of samples is unknown.
     """
     rng = np.random.default_rng(seed)
     shapes = {spec: list(spec.shape or ()) for spec in specs}
-    unknown = [s for s in shapes if s.shape is None or _has_open_sizes(s)]
+    unknown = [spec for spec in shapes if spec.shape is None or _has_open_sizes(spec)]
     if unknown:
         raise _unknown_size_error(unknown)
-    stated = [
-        count
-        for spec, sizes in shapes.items()
-        if spec.axis is not None and (count := sizes[spec.axis])
-    ]
-    largest = max((math.prod(d or 1 for d in sizes) for sizes in shapes.values()), default=1)
-    many = (
-        stated[0]
-        if stated
-        else max(1, min(_SYNTHETIC_SAMPLES, _SYNTHETIC_ELEMENTS // max(largest, 1)))
-    )
+    batch_size = _choose_synthetic_batch_size(shapes)
     feeds = {}
-    for spec, sizes in shapes.items():
-        size = tuple(many if d is None else d for d in sizes)
-        normal = spec.dtype.kind == "f" and spec.name not in setting_values
-        number = setting_values.get(spec.name, 0)
-        feeds[spec.name] = (rng.standard_normal(size) if normal else np.full(size, number)).astype(
-            spec.dtype
-        )
+    for spec, dims in shapes.items():
+        shape = tuple(batch_size if dim is None else dim for dim in dims)
+        if spec.dtype.kind == "f" and spec.name not in setting_values:
+            array = rng.standard_normal(shape)
+        else:
+            array = np.full(shape, setting_values.get(spec.name, 0))
+        feeds[spec.name] = array.astype(spec.dtype)
     return feeds
 
 
+def _choose_synthetic_batch_size(shapes: Mapping[InputSpec, Sequence[int | None]]) -> int:
+    """Return the batch size that the model fixes, or one that limits the largest input."""
+    for spec, dims in shapes.items():
+        fixed_size = dims[spec.axis] if spec.axis is not None else None
+        if fixed_size:
+            return fixed_size
+    sizes = [math.prod(dim or 1 for dim in dims) for dims in shapes.values()]
+    largest = max(sizes, default=1)
+    return max(1, min(_SYNTHETIC_SAMPLES, _SYNTHETIC_ELEMENTS // max(largest, 1)))
+
+
 def _has_open_sizes(spec: InputSpec) -> bool:
-    """Whether the file leaves a size open that is not the number of samples."""
+    """Whether a dimension other than the number of samples is unknown."""
     return any(size is None for axis, size in enumerate(spec.shape or ()) if axis != spec.axis)
 
 
 def _unknown_size_error(unknown: Sequence[InputSpec]) -> ConfigError:
-    """Return the error that asks for the sizes of inputs, with the options to fill in where their ranks are known."""
+    """Create the error for unknown dimensions, with options to fill in if the ranks are known."""
     names = ", ".join(f"'{spec.name}'" for spec in unknown)
-    if any(spec.shape is None for spec in unknown):
-        return ConfigError(
-            f"dimensions of unknown size: input {names}; give calibration data with --calib"
-        )
-    told = " ".join(map(_format_input_shape_option, unknown))
-    return ConfigError(
-        f"dimensions of unknown size: input {names}; give calibration data with --calib, or sizes "
-        f"with {told}"
-    )
+    message = f"unknown dimensions: input {names}; pass calibration data with --calib"
+    if all(spec.shape is not None for spec in unknown):
+        options = " ".join(map(_format_input_shape_option, unknown))
+        message += f", or the shape with {options}"
+    return ConfigError(message)
 
 
 def _format_input_shape_option(spec: InputSpec) -> str:
-    told = ",".join(
-        str(d or (1 if i == spec.axis else "?")) for i, d in enumerate(spec.shape or ())
-    )
-    return f"--input-shape {spec.name}={told}"
+    """Format the option --input-shape with a question mark for each unknown dimension."""
+    dims = []
+    for axis, dim in enumerate(spec.shape or ()):
+        placeholder = "1" if axis == spec.axis else "?"
+        dims.append(str(dim) if dim else placeholder)
+    return f"--input-shape {spec.name}={','.join(dims)}"

@@ -1,4 +1,7 @@
-"""Who needs data: everybody but `quantize` by itself, which goes on without them, on random inputs, for a look."""
+"""Require calibration data where a result without them would be meaningless.
+
+Only `quantize` itself runs without data, on random inputs, to check whether a model fits a chip.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +14,41 @@ from ...qdq.import_model import is_quantized
 __all__ = ["require_calibrated_scales", "require_data"]
 
 
-def require_data(what: str, model: ir.Model, calib: object, plan: object = None) -> None:
-    """Raise ConfigError where nothing says which scales `model` has.
+def require_data(request: str, model: ir.Model, calib: object, plan: object = None) -> None:
+    """Raise ConfigError if there are no data, no plan, and no scales in the model itself.
 
-    No data, no plan, and none in the model itself.
-    what : who asks, and how it is given data.
+    Parameters
+    ----------
+    request
+        What needs data, and how to pass them; begins the message.
+    model
+        The user's model.
+    calib
+        Calibration data.
+    plan
+        Plan or scales from a file.
     """
     if calib is None and plan is None and not is_quantized(model):
         raise ConfigError(
-            f"{what}; without data there is `quantize` alone, to see whether the model fits a chip"
+            f"{request}; only `quantize` runs without data, as a check that the model fits a chip"
         )
 
 
-def require_calibrated_scales(what: str, model: ir.Model, plan: Plan) -> None:
-    """Raise ConfigError where `plan`, made for `model`, holds scales, or weights refined, from random inputs.
+def require_calibrated_scales(request: str, model: ir.Model, plan: Plan) -> None:
+    """Raise ConfigError if scales or weights of `plan` were determined with random inputs.
 
-    What the model says of itself is taken as it is: a warning goes with it.
+    Accepts a model that was written with such a plan: it carries a warning.
+
+    Parameters
+    ----------
+    request
+        Requirement that begins the message.
+    model
+        The user's model.
+    plan
+        Its plan.
     """
     if plan.synthetic and not is_synthetic(model):
         raise ConfigError(
-            f"{what}: not all of its scales and weights come from a plan or from the model itself"
+            f"{request}: not all of its scales and weights come from a plan or from the model itself"
         )

@@ -1,8 +1,7 @@
-"""What the user's model gives for calibration samples.
+"""Cache the float model's outputs for calibration samples, as far as the memory budget allows.
 
-Run once, and held as far as the memory goes.
-Behind a Softmax or a Sigmoid rare values tell nearly all of the error. So what these read at the
-outputs is kept, too.
+After a Softmax or a Sigmoid, a few values dominate the error. So the inputs of these are cached for
+the outputs as well.
 """
 
 from __future__ import annotations
@@ -16,48 +15,50 @@ from ...run.runners import FloatRunner
 
 __all__ = ["FloatOutputCache", "map_outputs_to_logits"]
 
-_CURVES = operators.SOFTMAX_OPS | {"Sigmoid"}
+_FINAL_ACTIVATION_OPS = operators.SOFTMAX_OPS | {"Sigmoid"}
 
 
 def map_outputs_to_logits(model: ir.Model) -> dict[str, str]:
-    """Return {output of `model`.
-
-    What a Softmax or a Sigmoid makes it of, else the output itself}.
-    """
-    found = {}
+    """Map each output to the input of the Softmax or Sigmoid that computes it, or to itself."""
+    logits = {}
     for value in model.graph.outputs:
-        maker = value.producer()
-        behind = maker is not None and maker.op_type in _CURVES
-        found[str(value.name)] = (
-            ir.input_name(maker) if maker is not None and behind else str(value.name)
-        )
-    return found
+        name = str(value.name)
+        producer = value.producer()
+        if producer is not None and producer.op_type in _FINAL_ACTIVATION_OPS:
+            logits[name] = ir.input_name(producer)
+        else:
+            logits[name] = name
+    return logits
 
 
 class FloatOutputCache:
-    """The outputs `names` of the user's model, which `source` runs, in pieces of samples.
+    """Cached outputs of the user's model for batches of samples.
 
-    most : bytes of outputs that are held.
+    Parameters
+    ----------
+    source
+        Runner of the model.
+    names
+        Names of the tensors.
+    max_bytes
+        Maximum size of the cache.
     """
 
-    def __init__(self, source: FloatRunner, names: Sequence[str], most: int) -> None:
-        self._source, self._names, self._room = source, names, most
-        self._held: dict[tuple[Hashable, ...], dict[str, np.ndarray]] = {}
+    def __init__(self, source: FloatRunner, names: Sequence[str], max_bytes: int) -> None:
+        self._source, self._names, self._free_bytes = source, names, max_bytes
+        self._cache: dict[tuple[Hashable, ...], dict[str, np.ndarray]] = {}
 
     def outputs(
-        self, what: str, number: int, feed: Mapping[str, np.ndarray]
+        self, dataset: str, index: int, feed: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """Return the outputs for `feed`, piece `number` of the samples that are called `what`."""
-        key = (
-            what,
-            number,
-            *(array.shape for array in feed.values()),
-        )  # the last piece may be a short one
-        if key in self._held:
-            return self._held[key]
+        """Return the outputs for `feed`, which is batch `index` of the samples named `dataset`."""
+        # The shapes are part of the key: the last batch may be smaller.
+        key = (dataset, index, *(array.shape for array in feed.values()))
+        if key in self._cache:
+            return self._cache[key]
         outputs = {name: array for name, array, _ in self._source.run(feed, self._names)}
         size = sum(array.nbytes for array in outputs.values())
-        if size <= self._room:
-            self._room -= size
-            self._held[key] = outputs
+        if size <= self._free_bytes:
+            self._free_bytes -= size
+            self._cache[key] = outputs
         return outputs

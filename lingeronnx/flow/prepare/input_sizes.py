@@ -1,4 +1,4 @@
-"""Sizes of inputs that a file leaves open: the user's, or those of the first sample."""
+"""Set the dimensions of inputs that a file leaves open, from the user or from the first sample."""
 
 from __future__ import annotations
 
@@ -14,107 +14,148 @@ __all__ = ["infer_input_shapes", "set_input_shapes"]
 
 
 def set_input_shapes(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> None:
-    """Give the inputs named in `shapes` all their sizes, in place.
+    """Set the shapes of the inputs named in `shapes`, in place.
 
-    The axis that counts samples stays open.
-    A name that the file gives to a size means the same size in all inputs. Raises ConfigError for
-    an input that the model does not have, and for sizes that are not those of the file.
+    The batch axis stays dynamic. A symbolic dimension of the file gets the same value in all
+    inputs.
+
+    Raises
+    ------
+    ConfigError
+        If the model has no such input, or the file declares other dimensions.
     """
     specs = {spec.name: spec for spec in get_input_specs(model)}
     inputs = {str(value.name): value for value in model.graph.inputs}
-    for name, wanted in shapes.items():
+    for name, shape in shapes.items():
         if name not in specs:
             raise ConfigError(
                 f"--input-shape {name}: the model has no such input{suggest_nearest(name, specs)}; "
                 f"inputs are {', '.join(specs)}"
             )
-        shape = ir.get_shape(inputs[name])
-        held = [None] * len(wanted) if shape is None else list(shape)
-        fits = len(held) == len(wanted) and all(
-            d in (None, w) for d, w in zip(held, wanted, strict=True)
-        )
-        if not fits or min(wanted, default=1) < 1:
-            texts = (",".join(str(d or "?") for d in sizes) for sizes in (wanted, held))
-            raise ConfigError(
-                (
-                    "--input-shape {}={}: in the file its sizes are {}; give these, and a size from 1 "
-                    "for each ?"
-                ).format(name, *texts)
-            )
-    counted = _find_batch_axes(
-        inputs, specs, shapes, batch_axes.BATCH_AXES_KEY in model.metadata_props
-    )
-    named = {
-        size.value: shapes[name][axis]
-        for name in shapes
-        for axis, size in enumerate(inputs[name].shape or ())
-        if axis != counted[name] and not isinstance(size, int) and size.value is not None
-    }
+        _check_input_shape(name, shape, ir.get_shape(inputs[name]))
+    user_set_axes = batch_axes.BATCH_AXES_KEY in model.metadata_props
+    batch_axis_of = _find_batch_axes(inputs, specs, shapes, user_set_axes)
+    symbol_sizes: dict[str, int] = {}
+    for name, shape in shapes.items():
+        for axis, dim in enumerate(inputs[name].shape or ()):
+            symbol = _symbol_of(dim)
+            if axis != batch_axis_of[name] and symbol is not None:
+                symbol_sizes[symbol] = shape[axis]
     for name, value in inputs.items():
-        sizes: list[ir.Dim] = list(value.shape or [None] * len(shapes.get(name, ())))
-        for axis, size in enumerate(sizes):
-            symbol = None if isinstance(size, int | str | None) else size.value
-            if name in shapes and axis != counted[name]:
-                sizes[axis] = shapes[name][axis]
-            elif name in shapes and not isinstance(size, int):
-                sizes[axis] = symbol or "N"
-            elif symbol in named:
-                sizes[axis] = named[symbol]
-        value.shape = value.shape if not sizes else ir.make_shape(sizes)
+        if name in shapes:
+            declared = None if value.shape is None else list(value.shape)
+            dims = _merge_dims(declared, shapes[name], batch_axis_of[name])
+        else:
+            dims = [_substitute_symbol(dim, symbol_sizes) for dim in value.shape or ()]
+        if dims:
+            value.shape = ir.make_shape(dims)
+
+
+def _merge_dims(
+    declared: Sequence[ir.Dim] | None,
+    shape: Sequence[int],
+    batch_axis: int | None,
+) -> list[ir.Dim]:
+    """Return `shape`, but the declared or a symbolic dimension on the batch axis."""
+    dims: list[ir.Dim] = list(shape)
+    if batch_axis is not None:
+        declared_dim = declared[batch_axis] if declared else None
+        if isinstance(declared_dim, int):
+            dims[batch_axis] = declared_dim
+        else:
+            dims[batch_axis] = _symbol_of(declared_dim) or "N"
+    return dims
+
+
+def _substitute_symbol(dim: ir.Dim, symbol_sizes: Mapping[str, int]) -> ir.Dim:
+    """Return the size of a symbolic dimension, if it is known, else `dim`."""
+    symbol = _symbol_of(dim)
+    return dim if symbol is None else symbol_sizes.get(symbol, dim)
+
+
+def _symbol_of(dim: ir.Dim) -> str | None:
+    """Return the name of a symbolic dimension, or None."""
+    return None if isinstance(dim, int | str | None) else dim.value
+
+
+def _check_input_shape(
+    name: str, shape: Sequence[int], declared: Sequence[int | None] | None
+) -> None:
+    """Raise ConfigError unless `shape` is positive and matches the declared dimensions."""
+    if declared is None:
+        declared = [None] * len(shape)
+    matches = len(declared) == len(shape) and all(
+        declared_dim in (None, dim) for dim, declared_dim in zip(shape, declared, strict=True)
+    )
+    if not matches or min(shape, default=1) < 1:
+        shape_text, declared_text = (
+            ",".join(str(dim or "?") for dim in dims) for dims in (shape, declared)
+        )
+        raise ConfigError(
+            f"--input-shape {name}={shape_text}: the model declares {declared_text}; match it, "
+            "with a positive size for each ?"
+        )
 
 
 def _find_batch_axes(
     inputs: Mapping[str, ir.Value],
     specs: Mapping[str, InputSpec],
-    told: Mapping[str, Sequence[int]],
-    said: bool,
+    shapes: Mapping[str, Sequence[int]],
+    user_set_axes: bool,
 ) -> dict[str, int | None]:
-    """Return {told input: the axis that counts its samples}.
+    """Return the batch axis of each input in `shapes`.
 
-    Where the file fixes the size of axis 0, as of states [2, ?, 128], that is the first open axis
-    that is told as many as axis 0 of another input. said : a user told the axes.
+    If the file fixes axis 0, as for states [2, ?, 128], it is the first open axis whose size equals
+    the batch size of another input. With `user_set_axes`, the axes are those of the user.
     """
-    axes = {name: specs[name].axis for name in told}
-    held = {name: ir.get_shape(inputs[name]) or [None] * len(told[name]) for name in told}
-    samples = {
-        told[name][axis]
+    axes = {name: specs[name].axis for name in shapes}
+    declared = {name: ir.get_shape(inputs[name]) or [None] * len(shapes[name]) for name in shapes}
+    batch_sizes = {
+        shapes[name][axis]
         for name, axis in axes.items()
-        if axis is not None and held[name][axis] is None
+        if axis is not None and declared[name][axis] is None
     }
+    if user_set_axes:
+        return axes
     for name, axis in axes.items():
-        fixed = axis is None or (axis == 0 and held[name][0] not in (None, 1))
-        if fixed and not said:
-            alike = (
-                i for i, size in enumerate(held[name]) if size is None and told[name][i] in samples
-            )
-            axes[name] = next(alike, axis)
+        has_fixed_axis = axis is None or (axis == 0 and declared[name][0] not in (None, 1))
+        if not has_fixed_axis:
+            continue
+        for candidate, dim in enumerate(declared[name]):
+            if dim is None and shapes[name][candidate] in batch_sizes:
+                axes[name] = candidate
+                break
     return axes
 
 
 def infer_input_shapes(model: ir.Model, data: Data) -> list[str]:
-    """Give the inputs of `model` the sizes of the first sample where the file leaves them open.
-
-    Return notes.
-    """
+    """Set open dimensions of the inputs to those of the first sample; return notes on them."""
     notes = []
     feed = data.first()
     for value in model.graph.inputs:
-        array = feed.get(str(value.name))
-        shape, axis = ir.get_shape(value), data.inputs[str(value.name)].axis
-        if array is None or (
-            shape is not None and all(d is not None for i, d in enumerate(shape) if i != axis)
-        ):
+        name = str(value.name)
+        array = feed.get(name)
+        axis = data.inputs[name].axis
+        if array is None or _is_complete(ir.get_shape(value), axis):
             continue
-        sizes: list[int | str] = list(array.shape)
+        shape = ir.get_shape(value)
+        dims: list[int | str] = list(array.shape)
         if axis is not None and (not shape or shape[axis] is None):
-            sizes[axis] = "N"
-        value.shape = ir.make_shape(sizes)
-        sample = [d for i, d in enumerate(array.shape) if i != axis]
+            dims[axis] = "N"
+        value.shape = ir.make_shape(dims)
+        sample_shape = [dim for i, dim in enumerate(array.shape) if i != axis]
         notes.append(
-            f"input '{value.name}': the file leaves sizes open; {sample} per sample is taken from "
-            "the calibration data"
+            f"input '{name}' has dynamic dimensions; using {sample_shape} per sample from the "
+            "calibration data"
         )
-    if notes:  # with all sizes known
+    if notes:  # all dimensions are known now
         make_batch_dynamic(model)
     data.inputs.update({spec.name: spec for spec in get_input_specs(model)})
     return notes
+
+
+def _is_complete(shape: Sequence[int | None] | None, batch_axis: int | None) -> bool:
+    """Whether all dimensions other than the batch axis are known."""
+    if shape is None:
+        return False
+    return all(dim is not None for i, dim in enumerate(shape) if i != batch_axis)

@@ -1,4 +1,4 @@
-"""First stage: a float model, its data, and what of it becomes integer."""
+"""First stage: prepare a float model and its data, and decide which nodes become integers."""
 
 from __future__ import annotations
 
@@ -47,29 +47,51 @@ from .settings import adapt_config_to_import, resolve_config, resolve_target
 
 __all__ = ["PreparedModel", "normalize_model", "prepare_model"]
 
-#: What makes shares of a row, from 0 to 1, of any numbers.
+#: Operators whose results are from 0 to 1 even for infinite inputs.
 _SOFTMAX_OPS = operators.SOFTMAX_FAMILY_OPS & operators.NONNEGATIVE_OPS
-_MAX_COMPARISON_BATCH = 16  # samples that outputs are compared on at a time
-_FLOAT_OUTPUT_BUDGET_DIVISOR = (
-    16  # the part of the budget that outputs of the user's model may take
-)
+_MAX_COMPARISON_BATCH = 16  # samples per batch when outputs are compared
+_FLOAT_OUTPUT_BUDGET_DIVISOR = 16  # 1 / this of the memory budget is for cached float outputs
 
 
 @dataclass(frozen=True)
 class PreparedModel:
-    """A float model ready to be calibrated.
+    """A float model that is ready for calibration.
 
-    original : the user's graph, as other passes can read it. parts : what of it becomes integer,
-    normalised and fitted. source : the user's graph in onnxruntime; float_outputs : what it gives
-    on the data. data : for calibration; synthetic : whether they are made up. stem : of the file
-    name that the packer's line speaks of. skip : {node of the normalised graph: why the user or a
-    state keeps it in float}. calls : of a model that is fed its own states.
-    reasons : why passes left nodes alone that they are made for.
-    digest : of the user's graph, whose inputs `fixed` have one value for all time and are constants
-    of it. tail : what was cut off behind `original`, whose sizes the data decide.
-    opened : the host's parts of integer graphs in onnxruntime, by their content (`FloatFallback`).
-    read : what a model that was quantized already holds, whose scales are kept, or what another
-    tool's plan means for a float one; else None.
+    Attributes
+    ----------
+    original
+        The user's graph after the entry passes.
+    parts
+        Partition of the normalized and fitted graph.
+    source, float_outputs
+        Runner of `original`, and its cached outputs.
+    target, conf
+        The target and the settings.
+    data, synthetic
+        Calibration data, and whether they are random.
+    fitted
+        Rewrites that fit the graph to the target.
+    notes
+        Notes for the report.
+    stem
+        Stem of the file name in the packer command.
+    skip
+        {node of the normalized graph: reason} of nodes that the user or a state keeps in float.
+    calls
+        Calls of a model that is fed its own states, or None.
+    reasons
+        Reasons why passes did not change nodes that they are made for.
+    read
+        Scales of a model that was quantized already, or of another tool's plan; None if there are
+        none or they are not used.
+    digest
+        Digest of the user's graph.
+    fixed
+        Values of inputs that are constant.
+    tail
+        The part after `original` whose shapes depend on values, or None.
+    opened
+        Cached onnxruntime sessions of host parts, by content (`FloatFallback`).
     """
 
     original: ir.Model
@@ -94,66 +116,68 @@ class PreparedModel:
 
     @property
     def graph(self) -> ir.Model:
-        """The normalised and fitted graph."""
+        """The normalized and fitted graph."""
         return self.parts.graph
 
     @property
     def weights_fixed(self) -> bool:
-        """Whether the weights are those that another tool has rounded, and stay as they are."""
+        """Whether the weights were quantized by another tool and must not change."""
         return self.read is not None and not self.read.source_tool
 
     @property
     def allows_layer_offload(self) -> bool:
-        """Whether layers may move to the host, so that the chip runs the rest in parts.
+        """Whether layers may move to the host so that the chip runs the rest in parts.
 
-        With `max_parts`.
+        That needs `max_parts`.
         """
         return self.conf.max_parts is not None and self.target.has_packer and self.read is None
 
     @cached_property
     def input_bytes(self) -> int:
-        """The bytes of the inputs of one sample."""
+        """Bytes of the inputs of one sample."""
         return sum(array.nbytes for array in self.data.first().values())
 
     @property
     def comparison_batch_size(self) -> int:
-        """How many samples outputs are compared on at a time."""
+        """Number of samples per batch when outputs are compared."""
         return choose_batch_size(
             bytes_per_sample(self.graph), _MAX_COMPARISON_BATCH, self.conf.budget
         )
 
     @cached_property
     def runner(self) -> FloatRunner:
-        """What runs `graph`: the activations that become integers, and the outputs."""
+        """Runner of `graph` for the activations that become integers and the outputs."""
         return FloatRunner(self.graph, {*self.parts.activations, *_output_names(self.graph)})
 
     def selectors(self, graph: ir.Model) -> Selectors:
-        """Return what finds the nodes and tensors that the user names in `graph`, made from the normalised one."""
+        """Return the resolver of selectors for `graph`, a version of the normalized graph."""
         return Selectors(self.original, graph)
 
     @property
     def without_effort(self) -> PreparedModel:
-        """The same model with `effort: fast`."""
+        """A copy with `effort: fast`."""
         return self.with_settings({"effort": "fast"})
 
     def with_settings(self, settings: Mapping[str, str]) -> PreparedModel:
-        """Return the same model with other settings; it is run by what runs this one."""
+        """Return a copy with other settings, which shares the runner if there is one already."""
         changed = replace(self, conf=self.conf.model_copy(update=settings))
-        vars(changed).update(
-            {name: runner for name, runner in vars(self).items() if name == "runner"}
-        )
+        if "runner" in vars(self):
+            vars(changed)["runner"] = self.runner
         return changed
 
     @cached_property
     def moved(self) -> dict[str, str]:
-        """{node: why} of what the host computes though the chip could, and though nobody asked for it."""
-        able = self.with_host_nodes({}).parts.ops
-        return {name: why for name, why in self.parts.floats.items() if name in able}
+        """{node: reason} of offloaded nodes: the chip supports them, and the user did not ask."""
+        chip_nodes = self.with_host_nodes({}).parts.ops
+        return {name: reason for name, reason in self.parts.floats.items() if name in chip_nodes}
 
     def with_host_nodes(self, nodes: Mapping[str, str]) -> PreparedModel:
-        """Return the same model with more `nodes` of the normalised graph left to the host.
+        """Return a copy with the given nodes in float, in addition to those of `skip`.
 
-        {node: why}.
+        Parameters
+        ----------
+        nodes
+            {node of the normalized graph: reason}.
         """
         return replace(
             self,
@@ -171,34 +195,41 @@ def prepare_model(
     hold_out: bool = True,
     encodings: Encodings | None = None,
 ) -> PreparedModel:
-    """Load, accept, normalise, fit and divide `model`.
+    """Load, check, normalize, fit and partition a model.
 
-    The arguments are those of `quantize`; settings of None are left out. hold : keep some data out
-    of calibration. encodings : scales that another tool chose for a float model.
+    Parameters
+    ----------
+    model, calib, config
+        As in `quantize`.
+    settings
+        Settings of the call; those that are None are ignored.
+    hold_out
+        Whether some samples are held out of calibration.
+    encodings
+        Scales that another tool chose for a float model.
     """
     conf = resolve_config(config, settings)
     target, loaded = resolve_target(conf), ir.as_owned_model(model)
     fixed = fix_inputs(loaded, conf.fix)
     digest = compute_output_digest(loaded)
-    brought, came = (
-        _import_if_quantized(loaded, conf)
-        if encodings is None
-        else _import_encodings(encodings, loaded)
-    )
-    if brought is not None:
-        loaded = ir.clone(brought.graph)
-        conf = conf if conf.requantize else adapt_config_to_import(conf, target, brought)
+    if encodings is None:
+        imported, import_notes = _import_if_quantized(loaded, conf)
+    else:
+        imported, import_notes = _import_encodings(encodings, loaded)
+    if imported is not None:
+        loaded = ir.clone(imported.graph)
+        conf = conf if conf.requantize else adapt_config_to_import(conf, target, imported)
     set_batch_axes(loaded, conf.batch_axis)
     set_input_shapes(loaded, conf.input_shape)
-    record = PassLog(conf.debug_dump)
-    original, tail, notes = _accept_model(loaded, record)
+    log = PassLog(conf.debug_dump)
+    original, tail, notes = _accept_model(loaded, log)
     data, calls = load_calibration_data(
         calib, original, conf, fixed, hold_out and calib is not None
     )
     notes += [
         *_format_tail_note(tail),
         *_suggest_states(original, conf),
-        *came,
+        *import_notes,
         *infer_input_shapes(original, data),
     ]
     names = dict.fromkeys([*_output_names(original), *map_outputs_to_logits(original).values()])
@@ -208,51 +239,66 @@ def prepare_model(
     )
     check_deterministic(original, source, data.first())
 
-    def partition_rewritten(changed: RewriteResult) -> PreparedModel:
-        left = {
-            **collect_host_reasons(changed.graph),
-            **find_state_packing(changed.graph, conf.state, target),
+    def partition_rewritten(rewritten: RewriteResult) -> PreparedModel:
+        skip = {
+            **collect_host_reasons(rewritten.graph),
+            **find_state_packing(rewritten.graph, conf.state, target),
+            **rewritten.selectors.resolve_skips(conf.skip),
         }
-        skip = {**left, **changed.selectors.resolve_skips(conf.skip)}
         return PreparedModel(
             original=original,
-            parts=partition_with_clip_fallback(changed.graph, target, skip, conf.bits),
+            parts=partition_with_clip_fallback(rewritten.graph, target, skip, conf.bits),
             source=source,
             float_outputs=float_outputs,
             target=target,
             conf=conf,
             data=data,
-            fitted=changed.rewrites,
+            fitted=rewritten.rewrites,
             notes=notes,
-            stem=Path(model).stem + "_quant"
-            if isinstance(model, str | os.PathLike)
-            else "model_quant",
+            stem=_output_stem(model),
             synthetic=calib is None,
             skip=skip,
             calls=calls,
-            reasons=record.get_skip_reasons(),
-            read=None if conf.requantize else brought,
+            reasons=log.get_skip_reasons(),
+            read=None if conf.requantize else imported,
             digest=digest,
             fixed=fixed,
             tail=tail,
         )
 
     rewriter = Rewriter(original, source, data.first(), target, conf)
-    prepared = _offload_nonfinite_nodes(_rewrite_checked(rewriter, record, partition_rewritten))
+    prepared = _offload_nonfinite_nodes(_rewrite_checked(rewriter, log, partition_rewritten))
     notes[:] = [
         *data.notes,
         *notes,
         *rewriter.notes(),
-        *(record.format_skip_reasons() if conf.notes == "full" else ()),
+        *(log.format_skip_reasons() if conf.notes == "full" else ()),
     ]
     return prepared
 
 
+def _output_stem(model: ir.ModelLike) -> str:
+    """Return the stem of the default name of the quantized file."""
+    if isinstance(model, str | os.PathLike):
+        return Path(model).stem + "_quant"
+    return "model_quant"
+
+
 def _accept_model(
-    model: ir.Model, record: PassLog | None = None
+    model: ir.Model, log: PassLog | None = None
 ) -> tuple[ir.Model, DynamicTail | None, list[str]]:
-    """Return `model` as other passes can read it, the tail that was cut off behind it, and notes."""
-    original, notes = run_entry_passes(model, record)
+    """Run the entry passes and split off a dynamic tail.
+
+    Returns
+    -------
+    original : ir.Model
+        The model without its tail.
+    tail : DynamicTail or None
+        The part whose shapes depend on values.
+    notes : list of str
+        Notes of the passes.
+    """
+    original, notes = run_entry_passes(model, log)
     tail = split_dynamic_tail(original)
     if tail is None:
         return original, None, notes
@@ -261,38 +307,38 @@ def _accept_model(
 
 
 def _format_tail_note(tail: DynamicTail | None) -> list[str]:
-    """Return a note on what was cut off."""
+    """Format the note on a tail that was split off; empty if there is none."""
     if tail is None:
         return []
-    what = (
-        "operators that nobody here knows"
-        if tail.has_unknown_operator
-        else "sizes that the data decide"
+    reason = "shapes that depend on values"
+    if tail.has_unknown_operator:
+        reason = "unknown operators"
+    first_node = next(iter(tail.host_reasons))
+    note = (
+        f"{reason}: {len(tail.host_reasons)} nodes from {first_node} on run on the host; accuracy "
+        f"is measured at their inputs: {', '.join(tail.input_names)}"
     )
-    behind = (
-        f"{what}: {len(tail.host_reasons)} nodes from {next(iter(tail.host_reasons))} on are "
-        "the host's"
-    )
-    return [f"{behind}; what is measured is what they read: {', '.join(tail.input_names)}"]
+    return [note]
 
 
 def _suggest_states(original: ir.Model, config: QuantConfig) -> list[str]:
-    """Return a note on what looks like states, where the user named none."""
-    looks = {} if config.state else propose_states(original)
-    line = " ".join(f"--state {output}={name}" for output, name in looks.items())
-    return (
-        [f"{', '.join(looks)}: a state that is fed back from call to call? Then say {line}"]
-        if looks
-        else []
-    )
+    """Suggest options for outputs that look like states, if the user named no states."""
+    if config.state:
+        return []
+    states = propose_states(original)
+    if not states:
+        return []
+    options = " ".join(f"--state {output}={name}" for output, name in states.items())
+    verb = "looks like a recurrent state" if len(states) == 1 else "look like recurrent states"
+    return [f"{', '.join(states)} {verb}; if so, pass {options}"]
 
 
 def _rewrite_checked(
-    rewriter: Rewriter, record: PassLog, divided: Callable[[RewriteResult], PreparedModel]
+    rewriter: Rewriter, log: PassLog, partition: Callable[[RewriteResult], PreparedModel]
 ) -> PreparedModel:
-    """Return the rewritten model, without the passes after which an output is another one."""
+    """Rewrite and partition the model, without passes that change an output."""
     while True:
-        prepared = divided(rewriter.run(record))
+        prepared = partition(rewriter.run(log))
         try:
             check_outputs_unchanged(
                 prepared.source,
@@ -300,97 +346,99 @@ def _rewrite_checked(
                 _output_names(prepared.original),
                 prepared.data.first(),
             )
-        except (OutputChangedError, ModelError) as wrong:
-            rewriter.exclude_breaking_pass(wrong)
+        except (OutputChangedError, ModelError) as error:
+            rewriter.exclude_breaking_pass(error)
         else:
             return prepared
 
 
 def _offload_nonfinite_nodes(prepared: PreparedModel) -> PreparedModel:
-    """Return the same model, what reads or writes infinite values left to the host."""
-    while more := _find_nonfinite_nodes(prepared):
-        prepared = replace(prepared.with_host_nodes(more), skip={**more, **prepared.skip})
+    """Move nodes with infinite values to the host until there are none among the integer nodes."""
+    while nonfinite := _find_nonfinite_nodes(prepared):
+        prepared = replace(prepared.with_host_nodes(nonfinite), skip={**nonfinite, **prepared.skip})
     return prepared
 
 
 def _find_nonfinite_nodes(prepared: PreparedModel) -> dict[str, str]:
-    """Return {node: why} of integer nodes whose tensors hold infinities of a constant.
+    """Return {node: reason} of integer nodes with infinite values that come from constants.
 
-    The host's padding and masks.
+    Such constants are padding values and masks.
     """
     graph = prepared.graph.graph
-    constants = {name: ir.const_value(value) for name, value in graph.initializers.items()}
-    reached = {
-        n
-        for n, a in constants.items()
-        if a is not None and a.dtype.kind == "f" and not np.isfinite(a).all()
-    }
-    if not reached:
+    candidates = set()
+    for name, value in graph.initializers.items():
+        array = ir.const_value(value)
+        if array is not None and _has_nonfinite(array):
+            candidates.add(name)
+    if not candidates:
         return {}
     for node in graph:
-        if (
-            any(value is not None and value.name in reached for value in node.inputs)
-            and node.op_type not in _SOFTMAX_OPS
-        ):
-            reached.update(str(value.name) for value in node.outputs)
-    strange = _find_nonfinite_tensors(prepared, reached.intersection(prepared.parts.activations))
-    why = "it reads or writes infinite values, which come from a constant of the model"
-    return dict.fromkeys(prepared.parts.nodes_touching(strange), why)
+        inputs = {value.name for value in node.inputs if value is not None}
+        if not inputs.isdisjoint(candidates) and node.op_type not in _SOFTMAX_OPS:
+            candidates.update(str(value.name) for value in node.outputs)
+    activations = candidates.intersection(prepared.parts.activations)
+    nonfinite = _find_nonfinite_tensors(prepared, activations)
+    reason = "it reads or writes infinite values that come from a model constant"
+    return dict.fromkeys(prepared.parts.nodes_touching(nonfinite), reason)
+
+
+def _has_nonfinite(array: np.ndarray) -> bool:
+    """Whether a float array contains NaN or infinity."""
+    return array.dtype.kind == "f" and not np.isfinite(array).all()
 
 
 def _find_nonfinite_tensors(prepared: PreparedModel, names: Collection[str]) -> set[str]:
-    """Return which of the tensors are infinite somewhere."""
-    found = set[str]()
+    """Return the tensors of `names` that are not finite for some sample."""
+    nonfinite: set[str] = set()
+    remaining = set(names)
     feeds = _iter_samples(prepared.data, prepared.comparison_batch_size)
-    while names and (feed := next(feeds, None)) is not None:
-        tensors = prepared.runner.run(feed, names)
-        found |= {
-            name
-            for name, array, _ in tensors
-            if array.dtype.kind == "f" and not np.isfinite(array).all()
-        }
-        names = set(names) - found
-    return found
+    while remaining and (feed := next(feeds, None)) is not None:
+        for name, array, _ in prepared.runner.run(feed, remaining):
+            if _has_nonfinite(array):
+                nonfinite.add(name)
+        remaining -= nonfinite
+    return nonfinite
 
 
-def _iter_samples(data: Data, few: int) -> Iterator[dict[str, np.ndarray]]:
-    """Yield all samples, a few at a time; the first alone where they can be read once only."""
+def _iter_samples(data: Data, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
+    """Yield all samples in batches, or a single batch if the data can be read only once."""
     if not data.is_rereadable:
-        yield data.first(few)
+        yield data.first(batch_size)
         return
-    for feed, _ in data.batches(few):
+    for feed, _ in data.batches(batch_size):
         yield feed
     yield from data.held()
 
 
 def _output_names(model: ir.Model) -> list[str]:
+    """Return the names of the outputs."""
     return [str(value.name) for value in model.graph.outputs]
 
 
 def _import_if_quantized(
     model: ir.Model, config: QuantConfig
 ) -> tuple[ImportedQuantization | None, list[str]]:
-    """Return what a model that is quantized already holds, None for a float one, and notes.
+    """Import the scales of a model that is quantized already.
 
-    Raises ConfigError where a float model is to be quantized again.
+    Returns None for a float model, and notes. Raises ConfigError if a float model is to be
+    requantized.
     """
     if not is_quantized(model):
         if config.requantize:
             raise ConfigError(
-                "requantize: the model has no QuantizeLinear; it is for models that are quantized "
-                "already"
+                "requantize: the model has no QuantizeLinear; this option is for models that are "
+                "quantized already"
             )
         return None, []
-    read = _import_checked(model)
-    what = "the weights alone are taken from it" if config.requantize else "its scales are taken"
-    return read, [f"the model is quantized already: {what}", *read.notes]
+    imported = _import_checked(model)
+    usage = "its scales are imported"
+    if config.requantize:
+        usage = "only its weights are used"
+    return imported, [f"the model is quantized already: {usage}", *imported.notes]
 
 
 def _import_checked(model: ir.Model) -> ImportedQuantization:
-    """Return what a quantized model stands for.
-
-    ModelError where a node is not what its operator's schema says.
-    """
+    """Import a quantized model; raise ModelError if a node violates the schema of its operator."""
     check_schemas(model)
     return import_quantized_model(model)
 
@@ -398,10 +446,7 @@ def _import_checked(model: ir.Model) -> ImportedQuantization:
 def _import_encodings(
     encodings: Encodings, model: ir.Model
 ) -> tuple[ImportedQuantization, list[str]]:
-    """Return what another tool's plan means for the float `model`.
-
-    ConfigError where it has scales of its own.
-    """
+    """Map another tool's scales to the float `model`; raise ConfigError if it is quantized."""
     if is_quantized(model):
         raise ConfigError(
             f"{encodings.source_name} ({encodings.tool}) is for a float model; this one is "
@@ -417,26 +462,39 @@ def normalize_model(
     input_shape: Mapping[str, Sequence[int]],
     fix: Mapping[str, FixedValue],
 ) -> tuple[ir.Model, list[str]]:
-    """Return `model` normalised as for `target` but without fitting it to the chip, and notes.
+    """Normalize a model as for `target`, but without fitting it to the chip.
 
-    One that another tool has quantized is the float model that it stands for.
+    Parameters
+    ----------
+    model
+        The model. If another tool has quantized it, the float model that it represents is used.
+    target
+        The target.
+    calib
+        Data for the shapes of inputs, or None.
+    input_shape, fix
+        Shapes and constant values of inputs.
+
+    Returns
+    -------
+    graph : ir.Model
+        The normalized graph.
+    notes : list of str
+        Notes for the report.
     """
-    conf, came = resolve_config(None, {"platform": target, "fit": False}), []
+    conf, import_notes = resolve_config(None, {"platform": target, "fit": False}), []
     if is_quantized(model):
         model = _import_checked(model).graph
-        came = [
-            (
-                "the model is quantized already (QuantizeLinear): judged is the float model that it "
-                "stands for"
-            )
-        ]
+        import_notes.append(
+            "the model is quantized already (QuantizeLinear): checking the float model that it "
+            "represents"
+        )
     if input_shape or fix:
         model = ir.clone(model)
     fixed = fix_inputs(model, fix)
     set_input_shapes(model, input_shape)
-    original, _, notes = _accept_model(model)
-    notes = [*came, *notes]
+    original, _, pass_notes = _accept_model(model)
     data, _ = load_calibration_data(calib, original, conf, fixed, False)
-    notes += infer_input_shapes(original, data)
+    notes = [*import_notes, *pass_notes, *infer_input_shapes(original, data)]
     rewriter = Rewriter(original, None, data.first(), target, conf)
     return rewriter.run().graph, [*notes, *rewriter.notes(), *data.notes]

@@ -1,12 +1,12 @@
-"""States that are fed back from call to call.
+"""Find states that are fed back from call to call, and the nodes that need special care for them.
 
-Their errors are, too, so they get more than other tensors.
-A packed state (hidden states and cells in one tensor) is taken apart and joined by the host, so
-that each part keeps its own scale; what lies between a state's input and its output is held in 16
-bits where the platform has them. Where it has not, cells may stay in float: every call adds a
-little to them, which eight bits lose. So may the gates, but not their products; and the steps of a
-recurrent layer that is written out, where a model runs in parts anyway: its products with x, for
-all steps, are the chip's.
+The errors of states are fed back, too, so these tensors get more precision than others. A packed
+state (hidden states and cells in one tensor) is split and joined by the host, so that each part
+keeps its own scale. Tensors between the input and the output of a state use 16 bits if the platform
+supports that. If not, cells may stay in float: every call adds small values to them, which eight
+bits lose. So may the gates, but not their matrix products. And so may the steps of an unrolled
+recurrent layer if a model runs in parts anyway: its products with x, for all steps, stay on the
+chip.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from ...graph import ir, operators
 from ...ops import find_lowering_rule
@@ -35,12 +35,11 @@ __all__ = [
     "suggest_missing_input_fix",
 ]
 
-_MIN_MACS_PER_ELEMENT = 4  # multiply-accumulates for each number that a step writes
-_HOST_CELLS_REASON = "a step of a recurrent layer, and cells are wanted on the host"
+_MIN_MACS_PER_ELEMENT = 4  # MACs per output element, below which a step runs on the host
+_HOST_CELLS_REASON = "step of a recurrent layer, whose cells are placed on the host"
+_STEP_REASON = "step of a recurrent layer with hardly more multiply-accumulates than outputs"
 _GATES = ("HardSigmoid", "Sigmoid", "Tanh")
-_LOWERED_AFFINE_OP = (
-    "BatchNormalization"  # what a sum or product with a constant is written as, of a tanh too
-)
+_LOWERED_AFFINE_OP = "BatchNormalization"  # form of a sum or product with a constant
 _DIRECTION_WORDS = (
     "in",
     "out",
@@ -60,288 +59,367 @@ _DIRECTION_WORDS = (
 
 
 def find_state_packing(model: ir.Model, state: Mapping[str, str], target: Target) -> dict[str, str]:
-    """Return {node: why} of the nodes of the normalised `model` that take packed states apart, or join them.
+    """Find the nodes that split or join packed states; they only move data and run on the host.
 
-    state : {output: input}. They only move data; the host does that.
+    Parameters
+    ----------
+    model
+        Normalized graph.
+    state
+        {output: input} of the states.
+    target
+        The target.
+
+    Returns
+    -------
+    dict
+        {node: reason}.
     """
     reasons: dict[str, str] = {}
     for output, name in state.items():
-        taking = _state_unpacking_nodes(model, name, target)
-        if any(node.op_type in operators.SELECTION_OPS for node in taking):
-            why = f"it takes the packed state '{name}' apart: each part keeps its own scale"
-            reasons.update({str(node.name): why for node in taking})
-        joining = _state_packing_nodes(model, output, target)
-        if any(node.op_type == "Concat" and len(node.inputs) > 1 for node in joining):
-            why = f"it packs the state '{output}': each part keeps its own scale"
-            reasons.update({str(node.name): why for node in joining})
+        unpacking = _state_unpacking_nodes(model, name, target)
+        if any(node.op_type in operators.SELECTION_OPS for node in unpacking):
+            reason = f"splits the packed state '{name}', so that each part keeps its own scale"
+            reasons.update({str(node.name): reason for node in unpacking})
+        packing = _state_packing_nodes(model, output, target)
+        if any(node.op_type == "Concat" and len(node.inputs) > 1 for node in packing):
+            reason = f"packs the state '{output}', so that each part keeps its own scale"
+            reasons.update({str(node.name): reason for node in packing})
     return reasons
 
 
 def _only_moves_data(node: ir.Node, target: Target) -> bool:
+    """Whether `node` only moves data, on the target or, if it is not supported, in general."""
     op, _ = find_lowering_rule(node, target)
-    return (
-        op.is_data_movement
-        if op is not None
-        else node.op_type in operators.PERMUTATION_OPS | operators.SELECTION_OPS
-    )
+    if op is not None:
+        return op.is_data_movement
+    return node.op_type in operators.PERMUTATION_OPS | operators.SELECTION_OPS
 
 
 def _state_unpacking_nodes(model: ir.Model, name: str, target: Target) -> list[ir.Node]:
-    """Return the nodes that only move what comes from the input `name`."""
+    """Return the nodes that only move data from the input `name`."""
     reached = {name}
-    taking = []
+    unpacking = []
     for node in model.graph:
-        data = [str(v.name) for v in node.inputs if v is not None and ir.const_value(v) is None]
-        if data and set(data) <= reached and _only_moves_data(node, target):
-            reached.update(str(v.name) for v in node.outputs)
-            taking.append(node)
-    return taking
+        inputs = {
+            str(value.name)
+            for value in node.inputs
+            if value is not None and ir.const_value(value) is None
+        }
+        if inputs and inputs <= reached and _only_moves_data(node, target):
+            reached.update(str(value.name) for value in node.outputs)
+            unpacking.append(node)
+    return unpacking
 
 
 def _state_packing_nodes(model: ir.Model, output: str, target: Target) -> list[ir.Node]:
-    """Return the nodes that only move or join what nothing but the output `output` is made of."""
-    inside: set[int] = set()
-    joining = []
+    """Return the nodes that only move or join data, and only for the output `output`."""
+    packing_ids: set[int] = set()
+    packing = []
     for node in reversed(list(model.graph)):
-        ends = any(str(v.name) == output for v in node.outputs)
-        leaves = any(v.is_graph_output() for v in node.outputs)
-        uses = [use.node for v in node.outputs for use in v.uses()]
-        leads = ends or (bool(uses) and not leaves)
-        if (
-            leads
-            and all(id(use) in inside for use in uses)
-            and (_only_moves_data(node, target) or node.op_type == "Concat")
-        ):
-            inside.add(id(node))
-            joining.append(node)
-    return joining
+        if not _only_moves_data(node, target) and node.op_type != "Concat":
+            continue
+        consumers = [use.node for value in node.outputs for use in value.uses()]
+        if any(id(consumer) not in packing_ids for consumer in consumers):
+            continue
+        writes_state = any(str(value.name) == output for value in node.outputs)
+        writes_other_output = any(value.is_graph_output() for value in node.outputs)
+        if writes_state or (consumers and not writes_other_output):
+            packing_ids.add(id(node))
+            packing.append(node)
+    return packing
 
 
 def find_cell_updates(model: ir.Model, state: Mapping[str, str], target: Target) -> dict[str, str]:
-    """Return {node: why} of what makes the next state of the last one without a layer between.
+    """Find the nodes that compute the next state from the last one without a layer in between.
 
-    None with 16 bits.
-    That is ``c' = f*c + i*g, h = o*tanh(c')`` of an LSTM: few operations, but their errors add up
-    from call to call.
+    That is ``c' = f*c + i*g, h = o*tanh(c')`` of an LSTM: few operations, but their errors
+    accumulate from call to call.
+
+    Returns
+    -------
+    dict
+        {node: reason}; empty if the target has 16 bits, or if the nodes only move data.
     """
     if 16 in target.bits:
         return {}
-    behind, before = set(state.values()), set(state)
     nodes = [node for node in model.graph if count_macs(node) == 0]
+    downstream, upstream = set(state.values()), set(state)
     for node in nodes:
-        if any(v is not None and str(v.name) in behind for v in node.inputs):
-            behind.update(str(v.name) for v in node.outputs)
+        if not downstream.isdisjoint(_input_names(node)):
+            downstream.update(_output_names(node))
     for node in reversed(nodes):
-        if any(str(v.name) in before for v in node.outputs):
-            before.update(str(v.name) for v in node.inputs if v is not None)
-    between = [
-        n for n in nodes if any(str(v.name) in behind and str(v.name) in before for v in n.outputs)
-    ]
-    if all(_only_moves_data(node, target) or node.op_type == "Concat" for node in between):
+        if not upstream.isdisjoint(_output_names(node)):
+            upstream.update(_input_names(node))
+    on_path = downstream & upstream
+    updates = [node for node in nodes if not on_path.isdisjoint(_output_names(node))]
+    if all(_only_moves_data(node, target) or node.op_type == "Concat" for node in updates):
         return {}
-    why = "it accumulates a state over calls, for which 8 bits are too few: measured to be better in float"
-    return dict.fromkeys((str(node.name) for node in between), why)
+    reason = (
+        "it accumulates a state over calls, for which 8 bits are too few: measured to be better in "
+        "float"
+    )
+    return dict.fromkeys((str(node.name) for node in updates), reason)
+
+
+def _input_names(node: ir.Node) -> list[str]:
+    """Return the names of the inputs of a node."""
+    return [str(value.name) for value in node.inputs if value is not None]
+
+
+def _output_names(node: ir.Node) -> list[str]:
+    """Return the names of the outputs of a node."""
+    return [str(value.name) for value in node.outputs]
 
 
 def find_gates(
     model: ir.Model, state: Mapping[str, str], target: Target, masks: bool = False
 ) -> dict[str, str]:
-    """Return {node: why} of `find_cell_updates` and all that only they read, back to the layers.
+    """Find cell updates and the elementwise nodes that feed only them, back to the layers.
 
-    None where there are no cells.
-    These are the gates' sums and curves: a gate near 1 keeps a cell for long, and how long is
-    decided by 1 minus it, of which steps of 1/128 leave little. masks : products by a gate
-    elsewhere and what only they read, too.
+    These are the sums and activations of the gates. A gate near 1 retains a cell for long, and how
+    long is determined by 1 minus the gate, of which steps of 1/128 leave little.
+
+    Parameters
+    ----------
+    model, state, target
+        As for `find_cell_updates`.
+    masks
+        Whether products by a gate elsewhere, and the nodes that feed only them, are included.
+
+    Returns
+    -------
+    dict
+        {node: reason}; empty if there are no cell updates.
     """
-    found = find_cell_updates(model, state, target)
-    if not found:
+    gates = find_cell_updates(model, state, target)
+    if not gates:
         return {}
-    why = "gate product upstream of a state, for which 8 bits are too few: measured to be better in float"
+    reason = (
+        "gate product upstream of a state, for which 8 bits are too few: measured to be better in "
+        "float"
+    )
     for node in reversed(list(model.graph)):
-        readers = [use.node for v in node.outputs for use in v.uses()]
-        leaves = any(v.is_graph_output() for v in node.outputs)
-        only = bool(readers) and not leaves and all(str(reader.name) in found for reader in readers)
-        if (only and _is_elementwise(node, target)) or (masks and _multiplies_by_gate(node)):
-            found.setdefault(str(node.name), why)
-    return found
+        feeds_gates = _feeds_only(node, gates) and _is_elementwise(node, target)
+        if feeds_gates or (masks and _multiplies_by_gate(node)):
+            gates.setdefault(str(node.name), reason)
+    return gates
+
+
+def _feeds_only(node: ir.Node, names: Collection[str]) -> bool:
+    """Whether all consumers of `node` are nodes of `names`, and none of its values is an output."""
+    if any(value.is_graph_output() for value in node.outputs):
+        return False
+    consumers = [use.node for value in node.outputs for use in value.uses()]
+    return bool(consumers) and all(str(consumer.name) in names for consumer in consumers)
 
 
 def _is_elementwise(node: ir.Node, target: Target) -> bool:
-    """Whether it works number by number, or only moves data.
+    """Whether `node` is elementwise, or only moves data.
 
-    So a sum or product may be written for a chip.
+    Includes the lowered form of a sum or product with a constant.
     """
     known = operators.ACTIVATION_OPS | operators.BINARY_FUNCTIONS.keys() | {_LOWERED_AFFINE_OP}
     return count_macs(node) == 0 and (node.op_type in known or _only_moves_data(node, target))
 
 
 def _multiplies_by_gate(node: ir.Node) -> bool:
-    """Whether it multiplies by a gate, in whatever order or shape, as it is or as 2*sigmoid(2*x) - 1."""
+    """Whether `node` multiplies by a gate, possibly permuted, or as 2*sigmoid(2*x) - 1."""
     return node.op_type == "Mul" and any(map(_is_gate, node.inputs))
 
 
 def _is_gate(value: ir.Value | None) -> bool:
-    maker = ir.producer(value)
-    while maker is not None and maker.op_type in operators.PERMUTATION_OPS | {_LOWERED_AFFINE_OP}:
-        maker = ir.producer(maker.inputs[0])
-    return maker is not None and maker.op_type in _GATES
+    """Whether a value is a gate activation, possibly permuted or scaled."""
+    producer = ir.producer(value)
+    while producer is not None and producer.op_type in operators.PERMUTATION_OPS | {
+        _LOWERED_AFFINE_OP
+    }:
+        producer = ir.producer(producer.inputs[0])
+    return producer is not None and producer.op_type in _GATES
 
 
-def find_unrolled_steps(model: ir.Model, all_of_them: bool = False) -> dict[str, str]:
-    """Return {node: why} of the steps of recurrent layers that are written out.
+def find_unrolled_steps(model: ir.Model, every_layer: bool = False) -> dict[str, str]:
+    """Find the steps of unrolled recurrent layers, without their products with x.
 
-    Their products with x are none of them.
-    Of layers with so few products at a step that they are not worth the nodes; all_of_them : of
-    every layer, but then without the products, which are the chip's.
+    By default only steps with so few products that the transfers are not worth it.
+
+    Parameters
+    ----------
+    model
+        Normalized graph.
+    every_layer
+        Whether steps of all layers are returned, but without their products, which stay on the
+        chip.
+
+    Returns
+    -------
+    dict
+        {node: reason}.
     """
-    of_steps = [node for node in model.graph if ir.has_constant_base_name(node)]
-    steps = Counter(map(ir.constant_base_name, of_steps))
+    step_nodes = [node for node in model.graph if ir.has_constant_base_name(node)]
+    step_counts = Counter(map(ir.constant_base_name, step_nodes))
     layers: dict[str, list[ir.Node]] = {}
-    for node in of_steps:
-        if steps[ir.constant_base_name(node)] > 1:
+    for node in step_nodes:
+        if step_counts[ir.constant_base_name(node)] > 1:
             layers.setdefault(ir.origin_name(node), []).append(node)
-    why = (
-        "a step of a recurrent layer, with hardly more multiply-accumulates than numbers that "
-        "it "
-        "writes"
-    )
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for nodes in layers.values():
-        if all_of_them:
-            found.update(
-                dict.fromkeys(
-                    (str(node.name) for node in nodes if not count_macs(node)), _HOST_CELLS_REASON
-                )
-            )
-            continue
-        written = sum(
-            math.prod(int(d or 1) for d in ir.get_shape(node.outputs[0]) or ()) for node in nodes
-        )
-        if sum(map(count_macs, nodes)) < _MIN_MACS_PER_ELEMENT * written:
-            found.update(dict.fromkeys((str(node.name) for node in nodes), why))
-    return found
+        if every_layer:
+            names = [str(node.name) for node in nodes if not count_macs(node)]
+            reasons.update(dict.fromkeys(names, _HOST_CELLS_REASON))
+        elif _has_few_macs(nodes):
+            reasons.update(dict.fromkeys((str(node.name) for node in nodes), _STEP_REASON))
+    return reasons
+
+
+def _has_few_macs(nodes: Sequence[ir.Node]) -> bool:
+    """Whether nodes have fewer MACs than `_MIN_MACS_PER_ELEMENT` per output element."""
+    elements = 0
+    for node in nodes:
+        shape = ir.get_shape(node.outputs[0]) or ()
+        elements += math.prod(int(dim or 1) for dim in shape)
+    return sum(map(count_macs, nodes)) < _MIN_MACS_PER_ELEMENT * elements
 
 
 def find_state_ancestors(model: ir.Model, state: Mapping[str, str]) -> list[str]:
-    """Return the tensors of `model` that a state is made of, in graph order."""
-    into = set(state)
+    """Return the tensors that the next states are computed from, in graph order."""
+    ancestors = set(state)
     for node in reversed(list(model.graph)):
-        if any(str(v.name) in into for v in node.outputs):
-            into.update(str(v.name) for v in node.inputs if v is not None)
-    return [str(v.name) for v in ir.iter_values(model) if str(v.name) in into]
+        if not ancestors.isdisjoint(_output_names(node)):
+            ancestors.update(_input_names(node))
+    names = [str(value.name) for value in ir.iter_values(model)]
+    return [name for name in names if name in ancestors]
 
 
 def find_16bit_state_tensors(
     partition: Partition, state: Mapping[str, str], target: Target
 ) -> list[str]:
-    """Return the integer activations and weights that are to have 16 bits.
+    """Return the integer activations and weights that states depend on and that get 16 bits.
 
-    None where `target` has no such width.
+    Empty if `target` does not support 16 bits.
     """
     if not state or 16 not in target.bits:
         return []
-    inside = set(find_state_ancestors(partition.graph, state))
-    weights = [
-        ir.input_name(node, index)
-        for node, op in partition.integer_nodes
-        for index in op.weight_inputs(node)
-        if any(str(v.name) in inside for v in node.outputs)
-    ]
-    return [*(name for name in partition.activations if name in inside), *weights]
+    ancestors = set(find_state_ancestors(partition.graph, state))
+    names = [name for name in partition.activations if name in ancestors]
+    for node, op in partition.integer_nodes:
+        if not ancestors.isdisjoint(_output_names(node)):
+            names += [ir.input_name(node, index) for index in op.weight_inputs(node)]
+    return names
 
 
 def propose_states(model: ir.Model) -> dict[str, str]:
-    """Return {output: input} of what looks by its name like a state of `model` that a caller feeds back.
+    """Propose states by the names of inputs and outputs.
 
-    An output computed from an input, both of one type and shape (open sizes may be any), whose
-    names are one but for words such as in, out and new.
+    A state is an output computed from an input of the same type and shape (open dimensions match
+    any), with the same name except for words such as in, out and new.
+
+    Returns
+    -------
+    dict
+        {output: input}.
     """
-    proposed = {}
+    states = {}
     for name in _inputs_by_name(model):
-        same = [
-            o for o in _matching_outputs(model, name) if _name_stem(o) == _name_stem(name) != ""
+        stem = _name_stem(name)
+        outputs = [
+            output for output in _matching_outputs(model, name) if _name_stem(output) == stem != ""
         ]
-        if len(same) == 1:
-            proposed[same[0]] = name
-    return proposed
+        if len(outputs) == 1:
+            states[outputs[0]] = name
+    return states
 
 
 def suggest_missing_input_fix(model: ir.Model, missing: Sequence[str]) -> str:
-    """Return what to say of inputs of `model` that data do not have: a state, or settings.
+    """Suggest options for inputs that the data do not contain: states, or scalar settings.
 
-    Nothing for others.
-    States are the `propose_states`, and an input whose shape one output has and nothing else, or as
-    many outputs as inputs, which then follow each other as these do.
+    States are those of `propose_states`, and inputs that match outputs by shape
+    (`_match_outputs_in_order`). Returns an empty string for other inputs.
     """
-    named = {i: o for o, i in propose_states(model).items()}
-    found = {}
+    outputs_by_input = {name: output for output, name in propose_states(model).items()}
+    matched = {}
     for name in missing:
-        output = named.get(name) or _match_outputs_in_order(model, name).get(name)
+        output = outputs_by_input.get(name) or _match_outputs_in_order(model, name).get(name)
         if output is not None:
-            found[name] = output
-    if missing[0] in found:
-        line = " ".join(f"--state {output}={state}" for state, output in {**named, **found}.items())
-        return f"is '{found[missing[0]]}' its next value? feed it back with {line}"
-    numbers = find_scalar_inputs(model)
-    return (
-        format_fix_suggestion(model, [name for name in missing if name in numbers])
-        if missing[0] in numbers
-        else ""
-    )
+            matched[name] = output
+    first = missing[0]
+    if first in matched:
+        states = {**outputs_by_input, **matched}
+        options = " ".join(f"--state {output}={name}" for name, output in states.items())
+        return f"if '{matched[first]}' is its next value, feed it back with {options}"
+    scalar_inputs = find_scalar_inputs(model)
+    if first not in scalar_inputs:
+        return ""
+    return format_fix_suggestion(model, [name for name in missing if name in scalar_inputs])
 
 
 def _inputs_by_name(model: ir.Model) -> dict[str, ir.Value]:
+    """Return the inputs without those that have a constant value."""
     return {str(v.name): v for v in model.graph.inputs if v.const_value is None}
 
 
 def _match_outputs_in_order(model: ir.Model, name: str) -> dict[str, str]:
-    """Return {input: output} of `name` and the one output like it, or of as many inputs as outputs, as they follow."""
+    """Match the input `name`, and others like it, with outputs of the same type and shape.
+
+    If several outputs match, they are assigned in order to as many inputs that match any of them.
+
+    Returns
+    -------
+    dict
+        {input: output}; empty if the numbers or the order do not match.
+    """
     outputs = _matching_outputs(model, name, exact=True)
     if len(outputs) == 1:
         return {name: outputs[0]}
-    like = {other: _matching_outputs(model, other, exact=True) for other in _inputs_by_name(model)}
-    like = {other: each for other, each in like.items() if not set(each).isdisjoint(outputs)}
-    results = [
-        str(v.name)
-        for v in model.graph.outputs
-        if any(str(v.name) in each for each in like.values())
-    ]
-    fits = len(like) == len(results) and all(
-        r in each for r, each in zip(results, like.values(), strict=True)
-    )
-    return dict(zip(like, results, strict=True)) if fits else {}
+    candidates = {}
+    for input_name in _inputs_by_name(model):
+        matches = _matching_outputs(model, input_name, exact=True)
+        if not set(matches).isdisjoint(outputs):
+            candidates[input_name] = matches
+    all_matches = {output for matches in candidates.values() for output in matches}
+    results = [str(value.name) for value in model.graph.outputs]
+    results = [output for output in results if output in all_matches]
+    if len(candidates) != len(results):
+        return {}
+    assignment = dict(zip(candidates, results, strict=True))
+    is_valid = all(output in candidates[name] for name, output in assignment.items())
+    return assignment if is_valid else {}
 
 
 def _matching_outputs(model: ir.Model, name: str, exact: bool = False) -> list[str]:
-    """Return the outputs of the type and shape of the input `name` that are computed from it.
+    """Return the outputs computed from the input `name` that have its type and shape.
 
-    exact : open sizes are open in both.
+    With `exact`, open dimensions must be open in both; otherwise they match any size.
     """
-    wanted = _inputs_by_name(model)[name]
-    shape, reached = ir.get_shape(wanted), {name}
+    source = _inputs_by_name(model)[name]
+    shape, reached = ir.get_shape(source), {name}
     if not shape:
         return []
     for node in model.graph:
-        if any(v is not None and str(v.name) in reached for v in iter_read_values(node)):
-            reached.update(str(v.name) for v in node.outputs)
+        inputs = {str(value.name) for value in iter_read_values(node) if value is not None}
+        if not inputs.isdisjoint(reached):
+            reached.update(_output_names(node))
+    outputs = []
+    for value in model.graph.outputs:
+        if value is source or str(value.name) not in reached or value.dtype != source.dtype:
+            continue
+        if _matches_shape(ir.get_shape(value), shape, exact):
+            outputs.append(str(value.name))
+    return outputs
 
-    def matches(value: ir.Value) -> bool:
-        other = ir.get_shape(value)
-        if (
-            other is None
-            or len(other) != len(shape)
-            or value.dtype != wanted.dtype
-            or str(value.name) not in reached
-        ):
-            return False
-        return all(
-            a == b or (not exact and None in (a, b)) for a, b in zip(shape, other, strict=True)
-        )
 
-    return [str(v.name) for v in model.graph.outputs if v is not wanted and matches(v)]
+def _matches_shape(
+    shape: Sequence[int | None] | None, expected: Sequence[int | None], exact: bool
+) -> bool:
+    """Whether two shapes are equal; unless `exact`, None matches any size."""
+    if shape is None or len(shape) != len(expected):
+        return False
+    return all(
+        a == b or (not exact and None in (a, b)) for a, b in zip(expected, shape, strict=True)
+    )
 
 
 def _name_stem(name: str) -> str:
-    """Return a name without the words that tell an input from an output."""
+    """Return a name in lower case without words that distinguish inputs from outputs."""
     words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+|[0-9]+", name)
     return "".join(word.lower() for word in words if word.lower() not in _DIRECTION_WORDS)

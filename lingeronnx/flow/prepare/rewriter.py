@@ -1,10 +1,9 @@
-"""The user's graph normalised and fitted, and the law that this changes nothing.
+"""Normalize and fit the user's graph, and ensure that this changes no output.
 
-What breaks it is left out.
-A pass that fails, or after which an output is another one, is our mistake, not the user's. It is
-found by running the graph after every pass that changed something; then all passes but that one run
-again, and the report says which one is missing and where it went wrong. With the environment
-variable LINGERONNX_STRICT=1, as in our tests, it is an error.
+A pass that fails, or that changes an output, is our mistake, not the user's. It is found by running
+the graph after every pass that changed something. Then all other passes run again, and the report
+says which pass is excluded and where it went wrong. With the environment variable
+LINGERONNX_STRICT=1, as in our tests, it is an error.
 """
 
 from __future__ import annotations
@@ -36,23 +35,23 @@ from .selectors import Selectors
 __all__ = ["OutputChangedError", "RewriteResult", "Rewriter", "check_outputs_unchanged"]
 
 _FIT = "fit"
-_MAX_RELATIVE_DIFFERENCE = 1e-3  # of an output's range: what float32 rounds differently
+_MAX_RELATIVE_DIFFERENCE = 1e-3  # of an output's range: differences in float32 rounding
 
 
 class OutputChangedError(InternalError):
-    """A rewrite changed what the model computes."""
+    """A rewrite changed an output of the model."""
 
 
 class _BrokenPass(Exception):
-    """What a watch raises behind the pass that broke the law."""
+    """Raised by an observer after a pass that changed an output."""
 
-    def __init__(self, step: str, why: str) -> None:
-        super().__init__(why)
-        self.step, self.why = step, why
+    def __init__(self, pass_name: str, reason: str) -> None:
+        super().__init__(reason)
+        self.pass_name, self.reason = pass_name, reason
 
 
 class RewriteResult(NamedTuple):
-    """A normalised and fitted copy of the user's graph, and what fitting did."""
+    """A normalized and fitted copy of the user's graph, and the rewrites of fitting."""
 
     graph: ir.Model
     selectors: Selectors
@@ -60,10 +59,23 @@ class RewriteResult(NamedTuple):
 
 
 class Rewriter:
-    """Rewrites `original`, which `source` runs, for `row`; `feed` is one sample.
+    """Rewrites the user's graph for a target.
 
-    Without `source` nothing is compared.
-    excluded_passes : {pass: why} of the passes that are left out by now.
+    Parameters
+    ----------
+    original
+        The user's graph.
+    source
+        Its runner; without it outputs are not compared.
+    feed
+        One sample.
+    target, config
+        The target and the settings.
+
+    Attributes
+    ----------
+    excluded_passes
+        {pass: reason} of passes that are not run.
     """
 
     def __init__(
@@ -83,13 +95,13 @@ class Rewriter:
         )
         self.excluded_passes: dict[str, str] = {}
 
-    def run(self, watch: PassObserver | None = None) -> RewriteResult:
-        """Return the graph rewritten by all passes but those that are left out, and those that fail."""
+    def run(self, observer: PassObserver | None = None) -> RewriteResult:
+        """Rewrite the graph with all passes except those that are excluded and those that fail."""
         while True:
             graph = ir.clone(self._original)
             selectors = Selectors(self._original, graph)
             try:
-                return RewriteResult(graph, selectors, self._rewrite(graph, selectors, watch))
+                return RewriteResult(graph, selectors, self._rewrite(graph, selectors, observer))
             except PassError as error:
                 if (
                     is_strict_mode()
@@ -100,107 +112,117 @@ class Rewriter:
                 self.excluded_passes[error.step] = f"it failed: {error.__cause__ or error}"
 
     def exclude_breaking_pass(self, cause: Exception) -> None:
-        """Find the pass after which an output is another one, and leave it out.
-
-        Raise `cause` where there is none.
-        """
+        """Find the pass that changes an output, and exclude it; raise `cause` if there is none."""
         if is_strict_mode():
             raise cause
         source = self._source
         assert source is not None
         try:
             graph = ir.clone(self._original)
-            self._rewrite(graph, Selectors(self._original, graph), self._make_output_watch(source))
-        except _BrokenPass as wrong:
-            if wrong.step in REQUIRED_PASSES or wrong.step in self.excluded_passes:
+            observer = self._make_output_observer(source)
+            self._rewrite(graph, Selectors(self._original, graph), observer)
+        except _BrokenPass as broken:
+            if broken.pass_name in REQUIRED_PASSES or broken.pass_name in self.excluded_passes:
                 raise cause from None
-            self.excluded_passes[wrong.step] = wrong.why
+            self.excluded_passes[broken.pass_name] = broken.reason
         else:
             raise cause
 
     def notes(self) -> list[str]:
-        """Return one line for each pass that is left out."""
-        return [format_skipped_pass(step, why) for step, why in self.excluded_passes.items()]
+        """Return one note for each excluded pass."""
+        return [
+            format_skipped_pass(pass_name, reason)
+            for pass_name, reason in self.excluded_passes.items()
+        ]
 
     def _rewrite(
-        self, graph: ir.Model, selectors: Selectors, watch: PassObserver | None
+        self, graph: ir.Model, selectors: Selectors, observer: PassObserver | None
     ) -> list[AppliedRewrite]:
-        resolve_control_flow(graph, self._feed, watch, self.excluded_passes)
-        normalize(graph, watch, self.excluded_passes)
+        """Normalize and fit `graph` in place; return the rewrites of fitting."""
+        resolve_control_flow(graph, self._feed, observer, self.excluded_passes)
+        normalize(graph, observer, self.excluded_passes)
         if not is_fully_shaped(graph):
             trace_shapes(graph, self._feed)
         if not self._conf.fit or _FIT in self.excluded_passes:
             return []
         try:
-            fitted = legalize_graph(graph, self._target, selectors.resolve_skips(self._conf.skip))
+            rewrites = legalize_graph(graph, self._target, selectors.resolve_skips(self._conf.skip))
         except (AssertionError, IndexError, KeyError, TypeError, ValueError) as error:
             raise PassError(_FIT, f"fitting failed: {error}") from error
-        if watch is not None:
-            watch(PassRun(_FIT, len(fitted)), graph)
-        return fitted
+        if observer is not None:
+            observer(PassRun(_FIT, len(rewrites)), graph)
+        return rewrites
 
-    def _make_output_watch(self, source: FloatRunner) -> Callable[[PassRun, ir.Model], None]:
-        """Return a watch that raises behind the first pass that changes an output, and says where."""
-        names = [str(v.name) for v in self._original.graph.outputs]
+    def _make_output_observer(self, source: FloatRunner) -> Callable[[PassRun, ir.Model], None]:
+        """Return an observer that raises `_BrokenPass` after a pass that changes an output."""
+        names = [str(value.name) for value in self._original.graph.outputs]
         before = ir.clone(self._original)
 
-        def watch(step: PassRun, graph: ir.Model) -> None:
+        def observe(pass_run: PassRun, graph: ir.Model) -> None:
             nonlocal before
-            if not step.changes:
+            if not pass_run.changes:
                 return
             try:
                 check_outputs_unchanged(source, FloatRunner(graph, names), names, self._feed)
             except (OutputChangedError, ModelError) as error:
-                raise _BrokenPass(
-                    step.name, f"{error}{self._first_changed_node(before, graph)}"
-                ) from error
+                location = self._first_changed_node(before, graph)
+                raise _BrokenPass(pass_run.name, f"{error}{location}") from error
             before = ir.clone(graph)
 
-        return watch
+        return observe
 
     def _first_changed_node(self, before: ir.Model, after: ir.Model) -> str:
-        """Return which node's output is the first that `after` computes in another way.
-
-        Nothing where none is.
-        """
+        """Describe the first node whose output differs between two graphs, or return ""."""
         try:
-            have = {name: array for name, array, _ in FloatRunner(after).run(self._feed)}
-            want = {name: array for name, array, _ in FloatRunner(before).run(self._feed)}
+            actual = {name: array for name, array, _ in FloatRunner(after).run(self._feed)}
+            expected = {name: array for name, array, _ in FloatRunner(before).run(self._feed)}
         except ModelError:
             return ""
         for node in after.graph:
-            for name in (str(v.name) for v in node.outputs):
-                both = name in want and name in have and want[name].shape == have[name].shape
-                if both and _relative_difference(want[name], have[name]) > _MAX_RELATIVE_DIFFERENCE:
+            for value in node.outputs:
+                name = str(value.name)
+                if name not in expected or name not in actual:
+                    continue
+                if expected[name].shape != actual[name].shape:
+                    continue
+                difference = _relative_difference(expected[name], actual[name])
+                if difference > _MAX_RELATIVE_DIFFERENCE:
                     return f", first at node {node.name}"
         return ""
 
 
-def _relative_difference(want: np.ndarray, have: np.ndarray) -> float:
-    """Return the largest difference, in parts of the range of `want`, where that is finite."""
-    want, have = want.astype(np.float64), have.astype(np.float64)
-    sound = np.isfinite(want)
-    scale = max(float(np.abs(want[sound]).max(initial=0.0)), 1e-30)
-    off = float(np.abs(want[sound] - have[sound]).max(initial=0.0)) / scale
-    return off if off == off else np.inf
+def _relative_difference(expected: np.ndarray, actual: np.ndarray) -> float:
+    """Return the largest difference relative to the range of `expected`, where that is finite.
+
+    Infinite if `actual` is NaN there.
+    """
+    expected, actual = expected.astype(np.float64), actual.astype(np.float64)
+    is_finite = np.isfinite(expected)
+    scale = max(float(np.abs(expected[is_finite]).max(initial=0.0)), 1e-30)
+    differences = np.abs(expected[is_finite] - actual[is_finite])
+    difference = float(differences.max(initial=0.0)) / scale
+    return np.inf if np.isnan(difference) else difference
 
 
 def check_deterministic(
     model: ir.Model, source: FloatRunner, feed: Mapping[str, np.ndarray]
 ) -> None:
-    """Raise ModelError where an output of `model`, which `source` runs, is another one for the same inputs."""
+    """Raise ModelError if an output differs between two runs of `source` on the same inputs.
+
+    Only models with random operators are run.
+    """
     if not any(
         node.op_type in operators.RANDOM_OPS for node in ir.iter_nodes_recursive(model.graph)
     ):
         return
-    names = [str(v.name) for v in model.graph.outputs]
-    first, second = ({n: array for n, array, _ in source.run(feed, names)} for _ in range(2))
-    for name, array in first.items():
-        if not np.array_equal(array, second[name], equal_nan=array.dtype.kind == "f"):
+    names = [str(value.name) for value in model.graph.outputs]
+    first_run = {name: array for name, array, _ in source.run(feed, names)}
+    second_run = {name: array for name, array, _ in source.run(feed, names)}
+    for name, array in first_run.items():
+        if not np.array_equal(array, second_run[name], equal_nan=array.dtype.kind == "f"):
             raise ModelError(
-                f"output '{name}' is another one in every run, for the same inputs; take what "
-                "draws random numbers "
-                "out of the model"
+                f"output '{name}' differs between runs on the same inputs; remove random operators "
+                "from the model"
             )
 
 
@@ -210,26 +232,31 @@ def check_outputs_unchanged(
     names: Sequence[str],
     feed: Mapping[str, np.ndarray],
 ) -> None:
-    """Compare the outputs `names` of both graphs.
+    """Compare the outputs `names` of two graphs.
 
-    `OutputChangedError` when they differ by more than float32 rounding.
-    Values that are infinite or no number in the user's graph have to be so in the changed one.
+    Raises
+    ------
+    OutputChangedError
+        If they differ by more than float32 rounding, or in where they are NaN or infinite.
     """
-    before = {name: array for name, array, _ in original.run(feed, names)}
-    for name, have, _ in changed.run(feed, names):
-        want = before[name]
-        if want.shape != have.shape:
+    outputs = {name: array for name, array, _ in original.run(feed, names)}
+    for name, actual, _ in changed.run(feed, names):
+        expected = outputs[name]
+        if expected.shape != actual.shape:
             raise OutputChangedError(
-                f"normalisation changed the shape of output '{name}': {want.shape}, {have.shape}"
+                f"normalization changed the shape of output '{name}': {expected.shape}, "
+                f"{actual.shape}"
             )
-        if want.dtype.kind not in "fiub":
+        if expected.dtype.kind not in "fiub":
             continue
-        strange = ~np.isfinite(want)
-        if not np.array_equal(want[strange], have[strange], equal_nan=want.dtype.kind == "f"):
+        is_nonfinite = ~np.isfinite(expected)
+        equal_nan = expected.dtype.kind == "f"
+        if not np.array_equal(expected[is_nonfinite], actual[is_nonfinite], equal_nan=equal_nan):
             raise OutputChangedError(
-                f"normalisation changed where output '{name}' is NaN or infinite"
+                f"normalization changed where output '{name}' is NaN or infinite"
             )
-        if (off := _relative_difference(want, have)) > _MAX_RELATIVE_DIFFERENCE:
+        difference = _relative_difference(expected, actual)
+        if difference > _MAX_RELATIVE_DIFFERENCE:
             raise OutputChangedError(
-                f"normalisation changed output '{name}' by {off:.2g} of its range"
+                f"normalization changed output '{name}' by {difference:.2g} of its range"
             )

@@ -1,14 +1,14 @@
-"""What the user names: selectors on the user's own graph, and what they stand for in the normalised one.
+"""Resolve the user's selectors on the original graph, and map the results to the normalized graph.
 
-A selector is a node name, a tensor name, a glob over both, or ``type:Conv``. With two dots behind,
-``NAME..``, it names the nodes and all that is computed from them; with two dots before, ``..NAME``,
-all that they are computed from. Knows no settings and no platform.
+A selector is a node name, a tensor name, a glob over both, or ``type:Conv``. With two trailing
+dots, ``NAME..``, it selects the nodes and everything computed from them; with two leading dots,
+``..NAME``, everything that they are computed from. Independent of settings and platforms.
 """
 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ...errors import ConfigError, suggest_nearest
@@ -20,26 +20,29 @@ __all__ = ["Selectors", "select_nodes", "select_tensors"]
 
 @dataclass(frozen=True)
 class Selectors:
-    """Resolves selectors: `original` is the user's graph, `graph` the normalised one."""
+    """Resolves selectors of the user's graph `original` to the normalized graph `graph`."""
 
     original: ir.Model
     graph: ir.Model
 
     def resolve_nodes(self, selector: str) -> list[ir.Node]:
-        """Return the nodes of the normalised graph that `selector` stands for.
+        """Return the nodes of the normalized graph that `selector` selects.
 
-        None where what it names is folded.
+        Empty if the selected nodes were folded.
         """
-        chosen = select_nodes(self.original, selector)
-        names = {str(n.name) for n in chosen} | {str(v.name) for n in chosen for v in n.outputs}
-        return [
-            n
-            for n in self.graph.graph
-            if names & {ir.origin_name(n), *(str(v.name) for v in n.outputs)}
-        ]
+        names: set[str] = set()
+        for node in select_nodes(self.original, selector):
+            names.add(str(node.name))
+            names.update(str(value.name) for value in node.outputs)
+        resolved = []
+        for node in self.graph.graph:
+            outputs = {str(value.name) for value in node.outputs}
+            if ir.origin_name(node) in names or not outputs.isdisjoint(names):
+                resolved.append(node)
+        return resolved
 
     def resolve_skips(self, selectors: Iterable[str]) -> dict[str, str]:
-        """Return {node of the normalised graph: reason} for the nodes the user leaves in float."""
+        """Return {node of the normalized graph: reason} for nodes that the user keeps in float."""
         return {
             str(node.name): f"skipped by '{selector}'"
             for selector in selectors
@@ -47,92 +50,118 @@ class Selectors:
         }
 
     def tensors(self, selector: str) -> list[str]:
-        """Return the tensors of the normalised graph that `selector` stands for.
+        """Return the tensors of the normalized graph that `selector` selects.
 
-        ConfigError where none is left.
+        Raises
+        ------
+        ConfigError
+            If none of them is left.
         """
-        present = {str(v.name) for v in ir.iter_values(self.graph)} | set(
-            self.graph.graph.initializers
-        )
-        by_node = {str(node.name): node for node in self.graph.graph}
+        present = {str(value.name) for value in ir.iter_values(self.graph)}
+        present.update(self.graph.graph.initializers)
+        nodes_by_name = {str(node.name): node for node in self.graph.graph}
         names = [name for name in select_tensors(self.original, selector) if name in present]
         try:
-            chosen = select_nodes(self.original, selector)
+            selected = select_nodes(self.original, selector)
         except ConfigError:
-            chosen = []  # a graph input
-        names += [ir.output_name(by_node[str(n.name)]) for n in chosen if str(n.name) in by_node]
+            selected = []  # a graph input
+        for node in selected:
+            normalized = nodes_by_name.get(str(node.name))
+            if normalized is not None:
+                names.append(ir.output_name(normalized))
         if not names:
             raise ConfigError(
-                f"override '{selector}': what it names is folded into its neighbours; name the "
-                "tensor behind them"
+                f"override '{selector}': the selected tensor was folded into its neighbors; select "
+                "the tensor after them"
             )
         return list(dict.fromkeys(names))
 
 
 def select_nodes(model: ir.Model, selector: str) -> list[ir.Node]:
-    """Return the nodes of `model` that a selector names.
+    """Return the nodes of `model` that a selector selects.
 
-    A graph input's name selects no node; see `select_tensors`. ConfigError when nothing matches.
+    The name of a graph input selects no node; see `select_tensors`.
+
+    Raises
+    ------
+    ConfigError
+        If nothing matches.
     """
-    nodes = list(
-        ir.iter_nodes_recursive(model.graph)
-    )  # branches and loops become part of the graph
+    # Nodes of branches and loops are included: they become part of the graph.
+    nodes = list(ir.iter_nodes_recursive(model.graph))
     if selector.startswith("type:"):
-        kind = selector[5:]
-        selected = [node for node in nodes if node.op_type == kind]
-        if not selected:
-            kinds = {node.op_type for node in nodes}
-            raise ConfigError(
-                f"selector '{selector}' matches no node{suggest_nearest(kind, kinds)}; "
-                f"this model has {', '.join(sorted(kinds))}"
-            )
-        return selected
+        return _select_by_type(nodes, selector)
     if selector.endswith("..") and len(selector) > 2:
         return _with_descendants(model, select_nodes(model, selector[:-2]))
     if selector.startswith("..") and len(selector) > 2:
-        ends = select_nodes(model, selector[2:])
-        read = [
-            str(value.name)
-            for node in ends
-            for value in iter_read_values(node)
-            if value is not None
-        ]
-        own = {id(node) for node in ends}
-        return [node for node in find_ancestors(model.graph, read) if id(node) not in own]
-    exact = [n for n in nodes if n.name == selector or any(o.name == selector for o in n.outputs)]
+        return _ancestors_of(model, select_nodes(model, selector[2:]))
+    return _select_by_name(nodes, selector)
+
+
+def _select_by_type(nodes: Sequence[ir.Node], selector: str) -> list[ir.Node]:
+    """Return the nodes of an operator type; raise ConfigError if there are none."""
+    op_type = selector.removeprefix("type:")
+    selected = [node for node in nodes if node.op_type == op_type]
+    if not selected:
+        op_types = {node.op_type for node in nodes}
+        raise ConfigError(
+            f"selector '{selector}' matches no node{suggest_nearest(op_type, op_types)}; "
+            f"this model has {', '.join(sorted(op_types))}"
+        )
+    return selected
+
+
+def _select_by_name(nodes: Sequence[ir.Node], selector: str) -> list[ir.Node]:
+    """Return the nodes with a name or output, or else those that match a glob.
+
+    Raises ConfigError if there are none.
+    """
+    nodes_by_name = {str(node.name): node for node in nodes}
+    exact = []
+    for node in nodes:
+        outputs = [str(value.name) for value in node.outputs]
+        nodes_by_name.update(dict.fromkeys(outputs, node))
+        if node.name == selector or selector in outputs:
+            exact.append(node)
     if exact:
         return exact
-    names = {str(n.name): n for n in nodes} | {str(o.name): n for n in nodes for o in n.outputs}
-    hits = {id(node): node for name, node in names.items() if fnmatch.fnmatchcase(name, selector)}
-    if not hits:
+    matching_ids = {
+        id(node) for name, node in nodes_by_name.items() if fnmatch.fnmatchcase(name, selector)
+    }
+    if not matching_ids:
         raise ConfigError(
-            f"selector '{selector}' matches no node or tensor{suggest_nearest(selector, names)}; "
-            "write a name, or a pattern such as '*conv1*'"
+            f"selector '{selector}' matches no node or tensor"
+            f"{suggest_nearest(selector, nodes_by_name)}; use a name, or a pattern such as "
+            "'*conv1*'"
         )
-    return [node for node in nodes if id(node) in hits]
+    return [node for node in nodes if id(node) in matching_ids]
+
+
+def _ancestors_of(model: ir.Model, nodes: Sequence[ir.Node]) -> list[ir.Node]:
+    """Return all nodes that `nodes` are computed from, without these."""
+    inputs = []
+    for node in nodes:
+        inputs += [str(value.name) for value in iter_read_values(node) if value is not None]
+    node_ids = {id(node) for node in nodes}
+    return [node for node in find_ancestors(model.graph, inputs) if id(node) not in node_ids]
 
 
 def _with_descendants(model: ir.Model, nodes: Iterable[ir.Node]) -> list[ir.Node]:
-    """Return `nodes` and all that is computed from them."""
+    """Return `nodes` and all nodes computed from them, in graph order."""
     reached = {id(node) for node in nodes}
     for node in model.graph:
-        if any(
-            id(ir.producer(value)) in reached
-            for value in iter_read_values(node)
-            if value is not None and ir.producer(value)
-        ):
+        producers = [ir.producer(value) for value in iter_read_values(node)]
+        if any(producer is not None and id(producer) in reached for producer in producers):
             reached.add(id(node))
     return [node for node in model.graph if id(node) in reached]
 
 
 def select_tensors(model: ir.Model, selector: str) -> list[str]:
-    """Return the names of the tensors a selector stands for.
-
-    A graph input, or the outputs of `select_nodes`'s nodes.
-    """
-    inputs = [str(v.name) for v in model.graph.inputs if fnmatch.fnmatchcase(str(v.name), selector)]
-    if inputs:
-        return inputs
+    """Return the tensors that a selector selects: graph inputs, or the outputs of nodes."""
+    inputs = [str(value.name) for value in model.graph.inputs]
+    selected_inputs = [name for name in inputs if fnmatch.fnmatchcase(name, selector)]
+    if selected_inputs:
+        return selected_inputs
     return [
         str(value.name)
         for node in select_nodes(model, selector)

@@ -1,7 +1,4 @@
-"""The settings of a run.
-
-A config, what a call adds to it, and what a quantized model makes of what nobody named.
-"""
+"""Resolve the settings of a run: a config, the arguments of a call, and an imported model."""
 
 from __future__ import annotations
 
@@ -21,19 +18,25 @@ __all__ = ["adapt_config_to_import", "resolve_config", "resolve_target"]
 def resolve_config(
     config: QuantConfig | str | os.PathLike[str] | None, settings: Mapping[str, Any]
 ) -> QuantConfig:
-    """Return the settings of `config`, a value or a YAML file, and on top of them those that are not None."""
-    named = {key: value for key, value in settings.items() if value is not None}
+    """Return the settings of `config`, a value or a YAML file, updated by `settings`.
+
+    Settings that are None are ignored.
+    """
+    explicit = {key: value for key, value in settings.items() if value is not None}
     if isinstance(config, str | os.PathLike):
-        return QuantConfig.read(os.fspath(config), **named)
+        return QuantConfig.read(os.fspath(config), **explicit)
     if config is not None:
-        return QuantConfig.of({**dict(config), **named})
-    return QuantConfig.of(named)
+        return QuantConfig.of({**dict(config), **explicit})
+    return QuantConfig.of(explicit)
 
 
 def resolve_target(config: QuantConfig) -> Target:
-    """Return the target that `config` names, with the prices it names.
+    """Return the target of `config` with its cycle costs.
 
-    ConfigError where it lacks what is asked for.
+    Raises
+    ------
+    ConfigError
+        If the target does not support the settings.
     """
     target = get_target(config.platform)
     config.check_platform(target)
@@ -43,21 +46,30 @@ def resolve_target(config: QuantConfig) -> Target:
 def adapt_config_to_import(
     config: QuantConfig, target: Target, imported: ImportedQuantization
 ) -> QuantConfig:
-    """Return `config` with a mode and weight scales that keep what `imported` holds, where the user has named none."""
-    change: dict[str, Any] = {}
-    grids = [*imported.activations.values(), *imported.weights.values()]
-    free = any(math.frexp(scale)[0] != 0.5 for grid in grids for scale in grid.scales.flat)
-    if "mode" not in config.model_fields_set and free and "max-value" in target.modes:
-        change["mode"] = "max-value"
-    sizes = [
-        grid.granularity.size
-        for grid in imported.weights.values()
-        if isinstance(grid.granularity, PerGroup)
-    ]
-    by_channel = any(not grid.single for grid in imported.weights.values())
-    if "weight_scales" not in config.model_fields_set:
-        if sizes and "group" in target.weight_scales:
-            change["weight_scales"] = f"group:{max(set(sizes), key=sizes.count)}"
-        elif by_channel and "channel" in target.weight_scales:
-            change["weight_scales"] = "channel"
-    return config.model_copy(update=change)
+    """Set mode and weight scales so that imported scales are kept, unless the user set them."""
+    user_set = config.model_fields_set
+    changes: dict[str, Any] = {}
+    may_change_mode = "mode" not in user_set and "max-value" in target.modes
+    if may_change_mode and not _has_only_powers_of_two(imported):
+        changes["mode"] = "max-value"
+    if "weight_scales" not in user_set:
+        weights = imported.weights.values()
+        group_sizes = [
+            weight.granularity.size
+            for weight in weights
+            if isinstance(weight.granularity, PerGroup)
+        ]
+        if group_sizes and "group" in target.weight_scales:
+            most_common = max(set(group_sizes), key=group_sizes.count)
+            changes["weight_scales"] = f"group:{most_common}"
+        elif "channel" in target.weight_scales and any(not weight.single for weight in weights):
+            changes["weight_scales"] = "channel"
+    return config.model_copy(update=changes)
+
+
+def _has_only_powers_of_two(imported: ImportedQuantization) -> bool:
+    """Whether all imported scales are powers of two."""
+    for qparams in (*imported.activations.values(), *imported.weights.values()):
+        if any(math.frexp(scale)[0] != 0.5 for scale in qparams.scales.flat):
+            return False
+    return True

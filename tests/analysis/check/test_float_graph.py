@@ -41,7 +41,7 @@ def test_what_another_tool_quantized_is_judged_as_its_float_model(form):
     assert found.verdict == wanted.verdict
     assert [f.op_type for f in found.host_part] == [f.op_type for f in wanted.host_part]
     assert any(
-        "already (QuantizeLinear): judged is the float model" in note for note in found.notes
+        "already (QuantizeLinear): checking the float model" in note for note in found.notes
     )
 
 

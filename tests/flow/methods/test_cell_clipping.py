@@ -65,9 +65,7 @@ def test_note(row, cut):
     """
     x = np.random.default_rng(2).standard_normal((16, 12, 3)).astype(np.float32)
     notes = quantize(model(open_gates=True), {"x": x}, platform=row).report.notes
-    found = [
-        note for note in notes if note.startswith("LSTM layer: retained cell values reach")
-    ]
+    found = [note for note in notes if note.startswith("LSTM layer: retained cell values reach")]
     assert bool(found) == cut
     if cut:
         assert f"{row} clips them at 2 (" in found[0]

@@ -201,7 +201,7 @@ def test_nan_is_named(value):
     """Log of a negative number is NaN, of zero infinite: the error names the first such tensor."""
     data = np.array([[1, 2, 3, 4], [1, 2, 3, value]], np.float32)
     with pytest.raises(
-        DataError, match="tensor 'l' becomes NaN or infinite on the calibration data"
+        DataError, match="tensor 'l' is NaN or infinite on the calibration data"
     ) as caught:
         collect_stats(FloatRunner(graph(MODEL)), batches(data, 1), {"e", "l", "y"})
     assert "\n" not in str(caught.value)

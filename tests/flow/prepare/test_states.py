@@ -159,7 +159,7 @@ def test_a_state_with_fewer_samples_may_be_left_out() -> None:
 def test_one_call_is_told_first() -> None:
     data = [{"x": RISING}]
     report = lo.quantize(_two_cells(), data, platform="venus", state={"ka": "a", "kb": "b"}).report
-    assert report.notes[0].startswith("the calibration data hold one call")
+    assert report.notes[0].startswith("calibration data contain a single call")
 
 
 def _lstm(units: int = 3) -> ir.Model:
@@ -436,7 +436,7 @@ def test_products_are_not_the_cells(build: Callable[[], object], chip: str) -> N
     chip's.
     """
     _, model, _ = fitted(build(), chip)
-    found = find_unrolled_steps(model, all_of_them=True)
+    found = find_unrolled_steps(model, every_layer=True)
     rows = {
         str(node.name): (ir.get_shape(node.outputs[0]) or ())[1]
         for node in model.graph
@@ -478,9 +478,9 @@ def test_states_are_proposed() -> None:
     assert not any("--state" in note for note in report.notes)  # h2 or c2: nobody can tell
     model = _counter()
     with pytest.raises(
-        lo.DataError, match=r"no array for input 'c'; found x; is 'next' its .* --state next=c$"
+        lo.DataError, match=r"no array for input 'c'; found x; if 'next' is its .* --state next=c$"
     ):
         lo.quantize(model, {"x": x})
     ir.rename(model, {"next": "c_out"}, {})
     report = lo.quantize(model, {"x": x, "c": x}).report
-    assert any(note.endswith("Then say --state c_out=c") for note in report.notes)
+    assert any(note.endswith("if so, pass --state c_out=c") for note in report.notes)
