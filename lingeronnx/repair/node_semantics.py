@@ -184,7 +184,7 @@ class TensorDemand:
     dequant_scales: list[float | None] = field(default_factory=list)
 
     def scales(self) -> list[float]:
-        """Return the distinct scales of the integer readers, or of the Dequants if there is none."""
+        """Return the distinct scales of the integer readers, or of the Dequants without any."""
         candidates = [reader.scale for reader in self.integer_readers] or self.dequant_scales
         scales: list[float] = []
         for candidate in candidates:

@@ -1,8 +1,7 @@
-"""Everything that needs PyTorch.
+"""Functions that need PyTorch: export to ONNX, checkpoints, fine-tuning, and training calls.
 
-Export to ONNX, checkpoints, fine-tuning, and a training library's calls.
-The only place that imports torch. Nothing else is imported here, so that its absence is told once,
-in one line, whichever part was asked for; the public calls are loaded when they are first used.
+Only this package imports torch. It imports nothing else of its own, so that a missing installation
+is reported once, in one line, whichever function is used; public calls are loaded on first access.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ _HOME = {
 __all__ = sorted(_HOME)  # noqa: PLE0605
 
 
-if not TYPE_CHECKING:  # to a type checker a misspelt name shall be a mistake, not an Any
+if not TYPE_CHECKING:  # a type checker should report misspelt names
 
     def __getattr__(name: str) -> object:
         if name not in _HOME:

@@ -1,8 +1,8 @@
-"""torch._dynamo, imported without a folder for compiled code.
+"""Import of torch._dynamo without creating its cache folder.
 
-Torch's optimizers and exporters import it when they are first used. It makes the folder in which
-the compiler keeps its code, `torchinductor_USER` among the temporary files, and leaves it there.
-Nothing of ours is compiled by torch.
+Torch's optimizers and exporters import torch._dynamo at their first use. The import creates the
+folder `torchinductor_USER` for compiled code among the temporary files, and leaves it there.
+lingeronnx does not compile anything with torch.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _CACHE_DIR_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def import_dynamo() -> None:
-    """Import torch._dynamo; what makes the folder finds one.
+    """Import torch._dynamo with an existing folder as its cache folder.
 
-    Who compiles later gets the usual one, or his own.
+    Later compilations use the default folder, or the one that the user has set.
     """
-    own = os.environ.get(_CACHE_DIR_VARIABLE)
-    if own is None:
+    is_default = _CACHE_DIR_VARIABLE not in os.environ
+    if is_default:
         os.environ[_CACHE_DIR_VARIABLE] = str(Path(torch.__file__).parent)
     try:
         importlib.import_module("torch._dynamo")
     finally:
-        if own is None:
+        if is_default:
             os.environ.pop(_CACHE_DIR_VARIABLE, None)

@@ -1,15 +1,14 @@
-"""What an exporter wrote, made clean.
+"""Cleanup of an exported graph: fold constants, remove leftovers, name nodes by module path.
 
-Constants folded, leftovers gone, nodes and tensors named by module path.
-The parameters keep names, layout and values of the module's state_dict, so that a checkpoint fits
-the file by name. For that they are graph inputs while constants are folded: nothing that depends on
-one is computed. The exception are recurrent layers, whose weights ONNX wants in another order
-(`recurrent_weights`): they are stored as ONNX wants them.
+The parameters keep the names, layout and values of the module's state_dict, so that a checkpoint
+can be loaded into the file by name. Therefore they are graph inputs while constants are folded, and
+nothing that depends on them is computed. Recurrent layers are the exception: their weights are
+stored in the layout of ONNX (`recurrent_weights`).
 
-Names, the same from both exporters: node ``/layer1/0/conv/Conv``, for the operator Conv in the
-module ``layer1.0.conv`` (a second one ``Conv_1``), its output ``/layer1/0/conv/Conv_output_0``;
-other constants ``/layer1/0/Constant``. Without scopes ``Conv_0``, ``Conv_1`` through the whole
-graph. Knows graphs; no torch.
+Both exporters give the same names: node ``/layer1/0/conv/Conv`` for the operator Conv in the module
+``layer1.0.conv`` (a second one is ``Conv_1``), its output ``/layer1/0/conv/Conv_output_0``, other
+constants ``/layer1/0/Constant``. Without scopes the names are ``Conv_0``, ``Conv_1`` over the whole
+graph. This module knows graphs, but no torch.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ except ModuleNotFoundError as error:
 
 __all__ = ["SCOPE_KEY", "clean_graph", "sort_initializers"]
 
-#: Metadata of a node of the exporter: the path of its module, ``layer1.0.conv``.
+#: Metadata key of exported nodes: the path of the module, such as ``layer1.0.conv``.
 SCOPE_KEY = "lingeronnx.scope"
 
 DumpGraph = Callable[[str, ir.Model], None]
@@ -51,12 +50,25 @@ def clean_graph(
     with_scopes: bool,
     dump: DumpGraph,
 ) -> dict[str, str]:
-    """Clean `model`, whose nodes carry `SCOPE_KEY`, in place.
+    """Clean up an exported graph in place.
 
-    Return {node: the path of its module}.
-    parameters : state_dict names -> the first of the names under which the module has the same
-    parameter. feeds : inputs that differ in every dynamic axis. dump : called with a name and the
-    graph after each step.
+    Parameters
+    ----------
+    model
+        The graph; its nodes have `SCOPE_KEY` in their metadata.
+    parameters
+        Name in the state_dict -> first name of the same parameter.
+    feeds
+        Inputs of runs that differ in every dynamic axis.
+    with_scopes
+        Whether to name nodes by module path.
+    dump
+        Called with the name of each step and the graph after it.
+
+    Returns
+    -------
+    dict
+        Node name -> path of its module.
     """
     _name_parameters(model, parameters)
     _fold_constants(model, set(parameters.values()))
@@ -74,7 +86,7 @@ def clean_graph(
 
 
 def _name_parameters(model: ir.Model, parameters: Mapping[str, str]) -> None:
-    """Shared parameters have one initializer, under the first name."""
+    """Merge shared parameters into one initializer under the first name."""
     for name, value in list(model.graph.initializers.items()):
         first = parameters.get(name, name)
         if first == name:
@@ -87,6 +99,7 @@ def _name_parameters(model: ir.Model, parameters: Mapping[str, str]) -> None:
 
 
 def _fold_constants(model: ir.Model, parameters: set[str]) -> None:
+    """Fold constants that do not depend on parameters."""
     hidden = [
         (value, value.const_value)
         for name, value in model.graph.initializers.items()
@@ -97,104 +110,110 @@ def _fold_constants(model: ir.Model, parameters: set[str]) -> None:
         value.const_value = None
         model.graph.inputs.append(value)
     optimizer.optimize_ir(model)
-    if fold_constants(model).changes:  # what the optimizer leaves: ConstantOfShape
+    if fold_constants(model).changes:  # ConstantOfShape, which the optimizer does not fold
         optimizer.optimize_ir(model)
     drop_zero_states(model)
     drop_identity(model)
-    for value, held in hidden:
+    for value, const_value in hidden:
         model.graph.inputs.remove(value)
-        value.const_value = held
+        value.const_value = const_value
         model.graph.register_initializer(value)
     ir.remove_unused(model)
 
 
-#: Where an initializer keeps the name that it takes as soon as its parts, one of which has it, are gone.
+#: Metadata key of packed weights: the final name, which one of the original weights still has.
 _FINAL_NAME_KEY = "lingeronnx.name"
 
 
-# ---- recurrent layers --------------------------------------------------------------------------------------------
+# ---- recurrent layers ---------------------------------------------------------------------------
 
 
 def _pack_recurrent(model: ir.Model) -> None:
-    """Store the weights of recurrent layers as the nodes read them, where they are what `PackedWeights` says."""
+    """Store the weights of recurrent layers in the layout of ONNX.
+
+    Weights that are not computed as `PackedWeights` describes are left unchanged.
+    """
     for node in list(model.graph):
         for index in (1, 2, 3):
             value = node.inputs[index] if index < len(node.inputs) else None
             if value is None or value.is_initializer():
                 continue
             chain = _constant_chain(model, value)
-            leaves = {
-                str(v.name): v
-                for n in chain
-                for v in n.inputs
-                if v is not None and v.is_initializer()
-            }
-            found = next(
-                (
-                    p
-                    for name in leaves
-                    if (p := match_packed_weights(node, index, name)) is not None
-                ),
-                None,
-            )
-            if found is not None and all(key in leaves for keys in found.keys for key in keys):
-                _store_packed_weights(model, node, index, found, chain)
+            packed = _match_chain(node, index, chain)
+            if packed is not None:
+                _store_packed_weights(model, node, index, packed, chain)
     ir.remove_unused(model)
 
 
-def _constant_chain(model: ir.Model, value: ir.Value) -> list[ir.Node]:
-    """Return the nodes that compute `value` in graph order.
+def _match_chain(node: ir.Node, index: int, chain: Sequence[ir.Node]) -> PackedWeights | None:
+    """Return the packed weights that `chain` computes for an input of `node`, or None."""
+    names: list[str] = []
+    for chain_node in chain:
+        for value in chain_node.inputs:
+            if value is not None and value.is_initializer():
+                names.append(str(value.name))
+    matches = (match_packed_weights(node, index, name) for name in names)
+    packed = next((match for match in matches if match is not None), None)
+    if packed is None or not set(_source_names(packed)) <= set(names):
+        return None
+    return packed
 
-    Nothing where it depends on an input of the graph.
+
+def _source_names(packed: PackedWeights) -> list[str]:
+    """Return the names of the parameters that packed weights consist of."""
+    return [name for names in packed.keys for name in names]
+
+
+def _constant_chain(model: ir.Model, value: ir.Value) -> list[ir.Node]:
+    """Return the nodes that compute `value` from constants, in graph order.
+
+    Returns an empty list if it depends on an input of the graph.
     """
     nodes: list[ir.Node] = []
-    waiting = [value]
-    while waiting:
-        source = waiting.pop()
+    stack = [value]
+    while stack:
+        source = stack.pop()
         node = source.producer()
         if node is None:
             if source.const_value is None:
                 return []
         elif node not in nodes:
             nodes.append(node)
-            waiting += [v for v in node.inputs if v is not None]
+            stack += [operand for operand in node.inputs if operand is not None]
     return [node for node in model.graph if node in nodes]
 
 
 def _store_packed_weights(
-    model: ir.Model, node: ir.Node, index: int, found: PackedWeights, chain: list[ir.Node]
+    model: ir.Model, node: ir.Node, index: int, packed: PackedWeights, chain: list[ir.Node]
 ) -> None:
+    """Replace the result of `chain` by an initializer with equal packed weights."""
     value = ir.require_input(node, index)
-    arrays = {
-        key: ir.const_value(model.graph.initializers[key]) for keys in found.keys for key in keys
-    }
-    array = found.pack({key: a for key, a in arrays.items() if a is not None})
+    sources = {}
+    for name in _source_names(packed):
+        source = ir.const_value(model.graph.initializers[name])
+        if source is not None:
+            sources[name] = source
+    array = packed.pack(sources)
     fallback = FloatFallback(model, chain, (str(value.name),))
     computed = dict(zip(fallback.outputs, fallback(), strict=True))[str(value.name)]
     if not np.array_equal(array, computed):
-        return  # not what torch.nn's layers do: the operators stay
-    for user, place in list(value.uses()):
-        user.replace_input_with(place, None)
-    name = ir.unique_tensor_name(
-        model, f"{found.name}_packed"
-    )  # until the parameters, which have the name, are gone
-    held = ir.add_initializer(model, name, array)
-    held.meta[_FINAL_NAME_KEY] = found.name
-    node.replace_input_with(index, held)
+        return  # not the computation of torch.nn's layers
+    for consumer, input_index in list(value.uses()):
+        consumer.replace_input_with(input_index, None)
+    temporary_name = ir.unique_tensor_name(model, f"{packed.name}_packed")
+    initializer = ir.add_initializer(model, temporary_name, array)
+    initializer.meta[_FINAL_NAME_KEY] = packed.name
+    node.replace_input_with(index, initializer)
 
 
 def _drop_unused_initializers(model: ir.Model) -> None:
-    """Initializers that nobody reads go, packed weights take their names, a constant output gets a node."""
+    """Remove unused initializers, and give packed weights their final names.
+
+    A graph output that is an initializer becomes the output of an Identity.
+    """
     for index, output in enumerate(model.graph.outputs):
         if output.is_initializer():
-            name = str(output.name)
-            array = output.const_value.numpy()  # type: ignore[union-attr]
-            held = ir.add_initializer(model, ir.unique_tensor_name(model, f"{name}_held"), array)
-            node = ir.make_node("Identity", [held], name=name, output=f"{name}_out", like=output)
-            model.graph.append(node)
-            model.graph.outputs[index] = node.outputs[0]
-            del model.graph.initializers[name]
-            node.outputs[0].name = name
+            _insert_output_identity(model, index, output)
     for name, value in list(model.graph.initializers.items()):
         if not value.uses() and not value.is_graph_output():
             del model.graph.initializers[name]
@@ -203,104 +222,138 @@ def _drop_unused_initializers(model: ir.Model) -> None:
             ir.rename_initializer(model, value, value.meta[_FINAL_NAME_KEY])
 
 
-# ---- names -------------------------------------------------------------------------------------------------------
+def _insert_output_identity(model: ir.Model, index: int, output: ir.Value) -> None:
+    """Compute the constant graph output `index` by an Identity of a new initializer."""
+    name = str(output.name)
+    array = ir.const_value(output)
+    assert array is not None
+    initializer = ir.add_initializer(model, ir.unique_tensor_name(model, f"{name}_held"), array)
+    node = ir.make_node("Identity", [initializer], name=name, output=f"{name}_out", like=output)
+    model.graph.append(node)
+    model.graph.outputs[index] = node.outputs[0]
+    del model.graph.initializers[name]
+    node.outputs[0].name = name
 
 
-def _assign_names(model: ir.Model, parameters: set[str], scopes: bool) -> dict[str, str]:
+# ---- names --------------------------------------------------------------------------------------
+
+
+class _NameGenerator:
+    """Generates unique names of nodes and constants.
+
+    Parameters
+    ----------
+    with_scopes
+        Whether the names start with the module path.
+    """
+
+    def __init__(self, with_scopes: bool) -> None:
+        self._with_scopes = with_scopes
+        self._counts: Counter[str] = Counter()
+
+    def make_name(self, scope: str, kind: str) -> str:
+        """Return the next name of a node or constant of a `kind` in the module at path `scope`."""
+        steps = scope.split(".") if scope else []
+        base = "/".join(["", *steps, kind]) if self._with_scopes else kind
+        number = self._counts[base]
+        self._counts[base] += 1
+        return base if self._with_scopes and not number else f"{base}_{number}"
+
+
+def _assign_names(model: ir.Model, parameters: set[str], with_scopes: bool) -> dict[str, str]:
     """Name nodes, tensors and constants by module path, or by operator alone.
 
-    Return {node: module path}.
+    Parameters, graph inputs and graph outputs keep their names.
+
+    Returns
+    -------
+    dict
+        Node name -> path of its module.
     """
-    count: Counter[str] = Counter()
-    paths: dict[str, str] = {}
-
-    def fresh(scope: str, kind: str) -> str:
-        base = "/".join(["", *scope.split("."), kind] if scope else ["", kind]) if scopes else kind
-        number = count[base]
-        count[base] += 1
-        return base if scopes and not number else f"{base}_{number}"
-
-    pinned = {*model.graph.inputs, *model.graph.outputs}
+    names = _NameGenerator(with_scopes)
+    scopes: dict[str, str] = {}
+    io_values = {*model.graph.inputs, *model.graph.outputs}
     nodes = list(ir.iter_nodes_recursive(model.graph))
     for node in nodes:
         scope = _find_scope(node)
-        node.name = fresh(scope, node.op_type)
-        paths[node.name] = scope
+        node.name = names.make_name(scope, node.op_type)
+        scopes[node.name] = scope
         for index, value in enumerate(node.outputs):
-            if value not in pinned and value.name:
+            if value not in io_values and value.name:
                 value.name = f"{node.name}_output_{index}"
-    known = parameters | {
-        p.name
-        for node in nodes
-        for i in (1, 2, 3)
-        if (p := _find_packed_weights(node, i)) is not None
-    }
+    fixed_names = parameters | _packed_weight_names(nodes)
     for node in nodes:
         for source in node.inputs:
-            if (
-                source is not None
-                and source.is_initializer()
-                and source not in pinned
-                and source.name not in known
-            ):
-                name = fresh(_find_scope(node), "Constant")
+            if source is None or not source.is_initializer() or source in io_values:
+                continue
+            if source.name not in fixed_names:
+                name = names.make_name(_find_scope(node), "Constant")
                 ir.rename_initializer(model, source, name)
-                known.add(name)
-    return paths
+                fixed_names.add(name)
+    return scopes
+
+
+def _packed_weight_names(nodes: Sequence[ir.Node]) -> set[str]:
+    """Return the names of the packed weights of recurrent layers."""
+    names = set()
+    for node in nodes:
+        for index in (1, 2, 3):
+            packed = _find_packed_weights(node, index)
+            if packed is not None:
+                names.add(packed.name)
+    return names
 
 
 def _find_packed_weights(node: ir.Node, index: int) -> PackedWeights | None:
+    """Return the packed weights that an initializer at input `index` contains, or None."""
     value = node.inputs[index] if index < len(node.inputs) else None
-    return (
-        None
-        if value is None or not value.is_initializer()
-        else match_packed_weights(node, index, str(value.name))
-    )
+    if value is None or not value.is_initializer():
+        return None
+    return match_packed_weights(node, index, str(value.name))
+
+
+_MAX_SCOPE_DISTANCE = 8
 
 
 def _find_scope(node: ir.Node) -> str:
-    """Return the module path of `node`.
+    """Return the module path of `node`, or of the nearest producer that has one.
 
-    Of one that the folding made, that of the node in front of it.
+    Nodes that the folding created have no path of their own.
     """
-    seen = 0
     current: ir.Node | None = node
-    while current is not None and seen < 8:
+    for _ in range(_MAX_SCOPE_DISTANCE):
+        if current is None:
+            break
         if SCOPE_KEY in current.metadata_props:
             return current.metadata_props[SCOPE_KEY]
-        current = next(
-            (v.producer() for v in current.inputs if v is not None and v.producer() is not None),
-            None,
-        )
-        seen += 1
+        producers = [value.producer() for value in current.inputs if value is not None]
+        current = next((producer for producer in producers if producer is not None), None)
     return ""
 
 
 def _strip_metadata(model: ir.Model) -> None:
-    """Take out what speaks of the exporting machine.
-
-    Stack traces, doc strings, metadata, stale shapes.
-    """
-    pinned = {*model.graph.inputs, *model.graph.outputs}
-    things: list[Any] = [model, model.graph, *pinned, *model.graph.initializers.values()]
+    """Remove stack traces, doc strings, metadata of the exporting machine, and stale shapes."""
+    io_values = {*model.graph.inputs, *model.graph.outputs}
+    objects: list[Any] = [model, model.graph, *io_values, *model.graph.initializers.values()]
     for node in ir.iter_nodes_recursive(model.graph):
-        things.append(node)
-        things += node.outputs
+        objects.append(node)
+        objects += node.outputs
         for value in node.outputs:
-            if value not in pinned:
+            if value not in io_values:
                 value.shape = None
-    for thing in things:
-        thing.metadata_props.clear()
-        thing.doc_string = None
+    for item in objects:
+        item.metadata_props.clear()
+        item.doc_string = None
 
 
 def sort_initializers(model: ir.Model) -> None:
-    """Initializers stand in the order in which the nodes read them."""
-    read = [
-        v for node in ir.iter_nodes_recursive(model.graph) for v in node.inputs if v is not None
-    ]
-    place = {value: index for index, value in reversed(list(enumerate(read)))}
-    held = sorted(model.graph.initializers.values(), key=lambda value: place[value])
+    """Sort the initializers by the order in which the nodes read them."""
+    first_read: dict[ir.Value, int] = {}
+    for node in ir.iter_nodes_recursive(model.graph):
+        for value in node.inputs:
+            if value is not None:
+                first_read.setdefault(value, len(first_read))
+    initializers = sorted(model.graph.initializers.values(), key=first_read.__getitem__)
     model.graph.initializers.clear()
-    for value in held:
+    for value in initializers:
         model.graph.register_initializer(value)

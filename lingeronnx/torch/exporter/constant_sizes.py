@@ -1,14 +1,15 @@
-"""Sizes that a graph computes from shapes become constants, found by running it.
+"""Folding of sizes that a graph computes from shapes, found by running the graph.
 
-Exporters write ``x.view(x.size(0), -1)`` as Shape, Gather, Concat and Reshape, and lose what they
-knew of a tensor behind a recurrent layer. What depends on shapes alone and is the same on all the
-given runs, which differ in every dynamic axis, is a constant; a Reshape target that is not has 0
-("as before") or -1 ("the rest") where it varies. Knows graphs; no torch.
+Exporters write ``x.view(x.size(0), -1)`` as Shape, Gather, Concat and Reshape, and lose the shape
+of tensors after a recurrent layer. A tensor that depends on shapes alone and is equal in all the
+given runs, which differ in every dynamic axis, is constant. A Reshape target that is not constant
+gets 0 (copy the input size) or -1 (infer) where it varies. This module knows graphs, but no torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,79 +18,124 @@ from ...run.runners import FloatRunner
 
 __all__ = ["fold_constant_sizes"]
 
-_MAX_ELEMENTS = 64  # elements: what is larger is no shape
-#: The tensors behind these may be large, though they are made of sizes.
+#: Limit of elements: larger tensors are no shapes.
+_MAX_ELEMENTS = 64
+#: Operators that generate large tensors from sizes.
 _DATA_OPERATORS = operators.DATA_GENERATING_OPS | operators.CONTROL_FLOW_OPS
 
-Arrays = Sequence[np.ndarray]  # the same tensor in every run
+#: The values of one tensor in all runs.
+Arrays = Sequence[np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class _ShapeRead:
+    """Input `index` of a node that reads the tensor `value`, which depends on shapes alone."""
+
+    node: ir.Node
+    index: int
+    value: ir.Value
+
+    @property
+    def is_reshape_target(self) -> bool:
+        """Whether it is the target shape of a Reshape."""
+        return self.node.op_type == "Reshape" and self.index == 1 and not self.node.domain
 
 
 def fold_constant_sizes(model: ir.Model, feeds: Sequence[Mapping[str, np.ndarray]]) -> int:
-    """Make sizes in `model` constant where they are on all `feeds`; return how many."""
-    derived = _find_shape_tensors(model)
-    ends = [
-        (node, index, value)
-        for node in model.graph
-        if node.outputs[0] not in derived
-        for index, value in enumerate(node.inputs)
-        if value in derived
-    ]
-    if not ends:
+    """Replace sizes in `model` by constants if they are equal on all `feeds`.
+
+    Returns the number of replaced inputs.
+    """
+    reads = _find_shape_reads(model)
+    if not reads:
         return 0
-    wanted = {str(value.name) for _, _, value in ends}
-    wanted |= {ir.input_name(node) for node, _, _ in ends if node.op_type == "Reshape"}
-    runner = FloatRunner(model, wanted)
-    runs = [{name: array for name, array, _ in runner.run(feed)} for feed in feeds]
-    changed = 0
-    for node, index, value in ends:
-        arrays = [run[str(value.name)] for run in runs]
-        if arrays[0].size > _MAX_ELEMENTS:
-            continue
-        target = arrays[0] if _are_equal(arrays) else None
-        if target is None and node.op_type == "Reshape" and index == 1 and not node.domain:
-            target = _make_reshape_target(arrays, [run[ir.input_name(node)] for run in runs])
-            if target is not None:
-                node.attributes.pop("allowzero", None)  # the 0 of the target means "as before"
-        if target is not None:
-            name = ir.unique_tensor_name(model, f"{value.name}_size")
-            node.replace_input_with(index, ir.add_initializer(model, name, target))
-            changed += 1
+    names = {str(read.value.name) for read in reads}
+    names |= {ir.input_name(read.node) for read in reads if read.node.op_type == "Reshape"}
+    runner = FloatRunner(model, names)
+    runs = []
+    for feed in feeds:
+        runs.append({name: array for name, array, _ in runner.run(feed)})
+    change_count = 0
+    for read in reads:
+        constant = _find_constant(read, runs)
+        if constant is not None:
+            name = ir.unique_tensor_name(model, f"{read.value.name}_size")
+            initializer = ir.add_initializer(model, name, constant)
+            read.node.replace_input_with(read.index, initializer)
+            change_count += 1
     ir.remove_unused(model)
-    return changed
+    return change_count
+
+
+def _find_shape_reads(model: ir.Model) -> list[_ShapeRead]:
+    """Return the inputs that depend on shapes alone of nodes that do not."""
+    shape_tensors = _find_shape_tensors(model)
+    reads = []
+    for node in model.graph:
+        if node.outputs[0] in shape_tensors:
+            continue
+        for index, value in enumerate(node.inputs):
+            if value in shape_tensors:
+                reads.append(_ShapeRead(node, index, value))
+    return reads
+
+
+def _find_constant(read: _ShapeRead, runs: Sequence[Mapping[str, np.ndarray]]) -> np.ndarray | None:
+    """Return the constant for an input, or None if it varies between the runs.
+
+    For a varying Reshape target with an equivalent constant, the attribute `allowzero` is removed.
+    """
+    arrays = [run[str(read.value.name)] for run in runs]
+    if arrays[0].size > _MAX_ELEMENTS:
+        return None
+    if all(np.array_equal(arrays[0], array) for array in arrays[1:]):
+        return arrays[0]
+    if not read.is_reshape_target:
+        return None
+    target = _make_reshape_target(arrays, [run[ir.input_name(read.node)] for run in runs])
+    if target is not None:
+        read.node.attributes.pop("allowzero", None)  # a 0 in the target copies the input size
+    return target
 
 
 def _find_shape_tensors(model: ir.Model) -> set[ir.Value]:
-    """Return the tensors of numbers that depend on nothing but shapes and constants."""
-    found: set[ir.Value] = set()
+    """Return the numeric tensors that depend on nothing but shapes and constants."""
+    shape_tensors: set[ir.Value] = set()
     for node in model.graph:
-        shape = node.op_type in operators.SHAPE_QUERY_OPS and not node.domain
-        known = [value for value in node.inputs if value and ir.const_value(value) is None]
-        if shape or (
-            known and all(value in found for value in known) and node.op_type not in _DATA_OPERATORS
-        ):
-            found.update(node.outputs)
-    return found - set(model.graph.outputs)
+        is_query = node.op_type in operators.SHAPE_QUERY_OPS and not node.domain
+        if is_query or _computes_with_shapes(node, shape_tensors):
+            shape_tensors.update(node.outputs)
+    return shape_tensors - set(model.graph.outputs)
 
 
-def _are_equal(arrays: Arrays) -> bool:
-    return all(np.array_equal(arrays[0], other) for other in arrays[1:])
+def _computes_with_shapes(node: ir.Node, shape_tensors: set[ir.Value]) -> bool:
+    """Return whether all inputs of a node except for constants are in `shape_tensors`."""
+    inputs = [value for value in node.inputs if value and ir.const_value(value) is None]
+    if not inputs or node.op_type in _DATA_OPERATORS:
+        return False
+    return all(value in shape_tensors for value in inputs)
 
 
-def _make_reshape_target(arrays: Arrays, sources: Arrays) -> np.ndarray | None:
-    """Return a constant Reshape target that gives the sizes `arrays` of `sources`, or None where there is none."""
-    target = []
-    for axis, first in enumerate(arrays[0]):
-        if all(array[axis] == first for array in arrays):
-            target.append(int(first))
+def _make_reshape_target(targets: Arrays, sources: Arrays) -> np.ndarray | None:
+    """Return a constant Reshape target that is equivalent to `targets` for `sources`, or None."""
+    constant = []
+    for axis, first in enumerate(targets[0]):
+        if all(target[axis] == first for target in targets):
             if first == 0:
-                return None  # an empty tensor, or "as before" already
-        elif all(
-            axis < s.ndim and s.shape[axis] == array[axis]
-            for array, s in zip(arrays, sources, strict=True)
-        ):
-            target.append(0)
-        elif -1 in target:
+                return None  # an empty tensor, or a copied size already
+            constant.append(int(first))
+        elif _copies_size(axis, targets, sources):
+            constant.append(0)
+        elif -1 in constant:
             return None
         else:
-            target.append(-1)
-    return np.array(target, np.int64) if target.count(-1) < 2 else None
+            constant.append(-1)
+    return np.array(constant, np.int64) if constant.count(-1) < 2 else None
+
+
+def _copies_size(axis: int, targets: Arrays, sources: Arrays) -> bool:
+    """Return whether the targets on `axis` are the sizes of the sources on the same axis."""
+    return all(
+        axis < source.ndim and source.shape[axis] == target[axis]
+        for target, source in zip(targets, sources, strict=True)
+    )

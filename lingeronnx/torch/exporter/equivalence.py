@@ -1,7 +1,6 @@
-"""What an export is proven by.
+"""Check of an export: runs in torch on several sizes, compared with the graph in onnxruntime.
 
-Runs in torch on several sizes, and what onnxruntime makes of the graph on the same.
-Knows a module by its `FlattenedModel` face, a graph by its names; nothing of how either came about.
+This module accesses a module through its `FlattenedModel`, and a graph by its names.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ __all__ = ["TorchRun", "compare_with_torch", "run_by_name", "run_on_dynamic_axes
 
 @dataclass(frozen=True)
 class TorchRun:
-    """One run in torch: the sizes of the dynamic axes, what went in, what came out (arrays, in order)."""
+    """A run in torch: sizes of the dynamic axes by name, inputs by name, and results in order."""
 
     sizes: dict[str, int]
     feed: dict[str, np.ndarray]
@@ -32,71 +31,100 @@ class TorchRun:
 
 
 def run_by_name(flat: FlattenedModel, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Return what the model gives for `tensors`, by name; ModelError where its own code fails."""
+    """Run the model and return its results by name; raises ModelError if its code fails."""
     try:
         return flat.run_by_name(*tensors)
     except LingerOnnxError:
         raise
     except Exception as error:  # the user's code
         raise ModelError(
-            f"the model fails on the given inputs ({type(error).__name__}: {error}); give what its "
-            "forward takes"
+            f"the model fails on the given inputs ({type(error).__name__}: {error}); pass inputs "
+            "that its forward accepts"
         ) from error
 
 
 def _run_all_sizes(
     flat: FlattenedModel, inputs: Mapping[str, Tensor], axes: Axes
 ) -> list[TorchRun]:
-    """Return runs on the given inputs and on up to two other sizes of the dynamic axes that torch can run."""
-    given = {
-        symbol: inputs[name].shape[axis]
-        for name, free in axes.items()
-        for axis, symbol in free.items()
-    }
-    runs = [_one_run(flat, inputs, axes, given)]
-    # No two sizes go along with each other, so that one can tell whose an output is.
-    others = (
-        {symbol: size + 1 + index for index, (symbol, size) in enumerate(given.items())},
-        {symbol: 2 * size + 1 + index for index, (symbol, size) in enumerate(given.items())},
-        {symbol: size * (2 + index) for index, (symbol, size) in enumerate(given.items())},
-        {symbol: size * (3 + index) for index, (symbol, size) in enumerate(given.items())},
-    )
-    for sizes in others if given else ():
+    """Run the model on the given inputs and on up to two other sizes of the dynamic axes.
+
+    Sizes on which the model fails are skipped.
+    """
+    given_sizes = {}
+    for name, symbols in axes.items():
+        for axis, symbol in symbols.items():
+            given_sizes[symbol] = inputs[name].shape[axis]
+    runs = [_run_sizes(flat, inputs, axes, given_sizes)]
+    if not given_sizes:
+        return runs
+    for sizes in _propose_sizes(given_sizes):
         if len(runs) < 3 and all(sizes != run.sizes for run in runs):
             with contextlib.suppress(ModelError):
-                runs.append(_one_run(flat, inputs, axes, sizes))
+                runs.append(_run_sizes(flat, inputs, axes, sizes))
     return runs
+
+
+def _propose_sizes(given_sizes: Mapping[str, int]) -> list[dict[str, int]]:
+    """Return other sizes of the dynamic axes.
+
+    No two sizes change in the same way, so that the size of an output can be attributed to one.
+    """
+    proposals: list[dict[str, int]] = [{}, {}, {}, {}]
+    for index, (symbol, size) in enumerate(given_sizes.items()):
+        proposals[0][symbol] = size + 1 + index
+        proposals[1][symbol] = 2 * size + 1 + index
+        proposals[2][symbol] = size * (2 + index)
+        proposals[3][symbol] = size * (3 + index)
+    return proposals
 
 
 def run_on_dynamic_axes(
     flat: FlattenedModel,
     inputs: Mapping[str, Tensor],
     outputs: Mapping[str, Tensor],
-    given: Mapping[str, Any] | None,
+    dynamic_axes: Mapping[str, Any] | None,
     notes: list[str],
 ) -> tuple[Axes, Axes, list[TorchRun]]:
-    """Return the dynamic axes, names for sizes of outputs, and the runs.
+    """Resolve the dynamic axes and run the model on several sizes of them.
 
-    ConfigError for axes that are fixed.
+    Notes for the user are appended to `notes`.
+
+    Returns
+    -------
+    axes, output_labels
+        Named dynamic axes of the inputs, and requested names for sizes of outputs.
+    runs : list of TorchRun
+        The first run has the given sizes.
+
+    Raises
+    ------
+    ConfigError
+        If requested axes are fixed by the model.
     """
-    axes, labels, note = resolve_dynamic_axes(given, inputs, outputs)
-    notes += [note] if note else []
+    axes, labels, note = resolve_dynamic_axes(dynamic_axes, inputs, outputs)
+    if note:
+        notes.append(note)
     runs = _run_all_sizes(flat, inputs, axes)
-    if axes and len(runs) == 1:
-        told = ", ".join(f"{symbol} {size}" for symbol, size in runs[0].sizes.items())
-        if given is not None:
-            raise ConfigError(
-                f"dynamic axes: the model itself runs at {told} only; leave out the axes that it "
-                "fixes"
-            )
-        notes.append(f"no axis is dynamic: the model itself runs at {told} only")
-        axes, runs = {}, _run_all_sizes(flat, inputs, {})
-    return axes, labels, runs
+    if not axes or len(runs) > 1:
+        return axes, labels, runs
+    sizes = _format_sizes(runs[0].sizes)
+    if dynamic_axes is not None:
+        raise ConfigError(
+            f"dynamic axes: the model itself runs at {sizes} only; omit the axes that it fixes"
+        )
+    notes.append(f"no axis is dynamic: the model itself runs at {sizes} only")
+    return {}, labels, _run_all_sizes(flat, inputs, {})
 
 
-def _one_run(
+def _format_sizes(sizes: Mapping[str, int]) -> str:
+    """Format the sizes of dynamic axes, such as "N 2, time 10"."""
+    return ", ".join(f"{symbol} {size}" for symbol, size in sizes.items())
+
+
+def _run_sizes(
     flat: FlattenedModel, inputs: Mapping[str, Tensor], axes: Axes, sizes: dict[str, int]
 ) -> TorchRun:
+    """Run the model with its dynamic axes resized to `sizes`."""
     tensors = resize_inputs(inputs, axes, sizes)
     results = run_by_name(flat, tensors)
     feed = {name: _to_array(tensor) for name, tensor in zip(inputs, tensors, strict=True)}
@@ -104,53 +132,64 @@ def _one_run(
 
 
 def _to_array(tensor: Tensor) -> np.ndarray:
+    """Copy a tensor to a numpy array."""
     return tensor.detach().cpu().resolve_conj().resolve_neg().numpy().copy()
 
 
 def compare_with_torch(
     graph: ir.Model, names: Sequence[str], runs: Sequence[TorchRun], tolerance: float
 ) -> float:
-    """Return the largest difference between the graph in onnxruntime and torch.
+    """Return the largest relative difference between the graph in onnxruntime and torch.
 
-    ModelError above `tolerance`.
+    Parameters
+    ----------
+    names
+        Outputs of the graph, in the order of the results.
+    tolerance
+        Limit of the difference relative to the largest magnitude of an output.
+
+    Raises
+    ------
+    ModelError
+        If a difference exceeds `tolerance`, or the graph does not run.
     """
     runner = FloatRunner(graph, names)
-    worst = 0.0
+    max_difference = 0.0
     for run in runs:
-        told = ", ".join(f"{symbol} {size}" for symbol, size in run.sizes.items())
-        place = f" ({told})" if told else ""
+        location = f" ({_format_sizes(run.sizes)})" if run.sizes else ""
         try:
             arrays = {name: array for name, array, _ in runner.run(run.feed)}
         except ModelError as error:
             raise ModelError(
-                f"the exported graph does not run where torch does{place}: {error}; is an axis "
-                "dynamic that the trace "
-                "has fixed? try the other --exporter, or --dynamic-axes none"
+                f"the exported graph does not run where torch does{location}: {error}; if the "
+                "trace has fixed a dynamic axis, try the other --exporter, or --dynamic-axes none"
             ) from error
-        for name, want in zip(names, run.results, strict=True):
-            off = _get_relative_difference(want, arrays[name])
-            if not off <= tolerance:
+        for name, expected in zip(names, run.results, strict=True):
+            difference = _get_relative_difference(expected, arrays[name])
+            if not difference <= tolerance:
                 raise ModelError(
-                    f"output '{name}' of the exported graph is not what torch computes{place}: "
-                    f"{off:.2g} of its range, "
-                    f"limit {tolerance:g}; try the other --exporter"
+                    f"output '{name}' of the exported graph differs from torch{location}: "
+                    f"{difference:.2g} of its range, limit {tolerance:g}; try the other --exporter"
                 )
-            worst = max(worst, off)
-    return worst
+            max_difference = max(max_difference, difference)
+    return max_difference
 
 
-def _get_relative_difference(want: np.ndarray, have: np.ndarray) -> float:
-    """Return the largest difference in parts of the largest magnitude.
+def _get_relative_difference(expected: np.ndarray, actual: np.ndarray) -> float:
+    """Return the largest difference relative to the largest expected magnitude.
 
-    Infinite where shapes or types differ.
+    It is infinite if shapes or dtypes differ, or values that are no finite floats.
     """
-    if want.shape != have.shape or want.dtype != have.dtype:
+    if expected.shape != actual.shape or expected.dtype != actual.dtype:
         return float("inf")
-    if want.dtype.kind != "f":
-        return 0.0 if np.array_equal(want, have) else float("inf")
-    sound = np.isfinite(want)
-    if not np.array_equal(want[~sound], have[~sound], equal_nan=True):
+    if expected.dtype.kind != "f":
+        return 0.0 if np.array_equal(expected, actual) else float("inf")
+    is_finite = np.isfinite(expected)
+    if not np.array_equal(expected[~is_finite], actual[~is_finite], equal_nan=True):
         return float("inf")
-    one, two = want[sound].astype(np.float64), have[sound].astype(np.float64)
-    off = float(np.abs(one - two).max(initial=0.0))
-    return off / max(float(np.abs(one).max(initial=0.0)), 1e-30) if off else 0.0
+    expected_values = expected[is_finite].astype(np.float64)
+    actual_values = actual[is_finite].astype(np.float64)
+    difference = float(np.abs(expected_values - actual_values).max(initial=0.0))
+    if not difference:
+        return 0.0
+    return difference / max(float(np.abs(expected_values).max(initial=0.0)), 1e-30)

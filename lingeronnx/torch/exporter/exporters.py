@@ -1,10 +1,9 @@
-"""Torch's two ONNX exporters behind one face.
+"""Common interface of torch's two ONNX exporters.
 
-A model in, an `ir.Model` out whose nodes carry the path of their module.
-``dynamo`` goes through `torch.export` and writes opset 18 and newer; ``torchscript`` traces one run
-and writes opset 9 to 20. Both are told not to fold or fuse anything: that is `cleanup`'s work, the
-same for both. What stops them is a ModelError of one line, an operator without an ONNX form with
-the path of its module.
+They return an `ir.Model` whose nodes have the path of their module in the metadata. ``dynamo`` uses
+`torch.export` and writes opset 18 and newer; ``torchscript`` traces one run and writes opset 9 to
+20. Neither may fold or fuse anything: that is done by `cleanup` for both. Failures are raised as a
+ModelError of one line; for an operator without an ONNX equivalent it names the module.
 """
 
 from __future__ import annotations
@@ -34,27 +33,34 @@ from .signature import Axes
 
 __all__ = ["DEFAULT_OPSET", "OPSETS", "select_exporter", "suppress_output", "trace_model"]
 
-#: Exporter -> the opsets it writes.
+#: Exporter -> opsets that it can write.
 OPSETS = {"dynamo": range(18, 24), "torchscript": range(9, 21)}
 DEFAULT_OPSET = 18
 
-_TORCH = str(Path(torch.__file__).parent)  # what its own layers do while they are traced is sound
-_ROOT = "model"  # the attribute of `FlattenedModel` that holds the user's model
+#: Folder of torch; warnings from its own layers are ignored.
+_TORCH = str(Path(torch.__file__).parent)
+#: Attribute of `FlattenedModel` with the user's model.
+_ROOT = "model"
 
 
 def select_exporter(exporter: str | None, opset: int | None) -> tuple[str, int]:
-    """Return exporter and opset; by default dynamo, and torchscript for opsets that only it writes.
+    """Return exporter and opset, with defaults for None.
 
-    Raises ConfigError for what no exporter writes.
+    The default exporter is dynamo, or torchscript for opsets that only torchscript supports. Raises
+    ConfigError if the exporter does not exist or does not support the opset.
     """
     opset = DEFAULT_OPSET if opset is None else opset
     if exporter is None:
         exporter = next((name for name, opsets in OPSETS.items() if opset in opsets), "dynamo")
     if exporter not in OPSETS:
-        raise ConfigError(f"there is no exporter '{exporter}'; choose {' or '.join(OPSETS)}")
+        raise ConfigError(f"unknown exporter '{exporter}'; use {' or '.join(OPSETS)}")
     if opset not in OPSETS[exporter]:
-        known = ", ".join(f"{name} {opsets[0]} to {opsets[-1]}" for name, opsets in OPSETS.items())
-        raise ConfigError(f"exporter {exporter} does not write opset {opset}; they write: {known}")
+        supported = ", ".join(
+            f"{name} {opsets[0]} to {opsets[-1]}" for name, opsets in OPSETS.items()
+        )
+        raise ConfigError(
+            f"exporter {exporter} does not support opset {opset}; supported: {supported}"
+        )
     return exporter, opset
 
 
@@ -69,58 +75,79 @@ def trace_model(
     on_warning: Callable[[str], None],
     dump_text: Callable[[str], None],
 ) -> ir.Model:
-    """Export `model`, a `FlattenedModel`, and return what the exporter wrote, nodes marked with `SCOPE_KEY`.
+    """Export a `FlattenedModel` with one of torch's exporters.
 
-    on_warning : called with what the exporter says the user should know. dump_text : called with
-    the traced program.
+    Parameters
+    ----------
+    inputs, outputs
+        Example inputs by name, and names of the outputs.
+    axes
+        Dynamic axes of the inputs.
+    on_warning
+        Called with each warning of the exporter that concerns the user's model.
+    dump_text
+        Called with the traced program as text.
+
+    Returns
+    -------
+    ir.Model
+        The exported graph; its nodes have `SCOPE_KEY` in their metadata.
+
+    Raises
+    ------
+    ModelError
+        If the exporter fails or writes another opset.
     """
-    write = {"dynamo": _dynamo, "torchscript": _torchscript}[exporter]
-    with suppress_output() as said:
+    export = {"dynamo": _export_dynamo, "torchscript": _export_torchscript}[exporter]
+    with suppress_output() as get_warnings:
         import_dynamo()
-        graph = write(model, inputs, outputs, axes, opset, dump_text)
-    for text in said():
-        on_warning(text)
-    written = graph.opset_imports.get("")
-    if written != opset:
+        graph = export(model, inputs, outputs, axes, opset, dump_text)
+    for warning in get_warnings():
+        on_warning(warning)
+    actual_opset = graph.opset_imports.get("")
+    if actual_opset != opset:
         raise ModelError(
-            f"torch's {exporter} exporter wrote opset {written} where {opset} was asked for; "
-            "choose "
-            f"--opset {written} or the other exporter"
+            f"torch's {exporter} exporter wrote opset {actual_opset} instead of {opset}; use "
+            f"--opset {actual_opset} or the other exporter"
         )
     return graph
 
 
 @contextlib.contextmanager
 def suppress_output() -> Iterator[Callable[[], list[str]]]:
-    """Keep the exporters from printing.
+    """Suppress the output of the exporters within a context.
 
-    Yield what returns those of their warnings that speak of the user's model.
+    Yields a function that returns the tracer warnings about the user's model, one line each.
     """
-    before = logging.root.manager.disable
+    disabled_level = logging.root.manager.disable
     with (
-        warnings.catch_warnings(record=True) as caught,
+        warnings.catch_warnings(record=True) as records,
         contextlib.redirect_stdout(io.StringIO()),
         contextlib.redirect_stderr(io.StringIO()),
     ):
         warnings.simplefilter("always")
         logging.disable(logging.CRITICAL)
         try:
-            yield lambda: list(
-                dict.fromkeys(
-                    f"{Path(w.filename).name} line {w.lineno}: {str(w.message).partition('. ')[0]}"
-                    for w in caught
-                    if issubclass(w.category, torch.jit.TracerWarning)
-                    and not w.filename.startswith(_TORCH)
-                )
-            )
+            yield lambda: _format_tracer_warnings(records)
         finally:
-            logging.disable(before)
+            logging.disable(disabled_level)
 
 
-# ---- dynamo ------------------------------------------------------------------------------------------------------
+def _format_tracer_warnings(records: Sequence[warnings.WarningMessage]) -> list[str]:
+    """Return distinct tracer warnings about code outside of torch, with file and line."""
+    lines = []
+    for record in records:
+        is_tracer_warning = issubclass(record.category, torch.jit.TracerWarning)
+        if is_tracer_warning and not record.filename.startswith(_TORCH):
+            message = str(record.message).partition(". ")[0]
+            lines.append(f"{Path(record.filename).name} line {record.lineno}: {message}")
+    return list(dict.fromkeys(lines))
 
 
-def _dynamo(
+# ---- dynamo -------------------------------------------------------------------------------------
+
+
+def _export_dynamo(
     model: nn.Module,
     inputs: Mapping[str, Tensor],
     outputs: Sequence[str],
@@ -128,8 +155,11 @@ def _dynamo(
     opset: int,
     dump_text: Callable[[str], None],
 ) -> ir.Model:
-    free = torch.export.Dim.DYNAMIC
-    shapes = tuple(dict.fromkeys(axes[name], free) if axes.get(name) else None for name in inputs)
+    """Export with `torch.export`; arguments as of `trace_model`."""
+    dynamic = torch.export.Dim.DYNAMIC
+    shapes = tuple(
+        dict.fromkeys(axes[name], dynamic) if axes.get(name) else None for name in inputs
+    )
     try:
         program = torch.export.export(
             model, tuple(inputs.values()), dynamic_shapes=(shapes,), strict=False
@@ -138,7 +168,7 @@ def _dynamo(
         raise _make_trace_error(error, list(inputs)) from error
     dump_text(str(program))
     try:
-        written = torch.onnx.export(
+        exported = torch.onnx.export(
             program,
             dynamo=True,
             opset_version=opset,
@@ -147,14 +177,13 @@ def _dynamo(
             input_names=list(inputs),
             output_names=list(outputs),
         )
-        proto = written.model_proto
+        proto = exported.model_proto
     except Exception as error:
         raise _find_unsupported_operator(error, opset) or ModelError(
             "torch's dynamo exporter cannot write the model: "
-            f"{_get_first_line(_get_root_cause(error))}; try "
-            "--exporter torchscript"
+            f"{_get_first_line(_get_root_cause(error))}; try --exporter torchscript"
         ) from error
-    graph = ir.from_proto(proto, "what torch's dynamo exporter wrote")
+    graph = ir.from_proto(proto, "the result of torch's dynamo exporter")
     for node in ir.iter_nodes_recursive(graph.graph):
         scopes = ast.literal_eval(node.metadata_props.get("pkg.torch.onnx.name_scopes", "[]"))
         path = scopes[-2] if len(scopes) > 1 else ""  # the last one is the operator
@@ -163,71 +192,76 @@ def _dynamo(
 
 
 def _make_trace_error(error: Exception, inputs: Sequence[str]) -> ModelError:
-    """Return the error for a model that torch.export does not take."""
+    """Return the error for a model that torch.export cannot trace."""
     text = str(error)
     fixed = re.search(r"L\['tensors'\]\[(\d+)\]\.size\(\)\[(\d+)\]", text)
     if fixed and "Constraint" in text:
         return ModelError(
             f"torch.export: the model fixes axis {fixed.group(2)} of input "
-            f"'{inputs[int(fixed.group(1))]}', which is "
-            "to be dynamic; leave it out of --dynamic-axes (none: all sizes fixed), or try "
-            "--exporter torchscript"
+            f"'{inputs[int(fixed.group(1))]}', which should be dynamic; remove it from "
+            "--dynamic-axes (none: all sizes fixed), or try --exporter torchscript"
         )
     call = re.search(r'following call raised this error:\s+File "([^"]+)", line (\d+)', text)
-    place = f" ({Path(call.group(1)).name} line {call.group(2)})" if call else ""
+    location = f" ({Path(call.group(1)).name} line {call.group(2)})" if call else ""
     return ModelError(
-        f"torch.export cannot trace the model{place}: {_get_first_line(error)}; try --exporter "
+        f"torch.export cannot trace the model{location}: {_get_first_line(error)}; try --exporter "
         "torchscript"
     )
 
 
 def _find_unsupported_operator(error: BaseException, opset: int) -> ModelError | None:
-    """Return the error for an operator that has no ONNX form, with its module.
+    """Return the error for an operator without an ONNX equivalent, naming its module.
 
-    None where that is not the cause.
+    Returns None if this is not the cause of `error`.
     """
-    chain = list(_iterate_causes(error))
-    if not any(type(e).__name__ == "DispatchError" for e in chain):
+    causes = list(_iterate_causes(error))
+    if not any(type(cause).__name__ == "DispatchError" for cause in causes):
         return None
-    nodes = [node for e in chain for node in _iterate_frame_locals(e.__traceback__, torch.fx.Node)]
+    nodes: list[torch.fx.Node] = []
+    for cause in causes:
+        nodes += _iterate_frame_locals(cause.__traceback__, torch.fx.Node)
     if not nodes:
         return None
-    node = nodes[-1]
-    stack = list(node.meta.get("nn_module_stack", {}).values())
+    stack = list(nodes[-1].meta.get("nn_module_stack", {}).values())
     path = _strip_root(stack[-1][0]) if stack else ""
-    return _make_unsupported_error(str(node.target), path, "dynamo", opset)
+    return _make_unsupported_error(str(nodes[-1].target), path, "dynamo", opset)
 
 
 def _make_unsupported_error(operator: str, path: str, exporter: str, opset: int) -> ModelError:
-    where = f"module '{path}'" if path else "the model's own forward"
-    other = next(name for name in OPSETS if name != exporter)
+    """Return the error for an operator without an ONNX equivalent in the module at `path`."""
+    location = f"module '{path}'" if path else "the model's own forward"
+    other_exporter = next(name for name in OPSETS if name != exporter)
     return ModelError(
-        f"operator {operator} in {where} has no ONNX form (exporter {exporter}, opset {opset}); "
-        "write it "
-        f"with other operators, or try --exporter {other}"
+        f"operator {operator} in {location} has no ONNX equivalent (exporter {exporter}, opset "
+        f"{opset}); write it with other operators, or try --exporter {other_exporter}"
     )
 
 
 def _iterate_causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and the chain of its causes."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
 
 
 def _get_root_cause(error: BaseException) -> BaseException:
+    """Return the first error of the chain of causes."""
     return list(_iterate_causes(error))[-1]
 
 
-def _iterate_frame_locals(trace: TracebackType | None, kind: type) -> Iterator[Any]:
-    while trace is not None:
-        yield from (value for value in trace.tb_frame.f_locals.values() if isinstance(value, kind))
-        trace = trace.tb_next
+def _iterate_frame_locals(traceback: TracebackType | None, kind: type) -> Iterator[Any]:
+    """Yield the local variables of type `kind` in all frames of a traceback."""
+    while traceback is not None:
+        for value in traceback.tb_frame.f_locals.values():
+            if isinstance(value, kind):
+                yield value
+        traceback = traceback.tb_next
 
 
-# ---- torchscript -------------------------------------------------------------------------------------------------
+# ---- torchscript --------------------------------------------------------------------------------
 
 
-def _torchscript(
+def _export_torchscript(
     model: nn.Module,
     inputs: Mapping[str, Tensor],
     outputs: Sequence[str],
@@ -235,11 +269,12 @@ def _torchscript(
     opset: int,
     dump_text: Callable[[str], None],
 ) -> ir.Model:
-    said: list[str] = []
+    """Export with the TorchScript tracer; arguments as of `trace_model`."""
+    captured: list[str] = []
     with temporary_folder() as folder:
         path = folder / "model.onnx"
         try:
-            with _capture_output(said):
+            with _capture_output(captured):
                 torch.onnx.export(
                     model,
                     tuple(inputs.values()),
@@ -249,20 +284,20 @@ def _torchscript(
                     verbose=False,
                     input_names=list(inputs),
                     output_names=list(outputs),
-                    dynamic_axes={name: dict(free) for name, free in axes.items()},
-                    # anything else folds normalisation into convolutions
+                    dynamic_axes={name: dict(symbols) for name, symbols in axes.items()},
+                    # other modes fold batch norms into convolutions
                     training=torch.onnx.TrainingMode.PRESERVE,
                     do_constant_folding=False,
                 )
         except torch.onnx.errors.UnsupportedOperatorError as error:
-            raise _make_torchscript_error(model, str(error), "".join(said), opset) from error
+            raise _make_torchscript_error(model, str(error), "".join(captured), opset) from error
         except Exception as error:
             raise ModelError(
                 f"torch's torchscript exporter cannot write the model: {_get_first_line(error)}; "
                 "try --exporter dynamo"
             ) from error
         graph = ir.load(path)
-    dump_text("\n".join(f"{n.op_type} {n.name}" for n in graph.graph) + "\n")
+    dump_text("\n".join(f"{node.op_type} {node.name}" for node in graph.graph) + "\n")
     paths = [name for name, _ in model.named_modules()]
     for node in ir.iter_nodes_recursive(graph.graph):
         name = str(node.name)
@@ -271,79 +306,97 @@ def _torchscript(
     return _strip_root_from_initializers(graph)
 
 
-def _make_torchscript_error(model: nn.Module, message: str, said: str, opset: int) -> ModelError:
-    """Return the error for an operator that this exporter does not know.
+def _make_torchscript_error(model: nn.Module, message: str, output: str, opset: int) -> ModelError:
+    """Return the error for an operator that the TorchScript exporter does not support.
 
-    Its module stands in the traced graph, which the exporter prints when it fails: ``aten::x(...),
-    scope: T::name/``.
+    Its module is in the traced graph, which the exporter prints on failure:
+    ``aten::x(...), scope: T::name/``.
+
+    Parameters
+    ----------
+    message, output
+        The error message, and the output of the exporter.
     """
-    found = re.search(r"'([\w:]+)'", message)
-    kind = found.group(1) if found else message
-    line = re.search(rf"= {re.escape(kind)}\(.*?\), scope: (\S+)", said)
-    steps = [part.partition("::")[2] for part in line.group(1).split("/")] if line else []
+    operator_match = re.search(r"'([\w:]+)'", message)
+    operator = operator_match.group(1) if operator_match else message
+    scope_match = re.search(rf"= {re.escape(operator)}\(.*?\), scope: (\S+)", output)
+    steps = []
+    if scope_match:
+        steps = [scope.partition("::")[2] for scope in scope_match.group(1).split("/")]
     path = _module_path(
         [step for step in steps if step], [name for name, _ in model.named_modules()]
     )
-    return _make_unsupported_error(kind, _strip_root(path), "torchscript", opset)
+    return _make_unsupported_error(operator, _strip_root(path), "torchscript", opset)
 
 
 @contextlib.contextmanager
-def _capture_output(said: list[str]) -> Iterator[None]:
-    """Catch what is written to the process's own stdout and stderr, as C++ code does, and append it to `said`."""
+def _capture_output(captured: list[str]) -> Iterator[None]:
+    """Append the stdout and stderr of the process, including C++ code, to `captured`."""
     with tempfile.TemporaryFile() as file:
-        before = [os.dup(number) for number in (1, 2)]
-        for number in (1, 2):
-            os.dup2(file.fileno(), number)
+        original_descriptors = [os.dup(descriptor) for descriptor in (1, 2)]
+        for descriptor in (1, 2):
+            os.dup2(file.fileno(), descriptor)
         try:
             yield
         finally:
-            for number, old in zip((1, 2), before, strict=True):
-                os.dup2(old, number)
-                os.close(old)
+            for descriptor, original in zip((1, 2), original_descriptors, strict=True):
+                os.dup2(original, descriptor)
+                os.close(original)
             file.seek(0)
-            said.append(file.read().decode("utf-8", "replace"))
+            captured.append(file.read().decode("utf-8", "replace"))
 
 
 def _module_path(steps: Sequence[str], paths: Sequence[str]) -> str:
-    """Return the module path of a scope of this exporter, whose steps are attribute names with the numbers behind them.
+    """Return the module path of a scope of the TorchScript exporter.
 
-    ``layer1/layer1.0/conv`` is ``layer1.0.conv``, ``encoder/blocks.3`` is ``encoder.blocks.3``:
-    each step is a module below the one before it, the nearest that is so called. The second call of
-    a module ``fc`` has the step ``fc_1``.
+    ``layer1/layer1.0/conv`` is ``layer1.0.conv``, and ``encoder/blocks.3`` is ``encoder.blocks.3``:
+    each step is the nearest module of this name below the previous one. The second call of a module
+    ``fc`` has the step ``fc_1``.
+
+    Parameters
+    ----------
+    steps
+        The names in the scope.
+    paths
+        Paths of all modules.
     """
     path = ""
     for step in steps:
-        inside = [p for p in paths if not path or p.startswith(f"{path}.")]
-        again = re.sub(r"_\d+$", "", step)
-        below = [p for p in inside if _get_scope_name(p) == step] or [
-            p for p in inside if _get_scope_name(p) == again
-        ]
-        path = min(below, key=lambda p: p.count("."), default=f"{path}.{step}".lstrip("."))
+        descendants = [item for item in paths if not path or item.startswith(f"{path}.")]
+        first_call_step = re.sub(r"_\d+$", "", step)
+        matches = [item for item in descendants if _get_scope_name(item) == step]
+        if not matches:
+            matches = [item for item in descendants if _get_scope_name(item) == first_call_step]
+        default = f"{path}.{step}".lstrip(".")
+        path = min(matches, key=lambda item: item.count("."), default=default)
     return path
 
 
 def _get_scope_name(path: str) -> str:
-    """Return what the exporter calls the module `path`.
+    """Return the name of a module in scopes of the exporter.
 
-    Its last word that is no number, and the numbers behind it.
+    It is the last attribute name that is not a number, with the numbers after it.
     """
-    words = path.split(".")
-    first = next((i for i in reversed(range(len(words))) if not words[i].isnumeric()), 0)
-    return ".".join(words[first:])
+    names = path.split(".")
+    start = len(names) - 1
+    while start > 0 and names[start].isnumeric():
+        start -= 1
+    return ".".join(names[start:])
 
 
-# ---- both --------------------------------------------------------------------------------------------------------
+# ---- both exporters -----------------------------------------------------------------------------
 
 
 def _strip_root(path: str) -> str:
-    """Return `path`, of a module in `FlattenedModel`, as the user's model calls it."""
-    words = path.split(".")
-    if _ROOT not in words:
+    """Convert the path of a module in `FlattenedModel` to the path in the user's model."""
+    names = path.split(".")
+    if _ROOT not in names:
         return ""
-    return ".".join(words[words.index(_ROOT) + 1 :])
+    return ".".join(names[names.index(_ROOT) + 1 :])
 
 
 def _strip_root_from_initializers(graph: ir.Model) -> ir.Model:
+    """Remove the prefix of `FlattenedModel` from the names of initializers, and return `graph`."""
     for name, value in list(graph.graph.initializers.items()):
         if name.startswith(f"{_ROOT}."):
             ir.rename_initializer(graph, value, name.removeprefix(f"{_ROOT}."))
@@ -351,6 +404,6 @@ def _strip_root_from_initializers(graph: ir.Model) -> ir.Model:
 
 
 def _get_first_line(error: BaseException) -> str:
-    """Return the first line of what `error` says, without terminal colours."""
+    """Return the first line of an error message, without terminal colours."""
     text = re.sub(r"\x1b\[\d+m", "", str(error)).strip() or type(error).__name__
     return text.splitlines()[0].strip().rstrip(".;:")[:300]

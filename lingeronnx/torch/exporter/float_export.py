@@ -1,12 +1,11 @@
-"""From a torch module to a clean float ONNX file that is proven to compute the same.
+"""Export of a torch module to a clean float ONNX file that is verified to compute the same.
 
-    flatten the call -> trace (one of torch's exporters) -> clean -> compare with torch in
+    flatten the call -> trace (one of torch's exporters) -> clean up -> compare with torch in
     onnxruntime -> write
 
-The comparison runs on the given arguments, and on other sizes of every dynamic axis. The module is
-as it was afterwards: training flags of all submodules, parameters and buffers. Knows graphs and
-torch; the exporters' ways are in `exporters`, what clean means in `cleanup`, the comparison in
-`equivalence`.
+The comparison covers the given arguments and other sizes of each dynamic axis. Afterwards the
+module is unchanged: training flags of all submodules, parameters and buffers. The exporters are in
+`exporters`, the cleanup in `cleanup`, the comparison in `equivalence`.
 """
 
 from __future__ import annotations
@@ -36,20 +35,30 @@ from .signature import Axes, FlattenedModel, InputShape, ModuleCall, make_inputs
 
 __all__ = ["Exported", "InputShape", "TOLERANCE", "export"]
 
-#: The largest difference from torch, in parts of an output's largest magnitude.
+#: Default limit of the difference from torch, relative to the largest magnitude of an output.
 TOLERANCE = 1e-4
-
-_FLOATS = (torch.float32,)
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What `export` wrote.
+    """Result of `export`.
 
-    inputs, outputs : name -> sizes, a dynamic one by its name. nodes : their number. difference :
-    the largest difference from torch in parts of the output's largest magnitude, over all `sizes`
-    that were compared: for each run the size of every dynamic axis. scopes : {node: the path of the
-    module that it was traced in}.
+    Attributes
+    ----------
+    path, exporter, opset
+        File written, and exporter and opset used.
+    inputs, outputs
+        Name -> shape; a dynamic size is given by its name.
+    nodes, parameters
+        Number of nodes, and of parameter elements.
+    difference
+        Largest difference from torch in all runs, relative to the largest magnitude of the output.
+    sizes
+        Sizes of the dynamic axes, by name, for each run that was compared.
+    notes
+        Remarks for the user.
+    scopes
+        Node name -> path of the module that it was traced in.
     """
 
     path: Path
@@ -82,21 +91,47 @@ def export(
     tolerance: float = TOLERANCE,
     debug_dump: str | os.PathLike[str] | None = None,
 ) -> Exported:
-    """Export `model` to the ONNX file `path` and return what was written.
+    """Export a model to a float ONNX file.
 
-    model : a module in float32, or ``file.py:name`` of one. args : a tensor, a tuple of positional
-    arguments or a dict
-        of keyword arguments of its forward, nested as it likes; kwargs : further keyword arguments;
-        or input_shapes instead of both, for made-up inputs.
-    input_names, output_names : in the order of the tensors; default the parameters of forward, keys
-    and positions. dynamic_axes : ``{"x": [0, 2]}``, ``{"x": {0: "N"}}`` or both mixed; default axis
-    0 of all inputs; {} for none. exporter : dynamo or torchscript; default dynamo, torchscript for
-    an opset below 18. opset : default 18. scopes : node names tell the module path. checkpoint : a
-    file or a state_dict to load first, by
-        `checkpoint.load_module_checkpoint`, into the module, which keeps it.
-    tolerance : of the comparison with torch. debug_dump : a folder for every intermediate graph.
-    Raises ModelError for a model that cannot be exported or computes something else in onnxruntime,
-    ConfigError.
+    Parameters
+    ----------
+    model
+        A module in float32, or ``file.py:name`` of one.
+    args
+        Arguments of its forward: a tensor, a tuple of positional arguments, or a dict of keyword
+        arguments, nested in any way.
+    path
+        File to write.
+    kwargs
+        Further keyword arguments of forward.
+    input_shapes
+        Shapes of random inputs, instead of `args` and `kwargs`.
+    input_names, output_names
+        Names in the order of the tensors; by default derived from the parameters of forward, keys
+        and positions.
+    dynamic_axes
+        ``{"x": [0, 2]}``, ``{"x": {0: "N"}}``, or a mixture. By default axis 0 of all inputs; {}
+        for none.
+    opset
+        Opset of the file, by default 18.
+    exporter
+        "dynamo" or "torchscript"; by default dynamo, or torchscript for an opset below 18.
+    scopes
+        Whether node names contain the module path.
+    checkpoint
+        A file or state_dict to load into the module first; see
+        `checkpoint.load_module_checkpoint`. The module keeps it.
+    tolerance
+        Limit of the difference from torch, relative to the largest magnitude of an output.
+    debug_dump
+        Folder for all intermediate graphs.
+
+    Raises
+    ------
+    ModelError
+        If the model cannot be exported, or the graph computes something else in onnxruntime.
+    ConfigError
+        If an argument is invalid.
     """
     exporter, opset = select_exporter(exporter, opset)
     target = _check_output_path(path)
@@ -108,12 +143,12 @@ def export(
     elif args is None and not kwargs:
         args = example
     if args is None and not kwargs:
-        raise ConfigError("no inputs given; name their sizes: --input-shape NAME=1,3,224,224")
+        raise ConfigError("no inputs given; pass their shapes: --input-shape NAME=1,3,224,224")
     call = ModuleCall(module, () if args is None else args, kwargs or {}, input_names)
     _check_inputs(dict(zip(call.names, call.tensors, strict=True)))
     dump = _GraphDump(debug_dump)
     with evaluation_mode(module), traceable_lstms(module), torch.no_grad():
-        proven = _export_verified(
+        verified = _export_verified(
             module,
             call,
             output_names,
@@ -124,14 +159,14 @@ def export(
             tolerance=tolerance,
             dump=dump,
         )
-    _check_file(proven.graph)
-    dump.graph("final", proven.graph)
-    ir.save(proven.graph, target)
-    return proven.to_exported(target, exporter, opset)
+    _check_file(verified.graph)
+    dump.graph("final", verified.graph)
+    ir.save(verified.graph, target)
+    return verified.to_exported(target, exporter, opset)
 
 
 class _VerifiedExport(NamedTuple):
-    """A clean graph, what the user should know, the modules of its nodes, and the runs that it agrees with torch on."""
+    """A clean graph with notes, module paths of its nodes, and the runs that agree with torch."""
 
     graph: ir.Model
     notes: list[str]
@@ -140,7 +175,8 @@ class _VerifiedExport(NamedTuple):
     difference: float
 
     def to_exported(self, path: Path, exporter: str, opset: int) -> Exported:
-        """Return what is told of the file `path` that holds the graph."""
+        """Return the result of `export` for the file `path`."""
+        constants = _get_constant_arrays(self.graph)
         return Exported(
             path=path,
             exporter=exporter,
@@ -148,11 +184,7 @@ class _VerifiedExport(NamedTuple):
             inputs=_get_dims(self.graph.graph.inputs),
             outputs=_get_dims(self.graph.graph.outputs),
             nodes=len(self.graph.graph),
-            parameters=sum(
-                array.size
-                for name, array in _get_constant_arrays(self.graph).items()
-                if is_parameter(name)
-            ),
+            parameters=sum(array.size for name, array in constants.items() if is_parameter(name)),
             difference=self.difference,
             sizes=[run.sizes for run in self.runs],
             notes=self.notes,
@@ -172,7 +204,10 @@ def _export_verified(
     tolerance: float,
     dump: _GraphDump,
 ) -> _VerifiedExport:
-    """Trace `module` as it is called, clean the graph, and compare it with torch."""
+    """Trace `module` with the arguments of a call, clean up the graph, and compare it with torch.
+
+    The other arguments are those of `export`.
+    """
     inputs = dict(zip(call.names, call.tensors, strict=True))
     notes: list[str] = []
     flat = FlattenedModel(module, call)
@@ -180,14 +215,13 @@ def _export_verified(
     names = flat.choose_output_names(list(results), output_names)
     outputs = dict(zip(names, results.values(), strict=True))
     axes, labels, runs = run_on_dynamic_axes(flat, inputs, outputs, dynamic_axes, notes)
-    at_least_two = {
-        symbol: max(size, 2) for symbol, size in runs[0].sizes.items()
-    }  # 1 is taken for fixed
-    traced = dict(zip(inputs, resize_inputs(inputs, axes, at_least_two), strict=True))
+    # The exporters assume that an axis of size 1 is fixed.
+    traced_sizes = {symbol: max(size, 2) for symbol, size in runs[0].sizes.items()}
+    traced_inputs = dict(zip(inputs, resize_inputs(inputs, axes, traced_sizes), strict=True))
     graph = trace_model(
         exporter,
         flat,
-        traced,
+        traced_inputs,
         names,
         axes=axes,
         opset=opset,
@@ -195,28 +229,26 @@ def _export_verified(
         dump_text=dump.text,
     )
     dump.graph("exported", graph)
+    feeds = [run.feed for run in runs]
     with suppress_output():
-        paths = clean_graph(
-            graph, _map_shared_parameters(module), [run.feed for run in runs], scopes, dump.graph
-        )
+        paths = clean_graph(graph, _map_shared_parameters(module), feeds, scopes, dump.graph)
     _declare_io(graph, inputs, axes, _get_output_dims(names, runs, labels), notes)
-    return _VerifiedExport(
-        graph, notes, paths, runs, compare_with_torch(graph, names, runs, tolerance)
-    )
+    difference = compare_with_torch(graph, names, runs, tolerance)
+    return _VerifiedExport(graph, notes, paths, runs, difference)
 
 
-# ---- before ------------------------------------------------------------------------------------------------------
+# ---- preparation --------------------------------------------------------------------------------
 
 
 def _load_module(model: nn.Module | str, checkpoint: Any) -> tuple[nn.Module, Any]:
-    """Return the module with its checkpoint, and the arguments that came with its name.
+    """Load the module and its checkpoint, and return it with the example arguments of its file.
 
-    ConfigError, ModelError.
+    Raises ConfigError or ModelError if it cannot be exported.
     """
     module, example = load_model(model) if isinstance(model, str) else (model, None)
     if not isinstance(module, nn.Module) or isinstance(module, torch.jit.ScriptModule):
         raise ConfigError(
-            f"cannot export a {type(module).__name__}; give a torch.nn.Module in Python"
+            f"cannot export a {type(module).__name__}; pass a torch.nn.Module in Python"
         )
     if checkpoint is not None:
         load_module_checkpoint(module, checkpoint)
@@ -225,14 +257,12 @@ def _load_module(model: nn.Module | str, checkpoint: Any) -> tuple[nn.Module, An
 
 
 def _check_output_path(path: str | os.PathLike[str]) -> Path:
+    """Return the path; raises ConfigError if it is a folder or its folder does not exist."""
     target = Path(path)
     if target.is_dir():
-        raise ConfigError(f"cannot write {target}: it is a folder; give a file name")
+        raise ConfigError(f"cannot write {target}: it is a folder; pass a file name")
     if not target.parent.is_dir():
-        raise ConfigError(
-            f"cannot write {target}: there is no folder {target.parent}; create it or choose "
-            "another name"
-        )
+        raise ConfigError(f"cannot write {target}: folder {target.parent} does not exist")
     return target
 
 
@@ -243,91 +273,110 @@ def _make_example_inputs(
     shapes: Sequence[InputShape],
     names: Sequence[str] | None,
 ) -> tuple[Any, dict[str, Any], Sequence[str] | None]:
+    """Return random positional and keyword arguments, and the names of the inputs or None."""
     if args is not None or kwargs:
-        raise ConfigError("give arguments or input shapes, not both")
-    made, named, found = make_inputs(module, shapes)
-    return made, named, names if names is not None else found
+        raise ConfigError("pass arguments or input shapes, not both")
+    args, kwargs, shape_names = make_inputs(module, shapes)
+    return args, kwargs, names if names is not None else shape_names
 
 
 @contextlib.contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Put `model` into evaluation mode; afterwards every submodule has the mode it had.
+    """Put all modules of `model` into evaluation mode within a context.
 
-    Meanwhile attention layers take their documented path: their fast path has operators without an
-    ONNX form.
+    The fast path of attention layers is disabled, since its operators have no ONNX equivalent.
     """
-    before = [(module, module.training) for module in model.modules()]
-    fast = torch.backends.mha.get_fastpath_enabled()
+    training_flags = [(module, module.training) for module in model.modules()]
+    fastpath_enabled = torch.backends.mha.get_fastpath_enabled()
     model.eval()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
-        for module, training in before:
+        torch.backends.mha.set_fastpath_enabled(fastpath_enabled)
+        for module, training in training_flags:
             module.training = training
 
 
 def _check_floats(model: nn.Module) -> None:
-    """Raise ModelError for parameters and buffers in another float type than float32."""
+    """Raise ModelError if a parameter or buffer has a float type other than float32."""
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if (tensor.is_floating_point() or tensor.is_complex()) and tensor.dtype not in _FLOATS:
-            kind = str(tensor.dtype).removeprefix("torch.")
+        if _is_unsupported_float(tensor):
+            dtype = str(tensor.dtype).removeprefix("torch.")
             raise ModelError(
-                f"'{name}' of the model is {kind}; the export is in float32: export model.float()"
+                f"'{name}' of the model is {dtype}, but only float32 can be exported: export "
+                "model.float()"
             )
 
 
 def _check_inputs(inputs: Mapping[str, Tensor]) -> None:
+    """Raise ModelError if an input has a float type other than float32."""
     for name, tensor in inputs.items():
-        if (tensor.is_floating_point() or tensor.is_complex()) and tensor.dtype not in _FLOATS:
-            kind = str(tensor.dtype).removeprefix("torch.")
+        if _is_unsupported_float(tensor):
+            dtype = str(tensor.dtype).removeprefix("torch.")
             raise ModelError(
-                f"input '{name}' is {kind}; the export is in float32: give {name}.float()"
+                f"input '{name}' is {dtype}, but only float32 can be exported: pass {name}.float()"
             )
 
 
+def _is_unsupported_float(tensor: Tensor) -> bool:
+    """Return whether a tensor has a float or complex type other than float32."""
+    if not tensor.is_floating_point() and not tensor.is_complex():
+        return False
+    return tensor.dtype != torch.float32
+
+
 def _map_shared_parameters(model: nn.Module) -> dict[str, str]:
-    """Return the names of the state_dict, each with the first name of the same tensor."""
-    first: dict[int, str] = {}
-    found = {}
-    named = dict(
-        [
-            *model.named_parameters(remove_duplicate=False),
-            *model.named_buffers(remove_duplicate=False),
-        ]
-    )
+    """Return for each name in the state_dict the first name of the same tensor."""
+    first_names: dict[int, str] = {}
+    shared: dict[str, str] = {}
+    tensors = dict(model.named_parameters(remove_duplicate=False))
+    tensors |= dict(model.named_buffers(remove_duplicate=False))
     for name in model.state_dict(keep_vars=True):
-        if name in named:
-            found[name] = first.setdefault(id(named[name]), name)
-    return found
+        if name in tensors:
+            shared[name] = first_names.setdefault(id(tensors[name]), name)
+    return shared
 
 
-# ---- the graph ---------------------------------------------------------------------------------------------------
+# ---- the graph ----------------------------------------------------------------------------------
 
 
 def _get_output_dims(
-    names: Sequence[str], runs: Sequence[TorchRun], given: Mapping[str, Mapping[int, str]]
+    names: Sequence[str], runs: Sequence[TorchRun], labels: Mapping[str, Mapping[int, str]]
 ) -> dict[str, list[int | str]]:
-    """Return the sizes of the outputs.
+    """Return the dimensions of the outputs.
 
-    Numbers where all runs agree, else the name of the size that went along.
+    A dimension is a number if it is equal in all runs, else the name of the dynamic size that it
+    equals in all runs, else a new name.
+
+    Parameters
+    ----------
+    labels
+        Output name -> axis -> requested name of the dimension.
     """
-    found: dict[str, list[int | str]] = {}
+    dims_by_name: dict[str, list[int | str]] = {}
     for index, name in enumerate(names):
         dims: list[int | str] = []
         for axis, size in enumerate(runs[0].results[index].shape):
             sizes = [run.results[index].shape[axis] for run in runs]
-            same = (
-                symbol for symbol in runs[0].sizes if [run.sizes[symbol] for run in runs] == sizes
-            )
-            label = given.get(name, {}).get(axis)
-            fixed = len(set(sizes)) == 1
-            dims.append(
-                label or (size if fixed else next(same, f"{name.replace('.', '_')}_{axis}"))
-            )
-        found[name] = dims
-    return found
+            label = labels.get(name, {}).get(axis)
+            if label:
+                dims.append(label)
+            elif len(set(sizes)) == 1:
+                dims.append(size)
+            else:
+                default = f"{name.replace('.', '_')}_{axis}"
+                dims.append(_find_equal_size(sizes, runs) or default)
+        dims_by_name[name] = dims
+    return dims_by_name
+
+
+def _find_equal_size(sizes: Sequence[int], runs: Sequence[TorchRun]) -> str | None:
+    """Return the name of the dynamic size that equals `sizes` in the runs, or None."""
+    for symbol in runs[0].sizes:
+        if [run.sizes[symbol] for run in runs] == sizes:
+            return symbol
+    return None
 
 
 def _declare_io(
@@ -337,32 +386,30 @@ def _declare_io(
     outputs: Mapping[str, list[int | str]],
     notes: list[str],
 ) -> None:
-    """Write the sizes of inputs and outputs, take out inputs that nobody reads, and infer the other shapes."""
+    """Set the shapes of inputs and outputs, remove unused inputs, and infer all other shapes."""
     for value in list(graph.graph.inputs):
         name = str(value.name)
         if value.uses():
-            free = axes.get(name, {})
+            symbols = axes.get(name, {})
             value.shape = ir.make_shape(
-                [free.get(axis, size) for axis, size in enumerate(inputs[name].shape)]
+                [symbols.get(axis, size) for axis, size in enumerate(inputs[name].shape)]
             )
         else:
             graph.graph.inputs.remove(value)
-    kept = {value.name for value in graph.graph.inputs}
-    notes += [
-        f"input '{name}' has no effect on the outputs; it is left out"
-        for name in inputs
-        if name not in kept
-    ]
+    used_inputs = {value.name for value in graph.graph.inputs}
+    for name in inputs:
+        if name not in used_inputs:
+            notes.append(f"input '{name}' has no effect on the outputs and is removed")
     for value in graph.graph.outputs:
         value.shape = ir.make_shape(outputs[str(value.name)])
     ir.infer_shapes(graph)
-    sort_initializers(graph)  # the inference moves the large ones
+    sort_initializers(graph)  # shape inference reorders large ones
 
 
 def _check_file(graph: ir.Model) -> None:
-    """Raise ModelError where onnx's checker, shapes included, finds something.
+    """Raise ModelError if onnx's checker, including shape inference, finds an error.
 
-    Too large graphs are not checked.
+    Graphs above the protobuf size limit are not checked.
     """
     proto = ir.to_proto(graph)
     if onnx_file.exceeds_size_limit(proto, ir.MAX_MODEL_BYTES):
@@ -372,29 +419,34 @@ def _check_file(graph: ir.Model) -> None:
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         line = next(iter(str(error).splitlines()), type(error).__name__)
         raise ModelError(
-            f"the exporter wrote a graph that is not valid ONNX: {line}; try the other --exporter"
+            f"the exporter wrote an invalid ONNX graph: {line}; try the other --exporter"
         ) from error
 
 
 def _get_constant_arrays(graph: ir.Model) -> dict[str, np.ndarray]:
-    return {
-        name: array
-        for name, v in graph.graph.initializers.items()
-        if (array := ir.const_value(v)) is not None
-    }
+    """Return the values of the initializers by name."""
+    arrays = {}
+    for name, value in graph.graph.initializers.items():
+        array = ir.const_value(value)
+        if array is not None:
+            arrays[name] = array
+    return arrays
 
 
 def _get_dims(values: Sequence[ir.Value]) -> dict[str, list[int | str]]:
-    return {
-        str(v.name): [d if isinstance(d, int) else str(d.value) for d in v.shape or ()]
-        for v in values
-    }
+    """Return the shapes of graph inputs or outputs by name, with names for dynamic sizes."""
+    dims_by_name: dict[str, list[int | str]] = {}
+    for value in values:
+        dims_by_name[str(value.name)] = [
+            dim if isinstance(dim, int) else str(dim.value) for dim in value.shape or ()
+        ]
+    return dims_by_name
 
 
 class _GraphDump:
-    """Numbered files of the intermediate graphs in a folder, which is made.
+    """Writes intermediate graphs to numbered files in a folder, which is created if needed.
 
-    Nothing where there is none.
+    Without a folder nothing is written.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None) -> None:
@@ -405,15 +457,16 @@ class _GraphDump:
         """Write the traced program."""
         if self._folder is not None:
             with created_folder(self._folder):
-                write_text(self._next("traced", "txt"), program)
+                write_text(self._next_path("traced", "txt"), program)
 
     def graph(self, name: str, graph: ir.Model) -> None:
-        """Write `graph` as it is now."""
+        """Write the current state of `graph` under the name of a step."""
         if self._folder is not None:
             with created_folder(self._folder):
-                ir.save(graph, self._next(name, "onnx"))
+                ir.save(graph, self._next_path(name, "onnx"))
 
-    def _next(self, name: str, suffix: str) -> Path:
+    def _next_path(self, name: str, suffix: str) -> Path:
+        """Return the path of the next file and count it."""
         assert self._folder is not None
         self._count += 1
         return self._folder / f"{self._count - 1}_{name}.{suffix}"

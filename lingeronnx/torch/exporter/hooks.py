@@ -1,7 +1,4 @@
-"""Torch modules followed while they are called, by forward hooks: what submodules put out.
-
-The same calls in ONNX.
-"""
+"""Observation of the calls of a torch module by forward hooks, and the same calls in ONNX."""
 
 from __future__ import annotations
 
@@ -31,29 +28,41 @@ __all__ = [
 @contextlib.contextmanager
 def watch_outputs(
     model: nn.Module,
-    is_wanted: Callable[[str], bool],
+    is_selected: Callable[[str], bool],
     watch: Callable[[str, np.ndarray, None], None],
 ) -> Iterator[None]:
-    """Call `watch` with (path, array, None) for every tensor that a submodule with a `is_wanted` path puts out.
+    """Observe the outputs of submodules within a context.
 
-    A submodule with several tensors adds their numbers to the path. Raises ConfigError where no
-    path is wanted.
+    Parameters
+    ----------
+    is_selected
+        Function of a module path that selects the submodules.
+    watch
+        Called with (path, array, None) for each output tensor. If a submodule returns several
+        tensors, their index is appended to the path.
+
+    Raises
+    ------
+    ConfigError
+        If no submodule is selected.
     """
-    named = [(name, module) for name, module in model.named_modules() if name and is_wanted(name)]
-    if not named:
-        raise ConfigError("no submodule has a name that fits the pattern")
+    modules = [
+        (path, module) for path, module in model.named_modules() if path and is_selected(path)
+    ]
+    if not modules:
+        raise ConfigError("no submodule has a name that matches the pattern")
 
-    def hook(name: str) -> Callable[..., None]:
-        def seen(_module: nn.Module, _inputs: Any, output: Any) -> None:
+    def make_hook(path: str) -> Callable[..., None]:
+        def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
             tensors = list(_iterate_tensors(output))
-            for number, tensor in enumerate(tensors):
+            for index, tensor in enumerate(tensors):
                 array = tensor.detach().cpu()
                 array = array.float() if array.is_floating_point() else array
-                watch(name if len(tensors) == 1 else f"{name}.{number}", array.numpy(), None)
+                watch(path if len(tensors) == 1 else f"{path}.{index}", array.numpy(), None)
 
-        return seen
+        return hook
 
-    handles = [module.register_forward_hook(hook(name)) for name, module in named]
+    handles = [module.register_forward_hook(make_hook(path)) for path, module in modules]
     try:
         yield
     finally:
@@ -62,7 +71,7 @@ def watch_outputs(
 
 
 def _iterate_tensors(output: Any) -> Iterator[Tensor]:
-    """Yield the tensors in what a module returned, in order."""
+    """Yield the tensors in the return value of a module, in order."""
     if isinstance(output, Tensor):
         yield output
     elif isinstance(output, dict):
@@ -74,26 +83,30 @@ def _iterate_tensors(output: Any) -> Iterator[Tensor]:
 
 
 def count_module_calls(model: nn.Module, args: Any) -> list[tuple[str, str, int]]:
-    """Return (path, type, number) of the modules without modules in them.
+    """Count how often one call of `model` calls each of its leaf modules.
 
-    How often one call of `model` calls each.
-    args : as `export_session` takes them. A module that stands under several paths has the first.
+    Parameters
+    ----------
+    args
+        A tuple of arguments, a dict of keyword arguments, or a single argument.
+
+    Returns
+    -------
+    list of (path, type, count)
+        A module with several paths is listed under the first.
     """
-    counted = {
-        path: 0 for path, module in model.named_modules() if path and not [*module.children()]
+    leaves = {
+        path: module for path, module in model.named_modules() if path and not [*module.children()]
     }
+    counts = dict.fromkeys(leaves, 0)
 
-    def hook(path: str) -> Callable[..., None]:
-        def seen(*_: Any) -> None:
-            counted[path] += 1
+    def make_hook(path: str) -> Callable[..., None]:
+        def hook(*_: Any) -> None:
+            counts[path] += 1
 
-        return seen
+        return hook
 
-    handles = [
-        module.register_forward_hook(hook(path))
-        for path, module in model.named_modules()
-        if path in counted
-    ]
+    handles = [module.register_forward_hook(make_hook(path)) for path, module in leaves.items()]
     training = model.training
     try:
         model.eval()
@@ -106,16 +119,20 @@ def count_module_calls(model: nn.Module, args: Any) -> list[tuple[str, str, int]
         model.train(training)
         for handle in handles:
             handle.remove()
-    modules = dict(model.named_modules())
-    return [(path, type(modules[path]).__name__, number) for path, number in counted.items()]
+    return [(path, type(leaves[path]).__name__, count) for path, count in counts.items()]
 
 
 def export_session(
     model: nn.Module, args: Any, path: str | os.PathLike[str], kwargs: Any = None
 ) -> Session:
-    """Export `model`, called with `args`, to `path` and return a session on it.
+    """Export `model` to `path` and return a session on it; errors as of `export`.
 
-    Raises what `export` raises.
+    Parameters
+    ----------
+    args
+        A tuple of arguments, a dict of keyword arguments, or a single argument.
+    kwargs
+        Further keyword arguments, or None.
     """
     args = args if isinstance(args, tuple | dict) else (args,)
     return Session(export(model, args, path, kwargs=kwargs or None).path)
@@ -124,9 +141,12 @@ def export_session(
 def export_session_for(
     model: nn.Module, feeds: Mapping[str, np.ndarray], path: str | os.PathLike[str]
 ) -> Session:
-    """Export `model`, called with the arrays of `feeds` in their order, which name its inputs.
+    """Export `model` to `path` and return a session on it.
 
-    See `export_session`.
+    Parameters
+    ----------
+    feeds
+        Positional arguments of the model in order, by the names that its inputs get.
     """
     args = tuple(torch.from_numpy(np.array(array)) for array in feeds.values())
     return Session(export(model, args, path, input_names=list(feeds)).path)
@@ -136,31 +156,34 @@ def export_session_for(
 def mirror_calls(
     model: nn.Module, path: str | os.PathLike[str], on_session: Callable[[Session], None]
 ) -> Iterator[None]:
-    """Export `model` at its first call in the block, tell `on_session`, and run each call in that session as well."""
-    session: Session | None = None
-    busy = False  # an export calls the module
+    """Run each call of `model` within a context in ONNX too.
 
-    def seen(_module: nn.Module, args: Any, kwargs: Any, _output: Any) -> None:
-        nonlocal session, busy
-        if busy:
+    Parameters
+    ----------
+    path
+        File for the export, which is written at the first call.
+    on_session
+        Called with the session on the export.
+    """
+    session: Session | None = None
+    is_busy = False  # the export calls the module again
+
+    def hook(_module: nn.Module, args: Any, kwargs: Any, _output: Any) -> None:
+        nonlocal session, is_busy
+        if is_busy:
             return
-        busy = True
+        is_busy = True
         try:
             if session is None:
                 session = export_session(model, args, path, kwargs)
                 on_session(session)
             call = ModuleCall(model, args, kwargs, None)
-            session.run(
-                None,
-                {
-                    n: t.detach().cpu().numpy()
-                    for n, t in zip(call.names, call.tensors, strict=True)
-                },
-            )
+            arrays = [tensor.detach().cpu().numpy() for tensor in call.tensors]
+            session.run(None, dict(zip(call.names, arrays, strict=True)))
         finally:
-            busy = False
+            is_busy = False
 
-    handle = model.register_forward_hook(seen, with_kwargs=True)
+    handle = model.register_forward_hook(hook, with_kwargs=True)
     try:
         yield
     finally:

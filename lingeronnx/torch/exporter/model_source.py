@@ -1,7 +1,7 @@
-"""A torch model by name: ``file.py:name`` or ``module:name``, a Module or what returns one.
+"""Loading of a torch model by name: ``file.py:name`` or ``module:name``.
 
-Knows Python modules and nothing of ONNX. The file is run as ``python file.py`` would find it: its
-own folder is on the import path meanwhile, so that it may import its neighbours.
+A file is executed as by ``python file.py``: its folder is on the import path in the meantime, so
+that it can import modules next to it. This module knows Python modules, but no ONNX.
 """
 
 from __future__ import annotations
@@ -23,30 +23,47 @@ __all__ = ["load_model"]
 
 
 def load_model(text: str) -> tuple[nn.Module, Any]:
-    """Return the Module that `text` names, and the arguments that came with it or None.
+    """Load the model that `text` names.
 
-    The name is a Module, or a class or function without arguments that returns one, or returns
-    ``(Module, arguments)``. Raises ConfigError.
+    Parameters
+    ----------
+    text
+        ``file.py:name`` or ``module:name``. The name refers to a Module, or to a class or function
+        without arguments that returns a Module or ``(Module, arguments)``.
+
+    Returns
+    -------
+    model : nn.Module
+    args
+        The arguments that came with the model, or None.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such model, or the code fails.
     """
-    home, colon, name = text.rpartition(":")
-    if not (colon and home and name.isidentifier()):
-        raise ConfigError(f"'{text}' names no model; give file.py:name or module:name")
-    with _importable(home):
-        found = _attribute(home, name)
-        made = _call(found, text) if callable(found) and not isinstance(found, nn.Module) else found
+    source, colon, name = text.rpartition(":")
+    if not (colon and source and name.isidentifier()):
+        raise ConfigError(f"'{text}' is not the name of a model; pass file.py:name or module:name")
+    with _importable(source):
+        model = _load_attribute(source, name)
+        if callable(model) and not isinstance(model, nn.Module):
+            model = _call_factory(model, text)
     args = None
-    if isinstance(made, tuple) and len(made) == 2:
-        made, args = made
-    if not isinstance(made, nn.Module):
+    if isinstance(model, tuple) and len(model) == 2:
+        model, args = model
+    if not isinstance(model, nn.Module):
         raise ConfigError(
-            f"{text} is a {type(made).__name__}; give a torch.nn.Module, or what returns one"
+            f"{text} is a {type(model).__name__}; pass a torch.nn.Module, or a function that "
+            "returns one"
         )
-    return made, args
+    return model, args
 
 
 @contextlib.contextmanager
-def _importable(home: str) -> Iterator[None]:
-    folder = str(Path(home).resolve().parent) if home.endswith(".py") else str(Path.cwd())
+def _importable(source: str) -> Iterator[None]:
+    """Put the folder of a file, or the current folder for a module, on the import path."""
+    folder = str(Path(source).resolve().parent) if source.endswith(".py") else str(Path.cwd())
     sys.path.insert(0, folder)
     try:
         yield
@@ -55,34 +72,41 @@ def _importable(home: str) -> Iterator[None]:
             sys.path.remove(folder)
 
 
-def _attribute(home: str, name: str) -> Any:
-    with wrap_user_errors(f"importing {home} failed", ConfigError):
-        module = _file(Path(home)) if home.endswith(".py") else importlib.import_module(home)
+def _load_attribute(source: str, name: str) -> Any:
+    """Return the attribute `name` of a file or module; raises ConfigError if there is none."""
+    with wrap_user_errors(f"importing {source} failed", ConfigError):
+        if source.endswith(".py"):
+            module = _import_file(Path(source))
+        else:
+            module = importlib.import_module(source)
     if not hasattr(module, name):
-        names = [
-            key
-            for key, value in vars(module).items()
-            if isinstance(value, nn.Module)
-            or inspect.isroutine(value)
-            or (inspect.isclass(value) and issubclass(value, nn.Module))
-        ]
-        raise ConfigError(f"{home} has no '{name}'{suggest_nearest(name, names)}")
+        candidates = [key for key, value in vars(module).items() if _is_model_source(value)]
+        raise ConfigError(f"{source} has no '{name}'{suggest_nearest(name, candidates)}")
     return getattr(module, name)
 
 
-def _file(path: Path) -> Any:
+def _is_model_source(value: Any) -> bool:
+    """Return whether a value is a Module, a Module class or a function."""
+    if isinstance(value, nn.Module) or inspect.isroutine(value):
+        return True
+    return inspect.isclass(value) and issubclass(value, nn.Module)
+
+
+def _import_file(path: Path) -> Any:
+    """Import a Python file as a module."""
     if not path.is_file():
         raise ConfigError(f"there is no file {path}")
     name = f"lingeronnx_source_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ConfigError(f"{path} is no Python file")
+        raise ConfigError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up there
+    sys.modules[name] = module  # dataclasses look up their module there
     spec.loader.exec_module(module)
     return module
 
 
-def _call(found: Any, text: str) -> Any:
+def _call_factory(factory: Any, text: str) -> Any:
+    """Call a class or function without arguments; raises ConfigError if it fails."""
     with wrap_user_errors(f"{text}(), which is called without arguments, failed", ConfigError):
-        return found()
+        return factory()

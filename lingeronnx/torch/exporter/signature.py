@@ -1,9 +1,8 @@
-"""What a model is called with and what it returns, as flat lists of named tensors.
+"""Arguments and results of a model as flat lists of named tensors, and their dynamic axes.
 
-And which axes are free.
-Arguments may be nested in tuples, lists and dicts, and hold values that are no tensors: those
-become part of the graph. Names come from the parameters of `forward`, from keys and from positions:
-``x``, ``batch.mask``, ``states.0``.
+Arguments can be nested in tuples, lists and dicts, and can contain values that are not tensors,
+which become part of the graph. Names are derived from the parameters of `forward`, keys and
+positions: ``x``, ``batch.mask``, ``states.0``.
 """
 
 from __future__ import annotations
@@ -32,18 +31,28 @@ __all__ = [
 
 _PLAIN_TYPES = (type(None), bool, int, float, complex, str)
 
-#: Tensor name -> axis -> the name of its size.
+#: Tensor name -> axis -> name of the dynamic size.
 Axes = Mapping[str, Mapping[int, str]]
 
 BATCH_SYMBOL = "N"
 
 
 class ModuleCall:
-    """One call of a model: `tensors` under `names`, and how to put them back into its arguments.
+    """The arguments of a call, as tensors with names.
 
-    args : a tensor, a tuple of positional arguments, or a dict of keyword arguments. names :
-    instead of the derived ones, one for each tensor. Raises ConfigError for arguments without a
-    tensor and for names that do not fit.
+    Parameters
+    ----------
+    args
+        A tensor, a tuple of positional arguments, or a dict of keyword arguments.
+    kwargs
+        Further keyword arguments.
+    names
+        Names of the tensors; None to derive them.
+
+    Raises
+    ------
+    ConfigError
+        If the arguments contain no tensor, or `names` are invalid.
     """
 
     def __init__(
@@ -55,28 +64,33 @@ class ModuleCall:
             args = (args,)
         parameters = _get_positional_parameters(model)
         paths, self._spec = pytree.tree_flatten_with_path((tuple(args), dict(kwargs)))
-        self._leaves = [torch.from_numpy(v) if isinstance(v, np.ndarray) else v for _, v in paths]
-        self._places = [i for i, leaf in enumerate(self._leaves) if isinstance(leaf, Tensor)]
-        if not self._places:
-            raise ConfigError("the arguments hold no tensor; a graph needs at least one input")
-        derived = [_make_input_name(paths[i][0], parameters) for i in self._places]
+        self._leaves = [
+            torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf for _, leaf in paths
+        ]
+        self._tensor_indices = [
+            index for index, leaf in enumerate(self._leaves) if isinstance(leaf, Tensor)
+        ]
+        if not self._tensor_indices:
+            raise ConfigError("the arguments contain no tensor; a graph needs at least one input")
+        derived = [_make_input_name(paths[index][0], parameters) for index in self._tensor_indices]
         self.names = _choose_names(names, derived, "input")
-        self.tensors: tuple[Tensor, ...] = tuple(self._leaves[i] for i in self._places)
+        self.tensors: tuple[Tensor, ...] = tuple(
+            self._leaves[index] for index in self._tensor_indices
+        )
 
     def build_arguments(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return positional and keyword arguments with `tensors` in their places."""
+        """Return positional and keyword arguments with the tensors replaced by `tensors`."""
         leaves = list(self._leaves)
-        for place, tensor in zip(self._places, tensors, strict=True):
-            leaves[place] = tensor
+        for index, tensor in zip(self._tensor_indices, tensors, strict=True):
+            leaves[index] = tensor
         return pytree.tree_unflatten(leaves, self._spec)
 
 
 class FlattenedModel(nn.Module):
-    """A model with tensors for arguments and a tuple of tensors for a result.
+    """Wrapper of a model that takes tensors as arguments and returns a tuple of tensors.
 
-    Its modules are below ``model``.
-    It stays in training mode itself, which has no meaning here but one: the TorchScript exporter
-    merges parameters of equal values when the outermost module is in evaluation mode.
+    The wrapper itself stays in training mode, since the TorchScript exporter merges parameters of
+    equal values if the outermost module is in evaluation mode.
     """
 
     def __init__(self, model: nn.Module, call: ModuleCall) -> None:
@@ -85,46 +99,44 @@ class FlattenedModel(nn.Module):
         self._call = call
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Return the tensors of the result, in their order.
+        """Return the tensors of the result in order; inputs, parameters and duplicates are copied.
 
-        Copies of what has a name in the graph already.
+        The copies give each output a name of its own in the graph.
         """
-        taken = [*tensors, *self.model.parameters(), *self.model.buffers()]
-        found: list[Tensor] = []
+        named = [*tensors, *self.model.parameters(), *self.model.buffers()]
+        outputs: list[Tensor] = []
         for tensor in self.run_by_name(*tensors).values():
-            named = any(tensor is other for other in (*taken, *found))
-            found.append(tensor.clone() if named else tensor)
-        return tuple(found)
+            is_named = any(tensor is other for other in (*named, *outputs))
+            outputs.append(tensor.clone() if is_named else tensor)
+        return tuple(outputs)
 
     def run_by_name(self, *tensors: Tensor) -> dict[str, Tensor]:
-        """Return the tensors of the result by their derived names."""
+        """Return the tensors of the result by their derived names, in order."""
         args, kwargs = self._call.build_arguments(tensors)
-        found: dict[str, Tensor] = {}
+        outputs: dict[str, Tensor] = {}
         for path, leaf in pytree.tree_flatten_with_path(self.model(*args, **kwargs))[0]:
             if isinstance(leaf, Tensor):
-                found[_make_output_name(path, self._call.names)] = leaf
+                outputs[_make_output_name(path, self._call.names)] = leaf
             elif not isinstance(leaf, _PLAIN_TYPES):
                 raise ModelError(
                     f"the model returns a {type(leaf).__name__}; return tensors, or tuples, lists "
-                    "and dicts of them"
+                    "and dicts of tensors"
                 )
-        if not found:
+        if not outputs:
             raise ModelError("the model returns no tensor; a graph needs at least one output")
-        return found
+        return outputs
 
     def choose_output_names(
         self, derived: Sequence[str], names: Sequence[str] | None
     ) -> tuple[str, ...]:
-        """Return the names of the outputs, `names` where given.
-
-        ConfigError where they do not fit.
-        """
-        chosen = _choose_names(names, derived, "output")
-        if both := set(chosen) & set(self._call.names):
+        """Return `names`, or the derived names if there are none; raises ConfigError if invalid."""
+        output_names = _choose_names(names, derived, "output")
+        conflicts = set(output_names) & set(self._call.names)
+        if conflicts:
             raise ConfigError(
-                f"'{min(both)}' is the name of an input and of an output; names must differ"
+                f"'{min(conflicts)}' is the name of an input and of an output; names must differ"
             )
-        return chosen
+        return output_names
 
 
 def _get_positional_parameters(model: nn.Module) -> list[str]:
@@ -136,45 +148,52 @@ def _get_positional_parameters(model: nn.Module) -> list[str]:
 
 
 def _format_tree_path(path: Sequence[Any]) -> list[str]:
-    """Return the steps of a tree path as words."""
-    return [
-        str(next(v for k in ("idx", "key", "name") if (v := getattr(step, k, None)) is not None))
-        for step in path
-    ]
+    """Return the index, key or attribute name of each step of a tree path."""
+    steps = []
+    for step in path:
+        keys = [getattr(step, attribute, None) for attribute in ("idx", "key", "name")]
+        steps.append(str(next(key for key in keys if key is not None)))
+    return steps
 
 
 def _make_input_name(path: Sequence[Any], parameters: Sequence[str]) -> str:
-    side, first, *rest = _format_tree_path(path)
-    if side == "0":
+    """Return the name of an argument: the parameter of `forward`, and the path in the argument."""
+    kind, first, *inner = _format_tree_path(path)
+    if kind == "0":  # positional
         first = parameters[int(first)] if int(first) < len(parameters) else f"input_{first}"
-    return ".".join([first, *rest])
+    return ".".join([first, *inner])
 
 
-def _make_output_name(path: Sequence[Any], taken: Sequence[str]) -> str:
-    words = _format_tree_path(path)
-    name = ".".join(words) if words and not words[0].isdigit() else "_".join(["output", *words])
-    return f"{name}_out" if name in taken else name
+def _make_output_name(path: Sequence[Any], input_names: Sequence[str]) -> str:
+    """Return the name of a result by its path, with a suffix if an input has this name."""
+    steps = _format_tree_path(path)
+    name = ".".join(steps) if steps and not steps[0].isdigit() else "_".join(["output", *steps])
+    return f"{name}_out" if name in input_names else name
 
 
 def _choose_names(
-    names: Sequence[str] | None, derived: Sequence[str], what: str
+    names: Sequence[str] | None, derived: Sequence[str], kind: str
 ) -> tuple[str, ...]:
+    """Return `names`, or `derived` if there are none.
+
+    Raises ConfigError, mentioning `kind`, if the names are not unique, empty, or too few or many.
+    """
     if names is None:
         return tuple(derived)
     if len(names) != len(derived):
         raise ConfigError(
-            f"{len(names)} {what} names for {len(derived)} {what}s ({', '.join(derived)})"
+            f"{len(names)} {kind} names for {len(derived)} {kind}s ({', '.join(derived)})"
         )
     if len(set(names)) < len(names) or not all(names):
-        raise ConfigError(f"{what} names must differ and not be empty: {', '.join(names)}")
+        raise ConfigError(f"{kind} names must differ and not be empty: {', '.join(names)}")
     return tuple(names)
 
 
-# ---- inputs from shapes --------------------------------------------------------------------------------------------
+# ---- inputs from shapes -------------------------------------------------------------------------
 
 
 class InputShape(NamedTuple):
-    """An input to be made up: `name` or None, sizes, and the dtype's name in torch."""
+    """An input to generate: its name or None, its shape, and the name of its torch dtype."""
 
     name: str | None
     sizes: tuple[int, ...]
@@ -184,123 +203,167 @@ class InputShape(NamedTuple):
 def make_inputs(
     model: nn.Module, shapes: Sequence[InputShape]
 ) -> tuple[Any, dict[str, Any], list[str] | None]:
-    """Return positional and keyword arguments of seeded random tensors, and the names of the inputs where given.
+    """Generate random inputs with a fixed seed.
 
-    Floats are standard normal, integers and booleans 0 or 1 (an index into any table). Names that
-    are parameters of `forward` are passed as such; otherwise the order counts. Raises ConfigError
-    where only some are.
+    Floats are standard normal; integers and booleans are 0 or 1, which are valid indices into any
+    table.
+
+    Returns
+    -------
+    args, kwargs
+        Arguments of `forward`. Inputs whose names are parameters of `forward` are keyword
+        arguments, others positional.
+    names
+        Names of positional inputs, or None.
+
+    Raises
+    ------
+    ConfigError
+        If only some inputs are named, or only some names are parameters of `forward`.
     """
     generator = torch.Generator().manual_seed(0)
     shapes = [InputShape(*shape) for shape in shapes]
     tensors = [_make_random_tensor(shape, generator) for shape in shapes]
     names = [shape.name for shape in shapes if shape.name is not None]
-    known = list(inspect.signature(model.forward).parameters)
-    matching = [name for name in names if name in known]
+    parameters = list(inspect.signature(model.forward).parameters)
     if len(names) not in (0, len(shapes)):
         raise ConfigError("name every input or none: --input-shape NAME=1,3,224,224")
     if len(set(names)) < len(names):
-        raise ConfigError(f"an input is named twice: {', '.join(names)}")
-    if matching and len(matching) < len(names):
-        other = next(name for name in names if name not in known)
+        raise ConfigError(f"duplicate input name: {', '.join(names)}")
+    unknown = [name for name in names if name not in parameters]
+    if unknown and len(unknown) < len(names):
         raise ConfigError(
-            f"forward has no parameter '{other}'{suggest_nearest(other, known)}; its parameters "
-            f"are {', '.join(known)}"
+            f"forward has no parameter '{unknown[0]}'{suggest_nearest(unknown[0], parameters)}; "
+            f"its parameters are {', '.join(parameters)}"
         )
-    if matching:
+    if names and not unknown:
         return (), dict(zip(names, tensors, strict=True)), None
     return tuple(tensors), {}, names or None
 
 
-_MAX_ELEMENTS = 2**28  # elements of an example: a gigabyte
+#: Limit of elements of a generated input, one gigabyte.
+_MAX_ELEMENTS = 2**28
 
 
 def _make_random_tensor(shape: InputShape, generator: torch.Generator) -> Tensor:
+    """Return a random tensor; raises ConfigError for an unknown dtype or a too large shape."""
     dtype = getattr(torch, shape.dtype, None)
     if not isinstance(dtype, torch.dtype):
         raise ConfigError(
-            f"input '{shape.name}': '{shape.dtype}' is no dtype of torch; float32, int64 and bool "
-            "are"
+            f"input '{shape.name}': unknown dtype '{shape.dtype}'; use a torch dtype such as "
+            "float32, int64 or bool"
         )
     if math.prod(shape.sizes) > _MAX_ELEMENTS:
         raise ConfigError(
-            f"input '{shape.name}' has {math.prod(shape.sizes)} elements; an example has "
-            f"{_MAX_ELEMENTS} at most"
+            f"input '{shape.name}' has {math.prod(shape.sizes)} elements; the limit is "
+            f"{_MAX_ELEMENTS}"
         )
     if dtype.is_floating_point:
         return torch.randn(shape.sizes, generator=generator).to(dtype)
     return torch.randint(0, 2, shape.sizes, generator=generator).to(dtype)
 
 
-# ---- free axes -----------------------------------------------------------------------------------------------------
+# ---- dynamic axes -------------------------------------------------------------------------------
+
+
+class DynamicAxes(NamedTuple):
+    """Dynamic axes of inputs, labels for the sizes of outputs, and a note for the user or None."""
+
+    inputs: dict[str, dict[int, str]]
+    output_labels: dict[str, dict[int, str]]
+    note: str | None
 
 
 def resolve_dynamic_axes(
-    given: Any, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]
-) -> tuple[dict[str, dict[int, str]], dict[str, dict[int, str]], str | None]:
-    """Return the free axes of inputs and of outputs, and a note for the user or None.
+    dynamic_axes: Any, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]
+) -> DynamicAxes:
+    """Resolve the argument `dynamic_axes` of an export to named axes.
 
-    given : None for the batch, axis 0 of all inputs, where they agree on its size; {} for none;
-    else by tensor name a list of axes, a dict of axis -> name, or both mixed. Unnamed sizes are
-    ``N`` on axis 0, else ``<tensor>_<axis>``. Raises ConfigError for a tensor or an axis that is
-    not there, and for one name with two sizes.
+    Parameters
+    ----------
+    dynamic_axes
+        Tensor name -> a list of axes, or a dict of axis -> name of the size. None means axis 0 of
+        all inputs if they agree on its size; {} means no axis. Unnamed sizes are called ``N`` on
+        axis 0, else ``<tensor>_<axis>``.
+    inputs, outputs
+        Example tensors by name.
+
+    Raises
+    ------
+    ConfigError
+        If a tensor or an axis does not exist, or a name is used for two sizes.
     """
-    if given is None:
+    if dynamic_axes is None:
         return _resolve_batch_axis(inputs)
-    known = {**inputs, **outputs}
-    asked: dict[str, dict[int, str | None]] = {}
-    for name, axes in given.items():
-        if name not in known:
+    tensors = {**inputs, **outputs}
+    requested: dict[str, dict[int, str | None]] = {}
+    for name, axes in dynamic_axes.items():
+        if name not in tensors:
             raise ConfigError(
-                f"dynamic axes: there is no input or output '{name}'{suggest_nearest(name, known)}"
+                f"dynamic axes: no input or output '{name}'{suggest_nearest(name, tensors)}"
             )
-        asked[name] = _parse_axes(name, axes, known[name].dim())
-    first = {inputs[name].shape[0] for name in inputs if asked.get(name, {}).get(0, "") is None}
-    found: dict[str, dict[int, str]] = {}
+        requested[name] = _parse_axes(name, axes, tensors[name].dim())
+    input_axes = _name_input_axes(requested, inputs)
+    output_labels = {}
+    for name in outputs:
+        symbols = requested.get(name, {})
+        output_labels[name] = {axis: symbol for axis, symbol in symbols.items() if symbol}
+    return DynamicAxes(input_axes, output_labels, None)
+
+
+def _name_input_axes(
+    requested: Mapping[str, Mapping[int, str | None]], inputs: Mapping[str, Tensor]
+) -> dict[str, dict[int, str]]:
+    """Name the sizes of the requested axes of inputs; raises ConfigError if a name is ambiguous."""
+    batch_sizes = {
+        tensor.shape[0]
+        for name, tensor in inputs.items()
+        if requested.get(name, {}).get(0, "") is None
+    }
+    named_axes: dict[str, dict[int, str]] = {}
     sizes: dict[str, int] = {}
     for name, tensor in inputs.items():
-        for axis, symbol in asked.get(name, {}).items():
-            symbol = symbol or (
-                BATCH_SYMBOL
-                if axis == 0 and len(first) == 1
-                else f"{name.replace('.', '_')}_{axis}"
-            )
-            if sizes.setdefault(symbol, tensor.shape[axis]) != tensor.shape[axis]:
+        for axis, requested_symbol in requested.get(name, {}).items():
+            symbol = requested_symbol
+            if not symbol and axis == 0 and len(batch_sizes) == 1:
+                symbol = BATCH_SYMBOL
+            elif not symbol:
+                symbol = f"{name.replace('.', '_')}_{axis}"
+            size = tensor.shape[axis]
+            if sizes.setdefault(symbol, size) != size:
                 raise ConfigError(
-                    f"dynamic axes: '{symbol}' is {sizes[symbol]} in one place and "
-                    f"{tensor.shape[axis]} on axis {axis} "
-                    f"of '{name}'; give the second another name"
+                    f"dynamic axes: '{symbol}' is {sizes[symbol]} on one axis and {size} on axis "
+                    f"{axis} of '{name}'; use different names"
                 )
-            found.setdefault(name, {})[axis] = symbol
-    labels = {name: {axis: s for axis, s in asked.get(name, {}).items() if s} for name in outputs}
-    return found, labels, None
+            named_axes.setdefault(name, {})[axis] = symbol
+    return named_axes
 
 
-def _resolve_batch_axis(
-    inputs: Mapping[str, Tensor],
-) -> tuple[dict[str, dict[int, str]], dict[str, dict[int, str]], str | None]:
+def _resolve_batch_axis(inputs: Mapping[str, Tensor]) -> DynamicAxes:
+    """Make axis 0 of all inputs dynamic if they agree on its size, else no axis."""
     sizes = {name: tensor.shape[0] for name, tensor in inputs.items() if tensor.dim()}
     if len(set(sizes.values())) == 1:
-        return {name: {0: BATCH_SYMBOL} for name in sizes}, {}, None
-    told = ", ".join(f"{name} {size}" for name, size in sizes.items())
-    return (
-        {},
-        {},
-        f"no axis is dynamic: inputs differ on axis 0 ({told}); name dynamic axes to change that",
+        return DynamicAxes({name: {0: BATCH_SYMBOL} for name in sizes}, {}, None)
+    formatted = ", ".join(f"{name} {size}" for name, size in sizes.items())
+    note = (
+        f"no axis is dynamic: inputs differ on axis 0 ({formatted}); set dynamic_axes to change "
+        "this"
     )
+    return DynamicAxes({}, {}, note)
 
 
 def _parse_axes(name: str, axes: Any, rank: int) -> dict[int, str | None]:
-    """Return axis -> the name of its size, or None where it has none."""
+    """Return the non-negative axes of a tensor with the name of each size, or None without one."""
     if isinstance(axes, Mapping):
         pairs = list(axes.items())
     elif isinstance(axes, Sequence) and not isinstance(axes, str):
         pairs = [(axis, None) for axis in axes]
     else:
         raise ConfigError(
-            f"dynamic axes of '{name}': give a list of axes or a dict of axis and name, not "
+            f"dynamic axes of '{name}': pass a list of axes or a dict of axis and name, not "
             f"{axes!r}"
         )
-    found: dict[int, str | None] = {}
+    parsed: dict[int, str | None] = {}
     for axis, symbol in pairs:
         if not isinstance(axis, int) or isinstance(axis, bool) or not -rank <= axis < rank:
             raise ConfigError(
@@ -308,23 +371,29 @@ def _parse_axes(name: str, axes: Any, rank: int) -> dict[int, str | None]:
             )
         if symbol is not None and not (isinstance(symbol, str) and symbol.isidentifier()):
             raise ConfigError(
-                f"dynamic axes of '{name}': {symbol!r} is no name for a size; use letters and "
-                "digits"
+                f"dynamic axes of '{name}': {symbol!r} is not a valid name of a size; use letters "
+                "and digits"
             )
-        found[axis % rank] = symbol
-    return found
+        parsed[axis % rank] = symbol
+    return parsed
 
 
 def resize_inputs(
     inputs: Mapping[str, Tensor], axes: Axes, sizes: Mapping[str, int]
 ) -> tuple[Tensor, ...]:
-    """Return the inputs with every free axis at the size of its name, rows repeated in turn where it grows."""
-    found = []
+    """Resize the dynamic axes of inputs by repeating or dropping slices.
+
+    Parameters
+    ----------
+    sizes
+        Name of the size -> new size.
+    """
+    resized = []
     for name, tensor in inputs.items():
         for axis, symbol in axes.get(name, {}).items():
             if tensor.shape[axis] == 0:
-                raise DataError(f"input '{name}' has size 0 on axis {axis}; give at least one row")
-            rows = torch.arange(sizes[symbol], device=tensor.device) % tensor.shape[axis]
-            tensor = tensor.index_select(axis, rows)
-        found.append(tensor)
-    return tuple(found)
+                raise DataError(f"input '{name}' has size 0 on axis {axis}; at least 1 is required")
+            indices = torch.arange(sizes[symbol], device=tensor.device) % tensor.shape[axis]
+            tensor = tensor.index_select(axis, indices)
+        resized.append(tensor)
+    return tuple(resized)

@@ -81,7 +81,7 @@ def test_dynamic_axes_in_three_forms(generic, axes, batch, tmp_path):
             "axis 2 of 'input' is fixed in an integer graph; only the batch can be dynamic",
         ),
         ({"inptu": [0]}, "no input or output 'inptu'; did you mean 'input'?"),
-        ({"input": "N"}, "give a list of axes or a dict"),
+        ({"input": "N"}, "pass a list of axes or a dict"),
     ),
 )
 def test_dynamic_axes_that_are_not(generic, venus, axes, told):

@@ -224,17 +224,17 @@ def test_then_quantize(here):
     (
         ("none.py:Net", (), "there is no file none.py"),
         ("net.py:Nett", (), "net.py has no 'Nett'; did you mean 'Net'?"),
-        ("net", (), "'net' names no model; give file.py:name or module:name"),
+        ("net", (), "'net' is not the name of a model; pass file.py:name or module:name"),
         ("no.such.module:x", (), "importing no.such.module failed (ModuleNotFoundError"),
-        (f"{MODELS}:number", (), "is a int; give a torch.nn.Module"),
+        (f"{MODELS}:number", (), "is a int; pass a torch.nn.Module"),
         (
             f"{MODELS}:failing",
             (),
             "failing(), which is called without arguments, failed (RuntimeError: no weights here)",
         ),
-        (f"{MODELS}:linear", (), "no inputs given; name their sizes: --input-shape"),
+        (f"{MODELS}:linear", (), "no inputs given; pass their shapes: --input-shape"),
         (f"{MODELS}:linear", ("--input-shape", "1,5"), "the model fails on the given inputs"),
-        (f"{MODELS}:linear", ("--input-shape", "1,4:float23"), "'float23' is no dtype of torch"),
+        (f"{MODELS}:linear", ("--input-shape", "1,4:float23"), "unknown dtype 'float23'"),
         (f"{MODELS}:linear", ("--input-shape", "1,4:float16"), "input 'input' is float16"),
         (
             "net.py:Net",
@@ -244,7 +244,7 @@ def test_then_quantize(here):
         (
             "net.py:Net",
             ("--input-shape", "x=1,3", "--input-shape", "x=1,2"),
-            "an input is named twice: x, x",
+            "duplicate input name: x, x",
         ),
         (
             "net.py:Net",
@@ -256,7 +256,7 @@ def test_then_quantize(here):
             ("--input-shape", "1,4", "--checkpoint", "x.pt"),
             "cannot read the checkpoint x.pt",
         ),
-        (f"{MODELS}:linear", ("--input-shape", "1,4", "--opset", "5"), "does not write opset 5"),
+        (f"{MODELS}:linear", ("--input-shape", "1,4", "--opset", "5"), "does not support opset 5"),
     ),
 )
 def test_errors(model, args, message, here):
